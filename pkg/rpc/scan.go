@@ -1,0 +1,332 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+)
+
+// MaxDepth is how deep a message may nest. Parsers on the other side give up at about a thousand levels, some
+// of them by dropping the connection, so that one deep message would cost its neighbours theirs.
+const MaxDepth = 512
+
+// Envelope is one JSON-RPC message as slices of the scanned text: only the outermost object is taken apart,
+// every value stays as it came. A member that is absent is nil; JSON null is not nil.
+type Envelope struct {
+	ID     []byte // number, string or null
+	Method []byte // with its quotes; see MethodName
+	Params []byte
+	Result []byte
+	Error  []byte
+
+	idAt  int  // offset of ID
+	plain bool // jsonrpc "2.0", no member twice: the id can be spliced in place
+}
+
+// Scan takes one message apart. It checks all of text against the JSON grammar while it goes (no second
+// pass, no allocation), because a message that one child or caller would choke on must be stopped here.
+// Members are compared to the letter, as JSON-RPC wants; where one stands twice, the last counts.
+// What it does not check is UTF-8: that is the caller's choice of refusing or replacing.
+func Scan(text []byte) (Envelope, error) {
+	e := Envelope{plain: true}
+	version := false
+	i := space(text, 0)
+	if i >= len(text) || text[i] != '{' {
+		return e, syntax(text, i, "a JSON object")
+	}
+	i = space(text, i+1)
+	if i < len(text) && text[i] == '}' {
+		return e, end(text, i+1)
+	}
+	for {
+		keyAt := i
+		var err error
+		if i, err = skipString(text, i); err != nil {
+			return e, err
+		}
+		key := text[keyAt:i]
+		if i = space(text, i); i >= len(text) || text[i] != ':' {
+			return e, syntax(text, i, `":"`)
+		}
+		at := space(text, i+1)
+		if i, err = skipValue(text, at); err != nil {
+			return e, err
+		}
+		value := text[at:i:i]
+		switch string(key) {
+		case `"id"`:
+			e.plain = e.plain && e.ID == nil
+			e.ID, e.idAt = value, at
+		case `"method"`:
+			e.Method = value
+		case `"params"`:
+			e.Params = value
+		case `"result"`:
+			e.Result = value
+		case `"error"`:
+			e.Error = value
+		case `"jsonrpc"`:
+			version = string(value) == `"2.0"`
+		}
+		i = space(text, i)
+		if i >= len(text) {
+			return e, syntax(text, i, `"," or "}"`)
+		}
+		if text[i] == '}' {
+			e.plain = e.plain && version
+			return e, end(text, i+1)
+		}
+		if text[i] != ',' {
+			return e, syntax(text, i, `"," or "}"`)
+		}
+		i = space(text, i+1)
+	}
+}
+
+// MethodName is the method without its quotes, or "" when there is none or it is not a string.
+func (e *Envelope) MethodName() string {
+	m := e.Method
+	if len(m) < 2 || m[0] != '"' {
+		return ""
+	}
+	if bytes.IndexByte(m, '\\') < 0 {
+		return string(m[1 : len(m)-1])
+	}
+	var s string
+	if json.Unmarshal(m, &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// IsRequest reports whether the message asks for an answer; IsNotification, whether it asks for none.
+func (e *Envelope) IsRequest() bool { return e.Method != nil && e.ID != nil }
+
+// IsNotification reports whether the message is a notification.
+func (e *Envelope) IsNotification() bool { return e.Method != nil && e.ID == nil }
+
+// IsResponse reports whether the message answers a request.
+func (e *Envelope) IsResponse() bool { return e.Method == nil && (e.Result != nil || e.Error != nil) }
+
+// ValidID reports whether id may stand in a request: a number or a string of at most 256 bytes. JSON-RPC
+// also allows null, which cannot be told from a parse error's id and is refused here.
+func ValidID(id []byte) bool {
+	if len(id) == 0 || len(id) > 256 {
+		return false
+	}
+	c := id[0]
+	return c == '"' || c == '-' || '0' <= c && c <= '9'
+}
+
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+func end(b []byte, i int) error {
+	if i = space(b, i); i < len(b) {
+		return syntax(b, i, "the end of the message")
+	}
+	return nil
+}
+
+func syntax(b []byte, i int, want string) error {
+	if i >= len(b) {
+		return fmt.Errorf("want %s at byte %d, where the message ends", want, i)
+	}
+	return fmt.Errorf("want %s at byte %d, have %q", want, i, b[i])
+}
+
+// skipValue returns the offset behind the value that starts at i. It keeps the kinds of the open containers
+// in one bit each instead of recursing: the text is hostile, the stack is ours.
+func skipValue(b []byte, i int) (int, error) {
+	var objects [MaxDepth / 64]uint64
+	depth := 0
+	var err error
+value:
+	if i >= len(b) {
+		return i, syntax(b, i, "a value")
+	}
+	switch c := b[i]; {
+	case c == '"':
+		if i, err = skipString(b, i); err != nil {
+			return i, err
+		}
+	case c == '{', c == '[':
+		if depth >= MaxDepth-1 {
+			return i, fmt.Errorf("nested deeper than %d at byte %d", MaxDepth, i)
+		}
+		word, bit := &objects[depth/64], uint64(1)<<(depth%64)
+		depth++
+		i = space(b, i+1)
+		if c == '[' {
+			*word &^= bit
+			if i < len(b) && b[i] == ']' {
+				depth--
+				i++
+				break
+			}
+			goto value
+		}
+		*word |= bit
+		if i < len(b) && b[i] == '}' {
+			depth--
+			i++
+			break
+		}
+		goto key
+	case c == '-', '0' <= c && c <= '9':
+		if i, err = skipNumber(b, i); err != nil {
+			return i, err
+		}
+	case c == 't' && i+4 <= len(b) && string(b[i:i+4]) == "true":
+		i += 4
+	case c == 'f' && i+5 <= len(b) && string(b[i:i+5]) == "false":
+		i += 5
+	case c == 'n' && i+4 <= len(b) && string(b[i:i+4]) == "null":
+		i += 4
+	default:
+		return i, syntax(b, i, "a value")
+	}
+	for depth > 0 {
+		object := objects[(depth-1)/64]&(1<<((depth-1)%64)) != 0
+		i = space(b, i)
+		if i >= len(b) {
+			return i, syntax(b, i, `"," or the end of a container`)
+		}
+		switch {
+		case b[i] == ',':
+			i = space(b, i+1)
+			if object {
+				goto key
+			}
+			goto value
+		case object && b[i] == '}', !object && b[i] == ']':
+			depth--
+			i++
+		default:
+			return i, syntax(b, i, `"," or the end of a container`)
+		}
+	}
+	return i, nil
+key:
+	if i, err = skipString(b, i); err != nil {
+		return i, err
+	}
+	if i = space(b, i); i >= len(b) || b[i] != ':' {
+		return i, syntax(b, i, `":"`)
+	}
+	i = space(b, i+1)
+	goto value
+}
+
+// Eight bytes at a time: the usual bit tricks for "some byte is zero", "… below 0x20", "… equals c".
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// skipString returns the offset behind the string whose opening quote stands at i.
+func skipString(b []byte, i int) (int, error) {
+	if i >= len(b) || b[i] != '"' {
+		return i, syntax(b, i, "a string")
+	}
+	i++
+	for {
+		for i+8 <= len(b) {
+			w := le64(b[i:])
+			quote, slash := w^(ones*'"'), w^(ones*'\\')
+			// The masks may also mark a byte above a true hit, never below it: the lowest is exact.
+			hit := ((quote - ones) & ^quote) | ((slash - ones) & ^slash) | ((w - ones*0x20) & ^w)
+			if hit &= highs; hit != 0 {
+				i += bits.TrailingZeros64(hit) / 8
+				break
+			}
+			i += 8
+		}
+		for i < len(b) && b[i] != '"' && b[i] != '\\' && b[i] >= 0x20 {
+			i++
+		}
+		if i >= len(b) {
+			return i, syntax(b, i, `'"'`)
+		}
+		switch b[i] {
+		case '"':
+			return i + 1, nil
+		case '\\':
+			n := escape(b[i:])
+			if n == 0 {
+				return i, fmt.Errorf("bad escape in a string at byte %d", i)
+			}
+			i += n
+		default:
+			return i, fmt.Errorf("control character 0x%02x in a string at byte %d", b[i], i)
+		}
+	}
+}
+
+func le64(b []byte) uint64 {
+	_ = b[7]
+	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}
+
+// escape returns the length of the escape sequence b starts with, 0 if it is not one.
+func escape(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if len(b) < 6 {
+			return 0
+		}
+		for _, c := range b[2:6] {
+			if !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f') {
+				return 0
+			}
+		}
+		return 6
+	}
+	return 0
+}
+
+// skipNumber returns the offset behind the number at i: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+func skipNumber(b []byte, i int) (int, error) {
+	digits := func() bool {
+		from := i
+		for i < len(b) && '0' <= b[i] && b[i] <= '9' {
+			i++
+		}
+		return i > from
+	}
+	if b[i] == '-' {
+		i++
+	}
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else if !digits() {
+		return i, syntax(b, i, "a digit")
+	}
+	if i < len(b) && b[i] == '.' {
+		i++
+		if !digits() {
+			return i, syntax(b, i, "a digit")
+		}
+	}
+	if i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return i, syntax(b, i, "a digit")
+		}
+	}
+	return i, nil
+}
