@@ -1,0 +1,43 @@
+package natsd
+
+import (
+	"fmt"
+	"log/slog"
+)
+
+// serverLog is the server's logger: warnings and errors go to slog, notices (the banner, the list of what it
+// listens on) to the debug level, and a fatal error, on which the server stops itself, also to whoever waits
+// for the start.
+type serverLog struct {
+	logger *slog.Logger
+	fatal  chan error
+}
+
+func (l *serverLog) log(f func(*slog.Logger, string), format string, v []any) {
+	if l.logger != nil {
+		f(l.logger, fmt.Sprintf(format, v...))
+	}
+}
+
+func (l *serverLog) Noticef(format string, v ...any) {
+	l.log(func(s *slog.Logger, m string) { s.Debug("nats: " + m) }, format, v)
+}
+
+func (l *serverLog) Warnf(format string, v ...any) {
+	l.log(func(s *slog.Logger, m string) { s.Warn("nats: " + m) }, format, v)
+}
+
+func (l *serverLog) Errorf(format string, v ...any) {
+	l.log(func(s *slog.Logger, m string) { s.Error("nats: " + m) }, format, v)
+}
+
+func (l *serverLog) Fatalf(format string, v ...any) {
+	l.Errorf(format, v...)
+	select {
+	case l.fatal <- fmt.Errorf(format, v...):
+	default:
+	}
+}
+
+func (l *serverLog) Debugf(string, ...any) {}
+func (l *serverLog) Tracef(string, ...any) {}

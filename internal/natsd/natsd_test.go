@@ -1,0 +1,145 @@
+package natsd
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startServer(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+	return s
+}
+
+func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func TestStartKeepsDataAcrossRestarts(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, Config{StoreDir: dir, Port: -1})
+	if !strings.HasPrefix(s.ClientURL(), "nats://127.0.0.1:") {
+		t.Errorf("ClientURL = %q, want loopback", s.ClientURL())
+	}
+	js, err := jetstream.New(connect(t, s.ClientURL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.PutString(t.Context(), "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	s.Shutdown()
+
+	s = startServer(t, Config{StoreDir: dir, DontListen: true})
+	if s.ClientURL() != "" {
+		t.Errorf("ClientURL = %q of a server that does not listen", s.ClientURL())
+	}
+	nc := connect(t, "", s.InProcess())
+	if got := nc.MaxPayload(); got != 4<<20 {
+		t.Errorf("max payload %d", got)
+	}
+	if js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	if kv, err = js.KeyValue(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	e, err := kv.Get(t.Context(), "k")
+	if err != nil || string(e.Value()) != "v" {
+		t.Errorf("after a restart: %v, %v", e, err)
+	}
+}
+
+func TestSecondServerIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if _, ok := Running(dir); ok {
+		t.Error("Running before any start")
+	}
+	s := startServer(t, Config{StoreDir: dir, Port: -1})
+	_, err := Start(Config{StoreDir: dir, Port: -1})
+	var locked *LockedError
+	if !errors.As(err, &locked) {
+		t.Fatalf("second start: %v, want a LockedError", err)
+	}
+	for _, want := range []string{strconv.Itoa(os.Getpid()), s.ClientURL(), dir} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+	if i, ok := Running(dir); !ok || i.URL != s.ClientURL() || i.PID != os.Getpid() {
+		t.Errorf("Running = %+v, %v", i, ok)
+	}
+	s.Shutdown()
+	if i, ok := Running(dir); ok {
+		t.Errorf("Running after the shutdown = %+v", i)
+	}
+	startServer(t, Config{StoreDir: dir, Port: -1})
+}
+
+func TestRunningIgnoresWhatACrashLeft(t *testing.T) {
+	dir := t.TempDir()
+	note := `{"pid":1,"url":"nats://127.0.0.1:1","since":"2026-01-01T00:00:00Z"}`
+	if err := os.WriteFile(filepath.Join(dir, noteFile), []byte(note), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if i, ok := Running(dir); ok {
+		t.Errorf("Running = %+v without a lock", i)
+	}
+}
+
+func TestTakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := t.TempDir()
+	_, err = Start(Config{StoreDir: dir, Port: l.Addr().(*net.TCPAddr).Port})
+	var port *PortError
+	if !errors.As(err, &port) || port.Addr != l.Addr().String() {
+		t.Fatalf("%v, want a PortError for %s", err, l.Addr())
+	}
+	startServer(t, Config{StoreDir: dir, Port: -1}) // the failed start gave the lock back
+}
+
+func TestStoreMustBeADirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"", file} {
+		start := time.Now()
+		if _, err := Start(Config{StoreDir: dir, Port: -1}); err == nil {
+			t.Errorf("store %q was accepted", dir)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("store %q: refused after %v", dir, took)
+		}
+	}
+}
