@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -120,15 +121,25 @@ func (e *Error) Details() Details {
 	return d
 }
 
-// AsError finds the *Error in err's chain; any other error becomes CodeInternal with its message and
-// ran "maybe". A nil err is a nil *Error.
+// AsError finds the *Error in err's chain. The end of a context becomes CodeCancelled or CodeTimeout, a
+// panic CodeInternal without the panic's value (that is for the log), anything else CodeInternal with its
+// message; ran is "maybe". A nil err is a nil *Error.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return Errorf(CodeInternal, RanMaybe, "%s", err.Error())
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		return Errorf(CodeInternal, RanMaybe, "%s panicked", p.Method)
+	}
+	code := CodeInternal
+	switch {
+	case errors.Is(err, context.Canceled):
+		code = CodeCancelled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = CodeTimeout
+	}
+	return Errorf(code, RanMaybe, "%s", err.Error())
 }

@@ -1,0 +1,434 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+)
+
+// Options are a Conn's settings; the zero value works.
+type Options struct {
+	// Handler answers requests from the other side, each on a goroutine of its own. Without one, ping is
+	// answered with {} and everything else with CodeMethodNotFound, so that no peer waits for ever.
+	Handler Handler
+
+	MaxHandlers int // handlers running side by side; more are answered CodeOverloaded. Default 256
+	MaxLine     int // bytes; default DefaultMaxLine
+
+	// OnNotification is called from the reader for every notification: it must not block, and params is only
+	// valid during the call. With a Handler set, notifications go there instead.
+	OnNotification func(method string, params []byte)
+
+	// OnNoise is called from the reader for a line that is no message, and why. It must not block, and line
+	// is only valid during the call (and nil for a line that was too long to keep).
+	OnNoise func(line []byte, why error)
+
+	// Gone is asked once, when the stream has ended, for the error that calls in flight fail with; their ran
+	// is "maybe". Nil, or a nil answer, means CodeExited.
+	Gone func(err error) *Error
+}
+
+// Stats counts what a Conn dropped.
+type Stats struct {
+	Noise   uint64 // lines that were no message
+	Unknown uint64 // answers to nothing that waits: late, twice, or with an id never given
+	Long    uint64 // lines over MaxLine
+	Dropped uint64 // answers and notifications to a peer that does not read
+}
+
+// Conn speaks JSON-RPC, one message a line, over a reader and a writer, in both directions at once. It is a
+// Caller; answers may come in any order. NewConn starts nothing: Run does the work.
+//
+// Writing is done by whoever finds the writer idle, with one attempt that cannot block where w offers
+// TryWrite (a pipe does); everything else goes through one queue to one goroutine, which writes all that
+// has gathered with a single call. No lock is held across either.
+type Conn struct {
+	r   io.Reader
+	w   io.Writer
+	opt Options
+
+	try interface{ TryWrite([]byte) (int, error) } // w, if it can
+
+	mu       sync.Mutex
+	pending  pending
+	head     *Exchange // the write queue
+	tail     *Exchange
+	raws     int  // answers and notifications in it
+	writing  bool // somebody owns wbuf and w
+	wbuf     []byte
+	timer    *time.Timer
+	armed    time.Time // when timer fires; zero: not set
+	gone     *Error    // set when no answer can come any more
+	serving  map[string]context.CancelFunc
+	handlers sync.WaitGroup
+	running  int
+
+	wake chan struct{} // to the writing goroutine: it owns writing now
+
+	noise, unknown, long, dropped atomic.Uint64
+}
+
+// maxRaws bounds the answers waiting for a peer that does not read them; notifications, which may be lost,
+// get half of that.
+const maxRaws = 1024
+
+// NewConn makes a Conn over r and w. If w has a method TryWrite(p) (n, err) that writes what it can without
+// blocking, it is used. To let Run end when its context does, r should have SetReadDeadline or Close.
+func NewConn(r io.Reader, w io.Writer, opt Options) *Conn {
+	if opt.MaxHandlers <= 0 {
+		opt.MaxHandlers = 256
+	}
+	c := &Conn{r: r, w: w, opt: opt, wake: make(chan struct{}, 1)}
+	c.try, _ = w.(interface{ TryWrite([]byte) (int, error) })
+	return c
+}
+
+// Stats returns what was dropped so far.
+func (c *Conn) Stats() Stats {
+	return Stats{Noise: c.noise.Load(), Unknown: c.unknown.Load(), Long: c.long.Load(), Dropped: c.dropped.Load()}
+}
+
+// Run reads until the stream ends (nil for EOF) or ctx does, and returns when the writer and all handlers
+// have stopped. Before that every call in flight has failed: the answers that were in the pipe first.
+func (c *Conn) Run(ctx context.Context) error {
+	hctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, c.interruptRead)
+	defer stop()
+
+	var writer sync.WaitGroup
+	quit := make(chan struct{})
+	var werr error
+	writer.Go(func() { // owned by Run; ends when quit is closed and the queue is empty, or with a write error
+		if werr = c.writeLoop(quit); werr != nil {
+			c.breakRead()
+		}
+	})
+
+	err := c.readLoop(hctx)
+	c.fail(c.end(ctx, err))
+	cancel()
+	c.handlers.Wait()
+	close(quit)
+	c.interruptWrite()
+	writer.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case werr != nil:
+		return fmt.Errorf("writing to the peer: %w", werr)
+	case errors.Is(err, io.EOF):
+		return nil
+	}
+	return fmt.Errorf("reading from the peer: %w", err)
+}
+
+// end asks the owner what calls in flight shall be told.
+func (c *Conn) end(ctx context.Context, err error) *Error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if c.opt.Gone != nil {
+		if e := c.opt.Gone(err); e != nil {
+			return e
+		}
+	}
+	return Errorf(CodeExited, RanMaybe, "the connection ended before the answer: %v", err)
+}
+
+// fail ends all that waits, and everything started from now on.
+func (c *Conn) fail(e *Error) {
+	var lost []*Exchange
+	c.mu.Lock()
+	c.gone = e
+	c.pending.each(func(x *Exchange) { lost = append(lost, c.pending.take(x.id)) })
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.mu.Unlock()
+	for _, x := range lost {
+		c.deliver(x, e)
+	}
+}
+
+// deliver ends x with an error made here; one that was never written cannot have run.
+func (c *Conn) deliver(x *Exchange, e *Error) {
+	if x.queued {
+		e = notRun(e)
+	}
+	x.Sink.Deliver(x, Reply{Err: e})
+}
+
+// notRun is e with ran "no".
+func notRun(e *Error) *Error {
+	d := e.Details()
+	d.Ran = RanNo
+	data, err := json.Marshal(d)
+	if err != nil { // strings and numbers always encode
+		panic(err)
+	}
+	return &Error{Code: e.Code, Message: e.Message, Data: data}
+}
+
+// Start sends x and returns without waiting; x.Sink is told how it ends.
+func (c *Conn) Start(x *Exchange) {
+	c.mu.Lock()
+	if c.gone != nil {
+		e := c.gone
+		c.mu.Unlock()
+		x.Sink.Deliver(x, Reply{Err: notRun(e)})
+		return
+	}
+	c.pending.add(x)
+	if !x.Deadline.IsZero() && (c.armed.IsZero() || x.Deadline.Before(c.armed)) {
+		c.arm(x.Deadline)
+	}
+	c.send(x)
+}
+
+// Cancel ends x with CodeCancelled, unless it has ended already: then it reports false. Where the request
+// had been written, id is the one it was written with, so that the other side can be told; else id is 0.
+func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
+	c.mu.Lock()
+	taken := x.id != 0 && c.pending.get(x.id) == x
+	if taken {
+		c.pending.take(x.id)
+		if !x.queued {
+			id = x.id
+		}
+	}
+	c.mu.Unlock()
+	if taken {
+		c.deliver(x, Errorf(CodeCancelled, RanMaybe, "the call was cancelled"))
+	}
+	return id, taken
+}
+
+// Call sends a request and waits for its answer, whose result is the caller's to keep. It fails with
+// CodeTimeout when ctx's deadline passes and with CodeCancelled when ctx is cancelled.
+func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	w := &waiter{done: make(chan struct{})}
+	x := &Exchange{Method: method, Params: params, Sink: w}
+	x.Deadline, _ = ctx.Deadline()
+	c.Start(x)
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		c.Cancel(x)
+		<-w.done
+		if e := (*Error)(nil); errors.As(w.err, &e) && e.Code == CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			w.err = NewError(CodeTimeout, e.Details(), "no answer to %s in time", method)
+		}
+	}
+	return w.result, w.err
+}
+
+// waiter is the Sink under Call.
+type waiter struct {
+	done   chan struct{}
+	result json.RawMessage
+	err    error
+}
+
+func (w *waiter) Deliver(_ *Exchange, r Reply) {
+	result, err := r.Result()
+	w.result, w.err = append(json.RawMessage(nil), result...), err
+	close(w.done)
+}
+
+// Notify sends a notification. It does not wait for it to be written; it fails when the connection has ended
+// or the peer has stopped reading.
+func (c *Conn) Notify(method string, params json.RawMessage) error {
+	return c.sendRaw(AppendRequest(nil, nil, method, params), maxRaws/2, nil)
+}
+
+// readLoop takes lines apart until the stream ends.
+func (c *Conn) readLoop(ctx context.Context) error {
+	lines := newLineReader(c.r, c.opt.MaxLine)
+	for {
+		line, err := lines.next()
+		if err == nil {
+			c.receive(ctx, line)
+			continue
+		}
+		long, ok := errors.AsType[*LongLineError](err)
+		if !ok {
+			return err
+		}
+		c.long.Add(1)
+		c.tooLong(long)
+	}
+}
+
+// receive handles one line.
+func (c *Conn) receive(ctx context.Context, line []byte) {
+	if space(line, 0) == len(line) {
+		return
+	}
+	if !utf8.Valid(line) {
+		line = toValidUTF8(line)
+	}
+	env, err := Scan(line)
+	switch {
+	case err != nil:
+		c.broken(line, err)
+	case env.IsResponse() || env.Method == nil && env.ID != nil:
+		c.answer(line, &env)
+	case env.IsRequest():
+		c.request(ctx, &env)
+	case env.IsNotification():
+		c.notification(ctx, &env)
+	default:
+		c.noiseLine(line, errors.New("a JSON object, but no JSON-RPC message"))
+	}
+}
+
+func (c *Conn) answer(line []byte, env *Envelope) {
+	x := c.claim(env.ID)
+	if x == nil {
+		c.unknown.Add(1)
+		if isError(env) && string(env.ID) == "null" {
+			c.noiseLine(line, errors.New("an error about no request in particular"))
+		}
+		return
+	}
+	if env.Result == nil && env.Error == nil {
+		x.Sink.Deliver(x, Reply{Err: Errorf(CodeInternal, RanMaybe, "the extension answered with neither a result nor an error")})
+		return
+	}
+	normalise(env)
+	x.Sink.Deliver(x, Reply{line: line, env: *env})
+}
+
+// claim takes the exchange that an answer's id belongs to. A number may come back as a string or with a
+// fraction of zero: some SDKs do that.
+func (c *Conn) claim(id []byte) *Exchange {
+	n, ok := parseID(id)
+	if !ok {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pending.take(n)
+}
+
+func parseID(id []byte) (uint64, bool) {
+	if len(id) > 2 && id[0] == '"' {
+		id = id[1 : len(id)-1]
+	}
+	if len(id) == 0 || len(id) > 24 {
+		return 0, false
+	}
+	n := uint64(0)
+	for i, c := range id {
+		if c < '0' || c > '9' {
+			f, err := strconv.ParseFloat(string(id), 64)
+			if err != nil || i == 0 || f < 0 || f >= 1<<53 || f != float64(uint64(f)) {
+				return 0, false
+			}
+			return uint64(f), true
+		}
+		if n > (1<<64-1)/10-1 {
+			return 0, false
+		}
+		n = n*10 + uint64(c-'0')
+	}
+	return n, true
+}
+
+// broken handles a line that is not valid JSON: noise, or an answer that went wrong on its way out. Where
+// its id can still be made out, the call fails now instead of timing out.
+func (c *Conn) broken(line []byte, why error) {
+	if i := space(line, 0); line[i] == '{' {
+		var s idScanner
+		s.feed(line)
+		if x := c.claim(s.id()); x != nil {
+			x.Sink.Deliver(x, Reply{Err: Errorf(CodeInternal, RanMaybe, "the extension's answer is not valid JSON: %v", why)})
+		}
+	}
+	c.noiseLine(line, why)
+}
+
+func (c *Conn) noiseLine(line []byte, why error) {
+	c.noise.Add(1)
+	if c.opt.OnNoise != nil {
+		c.opt.OnNoise(line, why)
+	}
+}
+
+func (c *Conn) tooLong(e *LongLineError) {
+	if x := c.claim(e.ID); x != nil {
+		x.Sink.Deliver(x, Reply{Err: NewError(CodeTooLarge, Details{Size: e.Size, Limit: e.Limit},
+			"the extension's answer is %d bytes, over the limit of %d", e.Size, e.Limit)})
+		return
+	}
+	if c.opt.OnNoise != nil {
+		c.opt.OnNoise(nil, e)
+	}
+}
+
+// arm sets the timer that ends overdue exchanges; the caller holds mu. One timer serves all: when it fires
+// it ends what is due and is set to the earliest of the rest.
+func (c *Conn) arm(at time.Time) {
+	c.armed = at
+	if c.timer == nil {
+		c.timer = time.AfterFunc(time.Until(at), c.expire)
+		return
+	}
+	c.timer.Reset(time.Until(at))
+}
+
+func (c *Conn) expire() {
+	var due []*Exchange
+	now := time.Now()
+	c.mu.Lock()
+	c.armed = time.Time{}
+	var next time.Time
+	c.pending.each(func(x *Exchange) {
+		switch {
+		case x.Deadline.IsZero():
+		case !x.Deadline.After(now):
+			due = append(due, c.pending.take(x.id))
+		case next.IsZero() || x.Deadline.Before(next):
+			next = x.Deadline
+		}
+	})
+	if !next.IsZero() && c.gone == nil {
+		c.arm(next)
+	}
+	c.mu.Unlock()
+	for _, x := range due {
+		c.deliver(x, Errorf(CodeTimeout, RanMaybe, "no answer to %s in time", x.Method))
+	}
+}
+
+func (c *Conn) interruptRead() {
+	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now()) == nil {
+		return
+	}
+	if d, ok := c.r.(io.Closer); ok {
+		d.Close()
+	}
+}
+
+// breakRead gives the reader a moment more after a write has failed: what the peer had answered before it
+// closed its side is still in the pipe.
+func (c *Conn) breakRead() {
+	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok {
+		d.SetReadDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// interruptWrite bounds the last flush to a peer that may have stopped reading.
+func (c *Conn) interruptWrite() {
+	if d, ok := c.w.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		d.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	}
+}

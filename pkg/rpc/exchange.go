@@ -1,0 +1,219 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// Exchange is one request on its way over a Conn without a goroutine of its own: Conn.Start sends it, and
+// Sink is told how it ended. It is the forwarding path under Call; whoever forwards fills in the exported
+// fields, starts it once, and does not touch it again before Sink has it back.
+type Exchange struct {
+	Method   string
+	Params   []byte    // raw JSON or nil; must stay as it is until Sink has the reply
+	Deadline time.Time // covers queueing, writing and answering; zero: none
+	Sink     Sink
+
+	// Everything below belongs to the Conn, under its mutex.
+	id      uint64
+	queued  bool      // not yet taken by a writer
+	next    *Exchange // in the write queue
+	raw     []byte    // a whole message instead of Method and Params: an answer or a notification
+	written func()    // told when raw was written or dropped
+}
+
+// Sink is told how an Exchange ended: exactly once, from the connection's reader, its timer, or the
+// goroutine that called Start or Cancel. It must not block, and r's bytes are only valid until it returns.
+type Sink interface {
+	Deliver(x *Exchange, r Reply)
+}
+
+// Reply is the end of an Exchange: the other side's answer, or an error made here because none came.
+type Reply struct {
+	// Err is set when there is no answer: timeout, cancelled, exited, an answer that was too long or broken.
+	Err *Error
+
+	line []byte
+	env  Envelope
+}
+
+// NewReply is the reply of a handler that ran here: its result or its own error.
+func NewReply(result json.RawMessage, err error) Reply {
+	if err == nil {
+		return Reply{env: Envelope{Result: result}}
+	}
+	body, merr := json.Marshal(AsError(err))
+	if merr != nil {
+		body, _ = json.Marshal(&Error{Code: AsError(err).Code, Message: AsError(err).Message})
+	}
+	return Reply{env: Envelope{Error: body}}
+}
+
+// Result is the answer's result, or its error as an *Error. The bytes are those of the connection's buffer.
+func (r *Reply) Result() (json.RawMessage, error) {
+	switch {
+	case r.Err != nil:
+		return nil, r.Err
+	case isError(&r.env):
+		e := new(Error)
+		if err := json.Unmarshal(r.env.Error, e); err != nil { // normalised before it came here
+			return nil, Errorf(CodeInternal, RanMaybe, "the extension's error is not a JSON-RPC error: %v", err)
+		}
+		return nil, e
+	}
+	return json.RawMessage(r.env.Result), nil
+}
+
+// ErrorCode is the code of the answer's error or of Err, 0 for a result.
+func (r *Reply) ErrorCode() Code {
+	if r.Err != nil {
+		return r.Err.Code
+	}
+	if !isError(&r.env) {
+		return 0
+	}
+	var e struct{ Code Code }
+	if json.Unmarshal(r.env.Error, &e) != nil {
+		return CodeInternal
+	}
+	return e.Code
+}
+
+// AppendTo appends the whole response message to dst, with id in the place of the connection's own: the
+// rest of the message stays byte for byte what the other side wrote.
+func (r *Reply) AppendTo(dst, id []byte) []byte {
+	switch {
+	case r.Err != nil:
+		return AppendError(dst, id, r.Err)
+	case r.env.plain:
+		dst = append(dst, r.line[:r.env.idAt]...)
+		dst = append(dst, id...)
+		return append(dst, r.line[r.env.idAt+len(r.env.ID):]...)
+	case isError(&r.env):
+		return appendResponse(dst, id, `,"error":`, r.env.Error)
+	}
+	return AppendResult(dst, id, r.env.Result)
+}
+
+// Size is about how many bytes AppendTo appends.
+func (r *Reply) Size() int { return max(len(r.line), len(r.env.Result)+len(r.env.Error)) + 64 }
+
+// AppendResult appends a response message with a result; an empty one counts as null.
+func AppendResult(dst, id, result []byte) []byte {
+	if len(result) == 0 {
+		result = []byte("null")
+	}
+	return appendResponse(dst, id, `,"result":`, result)
+}
+
+// AppendError appends a response message with an error. An empty id counts as null.
+func AppendError(dst, id []byte, e *Error) []byte {
+	body, err := json.Marshal(e)
+	if err != nil { // Data is not JSON: say the rest
+		body, _ = json.Marshal(&Error{Code: e.Code, Message: e.Message})
+	}
+	return appendResponse(dst, id, `,"error":`, body)
+}
+
+func appendResponse(dst, id []byte, member string, body []byte) []byte {
+	if len(id) == 0 {
+		id = []byte("null")
+	}
+	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
+	dst = append(dst, id...)
+	dst = append(dst, member...)
+	dst = append(dst, body...)
+	return append(dst, '}')
+}
+
+// AppendRequest appends a request message, or a notification when id is empty.
+func AppendRequest(dst, id []byte, method string, params []byte) []byte {
+	dst = append(dst, `{"jsonrpc":"2.0",`...)
+	if len(id) > 0 {
+		dst = append(dst, `"id":`...)
+		dst = append(dst, id...)
+		dst = append(dst, ',')
+	}
+	dst = append(dst, `"method":`...)
+	dst = appendString(dst, method)
+	if len(params) > 0 {
+		dst = append(dst, `,"params":`...)
+		dst = append(dst, params...)
+	}
+	return append(dst, '}')
+}
+
+// appendString appends s as a JSON string; names of methods and tools seldom need more than quotes.
+func appendString(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
+			var b bytes.Buffer
+			enc := json.NewEncoder(&b)
+			enc.SetEscapeHTML(false)
+			if err := enc.Encode(s); err != nil { // a string always encodes
+				panic(err)
+			}
+			return append(dst, bytes.TrimRight(b.Bytes(), "\n")...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// appendFrame appends x as a line.
+func (x *Exchange) appendFrame(dst []byte) []byte {
+	if x.raw != nil {
+		return append(appendOneLine(dst, x.raw), '\n')
+	}
+	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
+	dst = strconv.AppendUint(dst, x.id, 10)
+	dst = append(dst, `,"method":`...)
+	dst = appendString(dst, x.Method)
+	if len(x.Params) > 0 {
+		dst = append(dst, `,"params":`...)
+		dst = appendOneLine(dst, x.Params)
+	}
+	return append(dst, "}\n"...)
+}
+
+// isError reports whether a response is an error: its error member is there and not null.
+func isError(e *Envelope) bool { return e.Error != nil && string(e.Error) != "null" }
+
+// normalise mends a response of odd shape, so that what leaves here is JSON-RPC: an error becomes an object
+// with an integer code and a string message; both a result and an error become the error, unless the result
+// is not null; neither becomes an error that says so.
+func normalise(e *Envelope) {
+	switch {
+	case isError(e) && e.Result != nil && string(e.Result) != "null":
+		e.Error, e.plain = nil, false
+	case isError(e):
+		if e.Result != nil {
+			e.plain = false
+		}
+		var shape struct {
+			Code    *int64
+			Message *string
+		}
+		if e.Error[0] == '{' && json.Unmarshal(e.Error, &shape) == nil && shape.Code != nil && shape.Message != nil {
+			return
+		}
+		mended := &Error{Code: CodeInternal, Message: "the extension answered with an error of odd shape", Data: e.Error}
+		if shape.Code != nil {
+			mended.Code = Code(*shape.Code)
+		}
+		if shape.Message != nil {
+			mended.Message = *shape.Message
+		} else if s := ""; json.Unmarshal(e.Error, &s) == nil {
+			mended.Message = s
+		}
+		e.Error, _ = json.Marshal(mended) // Data was scanned: it is JSON
+		e.plain = false
+	case e.Result == nil:
+		e.Result, e.plain = []byte("null"), false
+	case e.Error != nil:
+		e.plain = false
+	}
+}

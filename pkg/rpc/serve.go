@@ -1,0 +1,147 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// Serve answers requests that come in over r, on w, until r ends or ctx does: an extension on its standard
+// input and output is
+//
+//	err := rpc.Serve(ctx, os.Stdin, os.Stdout, handler)
+//
+// Requests run side by side. A notification notifications/cancelled {requestId} ends the context of that
+// request, and shutdown ends Serve, as the end of r does. The handler sees all other notifications.
+func Serve(ctx context.Context, r io.Reader, w io.Writer, h Handler) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := HandlerFunc(func(ctx context.Context, q *Request) (json.RawMessage, error) {
+		if q.Method == "shutdown" && q.ID == nil {
+			cancel(errShutdown)
+			return nil, nil
+		}
+		return h.Handle(ctx, q)
+	})
+	err := NewConn(r, w, Options{Handler: stop}).Run(ctx)
+	if err == errShutdown {
+		return nil
+	}
+	return err
+}
+
+var errShutdown = fmt.Errorf("asked to shut down")
+
+// request answers a request from the other side.
+func (c *Conn) request(ctx context.Context, env *Envelope) {
+	if c.opt.Handler == nil {
+		c.refuse(env)
+		return
+	}
+	q := &Request{ID: clone(env.ID), Method: env.MethodName(), Params: clone(env.Params), Notify: c.Notify}
+	hctx, cancel := context.WithCancel(ctx)
+	c.mu.Lock()
+	full := c.running >= c.opt.MaxHandlers
+	if !full {
+		c.running++
+		if c.serving == nil {
+			c.serving = map[string]context.CancelFunc{}
+		}
+		c.serving[string(q.ID)] = cancel
+	}
+	c.mu.Unlock()
+	if full {
+		cancel()
+		c.respond(AppendError(nil, q.ID, NewError(CodeOverloaded, Details{Ran: RanNo, Limit: int64(c.opt.MaxHandlers)},
+			"%d calls are being answered already", c.opt.MaxHandlers)), nil)
+		return
+	}
+	c.handlers.Go(func() { // owned by Run, which waits for handlers; ends when the handler returns
+		defer cancel()
+		result, err := Protect(hctx, c.opt.Handler, q)
+		c.mu.Lock()
+		delete(c.serving, string(q.ID))
+		c.mu.Unlock()
+		// The place among the handlers is given back when the answer is on its way, so that a peer that does
+		// not read cannot make answers pile up.
+		done := func() { c.running-- }
+		if err != nil {
+			c.respond(AppendError(nil, q.ID, AsError(err)), done)
+			return
+		}
+		c.respond(AppendResult(nil, q.ID, result), done)
+	})
+}
+
+// refuse answers for a side that offers nothing.
+func (c *Conn) refuse(env *Envelope) {
+	if method := env.MethodName(); method != "ping" {
+		c.respond(AppendError(nil, env.ID, Errorf(CodeMethodNotFound, RanNo, "method %q is not offered here", method)), nil)
+		return
+	}
+	c.respond(AppendResult(nil, env.ID, []byte("{}")), nil)
+}
+
+func (c *Conn) respond(message []byte, written func()) {
+	if err := c.sendRaw(message, maxRaws, written); err != nil && written != nil {
+		c.mu.Lock()
+		written()
+		c.mu.Unlock()
+	}
+}
+
+// notification handles a message that wants no answer.
+func (c *Conn) notification(ctx context.Context, env *Envelope) {
+	method := env.MethodName()
+	if c.opt.Handler == nil {
+		if c.opt.OnNotification != nil {
+			c.opt.OnNotification(method, env.Params)
+		}
+		return
+	}
+	if method == "notifications/cancelled" {
+		var p struct {
+			RequestID json.RawMessage `json:"requestId"`
+		}
+		if json.Unmarshal(env.Params, &p) == nil {
+			c.mu.Lock()
+			cancel := c.serving[string(p.RequestID)]
+			c.mu.Unlock()
+			if cancel != nil {
+				cancel()
+			}
+		}
+		return
+	}
+	// In the reader's goroutine: notifications keep their order, and a flood of them cannot become one of
+	// goroutines.
+	if _, err := Protect(ctx, c.opt.Handler, &Request{Method: method, Params: clone(env.Params)}); err != nil {
+		c.noiseLine(nil, fmt.Errorf("notification %s: %w", method, err))
+	}
+}
+
+// Protect calls h and turns a panic into CodeInternal: one bad call may lose itself, never its neighbours.
+func Protect(ctx context.Context, h Handler, r *Request) (result json.RawMessage, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			result, err = nil, &PanicError{Method: r.Method, Value: p}
+		}
+	}()
+	return h.Handle(ctx, r)
+}
+
+// PanicError is what a panicking handler's call fails with; on the wire it is CodeInternal.
+type PanicError struct {
+	Method string
+	Value  any
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("%s panicked: %v", e.Method, e.Value) }
+
+func clone(raw []byte) json.RawMessage {
+	if raw == nil {
+		return nil
+	}
+	return append(json.RawMessage{}, raw...)
+}

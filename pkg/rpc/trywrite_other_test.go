@@ -1,0 +1,7 @@
+//go:build !unix
+
+package rpc
+
+import "os"
+
+type tryWriter struct{ *os.File }
