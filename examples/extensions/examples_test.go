@@ -1,0 +1,242 @@
+package extensions_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "rewrite the answers in testdata")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The examples that answer offline, by the command of their manifests. "everything" needs npm's registry, and
+// runs with the other real MCP servers in the interop suite.
+var examples = []struct {
+	dir     string
+	command []string
+}{
+	{"hello", []string{"sh", "hello.sh"}},
+	{"clock", []string{"go", "run", "."}},
+	{"textkit", []string{"python3", "textkit.py"}},
+}
+
+// TestConversations types testdata/<example>.txt at each example and compares what comes back, to the byte.
+// Lines are sent one at a time and every request waits for its answer, so the order is fixed.
+func TestConversations(t *testing.T) {
+	for _, e := range examples {
+		t.Run(e.dir, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join("testdata", e.dir+".txt")
+			golden, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := start(t, e.dir, e.command)
+			var got strings.Builder
+			for line := range strings.Lines(string(golden)) {
+				if strings.HasPrefix(line, "<") {
+					continue
+				}
+				message, send := strings.CutPrefix(strings.TrimSuffix(line, "\n"), ">")
+				message = strings.TrimPrefix(message, " ")
+				got.WriteString(line)
+				if send {
+					x.send(t, message)
+				}
+				if send && answered(e.dir, message) {
+					fmt.Fprintf(&got, "< %s\n", x.read(t))
+				}
+			}
+			if rest := x.end(t); rest != "" {
+				t.Errorf("unasked, at the end: %q", rest)
+			}
+			if *update {
+				if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got.String() != string(golden) {
+				t.Errorf("the conversation went\n%s\nwant\n%s", got.String(), golden)
+			}
+		})
+	}
+}
+
+// answered says whether a line gets an answer: requests do, and hello says so when a line is not JSON.
+func answered(dir, line string) bool {
+	var m struct {
+		ID     json.RawMessage
+		Method string
+	}
+	if json.Unmarshal([]byte(line), &m) != nil {
+		return dir == "hello" && line != ""
+	}
+	return m.ID != nil
+}
+
+func TestFixedLineIsJSON(t *testing.T) {
+	x := start(t, "hello", []string{"sh", "hello.sh"})
+	x.send(t, `{"jsonrpc":"2.0","id":1,"method":"tools/fixed"}`)
+	line := x.read(t)
+	for _, want := range []string{`9007199254740993`, `1e400`, `1.0`, `<&>`, `\u00e9\/\"\\\t\ud83d\ude00`, `é😀`} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%s is not in %s", want, line)
+		}
+	}
+	if !json.Valid([]byte(line)) {
+		t.Errorf("not JSON: %s", line)
+	}
+	x.end(t)
+}
+
+func TestClockSideBySide(t *testing.T) {
+	x := start(t, "clock", []string{"go", "run", "."})
+	x.send(t, `{"jsonrpc":"2.0","id":1,"method":"tools/sleep","params":{"ms":3600000}}`)
+	x.send(t, `{"jsonrpc":"2.0","id":2,"method":"tools/now","params":{"tz":"Asia/Kathmandu"}}`)
+
+	var now struct {
+		ID     int
+		Result struct {
+			Time   time.Time
+			TZ     string
+			UnixMS int64 `json:"unix_ms"`
+		}
+	}
+	line := x.read(t)
+	if err := json.Unmarshal([]byte(line), &now); err != nil {
+		t.Fatal(err)
+	}
+	if now.ID != 2 || now.Result.TZ != "Asia/Kathmandu" || !strings.Contains(line, "+05:45") {
+		t.Errorf("now answered %s", line)
+	}
+	if d := time.Since(now.Result.Time); d < -time.Minute || d > time.Minute {
+		t.Errorf("now is %v away from now", d)
+	}
+
+	x.send(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if got, want := x.read(t), `{"jsonrpc":"2.0","id":1,"error":{"code":-32007,"message":"cancelled"}}`; got != want {
+		t.Errorf("the cancelled sleep answered %s, want %s", got, want)
+	}
+
+	x.send(t, `{"jsonrpc":"2.0","id":3,"method":"tools/sleep","params":{"ms":3600000}}`)
+	x.stdin.Close() // the end of stdin ends the sleep, too
+	if got := x.read(t); !strings.Contains(got, `"id":3`) || !strings.Contains(got, "cancelled") {
+		t.Errorf("at the end of stdin the sleep answered %s", got)
+	}
+	x.end(t)
+}
+
+// TestTextkitSideBySide has 200 calls answered, each whole and on a line of its own, in whatever order.
+func TestTextkitSideBySide(t *testing.T) {
+	x := start(t, "textkit", []string{"python3", "textkit.py"})
+	const calls = 200
+	go func() { // ends when all is sent; the loop below cannot end before that
+		for i := range calls {
+			fmt.Fprintf(x.stdin, `{"jsonrpc":"2.0","id":%d,"method":"tools/reverse","params":{"text":"%d%s"}}`+"\n",
+				i, i, strings.Repeat("x", 10_000))
+		}
+	}()
+	seen := map[int]bool{}
+	for range calls {
+		var m struct {
+			ID     int
+			Result struct{ Text string }
+		}
+		line := x.read(t)
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%v in %.80q", err, line)
+		}
+		if seen[m.ID] || len(m.Result.Text) != 10_000+len(fmt.Sprint(m.ID)) {
+			t.Fatalf("answer %d: again, or of %d bytes", m.ID, len(m.Result.Text))
+		}
+		seen[m.ID] = true
+	}
+	x.end(t)
+}
+
+// An example is one running extension.
+type example struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// start runs command in dir, with a minute for everything. A command that is not installed skips the test, and
+// fails it where CI=true: a green run there means that all were run.
+func start(t *testing.T, dir string, command []string) *example {
+	t.Helper()
+	if _, err := exec.LookPath(command[0]); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%v, and CI must run every example", err)
+		}
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	x := &example{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
+	x.cmd.Dir = dir
+	x.cmd.Stderr = &x.stderr
+	x.cmd.WaitDelay = time.Second
+	stdin, err := x.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := x.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.stdin, x.stdout = stdin, bufio.NewReader(stdout)
+	if err := x.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // after a failure; end has stopped it otherwise
+		stdin.Close()
+		cancel()
+		_ = x.cmd.Wait()
+	})
+	return x
+}
+
+func (x *example) send(t *testing.T, line string) {
+	t.Helper()
+	if _, err := io.WriteString(x.stdin, line+"\n"); err != nil {
+		t.Fatalf("sending %s: %v", line, err)
+	}
+}
+
+func (x *example) read(t *testing.T) string {
+	t.Helper()
+	line, err := x.stdout.ReadString('\n')
+	if err != nil {
+		t.Fatalf("after %q: %v", line, err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// end closes stdin, waits for the extension to leave by itself with status 0, and returns what it still said.
+func (x *example) end(t *testing.T) string {
+	t.Helper()
+	x.stdin.Close()
+	rest, err := io.ReadAll(x.stdout)
+	if err != nil {
+		t.Error(err)
+	}
+	if err := x.cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v; stderr: %s", err, x.stderr.String())
+	}
+	return string(rest)
+}
