@@ -1,0 +1,222 @@
+package supervise_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/supervise"
+)
+
+var errCrash = errors.New("crashed")
+
+// rig runs a supervisor in a bubble and writes down what happens when.
+type rig struct {
+	*supervise.Supervisor
+	log   []string
+	begin time.Time
+	done  chan error
+	stop  context.CancelCauseFunc
+}
+
+func start(t *testing.T, p supervise.Policy, life func(ctx context.Context, ready func()) error) *rig {
+	r := &rig{begin: time.Now(), done: make(chan error, 1)}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r.stop = cancel
+	r.Supervisor = supervise.New(supervise.Options{
+		Policy: p,
+		Life:   life,
+		Jitter: func() float64 { return 0 },
+		Notify: func(e supervise.Event) {
+			line := fmt.Sprintf("%v %v %d", time.Since(r.begin), e.Kind, e.Life)
+			if e.Kind != supervise.Starting {
+				line += fmt.Sprintf(" delay=%v restarts=%d", e.Delay, e.Restarts)
+			}
+			if e.Err != nil {
+				line += ": " + e.Err.Error()
+			}
+			r.log = append(r.log, line)
+		},
+	})
+	go func() { r.done <- r.Run(ctx) }() // ends with stop, which every test calls through finish
+	return r
+}
+
+// finish cancels and wants Run back within no time at all, with the cause.
+func (r *rig) finish(t *testing.T) {
+	t.Helper()
+	cause := errors.New("the end")
+	r.stop(cause)
+	before := time.Now()
+	if err := <-r.done; !errors.Is(err, cause) {
+		t.Errorf("Run returned %v, want the cause", err)
+	}
+	if d := time.Since(before); d != 0 {
+		t.Errorf("Run took %v to return", d)
+	}
+}
+
+func (r *rig) want(t *testing.T, lines ...string) {
+	t.Helper()
+	synctest.Wait()
+	if !slices.Equal(r.log, lines) {
+		t.Errorf("events:\n%q\nwant:\n%q", r.log, lines)
+	}
+	r.log = nil
+}
+
+func crash(d time.Duration) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		select {
+		case <-time.After(d):
+			return errCrash
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func TestCrashLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := supervise.DefaultPolicy()
+		p.MaxRestarts = 2
+		r := start(t, p, crash(10*time.Second))
+		time.Sleep(6 * time.Minute)
+		r.want(t,
+			"0s starting 1",
+			"10s restarting 1 delay=0s restarts=1: crashed",
+			"10s starting 2: crashed",
+			"20s restarting 2 delay=1s restarts=2: crashed",
+			"21s starting 3: crashed",
+			"31s failed 3 delay=5m0s restarts=2: crashed",
+			"5m31s starting 4: crashed",
+			"5m41s failed 4 delay=5m0s restarts=0: crashed",
+		)
+		r.finish(t)
+	})
+}
+
+func TestRestartOfARunningLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, supervise.DefaultPolicy(), crash(time.Hour))
+		time.Sleep(time.Second)
+		r.Restart()
+		r.Restart()
+		r.want(t,
+			"0s starting 1",
+			"1s restarting 1 delay=0s restarts=0: restart requested",
+			"1s starting 2: restart requested",
+		)
+		r.finish(t)
+	})
+}
+
+func TestRestartClearsTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := supervise.DefaultPolicy()
+		p.MaxRestarts, p.FailedRetry = 1, 0
+		r := start(t, p, func(context.Context, func()) error { return errCrash })
+		time.Sleep(24 * time.Hour)
+		r.want(t,
+			"0s starting 1",
+			"0s restarting 1 delay=1s restarts=1: crashed",
+			"1s starting 2: crashed",
+			"1s failed 2 delay=0s restarts=1: crashed",
+		)
+		r.Restart() // out of failed, which has no retry
+		r.want(t,
+			"24h0m0s starting 3: restart requested (crashed)",
+			"24h0m0s restarting 3 delay=1s restarts=1: crashed",
+		)
+		r.Restart() // out of a backoff
+		r.want(t,
+			"24h0m0s starting 4: restart requested (crashed)",
+			"24h0m0s restarting 4 delay=1s restarts=1: crashed",
+		)
+		r.finish(t)
+	})
+}
+
+func TestCancelInEachState(t *testing.T) {
+	p := supervise.DefaultPolicy()
+	crashed := func(context.Context, func()) error { return errCrash }
+	for _, tt := range []struct {
+		name  string
+		life  func(context.Context, func()) error
+		after time.Duration
+	}{
+		{"running", crash(time.Hour), time.Minute},
+		{"not yet ready", func(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }, time.Minute},
+		{"backing off", crashed, 1500 * time.Millisecond},
+		{"failed", crashed, 2 * time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, p, tt.life)
+				time.Sleep(tt.after)
+				r.finish(t)
+				r.Restart() // after the end: nothing
+				n := len(r.log)
+				time.Sleep(time.Hour)
+				if len(r.log) != n {
+					t.Errorf("events after the end: %q", r.log[n:])
+				}
+			})
+		})
+	}
+}
+
+func TestCancelWaitsForTheLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := false
+		r := start(t, supervise.DefaultPolicy(), func(ctx context.Context, _ func()) error {
+			<-ctx.Done()
+			time.Sleep(4 * time.Second)
+			over = true
+			return nil
+		})
+		synctest.Wait()
+		r.stop(nil)
+		if err := <-r.done; !errors.Is(err, context.Canceled) || !over {
+			t.Errorf("Run returned %v with the life over: %v", err, over)
+		}
+	})
+}
+
+// Restart from Notify comes between two phases; it must neither deadlock, nor get lost, nor kill the life
+// that is about to start.
+func TestRestartBetweenPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lives := 0
+		var s *supervise.Supervisor
+		s = supervise.New(supervise.Options{
+			Policy: supervise.Policy{MaxRestarts: 1, Window: time.Hour, BaseBackoff: time.Hour, MaxBackoff: time.Hour},
+			Life: func(ctx context.Context, _ func()) error {
+				if ctx.Err() != nil {
+					t.Error("a life began cancelled")
+				}
+				lives++
+				if lives == 5 {
+					<-ctx.Done()
+				}
+				return errCrash
+			},
+			Notify: func(e supervise.Event) { s.Restart() },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		begin := time.Now()
+		go func() { done <- s.Run(ctx) }() // ends with cancel below
+		synctest.Wait()
+		if lives != 5 || time.Since(begin) != 0 {
+			t.Errorf("%d lives after %v, want 5 at once", lives, time.Since(begin))
+		}
+		cancel()
+		<-done
+	})
+}
