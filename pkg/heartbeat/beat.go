@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 )
 
@@ -55,6 +56,11 @@ const (
 	BreakerHalfOpen BreakerState = "half-open"
 )
 
+// Valid reports whether s is one of the states above.
+func (s BreakerState) Valid() bool {
+	return s == BreakerClosed || s == BreakerOpen || s == BreakerHalfOpen
+}
+
 // Breaker is the state of an instance's breaker; RetryAt (RFC 3339) is set while it is open.
 type Breaker struct {
 	State   BreakerState `json:"state"`
@@ -83,8 +89,20 @@ type Beat struct {
 // MaxBeat is the largest beat, in bytes, that ParseBeat looks at.
 const MaxBeat = 16 << 10
 
-// ParseBeat reads a beat from the wire. Unknown members are ignored, an unknown state is an error, and so
-// is a body over MaxBeat or without an id.
+// instanceSyntax keeps an instance usable as a token of a subject.
+var instanceSyntax = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// CheckInstance checks the name of an instance: 1 to 64 of [A-Za-z0-9_-], or "" for a service that names none.
+func CheckInstance(s string) error {
+	if s != "" && !instanceSyntax.MatchString(s) {
+		return fmt.Errorf("instance %.80q: want at most 64 of [A-Za-z0-9_-]", s)
+	}
+	return nil
+}
+
+// ParseBeat reads a beat from the wire. Unknown members are ignored; an unknown state is an error, and so
+// is a body over MaxBeat, one without an id, an instance that CheckInstance refuses, a version over 64 bytes or
+// an unknown state of the breaker.
 func ParseBeat(data []byte) (Beat, error) {
 	var b Beat
 	if len(data) > MaxBeat {
@@ -101,6 +119,15 @@ func ParseBeat(data []byte) (Beat, error) {
 	}
 	if !b.State.Valid() {
 		return b, fmt.Errorf("beat of %s has the unknown state %q", b.ID, b.State)
+	}
+	if err := CheckInstance(b.Instance); err != nil {
+		return b, fmt.Errorf("beat of %s: %w", b.ID, err)
+	}
+	if len(b.Version) > 64 {
+		return b, fmt.Errorf("beat of %s has a version of %d bytes", b.ID, len(b.Version))
+	}
+	if b.Breaker != nil && !b.Breaker.State.Valid() {
+		return b, fmt.Errorf("beat of %s has the unknown breaker state %q", b.ID, b.Breaker.State)
 	}
 	return b, nil
 }

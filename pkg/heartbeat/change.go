@@ -1,0 +1,194 @@
+package heartbeat
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"time"
+)
+
+// Kind says what a Change is about.
+type Kind string
+
+// The kinds of changes.
+const (
+	New       Kind = "new"       // an instance was heard for the first time, or an extension declared
+	Moved     Kind = "moved"     // an instance changed state
+	WentLost  Kind = "lost"      // an instance is lost
+	CameBack  Kind = "back"      // a lost instance was heard again
+	Detail    Kind = "detail"    // version, reason, breaker, restarts, or a gap between beats; same state
+	Dropped   Kind = "dropped"   // an instance is no longer kept; To is ""
+	Forgotten Kind = "forgotten" // an extension is no longer kept; Instance and To are ""
+)
+
+// Change is one thing that happened to one instance, or (Forgotten, and New without an Instance) to an extension.
+type Change struct {
+	Kind          Kind
+	ID, Instance  string
+	From, To      State         // of the instance
+	WasBest, Best State         // of the extension
+	Reason        string        // as now shown
+	Silence       time.Duration // of an instance lost by silence: since its last sign of life
+	Missed        uint64        // beats that a gap in seq says were lost
+	Reborn        bool          // the instance began again under its old name
+}
+
+// String is a line for people: "weather/n1: ready → lost (no beat for 45s)".
+func (c Change) String() string {
+	s := c.ID
+	if c.Instance != "" {
+		s += "/" + c.Instance
+	}
+	s += ": "
+	switch {
+	case c.Kind == Dropped || c.Kind == Forgotten:
+		s += string(c.Kind)
+	case c.From == "" || c.From == c.To:
+		s += string(c.To)
+	default:
+		s += string(c.From) + " → " + string(c.To)
+	}
+	if c.Reason != "" {
+		s += " (" + c.Reason + ")"
+	}
+	return s
+}
+
+func kindOf(from, to State) Kind {
+	switch {
+	case from == to:
+		return Detail
+	case to == Lost:
+		return WentLost
+	case from == Lost:
+		return CameBack
+	}
+	return Moved
+}
+
+// Instance is what a Monitor knows of one instance.
+type Instance struct {
+	Instance string // as the beats name it; "" for a service that does not
+	Version  string
+	State    State
+	Reason   string // of the state; Note is shown instead while there is one
+	Note     string
+	Since    time.Time // of State
+	Held     bool      // shown lost although its owner beats (Monitor.Hold)
+	Breaker  *Breaker
+	Restarts uint64
+
+	LastBeat time.Time     // zero before the first
+	Interval time.Duration // after clamping
+	Uptime   time.Duration
+	Inflight int64
+	Calls    uint64
+	Errors   uint64
+	Missed   uint64 // beats lost, by the gaps in seq
+	Reborn   uint64 // times it began again under the same name
+}
+
+// Available reports whether i takes calls: it is ready and its breaker is not open.
+func (i Instance) Available() bool {
+	return i.State == Ready && (i.Breaker == nil || i.Breaker.State != BreakerOpen)
+}
+
+func (i *Instance) reason() string {
+	if i.Note != "" {
+		return i.Note
+	}
+	return i.Reason
+}
+
+// shown is the part of i that a reader of the catalog sees.
+func (i *Instance) shown() visible {
+	v := visible{Version: i.Version, State: i.State, Reason: i.reason(), Since: i.Since, Restarts: i.Restarts}
+	if i.Breaker != nil {
+		v.Breaker = i.Breaker.State
+		if i.Breaker.RetryAt != nil {
+			v.RetryAt = *i.Breaker.RetryAt
+		}
+	}
+	return v
+}
+
+type visible struct {
+	Version, Reason string
+	State           State
+	Since, RetryAt  time.Time
+	Restarts        uint64
+	Breaker         BreakerState
+}
+
+func (v visible) equal(w visible) bool {
+	same := v.Since.Equal(w.Since) && v.RetryAt.Equal(w.RetryAt)
+	v.Since, v.RetryAt, w.Since, w.RetryAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	return same && v == w
+}
+
+// Extension is what a Monitor knows of one extension.
+type Extension struct {
+	ID        string
+	State     State // the best of its instances'; lost without any
+	Available bool  // some instance is
+	Reason    string
+	Since     time.Time  // of State
+	Instances []Instance // sorted by name; Reason is the one to show, with any Note applied
+}
+
+// Extension returns what m knows of id.
+func (m *Monitor) Extension(id string) (Extension, bool) {
+	x := m.exts[id]
+	if x == nil {
+		return Extension{}, false
+	}
+	e := Extension{ID: x.id, State: x.best, Since: x.since, Instances: make([]Instance, 0, len(x.instances))}
+	for _, i := range x.instances {
+		in := i.Instance
+		in.Reason = i.reason()
+		e.Instances = append(e.Instances, in)
+		e.Available = e.Available || in.Available()
+	}
+	slices.SortFunc(e.Instances, func(a, b Instance) int { return cmp.Compare(a.Instance, b.Instance) })
+	if len(e.Instances) == 0 {
+		e.Reason = NoBeatYet
+	}
+	if n := slices.IndexFunc(e.Instances, func(i Instance) bool { return i.State == x.best }); n >= 0 {
+		e.Reason = e.Instances[n].Reason
+	}
+	return e, true
+}
+
+// Instance returns what m knows of one instance.
+func (m *Monitor) Instance(id, instance string) (Instance, bool) {
+	i := m.find(id, instance)
+	if i == nil {
+		return Instance{}, false
+	}
+	return i.Instance, true
+}
+
+// IDs are the ids of all extensions, in no order.
+func (m *Monitor) IDs() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for id := range m.exts {
+			if !yield(id) {
+				return
+			}
+		}
+	}
+}
+
+// Counts says how many extensions and instances are in each state.
+func (m *Monitor) Counts() (extensions, instances map[State]int) {
+	extensions, instances = map[State]int{}, map[State]int{}
+	for _, x := range m.exts {
+		extensions[x.best]++
+		for s, n := range x.count {
+			if n > 0 {
+				instances[s] += n
+			}
+		}
+	}
+	return extensions, instances
+}
