@@ -1,0 +1,155 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// ErrNoCatalog says that nobody answers for the catalog's bucket: no registry has made it yet, or JetStream is
+// down or not enabled. A follower waits for it; LoadCatalog returns it.
+var ErrNoCatalog = errors.New("no catalog")
+
+// CatalogOptions are the settings of a Catalog. The zero value follows the mesh at DefaultPrefix.
+type CatalogOptions struct {
+	Prefix Prefix       // default DefaultPrefix
+	Logger *slog.Logger // what a follower met and survived; nil discards it
+
+	// AskStreamInfo lets the catalog ask JetStream for the bucket's creation time where the registry has not
+	// written it down. It needs the permission to publish on $JS.API.STREAM.INFO.<stream>, which operators
+	// have and agents do not.
+	AskStreamInfo bool
+}
+
+// Catalog is a local copy of the mesh's catalog (docs/protocol.md, "Catalog"): every extension with its tools
+// and its state, the skills and the hosts. All methods may be called from any goroutine, and reads never
+// wait for the network.
+//
+// NewCatalog makes an empty one that Run fills and keeps up to date; LoadCatalog reads it once. What a
+// Catalog returns is shared: do not change it.
+//
+// While NATS, JetStream or every registry is away, a Catalog goes on answering from what it last knew; Age
+// says how long ago that was.
+type Catalog struct {
+	nc    *nats.Conn
+	opts  CatalogOptions
+	ready chan struct{} // closed when the first load is in
+
+	mu       sync.RWMutex
+	data     catalogData           // guarded by mu; written by Run's goroutine only
+	watchers map[*watcher]struct{} // guarded by mu
+}
+
+// Extension is one extension as the catalog shows it. Spec and State are never nil: one that the catalog does
+// not have (yet) is an empty document, and its revision is 0.
+type Extension struct {
+	ID            string
+	Spec          *Spec
+	State         *StateDoc
+	SpecRevision  uint64 // of spec.<id>
+	StateRevision uint64 // of state.<id>
+}
+
+// NewCatalog makes an empty catalog for Run to fill. It starts nothing.
+func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Catalog{
+		nc: nc, opts: o,
+		ready:    make(chan struct{}),
+		data:     newCatalogData(),
+		watchers: map[*watcher]struct{}{},
+	}
+}
+
+// LoadCatalog reads the catalog once, for a program that asks and goes. The errors are ErrNoCatalog, and what
+// the connection or ctx says.
+func LoadCatalog(ctx context.Context, nc *nats.Conn, o CatalogOptions) (*Catalog, error) {
+	c := NewCatalog(nc, o)
+	if err := c.loadAll(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Ready is closed when the catalog has been loaded for the first time.
+func (c *Catalog) Ready() <-chan struct{} { return c.ready }
+
+// WaitSynced waits for the first load. The error is ctx's, saying what was waited for.
+func (c *Catalog) WaitSynced(ctx context.Context) error {
+	select {
+	case <-c.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the catalog %s: %w", c.opts.Prefix.Bucket(), ctx.Err())
+	}
+}
+
+// Get finds an extension by its id.
+func (c *Catalog) Get(id string) (Extension, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e, ok := c.data.exts[id]
+	return e, ok
+}
+
+// All lists the extensions in the order of their ids.
+func (c *Catalog) All() []Extension {
+	c.mu.RLock()
+	out := make([]Extension, 0, len(c.data.exts))
+	for _, e := range c.data.exts {
+		out = append(out, e)
+	}
+	c.mu.RUnlock()
+	slices.SortFunc(out, func(a, b Extension) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Skills lists the skills in the order of their keys.
+func (c *Catalog) Skills() []Skill {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return sortedValues(c.data.skills)
+}
+
+// Hosts lists the bridges' reports in the order of the bridges' names.
+func (c *Catalog) Hosts() []Host {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return sortedValues(c.data.hosts)
+}
+
+// Revision is the sequence of the last change to an extension, a skill or a host. Two revisions compare only
+// within one catalogID, the creation time of the bucket's stream in RFC 3339; "" where it is not known.
+func (c *Catalog) Revision() (catalogID string, revision uint64) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.data.id, c.data.revision
+}
+
+// Age is the time since the catalog last showed life: a change, or the leading registry renewing its lease,
+// which it does every 2 s. A large age means that what the catalog says may be out of date. It is never
+// negative, and the largest Duration before the first load.
+func (c *Catalog) Age() time.Duration {
+	c.mu.RLock()
+	heard := c.data.heard
+	c.mu.RUnlock()
+	if heard.IsZero() {
+		return 1<<63 - 1
+	}
+	// A laptop's sleep stops the monotonic clock and not the wall clock; a wall clock that is set back must
+	// not make an old catalog young. The larger of the two is right in both cases.
+	now := time.Now()
+	return max(now.Sub(heard), now.Round(0).Sub(heard.Round(0)), 0)
+}

@@ -1,0 +1,67 @@
+package mesh
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// bigCatalog has n extensions of ten tools each.
+func bigCatalog(b *testing.B, n int) *Catalog {
+	b.Helper()
+	c := NewCatalog(nil, CatalogOptions{})
+	var changes []change
+	for i := range n {
+		id := fmt.Sprintf("ext%d", i)
+		var own []string
+		for t := range 10 {
+			own = append(own, fmt.Sprintf("tool%d", t))
+		}
+		spec, err := json.Marshal(testSpec(id, "1.0.0", own...))
+		if err != nil {
+			b.Fatal(err)
+		}
+		changes = append(changes,
+			change{key: "spec." + id, at: stamp{uint64(2*i + 1), 1}, value: spec},
+			change{key: "state." + id, at: stamp{uint64(2*i + 2), 1}, value: []byte(`{"state":"ready","available":true}`)})
+	}
+	c.take(changes, time.Now())
+	return c
+}
+
+func BenchmarkCatalogGet(b *testing.B) {
+	c := bigCatalog(b, 10_000)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, ok := c.Get("ext7777"); !ok {
+				b.Error("not found")
+			}
+		}
+	})
+}
+
+func BenchmarkCatalogTool(b *testing.B) {
+	c := bigCatalog(b, 10_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, ok := c.Tool("ext_ext7777_tool3"); !ok {
+			b.Fatal("not found")
+		}
+	}
+}
+
+// One state change must cost the same whatever the size of the catalog.
+func BenchmarkCatalogStateChange(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := bigCatalog(b, n)
+			b.ReportAllocs()
+			seq := uint64(2*n + 1)
+			for b.Loop() {
+				c.take([]change{{key: "state.ext77", at: stamp{seq, 2}, value: []byte(`{"state":"lost"}`)}}, time.Now())
+				seq++
+			}
+		})
+	}
+}

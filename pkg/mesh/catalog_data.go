@@ -1,0 +1,210 @@
+package mesh
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The kinds of catalog keys that make up the catalog; a key is <kind>.<name>. The other keys
+// (lease.registry, epoch.registry) are the registries' own.
+const (
+	KindSpec  = "spec"  // spec.<id>: a Spec
+	KindState = "state" // state.<id>: a StateDoc
+	KindSkill = "skill" // skill.<dir name>: a Skill
+	KindHost  = "host"  // host.<bridge>: a Host
+)
+
+// The keys of the registries themselves.
+const (
+	KeyLease = "lease.registry" // the leader's lease; renewed every 2 s
+	KeyEpoch = "epoch.registry" // the fence; an object whose catalog_id is the stream's creation time, RFC 3339
+)
+
+// stamp identifies one message of the bucket's stream. The time tells the streams apart when a bucket was
+// deleted and made again: sequences start over, time does not.
+type stamp struct {
+	seq uint64
+	ts  int64 // unix nanoseconds, the server's clock
+}
+
+// change is one message of the bucket: key has the value, or is gone where value is nil.
+type change struct {
+	key   string
+	at    stamp
+	value []byte
+	doc   any // *Spec, *StateDoc, *Skill or *Host; nil for a deletion and for the registries' own keys
+}
+
+// catalogData is the catalog's content. It is changed by apply and reset only; a change costs what the one
+// changed document costs, whatever the size of the catalog.
+type catalogData struct {
+	id       string // the stream's creation time
+	revision uint64
+	last     stamp     // the newest message that is in
+	heard    time.Time // when the catalog last showed life
+	stamps   map[string]stamp
+	exts     map[string]Extension
+	skills   map[string]Skill
+	hosts    map[string]Host
+	names    nameIndex
+}
+
+func newCatalogData() catalogData {
+	return catalogData{
+		stamps: map[string]stamp{},
+		exts:   map[string]Extension{},
+		skills: map[string]Skill{},
+		hosts:  map[string]Host{},
+		names:  nameIndex{},
+	}
+}
+
+// decode reads the document of a change. A value that cannot be read counts as a deletion: a document that
+// contradicts the one before it is better gone than wrong.
+func (ch *change) decode() error {
+	if ch.value == nil {
+		return nil
+	}
+	kind, name, _ := strings.Cut(ch.key, ".")
+	switch kind {
+	case KindSpec:
+		ch.doc = &Spec{}
+	case KindState:
+		ch.doc = &StateDoc{}
+	case KindSkill:
+		ch.doc = &Skill{}
+	case KindHost:
+		ch.doc = &Host{}
+	default:
+		return nil
+	}
+	if err := json.Unmarshal(ch.value, ch.doc); err != nil {
+		ch.value, ch.doc = nil, nil
+		return fmt.Errorf("catalog key %s: %w", ch.key, err)
+	}
+	if s, ok := ch.doc.(*Spec); ok {
+		s.ID = name // the key is authoritative
+	}
+	return nil
+}
+
+// apply takes in a decoded change and says what it means to watchers; ok is false where it means nothing to
+// them: a change that is in already, a registry's own key, the deletion of nothing.
+func (d *catalogData) apply(ch change) (ev Event, ok bool) {
+	if ch.at.seq > d.last.seq {
+		d.last = ch.at
+	}
+	kind, name, _ := strings.Cut(ch.key, ".")
+	switch kind {
+	case KindSpec, KindState, KindSkill, KindHost:
+	default:
+		return Event{}, false
+	}
+	old, had := d.stamps[ch.key]
+	if had && old.seq >= ch.at.seq {
+		return Event{}, false
+	}
+	d.revision = max(d.revision, ch.at.seq)
+	if ch.value == nil {
+		delete(d.stamps, ch.key)
+	} else {
+		d.stamps[ch.key] = ch.at
+	}
+	d.set(kind, name, ch)
+	if ch.value == nil {
+		return Event{Revision: ch.at.seq, Key: ch.key, Op: OpDelete}, had
+	}
+	return Event{Revision: ch.at.seq, Key: ch.key, Op: OpPut, Value: ch.value}, true
+}
+
+// set puts a change's document in its place, or takes it away.
+func (d *catalogData) set(kind, name string, ch change) {
+	switch kind {
+	case KindSkill:
+		if doc, ok := ch.doc.(*Skill); ok {
+			d.skills[name] = *doc
+		} else {
+			delete(d.skills, name)
+		}
+	case KindHost:
+		if doc, ok := ch.doc.(*Host); ok {
+			d.hosts[name] = *doc
+		} else {
+			delete(d.hosts, name)
+		}
+	case KindSpec, KindState:
+		d.setExtension(kind, name, ch)
+	}
+}
+
+func (d *catalogData) setExtension(kind, id string, ch change) {
+	e, ok := d.exts[id]
+	if !ok {
+		e = Extension{ID: id, Spec: &Spec{ID: id}, State: &StateDoc{}}
+	}
+	rev := ch.at.seq
+	if ch.doc == nil {
+		rev = 0
+	}
+	if kind == KindState {
+		e.State, e.StateRevision = &StateDoc{}, rev
+		if doc, ok := ch.doc.(*StateDoc); ok {
+			e.State = doc
+		}
+	} else {
+		d.names.remove(e.Spec)
+		e.Spec, e.SpecRevision = &Spec{ID: id}, rev
+		if doc, ok := ch.doc.(*Spec); ok {
+			e.Spec = doc
+		}
+		d.names.add(e.Spec)
+	}
+	if e.SpecRevision == 0 && e.StateRevision == 0 {
+		delete(d.exts, id)
+		return
+	}
+	d.exts[id] = e
+}
+
+// recreated reports whether m comes from another stream than what is in: a message no newer by sequence and
+// newer by time than our newest cannot be of the same stream, nor can two messages have one sequence.
+func (d *catalogData) recreated(m stamp) bool {
+	return m.seq <= d.last.seq && m.ts > d.last.ts || m.seq == d.last.seq && m.ts != d.last.ts
+}
+
+// replace makes ready for a full snapshot of another stream: nothing that is in counts as newer than what
+// comes. The documents stay until apply and missing have gone through them, so that watchers hear of what
+// differs and of nothing else.
+func (d *catalogData) replace(snapshot map[string]change) {
+	d.id, d.revision, d.last = "", 0, stamp{}
+	for key, at := range d.stamps {
+		if ch, ok := snapshot[key]; !ok || ch.at != at {
+			d.stamps[key] = stamp{}
+		}
+	}
+}
+
+// missing are deletions for the keys that stand here and not in a full snapshot that reaches up to through.
+// Keys that changed after the snapshot was made stay.
+func (d *catalogData) missing(snapshot map[string]change, through stamp) []change {
+	var gone []change
+	for key, at := range d.stamps {
+		if _, ok := snapshot[key]; !ok && at.seq < through.seq {
+			gone = append(gone, change{key: key, at: through})
+		}
+	}
+	return gone
+}
+
+// sortedValues lists m's values in the order of its keys.
+func sortedValues[V any](m map[string]V) []V {
+	out := make([]V, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[k])
+	}
+	return out
+}

@@ -1,0 +1,327 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// How a follower works (docs/protocol.md, "Following the catalog"). The bucket's stream republishes every
+// message on core NATS. A follower subscribes to that, then reads a snapshot, then takes in the events as
+// they come. Sequences are contiguous over the whole bucket, so a hole in them is a lost event, and what is
+// behind the hole is read by direct get. A KV watcher would be less code, but it is a consumer, and one whose
+// host dies stalls its watchers for 10 to 20 s.
+
+const (
+	eventBuffer   = 8192 // events that wait while a snapshot is read; more is a hole, found and filled
+	checkInterval = 30 * time.Second
+	retryMin      = 100 * time.Millisecond
+	retryMax      = 5 * time.Second
+
+	// behindTries bounds how often a snapshot is read again because an event promised more than the bucket
+	// has. Replicas catch up within that; a forged event must not keep a follower busy.
+	behindTries = 5
+
+	// catchUpWindow is how old the last event may be for a hole to be filled from its edge on. Markers of
+	// deleted keys live much longer in the bucket; after a longer silence the whole is read again.
+	catchUpWindow = time.Minute
+)
+
+// debt is what a follower owes before it may apply events again.
+type debt int
+
+const (
+	owesNothing debt = iota
+	owesTail         // the messages behind the newest that is in
+	owesAll          // a whole snapshot
+)
+
+// follower is the state of one Run, used by its goroutine only.
+type follower struct {
+	*Catalog
+	debt    debt
+	tries   int
+	retry   *time.Timer // fires when the debt is to be paid
+	pending stamp       // the newest event that was seen while in debt
+	told    bool        // that there is no catalog has been logged
+}
+
+// Run fills the catalog and keeps it up to date until ctx ends; then it returns nil. It waits for a bucket
+// that is not there, and through every fault of the network, JetStream and the registries. The error is a
+// connection that was closed for good. A Catalog has one Run at a time.
+func (c *Catalog) Run(ctx context.Context) error {
+	events := make(chan *nats.Msg, eventBuffer)
+	status := c.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer c.nc.RemoveStatusListener(status)
+	sub, err := c.nc.ChanSubscribe(c.opts.Prefix.CatalogEvents()+".>", events)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	f := &follower{Catalog: c, retry: time.NewTimer(0)}
+	defer f.retry.Stop()
+	f.owe(owesAll, true)
+	check := time.NewTimer(jitter(checkInterval))
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-status:
+			if s == nats.CLOSED {
+				return nats.ErrConnectionClosed
+			}
+			f.owe(owesAll, true) // events went by while the connection was away
+		case <-f.retry.C:
+			f.pay(ctx)
+		case m := <-events:
+			f.event(m)
+		case <-check.C:
+			f.check(ctx)
+			check.Reset(jitter(checkInterval))
+		}
+	}
+}
+
+// owe notes a debt, and has it paid at once or, if not now, after a pause that grows with the tries.
+func (f *follower) owe(d debt, now bool) {
+	f.debt = max(f.debt, d)
+	if now {
+		f.tries = 0
+		f.retry.Reset(0)
+		return
+	}
+	f.retry.Reset(jitter(min(retryMax, retryMin<<min(f.tries, 10))))
+	f.tries++
+}
+
+// event takes in one republished message.
+func (f *follower) event(m *nats.Msg) {
+	key, _ := strings.CutPrefix(m.Subject, f.opts.Prefix.CatalogEvents()+".")
+	ch, err := parseChange(key, m)
+	if err != nil {
+		f.opts.Logger.Warn("ignored a message on the catalog's subject", "err", err)
+		return
+	}
+	last := f.data.last // only this goroutine writes it
+	switch {
+	case f.debt != owesNothing:
+		if f.pending.ts < ch.at.ts {
+			f.pending = ch.at
+		}
+		if f.tries > 3 { // the bucket lives again: no need to sit the pause out
+			f.owe(f.debt, true)
+		}
+	case f.data.recreated(ch.at):
+		f.owe(owesAll, true)
+	case ch.at.seq <= last.seq: // in by the snapshot
+	case ch.at.seq == last.seq+1:
+		f.take([]change{ch}, time.Now())
+	default:
+		f.pending = ch.at
+		d := owesTail
+		if f.Age() > catchUpWindow {
+			d = owesAll
+		}
+		f.owe(d, true)
+	}
+}
+
+// pay reads what is owed. A failure leaves the debt and tries again later.
+func (f *follower) pay(ctx context.Context) {
+	if f.debt == owesNothing {
+		return
+	}
+	var err error
+	if f.debt == owesAll {
+		err = f.loadAll(ctx)
+	} else {
+		err = f.loadTail(ctx)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		if !f.told {
+			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.opts.Prefix.Bucket(), "err", err)
+			f.told = true
+		}
+		f.owe(f.debt, false)
+		return
+	}
+	if f.told {
+		f.opts.Logger.Info("the catalog is back", "bucket", f.opts.Prefix.Bucket())
+		f.told = false
+	}
+	f.debt = owesNothing
+	if f.pending.seq > f.data.last.seq && f.pending.ts > f.data.last.ts && f.tries < behindTries {
+		f.owe(owesTail, false) // a replica answered that is behind what we have seen
+		return
+	}
+	f.pending, f.tries = stamp{}, 0
+}
+
+// check compares with the bucket's newest message, for events whose loss no later event has shown. It fails
+// where JetStream is away, which is no news.
+func (f *follower) check(ctx context.Context) {
+	if f.debt != owesNothing {
+		return
+	}
+	at, err := f.newest(ctx)
+	if err != nil {
+		if !errors.Is(err, nats.ErrNoResponders) && ctx.Err() == nil {
+			f.opts.Logger.Debug("checking the catalog", "err", err)
+		}
+		return
+	}
+	switch {
+	case f.data.recreated(at):
+		f.owe(owesAll, true)
+	case at.seq > f.data.last.seq:
+		f.owe(owesTail, true)
+	}
+}
+
+// loadAll reads the whole bucket and takes in what differs.
+func (c *Catalog) loadAll(ctx context.Context) error {
+	changes, through, err := c.scan(ctx, 1)
+	if err != nil {
+		return err
+	}
+	id := c.catalogID(ctx, changes)
+	snapshot := make(map[string]change, len(changes))
+	for _, ch := range changes {
+		snapshot[ch.key] = ch
+	}
+	for key, ch := range snapshot {
+		if err := ch.decode(); err != nil {
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "err", err)
+		}
+		snapshot[key] = ch
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []Event
+	if c.isOther(id, changes) {
+		c.data.replace(snapshot)
+		events = append(events, Event{Op: OpSynced})
+	}
+	if id != "" {
+		c.data.id = id
+	}
+	for _, ch := range append(c.data.missing(snapshot, through), changes...) {
+		if s, ok := snapshot[ch.key]; ok {
+			if s.at != ch.at {
+				continue // replaced while the snapshot was read
+			}
+			ch = s
+		}
+		if ev, ok := c.data.apply(ch); ok {
+			events = append(events, ev)
+		}
+	}
+	c.heardAt(through)
+	select {
+	case <-c.ready:
+	default:
+		close(c.ready)
+		events = []Event{{Op: OpSynced}}
+	}
+	for i := range events {
+		if events[i].Op == OpSynced {
+			events[i].Revision = c.data.revision
+		}
+	}
+	c.publish(events)
+	return nil
+}
+
+// isOther reports whether a snapshot is of another stream than what is in.
+func (c *Catalog) isOther(id string, changes []change) bool {
+	if c.data.last == (stamp{}) {
+		return false
+	}
+	if id != "" && c.data.id != "" && id != c.data.id {
+		return true
+	}
+	for _, ch := range changes {
+		if c.data.recreated(ch.at) {
+			return true
+		}
+	}
+	return false
+}
+
+// loadTail reads what is behind the newest message that is in.
+func (c *Catalog) loadTail(ctx context.Context) error {
+	changes, through, err := c.scan(ctx, c.data.last.seq+1)
+	if err != nil {
+		return err
+	}
+	c.take(changes, time.Unix(0, through.ts))
+	return nil
+}
+
+// take applies changes, in their order, and tells the watchers.
+func (c *Catalog) take(changes []change, heard time.Time) {
+	for i := range changes {
+		if err := changes[i].decode(); err != nil {
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "err", err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []Event
+	for _, ch := range changes {
+		if ev, ok := c.data.apply(ch); ok {
+			events = append(events, ev)
+		}
+	}
+	if len(changes) > 0 && heard.After(c.data.heard) {
+		c.data.heard = heard
+	}
+	c.publish(events)
+}
+
+// heardAt notes the server's time of the newest message as a sign of life, since a snapshot does not tell
+// when it arrived. A server's clock ahead of ours must not make the catalog younger than now.
+func (c *Catalog) heardAt(at stamp) {
+	t := time.Unix(0, at.ts)
+	if now := time.Now(); t.After(now) {
+		t = now
+	}
+	if t.After(c.data.heard) {
+		c.data.heard = t
+	}
+}
+
+// catalogID is the stream's creation time: as the registry wrote it down under epoch.registry, or else, if
+// that is allowed, as JetStream says; "" if neither does.
+func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
+	var epoch struct {
+		CatalogID string `json:"catalog_id"`
+	}
+	for _, ch := range changes {
+		if ch.key == KeyEpoch && json.Unmarshal(ch.value, &epoch) == nil && epoch.CatalogID != "" {
+			return epoch.CatalogID
+		}
+	}
+	if !c.opts.AskStreamInfo {
+		return ""
+	}
+	id, err := c.streamCreated(ctx)
+	if err != nil {
+		c.opts.Logger.Debug("asking for the catalog's creation time", "err", err)
+	}
+	return id
+}
+
+// jitter is d ± 10 %, so that a fleet does not ask in step.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + time.Duration(rand.Int64N(int64(d)/5+1))
+}

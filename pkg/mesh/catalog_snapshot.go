@@ -1,0 +1,174 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// The size of one page of a snapshot. The server holds writes to the bucket back while it sends a page, so
+// pages are kept small rather than few.
+const (
+	pageMessages = 1000
+	pageBytes    = 2 << 20
+	pageTimeout  = 10 * time.Second
+)
+
+// A snapshot is read by direct get, which any replica answers and which needs no consumer: creating consumers
+// is a right that agents must not have, since a consumer can deliver into anybody's queue group.
+func (c *Catalog) directGet() string { return "$JS.API.DIRECT.GET." + c.stream() }
+func (c *Catalog) stream() string    { return "KV_" + c.opts.Prefix.Bucket() }
+func (c *Catalog) keyPrefix() string { return "$KV." + c.opts.Prefix.Bucket() + "." }
+
+// scan reads the bucket's messages from sequence from on, in ascending order, the last of each key (and maybe
+// an older one that was replaced while it was on its way).
+func (c *Catalog) scan(ctx context.Context, from uint64) (changes []change, through stamp, err error) {
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, through, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return nil, through, err
+	}
+	for {
+		req, err := json.Marshal(map[string]any{
+			"next_by_subj": c.keyPrefix() + ">", "seq": max(from, 1), "batch": pageMessages, "max_bytes": pageBytes,
+		})
+		if err != nil {
+			return nil, through, err
+		}
+		if err := c.nc.PublishRequest(c.directGet(), inbox, req); err != nil {
+			return nil, through, err
+		}
+		page, more, err := c.readPage(ctx, sub)
+		if err != nil {
+			return nil, through, err
+		}
+		changes = append(changes, page...)
+		if n := len(page); n > 0 {
+			through = page[n-1].at
+			from = through.seq + 1
+		}
+		if !more || len(page) == 0 {
+			return changes, through, nil
+		}
+	}
+}
+
+// readPage reads the answers to one page's request, up to the server's end mark.
+func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []change, more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrNoResponders) {
+			return nil, false, fmt.Errorf("%w: nothing answers for the bucket %s; no registry has run here, "+
+				"or JetStream is down", ErrNoCatalog, c.opts.Prefix.Bucket())
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+			ch, err := c.stored(m)
+			if err != nil {
+				return nil, false, err
+			}
+			page = append(page, ch)
+		case "204": // end of batch
+			return page, m.Header.Get("Nats-Num-Pending") != "0", nil
+		case "404": // no message at or after the sequence
+			return page, false, nil
+		default:
+			return nil, false, fmt.Errorf("reading the catalog %s: JetStream says %s %s",
+				c.opts.Prefix.Bucket(), status, m.Header.Get("Description"))
+		}
+	}
+}
+
+// newest is the stamp of the bucket's newest message; zero for an empty bucket.
+func (c *Catalog) newest(ctx context.Context) (stamp, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	req, err := json.Marshal(map[string]string{"last_by_subj": c.keyPrefix() + ">"})
+	if err != nil {
+		return stamp{}, err
+	}
+	m, err := c.nc.RequestWithContext(ctx, c.directGet(), req)
+	switch {
+	case err != nil:
+		return stamp{}, err
+	case m.Header.Get("Status") == "404":
+		return stamp{}, nil
+	}
+	ch, err := c.stored(m)
+	return ch.at, err
+}
+
+// stored reads a message as direct get sends it.
+func (c *Catalog) stored(m *nats.Msg) (change, error) {
+	key, ok := strings.CutPrefix(m.Header.Get(headerSubject), c.keyPrefix())
+	if !ok {
+		return change{}, fmt.Errorf("message of %q is not of the bucket %s",
+			m.Header.Get(headerSubject), c.opts.Prefix.Bucket())
+	}
+	return parseChange(key, m)
+}
+
+// Headers that the server puts on a stored or republished message.
+const (
+	headerSubject  = "Nats-Subject"
+	headerSequence = "Nats-Sequence"
+	headerTime     = "Nats-Time-Stamp"
+	headerMarker   = "Nats-Marker-Reason" // an expiry
+	headerKVOp     = "KV-Operation"       // DEL or PURGE
+)
+
+// parseChange reads a stored or republished message. The server wrote the headers, but on the republish
+// subject anybody with the permission may publish; what does not parse is an error.
+func parseChange(key string, m *nats.Msg) (change, error) {
+	seq, err := strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
+	if err != nil {
+		return change{}, fmt.Errorf("catalog key %q: no %s", key, headerSequence)
+	}
+	ts, err := time.Parse(time.RFC3339Nano, m.Header.Get(headerTime))
+	if err != nil {
+		return change{}, fmt.Errorf("catalog key %q: no %s", key, headerTime)
+	}
+	ch := change{key: key, at: stamp{seq, ts.UnixNano()}}
+	if m.Header.Get(headerKVOp) == "" && m.Header.Get(headerMarker) == "" {
+		ch.value = m.Data
+		if ch.value == nil {
+			ch.value = []byte{}
+		}
+	}
+	return ch, nil
+}
+
+// streamCreated asks JetStream when the bucket's stream was made.
+func (c *Catalog) streamCreated(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	m, err := c.nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+c.stream(), nil)
+	if err != nil {
+		return "", err
+	}
+	var info struct {
+		Created time.Time `json:"created"`
+	}
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		return "", err
+	}
+	if info.Created.IsZero() {
+		return "", ErrNoCatalog
+	}
+	return info.Created.UTC().Format(time.RFC3339Nano), nil
+}

@@ -1,0 +1,587 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// catalogBed is a server with a catalog bucket and somebody who writes it.
+type catalogBed struct {
+	t    *testing.T
+	opts *server.Options
+	srv  *server.Server
+	nc   *nats.Conn // the writer's
+	kv   jetstream.KeyValue
+}
+
+func newCatalogBed(t *testing.T) *catalogBed {
+	b := &catalogBed{t: t, opts: &server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+	}}
+	b.start()
+	t.Cleanup(func() {
+		b.srv.Shutdown()
+		b.srv.WaitForShutdown()
+	})
+	b.nc = b.connect()
+	return b
+}
+
+func (b *catalogBed) start() {
+	b.t.Helper()
+	srv, err := server.NewServer(b.opts.Clone())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		b.t.Fatal("server not ready")
+	}
+	b.srv = srv
+	b.opts.Port = srv.Addr().(*net.TCPAddr).Port // the same one after a restart
+}
+
+func (b *catalogBed) connect() *nats.Conn {
+	b.t.Helper()
+	nc, err := nats.Connect(b.srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(nc.Close)
+	return nc
+}
+
+// bucket makes the catalog's bucket as the registry makes it.
+func (b *catalogBed) bucket() {
+	b.t.Helper()
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.kv, err = js.CreateKeyValue(b.t.Context(), jetstream.KeyValueConfig{
+		Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
+		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *catalogBed) dropBucket() {
+	b.t.Helper()
+	js, err := jetstream.New(b.nc)
+	if err == nil {
+		err = js.DeleteKeyValue(b.t.Context(), "ext_catalog")
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *catalogBed) put(key string, doc any) uint64 {
+	b.t.Helper()
+	data, ok := doc.(string)
+	if !ok {
+		enc, err := json.Marshal(doc)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		data = string(enc)
+	}
+	rev, err := b.kv.PutString(b.t.Context(), key, data)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return rev
+}
+
+func (b *catalogBed) del(key string) {
+	b.t.Helper()
+	if err := b.kv.Delete(b.t.Context(), key); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// follow runs a catalog on a connection of its own until the test ends.
+func (b *catalogBed) follow(o CatalogOptions) *Catalog {
+	b.t.Helper()
+	return b.followOn(b.connect(), o)
+}
+
+func (b *catalogBed) followOn(nc *nats.Conn, o CatalogOptions) *Catalog {
+	b.t.Helper()
+	c := NewCatalog(nc, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with the test
+		if err := c.Run(ctx); err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+	})
+	b.t.Cleanup(func() { cancel(); wg.Wait() })
+	return c
+}
+
+// await waits until cond holds of the catalog.
+func await(t *testing.T, c *Catalog, what string, cond func(*Catalog) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := c.WaitFor(ctx, cond); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func testSpec(id, version string, tools ...string) Spec {
+	s := Spec{ID: id, Version: version, Transport: "stdio", Dialect: "ext", Subject: "ext." + id + ".rpc", Tools: []Tool{}}
+	for _, t := range tools {
+		s.Tools = append(s.Tools, Tool{Name: "ext_" + id + "_" + t, Own: t, InputSchema: json.RawMessage(`{"type":"object"}`)})
+	}
+	return s
+}
+
+func testState(s heartbeat.State) StateDoc {
+	return StateDoc{State: s, Available: s == heartbeat.Ready, Since: time.Unix(1, 0).UTC(), Instances: []InstanceState{}}
+}
+
+func has(id string, s heartbeat.State) func(*Catalog) bool {
+	return func(c *Catalog) bool {
+		e, ok := c.Get(id)
+		return ok && e.State.State == s
+	}
+}
+
+func TestCatalogLoad(t *testing.T) {
+	b := newCatalogBed(t)
+	if _, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{}); !errors.Is(err, ErrNoCatalog) {
+		t.Fatalf("without a bucket: %v, want ErrNoCatalog", err)
+	}
+	b.bucket()
+	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+	if err != nil || len(c.All()) != 0 {
+		t.Fatalf("empty bucket: %v, %v", c.All(), err)
+	}
+	b.put("spec.weather", testSpec("weather", "1.0.0", "get", "a/b"))
+	b.put("spec.google.gmail", testSpec("google.gmail", "2.0.0", "send"))
+	b.put("spec.broken", `{"id":`)
+	b.put("state.broken", testState(heartbeat.Failed))
+	b.put("state.weather", testState(heartbeat.Ready))
+	b.put("spec.gone", testSpec("gone", "1.0.0"))
+	b.put("skill.pdf", Skill{Name: "pdf", Body: "x"})
+	want := b.put("host.h1", Host{Bridge: "h1"})
+	b.put(KeyLease, "1")
+	b.put(KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
+	b.del("lease.other")
+
+	c, err = LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, e := range c.All() {
+		ids = append(ids, e.ID)
+	}
+	if !slices.Equal(ids, []string{"broken", "gone", "google.gmail", "weather"}) {
+		t.Errorf("All = %v", ids)
+	}
+	if id, rev := c.Revision(); id != "2026-01-02T03:04:05Z" || rev != want {
+		t.Errorf("Revision = %s, %d; want the last of spec, state, skill and host, %d", id, rev, want)
+	}
+	if e, _ := c.Get("broken"); e.Spec.Version != "" || e.SpecRevision != 0 || e.State.State != heartbeat.Failed {
+		t.Errorf("broken = %+v: a spec that cannot be read is an empty one", e)
+	}
+	if len(c.Skills()) != 1 || len(c.Hosts()) != 1 {
+		t.Errorf("skills %v, hosts %v", c.Skills(), c.Hosts())
+	}
+	if a := c.Age(); a < 0 || a > time.Minute {
+		t.Errorf("Age = %v right after writes", a)
+	}
+	for name, want := range map[string]string{
+		"ext_weather_get": "get", "weather/get": "get", "weather/a/b": "a/b", "google.gmail/send": "send",
+		"ext_weather": "", "weather/": "", "nobody/get": "", "": "", "/": "",
+	} {
+		_, tool, ok := c.Tool(name)
+		if ok != (want != "") || ok && tool.Own != want {
+			t.Errorf("Tool(%q) = %v, %v; want %q", name, tool, ok, want)
+		}
+	}
+	b.kv.Delete(t.Context(), "x")
+	c, err = LoadCatalog(t.Context(), b.nc, CatalogOptions{AskStreamInfo: true, Prefix: "ext"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, _ := c.Revision(); id != "2026-01-02T03:04:05Z" {
+		t.Errorf("catalog id = %q: the registry's word goes first", id)
+	}
+}
+
+func TestCatalogIDFromStream(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	st, err := b.kv.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := st.(*jetstream.KeyValueBucketStatus).StreamInfo().Created.UTC().Format(time.RFC3339Nano)
+	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{AskStreamInfo: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, _ := c.Revision(); id != want {
+		t.Errorf("catalog id = %q, want %q", id, want)
+	}
+}
+
+func TestCatalogLoadPages(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	pad := strings.Repeat("x", 40<<10)
+	for i := range 120 { // 4.7 MiB: three pages
+		s := testSpec(fmt.Sprintf("e%d", i), "1.0.0", "t")
+		s.Description = pad
+		b.put("spec."+s.ID, s)
+	}
+	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+	if err != nil || len(c.All()) != 120 {
+		t.Fatalf("%d extensions, %v", len(c.All()), err)
+	}
+}
+
+func TestCatalogFollows(t *testing.T) {
+	b := newCatalogBed(t)
+	c := b.follow(CatalogOptions{}) // before there is a bucket
+	b.bucket()
+	b.put("spec.a", testSpec("a", "1.0.0", "x", "y"))
+	b.put("state.a", testState(heartbeat.Ready))
+	await(t, c, "a is ready", has("a", heartbeat.Ready))
+
+	b.put("spec.a", testSpec("a", "1.1.0", "y", "z"))
+	b.put("state.a", testState(heartbeat.Lost))
+	await(t, c, "a is lost", has("a", heartbeat.Lost))
+	if _, _, ok := c.Tool("ext_a_x"); ok {
+		t.Error("a tool of the old spec still resolves")
+	}
+	if e, tool, ok := c.Tool("ext_a_z"); !ok || tool.Own != "z" || e.Spec.Version != "1.1.0" {
+		t.Errorf("ext_a_z = %v, %v, %v", e, tool, ok)
+	}
+	b.del("spec.a")
+	b.del("state.a")
+	await(t, c, "a is gone", func(c *Catalog) bool { return len(c.All()) == 0 })
+	if len(c.data.names) != 0 {
+		t.Errorf("names left behind: %v", c.data.names)
+	}
+	if _, err := b.kv.Create(t.Context(), "host.short", []byte(`{"bridge":"short"}`), jetstream.KeyTTL(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, c, "the host's report stands", func(c *Catalog) bool { return len(c.Hosts()) == 1 })
+	await(t, c, "the host's report expired", func(c *Catalog) bool { return len(c.Hosts()) == 0 })
+}
+
+// Every fault must leave the follower with what the bucket has.
+func TestCatalogFaults(t *testing.T) {
+	faults := map[string]func(t *testing.T, b *catalogBed, c *Catalog, follower *nats.Conn){
+		"server restart": func(t *testing.T, b *catalogBed, c *Catalog, _ *nats.Conn) {
+			b.srv.Shutdown()
+			b.srv.WaitForShutdown()
+			if !has("a", heartbeat.Ready)(c) {
+				t.Error("without a server: not served from the copy")
+			}
+			b.start()
+		},
+		"events lost": func(t *testing.T, b *catalogBed, _ *Catalog, _ *nats.Conn) {
+			lose(t, b)
+		},
+		"forged event": func(t *testing.T, b *catalogBed, _ *Catalog, _ *nats.Conn) {
+			m := nats.NewMsg("ext.registry.catalog.state.a")
+			m.Data = []byte(`{"state":"lost"}`)
+			m.Header.Set("Nats-Sequence", "4611686018427387904")
+			m.Header.Set("Nats-Time-Stamp", time.Now().Add(time.Hour).Format(time.RFC3339Nano))
+			if err := errors.Join(b.nc.PublishMsg(m), b.nc.Publish("ext.registry.catalog.junk", nil)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"bucket made anew, shorter": func(_ *testing.T, b *catalogBed, _ *Catalog, _ *nats.Conn) {
+			b.dropBucket()
+			b.bucket()
+		},
+		"bucket made anew, longer": func(_ *testing.T, b *catalogBed, _ *Catalog, _ *nats.Conn) {
+			b.dropBucket()
+			b.bucket()
+			b.put("state.c", testState(heartbeat.Lost))
+			for range 30 {
+				b.put("state.d", testState(heartbeat.Lost))
+			}
+		},
+		"bucket made anew while away": func(t *testing.T, b *catalogBed, _ *Catalog, follower *nats.Conn) {
+			b.dropBucket()
+			b.bucket()
+			for range 30 {
+				b.put("state.d", testState(heartbeat.Lost))
+			}
+			if err := follower.ForceReconnect(); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newCatalogBed(t)
+			b.bucket()
+			b.put("state.a", testState(heartbeat.Ready))
+			b.put("state.b", testState(heartbeat.Ready))
+			for range 10 {
+				b.put("host.h", Host{Bridge: "h"})
+			}
+			nc := b.connect()
+			c := b.followOn(nc, CatalogOptions{})
+			await(t, c, "a is ready", has("a", heartbeat.Ready))
+			fault(t, b, c, nc)
+			for { // the writer's connection may have to come back first
+				if _, err := b.kv.PutString(t.Context(), "state.z", `{"state":"ready"}`); err == nil {
+					break
+				}
+			}
+			await(t, c, "z is ready", has("z", heartbeat.Ready))
+			b.compare(c)
+		})
+	}
+}
+
+// lose makes the server stop republishing for some writes, which a follower sees as it sees a lost event.
+func lose(t *testing.T, b *catalogBed) {
+	t.Helper()
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), "KV_ext_catalog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	was := cfg.RePublish
+	cfg.RePublish = nil
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	b.put("state.b", testState(heartbeat.Lost))
+	b.put("state.c", testState(heartbeat.Lost))
+	b.del("state.a")
+	cfg.RePublish = was
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compare waits until the catalog has what the bucket has, and fails if it does not get there.
+func (b *catalogBed) compare(c *Catalog) {
+	b.t.Helper()
+	want := map[string]uint64{}
+	w, err := b.kv.WatchAll(b.t.Context(), jetstream.IgnoreDeletes(), jetstream.MetaOnly())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for e := range w.Updates() {
+		if e == nil {
+			break
+		}
+		if !strings.HasPrefix(e.Key(), "lease.") {
+			want[e.Key()] = e.Revision()
+		}
+	}
+	if err := w.Stop(); err != nil {
+		b.t.Fatal(err)
+	}
+	var have map[string]uint64
+	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	defer cancel()
+	err = c.WaitFor(ctx, func(c *Catalog) bool {
+		have = map[string]uint64{}
+		c.mu.RLock()
+		defer c.mu.RUnlock()
+		for k, at := range c.data.stamps {
+			have[k] = at.seq
+		}
+		return maps.Equal(have, want)
+	})
+	if err != nil {
+		b.t.Errorf("the follower has\n%v\nthe bucket\n%v", have, want)
+	}
+}
+
+// A random history with reconnects and lost events, compared with the bucket at the end.
+func TestCatalogRandomHistory(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	b := newCatalogBed(t)
+	b.bucket()
+	nc := b.connect()
+	c := b.followOn(nc, CatalogOptions{})
+	watched := map[string]Event{}
+	var mu sync.Mutex
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with cancel
+		_ = c.Watch(ctx, func(ev Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			if ev.Op == OpSynced {
+				clear(watched)
+				for _, e := range c.All() {
+					watched["state."+e.ID] = Event{Revision: e.StateRevision, Op: OpPut}
+				}
+				return
+			}
+			watched[ev.Key] = ev
+		})
+	})
+	for i := range 600 {
+		key := fmt.Sprintf("state.e%d", r.IntN(20))
+		switch n := r.IntN(100); {
+		case n == 0:
+			if err := nc.ForceReconnect(); err != nil {
+				t.Fatal(err)
+			}
+		case n == 1:
+			lose(t, b)
+		case n == 2 && i%3 == 0:
+			b.dropBucket()
+			b.bucket()
+		case n < 30:
+			b.del(key)
+		default:
+			b.put(key, testState(heartbeat.Ready))
+		}
+	}
+	b.put("state.end", testState(heartbeat.Shutdown))
+	await(t, c, "the end", has("end", heartbeat.Shutdown))
+	b.compare(c)
+	deadline := time.Now().Add(10 * time.Second)
+	for { // what a watcher heard adds up to the same
+		mu.Lock()
+		heard := map[string]uint64{}
+		for k, ev := range watched {
+			if ev.Op == OpPut {
+				heard[k] = ev.Revision
+			}
+		}
+		mu.Unlock()
+		have := map[string]uint64{}
+		for _, e := range c.All() {
+			have["state."+e.ID] = e.StateRevision
+		}
+		if maps.Equal(heard, have) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a watcher heard\n%v\nthe catalog has\n%v", heard, have)
+		}
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestCatalogSlowWatcher(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	c := b.follow(CatalogOptions{})
+	await(t, c, "loaded", func(*Catalog) bool { return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	release := make(chan struct{})
+	synced := make(chan struct{})
+	var events []Event
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with cancel
+		err := c.Watch(ctx, func(ev Event) {
+			if ev.Op == OpSynced {
+				close(synced)
+				<-release
+				return
+			}
+			events = append(events, ev)
+			if ev.Key == "state.end" {
+				cancel()
+			}
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch: %v", err)
+		}
+	})
+	<-synced
+	for range 200 {
+		b.put("state.a", testState(heartbeat.Ready))
+		b.put("state.b", testState(heartbeat.Lost))
+	}
+	b.del("state.b")
+	b.put("state.end", testState(heartbeat.Ready))
+	await(t, c, "the follower went on", has("end", heartbeat.Ready))
+	close(release)
+	wg.Wait()
+	var got []string
+	for _, ev := range events {
+		got = append(got, fmt.Sprintf("%d %s %s", ev.Revision, ev.Op, ev.Key))
+	}
+	if want := []string{"399 put state.a", "401 delete state.b", "402 put state.end"}; !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+}
+
+func TestCatalogRunEndsWithTheConnection(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	nc := b.connect()
+	c := NewCatalog(nc, CatalogOptions{})
+	done := make(chan error, 1)
+	go func() { done <- c.Run(t.Context()) }() // ends with the connection
+	if err := c.WaitSynced(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	select {
+	case err := <-done:
+		if !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("Run: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Run goes on without a connection")
+	}
+}
+
+func TestCatalogAge(t *testing.T) {
+	c := NewCatalog(nil, CatalogOptions{})
+	if c.Age() < 1<<62 {
+		t.Errorf("Age of an empty catalog = %v", c.Age())
+	}
+	for name, tc := range map[string]struct {
+		heard    time.Time
+		min, max time.Duration
+	}{
+		"now":                   {time.Now(), 0, time.Second},
+		"the wall clock ran on": {time.Now().Round(0).Add(-time.Hour), time.Hour, time.Hour + time.Second},
+		"the server's is ahead": {time.Now().Add(time.Hour), 0, 0},
+	} {
+		c.data.heard = tc.heard
+		if a := c.Age(); a < tc.min || a > tc.max {
+			t.Errorf("%s: Age = %v", name, a)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Op is what happened to a catalog key.
+type Op string
+
+// The operations of an Event.
+const (
+	OpPut    Op = "put"
+	OpDelete Op = "delete"
+
+	// OpSynced has no key. A watcher hears it first, when the catalog is loaded, and again when the bucket was
+	// made anew: from here on it hears of every change, and revisions compare among themselves.
+	OpSynced Op = "synced"
+)
+
+// Event is one change to the catalog.
+type Event struct {
+	Revision uint64          `json:"revision"`
+	Key      string          `json:"key"` // <kind>.<name>, see KindSpec and its like
+	Op       Op              `json:"op"`
+	Value    json.RawMessage `json:"value,omitempty"` // the document, as it stands in the bucket
+}
+
+// Kind is the part of the key before its first dot, Name the rest.
+func (e Event) Kind() string { kind, _, _ := strings.Cut(e.Key, "."); return kind }
+
+// Name is the extension's id, the skill's directory or the bridge's name.
+func (e Event) Name() string { _, name, _ := strings.Cut(e.Key, "."); return name }
+
+// watcher collects what one Watch has not delivered yet: at most one event a key, so it is bounded by the
+// catalog and the follower never waits for it.
+type watcher struct {
+	mu      sync.Mutex
+	pending map[string]Event
+	wake    chan struct{} // buffered, 1
+}
+
+func (w *watcher) add(ev Event) {
+	w.mu.Lock()
+	if ev.Op == OpSynced {
+		clear(w.pending) // revisions of another bucket would sort wrongly; its deletions and puts follow
+	}
+	w.pending[ev.Key] = ev
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is pending in the order of the revisions, OpSynced first.
+func (w *watcher) take() []Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := slices.SortedFunc(maps.Values(w.pending), func(a, b Event) int {
+		if (a.Op == OpSynced) != (b.Op == OpSynced) {
+			if a.Op == OpSynced {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Revision, b.Revision)
+	})
+	clear(w.pending)
+	return out
+}
+
+// Watch calls f for every change until ctx ends, and returns ctx's error. The first event is OpSynced, once
+// the catalog is loaded: read All then, and nothing is missed. f is called from this goroutine only; while it
+// is busy, changes to one key are folded into the last, and the catalog itself goes on.
+func (c *Catalog) Watch(ctx context.Context, f func(Event)) error {
+	w := &watcher{pending: map[string]Event{}, wake: make(chan struct{}, 1)}
+	c.mu.Lock()
+	c.watchers[w] = struct{}{}
+	select {
+	case <-c.ready:
+		w.add(Event{Revision: c.data.revision, Op: OpSynced})
+	default:
+	}
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.watchers, w)
+		c.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.wake:
+			for _, ev := range w.take() {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				f(ev)
+			}
+		}
+	}
+}
+
+// WaitFor waits until cond holds, which is asked once the catalog is loaded and after every change. The error
+// is ctx's.
+func (c *Catalog) WaitFor(ctx context.Context, cond func(*Catalog) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	met := false
+	err := c.Watch(ctx, func(Event) {
+		if met = cond(c); met {
+			cancel()
+		}
+	})
+	if met {
+		return nil
+	}
+	return err
+}
+
+// publish tells the watchers; c.mu is held, so that a Watch that begins has either the event or the change.
+func (c *Catalog) publish(events []Event) {
+	for w := range c.watchers {
+		for _, ev := range events {
+			w.add(ev)
+		}
+	}
+}
