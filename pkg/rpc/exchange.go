@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,6 +17,10 @@ type Exchange struct {
 	Deadline time.Time // covers queueing, writing and answering; zero: none
 	Sink     Sink
 
+	// Inner is the exchange that whoever took this one on started for it on another connection, if any; it
+	// is what there is to cancel.
+	Inner atomic.Pointer[Exchange]
+
 	// Everything below belongs to the Conn, under its mutex.
 	id      uint64
 	queued  bool      // not yet taken by a writer
@@ -23,6 +28,9 @@ type Exchange struct {
 	raw     []byte    // a whole message instead of Method and Params: an answer or a notification
 	written func()    // told when raw was written or dropped
 }
+
+// ID is the id that the Conn gave x in Start; the other side knows the request by it.
+func (x *Exchange) ID() uint64 { return x.id }
 
 // Sink is told how an Exchange ended: exactly once, from the connection's reader, its timer, or the
 // goroutine that called Start or Cancel. It must not block, and r's bytes are only valid until it returns.
