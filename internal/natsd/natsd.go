@@ -9,8 +9,8 @@
 //	defer srv.Shutdown()
 //	nc, err := nats.Connect("", srv.InProcess())
 //
-// One directory has one server: a second one is refused with a *LockedError that says who holds it, and
-// Running tells other programs where it listens.
+// One directory has one server: a second one is refused with a *storelock.LockedError that says who holds it,
+// and storelock.Running tells other programs where it listens.
 package natsd
 
 import (
@@ -25,6 +25,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
 // Config says where a server listens and keeps its data. Only StoreDir is required.
@@ -40,13 +42,13 @@ type Config struct {
 // Server is a running NATS server.
 type Server struct {
 	srv  *server.Server
-	lock *lock
+	lock *storelock.Lock
 }
 
 // startTimeout is how long a server may take until it accepts connections; recovery of a large store counts.
 const startTimeout = 30 * time.Second
 
-// Start starts a server and returns when it takes connections. The errors are a *LockedError if another
+// Start starts a server and returns when it takes connections. The errors are a *storelock.LockedError if another
 // process has the store, a *PortError if the port cannot be listened on, or what the server said.
 func Start(cfg Config) (*Server, error) {
 	if cfg.StoreDir == "" {
@@ -55,16 +57,16 @@ func Start(cfg Config) (*Server, error) {
 	if err := os.MkdirAll(cfg.StoreDir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
-	held, err := acquire(cfg.StoreDir)
+	held, err := storelock.Acquire(cfg.StoreDir)
 	if err != nil {
 		return nil, err
 	}
 	srv, err := start(options(cfg), cfg.Logger)
 	if err != nil {
-		return nil, errors.Join(err, held.release())
+		return nil, errors.Join(err, held.Release())
 	}
 	s := &Server{srv: srv, lock: held}
-	if err := held.note(Info{PID: os.Getpid(), URL: s.ClientURL(), Since: time.Now().UTC()}); err != nil {
+	if err := held.Note(storelock.Info{PID: os.Getpid(), URL: s.ClientURL(), Since: time.Now().UTC()}); err != nil {
 		s.Shutdown()
 		return nil, err
 	}
@@ -180,5 +182,5 @@ func (s *Server) Shutdown() {
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()
 	// The lock ends with the process in any case, so there is nobody to tell about a failure.
-	_ = s.lock.release()
+	_ = s.lock.Release()
 }

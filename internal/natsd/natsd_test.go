@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,12 +80,12 @@ func TestStartKeepsDataAcrossRestarts(t *testing.T) {
 
 func TestSecondServerIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	if _, ok := Running(dir); ok {
+	if _, ok := storelock.Running(dir); ok {
 		t.Error("Running before any start")
 	}
 	s := startServer(t, Config{StoreDir: dir, Port: -1})
 	_, err := Start(Config{StoreDir: dir, Port: -1})
-	var locked *LockedError
+	var locked *storelock.LockedError
 	if !errors.As(err, &locked) {
 		t.Fatalf("second start: %v, want a LockedError", err)
 	}
@@ -92,25 +94,14 @@ func TestSecondServerIsRefused(t *testing.T) {
 			t.Errorf("%q does not name %s", err, want)
 		}
 	}
-	if i, ok := Running(dir); !ok || i.URL != s.ClientURL() || i.PID != os.Getpid() {
+	if i, ok := storelock.Running(dir); !ok || i.URL != s.ClientURL() || i.PID != os.Getpid() {
 		t.Errorf("Running = %+v, %v", i, ok)
 	}
 	s.Shutdown()
-	if i, ok := Running(dir); ok {
+	if i, ok := storelock.Running(dir); ok {
 		t.Errorf("Running after the shutdown = %+v", i)
 	}
 	startServer(t, Config{StoreDir: dir, Port: -1})
-}
-
-func TestRunningIgnoresWhatACrashLeft(t *testing.T) {
-	dir := t.TempDir()
-	note := `{"pid":1,"url":"nats://127.0.0.1:1","since":"2026-01-01T00:00:00Z"}`
-	if err := os.WriteFile(filepath.Join(dir, noteFile), []byte(note), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if i, ok := Running(dir); ok {
-		t.Errorf("Running = %+v without a lock", i)
-	}
 }
 
 func TestTakenPort(t *testing.T) {

@@ -1,4 +1,6 @@
-package natsd
+// Package storelock gives a store directory to one process, and tells others who has it and where that one
+// listens. It is apart from natsd so that a program can look for a running server without linking one.
+package storelock
 
 import (
 	"encoding/json"
@@ -42,14 +44,16 @@ const (
 	noteFile = "extmesh.json"
 )
 
-type lock struct {
+// Lock is a store that is ours.
+type Lock struct {
 	dir  string
 	file *flock.Flock
 }
 
-// acquire takes the lock of a store. Running holds it for an instant while it looks, hence the few tries.
-func acquire(dir string) (*lock, error) {
-	l := &lock{dir: dir, file: flock.New(filepath.Join(dir, lockFile), flock.SetPermissions(0o600))}
+// Acquire takes the lock of the directory dir, which must exist. The error is a *LockedError if another
+// process has it. Running holds the lock for an instant while it looks, hence the few tries.
+func Acquire(dir string) (*Lock, error) {
+	l := &Lock{dir: dir, file: flock.New(filepath.Join(dir, lockFile), flock.SetPermissions(0o600))}
 	for range 5 {
 		ok, err := l.file.TryLock()
 		if err != nil {
@@ -64,20 +68,21 @@ func acquire(dir string) (*lock, error) {
 	return nil, &LockedError{StoreDir: dir, Holder: holder}
 }
 
-// note writes down who holds the lock; whole, so that a reader never sees half of it.
-func (l *lock) note(i Info) error {
+// Note writes down who holds the lock; whole, so that a reader never sees half of it.
+func (l *Lock) Note(i Info) error {
 	data, err := json.Marshal(i)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(l.dir, noteFile)
 	if err := os.WriteFile(path+".new", append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("embedded NATS: %w", err)
+		return fmt.Errorf("noting who runs: %w", err)
 	}
 	return os.Rename(path+".new", path)
 }
 
-func (l *lock) release() error {
+// Release removes the note and gives the lock back. It may be called again.
+func (l *Lock) Release() error {
 	if !l.file.Locked() {
 		return nil
 	}
