@@ -1,0 +1,293 @@
+package mesh
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// call is one call in flight at its service. For an asynchronous handler it is the whole of it: one
+// allocation that is exchange, request and sink at once.
+type call struct {
+	rpc.Exchange
+	request rpc.Request
+	s       *service
+	id      []byte // as the caller wrote it
+	reply   string
+	callID  string
+	ended   bool // guarded by the list's mutex
+
+	stop context.CancelFunc // of a synchronous handler
+
+	prev, next *call // in the service's list
+}
+
+// handle takes one request up. It never blocks: it is called by the one goroutine of its subscription.
+func (s *service) handle(req micro.Request) {
+	reply := req.Reply()
+	if reply == "" || strings.HasPrefix(reply, "$JS.ACK") { // nobody to answer, or a stream's message led astray
+		return
+	}
+	s.slot.calls.Add(1)
+	data := req.Data()
+	env, err := rpc.Scan(data)
+	if err != nil {
+		s.refuse(reply, nil, rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err))
+		return
+	}
+	if e := checkRequest(data, &env); e != nil {
+		s.refuse(reply, env.ID, e)
+		return
+	}
+	now := time.Now()
+	deadline, e := s.deadline(nats.Header(req.Headers()), now)
+	if e != nil {
+		s.refuse(reply, env.ID, e)
+		return
+	}
+	c := &call{s: s, id: env.ID, reply: reply, callID: nats.Header(req.Headers()).Get(HeaderCallID)}
+	c.Deadline, c.Sink = deadline, c
+	c.request = rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params}
+	if e := s.admit(c, req); e != nil {
+		s.refuse(reply, env.ID, e)
+		return
+	}
+	if s.async != nil {
+		s.async.HandleAsync(&c.request, &c.Exchange)
+		s.slot.node.calls.watch(c)
+		return
+	}
+	ctx, cancel := context.WithDeadline(s.ctx, deadline)
+	c.stop = cancel
+	s.slot.node.calls.watch(c)
+	s.handlers.Go(func() { // owned by Serve, which waits for handlers; ends when the handler returns
+		defer cancel()
+		result, err := rpc.Protect(ctx, s.h, &c.request)
+		if p, ok := err.(*rpc.PanicError); ok {
+			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
+		}
+		c.Deliver(&c.Exchange, rpc.NewReply(result, err))
+	})
+}
+
+func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
+	switch {
+	case !utf8.Valid(data):
+		return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not UTF-8")
+	case env.Method == nil:
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request has no "method"`)
+	case !rpc.ValidID(env.ID):
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
+	}
+	if m := env.MethodName(); m == "" || m == "shutdown" {
+		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered on the mesh", m)
+	}
+	return nil
+}
+
+// deadline is when the caller will have given up. Ext-Timeout counts from the arrival, so that clocks do not
+// matter; Ext-Deadline is the caller's clock against ours and only discards what is long past.
+func (s *service) deadline(h nats.Header, now time.Time) (time.Time, *rpc.Error) {
+	timeout := s.opt.CallTimeout
+	if len(h) == 0 {
+		return now.Add(timeout), nil
+	}
+	if v := h.Get(HeaderTimeout); v != "" {
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || ms <= 0 {
+			return now, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "%s %q is not a number of milliseconds above 0", HeaderTimeout, v)
+		}
+		timeout = s.opt.MaxCallTimeout
+		if ms < timeout.Milliseconds() {
+			timeout = time.Duration(ms) * time.Millisecond
+		}
+	}
+	if v := h.Get(HeaderDeadline); v != "" {
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return now, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "%s %q is not a unix time in milliseconds", HeaderDeadline, v)
+		}
+		if at := time.UnixMilli(ms); now.Sub(at) > 2*time.Second {
+			return now, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "the caller's deadline %s was past when the call arrived, at %s by this host's clock",
+				at.UTC().Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return now.Add(timeout), nil
+}
+
+// retryAfter is the hint of an overloaded instance: calls end all the time, so soon is right.
+const retryAfter = 50 * time.Millisecond
+
+// admit takes c among the calls in flight.
+func (s *service) admit(c *call, req micro.Request) *rpc.Error {
+	if s.closed.Load() {
+		return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: "draining", Reason: "this instance has stopped"},
+			"%s has stopped taking calls on this instance", s.slot.ID())
+	}
+	if !s.calls.add(c, s.opt.MaxInflight) {
+		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
+			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.slot.ID(), s.opt.MaxInflight)
+	}
+	s.slot.inflight.Add(1)
+	return nil
+}
+
+// Deliver answers the caller and ends the call.
+func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+	s := c.s
+	if !s.calls.remove(c) {
+		return
+	}
+	s.slot.node.calls.forget(c)
+	if r.Err != nil {
+		s.refuse(c.reply, c.id, r.Err)
+	} else {
+		s.answer(c, &r)
+	}
+	if s.slot.inflight.Add(-1) == 0 {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// buffers hold replies between the splicing of the id and the connection's own copy.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+func (s *service) answer(c *call, r *rpc.Reply) {
+	limit := s.nc.MaxPayload() - headroom
+	if size := int64(r.Size()); size > limit+headroom/2 {
+		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: limit},
+			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream", size, limit))
+		return
+	}
+	buf := buffers.Get().(*[]byte)
+	*buf = r.AppendTo((*buf)[:0], c.id)
+	if err := s.nc.Publish(c.reply, *buf); err != nil {
+		s.slot.errors.Add(1)
+	}
+	if r.ErrorCode() != 0 {
+		s.slot.errors.Add(1)
+	}
+	if cap(*buf) <= 64<<10 {
+		buffers.Put(buf)
+	}
+}
+
+// refuse answers with an error of the mesh's own, marked by micro's headers.
+func (s *service) refuse(reply string, id []byte, e *rpc.Error) {
+	s.slot.errors.Add(1)
+	if !rpc.ValidID(id) {
+		id = nil
+	}
+	msg := nats.NewMsg(reply)
+	msg.Header.Set(micro.ErrorHeader, headerText(e.Message))
+	msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(int(e.Code)))
+	msg.Data = rpc.AppendError(nil, id, e)
+	if err := s.nc.PublishMsg(msg); err != nil {
+		s.slot.node.opt.Logger.Warn("could not answer a call", "extension", s.slot.ID(), "error", err)
+	}
+}
+
+// headerText makes a message fit for a header: one line, not too long.
+func headerText(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+	return s[:min(len(s), 256)]
+}
+
+// cancel ends the call for a caller that has gone.
+func (c *call) cancel() {
+	if c.stop != nil {
+		c.stop()
+		return
+	}
+	if h, ok := c.s.h.(Canceller); ok {
+		h.CancelExchange(&c.Exchange)
+	}
+}
+
+// Canceller is an rpc.AsyncHandler that can take an exchange back: the bridge's, which then tells the child.
+type Canceller interface {
+	CancelExchange(x *rpc.Exchange)
+}
+
+// callList is the calls in flight of a service.
+type callList struct {
+	mu   sync.Mutex
+	head *call
+	n    int
+}
+
+// add takes c in unless there are limit calls already.
+func (l *callList) add(c *call, limit int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n >= limit {
+		return false
+	}
+	l.n++
+	if c.next = l.head; c.next != nil {
+		c.next.prev = c
+	}
+	l.head = c
+	return true
+}
+
+// remove ends c; false if it had ended before.
+func (l *callList) remove(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.ended {
+		return false
+	}
+	c.ended = true
+	l.n--
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		l.head = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	return true
+}
+
+func (l *callList) hasEnded(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.ended
+}
+
+func (l *callList) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n
+}
+
+// each calls f for the calls in flight, outside the lock.
+func (l *callList) each(f func(*call)) {
+	l.mu.Lock()
+	var all []*call
+	for c := l.head; c != nil; c = c.next {
+		all = append(all, c)
+	}
+	l.mu.Unlock()
+	for _, c := range all {
+		f(c)
+	}
+}

@@ -1,0 +1,304 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// ClientOptions are a Client's settings; the zero value works for CallExt.
+type ClientOptions struct {
+	Prefix  Prefix   // default DefaultPrefix
+	Catalog *Catalog // names and reasons; without one, tools are named <id>/<tool>
+
+	Agent, Session string // who calls: sent as Ext-Agent and Ext-Session
+
+	Timeout   time.Duration // of a call whose context has no deadline. Default 30 s
+	WaitReady time.Duration // how long a call waits for an extension that is on its way back. Default 1 s; < 0: not at all
+	Logger    *slog.Logger  // default: discard
+}
+
+// Client calls tools. It needs a connection and, for calling by registered name, a Catalog. It is safe for
+// use by many goroutines.
+//
+// A call that surely did not run is tried again while there is time: that hides the moment between two
+// lives of a child. A call that may have run is not.
+type Client struct {
+	nc    *nats.Conn
+	opt   ClientOptions
+	forms sync.Map // extension id → form: how it wants tools called
+}
+
+// NewClient makes a Client on nc. It starts nothing.
+func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
+	opt.Prefix = cmp.Or(opt.Prefix, DefaultPrefix)
+	opt.Timeout = cmp.Or(opt.Timeout, 30*time.Second)
+	opt.WaitReady = max(0, cmp.Or(opt.WaitReady, time.Second))
+	if opt.Logger == nil {
+		opt.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Client{nc: nc, opt: opt}
+}
+
+// Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>; args is a JSON
+// object, nil for none. Errors are *NotFoundError, *AmbiguousError, or an *rpc.Error: the extension's own,
+// or the mesh's with its Details.
+func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
+	target, err := c.find(tool)
+	if err != nil {
+		return nil, err
+	}
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	f, known := c.forms.Load(target.id)
+	form, _ := f.(toolForm)
+	if !known {
+		form = formOf(target.dialect)
+	}
+	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args))
+	if known || form != shortForm || !errors.Is(err, rpc.CodeMethodNotFound) {
+		return result, err
+	}
+	// A foreign service may know only the other form: ask once more, and remember what it answers to.
+	again, err2 := c.ask(ctx, target, callForm.method(target.own), callForm.params(target.own, args))
+	if errors.Is(err2, rpc.CodeMethodNotFound) {
+		return result, err
+	}
+	c.forms.Store(target.id, callForm)
+	return again, err2
+}
+
+// CallExt sends one request to an extension by its id, without looking anything up: tools/<name>,
+// tools/list, initialize, ping, hooks/<name>. With a Catalog, the extension's own subject prefix is used.
+func (c *Client) CallExt(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
+	if err := CheckID(id, true); err != nil {
+		return nil, err
+	}
+	t := target{id: id, subject: c.opt.Prefix.RPC(id)}
+	if c.opt.Catalog != nil {
+		if e, ok := c.opt.Catalog.Get(id); ok && e.Spec.Subject != "" {
+			t.subject = e.Spec.Subject
+		}
+	}
+	return c.ask(ctx, t, method, params)
+}
+
+// target is where a call goes.
+type target struct {
+	id, own, subject, dialect string
+}
+
+func (c *Client) find(tool string) (target, error) {
+	if c.opt.Catalog != nil {
+		e, t, err := c.opt.Catalog.Resolve(tool)
+		if err != nil {
+			return target{}, err
+		}
+		return target{id: e.ID, own: t.Own, subject: cmp.Or(e.Spec.Subject, c.opt.Prefix.RPC(e.ID)), dialect: e.Spec.Dialect}, nil
+	}
+	id, own, ok := strings.Cut(tool, "/")
+	if !ok || CheckID(id, true) != nil || own == "" {
+		return target{}, &NotFoundError{Name: tool}
+	}
+	return target{id: id, own: own, subject: c.opt.Prefix.RPC(id)}, nil
+}
+
+// toolForm is how an extension wants its tools called.
+type toolForm int
+
+const (
+	shortForm toolForm = iota // tools/<name>, params = the arguments
+	callForm                  // tools/call {name, arguments}
+)
+
+func formOf(dialect string) toolForm {
+	if dialect == "mcp" {
+		return callForm
+	}
+	return shortForm
+}
+
+func (f toolForm) method(tool string) string {
+	if f == callForm {
+		return "tools/call"
+	}
+	return "tools/" + tool
+}
+
+func (f toolForm) params(tool string, args json.RawMessage) json.RawMessage {
+	if f == shortForm {
+		return args
+	}
+	p := append([]byte(`{"name":`), quote(tool)...)
+	p = append(p, `,"arguments":`...)
+	return append(append(p, args...), '}')
+}
+
+// pauses are the waits before a call that met no responders, or surely did not run, is tried again: a
+// subscription may be on its way through the cluster, a child between two lives.
+var pauses = []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
+
+// ask sends a request until it ran, or may have, or there is no more to hope for.
+func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.opt.Timeout)
+		defer cancel()
+	}
+	waited := false
+	for try := 0; ; try++ {
+		result, err := c.once(ctx, t, method, params)
+		if !retryable(err) || ctx.Err() != nil {
+			return result, err
+		}
+		if try == 0 {
+			c.suspect(t.id, "no_responders")
+		}
+		switch state := c.stateOf(t.id); {
+		case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !waited && c.opt.WaitReady > 0:
+			waited = true
+			c.waitReady(ctx, t.id)
+		case try >= len(pauses):
+			return result, c.explain(t.id, err)
+		default:
+			if !sleep(ctx, pauses[try]) {
+				return result, c.explain(t.id, err)
+			}
+		}
+	}
+}
+
+// retryable reports whether the call surely did not run, for a reason that may pass in a moment.
+func retryable(err error) bool {
+	e, ok := errors.AsType[*rpc.Error](err)
+	return ok && (e.Code == rpc.CodeUnavailable || e.Code == rpc.CodeExited) && e.Details().Ran == rpc.RanNo
+}
+
+// once sends one request and waits for the answer.
+func (c *Client) once(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
+	msg := nats.NewMsg(t.subject)
+	msg.Data = rpc.AppendRequest(make([]byte, 0, len(params)+len(method)+64), []byte("1"), method, params)
+	if at, ok := ctx.Deadline(); ok {
+		left := time.Until(at)
+		if left < time.Millisecond {
+			return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no time was left to call %s", t.id)
+		}
+		msg.Header.Set(HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
+		msg.Header.Set(HeaderDeadline, strconv.FormatInt(at.UnixMilli(), 10))
+	}
+	if c.opt.Agent != "" {
+		msg.Header.Set(HeaderAgent, c.opt.Agent)
+	}
+	if c.opt.Session != "" {
+		msg.Header.Set(HeaderSession, c.opt.Session)
+	}
+	if limit := c.nc.MaxPayload() - headroom; int64(len(msg.Data)) > limit && limit > 0 {
+		return nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: int64(len(msg.Data)), Limit: limit},
+			"the request is %d bytes, over this server's limit of %d", len(msg.Data), limit)
+	}
+	reply, err := c.nc.RequestMsgWithContext(ctx, msg)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "nobody answers for %s", t.id)
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		c.suspect(t.id, "timeout")
+		return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", t.id)
+	case ctx.Err() != nil:
+		return nil, rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", t.id)
+	case err != nil:
+		return nil, fmt.Errorf("calling %s: %w", t.id, err)
+	}
+	return result(t.id, reply)
+}
+
+// result reads a reply.
+func result(id string, m *nats.Msg) (json.RawMessage, error) {
+	env, err := rpc.Scan(m.Data)
+	if err != nil || !env.IsResponse() {
+		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service that does not speak JSON-RPC errors
+			return nil, &rpc.Error{Code: rpc.CodeInternal, Message: text}
+		}
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered something that is no JSON-RPC response", id)
+	}
+	if env.Error != nil && string(env.Error) != "null" {
+		e := new(rpc.Error)
+		if err := json.Unmarshal(env.Error, e); err != nil {
+			return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered an error of odd shape: %s", id, env.Error[:min(len(env.Error), 200)])
+		}
+		return nil, e
+	}
+	return json.RawMessage(env.Result), nil
+}
+
+// suspect tells the registry what the call met, so that the catalog is right before the beats are missed.
+func (c *Client) suspect(id, why string) {
+	data, err := json.Marshal(map[string]string{"id": id, "reason": why})
+	if err == nil {
+		err = c.nc.Publish(c.opt.Prefix.Suspect(id), data)
+	}
+	if err != nil {
+		c.opt.Logger.Debug("could not report a suspect", "extension", id, "error", err)
+	}
+}
+
+func (c *Client) stateOf(id string) heartbeat.State {
+	if c.opt.Catalog == nil {
+		return ""
+	}
+	e, _ := c.opt.Catalog.Get(id)
+	if e.State == nil {
+		return ""
+	}
+	return e.State.State
+}
+
+func (c *Client) waitReady(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, c.opt.WaitReady)
+	defer cancel()
+	// Out of time is as good an answer as ready: the call is tried once more either way.
+	_ = c.opt.Catalog.WaitFor(ctx, func(*Catalog) bool { return c.stateOf(id) == heartbeat.Ready })
+}
+
+// explain adds what the catalog knows to an error that says only that nobody answers.
+func (c *Client) explain(id string, err error) error {
+	if c.opt.Catalog == nil {
+		return err
+	}
+	e, ok := c.opt.Catalog.Get(id)
+	if !ok || e.State == nil || e.State.State == "" {
+		return err
+	}
+	reason := e.State.Reason
+	text := string(e.State.State)
+	if reason != "" {
+		text += ": " + reason
+	}
+	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason},
+		"%s takes no calls (%s)", id, text)
+}
+
+// sleep waits for d, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,102 @@
+package mesh
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// DefaultHeartbeatInterval is the cadence of beats when NodeOptions names none.
+const DefaultHeartbeatInterval = 15 * time.Second
+
+// NodeOptions are a Node's settings; the zero value works.
+type NodeOptions struct {
+	Prefix            Prefix        // default DefaultPrefix
+	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
+	Logger            *slog.Logger  // default: discard
+}
+
+// Node is what all slots of one program share: one connection, one reader for the mesh's requests to
+// announce and for cancellations. NewNode starts nothing; Run does the reading, and has to run for as long
+// as any Slot does.
+type Node struct {
+	nc  *nats.Conn
+	opt NodeOptions
+	in  chan *nats.Msg // everything Run reads
+
+	mu    sync.Mutex
+	slots map[string]*Slot // by instance
+	calls cancels
+}
+
+// NewNode makes a Node on nc.
+func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
+	if opt.Prefix == "" {
+		opt.Prefix = DefaultPrefix
+	}
+	if opt.HeartbeatInterval <= 0 {
+		opt.HeartbeatInterval = DefaultHeartbeatInterval
+	}
+	if opt.Logger == nil {
+		opt.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Node{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{}}
+}
+
+// Run answers requests to announce until ctx ends. The error is that of subscribing.
+func (n *Node) Run(ctx context.Context) error {
+	sub, err := n.nc.ChanSubscribe(n.opt.Prefix.AnnounceRequest(), n.in)
+	if err != nil {
+		return err
+	}
+	defer sub.Unsubscribe()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-n.in:
+			n.receive(m)
+		}
+	}
+}
+
+func (n *Node) receive(m *nats.Msg) {
+	if m.Subject == n.opt.Prefix.AnnounceRequest() {
+		for _, s := range n.list() {
+			s.announceNow()
+		}
+		return
+	}
+	n.calls.receive(m.Data)
+}
+
+func (n *Node) list() []*Slot {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]*Slot, 0, len(n.slots))
+	for _, s := range n.slots {
+		out = append(out, s)
+	}
+	return out
+}
+
+// Join makes a slot of the extension that a describes. a.Instance is drawn when empty, a.SubjectPrefix
+// defaults to the mesh's. The slot is on the mesh while Slot.Run runs.
+func (n *Node) Join(a Announce) *Slot {
+	a.SchemaVersion = SchemaVersion
+	if a.Instance == "" {
+		a.Instance = nuid.Next()
+	}
+	if a.SubjectPrefix == "" {
+		a.SubjectPrefix = string(n.opt.Prefix)
+	}
+	s := &Slot{node: n, announce: a, state: heartbeat.Spawning, born: time.Now()}
+	s.beacon = heartbeat.NewBeacon(n.opt.HeartbeatInterval, s.beat)
+	return s
+}

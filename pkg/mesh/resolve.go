@@ -1,0 +1,65 @@
+package mesh
+
+import (
+	"fmt"
+	"strings"
+)
+
+// NotFoundError says that no tool has this name. Nearest holds registered names that may have been meant.
+type NotFoundError struct {
+	Name    string
+	Nearest []string
+}
+
+// Error names the nearest.
+func (e *NotFoundError) Error() string {
+	if len(e.Nearest) == 0 {
+		return fmt.Sprintf("no tool is named %q", e.Name)
+	}
+	return fmt.Sprintf("no tool is named %q; the nearest are %s", e.Name, strings.Join(e.Nearest, ", "))
+}
+
+// AmbiguousError says that a name is claimed by several tools. Each of Candidates names one of them.
+type AmbiguousError struct {
+	Name       string
+	Candidates []string
+}
+
+// Error lists the candidates.
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("the name %q is claimed by several tools: %s", e.Name, strings.Join(e.Candidates, ", "))
+}
+
+// Resolve finds a tool by any of its names: the registered one, the bare or the suffixed form, or
+// <id>/<own name>. The error is *NotFoundError, with the nearest names, or *AmbiguousError, with the
+// candidates.
+func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
+	if e, t, ok := c.Tool(name); ok {
+		return e, t, nil
+	}
+	// Only a name that is not the registered one gets here, so the index over all forms is made when it is
+	// needed instead of being kept by every follower.
+	var names Names
+	for _, e := range c.All() {
+		own := make([]string, len(e.Spec.Tools))
+		for i := range e.Spec.Tools {
+			own[i] = e.Spec.Tools[i].Own
+		}
+		names.Set(e.ID, own)
+	}
+	switch found := names.Lookup(name); len(found) {
+	case 1:
+		if e, t, ok := c.Tool(found[0].String()); ok {
+			return e, t, nil
+		}
+	case 0:
+		return Extension{}, nil, &NotFoundError{Name: name, Nearest: names.Nearest(name)}
+	default:
+		e := &AmbiguousError{Name: name}
+		for _, t := range found {
+			e.Candidates = append(e.Candidates, t.Name)
+		}
+		return Extension{}, nil, e
+	}
+	return Extension{}, nil, &NotFoundError{Name: name} // it went between the two looks
+}

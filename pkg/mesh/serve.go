@@ -1,0 +1,157 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// ServeOptions bound the calls of one ready life; the zero value means the defaults.
+type ServeOptions struct {
+	CallTimeout    time.Duration // for a call that names none; covers queueing, writing and answering. Default 30 s
+	MaxCallTimeout time.Duration // the most that Ext-Timeout may ask for. Default 1 h
+	MaxInflight    int           // calls at once; more are answered CodeOverloaded. Default 256
+	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended. Default 30 s
+}
+
+func (o ServeOptions) withDefaults() ServeOptions {
+	o.CallTimeout = cmp.Or(o.CallTimeout, 30*time.Second)
+	o.MaxCallTimeout = cmp.Or(o.MaxCallTimeout, time.Hour)
+	o.MaxInflight = cmp.Or(o.MaxInflight, 256)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
+	return o
+}
+
+// headroom is kept free of MaxPayload for the headers of a reply.
+const headroom = 1024
+
+// service is one ready life of a slot: the micro service that answers while it can take calls.
+type service struct {
+	slot  *Slot
+	nc    *nats.Conn
+	opt   ServeOptions
+	h     rpc.Handler
+	async rpc.AsyncHandler // h, if it can
+	ctx   context.Context  // of handlers; ends when draining is given up
+
+	handlers sync.WaitGroup
+	closed   atomic.Bool
+	idle     chan struct{} // poked when nothing is in flight any more
+	calls    callList
+}
+
+// Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx
+// ends. The service is gone from the mesh first, so that nothing new arrives; then what is in flight
+// finishes, for at most DrainTimeout; then Serve returns nil. What the slot is after that is the owner's to
+// say, best with SetState before ctx ends.
+//
+// Handlers run side by side, each on its own goroutine unless h is an rpc.AsyncHandler; their contexts end
+// with the call's time. A panic is that call's CodeInternal.
+func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) error {
+	a := slot.Announced()
+	base, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1)}
+	s.async, _ = h.(rpc.AsyncHandler)
+	svc, err := s.add(a)
+	if err != nil {
+		return fmt.Errorf("serving %s: %w", a.ID, err)
+	}
+	cancels, err := slot.node.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), slot.node.in)
+	if err != nil {
+		svc.Stop()
+		return fmt.Errorf("serving %s: %w", a.ID, err)
+	}
+	defer cancels.Unsubscribe()
+	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
+	if err := s.flush(ctx); err != nil && ctx.Err() == nil {
+		slot.node.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)
+	}
+	slot.SetState(heartbeat.Ready, "")
+	<-ctx.Done()
+	return s.drain(svc, giveUp)
+}
+
+// add makes the micro service with its two endpoints: the queue group's, and this instance's own.
+func (s *service) add(a Announce) (micro.Service, error) {
+	metadata := map[string]string{}
+	for k, v := range map[string]string{
+		"bridge": a.Bridge, "host": a.Host, "instance": a.Instance, "transport": a.Transport,
+		"dialect": a.Dialect, "manifest_hash": a.ManifestHash,
+	} {
+		if v != "" {
+			metadata[k] = v[:min(len(v), 128)]
+		}
+	}
+	svc, err := micro.AddService(s.nc, micro.Config{
+		Name: strings.ReplaceAll(a.ID, ".", "_"), Version: a.Version,
+		Description: a.Name, Metadata: metadata,
+	})
+	if err != nil {
+		return nil, err
+	}
+	sp := Prefix(a.SubjectPrefix)
+	h := micro.HandlerFunc(s.handle)
+	err = svc.AddEndpoint("rpc", h, micro.WithEndpointSubject(sp.RPC(a.ID)), micro.WithEndpointQueueGroup(QueueGroup))
+	if err == nil {
+		err = svc.AddEndpoint("instance", h, micro.WithEndpointSubject(sp.InstanceRPC(a.ID, a.Instance)),
+			micro.WithEndpointQueueGroupDisabled())
+	}
+	if err != nil {
+		svc.Stop()
+		return nil, err
+	}
+	return svc, nil
+}
+
+// drain is the order in which no call is lost: unsubscribe; wait until the server knows; wait until what it
+// had sent by then was taken up; wait for that; send the answers.
+func (s *service) drain(svc micro.Service, giveUp context.CancelFunc) error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
+	defer cancel()
+	if err := svc.Stop(); err != nil {
+		return fmt.Errorf("stopping the service: %w", err)
+	}
+	if s.flush(ctx) == nil {
+		taken := make(chan struct{})
+		if s.nc.Barrier(func() { close(taken) }) == nil {
+			select {
+			case <-taken:
+			case <-ctx.Done():
+			}
+		}
+	}
+	for s.calls.len() > 0 && ctx.Err() == nil {
+		select {
+		case <-s.idle:
+		case <-ctx.Done():
+		}
+	}
+	s.closed.Store(true)
+	giveUp()
+	s.calls.each(func(c *call) { c.cancel() })
+	s.handlers.Wait()
+	s.flush(context.WithoutCancel(s.ctx))
+	return nil
+}
+
+// flush waits until the server has seen what was sent, for a second at most: a server that is away will get
+// it from the connection's buffer when it is back.
+func (s *service) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if s.nc.Status() != nats.CONNECTED {
+		return nats.ErrConnectionReconnecting
+	}
+	return s.nc.FlushWithContext(ctx)
+}
