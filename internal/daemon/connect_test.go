@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// logBuffer is a log that tests read while it is written.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// eventually waits until cond holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(10 * time.Second)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+func runServer(t *testing.T, o *server.Options) *server.Server {
+	t.Helper()
+	o.Host, o.NoLog, o.NoSigs = "127.0.0.1", true, true
+	srv, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("server not ready")
+	}
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	return srv
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func resolve(t *testing.T, url string) Target {
+	t.Helper()
+	target, err := NATSFlags{Server: url}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
+func TestConnectFailsAtOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := "nats://" + l.Addr().String()
+	l.Close()
+	start := time.Now()
+	_, err = resolve(t, addr).Connect(t.Context(), ConnectOptions{})
+	var ce *ConnectError
+	if !errors.As(err, &ce) || ce.Addr != addr || !strings.Contains(err.Error(), "--server") {
+		t.Errorf("%v; want a ConnectError that names %s and --server", err, addr)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestConnectWaits(t *testing.T) {
+	port := freePort(t)
+	url := "nats://127.0.0.1:" + itoa(port)
+	var log logBuffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := resolve(t, url).Connect(ctx, ConnectOptions{Wait: true}); !errors.Is(err, context.Canceled) {
+		t.Errorf("with its context at an end: %v", err)
+	}
+	done := make(chan struct{})
+	go func() { // ends when connected
+		defer close(done)
+		nc, err := resolve(t, url).Connect(t.Context(), ConnectOptions{Wait: true, Logger: logger})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		nc.Close()
+	}()
+	eventually(t, "a line that says it waits", func() bool {
+		return strings.Contains(log.String(), "waiting for NATS") && strings.Contains(log.String(), url)
+	})
+	runServer(t, &server.Options{Port: port})
+	<-done
+}
+
+func TestPermissionViolationIsSurfaced(t *testing.T) {
+	srv := runServer(t, &server.Options{Port: -1, Users: []*server.User{{
+		Username: "u", Password: "p",
+		Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"x"}}},
+	}}})
+	url := strings.Replace(srv.ClientURL(), "nats://", "nats://u:p@", 1)
+	denied := make(chan error, 1)
+	nc, err := resolve(t, url).Connect(t.Context(), ConnectOptions{OnDenied: func(err error) { denied <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.Publish("x", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-denied; !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Error(err)
+	}
+	if _, err := resolve(t, srv.ClientURL()).Connect(t.Context(), ConnectOptions{}); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("without credentials: %v", err)
+	}
+}
+
+func TestReconnectDelay(t *testing.T) {
+	for attempts, bound := range map[int]time.Duration{
+		0: 200 * time.Millisecond, 1: 200 * time.Millisecond, 3: 800 * time.Millisecond, 7: 10 * time.Second, 1 << 40: 10 * time.Second,
+	} {
+		for range 1000 {
+			if d := reconnectDelay(attempts); d < reconnectMin || d > bound {
+				t.Fatalf("attempt %d: %v, want %v to %v", attempts, d, reconnectMin, bound)
+			}
+		}
+	}
+}

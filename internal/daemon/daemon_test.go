@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/spf13/cobra"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// runProgram executes a daemon's command as its main does.
+func runProgram(ctx context.Context, stderr io.Writer, args []string, f func(context.Context, Process) error) int {
+	var flags Flags
+	cmd := &cobra.Command{Use: "prog", RunE: func(cmd *cobra.Command, _ []string) error {
+		return flags.Run(cmd, "prog", f)
+	}}
+	flags.AddFlags(cmd)
+	cmd.SetArgs(args)
+	cmd.SetErr(stderr)
+	cmd.SetOut(stderr)
+	return Execute(ctx, cmd)
+}
+
+func TestProgramExitCodes(t *testing.T) {
+	emptyHome(t)
+	srv := runServer(t, &server.Options{Port: -1})
+	ok := func(context.Context, Process) error { return nil }
+	for _, tc := range []struct {
+		name string
+		args []string
+		f    func(context.Context, Process) error
+		code int
+		want string
+	}{
+		{"fine", nil, ok, 0, "connected to NATS"},
+		{"failure", nil, func(context.Context, Process) error { return errors.New("boom") }, 1, "prog: error: boom"},
+		{"unknown flag", []string{"--nope"}, ok, 2, "--nope"},
+		{"argument", []string{"x"}, ok, 2, `unexpected argument "x"`},
+		{"level", []string{"--log-level", "loud"}, ok, 2, "debug, info, warn or error"},
+		{"format", []string{"--log-format", "xml"}, ok, 2, "text, json or auto"},
+		{"prefix", []string{"--prefix", "a_b"}, ok, 2, "a_b"},
+		{"http", []string{"--http", "127.0.0.1:99999"}, func(ctx context.Context, _ Process) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, 1, "--http"},
+		{"version", []string{"--version"}, ok, 0, "prog version "},
+	} {
+		var stderr logBuffer
+		args := append([]string{"--server", srv.ClientURL()}, tc.args...)
+		if code := runProgram(t.Context(), &stderr, args, tc.f); code != tc.code || !strings.Contains(stderr.String(), tc.want) {
+			t.Errorf("%s: exit %d, %q; want exit %d with %q", tc.name, code, stderr.String(), tc.code, tc.want)
+		}
+	}
+}
+
+func TestProgramEndsWithItsContext(t *testing.T) {
+	emptyHome(t)
+	srv := runServer(t, &server.Options{Port: -1})
+	ctx, cancel := context.WithCancel(t.Context())
+	code := runProgram(ctx, io.Discard, []string{"-s", srv.ClientURL()}, func(ctx context.Context, p Process) error {
+		if err := p.NC.Flush(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	// The same while NATS is still waited for.
+	ctx, cancel = context.WithCancel(t.Context())
+	var log logBuffer
+	done := make(chan int, 1)
+	go func() { // ends with cancel
+		done <- runProgram(ctx, &log, []string{"-s", "127.0.0.1:" + itoa(freePort(t))}, nil)
+	}()
+	eventually(t, "it waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
+	cancel()
+	if code := <-done; code != 0 {
+		t.Errorf("while waiting: exit %d", code)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	emptyHome(t)
+	srv := runServer(t, &server.Options{Port: -1})
+	addr := "127.0.0.1:" + itoa(freePort(t))
+	get := func(path string) (int, string) {
+		resp, err := http.Get("http://" + addr + path)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	code := runProgram(t.Context(), io.Discard, []string{"-s", srv.ClientURL(), "--http", addr}, func(_ context.Context, p Process) error {
+		eventually(t, "it serves", func() bool { c, _ := get("/healthz"); return c == 200 })
+		if c, body := get("/readyz"); c != 200 {
+			t.Errorf("readyz: %d %s", c, body)
+		}
+		p.Health.Ready(func() error { return errors.New("no lease") })
+		if c, body := get("/readyz"); c != 503 || body != "no lease\n" {
+			t.Errorf("readyz: %d %q", c, body)
+		}
+		p.Health.Metrics(func(w io.Writer) {
+			Family(w, "x_total", "counter", "Some\nthing.")
+			Sample(w, "x_total", 3, "id", `a"b`, "state", "ready")
+			Sample(w, "x_total", 0.5)
+		})
+		c, body := get("/metrics")
+		if c != 200 || !strings.HasSuffix(body, "# HELP x_total Some\\nthing.\n# TYPE x_total counter\nx_total{id=\"a\\\"b\",state=\"ready\"} 3\nx_total 0.5\n") {
+			t.Errorf("metrics: %d %s", c, body)
+		}
+		line := regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{([a-z_]+="([^"\\]|\\.)*",?)+\})? [0-9.e+-]+)$`)
+		for l := range strings.Lines(body) {
+			if !line.MatchString(strings.TrimSuffix(l, "\n")) {
+				t.Errorf("not Prometheus text: %q", l)
+			}
+		}
+		if !strings.Contains(body, "extmesh_nats_connected 1\n") {
+			t.Error("no extmesh_nats_connected")
+		}
+		p.NC.Close()
+		if c, body := get("/readyz"); c != 503 || !strings.Contains(body, "NATS") {
+			t.Errorf("readyz without NATS: %d %s", c, body)
+		}
+		return nil
+	})
+	http.DefaultClient.CloseIdleConnections()
+	if code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestLogFormats(t *testing.T) {
+	for _, tc := range []struct {
+		f    LogFlags
+		want string
+	}{
+		{LogFlags{}, `"msg":"m"`}, // not a terminal
+		{LogFlags{Format: "auto"}, `"msg":"m"`},
+		{LogFlags{Format: "text"}, "msg=m"},
+		{LogFlags{Format: "text", Level: "error"}, ""},
+	} {
+		var b bytes.Buffer
+		l, err := tc.f.New(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Debug("d")
+		l.Warn("m")
+		if !strings.Contains(b.String(), tc.want) || (tc.want == "") != (b.Len() == 0) || strings.Contains(b.String(), "=d") {
+			t.Errorf("%+v: %q, want %q", tc.f, b.String(), tc.want)
+		}
+	}
+}
+
+func TestBuildVersion(t *testing.T) {
+	for want, info := range map[string]*debug.BuildInfo{
+		"1.2.3": {Main: debug.Module{Version: "v1.2.3"}},
+		"devel": {Main: debug.Module{Version: "(devel)"}},
+		"devel-0123456789ab+dirty": {Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"}}},
+	} {
+		if got := buildVersion(info); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if Version() == "" {
+		t.Error("no version")
+	}
+}

@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// LogFlags say what is logged and how.
+type LogFlags struct {
+	Level  string
+	Format string
+}
+
+// AddFlags defines the flags on cmd.
+func (f *LogFlags) AddFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Level, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error")
+	cmd.Flags().StringVar(&f.Format, "log-format", "auto", "`FORMAT` of the log: text, json, or auto (text on a terminal)")
+}
+
+// New makes the logger, which writes to w.
+func (f LogFlags) New(w io.Writer) (*slog.Logger, error) {
+	var o slog.HandlerOptions
+	level := new(slog.LevelVar)
+	o.Level = level
+	if f.Level != "" {
+		if err := level.UnmarshalText([]byte(f.Level)); err != nil {
+			return nil, UsageError{fmt.Errorf("--log-level %q: want debug, info, warn or error", f.Level)}
+		}
+	}
+	switch {
+	case f.Format == "text", (f.Format == "auto" || f.Format == "") && IsTerminal(w):
+		return slog.New(slog.NewTextHandler(w, &o)), nil
+	case f.Format == "json", f.Format == "auto", f.Format == "":
+		return slog.New(slog.NewJSONHandler(w, &o)), nil
+	}
+	return nil, UsageError{fmt.Errorf("--log-format %q: want text, json or auto", f.Format)}
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

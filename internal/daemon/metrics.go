@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// processStart is close enough to the process's start for a metric.
+var processStart = time.Now()
+
+// Family writes the head of a metric family in Prometheus's text format; typ is counter, gauge or histogram.
+func Family(w io.Writer, name, typ, help string) {
+	fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(help), name, typ)
+}
+
+var labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+
+// Sample writes one sample; labels are names and values in turn.
+func Sample(w io.Writer, name string, value float64, labels ...string) {
+	var b strings.Builder
+	b.WriteString(name)
+	for i := 0; i+1 < len(labels); i += 2 {
+		b.WriteString(map[bool]string{true: "{", false: ","}[i == 0])
+		fmt.Fprintf(&b, `%s="%s"`, labels[i], labelEscapes.Replace(labels[i+1]))
+	}
+	if len(labels) > 1 {
+		b.WriteByte('}')
+	}
+	fmt.Fprintf(w, "%s %s\n", b.String(), strconv.FormatFloat(value, 'g', -1, 64))
+}
+
+// writeProcessMetrics writes what every program has to tell.
+func writeProcessMetrics(w io.Writer, nc *nats.Conn) {
+	Family(w, "extmesh_build_info", "gauge", "1, with the program's version.")
+	Sample(w, "extmesh_build_info", 1, "version", Version(), "goversion", runtime.Version())
+	Family(w, "process_start_time_seconds", "gauge", "Start of the process, seconds since the epoch.")
+	Sample(w, "process_start_time_seconds", float64(processStart.UnixMilli())/1000)
+	Family(w, "go_goroutines", "gauge", "Number of goroutines.")
+	Sample(w, "go_goroutines", float64(runtime.NumGoroutine()))
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	Family(w, "go_memstats_heap_inuse_bytes", "gauge", "Bytes in heap spans in use.")
+	Sample(w, "go_memstats_heap_inuse_bytes", float64(m.HeapInuse))
+	up := 0.0
+	if nc != nil {
+		if nc.IsConnected() {
+			up = 1
+		}
+		s := nc.Stats()
+		for _, c := range []struct {
+			name, help string
+			value      uint64
+		}{
+			{"extmesh_nats_reconnects_total", "Reconnects to NATS.", s.Reconnects},
+			{"extmesh_nats_in_messages_total", "Messages from NATS.", s.InMsgs},
+			{"extmesh_nats_in_bytes_total", "Bytes from NATS.", s.InBytes},
+			{"extmesh_nats_out_messages_total", "Messages to NATS.", s.OutMsgs},
+			{"extmesh_nats_out_bytes_total", "Bytes to NATS.", s.OutBytes},
+		} {
+			Family(w, c.name, "counter", c.help)
+			Sample(w, c.name, float64(c.value))
+		}
+	}
+	Family(w, "extmesh_nats_connected", "gauge", "1 while connected to NATS.")
+	Sample(w, "extmesh_nats_connected", up)
+}

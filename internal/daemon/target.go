@@ -1,0 +1,198 @@
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/adrg/xdg"
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+	"github.com/synadia-io/orbit.go/natscontext"
+
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// NATSFlags say how NATS is reached (docs/protocol.md, "Reaching NATS").
+type NATSFlags struct {
+	Server      string // URLs, comma-separated
+	Context     string // a context of the nats CLI: its name, or an absolute path
+	Creds       string
+	NKey        string
+	TLSCert     string
+	TLSKey      string
+	TLSCA       string
+	InboxPrefix string
+	Prefix      string // the mesh's subject prefix; see mesh.ParsePrefix
+}
+
+// AddFlags defines the flags on cmd, for cmd and the commands under it.
+func (f *NATSFlags) AddFlags(cmd *cobra.Command) {
+	fs := cmd.PersistentFlags()
+	fs.StringVarP(&f.Server, "server", "s", "", "NATS server `URL`s, comma-separated")
+	fs.StringVar(&f.Context, "context", "", "context of the nats CLI, by `NAME`")
+	fs.StringVar(&f.Creds, "creds", "", "NATS credentials `FILE`")
+	fs.StringVar(&f.NKey, "nkey", "", "NKey seed `FILE`")
+	fs.StringVar(&f.TLSCert, "tlscert", "", "TLS client certificate `FILE`")
+	fs.StringVar(&f.TLSKey, "tlskey", "", "TLS client key `FILE`")
+	fs.StringVar(&f.TLSCA, "tlsca", "", "TLS certificate authority `FILE`")
+	fs.StringVar(&f.InboxPrefix, "inbox-prefix", "", "`PREFIX` of reply subjects, where permissions want one (default _INBOX)")
+	fs.StringVar(&f.Prefix, "prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
+}
+
+// Target is a NATS to connect to.
+type Target struct {
+	Servers []string
+	Source  string // where the address is from, for messages: --server, NATS_URL, …
+	base    nats.Options
+}
+
+// Addr is the servers' addresses without passwords, for messages.
+func (t Target) Addr() string {
+	var out []string
+	for _, s := range t.Servers {
+		if u, err := url.Parse(s); err == nil && u.Host != "" {
+			s = u.Redacted()
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ",")
+}
+
+// Resolve decides which NATS is meant: --server, else --context, else NATS_URL, else a running `extctl up`,
+// else the nats CLI's selected context, else nats://127.0.0.1:4222. Credentials and TLS flags go on top of
+// whichever it is.
+func (f NATSFlags) Resolve() (Target, error) {
+	t, err := f.address()
+	if err != nil {
+		return Target{}, err
+	}
+	opts, err := f.credentials()
+	if err != nil {
+		return Target{}, err
+	}
+	for _, opt := range opts {
+		if err := opt(&t.base); err != nil {
+			return Target{}, UsageError{err}
+		}
+	}
+	for _, s := range t.Servers {
+		if err := checkURL(s); err != nil {
+			return Target{}, UsageError{fmt.Errorf("NATS server from %s: %w", t.Source, err)}
+		}
+	}
+	t.base.Servers = t.Servers
+	return t, nil
+}
+
+func (f NATSFlags) address() (Target, error) {
+	t := Target{base: nats.GetDefaultOptions()}
+	switch {
+	case f.Server != "":
+		t.Servers, t.Source = splitURLs(f.Server), "--server"
+		return t, nil
+	case f.Context != "":
+		return contextTarget(f.Context, "nats context "+f.Context)
+	case os.Getenv("NATS_URL") != "":
+		t.Servers, t.Source = splitURLs(os.Getenv("NATS_URL")), "NATS_URL"
+		return t, nil
+	}
+	if up, ok := storelock.Running(StoreDir("")); ok && up.URL != "" {
+		t.Servers, t.Source = []string{up.URL}, "the running extctl up"
+		return t, nil
+	}
+	return contextTarget("", "the selected nats context")
+}
+
+// contextTarget reads a context of the nats CLI; an empty name means the selected one, and the default address
+// where none is selected.
+func contextTarget(name, source string) (Target, error) {
+	// natscontext only connects. An option that keeps what it has made of the context and then refuses gives
+	// us the reading without the connecting.
+	stop := errors.New("stop")
+	t := Target{Source: source}
+	_, _, err := natscontext.Connect(name, func(o *nats.Options) error {
+		t.base = *o
+		return stop
+	})
+	if !errors.Is(err, stop) {
+		return Target{}, UsageError{fmt.Errorf("%s: %w", source, err)}
+	}
+	t.Servers = slices.DeleteFunc(t.base.Servers, func(s string) bool { return s == "" })
+	if len(t.Servers) == 0 {
+		t.Servers = []string{nats.DefaultURL}
+		if name == "" {
+			t.Source = "the default"
+		}
+	}
+	return t, nil
+}
+
+func (f NATSFlags) credentials() ([]nats.Option, error) {
+	var opts []nats.Option
+	if f.Creds != "" {
+		if _, err := os.Stat(f.Creds); err != nil {
+			return nil, UsageError{fmt.Errorf("--creds: %w", err)}
+		}
+		opts = append(opts, nats.UserCredentials(f.Creds))
+	}
+	if f.NKey != "" {
+		opt, err := nats.NkeyOptionFromSeed(f.NKey)
+		if err != nil {
+			return nil, UsageError{fmt.Errorf("--nkey: %w", err)}
+		}
+		opts = append(opts, opt)
+	}
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		return nil, UsageError{errors.New("--tlscert and --tlskey go together")}
+	}
+	if f.TLSCert != "" {
+		opts = append(opts, nats.ClientCert(f.TLSCert, f.TLSKey))
+	}
+	if f.TLSCA != "" {
+		opts = append(opts, nats.RootCAs(f.TLSCA))
+	}
+	if f.InboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(f.InboxPrefix))
+	}
+	return opts, nil
+}
+
+func splitURLs(s string) []string {
+	var out []string
+	for p := range strings.SplitSeq(s, ",") {
+		if p = strings.TrimSpace(p); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// checkURL finds what nats.go would only report as one of many reasons for not connecting.
+func checkURL(s string) error {
+	if !strings.Contains(s, "://") {
+		s = "nats://" + s
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return err
+	case u.Hostname() == "":
+		return fmt.Errorf("%q has no host", s)
+	case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
+		return fmt.Errorf("%q: want nats, tls, ws or wss, not %s", s, u.Scheme)
+	}
+	return nil
+}
+
+// StoreDir is where `extctl up` keeps its server's data under the data directory dir; an empty dir means the
+// user's own, $XDG_DATA_HOME/extmesh or its like on other systems.
+func StoreDir(dir string) string {
+	return filepath.Join(cmp.Or(dir, filepath.Join(xdg.DataHome, "extmesh")), "nats")
+}

@@ -1,0 +1,96 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/adrg/xdg"
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/natsd"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// emptyHome gives the test a user without data and configuration.
+func emptyHome(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("XDG_DATA_HOME", filepath.Join(dir, "data"))
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config"))
+	t.Setenv("NATS_URL", "")
+	xdg.Reload()
+	t.Cleanup(xdg.Reload)
+	return dir
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResolveOrder(t *testing.T) {
+	home := emptyHome(t)
+	check := func(f NATSFlags, addr, source string) {
+		t.Helper()
+		got, err := f.Resolve()
+		if err != nil || got.Addr() != addr || got.Source != source {
+			t.Errorf("%+v: %s from %s, %v; want %s from %s", f, got.Addr(), got.Source, err, addr, source)
+		}
+	}
+	check(NATSFlags{}, "nats://127.0.0.1:4222", "the default")
+
+	contexts := filepath.Join(home, "config", "nats")
+	writeFile(t, filepath.Join(contexts, "context", "prod.json"), `{"url":"nats://prod:4222","user":"u","password":"p"}`)
+	writeFile(t, filepath.Join(contexts, "context", "dev.json"), `{"url":"nats://dev:4222,nats://dev2:4222"}`)
+	writeFile(t, filepath.Join(contexts, "context.txt"), "prod\n")
+	check(NATSFlags{}, "nats://prod:4222", "the selected nats context")
+
+	srv, err := natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown()
+	check(NATSFlags{}, srv.ClientURL(), "the running extctl up")
+	t.Setenv("NATS_URL", "nats://env:1, nats://u:secret@env2:2")
+	check(NATSFlags{}, "nats://env:1,nats://u:xxxxx@env2:2", "NATS_URL")
+	check(NATSFlags{Context: "dev"}, "nats://dev:4222,nats://dev2:4222", "nats context dev")
+	check(NATSFlags{Context: "dev", Server: "h"}, "h", "--server")
+}
+
+func TestResolveContextSettings(t *testing.T) {
+	home := emptyHome(t)
+	writeFile(t, filepath.Join(home, "config", "nats", "context", "c.json"),
+		`{"url":"nats://h:1","user":"u","password":"p","inbox_prefix":"_INBOX_u"}`)
+	got, err := NATSFlags{Context: "c"}.Resolve()
+	if err != nil || got.base.User != "u" || got.base.Password != "p" || got.base.InboxPrefix != "_INBOX_u" {
+		t.Errorf("%+v, %v", got.base, err)
+	}
+}
+
+func TestResolveMistakes(t *testing.T) {
+	home := emptyHome(t)
+	writeFile(t, filepath.Join(home, "config", "nats", "context", "broken.json"), `{`)
+	for want, f := range map[string]NATSFlags{
+		"nats context nowhere": {Context: "nowhere"},
+		"nats context broken":  {Context: "broken"},
+		"want nats, tls":       {Server: "http://h:1"},
+		"has no host":          {Server: "nats://"},
+		"--creds":              {Creds: filepath.Join(home, "missing")},
+		"--nkey":               {NKey: filepath.Join(home, "missing")},
+		"go together":          {TLSCert: "c"},
+	} {
+		_, err := f.Resolve()
+		if err == nil || !errors.As(err, new(UsageError)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v; want a usage error with %q", f, err, want)
+		}
+	}
+}
