@@ -1,107 +1,72 @@
 // Package daemon is what the mains of the three programs share: how they find and keep NATS, how they log,
-// how they end, what they answer over HTTP, and which version they are.
+// how they end, what they answer over HTTP, and which version they are. A long-lived program's main is a
+// Program:
 //
-//	func main() { os.Exit(daemon.Main(run)) }
-//
-//	func run(ctx context.Context) int {
-//		var d daemon.Flags
-//		cmd := &cobra.Command{Use: "registry", RunE: func(cmd *cobra.Command, _ []string) error {
-//			return d.Run(cmd, "registry", func(ctx context.Context, p daemon.Process) error {
-//				return registry.Run(ctx, p.NC, registry.Config{Prefix: p.Prefix, Logger: p.Logger})
-//			})
-//		}}
-//		d.AddFlags(cmd)
-//		return daemon.Execute(ctx, cmd)
+//	func main() {
+//		var forget time.Duration
+//		os.Exit(daemon.Main(daemon.Program{
+//			Name:    "registry",
+//			Summary: "registry keeps the mesh's catalog.",
+//			Flags: func(fs *flag.FlagSet) {
+//				fs.DurationVar(&forget, "forget-after", 24*time.Hour, "…")
+//			},
+//			Run: func(ctx context.Context, p daemon.Process) error {
+//				return registry.Run(ctx, p.NC, registry.Config{Prefix: p.Prefix, Logger: p.Logger, ForgetAfter: forget})
+//			},
+//		}))
 //	}
 package daemon
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
-	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// Main calls run with a context that the first SIGINT or SIGTERM ends, and returns its exit code. A second
-// signal meets the default action: the process ends at once.
-func Main(run func(ctx context.Context) int) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
-	return run(ctx)
+// Program is a long-lived program: flags → Run → exit code.
+type Program struct {
+	Name    string
+	Summary string // the first lines of --help
+	Flags   func(*flag.FlagSet)
+
+	// Connect changes how the program connects, after the flags are read; nil changes nothing.
+	Connect func(*ConnectOptions)
+
+	// Run is the program. It ends when ctx does; p.NC is connected, and closed after it.
+	Run func(ctx context.Context, p Process) error
 }
 
-// Flags are the flags of a long-lived program.
-type Flags struct {
-	NATS NATSFlags
-	Log  LogFlags
-	HTTP string // --http: where the health endpoints listen; empty: nowhere
-}
-
-// AddFlags defines the flags on cmd.
-func (f *Flags) AddFlags(cmd *cobra.Command) {
-	f.NATS.AddFlags(cmd)
-	f.Log.AddFlags(cmd)
-	cmd.Flags().StringVar(&f.HTTP, "http", "", "serve /healthz, /readyz and /metrics on this `ADDR` (host:port)")
-}
-
-// Process is what a program runs with.
+// Process is what a Program runs with.
 type Process struct {
 	NC     *nats.Conn
 	Prefix mesh.Prefix
 	Logger *slog.Logger
-	Health *Health // set its Ready and Metrics before its first request comes; it is run beside the program
+	Health *Health // takes the program's readiness and metrics
 }
 
-// Run sets up logging, waits for NATS and runs f beside the health endpoints. It returns when both have ended:
-// with f's error, or nil where ctx's end was the reason.
-func (f *Flags) Run(cmd *cobra.Command, name string, run func(context.Context, Process) error) error {
-	ctx, cancel := context.WithCancelCause(cmd.Context())
-	defer cancel(nil)
-	logger, err := f.Log.New(cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
-	prefix, err := mesh.ParsePrefix(f.NATS.Prefix)
-	if err != nil {
-		return UsageError{err}
-	}
-	target, err := f.NATS.Resolve()
-	if err != nil {
-		return err
-	}
-	health := &Health{Addr: f.HTTP, Logger: logger}
-	healthDone := make(chan struct{})
-	go func() { // ends with ctx or, where it cannot listen, ends the program; awaited below
-		defer close(healthDone)
-		if err := health.Run(ctx); err != nil {
-			cancel(err)
-		}
-	}()
-	defer func() { cancel(nil); <-healthDone }()
-	nc, err := target.Connect(ctx, ConnectOptions{Name: name, Logger: logger, Wait: true})
-	if err == nil {
-		health.connected.Store(nc)
-		logger.Info("connected to NATS", "server", nc.ConnectedUrlRedacted(), "from", target.Source, "version", Version())
-		err = run(ctx, Process{NC: nc, Prefix: prefix, Logger: logger, Health: health})
-		nc.Close()
-	}
-	parent := cmd.Context()
-	switch {
-	case parent.Err() == nil && ctx.Err() != nil:
-		return context.Cause(ctx) // the health endpoints'
-	case parent.Err() != nil && errors.Is(err, parent.Err()):
-		return nil
-	}
-	return err
+// Main runs p with the process's arguments until SIGINT or SIGTERM, and returns the exit code.
+func Main(p Program) int {
+	ctx, stop := Signals(context.Background())
+	defer stop()
+	return p.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// Signals is a context that the first SIGINT or SIGTERM ends. The second meets the default action: the process
+// ends at once.
+func Signals(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // UsageError is a mistake on the command line; the exit code is 2.
@@ -112,28 +77,122 @@ func (e UsageError) Error() string { return e.Err.Error() }
 // Unwrap is the mistake.
 func (e UsageError) Unwrap() error { return e.Err }
 
-// Execute runs a daemon's command with the process's arguments and returns the exit code: 0, 1 for a failure
-// and 2 for a mistake on the command line.
-func Execute(ctx context.Context, cmd *cobra.Command) int {
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	cmd.Version = Version()
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
-	if cmd.Args == nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return UsageError{fmt.Errorf("unexpected argument %q", args[0])}
-			}
-			return nil
-		}
-	}
-	err := cmd.ExecuteContext(ctx)
-	if err == nil {
+// Execute runs the program with these arguments and returns its exit code: 0, also where ctx's end was the
+// reason, 1 for a failure, 2 for a mistake on the command line.
+func (p Program) Execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	err := p.run(ctx, args, stdout, stderr)
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
-	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s: error: %v\n", cmd.Name(), err)
-	if errors.As(err, new(UsageError)) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: hint: see %s --help\n", cmd.Name(), cmd.Name())
+	case errors.As(err, new(UsageError)):
+		fmt.Fprintf(stderr, "%s: error: %v\n%s: hint: see %s --help\n", p.Name, err, p.Name, p.Name)
 		return 2
 	}
+	fmt.Fprintf(stderr, "%s: error: %v\n", p.Name, err)
 	return 1
+}
+
+// settings are the flags that every program has.
+type settings struct {
+	nats    NATSFlags
+	log     LogFlags
+	http    string
+	version bool
+}
+
+func (p Program) parse(args []string, stdout io.Writer) (settings, error) {
+	var s settings
+	fs := flag.NewFlagSet(p.Name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard) // the error says all of it
+	fs.Usage = func() {}
+	s.nats.AddFlags(fs)
+	s.log.AddFlags(fs)
+	fs.StringVar(&s.http, "http", "", "serve /healthz, /readyz and /metrics on `ADDR` (host:port)")
+	fs.BoolVar(&s.version, "version", false, "print the version")
+	if p.Flags != nil {
+		p.Flags(fs)
+	}
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintf(stdout, "%s\n\nUsage: %s [flags]\n\n", p.Summary, p.Name)
+		printFlags(stdout, fs)
+		return s, err
+	case err != nil:
+		return s, UsageError{err}
+	case fs.NArg() > 0:
+		return s, UsageError{fmt.Errorf("unexpected argument %q", fs.Arg(0))}
+	}
+	return s, nil
+}
+
+// printFlags lists the flags with two dashes, as the documentation writes them; both are accepted.
+func printFlags(w io.Writer, fs *flag.FlagSet) {
+	fs.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		fmt.Fprintf(w, "  --%-28s %s", f.Name+" "+value, usage)
+		if f.DefValue != "" && f.DefValue != "false" {
+			fmt.Fprintf(w, " (default %s)", f.DefValue)
+		}
+		fmt.Fprintln(w)
+	})
+}
+
+// run returns when the program and the health endpoints beside it have ended.
+func (p Program) run(parent context.Context, args []string, stdout, stderr io.Writer) error {
+	s, err := p.parse(args, stdout)
+	if err != nil {
+		return err
+	}
+	if s.version {
+		fmt.Fprintln(stdout, p.Name, Version())
+		return nil
+	}
+	logger, err := s.log.New(stderr)
+	if err != nil {
+		return err
+	}
+	prefix, err := mesh.ParsePrefix(s.nats.Prefix)
+	if err != nil {
+		return UsageError{err}
+	}
+	target, err := s.nats.Resolve()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	health := &Health{Addr: s.http, Logger: logger}
+	healthDone := make(chan struct{})
+	go func() { // ends with ctx or, where it cannot listen, ends the program; awaited below
+		defer close(healthDone)
+		if err := health.Run(ctx); err != nil {
+			cancel(err)
+		}
+	}()
+	defer func() { cancel(nil); <-healthDone }()
+	err = p.connected(ctx, target, Process{Prefix: prefix, Logger: logger, Health: health})
+	switch {
+	case parent.Err() == nil && ctx.Err() != nil:
+		return context.Cause(ctx) // the health endpoints'
+	case parent.Err() != nil && errors.Is(err, parent.Err()):
+		return nil
+	}
+	return err
+}
+
+// connected waits for NATS and runs the program on it.
+func (p Program) connected(ctx context.Context, t Target, proc Process) error {
+	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true}
+	if p.Connect != nil {
+		p.Connect(&o)
+	}
+	nc, err := t.Connect(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	proc.NC = nc
+	proc.Health.connected.Store(nc)
+	proc.Logger.Info(p.Name+" runs", "version", Version(), "server", nc.ConnectedUrlRedacted(), "from", t.Source,
+		"prefix", string(proc.Prefix))
+	return p.Run(ctx, proc)
 }

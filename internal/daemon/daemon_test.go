@@ -13,22 +13,13 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/spf13/cobra"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// runProgram executes a daemon's command as its main does.
-func runProgram(ctx context.Context, stderr io.Writer, args []string, f func(context.Context, Process) error) int {
-	var flags Flags
-	cmd := &cobra.Command{Use: "prog", RunE: func(cmd *cobra.Command, _ []string) error {
-		return flags.Run(cmd, "prog", f)
-	}}
-	flags.AddFlags(cmd)
-	cmd.SetArgs(args)
-	cmd.SetErr(stderr)
-	cmd.SetOut(stderr)
-	return Execute(ctx, cmd)
+// runProgram executes a program as its main does.
+func runProgram(ctx context.Context, out io.Writer, args []string, f func(context.Context, Process) error) int {
+	return Program{Name: "prog", Summary: "prog does it.", Run: f}.Execute(ctx, args, out, out)
 }
 
 func TestProgramExitCodes(t *testing.T) {
@@ -42,9 +33,9 @@ func TestProgramExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{"fine", nil, ok, 0, "connected to NATS"},
+		{"fine", nil, ok, 0, "prog runs"},
 		{"failure", nil, func(context.Context, Process) error { return errors.New("boom") }, 1, "prog: error: boom"},
-		{"unknown flag", []string{"--nope"}, ok, 2, "--nope"},
+		{"unknown flag", []string{"--nope"}, ok, 2, "prog: error: flag provided but not defined: -nope\nprog: hint"},
 		{"argument", []string{"x"}, ok, 2, `unexpected argument "x"`},
 		{"level", []string{"--log-level", "loud"}, ok, 2, "debug, info, warn or error"},
 		{"format", []string{"--log-format", "xml"}, ok, 2, "text, json or auto"},
@@ -53,7 +44,8 @@ func TestProgramExitCodes(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}, 1, "--http"},
-		{"version", []string{"--version"}, ok, 0, "prog version "},
+		{"help", []string{"--help"}, ok, 0, "--server URL"},
+		{"version", []string{"--version"}, ok, 0, "prog "},
 	} {
 		var stderr logBuffer
 		args := append([]string{"--server", srv.ClientURL()}, tc.args...)
@@ -67,7 +59,7 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 	emptyHome(t)
 	srv := runServer(t, &server.Options{Port: -1})
 	ctx, cancel := context.WithCancel(t.Context())
-	code := runProgram(ctx, io.Discard, []string{"-s", srv.ClientURL()}, func(ctx context.Context, p Process) error {
+	code := runProgram(ctx, io.Discard, []string{"--server", srv.ClientURL()}, func(ctx context.Context, p Process) error {
 		if err := p.NC.Flush(); err != nil {
 			t.Error(err)
 		}
@@ -83,7 +75,7 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 	var log logBuffer
 	done := make(chan int, 1)
 	go func() { // ends with cancel
-		done <- runProgram(ctx, &log, []string{"-s", "127.0.0.1:" + itoa(freePort(t))}, nil)
+		done <- runProgram(ctx, &log, []string{"--server", "127.0.0.1:" + itoa(freePort(t))}, nil)
 	}()
 	eventually(t, "it waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
 	cancel()
@@ -108,7 +100,7 @@ func TestHealth(t *testing.T) {
 		}
 		return resp.StatusCode, string(body)
 	}
-	code := runProgram(t.Context(), io.Discard, []string{"-s", srv.ClientURL(), "--http", addr}, func(_ context.Context, p Process) error {
+	code := runProgram(t.Context(), io.Discard, []string{"--server", srv.ClientURL(), "--http", addr}, func(_ context.Context, p Process) error {
 		eventually(t, "it serves", func() bool { c, _ := get("/healthz"); return c == 200 })
 		if c, body := get("/readyz"); c != 200 {
 			t.Errorf("readyz: %d %s", c, body)

@@ -15,7 +15,7 @@ import (
 )
 
 // Health serves /healthz (the process lives), /readyz (it does its work; else 503 and why) and /metrics
-// (Prometheus text). Programs that Flags.Run runs are unready while NATS is away in any case.
+// (Prometheus text). A Program is unready while NATS is away in any case.
 type Health struct {
 	Addr   string // host:port; empty: Run serves nothing
 	Logger *slog.Logger

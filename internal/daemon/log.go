@@ -1,12 +1,12 @@
 package daemon
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
 
@@ -16,10 +16,10 @@ type LogFlags struct {
 	Format string
 }
 
-// AddFlags defines the flags on cmd.
-func (f *LogFlags) AddFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Level, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error")
-	cmd.Flags().StringVar(&f.Format, "log-format", "auto", "`FORMAT` of the log: text, json, or auto (text on a terminal)")
+// AddFlags defines the flags on fs.
+func (f *LogFlags) AddFlags(fs *flag.FlagSet) {
+	fs.StringVar(&f.Level, "log-level", "info", "`LEVEL` of the log: debug, info, warn or error")
+	fs.StringVar(&f.Format, "log-format", "auto", "`FORMAT` of the log: text, json, or auto (text on a terminal)")
 }
 
 // New makes the logger, which writes to w.

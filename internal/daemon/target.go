@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/adrg/xdg"
 	"github.com/nats-io/nats.go"
-	"github.com/spf13/cobra"
 	"github.com/synadia-io/orbit.go/natscontext"
 
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
@@ -32,10 +32,9 @@ type NATSFlags struct {
 	Prefix      string // the mesh's subject prefix; see mesh.ParsePrefix
 }
 
-// AddFlags defines the flags on cmd, for cmd and the commands under it.
-func (f *NATSFlags) AddFlags(cmd *cobra.Command) {
-	fs := cmd.PersistentFlags()
-	fs.StringVarP(&f.Server, "server", "s", "", "NATS server `URL`s, comma-separated")
+// AddFlags defines the flags on fs.
+func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
+	fs.StringVar(&f.Server, "server", "", "NATS server `URL`s, comma-separated")
 	fs.StringVar(&f.Context, "context", "", "context of the nats CLI, by `NAME`")
 	fs.StringVar(&f.Creds, "creds", "", "NATS credentials `FILE`")
 	fs.StringVar(&f.NKey, "nkey", "", "NKey seed `FILE`")
