@@ -5,33 +5,54 @@ import "time"
 // FileName is the manifest's file name; discovery looks for it.
 const FileName = "plugin.toml"
 
-// Manifest is a parsed and validated plugin.toml.
+// Manifest is a parsed and validated plugin.toml, or one of its members (see Members). Its json tags name the
+// file's keys for Schema; a Manifest is not meant to be marshalled.
 type Manifest struct {
-	Plugin       Plugin               `toml:"plugin"`
-	Capabilities Capabilities         `toml:"capabilities"`
-	Transport    Transport            `toml:"transport"`
-	Requires     Requires             `toml:"requires"`
-	Context      Context              `toml:"context"`
-	Meta         Meta                 `toml:"meta"`
-	MCPServers   map[string]MCPServer `toml:"mcp_servers"`
+	Plugin       Plugin               `json:"plugin" jsonschema:"Which extension this is."`
+	Capabilities Capabilities         `json:"capabilities,omitzero" jsonschema:"What the extension offers, by name. At least one list is non-empty, unless the extension is only a container of mcp_servers."`
+	Transport    Transport            `json:"transport,omitzero" jsonschema:"How the extension is reached. May be absent when there are mcp_servers: the extension is then only their container."`
+	Requires     Requires             `json:"requires,omitzero" jsonschema:"Preconditions: an extension that misses one is gated."`
+	Context      Context              `json:"context,omitzero" jsonschema:"What calls carry along."`
+	Meta         Meta                 `json:"meta,omitzero" jsonschema:"Information for people."`
+	MCPServers   map[string]MCPServer `json:"mcp_servers,omitempty" jsonschema:"MCP servers bundled with the extension, by name; each becomes the member <id>.<name>. Without any, a sidecar .mcp.json is read."`
+
+	// Hash is manifest_hash: the SHA-256 of the file's bytes in lower-case hex, 64 digits. When the servers
+	// came from a sidecar, it is the SHA-256 of the file, a zero byte and the sidecar, so that a change of
+	// either is a change. A member has its parent's. Empty in a manifest that was not parsed.
+	Hash string `json:"-"`
+	// Parent is the id of the extension a member belongs to; empty in a parsed manifest.
+	Parent string `json:"-"`
+
+	parent *Manifest // of a member: whose variables gate it too
 }
+
+// Container reports whether the extension runs nothing itself and only holds MCP servers: it has no
+// [transport] and no capabilities of its own.
+func (m *Manifest) Container() bool { return m.Transport.Type == "" }
 
 // Plugin says which extension this is.
 type Plugin struct {
-	ID              string `toml:"id"`
-	Version         string `toml:"version"`
-	Name            string `toml:"name"`
-	Description     string `toml:"description"`
-	MinAgentVersion string `toml:"min_agent_version"`
-	Priority        int32  `toml:"priority"`
+	// ID is ^[a-z][a-z0-9_-]*$, at most MaxID bytes and not reserved; a member's is <parent>.<server>.
+	ID              string `json:"id" jsonschema:"The extension's id, unique on the mesh."`
+	Version         string `json:"version" jsonschema:"The extension's version: strict semver, such as 1.0.0."`
+	Name            string `json:"name,omitempty" jsonschema:"A name for people."`
+	Description     string `json:"description,omitempty" jsonschema:"What the extension does, in at most 512 characters."`
+	MinAgentVersion string `json:"min_agent_version,omitempty" jsonschema:"The oldest agent version the extension works with: strict semver."`
+	Priority        int32  `json:"priority,omitempty" jsonschema:"The order of hooks among extensions."`
 }
 
-// Capabilities lists what the extension offers, by name. Tools may be ["*"] with dialect mcp.
+// Capabilities lists what the extension offers, by name. Tools may be ["*"] with dialect mcp: whatever the
+// server offers.
 type Capabilities struct {
-	Tools     []string `toml:"tools"`
-	Hooks     []string `toml:"hooks"`
-	Channels  []string `toml:"channels"`
-	Providers []string `toml:"providers"`
+	Tools     []string `json:"tools,omitempty" jsonschema:"Tools. With dialect mcp their names follow MCP's rule, and * alone means whatever the server offers."`
+	Hooks     []string `json:"hooks,omitempty" jsonschema:"Hooks: before_message, after_message, before_tool_call, after_tool_call."`
+	Channels  []string `json:"channels,omitempty" jsonschema:"Channels."`
+	Providers []string `json:"providers,omitempty" jsonschema:"Providers."`
+}
+
+// empty reports whether no name at all is listed.
+func (c Capabilities) empty() bool {
+	return len(c.Tools)+len(c.Hooks)+len(c.Channels)+len(c.Providers) == 0
 }
 
 // TransportType tells how an extension is reached.
@@ -54,34 +75,41 @@ const (
 	MCP  Dialect = "mcp"
 )
 
-// Transport tells how the extension is reached. Type decides which of the other fields have a meaning.
+// Transport tells how the extension is reached. Type decides which of the other fields have a meaning; Parse
+// leaves the others zero. Env, Headers and URL (a member's Command, Args and Cwd too) may hold placeholders,
+// which Manifest.Resolve replaces.
 type Transport struct {
-	Type             TransportType     `toml:"type"`
-	Command          string            `toml:"command"`           // stdio
-	Args             []string          `toml:"args"`              // stdio
-	Env              map[string]string `toml:"env"`               // stdio
-	Dialect          Dialect           `toml:"dialect"`           // stdio, http
-	HandshakeTimeout time.Duration     `toml:"handshake_timeout"` // stdio; 0 = the host's default
-	SubjectPrefix    string            `toml:"subject_prefix"`    // nats
-	URL              string            `toml:"url"`               // http
-	Headers          map[string]string `toml:"headers"`           // http
+	Type    TransportType     `json:"type" jsonschema:"How the extension is reached; kind is another name for this key."`
+	Command string            `json:"command,omitempty" jsonschema:"The program to run, looked up on $PATH or relative to the manifest's directory."`
+	Args    []string          `json:"args,omitempty" jsonschema:"The program's arguments."`
+	Env     map[string]string `json:"env,omitempty" jsonschema:"Variables added to the program's environment. Values may hold placeholders."`
+	Dialect Dialect           `json:"dialect,omitempty" jsonschema:"The JSON-RPC dialect; auto lets the answer to initialize decide."`
+	// HandshakeTimeout is at most MaxHandshakeTimeout; 0 means the host's default.
+	HandshakeTimeout time.Duration     `json:"handshake_timeout,omitempty" jsonschema:"How long initialize may take, such as 30s, at most 5m."`
+	SubjectPrefix    string            `json:"subject_prefix,omitempty" jsonschema:"The service answers on <subject_prefix>.<id>.rpc. Absent: the mesh's prefix."`
+	URL              string            `json:"url,omitempty" jsonschema:"http(s)://host[:port][/path]. May hold placeholders."`
+	Headers          map[string]string `json:"headers,omitempty" jsonschema:"Headers sent with each request. Values may hold placeholders."`
+
+	// Cwd is the working directory of a member; empty means the extension's root. [transport] has no such
+	// key.
+	Cwd string `json:"-"`
 }
 
 // Requires are the preconditions for a spawn.
 type Requires struct {
-	Bins []string `toml:"bins"`
-	Env  []string `toml:"env"`
+	Bins []string `json:"bins,omitempty" jsonschema:"Programs that must be on $PATH."`
+	Env  []string `json:"env,omitempty" jsonschema:"Variables that must be set and non-empty; they pass the secret filter."`
 }
 
 // Context asks for call context to be passed along.
 type Context struct {
-	Passthrough bool `toml:"passthrough"`
+	Passthrough bool `json:"passthrough,omitempty" jsonschema:"Calls carry agent_id and session_id in _meta."`
 }
 
 // Meta is information for people.
 type Meta struct {
-	Author  string `toml:"author"`
-	License string `toml:"license"`
+	Author  string `json:"author,omitempty" jsonschema:"Who wrote the extension."`
+	License string `json:"license,omitempty" jsonschema:"The extension's licence, such as MIT."`
 }
 
 // ServerType is the transport of a bundled MCP server.
@@ -93,33 +121,14 @@ const (
 	ServerStreamableHTTP ServerType = "streamable_http"
 )
 
-// MCPServer is one MCP server bundled with the extension; it becomes the member <id>.<name>.
+// MCPServer is one MCP server bundled with the extension; it becomes the member <id>.<name>. Every value may
+// hold placeholders.
 type MCPServer struct {
-	Type    ServerType        `toml:"type"`
-	Command string            `toml:"command"`
-	Args    []string          `toml:"args"`
-	Env     map[string]string `toml:"env"`
-	Cwd     string            `toml:"cwd"`
-	URL     string            `toml:"url"`
-	Headers map[string]string `toml:"headers"`
-}
-
-// Level is how grave a diagnostic is.
-type Level string
-
-// The levels.
-const (
-	Error Level = "error"
-	Warn  Level = "warn"
-	Info  Level = "info"
-)
-
-// Diagnostic is one finding about one place in a file: what is wrong and what would be right.
-type Diagnostic struct {
-	Level   Level  `json:"level"`
-	Path    string `json:"path"`
-	Line    int    `json:"line,omitempty"`   // 1-based; 0 = the file as a whole
-	Column  int    `json:"column,omitempty"` // 1-based, in bytes
-	Key     string `json:"key,omitempty"`    // dotted, e.g. plugin.id
-	Message string `json:"message"`
+	Type    ServerType        `json:"type" jsonschema:"How the server is reached; transport is another name for this key."`
+	Command string            `json:"command,omitempty" jsonschema:"The program to run."`
+	Args    []string          `json:"args,omitempty" jsonschema:"The program's arguments."`
+	Env     map[string]string `json:"env,omitempty" jsonschema:"Variables added to the program's environment."`
+	Cwd     string            `json:"cwd,omitempty" jsonschema:"The program's working directory, relative to the manifest's directory."`
+	URL     string            `json:"url,omitempty" jsonschema:"The server's MCP endpoint."`
+	Headers map[string]string `json:"headers,omitempty" jsonschema:"Headers sent with each request."`
 }

@@ -1,0 +1,159 @@
+package manifest
+
+import (
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// maxSubjectPrefix leaves room for the id and the instance in NATS's control line of 4096 bytes.
+const maxSubjectPrefix = 255
+
+// hostSyntax is a DNS name or an IPv4 address, international letters and the underscores of container names
+// included.
+var hostSyntax = regexp.MustCompile(`^[\pL\pN_]([\pL\pN_-]*[\pL\pN_])?(\.[\pL\pN_]([\pL\pN_-]*[\pL\pN_])?)*\.?$`)
+
+// url reads the key url. One with placeholders is checked as far as its text goes; the rest is seen when they
+// are replaced.
+func (t *table) url(required, query bool) string {
+	want := "http(s)://host[:port][/path]"
+	if required {
+		t.missing("url", want)
+	}
+	s, ok := t.str("url")
+	key := t.key("url")
+	switch {
+	case !ok:
+	case blank(s):
+		t.fault(key, "is blank; want %s", want)
+	case t.placeholders(key, s):
+		if wrong := wrongURL(standIn(s), query); wrong != "" {
+			t.fault(key, "%s; want %s", wrong, want)
+		}
+	}
+	return s
+}
+
+// standIn replaces the placeholders of a URL by 1, which is legal as a host, a port and a path. It returns ""
+// when the placeholders leave nothing to check.
+func standIn(s string) string {
+	pieces, err := split(s)
+	if err != nil || len(pieces) == 0 || pieces[0].kind != literal || strings.Contains(s, "[${") {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range pieces {
+		if p.kind == literal {
+			b.WriteString(p.text)
+		} else {
+			b.WriteString("1")
+		}
+	}
+	return b.String()
+}
+
+// wrongURL says what is wrong with a URL, without repeating any of it: it may hold a secret. The empty string
+// is nothing to check.
+func wrongURL(s string, query bool) string {
+	if s == "" {
+		return ""
+	}
+	if !printable(s) || strings.ContainsFunc(s, unicode.IsSpace) {
+		return "holds a blank or a control character"
+	}
+	if strings.Contains(s, "#") {
+		return "has a fragment (#…), which is never sent"
+	}
+	if !query && strings.Contains(s, "?") {
+		return "has a query (?…), which is not possible here"
+	}
+	scheme, rest, _ := strings.Cut(s, "://")
+	if scheme = strings.ToLower(scheme); scheme != "http" && scheme != "https" || rest == "" {
+		return "does not begin with http:// or https:// and a host"
+	}
+	host := rest
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		host = rest[:i]
+	}
+	if strings.Contains(host, "@") {
+		return "has a user or a password in it; put it into headers, such as Authorization"
+	}
+	if wrong := wrongHost(host); wrong != "" {
+		return wrong
+	}
+	if _, err := url.Parse(s); err != nil {
+		return "is not a URL"
+	}
+	return ""
+}
+
+// wrongHost says what is wrong with host[:port].
+func wrongHost(s string) string {
+	host, port, hasPort := s, "", false
+	if inside, ok := strings.CutPrefix(s, "["); ok {
+		address, after, closed := strings.Cut(inside, "]")
+		if addr, err := netip.ParseAddr(strings.Replace(address, "%25", "%", 1)); !closed || err != nil || !addr.Is6() {
+			return "has no IPv6 address in its brackets, such as [::1]"
+		}
+		if port, hasPort = strings.CutPrefix(after, ":"); after != "" && !hasPort {
+			return "has something other than :port behind the IPv6 address"
+		}
+	} else {
+		if strings.Count(s, ":") > 1 {
+			return "has colons in its host; an IPv6 address goes in brackets, such as http://[::1]:8080/"
+		}
+		host, port, hasPort = strings.Cut(s, ":")
+		if len(host) > 253 || !hostSyntax.MatchString(host) {
+			return "has no legal host name"
+		}
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0) {
+		return "has no legal port, 1 to 65535"
+	}
+	return ""
+}
+
+// subjectPrefix reads the key subject_prefix of the extension id.
+func (t *table) subjectPrefix(id string) string {
+	s, ok := t.str("subject_prefix")
+	key := t.key("subject_prefix")
+	if !ok {
+		return ""
+	}
+	if wrong := wrongPrefix(s); wrong != "" {
+		t.fault(key, `%s %s; want tokens joined by dots, such as "ext" or "team.ext"`, show(s), wrong)
+	} else if id != "" && s[strings.LastIndexByte(s, '.')+1:] == id {
+		t.warn(key, "%s ends in the extension's id: the service would be called at %s; usually the prefix is only what stands before the id",
+			show(s), show(s+"."+id+".rpc"))
+	}
+	return s
+}
+
+// wrongPrefix says what keeps s from being the beginning of a NATS subject (docs.nats.io, "Subject-Based
+// Messaging").
+func wrongPrefix(s string) string {
+	if blank(s) {
+		return "is blank"
+	}
+	if len(s) > maxSubjectPrefix {
+		return "is longer than 255 bytes"
+	}
+	if !printable(s) || strings.ContainsFunc(s, unicode.IsSpace) {
+		return "holds a blank or a control character"
+	}
+	if strings.HasPrefix(s, "$") || s == "_INBOX" || strings.HasPrefix(s, "_INBOX.") {
+		return "is among the subjects that NATS keeps for itself"
+	}
+	for token := range strings.SplitSeq(s, ".") {
+		if token == "" {
+			return "has an empty token"
+		}
+	}
+	if strings.ContainsAny(s, "*>") {
+		return "holds a wildcard"
+	}
+	return ""
+}

@@ -1,0 +1,120 @@
+package manifest
+
+import (
+	"slices"
+	"strings"
+)
+
+// capabilities reads [capabilities]; the rule of the tools' names depends on the transport's dialect.
+func (t *table) capabilities(d Dialect) Capabilities {
+	t = t.table("capabilities")
+	c := Capabilities{
+		Tools:     t.names("tools", toolRule(d)),
+		Hooks:     t.names("hooks", plainRule),
+		Channels:  t.names("channels", plainRule),
+		Providers: t.names("providers", plainRule),
+	}
+	for i, h := range c.Hooks {
+		if capabilitySyntax.MatchString(h) && !slices.Contains(hooks, h) {
+			hint := "agents fire only " + strings.Join(hooks, ", ")
+			if near, ok := nearest(h, hooks); ok {
+				hint = "did you mean " + near + "?"
+			}
+			t.warn(element(t.key("hooks"), i), "%s is no hook that agents fire; %s", show(h), hint)
+		}
+	}
+	t.unknown(Error)
+	return c
+}
+
+// nameRule says what is wrong with a name in a list of n, or "" when nothing is.
+type nameRule func(name string, n int) string
+
+func plainRule(name string, _ int) string {
+	switch {
+	case !capabilitySyntax.MatchString(name):
+		return `want a lower-case letter, then lower-case letters, digits or "_"`
+	case len(name) > MaxID:
+		return "it is longer than 64 bytes"
+	}
+	return ""
+}
+
+func toolRule(d Dialect) nameRule {
+	if d == MCP {
+		return mcpToolRule
+	}
+	return func(name string, n int) string {
+		wrong := plainRule(name, n)
+		if wrong != "" && (name == "*" || mcpToolSyntax.MatchString(name)) {
+			wrong += `; for an MCP server's tools set transport.dialect = "mcp"`
+		}
+		return wrong
+	}
+}
+
+func mcpToolRule(name string, n int) string {
+	switch {
+	case name == "*" && n > 1:
+		return `it means every tool the server offers and stands alone: ["*"]`
+	case name != "*" && !mcpToolSyntax.MatchString(name):
+		return `want 1 to 128 of A-Z, a-z, 0-9, "_", "-" and "."`
+	}
+	return ""
+}
+
+// names reads a list of names, each of which follows the rule and stands there once.
+func (t *table) names(key string, rule nameRule) []string {
+	list, skip := t.strs(key)
+	first := make(map[string]int, len(list))
+	for i, name := range list {
+		at := element(t.key(key), i)
+		if skip(i) {
+			continue
+		}
+		if wrong := rule(name, len(list)); wrong != "" {
+			t.fault(at, "%s is not a legal name here; %s", show(name), wrong)
+		} else if j, dup := first[name]; dup {
+			t.fault(at, "%s stands in the list already, at index %d; want each name once", show(name), j)
+		} else {
+			first[name] = i
+		}
+	}
+	return list
+}
+
+// container checks what an extension has to offer: a transport and capabilities, or MCP servers only.
+func (t *table) container(m *Manifest) {
+	capable := !m.Capabilities.empty()
+	switch {
+	case t.has("transport"):
+		if !capable && !t.brokenCapabilities() {
+			t.fault("capabilities", `nothing is offered; want at least one name in tools, hooks, channels or providers, such as tools = ["greet"]`)
+		}
+	case capable:
+		t.fault("transport", `missing; want [transport] with type = "stdio", "nats" or "http", to reach what [capabilities] lists`)
+	case len(m.MCPServers) == 0 && !t.listsServers():
+		t.fault("transport", `missing; want [transport] with type = "stdio", "nats" or "http", or MCP servers in [mcp_servers.<name>] or .mcp.json`)
+	}
+}
+
+// brokenCapabilities reports whether [capabilities] holds something of a wrong type, which was reported; that
+// nothing is left of it is then no further fault.
+func (t *table) brokenCapabilities() bool {
+	m, ok := t.m["capabilities"].(map[string]any)
+	if !ok {
+		return t.has("capabilities")
+	}
+	for _, key := range []string{"tools", "hooks", "channels", "providers"} {
+		if _, list := m[key].([]any); m[key] != nil && !list {
+			return true
+		}
+	}
+	return false
+}
+
+// listsServers reports whether [mcp_servers] holds anything, right or wrong.
+func (t *table) listsServers() bool {
+	m, ok := t.m["mcp_servers"].(map[string]any)
+	return len(m) > 0 || !ok && t.has("mcp_servers")
+}

@@ -1,0 +1,49 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// decodeTOML makes the tree of a TOML file. A fault of the syntax comes alone, with its place.
+func (f *file) decodeTOML() (map[string]any, bool) {
+	end, deep := f.scan()
+	if deep {
+		f.faultAt(end, "nested more than %d levels deep; no key of a manifest is", maxNesting)
+		return nil, false
+	}
+	text := f.text
+	if end < len(text) {
+		// The scanner lost its way in this line. The decoder is given no more than the scanner has bounded.
+		if n := strings.IndexByte(text[end:], '\n'); n >= 0 {
+			text = text[:end+n+1]
+		}
+	}
+	tree, err := decodeTOML(text)
+	var syntax toml.ParseError
+	switch {
+	case errors.As(err, &syntax):
+		f.faultAt(syntax.Position.Start, "syntax: %s", clip(syntax.Message, 4*maxShown))
+	case err != nil:
+		f.fault("", "%v", err)
+	case end < len(f.text):
+		f.faultAt(end, "syntax: expected a key, a value or the end of the line")
+	}
+	return tree, f.faults == 0
+}
+
+// decodeTOML decodes into plain maps. Decoding into the Go types instead would stop at the first value of a
+// wrong type and could not tell an absent key from an empty one.
+func decodeTOML(text string) (tree map[string]any, err error) {
+	// The decoder panics where it finds a bug of its own; a manifest must not end the host that reads it.
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the TOML decoder cannot read this file: %s", clip(fmt.Sprint(r), maxShown))
+		}
+	}()
+	_, err = toml.Decode(text, &tree)
+	return tree, err
+}

@@ -1,0 +1,139 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// decodeYAML makes the tree of a front matter, whose lines are those of the file.
+func (f *file) decodeYAML(text string) (tree map[string]any, ok bool) {
+	f.tables = "keys and values below it"
+	doc, err := parseYAML(text)
+	var syntax yaml.Error
+	switch {
+	case errors.As(err, &syntax) && syntax.GetToken() != nil:
+		f.faultAt(f.offset(syntax.GetToken()), "syntax: %s", clip(syntax.GetMessage(), 4*maxShown))
+		return nil, false
+	case err != nil:
+		f.fault("", "syntax: %s", clip(err.Error(), 4*maxShown))
+		return nil, false
+	}
+	if len(doc.Docs) > 1 {
+		f.faultAt(f.offset(doc.Docs[1].Body.GetToken()), "a second YAML document; want one")
+		return nil, false
+	}
+	if len(doc.Docs) == 0 || doc.Docs[0].Body == nil {
+		return nil, true
+	}
+	v := f.yaml("", doc.Docs[0].Body, 0)
+	if f.faults > 0 {
+		return nil, false
+	}
+	if tree, ok = v.(map[string]any); !ok && v != nil {
+		f.faultAt(f.offset(doc.Docs[0].Body.GetToken()), "the front matter is %s; want keys and values, such as name: greet", kindOf(v))
+		return nil, false
+	}
+	return tree, true
+}
+
+// parseYAML parses without decoding: the syntax tree has the positions, and leaves aliases alone, which
+// decoded could grow without bound.
+func parseYAML(text string) (doc *ast.File, err error) {
+	// The parser is known to panic on texts that nobody writes; a skill must not end the host that reads it.
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the YAML parser cannot read this: %v", r)
+		}
+	}()
+	return parser.ParseBytes([]byte(text), 0)
+}
+
+// yaml makes a tree out of a syntax tree, and records the positions.
+func (f *file) yaml(path string, n ast.Node, depth int) any {
+	if depth > maxNesting {
+		f.faultAt(f.offset(n.GetToken()), "nested more than %d levels deep; no key of a skill is", maxNesting)
+		return nil
+	}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		m := map[string]any{}
+		for _, v := range n.Values {
+			f.yamlPair(path, v, m, depth)
+		}
+		return m
+	case *ast.MappingValueNode:
+		m := map[string]any{}
+		f.yamlPair(path, n, m, depth)
+		return m
+	case *ast.SequenceNode:
+		list := []any{}
+		for i, v := range n.Values {
+			sub := element(path, i)
+			f.pos[sub] = f.offset(v.GetToken())
+			list = append(list, f.yaml(sub, v, depth+1))
+		}
+		return list
+	case *ast.StringNode:
+		return n.Value
+	case *ast.LiteralNode:
+		return n.Value.Value
+	case *ast.BoolNode:
+		return n.Value
+	case *ast.IntegerNode:
+		switch v := n.Value.(type) {
+		case int64:
+			return v
+		case uint64:
+			if v < 1<<63 {
+				return int64(v)
+			}
+		}
+		return float64(0) // beyond 64 bits: as good as no whole number
+	case *ast.FloatNode:
+		return n.Value
+	case *ast.NullNode:
+		return nil
+	}
+	f.faultAt(f.offset(n.GetToken()), "%s have no place in a front matter; write the value out", what(n))
+	return nil
+}
+
+func (f *file) yamlPair(path string, v *ast.MappingValueNode, m map[string]any, depth int) {
+	key, ok := v.Key.(*ast.StringNode)
+	if !ok {
+		f.faultAt(f.offset(v.Key.GetToken()), "a key that is no plain string; want one such as name")
+		return
+	}
+	sub := join(path, key.Value)
+	f.pos[sub] = f.offset(key.GetToken())
+	m[key.Value] = f.yaml(sub, v.Value, depth+1)
+}
+
+func what(n ast.Node) string {
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
+		return "anchors and aliases"
+	case *ast.TagNode, *ast.DirectiveNode:
+		return "tags and directives"
+	}
+	return "values of this kind"
+}
+
+// offset is where a token stands; its columns count characters.
+func (f *file) offset(t *token.Token) int {
+	if t == nil || t.Position == nil || t.Position.Line < 1 || t.Position.Line > len(f.lines) {
+		return 0
+	}
+	off := f.lines[t.Position.Line-1]
+	for i := 1; i < t.Position.Column && off < len(f.text) && f.text[off] != '\n'; i++ {
+		_, n := utf8.DecodeRuneInString(f.text[off:])
+		off += n
+	}
+	return off
+}

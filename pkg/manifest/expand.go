@@ -1,0 +1,209 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// MaxFileText is the most that ${file:PATH} may read, in bytes.
+	MaxFileText = 64 << 10
+
+	maxExpanded = 1 << 20 // of one value, so that a few bytes of manifest cannot ask for gigabytes
+)
+
+// Expander replaces the placeholders of a manifest's values. The zero value knows no constants and reads the
+// process's own environment and files.
+//
+//	${EXTENSION_ROOT}     Root
+//	${EXTENSION_ID}       ID
+//	${EXTENSION_VERSION}  Version
+//	${AGENT_VERSION}      AgentVersion
+//	${VAR}                the environment variable VAR; missing when it is unset
+//	${VAR:-default}       VAR, or default when it is unset or empty
+//	${file:PATH}          the file's content without one trailing line break, at most MaxFileText bytes
+//	$${                   a literal ${
+//
+// A relative PATH is relative to Root and may not leave it; for a file elsewhere, such as /run/secrets/token,
+// PATH is absolute. What a placeholder stands for is never expanded again.
+type Expander struct {
+	Root, ID, Version, AgentVersion string
+
+	LookupEnv func(name string) (string, bool)  // nil: os.LookupEnv
+	ReadFile  func(path string) ([]byte, error) // nil: regular files of the operating system; path is absolute if Root is
+}
+
+// Expand replaces the placeholders in s. Variables that are unset and have no default are listed in missing,
+// each once and in order, and replaced by nothing. An error is a placeholder that is wrong or a file that
+// cannot be read; it never holds a value.
+func (e Expander) Expand(s string) (out string, missing []string, err error) {
+	pieces, err := split(s)
+	if err != nil {
+		return "", nil, err
+	}
+	var b strings.Builder
+	for _, p := range pieces {
+		v, ok, err := e.value(p)
+		if err != nil {
+			return "", nil, err
+		}
+		if !ok && !slices.Contains(missing, p.text) {
+			missing = append(missing, p.text)
+		}
+		if b.Len()+len(v) > maxExpanded {
+			return "", nil, fmt.Errorf("with its placeholders replaced the value is over %d bytes", maxExpanded)
+		}
+		b.WriteString(v)
+	}
+	return b.String(), missing, nil
+}
+
+// value is what p stands for; ok is false for a variable that is unset.
+func (e Expander) value(p piece) (v string, ok bool, err error) {
+	switch p.kind {
+	case fileText:
+		v, err = e.file(p.text)
+		return v, true, err
+	case constant:
+		v, ok = map[string]string{
+			extensionRoot: e.Root, extensionID: e.ID, extensionVersion: e.Version, agentVersion: e.AgentVersion,
+		}[p.text]
+	case envVar:
+		lookup := e.LookupEnv
+		if lookup == nil {
+			lookup = os.LookupEnv
+		}
+		v, ok = lookup(p.text)
+	case literal:
+		return p.text, true, nil
+	}
+	if p.hasDefault && v == "" {
+		return p.fallback, true, nil
+	}
+	return v, ok, nil
+}
+
+func (e Expander) file(path string) (string, error) {
+	read := e.ReadFile
+	if read == nil {
+		read = readRegular
+	}
+	full := path
+	if !filepath.IsAbs(path) {
+		if !filepath.IsLocal(path) {
+			return "", fmt.Errorf("${file:%s} leaves the extension's directory; write an absolute path for a file elsewhere", clip(path, maxShown))
+		}
+		full = filepath.Join(e.Root, path)
+	}
+	data, err := read(full)
+	if err != nil {
+		return "", fmt.Errorf("${file:%s}: %w", clip(path, maxShown), err)
+	}
+	if len(data) > MaxFileText {
+		return "", fmt.Errorf("${file:%s}: the file has more than %d bytes", clip(path, maxShown), MaxFileText)
+	}
+	s := strings.TrimSuffix(string(data), "\n")
+	if len(s) < len(data) {
+		s = strings.TrimSuffix(s, "\r")
+	}
+	return s, nil
+}
+
+// readRegular is os.ReadFile for what ${file:} may be: a pipe or a device would hang or never end.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxFileText+1))
+}
+
+// Resolve is m's transport with its placeholders replaced: in env, headers and url, for a member in every
+// value. ID, Version and Root's meaning are the parent's for a member; an empty ID or Version is taken from m.
+// A member's Cwd comes out as a directory: Root, or cwd relative to Root.
+//
+// missing are the variables that are unset and have no default, sorted; where gating is "warn" the transport
+// may be used all the same, with nothing in their place. The error joins every fault, each with its key: a
+// file that cannot be read, or a value that is illegal with its placeholders replaced (a URL, a header with a
+// line break, a variable with a NUL). It holds no value. m itself is not changed.
+func (m *Manifest) Resolve(e Expander) (t Transport, missing []string, err error) {
+	if e.ID == "" {
+		e.ID = m.Plugin.ID
+		if m.Parent != "" {
+			e.ID = m.Parent
+		}
+	}
+	if e.Version == "" {
+		e.Version = m.Plugin.Version
+	}
+	c := &Manifest{Transport: m.Transport.clone(), Parent: m.Parent}
+	set := map[string]bool{}
+	var errs []error
+	for _, v := range c.templates() {
+		out, unset, err := e.Expand(v.value)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", v.key, err))
+			continue
+		}
+		for _, name := range unset {
+			set[name] = true
+		}
+		v.set(out)
+	}
+	t = c.Transport
+	if len(errs) == 0 {
+		errs = t.illegal(m.Parent != "", len(set) > 0)
+	}
+	if m.Parent != "" && t.Type == Stdio && !filepath.IsAbs(t.Cwd) {
+		t.Cwd = filepath.Join(e.Root, t.Cwd)
+	}
+	return t, slices.Sorted(maps.Keys(set)), errors.Join(errs...)
+}
+
+func (t Transport) clone() Transport {
+	t.Args = slices.Clone(t.Args)
+	t.Env = maps.Clone(t.Env)
+	t.Headers = maps.Clone(t.Headers)
+	return t
+}
+
+// illegal checks what Parse could not see: the values with their placeholders replaced. Where a variable is
+// missing a URL or a command is bound to be incomplete, which missing says already.
+func (t Transport) illegal(member, incomplete bool) []error {
+	var errs []error
+	wrong := func(key, what string) {
+		errs = append(errs, fmt.Errorf("%s: with its placeholders replaced it %s", key, what))
+	}
+	if t.Type == HTTP && !incomplete {
+		if blank(t.URL) {
+			wrong("url", "is blank")
+		} else if w := wrongURL(t.URL, member); w != "" {
+			wrong("url", w)
+		}
+	}
+	if t.Type == Stdio && !incomplete && blank(t.Command) {
+		wrong("command", "is blank")
+	}
+	for _, v := range (&Manifest{Transport: t, Parent: "any"}).templates() {
+		if strings.HasPrefix(v.key, "headers.") && !headerValue(v.value) {
+			wrong(v.key, "holds a line break or another control character")
+		} else if strings.ContainsRune(v.value, 0) {
+			wrong(v.key, "holds a NUL character")
+		}
+	}
+	return errs
+}

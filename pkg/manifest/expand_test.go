@@ -1,0 +1,170 @@
+package manifest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// host is an Expander over a small world of its own.
+func host() Expander {
+	env := map[string]string{"A": "one", "EMPTY": "", "AGAIN": "${A}", "NL": "a\r\nb", "NUL": "a\x00", "HOST": "example.com"}
+	root := string(filepath.Separator) + filepath.Join("srv", "ext")
+	files := map[string]string{
+		filepath.Join(root, "token"):      "t0ken\n",
+		filepath.Join(root, "crlf"):       "t0ken\r\n",
+		filepath.Join(root, "two"):        "a\n\n",
+		filepath.Join(root, "${A}"):       "odd",
+		filepath.Join(root, "big"):        strings.Repeat("x", MaxFileText+1),
+		filepath.Join(root, "just"):       strings.Repeat("x", MaxFileText),
+		filepath.FromSlash("/run/secret"): "abs",
+	}
+	return Expander{
+		Root: root, ID: "weather", Version: "1.0.0", AgentVersion: "2.0.0",
+		LookupEnv: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
+		ReadFile: func(path string) ([]byte, error) {
+			if s, ok := files[path]; ok {
+				return []byte(s), nil
+			}
+			return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
+		},
+	}
+}
+
+func TestExpand(t *testing.T) {
+	root := host().Root
+	tests := []struct {
+		in, want string
+		missing  []string
+		err      string // a part of it
+	}{
+		{in: "", want: ""},
+		{in: "plain", want: "plain"},
+		{in: "${EXTENSION_ROOT}|${EXTENSION_ID}|${EXTENSION_VERSION}|${AGENT_VERSION}", want: root + "|weather|1.0.0|2.0.0"},
+		{in: "x${A}y${A}", want: "xoneyone"},
+		{in: "${UNSET}${UNSET}-${OTHER}", want: "-", missing: []string{"UNSET", "OTHER"}},
+		{in: "[${EMPTY}]", want: "[]"},
+		{in: "${UNSET:-d}${EMPTY:-e}${A:-f}${UNSET:-}", want: "deone"},
+		{in: "${UNSET:-a:-b c\n$d}", want: "a:-b c\n$d"},
+		{in: "${EXTENSION_ID:-d}", want: "weather"},
+		{in: "${AGAIN}", want: "${A}"}, // never expanded again
+		{in: "$${A} $A $ $$ 5$", want: "${A} $A $ $$ 5$"},
+		{in: "$$${A}", want: "$${A}"}, // from left to right: "$", then "$${"
+		{in: "${file:token}|${file:crlf}|${file:two}", want: "t0ken|t0ken|a\n"},
+		{in: "${file:${A}}", err: "do not nest"},
+		{in: "${file:/run/secret}", want: "abs"},
+		{in: "${file:./token}", want: "t0ken"},
+		{in: "${file:../x}", err: "absolute path"},
+		{in: "${file:a/../../x}", err: "absolute path"},
+		{in: "${file:nope}", err: "${file:nope}: open"},
+		{in: "${file:just}", want: strings.Repeat("x", MaxFileText)},
+		{in: "${file:big}", err: "more than 65536 bytes"},
+		{in: strings.Repeat("${file:just}", 17), err: "over 1048576 bytes"},
+		{in: "${", err: "never closed"},
+		{in: "a ${A", err: "never closed"},
+		{in: "${}", err: "begins no placeholder"},
+		{in: "${file:}", err: "names no file"},
+		{in: "${A-b}", err: "begins no placeholder"},
+		{in: "${A:-${A}}", err: "do not nest"},
+	}
+	for _, tt := range tests {
+		out, missing, err := host().Expand(tt.in)
+		switch {
+		case tt.err != "":
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("Expand(%q): error %v, want %q", clip(tt.in, 40), err, tt.err)
+			}
+		case err != nil || out != tt.want || !slices.Equal(missing, tt.missing):
+			t.Errorf("Expand(%q) = %q, %q, %v; want %q, %q", clip(tt.in, 40), clip(out, 40), missing, err, clip(tt.want, 40), tt.missing)
+		}
+	}
+}
+
+// TestExpandDefaults uses the operating system's environment and files.
+func TestExpandDefaults(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("EXTMESH_TEST_VALUE", "v")
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("text\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 2*MaxFileText), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := Expander{Root: dir}
+	if out, missing, err := e.Expand("${EXTMESH_TEST_VALUE} ${file:f}"); out != "v text" || missing != nil || err != nil {
+		t.Errorf("got %q, %q, %v", out, missing, err)
+	}
+	for path, want := range map[string]string{"big": "more than", ".": "not a regular file", "none": "no such file"} {
+		if _, _, err := e.Expand("${file:" + path + "}"); err == nil || !strings.Contains(err.Error(), want) && want != "no such file" {
+			t.Errorf("${file:%s}: %v, want %s", path, err, want)
+		}
+	}
+	if _, _, err := e.Expand("${file:none}"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v does not wrap os.ErrNotExist", err)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	m := &Manifest{
+		Plugin: Plugin{ID: "w", Version: "3.0.0"},
+		Transport: Transport{
+			Type: Stdio, Command: "${A}", Args: []string{"${A}"},
+			Env: map[string]string{"X": "${EXTENSION_ID}-${EXTENSION_VERSION}", "Y": "${B}${C}", "Z": "${C}"},
+		},
+	}
+	e := host()
+	e.ID, e.Version = "", "" // taken from the manifest
+	got, missing, err := m.Resolve(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Transport{
+		Type: Stdio, Command: "${A}", Args: []string{"${A}"}, // not in [transport]
+		Env: map[string]string{"X": "w-3.0.0", "Y": "", "Z": ""},
+	}
+	if !reflect.DeepEqual(got, want) || !slices.Equal(missing, []string{"B", "C"}) {
+		t.Errorf("got %+v, missing %q", got, missing)
+	}
+	if m.Transport.Env["Z"] != "${C}" {
+		t.Error("Resolve changed the manifest")
+	}
+	if vars := m.Variables(); !slices.Equal(vars, []string{"B", "C"}) {
+		t.Errorf("Variables: %q", vars)
+	}
+}
+
+func TestResolveFaults(t *testing.T) {
+	tests := []struct {
+		name   string
+		in     Transport
+		parent string
+		want   string
+	}{
+		{"URL", Transport{Type: HTTP, URL: "${A}"}, "", "url: with its placeholders replaced it does not begin with http:// or https:// and a host"},
+		{"blank URL", Transport{Type: HTTP, URL: "${EMPTY}"}, "", "url: with its placeholders replaced it is blank"},
+		{"query", Transport{Type: HTTP, URL: "http://${HOST}/${file:q}"}, "", "${file:q}: open"},
+		{"header", Transport{Type: HTTP, URL: "http://${HOST}", Headers: map[string]string{"H": "${NL}"}}, "", "headers.H: with its placeholders replaced it holds a line break"},
+		{"env", Transport{Type: Stdio, Command: "x", Env: map[string]string{"E": "${NUL}"}}, "", "env.E: with its placeholders replaced it holds a NUL"},
+		{"command", Transport{Type: Stdio, Command: "${EMPTY}"}, "p", "command: with its placeholders replaced it is blank"},
+		{"argument", Transport{Type: Stdio, Command: "x", Args: []string{"", "${NUL}"}}, "p", "args[1]: with its placeholders replaced it holds a NUL"},
+		{"all", Transport{Type: Stdio, Command: "${", Cwd: "${", Env: map[string]string{"A": "${"}}, "p", "env.A: "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := &Manifest{Plugin: Plugin{ID: "w"}, Transport: tt.in, Parent: tt.parent}
+			_, _, err := m.Resolve(host())
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	// What is missing is said once, as missing.
+	m := &Manifest{Transport: Transport{Type: HTTP, URL: "${UNSET}"}}
+	if _, missing, err := m.Resolve(host()); err != nil || !slices.Equal(missing, []string{"UNSET"}) {
+		t.Errorf("got %q, %v", missing, err)
+	}
+}

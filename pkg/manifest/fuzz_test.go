@@ -1,0 +1,164 @@
+package manifest
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"golang.org/x/tools/txtar"
+)
+
+// seed adds the golden files with the extension ext to f.
+func seed(f *testing.F, glob, ext string) {
+	paths, err := filepath.Glob(glob)
+	if err != nil || len(paths) == 0 {
+		f.Fatalf("no seeds at %s: %v", glob, err)
+	}
+	for _, path := range paths {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range a.Files {
+			if strings.HasSuffix(file.Name, ext) {
+				f.Add(file.Data)
+			}
+		}
+	}
+}
+
+// places checks that every diagnostic stands in the text.
+func places(t *testing.T, diags []Diagnostic, data []byte) {
+	t.Helper()
+	text := strings.Split(strings.TrimPrefix(string(data), "\xef\xbb\xbf"), "\n")
+	for _, d := range diags {
+		if d.Message == "" || d.Line < 0 || d.Line > len(text) || d.Line > 0 && (d.Column < 1 || d.Column > len(text[d.Line-1])+1) {
+			t.Errorf("%v is nowhere in the file", d)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	seed(f, "testdata/rules/*.txtar", ".toml")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, diags := Parse("p", data, Options{AgentVersion: "1.0.0"})
+		if (m == nil) != HasErrors(diags) {
+			t.Fatalf("manifest is nil: %v, errors: %v", m == nil, HasErrors(diags))
+		}
+		places(t, diags, data)
+		scanned(t, data)
+		if m != nil {
+			for _, n := range append(m.Members(), m) {
+				n.Variables()
+				if _, _, err := n.Resolve(nothing); err != nil && strings.Contains(err.Error(), "begins no placeholder") {
+					t.Errorf("Parse let pass %v", err)
+				}
+			}
+		}
+	})
+}
+
+// scanned checks that the scanner follows whatever the decoder can read, and finds each of its keys.
+func scanned(t *testing.T, data []byte) {
+	t.Helper()
+	file, ok := open("p", data, Error)
+	if !ok {
+		return
+	}
+	end, deep := file.scan()
+	if deep {
+		return
+	}
+	var tree map[string]any
+	md, err := toml.Decode(file.text, &tree)
+	if err != nil {
+		return
+	}
+	if end < len(file.text) {
+		t.Fatalf("the scanner lost its way at %q", file.text[end:])
+	}
+	for _, key := range md.Keys() {
+		path := ""
+		for _, part := range key {
+			path = join(path, part)
+		}
+		if _, ok := file.pos[path]; !ok && !inArray(file.pos, path) {
+			t.Errorf("no position for %s", path)
+		}
+	}
+}
+
+// inArray reports whether path runs through an element of an array, whose index the decoder's keys lack.
+func inArray(pos map[string]int, path string) bool {
+	for _, p := range slices.Sorted(maps.Keys(pos)) {
+		if i := strings.IndexByte(p, '['); i > 0 && strings.HasPrefix(path, p[:i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// nothing is an Expander in an empty world.
+var nothing = Expander{
+	Root:      "/root",
+	LookupEnv: func(string) (string, bool) { return "", false },
+	ReadFile:  func(string) ([]byte, error) { return nil, nil },
+}
+
+func FuzzSidecar(f *testing.F) {
+	seed(f, "testdata/sidecars/*.txtar", ".json")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		servers, diags := ParseSidecar("p", data)
+		if HasErrors(diags) {
+			t.Errorf("errors %v", diags)
+		}
+		places(t, diags, data)
+		for name, s := range servers {
+			if !idSyntax.MatchString(name) || s.Type != ServerStdio && s.Type != ServerStreamableHTTP || blank(s.Command+s.URL) {
+				t.Errorf("%q: %+v", name, s)
+			}
+		}
+	})
+}
+
+func FuzzSkill(f *testing.F) {
+	seed(f, "testdata/skills/*.txtar", ".md")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, diags := ParseSkill("p", data)
+		if (s == nil) != HasErrors(diags) {
+			t.Errorf("skill is nil: %v, errors: %v", s == nil, HasErrors(diags))
+		}
+		places(t, diags, data)
+		if s != nil && s.MaxChars > 0 && len([]rune(s.Body)) > s.MaxChars {
+			t.Errorf("the body has %d characters, max_chars is %d", len([]rune(s.Body)), s.MaxChars)
+		}
+	})
+}
+
+func FuzzExpand(f *testing.F) {
+	for _, s := range []string{"", "a", "$", "${A}", "$${A}", "${A:-b}", "${file:x}", "${", "${A:-${B}}", "${EXTENSION_ROOT}/x", "${U}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		e := nothing
+		e.LookupEnv = func(name string) (string, bool) { return "${A}$${", name != "U" }
+		out, missing, err := e.Expand(s)
+		if err != nil {
+			return
+		}
+		if !strings.Contains(s, "$") && out != s {
+			t.Errorf("Expand(%q) = %q", s, out)
+		}
+		if slices.ContainsFunc(missing, func(name string) bool { return name != "U" }) {
+			t.Errorf("Expand(%q): missing %q", s, missing)
+		}
+		// A literal is what comes out when every "${" in it is escaped.
+		escaped := strings.ReplaceAll(s, "${", "$${")
+		if again, _, err := e.Expand(escaped); err != nil || !strings.HasSuffix(s, "$") && !strings.Contains(s, "$$") && again != s {
+			t.Errorf("Expand(%q) = %q, %v; want %q", escaped, again, err, s)
+		}
+	})
+}

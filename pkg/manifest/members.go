@@ -1,0 +1,35 @@
+package manifest
+
+import (
+	"maps"
+	"slices"
+)
+
+// Members are the bundled MCP servers as manifests of their own, sorted by name, so that a bridge can run,
+// gate and announce each like any other extension: the id is <id>.<name>, Parent is set, the dialect is mcp,
+// tools are whatever the server offers, and version, priority, requirements, context, meta and hash are the
+// parent's.
+func (m *Manifest) Members() []*Manifest {
+	var out []*Manifest
+	for _, name := range slices.Sorted(maps.Keys(m.MCPServers)) {
+		s := m.MCPServers[name]
+		t := Transport{
+			Type: Stdio, Dialect: MCP, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
+			URL: s.URL, Headers: s.Headers,
+		}
+		if s.Type == ServerStreamableHTTP {
+			t.Type = HTTP
+		}
+		out = append(out, &Manifest{
+			Plugin: Plugin{
+				ID: m.Plugin.ID + "." + name, Version: m.Plugin.Version, Name: name,
+				MinAgentVersion: m.Plugin.MinAgentVersion, Priority: m.Plugin.Priority,
+			},
+			Capabilities: Capabilities{Tools: []string{"*"}},
+			Transport:    t,
+			Requires:     m.Requires, Context: m.Context, Meta: m.Meta,
+			Hash: m.Hash, Parent: m.Plugin.ID, parent: m,
+		})
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package manifest
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Limits of names, in bytes.
+const (
+	MaxID         = 64  // an extension's id, a capability's name
+	MaxServerName = 32  // an MCP server's
+	MaxMCPTool    = 128 // an MCP tool's
+)
+
+const (
+	idPattern         = `^[a-z][a-z0-9_-]*$`
+	capabilityPattern = `^[a-z][a-z0-9_]*$`
+	mcpToolPattern    = `^[A-Za-z0-9_.-]{1,128}$`
+	headerPattern     = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$" // RFC 9110, token
+)
+
+var (
+	idSyntax         = regexp.MustCompile(idPattern)
+	capabilitySyntax = regexp.MustCompile(capabilityPattern)
+	mcpToolSyntax    = regexp.MustCompile(mcpToolPattern)
+	headerSyntax     = regexp.MustCompile(headerPattern)
+)
+
+// reserved are the names that the agent and the mesh use themselves (docs/protocol.md, "Words").
+var reserved = []string{
+	"agent", "browser", "core", "email", "heartbeat", "memory", "telegram", "whatsapp",
+	"rpc", "cancel", "event", "registry", "control", "log", "bridge",
+}
+
+// Reserved reports whether name may not be an extension's id, an MCP server's name or a bridge's name,
+// because the agent (agent, browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc,
+// cancel, event, registry, control, log, bridge) uses it. What a host reserves besides is in
+// Options.ReservedIDs.
+func Reserved(name string) bool { return slices.Contains(reserved, name) }
+
+// hooks are the hooks that agents fire.
+var hooks = []string{"before_message", "after_message", "before_tool_call", "after_tool_call"}
+
+// name checks what is called an id in the manifest: the extension's own and the names of its servers.
+func (f *file) name(key, id string, limit int) bool {
+	if idSyntax.MatchString(id) && len(id) <= limit {
+		return true
+	}
+	if idSyntax.MatchString(id) {
+		f.fault(key, "%s has %d bytes; want at most %d", show(id), len(id), limit)
+		return false
+	}
+	example := ""
+	if fixed := legalID(id, limit); fixed != "" {
+		example = ", such as " + show(fixed)
+	}
+	f.fault(key, `%s is not a legal name; want a lower-case letter, then lower-case letters, digits, "_" or "-", at most %d bytes%s`,
+		show(id), limit, example)
+	return false
+}
+
+// blank reports whether s has nothing to see in it.
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
+
+// printable reports whether s is free of control characters.
+func printable(s string) bool { return !strings.ContainsFunc(s, unicode.IsControl) }
+
+// variable reports whether s can name an environment variable. Systems allow nearly everything, so this
+// refuses only what cannot work.
+func variable(s string) bool {
+	return s != "" && !strings.Contains(s, "=") && printable(s) && !strings.ContainsFunc(s, unicode.IsSpace)
+}

@@ -1,0 +1,223 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// everyKey is a manifest with every key there is, but those of other transports.
+const everyKey = `
+[plugin]
+id = "google"
+version = "1.2.3"
+name = "Google"
+description = "Mail and files"
+min_agent_version = "0.9.0"
+priority = -7
+
+[capabilities]
+tools = ["search", "Fetch.v2"]
+hooks = ["before_message"]
+channels = ["gmail"]
+providers = ["drive"]
+
+[transport]
+kind = "stdio"
+command = "./run"
+args = ["--fast", ""]
+env = { MODE = "${MODE:-x}" }
+dialect = "mcp"
+handshake_timeout = "1m30s"
+
+[requires]
+bins = ["git"]
+env = ["GOOGLE_TOKEN"]
+
+[context]
+passthrough = true
+
+[meta]
+author = "A. Nother"
+license = "MIT"
+
+[mcp_servers.gmail]
+type = "stdio"
+command = "npx"
+args = ["-y", "${PKG}"]
+env = { TOKEN = "${GMAIL_TOKEN}" }
+cwd = "sub"
+
+[mcp_servers.drive]
+transport = "streamable_http"
+url = "https://drive.example/mcp?key=${KEY}"
+headers = { Authorization = "Bearer ${TOKEN}" }
+`
+
+func TestParseValues(t *testing.T) {
+	got, diags := Parse("plugin.toml", []byte(everyKey), Options{AgentVersion: "1.0.0"})
+	if len(diags) > 0 {
+		t.Fatalf("diagnostics:\n%s", lines(diags))
+	}
+	want := &Manifest{
+		Plugin: Plugin{
+			ID: "google", Version: "1.2.3", Name: "Google", Description: "Mail and files",
+			MinAgentVersion: "0.9.0", Priority: -7,
+		},
+		Capabilities: Capabilities{
+			Tools: []string{"search", "Fetch.v2"}, Hooks: []string{"before_message"},
+			Channels: []string{"gmail"}, Providers: []string{"drive"},
+		},
+		Transport: Transport{
+			Type: Stdio, Command: "./run", Args: []string{"--fast", ""}, Env: map[string]string{"MODE": "${MODE:-x}"},
+			Dialect: MCP, HandshakeTimeout: 90 * time.Second,
+		},
+		Requires: Requires{Bins: []string{"git"}, Env: []string{"GOOGLE_TOKEN"}},
+		Context:  Context{Passthrough: true},
+		Meta:     Meta{Author: "A. Nother", License: "MIT"},
+		MCPServers: map[string]MCPServer{
+			"gmail": {
+				Type: ServerStdio, Command: "npx", Args: []string{"-y", "${PKG}"},
+				Env: map[string]string{"TOKEN": "${GMAIL_TOKEN}"}, Cwd: "sub",
+			},
+			"drive": {
+				Type: ServerStreamableHTTP, URL: "https://drive.example/mcp?key=${KEY}",
+				Headers: map[string]string{"Authorization": "Bearer ${TOKEN}"},
+			},
+		},
+		Hash: hash([]byte(everyKey)),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+func TestParseDefaults(t *testing.T) {
+	const head = "[plugin]\nid = \"w\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"a\"]\n[transport]\n"
+	tests := []struct {
+		name, transport string
+		want            Transport
+	}{
+		{"stdio", `type = "stdio"` + "\n" + `command = "x"`, Transport{Type: Stdio, Command: "x", Dialect: Auto}},
+		{"http", `type = "http"` + "\n" + `url = "http://h"`, Transport{Type: HTTP, URL: "http://h", Dialect: Auto}},
+		{"nats", `type = "nats"`, Transport{Type: NATS}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m, diags := Parse("plugin.toml", []byte(head+tt.transport), Options{})
+			if m == nil {
+				t.Fatal(lines(diags))
+			}
+			if !reflect.DeepEqual(m.Transport, tt.want) {
+				t.Errorf("got %+v, want %+v", m.Transport, tt.want)
+			}
+		})
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	const small = "[plugin]\nid = \"w\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"a\"]\n[transport]\ntype = \"nats\"\n"
+	atLimit := small + "#" + strings.Repeat("x", MaxFile-len(small)-1)
+	tests := []struct{ name, data, want string }{
+		{"at the limit", atLimit, ""},
+		{"over the limit", atLimit + "x", "p: error: the file has 1048577 bytes; at most 1048576 (1 MiB) are read\n"},
+		{"byte order mark", "\xef\xbb\xbf" + small, ""},
+		{"fault behind a byte order mark", "\xef\xbb\xbfx y\n", "p:1:3: error: syntax: expected '.' or '=', but got 'y' instead\n"},
+		{"CRLF", strings.ReplaceAll(small, "\n", "\r\n"), ""},
+		{"UTF-16", "\xff\xfe[\x00p\x00", "p:1:1: error: the file is not UTF-8; save it as UTF-8\n"},
+		{"Latin-1", "# a\n# \xfc\n", "p:2:3: error: the file is not UTF-8; save it as UTF-8\n"},
+		{"a real U+FFFD before it", "# \uFFFD\n# \xfc\n", "p:2:3: error: the file is not UTF-8; save it as UTF-8\n"},
+		{"NUL", "\x00", "p:1:1: error: syntax: files cannot contain NULL bytes; probably using UTF-16; TOML files must be UTF-8\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m, diags := Parse("p", []byte(tt.data), Options{})
+			if got := lines(diags); got != tt.want || (m == nil) != (tt.want != "") {
+				t.Errorf("got manifest: %v and\n%swant\n%s", m != nil, got, tt.want)
+			}
+		})
+	}
+}
+
+// TestParseManyFaults wants an end to the diagnostics of a file that has nothing but faults, and soon.
+func TestParseManyFaults(t *testing.T) {
+	var b bytes.Buffer
+	for i := 0; b.Len() < MaxFile-20; i++ {
+		fmt.Fprintf(&b, "k%d=1\n", i)
+	}
+	start := time.Now()
+	_, diags := Parse("p", b.Bytes(), Options{})
+	if len(diags) != maxDiagnostics+1 || !strings.HasPrefix(diags[maxDiagnostics].Message, "and ") {
+		t.Errorf("%d diagnostics, the last %v", len(diags), diags[len(diags)-1])
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
+
+func TestHash(t *testing.T) {
+	const container = "[plugin]\nid = \"w\"\nversion = \"1.0.0\"\n"
+	sidecar := func(s string) Options { return Options{Sidecar: &Sidecar{Path: ".mcp.json", Data: []byte(s)}} }
+	parse := func(toml string, opt Options) string {
+		t.Helper()
+		m, diags := Parse("p", []byte(toml), opt)
+		if m == nil {
+			t.Fatal(lines(diags))
+		}
+		return m.Hash
+	}
+	a := parse(container, sidecar(`{"mcpServers": {"a": {"command": "x"}}}`))
+	b := parse(container, sidecar(`{"mcpServers": {"a": {"command": "y"}}}`))
+	if a == b || len(a) != 64 {
+		t.Errorf("another sidecar, hashes %s and %s", a, b)
+	}
+	own := container + "[mcp_servers.a]\ntype = \"stdio\"\ncommand = \"x\"\n"
+	if a, b := parse(own, Options{}), parse(own, sidecar(`{`)); a != b {
+		t.Errorf("a sidecar that is not read changes the hash: %s, %s", a, b)
+	}
+	// echo -n | sha256sum, so that other programs can compute it.
+	if got := hash(); got != "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" {
+		t.Errorf("hash of nothing is %s", got)
+	}
+}
+
+// TestMessagesHoldNoSecrets has values that may be secrets be wrong in every way and looks for them in what
+// is said about it.
+func TestMessagesHoldNoSecrets(t *testing.T) {
+	const secret = "hunter2"
+	texts := []string{
+		"TOKEN = \"${X:" + secret + "}\"", "TOKEN = \"${X:-" + secret + "${Y}}\"", "TOKEN = \"" + secret + "\\u0000\"",
+		"TOKEN = [\"" + secret + "\"]", "TOKEN = \"" + secret + "${\"",
+	}
+	for _, s := range texts {
+		for _, table := range []string{"transport.env", "transport.headers", "mcp_servers.a.env", "mcp_servers.a.headers"} {
+			_, diags := Parse("p", []byte("["+table+"]\n"+s), Options{})
+			if strings.Contains(lines(diags), secret) {
+				t.Errorf("[%s] %s:\n%s", table, s, lines(diags))
+			}
+		}
+	}
+	for _, url := range []string{"http://me:hunter2@h", "http://h/?k=hunter2", "http://hunter2:x", "hunter2", "http://h/%hunter2"} {
+		_, diags := Parse("p", []byte("transport = { type = \"http\", url = \""+url+"\" }"), Options{})
+		if strings.Contains(lines(diags), secret) {
+			t.Errorf("%s:\n%s", url, lines(diags))
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	tests := []struct{ key, want string }{
+		{"comand", "command"}, {"commnad", "command"}, {"COMMAND", "command"}, {"arg", "args"}, {"agrs", "args"},
+		{"handshakeTimeout", "handshake_timeout"}, {"handshake-timeout", "handshake_timeout"},
+		{"x", ""}, {"environment", ""}, {"", ""}, {strings.Repeat("args", 50), ""},
+	}
+	known := []string{"args", "command", "env", "handshake_timeout"}
+	for _, tt := range tests {
+		if got, ok := nearest(tt.key, known); got != tt.want || ok != (tt.want != "") {
+			t.Errorf("nearest(%q) = %q, want %q", tt.key, got, tt.want)
+		}
+	}
+}

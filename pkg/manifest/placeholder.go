@@ -1,0 +1,168 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// pieceKind is what a part of a value stands for.
+type pieceKind int
+
+const (
+	literal  pieceKind = iota
+	constant           // ${EXTENSION_ROOT} and the other names the mesh knows
+	envVar             // ${VAR}, ${VAR:-default}
+	fileText           // ${file:PATH}
+)
+
+// piece is a part of a value: text as it is, or a placeholder.
+type piece struct {
+	kind       pieceKind
+	text       string // the literal's text, the placeholder's name or the file's path
+	fallback   string // of ${VAR:-default}
+	hasDefault bool
+}
+
+// The placeholders with a meaning of their own.
+const (
+	extensionRoot    = "EXTENSION_ROOT"
+	extensionID      = "EXTENSION_ID"
+	extensionVersion = "EXTENSION_VERSION"
+	agentVersion     = "AGENT_VERSION"
+)
+
+var constants = []string{extensionRoot, extensionID, extensionVersion, agentVersion}
+
+// placeholderSyntax is what may stand between ${ and }. Names are those of a POSIX shell, so that anything
+// else is seen to be a slip rather than an odd variable.
+var (
+	placeholderSyntax = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-((?s:.*)))?$`)
+	nameSyntax        = regexp.MustCompile(`^[A-Za-z0-9_]*`)
+)
+
+// split takes a value apart. It reads from left to right: "$${" is a literal "${", and "${" begins a
+// placeholder; any other "$" is itself. Placeholders do not nest. Errors name the placeholder but never a
+// default, which may be a secret.
+func split(s string) ([]piece, error) {
+	var out []piece
+	var lit strings.Builder
+	flush := func() {
+		if lit.Len() > 0 {
+			out = append(out, piece{kind: literal, text: lit.String()})
+			lit.Reset()
+		}
+	}
+	for s != "" {
+		i := strings.IndexByte(s, '$')
+		if i < 0 {
+			i = len(s)
+		}
+		lit.WriteString(s[:i])
+		switch s = s[i:]; {
+		case s == "":
+		case strings.HasPrefix(s, "$${"):
+			lit.WriteString("${")
+			s = s[len("$${"):]
+		case strings.HasPrefix(s, "${"):
+			flush()
+			inner, rest, closed := strings.Cut(s[len("${"):], "}")
+			if !closed {
+				return nil, fmt.Errorf(`"${" is never closed; write ${NAME}, or $${ for a literal "${"`)
+			}
+			p, err := placeholder(inner)
+			if err != nil {
+				return nil, err
+			}
+			out, s = append(out, p), rest
+		default:
+			lit.WriteByte('$')
+			s = s[1:]
+		}
+	}
+	flush()
+	return out, nil
+}
+
+// placeholder reads what stands between ${ and }.
+func placeholder(inner string) (piece, error) {
+	if strings.Contains(inner, "${") {
+		return piece{}, fmt.Errorf("placeholders do not nest; use one at a time")
+	}
+	if path, ok := strings.CutPrefix(inner, "file:"); ok {
+		if blank(path) || strings.ContainsRune(path, 0) {
+			return piece{}, fmt.Errorf("${file:} names no file; write ${file:PATH}")
+		}
+		return piece{kind: fileText, text: path}, nil
+	}
+	m := placeholderSyntax.FindStringSubmatch(inner)
+	if m == nil {
+		return piece{}, fmt.Errorf(`"${%s" begins no placeholder; want ${NAME}, ${NAME:-default} or ${file:PATH}, or $${ for a literal "${"`,
+			clip(nameSyntax.FindString(inner), maxShown))
+	}
+	p := piece{kind: envVar, text: m[1], fallback: m[3], hasDefault: m[2] != ""}
+	if slices.Contains(constants, p.text) {
+		p.kind = constant
+	}
+	return p, nil
+}
+
+// placeholders checks the syntax of the placeholders in the value at key.
+func (f *file) placeholders(key, value string) bool {
+	_, err := split(value)
+	if err != nil {
+		f.fault(key, "%v", err)
+	}
+	return err == nil
+}
+
+// Variables are the environment variables that m's transport refers to as ${VAR} without a default, sorted. A
+// variable that is unset is a missing requirement of m, like one in requires.env. A member's include its
+// parent's, since a gated parent gates its members; a parent's do not include its members', since one server
+// without its token need not hold up the others: ask each of Members too.
+func (m *Manifest) Variables() []string {
+	set := map[string]bool{}
+	for n := m; n != nil; n = n.parent {
+		for _, v := range n.templates() {
+			pieces, _ := split(v.value) // Parse has reported what is wrong with them
+			for _, p := range pieces {
+				if p.kind == envVar && !p.hasDefault {
+					set[p.text] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// template is one value of a transport in which placeholders are replaced.
+type template struct {
+	key, value string
+	set        func(string)
+}
+
+// templates are the values of m's transport in which placeholders are replaced: env, headers and url, and for
+// a member all of them. Their order is fixed, so that errors have one.
+func (m *Manifest) templates() []template {
+	var out []template
+	add := func(key string, s *string) { out = append(out, template{key, *s, func(v string) { *s = v }}) }
+	addMap := func(key string, m map[string]string) {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			out = append(out, template{join(key, name), m[name], func(v string) { m[name] = v }})
+		}
+	}
+	t := &m.Transport
+	if m.Parent != "" {
+		add("command", &t.Command)
+		for i := range t.Args {
+			add(element("args", i), &t.Args[i])
+		}
+		add("cwd", &t.Cwd)
+	}
+	addMap("env", t.Env)
+	add("url", &t.URL)
+	addMap("headers", t.Headers)
+	return out
+}

@@ -1,0 +1,78 @@
+package manifest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// MaxServers is how many MCP servers an extension may bundle; each is a process or a connection of its own.
+const MaxServers = 64
+
+// servers reads [mcp_servers.<name>].
+func (t *table) servers() map[string]MCPServer {
+	t = t.table("mcp_servers")
+	if len(t.m) > MaxServers {
+		t.fault(t.path, "has %d servers; want at most %d", len(t.m), MaxServers)
+		return nil
+	}
+	out := make(map[string]MCPServer, len(t.m))
+	for _, name := range slices.Sorted(maps.Keys(t.m)) {
+		sub := t.table(name)
+		t.serverName(name)
+		out[name] = sub.server(ServerType(sub.kind("type", "transport", []string{"stdio", "streamable_http"}, serverFields)))
+		sub.unknown(Error)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+func (t *table) serverName(name string) {
+	key := t.key(name)
+	if t.name(key, name, MaxServerName) && Reserved(name) {
+		t.fault(key, "%s is reserved for the agent and the mesh; choose another name, such as %s", show(name), show(name+"-server"))
+	}
+}
+
+// server reads one server of the given type; "" is one that was reported already.
+func (t *table) server(kind ServerType) MCPServer {
+	s := MCPServer{Type: kind}
+	s.Command = t.command(kind == ServerStdio)
+	t.placeholders(t.key("command"), s.Command)
+	s.Args = t.args()
+	for i, a := range s.Args {
+		t.placeholders(element(t.key("args"), i), a)
+	}
+	s.Env = t.env()
+	s.Cwd = t.cwd()
+	s.URL = t.url(kind == ServerStreamableHTTP, true)
+	s.Headers = t.headers()
+	return s
+}
+
+func (t *table) cwd() string {
+	s, ok := t.str("cwd")
+	switch {
+	case !ok:
+	case blank(s):
+		t.fault(t.key("cwd"), "is blank; want a directory, or none of it for the extension's own")
+	case strings.ContainsRune(s, 0):
+		t.fault(t.key("cwd"), "holds a NUL character, which no directory's name can")
+	}
+	t.placeholders(t.key("cwd"), s)
+	return s
+}
+
+// spelling brings the ways in which MCP clients write a server's transport to ours; what it does not know it
+// returns as it came.
+func spelling(s string) ServerType {
+	switch strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) {
+	case "stdio", "local":
+		return ServerStdio
+	case "http", "streamablehttp", "streaminghttp", "httpstream", "remote":
+		return ServerStreamableHTTP
+	}
+	return ServerType(s)
+}

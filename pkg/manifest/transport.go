@@ -1,0 +1,235 @@
+package manifest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// MaxHandshakeTimeout is the longest transport.handshake_timeout.
+const MaxHandshakeTimeout = 5 * time.Minute
+
+// fields tells which transports each field of [transport] belongs to, and servers the same of [mcp_servers.*].
+var (
+	fields = []field{
+		{"command", "stdio"}, {"args", "stdio"}, {"env", "stdio"}, {"handshake_timeout", "stdio"},
+		{"subject_prefix", "nats"},
+		{"url", "http"}, {"headers", "http"},
+		{"dialect", "stdio http"},
+	}
+	serverFields = []field{
+		{"command", "stdio"}, {"args", "stdio"}, {"env", "stdio"}, {"cwd", "stdio"},
+		{"url", "streamable_http"}, {"headers", "streamable_http"},
+	}
+)
+
+type field struct{ key, types string }
+
+func (f field) belongs(kind string) bool { return slices.Contains(strings.Fields(f.types), kind) }
+
+// kind reads which transport a table is about, under either of its names, and reports the fields that belong
+// to another one. It returns "" for none that is legal.
+func (t *table) kind(a, b string, legal []string, fields []field) string {
+	s, key := t.either(a, b)
+	if !t.has(a) && !t.has(b) {
+		t.missing(a, "one of "+list(legal)+t.guess(fields))
+		return ""
+	}
+	if s == "" && key == "" {
+		return "" // of a wrong type, which was reported
+	}
+	if !slices.Contains(legal, s) {
+		hint := ""
+		if near, ok := meant(s, legal); ok {
+			hint = "; did you mean " + show(near) + "?"
+		}
+		t.fault(t.key(key), "%s is not a transport here; want %s%s", show(s), list(legal), hint)
+		return ""
+	}
+	for _, f := range fields {
+		if t.has(f.key) && !f.belongs(s) {
+			t.fault(t.key(f.key), `does not belong to %s = %q but to %s; remove it or change %s`,
+				key, s, list(strings.Fields(f.types)), key)
+		}
+	}
+	return s
+}
+
+// either reads a string that has two names. Both may be given if they agree.
+func (t *table) either(a, b string) (s, key string) {
+	s, aok := t.str(a)
+	other, bok := t.str(b)
+	switch {
+	case aok && bok && s != other:
+		t.fault(t.key(b), "is %s, but %s is %s; the two are names for one thing, keep one", show(other), a, show(s))
+		return "", ""
+	case aok:
+		return s, a
+	case bok:
+		return other, b
+	}
+	return "", ""
+}
+
+// guess says which transport the fields that are there point to.
+func (t *table) guess(fields []field) string {
+	for _, f := range fields {
+		if t.has(f.key) && !strings.Contains(f.types, " ") {
+			return "; " + f.key + " points to " + show(f.types)
+		}
+	}
+	return ""
+}
+
+// list is "a", "b" or "c".
+func list(words []string) string {
+	var b strings.Builder
+	for i, w := range words {
+		switch {
+		case i > 0 && i == len(words)-1:
+			b.WriteString(" or ")
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(show(w))
+	}
+	return b.String()
+}
+
+// transport reads [transport] of the extension id.
+func (t *table) transport(id string) Transport {
+	t = t.table("transport")
+	if !t.present {
+		return Transport{} // whether that is right, container says
+	}
+	tr := Transport{Type: TransportType(t.kind("type", "kind", []string{"stdio", "nats", "http"}, fields))}
+	tr.Command = t.command(tr.Type == Stdio)
+	tr.Args = t.args()
+	tr.Env = t.env()
+	tr.Dialect = t.dialect()
+	tr.HandshakeTimeout = t.handshakeTimeout()
+	tr.SubjectPrefix = t.subjectPrefix(id)
+	tr.URL = t.url(tr.Type == HTTP, false)
+	tr.Headers = t.headers()
+	t.unknown(Error)
+	if tr.Dialect == "" && tr.Type != NATS {
+		tr.Dialect = Auto
+	}
+	if tr.Type == Stdio {
+		t.misplaced(tr)
+	}
+	return tr
+}
+
+// misplaced warns about placeholders where none is replaced. Only those with the mesh's own names: ${HOME} may
+// well be meant for the shell that the extension runs in.
+func (t *table) misplaced(tr Transport) {
+	const note = "placeholders are not replaced here, only in env, headers and url; the program runs in the extension's directory, so a relative path will do"
+	if strings.Contains(tr.Command, "${EXTENSION_") {
+		t.warn(t.key("command"), note)
+	}
+	for i, a := range tr.Args {
+		if strings.Contains(a, "${EXTENSION_") {
+			t.warn(element(t.key("args"), i), note)
+		}
+	}
+}
+
+func (t *table) command(required bool) string {
+	if required {
+		t.missing("command", "the program to run")
+	}
+	s, ok := t.str("command")
+	if ok && blank(s) {
+		t.fault(t.key("command"), "is blank; want the program to run")
+	} else if strings.ContainsRune(s, 0) {
+		t.fault(t.key("command"), "holds a NUL character, which no program's name can")
+	}
+	return s
+}
+
+func (t *table) args() []string {
+	list, _ := t.strs("args")
+	for i, a := range list {
+		if strings.ContainsRune(a, 0) {
+			t.fault(element(t.key("args"), i), "holds a NUL character, which no argument can")
+		}
+	}
+	return list
+}
+
+func (t *table) env() map[string]string {
+	env := t.strMap("env")
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		value := env[name]
+		key := join(t.key("env"), name)
+		if !variable(name) {
+			t.fault(key, `not the name of a variable; want one such as "MY_MODE"`)
+		}
+		if strings.ContainsRune(value, 0) {
+			t.fault(key, "holds a NUL character, which no variable can")
+		}
+		t.placeholders(key, value)
+	}
+	return env
+}
+
+func (t *table) dialect() Dialect {
+	s, ok := t.str("dialect")
+	if ok && s != string(Auto) && s != string(Ext) && s != string(MCP) {
+		t.fault(t.key("dialect"), `%s is not a dialect; want "auto", "ext" or "mcp"`, show(s))
+	}
+	return Dialect(s)
+}
+
+func (t *table) handshakeTimeout() time.Duration {
+	s, ok := t.str("handshake_timeout")
+	if !ok {
+		return 0
+	}
+	key := t.key("handshake_timeout")
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		t.fault(key, `%s is not a duration; want one such as "30s" or "1m30s"`, show(s))
+	case d <= 0:
+		t.fault(key, `%s leaves no time; want more than 0, such as "30s"`, show(s))
+	case d > MaxHandshakeTimeout:
+		t.fault(key, `%s is too long; want at most "5m"`, show(s))
+	}
+	return d
+}
+
+func (t *table) headers() map[string]string {
+	headers := t.strMap("headers")
+	seen := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		value := headers[name]
+		key := join(t.key("headers"), name)
+		if !headerSyntax.MatchString(name) {
+			t.fault(key, `not the name of a header; want one such as "Authorization"`)
+		}
+		if lower := strings.ToLower(name); seen[lower] {
+			t.fault(key, "stands here twice, in different case; header names ignore case, keep one")
+		} else {
+			seen[lower] = true
+		}
+		if !headerValue(value) {
+			t.fault(key, "its value holds a line break or another control character, which no header can")
+		}
+		t.placeholders(key, value)
+	}
+	return headers
+}
+
+// headerValue reports whether s can be a header's value.
+func headerValue(s string) bool { return printable(strings.ReplaceAll(s, "\t", "")) }
+
+// meant is the legal transport that s is another spelling of.
+func meant(s string, legal []string) (string, bool) {
+	if known := string(spelling(s)); slices.Contains(legal, known) {
+		return known, true
+	}
+	return nearest(s, legal)
+}
