@@ -1,0 +1,435 @@
+package child_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/child"
+)
+
+// noSurvivors fails the test if anything that Run started is alive at its end.
+func noSurvivors(t *testing.T) {
+	t.Cleanup(func() {
+		if pids := child.Survivors(); len(pids) > 0 {
+			t.Errorf("still alive: %v", pids)
+		}
+	})
+}
+
+// run runs a mode, and wants it over within most.
+func run(t *testing.T, ctx context.Context, s child.Spec, most time.Duration, use func(ctx context.Context, p *child.Process) error) error {
+	t.Helper()
+	began := time.Now()
+	err := child.Run(ctx, s, use)
+	if d := time.Since(began); d > most {
+		t.Errorf("took %v, want at most %v", d, most)
+	}
+	return err
+}
+
+func exitError(t *testing.T, err error) *child.ExitError {
+	t.Helper()
+	var e *child.ExitError
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v (%T), want an ExitError", err, err)
+	}
+	return e
+}
+
+// untilUp waits for the child's first line.
+func untilUp(p *child.Process) (*bufio.Reader, error) {
+	r := bufio.NewReader(p.Stdout)
+	_, err := r.ReadString('\n')
+	return r, err
+}
+
+// untilEnd reads all there is.
+func untilEnd(ctx context.Context, p *child.Process) error {
+	_, err := io.Copy(io.Discard, p.Stdout)
+	return err
+}
+
+func TestCleanStop(t *testing.T) {
+	noSurvivors(t)
+	err := run(t, t.Context(), spec("echo"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		if _, err := io.WriteString(p.Stdin, "hello\n"); err != nil {
+			return err
+		}
+		line, err := bufio.NewReader(p.Stdout).ReadString('\n')
+		if line != "hello\n" {
+			t.Errorf("read %q, %v", line, err)
+		}
+		if ctx.Err() != nil {
+			t.Error("ctx ended before the process")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUseErrorOfALivingProcess(t *testing.T) {
+	noSurvivors(t)
+	bad := errors.New("bad handshake")
+	err := run(t, t.Context(), spec("echo"), 2*time.Second, func(context.Context, *child.Process) error { return bad })
+	e := exitError(t, err)
+	if !errors.Is(err, bad) || !e.Stopped || e.ExitCode != 0 {
+		t.Errorf("got %v: %+v", err, e)
+	}
+}
+
+func TestExit(t *testing.T) {
+	noSurvivors(t)
+	var cause error
+	err := run(t, t.Context(), spec("exit", "3", "first", "ünable to go on\n"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		cause = context.Cause(ctx)
+		return ctx.Err()
+	})
+	for name, err := range map[string]error{"Run": err, "the context": cause} {
+		e := exitError(t, err)
+		if e.ExitCode != 3 || e.Signal != "" || e.StderrTail != "first\nünable to go on\n" || e.Stopped || e.Uptime <= 0 || e.Cause != nil {
+			t.Errorf("%s says %+v", name, e)
+		}
+		if s := e.Error(); !strings.HasPrefix(s, "exit status 3 after ") || !strings.HasSuffix(s, ", stderr: ünable to go on") {
+			t.Errorf("%s says %q", name, s)
+		}
+	}
+}
+
+func TestExitBySignal(t *testing.T) {
+	noSurvivors(t)
+	e := exitError(t, run(t, t.Context(), spec("suicide"), 2*time.Second, untilEnd))
+	if e.ExitCode != -1 || e.Signal != "SIGKILL" || e.Status() != "signal SIGKILL" {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestUseErrorOfADeadProcess(t *testing.T) {
+	noSurvivors(t)
+	bad := errors.New("no answer")
+	wrapped := run(t, t.Context(), spec("exit", "3"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		return errors.Join(bad, context.Cause(ctx))
+	})
+	plain := run(t, t.Context(), spec("exit", "3"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		return bad
+	})
+	for _, err := range []error{wrapped, plain} {
+		if e := exitError(t, err); e.ExitCode != 3 || !errors.Is(err, bad) || e.Stopped {
+			t.Errorf("got %v: %+v", err, e)
+		}
+	}
+}
+
+// What the process wrote before it died is delivered to a reader that comes late.
+func TestAnswersInThePipeAtTheEnd(t *testing.T) {
+	noSurvivors(t)
+	run(t, t.Context(), spec("last-words"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond) // longer than a pause in the output may be; there is no condition to wait for
+		b, err := io.ReadAll(p.Stdout)
+		if len(b) != 60009 || err != nil {
+			t.Errorf("read %d bytes, %v", len(b), err)
+		}
+		return nil
+	})
+}
+
+func TestGrandchildHoldsThePipes(t *testing.T) {
+	for _, tt := range []struct {
+		mode string
+		most time.Duration
+	}{{"deaf", 900 * time.Millisecond}, {"deaf-term", 2500 * time.Millisecond}} {
+		t.Run(tt.mode, func(t *testing.T) {
+			noSurvivors(t)
+			e := exitError(t, run(t, t.Context(), spec("fork", tt.mode), tt.most, func(ctx context.Context, p *child.Process) error {
+				<-ctx.Done()
+				began := time.Now()
+				b, err := io.ReadAll(p.Stdout)
+				if d := time.Since(began); d > 500*time.Millisecond || string(b) != "up\n" || err != nil {
+					t.Errorf("read %q, %v after %v", b, err, d)
+				}
+				return nil
+			}))
+			if e.ExitCode != 0 || e.Stopped {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+func TestStopSteps(t *testing.T) {
+	for _, tt := range []struct {
+		mode   string
+		signal string
+		most   time.Duration
+	}{
+		{"deaf", "SIGTERM", 900 * time.Millisecond},
+		{"stop", "SIGTERM", 900 * time.Millisecond},
+		{"deaf-term", "SIGKILL", 1900 * time.Millisecond},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			noSurvivors(t)
+			s := spec(tt.mode)
+			s.Grace = 50 * time.Millisecond
+			ctx, cancel := context.WithCancel(t.Context())
+			e := exitError(t, run(t, ctx, s, tt.most, func(ctx context.Context, p *child.Process) error {
+				if _, err := untilUp(p); err != nil {
+					t.Error(err)
+				}
+				cancel()
+				<-ctx.Done()
+				return ctx.Err()
+			}))
+			if e.Signal != tt.signal || !e.Stopped || !errors.Is(e, context.Canceled) {
+				t.Errorf("got %v", e)
+			}
+		})
+	}
+}
+
+func TestTerminate(t *testing.T) {
+	noSurvivors(t)
+	e := exitError(t, run(t, t.Context(), spec("deaf"), 900*time.Millisecond, func(ctx context.Context, p *child.Process) error {
+		if _, err := untilUp(p); err != nil {
+			t.Error(err)
+		}
+		p.Terminate()
+		p.Terminate()
+		<-ctx.Done()
+		return errors.New("hung")
+	}))
+	if e.Signal != "SIGTERM" || !e.Stopped {
+		t.Errorf("got %v", e)
+	}
+}
+
+// A use that does not come back when its ctx ends is stopped without.
+func TestLinger(t *testing.T) {
+	noSurvivors(t)
+	s := spec("echo")
+	s.Linger = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	err := run(t, ctx, s, 900*time.Millisecond, func(ctx context.Context, p *child.Process) error {
+		cancel()
+		return untilEnd(ctx, p)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClosesStdoutButLives(t *testing.T) {
+	noSurvivors(t)
+	err := run(t, t.Context(), spec("close-stdout"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		if err := untilEnd(ctx, p); err != nil || ctx.Err() != nil {
+			t.Errorf("read %v, ctx %v", err, ctx.Err())
+		}
+		return io.ErrUnexpectedEOF
+	})
+	if e := exitError(t, err); !e.Stopped || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDoesNotReadStdin(t *testing.T) {
+	noSurvivors(t)
+	s := spec("deaf")
+	s.Grace = 50 * time.Millisecond
+	s.Farewell = func(in *child.Stdin) { io.WriteString(in, "bye\n") }
+	err := run(t, t.Context(), s, 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		big := make([]byte, 1<<20)
+		n, err := p.Stdin.TryWrite(big)
+		if n == 0 || n == len(big) || err != nil {
+			t.Errorf("first attempt: %d, %v", n, err)
+		}
+		if n, err := p.Stdin.TryWrite(big); n != 0 || err != nil {
+			t.Errorf("second attempt: %d, %v", n, err)
+		}
+		p.Stdin.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+		if _, err := p.Stdin.Write(big); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("write: %v", err)
+		}
+		if n, err := p.Stdin.TryWrite(big); n != 0 || err != nil {
+			t.Errorf("after the deadline: %d, %v", n, err)
+		}
+		p.Stdin.SetWriteDeadline(time.Time{})
+		blocked := make(chan error)
+		go func() { _, err := p.Stdin.Write(big); blocked <- err }() // ends when the pipe is closed
+		go func() { time.Sleep(20 * time.Millisecond); p.Stdin.Close() }()
+		if err := <-blocked; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a write across Close: %v", err)
+		}
+		if _, err := p.Stdin.TryWrite(big); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteToADeadProcess(t *testing.T) {
+	noSurvivors(t)
+	exitError(t, run(t, t.Context(), spec("exit", "0"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		if _, err := p.Stdin.TryWrite([]byte("x\n")); err == nil {
+			t.Error("TryWrite succeeded")
+		}
+		if _, err := p.Stdin.Write([]byte("x\n")); err == nil {
+			t.Error("Write succeeded")
+		}
+		return nil
+	}))
+}
+
+// The last words begin on a line of their own, whatever was cut off before.
+func TestFarewell(t *testing.T) {
+	noSurvivors(t)
+	s := spec("echo")
+	s.Farewell = func(in *child.Stdin) { io.WriteString(in, "bye\n\n") }
+	got := make(chan string, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	s.Linger = 20 * time.Millisecond
+	err := run(t, ctx, s, 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		io.WriteString(p.Stdin, "whole\nto")
+		p.Stdin.TryWrite([]byte("rn"))
+		cancel()
+		b, err := io.ReadAll(p.Stdout)
+		got <- string(b)
+		return err
+	})
+	if s := <-got; err != nil || s != "whole\ntorn\nbye\n\n" {
+		t.Errorf("read %q, %v", s, err)
+	}
+}
+
+func TestStderr(t *testing.T) {
+	noSurvivors(t)
+	long := strings.Repeat("y", 30<<10)
+	s := spec("stderr", "one\r\n", "token=s3cret \xff\n", "\n", long+"\n", "unfinished s3cret")
+	s.Redact = func(line string) string { return strings.ReplaceAll(line, "s3cret", "[TOKEN]") }
+	var lines []string
+	s.Stderr = func(line string) { lines = append(lines, line) }
+	e := exitError(t, run(t, t.Context(), s, 2*time.Second, untilEnd))
+	want := []string{"one", "token=[TOKEN] \uFFFD", "", long[:16<<10] + " [cut: 30720 bytes]", "unfinished [TOKEN]"}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got %.200q\nwant %.200q", lines, want)
+	}
+	if len(e.StderrTail) != 4<<10 || !strings.HasSuffix(e.StderrTail, "yyy [cut: 20480 bytes]\nunfinished [TOKEN]\n") {
+		t.Errorf("tail of %d bytes ends in %q", len(e.StderrTail), e.LastLine())
+	}
+}
+
+// A flood does not stall the process, nor is it handed on in full; a Stderr that is stuck changes nothing.
+func TestStderrFlood(t *testing.T) {
+	noSurvivors(t)
+	const n = 200_000
+	s := spec("flood", "200000")
+	var lines []string
+	release := make(chan struct{})
+	s.Stderr = func(line string) {
+		<-release
+		lines = append(lines, line)
+	}
+	e := exitError(t, run(t, t.Context(), s, 10*time.Second, func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		close(release)
+		return nil
+	}))
+	if e.ExitCode != 0 || !strings.Contains(e.LastLine(), "line 199999 x") {
+		t.Errorf("got %+v", e)
+	}
+	if len(lines) < 1000 || len(lines) > n/10 {
+		t.Errorf("%d lines were handed on", len(lines))
+	}
+	if !strings.Contains(strings.Join(lines, "\n"), "[dropped ") {
+		t.Error("nobody says that lines were dropped")
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	noSurvivors(t)
+	dir := t.TempDir()
+	exe, _ := os.Executable()
+	if err := os.Symlink(exe, dir+"/prog"); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("INHERITED", "1")
+	for _, tt := range []struct{ command, dir, path string }{
+		{"./prog", dir, ""},
+		{"prog", dir, "/nonexistent:" + dir},
+		{"prog", dir, "."},
+		{dir + "/prog", dir, ""},
+	} {
+		s := spec("env", "INHERITED", "A", "EXTMESH_GUARD")
+		s.Command, s.Dir = tt.command, tt.dir
+		s.Env = append(s.Env, "A=1", "A=2", "PATH="+tt.path, "EXTMESH_COOKIE=mine", "EXTMESH_GUARD=x", "not a variable")
+		exitError(t, run(t, t.Context(), s, 2*time.Second, func(ctx context.Context, p *child.Process) error {
+			b, err := io.ReadAll(p.Stdout)
+			want := dir + " " + tt.command + "\nINHERITED= false\nA=2 true\nEXTMESH_GUARD= false\n"
+			if string(b) != want || err != nil {
+				t.Errorf("%s: read %q, %v; want %q", tt.command, b, err, want)
+			}
+			return nil
+		}))
+	}
+}
+
+// Programs do not expect EAGAIN on their standard streams.
+func TestStreamsBlock(t *testing.T) {
+	exitError(t, run(t, t.Context(), spec("flags"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		b, err := io.ReadAll(p.Stdout)
+		if string(b) != "false\nfalse\nfalse\n" || err != nil {
+			t.Errorf("non-blocking: %q, %v", b, err)
+		}
+		return nil
+	}))
+}
+
+func TestStartErrors(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("plain", "#!/bin/sh\n", 0o644)
+	write("orphan", "#!/no/such/interpreter\n", 0o755)
+	for _, tt := range []struct {
+		spec child.Spec
+		want string
+	}{
+		{child.Spec{}, "no command given"},
+		{child.Spec{Command: "plain", Dir: dir, Env: []string{"PATH=" + dir}}, `"plain" is not in the PATH it would run with (` + dir + ")"},
+		{child.Spec{Command: "./missing", Dir: dir}, "no such file"},
+		{child.Spec{Command: "./plain", Dir: dir}, "not executable (chmod +x)"},
+		{child.Spec{Command: "./orphan", Dir: dir}, "the interpreter in its first line"},
+		{child.Spec{Command: "/bin/sh", Dir: dir + "/gone"}, "its directory " + dir + "/gone cannot be entered"},
+		{child.Spec{Command: "/bin/sh", Args: []string{"a\x00b"}}, "invalid argument"},
+	} {
+		err := child.Run(t.Context(), tt.spec, func(context.Context, *child.Process) error {
+			t.Errorf("%q: use was called", tt.spec.Command)
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: got %v, want %q", tt.spec.Command, err, tt.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := child.Run(ctx, spec("echo"), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a ctx that has ended: %v", err)
+	}
+}

@@ -1,0 +1,90 @@
+package child
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// resolve returns the path of the program: an absolute one wherever the child's directory could matter.
+func resolve(command, dir string, env []string) (string, error) {
+	if command == "" {
+		return "", errors.New("no command given")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if filepath.IsAbs(command) {
+		return command, nil
+	}
+	if strings.ContainsRune(command, '/') || strings.ContainsRune(command, filepath.Separator) {
+		return filepath.Join(abs, command), nil
+	}
+	if runtime.GOOS == "windows" { // with its PATHEXT, which is the caller's business too
+		return exec.LookPath(command)
+	}
+	path := lookupEnv(env, "PATH")
+	for _, d := range filepath.SplitList(path) {
+		if d == "" {
+			continue // POSIX says the current directory; nobody who leaves it empty means that
+		}
+		if !filepath.IsAbs(d) {
+			d = filepath.Join(abs, d)
+		}
+		p := filepath.Join(d, command)
+		if st, err := os.Stat(p); err == nil && !st.IsDir() && st.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%q is not in the PATH it would run with (%s): install it, or give its path: %w", command, path, exec.ErrNotFound)
+}
+
+func lookupEnv(env []string, key string) string {
+	for i := len(env) - 1; i >= 0; i-- {
+		if k, v, ok := strings.Cut(env[i], "="); ok && k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+// environ returns env with the mark in front, one value a key, and without what is between a bridge and its
+// guard. The mark comes first because whoever looks for it reads the beginning only of a huge environment.
+func environ(env []string, mark string) []string {
+	out := append(make([]string, 0, len(env)+1), cookieVar+"="+mark)
+	last := make(map[string]int, len(env))
+	for i, kv := range env {
+		k, _, _ := strings.Cut(kv, "=")
+		last[k] = i
+	}
+	for i, kv := range env {
+		k, _, ok := strings.Cut(kv, "=")
+		if !ok || last[k] != i || k == cookieVar || k == guardVar {
+			continue
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// explain says what a failed start means: the system's own words leave out whether it was the program, its
+// interpreter or the directory that is missing.
+func explain(path, dir string, err error) error {
+	if st, dirErr := os.Stat(dir); dir != "" && (dirErr != nil || !st.IsDir()) {
+		return fmt.Errorf("its directory %s cannot be entered: %w", dir, err)
+	}
+	st, statErr := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && statErr == nil:
+		return fmt.Errorf("%s is there, but the interpreter in its first line (or its loader) is not: %w", path, err)
+	case errors.Is(err, fs.ErrPermission) && statErr == nil && st.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not executable (chmod +x): %w", path, err)
+	}
+	return err
+}

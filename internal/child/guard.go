@@ -1,0 +1,150 @@
+package child
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// MaybeGuard turns this process into a guard if it was started as one by Guard, and does not return then.
+// A program that calls Guard calls it first thing in main, a test binary in TestMain.
+func MaybeGuard() {
+	if cookie := os.Getenv(guardVar); cookie != "" {
+		runGuard(cookie)
+		os.Exit(0)
+	}
+}
+
+// Guard starts a small process, this very program again, that watches over this one: should this one be
+// killed outright, everything that Run started is dead within two seconds, daemons that left their group
+// or session included, as long as they kept EXTMESH_COOKIE in their environment. A guard that dies is
+// replaced. stop ends the guard quietly, without killing anything; call it after the last Run.
+//
+// It is Linux only; elsewhere it returns errors.ErrUnsupported (on Windows, children are in a job that ends
+// with us in any case). A program can go on without a guard, but should say so.
+func Guard() (stop func(), err error) {
+	g := &guard{quit: make(chan struct{})}
+	if err := g.start(); err != nil {
+		return nil, fmt.Errorf("starting the guard: %w", err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(g.watch) // ends with stop
+	return sync.OnceFunc(func() {
+		close(g.quit)
+		g.dismiss()
+		wg.Wait()
+	}), nil
+}
+
+// guard is our side of a guard process.
+type guard struct {
+	quit chan struct{}
+
+	mu   sync.Mutex
+	pipe *os.File // the guard's stdin; its end without a farewell is our death
+	proc *os.Process
+}
+
+func (g *guard) start() error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	attr, err := guardAttr()
+	if err != nil {
+		w.Close()
+		return err
+	}
+	// Its name says what it is to who looks at the process list. Its environment holds the cookie under
+	// another name, or it would be its own prey.
+	proc, err := os.StartProcess(exe, []string{exe, "(guard)"}, &os.ProcAttr{
+		Dir: "/", Env: []string{guardVar + "=" + cookie()}, Files: []*os.File{r, null, null}, Sys: attr,
+	})
+	if err != nil {
+		w.Close()
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-g.quit: // stopped while a new one was being started: it sees the farewell at once
+		w.Write([]byte{farewellByte})
+		w.Close()
+	default:
+		g.pipe = w
+	}
+	g.proc = proc
+	known.add(proc.Pid)
+	return nil
+}
+
+// farewellByte is what a guard is sent to go home; an end without it is a murder.
+const farewellByte = 'q'
+
+func (g *guard) dismiss() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		g.pipe.Write([]byte{farewellByte})
+		g.pipe.Close()
+		g.pipe = nil
+	}
+}
+
+// watch reaps the guard and starts another one, until it was dismissed.
+func (g *guard) watch() {
+	for {
+		g.mu.Lock()
+		proc := g.proc
+		g.mu.Unlock()
+		proc.Wait()
+		known.remove(proc.Pid)
+		g.mu.Lock()
+		if g.pipe != nil {
+			g.pipe.Close()
+			g.pipe = nil
+		}
+		g.mu.Unlock()
+		for pause := 10 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+			t := time.NewTimer(pause)
+			select {
+			case <-g.quit:
+				t.Stop()
+				return
+			case <-t.C:
+			}
+			if g.start() == nil {
+				break
+			}
+		}
+	}
+}
+
+// guarded reads the pipe to the other process and returns when that one has died.
+func guarded(pipe *os.File) bool {
+	b := make([]byte, 1)
+	for {
+		n, err := pipe.Read(b)
+		switch {
+		case n == 1 && b[0] == farewellByte:
+			return false
+		case err != nil:
+			return true
+		}
+	}
+}
+
+// validCookie keeps a guard from hunting for something that anybody may have in his environment.
+func validCookie(s string) bool { return len(s) >= 20 && !strings.ContainsAny(s, "=\x00.") }

@@ -1,0 +1,89 @@
+package child
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The times of a guard that hunts: all within the two seconds that Guard promises.
+const (
+	huntTerm  = time.Second // from the first SIGTERM to SIGKILL
+	huntPause = 50 * time.Millisecond
+	huntMost  = time.Minute // then what is left cannot be killed
+)
+
+// guardAttr puts the guard into a session of its own, where the terminal's Ctrl-C and its end do not reach.
+func guardAttr() (*syscall.SysProcAttr, error) { return &syscall.SysProcAttr{Setsid: true}, nil }
+
+// runGuard is the guard's whole life.
+func runGuard(cookie string) {
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
+	closeInherited()
+	if validCookie(cookie) && guarded(os.Stdin) {
+		hunt(cookie+".", time.Now())
+	}
+}
+
+// closeInherited closes what a careless parent of our parent left open. The runtime's own descriptors stay.
+func closeInherited() {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		to, linkErr := os.Readlink("/proc/self/fd/" + e.Name())
+		if err == nil && linkErr == nil && fd > 2 && !strings.HasPrefix(to, "anon_inode:") {
+			unix.Close(fd)
+		}
+	}
+}
+
+// hunt ends everything that carries the cookie: SIGTERM on sight, SIGKILL after a second, until two looks
+// around find nobody. (One can miss a process that forks into a lower number and exits meanwhile.)
+func hunt(prefix string, began time.Time) {
+	prey := func(pid int) bool {
+		st, ok := readStat(pid)
+		return ok && !st.zombie() && hasMark(pid, prefix)
+	}
+	termed := make(map[int]bool)
+	for empty := 0; empty < 2 && time.Since(began) < huntMost; {
+		empty++
+		for _, pid := range allProcesses() {
+			if !prey(pid) {
+				continue
+			}
+			empty = 0
+			switch {
+			case time.Since(began) >= huntTerm:
+				signalMarked(pid, prey, unix.SIGKILL)
+			case !termed[pid]:
+				termed[pid] = true
+				signalMarked(pid, prey, unix.SIGTERM, unix.SIGCONT)
+			}
+		}
+		if empty == 0 {
+			time.Sleep(huntPause)
+		}
+	}
+}
+
+// Survivors lists the processes that Run started, or their descendants, that are alive and kept
+// EXTMESH_COOKIE in their environment: nobody, when no Run is under way. Elsewhere than on Linux it
+// returns nil.
+func Survivors() []int { return marked(cookie() + ".") }
+
+func marked(mark string) (pids []int) {
+	for _, pid := range allProcesses() {
+		if st, ok := readStat(pid); ok && !st.zombie() && hasMark(pid, mark) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,157 @@
+package child_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/child"
+)
+
+const modeVar = "CHILD_TEST_MODE"
+
+// The test binary is the child, and its grandchildren: a mode each.
+var modes = map[string]func(args []string){
+	"echo": func([]string) { io.Copy(os.Stdout, os.Stdin) },
+	"exit": func(args []string) {
+		fmt.Fprint(os.Stderr, strings.Join(args[1:], "\n"))
+		code, _ := strconv.Atoi(args[0])
+		os.Exit(code)
+	},
+	"suicide": func([]string) {
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	},
+	"last-words": func([]string) { fmt.Print(strings.Repeat("x", 60000), "\nthe end\n") },
+	"deaf":       func([]string) { fmt.Println("up"); sleep() }, // to the end of its input
+	"deaf-term": func([]string) {
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("up")
+		sleep()
+	},
+	"stop": func([]string) {
+		fmt.Println("up")
+		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		sleep()
+	},
+	"close-stdout": func([]string) {
+		os.Stdout.Close()
+		io.Copy(io.Discard, os.Stdin)
+	},
+	"flood": func(args []string) {
+		n, _ := strconv.Atoi(args[0])
+		w := bufio.NewWriterSize(os.Stderr, 64<<10)
+		for i := range n {
+			fmt.Fprintf(w, "line %d %s\n", i, strings.Repeat("x", 80))
+		}
+		w.Flush()
+	},
+	"stderr": func(args []string) { fmt.Fprint(os.Stderr, strings.Join(args, "")) },
+	"fork": func(args []string) { // starts a grandchild that inherits the pipes, and exits when that is up
+		spawn(args, nil, os.Stdout)
+	},
+	"fork-wait": func(args []string) { // the same, and lives on
+		spawn(args, nil, os.Stdout)
+		fmt.Println("up")
+		io.Copy(io.Discard, os.Stdin)
+	},
+	"daemon": func(args []string) { // a child in a session of its own, without the pipes, and lives on
+		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
+		fmt.Println("up")
+		io.Copy(io.Discard, os.Stdin)
+	},
+	"daemon-exit": func(args []string) { spawn(args, &syscall.SysProcAttr{Setsid: true}, nil) },
+	"env": func(args []string) {
+		dir, _ := os.Getwd()
+		fmt.Println(dir, os.Args[0])
+		for _, k := range args {
+			v, ok := os.LookupEnv(k)
+			fmt.Printf("%s=%s %v\n", k, v, ok)
+		}
+	},
+	"flags": func([]string) {
+		for fd := range uintptr(3) {
+			fl, _, _ := syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFL, 0)
+			fmt.Println(fl&syscall.O_NONBLOCK != 0)
+		}
+	},
+	"bridge": bridge,
+}
+
+// spawn starts this binary in another mode and waits until that says so on its descriptor 3.
+func spawn(args []string, attr *syscall.SysProcAttr, stdout *os.File) {
+	exe, _ := os.Executable()
+	r, w, _ := os.Pipe()
+	c := exec.Command(exe, args[1:]...)
+	c.Env = append(os.Environ(), modeVar+"="+args[0], "READY=1")
+	c.SysProcAttr = attr
+	c.ExtraFiles = []*os.File{w}
+	if stdout != nil {
+		c.Stdout, c.Stderr = stdout, os.Stderr
+	}
+	if err := c.Start(); err != nil {
+		fmt.Println(err)
+		os.Exit(99)
+	}
+	w.Close()
+	r.Read(make([]byte, 1))
+	r.Close()
+}
+
+func sleep() {
+	if os.Getenv("READY") != "" {
+		f := os.NewFile(3, "ready")
+		f.Write([]byte{'\n'})
+		f.Close()
+	}
+	time.Sleep(time.Minute)
+}
+
+// bridge is a host of children of its own, for a test to kill.
+func bridge(modes []string) {
+	stop, err := child.Guard()
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(99)
+	}
+	defer stop()
+	child.Subreaper()
+	for _, m := range modes {
+		args := strings.Fields(m)
+		go child.Run(context.Background(), spec(args[0], args[1:]...), func(ctx context.Context, p *child.Process) error {
+			bufio.NewReader(p.Stdout).ReadString('\n') // "up"
+			fmt.Println("up")
+			<-ctx.Done()
+			return nil
+		}) // ends with the process
+	}
+	io.Copy(io.Discard, os.Stdin)
+}
+
+func spec(mode string, args ...string) child.Spec {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return child.Spec{Command: exe, Args: args, Env: []string{modeVar + "=" + mode, "PATH=" + os.Getenv("PATH")}}
+}
+
+func TestMain(m *testing.M) {
+	child.MaybeGuard()
+	if mode := os.Getenv(modeVar); mode != "" {
+		modes[mode](os.Args[1:])
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}

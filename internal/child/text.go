@@ -1,0 +1,66 @@
+package child
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// cleanLine makes one line of output fit to be shown: valid, redacted, short. line is what was kept of size
+// bytes.
+func cleanLine(line string, size int, redact func(string) string) string {
+	line = strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\uFFFD")
+	kept := len(line)
+	if redact != nil {
+		line = redact(line)
+	}
+	if kept <= maxErrLine && size <= maxErrLine {
+		return line
+	}
+	if size >= maxErrLine+margin && len(line) > margin {
+		line = cut(line, len(line)-margin) // its end may be half a secret, which Redact could not know
+	}
+	return fmt.Sprintf("%s [cut: %d bytes]", cut(line, maxErrLine), size)
+}
+
+// cut returns at most n bytes of s, without breaking a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// lastBytes returns at most the last n bytes of s, without breaking a character.
+func lastBytes(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	s = s[len(s)-n:]
+	for len(s) > 0 && !utf8.RuneStart(s[0]) {
+		s = s[1:]
+	}
+	return s
+}
+
+// bucket is a token bucket of errBurst that fills at errRate a second.
+type bucket struct {
+	tokens float64
+	last   time.Time
+}
+
+func (b *bucket) take(now time.Time) bool {
+	if !b.last.IsZero() {
+		b.tokens = min(errBurst, b.tokens+now.Sub(b.last).Seconds()*errRate)
+	}
+	b.last = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}
