@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -26,6 +27,15 @@ type call struct {
 	ended   bool // guarded by the list's mutex
 
 	stop context.CancelFunc // of a synchronous handler
+
+	stream    bool // the caller takes frames
+	began     time.Time
+	lastFrame atomic.Int64 // unix nanoseconds; 0: none sent yet
+	chunking  atomic.Bool  // the answer is there and on its way
+	token     string       // guarded by the node's streams
+	acks      chan struct{}
+	left      chan struct{}
+	leaveOnce sync.Once
 
 	prev, next *call // in the service's list
 }
@@ -53,10 +63,24 @@ func (s *service) handle(req micro.Request) {
 		s.refuse(reply, env.ID, e)
 		return
 	}
-	c := &call{s: s, id: env.ID, reply: reply, callID: nats.Header(req.Headers()).Get(HeaderCallID)}
+	c := &call{s: s, id: env.ID, reply: reply, began: now}
 	c.Deadline, c.Sink = deadline, c
 	c.request = rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params}
+	if h := nats.Header(req.Headers()); len(h) > 0 {
+		c.callID = h.Get(HeaderCallID)
+		if h.Get(HeaderStream) == "1" {
+			c.stream, c.request.Notify = true, c.notify
+			c.acks, c.left = make(chan struct{}, 1), make(chan struct{})
+		}
+	}
+	var ctx context.Context
+	if s.async == nil { // before admit, which shows c to those who cancel
+		ctx, c.stop = context.WithDeadline(s.ctx, deadline)
+	}
 	if e := s.admit(c, req); e != nil {
+		if c.stop != nil {
+			c.stop()
+		}
 		s.refuse(reply, env.ID, e)
 		return
 	}
@@ -65,11 +89,9 @@ func (s *service) handle(req micro.Request) {
 		s.slot.node.calls.watch(c)
 		return
 	}
-	ctx, cancel := context.WithDeadline(s.ctx, deadline)
-	c.stop = cancel
 	s.slot.node.calls.watch(c)
 	s.handlers.Go(func() { // owned by Serve, which waits for handlers; ends when the handler returns
-		defer cancel()
+		defer c.stop()
 		result, err := rpc.Protect(ctx, s.h, &c.request)
 		if p, ok := err.(*rpc.PanicError); ok {
 			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
@@ -143,14 +165,22 @@ func (s *service) admit(c *call, req micro.Request) *rpc.Error {
 // Deliver answers the caller and ends the call.
 func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	s := c.s
-	if !s.calls.remove(c) {
-		return
-	}
 	s.slot.node.calls.forget(c)
 	if r.Err != nil {
 		s.refuse(c.reply, c.id, r.Err)
-	} else {
-		s.answer(c, &r)
+	} else if s.answer(c, &r) {
+		return // in chunks, the last of which ends the call
+	}
+	s.finish(c)
+}
+
+// finish takes c out of the calls in flight.
+func (s *service) finish(c *call) {
+	if !s.calls.remove(c) {
+		return
+	}
+	if c.stream {
+		s.slot.node.dropToken(c)
 	}
 	if s.slot.inflight.Add(-1) == 0 {
 		select {
@@ -163,24 +193,49 @@ func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 // buffers hold replies between the splicing of the id and the connection's own copy.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-func (s *service) answer(c *call, r *rpc.Reply) {
+// answer sends r, and reports whether it has to go out in chunks, which end the call by themselves.
+func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
+	if r.ErrorCode() != 0 {
+		s.slot.errors.Add(1)
+	}
 	limit := s.nc.MaxPayload() - headroom
-	if size := int64(r.Size()); size > limit+headroom/2 {
-		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: limit},
-			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream", size, limit))
-		return
+	if size := int64(r.Size()); size > limit {
+		return s.large(c, r, size, limit)
 	}
 	buf := buffers.Get().(*[]byte)
 	*buf = r.AppendTo((*buf)[:0], c.id)
 	if err := s.nc.Publish(c.reply, *buf); err != nil {
 		s.slot.errors.Add(1)
 	}
-	if r.ErrorCode() != 0 {
-		s.slot.errors.Add(1)
-	}
 	if cap(*buf) <= 64<<10 {
 		buffers.Put(buf)
 	}
+	return false
+}
+
+// large answers with what does not fit into one message: in chunks, or with a reason.
+func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool) {
+	details := rpc.Details{Size: size, Limit: limit}
+	switch {
+	case !c.stream:
+		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
+			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, HeaderStream))
+		return false
+	case !s.slot.node.reserve(size):
+		details.Limit = maxStreaming
+		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
+			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
+		return false
+	}
+	c.chunking.Store(true)
+	text := r.AppendTo(make([]byte, 0, size), c.id)
+	if extra := int64(len(text)) - size; extra != 0 {
+		s.slot.node.streams.mu.Lock()
+		s.slot.node.streams.bytes += extra
+		s.slot.node.streams.mu.Unlock()
+	}
+	s.handlers.Go(func() { c.sendChunks(text) }) // owned by Serve; ends with the answer, or the caller, or the service
+	return true
 }
 
 // refuse answers with an error of the mesh's own, marked by micro's headers.

@@ -5,9 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +38,8 @@ type ClientOptions struct {
 type Client struct {
 	nc    *nats.Conn
 	opt   ClientOptions
-	forms sync.Map // extension id → form: how it wants tools called
+	inbox inbox
+	forms sync.Map // extension id → toolForm that it was found to want
 }
 
 // NewClient makes a Client on nc. It starts nothing.
@@ -50,17 +50,25 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Client{nc: nc, opt: opt}
+	return &Client{nc: nc, opt: opt, inbox: inbox{nc: nc}}
 }
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>; args is a JSON
 // object, nil for none. Errors are *NotFoundError, *AmbiguousError, or an *rpc.Error: the extension's own,
 // or the mesh's with its Details.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
+	return c.CallStream(ctx, tool, args, nil)
+}
+
+// CallStream is Call with progress: every notification that the extension sends about this call is passed
+// to progress, whole, from the calling goroutine. Extensions that know MCP's progress send it when args'
+// params ask for it, which a non-nil progress does.
+func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessage, progress func(notification json.RawMessage)) (json.RawMessage, error) {
 	target, err := c.find(tool)
 	if err != nil {
 		return nil, err
 	}
+	target.progress = progress
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
 	}
@@ -69,12 +77,12 @@ func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (j
 	if !known {
 		form = formOf(target.dialect)
 	}
-	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args))
+	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args, progress != nil))
 	if known || form != shortForm || !errors.Is(err, rpc.CodeMethodNotFound) {
 		return result, err
 	}
 	// A foreign service may know only the other form: ask once more, and remember what it answers to.
-	again, err2 := c.ask(ctx, target, callForm.method(target.own), callForm.params(target.own, args))
+	again, err2 := c.ask(ctx, target, callForm.method(target.own), callForm.params(target.own, args, progress != nil))
 	if errors.Is(err2, rpc.CodeMethodNotFound) {
 		return result, err
 	}
@@ -90,16 +98,25 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 	}
 	t := target{id: id, subject: c.opt.Prefix.RPC(id)}
 	if c.opt.Catalog != nil {
-		if e, ok := c.opt.Catalog.Get(id); ok && e.Spec.Subject != "" {
-			t.subject = e.Spec.Subject
+		if e, ok := c.opt.Catalog.Get(id); ok {
+			t = c.targetOf(e)
 		}
 	}
 	return c.ask(ctx, t, method, params)
 }
 
-// target is where a call goes.
+// target is where a call goes, and what the one who answers is known to be able to.
 type target struct {
 	id, own, subject, dialect string
+	known, stream             bool // the catalog knows its features; it streams
+	progress                  func(json.RawMessage)
+}
+
+func (c *Client) targetOf(e Extension) target {
+	return target{
+		id: e.ID, subject: cmp.Or(e.Spec.Subject, c.opt.Prefix.RPC(e.ID)), dialect: e.Spec.Dialect,
+		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, FeatureStream),
+	}
 }
 
 func (c *Client) find(tool string) (target, error) {
@@ -108,7 +125,9 @@ func (c *Client) find(tool string) (target, error) {
 		if err != nil {
 			return target{}, err
 		}
-		return target{id: e.ID, own: t.Own, subject: cmp.Or(e.Spec.Subject, c.opt.Prefix.RPC(e.ID)), dialect: e.Spec.Dialect}, nil
+		at := c.targetOf(e)
+		at.own = t.Own
+		return at, nil
 	}
 	id, own, ok := strings.Cut(tool, "/")
 	if !ok || CheckID(id, true) != nil || own == "" {
@@ -139,13 +158,18 @@ func (f toolForm) method(tool string) string {
 	return "tools/" + tool
 }
 
-func (f toolForm) params(tool string, args json.RawMessage) json.RawMessage {
+// params asks for progress where the form has a place for that: a native extension needs no asking.
+func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.RawMessage {
 	if f == shortForm {
 		return args
 	}
 	p := append([]byte(`{"name":`), quote(tool)...)
 	p = append(p, `,"arguments":`...)
-	return append(append(p, args...), '}')
+	p = append(p, args...)
+	if progress {
+		p = append(p, `,"_meta":{"progressToken":1}`...)
+	}
+	return append(p, '}')
 }
 
 // pauses are the waits before a call that met no responders, or surely did not run, is tried again: a
@@ -186,43 +210,6 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 func retryable(err error) bool {
 	e, ok := errors.AsType[*rpc.Error](err)
 	return ok && (e.Code == rpc.CodeUnavailable || e.Code == rpc.CodeExited) && e.Details().Ran == rpc.RanNo
-}
-
-// once sends one request and waits for the answer.
-func (c *Client) once(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
-	msg := nats.NewMsg(t.subject)
-	msg.Data = rpc.AppendRequest(make([]byte, 0, len(params)+len(method)+64), []byte("1"), method, params)
-	if at, ok := ctx.Deadline(); ok {
-		left := time.Until(at)
-		if left < time.Millisecond {
-			return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no time was left to call %s", t.id)
-		}
-		msg.Header.Set(HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
-		msg.Header.Set(HeaderDeadline, strconv.FormatInt(at.UnixMilli(), 10))
-	}
-	if c.opt.Agent != "" {
-		msg.Header.Set(HeaderAgent, c.opt.Agent)
-	}
-	if c.opt.Session != "" {
-		msg.Header.Set(HeaderSession, c.opt.Session)
-	}
-	if limit := c.nc.MaxPayload() - headroom; int64(len(msg.Data)) > limit && limit > 0 {
-		return nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: int64(len(msg.Data)), Limit: limit},
-			"the request is %d bytes, over this server's limit of %d", len(msg.Data), limit)
-	}
-	reply, err := c.nc.RequestMsgWithContext(ctx, msg)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "nobody answers for %s", t.id)
-	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		c.suspect(t.id, "timeout")
-		return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", t.id)
-	case ctx.Err() != nil:
-		return nil, rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", t.id)
-	case err != nil:
-		return nil, fmt.Errorf("calling %s: %w", t.id, err)
-	}
-	return result(t.id, reply)
 }
 
 // result reads a reply.

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,9 +31,10 @@ type Node struct {
 	opt NodeOptions
 	in  chan *nats.Msg // everything Run reads
 
-	mu    sync.Mutex
-	slots map[string]*Slot // by instance
-	calls cancels
+	mu      sync.Mutex
+	slots   map[string]*Slot // by instance
+	calls   cancels
+	streams streams
 }
 
 // NewNode makes a Node on nc.
@@ -56,21 +58,51 @@ func (n *Node) Run(ctx context.Context) error {
 		return err
 	}
 	defer sub.Unsubscribe()
+	acks := n.nc.NewInbox() + "."
+	ackSub, err := n.nc.ChanSubscribe(acks+"*", n.in)
+	if err != nil {
+		return err
+	}
+	defer ackSub.Unsubscribe()
+	n.streams.mu.Lock()
+	n.streams.inbox = acks
+	n.streams.mu.Unlock()
+
+	status := n.nc.StatusChanged(nats.CONNECTED)
+	defer n.nc.RemoveStatusListener(status)
+	tick := time.NewTicker(streamTick)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case now := <-tick.C:
+			n.tick(now)
 		case m := <-n.in:
 			n.receive(m)
+		case _, ok := <-status:
+			if !ok {
+				status = nil
+				continue
+			}
+			n.announceAll() // the registries may have missed what was said meanwhile
 		}
+	}
+}
+
+func (n *Node) announceAll() {
+	for _, s := range n.list() {
+		s.announceNow()
 	}
 }
 
 func (n *Node) receive(m *nats.Msg) {
 	if m.Subject == n.opt.Prefix.AnnounceRequest() {
-		for _, s := range n.list() {
-			s.announceNow()
-		}
+		n.announceAll()
+		return
+	}
+	if n.streams.inbox != "" && strings.HasPrefix(m.Subject, n.streams.inbox) { // written by this goroutine only
+		n.acknowledged(m)
 		return
 	}
 	n.calls.receive(m.Data)

@@ -73,6 +73,8 @@ func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) er
 		return fmt.Errorf("serving %s: %w", a.ID, err)
 	}
 	defer cancels.Unsubscribe()
+	slot.node.addService(s)
+	defer slot.node.removeService(s)
 	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
 	if err := s.flush(ctx); err != nil && ctx.Err() == nil {
 		slot.node.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)

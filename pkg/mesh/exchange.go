@@ -1,0 +1,192 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// once sends one request and waits for its answer, however many messages that takes.
+func (c *Client) once(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
+	backlog := 1
+	if t.stream || !t.known {
+		backlog = replyBacklog
+	}
+	reply, replies, err := c.inbox.open(backlog)
+	if err != nil {
+		return nil, fmt.Errorf("calling %s: %w", t.id, err)
+	}
+	defer c.inbox.close(reply)
+	msg, e := c.request(ctx, t, reply, method, params)
+	if e != nil {
+		return nil, e
+	}
+	if err := c.nc.PublishMsg(msg); err != nil {
+		if errors.Is(err, nats.ErrReconnectBufExceeded) {
+			return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: NATS is away", t.id)
+		}
+		return nil, fmt.Errorf("calling %s: %w", t.id, err)
+	}
+	r := reception{c: c, t: t, streaming: t.stream}
+	result, err := r.receive(ctx, replies)
+	if errors.Is(err, errGaveUp) {
+		c.cancel(t, reply)
+		return nil, r.gaveUp(ctx)
+	}
+	return result, err
+}
+
+// request makes the message of a call.
+func (c *Client) request(ctx context.Context, t target, reply, method string, params json.RawMessage) (*nats.Msg, *rpc.Error) {
+	msg := nats.NewMsg(t.subject)
+	msg.Reply = reply
+	msg.Data = rpc.AppendRequest(make([]byte, 0, len(params)+len(method)+64), []byte("1"), method, params)
+	h := msg.Header
+	if at, ok := ctx.Deadline(); ok {
+		left := time.Until(at)
+		if left < time.Millisecond {
+			return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no time was left to call %s", t.id)
+		}
+		h[HeaderTimeout] = []string{strconv.FormatInt(left.Milliseconds(), 10)}
+		h[HeaderDeadline] = []string{strconv.FormatInt(at.UnixMilli(), 10)}
+	}
+	h[HeaderCallID] = []string{reply} // as unique as a name can be
+	if t.stream || !t.known {
+		h[HeaderStream] = []string{"1"}
+	}
+	if c.opt.Agent != "" {
+		h[HeaderAgent] = []string{c.opt.Agent}
+	}
+	if c.opt.Session != "" {
+		h[HeaderSession] = []string{c.opt.Session}
+	}
+	if limit := c.nc.MaxPayload() - headroom; int64(len(msg.Data)) > limit && limit > 0 {
+		return nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: int64(len(msg.Data)), Limit: limit},
+			"the request is %d bytes, over this server's limit of %d", len(msg.Data), limit)
+	}
+	return msg, nil
+}
+
+// cancel tells whoever has the call that nobody waits for it any more.
+func (c *Client) cancel(t target, callID string) {
+	data, err := json.Marshal(map[string]string{"call_id": callID})
+	if err == nil {
+		err = c.nc.Publish(strings.TrimSuffix(t.subject, ".rpc")+".cancel", data)
+	}
+	if err != nil {
+		c.opt.Logger.Debug("could not cancel", "extension", t.id, "error", err)
+	}
+}
+
+var errGaveUp = errors.New("the caller gave up")
+
+// reception is the answer of one call as it comes in.
+type reception struct {
+	c         *Client
+	t         target
+	streaming bool // frames have come, or will: silence means something
+	text      []byte
+	chunks    int
+}
+
+// receive takes replies until the answer is whole.
+func (r *reception) receive(ctx context.Context, replies <-chan *nats.Msg) (json.RawMessage, error) {
+	silence := time.NewTimer(silenceLimit)
+	defer silence.Stop()
+	for {
+		select {
+		case m := <-replies:
+			silence.Reset(silenceLimit)
+			result, done, err := r.take(m)
+			if done {
+				return result, err
+			}
+		case <-silence.C:
+			if r.streaming {
+				r.c.suspect(r.t.id, "silence")
+				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, silenceLimit)
+			}
+		case <-ctx.Done():
+			return nil, errGaveUp
+		}
+	}
+}
+
+func (r *reception) gaveUp(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		r.c.suspect(r.t.id, "timeout")
+		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
+	}
+	return rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", r.t.id)
+}
+
+// take handles one message of the answer.
+func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
+	if len(m.Header) == 0 {
+		result, err := result(r.t.id, m)
+		return result, true, err
+	}
+	if m.Header.Get("Status") == "503" {
+		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "nobody answers for %s", r.t.id)
+	}
+	kind := m.Header.Get(HeaderFrame)
+	if kind != "" {
+		r.streaming = true
+	}
+	switch kind {
+	case "":
+		result, err := result(r.t.id, m)
+		return result, true, err
+	case frameProgress:
+		if r.t.progress != nil {
+			r.t.progress(m.Data)
+		}
+	case frameChunk:
+		if err := r.chunk(m); err != nil {
+			return nil, true, err
+		}
+	case frameEnd:
+		result, err := r.end(m)
+		return result, true, err
+	}
+	return nil, false, nil
+}
+
+// maxAnswer bounds an answer in chunks: what a child's line may be, and its envelope.
+const maxAnswer = rpc.DefaultMaxLine + 1<<20
+
+func (r *reception) chunk(m *nats.Msg) error {
+	r.chunks++
+	if seq := m.Header.Get(HeaderSeq); seq != strconv.Itoa(r.chunks) {
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: chunk %s came as number %d", r.t.id, seq, r.chunks)
+	}
+	if len(r.text)+len(m.Data) > maxAnswer {
+		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(r.text) + len(m.Data)), Limit: maxAnswer},
+			"%s's answer is over the limit of %d bytes", r.t.id, maxAnswer)
+	}
+	r.text = append(r.text, m.Data...)
+	if m.Reply != "" {
+		if err := r.c.nc.Publish(m.Reply, nil); err != nil {
+			return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)
+		}
+	}
+	return nil
+}
+
+func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
+	var end struct {
+		Length int `json:"length"`
+	}
+	if err := json.Unmarshal(m.Data, &end); err != nil || end.Length != len(r.text) {
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: %d bytes came, of %s", r.t.id, len(r.text), m.Data)
+	}
+	return result(r.t.id, &nats.Msg{Data: r.text})
+}

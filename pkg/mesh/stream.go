@@ -1,0 +1,224 @@
+package mesh
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// The values of Ext-Frame.
+const (
+	frameAccepted  = "accepted"
+	frameProgress  = "progress"
+	frameKeepalive = "keepalive"
+	frameChunk     = "chunk"
+	frameEnd       = "end"
+)
+
+// The times and sizes of streams (docs/protocol.md, "Streaming").
+const (
+	acceptedAfter  = time.Second
+	keepaliveEvery = 2 * time.Second
+	silenceLimit   = 5 * time.Second
+	streamTick     = 250 * time.Millisecond
+	chunkSize      = 512 << 10
+	ackEvery       = 4 << 20
+	ackWait        = 10 * time.Second
+)
+
+// maxStreaming bounds the bytes of large answers under way from one Node: they are copies, since a child's
+// line is gone when the next one comes.
+const maxStreaming = 256 << 20
+
+// streams is the part of a Node that looks after streaming calls: accepted and keepalive frames on time, and
+// an inbox where NATS says that a caller has gone and callers acknowledge chunks.
+type streams struct {
+	mu       sync.Mutex
+	services map[*service]struct{}
+	inbox    string           // the acknowledgements' subject, up to the token
+	tokens   map[string]*call // calls that sent a frame with a reply subject
+	last     uint64
+	bytes    int64 // of large answers under way
+}
+
+func (n *Node) addService(s *service) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if n.streams.services == nil {
+		n.streams.services = map[*service]struct{}{}
+		n.streams.tokens = map[string]*call{}
+	}
+	n.streams.services[s] = struct{}{}
+}
+
+func (n *Node) removeService(s *service) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	delete(n.streams.services, s)
+}
+
+// tick sends the frames that are due.
+func (n *Node) tick(now time.Time) {
+	n.streams.mu.Lock()
+	services := make([]*service, 0, len(n.streams.services))
+	for s := range n.streams.services {
+		services = append(services, s)
+	}
+	n.streams.mu.Unlock()
+	for _, s := range services {
+		s.calls.each(func(c *call) {
+			if !c.stream || c.chunking.Load() {
+				return
+			}
+			switch last := c.lastFrame.Load(); {
+			case last == 0 && now.Sub(c.began) >= acceptedAfter:
+				c.frame(frameAccepted, nil)
+			case last != 0 && now.UnixNano()-last >= int64(keepaliveEvery-streamTick):
+				c.frame(frameKeepalive, nil)
+			}
+		})
+	}
+}
+
+// token makes c known to the acknowledgements' inbox and returns the reply subject for its frames.
+func (n *Node) token(c *call) string {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if n.streams.inbox == "" { // Node.Run is not there to listen
+		return ""
+	}
+	if c.token == "" {
+		n.streams.last++
+		c.token = strconv.FormatUint(n.streams.last, 36)
+		n.streams.tokens[c.token] = c
+	}
+	return n.streams.inbox + c.token
+}
+
+func (n *Node) dropToken(c *call) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if c.token != "" {
+		delete(n.streams.tokens, c.token)
+	}
+}
+
+// acknowledged handles a message to the acknowledgements' inbox: a caller's, for a chunk, or NATS's own, that
+// nobody listens any more.
+func (n *Node) acknowledged(m *nats.Msg) {
+	n.streams.mu.Lock()
+	c := n.streams.tokens[strings.TrimPrefix(m.Subject, n.streams.inbox)]
+	n.streams.mu.Unlock()
+	switch {
+	case c == nil:
+	case m.Header.Get("Status") == "503":
+		c.leave()
+		c.cancel()
+	default:
+		select {
+		case c.acks <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// frame sends one frame of c's.
+func (c *call) frame(kind string, body []byte) {
+	c.lastFrame.Store(time.Now().UnixNano())
+	c.send(kind, body, 0)
+}
+
+func (c *call) send(kind string, body []byte, seq int) {
+	msg := nats.NewMsg(c.reply)
+	msg.Header.Set(HeaderFrame, kind)
+	if seq > 0 {
+		msg.Header.Set(HeaderSeq, strconv.Itoa(seq))
+	}
+	if kind != frameChunk || seq%(ackEvery/chunkSize) == 0 {
+		msg.Reply = c.s.slot.node.token(c)
+	}
+	msg.Data = body
+	if err := c.s.nc.PublishMsg(msg); err != nil {
+		c.s.slot.node.opt.Logger.Debug("a frame was not sent", "frame", kind, "error", err)
+	}
+}
+
+// ProgressSink is an rpc.Sink that can also be told of progress; a streaming call's is one.
+type ProgressSink interface {
+	rpc.Sink
+	// Progress passes a JSON-RPC notification on to the caller, if the caller takes frames.
+	Progress(notification []byte)
+}
+
+// Progress implements ProgressSink.
+func (c *call) Progress(notification []byte) {
+	if c.stream && !c.chunking.Load() {
+		c.frame(frameProgress, notification)
+	}
+}
+
+// notify is Progress for handlers that run here.
+func (c *call) notify(method string, params json.RawMessage) error {
+	c.Progress(rpc.AppendRequest(nil, nil, method, params))
+	return nil
+}
+
+// leave says that the caller has gone.
+func (c *call) leave() {
+	c.leaveOnce.Do(func() { close(c.left) })
+}
+
+// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text.
+func (c *call) sendChunks(text []byte) {
+	defer c.s.finish(c)
+	n := c.s.slot.node
+	defer n.release(int64(len(text)))
+	seq := 0
+	for at := 0; at < len(text); at += chunkSize {
+		seq++
+		c.send(frameChunk, text[at:min(at+chunkSize, len(text))], seq)
+		if seq%(ackEvery/chunkSize) == 0 && !c.awaitAck() {
+			n.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.slot.ID(), "sent", at)
+			return
+		}
+	}
+	c.send(frameEnd, fmt.Appendf(nil, `{"length":%d}`, len(text)), 0)
+}
+
+// awaitAck waits until the caller has taken what was sent.
+func (c *call) awaitAck() bool {
+	t := time.NewTimer(ackWait)
+	defer t.Stop()
+	select {
+	case <-c.acks:
+		return true
+	case <-c.left:
+	case <-t.C:
+	case <-c.s.ctx.Done():
+	}
+	return false
+}
+
+// reserve takes room for a large answer's copy.
+func (n *Node) reserve(size int64) bool {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if n.streams.bytes+size > maxStreaming {
+		return false
+	}
+	n.streams.bytes += size
+	return true
+}
+
+func (n *Node) release(size int64) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	n.streams.bytes -= size
+}

@@ -1,0 +1,122 @@
+package mesh_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func TestLargeAnswers(t *testing.T) {
+	connect := startServer(t)
+	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 25<<20/16) + `"`)
+	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
+	serve(t, connect(), weather, h, mesh.ServeOptions{})
+
+	client := mesh.NewClient(connect(), mesh.ClientOptions{})
+	for range 3 {
+		got, err := client.Call(t.Context(), "weather/big", nil)
+		if err != nil || string(got) != string(big) {
+			t.Fatalf("25 MiB: %d bytes, %v", len(got), err)
+		}
+	}
+	m, err := connect().Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/big"}`), 5*time.Second)
+	if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32006" || !strings.Contains(string(m.Data), `"size":262`) {
+		t.Errorf("without a stream: %.300s, %v", m.Data, err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	connect := startServer(t)
+	h := rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+		for i := range 3 {
+			if err := r.Send("notifications/progress", json.RawMessage(fmt.Sprintf(`{"progress":%d}`, i))); err != nil {
+				return nil, err
+			}
+		}
+		return json.RawMessage(`"done"`), nil
+	})
+	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	client := mesh.NewClient(connect(), mesh.ClientOptions{})
+	var seen []string
+	got, err := client.CallStream(t.Context(), "weather/x", nil, func(n json.RawMessage) { seen = append(seen, string(n)) })
+	if err != nil || string(got) != `"done"` || len(seen) != 3 || !strings.Contains(seen[2], `{"progress":2}`) {
+		t.Errorf("= %s, %v, progress %v", got, err, seen)
+	}
+	if got, err := client.Call(t.Context(), "weather/x", nil); err != nil || string(got) != `"done"` {
+		t.Errorf("without progress: %s, %v", got, err)
+	}
+}
+
+// TestLongCalls checks that a streaming caller hears of a call that takes long, and that one who goes away
+// without a word is noticed and the call cancelled.
+func TestLongCalls(t *testing.T) {
+	connect := startServer(t)
+	ended := make(chan error, 1)
+	h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	nc := connect()
+	frames := make(chan *nats.Msg, 10)
+	reply := nc.NewInbox()
+	sub, err := nc.ChanSubscribe(reply, frames)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.PublishMsg(&nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"id":1,"method":"tools/x"}`),
+		Header: nats.Header{"Ext-Stream": {"1"}}})
+	for _, want := range []string{"accepted", "keepalive"} {
+		select {
+		case m := <-frames:
+			if kind := m.Header.Get("Ext-Frame"); kind != want {
+				t.Fatalf("frame %q, want %q", kind, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no frame %q", want)
+		}
+	}
+	sub.Unsubscribe()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the handler saw %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the call runs on for a caller that has gone")
+	}
+}
+
+// TestClientCancels checks that giving up reaches the handler.
+func TestClientCancels(t *testing.T) {
+	connect := startServer(t)
+	ended := make(chan error, 1)
+	h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	client := mesh.NewClient(connect(), mesh.ClientOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := client.Call(ctx, "weather/x", nil); !errors.Is(err, rpc.CodeCancelled) {
+		t.Errorf("Call: %v", err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the handler was not told")
+	}
+}
