@@ -1,0 +1,144 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// The bounds of an announce. Its lists are names from a manifest.
+const (
+	maxAnnounce    = 256 << 10
+	maxNames       = 1000 // of each list
+	maxField       = 256  // bytes of a name, a host, a hash
+	maxDescription = 4096
+)
+
+// parseAnnounce reads an announce that came on the subject of id, and refuses what could harm others or could
+// not be shown. The subject's id is authoritative: NATS permissions speak of subjects.
+func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, error) {
+	var a mesh.Announce
+	if len(data) > maxAnnounce {
+		return a, fmt.Errorf("an announce of %d bytes is over the limit of %d", len(data), maxAnnounce)
+	}
+	if err := json.Unmarshal(data, &a); err != nil {
+		return a, fmt.Errorf("the announce is not valid JSON: %w", err)
+	}
+	if a.SchemaVersion > mesh.SchemaVersion {
+		return a, fmt.Errorf("schema_version %d is newer than this registry's %d; upgrade the registry",
+			a.SchemaVersion, mesh.SchemaVersion)
+	}
+	if a.ID != id {
+		return a, fmt.Errorf("its id %.80q is not that of the subject, %.80q", a.ID, id)
+	}
+	if err := checkAnnounced(&a, prefix); err != nil {
+		return a, err
+	}
+	if a.SubjectPrefix == "" {
+		a.SubjectPrefix = string(prefix)
+	}
+	if a.Transport == "" {
+		a.Transport = "nats"
+	}
+	if a.Dialect == "" {
+		a.Dialect = "ext"
+	}
+	return a, nil
+}
+
+// checkAnnounced collects every fault of an announce.
+func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if err := checkID(a.ID, a.Parent); err != nil {
+		faults = append(faults, err)
+	}
+	if a.Version == "" || len(a.Version) > 64 {
+		fault("its version %.80q has to be 1 to 64 bytes", a.Version)
+	}
+	if err := heartbeat.CheckInstance(a.Instance); err != nil {
+		faults = append(faults, err)
+	}
+	sp, err := mesh.ParsePrefix(a.SubjectPrefix)
+	switch {
+	case err != nil:
+		fault("subject_%w", err)
+	case inside(sp, prefix, "registry"), inside(sp, prefix, "control"), inside(sp, prefix, "log"):
+		fault("subject_prefix %q is inside the mesh's own subjects", sp)
+	}
+	for _, f := range []struct{ name, value string }{
+		{"host", a.Host}, {"bridge", a.Bridge}, {"transport", a.Transport}, {"dialect", a.Dialect},
+		{"manifest_hash", a.ManifestHash}, {"handshake_hash", a.HandshakeHash}, {"name", a.Name},
+	} {
+		if len(f.value) > maxField {
+			fault("its %s of %d bytes is over the limit of %d", f.name, len(f.value), maxField)
+		}
+	}
+	if strings.ContainsAny(a.Bridge, " .*>\t\r\n") {
+		fault("its bridge %.80q has to be one token of a subject", a.Bridge)
+	}
+	if len(a.Description) > maxDescription {
+		fault("its description of %d bytes is over the limit of %d", len(a.Description), maxDescription)
+	}
+	for name, list := range map[string][]string{"features": a.Features, "tools": a.Capabilities.Tools,
+		"hooks": a.Capabilities.Hooks, "channels": a.Capabilities.Channels, "providers": a.Capabilities.Providers} {
+		if len(list) > maxNames {
+			fault("its list of %d %s is over the limit of %d", len(list), name, maxNames)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// checkID checks an id's syntax, that it is not reserved, and that a dotted one belongs to its parent.
+func checkID(id, parent string) error {
+	if err := mesh.CheckID(id, parent != ""); err != nil {
+		if strings.Contains(id, ".") && parent == "" && mesh.CheckID(id, true) == nil {
+			return fmt.Errorf("the dotted id %q names a member but the announce has no parent", id)
+		}
+		return err
+	}
+	first, member, dotted := strings.Cut(id, ".")
+	switch {
+	case manifest.Reserved(first), dotted && manifest.Reserved(member):
+		return fmt.Errorf("the id %q is reserved for the agent and the mesh", id)
+	case parent != "" && (!dotted || first != parent):
+		return fmt.Errorf("the id %q is not that of a member of its parent %q", id, parent)
+	}
+	return nil
+}
+
+func inside(sp, prefix mesh.Prefix, verb string) bool {
+	own := string(prefix) + "." + verb
+	return string(sp) == own || strings.HasPrefix(string(sp), own+".")
+}
+
+// announced is what one instance said of itself, and when.
+type announced struct {
+	mesh.Announce
+	at time.Time
+}
+
+func (a *announced) subject() string { return mesh.Prefix(a.SubjectPrefix).RPC(a.ID) }
+
+func (a *announced) has(feature string) bool {
+	for _, f := range a.Features {
+		if f == feature {
+			return true
+		}
+	}
+	return false
+}
+
+// rpcSubject is where this instance is asked for its handshake and pinged.
+func (a *announced) rpcSubject() string {
+	if a.Instance != "" && a.has(mesh.FeatureInstance) {
+		return mesh.Prefix(a.SubjectPrefix).InstanceRPC(a.ID, a.Instance)
+	}
+	return a.subject()
+}

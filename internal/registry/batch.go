@@ -1,0 +1,109 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// A write is one message of a batch: a value for a key, or its deletion.
+type write struct {
+	key    string
+	value  []byte
+	delete bool
+}
+
+// The bounds of a batch. The server refuses more than 1000 messages.
+const (
+	maxBatch      = 1000
+	maxBatchBytes = 8 << 20
+)
+
+// errFenced says that another registry has been elected since: its epoch stands in the bucket.
+var errFenced = errors.New("fenced: another registry leads")
+
+// codeWrongSequence and codeWrongSequenceR3 are the server's error codes for an expectation that was not met.
+const (
+	codeWrongSequence   = 10071
+	codeWrongSequenceR3 = 10164
+)
+
+// commit publishes writes as one atomic batch (ADR-50): all land, in order, or none. It is fenced: the batch is
+// refused with errFenced unless epoch is still the last revision of the epoch key. Guarding the first message
+// guards all. Any other error leaves open whether the batch has landed.
+func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) error {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	id := nuid.Next()
+	for n, w := range writes {
+		m := nats.NewMsg(b.subject(w.key))
+		m.Data = w.value
+		m.Header.Set("Nats-Batch-Id", id)
+		m.Header.Set("Nats-Batch-Sequence", strconv.Itoa(n+1))
+		if w.delete {
+			m.Header.Set("KV-Operation", "PURGE")
+			m.Header.Set("Nats-Rollup", "sub")
+			m.Header.Set("Nats-TTL", markerTTL.String())
+		}
+		if n == 0 {
+			m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(epoch, 10))
+			m.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", b.subject(mesh.KeyEpoch))
+		}
+		last := n == len(writes)-1
+		if last {
+			m.Header.Set("Nats-Batch-Commit", "1")
+		}
+		if n > 0 && !last {
+			if err := b.nc.PublishMsg(m); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := b.batchRequest(ctx, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batchRequest sends the first or last message of a batch and waits for the server's word. That to the first is
+// empty when all is well so far.
+func (b *bucket) batchRequest(ctx context.Context, m *nats.Msg) error {
+	answer, err := b.nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		return fmt.Errorf("writing a batch: %w", err)
+	}
+	if len(answer.Data) == 0 {
+		return nil
+	}
+	var ack struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return fmt.Errorf("writing a batch: %w", err)
+	}
+	if ack.Error == nil {
+		return nil
+	}
+	if wrongSequence(ack.Error) {
+		return fmt.Errorf("%w (the server says: %w)", errFenced, ack.Error)
+	}
+	return fmt.Errorf("writing a batch: %w", ack.Error)
+}
+
+func wrongSequence(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == codeWrongSequence || api.ErrorCode == codeWrongSequenceR3)
+}
+
+// ttlHeader is a TTL as the server reads it: whole seconds.
+func ttlHeader(d time.Duration) string { return d.Truncate(time.Second).String() }

@@ -1,0 +1,282 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// bucket is the catalog's KV bucket, spoken to as the stream that it is: the KV API knows neither atomic batches
+// nor a TTL on an update.
+type bucket struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	prefix mesh.Prefix
+}
+
+// The bucket's limits. Markers must outlive the longest pause of a follower that does not take a snapshot.
+const (
+	markerTTL  = 10 * time.Minute
+	apiTimeout = 5 * time.Second
+)
+
+func (b *bucket) stream() string            { return "KV_" + b.prefix.Bucket() }
+func (b *bucket) subject(key string) string { return "$KV." + b.prefix.Bucket() + "." + key }
+
+// config is the one place where the bucket's stream is configured. It is what the KV API would make, plus
+// AllowAtomicPublish, which CreateOrUpdateKeyValue silently turns off again.
+func (b *bucket) config(replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:                   b.stream(),
+		Description:            "extmesh catalog of " + string(b.prefix),
+		Subjects:               []string{b.subject(">")},
+		Storage:                jetstream.FileStorage,
+		Replicas:               replicas,
+		MaxMsgsPerSubject:      1,
+		MaxMsgs:                -1,
+		MaxBytes:               -1,
+		MaxMsgSize:             -1,
+		MaxConsumers:           -1,
+		Discard:                jetstream.DiscardNew,
+		Duplicates:             2 * time.Minute,
+		DenyDelete:             true,
+		AllowRollup:            true,
+		AllowDirect:            true,
+		AllowMsgTTL:            true,
+		SubjectDeleteMarkerTTL: markerTTL,
+		AllowAtomicPublish:     true,
+		RePublish:              &jetstream.RePublish{Source: b.subject(">"), Destination: b.prefix.CatalogEvents() + ".>"},
+	}
+}
+
+// ensure makes the bucket what config says and returns when its stream was created. replicas 0 means: 3 in a
+// cluster, or as many as there are servers for; 1 on a single server.
+func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	auto := replicas == 0
+	if auto {
+		if replicas = 1; b.clustered() {
+			replicas = 3
+		}
+	}
+	info, err := b.info(ctx)
+	switch {
+	case err == nil && settled(info.Config, b.config(replicas)):
+		return info.Created, nil
+	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
+		return time.Time{}, err
+	}
+	s, err := b.js.CreateOrUpdateStream(ctx, b.config(replicas))
+	if err != nil && auto && info != nil {
+		// Too few servers to grow: what stands is kept, in the other respects made right.
+		s, err = b.js.CreateOrUpdateStream(ctx, b.config(info.Config.Replicas))
+	} else if err != nil && auto && replicas > 1 {
+		s, err = b.js.CreateOrUpdateStream(ctx, b.config(1))
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("the stream %s: %w", b.stream(), err)
+	}
+	return s.CachedInfo().Created, nil
+}
+
+// settled reports whether a stream needs no update. Only what the catalog stands on is compared: an operator may
+// have added placement or a mirror's settings.
+func settled(have, want jetstream.StreamConfig) bool {
+	return have.Replicas == want.Replicas && have.MaxMsgsPerSubject == 1 && have.AllowRollup && have.AllowDirect &&
+		have.AllowMsgTTL && have.AllowAtomicPublish && have.SubjectDeleteMarkerTTL > 0 &&
+		slices.Equal(have.Subjects, want.Subjects) && have.RePublish != nil && *have.RePublish == *want.RePublish
+}
+
+// clustered reports whether the server we are connected to is part of a cluster.
+func (b *bucket) clustered() bool { return b.nc.ConnectedClusterName() != "" }
+
+func (b *bucket) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	s, err := b.js.Stream(ctx, b.stream())
+	if err != nil {
+		return nil, err
+	}
+	return s.CachedInfo(), nil
+}
+
+// record is one message of the bucket. A deleted key's record is its marker.
+type record struct {
+	key     string
+	value   []byte
+	seq     uint64
+	deleted bool
+	at      time.Time // the server's clock; tells a recreated stream from the old one
+}
+
+// newest reads the last message of a key, or of all with ">", from the stream's leader: a direct get, which the
+// jetstream package would use, may be answered by a replica that lags. ok is false where there is none.
+func (b *bucket) newest(ctx context.Context, key string) (r record, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	req, err := json.Marshal(map[string]string{"last_by_subj": b.subject(key)})
+	if err != nil {
+		return r, false, err
+	}
+	m, err := b.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+b.stream(), req)
+	if err != nil {
+		return r, false, fmt.Errorf("reading %s: %w", key, err)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return r, false, fmt.Errorf("reading %s: %w", key, err)
+	}
+	switch e := answer.Error; {
+	case e != nil && e.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return r, false, nil
+	case e != nil:
+		return r, false, fmt.Errorf("reading %s: %w", key, e)
+	}
+	msg := answer.Message
+	r = record{value: msg.Data, seq: msg.Seq, at: msg.Time}
+	r.key = strings.TrimPrefix(msg.Subject, b.subject(""))
+	if len(msg.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(msg.Header)
+		if err != nil {
+			return r, false, fmt.Errorf("reading %s: %w", key, err)
+		}
+		r.deleted = isMarker(h)
+	}
+	return r, true, nil
+}
+
+func isMarker(h nats.Header) bool {
+	return h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != ""
+}
+
+// parseEvent reads a stored message as direct get or republishing delivers it.
+func parseEvent(key string, m *nats.Msg) (record, error) {
+	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil {
+		return record{}, fmt.Errorf("catalog key %.100q: no sequence", key)
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+	if err != nil {
+		return record{}, fmt.Errorf("catalog key %.100q: no time stamp", key)
+	}
+	return record{key: key, value: m.Data, seq: seq, at: at, deleted: isMarker(m.Header)}, nil
+}
+
+// snapshot is the whole bucket at one sequence.
+type snapshot struct {
+	records []record
+	last    uint64
+	created time.Time
+}
+
+const pageSize = 500
+
+// scan reads the whole bucket by paged direct get. Any replica may answer, and a lagging one is asked again
+// until it has everything that the leader had when the scan began.
+func (b *bucket) scan(ctx context.Context) (*snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	info, err := b.info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	newest, _, err := b.newest(ctx, ">")
+	if err != nil {
+		return nil, err
+	}
+	s := &snapshot{last: info.State.LastSeq, created: info.Created}
+	seen := uint64(0)
+	for next := uint64(1); ; {
+		page, more, err := b.page(ctx, next)
+		if err != nil {
+			return nil, err
+		}
+		s.records = append(s.records, page...)
+		if n := len(page); n > 0 {
+			seen = page[n-1].seq
+			next = seen + 1
+		}
+		if more && len(page) > 0 {
+			continue
+		}
+		if seen >= newest.seq {
+			s.last = max(s.last, seen)
+			return s, nil
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (b *bucket) page(ctx context.Context, from uint64) (page []record, more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	inbox := b.nc.NewInbox()
+	sub, err := b.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	req, err := json.Marshal(map[string]any{"next_by_subj": b.subject(">"), "seq": from, "batch": pageSize})
+	if err != nil {
+		return nil, false, err
+	}
+	if err := b.nc.PublishRequest("$JS.API.DIRECT.GET."+b.stream(), inbox, req); err != nil {
+		return nil, false, err
+	}
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, false, fmt.Errorf("reading the bucket: %w", err)
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+		case "204":
+			return page, m.Header.Get("Nats-Num-Pending") != "0", nil
+		case "404":
+			return page, false, nil
+		default:
+			return nil, false, fmt.Errorf("reading the bucket: %s %s", status, m.Header.Get("Description"))
+		}
+		subject := m.Header.Get("Nats-Subject")
+		if len(subject) <= len(b.subject("")) {
+			return nil, false, fmt.Errorf("reading the bucket: a message of %q", subject)
+		}
+		r, err := parseEvent(subject[len(b.subject("")):], m)
+		if err != nil {
+			return nil, false, err
+		}
+		page = append(page, r)
+	}
+}
+
+// sleep waits for d and reports true, or false as soon as ctx is done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,275 @@
+package registry
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// extension is what was announced of one id, and what its instances answered when asked for their tools. How
+// they are is the Monitor's.
+type extension struct {
+	id     string
+	said   map[string]*announced // by instance; "" for an announce without one
+	shakes map[shakeKey]*shake
+	shown  *announced // the announce that the spec is made of; kept when its instance has gone
+	tools  *shake     // the handshake that goes with it; nil before the first
+	legacy bool       // restored from the catalog of an earlier leader, not yet announced anew
+}
+
+// shakeKey tells which instances need no handshake of their own: those that agree in all of it. Where no
+// handshake_hash is announced, nothing says that two instances agree.
+type shakeKey struct{ version, manifest, handshake, instance string }
+
+func (a *announced) shakeKey() shakeKey {
+	k := shakeKey{version: a.Version, manifest: a.ManifestHash, handshake: a.HandshakeHash}
+	if a.HandshakeHash == "" {
+		k.instance = "/" + a.Instance
+	}
+	return k
+}
+
+// shake is one handshake, asked for or answered.
+type shake struct {
+	done    bool
+	pending bool
+	err     string // of the last try
+	hash    string // of the answer, as the announcing side would compute it
+	tools   []mesh.Tool
+	hooks   []string
+	notes   []mesh.Diagnostic
+}
+
+func newExtension(id string) *extension {
+	return &extension{id: strings.Clone(id), said: map[string]*announced{}, shakes: map[shakeKey]*shake{}}
+}
+
+// choose decides which announce and which handshake the spec is made of: those of the highest version that is
+// ready and has shaken hands, then of the lowest instance. While there is none the old ones stay; and before the
+// first, the highest version announced is shown without tools. It reports whether that changed.
+func (x *extension) choose(how heartbeat.Extension) bool {
+	best, tools := x.best(how)
+	switch {
+	case best != nil:
+	case x.tools != nil && (how.State != heartbeat.Gated || x.legacy): // nothing better: what was shown stays
+		return false
+	default:
+		best = x.newest()
+	}
+	if best == nil || best == x.shown && tools == x.tools {
+		return false
+	}
+	x.shown, x.tools = best, tools
+	return true
+}
+
+func (x *extension) best(how heartbeat.Extension) (best *announced, tools *shake) {
+	for _, i := range how.Instances { // sorted by instance
+		a := x.said[i.Instance]
+		if a == nil || i.State != heartbeat.Ready {
+			continue
+		}
+		s := x.shakes[a.shakeKey()]
+		if s != nil && s.done && (best == nil || compareVersions(a.Version, best.Version) > 0) {
+			best, tools = a, s
+		}
+	}
+	if best == nil {
+		// A foreign service may announce without an instance, and beat under another name or not at all.
+		if a := x.said[""]; a != nil {
+			if s := x.shakes[a.shakeKey()]; s != nil && s.done {
+				return a, s
+			}
+		}
+	}
+	return best, tools
+}
+
+func (x *extension) newest() *announced {
+	var best *announced
+	for _, name := range slices.Sorted(maps.Keys(x.said)) {
+		if a := x.said[name]; best == nil || compareVersions(a.Version, best.Version) > 0 {
+			best = a
+		}
+	}
+	return best
+}
+
+// compareVersions orders by semver; what is not a version comes before all that are, by its letters.
+func compareVersions(a, b string) int {
+	va, vb := "v"+a, "v"+b
+	if semver.IsValid(va) || semver.IsValid(vb) {
+		return cmp.Or(semver.Compare(va, vb), cmp.Compare(a, b))
+	}
+	return cmp.Compare(a, b)
+}
+
+// prune drops handshakes that no announce refers to any more.
+func (x *extension) prune() {
+	live := map[shakeKey]bool{}
+	for _, a := range x.said {
+		live[a.shakeKey()] = true
+	}
+	for k, s := range x.shakes {
+		if !live[k] && !s.pending && s != x.tools {
+			delete(x.shakes, k)
+		}
+	}
+}
+
+// diagnostics are what an operator should know, in a fixed order.
+func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
+	var out []mesh.Diagnostic
+	if x.tools != nil {
+		out = append(out, x.tools.notes...)
+	}
+	if d, ok := x.conflict(how); ok {
+		out = append(out, d)
+	}
+	failed := map[string]bool{}
+	for _, i := range how.Instances {
+		a := x.said[i.Instance]
+		if a == nil || i.State != heartbeat.Ready {
+			continue
+		}
+		if s := x.shakes[a.shakeKey()]; s != nil && !s.done && s.err != "" && !failed[a.Version] {
+			failed[a.Version] = true
+			out = append(out, mesh.Diagnostic{Level: "error", Code: "handshake_failed",
+				Message: "version " + a.Version + " did not answer initialize: " + s.err})
+		}
+	}
+	return out
+}
+
+// conflict says whether live instances of the shown version disagree on what that version is.
+func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
+	hashes := map[[2]string][]string{}
+	for _, i := range how.Instances {
+		a := x.said[i.Instance]
+		if a != nil && x.shown != nil && a.Version == x.shown.Version && i.State == heartbeat.Ready {
+			k := [2]string{a.ManifestHash, a.HandshakeHash}
+			hashes[k] = append(hashes[k], cmp.Or(a.Bridge, a.Host, a.Instance))
+		}
+	}
+	if len(hashes) < 2 {
+		return mesh.Diagnostic{}, false
+	}
+	var groups []string
+	for _, who := range hashes {
+		slices.Sort(who)
+		who = slices.Compact(who)
+		groups = append(groups, strings.Join(who[:min(len(who), 3)], ", "))
+	}
+	slices.Sort(groups)
+	return mesh.Diagnostic{Level: "warn", Code: "conflict", Message: "version " + x.shown.Version +
+		" is not the same everywhere; it differs between " + strings.Join(groups, " and ")}, true
+}
+
+// specDoc is the value of spec.<id>. The hash lets a new leader know which handshakes it need not repeat.
+type specDoc struct {
+	mesh.Spec
+	HandshakeHash string `json:"handshake_hash,omitempty"`
+}
+
+// spec builds the spec that should be shown, or nil when nothing was announced yet.
+func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *specDoc {
+	a := x.shown
+	if a == nil {
+		return nil
+	}
+	s := &specDoc{Spec: mesh.Spec{
+		ID: x.id, Version: a.Version, Name: a.Name, Description: a.Description, Priority: a.Priority,
+		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
+		ManifestHash: a.ManifestHash, Parent: a.Parent, Channels: a.Capabilities.Channels,
+		Providers: a.Capabilities.Providers, Tools: []mesh.Tool{}, Diagnostics: x.diagnostics(how),
+	}}
+	if x.tools == nil {
+		return s
+	}
+	s.HandshakeHash, s.Hooks = a.HandshakeHash, x.tools.hooks
+	s.Tools = make([]mesh.Tool, len(x.tools.tools))
+	for n, t := range x.tools.tools {
+		k := mesh.ToolKey{ID: x.id, Tool: t.Own}
+		t.Name, t.Description = names.Name(k), mesh.PrefixDescription(x.id, t.Description)
+		s.Tools[n] = t
+		if names.Clash(k) {
+			s.Diagnostics = append(s.Diagnostics, mesh.Diagnostic{Level: "warn", Code: "name_clash",
+				Message: mesh.ToolName(x.id, t.Own) + " is claimed by more than one tool; " + k.String() +
+					" is registered as " + t.Name})
+		}
+	}
+	return s
+}
+
+// state builds the state that should be shown. The times of what has not changed are taken over from was, the
+// document that stands, so that it does not matter which replica wrote it.
+func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
+	d := &mesh.StateDoc{State: how.State, Available: how.Available, Reason: how.Reason,
+		Since: how.Since.UTC().Truncate(time.Millisecond), Instances: make([]mesh.InstanceState, 0, len(how.Instances))}
+	old := map[string]*mesh.InstanceState{}
+	if was != nil {
+		if was.State == d.State && !was.Since.After(d.Since) {
+			d.Since = was.Since
+		}
+		for n := range was.Instances {
+			old[was.Instances[n].Instance] = &was.Instances[n]
+		}
+	}
+	for _, i := range how.Instances {
+		s := mesh.InstanceState{Instance: i.Instance, Version: i.Version, State: i.State, Reason: i.Reason,
+			Since: i.Since.UTC().Truncate(time.Millisecond), Restarts: i.Restarts, Breaker: i.Breaker}
+		if a := x.said[i.Instance]; a != nil {
+			s.Host, s.Bridge, s.Version = a.Host, a.Bridge, cmp.Or(s.Version, a.Version)
+		}
+		if o := old[i.Instance]; o != nil {
+			if o.State == s.State && !o.Since.After(s.Since) {
+				s.Since = o.Since
+			}
+			if x.said[i.Instance] == nil {
+				s.Host, s.Bridge, s.Version = o.Host, o.Bridge, cmp.Or(s.Version, o.Version)
+			}
+		}
+		d.Instances = append(d.Instances, s)
+	}
+	return d
+}
+
+// restore takes over what an earlier leader wrote, as if it had been announced.
+func (x *extension) restore(value []byte) bool {
+	var s specDoc
+	if json.Unmarshal(value, &s) != nil || s.Version == "" {
+		return false
+	}
+	sp := strings.TrimSuffix(s.Subject, "."+x.id+".rpc")
+	a := &announced{Announce: mesh.Announce{
+		ID: x.id, Version: s.Version, SubjectPrefix: sp, Transport: s.Transport, Dialect: s.Dialect,
+		Features: s.Features, ManifestHash: s.ManifestHash, HandshakeHash: s.HandshakeHash, Name: s.Name,
+		Description: s.Description, Priority: s.Priority, Context: s.Context, Parent: s.Parent,
+		Capabilities: mesh.Capabilities{Channels: s.Channels, Providers: s.Providers},
+	}}
+	x.shown = a
+	if len(s.Tools) > 0 || s.HandshakeHash != "" {
+		h := &shake{done: true, hooks: s.Hooks, tools: s.Tools}
+		for n := range h.tools {
+			h.tools[n].Name = ""
+		}
+		for _, d := range s.Diagnostics {
+			if d.Code == "bad_tool" || d.Code == "bad_hook" || d.Code == codeSchemaDropped {
+				h.notes = append(h.notes, d)
+			}
+		}
+		x.tools = h
+		if s.HandshakeHash != "" {
+			x.shakes[a.shakeKey()] = h
+		}
+	}
+	return true
+}

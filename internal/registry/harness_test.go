@@ -1,0 +1,262 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+const prefix = mesh.Prefix("ext")
+
+// bed is one NATS server with JetStream, and the registries on it.
+type bed struct {
+	*testing.T
+	server *server.Server
+	dir    string
+	nc     *nats.Conn
+}
+
+func newBed(t *testing.T) *bed {
+	b := &bed{T: t, dir: t.TempDir()}
+	b.start(true)
+	t.Cleanup(func() { b.stop() })
+	b.nc = b.connect()
+	return b
+}
+
+// start starts the server; a second call, after stop, finds the same store.
+func (b *bed) start(js bool) {
+	b.Helper()
+	s, err := server.NewServer(&server.Options{ServerName: "test", DontListen: true, NoSigs: true, NoLog: true,
+		JetStream: js, StoreDir: b.dir})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(5 * time.Second) {
+		b.Fatal("the server is not ready")
+	}
+	b.server = s
+}
+
+func (b *bed) stop() {
+	b.server.Shutdown()
+	b.server.WaitForShutdown()
+}
+
+func (b *bed) connect() *nats.Conn {
+	b.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(b.server), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		b.Logf("connection: %v", err)
+	}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(nc.Close)
+	return nc
+}
+
+// registry runs a replica until the test ends or stop is called.
+func (b *bed) registry(cfg Config) (r *Registry, stop func()) {
+	b.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{b.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	r = New(b.connect(), cfg)
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }() // ends with stop
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-done:
+				if err != nil {
+					b.Errorf("Run: %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				b.Error("Run does not return")
+			}
+		})
+	}
+	b.Cleanup(stop)
+	return r, stop
+}
+
+// testWriter logs while the test runs, and is silent afterwards.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	if w.t.Context().Err() == nil {
+		w.t.Logf("%s", p[:len(p)-1])
+	}
+	return len(p), nil
+}
+
+// await waits until cond holds, by looking often: what is waited for is in another process in real life.
+func (b *bed) await(what string, cond func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			b.Fatalf("timed out waiting until %s", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func (b *bed) get(key string) []byte {
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, ok, err := (&bucket{nc: b.nc, js: js, prefix: prefix}).newest(b.Context(), key)
+	if err != nil || !ok || r.deleted {
+		return nil
+	}
+	return r.value
+}
+
+func (b *bed) spec(id string) (s mesh.Spec, ok bool) {
+	v := b.get(specKey(id))
+	return s, v != nil && json.Unmarshal(v, &s) == nil
+}
+
+func (b *bed) state(id string) (d mesh.StateDoc) {
+	if v := b.get(stateKey(id)); v != nil {
+		if err := json.Unmarshal(v, &d); err != nil {
+			b.Errorf("state of %s: %v", id, err)
+		}
+	}
+	return d
+}
+
+func (b *bed) is(id string, s heartbeat.State) func() bool {
+	return func() bool { return b.state(id).State == s }
+}
+
+func (b *bed) publish(subject string, doc any) {
+	b.Helper()
+	data, err := json.Marshal(doc)
+	if raw, ok := doc.(string); ok {
+		data, err = []byte(raw), nil
+	}
+	if err == nil {
+		err = b.nc.Publish(subject, data)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// fakeExt is one instance of an extension, spoken by hand.
+type fakeExt struct {
+	*bed
+	nc    *nats.Conn
+	a     mesh.Announce
+	mu    sync.Mutex
+	tools []string
+	asked int // initialize
+	pings int
+	sub   *nats.Subscription
+	seq   uint64
+}
+
+func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
+	e := &fakeExt{bed: b, nc: b.nc, tools: tools, a: mesh.Announce{SchemaVersion: 1, ID: id, Version: version,
+		Instance: instance, Host: "host-" + instance, Bridge: "bridge-" + instance, Transport: "stdio",
+		Features: []string{mesh.FeatureInstance}, HandshakeHash: fmt.Sprint("hash of ", tools)}}
+	e.serve()
+	b.Cleanup(func() {
+		e.silence()
+	})
+	return e
+}
+
+// serve answers on the instance's subject, silence stops that.
+func (e *fakeExt) serve() {
+	e.Helper()
+	subject := prefix.InstanceRPC(e.a.ID, e.a.Instance)
+	if e.a.Instance == "" {
+		subject = prefix.RPC(e.a.ID)
+	}
+	sub, err := e.nc.Subscribe(subject, e.answer)
+	if err == nil {
+		err = e.nc.Flush()
+	}
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.sub = sub
+}
+
+func (e *fakeExt) silence() {
+	if e.sub != nil {
+		_ = e.sub.Unsubscribe() // the connection may be closed already
+		_ = e.nc.Flush()
+		e.sub = nil
+	}
+}
+
+func (e *fakeExt) answer(m *nats.Msg) {
+	var req struct {
+		Method string `json:"method"`
+		Params struct {
+			ExtensionID string `json:"extension_id"`
+		} `json:"params"`
+	}
+	if err := json.Unmarshal(m.Data, &req); err != nil {
+		e.Errorf("request: %v", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	result := any(struct{}{})
+	if req.Method == "initialize" {
+		e.asked++
+		list := []map[string]any{}
+		for _, name := range e.tools {
+			list = append(list, map[string]any{"name": name, "description": "does " + name, "input_schema": map[string]any{"type": "object"}})
+		}
+		result = map[string]any{"server_version": e.a.Version, "tools": list, "hooks": []string{"after_message"}}
+	} else {
+		e.pings++
+	}
+	data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "result": result})
+	if err != nil {
+		e.Error(err)
+	}
+	if err := m.Respond(data); err != nil {
+		e.Logf("respond: %v", err)
+	}
+}
+
+func (e *fakeExt) count(n *int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return *n
+}
+
+func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
+
+func (e *fakeExt) beat(s heartbeat.State) {
+	e.seq++
+	e.publish(prefix.Heartbeat(e.a.ID), heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance,
+		Seq: e.seq, IntervalMS: 1000, State: s})
+}
+
+func (e *fakeExt) up() {
+	e.announce()
+	e.beat(heartbeat.Ready)
+}

@@ -1,0 +1,190 @@
+package registry
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// leading reports whether this replica writes: it holds the lease, and its view has everything that an earlier
+// leader wrote.
+func (l *loop) leading() bool { return l.election.epoch != 0 && l.election.ready }
+
+// bucketReady takes in that the bucket is there, new or again.
+func (l *loop) bucketReady(created time.Time) {
+	if l.view.synced && l.view.created.Equal(created) {
+		return
+	}
+	l.view.lose()
+	l.snapshot()
+}
+
+// elected takes in that this replica holds the lease.
+func (l *loop) elected(epoch uint64) {
+	l.election.epoch, l.election.ready, l.election.since = epoch, false, time.Now()
+	l.log.Info("elected", "name", l.cfg.Name, "epoch", epoch)
+	l.takeOver()
+}
+
+// takeOver begins to write as soon as the view has the epoch in it.
+func (l *loop) takeOver() {
+	if l.election.epoch == 0 || l.election.ready || !l.view.synced || l.view.last < l.election.epoch {
+		return
+	}
+	l.election.ready = true
+	now := time.Now()
+	for key, r := range l.view.records {
+		if id, ok := strings.CutPrefix(key, mesh.KindSpec+"."); ok {
+			l.restoreSpec(id, r.value, now)
+		}
+	}
+	for key, r := range l.view.records {
+		if id, ok := strings.CutPrefix(key, mesh.KindState+"."); ok {
+			l.restoreState(id, r.value, now)
+		}
+	}
+	for _, x := range l.exts {
+		for instance := range x.said {
+			l.considerHandshake(x, instance)
+		}
+		l.reconsider(x, true)
+	}
+	l.markAll()
+	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.exts))
+}
+
+// restoreSpec makes an extension known that an earlier leader wrote about. One that is known keeps what was
+// announced, and takes the handshake over if it has none.
+func (l *loop) restoreSpec(id string, value []byte, now time.Time) {
+	if checkBeatID(id) != nil {
+		return
+	}
+	x := l.exts[id]
+	if x == nil {
+		x = newExtension(id)
+		x.legacy = true
+		if x.restore(value) {
+			l.exts[x.id] = x
+			l.mon.Declare(x.id, now)
+		}
+		return
+	}
+	if x.tools == nil {
+		x.restore(value)
+	}
+}
+
+func (l *loop) restoreState(id string, value []byte, now time.Time) {
+	var d mesh.StateDoc
+	if l.exts[id] == nil || json.Unmarshal(value, &d) != nil {
+		return
+	}
+	for _, i := range d.Instances {
+		if heartbeat.CheckInstance(i.Instance) == nil {
+			l.mon.Adopt(id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
+				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
+		}
+	}
+}
+
+// deposed takes in that the lease of an epoch is gone.
+func (l *loop) deposed(epoch uint64) {
+	if l.election.epoch != epoch {
+		return
+	}
+	l.election.epoch, l.election.ready = 0, false
+	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
+}
+
+// stepDown stops writing before the elector has found out that it should.
+func (l *loop) stepDown() {
+	l.deposed(l.election.epoch)
+	select {
+	case l.election.step <- struct{}{}:
+	default:
+	}
+}
+
+// catalogEvent takes in one republished change of the bucket.
+func (l *loop) catalogEvent(key string, m *nats.Msg) {
+	r, err := parseEvent(key, m)
+	if err != nil {
+		l.refuse("catalog event", key, err)
+		return
+	}
+	changed, gap := l.view.event(r)
+	if gap {
+		l.snapshot()
+	}
+	if changed {
+		l.seen(r.key)
+	}
+	if key == mesh.KeyLease && r.deleted {
+		l.lookAtLease()
+	}
+	l.takeOver()
+}
+
+// seen compares a key that changed in the bucket with what it should be: it may have been written by somebody
+// else, an operator perhaps.
+func (l *loop) seen(key string) {
+	delete(l.pub.sent, key)
+	if kind, _, _ := strings.Cut(key, "."); kind == mesh.KindSpec || kind == mesh.KindState {
+		if _, mine := l.pub.inflight[key]; !mine {
+			l.pub.mark(key, false)
+		}
+	}
+}
+
+func (l *loop) lookAtLease() {
+	select {
+	case l.election.freed <- struct{}{}:
+	default:
+	}
+}
+
+// snapshot reads the whole bucket; one scan at a time.
+func (l *loop) snapshot() {
+	if l.election.scanning {
+		l.election.scanAgain = true
+		return
+	}
+	l.election.scanning = true
+	l.wg.Go(func() { // owned by the loop; ends with scan's time-out
+		s, err := l.bucket.scan(l.ctx)
+		if err != nil {
+			sleep(l.ctx, collectFor)
+		}
+		l.report(func(l *loop) { l.scanned(s, err) })
+	})
+}
+
+func (l *loop) scanned(s *snapshot, err error) {
+	again := l.election.scanAgain || err != nil
+	l.election.scanning, l.election.scanAgain = false, false
+	if err != nil {
+		l.log.Debug("cannot read the bucket", "err", err)
+	}
+	if again {
+		l.view.lose()
+		l.snapshot()
+		return
+	}
+	clear(l.pub.sent)
+	changed, gap := l.view.load(s)
+	for _, key := range changed {
+		l.seen(key)
+	}
+	if gap {
+		l.snapshot()
+	}
+	if l.view.get(mesh.KeyLease) == nil {
+		l.lookAtLease()
+	}
+	l.takeOver()
+}

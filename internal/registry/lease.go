@@ -1,0 +1,240 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// holder is the value of the lease key and, with the catalog's id, of the epoch key.
+type holder struct {
+	Name      string    `json:"name"`
+	Instance  string    `json:"instance"`
+	Since     time.Time `json:"since"`
+	CatalogID string    `json:"catalog_id,omitempty"`
+}
+
+// elector makes this replica the leader when nobody is. The lease is a key with a TTL that its holder renews;
+// it only keeps replicas from fighting. What keeps a deposed leader from writing is the epoch: a key that every
+// new leader writes once, under the guard of its lease, and whose revision fences every batch. The lease's own
+// revision could not do that, since each renewal changes it.
+type elector struct {
+	bucket   *bucket
+	me       holder
+	replicas int
+	ttl      time.Duration
+	log      *slog.Logger
+	freed    <-chan struct{} // the lease was seen to be released or to expire, or the bucket to be gone
+	step     <-chan struct{} // the loop found that it has been fenced
+	report   func(func(*loop))
+}
+
+// leaseTTL is the default: in a cluster longer than an election of JetStream takes (7 s after a crash), or every
+// one of those would depose the registry too.
+func leaseTTL(clustered bool) time.Duration {
+	if clustered {
+		return 10 * time.Second
+	}
+	return 3 * time.Second
+}
+
+// run stands for election until ctx is done, and releases the lease then.
+func (e *elector) run(ctx context.Context) {
+	var created time.Time
+	for ctx.Err() == nil {
+		made := e.awaitBucket(ctx)
+		if made.IsZero() {
+			return
+		}
+		if !made.Equal(created) {
+			created = made
+			e.report(func(l *loop) { l.bucketReady(made) })
+		}
+		start := time.Now() // the lease runs from before the request was sent
+		seq, err := e.acquire(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			e.log.Debug("standing for election failed", "err", err)
+			sleep(ctx, 100*time.Millisecond)
+		case seq == 0:
+			e.waitFree(ctx)
+		default:
+			e.lead(ctx, seq, start, made)
+		}
+	}
+}
+
+// awaitBucket returns when the bucket is there, and says once that it waits for JetStream if it has to.
+func (e *elector) awaitBucket(ctx context.Context) time.Time {
+	pause, since := 50*time.Millisecond, time.Now()
+	for told := false; ; {
+		created, err := e.bucket.ensure(ctx, e.replicas)
+		if err == nil {
+			if told {
+				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond))
+			}
+			return created
+		}
+		if !told && time.Since(since) > time.Second && ctx.Err() == nil {
+			e.log.Warn("waiting for JetStream: the catalog cannot be written, beats are still heard", "err", err)
+			told = true
+		}
+		if !sleep(ctx, pause) {
+			return time.Time{}
+		}
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// waitFree waits until the lease is seen to be free, and looks for itself once per TTL, since an event may be
+// lost.
+func (e *elector) waitFree(ctx context.Context) {
+	t := time.NewTimer(e.ttl)
+	defer t.Stop()
+	select {
+	case <-e.freed:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// acquire takes the lease if nobody holds it; seq is 0 if somebody does.
+func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
+	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
+	if err != nil {
+		return 0, err
+	}
+	if ok && !last.deleted && !e.mine(last) {
+		return 0, nil
+	}
+	e.me.Since = time.Now().UTC()
+	seq, err = e.put(ctx, last.seq)
+	if wrongSequence(err) {
+		return 0, nil // somebody was faster
+	}
+	return seq, err
+}
+
+func (e *elector) mine(r record) bool {
+	var h holder
+	return !r.deleted && json.Unmarshal(r.value, &h) == nil && h.Instance == e.me.Instance
+}
+
+// put writes the lease over its revision last. Not by the KV API's Update, which would make the key permanent.
+func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) {
+	value, err := json.Marshal(e.me)
+	if err != nil {
+		return 0, err
+	}
+	m := nats.NewMsg(e.bucket.subject(mesh.KeyLease))
+	m.Data = value
+	m.Header.Set("Nats-TTL", ttlHeader(e.ttl))
+	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(last, 10))
+	ctx, cancel := context.WithTimeout(ctx, e.ttl/3)
+	defer cancel()
+	ack, err := e.bucket.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return 0, fmt.Errorf("writing the lease: %w", err)
+	}
+	return ack.Sequence, nil
+}
+
+// lead writes the epoch and renews the lease until that fails for too long, the loop says that it is fenced, or
+// ctx is done. The leader steps down a third of the TTL before the server could let the lease expire.
+func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created time.Time) {
+	epoch, err := e.claim(ctx, seq, created)
+	if err != nil {
+		e.log.Warn("won the lease but could not claim the epoch", "err", err)
+		e.release(ctx, seq)
+		sleep(ctx, 100*time.Millisecond)
+		return
+	}
+	select {
+	case <-e.step: // said of an earlier term
+	default:
+	}
+	e.report(func(l *loop) { l.elected(epoch) })
+	defer e.report(func(l *loop) { l.deposed(epoch) })
+	deadline := start.Add(e.ttl * 2 / 3)
+	tick := time.NewTicker(e.ttl / 5)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			e.release(ctx, seq)
+			return
+		case <-e.step:
+			return
+		case <-tick.C:
+		}
+		sent := time.Now()
+		next, err := e.renew(ctx, seq, deadline)
+		switch {
+		case err == nil:
+			seq, deadline = next, sent.Add(e.ttl*2/3)
+		case errors.Is(err, errFenced), !time.Now().Before(deadline):
+			e.log.Warn("lost the lease", "err", err)
+			return
+		}
+	}
+}
+
+// claim writes the epoch under the guard of the lease's revision and returns the epoch's own.
+func (e *elector) claim(ctx context.Context, lease uint64, created time.Time) (uint64, error) {
+	h := e.me
+	h.CatalogID = created.UTC().Format(time.RFC3339Nano)
+	value, err := json.Marshal(h)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.ttl/3)
+	defer cancel()
+	ack, err := e.bucket.js.Publish(ctx, e.bucket.subject(mesh.KeyEpoch), value, jetstream.WithRetryAttempts(0),
+		jetstream.WithExpectLastSequenceForSubject(lease, e.bucket.subject(mesh.KeyLease)))
+	if err != nil {
+		return 0, fmt.Errorf("writing the epoch: %w", err)
+	}
+	return ack.Sequence, nil
+}
+
+// renew extends the lease. A renewal whose answer was lost has moved the revision on: the lease is read again and
+// kept if it still is this replica's.
+func (e *elector) renew(ctx context.Context, seq uint64, deadline time.Time) (uint64, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	next, err := e.put(ctx, seq)
+	if !wrongSequence(err) {
+		return next, err
+	}
+	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
+	if err != nil {
+		return 0, err
+	}
+	if !ok || !e.mine(last) {
+		return 0, errFenced
+	}
+	return e.put(ctx, last.seq)
+}
+
+// release gives the lease up so that the next leader need not wait for its TTL. It outlives ctx by a second.
+func (e *elector) release(ctx context.Context, seq uint64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	m := nats.NewMsg(e.bucket.subject(mesh.KeyLease))
+	m.Header.Set("KV-Operation", "PURGE")
+	m.Header.Set("Nats-Rollup", "sub")
+	m.Header.Set("Nats-TTL", ttlHeader(markerTTL))
+	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(seq, 10))
+	if _, err := e.bucket.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0)); err != nil {
+		e.log.Debug("could not release the lease; it will expire", "err", err)
+	}
+}

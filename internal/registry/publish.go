@@ -1,0 +1,220 @@
+package registry
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// publisher is what the leader has yet to write. Keys are marked, and documents built only when they are written:
+// a thousand changes of one extension within a moment are one document.
+type publisher struct {
+	dirty    map[string]bool   // true: urgent
+	urgent   int               // of dirty
+	sent     map[string][]byte // written and acknowledged, not yet seen in the view; nil: deleted
+	inflight map[string][]byte // in the batch on its way
+	timer    *time.Timer
+	armed    bool
+	collect  bool // the timer has fired: everything may go
+	pauses   int  // failures in a row
+}
+
+// collectFor is how long changes that are not urgent wait for others.
+const collectFor = 100 * time.Millisecond
+
+func newPublisher() publisher {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, timer: t}
+}
+
+func specKey(id string) string  { return mesh.KindSpec + "." + id }
+func stateKey(id string) string { return mesh.KindState + "." + id }
+
+// mark says that a key's document may have changed.
+func (p *publisher) mark(key string, urgent bool) {
+	was, known := p.dirty[key]
+	if known && (was || !urgent) {
+		return
+	}
+	p.dirty[key] = urgent
+	if urgent {
+		p.urgent++
+	} else {
+		p.wait(collectFor)
+	}
+}
+
+func (p *publisher) wait(d time.Duration) {
+	if !p.armed {
+		p.armed = true
+		p.timer.Reset(d)
+	}
+}
+
+func (p *publisher) due() { p.armed, p.collect = false, true }
+
+// take removes the keys that may go now, at most max, in order.
+func (p *publisher) take(max int) []string {
+	if p.urgent == 0 && !p.collect {
+		return nil
+	}
+	var keys []string
+	for key, urgent := range p.dirty {
+		if urgent || p.collect {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	if len(keys) > max {
+		keys = keys[:max]
+	} else {
+		p.collect = false
+	}
+	for _, key := range keys {
+		p.unmark(key)
+	}
+	return keys
+}
+
+func (p *publisher) unmark(key string) {
+	if p.dirty[key] {
+		p.urgent--
+	}
+	delete(p.dirty, key)
+}
+
+// flush writes what is due, if this replica leads and no batch is on its way.
+func (l *loop) flush() {
+	for l.leading() && l.pub.inflight == nil {
+		keys := l.pub.take(maxBatch)
+		if len(keys) == 0 {
+			return
+		}
+		var writes []write
+		size := 0
+		for n, key := range keys {
+			if size > maxBatchBytes {
+				for _, rest := range keys[n:] {
+					l.pub.mark(rest, true)
+				}
+				break
+			}
+			if w, ok := l.document(key); ok {
+				writes = append(writes, w)
+				size += len(w.value)
+			}
+		}
+		if len(writes) > 0 {
+			l.write(writes)
+		}
+	}
+}
+
+// document builds what a key should have. ok is false where that is what it has.
+func (l *loop) document(key string) (w write, ok bool) {
+	kind, name, _ := strings.Cut(key, ".")
+	have := l.current(key)
+	var doc any
+	x := l.exts[name]
+	how, known := l.mon.Extension(name)
+	switch {
+	case kind == mesh.KindSpec && x != nil:
+		if s := x.spec(how, &l.names); s != nil {
+			doc = s
+		}
+	case kind == mesh.KindState && known && x != nil:
+		var was *mesh.StateDoc
+		if have != nil {
+			was = new(mesh.StateDoc)
+			if json.Unmarshal(have, was) != nil {
+				was = nil
+			}
+		}
+		doc = x.state(how, was)
+	}
+	if doc == nil {
+		return write{key: key, delete: true}, have != nil
+	}
+	value, err := json.Marshal(doc)
+	if err != nil {
+		l.log.Error("cannot write a document", "key", key, "err", err)
+		return w, false
+	}
+	return write{key: key, value: value}, !bytes.Equal(value, have)
+}
+
+// current is the value that a key has in the bucket as far as this replica knows: what it wrote last, or what
+// it saw.
+func (l *loop) current(key string) []byte {
+	if v, ok := l.pub.sent[key]; ok {
+		return v
+	}
+	return l.view.get(key)
+}
+
+// write sends a batch. Its answer comes back as a report.
+func (l *loop) write(writes []write) {
+	p := &l.pub
+	p.inflight = make(map[string][]byte, len(writes))
+	for _, w := range writes {
+		p.inflight[w.key] = w.value
+	}
+	epoch := l.election.epoch
+	l.wg.Go(func() { // owned by the loop; ends with commit's time-out
+		err := l.bucket.commit(l.ctx, epoch, writes)
+		l.report(func(l *loop) { l.written(epoch, err) })
+	})
+}
+
+// written takes in the end of a batch. After a failure it is open whether the batch has landed; the keys are
+// compared again, with whatever the view shows by then.
+func (l *loop) written(epoch uint64, err error) {
+	p := &l.pub
+	batch := p.inflight
+	p.inflight = nil
+	if err == nil {
+		p.pauses = 0
+		for key, value := range batch {
+			if r, ok := l.view.records[key]; !ok && value == nil || ok && bytes.Equal(r.value, value) {
+				continue // seen already
+			}
+			p.sent[key] = value
+		}
+		return
+	}
+	for key := range batch {
+		delete(p.sent, key)
+		p.mark(key, false)
+	}
+	p.pauses++
+	p.wait(min(collectFor<<min(p.pauses, 5), 2*time.Second))
+	l.log.Warn("could not write to the catalog", "keys", len(batch), "err", err)
+	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, nats.ErrNoResponders)) {
+		l.stepDown()
+	}
+}
+
+// markAll marks every key that there is or should be.
+func (l *loop) markAll() {
+	for key := range l.view.records {
+		if kind, _, _ := strings.Cut(key, "."); kind == mesh.KindSpec || kind == mesh.KindState {
+			l.pub.mark(key, true)
+		}
+	}
+	for id := range maps.Keys(l.exts) {
+		l.pub.mark(specKey(id), true)
+		l.pub.mark(stateKey(id), true)
+	}
+}
+
+// codeSchemaDropped is the diagnostic of a spec whose largest schemas did not fit.
+const codeSchemaDropped = "schema_dropped"

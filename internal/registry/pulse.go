@@ -1,0 +1,70 @@
+package registry
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// registryID is the id under which replicas beat. It is reserved, so no extension has it.
+const registryID = "registry"
+
+const (
+	pulseInterval = 500 * time.Millisecond
+	pulseLate     = time.Second // a pulse heard later than this proves nothing: it was buffered somewhere
+)
+
+// pulse is how a replica knows that it hears. It publishes a beat of its own, which travels to the server and
+// back through the same subscription as everybody else's and queues behind them. Silence is judged only up to
+// the moment at which a pulse was sent that has come back: by then every beat that had arrived before has been
+// taken in, and the connection was alive. A process that was stopped, a connection that is half open and a loop
+// that lags all come to the same: no pulse, no judgement, and then (heartbeat.Monitor sees the gap) a full grace
+// of listening first.
+type pulse struct {
+	seq  uint64
+	sent map[uint64]time.Time
+}
+
+func (l *loop) sendPulse() {
+	now := time.Now()
+	p := &l.pulse
+	if p.sent == nil {
+		p.sent = map[uint64]time.Time{}
+	}
+	for seq, at := range p.sent {
+		if now.Sub(at) > pulseLate {
+			delete(p.sent, seq)
+		}
+	}
+	p.seq++
+	p.sent[p.seq] = now
+	role := "standby"
+	if l.leading() {
+		role = "leader"
+	}
+	data, err := json.Marshal(heartbeat.Beat{ID: registryID, Instance: l.instance, Version: l.cfg.Version,
+		Seq: p.seq, TS: now, IntervalMS: 1000, State: heartbeat.Ready, Reason: role})
+	if err == nil {
+		err = l.nc.Publish(l.cfg.Prefix.Heartbeat(registryID), data)
+	}
+	if err != nil {
+		l.log.Debug("cannot send a pulse", "err", err)
+	}
+}
+
+// heardPulse takes in a replica's beat. Its own lets the loop judge.
+func (l *loop) heardPulse(data []byte, now time.Time) {
+	b, err := heartbeat.ParseBeat(data)
+	if err != nil || b.Instance != l.instance {
+		return
+	}
+	at, ok := l.pulse.sent[b.Seq]
+	if !ok || now.Sub(at) > pulseLate {
+		return
+	}
+	delete(l.pulse.sent, b.Seq)
+	for _, c := range l.mon.Expire(at) {
+		l.changed(c)
+	}
+}

@@ -1,0 +1,95 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// Config is what an operator may choose. The zero value works: N identical processes need no configuration but
+// NATS.
+type Config struct {
+	Prefix    mesh.Prefix      // default mesh.DefaultPrefix
+	Name      string           // of this replica, for people; default the host's name
+	Version   string           // of this program, for people; default "0.0.0"
+	Heartbeat heartbeat.Config // interval, grace factor, forget-after
+	Replicas  int              // of the bucket; default 3 in a cluster, 1 on a single server
+	LeaseTTL  time.Duration    // whole seconds; default 10 s in a cluster, 3 s on a single server
+	Logger    *slog.Logger     // default: discard
+}
+
+func (c Config) withDefaults() Config {
+	c.Prefix = cmp.Or(c.Prefix, mesh.Prefix(mesh.DefaultPrefix))
+	c.Version = cmp.Or(c.Version, "0.0.0")
+	if c.Name == "" {
+		c.Name, _ = os.Hostname() // a name for people: an unknown one is no fault
+		c.Name = cmp.Or(c.Name, "registry")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Registry is one replica. Make it with New, then Run it once.
+type Registry struct {
+	cfg       Config
+	nc        *nats.Conn
+	instance  string
+	questions chan func(*loop) // asked of the loop from outside
+}
+
+// New returns a registry on nc that has not been started. nc stays the caller's. Its slow-consumer and
+// permission errors are worth logging by the caller; a reconnect is the registry's own business.
+func New(nc *nats.Conn, cfg Config) *Registry {
+	return &Registry{cfg: cfg.withDefaults(), nc: nc, instance: nuid.Next(), questions: make(chan func(*loop))}
+}
+
+// Run is New and Registry.Run.
+func Run(ctx context.Context, nc *nats.Conn, cfg Config) error { return New(nc, cfg).Run(ctx) }
+
+// Run serves until ctx is done, and then hands its lease over, waits for everything it started, and returns nil.
+// Without JetStream it logs that it waits, and keeps its state in memory. An error means that the connection
+// cannot be used at all.
+func (r *Registry) Run(ctx context.Context) error {
+	sub, err := r.nc.SubscribeSync(string(r.cfg.Prefix) + ".registry.>")
+	if err != nil {
+		return fmt.Errorf("subscribing to the registry's subjects: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	if err := sub.SetPendingLimits(1_000_000, 256<<20); err != nil {
+		return err
+	}
+	l, err := newLoop(r, sub)
+	if err != nil {
+		return err
+	}
+	status := r.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
+	defer r.nc.RemoveStatusListener(status)
+	return l.run(ctx, status)
+}
+
+// ErrStopped is the answer to a question asked of a registry that does not run.
+var ErrStopped = errors.New("the registry is not running")
+
+// ask runs f in the loop and waits for it.
+func (r *Registry) ask(ctx context.Context, f func(*loop)) error {
+	done := make(chan struct{})
+	select {
+	case r.questions <- func(l *loop) { f(l); close(done) }:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))
+	}
+	<-done // the loop runs what it has taken
+	return nil
+}
