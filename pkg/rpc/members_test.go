@@ -1,0 +1,39 @@
+package rpc
+
+import "testing"
+
+func TestMember(t *testing.T) {
+	for _, tt := range []struct{ object, name, want string }{
+		{`{"a":1,"b":{"a":2}}`, "a", "1"},
+		{` { "b" : [ {"a":3} ] , "a" : "x,\"a\":9" } `, "a", `"x,\"a\":9"`},
+		{`{"a":1,"a":1.0}`, "a", "1.0"},
+		{`{"A":1}`, "a", ""},
+		{`{}`, "a", ""},
+		{`[{"a":1}]`, "a", ""},
+		{``, "a", ""},
+		{`{"a"`, "a", ""},
+		{`{"a":`, "a", ""},
+	} {
+		at, ok := Member([]byte(tt.object), tt.name)
+		if ok != (tt.want != "") || string(at.In([]byte(tt.object))) != tt.want {
+			t.Errorf("%s of %s = %q, %v, want %q", tt.name, tt.object, at.In([]byte(tt.object)), ok, tt.want)
+		}
+	}
+}
+
+func TestSetMember(t *testing.T) {
+	for _, tt := range []struct{ object, want string }{
+		{`{"a": 1.0, "x":1e400}`, `{"a": "new", "x":1e400}`},
+		{`{"x":1e400 }`, `{"a":"new","x":1e400 }`},
+		{`{}`, `{"a":"new"}`},
+		{` { } `, ` {"a":"new" } `},
+		{``, `{"a":"new"}`},
+		{`[1]`, ``},
+		{`7`, ``},
+	} {
+		got, ok := SetMember([]byte(tt.object), "a", []byte(`"new"`))
+		if string(got) != tt.want || ok != (tt.want != "") {
+			t.Errorf("%s → %s, %v, want %s", tt.object, got, ok, tt.want)
+		}
+	}
+}
