@@ -1,0 +1,143 @@
+package docs_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestDice runs the extension of writing-an-extension.md in each of its languages, as it stands there.
+func TestDice(t *testing.T) {
+	run := map[string]func(t *testing.T, file string) []string{
+		"go":     buildDice,
+		"python": func(t *testing.T, file string) []string { return []string{"python3", file} },
+		"js":     func(t *testing.T, file string) []string { return []string{"node", file} },
+		"sh":     func(t *testing.T, file string) []string { return []string{"sh", file} },
+	}
+	needs := map[string][]string{"go": {"go"}, "python": {"python3"}, "js": {"node"}, "sh": {"sh", "jq", "awk"}}
+	names := map[string]string{"go": "main.go", "python": "dice.py", "js": "dice.mjs", "sh": "dice.sh"}
+	found := 0
+	for _, f := range fences(read(t, "writing-an-extension.md")) {
+		if f.kind != "dice" {
+			continue
+		}
+		found++
+		t.Run(f.lang, func(t *testing.T) {
+			t.Parallel()
+			for _, program := range needs[f.lang] {
+				need(t, program)
+			}
+			file := filepath.Join(t.TempDir(), names[f.lang])
+			if err := os.WriteFile(file, []byte(f.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			throw(t, run[f.lang](t, file))
+		})
+	}
+	if found != len(run) {
+		t.Errorf("the page has %d of the %d languages", found, len(run))
+	}
+}
+
+// buildDice builds the Go version as if it stood in this module, for its import.
+func buildDice(t *testing.T, file string) []string {
+	here, err := filepath.Abs("dice/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(file)
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "dice")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "./dice")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return []string{binary}
+}
+
+// throw has one conversation with an extension, and ends it politely.
+func throw(t *testing.T, command []string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	id := 0
+	ask := func(method, params string) (answer diceAnswer) {
+		t.Helper()
+		id++
+		fmt.Fprintf(stdin, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params)
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%s: %v", method, err)
+		}
+		if err := json.Unmarshal([]byte(line), &answer); err != nil || answer.ID != id {
+			t.Fatalf("%s answered %s (%v)", method, line, err)
+		}
+		return answer
+	}
+	if a := ask("initialize", `{"agent_version":"0.1.0","extension_id":"dice"}`); len(a.Result.Tools) != 1 || a.Result.Tools[0].Name != "roll" {
+		t.Errorf("initialize answered %+v", a)
+	}
+	fmt.Fprintln(stdin, `{"jsonrpc":"2.0","method":"notifications/never_heard_of"}`)
+	for range 5 {
+		if a := ask("tools/roll", `{"sides":3}`); a.Error.Code != 0 || a.Result.Rolled < 1 || a.Result.Rolled > 3 {
+			t.Errorf("three sides, and it answered %+v", a)
+		}
+	}
+	for _, params := range []string{`{"sides":1}`, `{}`, `{"sides":"six"}`} {
+		if a := ask("tools/roll", params); a.Error.Code != -32602 || a.Error.Message == "" {
+			t.Errorf("%s: answered %+v", params, a)
+		}
+	}
+	if a := ask("ping", `{}`); a.Error.Code != 0 {
+		t.Errorf("ping answered %+v", a)
+	}
+	if a := ask("tools/nope", `{}`); a.Error.Code != -32601 {
+		t.Errorf("tools/nope answered %+v", a)
+	}
+	fmt.Fprint(stdin, `{"jsonrpc":"2.0","method":"shutdown"}`+"\n\n")
+	stdin.Close()
+	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 {
+		t.Errorf("after its end it said %q (%v)", rest, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+type diceAnswer struct {
+	ID     int
+	Result struct {
+		Rolled int
+		Tools  []struct{ Name string }
+	}
+	Error struct {
+		Code    int
+		Message string
+	}
+}
