@@ -12,8 +12,8 @@ import (
 )
 
 // TestNoSleepingTests refuses time.Sleep in tests: a test waits for a condition, or sleeps in a synctest bubble,
-// where it costs nothing. A sleep that is itself what is tested (a child that dribbles its answer) says so in a
-// comment "// sleeps: why" on its line or the one above.
+// where it costs nothing. Let through are the pauses of a for loop that polls, what the test binary does as a
+// child (modes_test.go), and a sleep that is itself the point, with a comment on its line or the one above.
 func TestNoSleepingTests(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -21,7 +21,7 @@ func TestNoSleepingTests(t *testing.T) {
 			return err
 		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() != "." && strings.HasPrefix(d.Name(), ".")):
 			return filepath.SkipDir
-		case d.IsDir() || !strings.HasSuffix(path, "_test.go"):
+		case d.IsDir() || !strings.HasSuffix(path, "_test.go") || d.Name() == "modes_test.go":
 			return nil
 		}
 		src, err := os.ReadFile(path)
@@ -29,7 +29,7 @@ func TestNoSleepingTests(t *testing.T) {
 			return err
 		}
 		for _, line := range sleeps(t, path, src) {
-			t.Errorf("%s:%d: time.Sleep in a test: wait for a condition, or use testing/synctest", path, line)
+			t.Errorf("%s:%d: time.Sleep in a test: wait for a condition, use testing/synctest, or say why in a comment", path, line)
 		}
 		return nil
 	})
@@ -48,9 +48,13 @@ func TestSleeps(t *testing.T) {
 		{"func f() { time.Sleep(1); synctest.Test(nil, func(*testing.T) { go func() { time.Sleep(1) }() }) }", 1},
 		{"func f() { synctest.Test(nil, func(*testing.T) { time.Sleep(1) }) }", 0},
 		{"func f(t *testing.T) { synctest.Test(t, g) }\n\nfunc g(*testing.T) { time.Sleep(1) }", 0},
-		{"func f() {\n\t// sleeps: it is a slow child\n\ttime.Sleep(1)\n}", 0},
-		{"func f() {\n\ttime.Sleep(1) // sleeps: it is a slow child\n}", 0},
-		{"func f() {\n\ttime.Sleep(1) // for luck\n}", 1},
+		{"func f() { for !ok() { time.Sleep(1) } }", 0},
+		{"func f() { for ; !ok(); time.Sleep(1) {} }", 0},
+		{"func f() { for range 10 { time.Sleep(1) } }", 1},
+		{"func f() { for { go func() { time.Sleep(1) }() } }", 1},
+		{"func f() {\n\t// a slow child\n\ttime.Sleep(1)\n}", 0},
+		{"func f() {\n\ttime.Sleep(1) // a slow child\n}", 0},
+		{"func f() {\n\n\ttime.Sleep(1)\n}", 1},
 	} {
 		if got := sleeps(t, "x_test.go", []byte(head+tt.body)); len(got) != tt.want {
 			t.Errorf("%s: sleeps on lines %v, want %d", tt.body, got, tt.want)
@@ -58,7 +62,7 @@ func TestSleeps(t *testing.T) {
 	}
 }
 
-// sleeps finds the lines of a test file that sleep outside a bubble. A bubble is a function handed to
+// sleeps finds the lines of a test file that sleep without an excuse. A bubble is a function handed to
 // synctest.Test, in place or by its name; what such a function calls in turn is not followed.
 func sleeps(t *testing.T, path string, src []byte) []int {
 	fset := token.NewFileSet()
@@ -67,13 +71,9 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 		t.Error(err)
 		return nil
 	}
-	excused := map[int]bool{}
+	commented := map[int]bool{}
 	for _, group := range f.Comments {
-		for _, c := range group.List {
-			if strings.HasPrefix(c.Text, "// sleeps: ") {
-				excused[fset.Position(c.Pos()).Line] = true
-			}
-		}
+		commented[fset.Position(group.End()).Line] = true
 	}
 	bubbles := map[string]bool{} // functions handed over by name
 	ast.Inspect(f, func(n ast.Node) bool {
@@ -85,20 +85,34 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 		return true
 	})
 	var lines []int
-	ast.Inspect(f, func(n ast.Node) bool {
-		if fn, ok := n.(*ast.FuncDecl); ok && bubbles[fn.Name.Name] {
-			return false
-		}
-		if _, ok := bubble(n); ok {
-			return false
-		}
-		if call, ok := n.(*ast.CallExpr); ok && calls(call, "time", "Sleep") {
-			if line := fset.Position(call.Pos()).Line; !excused[line] && !excused[line-1] {
-				lines = append(lines, line)
+	var visit func(n ast.Node, polling bool)
+	visit = func(n ast.Node, polling bool) {
+		ast.Inspect(n, func(m ast.Node) bool {
+			switch x := m.(type) {
+			case *ast.FuncDecl:
+				return !bubbles[x.Name.Name]
+			case *ast.ForStmt:
+				if m != n {
+					visit(x, true)
+					return false
+				}
+			case *ast.FuncLit:
+				if m != n { // what is started in a loop is not the loop's pause
+					visit(x, false)
+					return false
+				}
+			case *ast.CallExpr:
+				if _, ok := bubble(x); ok {
+					return false
+				}
+				if line := fset.Position(x.Pos()).Line; !polling && calls(x, "time", "Sleep") && !commented[line] && !commented[line-1] {
+					lines = append(lines, line)
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
+	}
+	visit(f, false)
 	return lines
 }
 

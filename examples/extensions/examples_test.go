@@ -16,35 +16,54 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The examples that answer offline, by the command of their manifests. "everything" needs npm's registry, and
-// runs with the other real MCP servers in the interop suite.
-var examples = []struct {
-	dir     string
-	command []string
-}{
-	{"hello", []string{"sh", "hello.sh"}},
-	{"clock", []string{"go", "run", "."}},
-	{"textkit", []string{"python3", "textkit.py"}},
+// The examples that answer offline. "everything" needs npm's registry, and runs with the other real MCP servers
+// in the interop suite.
+var examples = []string{"hello", "clock", "textkit"}
+
+// TestManifests finds nothing to say about any manifest here.
+func TestManifests(t *testing.T) {
+	for _, dir := range append(examples, "everything") {
+		parse(t, dir)
+	}
+}
+
+func parse(t *testing.T, dir string) *manifest.Manifest {
+	t.Helper()
+	path := filepath.Join(dir, manifest.FileName)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, diagnostics := manifest.Parse(path, data, manifest.Options{AgentVersion: "0.1.0"})
+	for _, d := range diagnostics {
+		t.Error(d)
+	}
+	if m == nil || m.Plugin.ID != dir {
+		t.Fatalf("%s is not the manifest of %s", path, dir)
+	}
+	return m
 }
 
 // TestConversations types testdata/<example>.txt at each example and compares what comes back, to the byte.
 // Lines are sent one at a time and every request waits for its answer, so the order is fixed.
 func TestConversations(t *testing.T) {
-	for _, e := range examples {
-		t.Run(e.dir, func(t *testing.T) {
+	for _, dir := range examples {
+		t.Run(dir, func(t *testing.T) {
 			t.Parallel()
-			path := filepath.Join("testdata", e.dir+".txt")
+			path := filepath.Join("testdata", dir+".txt")
 			golden, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			x := start(t, e.dir, e.command)
+			x := start(t, dir)
 			var got strings.Builder
 			for line := range strings.Lines(string(golden)) {
 				if strings.HasPrefix(line, "<") {
@@ -56,7 +75,7 @@ func TestConversations(t *testing.T) {
 				if send {
 					x.send(t, message)
 				}
-				if send && answered(e.dir, message) {
+				if send && answered(dir, message) {
 					fmt.Fprintf(&got, "< %s\n", x.read(t))
 				}
 			}
@@ -89,7 +108,7 @@ func answered(dir, line string) bool {
 }
 
 func TestFixedLineIsJSON(t *testing.T) {
-	x := start(t, "hello", []string{"sh", "hello.sh"})
+	x := start(t, "hello")
 	x.send(t, `{"jsonrpc":"2.0","id":1,"method":"tools/fixed"}`)
 	line := x.read(t)
 	for _, want := range []string{`9007199254740993`, `1e400`, `1.0`, `<&>`, `\u00e9\/\"\\\t\ud83d\ude00`, `é😀`} {
@@ -104,7 +123,7 @@ func TestFixedLineIsJSON(t *testing.T) {
 }
 
 func TestClockSideBySide(t *testing.T) {
-	x := start(t, "clock", []string{"go", "run", "."})
+	x := start(t, "clock")
 	x.send(t, `{"jsonrpc":"2.0","id":1,"method":"tools/sleep","params":{"ms":3600000}}`)
 	x.send(t, `{"jsonrpc":"2.0","id":2,"method":"tools/now","params":{"tz":"Asia/Kathmandu"}}`)
 
@@ -142,7 +161,7 @@ func TestClockSideBySide(t *testing.T) {
 
 // TestTextkitSideBySide has 200 calls answered, each whole and on a line of its own, in whatever order.
 func TestTextkitSideBySide(t *testing.T) {
-	x := start(t, "textkit", []string{"python3", "textkit.py"})
+	x := start(t, "textkit")
 	const calls = 200
 	go func() { // ends when all is sent; the loop below cannot end before that
 		for i := range calls {
@@ -176,18 +195,22 @@ type example struct {
 	stderr bytes.Buffer
 }
 
-// start runs command in dir, with a minute for everything. A command that is not installed skips the test, and
-// fails it where CI=true: a green run there means that all were run.
-func start(t *testing.T, dir string, command []string) *example {
+// start runs an example as its manifest says, with two minutes for everything: clock compiles first. What it
+// requires and is not installed skips the test, and fails it where CI=true: a green run there means that all
+// were run.
+func start(t *testing.T, dir string) *example {
 	t.Helper()
-	if _, err := exec.LookPath(command[0]); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%v, and CI must run every example", err)
+	m := parse(t, dir)
+	for _, bin := range m.Requires.Bins {
+		if _, err := exec.LookPath(bin); err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatalf("%v, and CI must run every example", err)
+			}
+			t.Skip(err)
 		}
-		t.Skip(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	x := &example{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	x := &example{cmd: exec.CommandContext(ctx, m.Transport.Command, m.Transport.Args...)}
 	x.cmd.Dir = dir
 	x.cmd.Stderr = &x.stderr
 	x.cmd.WaitDelay = time.Second
