@@ -10,9 +10,9 @@ import (
 
 // decodeTOML makes the tree of a TOML file. A fault of the syntax comes alone, with its place.
 func (f *file) decodeTOML() (map[string]any, bool) {
-	end, deep := f.scan()
-	if deep {
-		f.faultAt(end, "nested more than %d levels deep; no key of a manifest is", maxNesting)
+	end, over := f.scan()
+	if over != nil {
+		f.faultAt(end, "%v", over)
 		return nil, false
 	}
 	text := f.text

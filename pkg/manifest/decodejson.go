@@ -41,7 +41,7 @@ type jsonReader struct {
 
 func (d jsonReader) value(path string, depth int) (any, bool) {
 	if depth > maxNesting {
-		d.faultAt(int(d.dec.InputOffset()), "nested more than %d levels deep; nothing that is used here is", maxNesting)
+		d.faultAt(int(d.dec.InputOffset()), "%v", errDeep)
 		return nil, false
 	}
 	tok, err := d.dec.Token()
@@ -57,7 +57,10 @@ func (d jsonReader) value(path string, depth int) (any, bool) {
 			key, _ := d.dec.Token()
 			name, _ := key.(string)
 			sub := join(path, name)
-			d.pos[sub] = at
+			if over := d.place(sub, at); over != nil {
+				d.faultAt(at, "%v", over)
+				return nil, false
+			}
 			if _, twice := m[name]; twice {
 				d.warn(sub, "stands here twice; the last one counts")
 			}
@@ -73,9 +76,8 @@ func (d jsonReader) value(path string, depth int) (any, bool) {
 		list := []any{}
 		for d.dec.More() {
 			sub := path
-			if len(list) < maxElements {
+			if len(list) < maxElements && d.place(element(path, len(list)), d.next()) == nil {
 				sub = element(path, len(list))
-				d.pos[sub] = d.next()
 			}
 			v, ok := d.value(sub, depth+1)
 			if !ok {

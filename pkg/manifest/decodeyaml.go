@@ -11,10 +11,20 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// decodeYAML makes the tree of a front matter, whose lines are those of the file.
+// decodeYAML makes the tree of a front matter, whose lines are those of the file. It reads the parser's syntax
+// tree and does not decode: the tree has the positions, and leaves aliases alone, which decoded could grow
+// without bound.
 func (f *file) decodeYAML(text string) (tree map[string]any, ok bool) {
 	f.tables = "keys and values below it"
-	doc, err := parseYAML(text)
+	// The parser is known to panic, or to leave holes in its tree, on texts that nobody writes; a skill must
+	// not end the host that reads it.
+	defer func() {
+		if r := recover(); r != nil {
+			f.fault("", "the YAML parser cannot read this front matter: %s", clip(fmt.Sprint(r), maxShown))
+			tree, ok = nil, false
+		}
+	}()
+	doc, err := parser.ParseBytes([]byte(text), 0)
 	var syntax yaml.Error
 	switch {
 	case errors.As(err, &syntax) && syntax.GetToken() != nil:
@@ -25,39 +35,24 @@ func (f *file) decodeYAML(text string) (tree map[string]any, ok bool) {
 		return nil, false
 	}
 	if len(doc.Docs) > 1 {
-		f.faultAt(f.offset(doc.Docs[1].Body.GetToken()), "a second YAML document; want one")
+		f.faultAt(f.offset(doc.Docs[1].Start), "a second YAML document; want one")
 		return nil, false
 	}
 	if len(doc.Docs) == 0 || doc.Docs[0].Body == nil {
 		return nil, true
 	}
-	v := f.yaml("", doc.Docs[0].Body, 0)
-	if f.faults > 0 {
-		return nil, false
-	}
+	body := doc.Docs[0].Body
+	v := f.yaml("", body, 0)
 	if tree, ok = v.(map[string]any); !ok && v != nil {
-		f.faultAt(f.offset(doc.Docs[0].Body.GetToken()), "the front matter is %s; want keys and values, such as name: greet", kindOf(v))
-		return nil, false
+		f.faultAt(f.offset(body.GetToken()), "the front matter is %s; want keys and values, such as name: greet", kindOf(v))
 	}
-	return tree, true
-}
-
-// parseYAML parses without decoding: the syntax tree has the positions, and leaves aliases alone, which
-// decoded could grow without bound.
-func parseYAML(text string) (doc *ast.File, err error) {
-	// The parser is known to panic on texts that nobody writes; a skill must not end the host that reads it.
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the YAML parser cannot read this: %v", r)
-		}
-	}()
-	return parser.ParseBytes([]byte(text), 0)
+	return tree, f.faults == 0
 }
 
 // yaml makes a tree out of a syntax tree, and records the positions.
 func (f *file) yaml(path string, n ast.Node, depth int) any {
 	if depth > maxNesting {
-		f.faultAt(f.offset(n.GetToken()), "nested more than %d levels deep; no key of a skill is", maxNesting)
+		f.faultAt(f.offset(n.GetToken()), "%v", errDeep)
 		return nil
 	}
 	switch n := n.(type) {
@@ -97,7 +92,7 @@ func (f *file) yaml(path string, n ast.Node, depth int) any {
 		return float64(0) // beyond 64 bits: as good as no whole number
 	case *ast.FloatNode:
 		return n.Value
-	case *ast.NullNode:
+	case *ast.NullNode, nil:
 		return nil
 	}
 	f.faultAt(f.offset(n.GetToken()), "%s have no place in a front matter; write the value out", what(n))

@@ -13,10 +13,12 @@ const (
 	// MaxFile is the size in bytes above which a manifest, a sidecar or a skill is refused.
 	MaxFile = 1 << 20
 
-	maxNesting     = 16   // tables and arrays inside one another, and parts of one dotted key
-	maxElements    = 4096 // array elements with a position of their own; later ones point at the array
-	maxDiagnostics = 500  // per file; the rest is counted
-	maxShown       = 64   // characters of a user's value in a message
+	maxNesting     = 16      // tables and arrays inside one another, and parts of one dotted key
+	maxPath        = 256     // bytes of a key with all the tables around it
+	maxKeys        = 1 << 15 // in a file, elements of arrays included
+	maxElements    = 1 << 12 // of an array with a position of their own; later ones point at the array
+	maxDiagnostics = 500     // per file; the rest is counted
+	maxShown       = 64      // characters of a user's value in a message
 )
 
 // file is one text under examination: where its keys stand, and what was found in it so far. The rules do not
@@ -61,6 +63,27 @@ func open(path string, data []byte, level Level) (*file, bool) {
 		return f, false
 	}
 	return f, true
+}
+
+// The limits of a tree. Without them a small file could ask for gigabytes (a long table name, repeated in the
+// path of each of its keys), minutes (a dotted key of ten thousand parts: the TOML decoder's time grows with
+// the cube) or the whole stack (arrays in arrays in arrays).
+var (
+	errDeep = fmt.Errorf("nested more than %d levels deep; nothing that is read here is", maxNesting)
+	errLong = fmt.Errorf("the key is longer than %d bytes, with the tables around it; none that is read here is", maxPath)
+	errMany = fmt.Errorf("more than %d keys and elements", maxKeys)
+)
+
+// place records that path stands at off.
+func (f *file) place(path string, off int) error {
+	switch {
+	case len(path) > maxPath:
+		return errLong
+	case len(f.pos) >= maxKeys:
+		return errMany
+	}
+	f.pos[path] = off
+	return nil
 }
 
 // lineCol turns an offset into a 1-based line and column.

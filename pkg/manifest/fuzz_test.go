@@ -43,6 +43,14 @@ func places(t *testing.T, diags []Diagnostic, data []byte) {
 
 func FuzzParse(f *testing.F) {
 	seed(f, "testdata/rules/*.txtar", ".toml")
+	s, err := schema()
+	if err != nil {
+		f.Fatal(err)
+	}
+	validator, err := s.Resolve(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, diags := Parse("p", data, Options{AgentVersion: "1.0.0"})
 		if (m == nil) != HasErrors(diags) {
@@ -51,6 +59,13 @@ func FuzzParse(f *testing.F) {
 		places(t, diags, data)
 		scanned(t, data)
 		if m != nil {
+			tree, err := decodeTOML(strings.TrimPrefix(string(data), "\xef\xbb\xbf"))
+			if err == nil {
+				err = validator.Validate(tree)
+			}
+			if err != nil {
+				t.Errorf("the schema rejects what Parse accepts: %v", err)
+			}
 			for _, n := range append(m.Members(), m) {
 				n.Variables()
 				if _, _, err := n.Resolve(nothing); err != nil && strings.Contains(err.Error(), "begins no placeholder") {
@@ -68,8 +83,8 @@ func scanned(t *testing.T, data []byte) {
 	if !ok {
 		return
 	}
-	end, deep := file.scan()
-	if deep {
+	end, over := file.scan()
+	if over != nil {
 		return
 	}
 	var tree map[string]any

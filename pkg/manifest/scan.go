@@ -8,20 +8,19 @@ import (
 
 // scanner finds where the keys of a TOML text stand. The decoder knows, but tells only in an error, one at a
 // time and at a cost that grows with the file, so that all faults of a manifest could not be placed that way.
-// It runs before the decoder and also keeps from it what would take it minutes (a dotted key of ten thousand
-// parts) or the whole stack (arrays in arrays in arrays).
+// It runs before the decoder and keeps from it what is over the limits of a tree.
 //
 // It checks no more syntax than it needs to find its way, and stops where it loses it; file.decodeTOML then
 // has the decoder say what is wrong there.
 type scanner struct {
 	*file
-	i    int  // the next byte
-	deep bool // stopped by maxNesting
+	i    int   // the next byte
+	over error // the limit that stopped it
 }
 
-// scan records the positions of all keys in f.pos. It returns how far it came, and whether it stopped there
-// because of maxNesting.
-func (f *file) scan() (end int, deep bool) {
+// scan records the positions of all keys in f.pos. It returns how far it came, and the limit that stopped it
+// there, if one did.
+func (f *file) scan() (end int, over error) {
 	s := scanner{file: f}
 	table := ""
 	for s.skip(true); s.i < len(s.text); s.skip(true) {
@@ -32,10 +31,10 @@ func (f *file) scan() (end int, deep bool) {
 			ok = s.pair(table, 0)
 		}
 		if !ok || !s.lineEnd() {
-			return s.i, s.deep
+			return s.i, s.over
 		}
 	}
-	return s.i, false
+	return s.i, nil
 }
 
 // header is [a.b] or [[a.b]]; an array of tables has no place in a manifest, so its elements share a path.
@@ -70,14 +69,17 @@ func (s *scanner) key(path string) (string, bool) {
 		more := s.i < len(s.text) && s.text[s.i] == '.'
 		// A table may be named first in a deeper one's header and defined later: its definition wins.
 		if _, seen := s.pos[path]; !seen || !more {
-			s.pos[path] = start
+			if s.over = s.place(path, start); s.over != nil {
+				s.i = start
+				return "", false
+			}
 		}
 		if !more {
 			return path, true
 		}
 		s.i++
 	}
-	s.deep = true
+	s.over = errDeep
 	return "", false
 }
 
@@ -106,7 +108,7 @@ func (s *scanner) part() (string, bool) {
 // value skips a value and records the keys and elements in it.
 func (s *scanner) value(path string, depth int) bool {
 	if depth > maxNesting {
-		s.deep = true
+		s.over = errDeep
 		return false
 	}
 	if s.i == len(s.text) {
@@ -121,9 +123,8 @@ func (s *scanner) value(path string, depth int) bool {
 	case '[':
 		return s.list(']', func(i int) bool {
 			p := path
-			if i < maxElements {
+			if i < maxElements && s.place(element(path, i), s.i) == nil {
 				p = element(path, i)
-				s.pos[p] = s.i
 			}
 			return s.value(p, depth+1)
 		})

@@ -8,8 +8,8 @@ import (
 // SkillFileName is the name of a skill's file, below skills_dir/<name>/.
 const SkillFileName = "SKILL.md"
 
-// maxFrontMatter is far more than its five keys need; the YAML parser's time grows with the square of it.
-const maxFrontMatter = 16 << 10
+// maxFrontMatter is far more than its keys need; the YAML parser's time grows with the square of it.
+const maxFrontMatter = 8 << 10
 
 // Skill is a parsed SKILL.md: instructions for an agent, with a front matter about them.
 type Skill struct {
