@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 // TestDice runs the extension of writing-an-extension.md in each of its languages, as it stands there.
@@ -139,5 +141,28 @@ type diceAnswer struct {
 	Error struct {
 		Code    int
 		Message string
+	}
+}
+
+// TestManifestsOnPages parses every manifest that a page shows.
+func TestManifestsOnPages(t *testing.T) {
+	for _, page := range []string{"writing-an-extension.md", "../README.md"} {
+		found := 0
+		for _, f := range fences(read(t, page)) {
+			if f.lang != "toml" {
+				continue
+			}
+			found++
+			m, diagnostics := manifest.Parse(page, []byte(f.text), manifest.Options{})
+			for _, d := range diagnostics {
+				t.Errorf("the manifest at line %d: %v", f.line, d)
+			}
+			if m == nil {
+				t.Errorf("%s: line %d is no manifest", page, f.line)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s shows no manifest", page)
+		}
 	}
 }
