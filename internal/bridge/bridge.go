@@ -1,0 +1,187 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// Config is what a Bridge is made of.
+type Config struct {
+	Name         string      // on the mesh; at most one live bridge may have it
+	Host         string      // this machine's name, for people
+	Prefix       mesh.Prefix // default mesh.DefaultPrefix
+	Version      string      // of this program
+	AgentVersion string      // what children are told; default Version
+	Source       Source      // where the extensions come from
+	Logger       *slog.Logger
+}
+
+// Bridge runs the extensions of one host and stands in for them on the mesh.
+type Bridge struct {
+	cfg   Config
+	nc    *nats.Conn
+	node  *mesh.Node
+	fleet fleet
+	since time.Time
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	current plan
+	fleetCx context.Context // of everything that the fleet runs; set by Run
+}
+
+// New makes a bridge on nc. It starts nothing.
+func New(nc *nats.Conn, cfg Config) *Bridge {
+	if cfg.Prefix == "" {
+		cfg.Prefix = mesh.DefaultPrefix
+	}
+	if cfg.AgentVersion == "" {
+		cfg.AgentVersion = cfg.Version
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, since: time.Now().UTC().Truncate(time.Millisecond)}
+	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Source.HeartbeatInterval(), Logger: cfg.Logger})
+	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
+	return b
+}
+
+// Run finds the extensions, starts them side by side, and keeps them running until ctx ends; then all of them
+// stop, side by side, and Run returns when nothing that it started is left. The error is that of a start
+// that could not be: an unreadable configuration, a name that is taken.
+func (b *Bridge) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopControl, err := b.serveControl(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopControl()
+	p, err := b.makePlan(ctx)
+	if err != nil {
+		return err
+	}
+	// What runs on the mesh ends before the node that speaks for it.
+	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	var nodeErr error
+	wg.Go(func() { // owned by Run; ends when the fleet has
+		if nodeErr = b.node.Run(nodeCtx); nodeErr != nil {
+			cancel()
+		}
+	})
+	wg.Go(func() { b.report(nodeCtx) }) // owned by Run; ends when the fleet has
+	b.mu.Lock()
+	b.fleetCx = ctx
+	b.mu.Unlock()
+	b.adopt(ctx, p)
+	<-ctx.Done()
+	b.fleet.wait()
+	b.sayGoodbye()
+	stopNode()
+	wg.Wait()
+	return errors.Join(nodeErr, b.flush())
+}
+
+// adopt makes p the current plan.
+func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped []string) {
+	b.mu.Lock()
+	b.current = p
+	b.mu.Unlock()
+	started, replaced, stopped = b.fleet.apply(ctx, p.units)
+	b.publishReports()
+	return started, replaced, stopped
+}
+
+// reload reads everything again and adopts it. A configuration that cannot be read changes nothing.
+func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
+	p, err := b.makePlan(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	b.mu.Lock()
+	fleetCx := b.fleetCx
+	b.mu.Unlock()
+	if fleetCx == nil || fleetCx.Err() != nil {
+		return nil, nil, nil, errors.New("the bridge is not running")
+	}
+	started, replaced, stopped = b.adopt(fleetCx, p)
+	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
+	return started, replaced, stopped, nil
+}
+
+// flush lets the last words reach the server, for a second at most.
+func (b *Bridge) flush() error {
+	if b.nc.Status() != nats.CONNECTED {
+		return nil
+	}
+	return b.nc.FlushTimeout(time.Second)
+}
+
+// report answers requests to announce with what this bridge has to say of itself.
+func (b *Bridge) report(ctx context.Context) {
+	ch := make(chan *nats.Msg, 16)
+	sub, err := b.nc.ChanSubscribe(b.cfg.Prefix.AnnounceRequest(), ch)
+	if err != nil {
+		b.log.Warn("cannot hear requests to announce", "error", err)
+		return
+	}
+	defer sub.Unsubscribe()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ch:
+			b.publishReports()
+		}
+	}
+}
+
+// publishReports says which skills this host has, and what it found and could not start.
+func (b *Bridge) publishReports() {
+	b.mu.Lock()
+	p := b.current
+	b.mu.Unlock()
+	host := p.host
+	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
+	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
+	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
+}
+
+func (b *Bridge) publish(subject string, v any) {
+	data, err := json.Marshal(v)
+	if err == nil {
+		err = b.nc.Publish(subject, data)
+	}
+	if err != nil {
+		b.log.Warn("could not publish", "subject", subject, "error", err)
+	}
+}
+
+// sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves.
+func (b *Bridge) sayGoodbye() {
+	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
+}
+
+// status is what this bridge runs, as it sees it.
+func (b *Bridge) status() Status {
+	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.since, Instances: []InstanceStatus{}}
+	for _, slot := range b.fleet.all() {
+		state, reason := slot.mesh.State()
+		slot.mu.Lock()
+		exit := exitOf(slot.lastExit)
+		slot.mu.Unlock()
+		s.Instances = append(s.Instances, InstanceStatus{ID: slot.unit.id(), Instance: slot.mesh.Instance(),
+			State: state, Reason: reason, LastExit: exit})
+	}
+	return s
+}

@@ -1,0 +1,186 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// control answers P.control.<bridge>: restart, drain, reload, logs, ping, status.
+type control struct {
+	b *Bridge
+}
+
+// target is the params of the verbs about one extension.
+type target struct {
+	ID       string `json:"id"`
+	Instance string `json:"instance"`
+	Lines    int    `json:"lines"`
+}
+
+func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	switch r.Method {
+	case "ping":
+		return json.RawMessage("{}"), nil
+	case "status":
+		return json.Marshal(c.b.status())
+	case "reload":
+		return c.reload(ctx)
+	}
+	var t target
+	if err := json.Unmarshal(r.Params, &t); err != nil || t.ID == "" {
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s wants params {"id"}`, r.Method)
+	}
+	slots := c.b.fleet.find(t.ID, t.Instance)
+	if len(slots) == 0 {
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "bridge %s runs no extension %q", c.b.cfg.Name, t.ID)
+	}
+	switch r.Method {
+	case "restart":
+		return instances(slots, (*slot).restart), nil
+	case "drain":
+		return instances(slots, (*slot).drain), nil
+	case "logs":
+		return logs(slots, t.Lines)
+	}
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; there are restart, drain, reload, logs, ping and status", r.Method)
+}
+
+// instances does something to each slot and says to which.
+func instances(slots []*slot, do func(*slot)) json.RawMessage {
+	var names []string
+	for _, s := range slots {
+		do(s)
+		names = append(names, s.mesh.Instance())
+	}
+	out, err := json.Marshal(map[string]any{"instances": names})
+	if err != nil { // strings always encode
+		panic(err)
+	}
+	return out
+}
+
+// logLine is one line of logs' answer, and of P.log.<id>.
+type logLine struct {
+	ID       string    `json:"id"`
+	Instance string    `json:"instance"`
+	TS       time.Time `json:"ts"`
+	Line     string    `json:"line"`
+}
+
+// maxLogs bounds logs' answer, in bytes of lines: it is one message.
+const maxLogs = 512 << 10
+
+func logs(slots []*slot, n int) (json.RawMessage, error) {
+	out := []logLine{}
+	size := 0
+	for _, s := range slots {
+		lines := s.lines.last(n)
+		for i := len(lines) - 1; i >= 0; i-- { // the newest are worth the most
+			if size += len(lines[i].Text) + 128; size > maxLogs {
+				break
+			}
+			out = append(out, logLine{s.unit.id(), s.mesh.Instance(), lines[i].At, lines[i].Text})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b logLine) int { return a.TS.Compare(b.TS) })
+	return json.Marshal(map[string]any{"lines": out})
+}
+
+func (c control) reload(ctx context.Context) (json.RawMessage, error) {
+	started, replaced, stopped, err := c.b.reload(ctx)
+	if err != nil {
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "%v", err)
+	}
+	none := func(ids []string) []string { return append([]string{}, ids...) }
+	return json.Marshal(map[string][]string{"started": none(started), "replaced": none(replaced), "stopped": none(stopped)})
+}
+
+// Status is the answer to status on P.control.<bridge>.
+type Status struct {
+	Bridge    string           `json:"bridge"`
+	Host      string           `json:"host"`
+	Version   string           `json:"version"`
+	Since     time.Time        `json:"since"`
+	Instances []InstanceStatus `json:"instances"`
+}
+
+// InstanceStatus is one slot of a bridge as its owner sees it.
+type InstanceStatus struct {
+	ID       string          `json:"id"`
+	Instance string          `json:"instance"`
+	State    heartbeat.State `json:"state"`
+	Reason   string          `json:"reason,omitempty"`
+	LastExit *Exit           `json:"last_exit,omitempty"`
+}
+
+// Exit is how the last life of a child ended.
+type Exit struct {
+	Status     string  `json:"status"`
+	UptimeSecs float64 `json:"uptime_secs"`
+	StderrTail string  `json:"stderr_tail,omitempty"`
+}
+
+func exitOf(e *child.ExitError) *Exit {
+	if e == nil {
+		return nil
+	}
+	return &Exit{e.Status(), e.Uptime.Seconds(), e.StderrTail}
+}
+
+// serveControl answers on P.control.<bridge> until stop is called. A bridge of the same name that is alive
+// already is an error: two would fight over one host's key.
+func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
+	subject := b.cfg.Prefix.Control(b.cfg.Name)
+	if _, err := b.nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), 500*time.Millisecond); err == nil {
+		return nil, fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
+	}
+	var wg sync.WaitGroup
+	reloading := make(chan struct{}, 1)
+	// The verbs are quick and answered in the subscription's goroutine; reload reads a tree of files.
+	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
+		env, err := rpc.Scan(m.Data)
+		if err != nil || env.MethodName() != "reload" {
+			m.Respond(answer(ctx, control{b}, m.Data))
+			return
+		}
+		select {
+		case reloading <- struct{}{}:
+			wg.Go(func() { // owned by serveControl; ends when the files are read
+				m.Respond(answer(ctx, control{b}, m.Data))
+				<-reloading
+			})
+		default:
+			m.Respond(rpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "a reload is under way")))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() { sub.Unsubscribe(); wg.Wait() }, nil
+}
+
+// answer is one request's response message.
+func answer(ctx context.Context, h rpc.Handler, data []byte) []byte {
+	env, err := rpc.Scan(data)
+	if err != nil {
+		return rpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeParse, rpc.RanNo, "%v", err))
+	}
+	if !rpc.ValidID(env.ID) || env.Method == nil {
+		return rpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `want "method" and "id"`))
+	}
+	result, err := rpc.Protect(ctx, h, &rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params})
+	if err != nil {
+		return rpc.AppendError(nil, env.ID, rpc.AsError(err))
+	}
+	return rpc.AppendResult(nil, env.ID, result)
+}

@@ -1,0 +1,121 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// fleet is what a bridge runs: the units of its current plan, each with its slots.
+type fleet struct {
+	make func(u *unit, replica int) *slot
+
+	mu    sync.Mutex
+	units map[string]*running // by id
+	wg    sync.WaitGroup
+}
+
+// running is one unit and what was started for it.
+type running struct {
+	unit   *unit
+	slots  []*slot
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when all slots have stopped
+}
+
+// apply makes the fleet what plan says: new units start, changed ones are replaced, others stop. It does not
+// wait for anything to come up; what is replaced stops first, since two lives of one extension may not be
+// meant to overlap. ctx is that of the fleet.
+func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, stopped []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wanted := map[string]*unit{}
+	for _, u := range plan {
+		wanted[u.id()] = u
+	}
+	for id, r := range f.units {
+		if u := wanted[id]; u == nil {
+			r.cancel(mesh.ErrRemoved)
+			delete(f.units, id)
+			stopped = append(stopped, id)
+		} else if !u.same(r.unit) {
+			r.cancel(mesh.ErrRemoved)
+			f.start(ctx, u, r.done)
+			replaced = append(replaced, id)
+		}
+	}
+	for _, u := range plan {
+		if f.units[u.id()] == nil {
+			f.start(ctx, u, nil)
+			started = append(started, u.id())
+		}
+	}
+	for _, ids := range [][]string{started, replaced, stopped} {
+		slices.Sort(ids)
+	}
+	return started, replaced, stopped
+}
+
+// start runs u's slots once after is closed. The caller holds mu.
+func (f *fleet) start(ctx context.Context, u *unit, after <-chan struct{}) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := &running{unit: u, cancel: cancel, done: make(chan struct{})}
+	for i := range max(1, u.replicas) {
+		r.slots = append(r.slots, f.make(u, i))
+	}
+	f.units[u.id()] = r
+	f.wg.Go(func() { // owned by the fleet, which waits; ends when the slots have stopped
+		defer close(r.done)
+		defer cancel(nil)
+		if after != nil {
+			<-after // it has been told to stop, and stops in bounded time
+		}
+		var wg sync.WaitGroup
+		for _, s := range r.slots {
+			wg.Go(func() { // ends with ctx
+				if err := s.run(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
+					s.log.Warn("slot stopped", "error", err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// find returns the slots of an extension, or only the one with this instance. Members count as their own
+// extension and as part of their parent.
+func (f *fleet) find(id, instance string) []*slot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*slot
+	for uid, r := range f.units {
+		if uid != id && !strings.HasPrefix(uid, id+".") {
+			continue
+		}
+		for _, s := range r.slots {
+			if instance == "" || s.mesh.Instance() == instance {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// all returns the slots by id, in the order of the ids.
+func (f *fleet) all() []*slot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*slot
+	for _, r := range f.units {
+		out = append(out, r.slots...)
+	}
+	slices.SortStableFunc(out, func(a, b *slot) int { return strings.Compare(a.unit.id(), b.unit.id()) })
+	return out
+}
+
+// wait waits until everything has stopped, once the context of apply has ended.
+func (f *fleet) wait() { f.wg.Wait() }

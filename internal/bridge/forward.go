@@ -1,0 +1,267 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// forwarder is the handler of one ready life: it answers what the last handshake answers and forwards the
+// rest to the child, in the child's own dialect, without a goroutine per call.
+type forwarder struct {
+	conn        *rpc.Conn
+	breaker     *breaker.Breaker
+	shaken      atomic.Pointer[handshake]
+	callForm    atomic.Bool // a native child that knows tools/call only; remembered for its life
+	progress    progress
+	listChanged chan struct{} // poked by the child's word that its tools have changed
+	passthrough bool
+}
+
+// relist says that the child's tools have to be read again. It never blocks, and a storm of it is once.
+func (f *forwarder) relist() {
+	select {
+	case f.listChanged <- struct{}{}:
+	default:
+	}
+}
+
+// Handle is HandleAsync for whoever wants to wait.
+func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	w := &waiter{done: make(chan struct{})}
+	x := &rpc.Exchange{Sink: w}
+	x.Deadline, _ = ctx.Deadline()
+	f.HandleAsync(r, x)
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		f.CancelExchange(x)
+		<-w.done
+	}
+	return w.result, w.err
+}
+
+type waiter struct {
+	done   chan struct{}
+	result json.RawMessage
+	err    error
+}
+
+func (w *waiter) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+	result, err := r.Result()
+	w.result, w.err = append(json.RawMessage(nil), result...), err
+	close(w.done)
+}
+
+// HandleAsync starts to answer r.
+func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
+	hs := f.shaken.Load()
+	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
+		r.Params = mesh.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
+	}
+	switch method := r.Method; {
+	case method == "initialize":
+		x.Sink.Deliver(x, rpc.NewReply(hs.initialize, nil))
+	case method == "tools/list":
+		x.Sink.Deliver(x, rpc.NewReply(hs.toolsList, nil))
+	case method == "ping":
+		f.start(x, method, r.Params)
+	case method == "tools/call":
+		f.toolsCall(hs, r, x)
+	case strings.HasPrefix(method, "tools/"):
+		f.tool(hs, strings.TrimPrefix(method, "tools/"), r.Params, x)
+	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passed(method):
+		f.start(x, method, r.Params)
+	default:
+		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method)})
+	}
+}
+
+// passed reports whether an MCP request is passed through as it is. What belongs to one client's session
+// (logging levels, subscriptions) is not: the child is shared.
+func passed(method string) bool {
+	switch method {
+	case "resources/list", "resources/templates/list", "resources/read",
+		"prompts/list", "prompts/get", "completion/complete":
+		return true
+	}
+	return false
+}
+
+// toolsCall forwards tools/call {name, arguments, …}.
+func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
+	if hs.dialect == manifest.MCP || f.callForm.Load() {
+		f.start(x, r.Method, r.Params)
+		return
+	}
+	name, args, err := callParams(r.Params)
+	if err != nil {
+		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
+		return
+	}
+	f.tool(hs, name, args, x)
+}
+
+// tool runs the tool with this own name and arguments.
+func (f *forwarder) tool(hs *handshake, name string, args []byte, x *rpc.Exchange) {
+	if hs.dialect == manifest.MCP || f.callForm.Load() {
+		f.start(x, "tools/call", appendCallParams(nil, name, args))
+		return
+	}
+	h := f.newHop(x)
+	h.Method, h.Params = "tools/"+name, args
+	h.fallback = name
+	h.run()
+}
+
+// start forwards one request.
+func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
+	h := f.newHop(x)
+	h.Method, h.Params = method, params
+	h.run()
+}
+
+// hop is one exchange with the child, on behalf of outer.
+type hop struct {
+	rpc.Exchange
+	f        *forwarder
+	outer    *rpc.Exchange
+	token    breaker.Token
+	fallback string // the tool, while the other form of calling it may still be tried
+	unask    func() // ends the caller's interest in progress
+}
+
+func (f *forwarder) newHop(x *rpc.Exchange) *hop {
+	h := &hop{f: f, outer: x}
+	h.Deadline, h.Sink = x.Deadline, h
+	x.Inner.Store(&h.Exchange)
+	return h
+}
+
+func (h *hop) run() {
+	token, err := h.f.breaker.Acquire()
+	if err != nil {
+		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: breakerOpen(err)})
+		return
+	}
+	h.token = token
+	h.Params, h.unask = h.f.progress.ask(h.Params, h.outer.Sink)
+	h.f.conn.Start(&h.Exchange)
+}
+
+// Deliver passes the child's answer on.
+func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+	if h.unask != nil {
+		h.unask()
+	}
+	switch {
+	case r.Err == nil:
+		h.token.Done(breaker.Success)
+	case r.Err.Code == rpc.CodeTimeout:
+		h.token.Done(breaker.Failure)
+		if r.Err.Details().Ran != rpc.RanNo {
+			h.f.tellCancelled(h.ID(), "timeout")
+		}
+	default:
+		h.token.Done(breaker.Neutral)
+	}
+	if h.fallback != "" && r.ErrorCode() == rpc.CodeMethodNotFound && r.Err == nil {
+		h.tryOtherForm()
+		return
+	}
+	h.outer.Sink.Deliver(h.outer, r)
+}
+
+// tryOtherForm asks a child that does not know tools/<name> with tools/call, once; a child that answers
+// anything but "no such method" to that is asked so from now on.
+func (h *hop) tryOtherForm() {
+	second := h.f.newHop(h.outer)
+	second.Method, second.Params = "tools/call", appendCallParams(nil, h.fallback, h.Params)
+	second.Sink = learn{second}
+	second.run()
+}
+
+// learn is the sink of the second try.
+type learn struct{ h *hop }
+
+func (l learn) Deliver(x *rpc.Exchange, r rpc.Reply) {
+	if r.Err == nil && r.ErrorCode() != rpc.CodeMethodNotFound {
+		l.h.f.callForm.Store(true)
+	}
+	l.h.Deliver(x, r)
+}
+
+// CancelExchange ends x for a caller that has gone, and tells the child.
+func (f *forwarder) CancelExchange(x *rpc.Exchange) {
+	inner := x.Inner.Load()
+	if inner == nil {
+		return
+	}
+	if id, ok := f.conn.Cancel(inner); ok && id != 0 {
+		f.tellCancelled(id, "the caller cancelled")
+	}
+}
+
+func (f *forwarder) tellCancelled(id uint64, why string) {
+	// Lost with a child that does not read: so is the call.
+	_ = f.conn.Notify("notifications/cancelled", json.RawMessage(fmt.Sprintf(`{"requestId":%d,"reason":%q}`, id, why)))
+}
+
+// breakerOpen is the error for a call that the breaker refused.
+func breakerOpen(err error) *rpc.Error {
+	d := rpc.Details{Ran: rpc.RanNo}
+	if open, ok := errors.AsType[*breaker.OpenError](err); ok {
+		d.RetryAfterMS = max(0, time.Until(open.RetryAt).Milliseconds())
+	}
+	return rpc.NewError(rpc.CodeBreakerOpen, d, "%v", err)
+}
+
+// callParams takes {name, arguments} apart without touching the arguments.
+func callParams(params []byte) (name string, args []byte, err error) {
+	members, err := mesh.Members(params)
+	if err != nil {
+		return "", nil, fmt.Errorf("params of tools/call: %w", err)
+	}
+	for _, m := range members {
+		switch m.Key {
+		case "name":
+			if err := json.Unmarshal(m.Value, &name); err != nil {
+				return "", nil, fmt.Errorf("params of tools/call: name: %w", err)
+			}
+		case "arguments":
+			args = m.Value
+		}
+	}
+	if name == "" {
+		return "", nil, errors.New(`params of tools/call have no "name"`)
+	}
+	if args == nil {
+		args = []byte("{}")
+	}
+	return name, args, nil
+}
+
+// appendCallParams is callParams' inverse.
+func appendCallParams(dst []byte, name string, args []byte) []byte {
+	quoted, err := json.Marshal(name)
+	if err != nil { // a string always encodes
+		panic(err)
+	}
+	if len(args) == 0 {
+		args = []byte("{}")
+	}
+	dst = append(dst, `{"name":`...)
+	dst = append(dst, quoted...)
+	dst = append(dst, `,"arguments":`...)
+	dst = append(dst, args...)
+	return append(dst, '}')
+}

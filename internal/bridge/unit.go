@@ -1,0 +1,35 @@
+package bridge
+
+import (
+	"time"
+
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// unit is one extension, or one member of it, as this bridge runs it: everything that was read, checked and
+// expanded before the first spawn.
+type unit struct {
+	announce mesh.Announce    // without an instance
+	dialect  manifest.Dialect // asked for: auto, ext or mcp
+	declared manifest.Capabilities
+	spec     child.Spec // of a stdio child; without the callbacks
+	limits   limits
+	policy   supervise.Policy
+	replicas int
+	gated    string // why it is not started; "" when it is
+}
+
+// limits bound the calls and the handshakes of a unit.
+type limits struct {
+	handshake   time.Duration
+	call        time.Duration
+	maxCall     time.Duration
+	maxInflight int
+	maxLine     int
+	drain       time.Duration
+}
+
+func (u *unit) id() string { return u.announce.ID }
