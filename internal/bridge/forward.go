@@ -15,10 +15,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
+// link is a conversation with an extension: an rpc.Conn with a child, a remote.Conn with an HTTP endpoint.
+type link interface {
+	rpc.Caller
+	rpc.Starter
+	Cancel(x *rpc.Exchange) (id uint64, ok bool)
+	Notify(method string, params json.RawMessage) error
+	Run(ctx context.Context) error
+}
+
 // forwarder is the handler of one ready life: it answers what the last handshake answers and forwards the
 // rest to the child, in the child's own dialect, without a goroutine per call.
 type forwarder struct {
-	conn        *rpc.Conn
+	conn        link
 	breaker     *breaker.Breaker
 	shaken      atomic.Pointer[handshake]
 	callForm    atomic.Bool // a native child that knows tools/call only; remembered for its life

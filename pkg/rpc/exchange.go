@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,20 @@ func NewReply(result json.RawMessage, err error) Reply {
 		body, _ = json.Marshal(&Error{Code: AsError(err).Code, Message: AsError(err).Message})
 	}
 	return Reply{env: Envelope{Error: body}}
+}
+
+// ParseReply reads a response message that came some other way than over a Conn. The reply's bytes are text's.
+// The error says why text is no response; an error of odd shape in it is mended.
+func ParseReply(text []byte) (Reply, error) {
+	env, err := Scan(text)
+	if err != nil {
+		return Reply{}, err
+	}
+	if !env.IsResponse() {
+		return Reply{}, errors.New("it is JSON, but no JSON-RPC response")
+	}
+	normalise(&env)
+	return Reply{line: text, env: env}, nil
 }
 
 // Result is the answer's result, or its error as an *Error. The bytes are those of the connection's buffer.

@@ -11,6 +11,9 @@ type Request struct {
 	Method string
 	Params json.RawMessage
 
+	// Agent and Session say for whom the request is made, where the transport knows; else they are empty.
+	Agent, Session string
+
 	// Notify sends a notification (progress, say) to whoever made the request, on the request's own way
 	// back. It may be nil: use Request.Send, which drops the notification then.
 	Notify func(method string, params json.RawMessage) error

@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// builtIn is the directory of the programs, once they are built.
+var builtIn atomic.Pointer[string]
+
+// programs builds the three programs once, with the race detector if this test has it.
+var programs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "extmesh-e2e-")
+	if err != nil {
+		return "", err
+	}
+	builtIn.Store(&dir)
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, "../cmd/...")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+// program is the path of a program of ours.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}

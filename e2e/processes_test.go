@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// who is an extension in shell that says which bridge runs it. It answers one call at a time; pause makes the
+// calls of a test overlap.
+const who = `#!/bin/sh
+while IFS= read -r line; do
+	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in
+	*'"initialize"'*) r='{"server_version":"1","tools":[{"name":"who","input_schema":{"type":"object"}}],"hooks":[]}' ;;
+	*'"tools/who"'*) r="\"$BRIDGE\"" ;;
+	*) r='{}' ;;
+	esac
+	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
+done
+`
+
+func writeWho(t *testing.T, bridge string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "extensions")
+	write(t, filepath.Join(dir, "who", "who.sh"), who)
+	if err := os.Chmod(filepath.Join(dir, "who", "who.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "who", "plugin.toml"), fmt.Sprintf(`
+[plugin]
+id = "who"
+version = "1.0.0"
+[capabilities]
+tools = ["who"]
+[transport]
+type = "stdio"
+command = "./who.sh"
+env = { BRIDGE = %q }
+`, bridge))
+	return dir
+}
+
+// TestThreePrograms runs the programs apart: a registry and two bridges with the same extension. Calls spread
+// over both, and when one bridge is killed in the middle of them no call hangs and calls go on.
+func TestThreePrograms(t *testing.T) {
+	url, _ := startNATS(t)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"), "--log-level", "debug")
+	bridges := map[string]*process{}
+	for _, name := range []string{"one", "two"} {
+		bridges[name] = start(t, env, program(t, "stdio-bridge"), "--name", name, "--search-path", writeWho(t, name))
+	}
+	nc := connect(t, url)
+	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { catalog.Run(ctx) }) // ends with ctx
+	defer wg.Wait()
+	defer cancel()
+	ready := func(n int) func() bool {
+		return func() bool {
+			e, _ := catalog.Get("who")
+			count := 0
+			if e.State != nil {
+				for _, i := range e.State.Instances {
+					if i.State == "ready" {
+						count++
+					}
+				}
+			}
+			return count == n && len(e.Spec.Tools) == 1
+		}
+	}
+	eventually(t, 30*time.Second, "both instances are ready", ready(2))
+
+	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog})
+	var mu sync.Mutex
+	answers := map[string]int{}
+	var calls sync.WaitGroup
+	for range 200 {
+		calls.Go(func() {
+			got, err := client.Call(ctx, "ext_who_who", nil)
+			if err != nil {
+				t.Errorf("call: %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			answers[string(got)]++
+		})
+	}
+	calls.Wait()
+	if answers[`"one"`] < 40 || answers[`"two"`] < 40 {
+		t.Errorf("200 calls were answered so: %v", answers)
+	}
+
+	var good, failed atomic.Int64
+	load, stop := context.WithCancel(ctx)
+	for range 16 {
+		calls.Go(func() {
+			for load.Err() == nil {
+				began := time.Now()
+				_, err := client.Call(ctx, "ext_who_who", nil)
+				switch took := time.Since(began); {
+				case took > 10*time.Second:
+					t.Errorf("a call took %s: %v", took, err)
+				case err == nil:
+					good.Add(1)
+				case errors.Is(err, rpc.CodeExited), errors.Is(err, rpc.CodeTimeout):
+					failed.Add(1)
+				default:
+					t.Errorf("a call failed in an unexpected way: %v", err)
+				}
+			}
+		})
+	}
+	eventually(t, 30*time.Second, "calls flow", func() bool { return good.Load() > 100 })
+	bridges["one"].cmd.Process.Kill()
+	before := good.Load()
+	eventually(t, 30*time.Second, "calls go on", func() bool { return good.Load() > before+200 })
+	eventually(t, 30*time.Second, "the catalog knows", ready(1))
+	stop()
+	calls.Wait()
+	if failed.Load() > 16 {
+		t.Errorf("%d calls failed at the death of a bridge that had at most 16 of them", failed.Load())
+	}
+
+	out, stderr, code := extctl(t, url, "list", "--json")
+	var list struct {
+		Extensions []struct {
+			ID        string
+			State     string
+			Available bool
+			Tools     int
+		}
+	}
+	if code != 0 || json.Unmarshal([]byte(out), &list) != nil || len(list.Extensions) != 1 || !list.Extensions[0].Available {
+		t.Errorf("extctl list: exit %d, %s%s", code, out, stderr)
+	}
+	if out, stderr, code = extctl(t, url, "call", "ext_who_who"); code != 0 || strings.TrimSpace(out) != `"two"` {
+		t.Errorf("extctl call: exit %d, %s%s", code, out, stderr)
+	}
+	bridges["two"].stop(t, 5*time.Second)
+	eventually(t, 10*time.Second, "the good-bye arrives", ready(0))
+}
