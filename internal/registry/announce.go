@@ -121,7 +121,9 @@ func inside(sp, prefix mesh.Prefix, verb string) bool {
 // announced is what one instance said of itself, and when.
 type announced struct {
 	mesh.Announce
-	at time.Time
+	at      time.Time
+	size    int
+	implied bool // by beats alone: nothing was announced
 }
 
 func (a *announced) subject() string { return mesh.Prefix(a.SubjectPrefix).RPC(a.ID) }

@@ -17,12 +17,15 @@ import (
 // extension is what was announced of one id, and what its instances answered when asked for their tools. How
 // they are is the Monitor's.
 type extension struct {
-	id     string
-	said   map[string]*announced // by instance; "" for an announce without one
-	shakes map[shakeKey]*shake
-	shown  *announced // the announce that the spec is made of; kept when its instance has gone
-	tools  *shake     // the handshake that goes with it; nil before the first
-	legacy bool       // restored from the catalog of an earlier leader, not yet announced anew
+	id      string
+	said    map[string]*announced // by instance; "" for an announce without one
+	shakes  map[shakeKey]*shake
+	shown   *announced // the announce that the spec is made of; kept when its instance has gone
+	tools   *shake     // the handshake that goes with it; nil before the first
+	unnamed bool       // restored tools have not been given to Names yet
+	legacy  bool       // restored from the catalog of an earlier leader, not yet announced anew
+
+	breaker breaker
 }
 
 // shakeKey tells which instances need no handshake of their own: those that agree in all of it. Where no
@@ -42,7 +45,8 @@ type shake struct {
 	done    bool
 	pending bool
 	err     string // of the last try
-	hash    string // of the answer, as the announcing side would compute it
+	at      time.Time
+	size    int // bytes of the answer
 	tools   []mesh.Tool
 	hooks   []string
 	notes   []mesh.Diagnostic
@@ -125,9 +129,25 @@ func (x *extension) prune() {
 	}
 }
 
+// size is about how many bytes x keeps of what it was sent.
+func (x *extension) size() int {
+	sum := 0
+	for _, a := range x.said {
+		sum += a.size
+	}
+	for _, s := range x.shakes {
+		sum += s.size
+	}
+	return sum
+}
+
 // diagnostics are what an operator should know, in a fixed order.
 func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	var out []mesh.Diagnostic
+	if x.shown != nil && x.shown.implied {
+		out = append(out, mesh.Diagnostic{Level: "info", Code: "not_announced",
+			Message: "nothing was announced; what is shown is known from beats alone"})
+	}
 	if x.tools != nil {
 		out = append(out, x.tools.notes...)
 	}
@@ -213,7 +233,7 @@ func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *specDoc {
 // document that stands, so that it does not matter which replica wrote it.
 func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
 	d := &mesh.StateDoc{State: how.State, Available: how.Available, Reason: how.Reason,
-		Since: how.Since.UTC().Truncate(time.Millisecond), Instances: make([]mesh.InstanceState, 0, len(how.Instances))}
+		Since: how.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(how), Instances: make([]mesh.InstanceState, 0, len(how.Instances))}
 	old := map[string]*mesh.InstanceState{}
 	if was != nil {
 		if was.State == d.State && !was.Since.After(d.Since) {
@@ -266,7 +286,7 @@ func (x *extension) restore(value []byte) bool {
 				h.notes = append(h.notes, d)
 			}
 		}
-		x.tools = h
+		x.tools, x.unnamed = h, true
 		if s.HandshakeHash != "" {
 			x.shakes[a.shakeKey()] = h
 		}

@@ -51,26 +51,25 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 		l.wg.Go(func() { // owned by the loop; ends with handshakeTimeout at the latest
 			answer, err := request(l.ctx, l.nc, subject, "initialize", params, handshakeTimeout)
 			var h mesh.Handshake
-			var hash string
 			if err == nil {
 				h, err = mesh.ParseHandshake(answer)
 			}
-			if err == nil {
-				hash, err = mesh.HandshakeHash(h.Tools, h.Hooks)
-			}
 			l.report(func(l *loop) {
 				l.handshakes.finish()
-				l.shaken(x, s, h, hash, err)
+				l.shaken(x, s, h, len(answer), err)
 			})
 		})
 	})
 }
 
 // shaken takes in the end of a handshake.
-func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, hash string, err error) {
+func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, size int, err error) {
 	s.pending = false
 	if l.exts[x.id] != x {
 		return // forgotten meanwhile
+	}
+	if err == nil && l.size+size > maxSize {
+		err = fmt.Errorf("the registry keeps %d bytes already", l.size)
 	}
 	if err != nil {
 		if s.err != err.Error() {
@@ -80,8 +79,10 @@ func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, hash string, err
 		}
 		return
 	}
-	s.done, s.err, s.hash, s.tools, s.hooks, s.notes = true, "", hash, h.Tools, h.Hooks, h.Problems
-	l.reconsider(x, true)
+	s.done, s.err, s.at, s.size = true, "", time.Now(), size
+	s.tools, s.hooks, s.notes = h.Tools, h.Hooks, h.Problems
+	l.size += size
+	l.reconsider[x.id] = true
 }
 
 // limiter runs at most max pieces of work at once and keeps the others in order.

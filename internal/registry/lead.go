@@ -15,8 +15,18 @@ import (
 // leader wrote.
 func (l *loop) leading() bool { return l.election.epoch != 0 && l.election.ready }
 
+func (l *loop) elector() *elector {
+	ttl := l.cfg.LeaseTTL
+	if ttl < time.Second {
+		ttl = leaseTTL(l.bucket.clustered())
+	}
+	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
+		ttl: ttl, log: l.log, freed: l.election.freed, step: l.election.step, report: l.report}
+}
+
 // bucketReady takes in that the bucket is there, new or again.
 func (l *loop) bucketReady(created time.Time) {
+	l.election.trouble = ""
 	if l.view.synced && l.view.created.Equal(created) {
 		return
 	}
@@ -48,11 +58,12 @@ func (l *loop) takeOver() {
 			l.restoreState(id, r.value, now)
 		}
 	}
-	for _, x := range l.exts {
+	l.restoreBridges(now)
+	for id, x := range l.exts {
 		for instance := range x.said {
 			l.considerHandshake(x, instance)
 		}
-		l.reconsider(x, true)
+		l.reconsider[id] = true
 	}
 	l.markAll()
 	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.exts))
@@ -84,6 +95,7 @@ func (l *loop) restoreState(id string, value []byte, now time.Time) {
 	if l.exts[id] == nil || json.Unmarshal(value, &d) != nil {
 		return
 	}
+	l.holdAsWritten(id, &d, now)
 	for _, i := range d.Instances {
 		if heartbeat.CheckInstance(i.Instance) == nil {
 			l.mon.Adopt(id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
@@ -111,7 +123,7 @@ func (l *loop) stepDown() {
 }
 
 // catalogEvent takes in one republished change of the bucket.
-func (l *loop) catalogEvent(key string, m *nats.Msg) {
+func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	r, err := parseEvent(key, m)
 	if err != nil {
 		l.refuse("catalog event", key, err)
@@ -124,8 +136,12 @@ func (l *loop) catalogEvent(key string, m *nats.Msg) {
 	if changed {
 		l.seen(r.key)
 	}
-	if key == mesh.KeyLease && r.deleted {
-		l.lookAtLease()
+	if key == mesh.KeyLease {
+		if r.deleted {
+			l.lookAtLease()
+		} else {
+			l.view.heard = now
+		}
 	}
 	l.takeOver()
 }
@@ -134,10 +150,15 @@ func (l *loop) catalogEvent(key string, m *nats.Msg) {
 // else, an operator perhaps.
 func (l *loop) seen(key string) {
 	delete(l.pub.sent, key)
-	if kind, _, _ := strings.Cut(key, "."); kind == mesh.KindSpec || kind == mesh.KindState {
-		if _, mine := l.pub.inflight[key]; !mine {
-			l.pub.mark(key, false)
-		}
+	kind, name, _ := strings.Cut(key, ".")
+	if kind == mesh.KindSpec {
+		l.view.unnamed[name] = true
+	}
+	if section(kind) == "" || !l.leading() {
+		return
+	}
+	if _, mine := l.pub.inflight[key]; !mine {
+		l.pub.mark(key, false)
 	}
 }
 
@@ -167,6 +188,7 @@ func (l *loop) snapshot() {
 func (l *loop) scanned(s *snapshot, err error) {
 	again := l.election.scanAgain || err != nil
 	l.election.scanning, l.election.scanAgain = false, false
+	l.traffic.Scans++
 	if err != nil {
 		l.log.Debug("cannot read the bucket", "err", err)
 	}
@@ -185,6 +207,8 @@ func (l *loop) scanned(s *snapshot, err error) {
 	}
 	if l.view.get(mesh.KeyLease) == nil {
 		l.lookAtLease()
+	} else {
+		l.view.heard = time.Now() // a lease that is there has been renewed within its TTL
 	}
 	l.takeOver()
 }

@@ -81,11 +81,13 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 		if err == nil {
 			if told {
 				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond))
+				e.report(func(l *loop) { l.election.trouble = "" })
 			}
 			return created
 		}
 		if !told && time.Since(since) > time.Second && ctx.Err() == nil {
 			e.log.Warn("waiting for JetStream: the catalog cannot be written, beats are still heard", "err", err)
+			e.report(func(l *loop) { l.election.trouble = err.Error() })
 			told = true
 		}
 		if !sleep(ctx, pause) {

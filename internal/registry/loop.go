@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,30 +20,49 @@ import (
 // workers' own arguments carry.
 type loop struct {
 	*Registry
-	ctx context.Context // of the workers; kept here because reports start further work
-	log *slog.Logger
-	sub *nats.Subscription
-	wg  sync.WaitGroup // the workers
-
+	ctx     context.Context // of the workers; kept here because reports start further work
+	log     *slog.Logger
+	sub     *nats.Subscription
+	wg      sync.WaitGroup // the workers
 	reports chan func(*loop)
 	stopped chan struct{} // closed when reports are no longer read
 
-	mon        *heartbeat.Monitor
-	exts       map[string]*extension
-	names      mesh.Names
-	view       view
-	bucket     *bucket
-	pub        publisher
-	pulse      pulse
-	handshakes limiter
-	election   election
+	memory
+	workers
+	pulse    pulse
+	view     view
+	bucket   *bucket
+	pub      publisher
+	election election
 }
+
+// memory is what the mesh has said, whoever leads.
+type memory struct {
+	mon        *heartbeat.Monitor // of extensions
+	peers      *heartbeat.Monitor // of registries
+	exts       map[string]*extension
+	owners     map[string]string    // by rpc subject: the id that has it
+	stray      map[string]time.Time // ids that beat and were never announced: since when
+	names      mesh.Names
+	bridges    map[string]*bridge
+	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
+	probes     map[probeKey]*probe
+	reconsider map[string]bool // extensions whose spec has to be chosen anew
+	size       int             // bytes of announces and tools kept
+	refused    refusals
+	traffic    Traffic
+	requested  time.Time // when everybody was last asked to announce
+}
+
+// workers bounds what is asked of others at a time.
+type workers struct{ handshakes, pings, probing limiter }
 
 // election is this replica's part in the election of a leader.
 type election struct {
 	epoch     uint64        // the fence's revision while this replica holds the lease, else 0
 	ready     bool          // the view contains the epoch: all of an earlier leader's writes are in
 	since     time.Time     // of epoch
+	trouble   string        // with JetStream; "" while there is none
 	freed     chan struct{} // to the elector: look at the lease now
 	step      chan struct{} // to the elector: this replica was fenced
 	scanning  bool
@@ -62,27 +80,38 @@ func newLoop(r *Registry, sub *nats.Subscription) (*loop, error) {
 	l := &loop{
 		Registry: r, log: r.cfg.Logger, sub: sub,
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
-		mon: heartbeat.NewMonitor(r.cfg.Heartbeat), exts: map[string]*extension{},
-		view:       view{records: map[string]record{}},
-		bucket:     &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
-		pub:        newPublisher(),
-		handshakes: limiter{max: maxHandshakes},
-		election:   election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1)},
+		memory:   newMemory(r.cfg.Heartbeat),
+		workers:  workers{limiter{max: maxHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
+		view:     view{records: map[string]record{}, unnamed: map[string]bool{}},
+		bucket:   &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
+		pub:      newPublisher(),
+		election: election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1)},
 	}
 	return l, nil
 }
 
-// run is the loop. When ctx is done it stops reading reports and waits for the workers.
+func newMemory(cfg heartbeat.Config) memory {
+	return memory{
+		mon: heartbeat.NewMonitor(cfg), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
+		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]time.Time{},
+		bridges: map[string]*bridge{}, skills: map[string]map[string]mesh.SkillEntry{},
+		probes: map[probeKey]*probe{}, reconsider: map[string]bool{},
+	}
+}
+
+// run is the loop. When ctx is done it stops reading reports and waits for the workers. The error is a connection
+// that was closed for good.
 func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
-	l.ctx = ctx
 	in := make(chan *nats.Msg, inbox)
-	l.wg.Go(func() { l.read(ctx, in) }) // ends with ctx
-	l.wg.Go(func() { l.elector().run(ctx) })
 	defer l.wg.Wait()
 	defer close(l.stopped)
-	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
-		return fmt.Errorf("asking everybody to announce: %w", err)
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l.ctx = ctx
+	elector := l.elector()
+	l.wg.Go(func() { l.read(ctx, in) })   // ends with ctx
+	l.wg.Go(func() { elector.run(ctx) }) // ends with ctx, after it has released the lease
+	l.requestAnnounces(time.Now())
 	l.sendPulse()
 	tick := time.NewTicker(pulseInterval)
 	defer tick.Stop()
@@ -100,23 +129,18 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 		case f := <-l.questions:
 			f(l)
 		case s := <-status:
+			if s == nats.CLOSED {
+				return nats.ErrConnectionClosed
+			}
 			l.connection(s)
 		case <-tick.C:
 			l.sendPulse()
+			l.housekeep(time.Now())
 		case <-l.pub.timer.C:
 			l.pub.due()
 		}
 		l.flush()
 	}
-}
-
-func (l *loop) elector() *elector {
-	ttl := l.cfg.LeaseTTL
-	if ttl < time.Second {
-		ttl = leaseTTL(l.bucket.clustered())
-	}
-	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		ttl: ttl, log: l.log, freed: l.election.freed, step: l.election.step, report: l.report}
 }
 
 // report hands what a worker found to the loop; after the loop has ended nobody cares.
@@ -161,154 +185,30 @@ func (l *loop) receive(m *nats.Msg) {
 		l.announce(rest, m.Data, now)
 	case "shutdown":
 		l.goodbye(rest, m.Data, now)
+	case "suspect":
+		l.suspect(rest, m.Data, now)
+	case "breaker":
+		l.breakerReport(rest, m.Data, now)
+	case "host":
+		l.hostReport(rest, m.Data, now)
+	case "skills":
+		l.skillReport(rest, m.Data, now)
 	case "catalog":
-		l.catalogEvent(rest, m)
+		l.catalogEvent(rest, m, now)
 	}
 }
 
-func (l *loop) beat(id string, data []byte, now time.Time) {
-	if id == registryID {
-		l.heardPulse(data, now)
-		return
+// housekeep does what time alone brings about. It is called with every pulse.
+func (l *loop) housekeep(now time.Time) {
+	l.refused.logged = 0
+	if l.pulse.seq%2 == 0 { // once a second
+		l.pingBridges(now)
+		l.retryHolds(now)
 	}
-	b, err := heartbeat.ParseBeat(data)
-	if err == nil && b.ID != id {
-		err = fmt.Errorf("its id %.80q is not that of the subject", b.ID)
+	if l.pulse.seq%20 == 0 {
+		l.sweepBridges(now)
+		l.sweepAnnounces(now)
 	}
-	if err == nil {
-		err = checkBeatID(id)
-	}
-	if err != nil {
-		l.refuse("beat", id, err)
-		return
-	}
-	c, changed := l.mon.Observe(b, now)
-	if changed {
-		l.changed(c)
-	}
-	if x := l.exts[id]; x != nil {
-		l.considerHandshake(x, b.Instance)
-	}
-}
-
-func checkBeatID(id string) error {
-	if strings.Contains(id, ".") {
-		parent, _, _ := strings.Cut(id, ".")
-		return checkID(id, parent)
-	}
-	return checkID(id, "")
-}
-
-func (l *loop) announce(id string, data []byte, now time.Time) {
-	a, err := parseAnnounce(id, data, l.cfg.Prefix)
-	if err != nil {
-		l.refuse("announce", id, err)
-		return
-	}
-	if _, fresh := l.mon.Declare(id, now); fresh {
-		l.pub.mark(stateKey(id), false)
-	}
-	x := l.exts[id]
-	if x == nil {
-		x = newExtension(id)
-		l.exts[x.id] = x
-	}
-	x.legacy = false
-	x.said[a.Instance] = &announced{Announce: a, at: now}
-	x.prune()
-	l.pub.mark(stateKey(x.id), false) // host and bridge are from the announce
-	l.considerHandshake(x, a.Instance)
-	l.reconsider(x, false)
-}
-
-func (l *loop) goodbye(id string, data []byte, now time.Time) {
-	var g mesh.Goodbye
-	err := json.Unmarshal(data, &g)
-	if err == nil && g.ID != id {
-		err = fmt.Errorf("its id %.80q is not that of the subject", g.ID)
-	}
-	if err != nil {
-		l.refuse("shutdown", id, err)
-		return
-	}
-	var c heartbeat.Change
-	var ok bool
-	switch {
-	case g.Reason == mesh.GoodbyeRemoved && g.Instance == "":
-		c, ok = l.mon.Forget(id)
-	case g.Reason == mesh.GoodbyeRemoved:
-		if c, ok = l.mon.Remove(id, g.Instance, now); ok {
-			if how, known := l.mon.Extension(id); known && len(how.Instances) == 0 {
-				l.changed(c)
-				c, ok = l.mon.Forget(id)
-			}
-		}
-	default:
-		c, ok = l.mon.Goodbye(id, g.Instance, g.Reason, now)
-	}
-	if ok {
-		l.changed(c)
-	}
-}
-
-// changed takes in a change of how an extension is.
-func (l *loop) changed(c heartbeat.Change) {
-	x := l.exts[c.ID]
-	switch c.Kind {
-	case heartbeat.WentLost:
-		l.logLost(c, x)
-	case heartbeat.CameBack:
-		l.log.Info("extension back", "id", c.ID, "instance", c.Instance)
-	case heartbeat.Dropped:
-		if x != nil {
-			delete(x.said, c.Instance)
-			x.prune()
-		}
-	case heartbeat.Forgotten:
-		l.log.Info("extension forgotten", "id", c.ID, "reason", c.Reason)
-		l.forgotten(c.ID)
-		return
-	}
-	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.From != c.To)
-	if x != nil {
-		l.reconsider(x, false)
-	}
-}
-
-func (l *loop) logLost(c heartbeat.Change, x *extension) {
-	host := ""
-	if x != nil && x.said[c.Instance] != nil {
-		host = x.said[c.Instance].Host
-	}
-	l.log.Warn("extension lost", "id", c.ID, "instance", c.Instance, "host", host,
-		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
-}
-
-func (l *loop) forgotten(id string) {
-	delete(l.exts, id)
-	l.pub.mark(specKey(id), false)
-	l.pub.mark(stateKey(id), false)
-	for _, other := range l.names.Set(id, nil) {
-		l.pub.mark(specKey(other), false)
-	}
-}
-
-// reconsider chooses anew what an extension's spec is made of, and gives its tools their names.
-func (l *loop) reconsider(x *extension, urgent bool) {
-	how, _ := l.mon.Extension(x.id)
-	if x.choose(how) || urgent {
-		var tools []string
-		if x.tools != nil {
-			for _, t := range x.tools.tools {
-				tools = append(tools, t.Own)
-			}
-		}
-		for _, id := range l.names.Set(x.id, tools) {
-			l.pub.mark(specKey(id), true)
-		}
-		urgent = true
-	}
-	l.pub.mark(specKey(x.id), urgent)
 }
 
 // connection takes in a change of the connection: what was said while it was away was not heard.
@@ -317,9 +217,8 @@ func (l *loop) connection(s nats.Status) {
 	if s == nats.CONNECTED {
 		l.view.lose()
 		l.snapshot()
-		if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
-			l.log.Warn("cannot ask everybody to announce", "err", err)
-		}
+		l.requested = time.Time{}
+		l.requestAnnounces(time.Now())
 	}
 }
 
@@ -327,8 +226,4 @@ func (l *loop) deafened(why string) {
 	now := time.Now()
 	l.log.Info("condemning nobody before a full grace of listening", "reason", why)
 	l.mon.Deaf(now.Add(-1), now)
-}
-
-func (l *loop) refuse(what, id string, err error) {
-	l.log.Warn("refused", "what", what, "id", id, "err", err)
 }

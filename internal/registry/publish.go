@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"maps"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -94,6 +94,10 @@ func (p *publisher) unmark(key string) {
 
 // flush writes what is due, if this replica leads and no batch is on its way.
 func (l *loop) flush() {
+	for id := range l.reconsider {
+		delete(l.reconsider, id)
+		l.choose(id)
+	}
 	for l.leading() && l.pub.inflight == nil {
 		keys := l.pub.take(maxBatch)
 		if len(keys) == 0 {
@@ -121,15 +125,31 @@ func (l *loop) flush() {
 
 // document builds what a key should have. ok is false where that is what it has.
 func (l *loop) document(key string) (w write, ok bool) {
-	kind, name, _ := strings.Cut(key, ".")
 	have := l.current(key)
-	var doc any
+	value, err := l.value(key, have)
+	if err != nil {
+		l.log.Error("cannot write a document", "key", key, "err", err)
+		return w, false
+	}
+	if limit := l.valueLimit(); len(value) > limit {
+		l.refuse("document", key, fmt.Errorf("%d bytes are over the limit of %d", len(value), limit))
+		return w, false
+	}
+	if value == nil {
+		return write{key: key, delete: true}, have != nil
+	}
+	return write{key: key, value: value}, !bytes.Equal(value, have)
+}
+
+// value is what a key should have, nil if it should not be there; have is what it has.
+func (l *loop) value(key string, have []byte) ([]byte, error) {
+	kind, name, _ := strings.Cut(key, ".")
 	x := l.exts[name]
 	how, known := l.mon.Extension(name)
 	switch {
 	case kind == mesh.KindSpec && x != nil:
 		if s := x.spec(how, &l.names); s != nil {
-			doc = s
+			return marshalSpec(s, l.valueLimit())
 		}
 	case kind == mesh.KindState && known && x != nil:
 		var was *mesh.StateDoc
@@ -139,18 +159,21 @@ func (l *loop) document(key string) (w write, ok bool) {
 				was = nil
 			}
 		}
-		doc = x.state(how, was)
+		return json.Marshal(x.state(how, was))
+	case kind == mesh.KindHost:
+		if b := l.bridges[name]; b != nil && b.host != nil {
+			return json.Marshal(b.host)
+		}
+	case kind == mesh.KindSkill:
+		if s := skill(l.skills[name]); s != nil {
+			return json.Marshal(s)
+		}
 	}
-	if doc == nil {
-		return write{key: key, delete: true}, have != nil
-	}
-	value, err := json.Marshal(doc)
-	if err != nil {
-		l.log.Error("cannot write a document", "key", key, "err", err)
-		return w, false
-	}
-	return write{key: key, value: value}, !bytes.Equal(value, have)
+	return nil, nil
 }
+
+// valueLimit is the largest value that the server takes, less room for the subject and the headers.
+func (l *loop) valueLimit() int { return int(l.nc.MaxPayload()) - 2048 }
 
 // current is the value that a key has in the bucket as far as this replica knows: what it wrote last, or what
 // it saw.
@@ -183,6 +206,8 @@ func (l *loop) written(epoch uint64, err error) {
 	p.inflight = nil
 	if err == nil {
 		p.pauses = 0
+		l.traffic.Batches++
+		l.traffic.Writes += uint64(len(batch))
 		for key, value := range batch {
 			if r, ok := l.view.records[key]; !ok && value == nil || ok && bytes.Equal(r.value, value) {
 				continue // seen already
@@ -196,6 +221,7 @@ func (l *loop) written(epoch uint64, err error) {
 		p.mark(key, false)
 	}
 	p.pauses++
+	l.traffic.Failures++
 	p.wait(min(collectFor<<min(p.pauses, 5), 2*time.Second))
 	l.log.Warn("could not write to the catalog", "keys", len(batch), "err", err)
 	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, nats.ErrNoResponders)) {
@@ -206,15 +232,18 @@ func (l *loop) written(epoch uint64, err error) {
 // markAll marks every key that there is or should be.
 func (l *loop) markAll() {
 	for key := range l.view.records {
-		if kind, _, _ := strings.Cut(key, "."); kind == mesh.KindSpec || kind == mesh.KindState {
+		if kind, _, _ := strings.Cut(key, "."); section(kind) != "" {
 			l.pub.mark(key, true)
 		}
 	}
-	for id := range maps.Keys(l.exts) {
+	for id := range l.exts {
 		l.pub.mark(specKey(id), true)
 		l.pub.mark(stateKey(id), true)
 	}
+	for name := range l.bridges {
+		l.pub.mark(hostKey(name), true)
+	}
+	for dir := range l.skills {
+		l.pub.mark(skillKey(dir), true)
+	}
 }
-
-// codeSchemaDropped is the diagnostic of a spec whose largest schemas did not fit.
-const codeSchemaDropped = "schema_dropped"

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -9,6 +10,13 @@ import (
 
 // registryID is the id under which replicas beat. It is reserved, so no extension has it.
 const registryID = "registry"
+
+// The roles that replicas beat as, in front of their name in the beat's reason.
+const (
+	roleLeader  = "leader"
+	roleStandby = "standby"
+	maxPeers    = 64
+)
 
 const (
 	pulseInterval = 500 * time.Millisecond
@@ -39,12 +47,12 @@ func (l *loop) sendPulse() {
 	}
 	p.seq++
 	p.sent[p.seq] = now
-	role := "standby"
+	role := roleStandby
 	if l.leading() {
-		role = "leader"
+		role = roleLeader
 	}
 	data, err := json.Marshal(heartbeat.Beat{ID: registryID, Instance: l.instance, Version: l.cfg.Version,
-		Seq: p.seq, TS: now, IntervalMS: 1000, State: heartbeat.Ready, Reason: role})
+		Seq: p.seq, TS: now, IntervalMS: 1000, State: heartbeat.Ready, Reason: role + " " + l.cfg.Name})
 	if err == nil {
 		err = l.nc.Publish(l.cfg.Prefix.Heartbeat(registryID), data)
 	}
@@ -56,7 +64,15 @@ func (l *loop) sendPulse() {
 // heardPulse takes in a replica's beat. Its own lets the loop judge.
 func (l *loop) heardPulse(data []byte, now time.Time) {
 	b, err := heartbeat.ParseBeat(data)
-	if err != nil || b.Instance != l.instance {
+	if err == nil && b.ID != registryID {
+		err = fmt.Errorf("its id %.80q is not that of the subject", b.ID)
+	}
+	if err != nil {
+		l.refuse("beat", registryID, err)
+		return
+	}
+	l.peers.Observe(b, now)
+	if b.Instance != l.instance {
 		return
 	}
 	at, ok := l.pulse.sent[b.Seq]
@@ -64,6 +80,7 @@ func (l *loop) heardPulse(data []byte, now time.Time) {
 		return
 	}
 	delete(l.pulse.sent, b.Seq)
+	l.peers.Expire(at)
 	for _, c := range l.mon.Expire(at) {
 		l.changed(c)
 	}

@@ -46,6 +46,7 @@ type Registry struct {
 	cfg       Config
 	nc        *nats.Conn
 	instance  string
+	started   time.Time
 	questions chan func(*loop) // asked of the loop from outside
 }
 
@@ -74,9 +75,37 @@ func (r *Registry) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	status := r.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
+	status := r.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
 	defer r.nc.RemoveStatusListener(status)
-	return l.run(ctx, status)
+	r.started = time.Now()
+
+	// The loop outlives the service by what it takes to answer the last requests.
+	looping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- l.run(looping, status) }() // owned by this function, which waits for it
+	svc, err := r.serve(looping)
+	if err == nil {
+		select {
+		case <-ctx.Done():
+			_ = svc.Stop() // fails on a closed connection only
+			r.settle(context.WithoutCancel(ctx))
+		case err = <-ended:
+			stop()
+			return err
+		}
+	}
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// settle waits until the server knows that this replica takes no more requests, and those that had come are
+// answered: micro's Stop waits for neither.
+func (r *Registry) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if r.nc.FlushWithContext(ctx) == nil {
+		_ = r.ask(ctx, func(*loop) {}) // behind every question before
+	}
 }
 
 // ErrStopped is the answer to a question asked of a registry that does not run.

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -18,6 +19,11 @@ type view struct {
 	created  time.Time         // the stream's creation: the catalog id
 	synced   bool              // false until there is a snapshot, and again from a gap to the next
 	waiting  []record          // heard while not synced
+	heard    time.Time         // when the lease was last seen to change: a leader is at work
+
+	order   []string        // see loop.order; nil when a key came or went
+	named   mesh.Names      // of the specs as they stand, for resolve
+	unnamed map[string]bool // ids whose spec has changed since
 }
 
 // maxWaiting bounds what is kept for after a snapshot; what does not fit is a gap, and another snapshot.
@@ -56,9 +62,9 @@ func (v *view) lose() { v.synced, v.waiting = false, nil }
 // load replaces everything by a snapshot and what was heard since. It returns the keys that differ now, and
 // whether what was heard leaves a gap again.
 func (v *view) load(s *snapshot) (changed []string, gap bool) {
-	old := v.records
-	waiting := v.waiting
-	*v = view{records: make(map[string]record, len(s.records)), last: s.last, created: s.created, synced: true}
+	old, waiting := v.records, v.waiting
+	v.records, v.waiting, v.order = make(map[string]record, len(s.records)), nil, nil
+	v.last, v.created, v.synced, v.revision, v.at = s.last, s.created, true, 0, time.Time{}
 	for _, r := range s.records {
 		v.keep(r)
 	}
@@ -95,6 +101,10 @@ func (v *view) keep(r record) {
 	if kind, _, _ := strings.Cut(r.key, "."); kind != "lease" && kind != "epoch" {
 		v.revision = max(v.revision, r.seq)
 	}
+	old, had := v.records[r.key]
+	if had == r.deleted || old.deleted != r.deleted {
+		v.order = nil
+	}
 	if r.deleted && r.key != mesh.KeyLease {
 		delete(v.records, r.key)
 		return
@@ -108,4 +118,25 @@ func (v *view) get(key string) []byte {
 		return r.value
 	}
 	return nil
+}
+
+// names brings the names of the specs that stand up to date and returns them. It is lazy: most replicas are never
+// asked.
+func (v *view) names() *mesh.Names {
+	for id := range v.unnamed {
+		delete(v.unnamed, id)
+		var s struct {
+			Tools []struct {
+				Own string `json:"tool"`
+			} `json:"tools"`
+		}
+		var tools []string
+		if value := v.get(specKey(id)); value != nil && json.Unmarshal(value, &s) == nil {
+			for _, t := range s.Tools {
+				tools = append(tools, t.Own)
+			}
+		}
+		v.named.Set(id, tools)
+	}
+	return &v.named
 }

@@ -159,6 +159,9 @@ func (m *Monitor) Extension(id string) (Extension, bool) {
 	return e, true
 }
 
+// Known reports whether m knows of id.
+func (m *Monitor) Known(id string) bool { return m.exts[id] != nil }
+
 // Instance returns what m knows of one instance.
 func (m *Monitor) Instance(id, instance string) (Instance, bool) {
 	i := m.find(id, instance)

@@ -1,0 +1,132 @@
+package registry
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// BreakerReporter is a caller that said how its breaker is.
+type BreakerReporter struct {
+	Reporter string    `json:"reporter"`
+	State    string    `json:"state"`
+	Reason   string    `json:"reason,omitempty"`
+	At       time.Time `json:"at"`
+}
+
+// breaker is the fleet's word on an extension. It is open only by a probe of the registry's own, which a caller's
+// report occasions, and until retryAt: then every client tries by itself, with or without a registry.
+type breaker struct {
+	reporters []BreakerReporter // the latest last
+	retryAt   time.Time         // zero: closed
+	pause     time.Duration
+}
+
+const (
+	maxReporters    = 50
+	reporterAge     = 10 * time.Minute
+	breakerPause    = 10 * time.Second // doubling to breakerPauseMax
+	breakerPauseMax = 120 * time.Second
+)
+
+// breakerReport takes in a caller's report.
+func (l *loop) breakerReport(id string, data []byte, now time.Time) {
+	var r mesh.BreakerReport
+	err := json.Unmarshal(data, &r)
+	if err == nil && r.ID != "" && r.ID != id {
+		err = fmt.Errorf("its id %.80q is not that of the subject", r.ID)
+	}
+	if err == nil && !heartbeat.BreakerState(r.State).Valid() {
+		err = fmt.Errorf("unknown state %.80q", r.State)
+	}
+	x := l.exts[id]
+	if err == nil && x == nil {
+		err = fmt.Errorf("nobody announced %.80q", id)
+	}
+	if err != nil {
+		l.refuse("breaker", id, err)
+		return
+	}
+	b := &x.breaker
+	name := cut(r.Reporter, 100)
+	b.reporters = slices.DeleteFunc(b.reporters, func(o BreakerReporter) bool {
+		return o.Reporter == name || now.Sub(o.At) > reporterAge
+	})
+	if r.State == string(heartbeat.BreakerClosed) {
+		return
+	}
+	if len(b.reporters) == maxReporters {
+		b.reporters = slices.Delete(b.reporters, 0, 1)
+	}
+	b.reporters = append(b.reporters, BreakerReporter{Reporter: name, State: r.State, Reason: cut(r.Reason, 200), At: now})
+	if r.State == string(heartbeat.BreakerOpen) {
+		l.suspected(id, "", now)
+	}
+}
+
+// unanswered takes in that a probe of x went unanswered. If a caller has reported an open breaker and nobody of x
+// takes calls, the fleet is told.
+func (l *loop) unanswered(x *extension, now time.Time) {
+	how, _ := l.mon.Extension(x.id)
+	b := &x.breaker
+	if how.Available || !b.reported(now) || now.Before(b.retryAt) {
+		return
+	}
+	b.pause = min(max(2*b.pause, breakerPause), breakerPauseMax)
+	b.retryAt = now.Add(b.pause)
+	l.urge(x.id)
+}
+
+func (b *breaker) reported(now time.Time) bool {
+	return slices.ContainsFunc(b.reporters, func(r BreakerReporter) bool {
+		return r.State == string(heartbeat.BreakerOpen) && now.Sub(r.At) < reporterAge
+	})
+}
+
+// answered takes in that an instance of x answered a probe.
+func (l *loop) answered(x *extension) {
+	if !x.breaker.retryAt.IsZero() {
+		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0
+		l.urge(x.id)
+	}
+}
+
+// shownBreaker is what state.<id> says: the fleet's word, or that the bridge-side breakers of all that are ready
+// are open.
+func (x *extension) shownBreaker(how heartbeat.Extension) *heartbeat.Breaker {
+	if at := x.breaker.retryAt; !at.IsZero() {
+		at = at.UTC().Truncate(time.Millisecond)
+		return &heartbeat.Breaker{State: heartbeat.BreakerOpen, RetryAt: &at}
+	}
+	var first *heartbeat.Breaker
+	for _, i := range how.Instances {
+		switch {
+		case i.State != heartbeat.Ready:
+		case i.Available():
+			return nil
+		case first == nil || compareTimes(i.Breaker.RetryAt, first.RetryAt) < 0:
+			first = i.Breaker
+		}
+	}
+	return first
+}
+
+func compareTimes(a, b *time.Time) int {
+	switch {
+	case a == nil || b == nil:
+		return cmp.Compare(btoi(a == nil), btoi(b == nil))
+	}
+	return a.Compare(*b)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,171 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// bridge is what is known of one bridge: its own reports, and whether it answers.
+type bridge struct {
+	name   string
+	host   *mesh.Host
+	skills []mesh.SkillEntry
+	seen   time.Time // a report, an announce, an answer
+
+	answered bool // has ever answered on its control subject, so its absence there means something
+	pinging  bool
+	silent   int // pings in a row that ran into their time-out
+	gone     bool
+}
+
+const (
+	maxBridges    = 10_000
+	pingInterval  = time.Second
+	pingTimeout   = time.Second
+	silentPings   = 5 // unanswered ones that condemn a bridge that is there but hangs
+	maxBridgePing = 256
+)
+
+// bridgeNamed finds or makes the record of a bridge; nil when there are too many.
+func (l *loop) bridgeNamed(name string, now time.Time) *bridge {
+	b := l.bridges[name]
+	if b == nil {
+		if len(l.bridges) >= maxBridges {
+			return nil
+		}
+		b = &bridge{name: name}
+		l.bridges[name] = b
+	}
+	b.seen = now
+	return b
+}
+
+// checkBridge checks a bridge's name: it is a token of subjects and a key of the bucket.
+func checkBridge(name string) error {
+	if name == "" || heartbeat.CheckInstance(name) != nil {
+		return fmt.Errorf("bridge %.80q: want 1 to 64 of [A-Za-z0-9_-]", name)
+	}
+	return nil
+}
+
+func hostKey(name string) string { return mesh.KindHost + "." + name }
+
+// hostReport takes in what a bridge found and could not start.
+func (l *loop) hostReport(name string, data []byte, now time.Time) {
+	var h mesh.Host
+	err := checkBridge(name)
+	if err == nil && len(data) > maxReport {
+		err = fmt.Errorf("a report of %d bytes is over the limit of %d", len(data), maxReport)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &h)
+	}
+	if err == nil && h.Bridge != name {
+		err = fmt.Errorf("its bridge %.80q is not that of the subject", h.Bridge)
+	}
+	if err == nil && (len(h.Extensions) > maxListed || len(h.Problems) > maxListed) {
+		err = fmt.Errorf("more than %d extensions or problems", maxListed)
+	}
+	var b *bridge
+	if err == nil {
+		if b = l.bridgeNamed(name, now); b == nil {
+			err = fmt.Errorf("there are %d bridges already", maxBridges)
+		}
+	}
+	if err != nil {
+		l.refuse("host", name, err)
+		return
+	}
+	b.host = &h
+	l.pub.mark(hostKey(name), false)
+}
+
+// The bounds of a bridge's reports.
+const (
+	maxReport = 512 << 10
+	maxListed = 10_000
+)
+
+// pingBridges asks every bridge whether it is there. Only the leader does.
+func (l *loop) pingBridges(now time.Time) {
+	if !l.leading() {
+		return
+	}
+	for _, b := range l.bridges {
+		if b.pinging {
+			continue
+		}
+		b.pinging = true
+		subject := l.cfg.Prefix.Control(b.name)
+		l.pings.start(func() {
+			l.wg.Go(func() { // owned by the loop; ends with the time-out of request
+				_, err := request(l.ctx, l.nc, subject, "ping", nil, pingTimeout)
+				l.report(func(l *loop) {
+					l.pings.finish()
+					l.pinged(b, err, time.Now())
+				})
+			})
+		})
+	}
+}
+
+// pinged takes in a bridge's answer, or that there was none. A missing responder has been confirmed by request;
+// one that never was there may be a bridge of another make, which its beats have to speak for.
+func (l *loop) pinged(b *bridge, err error, now time.Time) {
+	b.pinging = false
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		if b.answered && !b.gone {
+			b.gone = true
+			l.condemnBridge(b, "bridge "+b.name+" is gone", now)
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		if b.silent++; b.answered && b.silent == silentPings {
+			b.gone = true
+			l.condemnBridge(b, "bridge "+b.name+" does not answer", now)
+		}
+	case err != nil && l.ctx.Err() != nil:
+	case errors.Is(err, errNotAsked):
+	default: // an answer, if only an error
+		b.answered, b.gone, b.silent, b.seen = true, false, 0, now
+	}
+}
+
+// condemnBridge calls the instances that a bridge runs lost.
+func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
+	l.log.Warn("bridge lost", "bridge", b.name, "reason", reason)
+	for id, x := range l.exts {
+		for instance, a := range x.said {
+			if a.Bridge != b.name || instance == "" {
+				continue
+			}
+			if c, ok := l.mon.Condemn(id, instance, reason, now); ok {
+				l.changed(c)
+				l.urge(id)
+			}
+		}
+	}
+}
+
+// sweepBridges forgets bridges of which nothing has been heard for as long as extensions are remembered.
+func (l *loop) sweepBridges(now time.Time) {
+	keep := l.cfg.Heartbeat.ForgetAfter
+	if keep == 0 {
+		keep = 24 * time.Hour
+	}
+	for name, b := range l.bridges {
+		if keep > 0 && now.Sub(b.seen) > keep {
+			delete(l.bridges, name)
+			l.pub.mark(hostKey(name), false)
+			l.replaceSkills(b, nil)
+		}
+	}
+}

@@ -1,0 +1,382 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// The bounds of what announces and handshakes may make a replica keep.
+const (
+	maxSaid      = 4096        // announces of one id, by instance
+	maxSize      = 1 << 30     // bytes in all
+	strayGrace   = time.Second // from a stray beat to taking it for an announce
+	maxStray     = 10_000
+	requestEvery = 10 * time.Second
+	shakeAgain   = 5 * time.Second // at least this long between handshakes that only an announce asks for
+)
+
+// beat takes in a sign of life.
+func (l *loop) beat(id string, data []byte, now time.Time) {
+	if id == registryID {
+		l.heardPulse(data, now)
+		return
+	}
+	b, err := heartbeat.ParseBeat(data)
+	if err == nil && b.ID != id {
+		err = fmt.Errorf("its id %.80q is not that of the subject", b.ID)
+	}
+	if err == nil {
+		err = checkBeatID(id)
+	}
+	if err != nil {
+		l.refuse("beat", id, err)
+		return
+	}
+	l.traffic.beat(b, now)
+	x := l.exts[id]
+	if x == nil {
+		if x = l.strayBeat(b, now); x == nil {
+			return
+		}
+	}
+	c, changed := l.mon.Observe(b, now)
+	if c.Reborn {
+		l.reborn(x, b.Instance)
+	}
+	if changed {
+		l.changed(c)
+	}
+	l.considerHandshake(x, b.Instance)
+	l.beatOnHold(x, b.Instance, now)
+}
+
+// beat counts a beat, and averages how long it took.
+func (t *Traffic) beat(b heartbeat.Beat, now time.Time) {
+	t.Beats++
+	if !b.TS.IsZero() {
+		lag := float64(now.Sub(b.TS)) / float64(time.Millisecond)
+		t.BeatLagMS += (lag - t.BeatLagMS) / 100
+	}
+}
+
+func checkBeatID(id string) error {
+	parent := ""
+	if first, _, dotted := strings.Cut(id, "."); dotted {
+		parent = first
+	}
+	return checkID(id, parent)
+}
+
+// strayBeat takes in the beat of an id that nobody has announced. Everybody is asked to announce; a service that
+// still only beats is taken for one that serves its tools under the mesh's own prefix.
+func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
+	since, known := l.stray[b.ID]
+	if !known {
+		if len(l.stray) < maxStray {
+			l.stray[strings.Clone(b.ID)] = now
+			l.requestAnnounces(now)
+		}
+		return nil
+	}
+	if now.Sub(since) < strayGrace || strings.Contains(b.ID, ".") {
+		return nil
+	}
+	a := mesh.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
+		Transport: "nats", Dialect: "ext"}
+	if a.Version == "" {
+		a.Version = "0.0.0"
+	}
+	return l.admit(&announced{Announce: a, at: now, implied: true}, now)
+}
+
+// requestAnnounces asks everybody to announce, not too often.
+func (l *loop) requestAnnounces(now time.Time) {
+	if !l.requested.IsZero() && now.Sub(l.requested) < requestEvery {
+		return
+	}
+	l.requested = now
+	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
+		l.log.Warn("cannot ask everybody to announce", "err", err)
+	}
+}
+
+// announce takes in what an instance says of itself.
+func (l *loop) announce(id string, data []byte, now time.Time) {
+	a, err := parseAnnounce(id, data, l.cfg.Prefix)
+	if err != nil {
+		l.refuse("announce", id, err)
+		return
+	}
+	l.traffic.Announces++
+	if x := l.admit(&announced{Announce: a, at: now, size: len(data)}, now); x != nil {
+		l.considerHandshake(x, a.Instance)
+	}
+}
+
+// admit makes an announce part of its extension, if it may be; nil if not.
+func (l *loop) admit(a *announced, now time.Time) *extension {
+	x := l.exts[a.ID]
+	err := l.checkOwner(a)
+	if err == nil {
+		err = l.checkParent(a)
+	}
+	if err == nil && l.size+a.size > maxSize {
+		err = fmt.Errorf("the registry keeps %d bytes already", l.size)
+	}
+	if err == nil && x != nil && x.said[a.Instance] == nil && len(x.said) >= maxSaid {
+		err = fmt.Errorf("there are %d instances already", len(x.said))
+	}
+	if err == nil {
+		if c, fresh := l.mon.Declare(a.ID, now); fresh {
+			l.changed(c)
+		}
+		if !l.mon.Known(a.ID) {
+			err = errors.New("there are too many extensions")
+		}
+	}
+	if err != nil {
+		l.refuse("announce", a.ID, err)
+		return nil
+	}
+	delete(l.stray, a.ID)
+	if x == nil {
+		x = newExtension(a.ID)
+		l.exts[x.id] = x
+	}
+	l.owners[a.subject()] = x.id
+	if !a.implied {
+		x.legacy = false
+		for name, old := range x.said {
+			if old.implied {
+				delete(x.said, name)
+			}
+		}
+	}
+	l.say(x, a)
+	if a.Bridge != "" && checkBridge(a.Bridge) == nil {
+		l.bridgeNamed(a.Bridge, now)
+	}
+	l.pub.mark(stateKey(x.id), false) // it shows host and bridge
+	l.reconsider[x.id] = true
+	return x
+}
+
+// say keeps an announce. One without a handshake_hash cannot tell that its tools are still the same, so they are
+// asked for again.
+func (l *loop) say(x *extension, a *announced) {
+	x.said[strings.Clone(a.Instance)] = a
+	l.size += a.size
+	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
+		delete(x.shakes, a.shakeKey())
+	}
+	x.prune()
+}
+
+// reborn takes in that an instance began again under its old name: without a handshake_hash it may offer other
+// tools now.
+func (l *loop) reborn(x *extension, instance string) {
+	if a := x.said[instance]; a != nil && a.HandshakeHash == "" {
+		if s := x.shakes[a.shakeKey()]; s != nil && s.done {
+			delete(x.shakes, a.shakeKey())
+		}
+	}
+}
+
+// checkOwner sees to it that one rpc subject has one id: of two, that with the mesh's own prefix, then the
+// lexically first.
+func (l *loop) checkOwner(a *announced) error {
+	owner, taken := l.owners[a.subject()]
+	if !taken || owner == a.ID {
+		return nil
+	}
+	theirs := l.exts[owner]
+	if theirs == nil || !theirs.serves(a.subject()) {
+		return nil
+	}
+	own := func(id string) bool { return l.cfg.Prefix.RPC(id) == a.subject() }
+	if own(owner) && !own(a.ID) || own(owner) == own(a.ID) && owner < a.ID {
+		return fmt.Errorf("its subject %s belongs to %s", a.subject(), owner)
+	}
+	l.refuse("announce", owner, fmt.Errorf("its subject %s belongs to %s", a.subject(), a.ID))
+	if c, ok := l.mon.Forget(owner); ok {
+		l.changed(c)
+	}
+	return nil
+}
+
+func (x *extension) serves(subject string) bool {
+	if x.shown != nil && x.shown.subject() == subject {
+		return true
+	}
+	for _, a := range x.said {
+		if a.subject() == subject {
+			return true
+		}
+	}
+	return false
+}
+
+// checkParent sees to it that a member comes from a bridge that has its parent.
+func (l *loop) checkParent(a *announced) error {
+	parent := l.exts[a.Parent]
+	if a.Parent == "" || parent == nil || len(parent.said) == 0 {
+		return nil
+	}
+	for _, p := range parent.said {
+		if p.Bridge == a.Bridge {
+			return nil
+		}
+	}
+	return fmt.Errorf("its parent %s was not announced by its bridge %q", a.Parent, a.Bridge)
+}
+
+// goodbye takes in that an instance leaves.
+func (l *loop) goodbye(id string, data []byte, now time.Time) {
+	var g mesh.Goodbye
+	err := json.Unmarshal(data, &g)
+	if err == nil && g.ID != id {
+		err = fmt.Errorf("its id %.80q is not that of the subject", g.ID)
+	}
+	if err != nil {
+		l.refuse("shutdown", id, err)
+		return
+	}
+	x := l.exts[id]
+	var c heartbeat.Change
+	var ok bool
+	switch {
+	case g.Reason != mesh.GoodbyeRemoved:
+		c, ok = l.mon.Goodbye(id, g.Instance, g.Reason, now)
+	case g.Instance == "" && x != nil && l.livesWithout(x):
+		delete(x.said, "") // the manifest went, the service that it described is still there
+		l.reconsider[id] = true
+	case g.Instance == "":
+		c, ok = l.mon.Forget(id)
+	default:
+		if c, ok = l.mon.Remove(id, g.Instance, now); ok && l.empty(id) {
+			l.changed(c)
+			c, ok = l.mon.Forget(id)
+		}
+	}
+	if ok {
+		l.changed(c)
+	}
+}
+
+// livesWithout reports whether x has instances that are up and were announced under their own names.
+func (l *loop) livesWithout(x *extension) bool {
+	how, _ := l.mon.Extension(x.id)
+	return slices.ContainsFunc(how.Instances, func(i heartbeat.Instance) bool {
+		return i.Instance != "" && x.said[i.Instance] != nil && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown
+	})
+}
+
+// empty reports whether nothing is left of an extension: no instance and no manifest.
+func (l *loop) empty(id string) bool {
+	how, known := l.mon.Extension(id)
+	x := l.exts[id]
+	return known && len(how.Instances) == 0 && (x == nil || x.said[""] == nil)
+}
+
+// changed takes in a change of how an extension is.
+func (l *loop) changed(c heartbeat.Change) {
+	x := l.exts[c.ID]
+	switch c.Kind {
+	case heartbeat.WentLost:
+		l.logLost(c, x)
+	case heartbeat.CameBack:
+		l.log.Info("extension back", "id", c.ID, "instance", c.Instance)
+	case heartbeat.Dropped:
+		if x != nil {
+			delete(x.said, c.Instance)
+			x.prune()
+		}
+	case heartbeat.Forgotten:
+		l.log.Info("extension forgotten", "id", c.ID, "reason", c.Reason)
+		l.forgotten(c.ID)
+		return
+	}
+	if x != nil && c.To == heartbeat.Ready && c.From != heartbeat.Ready {
+		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new life closes the fleet's breaker
+	}
+	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.From != c.To)
+	l.reconsider[c.ID] = true
+}
+
+func (l *loop) logLost(c heartbeat.Change, x *extension) {
+	host := ""
+	if x != nil && x.said[c.Instance] != nil {
+		host = x.said[c.Instance].Host
+	}
+	l.log.Warn("extension lost", "id", c.ID, "instance", c.Instance, "host", host,
+		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
+}
+
+func (l *loop) forgotten(id string) {
+	if l.exts[id] != nil {
+		for subject, owner := range l.owners {
+			if owner == id {
+				delete(l.owners, subject)
+			}
+		}
+	}
+	delete(l.exts, id)
+	delete(l.reconsider, id)
+	l.pub.mark(specKey(id), false)
+	l.pub.mark(stateKey(id), false)
+	for _, other := range l.names.Set(id, nil) {
+		l.pub.mark(specKey(other), false)
+	}
+}
+
+// choose chooses anew what an extension's spec is made of, and gives its tools their names. Whoever else gets
+// another name by that is written in the same batch.
+func (l *loop) choose(id string) {
+	x := l.exts[id]
+	if x == nil {
+		return
+	}
+	how, _ := l.mon.Extension(id)
+	changed := x.choose(how)
+	if changed || x.unnamed {
+		x.unnamed = false
+		var tools []string
+		if x.tools != nil {
+			for _, t := range x.tools.tools {
+				tools = append(tools, t.Own)
+			}
+		}
+		for _, other := range l.names.Set(id, tools) {
+			l.pub.mark(specKey(other), true)
+		}
+	}
+	l.pub.mark(specKey(id), changed)
+}
+
+// sweepAnnounces drops announces whose instance never beat, or has been dropped since, and strays; and it works
+// out anew how much is kept.
+func (l *loop) sweepAnnounces(now time.Time) {
+	const most = 10 * time.Minute
+	l.size = 0
+	for _, x := range l.exts {
+		for name, a := range x.said {
+			if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > most {
+				delete(x.said, name)
+			}
+		}
+		x.prune()
+		l.size += x.size()
+	}
+	for id, since := range l.stray {
+		if now.Sub(since) > most {
+			delete(l.stray, id)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// WriteMetrics writes s in the text format of Prometheus, for the /metrics of internal/daemon.
+func (s Status) WriteMetrics(w io.Writer) error {
+	m := metrics{b: &strings.Builder{}}
+	states(&m, "extmesh_extensions", "Extensions by state.", s.Extensions)
+	states(&m, "extmesh_instances", "Instances by state.", s.Instances)
+	m.one("extmesh_tools", "gauge", "Tools with a name.", s.Tools)
+	m.one("extmesh_bridges", "gauge", "Bridges that are known.", s.Bridges)
+	m.one("extmesh_skills", "gauge", "Skills in the catalog.", s.Skills)
+	m.one("extmesh_registry_leader", "gauge", "1 while this replica writes the catalog.", btoi(s.Leading))
+	m.one("extmesh_registry_replicas", "gauge", "Registries that are heard, this one included.", len(s.Replicas))
+	m.one("extmesh_registry_jetstream_up", "gauge", "1 while the catalog's bucket can be used.", btoi(s.JetStream == "ok"))
+	m.one("extmesh_catalog_revision", "gauge", "Revision of the catalog.", s.Revision)
+	m.one("extmesh_catalog_age_seconds", "gauge", "Time since the leader was last heard.", float64(s.AgeMS)/1000)
+	m.one("extmesh_registry_pending_keys", "gauge", "Keys that wait to be compared and written.", s.Pending)
+	m.one("extmesh_registry_handshakes", "gauge", "Handshakes on their way or waiting.", s.Handshakes)
+	t := s.Traffic
+	m.one("extmesh_announces_total", "counter", "Announces taken in.", t.Announces)
+	m.one("extmesh_beats_total", "counter", "Beats taken in.", t.Beats)
+	m.one("extmesh_suspects_total", "counter", "Complaints of callers.", t.Suspects)
+	m.one("extmesh_beat_lag_seconds", "gauge", "From a beat's own time stamp to its arrival, averaged; includes the clocks' difference.", t.BeatLagMS/1000)
+	m.one("extmesh_registry_batches_total", "counter", "Batches written to the catalog.", t.Batches)
+	m.one("extmesh_registry_writes_total", "counter", "Keys written to the catalog.", t.Writes)
+	m.one("extmesh_registry_write_failures_total", "counter", "Batches that failed.", t.Failures)
+	m.one("extmesh_registry_scans_total", "counter", "Snapshots taken of the catalog.", t.Scans)
+	m.head("extmesh_refused_total", "counter", "Messages that were refused, by what they were.")
+	for _, what := range slices.Sorted(maps.Keys(s.Refused)) {
+		m.line("extmesh_refused_total", fmt.Sprintf("what=%q", what), s.Refused[what])
+	}
+	_, err := io.WriteString(w, m.b.String())
+	return err
+}
+
+type metrics struct{ b *strings.Builder }
+
+func (m *metrics) head(name, kind, help string) {
+	fmt.Fprintf(m.b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+}
+
+func (m *metrics) line(name, labels string, value any) {
+	fmt.Fprintf(m.b, "%s{%s} %v\n", name, labels, value)
+}
+
+func (m *metrics) one(name, kind, help string, value any) {
+	m.head(name, kind, help)
+	fmt.Fprintf(m.b, "%s %v\n", name, value)
+}
+
+func states(m *metrics, name, help string, counts map[heartbeat.State]int) {
+	m.head(name, "gauge", help)
+	all := []heartbeat.State{heartbeat.Ready, heartbeat.Draining, heartbeat.Restarting, heartbeat.Spawning,
+		heartbeat.Lost, heartbeat.Failed, heartbeat.Gated, heartbeat.Shutdown}
+	slices.SortFunc(all, func(a, b heartbeat.State) int { return cmp.Compare(a, b) })
+	for _, s := range all {
+		m.line(name, fmt.Sprintf("state=%q", s), counts[s])
+	}
+}

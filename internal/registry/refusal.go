@@ -1,0 +1,72 @@
+package registry
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Refusal is something that was not taken in, and why. Alike ones are counted together.
+type Refusal struct {
+	What   string    `json:"what"` // announce, beat, shutdown, …
+	ID     string    `json:"id"`   // from the subject, cut to 100 bytes
+	Reason string    `json:"reason"`
+	Count  uint64    `json:"count"`
+	Last   time.Time `json:"last"`
+}
+
+// refusals remembers what was refused: all of it in numbers, the latest kinds of it in words.
+type refusals struct {
+	counts map[string]uint64 // by what
+	recent []*Refusal        // the latest last
+	logged int               // lines since the last pulse
+}
+
+const (
+	maxRefusals = 100
+	maxLogged   = 10 // lines between two pulses: whoever floods the mesh shall not flood the log
+)
+
+// add counts a refusal and reports whether it is worth a line in the log: new, and not one of a flood.
+func (r *refusals) add(what, id, reason string, now time.Time) bool {
+	if r.counts == nil {
+		r.counts = map[string]uint64{}
+	}
+	r.counts[what]++
+	id, reason = cut(id, 100), cut(reason, 500)
+	n := slices.IndexFunc(r.recent, func(o *Refusal) bool { return o.What == what && o.ID == id && o.Reason == reason })
+	if n >= 0 {
+		o := r.recent[n]
+		o.Count++
+		o.Last = now
+		r.recent = append(slices.Delete(r.recent, n, n+1), o)
+		return false
+	}
+	if len(r.recent) == maxRefusals {
+		r.recent = slices.Delete(r.recent, 0, 1)
+	}
+	r.recent = append(r.recent, &Refusal{What: what, ID: id, Reason: reason, Count: 1, Last: now})
+	r.logged++
+	return r.logged <= maxLogged
+}
+
+func (r *refusals) list() []Refusal {
+	out := make([]Refusal, 0, len(r.recent))
+	for _, o := range slices.Backward(r.recent) {
+		out = append(out, *o)
+	}
+	return out
+}
+
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(strings.Clone(s), "?")
+}
+
+func (l *loop) refuse(what, id string, err error) {
+	if l.refused.add(what, id, err.Error(), time.Now()) {
+		l.log.Warn("refused", "what", what, "id", cut(id, 100), "err", err)
+	}
+}

@@ -1,0 +1,323 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/micro"
+	"golang.org/x/mod/semver"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// CatalogParams are the params of the method catalog; all are optional.
+type CatalogParams struct {
+	Cursor string `json:"cursor,omitempty"` // next_cursor of the page before
+	Limit  int    `json:"limit,omitempty"`  // entries; default and most 1000, fewer where they are large
+}
+
+// Stand says which catalog an answer is from, and how fresh it is.
+type Stand struct {
+	CatalogID string `json:"catalog_id"`
+	Revision  uint64 `json:"revision"`
+	Stale     bool   `json:"stale,omitempty"` // no leader has been heard for 10 s, or the bucket cannot be followed
+	AgeMS     int64  `json:"age_ms"`          // since the leader was last heard
+}
+
+// CatalogResult is one page of the merged catalog, extensions first, sorted by name.
+type CatalogResult struct {
+	Stand
+	Extensions []CatalogExtension         `json:"extensions,omitempty"`
+	Hosts      map[string]json.RawMessage `json:"hosts,omitempty"`  // by bridge
+	Skills     map[string]json.RawMessage `json:"skills,omitempty"` // by directory
+	NextCursor string                     `json:"next_cursor,omitempty"`
+}
+
+// CatalogExtension is one extension: the values of its keys, as they stand in the bucket.
+type CatalogExtension struct {
+	ID    string          `json:"id"`
+	Spec  json.RawMessage `json:"spec,omitempty"`
+	State json.RawMessage `json:"state,omitempty"`
+}
+
+// ResolveParams are the params of the method resolve.
+type ResolveParams struct {
+	Name string `json:"name"` // a registered or bare tool name, id/tool, or an extension's id
+}
+
+// ResolveResult is what a caller needs to call one tool. Spec has no other tools; for an extension's id it has
+// none, and Tool is null.
+type ResolveResult struct {
+	Stand
+	ID        string            `json:"id"`
+	Tool      *mesh.Tool        `json:"tool"`
+	Spec      mesh.Spec         `json:"spec"`
+	State     json.RawMessage   `json:"state,omitempty"`
+	Reporters []BreakerReporter `json:"breaker_reporters,omitempty"`
+}
+
+// resolveData is the data of resolve's errors, which are CodeInvalidParams: kind not_found with the nearest names,
+// or ambiguous with the candidates.
+type resolveData struct {
+	Kind       string           `json:"kind"`
+	Ran        rpc.Ran          `json:"ran"`
+	Nearest    []string         `json:"nearest,omitempty"`
+	Candidates []mesh.NamedTool `json:"candidates,omitempty"`
+}
+
+const (
+	pageEntries  = 1000
+	askTimeout   = 2 * time.Second // for the loop to take a question
+	staleAfter   = 10 * time.Second
+	envelopeRoom = 16 << 10
+)
+
+// serve answers on P.registry.rpc as the micro service "registry" until the returned service is stopped. Its
+// endpoint asks the loop and marshals by itself, one request at a time, which bounds it.
+func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
+	version := r.cfg.Version
+	if !semver.IsValid("v" + version) {
+		version = "0.0.0"
+	}
+	svc, err := micro.AddService(r.nc, micro.Config{Name: "registry", Version: version,
+		Description: "the extension mesh's catalog", Metadata: map[string]string{"name": r.cfg.Name, "instance": r.instance}})
+	if err != nil {
+		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
+	}
+	err = svc.AddEndpoint("rpc", micro.HandlerFunc(func(req micro.Request) { r.handle(ctx, req) }),
+		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(mesh.QueueGroup))
+	if err != nil {
+		_ = svc.Stop() // the first error says more
+		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
+	}
+	return svc, nil
+}
+
+// handle answers one request.
+func (r *Registry) handle(ctx context.Context, req micro.Request) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var env struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+		Params json.RawMessage `json:"params"`
+	}
+	var result any
+	var err error
+	if e := json.Unmarshal(req.Data(), &env); e != nil {
+		err = rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON-RPC: %v", e)
+	} else {
+		result, err = r.dispatch(ctx, env.Method, env.Params)
+	}
+	if len(env.ID) == 0 {
+		env.ID = json.RawMessage("null")
+	}
+	answer := map[string]any{"jsonrpc": "2.0", "id": env.ID}
+	var headers micro.Headers
+	if err != nil {
+		e := rpc.AsError(err)
+		answer["error"] = e
+		headers = micro.Headers{micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))}, micro.ErrorHeader: {cut(e.Message, 200)}}
+	} else {
+		answer["result"] = result
+	}
+	data, err := json.Marshal(answer)
+	if err == nil {
+		err = req.Respond(data, micro.WithHeaders(headers))
+	}
+	if err != nil {
+		r.cfg.Logger.Warn("cannot answer", "method", cut(env.Method, 100), "err", err)
+	}
+}
+
+func (r *Registry) dispatch(ctx context.Context, method string, params json.RawMessage) (any, error) {
+	into := func(v any) error {
+		if len(params) == 0 {
+			return nil
+		}
+		if err := json.Unmarshal(params, v); err != nil {
+			return rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "params of %s: %v", method, err)
+		}
+		return nil
+	}
+	switch method {
+	case "catalog":
+		var p CatalogParams
+		if err := into(&p); err != nil {
+			return nil, err
+		}
+		return r.Catalog(ctx, p)
+	case "resolve":
+		var p ResolveParams
+		if err := into(&p); err != nil {
+			return nil, err
+		}
+		return r.Resolve(ctx, p)
+	case "status":
+		return r.Status(ctx)
+	case "ping":
+		return struct{}{}, nil
+	}
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo,
+		"the registry has no method %.100q; it has catalog, resolve, status and ping", method)
+}
+
+// Catalog is one page of the merged catalog.
+func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogResult, err error) {
+	if p.Limit <= 0 || p.Limit > pageEntries {
+		p.Limit = pageEntries
+	}
+	room := int(r.nc.MaxPayload()) - envelopeRoom
+	err = r.ask(ctx, func(l *loop) { res = l.page(p, room) })
+	return res, err
+}
+
+// section is where a key of the bucket stands in the pages: extensions, then hosts, then skills.
+func section(kind string) string {
+	switch kind {
+	case mesh.KindSpec, mesh.KindState:
+		return "e"
+	case mesh.KindHost:
+		return "h"
+	case mesh.KindSkill:
+		return "s"
+	}
+	return ""
+}
+
+// page collects the entries behind a cursor, which is the last entry's "<section>.<name>".
+func (l *loop) page(p CatalogParams, room int) CatalogResult {
+	res := CatalogResult{Stand: l.stand()}
+	order := l.order()
+	from, found := slices.BinarySearch(order, p.Cursor)
+	if found {
+		from++
+	}
+	size := 0
+	for n, entry := range order[from:] {
+		part, name, _ := strings.Cut(entry, ".")
+		var values [2]json.RawMessage
+		switch part {
+		case "e":
+			values = [2]json.RawMessage{l.view.get(specKey(name)), l.view.get(stateKey(name))}
+		case "h":
+			values[0] = l.view.get(hostKey(name))
+		case "s":
+			values[0] = l.view.get(skillKey(name))
+		}
+		size += len(values[0]) + len(values[1]) + len(name) + 64
+		if n == p.Limit || n > 0 && size > room {
+			res.NextCursor = order[from+n-1]
+			break
+		}
+		switch part {
+		case "e":
+			res.Extensions = append(res.Extensions, CatalogExtension{ID: name, Spec: values[0], State: values[1]})
+		case "h":
+			res.Hosts = with(res.Hosts, name, values[0])
+		case "s":
+			res.Skills = with(res.Skills, name, values[0])
+		}
+	}
+	return res
+}
+
+func with(m map[string]json.RawMessage, name string, v json.RawMessage) map[string]json.RawMessage {
+	if m == nil {
+		m = map[string]json.RawMessage{}
+	}
+	m[name] = v
+	return m
+}
+
+// order is all entries of the catalog in the order of the pages. It is kept until a key comes or goes.
+func (l *loop) order() []string {
+	if l.view.order == nil {
+		seen := map[string]bool{}
+		for key, r := range l.view.records {
+			kind, name, _ := strings.Cut(key, ".")
+			if s := section(kind); s != "" && !r.deleted {
+				seen[s+"."+name] = true
+			}
+		}
+		l.view.order = make([]string, 0, len(seen))
+		for entry := range seen {
+			l.view.order = append(l.view.order, entry)
+		}
+		slices.Sort(l.view.order)
+	}
+	return l.view.order
+}
+
+func (l *loop) stand() Stand {
+	age := time.Since(l.view.heard)
+	if l.view.heard.IsZero() {
+		age = time.Since(l.started)
+	}
+	return Stand{CatalogID: l.view.catalogID(), Revision: l.view.revision, Stale: age > staleAfter || !l.view.synced,
+		AgeMS: age.Milliseconds()}
+}
+
+// Resolve finds one tool by its name, or one extension by its id. Its errors are *rpc.Error of CodeInvalidParams,
+// whose data tells not_found (with the nearest names) from ambiguous (with the candidates).
+func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult, error) {
+	var res ResolveResult
+	var spec json.RawMessage
+	var found []mesh.NamedTool
+	var nearest []string
+	err := r.ask(ctx, func(l *loop) {
+		names := l.view.names()
+		found = names.Lookup(p.Name)
+		switch {
+		case len(found) == 1:
+			res.ID = found[0].ID
+		case len(found) == 0 && l.view.get(specKey(p.Name)) != nil:
+			res.ID = p.Name
+		case len(found) == 0:
+			nearest = names.Nearest(p.Name)
+			return
+		}
+		res.Stand, spec, res.State = l.stand(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))
+		if x := l.exts[res.ID]; x != nil {
+			res.Reporters = slices.Clone(x.breaker.reporters)
+		}
+	})
+	if err != nil {
+		return res, err
+	}
+	if res.ID == "" {
+		return res, unresolved(p.Name, found, nearest)
+	}
+	if err := json.Unmarshal(spec, &res.Spec); err != nil {
+		return res, fmt.Errorf("spec of %s: %w", res.ID, err)
+	}
+	if len(found) == 1 {
+		n := slices.IndexFunc(res.Spec.Tools, func(t mesh.Tool) bool { return t.Own == found[0].Tool })
+		if n < 0 {
+			return res, unresolved(p.Name, nil, nil)
+		}
+		res.Tool = &res.Spec.Tools[n]
+	}
+	res.Spec.Tools = nil
+	return res, nil
+}
+
+func unresolved(name string, candidates []mesh.NamedTool, nearest []string) error {
+	d := resolveData{Kind: "not_found", Ran: rpc.RanNo, Nearest: nearest, Candidates: candidates}
+	message := fmt.Sprintf("there is no tool or extension %.200q", name)
+	if len(candidates) > 0 {
+		d.Kind = "ambiguous"
+		message = fmt.Sprintf("%.200q is ambiguous; use one of its candidates", name)
+	}
+	data, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	return &rpc.Error{Code: rpc.CodeInvalidParams, Message: message, Data: data}
+}

@@ -1,0 +1,141 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// The bounds of a bridge's skills.
+const (
+	maxSkills    = 1000
+	maxSkillBody = 256 << 10
+)
+
+var skillDir = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+func skillKey(dir string) string { return mesh.KindSkill + "." + dir }
+
+// skillReport takes in all the skills of one bridge.
+func (l *loop) skillReport(name string, data []byte, now time.Time) {
+	var r mesh.SkillReport
+	err := checkBridge(name)
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err == nil && len(r.Skills) > maxSkills {
+		err = fmt.Errorf("%d skills are over the limit of %d", len(r.Skills), maxSkills)
+	}
+	var b *bridge
+	if err == nil {
+		if b = l.bridgeNamed(name, now); b == nil {
+			err = fmt.Errorf("there are %d bridges already", maxBridges)
+		}
+	}
+	if err != nil {
+		l.refuse("skills", name, err)
+		return
+	}
+	skills := slices.DeleteFunc(r.Skills, func(s mesh.SkillEntry) bool {
+		err := checkSkill(s)
+		if err != nil {
+			l.refuse("skill", name, err)
+		}
+		return err != nil
+	})
+	l.replaceSkills(b, skills)
+}
+
+func checkSkill(s mesh.SkillEntry) error {
+	switch {
+	case !skillDir.MatchString(s.Dir):
+		return fmt.Errorf("skill directory %.80q: want at most 128 of [A-Za-z0-9_-]", s.Dir)
+	case len(s.Body) > maxSkillBody:
+		return fmt.Errorf("skill %s: a body of %d bytes is over the limit of %d", s.Dir, len(s.Body), maxSkillBody)
+	case len(s.Name) > maxField || len(s.Description) > maxDescription:
+		return fmt.Errorf("skill %s: its name or description is too long", s.Dir)
+	}
+	return nil
+}
+
+// replaceSkills notes a bridge's skills and marks those that it has or had.
+func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
+	for _, s := range slices.Concat(b.skills, skills) {
+		l.pub.mark(skillKey(s.Dir), false)
+	}
+	for _, s := range b.skills {
+		delete(l.skills[s.Dir], b.name)
+		if len(l.skills[s.Dir]) == 0 {
+			delete(l.skills, s.Dir)
+		}
+	}
+	b.skills = skills
+	for _, s := range skills {
+		if l.skills[s.Dir] == nil {
+			l.skills[s.Dir] = map[string]mesh.SkillEntry{}
+		}
+		l.skills[s.Dir][b.name] = s
+	}
+}
+
+// skill merges what the bridges have under one directory's name: the lowest bridge's text is shown.
+func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
+	if len(has) == 0 {
+		return nil
+	}
+	var s mesh.Skill
+	for name := range has {
+		s.Hosts = append(s.Hosts, name)
+	}
+	slices.Sort(s.Hosts)
+	shown := has[s.Hosts[0]]
+	s.Name, s.Description, s.Body = shown.Name, shown.Description, shown.Body
+	var differ []string
+	for _, name := range s.Hosts {
+		if e := has[name]; e.Body != s.Body || e.Description != s.Description || e.Name != s.Name {
+			differ = append(differ, name)
+		}
+	}
+	if len(differ) > 0 {
+		s.Diagnostics = []mesh.Diagnostic{{Level: "warn", Code: "conflict", Message: "the skill of bridge " +
+			s.Hosts[0] + " is shown; it differs on " + strings.Join(differ[:min(len(differ), 5)], ", ")}}
+	}
+	return &s
+}
+
+// restoreBridges takes over hosts and skills that an earlier leader wrote, of bridges that have not been heard.
+func (l *loop) restoreBridges(now time.Time) {
+	skills := map[string][]mesh.SkillEntry{}
+	for key, r := range l.view.records {
+		kind, name, _ := strings.Cut(key, ".")
+		switch kind {
+		case mesh.KindHost:
+			var h mesh.Host
+			if l.bridges[name] == nil && checkBridge(name) == nil && json.Unmarshal(r.value, &h) == nil {
+				if b := l.bridgeNamed(name, now); b != nil {
+					b.host, b.answered = &h, true
+				}
+			}
+		case mesh.KindSkill:
+			var s mesh.Skill
+			if json.Unmarshal(r.value, &s) != nil {
+				continue
+			}
+			for _, h := range s.Hosts {
+				skills[h] = append(skills[h], mesh.SkillEntry{Name: s.Name, Dir: name, Description: s.Description, Body: s.Body})
+			}
+		}
+	}
+	for name, list := range skills {
+		if b := l.bridges[name]; checkBridge(name) == nil && (b == nil || b.skills == nil) {
+			if b = l.bridgeNamed(name, now); b != nil {
+				l.replaceSkills(b, list)
+			}
+		}
+	}
+}

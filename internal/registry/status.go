@@ -1,0 +1,123 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// Status is how one replica is, and what it sees.
+type Status struct {
+	Stand
+	Name      string    `json:"name"`
+	Instance  string    `json:"instance"`
+	Version   string    `json:"version"`
+	Started   time.Time `json:"started"`
+	Leading   bool      `json:"leading"`
+	Leader    string    `json:"leader,omitempty"` // the name in the lease; "" while nobody holds it
+	Epoch     uint64    `json:"epoch,omitempty"`  // while leading
+	JetStream string    `json:"jetstream"`        // "ok", or what is wrong
+	Listening time.Time `json:"listening"`        // nobody is condemned for a silence that began before
+	Replicas  []Replica `json:"replicas"`
+
+	Extensions map[heartbeat.State]int `json:"extensions"`
+	Instances  map[heartbeat.State]int `json:"instances"`
+	Tools      int                     `json:"tools"`
+	Bridges    int                     `json:"bridges"`
+	Skills     int                     `json:"skills"`
+
+	Traffic    Traffic           `json:"traffic"`
+	Pending    int               `json:"pending"`    // keys to be compared and written
+	Handshakes int               `json:"handshakes"` // on their way or waiting
+	Refused    map[string]uint64 `json:"refused"`    // by what
+	Recent     []Refusal         `json:"refusals"`   // latest first, at most 100
+}
+
+// Traffic counts since the start.
+type Traffic struct {
+	Announces uint64  `json:"announces"`
+	Beats     uint64  `json:"beats"`
+	Suspects  uint64  `json:"suspects"`
+	Batches   uint64  `json:"batches"`
+	Writes    uint64  `json:"writes"`
+	Failures  uint64  `json:"write_failures"`
+	Scans     uint64  `json:"scans"`
+	BeatLagMS float64 `json:"beat_lag_ms"` // from a beat's own time stamp to its arrival, the clocks' difference included; averaged
+}
+
+// Replica is a registry that this one has heard within the last seconds, itself included.
+type Replica struct {
+	Name     string `json:"name"`
+	Instance string `json:"instance"`
+	Version  string `json:"version,omitempty"`
+	Leading  bool   `json:"leading"`
+}
+
+// Status asks the running registry how it is.
+func (r *Registry) Status(ctx context.Context) (s Status, err error) {
+	err = r.ask(ctx, func(l *loop) { s = l.status() })
+	return s, err
+}
+
+func (l *loop) status() Status {
+	s := Status{Stand: l.stand(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
+		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, "ok"), Listening: l.mon.Listening(),
+		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
+		Pending: len(l.pub.dirty), Handshakes: l.handshakes.running + len(l.handshakes.queue),
+		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas()}
+	if s.Leading {
+		s.Epoch = l.election.epoch
+	} else {
+		s.Pending = 0 // a standby compares everything when it is elected
+	}
+	s.Extensions, s.Instances = l.mon.Counts()
+	var h holder
+	if v := l.view.get(mesh.KeyLease); v != nil && json.Unmarshal(v, &h) == nil {
+		s.Leader = h.Name
+	}
+	return s
+}
+
+// replicas lists the registries that are heard.
+func (l *loop) replicas() []Replica {
+	how, _ := l.peers.Extension(registryID)
+	out := []Replica{}
+	for _, i := range how.Instances {
+		if i.State != heartbeat.Ready {
+			continue
+		}
+		role, name, _ := strings.Cut(i.Reason, " ")
+		out = append(out, Replica{Name: name, Instance: i.Instance, Version: i.Version, Leading: role == roleLeader})
+	}
+	slices.SortFunc(out, func(a, b Replica) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Instance, b.Instance))
+	})
+	return out
+}
+
+// Ready returns nil when this replica has a catalog to answer from and a leader is at work, be it another one.
+func (r *Registry) Ready(ctx context.Context) error {
+	s, err := r.Status(ctx)
+	switch {
+	case err != nil:
+		return err
+	case s.JetStream != "ok":
+		return errText("JetStream: " + s.JetStream)
+	case s.Leader == "":
+		return errText("no registry holds the lease")
+	case s.Stale:
+		return errText("the leader has not been heard for " + (time.Duration(s.AgeMS) * time.Millisecond).String())
+	}
+	return nil
+}
+
+type errText string
+
+func (e errText) Error() string { return string(e) }
