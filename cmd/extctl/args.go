@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// maxArguments bounds what is read from a file or stdin as arguments.
+const maxArguments = 64 << 20
+
+// toolArguments makes the arguments of a call of what stands on the command line: a JSON object, @file, - for
+// stdin, or key=value and key:=JSON pairs. schema decides what the value of key=value means.
+func toolArguments(args []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
+	if len(args) == 0 {
+		return json.RawMessage("{}"), nil
+	}
+	if text, ok, err := wholeArguments(args, stdin); ok || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return checkObject(text)
+	}
+	return pairs(args, properties(schema))
+}
+
+// wholeArguments reads arguments that are one JSON text.
+func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err error) {
+	arg := args[0]
+	name, file := strings.CutPrefix(arg, "@")
+	switch {
+	case !file && arg != "-" && !strings.HasPrefix(strings.TrimSpace(arg), "{"):
+		return nil, false, nil
+	case len(args) > 1:
+		return nil, true, usage("%s stands for all arguments; %q is one too many", short(arg, 30), args[1])
+	case file:
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, true, usage("arguments: %w", err)
+		}
+		defer func() { _ = f.Close() }() // only read
+		stdin = f
+	case arg != "-":
+		return []byte(arg), true, nil
+	}
+	text, err = io.ReadAll(io.LimitReader(stdin, maxArguments+1))
+	switch {
+	case err != nil:
+		return nil, true, usage("arguments: %w", err)
+	case len(text) > maxArguments:
+		return nil, true, usage("arguments: over %d MiB", maxArguments>>20)
+	}
+	return text, true, nil
+}
+
+func checkObject(text []byte) (json.RawMessage, error) {
+	text = bytes.TrimSpace(text)
+	if !json.Valid(text) {
+		// The decoder says where; Valid does not.
+		var v any
+		return nil, usage("arguments are not JSON: %w", json.Unmarshal(text, &v))
+	}
+	if len(text) == 0 || text[0] != '{' {
+		return nil, usage("arguments must be a JSON object, not %s", short(string(text), 30))
+	}
+	return text, nil
+}
+
+// pairs makes an object of key=value and key:=JSON, in their order. Every mistake is reported.
+func pairs(args []string, schema []property) (json.RawMessage, error) {
+	var out bytes.Buffer
+	var faults []string
+	seen := map[string]bool{}
+	for _, arg := range args {
+		key, value, ok := strings.Cut(arg, "=")
+		raw := strings.HasSuffix(key, ":")
+		key = strings.TrimSuffix(key, ":")
+		if !ok || key == "" {
+			faults = append(faults, fmt.Sprintf("%q is neither key=value nor a JSON object", arg))
+			continue
+		}
+		if seen[key] {
+			faults = append(faults, fmt.Sprintf("%s is given twice", key))
+			continue
+		}
+		seen[key] = true
+		types := []string{"json"}
+		if !raw {
+			types = typesOf(schema, key)
+		}
+		v, err := literal(value, types)
+		if err != nil {
+			faults = append(faults, fmt.Sprintf("%s: %v", key, err))
+			continue
+		}
+		sep := byte(',')
+		if out.Len() == 0 {
+			sep = '{'
+		}
+		out.WriteByte(sep)
+		out.Write(quoted(key))
+		out.WriteByte(':')
+		out.Write(v)
+	}
+	if len(faults) > 0 {
+		return nil, usage("%s", strings.Join(faults, "; "))
+	}
+	out.WriteByte('}')
+	return out.Bytes(), nil
+}
+
+// literal is value as JSON of one of types; "json" stands for any. A JSON literal goes as it was written: a
+// number keeps all its digits.
+func literal(value string, types []string) (json.RawMessage, error) {
+	if len(types) == 0 || slices.Contains(types, "string") {
+		return quoted(value), nil
+	}
+	text := strings.TrimSpace(value)
+	valid := json.Valid([]byte(text))
+	if valid && (slices.Contains(types, "json") || slices.Contains(types, typeOf(text)) ||
+		typeOf(text) == "number" && slices.Contains(types, "integer") && !strings.ContainsAny(text, ".eE")) {
+		return json.RawMessage(text), nil
+	}
+	if slices.Contains(types, "json") {
+		return nil, fmt.Errorf("%s is not JSON", short(value, 40))
+	}
+	return nil, fmt.Errorf("%s is not of type %s, which the tool's schema wants", short(value, 40), orList(types))
+}
+
+// typeOf is the JSON Schema type of a valid JSON text.
+func typeOf(text string) string {
+	switch text[0] {
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "number"
+}
+
+func quoted(s string) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s); err != nil { // a string always encodes
+		panic(err)
+	}
+	return bytes.TrimRight(b.Bytes(), "\n")
+}
+
+// property is one argument that a tool's schema declares.
+type property struct {
+	name        string
+	types       []string // none: any
+	description string
+}
+
+// properties reads the arguments that a schema declares, in its order. A schema that cannot be read declares
+// none.
+func properties(schema json.RawMessage) []property {
+	var top struct {
+		Properties json.RawMessage `json:"properties"`
+	}
+	if json.Unmarshal(schema, &top) != nil {
+		return nil
+	}
+	members, err := mesh.Members(top.Properties)
+	if err != nil {
+		return nil
+	}
+	var out []property
+	for _, m := range members {
+		var s struct {
+			Type        json.RawMessage `json:"type"`
+			Description string          `json:"description"`
+		}
+		p := property{name: m.Key}
+		if json.Unmarshal(m.Value, &s) == nil {
+			p.description = s.Description
+			var one string
+			if json.Unmarshal(s.Type, &one) == nil {
+				p.types = []string{one}
+			} else if json.Unmarshal(s.Type, &p.types) != nil {
+				p.types = nil
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func typesOf(schema []property, key string) []string {
+	for _, p := range schema {
+		if p.name == key {
+			return p.types
+		}
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// callTimeout is how long a call may take unless --timeout says otherwise: what a bridge allows by default.
+const callTimeout = 30 * time.Second
+
+func (a *app) callCmd() *cobra.Command {
+	var o mesh.ClientOptions
+	cmd := &cobra.Command{
+		Use:   "call TOOL [JSON | key=value… | @file | -]",
+		Short: "Call a tool and print its result as it came",
+		Long: `Call a tool, by its registered name or by <id>/<own name>, and print its result as it came.
+
+Arguments are one JSON object, given as it is, in a @file or on stdin (-), or pairs: key=value is a string
+unless the tool's schema says number, integer, boolean, array or object; key:=JSON is JSON in any case.`,
+		Example: `  extctl call ext_hello_greet name=Ada
+  extctl call clock/now zone=Europe/Ghent
+  extctl call ext_textkit_count '{"text": "one two"}'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withMesh(cmd, callTimeout, func(ctx context.Context, s *session) error {
+				result, err := s.call(ctx, args[0], args[1:], o)
+				if err != nil {
+					return err
+				}
+				return s.printResult(result)
+			})
+		},
+		ValidArgsFunction: a.completeTools,
+	}
+	cmd.Flags().StringVar(&o.Agent, "agent-id", "", "the `ID` of the agent that calls, for extensions that ask for it")
+	cmd.Flags().StringVar(&o.Session, "session-id", "", "the `ID` of the agent's session")
+	return cmd
+}
+
+func (s *session) call(ctx context.Context, tool string, args []string, o mesh.ClientOptions) (json.RawMessage, error) {
+	o.Prefix = s.prefix
+	var schema json.RawMessage
+	c, err := s.catalog(ctx)
+	switch {
+	case err == nil:
+		_, t, err := c.Resolve(tool)
+		if err != nil {
+			return nil, err
+		}
+		o.Catalog, schema = c, t.InputSchema
+	case errors.Is(err, mesh.ErrNoCatalog) && strings.Contains(tool, "/"):
+		// <id>/<tool> says all that a call needs; the catalog only lends names.
+	default:
+		return nil, err
+	}
+	raw, err := toolArguments(args, schema, s.stdin)
+	if err != nil {
+		return nil, err
+	}
+	return mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
+}
+
+// printResult prints a result byte for byte. An MCP result can itself say that it is an error; it is printed
+// all the same, and the exit code tells.
+func (s *session) printResult(result json.RawMessage) error {
+	if len(result) == 0 {
+		result = json.RawMessage("null")
+	}
+	out := result
+	if s.json {
+		out = bytes.Join([][]byte{[]byte(`{"schema_version":1,"result":`), result, []byte("}")}, nil)
+	}
+	if _, err := s.stdout.Write(append(out[:len(out):len(out)], '\n')); err != nil {
+		return err
+	}
+	var mcp struct {
+		IsError bool `json:"isError"`
+	}
+	if result[0] == '{' && json.Unmarshal(result, &mcp) == nil && mcp.IsError {
+		return silentError(exitToolError)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// completeTimeout bounds what somebody who pressed Tab waits for.
+const completeTimeout = time.Second
+
+// completeIDs offers the ids of the live catalog for the first argument.
+func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []cobra.Completion
+	a.complete(cmd, func(c *mesh.Catalog) {
+		for _, e := range c.All() {
+			out = append(out, cobra.CompletionWithDesc(e.ID, string(e.State.State)))
+		}
+	})
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeTools offers the live tools' names for the first argument, and that tool's arguments after it.
+func (a *app) completeTools(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var out []cobra.Completion
+	directive := cobra.ShellCompDirectiveNoFileComp
+	a.complete(cmd, func(c *mesh.Catalog) {
+		if len(args) == 0 {
+			for _, t := range matching(c.All(), "") {
+				out = append(out, cobra.CompletionWithDesc(t.Name, short(t.Description, 60)))
+			}
+			return
+		}
+		if _, t, ok := c.Tool(args[0]); ok {
+			directive |= cobra.ShellCompDirectiveNoSpace
+			for _, p := range properties(t.InputSchema) {
+				out = append(out, cobra.CompletionWithDesc(p.name+"=", short(p.description, 60)))
+			}
+		}
+	})
+	return out, directive
+}
+
+// complete loads the catalog for f. Without one there is nothing to offer, and no place to say why.
+func (a *app) complete(cmd *cobra.Command, f func(*mesh.Catalog)) {
+	// cobra runs completions outside the verb's own Execute, where the context may be missing.
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+		cmd.SetContext(ctx)
+	}
+	_ = a.withMesh(cmd, completeTimeout, func(ctx context.Context, s *session) error {
+		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix})
+		if err == nil {
+			f(c)
+		}
+		return err
+	})
+}

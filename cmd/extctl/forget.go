@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func (a *app) forgetCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "forget ID",
+		Short: "Take an extension out of the catalog at once, instead of when it has been away long enough",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+					return s.forget(ctx, c, args[0])
+				})
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+}
+
+// forget says good-bye in the extension's place, and waits until the registry has believed it.
+func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error {
+	if err := c.WaitSynced(ctx); err != nil {
+		return err
+	}
+	if _, err := extension(c, id); err != nil {
+		return err
+	}
+	data, err := json.Marshal(mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
+	if err != nil {
+		return err
+	}
+	if err := s.nc.Publish(s.prefix.Shutdown(id), data); err != nil {
+		return err
+	}
+	err = c.WaitFor(ctx, func(c *mesh.Catalog) bool { _, ok := c.Get(id); return !ok })
+	if errors.Is(err, context.DeadlineExceeded) {
+		f := fail(exitTimeout, "%s is still in the catalog", id)
+		f.hint = "an extension that is alive comes back by itself; is a registry running?"
+		return f
+	}
+	if err != nil {
+		return err
+	}
+	if s.json {
+		return s.printJSON(struct {
+			header
+			Forgotten string `json:"forgotten"`
+		}{Forgotten: id})
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func (a *app) hostsCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "hosts",
+		Short: "List the bridges, what they run, and what they could not start and why",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+				c, err := s.catalog(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(struct {
+						header
+						revisionJSON
+						Hosts []mesh.Host `json:"hosts"`
+					}{revisionJSON: revisionOf(c), Hosts: c.Hosts()})
+				}
+				return a.printHosts(c.Hosts())
+			})
+		},
+	}
+}
+
+func (a *app) printHosts(hosts []mesh.Host) error {
+	t := a.newTable("BRIDGE", "HOST", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
+	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
+	for _, h := range hosts {
+		t.add(h.Bridge, h.Host, h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)), strconv.Itoa(len(h.Problems)))
+		for _, p := range h.Problems {
+			problems.add(h.Bridge, p.ID, p.Kind, p.Path, p.Message)
+		}
+	}
+	if err := t.print(a.stdout); err != nil || len(problems.rows) == 0 {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	return problems.print(a.stdout)
+}

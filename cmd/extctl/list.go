@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// extensionJSON is one extension in the output of list and show.
+type extensionJSON struct {
+	ID        string               `json:"id"`
+	Version   string               `json:"version"`
+	Transport string               `json:"transport"`
+	Dialect   string               `json:"dialect"`
+	State     heartbeat.State      `json:"state"`
+	Available bool                 `json:"available"`
+	Reason    string               `json:"reason"`
+	Parent    string               `json:"parent"`
+	Tools     int                  `json:"tools"`
+	Breaker   *heartbeat.Breaker   `json:"breaker"`
+	Instances []mesh.InstanceState `json:"instances"`
+}
+
+func toJSON(e mesh.Extension) extensionJSON {
+	out := extensionJSON{
+		ID: e.ID, Version: e.Spec.Version, Transport: e.Spec.Transport, Dialect: e.Spec.Dialect, Parent: e.Spec.Parent,
+		State: e.State.State, Available: e.State.Available, Reason: e.State.Reason, Breaker: e.State.Breaker,
+		Tools: len(e.Spec.Tools), Instances: e.State.Instances,
+	}
+	if out.Version == "" && len(out.Instances) > 0 {
+		out.Version = out.Instances[0].Version // before the first handshake
+	}
+	if out.Instances == nil {
+		out.Instances = []mesh.InstanceState{}
+	}
+	return out
+}
+
+// revisionJSON says which state of the catalog a result is of.
+type revisionJSON struct {
+	CatalogID string `json:"catalog_id"`
+	Revision  uint64 `json:"revision"`
+}
+
+func revisionOf(c *mesh.Catalog) revisionJSON {
+	id, rev := c.Revision()
+	return revisionJSON{id, rev}
+}
+
+func (a *app) listCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the extensions and how they are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+				c, err := s.catalog(ctx)
+				if err != nil {
+					return err
+				}
+				return a.printList(c)
+			})
+		},
+	}
+}
+
+func (a *app) printList(c *mesh.Catalog) error {
+	out := struct {
+		header
+		revisionJSON
+		Extensions []extensionJSON `json:"extensions"`
+	}{revisionJSON: revisionOf(c), Extensions: []extensionJSON{}}
+	t := a.newTable("ID", "VERSION", "STATE", "TRANSPORT", "TOOLS", "INSTANCES", "REASON")
+	for _, e := range c.All() {
+		j := toJSON(e)
+		out.Extensions = append(out.Extensions, j)
+		ready := 0
+		for _, i := range j.Instances {
+			if i.State == heartbeat.Ready {
+				ready++
+			}
+		}
+		t.add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
+			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), short(j.Reason, 60))
+	}
+	if a.json {
+		return a.printJSON(out)
+	}
+	return t.print(a.stdout)
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+)
+
+// logLine is one line of a child's stderr, as bridges keep and publish them.
+type logLine struct {
+	ID       string    `json:"id"`
+	Instance string    `json:"instance"`
+	TS       time.Time `json:"ts"`
+	Line     string    `json:"line"`
+}
+
+// key tells a line that is both in the past and among the live ones.
+func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line) }
+
+func (a *app) logsCmd() *cobra.Command {
+	var f bridgeFlags
+	var follow bool
+	var lines int
+	cmd := &cobra.Command{
+		Use:   "logs [-f] ID",
+		Short: "Print the last lines of an extension's stderr",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			limit := askTimeout
+			if follow {
+				limit = 0
+			}
+			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error {
+				return s.logs(ctx, f, args[0], lines, follow)
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on printing lines as they come")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "how many lines `N` of the past")
+	return cmd
+}
+
+func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) error {
+	live := make(chan *nats.Msg, 1024)
+	if follow { // before the past is read, so that nothing falls between
+		sub, err := s.nc.ChanSubscribe(s.prefix.Log(id), live)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	}
+	asked, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	answers, err := s.operate(asked, f, "logs", id, max(lines, 1))
+	if err != nil {
+		return err
+	}
+	var past []logLine
+	for _, a := range answers {
+		var r struct {
+			Lines []logLine `json:"lines"`
+		}
+		if err := json.Unmarshal(a.Result, &r); err != nil {
+			return fmt.Errorf("bridge %s: %w", a.Bridge, err)
+		}
+		past = append(past, r.Lines...)
+	}
+	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
+	past = past[max(0, len(past)-max(lines, 0)):]
+	if s.json && !follow {
+		return s.printJSON(struct {
+			header
+			Lines []logLine `json:"lines"`
+		}{Lines: append([]logLine{}, past...)})
+	}
+	seen := map[string]bool{}
+	for _, l := range past {
+		seen[l.key()] = true
+		if err := s.printLog(l); err != nil {
+			return err
+		}
+	}
+	for follow {
+		select {
+		case <-ctx.Done():
+			return streamEnd(ctx.Err())
+		case m := <-live:
+			var l logLine
+			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || f.instance != "" && l.Instance != f.instance {
+				continue
+			}
+			if err := s.printLog(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// printLog prints one line; with --json and -f each is an object of its own.
+func (s *session) printLog(l logLine) error {
+	if s.json {
+		return s.printJSON(l)
+	}
+	instance := l.Instance[:min(len(l.Instance), 6)]
+	_, err := fmt.Fprintf(s.stdout, "%s %s %s\n", l.TS.Local().Format(time.TimeOnly), cmp.Or(clean(instance), "-"), clean(l.Line))
+	return err
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// header begins every JSON object that extctl prints.
+type header struct {
+	SchemaVersion schemaVersion `json:"schema_version"`
+}
+
+// schemaVersion is always 1, also in a header that nobody filled in.
+type schemaVersion struct{}
+
+// MarshalJSON writes the version.
+func (schemaVersion) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
+
+// printJSON prints v on a line of its own.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// clean makes text from the mesh safe for a terminal: whoever describes a tool must not move the cursor.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+}
+
+// short is the first line of s, cleaned, and cut to n characters.
+func short(s string, n int) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	s = clean(s)
+	if utf8.RuneCountInString(s) > n {
+		s = string([]rune(s)[:n-1]) + "…"
+	}
+	return s
+}
+
+// table prints aligned columns. A column whose name is STATE is coloured by what stands in it.
+type table struct {
+	names  []string
+	rows   [][]string
+	colour bool
+}
+
+func (a *app) newTable(names ...string) *table {
+	return &table{names: names, colour: a.colour()}
+}
+
+// colour reports whether stdout takes colours: a terminal whose user has not said NO_COLOR.
+func (a *app) colour() bool {
+	return a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && daemon.IsTerminal(a.stdout)
+}
+
+func (t *table) add(cells ...string) {
+	for i := range cells {
+		cells[i] = clean(cells[i])
+		if cells[i] == "" {
+			cells[i] = "-"
+		}
+	}
+	t.rows = append(t.rows, cells)
+}
+
+func (t *table) print(w io.Writer) error {
+	width := make([]int, len(t.names))
+	for _, row := range append([][]string{t.names}, t.rows...) {
+		for i, cell := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	b := bufio.NewWriter(w)
+	t.line(b, t.names, width, false)
+	for _, row := range t.rows {
+		t.line(b, row, width, t.colour)
+	}
+	return b.Flush()
+}
+
+func (t *table) line(w io.Writer, row []string, width []int, colour bool) {
+	for i, cell := range row {
+		pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+		if i == len(row)-1 {
+			pad = ""
+		} else {
+			pad += "  "
+		}
+		if colour && t.names[i] == "STATE" {
+			cell = paint(cell)
+		}
+		fmt.Fprint(w, cell, pad)
+	}
+	fmt.Fprintln(w)
+}
+
+// paint colours a state: green for what works, yellow for what is on its way, red for what is down.
+func paint(state string) string {
+	code := ""
+	switch heartbeat.State(state) {
+	case heartbeat.Ready:
+		code = "32"
+	case heartbeat.Spawning, heartbeat.Restarting, heartbeat.Draining:
+		code = "33"
+	case heartbeat.Failed, heartbeat.Lost:
+		code = "31"
+	default:
+		return state
+	}
+	return "\x1b[" + code + "m" + state + "\x1b[0m"
+}
+
+// plural is "1 tool", "2 tools".
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

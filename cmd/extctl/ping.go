@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// pingJSON is one line of ping.
+type pingJSON struct {
+	ID        string  `json:"id"`
+	OK        bool    `json:"ok"`
+	ElapsedMS float64 `json:"elapsed_ms"`
+	Error     string  `json:"error"`
+
+	err error
+}
+
+func (a *app) pingCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ping [ID]",
+		Short: "Ask an extension, or all of them, for a sign of life",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+				c, err := s.catalog(ctx)
+				if err != nil {
+					return err
+				}
+				targets := ids(c)
+				if len(args) == 1 {
+					if _, err := extension(c, args[0]); err != nil {
+						return err
+					}
+					targets = args
+				}
+				return s.printPings(s.ping(ctx, c, targets))
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+}
+
+// ping asks all of targets, some at a time: a fleet's worth of pings at once would measure itself.
+func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) []pingJSON {
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, WaitReady: -1})
+	out := make([]pingJSON, len(targets))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(32, len(targets)) {
+		wg.Go(func() { // ends when next is closed
+			for i := range next {
+				ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+				start := time.Now()
+				_, err := client.CallExt(ctx, targets[i], "ping", nil)
+				cancel()
+				out[i] = pingJSON{ID: targets[i], OK: err == nil, err: err,
+					ElapsedMS: float64(time.Since(start).Microseconds()) / 1000}
+				if err != nil {
+					out[i].Error = err.Error()
+				}
+			}
+		})
+	}
+	for i := range targets {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return out
+}
+
+// printPings prints all results. The exit code is that of the first failure.
+func (s *session) printPings(results []pingJSON) error {
+	var failed error
+	for _, r := range results {
+		if r.err != nil {
+			failed = r.err
+			break
+		}
+	}
+	if len(results) == 1 && failed != nil {
+		return failed
+	}
+	if s.json {
+		if err := s.printJSON(struct {
+			header
+			Results []pingJSON `json:"results"`
+		}{Results: results}); err != nil {
+			return err
+		}
+	} else {
+		t := s.newTable("ID", "ANSWER", "TIME", "ERROR")
+		for _, r := range results {
+			answer := "ok"
+			if !r.OK {
+				answer = "none"
+			}
+			t.add(r.ID, answer, fmt.Sprintf("%.2f ms", r.ElapsedMS), short(r.Error, 80))
+		}
+		if err := t.print(s.stdout); err != nil {
+			return err
+		}
+	}
+	if failed != nil {
+		return silentError(exitCode(failed))
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+)
+
+// app is one run of extctl: its streams and the flags that all verbs have.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+
+	nats    daemon.NATSFlags
+	json    bool
+	timeout time.Duration
+}
+
+// verbs are the commands, in the groups of the help text. A new verb is one more line here.
+var verbs = []struct {
+	group string
+	make  func(*app) *cobra.Command
+}{
+	{"mesh", (*app).upCmd},
+	{"mesh", (*app).listCmd},
+	{"mesh", (*app).showCmd},
+	{"mesh", (*app).toolsCmd},
+	{"mesh", (*app).callCmd},
+	{"mesh", (*app).watchCmd},
+	{"mesh", (*app).waitCmd},
+	{"mesh", (*app).pingCmd},
+	{"mesh", (*app).hostsCmd},
+	{"mesh", (*app).hooksCmd},
+	{"mesh", (*app).skillsCmd},
+	{"operate", (*app).restartCmd},
+	{"operate", (*app).drainCmd},
+	{"operate", (*app).reloadCmd},
+	{"operate", (*app).logsCmd},
+	{"operate", (*app).forgetCmd},
+	{"local", (*app).versionCmd},
+}
+
+// run is extctl, from arguments to exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	root := a.rootCmd()
+	began := false // cobra does not tell its own errors, which are all usage errors, from ours
+	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !began {
+		a.json = a.json || slices.Contains(args, "--json") // the flags may not have been read that far
+		err = usageFailure(err)
+	}
+	return a.exit(ctx, err)
+}
+
+// usageFailure makes what cobra says of a command line an error and a hint.
+func usageFailure(err error) error {
+	message, suggested, _ := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
+	f := fail(exitUsage, "%s", message)
+	if words := strings.Fields(suggested); len(words) > 0 {
+		f.hint = "did you mean " + orList(words) + "?"
+	} else {
+		f.hint = "see extctl --help"
+	}
+	return f
+}
+
+func (a *app) rootCmd() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "extctl",
+		Short:         "Ask the extension mesh what exists, whether it is up, and why not",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	fs := flag.NewFlagSet("extctl", flag.ContinueOnError)
+	a.nats.AddFlags(fs)
+	fs.BoolVar(&a.json, "json", false, "print one JSON object (docs/protocol.md has the shapes)")
+	fs.DurationVar(&a.timeout, "timeout", 0, "give up after `DURATION`, e.g. 2s; each verb has its own default")
+	root.PersistentFlags().AddGoFlagSet(fs)
+	root.AddGroup(&cobra.Group{ID: "mesh", Title: "The mesh:"}, &cobra.Group{ID: "operate", Title: "Operate:"},
+		&cobra.Group{ID: "local", Title: "Local:"})
+	for _, v := range verbs {
+		cmd := v.make(a)
+		cmd.GroupID = v.group
+		root.AddCommand(cmd)
+	}
+	root.SetCompletionCommandGroupID("local")
+	root.SetHelpCommandGroupID("local")
+	return root
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// The test binary is extctl when it is called extctl.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"extctl": main})
+}
+
+// TestScript runs testdata/script. Every script has a NATS server of its own, whose address is NATS_URL, and an
+// empty catalog. Beyond testscript's own commands there are
+//
+//	put KEY FILE   write FILE's text under KEY in the catalog
+//	del KEY        delete KEY
+//	fake ID        run an extension that answers calls; see fakeExtension
+//	bridge NAME    run a bridge that answers operators' verbs; see fakeBridge
+//	lines N FILE   FILE has N lines
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup:               setupScript,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"put": func(ts *testscript.TestScript, _ bool, args []string) {
+				_, err := bedOf(ts).kv.PutString(context.Background(), args[0], ts.ReadFile(args[1]))
+				ts.Check(err)
+			},
+			"del": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(bedOf(ts).kv.Delete(context.Background(), args[0]))
+			},
+			"fake":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeExtension(args[0])) },
+			"bridge": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
+		},
+	})
+}
+
+type bedKey struct{}
+
+func bedOf(ts *testscript.TestScript) *bed { return ts.Value(bedKey{}).(*bed) }
+
+func setupScript(env *testscript.Env) error {
+	b, stop, err := newBed(filepath.Join(env.WorkDir, ".nats"))
+	if err != nil {
+		return err
+	}
+	env.Defer(stop)
+	env.Values[bedKey{}] = b
+	env.Setenv("NATS_URL", b.url)
+	env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, ".data"))
+	env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, ".config"))
+	return nil
+}
+
+// bed is a NATS server with an empty catalog, on which a test plays registry, bridge and extensions.
+type bed struct {
+	url string
+	nc  *nats.Conn
+	kv  jetstream.KeyValue
+}
+
+func newBed(dir string) (b *bed, stop func(), err error) {
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	srv.Start()
+	stop = func() { srv.Shutdown(); srv.WaitForShutdown() }
+	if !srv.ReadyForConnections(10 * time.Second) {
+		return nil, stop, errors.New("server not ready")
+	}
+	b = &bed{url: srv.ClientURL()}
+	if b.nc, err = nats.Connect(b.url); err != nil {
+		return nil, stop, err
+	}
+	stop = func() { b.nc.Close(); srv.Shutdown(); srv.WaitForShutdown() }
+	js, err := jetstream.New(b.nc)
+	if err == nil {
+		b.kv, err = js.CreateKeyValue(context.Background(), jetstream.KeyValueConfig{
+			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
+			RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
+		})
+	}
+	return b, stop, err
+}
+
+// answer serves JSON-RPC on a subject.
+func (b *bed) answer(subject string, f func(method string, params json.RawMessage) (string, *rpc.Error)) error {
+	_, err := b.nc.QueueSubscribe(subject, mesh.QueueGroup, func(m *nats.Msg) {
+		env, err := rpc.Scan(m.Data)
+		if err != nil {
+			return
+		}
+		result, e := f(env.MethodName(), env.Params)
+		switch {
+		case e != nil:
+			_ = m.Respond(rpc.AppendError(nil, env.ID, e))
+		case result != "":
+			_ = m.Respond(rpc.AppendResult(nil, env.ID, json.RawMessage(result)))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return b.nc.Flush()
+}
+
+// fakeExtension answers tools/echo with its arguments, tools/exact with a result that no decoder may touch,
+// tools/iserror with an MCP error, tools/fail with an error of its own, tools/gone as a dying child's bridge
+// does, and tools/slow never.
+func (b *bed) fakeExtension(id string) error {
+	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC(id), func(method string, params json.RawMessage) (string, *rpc.Error) {
+		switch strings.TrimPrefix(method, "tools/") {
+		case "echo":
+			return string(params), nil
+		case "exact":
+			return `{"big":9007199254740993, "huge":1e400,"one":1.0,"html":"<&>","esc":"\u00e9\/"}`, nil
+		case "iserror":
+			return `{"content":[],"isError":true}`, nil
+		case "fail":
+			return "", &rpc.Error{Code: 7, Message: "no such city", Data: json.RawMessage(`{"city":"Atlantis"}`)}
+		case "gone":
+			return "", rpc.NewError(rpc.CodeExited, rpc.Details{Status: "exit status 3", StderrTail: "panic: boom"}, "it exited")
+		case "slow":
+			return "", nil
+		case "ping":
+			return "{}", nil
+		}
+		return "", rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %s", method)
+	})
+}
+
+// fakeBridge answers what extctl asks of a bridge.
+func (b *bed) fakeBridge(name string) error {
+	return b.answer(mesh.Prefix(mesh.DefaultPrefix).Control(name), func(method string, params json.RawMessage) (string, *rpc.Error) {
+		switch method {
+		case "restart", "drain":
+			return `{"instances":["i1"]}`, nil
+		case "reload":
+			return `{"started":["new"],"replaced":[],"stopped":["old"]}`, nil
+		case "logs":
+			return `{"lines":[{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:05Z","line":"hello \u001b[31mred"},` +
+				`{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:06Z","line":"` + strings.ReplaceAll(string(params), `"`, `'`) + `"}]}`, nil
+		}
+		return "", rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %s", method)
+	})
+}

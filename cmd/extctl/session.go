@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// askTimeout is how long verbs that ask and go may take, unless --timeout says otherwise.
+const askTimeout = 10 * time.Second
+
+// staleAfter is the age from which on the catalog's word is worth a warning: the leading registry renews its
+// lease every 2 s.
+const staleAfter = 10 * time.Second
+
+// session is a connection to the mesh for the length of one verb.
+type session struct {
+	*app
+	nc     *nats.Conn
+	prefix mesh.Prefix
+	denied atomic.Pointer[error] // the first permission violation; NATS reports those apart
+}
+
+// withMesh connects and runs f. limit is the verb's default time-out, 0 for none.
+func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.Context, *session) error) error {
+	ctx := cmd.Context()
+	if a.timeout > 0 {
+		limit = a.timeout
+	}
+	if a.timeout < 0 {
+		return usage("--timeout %v: want a positive duration", a.timeout)
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	prefix, err := mesh.ParsePrefix(a.nats.Prefix)
+	if err != nil {
+		return daemon.UsageError{Err: err}
+	}
+	target, err := a.nats.Resolve()
+	if err != nil {
+		return err
+	}
+	s := &session{app: a, prefix: prefix}
+	var logger *slog.Logger
+	if limit == 0 { // somebody watches, and wants to know why nothing comes
+		logger = slog.New(slog.NewTextHandler(a.stderr, nil))
+	}
+	s.nc, err = target.Connect(ctx, daemon.ConnectOptions{
+		Name:     "extctl " + cmd.Name(),
+		Logger:   logger,
+		NoBuffer: true,
+		OnDenied: func(err error) { s.denied.CompareAndSwap(nil, &err) },
+	})
+	if err != nil {
+		return err
+	}
+	defer s.nc.Close()
+	err = f(ctx, s)
+	if p := s.denied.Load(); p != nil && err != nil {
+		return *p // the time-out or the missing answer is what it looked like from here
+	}
+	return err
+}
+
+// catalog loads the catalog, and says so if it is old.
+func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
+	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
+	if err != nil {
+		return nil, err
+	}
+	if age := c.Age(); age > staleAfter {
+		fmt.Fprintf(s.stderr, "extctl: the catalog last changed %v ago and no registry leads: it may be out of date\n",
+			age.Round(time.Second))
+	}
+	return c, nil
+}
+
+// follow runs a catalog while f runs.
+func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Catalog) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }() // ends with cancel; awaited
+	err := f(ctx, c)
+	cancel()
+	return errors.Join(err, <-done)
+}
+
+// extension finds an extension by its id; the error names ids that may have been meant.
+func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
+	if e, ok := c.Get(id); ok {
+		return e, nil
+	}
+	if err := mesh.CheckID(id, true); err != nil {
+		return mesh.Extension{}, &failure{code: exitInvalidID, err: err}
+	}
+	near := nearest(id, ids(c))
+	f := fail(exitNotFound, "no extension has the id %q", id)
+	if len(near) > 0 {
+		f.hint = "did you mean " + orList(near) + "?"
+		f.data = map[string]any{"nearest": near}
+	}
+	return mesh.Extension{}, f
+}
+
+func ids(c *mesh.Catalog) []string {
+	var out []string
+	for _, e := range c.All() {
+		out = append(out, e.ID)
+	}
+	return out
+}

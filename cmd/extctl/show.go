@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func (a *app) showCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ID",
+		Short: "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+				if args[0] == "registry" { // reserved: no extension has this id
+					return s.showRegistry(ctx)
+				}
+				c, err := s.catalog(ctx)
+				if err != nil {
+					return err
+				}
+				e, err := extension(c, args[0])
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(struct {
+						header
+						revisionJSON
+						extensionJSON
+						Spec *mesh.Spec `json:"spec"`
+					}{revisionJSON: revisionOf(c), extensionJSON: toJSON(e), Spec: e.Spec})
+				}
+				return a.printExtension(e)
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+}
+
+func (a *app) printExtension(e mesh.Extension) error {
+	w := bufio.NewWriter(a.stdout)
+	j := toJSON(e)
+	state := string(j.State)
+	if a.colour() {
+		state = paint(state)
+	}
+	line := func(name, format string, args ...any) {
+		if v := fmt.Sprintf(format, args...); v != "" {
+			fmt.Fprintf(w, "%-12s %s\n", name+":", v)
+		}
+	}
+	line("Id", "%s", clean(j.ID))
+	line("Name", "%s", clean(e.Spec.Name))
+	line("Version", "%s", clean(j.Version))
+	line("Description", "%s", clean(e.Spec.Description))
+	line("State", "%s", state)
+	line("Reason", "%s", clean(j.Reason))
+	if !e.State.Since.IsZero() {
+		line("Since", "%s (%s)", e.State.Since.Local().Format(time.DateTime), ago(e.State.Since))
+	}
+	if b := j.Breaker; b != nil {
+		line("Breaker", "%s", b.State)
+	}
+	line("Transport", "%s", strings.TrimSuffix(clean(j.Transport+", "+j.Dialect), ", "))
+	line("Subject", "%s", clean(e.Spec.Subject))
+	line("Parent", "%s", clean(j.Parent))
+	line("Hooks", "%s", clean(strings.Join(e.Spec.Hooks, ", ")))
+	for _, d := range e.Spec.Diagnostics {
+		line(clean(d.Level), "%s", clean(d.Message))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if err := a.printInstances(e.State.Instances); err != nil {
+		return err
+	}
+	return a.printOwnTools(e.Spec.Tools)
+}
+
+func (a *app) printInstances(instances []mesh.InstanceState) error {
+	if len(instances) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.stdout)
+	t := a.newTable("INSTANCE", "BRIDGE", "HOST", "VERSION", "STATE", "SINCE", "RESTARTS", "REASON")
+	for _, i := range instances {
+		t.add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), ago(i.Since), strconv.FormatUint(i.Restarts, 10), short(i.Reason, 60))
+	}
+	return t.print(a.stdout)
+}
+
+func (a *app) printOwnTools(tools []mesh.Tool) error {
+	if len(tools) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.stdout)
+	t := a.newTable("TOOL", "DESCRIPTION")
+	for _, tool := range tools {
+		t.add(tool.Name, short(tool.Description, 80))
+	}
+	return t.print(a.stdout)
+}
+
+// ago is a rough time span for people.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	switch d := max(0, time.Since(t)); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd ago", int(d.Hours()/24))
+	}
+}
+
+// showRegistry prints what the registry says of itself.
+func (s *session) showRegistry(ctx context.Context) error {
+	status, err := s.ask(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
+	if err != nil {
+		return err
+	}
+	if s.json {
+		return s.printJSON(struct {
+			header
+			Status json.RawMessage `json:"registry"`
+		}{Status: status})
+	}
+	members, err := mesh.Members(status)
+	if err != nil {
+		return fmt.Errorf("the registry's status: %w", err)
+	}
+	t := s.newTable("WHAT", "VALUE")
+	for _, m := range members {
+		v := string(m.Value)
+		if text := ""; json.Unmarshal(m.Value, &text) == nil {
+			v = text
+		}
+		t.add(m.Key, v)
+	}
+	return t.print(s.stdout)
+}

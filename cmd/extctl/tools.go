@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// toolJSON is one tool in the output of tools.
+type toolJSON struct {
+	Name        string          `json:"name"`
+	Extension   string          `json:"extension"`
+	Tool        string          `json:"tool"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"input_schema"`
+	Available   bool            `json:"available"`
+}
+
+func (a *app) toolsCmd() *cobra.Command {
+	var ext, search string
+	cmd := &cobra.Command{
+		Use:   "tools [--ext ID] [--search TEXT]",
+		Short: "List the tools of all extensions",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+				c, err := s.catalog(ctx)
+				if err != nil {
+					return err
+				}
+				all := c.All()
+				if ext != "" {
+					e, err := extension(c, ext)
+					if err != nil {
+						return err
+					}
+					all = []mesh.Extension{e}
+				}
+				return a.printTools(c, matching(all, search))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&ext, "ext", "", "only the tools of the extension `ID`")
+	cmd.Flags().StringVar(&search, "search", "", "only tools with every word of `TEXT` in their name or description")
+	if err := cmd.RegisterFlagCompletionFunc("ext", a.completeIDs); err != nil { // the flag is defined above
+		panic(err)
+	}
+	return cmd
+}
+
+// matching are the tools that hold every word of search, in the order of their names.
+func matching(all []mesh.Extension, search string) []toolJSON {
+	words := strings.Fields(strings.ToLower(search))
+	out := []toolJSON{}
+	for _, e := range all {
+		for _, t := range e.Spec.Tools {
+			text := strings.ToLower(t.Name + " " + t.Own + " " + t.Description)
+			if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) }) {
+				continue
+			}
+			out = append(out, toolJSON{t.Name, e.ID, t.Own, t.Description, t.InputSchema, e.State.Available})
+		}
+	}
+	slices.SortFunc(out, func(a, b toolJSON) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (a *app) printTools(c *mesh.Catalog, tools []toolJSON) error {
+	if a.json {
+		return a.printJSON(struct {
+			header
+			revisionJSON
+			Tools []toolJSON `json:"tools"`
+		}{revisionJSON: revisionOf(c), Tools: tools})
+	}
+	t := a.newTable("TOOL", "EXTENSION", "STATE", "DESCRIPTION")
+	for _, tool := range tools {
+		e, _ := c.Get(tool.Extension)
+		t.add(tool.Name, tool.Extension, string(e.State.State),
+			short(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] "), 80))
+	}
+	return t.print(a.stdout)
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// waitTimeout is how long wait waits unless --timeout says otherwise.
+const waitTimeout = time.Minute
+
+// gone is what wait --for understands besides the states.
+const gone = "gone"
+
+func (a *app) waitCmd() *cobra.Command {
+	var want string
+	cmd := &cobra.Command{
+		Use:   "wait ID [--for STATE]",
+		Short: "Wait until an extension is in a state",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if want != gone && !heartbeat.State(want).Valid() {
+				return usage("--for %q: want %s, or one of the other states", want, orList([]string{"ready", "lost", "failed", gone}))
+			}
+			if err := mesh.CheckID(args[0], true); err != nil {
+				return &failure{code: exitInvalidID, err: err}
+			}
+			return a.withMesh(cmd, waitTimeout, func(ctx context.Context, s *session) error {
+				return s.wait(ctx, args[0], want)
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+	cmd.Flags().StringVar(&want, "for", string(heartbeat.Ready), "the `STATE` to wait for: ready, lost, …, or gone")
+	return cmd
+}
+
+func (s *session) wait(ctx context.Context, id, want string) error {
+	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+		err := c.WaitFor(ctx, func(c *mesh.Catalog) bool {
+			e, ok := c.Get(id)
+			return !ok && want == gone || ok && string(e.State.State) == want
+		})
+		e, ok := c.Get(id)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) && !ok:
+			return fail(exitTimeout, "%s did not appear in time", id)
+		case errors.Is(err, context.DeadlineExceeded):
+			return fail(exitTimeout, "%s is not %s in time: it is %s (%s)", id, want, e.State.State, orDash(e.State.Reason))
+		case err != nil:
+			return err
+		}
+		if s.json {
+			return s.printJSON(struct {
+				header
+				ID    string          `json:"id"`
+				State heartbeat.State `json:"state"`
+			}{ID: id, State: heartbeat.State(want)})
+		}
+		return nil
+	})
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "no reason given"
+	}
+	return s
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func (a *app) watchCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch",
+		Short: "Print a line for every change of the catalog, until interrupted",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
+				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+					w := watcher{session: s, catalog: c}
+					var failed error
+					ctx, cancel := context.WithCancel(ctx)
+					defer cancel()
+					err := c.Watch(ctx, func(ev mesh.Event) {
+						if failed = w.print(ev); failed != nil {
+							cancel()
+						}
+					})
+					if failed != nil {
+						return failed
+					}
+					return streamEnd(err)
+				})
+			})
+		},
+	}
+}
+
+// streamEnd is how an endless output ends: being interrupted is not an event of the stream.
+func streamEnd(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return silentError(exitInterrupted)
+	}
+	return err
+}
+
+// watcher remembers what it printed, so that its lines can say what changed.
+type watcher struct {
+	*session
+	catalog *mesh.Catalog
+	states  map[string]heartbeat.State
+	specs   map[string]*mesh.Spec
+}
+
+func (w *watcher) print(ev mesh.Event) error {
+	if ev.Op == mesh.OpSynced {
+		w.states, w.specs = map[string]heartbeat.State{}, map[string]*mesh.Spec{}
+		for _, e := range w.catalog.All() {
+			w.states[e.ID], w.specs[e.ID] = e.State.State, e.Spec
+		}
+		id, rev := w.catalog.Revision()
+		fmt.Fprintf(w.stderr, "watching from revision %d of catalog %s\n", rev, id)
+		return nil
+	}
+	if w.json {
+		return w.printJSON(ev)
+	}
+	text := w.describe(ev)
+	if text == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(w.stdout, "%s  %-6d  %-20s  %s\n", time.Now().Format(time.TimeOnly), ev.Revision,
+		clean(ev.Name()), text)
+	return err
+}
+
+// describe says what a change means; "" where it means nothing to people.
+func (w *watcher) describe(ev mesh.Event) string {
+	switch ev.Kind() {
+	case mesh.KindState:
+		return w.describeState(ev)
+	case mesh.KindSpec:
+		return w.describeSpec(ev)
+	case mesh.KindSkill:
+		return "skill " + verbOf(ev.Op)
+	case mesh.KindHost:
+		return "bridge's report " + verbOf(ev.Op)
+	}
+	return ev.Key + " " + verbOf(ev.Op)
+}
+
+func verbOf(op mesh.Op) string {
+	if op == mesh.OpDelete {
+		return "removed"
+	}
+	return "changed"
+}
+
+func (w *watcher) describeState(ev mesh.Event) string {
+	id := ev.Name()
+	was := w.states[id]
+	if ev.Op == mesh.OpDelete {
+		delete(w.states, id)
+		return "forgotten"
+	}
+	var doc mesh.StateDoc
+	if err := json.Unmarshal(ev.Value, &doc); err != nil {
+		return "unreadable state"
+	}
+	w.states[id] = doc.State
+	colour := func(s heartbeat.State) string {
+		if w.colour() {
+			return paint(string(s))
+		}
+		return clean(string(s))
+	}
+	text := colour(doc.State)
+	if was != "" && was != doc.State {
+		text = colour(was) + " → " + text
+	}
+	ready := 0
+	for _, i := range doc.Instances {
+		if i.State == heartbeat.Ready {
+			ready++
+		}
+	}
+	text += fmt.Sprintf("  %d/%d", ready, len(doc.Instances))
+	if doc.Reason != "" {
+		text += "  " + short(doc.Reason, 100)
+	}
+	return text
+}
+
+func (w *watcher) describeSpec(ev mesh.Event) string {
+	id := ev.Name()
+	old := w.specs[id]
+	if ev.Op == mesh.OpDelete {
+		delete(w.specs, id)
+		return ""
+	}
+	s := new(mesh.Spec)
+	if err := json.Unmarshal(ev.Value, s); err != nil {
+		return "unreadable spec"
+	}
+	w.specs[id] = s
+	text := clean("version " + s.Version)
+	if old != nil && old.Version != "" && old.Version != s.Version {
+		text = clean("version " + old.Version + " → " + s.Version)
+	}
+	text += ", " + plural(len(s.Tools), "tool")
+	if old != nil {
+		if d := toolDiff(old.Tools, s.Tools); d != "" {
+			text += " (" + d + ")"
+		}
+	}
+	return text
+}
+
+// toolDiff is "+new -old" over the tools' own names.
+func toolDiff(old, now []mesh.Tool) string {
+	had := map[string]bool{}
+	for _, t := range old {
+		had[t.Own] = true
+	}
+	var out []string
+	for _, t := range now {
+		if !had[t.Own] {
+			out = append(out, "+"+clean(t.Own))
+		}
+		delete(had, t.Own)
+	}
+	for _, t := range old {
+		if had[t.Own] {
+			out = append(out, "-"+clean(t.Own))
+		}
+	}
+	const most = 6
+	if len(out) > most {
+		out = append(out[:most], fmt.Sprintf("and %d more", len(out)-most))
+	}
+	return strings.Join(out, " ")
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestWatch(t *testing.T) {
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	put := func(key, value string) {
+		if _, err := b.kv.PutString(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready"}]}`)
+	put("spec.w", `{"id":"w","version":"1.0.0","tools":[{"name":"ext_w_a","tool":"a"}]}`)
+	for _, tc := range []struct {
+		flag string
+		want []string // after each change
+	}{
+		{"", []string{
+			`^\S+  3 +w +ready → restarting  0/0  exit status 1$`,
+			`^\S+  4 +w +version 1.0.0 → 1.1.0, 2 tools \(\+b \+c -a\)$`,
+			`^\S+  5 +h +bridge's report changed$`,
+			`^\S+  6 +w +forgotten$`,
+		}},
+		{"--json", []string{
+			`^\{"revision":7,"key":"state.w","op":"put","value":\{"state":"restarting","reason":"exit status 1"\}\}$`,
+			`^\{"revision":8,"key":"spec.w","op":"put","value":\{"id":"w","version":"1.1.0",.*\}\}$`,
+			`^\{"revision":9,"key":"host.h","op":"put","value":\{"bridge":"h"\}\}$`,
+			`^\{"revision":10,"key":"state.w","op":"delete"\}$`,
+		}},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		outR, outW := io.Pipe()
+		errR, errW := io.Pipe()
+		done := make(chan int, 1)
+		go func() { // ends with cancel
+			done <- run(ctx, strings.Fields("watch --server "+b.url+" "+tc.flag), nil, outW, errW, func(string) string { return "" })
+		}()
+		if line, err := bufio.NewReader(errR).ReadString('\n'); !strings.HasPrefix(line, "watching from revision ") {
+			t.Fatalf("stderr %q, %v", line, err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, errR) }() // ends when errW is closed
+		lines := bufio.NewReader(outR)
+		for i, change := range []func(){
+			func() { put("state.w", `{"state":"restarting","reason":"exit status 1"}`) },
+			func() {
+				put("spec.w", `{"id":"w","version":"1.1.0","tools":[{"name":"ext_w_b","tool":"b"},{"name":"ext_w_c","tool":"c"}]}`)
+			},
+			func() { put("host.h", `{"bridge":"h"}`) },
+			func() {
+				if err := b.kv.Delete(t.Context(), "state.w"); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			change()
+			line, err := lines.ReadString('\n')
+			if !regexp.MustCompile(tc.want[i]).MatchString(strings.TrimSuffix(line, "\n")) {
+				t.Errorf("watch %s: %q, %v; want %s", tc.flag, line, err, tc.want[i])
+			}
+		}
+		cancel()
+		if code := <-done; code != exitInterrupted {
+			t.Errorf("exit code %d", code)
+		}
+		errW.Close()
+	}
+}
