@@ -1,0 +1,207 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// Load reads the extensions.yaml at path; an empty path is DefaultPath. Where there is no such file, Default holds:
+// set mustExist when somebody named the file, and its absence is an Error too.
+//
+// The diagnostics hold all that is wrong in the file, in its order. A configuration with errors is not to be used,
+// though it is complete: what is wrong in the file has its default.
+func Load(path string, mustExist bool) (Config, []manifest.Diagnostic) {
+	if path == "" {
+		path = DefaultPath
+	}
+	text, err := read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !mustExist:
+		return Default(), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return Default(), []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "there is no such file"}}
+	case err != nil:
+		return Default(), []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + reason(err)}}
+	}
+	return Parse(path, text)
+}
+
+// reason is err without the path, which the diagnostic has already.
+func reason(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	}
+	return err.Error()
+}
+
+// read reads a file of bounded size; a pipe or a device would hang or never end.
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxFile+1)) // the byte too many is Parse's to report
+}
+
+// Parse is Load for the content of a file; path is only for the diagnostics. It does not panic, whatever data holds,
+// and is done with the worst of it in about a second: a file over MaxFile, nested deeper than any setting, or with
+// more than ten thousand keys is refused.
+//
+// Anchors, aliases and tags are errors: nothing in the file needs them, and what they expand to has no bound.
+func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
+	c := Default()
+	f, ok := open(path, string(data))
+	if !ok {
+		return c, f.done()
+	}
+	m := f.top.sub("extensions")
+	f.top.unknown()
+	m.boolean("enabled", &c.Enabled)
+	m.list("search_paths", &c.SearchPaths, wrongPath)
+	m.list("links", &c.Links, wrongPath)
+	m.list("ignore_dirs", &c.IgnoreDirs, wrongDirName)
+	m.list("disabled", &c.Disabled, wrongID)
+	m.list("allowlist", &c.Allowlist, wrongID)
+	m.list("reserved_ids", &c.ReservedIDs, wrongID)
+	m.integer("max_depth", &c.MaxDepth, 1, 32)
+	m.boolean("follow_links", &c.FollowLinks)
+	m.watch(&c.Watch)
+	m.text("skills_dir", &c.SkillsDir, wrongPath)
+	m.text("agent_version", &c.AgentVersion, wrongVersion)
+	m.gating(&c.Gating)
+	m.doctor(&c.Doctor)
+	m.duration("heartbeat_interval", &c.HeartbeatInterval, time.Second, 5*time.Minute)
+	m.factor("heartbeat_grace_factor", &c.HeartbeatGraceFactor, 1.5, 100)
+	supervision := m.sub("supervision")
+	supervision.supervision(&c.Supervision)
+	supervision.unknown()
+	c.Entries = m.entries(c)
+	m.unknown()
+	for _, list := range [][]string{c.SearchPaths, c.Links} {
+		for i, p := range list {
+			list[i] = home(p)
+		}
+	}
+	c.SkillsDir = home(c.SkillsDir)
+	return c, f.done()
+}
+
+func (m *mapping) watch(w *Watch) {
+	m = m.sub("watch")
+	m.boolean("enabled", &w.Enabled)
+	m.boolean("reload", &w.Reload)
+	ms := int(w.Debounce / time.Millisecond)
+	m.integer("debounce_ms", &ms, 50, 60_000)
+	w.Debounce = time.Duration(ms) * time.Millisecond
+	m.unknown()
+	if w.Reload && !w.Enabled {
+		m.warn("reload", "does nothing while watch.enabled is not true")
+	}
+}
+
+func (m *mapping) doctor(d *Doctor) {
+	m = m.sub("doctor")
+	m.integer("parallel", &d.Parallel, 1, 64)
+	m.duration("timeout", &d.Timeout, instant, time.Hour)
+	m.duration("beat_timeout", &d.BeatTimeout, instant, time.Hour)
+	m.unknown()
+}
+
+// entries reads the overrides by id. A parent comes before its members, which start from it.
+func (m *mapping) entries(c Config) map[string]Entry {
+	m = m.sub("entries")
+	c.Entries = make(map[string]Entry, len(m.pairs))
+	pairs := slices.Clone(m.pairs)
+	slices.SortStableFunc(pairs, func(a, b pair) int { return strings.Compare(a.name, b.name) })
+	for _, p := range pairs {
+		if wrongMember(p.name) {
+			m.report(p.key, join(m.path, p.name), "%s is not an id; want that of an extension, or of a member such as google.gmail", show(p.name))
+		}
+		e := c.entry(p.name)
+		sub := m.sub(p.name)
+		sub.supervision(&e.Supervision)
+		sub.gating(&e.Gating)
+		sub.unknown()
+		e.OwnHandshakeTimeout = e.OwnHandshakeTimeout || sub.value("handshake_timeout") != nil
+		c.Entries[p.name] = e
+	}
+	if len(c.Entries) == 0 {
+		return nil
+	}
+	return c.Entries
+}
+
+func (m *mapping) gating(g *Gating) { m.text("gating", (*string)(g), wrongGating) }
+
+// wrongMember reports whether s is neither an extension's id nor, with a dot, that of a member.
+func wrongMember(s string) bool {
+	parent, member, dotted := strings.Cut(s, ".")
+	return wrongID(parent) != "" || dotted && wrongID(member) != ""
+}
+
+var idSyntax = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+
+func wrongID(s string) string {
+	if idSyntax.MatchString(s) && len(s) <= manifest.MaxID {
+		return ""
+	}
+	return show(s) + ` is not an extension's id: a lower-case letter, then lower-case letters, digits, "_" or "-", at most 64`
+}
+
+func wrongPath(s string) string {
+	if strings.TrimSpace(s) == "" || strings.ContainsRune(s, 0) {
+		return "is blank; want a directory"
+	}
+	return ""
+}
+
+func wrongDirName(s string) string {
+	if strings.TrimSpace(s) == "" || s == "." || s == ".." || strings.ContainsAny(s, `/\`) {
+		return show(s) + " is not the name of a directory; want one such as node_modules, without a path"
+	}
+	return ""
+}
+
+func wrongVersion(s string) string {
+	if _, err := semver.StrictNewVersion(s); err != nil {
+		return show(s) + " is not a version; want strict semver, such as 1.2.0"
+	}
+	return ""
+}
+
+func wrongGating(s string) string {
+	if s == string(Skip) || s == string(Warn) {
+		return ""
+	}
+	return show(s) + " is no way of gating; want skip or warn"
+}
+
+// home replaces a leading "~/". Without a home directory it stays, and the path is then not found.
+func home(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		if dir, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(dir, rest)
+		}
+	}
+	return path
+}

@@ -1,0 +1,154 @@
+package config
+
+import (
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// LikeCallTimeout is the HangTimeout that nobody has set; SupervisionFor replaces it by the CallTimeout.
+const LikeCallTimeout time.Duration = -1
+
+// Supervision is how one extension is kept alive and what it may cost (docs/protocol.md, "Supervision"). The
+// comments give the default, then the bounds of the file.
+type Supervision struct {
+	HandshakeTimeout time.Duration // from spawn to the answer to initialize; 10 s, 10 ms to 5 min. See Config.HandshakeTimeout
+	CallTimeout      time.Duration // of a call that names none: queueing, writing, answering; 30 s, 10 ms to 24 h, at most MaxCallTimeout
+	MaxCallTimeout   time.Duration // the most that a caller may ask for; 1 h, 10 ms to 24 h
+	HangTimeout      time.Duration // silence, pings included, of a child with an overdue call, until it is restarted; LikeCallTimeout, 10 ms to 24 h, 0: never
+
+	MaxRestarts   int           // in RestartWindow before the extension counts as failed; 5, 0 to 1000
+	RestartWindow time.Duration // the sliding window that restarts are counted in; 5 min, 10 ms to 24 h
+	FailedRetry   time.Duration // out of failed, one life is tried this often; 5 min, 10 ms to 24 h, 0: never
+	BaseBackoff   time.Duration // the first delay, doubled with each restart of a streak; 1 s, 1 ms to 1 h, at most MaxBackoff
+	MaxBackoff    time.Duration // the longest delay, before jitter; 60 s, 1 ms to 1 h
+	ResetAfter    time.Duration // of healthy running clears the backoff; 60 s, 10 ms to 24 h
+	ShutdownGrace time.Duration // from being told to stop to SIGTERM; 3 s, 10 ms to 5 min
+
+	MaxLine     int64 // bytes of one line of the child's output; 64 MiB, 4 KiB to 1 GiB
+	MaxResult   int64 // bytes of one answer; 64 MiB, 4 KiB to 1 GiB
+	MaxInflight int   // calls at once, per instance; 256, 1 to 65536
+	Replicas    int   // instances on this host; 1, 1 to 64
+}
+
+func defaultSupervision() Supervision {
+	p := supervise.DefaultPolicy()
+	return Supervision{
+		HandshakeTimeout: 10 * time.Second,
+		CallTimeout:      30 * time.Second,
+		MaxCallTimeout:   time.Hour,
+		HangTimeout:      LikeCallTimeout,
+		MaxRestarts:      p.MaxRestarts,
+		RestartWindow:    p.Window,
+		FailedRetry:      p.FailedRetry,
+		BaseBackoff:      p.BaseBackoff,
+		MaxBackoff:       p.MaxBackoff,
+		ResetAfter:       p.ResetAfter,
+		ShutdownGrace:    3 * time.Second,
+		MaxLine:          64 << 20,
+		MaxResult:        64 << 20,
+		MaxInflight:      256,
+		Replicas:         1,
+	}
+}
+
+// Policy is the part of s that internal/supervise wants to know.
+func (s Supervision) Policy() supervise.Policy {
+	return supervise.Policy{
+		MaxRestarts: s.MaxRestarts,
+		Window:      s.RestartWindow,
+		BaseBackoff: s.BaseBackoff,
+		MaxBackoff:  s.MaxBackoff,
+		ResetAfter:  s.ResetAfter,
+		FailedRetry: s.FailedRetry,
+	}
+}
+
+// Entry is what holds for one extension or member that the file has an entry for. It is complete: what the entry
+// does not set comes from elsewhere.
+//
+// There is no entries.<id>.enabled, since extensions.disabled says it already, and two places can disagree.
+type Entry struct {
+	Supervision Supervision
+	Gating      Gating
+
+	// OwnHandshakeTimeout tells that the entry, or its parent's, sets handshake_timeout: the operator has
+	// decided, and the manifest is not asked.
+	OwnHandshakeTimeout bool
+}
+
+// entry is what holds for id: its own entry, else its parent's, else the file's general part.
+func (c Config) entry(id string) Entry {
+	if e, ok := c.Entries[id]; ok {
+		return e
+	}
+	if parent, _, member := strings.Cut(id, "."); member {
+		if e, ok := c.Entries[parent]; ok {
+			return e
+		}
+	}
+	return Entry{Supervision: c.Supervision, Gating: c.Gating}
+}
+
+// SupervisionFor is what holds for the extension or member id: its entry, else its parent's, else c.Supervision.
+// HangTimeout is never LikeCallTimeout in it.
+func (c Config) SupervisionFor(id string) Supervision {
+	s := c.entry(id).Supervision
+	if s.HangTimeout == LikeCallTimeout {
+		s.HangTimeout = s.CallTimeout
+	}
+	return s
+}
+
+// GatingFor is the gating that holds for the extension or member id.
+func (c Config) GatingFor(id string) Gating { return c.entry(id).Gating }
+
+// HandshakeTimeout is how long the handshake of id may take. What an operator wrote for it wins over asked, the
+// manifest's transport.handshake_timeout, and that, unless it is 0, over the general one.
+func (c Config) HandshakeTimeout(id string, asked time.Duration) time.Duration {
+	e := c.entry(id)
+	if asked > 0 && !e.OwnHandshakeTimeout {
+		return min(asked, manifest.MaxHandshakeTimeout)
+	}
+	return e.Supervision.HandshakeTimeout
+}
+
+// The bounds of durations: long enough for whoever needs it, and short enough that a slip of the unit is seen.
+const (
+	instant = 10 * time.Millisecond
+	day     = 24 * time.Hour
+)
+
+// supervision reads the keys of extensions.supervision, or of an entry, over what s holds.
+func (m *mapping) supervision(s *Supervision) {
+	before := len(m.diags)
+	m.duration("handshake_timeout", &s.HandshakeTimeout, instant, manifest.MaxHandshakeTimeout)
+	m.duration("call_timeout", &s.CallTimeout, instant, day)
+	m.duration("max_call_timeout", &s.MaxCallTimeout, instant, day)
+	m.durationOrOff("hang_timeout", &s.HangTimeout, instant, day)
+	m.integer("max_restarts", &s.MaxRestarts, 0, 1000)
+	m.duration("restart_window", &s.RestartWindow, instant, day)
+	m.durationOrOff("failed_retry", &s.FailedRetry, instant, day)
+	m.duration("base_backoff", &s.BaseBackoff, time.Millisecond, time.Hour)
+	m.duration("max_backoff", &s.MaxBackoff, time.Millisecond, time.Hour)
+	m.duration("reset_after", &s.ResetAfter, instant, day)
+	m.duration("shutdown_grace", &s.ShutdownGrace, instant, 5*time.Minute)
+	m.size("max_line", &s.MaxLine, 4<<10, 1<<30)
+	m.size("max_result", &s.MaxResult, 4<<10, 1<<30)
+	m.integer("max_inflight", &s.MaxInflight, 1, 1<<16)
+	m.integer("replicas", &s.Replicas, 1, 64)
+	if len(m.diags) > before {
+		return // a comparison with a default that was not meant would only confuse
+	}
+	m.ordered("call_timeout", s.CallTimeout, "max_call_timeout", s.MaxCallTimeout)
+	m.ordered("base_backoff", s.BaseBackoff, "max_backoff", s.MaxBackoff)
+}
+
+// ordered reports a lesser duration that is not the lesser, if one of the two is set in m.
+func (m *mapping) ordered(lesser string, a time.Duration, greater string, b time.Duration) {
+	if at := m.one(lesser, greater); a > b && at != "" {
+		m.fault(at, "%s is %s and %s is %s; want it the other way round", lesser, brief(a), greater, brief(b))
+	}
+}

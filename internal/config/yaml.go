@@ -1,0 +1,293 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// MaxFile is the size in bytes above which a configuration is refused.
+const MaxFile = 1 << 20
+
+// file is the text of an extensions.yaml, its syntax tree and what was found in it.
+type file struct {
+	path  string
+	text  string // without a byte order mark
+	lines []int  // the offset of each line's start
+	top   *mapping
+	diags []manifest.Diagnostic
+}
+
+// open parses text. The syntax tree is read as it is, and not decoded into Go types: a decoder stops at the first
+// value of a wrong type. ok is false when there is nothing to read, which has been reported.
+func open(path, text string) (f *file, ok bool) {
+	f = &file{path: path, text: strings.TrimPrefix(text, "\xef\xbb\xbf"), lines: []int{0}}
+	for i := range len(f.text) {
+		if f.text[i] == '\n' {
+			f.lines = append(f.lines, i+1)
+		}
+	}
+	if len(text) > MaxFile {
+		f.report(nil, "", "the file has more than %d bytes (1 MiB)", MaxFile)
+		return f, false
+	}
+	if !utf8.ValidString(f.text) {
+		f.report(nil, "", "the file is not UTF-8; save it as UTF-8")
+		return f, false
+	}
+	doc, err := parse(f.text)
+	if syntax := yaml.Error(nil); errors.As(err, &syntax) && syntax.GetToken() != nil {
+		f.report(syntax.GetToken(), "", "syntax: %s", syntax.GetMessage())
+		return f, false
+	} else if err != nil {
+		f.report(nil, "", "syntax: %v", err)
+		return f, false
+	}
+	if len(doc.Docs) > 1 {
+		f.report(doc.Docs[1].Start, "", "a second YAML document; want one")
+		return f, false
+	}
+	var body ast.Node
+	if len(doc.Docs) == 1 {
+		body = doc.Docs[0].Body
+	}
+	f.top = f.mapping("", body)
+	return f, true
+}
+
+func parse(text string) (doc *ast.File, err error) {
+	// The parser is known to panic on texts that nobody writes.
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the YAML parser cannot read this: %v", r)
+		}
+	}()
+	tokens := lexer.Tokenize(text)
+	if err := bounded(tokens); err != nil {
+		return nil, err
+	}
+	// Duplicate keys are reported by mapping, all of them and with what else is wrong.
+	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+}
+
+// The parser recurses into what is nested and takes time by the square of the depth and of the number of keys; so it
+// is not given what no configuration has. The file's own nesting is five deep.
+const (
+	maxNesting = 32
+	maxKeys    = 10_000
+)
+
+// bounded refuses tokens that the parser would spend minutes, or the stack, on.
+func bounded(tokens token.Tokens) error {
+	flow, block, keys := 0, 0, 0 // block: entries opened on the same line
+	for i, t := range tokens {
+		if i > 0 && t.Position.Line != tokens[i-1].Position.Line {
+			block = 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			flow++
+		case token.SequenceEndType, token.MappingEndType:
+			flow--
+		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
+			block++
+		case token.MappingValueType:
+			block++
+			keys++
+		}
+		if max(t.Position.IndentLevel, flow) > maxNesting || flow == 0 && block > maxNesting {
+			return fmt.Errorf("line %d is nested more than %d deep", t.Position.Line, maxNesting)
+		}
+		if keys > maxKeys {
+			return fmt.Errorf("there are more than %d keys", maxKeys)
+		}
+	}
+	return nil
+}
+
+// report adds an Error about the key at a token.
+func (f *file) report(at *token.Token, key, format string, args ...any) {
+	f.add(manifest.Error, at, key, fmt.Sprintf(format, args...))
+}
+
+func (f *file) add(level manifest.Level, at *token.Token, key, message string) {
+	d := manifest.Diagnostic{Level: level, Path: f.path, Key: key, Message: message}
+	if at != nil && at.Position != nil {
+		d.Line = at.Position.Line
+		d.Column = f.offset(at) - f.lines[d.Line-1] + 1
+	}
+	f.diags = append(f.diags, d)
+}
+
+// done returns the findings in the file's order.
+func (f *file) done() []manifest.Diagnostic {
+	slices.SortStableFunc(f.diags, func(a, b manifest.Diagnostic) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return f.diags
+}
+
+// offset is where a token begins in the text. The parser's own offsets are unreliable; its lines and columns, in
+// characters, are not.
+func (f *file) offset(t *token.Token) int {
+	if t.Position.Line > len(f.lines) {
+		return len(f.text)
+	}
+	off := f.lines[t.Position.Line-1]
+	for i := 1; i < t.Position.Column && off < len(f.text) && f.text[off] != '\n'; i++ {
+		_, n := utf8.DecodeRuneInString(f.text[off:])
+		off += n
+	}
+	return off
+}
+
+// mapping reads one mapping of the file. Its accessors set what the file has, leave alone what it has not, and
+// report what is wrong; unknown reports the keys that no accessor asked for.
+type mapping struct {
+	*file
+	path  string
+	node  *ast.MappingNode // nil when it is absent, null or no mapping
+	pairs []pair
+	known []string
+}
+
+// pair is one key with its value.
+type pair struct {
+	name  string
+	key   *token.Token
+	colon *token.Token
+	value ast.Node // nil for null
+}
+
+// mapping takes a node that should be a mapping. Null is an empty one.
+func (f *file) mapping(path string, n ast.Node) *mapping {
+	m := &mapping{file: f, path: path}
+	var ok bool
+	if n == nil || n.Type() == ast.NullType {
+		return m
+	} else if m.node, ok = n.(*ast.MappingNode); !ok {
+		f.report(n.GetToken(), path, "is %s; want keys and values", kindOf(n))
+		return m
+	}
+	for _, v := range m.node.Values {
+		key, ok := v.Key.(*ast.StringNode)
+		if !ok {
+			f.report(v.Key.GetToken(), path, "a key that is %s; want a plain word", kindOf(v.Key))
+			continue
+		}
+		if i := slices.IndexFunc(m.pairs, func(p pair) bool { return p.name == key.Value }); i >= 0 {
+			f.report(v.Key.GetToken(), join(path, key.Value), "is here twice, first in line %d; keep one", m.pairs[i].key.Position.Line)
+			continue
+		}
+		p := pair{name: key.Value, key: key.GetToken(), colon: v.Start, value: v.Value}
+		if v.Value != nil && v.Value.Type() == ast.NullType {
+			p.value = nil
+		}
+		m.pairs = append(m.pairs, p)
+	}
+	return m
+}
+
+// find returns the pair of a key and marks the key as known.
+func (m *mapping) find(key string) (pair, bool) {
+	m.known = append(m.known, key)
+	i := slices.IndexFunc(m.pairs, func(p pair) bool { return p.name == key })
+	if i < 0 {
+		return pair{}, false
+	}
+	return m.pairs[i], true
+}
+
+// value returns the value of a key, nil if it has none.
+func (m *mapping) value(key string) ast.Node {
+	p, _ := m.find(key)
+	return p.value
+}
+
+// sub is the mapping at key.
+func (m *mapping) sub(key string) *mapping { return m.mapping(join(m.path, key), m.value(key)) }
+
+// one is the first of keys that is set.
+func (m *mapping) one(keys ...string) string {
+	for _, k := range keys {
+		if m.value(k) != nil {
+			return k
+		}
+	}
+	return ""
+}
+
+// fault reports something about key, which is set; warn does so without making the file unusable.
+func (m *mapping) fault(key, format string, args ...any) {
+	p, _ := m.find(key)
+	m.report(p.key, join(m.path, key), format, args...)
+}
+
+func (m *mapping) warn(key, message string) {
+	p, _ := m.find(key)
+	m.add(manifest.Warn, p.key, join(m.path, key), message)
+}
+
+// unknown reports the keys that nobody asked for.
+func (m *mapping) unknown() {
+	slices.Sort(m.known)
+	m.known = slices.Compact(m.known)
+	for _, p := range m.pairs {
+		if slices.Contains(m.known, p.name) {
+			continue
+		}
+		hint := "known here: " + strings.Join(m.known, ", ")
+		if near, ok := nearest(p.name, m.known); ok {
+			hint = "did you mean " + near + "?"
+		} else if m.path == "" {
+			hint = "everything stands below extensions"
+		}
+		m.report(p.key, join(m.path, p.name), "unknown key; %s", hint)
+	}
+}
+
+// kindOf names what a node is.
+func kindOf(n ast.Node) string {
+	switch n.(type) {
+	case *ast.StringNode, *ast.LiteralNode:
+		return "a string"
+	case *ast.IntegerNode:
+		return "a whole number"
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return "a number"
+	case *ast.BoolNode:
+		return "a boolean"
+	case *ast.NullNode:
+		return "null"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.MappingNode:
+		return "a mapping"
+	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
+		return "an anchor or alias, which is not read here; write the value out"
+	}
+	return "a tag or another construct that is not read here"
+}
+
+// join is the path of key below path.
+func join(path, key string) string {
+	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r == '.' || r == '"' }) {
+		key = strconv.Quote(key)
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
