@@ -1,0 +1,140 @@
+package gate
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// maxListed is how many names Result.String lists of a kind: it becomes a reason in the catalog, and a manifest
+// has room for a hundred thousand names.
+const (
+	maxListed = 16
+	maxShown  = 64 // bytes of one name
+)
+
+// Host is where requirements are looked up. The zero value is the real one: this process's PATH and
+// environment. For an environment that differs, set both.
+type Host struct {
+	// LookPath finds a program by name on $PATH, or checks that a path names one, as exec.LookPath does
+	// (executable; on Windows with the extensions of PATHEXT, .exe among them). Nil: exec.LookPath.
+	LookPath func(file string) (string, error)
+	// LookupEnv returns a variable and whether it is set. Nil: os.LookupEnv.
+	LookupEnv func(name string) (string, bool)
+}
+
+// Result is what an extension or a skill requires and the host lacks; the zero value says that nothing is
+// missing. Both lists are sorted and name each thing once.
+type Result struct {
+	MissingBins []string `json:"missing_bins"`
+	MissingEnv  []string `json:"missing_env"`
+}
+
+// Check looks up what is required. Each of bins must be on $PATH and executable; one with a path separator is
+// not looked up but taken relative to root, the extension's directory. Each of env must be set and non-empty.
+// unset are further variables that were found missing, those of placeholders (manifest.Manifest.Resolve and
+// Variables); nil for a skill.
+//
+// A program that is on $PATH only by way of a relative directory counts as missing, since whoever starts it has
+// another working directory.
+func (h Host) Check(requires manifest.Requires, root string, unset []string) Result {
+	if h.LookPath == nil {
+		h.LookPath = exec.LookPath
+	}
+	if h.LookupEnv == nil {
+		h.LookupEnv = os.LookupEnv
+	}
+	var r Result
+	for _, bin := range requires.Bins {
+		file := bin
+		if isPath(bin) && !filepath.IsAbs(bin) {
+			file = filepath.Join(root, bin)
+			if !isPath(file) {
+				file = "." + string(filepath.Separator) + file // Join has cleaned ./x to x, which is a name
+			}
+		}
+		if _, err := h.LookPath(file); err != nil {
+			r.MissingBins = append(r.MissingBins, bin)
+		}
+	}
+	for _, name := range requires.Env {
+		if v, _ := h.LookupEnv(name); v == "" {
+			r.MissingEnv = append(r.MissingEnv, name)
+		}
+	}
+	r.MissingEnv = append(r.MissingEnv, unset...)
+	r.MissingBins, r.MissingEnv = sorted(r.MissingBins), sorted(r.MissingEnv)
+	return r
+}
+
+// isPath reports whether bin says where a program is, rather than what it is called.
+func isPath(bin string) bool {
+	return strings.ContainsRune(bin, '/') || strings.ContainsRune(bin, filepath.Separator)
+}
+
+func sorted(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// OK reports whether nothing is missing.
+func (r Result) OK() bool { return len(r.MissingBins)+len(r.MissingEnv) == 0 }
+
+// String says what is missing, as in "missing bins: jq, node; missing env: API_TOKEN"; it is "" when nothing
+// is. It lists at most 16 names of a kind and counts the others.
+func (r Result) String() string {
+	var parts []string
+	if len(r.MissingBins) > 0 {
+		parts = append(parts, "missing bins: "+list(r.MissingBins))
+	}
+	if len(r.MissingEnv) > 0 {
+		parts = append(parts, "missing env: "+list(r.MissingEnv))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func list(names []string) string {
+	more := ""
+	if n := len(names) - maxListed; n > 0 {
+		names, more = names[:maxListed], fmt.Sprintf(" and %d more", n)
+	}
+	shown := make([]string, len(names))
+	for i, name := range names {
+		shown[i] = name
+		if len(name) > maxShown {
+			shown[i] = strings.ToValidUTF8(name[:maxShown], "") + "…"
+		}
+	}
+	return strings.Join(shown, ", ") + more
+}
+
+// LogSkipped warns that an extension is not started (gating: skip). Operators alert on the text and on the
+// fields extension, missing_bins and missing_env; neither changes.
+func LogSkipped(log *slog.Logger, extension string, r Result) {
+	log.Warn("extension skipped: declared preconditions not satisfied", r.attrs("extension", extension)...)
+}
+
+// LogContinuing warns that an extension is started although something is missing (gating: warn). Operators
+// alert on the text and on the fields extension, missing_bins and missing_env; neither changes.
+func LogContinuing(log *slog.Logger, extension string, r Result) {
+	log.Warn("extension preflight: declared requires not satisfied (continuing anyway)",
+		r.attrs("extension", extension)...)
+}
+
+// LogSkillDisabled warns that a skill is not published. The text is "skill disabled: " and what is missing;
+// operators alert on that prefix and on the fields skill (the directory's name), missing_bins and missing_env.
+func LogSkillDisabled(log *slog.Logger, skill string, r Result) {
+	log.Warn("skill disabled: "+r.String(), r.attrs("skill", skill)...)
+}
+
+// attrs has empty lists rather than null for what is not missing, so that a query need not tell them apart.
+func (r Result) attrs(key, id string) []any {
+	return []any{key, id,
+		"missing_bins", append([]string{}, r.MissingBins...), "missing_env", append([]string{}, r.MissingEnv...)}
+}

@@ -1,0 +1,19 @@
+// Package gate decides what an extension may start with: whether what it requires is there, and which of the
+// host's environment variables it gets to see. It also takes the values of secrets out of what the extension
+// writes. It belongs to the layer of one host: it knows manifests and the operating system, not the mesh.
+//
+// The order in which a bridge, and extctl doctor, asks:
+//
+//	t, unset, err := m.Resolve(expander)                 // pkg/manifest: placeholders
+//	r := gate.Host{}.Check(m.Requires, root, unset)      // bins and env
+//	if !r.OK() && gating == config.Skip {
+//		gate.LogSkipped(log, id, r)                  // the catalog's reason is r.String()
+//		return
+//	}
+//	dir, err := gate.MakeStateDir(base, id)
+//	env, stripped := gate.Env(os.Environ(), gate.EnvOptions{Allow: m.Requires.Env, Add: t.Env, StateDir: dir, …})
+//	redactor := gate.NewRedactor(os.Environ(), m.Requires.Env, t.Env)
+//
+// One rule holds throughout: names are shown, values never. No error, log line or string made here holds the
+// value of a variable.
+package gate
