@@ -33,6 +33,7 @@ type forwarder struct {
 	callForm    atomic.Bool // a native child that knows tools/call only; remembered for its life
 	progress    progress
 	listChanged chan struct{} // poked by the child's word that its tools have changed
+	overdue     chan struct{} // poked when a call ran out of time with the child
 	passthrough bool
 }
 
@@ -112,7 +113,7 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 		f.start(x, r.Method, r.Params)
 		return
 	}
-	name, args, err := callParams(r.Params)
+	name, args, err := mesh.CallParams(r.Params)
 	if err != nil {
 		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
 		return
@@ -179,6 +180,10 @@ func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 		h.token.Done(breaker.Failure)
 		if r.Err.Details().Ran != rpc.RanNo {
 			h.f.tellCancelled(h.ID(), "timeout")
+			select {
+			case h.f.overdue <- struct{}{}:
+			default:
+			}
 		}
 	default:
 		h.token.Done(breaker.Neutral)
@@ -234,32 +239,7 @@ func breakerOpen(err error) *rpc.Error {
 	return rpc.NewError(rpc.CodeBreakerOpen, d, "%v", err)
 }
 
-// callParams takes {name, arguments} apart without touching the arguments.
-func callParams(params []byte) (name string, args []byte, err error) {
-	members, err := mesh.Members(params)
-	if err != nil {
-		return "", nil, fmt.Errorf("params of tools/call: %w", err)
-	}
-	for _, m := range members {
-		switch m.Key {
-		case "name":
-			if err := json.Unmarshal(m.Value, &name); err != nil {
-				return "", nil, fmt.Errorf("params of tools/call: name: %w", err)
-			}
-		case "arguments":
-			args = m.Value
-		}
-	}
-	if name == "" {
-		return "", nil, errors.New(`params of tools/call have no "name"`)
-	}
-	if args == nil {
-		args = []byte("{}")
-	}
-	return name, args, nil
-}
-
-// appendCallParams is callParams' inverse.
+// appendCallParams is mesh.CallParams' inverse.
 func appendCallParams(dst []byte, name string, args []byte) []byte {
 	quoted, err := json.Marshal(name)
 	if err != nil { // a string always encodes

@@ -183,7 +183,7 @@ func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
 		if i > 0 {
 			tools = append(tools, ',')
 		}
-		tools = appendDescriptor(tools, t)
+		tools = t.AppendDescriptor(tools)
 	}
 	tools = append(tools, ']')
 	hs.toolsList = slices.Concat([]byte(`{"tools":`), tools, []byte("}"))
@@ -246,38 +246,6 @@ func undeclared(u *unit, hs *handshake) []mesh.Diagnostic {
 		}
 	}
 	return out
-}
-
-// appendDescriptor appends a tool under its own name, in the mesh's form.
-func appendDescriptor(dst []byte, t mesh.Tool) []byte {
-	dst = append(dst, `{"name":`...)
-	dst = append(dst, quoted(t.Own)...)
-	if t.Description != "" {
-		dst = appendMember(dst, "description", quoted(t.Description))
-	}
-	dst = appendMember(dst, "input_schema", t.InputSchema)
-	for _, m := range t.Extra {
-		dst = appendMember(dst, m.Key, m.Value)
-	}
-	return append(dst, '}')
-}
-
-func appendMember(dst []byte, key string, value json.RawMessage) []byte {
-	dst = append(dst, ',')
-	dst = append(dst, quoted(key)...)
-	dst = append(dst, ':')
-	return append(dst, value...)
-}
-
-// quoted is s as JSON, escaped as little as it allows.
-func quoted(s string) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil { // a string always encodes
-		panic(err)
-	}
-	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
 // appendMCP appends what an MCP server said of itself, as it came.

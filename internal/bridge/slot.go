@@ -131,14 +131,14 @@ func (s *slot) life(ctx context.Context, ready func()) error {
 		}
 	}
 	err := child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
-		f := &forwarder{breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough, listChanged: make(chan struct{}, 1)}
+		f := s.forwarder()
 		f.conn = rpc.NewConn(p.Stdout, p.Stdin, rpc.Options{
 			MaxLine:        s.unit.limits.maxLine,
 			OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
 			OnNoise:        s.noise,
 			Gone:           func(err error) *rpc.Error { return gone(ctx, s.unit.id(), err) },
 		})
-		return s.converse(ctx, f, p, func(hs *handshake) {
+		return s.converse(ctx, f, p.Terminate, func(hs *handshake) {
 			native.Store(hs.dialect == manifest.Ext)
 			ready()
 		})
@@ -153,7 +153,8 @@ func (s *slot) life(ctx context.Context, ready func()) error {
 
 // converse runs f's connection, shakes hands and serves calls. It returns when the child is gone or closed
 // its output, or when ctx has ended and what was in flight is answered.
-func (s *slot) converse(ctx context.Context, f *forwarder, p *child.Process, ready func(*handshake)) error {
+// terminate ends the other side at once, without politeness.
+func (s *slot) converse(ctx context.Context, f *forwarder, terminate func(), ready func(*handshake)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	// The connection outlives ctx, whose end only says that the stop begins: what is in flight then is still
@@ -167,7 +168,7 @@ func (s *slot) converse(ctx context.Context, f *forwarder, p *child.Process, rea
 	defer wg.Wait()
 	defer hangUp()
 
-	hs, err := s.shake(ctx, f, p)
+	hs, err := s.shake(ctx, f, terminate)
 	if err != nil {
 		return err
 	}
@@ -179,6 +180,12 @@ func (s *slot) converse(ctx context.Context, f *forwarder, p *child.Process, rea
 	ready(hs)
 	s.log.Info("extension ready", "dialect", hs.dialect, "tools", len(hs.tools))
 	wg.Go(func() { s.followTools(ctx, f) }) // owned here; ends with ctx
+	wg.Go(func() {                          // owned here; ends with ctx
+		if err := s.watchForHang(ctx, f); err != nil {
+			stop(err)
+			terminate()
+		}
+	})
 	defer stop(nil)
 	return s.serve(ctx, f)
 }
@@ -230,10 +237,43 @@ func (s *slot) serve(ctx context.Context, f *forwarder) error {
 	if err == nil && ctx.Err() == nil {
 		<-ctx.Done()
 	}
-	if cause := context.Cause(ctx); err == nil && errors.Is(cause, errClosedOutput) {
+	if cause := context.Cause(ctx); err == nil && (errors.Is(cause, errClosedOutput) || errors.Is(cause, errHung)) {
 		return cause
 	}
 	return err
+}
+
+func (s *slot) forwarder() *forwarder {
+	return &forwarder{
+		breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough,
+		listChanged: make(chan struct{}, 1), overdue: make(chan struct{}, 1),
+	}
+}
+
+var errHung = errors.New("it hangs")
+
+// watchForHang returns an error when the other side hangs: a call is past its deadline, and since then
+// nothing came, not even the answer to a ping. Any byte is a sign of life.
+func (s *slot) watchForHang(ctx context.Context, f *forwarder) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.overdue:
+		}
+		timeout := s.unit.limits.hang
+		conn, ok := f.conn.(*rpc.Conn)
+		if timeout <= 0 || !ok {
+			continue
+		}
+		before := conn.Received()
+		pctx, cancel := context.WithTimeout(ctx, timeout)
+		_, err := conn.Call(pctx, "ping", nil)
+		cancel()
+		if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && ctx.Err() == nil {
+			return fmt.Errorf("%w: a call is overdue, and for %s it neither answered a ping nor said anything", errHung, timeout)
+		}
+	}
 }
 
 var errDrain = errors.New("asked to drain")
@@ -252,7 +292,7 @@ func (s *slot) drain() {
 var errClosedOutput = errors.New("it closed its standard output")
 
 // shake shakes hands, within the unit's time.
-func (s *slot) shake(ctx context.Context, f *forwarder, p *child.Process) (*handshake, error) {
+func (s *slot) shake(ctx context.Context, f *forwarder, terminate func()) (*handshake, error) {
 	late := fmt.Errorf("it did not answer initialize within %s", s.unit.limits.handshake)
 	hctx, cancel := context.WithTimeoutCause(ctx, s.unit.limits.handshake, late)
 	defer cancel()
@@ -261,7 +301,7 @@ func (s *slot) shake(ctx context.Context, f *forwarder, p *child.Process) (*hand
 		return hs, nil
 	}
 	if context.Cause(hctx) == late {
-		p.Terminate() // it does not listen: politeness would only cost time
+		terminate() // it does not listen: politeness would only cost time
 		return nil, late
 	}
 	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeExited {

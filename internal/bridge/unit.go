@@ -12,14 +12,15 @@ import (
 // unit is one extension, or one member of it, as this bridge runs it: everything that was read, checked and
 // expanded before the first spawn.
 type unit struct {
-	announce mesh.Announce    // without an instance
-	dialect  manifest.Dialect // asked for: auto, ext or mcp
-	declared manifest.Capabilities
-	spec     child.Spec // of a stdio child; without the callbacks
-	limits   limits
-	policy   supervise.Policy
-	replicas int
-	gated    string // why it is not started; "" when it is
+	announce  mesh.Announce    // without an instance
+	dialect   manifest.Dialect // asked for: auto, ext or mcp
+	declared  manifest.Capabilities
+	transport manifest.Transport // with its placeholders replaced
+	spec      child.Spec         // of a stdio child; without the callbacks
+	limits    limits
+	policy    supervise.Policy
+	replicas  int
+	gated     string // why it is not started; "" when it is
 }
 
 // limits bound the calls and the handshakes of a unit.
@@ -30,6 +31,7 @@ type limits struct {
 	maxInflight int
 	maxLine     int
 	drain       time.Duration
+	hang        time.Duration // 0: never
 }
 
 func (u *unit) id() string { return u.announce.ID }

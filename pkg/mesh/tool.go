@@ -49,6 +49,27 @@ func (t Tool) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// AppendDescriptor appends the tool as its extension lists it: under its own name, {name, description,
+// input_schema, …}.
+func (t *Tool) AppendDescriptor(dst []byte) []byte {
+	dst = append(dst, `{"name":`...)
+	dst = append(dst, quote(t.Own)...)
+	put := func(key string, value []byte) {
+		dst = append(dst, ',')
+		dst = append(dst, quote(key)...)
+		dst = append(dst, ':')
+		dst = append(dst, value...)
+	}
+	if t.Description != "" {
+		put("description", quote(t.Description))
+	}
+	put("input_schema", t.InputSchema)
+	for _, m := range t.Extra {
+		put(m.Key, m.Value)
+	}
+	return append(dst, '}')
+}
+
 // UnmarshalJSON reads what MarshalJSON wrote.
 func (t *Tool) UnmarshalJSON(data []byte) error {
 	members, err := Members(data)

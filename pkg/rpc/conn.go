@@ -73,6 +73,7 @@ type Conn struct {
 	wake chan struct{} // to the writing goroutine: it owns writing now
 
 	noise, unknown, long, dropped atomic.Uint64
+	received                      atomic.Uint64
 }
 
 // maxRaws bounds the answers waiting for a peer that does not read them; notifications, which may be lost,
@@ -94,6 +95,9 @@ func NewConn(r io.Reader, w io.Writer, opt Options) *Conn {
 func (c *Conn) Stats() Stats {
 	return Stats{Noise: c.noise.Load(), Unknown: c.unknown.Load(), Long: c.long.Load(), Dropped: c.dropped.Load()}
 }
+
+// Received is how many bytes the other side has sent so far: a sign of life when it grows.
+func (c *Conn) Received() uint64 { return c.received.Load() }
 
 // Run reads until the stream ends (nil for EOF) or ctx does, and returns when the writer and all handlers
 // have stopped. Before that every call in flight has failed: the answers that were in the pipe first.
@@ -252,6 +256,7 @@ func (c *Conn) Notify(method string, params json.RawMessage) error {
 // readLoop takes lines apart until the stream ends.
 func (c *Conn) readLoop(ctx context.Context) error {
 	lines := newLineReader(c.r, c.opt.MaxLine)
+	lines.count = &c.received
 	for {
 		line, err := lines.next()
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"sync/atomic"
 )
 
 // DefaultMaxLine is the longest line a Conn takes when its Options name no other: 64 MiB.
@@ -30,6 +31,7 @@ type lineReader struct {
 	end   int
 	seen  int // buf[start:start+seen] holds no newline
 	err   error
+	count *atomic.Uint64 // bytes read, if anybody wants to know
 }
 
 const (
@@ -100,6 +102,9 @@ func (l *lineReader) fill() {
 	for range 100 {
 		n, err := l.r.Read(l.buf[l.end:])
 		l.end += n
+		if l.count != nil {
+			l.count.Add(uint64(n))
+		}
 		if l.err = err; n > 0 || err != nil {
 			return
 		}

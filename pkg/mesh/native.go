@@ -1,0 +1,121 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// Service is an extension that is a service of its own on the mesh. ID, Version and Handler are required.
+type Service struct {
+	ID      string // ^[a-z][a-z0-9_-]*$, at most 64 bytes
+	Version string // strict semver
+
+	// Handler answers initialize, ping, tools and hooks; a *Toolbox does.
+	Handler rpc.Handler
+
+	Name, Description string
+	Priority          int32         // of its hooks: lower is asked first
+	Prefix            Prefix        // of the mesh; default DefaultPrefix
+	SubjectPrefix     string        // of its own rpc subject; default Prefix
+	Passthrough       bool          // calls carry {agent_id, session_id}
+	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
+	Options           ServeOptions
+	Logger            *slog.Logger // default: discard
+}
+
+// Serve puts e on the mesh until ctx ends: it announces, beats, and answers calls; then it takes no new ones,
+// finishes those in flight (for at most Options.DrainTimeout), says good-bye and returns nil. nc stays the
+// caller's; it should reconnect for ever (nats.MaxReconnects(-1)).
+func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
+	if err := e.check(); err != nil {
+		return err
+	}
+	announce, err := e.announce(ctx)
+	if err != nil {
+		return err
+	}
+	node := NewNode(nc, NodeOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger})
+	slot := node.Join(announce)
+	// The good-bye comes last, when what was in flight is answered.
+	onMesh, leave := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	var nodeErr, slotErr error
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { // owned by Serve; ends with onMesh, or fails and ends the serving
+		if nodeErr = node.Run(onMesh); nodeErr != nil {
+			stop()
+		}
+	})
+	slotDone := make(chan struct{})
+	slotCtx, goodbye := context.WithCancel(onMesh)
+	go func() { // owned by Serve; ends with slotCtx
+		defer close(slotDone)
+		slotErr = slot.Run(slotCtx)
+	}()
+	unsay := context.AfterFunc(ctx, func() { slot.SetState(heartbeat.Draining, "stopping") })
+	defer unsay()
+	err = slot.Serve(serving, e.Handler, e.Options)
+	goodbye()
+	<-slotDone
+	leave()
+	wg.Wait()
+	if nc.Status() == nats.CONNECTED {
+		err = errors.Join(err, nc.FlushTimeout(time.Second))
+	}
+	return errors.Join(err, nodeErr, slotErr)
+}
+
+func (e *Service) check() error {
+	var errs []error
+	if err := CheckID(e.ID, false); err != nil {
+		errs = append(errs, err)
+	}
+	if e.Version == "" {
+		errs = append(errs, errors.New("an extension needs a version"))
+	}
+	if e.Handler == nil {
+		errs = append(errs, errors.New("an extension needs a handler"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("mesh: %w", err)
+	}
+	e.Prefix = cmp.Or(e.Prefix, DefaultPrefix)
+	return nil
+}
+
+// announce shakes hands with the handler, as the registry will, so that the announcement tells when its
+// tools have changed.
+func (e *Service) announce(ctx context.Context) (Announce, error) {
+	host, _ := os.Hostname() // for people; an unknown one is no fault
+	a := Announce{
+		ID: e.ID, Version: e.Version, SubjectPrefix: e.SubjectPrefix, Host: host, Transport: "nats", Dialect: "ext",
+		Features: []string{FeatureStream, FeatureCancel, FeatureInstance},
+		Name:     e.Name, Description: e.Description, Priority: e.Priority, Context: Context{Passthrough: e.Passthrough},
+	}
+	result, err := rpc.Protect(ctx, e.Handler, &rpc.Request{ID: []byte("0"), Method: "initialize", Params: []byte("{}")})
+	if err != nil {
+		return a, fmt.Errorf("mesh: %s: the handler does not answer initialize: %w", e.ID, err)
+	}
+	h, err := ParseHandshake(result)
+	if err != nil {
+		return a, fmt.Errorf("mesh: %s: %w", e.ID, err)
+	}
+	for _, t := range h.Tools {
+		a.Capabilities.Tools = append(a.Capabilities.Tools, t.Own)
+	}
+	a.Capabilities.Hooks = h.Hooks
+	a.HandshakeHash, err = HandshakeHash(h.Tools, h.Hooks)
+	return a, err
+}

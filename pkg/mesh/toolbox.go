@@ -1,0 +1,251 @@
+package mesh
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// Toolbox is the rpc.Handler of an extension written in Go: it answers initialize, ping, tools/list,
+// tools/<name>, tools/call and hooks/<name> from what was added to it. Serve puts it on NATS, rpc.Serve on
+// standard input and output, so that one program can be both.
+//
+//	box := &mesh.Toolbox{Version: "1.0.0"}
+//	mesh.AddTool(box, "greet", "Greets somebody.", func(ctx context.Context, in struct {
+//		Name string `json:"name"`
+//	}) (string, error) {
+//		return "Hello, " + in.Name + "!", nil
+//	})
+//
+// The zero Toolbox is empty and ready. Add everything before serving it.
+type Toolbox struct {
+	Version string // server_version in the handshake
+
+	tools []boxTool
+	hooks map[string]HookFunc
+}
+
+type boxTool struct {
+	Tool
+	run rpc.HandlerFunc
+}
+
+// HookResult is what a hook decides. The zero value changes nothing.
+type HookResult struct {
+	Abort    bool            `json:"abort,omitempty"`    // stop; before_* hooks only
+	Reason   string          `json:"reason,omitempty"`   // of an abort
+	Override json.RawMessage `json:"override,omitempty"` // an object, merged into the event's top level
+}
+
+// HookFunc answers one hook; event is the raw event.
+type HookFunc func(ctx context.Context, event json.RawMessage) (HookResult, error)
+
+// AddTool adds a tool whose input schema is derived from In, a struct (jsonschema tags describe its fields).
+// Arguments are decoded strictly: an unknown or missing member is the caller's CodeInvalidParams. It panics
+// if In has no schema or the name is taken: both are mistakes in the program, found the first time it runs.
+func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx context.Context, in In) (Out, error)) {
+	schema, err := jsonschema.For[In](nil)
+	if err != nil {
+		panic(fmt.Sprintf("mesh: tool %s: no schema for its input: %v", name, err))
+	}
+	if schema.Type == "" && reflect.TypeFor[In]().Kind() == reflect.Struct {
+		schema.Type = "object"
+	}
+	text, err := json.Marshal(schema)
+	if err != nil {
+		panic(fmt.Sprintf("mesh: tool %s: %v", name, err))
+	}
+	required := schema.Required
+	b.AddRaw(name, description, text, func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+		in, err := decodeArguments[In](r.Params, required)
+		if err != nil {
+			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%s: %v", name, err)
+		}
+		out, err := f(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return encode(out)
+	})
+}
+
+func decodeArguments[In any](args json.RawMessage, required []string) (in In, err error) {
+	args, err = withoutMeta(args)
+	if err != nil {
+		return in, err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(args, &members); err != nil {
+		return in, errors.New("its arguments are not an object")
+	}
+	var missing []string
+	for _, name := range required {
+		if _, ok := members[name]; !ok {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return in, fmt.Errorf("it needs %s", strings.Join(missing, ", "))
+	}
+	dec := json.NewDecoder(bytes.NewReader(args))
+	dec.DisallowUnknownFields()
+	return in, dec.Decode(&in)
+}
+
+// withoutMeta takes _meta out of arguments: it is the call's context, not the tool's input. The request
+// still has it.
+func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
+	if len(args) == 0 {
+		return json.RawMessage("{}"), nil
+	}
+	if _, ok := rpc.Member(args, "_meta"); !ok {
+		return args, nil
+	}
+	members, err := Members(args)
+	if err != nil {
+		return nil, err
+	}
+	out := []byte("{")
+	for _, m := range members {
+		if m.Key == "_meta" {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, quote(m.Key)...), ':'), m.Value...)
+	}
+	return append(out, '}'), nil
+}
+
+func encode(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("encoding the result: %w", err)
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}
+
+// AddRaw adds a tool that takes its arguments (r.Params) and gives its result as raw JSON. An empty schema
+// means any object. It panics if the name is taken.
+func (b *Toolbox) AddRaw(name, description string, schema json.RawMessage, f rpc.HandlerFunc) {
+	if b.tool(name) != nil {
+		panic(fmt.Sprintf("mesh: a second tool named %q", name))
+	}
+	if len(schema) == 0 {
+		schema = EmptySchema
+	}
+	b.tools = append(b.tools, boxTool{Tool{Own: name, Description: description, InputSchema: schema}, f})
+}
+
+// Annotate sets a further member of a tool's descriptor, such as annotations {"readOnlyHint":true}. It panics
+// for a tool that is not there or a value that does not encode.
+func (b *Toolbox) Annotate(tool, key string, value any) {
+	t := b.tool(tool)
+	if t == nil {
+		panic(fmt.Sprintf("mesh: no tool named %q to annotate", tool))
+	}
+	text, err := encode(value)
+	if err != nil {
+		panic(fmt.Sprintf("mesh: tool %s: %v", tool, err))
+	}
+	t.Extra = append(t.Extra, Member{key, text})
+}
+
+// AddHook offers a hook.
+func (b *Toolbox) AddHook(name string, f HookFunc) {
+	if b.hooks == nil {
+		b.hooks = map[string]HookFunc{}
+	}
+	b.hooks[name] = f
+}
+
+func (b *Toolbox) tool(name string) *boxTool {
+	i := slices.IndexFunc(b.tools, func(t boxTool) bool { return t.Own == name })
+	if i < 0 {
+		return nil
+	}
+	return &b.tools[i]
+}
+
+// Handle implements rpc.Handler.
+func (b *Toolbox) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	switch {
+	case r.ID == nil: // a notification that nothing here waits for
+		return nil, nil
+	case r.Method == "initialize":
+		return b.initialize()
+	case r.Method == "ping":
+		return json.RawMessage("{}"), nil
+	case r.Method == "tools/list":
+		return slices.Concat(json.RawMessage(`{"tools":`), b.descriptors(), json.RawMessage("}")), nil
+	case r.Method == "tools/call":
+		name, args, err := CallParams(r.Params)
+		if err != nil {
+			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)
+		}
+		q := *r
+		q.Method, q.Params = "tools/"+name, args
+		return b.Handle(ctx, &q)
+	}
+	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok {
+		if t := b.tool(name); t != nil {
+			return t.run(ctx, r)
+		}
+	}
+	if name, ok := strings.CutPrefix(r.Method, "hooks/"); ok && b.hooks[name] != nil {
+		result, err := b.hooks[name](ctx, r.Params)
+		if err != nil {
+			return nil, err
+		}
+		return encode(result)
+	}
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", r.Method)
+}
+
+func (b *Toolbox) initialize() (json.RawMessage, error) {
+	hooks := []string{}
+	for name := range b.hooks {
+		hooks = append(hooks, name)
+	}
+	slices.Sort(hooks)
+	return encode(struct {
+		ServerVersion string          `json:"server_version"`
+		Tools         json.RawMessage `json:"tools"`
+		Hooks         []string        `json:"hooks"`
+	}{b.Version, b.descriptors(), hooks})
+}
+
+func (b *Toolbox) descriptors() json.RawMessage {
+	out := []byte("[")
+	for i := range b.tools {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = b.tools[i].AppendDescriptor(out)
+	}
+	return append(out, ']')
+}
+
+// CallParams takes the params of tools/call apart without touching the arguments, which are {} if absent.
+func CallParams(params json.RawMessage) (name string, args json.RawMessage, err error) {
+	at, ok := rpc.Member(params, "name")
+	if !ok || json.Unmarshal(at.In(params), &name) != nil || name == "" {
+		return "", nil, errors.New(`params of tools/call need a "name"`)
+	}
+	if at, ok := rpc.Member(params, "arguments"); ok {
+		return name, at.In(params), nil
+	}
+	return name, json.RawMessage("{}"), nil
+}
