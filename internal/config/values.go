@@ -28,7 +28,7 @@ func (m *mapping) text(key string, v *string, check func(string) string) {
 	n := m.value(key)
 	s, ok := str(n)
 	if n != nil && !ok {
-		m.wrong(n, key, "a string")
+		m.wrong(n, key, "a string; put it in quotes")
 	} else if ok {
 		if complaint := check(s); complaint != "" {
 			m.report(n.GetToken(), join(m.path, key), "%s", complaint)

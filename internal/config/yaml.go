@@ -82,36 +82,46 @@ func parse(text string) (doc *ast.File, err error) {
 	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
-// The parser recurses into what is nested and takes time by the square of the depth and of the number of keys; so it
-// is not given what no configuration has. The file's own nesting is five deep.
+// The parser recurses into what is nested, and its time grows with the square of the depth and of the number of keys;
+// so it is not given what no configuration has. The file's own nesting is five deep.
 const (
 	maxNesting = 32
-	maxKeys    = 10_000
+	maxEntries = 10_000 // keys and items
 )
 
 // bounded refuses tokens that the parser would spend minutes, or the stack, on.
 func bounded(tokens token.Tokens) error {
-	flow, block, keys := 0, 0, 0 // block: entries opened on the same line
-	for i, t := range tokens {
-		if i > 0 && t.Position.Line != tokens[i-1].Position.Line {
-			block = 0
+	var indents []int          // columns of the blocks that the line stands in
+	line, run, flow := 0, 0, 0 // run: entries opened one in the other without a line of their own
+	entries, oddities := 0, 0
+	for _, t := range tokens {
+		if flow == 0 && t.Position.Line != line {
+			run = 0
+			for len(indents) > 0 && indents[len(indents)-1] >= t.Position.Column {
+				indents = indents[:len(indents)-1]
+			}
+			indents = append(indents, t.Position.Column)
 		}
+		line = t.Position.Line
 		switch t.Type {
 		case token.SequenceStartType, token.MappingStartType:
 			flow++
 		case token.SequenceEndType, token.MappingEndType:
 			flow--
-		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
-			block++
-		case token.MappingValueType:
-			block++
-			keys++
+		case token.CollectEntryType:
+			entries, run = entries+1, 0
+		case token.SequenceEntryType, token.MappingValueType:
+			entries, run = entries+1, run+1
+		case token.MappingKeyType, token.AnchorType, token.AliasType, token.TagType, token.DirectiveType, token.DocumentHeaderType:
+			oddities++
 		}
-		if max(t.Position.IndentLevel, flow) > maxNesting || flow == 0 && block > maxNesting {
-			return fmt.Errorf("line %d is nested more than %d deep", t.Position.Line, maxNesting)
-		}
-		if keys > maxKeys {
-			return fmt.Errorf("there are more than %d keys", maxKeys)
+		switch {
+		case len(indents)+run+flow > maxNesting:
+			return fmt.Errorf("line %d is nested more than %d deep", line, maxNesting)
+		case oddities > maxNesting:
+			return fmt.Errorf("there are more than %d anchors, tags, explicit keys and documents; want none", maxNesting)
+		case entries > maxEntries:
+			return fmt.Errorf("there are more than %d keys and items", maxEntries)
 		}
 	}
 	return nil
@@ -265,8 +275,10 @@ func kindOf(n ast.Node) string {
 		return "a string"
 	case *ast.IntegerNode:
 		return "a whole number"
-	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+	case *ast.FloatNode:
 		return "a number"
+	case *ast.InfinityNode, *ast.NanNode:
+		return "infinite or not a number"
 	case *ast.BoolNode:
 		return "a boolean"
 	case *ast.NullNode:
@@ -276,9 +288,9 @@ func kindOf(n ast.Node) string {
 	case *ast.MappingNode:
 		return "a mapping"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
-		return "an anchor or alias, which is not read here; write the value out"
+		return "an anchor or alias, which is not read here"
 	}
-	return "a tag or another construct that is not read here"
+	return "a tag or another construct, which is not read here"
 }
 
 // join is the path of key below path.

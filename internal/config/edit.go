@@ -1,0 +1,243 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// Lists are the keys of extensions.yaml that Edit may change.
+type Lists struct {
+	Disabled  []string
+	Allowlist []string
+	Links     []string
+}
+
+// Disable makes the extension id one that is not run.
+func (l *Lists) Disable(id string) { l.Disabled = with(l.Disabled, id) }
+
+// Enable makes the extension id one that is run. Where there is an allowlist it is put on it, too, since
+// otherwise enabling would change nothing.
+func (l *Lists) Enable(id string) {
+	l.Disabled = without(l.Disabled, func(s string) bool { return s == id })
+	if len(l.Allowlist) > 0 {
+		l.Allowlist = with(l.Allowlist, id)
+	}
+}
+
+// Link records dir, which should be absolute, as a root of its own.
+func (l *Lists) Link(dir string) {
+	if !slices.ContainsFunc(l.Links, func(s string) bool { return sameDir(s, dir) }) {
+		l.Links = append(l.Links, dir)
+	}
+}
+
+// Unlink forgets a recorded dir.
+func (l *Lists) Unlink(dir string) {
+	l.Links = without(l.Links, func(s string) bool { return sameDir(s, dir) })
+}
+
+func with(list []string, s string) []string {
+	if slices.Contains(list, s) {
+		return list
+	}
+	return append(slices.Clone(list), s)
+}
+
+func without(list []string, drop func(string) bool) []string {
+	return slices.DeleteFunc(slices.Clone(list), drop)
+}
+
+// sameDir compares paths as they are written; what they point to may be gone.
+func sameDir(a, b string) bool {
+	x, errX := filepath.Abs(home(a))
+	y, errY := filepath.Abs(home(b))
+	return errX == nil && errY == nil && x == y
+}
+
+// SetDisabled puts the extension id on extensions.disabled or takes it off; see Edit for how, and for the errors. Taking
+// it off also puts it on extensions.allowlist, where there is one that lacks it. An id that is none is an error.
+func SetDisabled(ctx context.Context, path, id string, disabled bool) (changed bool, err error) {
+	if complaint := wrongID(id); complaint != "" {
+		return false, errors.New(complaint)
+	}
+	return Edit(ctx, path, func(l *Lists) {
+		if disabled {
+			l.Disable(id)
+		} else {
+			l.Enable(id)
+		}
+	})
+}
+
+// AddLink records target in extensions.links, made absolute; see Edit for how, and for the errors. A target that is
+// recorded under another spelling of its path is recorded already.
+func AddLink(ctx context.Context, path, target string) (changed bool, err error) {
+	target, err = filepath.Abs(target)
+	if err != nil {
+		return false, err
+	}
+	return Edit(ctx, path, func(l *Lists) { l.Link(target) })
+}
+
+// RemoveLink takes target out of extensions.links, however its path is spelt there; see Edit for how, and for the
+// errors. target need not exist any more.
+func RemoveLink(ctx context.Context, path, target string) (changed bool, err error) {
+	return Edit(ctx, path, func(l *Lists) { l.Unlink(target) })
+}
+
+// lockWait is how long Edit waits for another one.
+const lockWait = 10 * time.Second
+
+// Edit changes the lists of the extensions.yaml at path; an empty path is DefaultPath. It reads the file, calls
+// change with its lists as they are written, and writes what change made of them into the text: comments, order,
+// quoting and line ends of everything else stay. A file that is not there is made, and one that is a symbolic link
+// stays one. changed is false, and nothing is written, when change changed nothing.
+//
+// Two Edits at a time follow each other: a lock file, .<name>.lock, lies beside the file and stays there. A reader
+// sees the old text or the new one, never half of it.
+//
+// A file with errors is not edited; the error is an *InvalidError then. Nor is one that is written in a way that
+// Edit cannot change without a risk to the rest; the error then says what to write by hand.
+func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, err error) {
+	if path == "" {
+		path = DefaultPath
+	}
+	if path, err = target(path); err != nil {
+		return false, fmt.Errorf("editing the configuration: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, fmt.Errorf("editing the configuration: %w", err)
+	}
+	unlock, err := lock(ctx, path)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	old, err := read(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("editing the configuration: %w", err)
+	}
+	text, err := edited(path, string(old), change)
+	if err != nil || text == string(old) {
+		return false, err
+	}
+	if err := replace(path, []byte(text)); err != nil {
+		return false, fmt.Errorf("writing the configuration: %w", err)
+	}
+	return true, nil
+}
+
+// InvalidError is a file that is not edited because of what is wrong in it.
+type InvalidError struct {
+	Path        string
+	Diagnostics []manifest.Diagnostic
+}
+
+func (e *InvalidError) Error() string {
+	n := 0
+	for i := len(e.Diagnostics) - 1; i >= 0; i-- {
+		if e.Diagnostics[i].Level == manifest.Error {
+			n = i
+		}
+	}
+	return fmt.Sprintf("%s has errors and was not changed; mend it first: %v", e.Path, e.Diagnostics[n])
+}
+
+// target follows symbolic links, so that the file is replaced and not the link to it. The last one may lead to a
+// file that is not there yet.
+func target(path string) (string, error) {
+	for range 40 {
+		info, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
+			return path, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return "", fmt.Errorf("%s: too many symbolic links", path)
+}
+
+// lock waits for its turn. The lock is a file of its own because the configuration is replaced: a lock on the old
+// file would not keep anybody from the new one.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	name := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".lock")
+	l := flock.New(name, flock.SetPermissions(0o644))
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("somebody else has held %s for %s", name, lockWait))
+	defer cancel()
+	if ok, err := l.TryLockContext(ctx, 20*time.Millisecond); ctx.Err() != nil {
+		return nil, fmt.Errorf("locking the configuration: %w", context.Cause(ctx))
+	} else if err != nil || !ok {
+		return nil, fmt.Errorf("locking the configuration: %w", err)
+	}
+	return func() {
+		_ = l.Unlock() // closing the file, which it does in any case, gives the lock back
+	}, nil
+}
+
+// edited is text with its lists changed.
+func edited(path, text string, change func(*Lists)) (string, error) {
+	before, diags := Parse(path, []byte(text))
+	if manifest.HasErrors(diags) {
+		return "", &InvalidError{path, diags}
+	}
+	old := written(path, text)
+	want := Lists{slices.Clone(old.Disabled), slices.Clone(old.Allowlist), slices.Clone(old.Links)}
+	change(&want)
+	out := text
+	for _, l := range []struct {
+		key       string
+		old, want []string
+	}{
+		{"disabled", old.Disabled, want.Disabled}, {"allowlist", old.Allowlist, want.Allowlist}, {"links", old.Links, want.Links},
+	} {
+		var err error
+		if out, err = setList(path, out, l.key, l.old, l.want); err != nil {
+			return "", fmt.Errorf("%s was not changed, since it is written in a way that cannot be edited safely (%w); write by hand: %s: %s", path, err, l.key, flow(l.want))
+		}
+	}
+	// Whatever the surgery did, the result must read as what was asked for, and all else as before.
+	after, diags := Parse(path, []byte(out))
+	got := written(path, out)
+	before.Disabled, before.Allowlist, before.Links = after.Disabled, after.Allowlist, after.Links
+	if manifest.HasErrors(diags) || !got.equal(want) || !reflect.DeepEqual(before, after) {
+		return "", fmt.Errorf("%s was not changed, since it is written in a way that cannot be edited safely; write by hand: disabled: %s, allowlist: %s, links: %s",
+			path, flow(want.Disabled), flow(want.Allowlist), flow(want.Links))
+	}
+	return out, nil
+}
+
+// written are the lists as the text has them: Parse fills in home directories.
+func written(path, text string) (l Lists) {
+	if f, ok := open(path, text); ok {
+		any := func(string) string { return "" }
+		m := f.top.sub("extensions")
+		m.list("disabled", &l.Disabled, any)
+		m.list("allowlist", &l.Allowlist, any)
+		m.list("links", &l.Links, any)
+	}
+	return l
+}
+
+func (l Lists) equal(m Lists) bool {
+	return slices.Equal(l.Disabled, m.Disabled) && slices.Equal(l.Allowlist, m.Allowlist) && slices.Equal(l.Links, m.Links)
+}
