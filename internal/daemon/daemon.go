@@ -39,6 +39,9 @@ type Program struct {
 	Summary string // the first lines of --help
 	Flags   func(*flag.FlagSet)
 
+	// Check looks at the program's own flags when they are read; its error is a UsageError. It may be nil.
+	Check func() error
+
 	// Connect changes how the program connects, after the flags are read; nil changes nothing.
 	Connect func(*ConnectOptions)
 
@@ -121,6 +124,11 @@ func (p Program) parse(args []string, stdout io.Writer) (settings, error) {
 		return s, UsageError{err}
 	case fs.NArg() > 0:
 		return s, UsageError{fmt.Errorf("unexpected argument %q", fs.Arg(0))}
+	case p.Check == nil || s.version:
+		return s, nil
+	}
+	if err := p.Check(); err != nil {
+		return s, UsageError{err}
 	}
 	return s, nil
 }

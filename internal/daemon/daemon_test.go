@@ -177,3 +177,11 @@ func TestBuildVersion(t *testing.T) {
 		t.Error("no version")
 	}
 }
+
+func TestProgramChecksItsFlags(t *testing.T) {
+	var out bytes.Buffer
+	p := Program{Name: "prog", Check: func() error { return errors.New("--n is odd") }}
+	if code := p.Execute(t.Context(), []string{"--server", "127.0.0.1:1"}, &out, &out); code != 2 || !strings.Contains(out.String(), "--n is odd") {
+		t.Errorf("exit %d, %s", code, &out)
+	}
+}

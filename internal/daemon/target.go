@@ -90,6 +90,13 @@ func (f NATSFlags) Resolve() (Target, error) {
 	return t, nil
 }
 
+// InProcess is the server that runs in this process: natsd.Server.InProcess gives the option.
+func InProcess(server nats.Option) (Target, error) {
+	t := Target{Servers: []string{"nats://in-process"}, Source: "this process", base: nats.GetDefaultOptions()}
+	t.base.Servers = t.Servers
+	return t, server(&t.base)
+}
+
 func (f NATSFlags) address() (Target, error) {
 	t := Target{base: nats.GetDefaultOptions()}
 	switch {

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/natsd"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"--heartbeat-interval 10ms":   "want 1s to 5m0s",
+		"--heartbeat-grace-factor 1":  "want 1.5 to 100",
+		"--forget-after 0s":           "negative one for never",
+		"--replicas 9":                "want 1 to 5",
+		"--heartbeat-interval banana": "banana",
+		"--server http://x":           "want nats",
+	} {
+		var out bytes.Buffer
+		if code := program().Execute(t.Context(), strings.Fields(args), &out, &out); code != 2 || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: exit %d, %s; want exit 2 with %q", args, code, &out, want)
+		}
+	}
+}
+
+// The registry runs, says that it is ready, and stops when it is told to.
+func TestRuns(t *testing.T) {
+	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var log bytes.Buffer
+	wg.Go(func() { // ends with cancel
+		args := []string{"--server", srv.ClientURL(), "--http", addr}
+		if code := program().Execute(ctx, args, io.Discard, &log); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+	})
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+		body, err := get(addr + "/readyz")
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never ready: %v %s", err, body)
+		}
+	}
+	if body, err := get(addr + "/metrics"); err != nil || !strings.Contains(body, "extmesh_registry_leader 1\n") {
+		t.Errorf("metrics: %v\n%s", err, body)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	wg.Wait()
+	if !strings.Contains(log.String(), "registry runs") {
+		t.Errorf("log: %s", &log)
+	}
+}
+
+func get(url string) (string, error) {
+	resp, err := http.Get("http://" + url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != 200 {
+		err = fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return string(body), err
+}
