@@ -1,3 +1,5 @@
+//go:build unix
+
 package child_test
 
 import (
@@ -146,12 +148,13 @@ func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 }
 
 func TestGrandchildHoldsThePipes(t *testing.T) {
+	noSurvivors(t)
 	for _, tt := range []struct {
 		mode string
 		most time.Duration
 	}{{"deaf", 900 * time.Millisecond}, {"deaf-term", 2500 * time.Millisecond}} {
 		t.Run(tt.mode, func(t *testing.T) {
-			noSurvivors(t)
+			t.Parallel()
 			e := exitError(t, run(t, t.Context(), spec("fork", tt.mode), tt.most, func(ctx context.Context, p *child.Process) error {
 				<-ctx.Done()
 				began := time.Now()
@@ -169,6 +172,7 @@ func TestGrandchildHoldsThePipes(t *testing.T) {
 }
 
 func TestStopSteps(t *testing.T) {
+	noSurvivors(t)
 	for _, tt := range []struct {
 		mode   string
 		signal string
@@ -179,7 +183,7 @@ func TestStopSteps(t *testing.T) {
 		{"deaf-term", "SIGKILL", 1900 * time.Millisecond},
 	} {
 		t.Run(tt.mode, func(t *testing.T) {
-			noSurvivors(t)
+			t.Parallel()
 			s := spec(tt.mode)
 			s.Grace = 50 * time.Millisecond
 			ctx, cancel := context.WithCancel(t.Context())

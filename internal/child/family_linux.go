@@ -12,12 +12,12 @@ type family struct {
 	leader int
 	mark   string
 	termed bool
-	strays map[int]bool // seen outside the group; each is told to end once
+	strays map[int]pidfd // found outside the group
 }
 
 func newFamily(p *os.Process, mark string) *family {
 	known.add(p.Pid)
-	return &family{leader: p.Pid, mark: mark, strays: make(map[int]bool)}
+	return &family{leader: p.Pid, mark: mark, strays: make(map[int]pidfd)}
 }
 
 // terminateGroup asks the group to end, once. SIGCONT comes second, so that a stopped process finds SIGTERM
@@ -33,39 +33,72 @@ func (f *family) terminateGroup() {
 // terminate asks everybody to end, once.
 func (f *family) terminate() {
 	f.terminateGroup()
-	for _, pid := range f.outside() {
-		if !f.strays[pid] {
-			f.strays[pid] = true
-			signalMarked(pid, f.carries, unix.SIGTERM, unix.SIGCONT)
-		}
-	}
+	f.hunt(unix.SIGTERM, unix.SIGCONT)
 }
 
 // kill ends everybody.
 func (f *family) kill() {
 	unix.Kill(-f.leader, unix.SIGKILL)
-	for _, pid := range f.outside() {
-		f.strays[pid] = true
-		signalMarked(pid, f.carries, unix.SIGKILL)
+	f.hunt()
+	for _, p := range f.strays {
+		p.signal(unix.SIGKILL)
 	}
+}
+
+// hunt looks for strays and sends signals to those it finds for the first time. From then on they are held
+// by a pidfd: a process that is dying has no environment any more, and one can change it.
+func (f *family) hunt(signals ...unix.Signal) (found bool) {
+	candidates := allProcesses
+	if adopting() {
+		candidates = ownChildren // all that the leader left behind by now, or their parents in the family
+	}
+	for _, pid := range candidates() {
+		if _, held := f.strays[pid]; held || pid == f.leader || known.has(pid) || !f.carries(pid) {
+			continue
+		}
+		p, ok := openPidfd(pid)
+		if !ok || !f.carries(pid) { // it may have become another's number in between
+			p.close()
+			continue
+		}
+		f.strays[pid] = p
+		found = true
+		for _, sig := range signals {
+			p.signal(sig)
+		}
+	}
+	return found
 }
 
 // gone reports whether nobody is left, after reaping those that were adopted. It is for after the leader
-// was reaped.
+// was reaped. Strays that it finds are asked to end.
 func (f *family) gone() bool {
 	known.remove(f.leader)
 	reap(unix.P_PGID, f.leader)
-	for pid := range f.strays {
-		reap(unix.P_PID, pid)
+	for pid, p := range f.strays {
+		if p.exited() {
+			p.reap()
+			p.close()
+			delete(f.strays, pid)
+		}
 	}
-	if groupAlive(f.leader) {
+	if len(f.strays) > 0 || groupAlive(f.leader) {
 		return false
 	}
 	// Twice, because a list of children that is read while one of them dies may lack another one.
-	return len(f.outside()) == 0 && (!adopting() || len(f.outside()) == 0)
+	if f.hunt(unix.SIGTERM, unix.SIGCONT) || adopting() && f.hunt(unix.SIGTERM, unix.SIGCONT) {
+		return false
+	}
+	reap(unix.P_PGID, f.leader) // those that died since
+	return true
 }
 
-func (f *family) close() { known.remove(f.leader) }
+func (f *family) close() {
+	known.remove(f.leader)
+	for _, p := range f.strays {
+		p.close()
+	}
+}
 
 // carries reports whether a process belongs to the family, by its session or by its mark.
 func (f *family) carries(pid int) bool {
@@ -74,22 +107,6 @@ func (f *family) carries(pid int) bool {
 		return false
 	}
 	return st.session == f.leader || hasMark(pid, f.mark)
-}
-
-// outside lists those that belong to the family and are alive. If orphans are ours to adopt, all that the
-// leader left behind are our own children by now, or descend from one that is in the family; otherwise
-// they can be anywhere.
-func (f *family) outside() (pids []int) {
-	candidates := allProcesses
-	if adopting() {
-		candidates = ownChildren
-	}
-	for _, pid := range candidates() {
-		if pid != f.leader && !known.has(pid) && f.carries(pid) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // groupAlive reports whether a group has members other than zombies, which an init that does not reap may
@@ -104,18 +121,4 @@ func groupAlive(pgid int) bool {
 		}
 	}
 	return false
-}
-
-// reap reaps all of our zombies that idType and id name.
-func reap(idType, id int) {
-	for {
-		var info unix.Siginfo
-		err := unix.Waitid(idType, id, &info, unix.WEXITED|unix.WNOHANG, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || info.Signo == 0 || idType == unix.P_PID {
-			return
-		}
-	}
 }

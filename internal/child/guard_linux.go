@@ -48,25 +48,22 @@ func closeInherited() {
 // hunt ends everything that carries the cookie: SIGTERM on sight, SIGKILL after a second, until two looks
 // around find nobody. (One can miss a process that forks into a lower number and exits meanwhile.)
 func hunt(prefix string, began time.Time) {
-	prey := func(pid int) bool {
-		st, ok := readStat(pid)
-		return ok && !st.zombie() && hasMark(pid, prefix)
-	}
 	termed := make(map[int]bool)
 	for empty := 0; empty < 2 && time.Since(began) < huntMost; {
 		empty++
-		for _, pid := range allProcesses() {
-			if !prey(pid) {
-				continue
-			}
+		for _, pid := range marked(prefix) {
 			empty = 0
+			p, ok := openPidfd(pid)
 			switch {
+			case !ok || !hasMark(pid, prefix): // it may have become another's number in between
 			case time.Since(began) >= huntTerm:
-				signalMarked(pid, prey, unix.SIGKILL)
+				p.signal(unix.SIGKILL)
 			case !termed[pid]:
 				termed[pid] = true
-				signalMarked(pid, prey, unix.SIGTERM, unix.SIGCONT)
+				p.signal(unix.SIGTERM)
+				p.signal(unix.SIGCONT)
 			}
+			p.close()
 		}
 		if empty == 0 {
 			time.Sleep(huntPause)
@@ -79,6 +76,7 @@ func hunt(prefix string, began time.Time) {
 // returns nil.
 func Survivors() []int { return marked(cookie() + ".") }
 
+// marked lists the living processes that carry a mark.
 func marked(mark string) (pids []int) {
 	for _, pid := range allProcesses() {
 		if st, ok := readStat(pid); ok && !st.zombie() && hasMark(pid, mark) {

@@ -1,3 +1,5 @@
+//go:build unix
+
 package child_test
 
 import (
@@ -42,8 +44,9 @@ var modes = map[string]func(args []string){
 	},
 	"stop": func([]string) {
 		fmt.Println("up")
+		ready()
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		sleep()
+		time.Sleep(time.Minute)
 	},
 	"close-stdout": func([]string) {
 		os.Stdout.Close()
@@ -69,9 +72,15 @@ var modes = map[string]func(args []string){
 	"daemon": func(args []string) { // a child in a session of its own, without the pipes, and lives on
 		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
 		fmt.Println("up")
+		ready()
 		io.Copy(io.Discard, os.Stdin)
 	},
-	"daemon-exit": func(args []string) { spawn(args, &syscall.SysProcAttr{Setsid: true}, nil) },
+	"daemon-exit": func(args []string) {
+		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
+		fmt.Println("up")
+		os.Stdin.Read(make([]byte, 1))
+		os.Exit(1)
+	},
 	"env": func(args []string) {
 		dir, _ := os.Getwd()
 		fmt.Println(dir, os.Args[0])
@@ -109,12 +118,17 @@ func spawn(args []string, attr *syscall.SysProcAttr, stdout *os.File) {
 	r.Close()
 }
 
-func sleep() {
+// ready tells the one who spawned us.
+func ready() {
 	if os.Getenv("READY") != "" {
 		f := os.NewFile(3, "ready")
 		f.Write([]byte{'\n'})
 		f.Close()
 	}
+}
+
+func sleep() {
+	ready()
 	time.Sleep(time.Minute)
 }
 
@@ -127,6 +141,7 @@ func bridge(modes []string) {
 	}
 	defer stop()
 	child.Subreaper()
+	fmt.Println(child.Cookie())
 	for _, m := range modes {
 		args := strings.Fields(m)
 		go child.Run(context.Background(), spec(args[0], args[1:]...), func(ctx context.Context, p *child.Process) error {
@@ -144,7 +159,10 @@ func spec(mode string, args ...string) child.Spec {
 	if err != nil {
 		panic(err)
 	}
-	return child.Spec{Command: exe, Args: args, Env: []string{modeVar + "=" + mode, "PATH=" + os.Getenv("PATH")}}
+	return child.Spec{Command: exe, Args: args, Env: []string{
+		modeVar + "=" + mode, "PATH=" + os.Getenv("PATH"),
+		"GORACE=atexit_sleep_ms=0", // or each child under -race takes a second to end
+	}}
 }
 
 func TestMain(m *testing.M) {

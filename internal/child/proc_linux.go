@@ -7,8 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxEnviron is how much of a process's environment is searched for a mark. Ours puts it first.
@@ -74,28 +72,6 @@ func environHasMark(env []byte, mark string) bool {
 		}
 	}
 	return false
-}
-
-// signalMarked sends signals to a process if match still says so, through a pidfd: between the look at it
-// and the signal its number may have become another's.
-func signalMarked(pid int, match func(int) bool, signals ...unix.Signal) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil && err != unix.ENOSYS && err != unix.EPERM {
-		return
-	}
-	if err == nil {
-		defer unix.Close(fd)
-	}
-	if !match(pid) {
-		return
-	}
-	for _, sig := range signals {
-		if err == nil {
-			unix.PidfdSendSignal(fd, sig, nil, 0)
-		} else {
-			unix.Kill(pid, sig)
-		}
-	}
 }
 
 // allProcesses lists every process there is, ourselves excepted.

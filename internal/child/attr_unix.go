@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package child
+
+import "syscall"
+
+// sysAttr starts a process in a session of its own, which is a group of its own and keeps it from the
+// terminal.
+type sysAttr struct{ attr *syscall.SysProcAttr }
+
+func newSysAttr() *sysAttr { return &sysAttr{&syscall.SysProcAttr{Setsid: true}} }

@@ -1,0 +1,315 @@
+package child_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/child"
+)
+
+// eventually waits for a condition.
+func eventually(t *testing.T, most time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(most); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("not within %v: %s", most, what)
+			return
+		}
+	}
+}
+
+func count(t *testing.T, dir string) int {
+	t.Helper()
+	e, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(e)
+}
+
+// zombies lists our children that wait to be reaped.
+func zombies() (found []string) {
+	stats, _ := os.ReadDir("/proc")
+	for _, e := range stats {
+		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if _, after, ok := strings.Cut(string(b), ") "); err == nil && ok && strings.HasPrefix(after, fmt.Sprintf("Z %d ", os.Getpid())) {
+			found = append(found, string(b))
+		}
+	}
+	return found
+}
+
+// withSubreaper runs a test with and without it: without, what leaves the session is found all the same.
+func withSubreaper(t *testing.T, test func(t *testing.T)) {
+	t.Run("init adopts", test)
+	t.Run("we adopt", func(t *testing.T) {
+		if err := child.Subreaper(); err != nil {
+			t.Fatal(err)
+		}
+		defer child.EndSubreaper()
+		test(t)
+		// The reaper works while there is a life, and gives what leads a session a second.
+		child.Run(t.Context(), spec("echo"), func(context.Context, *child.Process) error {
+			eventually(t, 3*time.Second, "no zombies", func() bool { return len(zombies()) == 0 })
+			return nil
+		})
+	})
+}
+
+// A daemon that left the session is found when the process ends, with and without a stop.
+func TestDaemons(t *testing.T) {
+	withSubreaper(t, func(t *testing.T) {
+		noSurvivors(t)
+		var all sync.WaitGroup
+		for _, tt := range []struct {
+			args []string
+			most time.Duration
+		}{
+			{[]string{"daemon", "deaf"}, 900 * time.Millisecond},
+			{[]string{"daemon", "deaf-term"}, 2 * time.Second},
+			{[]string{"daemon", "stop"}, 900 * time.Millisecond},
+			{[]string{"daemon", "daemon", "deaf"}, 900 * time.Millisecond},
+			{[]string{"fork-wait", "daemon", "deaf-term"}, 2 * time.Second},
+			{[]string{"daemon-exit", "deaf"}, 900 * time.Millisecond},
+			{[]string{"daemon-exit", "deaf-term"}, 2 * time.Second},
+		} {
+			all.Go(func() { // ends when its process has
+				err := run(t, t.Context(), spec(tt.args[0], tt.args[1:]...), tt.most, func(ctx context.Context, p *child.Process) error {
+					untilUp(p)
+					if n := len(child.Survivors()); n == 0 {
+						t.Error("no process carries our cookie: the test is worth nothing")
+					}
+					if tt.args[0] == "daemon-exit" {
+						io.WriteString(p.Stdin, "x")
+						<-ctx.Done()
+					}
+					return nil
+				})
+				if e := new(child.ExitError); errors.As(err, &e) != (tt.args[0] == "daemon-exit") {
+					t.Errorf("%v: %v", tt.args, err)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// Another life's daemon is left alone.
+func TestDaemonOfANeighbour(t *testing.T) {
+	withSubreaper(t, func(t *testing.T) {
+		noSurvivors(t)
+		run(t, t.Context(), spec("daemon", "deaf"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+			untilUp(p)
+			before := child.Survivors()
+			run(t, t.Context(), spec("daemon", "deaf"), time.Second, func(ctx context.Context, p *child.Process) error {
+				_, err := untilUp(p)
+				return err
+			})
+			if after := child.Survivors(); fmt.Sprint(after) != fmt.Sprint(before) || len(after) != 2 {
+				t.Errorf("survivors before %v, after %v", before, after)
+			}
+			return nil
+		})
+	})
+}
+
+// An orphan that ends long before its life does is reaped meanwhile, a child of somebody else in this
+// program is not.
+func TestOrphansAreReaped(t *testing.T) {
+	if err := child.Subreaper(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.EndSubreaper()
+	noSurvivors(t)
+	foreign := exec.Command("sh", "-c", "exit 7")
+	s := spec("sh")
+	s.Command, s.Args = "sh", []string{"-c", `(setsid sh -c '(sh -c "echo \$\$" &); echo $$' &); cat`}
+	err := run(t, t.Context(), s, 5*time.Second, func(ctx context.Context, p *child.Process) error {
+		if err := foreign.Start(); err != nil {
+			return err
+		}
+		r := bufio.NewReader(p.Stdout)
+		for range 2 {
+			pid, err := r.ReadString('\n')
+			if err != nil {
+				return err
+			}
+			eventually(t, 3*time.Second, "the orphan is reaped", func() bool {
+				_, err := os.Stat("/proc/" + strings.TrimSpace(pid))
+				return errors.Is(err, os.ErrNotExist)
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := foreign.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("the foreign child's status is lost: %v", err)
+	}
+}
+
+// Two hundred lives leave nothing behind, and a hundred at once no thread each.
+func TestNoGrowth(t *testing.T) {
+	noSurvivors(t)
+	life := func() {
+		s := spec("")
+		s.Command, s.Args = "sh", []string{"-c", "echo oops >&2; exit 1"}
+		e := new(child.ExitError)
+		if err := child.Run(t.Context(), s, untilEnd); !errors.As(err, &e) || e.StderrTail != "oops\n" {
+			t.Errorf("got %v", err)
+		}
+	}
+	life()
+	fds, goroutines := count(t, "/proc/self/fd"), runtime.NumGoroutine()
+	for range 200 {
+		life()
+	}
+	if n := count(t, "/proc/self/fd"); n > fds {
+		t.Errorf("%d descriptors, %d before", n, fds)
+	}
+	eventually(t, time.Second, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines })
+	if z := zombies(); len(z) > 0 {
+		t.Errorf("zombies: %q", z)
+	}
+}
+
+func TestNoThreadAChild(t *testing.T) {
+	noSurvivors(t)
+	const n = 100
+	before := count(t, "/proc/self/task")
+	var up, done sync.WaitGroup
+	up.Add(n)
+	release := make(chan struct{})
+	for range n {
+		s := spec("")
+		s.Command = "cat"
+		done.Go(func() { // ends with release
+			child.Run(t.Context(), s, func(ctx context.Context, p *child.Process) error {
+				up.Done()
+				<-release
+				return nil
+			})
+		})
+	}
+	up.Wait()
+	if after := count(t, "/proc/self/task"); after > before+n/4 {
+		t.Errorf("%d threads with %d children, %d before", after, n, before)
+	}
+	close(release)
+	done.Wait()
+}
+
+// A bridge that is killed takes all it started with it: groups, daemons, the deaf and the stopped.
+func TestGuard(t *testing.T) {
+	modes := []string{"deaf", "deaf-term", "daemon deaf", "daemon deaf-term", "fork-wait daemon deaf", "daemon stop", "stop"}
+	cmd, in, cookie := startBridge(t, modes...)
+	defer in.Close()
+	if n := len(child.Marked(cookie)); n < 11 {
+		t.Fatalf("only %d processes are up", n)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	eventually(t, 2*time.Second, "everything is gone", func() bool { return len(child.Marked(cookie)) == 0 })
+	eventually(t, 3*time.Second, "so is the guard", func() bool { return len(guards(cookie)) == 0 })
+}
+
+// A guard survives what is meant for the bridge's terminal or group, is replaced when it dies, and goes
+// home without a shot when the bridge ends as it should.
+func TestGuardStaysAndGoes(t *testing.T) {
+	cmd, in, cookie := startBridge(t, "deaf")
+	first := guards(cookie)
+	if len(first) != 1 {
+		t.Fatalf("guards: %v", first)
+	}
+	for _, sig := range []string{"INT", "TERM", "HUP", "QUIT"} {
+		exec.Command("kill", "-"+sig, first[0]).Run()
+	}
+	if links, _ := os.ReadDir("/proc/" + first[0] + "/fd"); len(links) > 3 {
+		for _, l := range links[3:] {
+			if to, _ := os.Readlink("/proc/" + first[0] + "/fd/" + l.Name()); !strings.HasPrefix(to, "anon_inode:") {
+				t.Errorf("the guard holds %s: %s", l.Name(), to)
+			}
+		}
+	}
+	if now := guards(cookie); fmt.Sprint(now) != fmt.Sprint(first) {
+		t.Errorf("the guard is gone after a polite signal: %v, then %v", first, now)
+	}
+	exec.Command("kill", "-KILL", first[0]).Run()
+	eventually(t, 2*time.Second, "another guard", func() bool {
+		now := guards(cookie)
+		return len(now) == 1 && now[0] != first[0]
+	})
+	if len(child.Marked(cookie)) == 0 {
+		t.Error("the children died with their guard")
+	}
+	in.Close() // the bridge returns from main, with its children still running: only the guard could end them
+	cmd.Wait()
+	eventually(t, 3*time.Second, "the guard goes home", func() bool { return len(guards(cookie)) == 0 })
+	left := child.Marked(cookie)
+	if len(left) == 0 {
+		t.Error("the guard shot at its farewell")
+	}
+	for _, pid := range left {
+		p, _ := os.FindProcess(pid)
+		p.Kill()
+	}
+}
+
+// startBridge starts a process that runs each mode as a child and waits until all are up.
+func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, cookie string) {
+	t.Helper()
+	s := spec("bridge", modes...)
+	cmd = exec.Command(s.Command, s.Args...)
+	cmd.Env = s.Env
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	r := bufio.NewReader(stdout)
+	for i := range len(modes) + 1 {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			cookie = strings.TrimSpace(line) + "."
+		}
+	}
+	return cmd, stdin, cookie
+}
+
+// guards lists the guards that hunt for a cookie.
+func guards(cookie string) (pids []string) {
+	procs, _ := os.ReadDir("/proc")
+	for _, e := range procs {
+		args, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err != nil || !strings.HasSuffix(string(args), "\x00(guard)\x00") {
+			continue
+		}
+		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if strings.HasPrefix(string(env), "EXTMESH_GUARD="+strings.TrimSuffix(cookie, ".")+"\x00") {
+			pids = append(pids, e.Name())
+		}
+	}
+	return pids
+}

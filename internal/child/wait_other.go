@@ -1,0 +1,22 @@
+//go:build !linux
+
+package child
+
+import "os"
+
+// exitHandle waits for a process in a thread, and reaps it at once: where an end cannot be learnt without
+// that, the group is signalled a moment after the leader's number has become free.
+type exitHandle struct {
+	proc  *os.Process
+	state *os.ProcessState
+	err   error
+}
+
+func (s *sysAttr) handle(p *os.Process) *exitHandle { return &exitHandle{proc: p} }
+
+func (h *exitHandle) wait() { h.state, h.err = h.proc.Wait() }
+
+// reap returns the status, once wait has returned.
+func (h *exitHandle) reap() (*os.ProcessState, error) { return h.state, h.err }
+
+func (h *exitHandle) close() {}
