@@ -1,0 +1,53 @@
+package discovery
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// generate makes n extensions below dir, 100 to a directory.
+func generate(tb testing.TB, dir string, n int) {
+	tb.Helper()
+	for i := range n {
+		d := filepath.Join(dir, fmt.Sprintf("group-%03d", i/100), fmt.Sprintf("ext-%05d", i))
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			tb.Fatal(err)
+		}
+		text := fmt.Sprintf(`[plugin]
+id = "ext-%05d"
+version = "1.2.3"
+description = "Number %d of many."
+
+[capabilities]
+tools = ["one", "two", "three"]
+hooks = ["before_tool_call"]
+
+[transport]
+type = "stdio"
+command = "python3"
+args = ["main.py"]
+env = { LEVEL = "${LEVEL:-info}" }
+
+[requires]
+bins = ["python3"]
+env = ["EXT_TOKEN"]
+`, i, i)
+		if err := os.WriteFile(filepath.Join(d, "plugin.toml"), []byte(text), 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkScan10000(b *testing.B) {
+	dir := b.TempDir()
+	generate(b, dir, 10_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		r := Scan(b.Context(), Options{Roots: []string{dir}})
+		if len(r.Candidates) != 10_000 || len(r.Diagnostics) != 0 {
+			b.Fatalf("%d candidates, %v", len(r.Candidates), r.Diagnostics)
+		}
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package discovery
+
+const nonblock = 0

@@ -1,0 +1,79 @@
+package discovery
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// root is a directory to walk.
+type root struct {
+	dir   string // canonical
+	index int
+}
+
+// canonical makes the roots absolute and free of symbolic links; one that cannot be used is a warning, and so is
+// one that comes twice. Indexes count the unusable ones too, so that they are those of the configuration.
+func canonical(roots, links []string, f *findings) []root {
+	var out []root
+	first := map[string]string{}
+	for i, path := range append(append([]string(nil), roots...), links...) {
+		key, remedy := "extensions.search_paths", "create it, or take it out of search_paths"
+		if i >= len(roots) {
+			key, remedy = "extensions.links", "restore it, or take it out of links"
+		}
+		if path == "" {
+			f.add(manifest.Warn, path, key, "a root is empty and is skipped; want the path of a directory")
+			continue
+		}
+		dir, err := canonicalDir(path)
+		switch was, twice := first[dir]; {
+		case err != nil:
+			f.incomplete = f.incomplete || !lasting(err)
+			f.add(manifest.Warn, path, key, "the root cannot be read and is skipped: %v; %s", reason(err), remedy)
+		case twice:
+			f.add(manifest.Warn, path, key, "the root is the same directory as %s and is skipped", was)
+		default:
+			first[dir] = path
+			out = append(out, root{dir, i})
+		}
+	}
+	return out
+}
+
+var errNotDir = errors.New("not a directory")
+
+func canonicalDir(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	dir, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		return "", errNotDir
+	}
+	return dir, nil
+}
+
+// lasting reports whether err says how things are, and not that something went wrong for the moment.
+func lasting(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, errNotDir)
+}
+
+// reason is err without the operation and the path, which the diagnostic names already.
+func reason(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}

@@ -1,0 +1,147 @@
+package discovery
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// scan is a scan after the walk: each method is one of the steps.
+type scan struct {
+	candidates []Candidate       // by root index, then path
+	first      map[string]string // id → path of the first candidate that has it
+	disabled   int
+	invalid    int
+	findings
+}
+
+// parsed is what one place came to; m is nil if the manifest was refused.
+type parsed struct {
+	m     *manifest.Manifest
+	diags []manifest.Diagnostic
+	done  bool
+}
+
+// parse reads the manifests and their sidecars, side by side, and puts what comes of them in the places' order.
+func (s *scan) parse(ctx context.Context, places []place, opt manifest.Options) {
+	results := make([]parsed, len(places))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(places)) {
+		// Owned by parse, which waits for it; ends when no place is left or with ctx.
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(places)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				results[i] = places[i].parse(opt)
+			}
+		})
+	}
+	wg.Wait()
+	for i, r := range results {
+		if !r.done {
+			s.incomplete = true
+			s.add(manifest.Error, places[i].path(), "", "the scan was cut short here: %v", context.Cause(ctx))
+			return
+		}
+		s.diags = append(s.diags, r.diags...)
+		if r.m == nil {
+			s.invalid++
+			continue
+		}
+		p := places[i]
+		s.candidates = append(s.candidates, Candidate{Manifest: r.m, Root: p.dir, Path: p.path(), RootIndex: p.root})
+	}
+}
+
+func (p place) parse(opt manifest.Options) parsed {
+	var f findings
+	data, err := readRegular(p.file)
+	if err != nil {
+		f.add(manifest.Error, p.path(), "", "the manifest cannot be read: %v", reason(err))
+		return parsed{diags: f.diags, done: true}
+	}
+	opt.Sidecar = nil
+	if p.sidecar != "" {
+		path := filepath.Join(p.dir, manifest.SidecarName)
+		if data, err := readRegular(p.sidecar); err != nil {
+			f.add(manifest.Warn, path, "", "the sidecar cannot be read and is passed over: %v", reason(err))
+		} else {
+			opt.Sidecar = &manifest.Sidecar{Path: path, Data: data}
+		}
+	}
+	m, diags := manifest.Parse(p.path(), data, opt)
+	return parsed{m: m, diags: append(diags, f.diags...), done: true}
+}
+
+// pruneNested drops candidates within another: what an extension carries along, as a vendored copy or an example,
+// is its own business. It looks up each one's ancestors, and does not compare all with all.
+func (s *scan) pruneNested() {
+	ids := make(map[string]string, len(s.candidates))
+	for _, c := range s.candidates {
+		ids[c.Root] = c.Manifest.Plugin.ID
+	}
+	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
+		for dir := c.Root; filepath.Dir(dir) != dir; {
+			dir = filepath.Dir(dir)
+			if id, nested := ids[dir]; nested {
+				s.add(manifest.Info, c.Path, "", "lies within the extension %q in %s and is not an extension of its own", id, dir)
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// dedupe keeps the first of each id.
+func (s *scan) dedupe() {
+	s.first = make(map[string]string, len(s.candidates))
+	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
+		id := c.Manifest.Plugin.ID
+		if path, taken := s.first[id]; taken {
+			s.add(manifest.Warn, c.Path, "plugin.id", "%q is the id of %s too, which comes first; this one is not used: give it another id, or remove it", id, path)
+			return true
+		}
+		s.first[id] = c.Path
+		return false
+	})
+}
+
+func (s *scan) disable(ids []string) {
+	off := set(ids)
+	before := len(s.candidates)
+	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool { return off[c.Manifest.Plugin.ID] })
+	s.disabled = before - len(s.candidates)
+}
+
+// allow keeps only the ids that are listed, if any are. An id that is listed and disabled is known all the same.
+func (s *scan) allow(ids []string) {
+	if len(ids) == 0 {
+		return
+	}
+	on := set(ids)
+	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
+		id := c.Manifest.Plugin.ID
+		if !on[id] {
+			s.add(manifest.Info, c.Path, "plugin.id", "%q is not in the allowlist and is left out", id)
+		}
+		return !on[id]
+	})
+	for _, id := range slices.Sorted(maps.Keys(on)) {
+		if _, known := s.first[id]; !known {
+			s.add(manifest.Warn, "extensions.yaml", "extensions.allowlist", "%q is no extension that was found; correct it, or take it out", id)
+		}
+	}
+}
+
+func set(names []string) map[string]bool {
+	m := make(map[string]bool, len(names))
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}

@@ -1,0 +1,113 @@
+package discovery
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// maxSkills bounds the directories below a skills_dir that are looked at; a bridge announces its skills in one
+// message, which holds far fewer.
+const maxSkills = 10_000
+
+// Skill is a SKILL.md that was found and is valid.
+type Skill struct {
+	Dir  string // the directory's name, the skill's key; it has the syntax of an extension's id
+	Path string // the SKILL.md, absolute
+	*manifest.Skill
+}
+
+// ScanSkills reads dir/<name>/SKILL.md for every <name>, sorted by name. A file with a fault is a diagnostic and the
+// others load; a directory without SKILL.md is passed over, and a dir that is not there has no skills, with an Info.
+// A <name> may be a symbolic link, and so may the file: dir is written by the operator, one entry a skill, and there
+// is no tree to get lost in.
+func ScanSkills(dir string) ([]Skill, []manifest.Diagnostic) {
+	var f findings
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		abs = dir
+	}
+	names, err := subdirs(abs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.add(manifest.Info, abs, "extensions.skills_dir", "there is no such directory, and so no skills")
+		return nil, f.diags
+	case err != nil:
+		f.add(manifest.Warn, abs, "extensions.skills_dir", "the skills cannot be read: %v", reason(err))
+		return nil, f.diags
+	case len(names) > maxSkills:
+		f.add(manifest.Error, abs, "extensions.skills_dir", "there are %d directories, of which only the first %d are looked at", len(names), maxSkills)
+		names = names[:maxSkills]
+	}
+	var out []Skill
+	for _, name := range names {
+		if s := f.skill(abs, name); s != nil {
+			out = append(out, *s)
+		}
+	}
+	return out, f.diags
+}
+
+// skill reads one skill; nil if there is none or it has a fault.
+func (f *findings) skill(dir, name string) *Skill {
+	path := filepath.Join(dir, name, manifest.SkillFileName)
+	target, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			f.add(manifest.Error, path, "", "the symbolic link leads nowhere")
+		}
+		return nil
+	}
+	var data []byte
+	if err == nil {
+		data, err = readRegular(target)
+	}
+	if err != nil {
+		f.add(manifest.Error, path, "", "the skill cannot be read: %v", reason(err))
+		return nil
+	}
+	if !isID(name) {
+		f.add(manifest.Error, path, "", "the directory's name %q is the skill's key; want a letter a-z, then a-z, 0-9, - or _, at most %d bytes", name, manifest.MaxID)
+		return nil
+	}
+	s, diags := manifest.ParseSkill(path, data)
+	f.diags = append(f.diags, diags...)
+	if s == nil {
+		return nil
+	}
+	return &Skill{Dir: name, Path: path, Skill: s}
+}
+
+// subdirs are the names in dir that are directories or links, sorted.
+func subdirs(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(MaxEntries)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() || e.Type()&fs.ModeSymlink != 0 {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// isID reports whether name is ^[a-z][a-z0-9_-]*$ and not over manifest.MaxID bytes.
+func isID(name string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyz"
+	return name != "" && len(name) <= manifest.MaxID && strings.Contains(letters, name[:1]) &&
+		strings.TrimLeft(name, letters+"0123456789_-") == ""
+}

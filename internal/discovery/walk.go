@@ -1,0 +1,177 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// MaxEntries is how many directory entries a scan looks at, over all roots; then it stops with an Error. A root
+// that was set to / by mistake is to be found by its diagnostic and not by its hours.
+const MaxEntries = 1_000_000
+
+// place is a directory with a manifest.
+type place struct {
+	dir     string
+	file    string // the manifest to read: dir/plugin.toml, or what that links to
+	sidecar string // the .mcp.json to read; empty: none
+	root    int
+}
+
+func (p place) path() string { return filepath.Join(p.dir, manifest.FileName) }
+
+// walker finds the places below roots.
+//
+// It goes breadth first, so that a directory that can be reached in two ways, directly or through a link, is met
+// at its least depth, and one set of visited directories is enough to cut loops without cutting what lies below.
+type walker struct {
+	ignore   map[string]bool
+	maxDepth int
+	follow   bool
+	enter    func(dir string) error // called before dir is read; nil: nothing
+
+	left    int             // of MaxEntries
+	visited map[string]bool // directories of the root that is being walked
+	taken   map[string]bool // directories of all places
+	places  []place         // by root, then path
+	scanned int
+	refused int // manifests that are not to be read
+	skipped int // links
+	stopped bool
+	findings
+}
+
+func newWalker(ignore []string, maxDepth int, follow bool) *walker {
+	return &walker{
+		ignore: set(ignore), maxDepth: cmp.Or(maxDepth, DefaultMaxDepth), follow: follow,
+		left: MaxEntries, taken: map[string]bool{},
+	}
+}
+
+// step is a directory to be read.
+type step struct {
+	dir   string
+	depth int // of a manifest in it: 1 in the root
+}
+
+func (w *walker) walk(ctx context.Context, roots []root) {
+	for _, r := range roots {
+		from := len(w.places)
+		w.visited = map[string]bool{r.dir: true}
+		for queue := []step{{r.dir, 1}}; len(queue) > 0 && !w.stopped; queue = queue[1:] {
+			if err := context.Cause(ctx); err != nil {
+				w.stop(queue[0].dir, "the scan was cut short here: %v", err)
+				break
+			}
+			queue = append(queue, w.read(r, queue[0])...)
+		}
+		slices.SortFunc(w.places[from:], func(a, b place) int { return strings.Compare(a.dir, b.dir) })
+	}
+	if more := w.skipped - maxSkippedLinks; more > 0 {
+		w.add(manifest.Info, roots[0].dir, "", "%d more symbolic links were skipped, in all roots together", more)
+	}
+}
+
+func (w *walker) stop(dir, format string, args ...any) {
+	w.stopped, w.incomplete = true, true
+	w.add(manifest.Error, dir, "", format, args...)
+}
+
+// read takes one directory and returns those below it.
+func (w *walker) read(r root, s step) []step {
+	entries, err := w.entries(s.dir)
+	if err != nil {
+		w.incomplete = w.incomplete || !lasting(err)
+		w.add(manifest.Warn, s.dir, "", "the directory cannot be read and is skipped: %v", reason(err))
+		return nil
+	}
+	w.scanned++
+	var below []step
+	var file, sidecar fs.DirEntry
+	for _, e := range entries {
+		switch {
+		case e.Name() == manifest.FileName:
+			file = e
+		case e.Name() == manifest.SidecarName:
+			sidecar = e
+		case w.ignore[e.Name()] || s.depth >= w.maxDepth:
+			// not entered
+		case e.IsDir():
+			below = w.descend(below, step{filepath.Join(s.dir, e.Name()), s.depth + 1})
+		default:
+			if dir := w.linkedDir(r, s.dir, e.Name()); dir != "" {
+				below = w.descend(below, step{dir, s.depth + 1})
+			}
+		}
+	}
+	if file != nil {
+		w.place(r, s.dir, file, sidecar)
+	}
+	return below
+}
+
+// place notes that dir has a manifest, unless that is a link which must not be read or an earlier root has it.
+func (w *walker) place(r root, dir string, file, sidecar fs.DirEntry) {
+	if w.taken[dir] {
+		return
+	}
+	w.taken[dir] = true
+	p := place{dir: dir, root: r.index, file: w.linkedFile(r, dir, file, manifest.Error)}
+	if p.file == "" {
+		return
+	}
+	if sidecar != nil {
+		p.sidecar = w.linkedFile(r, dir, sidecar, manifest.Warn)
+	}
+	w.places = append(w.places, p)
+}
+
+func (w *walker) descend(below []step, s step) []step {
+	if w.visited[s.dir] {
+		return below
+	}
+	w.visited[s.dir] = true
+	return append(below, s)
+}
+
+// entries are the directories, links, manifest and sidecar in dir, by name. All else is only counted: a directory
+// of a million files is not to be kept in memory.
+func (w *walker) entries(dir string) ([]fs.DirEntry, error) {
+	if w.enter != nil {
+		if err := w.enter(dir); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []fs.DirEntry
+	for {
+		batch, err := f.ReadDir(min(1024, w.left+1))
+		for _, e := range batch {
+			if e.IsDir() || e.Type()&fs.ModeSymlink != 0 || e.Name() == manifest.FileName || e.Name() == manifest.SidecarName {
+				out = append(out, e)
+			}
+		}
+		if w.left -= len(batch); w.left < 0 {
+			w.stop(dir, "the scan stops here after %d directory entries, and what lies beyond is not seen; name smaller roots, lower max_depth, or add to ignore_dirs", MaxEntries)
+			return nil, nil
+		}
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return out, nil
+}
