@@ -5,23 +5,29 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Config is what a Bridge is made of.
 type Config struct {
-	Name         string      // on the mesh; at most one live bridge may have it
-	Host         string      // this machine's name, for people
-	Prefix       mesh.Prefix // default mesh.DefaultPrefix
-	Version      string      // of this program
-	AgentVersion string      // what children are told; default Version
-	Source       Source      // where the extensions come from
-	Logger       *slog.Logger
+	Name     string                        // on the mesh; at most one live bridge may have it
+	Host     string                        // this machine's name, for people
+	Prefix   mesh.Prefix                   // default mesh.DefaultPrefix
+	Version  string                        // of this program; what children are told unless Settings say otherwise
+	Settings config.Config                 // extensions.yaml; config.Default() has every default
+	Reread   func() (config.Config, error) // the settings again, for a reload; nil: they stay
+	StateDir string                        // under it each extension has a directory of its own
+	Environ  []string                      // what children inherit from; default os.Environ()
+	Gate     gate.Host                     // where requirements are looked up; default this host
+	Logger   *slog.Logger                  // default: discard
 }
 
 // Bridge runs the extensions of one host and stands in for them on the mesh.
@@ -43,14 +49,14 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Prefix == "" {
 		cfg.Prefix = mesh.DefaultPrefix
 	}
-	if cfg.AgentVersion == "" {
-		cfg.AgentVersion = cfg.Version
+	if cfg.Environ == nil {
+		cfg.Environ = os.Environ()
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, since: time.Now().UTC().Truncate(time.Millisecond)}
-	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Source.HeartbeatInterval(), Logger: cfg.Logger})
+	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
 	return b
 }
@@ -66,10 +72,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		return err
 	}
 	defer stopControl()
-	p, err := b.makePlan(ctx)
-	if err != nil {
-		return err
-	}
+	p := b.makePlan(ctx)
 	// What runs on the mesh ends before the node that speaks for it.
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -104,10 +107,17 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 
 // reload reads everything again and adopts it. A configuration that cannot be read changes nothing.
 func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
-	p, err := b.makePlan(ctx)
-	if err != nil {
-		return nil, nil, nil, err
+	if b.cfg.Reread != nil {
+		settings, err := b.cfg.Reread()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		b.mu.Lock()
+		b.cfg.Settings = settings
+		b.mu.Unlock()
 	}
+	p := b.makePlan(ctx)
+	b.keepWhatBroke(&p)
 	b.mu.Lock()
 	fleetCx := b.fleetCx
 	b.mu.Unlock()
@@ -117,6 +127,29 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	started, replaced, stopped = b.adopt(fleetCx, p)
 	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
 	return started, replaced, stopped, nil
+}
+
+// keepWhatBroke puts into p the units whose manifests no longer parse: what ran before goes on, and the host's
+// problems say so.
+func (b *Bridge) keepWhatBroke(p *plan) {
+	b.mu.Lock()
+	old := b.current.units
+	b.mu.Unlock()
+	broken := map[string]bool{}
+	for _, problem := range p.host.Problems {
+		broken[problem.Path] = true
+	}
+	have := map[string]bool{}
+	for _, u := range p.units {
+		have[u.id()] = true
+	}
+	for _, u := range old {
+		if broken[u.path] && !have[u.id()] {
+			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", u.id(), "path", u.path)
+			p.units = append(p.units, u)
+			p.host.Extensions = append(p.host.Extensions, u.id())
+		}
+	}
 }
 
 // flush lets the last words reach the server, for a second at most.
@@ -155,6 +188,9 @@ func (b *Bridge) publishReports() {
 	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
 	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
 	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
+	for _, a := range p.declared {
+		b.publish(b.cfg.Prefix.Announce(a.ID), a)
+	}
 }
 
 func (b *Bridge) publish(subject string, v any) {

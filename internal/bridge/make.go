@@ -11,7 +11,7 @@ import (
 // makeSlot makes a replica of u.
 func (b *Bridge) makeSlot(u *unit, replica int) *slot {
 	s := &slot{
-		unit: u, host: hostInfo{agentVersion: b.cfg.AgentVersion, bridge: b.cfg.Name},
+		unit: u, host: hostInfo{agentVersion: b.agentVersion()},
 		mesh:  b.node.Join(u.announce),
 		log:   b.log.With("extension", u.id()),
 		lines: &ring{},

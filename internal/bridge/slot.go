@@ -41,7 +41,6 @@ type slot struct {
 // hostInfo is what children are told about us.
 type hostInfo struct {
 	agentVersion string
-	bridge       string
 }
 
 // run keeps the slot on the mesh and its child alive until ctx ends. It returns when the child is gone.

@@ -12,6 +12,7 @@ import (
 // unit is one extension, or one member of it, as this bridge runs it: everything that was read, checked and
 // expanded before the first spawn.
 type unit struct {
+	path      string           // of its manifest
 	announce  mesh.Announce    // without an instance
 	dialect   manifest.Dialect // asked for: auto, ext or mcp
 	declared  manifest.Capabilities

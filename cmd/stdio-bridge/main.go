@@ -1,0 +1,65 @@
+// Command stdio-bridge runs the extensions of one host and stands in for them on the mesh.
+//
+//	stdio-bridge --search-path ./extensions
+//	stdio-bridge --config config/extensions.yaml --name web-3 --http 127.0.0.1:8222
+//
+// It waits for NATS, stops everything it started on SIGTERM or Ctrl-C, and leaves nothing behind even when it
+// is killed. docs/operations.md says how to run it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func main() {
+	child.MaybeGuard()
+	os.Exit(daemon.Main(program()))
+}
+
+// paths is a flag that may be given more than once.
+type paths []string
+
+func (p *paths) String() string     { return strings.Join(*p, ", ") }
+func (p *paths) Set(s string) error { *p = append(*p, s); return nil }
+
+func program() daemon.Program {
+	var file, name, state string
+	var search paths
+	return daemon.Program{
+		Name:    "stdio-bridge",
+		Summary: "Runs the extensions of this host and stands in for them on the mesh.",
+		Flags: func(fs *flag.FlagSet) {
+			fs.StringVar(&file, "config", "", "extensions.yaml, as `FILE` (default "+config.DefaultPath+" if it is there)")
+			fs.Var(&search, "search-path", "look for extensions in `DIR`, instead of where the file says; may be repeated")
+			fs.StringVar(&name, "name", bridge.DefaultName(), "this bridge's `NAME` on the mesh")
+			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "under `DIR` each extension has a directory of its own")
+		},
+		Run: func(ctx context.Context, p daemon.Process) error {
+			if err := mesh.CheckID(name, false); err != nil {
+				return daemon.UsageError{Err: fmt.Errorf("--name: %w", err)}
+			}
+			reread := func() (config.Config, error) { return bridge.Settings(file, search, p.Logger) }
+			settings, err := reread()
+			if err != nil {
+				return daemon.UsageError{Err: err}
+			}
+			host, _ := os.Hostname() // for people; an unknown one is no fault
+			defer bridge.Watchdog(p.Logger)()
+			b := bridge.New(p.NC, bridge.Config{
+				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
+				Reread: reread, StateDir: state, Logger: p.Logger,
+			})
+			return b.Run(ctx)
+		},
+	}
+}

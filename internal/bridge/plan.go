@@ -1,0 +1,225 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// plan is what this host should run, and what it has to say of the rest.
+type plan struct {
+	units    []*unit
+	declared []mesh.Announce // services of their own, which run elsewhere
+	host     mesh.Host
+	skills   mesh.SkillReport
+}
+
+// scan finds the extensions of this host.
+func (b *Bridge) scan(ctx context.Context) discovery.Report {
+	c := b.cfg.Settings
+	if !c.Enabled {
+		return discovery.Report{}
+	}
+	return discovery.Scan(ctx, discovery.Options{
+		Roots: c.SearchPaths, Links: c.Links, IgnoreDirs: c.IgnoreDirs, MaxDepth: c.MaxDepth,
+		FollowLinks: c.FollowLinks, Disabled: c.Disabled, Allowlist: c.Allowlist,
+		Manifest: manifest.Options{AgentVersion: b.agentVersion(), ReservedIDs: c.ReservedIDs},
+	})
+}
+
+// agentVersion is what manifests' min_agent_version is compared with. A build that is no release (its version
+// is no semantic one) counts as the last.
+func (b *Bridge) agentVersion() string {
+	own := b.cfg.Version
+	if _, err := semver.StrictNewVersion(own); err != nil {
+		own = lastRelease
+	}
+	return cmp.Or(b.cfg.Settings.AgentVersion, own)
+}
+
+const lastRelease = "0.1.0"
+
+// makePlan reads everything that decides what to run. Faults of single files are diagnostics; they never stop
+// the others.
+func (b *Bridge) makePlan(ctx context.Context) plan {
+	report := b.scan(ctx)
+	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}}
+	for _, d := range report.Diagnostics {
+		b.diagnose(&p, d)
+	}
+	for _, c := range report.Candidates {
+		for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
+			if !m.Container() {
+				b.add(&p, c, m)
+			}
+		}
+	}
+	b.addSkills(&p)
+	p.host.Extensions = []string{}
+	for _, u := range p.units {
+		p.host.Extensions = append(p.host.Extensions, u.id())
+	}
+	return p
+}
+
+// diagnose logs a finding, and puts an error among the host's problems.
+func (b *Bridge) diagnose(p *plan, d manifest.Diagnostic) {
+	level := map[manifest.Level]slog.Level{manifest.Error: slog.LevelError, manifest.Warn: slog.LevelWarn}[d.Level]
+	b.log.Log(context.TODO(), level, d.Message, "path", d.Path, "line", d.Line, "column", d.Column, "key", d.Key)
+	if d.Level == manifest.Error {
+		p.host.Problems = append(p.host.Problems, mesh.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
+	}
+}
+
+func where(d manifest.Diagnostic) string {
+	var parts []string
+	if d.Line > 0 {
+		parts = append(parts, fmt.Sprintf("line %d, column %d", d.Line, d.Column))
+	}
+	if d.Key != "" {
+		parts = append(parts, d.Key)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return strings.Join(parts, ": ") + ": "
+}
+
+// add makes a unit of a manifest, or a problem where it cannot be run.
+func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
+	u, err := b.makeUnit(c, m)
+	if err != nil {
+		b.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
+		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
+		return
+	}
+	if m.Transport.Type == manifest.NATS {
+		p.declared = append(p.declared, u.announce)
+		return
+	}
+	if u.gated != "" {
+		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: u.id(), Path: c.Path, Kind: "gated", Message: u.gated})
+	}
+	p.units = append(p.units, u)
+}
+
+// makeUnit prepares what a manifest describes: requirements checked, placeholders replaced, environment
+// filtered.
+func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, error) {
+	settings := b.cfg.Settings
+	transport, unset, err := m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()})
+	if err != nil {
+		return nil, err
+	}
+	s := settings.SupervisionFor(m.Plugin.ID)
+	u := &unit{
+		path:     c.Path,
+		announce: b.announcement(m),
+		dialect:  transport.Dialect,
+		declared: m.Capabilities,
+		limits: limits{
+			handshake: settings.HandshakeTimeout(m.Plugin.ID, transport.HandshakeTimeout), call: s.CallTimeout, maxCall: s.MaxCallTimeout,
+			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), hang: s.HangTimeout,
+			// For calls in flight, on top of the grace: with a second from SIGTERM to SIGKILL, a stop with the
+			// defaults takes five seconds at the most.
+			drain: min(s.ShutdownGrace, time.Second),
+		},
+		policy: s.Policy(), replicas: s.Replicas,
+	}
+	u.transport = transport
+	missing := b.cfg.Gate.Check(m.Requires, c.Root, unset)
+	if !missing.OK() {
+		if settings.GatingFor(u.id()) == config.Skip {
+			gate.LogSkipped(b.log, u.id(), missing)
+			u.gated = missing.String()
+		} else {
+			gate.LogContinuing(b.log, u.id(), missing)
+		}
+	}
+	if transport.Type == manifest.Stdio {
+		return u, b.prepareChild(u, c, m, transport, s)
+	}
+	return u, nil
+}
+
+func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
+	dialect := m.Transport.Dialect
+	if dialect != manifest.MCP {
+		dialect = manifest.Ext
+	}
+	a := mesh.Announce{
+		SchemaVersion: mesh.SchemaVersion,
+		ID:            m.Plugin.ID, Version: m.Plugin.Version, Name: m.Plugin.Name, Description: m.Plugin.Description,
+		Priority: m.Plugin.Priority, Parent: m.Parent, Host: b.cfg.Host, Bridge: b.cfg.Name,
+		Transport: string(m.Transport.Type), Dialect: string(dialect), SubjectPrefix: m.Transport.SubjectPrefix,
+		Features:     []string{mesh.FeatureStream, mesh.FeatureCancel, mesh.FeatureInstance},
+		ManifestHash: m.Hash,
+		Capabilities: mesh.Capabilities{Tools: m.Capabilities.Tools, Hooks: m.Capabilities.Hooks,
+			Channels: m.Capabilities.Channels, Providers: m.Capabilities.Providers},
+		Context: mesh.Context{Passthrough: m.Context.Passthrough},
+	}
+	if m.Transport.Type == manifest.NATS { // what it can do is its own to say
+		a.Features, a.Host, a.Bridge = nil, "", ""
+	}
+	return a
+}
+
+// prepareChild makes the spec of a stdio child.
+func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manifest, t manifest.Transport, s config.Supervision) error {
+	state, err := gate.MakeStateDir(b.cfg.StateDir, u.id())
+	if err != nil {
+		return fmt.Errorf("its state directory: %w", err)
+	}
+	env, stripped := gate.Env(b.cfg.Environ, gate.EnvOptions{
+		Allow: m.Requires.Env, Add: t.Env, AgentVersion: b.agentVersion(), ExtensionID: u.id(), StateDir: state,
+	})
+	if len(stripped) > 0 {
+		b.log.Debug("secret-like variables are kept from the child", "extension", u.id(), "names", stripped)
+	}
+	u.spec = child.Spec{
+		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: s.ShutdownGrace,
+		Redact: gate.NewRedactor(b.cfg.Environ, m.Requires.Env, t.Env).Redact,
+	}
+	return nil
+}
+
+// addSkills reads this host's skills.
+func (b *Bridge) addSkills(p *plan) {
+	dir := b.cfg.Settings.SkillsDir
+	if dir == "" {
+		return
+	}
+	skills, diagnostics := discovery.ScanSkills(dir)
+	for _, d := range diagnostics {
+		b.diagnose(p, d)
+	}
+	for _, s := range skills {
+		if missing := b.cfg.Gate.Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
+			gate.LogSkillDisabled(b.log, s.Dir, missing)
+			continue
+		}
+		p.skills.Skills = append(p.skills.Skills, mesh.SkillEntry{Name: s.Name, Dir: s.Dir, Description: s.Description, Body: s.Body})
+	}
+}
+
+// same reports whether a change of plan leaves a unit as it is.
+func (u *unit) same(v *unit) bool {
+	return u.announce.ManifestHash == v.announce.ManifestHash && u.gated == v.gated &&
+		u.limits == v.limits && u.policy == v.policy && u.replicas == v.replicas &&
+		u.spec.Command == v.spec.Command && u.spec.Dir == v.spec.Dir &&
+		slices.Equal(u.spec.Args, v.spec.Args) && slices.Equal(u.spec.Env, v.spec.Env)
+}

@@ -1,0 +1,73 @@
+package bridge
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/adrg/xdg"
+
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// Settings reads extensions.yaml. An empty path is config.DefaultPath, which may be missing. searchPaths, if
+// there are any, stand in for the file's. The error is every fault of the file, each with its place.
+func Settings(path string, searchPaths []string, log *slog.Logger) (config.Config, error) {
+	named := path != ""
+	if !named {
+		path = config.DefaultPath
+	}
+	c, diagnostics := config.Load(path, named)
+	var faults []error
+	for _, d := range diagnostics {
+		if d.Level == manifest.Error {
+			faults = append(faults, errors.New(d.String()))
+			continue
+		}
+		log.Warn(d.Message, "path", d.Path, "line", d.Line, "key", d.Key)
+	}
+	if len(searchPaths) > 0 {
+		c.SearchPaths = searchPaths
+	}
+	return c, errors.Join(faults...)
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
+
+// DefaultName is the name of a bridge that was given none: the first label of the host's name.
+func DefaultName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "bridge"
+	}
+	label, _, _ := strings.Cut(strings.ToLower(host), ".")
+	name := strings.Trim(notInNames.ReplaceAllString(label, "-"), "-_")
+	if name == "" || name[0] < 'a' || name[0] > 'z' {
+		name = "bridge-" + name
+	}
+	return name[:min(len(name), 64)]
+}
+
+// DefaultStateDir is where extensions keep their state unless told otherwise: extmesh/extensions in the user's
+// state directory.
+func DefaultStateDir() string { return filepath.Join(xdg.StateHome, "extmesh", "extensions") }
+
+// Watchdog makes sure that nothing which this process starts outlives it, however it ends. A main calls it
+// before it runs a Bridge, having called child.MaybeGuard first thing, and stop at the end. Where the system
+// cannot do it, that is logged and the rest goes on.
+func Watchdog(log *slog.Logger) (stop func()) {
+	if err := child.Subreaper(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		log.Warn("orphans of children cannot be adopted", "error", err)
+	}
+	stop, err := child.Guard()
+	if err != nil {
+		log.Warn("no guard: children may outlive this process if it is killed", "error", err)
+		return func() {}
+	}
+	return stop
+}

@@ -1,0 +1,166 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// MaxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
+const MaxHooked = 128
+
+// HookTimeout is how long one extension may take over a hook.
+const HookTimeout = 5 * time.Second
+
+// Fired is what became of a hook.
+type Fired struct {
+	Event    json.RawMessage `json:"event"`              // with every override merged in
+	Aborted  bool            `json:"aborted"`            // a before_* hook was stopped
+	By       string          `json:"by,omitempty"`       // the extension that stopped it
+	Reason   string          `json:"reason,omitempty"`   // its reason
+	Warnings []HookWarning   `json:"warnings,omitempty"` // extensions that failed, or said what does not count
+}
+
+// HookWarning is an extension that was asked and had no say.
+type HookWarning struct {
+	ID      string `json:"id"`
+	Message string `json:"message"`
+}
+
+// Fire asks every extension whose spec lists the hook, those with the lowest priority first, then by id
+// (docs/protocol.md, "Hooks"). Before before_* hooks each is given the event as the ones before it left it,
+// and abort stops the round; after_* hooks are asked side by side, cannot abort, and their overrides are
+// merged in the order of asking. An extension that fails or takes longer than HookTimeout is a warning and
+// no more. event is a JSON object. The error is that of an event that is none, of a Client without a
+// Catalog, or ctx's.
+func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (Fired, error) {
+	if c.opt.Catalog == nil {
+		return Fired{}, errors.New("mesh: firing a hook needs a catalog")
+	}
+	if len(event) == 0 {
+		event = json.RawMessage("{}")
+	}
+	if !isObject(event) {
+		return Fired{}, fmt.Errorf("mesh: the event of %s is not a JSON object", hook)
+	}
+	asked := c.hooked(hook)
+	f := Fired{Event: event}
+	if len(asked) > MaxHooked {
+		f.warn(asked[MaxHooked].id, "not asked: only %d extensions are asked for one hook", MaxHooked)
+		asked = asked[:MaxHooked]
+	}
+	if strings.HasPrefix(hook, "after_") {
+		c.fireAll(ctx, &f, hook, asked)
+	} else {
+		c.fireInTurn(ctx, &f, hook, asked)
+	}
+	return f, context.Cause(ctx)
+}
+
+// hooked lists the extensions that offer a hook, in the order of asking.
+func (c *Client) hooked(hook string) []target {
+	var found []Extension
+	for _, e := range c.opt.Catalog.All() {
+		if slices.Contains(e.Spec.Hooks, hook) {
+			found = append(found, e)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Extension) int {
+		return cmp.Or(cmp.Compare(a.Spec.Priority, b.Spec.Priority), strings.Compare(a.ID, b.ID))
+	})
+	out := make([]target, len(found))
+	for i, e := range found {
+		out[i] = c.targetOf(e)
+	}
+	return out
+}
+
+func (c *Client) fireInTurn(ctx context.Context, f *Fired, hook string, asked []target) {
+	for _, t := range asked {
+		if ctx.Err() != nil {
+			return
+		}
+		r, err := c.askHook(ctx, t, hook, f.Event)
+		if err != nil {
+			f.warn(t.id, "%v", err)
+			continue
+		}
+		if r.Abort {
+			f.Aborted, f.By, f.Reason = true, t.id, r.Reason
+			return
+		}
+		f.merge(t.id, r)
+	}
+}
+
+func (c *Client) fireAll(ctx context.Context, f *Fired, hook string, asked []target) {
+	type answer struct {
+		r   HookResult
+		err error
+	}
+	answers := make([]answer, len(asked))
+	var wg sync.WaitGroup
+	for i, t := range asked {
+		wg.Go(func() { // ends within HookTimeout
+			answers[i].r, answers[i].err = c.askHook(ctx, t, hook, f.Event)
+		})
+	}
+	wg.Wait()
+	for i, a := range answers {
+		switch {
+		case a.err != nil:
+			f.warn(asked[i].id, "%v", a.err)
+		case a.r.Abort:
+			f.warn(asked[i].id, "it wants to abort (%s), which an after_* hook cannot", a.r.Reason)
+		default:
+			f.merge(asked[i].id, a.r)
+		}
+	}
+}
+
+func (c *Client) askHook(ctx context.Context, t target, hook string, event json.RawMessage) (r HookResult, err error) {
+	ctx, cancel := context.WithTimeout(ctx, HookTimeout)
+	defer cancel()
+	result, err := c.ask(ctx, t, "hooks/"+hook, event)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(result, &r); err != nil { // null leaves r as it is
+		return r, fmt.Errorf("its answer is not {abort?, reason?, override?}: %w", err)
+	}
+	return r, nil
+}
+
+// merge puts an override's members into the event, at the top level.
+func (f *Fired) merge(id string, r HookResult) {
+	if len(r.Override) == 0 || string(r.Override) == "null" {
+		return
+	}
+	members, err := Members(r.Override)
+	if err != nil {
+		f.warn(id, "its override is not an object")
+		return
+	}
+	for _, m := range members {
+		if event, ok := rpc.SetMember(f.Event, m.Key, m.Value); ok {
+			f.Event = event
+		}
+	}
+}
+
+func (f *Fired) warn(id, format string, args ...any) {
+	f.Warnings = append(f.Warnings, HookWarning{id, fmt.Sprintf(format, args...)})
+}
+
+func isObject(v json.RawMessage) bool {
+	var o map[string]json.RawMessage
+	return json.Unmarshal(v, &o) == nil && o != nil
+}
