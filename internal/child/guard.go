@@ -3,7 +3,6 @@ package child
 import (
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 )
@@ -131,20 +130,3 @@ func (g *guard) watch() {
 		}
 	}
 }
-
-// guarded reads the pipe to the other process and returns when that one has died.
-func guarded(pipe *os.File) bool {
-	b := make([]byte, 1)
-	for {
-		n, err := pipe.Read(b)
-		switch {
-		case n == 1 && b[0] == farewellByte:
-			return false
-		case err != nil:
-			return true
-		}
-	}
-}
-
-// validCookie keeps a guard from hunting for something that anybody may have in his environment.
-func validCookie(s string) bool { return len(s) >= 20 && !strings.ContainsAny(s, "=\x00.") }

@@ -30,6 +30,23 @@ func runGuard(cookie string) {
 	}
 }
 
+// guarded reads the pipe to the other process and returns when that one has died.
+func guarded(pipe *os.File) bool {
+	b := make([]byte, 1)
+	for {
+		n, err := pipe.Read(b)
+		switch {
+		case n == 1 && b[0] == farewellByte:
+			return false
+		case err != nil:
+			return true
+		}
+	}
+}
+
+// validCookie keeps a guard from hunting for something that anybody may have in his environment.
+func validCookie(s string) bool { return len(s) >= 20 && !strings.ContainsAny(s, "=\x00.") }
+
 // closeInherited closes what a careless parent of our parent left open. The runtime's own descriptors stay.
 func closeInherited() {
 	fds, err := os.ReadDir("/proc/self/fd")
