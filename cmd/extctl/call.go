@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,14 +49,11 @@ unless the tool's schema says number, integer, boolean, array or object; key:=JS
 func (s *session) call(ctx context.Context, tool string, args []string, o mesh.ClientOptions) (json.RawMessage, error) {
 	o.Prefix = s.prefix
 	var schema json.RawMessage
-	c, err := s.catalog(ctx)
+	c, t, err := s.findTool(ctx, tool)
 	switch {
 	case err == nil:
-		_, t, err := c.Resolve(tool)
-		if err != nil {
-			return nil, err
-		}
 		o.Catalog, schema = c, t.InputSchema
+		tool = cmp.Or(t.Name, tool)
 	case errors.Is(err, mesh.ErrNoCatalog) && strings.Contains(tool, "/"):
 		// <id>/<tool> says all that a call needs; the catalog only lends names.
 	default:

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 //	del KEY        delete KEY
 //	fake ID        run an extension that answers calls; see fakeExtension
 //	bridge NAME    run a bridge that answers operators' verbs; see fakeBridge
-//	lines N FILE   FILE has N lines
+//	registry       run a registry that answers resolve; see fakeRegistry
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -46,8 +46,9 @@ func TestScript(t *testing.T) {
 			"del": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(bedOf(ts).kv.Delete(context.Background(), args[0]))
 			},
-			"fake":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeExtension(args[0])) },
-			"bridge": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
+			"fake":     func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeExtension(args[0])) },
+			"registry": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(bedOf(ts).fakeRegistry()) },
+			"bridge":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
 		},
 	})
 }
@@ -162,5 +163,21 @@ func (b *bed) fakeBridge(name string) error {
 				`{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:06Z","line":"` + strings.ReplaceAll(string(params), `"`, `'`) + `"}]}`, nil
 		}
 		return "", rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %s", method)
+	})
+}
+
+// fakeRegistry resolves one name to weather's echo, and knows that one is ambiguous.
+func (b *bed) fakeRegistry() error {
+	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RegistryRPC(), func(method string, params json.RawMessage) (string, *rpc.Error) {
+		switch {
+		case method == "status":
+			return `{"name":"r1","leading":true,"tools":6}`, nil
+		case strings.Contains(string(params), "ext_weather_"):
+			return `{"id":"weather","tool":{"name":"ext_weather_echo","tool":"echo"}}`, nil
+		case strings.Contains(string(params), "ext_twice"):
+			return "", &rpc.Error{Code: rpc.CodeInvalidParams, Message: "ambiguous", Data: json.RawMessage(
+				`{"kind":"ambiguous","ran":"no","candidates":[{"id":"a","tool":"x","name":"ext_a_x_1"},{"id":"b","tool":"x","name":"ext_b_x_2"}]}`)}
+		}
+		return "", &rpc.Error{Code: rpc.CodeInvalidParams, Message: "no", Data: json.RawMessage(`{"kind":"not_found","ran":"no","nearest":["ext_weather_echo"]}`)}
 	})
 }

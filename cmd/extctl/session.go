@@ -80,11 +80,15 @@ func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	if age := c.Age(); age > staleAfter {
-		fmt.Fprintf(s.stderr, "extctl: the catalog last changed %v ago and no registry leads: it may be out of date\n",
-			age.Round(time.Second))
-	}
+	s.warnIfOld(c)
 	return c, nil
+}
+
+// warnIfOld says so if no registry keeps the catalog.
+func (s *session) warnIfOld(c *mesh.Catalog) {
+	if age := c.Age(); age > staleAfter && !s.json {
+		fmt.Fprintf(s.stderr, "extctl: no registry leads, the catalog is %v old: it may be out of date\n", age.Round(time.Second))
+	}
 }
 
 // follow runs a catalog while f runs.

@@ -70,8 +70,7 @@ func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if errors.Is(err, nats.ErrNoResponders) {
-			return nil, false, fmt.Errorf("%w: nothing answers for the bucket %s; no registry has run here, "+
-				"or JetStream is down", ErrNoCatalog, c.opts.Prefix.Bucket())
+			return nil, false, c.noCatalog()
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
@@ -92,6 +91,11 @@ func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []
 				c.opts.Prefix.Bucket(), status, m.Header.Get("Description"))
 		}
 	}
+}
+
+func (c *Catalog) noCatalog() error {
+	return fmt.Errorf("%w: nothing answers for the bucket %s; no registry has run here, or JetStream is down",
+		ErrNoCatalog, c.opts.Prefix.Bucket())
 }
 
 // newest is the stamp of the bucket's newest message; zero for an empty bucket.

@@ -585,3 +585,35 @@ func TestCatalogAge(t *testing.T) {
 		}
 	}
 }
+
+func TestLoadExtension(t *testing.T) {
+	b := newCatalogBed(t)
+	if _, err := LoadExtension(t.Context(), b.nc, CatalogOptions{}, "weather"); !errors.Is(err, ErrNoCatalog) {
+		t.Fatalf("without a bucket: %v, want ErrNoCatalog", err)
+	}
+	b.bucket()
+	b.put("spec.weather", testSpec("weather", "1.0.0", "get"))
+	b.put("state.weather", testState(heartbeat.Ready))
+	b.put("spec.other", testSpec("other", "1.0.0", "get"))
+	b.put("spec.gone", testSpec("gone", "1.0.0", "get"))
+	b.del("spec.gone")
+	for id, want := range map[string]int{"weather": 1, "nobody": 0, "gone": 0} {
+		c, err := LoadExtension(t.Context(), b.nc, CatalogOptions{}, id)
+		if err != nil || len(c.All()) != want {
+			t.Errorf("%s: %v, %v; want %d extensions", id, c.All(), err, want)
+		}
+	}
+	c, err := LoadExtension(t.Context(), b.nc, CatalogOptions{}, "weather")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, _, ok := c.Tool("weather/get"); !ok || e.State.State != heartbeat.Ready {
+		t.Errorf("weather/get: %+v, %v", e, ok)
+	}
+	if err := c.WaitSynced(t.Context()); err != nil || c.Age() > time.Minute {
+		t.Errorf("%v, age %v", err, c.Age())
+	}
+	if _, err := LoadExtension(t.Context(), b.nc, CatalogOptions{}, "a.>"); err == nil {
+		t.Error("an id that is a pattern was accepted")
+	}
+}

@@ -1,0 +1,60 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+)
+
+// LoadExtension reads one extension's documents into a catalog that holds nothing else: what a program that calls
+// one tool and goes needs of a catalog that may have a hundred thousand. An id that the catalog does not know
+// gives an empty Catalog. The errors are those of LoadCatalog.
+func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id string) (*Catalog, error) {
+	if err := CheckID(id, true); err != nil {
+		return nil, err
+	}
+	c := NewCatalog(nc, o)
+	var changes []change
+	for _, key := range []string{KindSpec + "." + id, KindState + "." + id, KeyLease} {
+		ch, ok, err := c.lastOf(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			changes = append(changes, ch)
+		}
+	}
+	c.mu.Lock()
+	for i := range changes {
+		if err := changes[i].decode(); err != nil {
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "err", err)
+		}
+		c.data.apply(changes[i])
+		c.heardAt(changes[i].at)
+	}
+	c.mu.Unlock()
+	close(c.ready)
+	return c, nil
+}
+
+// lastOf is the last message of a key; ok is false where there is none.
+func (c *Catalog) lastOf(ctx context.Context, key string) (ch change, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	m, err := c.nc.RequestWithContext(ctx, c.directGet()+"."+c.keyPrefix()+key, nil)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return ch, false, c.noCatalog()
+	case err != nil:
+		return ch, false, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
+	case m.Header.Get("Status") == "404":
+		return ch, false, nil
+	case m.Header.Get("Status") != "":
+		return ch, false, fmt.Errorf("reading the catalog %s: JetStream says %s %s",
+			c.opts.Prefix.Bucket(), m.Header.Get("Status"), m.Header.Get("Description"))
+	}
+	ch, err = c.stored(m)
+	return ch, err == nil, err
+}
