@@ -12,11 +12,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// maxListed is how many names Result.String lists of a kind: it becomes a reason in the catalog, and a manifest
-// has room for a hundred thousand names.
+// The bounds of Result.String, which becomes a reason in the catalog: a manifest has room for a hundred thousand
+// names.
 const (
-	maxListed = 16
-	maxShown  = 64 // bytes of one name
+	maxListed = 16 // names of a kind
+	maxShown  = 64 // bytes of a name
 )
 
 // Host is where requirements are looked up. The zero value is the real one: this process's PATH and
@@ -32,8 +32,8 @@ type Host struct {
 // Result is what an extension or a skill requires and the host lacks; the zero value says that nothing is
 // missing. Both lists are sorted and name each thing once.
 type Result struct {
-	MissingBins []string `json:"missing_bins"`
-	MissingEnv  []string `json:"missing_env"`
+	MissingBins []string
+	MissingEnv  []string
 }
 
 // Check looks up what is required. Each of bins must be on $PATH and executable; one with a path separator is

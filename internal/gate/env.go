@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -53,16 +54,10 @@ func Env(parent []string, o EnvOptions) (env, stripped []string) {
 	return childEnv(parent, o, runtime.GOOS == "windows")
 }
 
-// variable is one entry of an environment.
-type variable struct{ name, entry string }
-
 func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string) {
 	key := nameKey(fold)
-	allowed := make(map[string]bool, len(o.Allow))
-	for _, name := range o.Allow {
-		allowed[key(name)] = true
-	}
-	pass, held := map[string]variable{}, map[string]string{}
+	allowed := nameSet(o.Allow, key)
+	pass, held := map[string]string{}, map[string]string{} // entries and names, by key
 	for _, entry := range parent {
 		name, _, ok := split(entry)
 		if !ok {
@@ -74,11 +69,11 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 		case SecretLike(name) && !allowed[k]:
 			held[k] = name
 		default:
-			pass[k] = variable{name, entry}
+			pass[k] = entry
 		}
 	}
 	set := func(name, value string) {
-		pass[key(name)] = variable{name, name + "=" + value}
+		pass[key(name)] = name + "=" + value
 		delete(held, key(name))
 	}
 	for _, own := range [][2]string{{agentVersion, o.AgentVersion}, {agentExtensionID, o.ExtensionID}, {stateDir, o.StateDir}} {
@@ -90,7 +85,7 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 		set(name, o.Add[name])
 	}
 	for _, k := range sortedKeys(pass) {
-		env = append(env, pass[k].entry)
+		env = append(env, pass[k])
 	}
 	for _, k := range sortedKeys(held) {
 		stripped = append(stripped, held[k])
@@ -106,6 +101,14 @@ func nameKey(fold bool) func(name string) string {
 	return func(name string) string { return name }
 }
 
+func nameSet(names []string, key func(string) string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[key(name)] = true
+	}
+	return set
+}
+
 // split cuts an entry into name and value. An entry without a name or a "=" is no variable: no program can ask
 // for it, and whether it is secret cannot be told. A name may begin with "=", as those do in which Windows
 // keeps the current directory of each drive.
@@ -119,3 +122,5 @@ func split(entry string) (name, value string, ok bool) {
 	}
 	return entry[:i], entry[i+1:], true
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -12,18 +12,17 @@ const (
 	// minSecret is the shortest value that is redacted, in bytes: a shorter one would be found in every
 	// other word.
 	minSecret = 6
-	// A longer value is looked for in pieces too. What is given to Redact may have been cut off within a
-	// value; as much of it as fills pieces is then found.
+	// maxPiece is the length of the pieces in which a longer value is looked for, too: what is given to
+	// Redact may have been cut off within the value, and as much of it as fills pieces is then found.
 	maxPiece = 1 << 10
 )
 
 // Redactor replaces known values of secrets. A nil Redactor replaces nothing. It never changes, so that it may
 // be used by any number of goroutines.
 type Redactor struct {
-	// seen has a bit set for the hash of the first four bytes of each value. Nearly every position of a
-	// line is dismissed by it, however many values there are: a search for each value in turn, as
-	// strings.Replacer's predecessors did, takes a hundred times as long for an environment with a private
-	// key, every line of which is a value.
+	// seen has a bit set for the hash of the first four bytes of each value, and dismisses nearly every
+	// position of a line. A search for one value after the other would be shorter, but each line of a
+	// private key is a value, and every line of stderr would pay for all of them.
 	seen    [64]uint64
 	secrets map[uint32][]secret // by those four bytes, longest value first
 }
@@ -37,24 +36,23 @@ type secret struct{ value, name string }
 // add is known by the name of the variable it came from, if that looks secret or is in allow.
 //
 // Only values of at least 6 bytes count. Of a value with several lines each line of at least 6 bytes counts by
-// itself, without the white space around it.
+// itself, without the white space around it. Values are known as they are and as JSON and URLs spell them; one
+// that a program has encoded otherwise, in base64 say, is not.
 func NewRedactor(parent []string, allow []string, add map[string]string) *Redactor {
 	return newRedactor(parent, allow, add, runtime.GOOS == "windows")
 }
 
 func newRedactor(parent []string, allow []string, add map[string]string, fold bool) *Redactor {
 	key := nameKey(fold)
-	declared := func(name string) bool {
-		return slices.ContainsFunc(allow, func(a string) bool { return key(a) == key(name) })
-	}
+	declared := nameSet(allow, key)
 	b := secretSet{}
 	for _, entry := range parent {
-		if name, value, ok := split(entry); ok && (SecretLike(name) || declared(name)) {
+		if name, value, ok := split(entry); ok && (SecretLike(name) || declared[key(name)]) {
 			b.add(name, value)
 		}
 	}
 	for name, value := range add {
-		if SecretLike(name) || declared(name) {
+		if SecretLike(name) || declared[key(name)] {
 			b.add(name, value)
 		}
 	}
@@ -82,8 +80,9 @@ func (b secretSet) add(name, value string) {
 	}
 }
 
-// spellings are the ways in which programs write a value that they did not mean to show: as it is, which is
-// made valid before it gets here, in a JSON log line, in the URL of a failed request.
+// spellings are the ways in which a value gets into the output of a program that did not mean to show it: as it
+// is, as it is after child has made a line of stderr valid UTF-8, in a JSON log line, in the URL of a failed
+// request.
 func spellings(value string) []string {
 	valid := strings.ToValidUTF8(value, "\uFFFD")
 	return []string{value, valid, inJSON(valid, false), inJSON(valid, true), url.QueryEscape(value), url.PathEscape(value)}
@@ -107,6 +106,9 @@ func (b secretSet) addWhole(name, value string) {
 }
 
 func (b secretSet) put(name, value string) {
+	if len(value) < minSecret {
+		return // as valid text: a run of invalid bytes becomes a single character
+	}
 	if old, ok := b[value]; !ok || name < old {
 		b[value] = name
 	}
@@ -116,7 +118,7 @@ func (b secretSet) redactor() *Redactor {
 	r := &Redactor{secrets: make(map[uint32][]secret, len(b))}
 	for value, name := range b {
 		k := first4(value)
-		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63)
+		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63) // as maybe reads it
 		r.secrets[k] = append(r.secrets[k], secret{value, name})
 	}
 	for _, list := range r.secrets {
@@ -129,6 +131,7 @@ func (b secretSet) redactor() *Redactor {
 const hash = 2654435761
 
 func first4(s string) uint32 {
+	_ = s[3]
 	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
 }
 
@@ -162,7 +165,11 @@ func (r *Redactor) Redact(line string) string {
 func (r *Redactor) next(line string, from int) (begin, end int, name string) {
 	longest := 0
 	for i := from; i+minSecret <= len(line) && (end == 0 || i <= end); i++ {
-		s, ok := r.at(line[i:])
+		k := first4(line[i : i+4])
+		if !r.maybe(k) {
+			continue
+		}
+		s, ok := r.at(k, line[i:])
 		if !ok {
 			continue
 		}
@@ -178,12 +185,11 @@ func (r *Redactor) next(line string, from int) (begin, end int, name string) {
 	return begin, end, name
 }
 
-// at returns the longest value that rest, of at least minSecret bytes, begins with.
-func (r *Redactor) at(rest string) (secret, bool) {
-	k := first4(rest)
-	if r.seen[k*hash>>26]&(1<<(k*hash>>20&63)) == 0 {
-		return secret{}, false
-	}
+// maybe reports whether a value may begin with the four bytes k.
+func (r *Redactor) maybe(k uint32) bool { return r.seen[k*hash>>26]>>(k*hash>>20&63)&1 != 0 }
+
+// at returns the longest value that rest begins with; its first four bytes are k.
+func (r *Redactor) at(k uint32, rest string) (secret, bool) {
 	for _, s := range r.secrets[k] {
 		if strings.HasPrefix(rest, s.value) {
 			return s, true

@@ -2,10 +2,8 @@ package gate
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -26,5 +24,3 @@ func MakeStateDir(base, id string) (string, error) {
 	}
 	return dir, nil
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,195 @@
+package gate
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRedact(t *testing.T) {
+	key := strings.Repeat("0123456789abcdef", 300) // longer than a piece, and than what a cut line may keep
+	pem := "-----BEGIN KEY-----\r\nMIIEvQIBADANBgkq\n  aGVsbG8gd29ybGQ=  \nshort\n\n      \n-----END KEY-----\n"
+	for _, tt := range []struct {
+		name       string
+		parent     []string
+		allow      []string
+		add        map[string]string
+		line, want string
+		windows    bool
+	}{
+		{name: "nothing known", line: "abc", want: "abc"},
+		{name: "empty line", parent: []string{"A_TOKEN=secret1"}},
+		{name: "secret-like", parent: []string{"A_TOKEN=secret1"}, line: "x secret1 y secret1", want: "x [A_TOKEN] y [A_TOKEN]"},
+		{name: "plain", parent: []string{"A=secret1"}, line: "secret1", want: "secret1"},
+		{name: "declared", parent: []string{"A=secret1"}, allow: []string{"A"}, line: "secret1", want: "[A]"},
+		{name: "declared has case", parent: []string{"A=secret1"}, allow: []string{"a"}, line: "secret1", want: "secret1"},
+		{name: "but not on Windows", parent: []string{"A=secret1"}, allow: []string{"a"}, line: "secret1", want: "[A]", windows: true},
+		{name: "declared and secret-like", parent: []string{"A_KEY=secret1"}, allow: []string{"A_KEY"}, line: "k=secret1;", want: "k=[A_KEY];"},
+		{name: "six bytes", parent: []string{"A_KEY=abcdef"}, line: "abcdefg abcde", want: "[A_KEY]g abcde"},
+		{name: "five bytes", parent: []string{"A_KEY=abcde"}, line: "abcdefg", want: "abcdefg"},
+		{name: "six bytes, three letters", parent: []string{"A_KEY=äöü"}, line: "äöü", want: "[A_KEY]"},
+		{name: "empty value", parent: []string{"A_KEY="}, line: "abc", want: "abc"},
+		{name: "prefix of a line's end", parent: []string{"A_KEY=abcdefgh"}, line: "xabcdefg", want: "xabcdefg"},
+		{name: "added, secret-like", add: map[string]string{"A_KEY": "secret1"}, line: "secret1", want: "[A_KEY]"},
+		{name: "added, plain", add: map[string]string{"LEVEL": "warning"}, line: "warning", want: "warning"},
+		{name: "added from a placeholder", parent: []string{"GITHUB_TOKEN=ghp_abc"}, add: map[string]string{"HEADER": "Bearer ghp_abc"},
+			line: "sent Bearer ghp_abc", want: "sent Bearer [GITHUB_TOKEN]"},
+		{name: "longest first", parent: []string{"A_KEY=abcdef", "B_KEY=abcdefghi", "C_KEY=abcdefg"},
+			line: "abcdefghi abcdefgx abcdefx", want: "[B_KEY] [C_KEY]x [A_KEY]x"},
+		{name: "one within another", parent: []string{"A_KEY=cdefgh", "B_KEY=abcdefghij"}, line: "abcdefghij cdefgh", want: "[B_KEY] [A_KEY]"},
+		{name: "overlapping", parent: []string{"A_KEY=abcdefg", "B_KEY=efghijklm"}, line: "-abcdefghijklm-", want: "-[B_KEY]-"},
+		{name: "overlapping in a chain", parent: []string{"A_KEY=abcdef", "B_KEY=defghi", "C_KEY=ghijkl"}, line: "abcdefghijkl", want: "[A_KEY]"},
+		{name: "overlapping itself", parent: []string{"A_KEY=aaaaaa"}, line: "baaaaaaaaab", want: "b[A_KEY]b"},
+		{name: "side by side", parent: []string{"A_KEY=abcdef", "B_KEY=ghijkl"}, line: "abcdefghijklabcdef", want: "[A_KEY][B_KEY][A_KEY]"},
+		{name: "a value that is in a name", parent: []string{"A_KEY=secret1", "GITHUB_KEY=A_KEY]"}, line: "secret1", want: "[A_KEY]"},
+		{name: "two names of a value", parent: []string{"B_KEY=secret1", "A_KEY=secret1"}, line: "secret1", want: "[A_KEY]"},
+		{name: "every value of a name", parent: []string{"A_KEY=secret1", "A_KEY=secret2"}, line: "secret1 secret2", want: "[A_KEY] [A_KEY]"},
+		{name: "lines", parent: []string{"A_KEY=" + pem}, line: "-----BEGIN KEY-----", want: "[A_KEY]"},
+		{name: "second line", parent: []string{"A_KEY=" + pem}, line: "got MIIEvQIBADANBgkq!", want: "got [A_KEY]!"},
+		{name: "indented line", parent: []string{"A_KEY=" + pem}, line: "aGVsbG8gd29ybGQ=", want: "[A_KEY]"},
+		{name: "short line", parent: []string{"A_KEY=" + pem}, line: "short", want: "short"},
+		{name: "blank line", parent: []string{"A_KEY=" + pem}, line: "            x", want: "            x"},
+		{name: "lines in one", parent: []string{"A_KEY=" + pem}, line: `{"k":"MIIEvQIBADANBgkq\n  aGVsbG8gd29ybGQ="}`, want: `{"k":"[A_KEY]\n  [A_KEY]"}`},
+		{name: "several lines given", parent: []string{"A_KEY=" + pem}, line: "a\nMIIEvQIBADANBgkq\nb", want: "a\n[A_KEY]\nb"},
+		{name: "trimmed", parent: []string{"A_KEY= secret1\n"}, line: "secret1", want: "[A_KEY]"},
+		{name: "short when trimmed", parent: []string{"A_KEY=ab    "}, line: "ab     x", want: "[A_KEY] x"},
+		{name: "blank value", parent: []string{"A_KEY=        "}, line: "          x", want: "          x"},
+		{name: "in JSON", parent: []string{`A_KEY=a"b\c<d&`}, line: `a"b\c<d& a\"b\\c<d& a\"b\\c\u003cd\u0026`, want: "[A_KEY] [A_KEY] [A_KEY]"},
+		{name: "in a URL", parent: []string{"A_KEY=a b/c+d"}, line: "?k=a+b%2Fc%2Bd /a%20b%2Fc+d/", want: "?k=[A_KEY] /[A_KEY]/"},
+		{name: "short but long in JSON", parent: []string{"A_KEY=<<"}, line: `\u003c\u003c`, want: `\u003c\u003c`},
+		{name: "not UTF-8", parent: []string{"A_KEY=se\xff\xfecret"}, line: "se\xff\xfecret", want: "[A_KEY]"},
+		{name: "not UTF-8, made valid", parent: []string{"A_KEY=se\xff\xfecret"}, line: "se\uFFFDcret", want: "[A_KEY]"},
+		{name: "nothing but invalid bytes", parent: []string{"A_KEY=\xff\xff\xff\xff\xff\xff"}, line: "\uFFFD", want: "\uFFFD"},
+		{name: "name not UTF-8", parent: []string{"\xff_KEY=secret1"}, line: "secret1", want: "[\uFFFD_KEY]"},
+		{name: "long", parent: []string{"A_KEY=" + key}, line: "x" + key + "y", want: "x[A_KEY]y"},
+		{name: "long, cut", parent: []string{"A_KEY=" + key}, line: "x" + key[:2048], want: "x[A_KEY]"},
+		{name: "not a variable", parent: []string{"secret1", "=secret1"}, line: "secret1", want: "secret1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRedactor(tt.parent, tt.allow, tt.add, tt.windows)
+			if have := r.Redact(tt.line); have != tt.want {
+				t.Errorf("have %q\nwant %q", have, tt.want)
+			}
+		})
+	}
+}
+
+func TestNilRedactor(t *testing.T) {
+	var none *Redactor
+	if have := none.Redact("abc"); have != "abc" {
+		t.Error(have)
+	}
+	if have := new(Redactor).Redact("abcdefgh"); have != "abcdefgh" {
+		t.Error(have)
+	}
+}
+
+// FuzzRedact compares Redact with the plainest way to say what it does: mark every byte of every occurrence,
+// and nothing of the marked is left.
+func FuzzRedact(f *testing.F) {
+	f.Add("abcdef", "defghi", "ghijkl", "abcdefghijkl")
+	f.Add("aaaaaa", "aaaaaaa", "aab", "aaaaaaaaaaabaaaaaaa")
+	f.Add("a\"b<c\\d", "line one\nline two", "\xff\xfe12345", "line one a\\\"b\\u003cc\\\\d \xff\xfe12345")
+	f.Fuzz(func(t *testing.T, a, b, c, line string) {
+		if len(line) > 1<<12 || strings.ContainsAny(line, "[]") { // brackets are what Redact writes
+			return
+		}
+		set := secretSet{}
+		for name, value := range map[string]string{"A": a, "B": b, "C": c} {
+			set.add(name, value)
+		}
+		marked := make([]bool, len(line)+1)
+		for value := range set {
+			for i := range len(line) {
+				if strings.HasPrefix(line[i:], value) {
+					for j := range len(value) {
+						marked[i+j] = true
+					}
+				}
+			}
+		}
+		var kept strings.Builder
+		for i := range len(line) {
+			if !marked[i] {
+				kept.WriteByte(line[i])
+			}
+		}
+		out := set.redactor().Redact(line)
+		if !slices.Contains(marked, true) && out != line {
+			t.Fatalf("changed %q to %q", line, out)
+		}
+		untagged := strings.NewReplacer("[A]", "", "[B]", "", "[C]", "").Replace
+		if have, want := untagged(out), kept.String(); have != want {
+			t.Fatalf("%q becomes %q: keeps %q, want %q", line, out, have, want)
+		}
+	})
+}
+
+func secretEnv() []string {
+	env := []string{"PATH=/usr/bin", "HOME=/root"}
+	for i := range 20 {
+		env = append(env, fmt.Sprintf("SERVICE%d_TOKEN=tok_%d_%x", i, i, i*7919+1<<30))
+	}
+	var pem strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(&pem, "%064x\n", i*104729)
+	}
+	return append(env, "TLS_PRIVATE_KEY="+pem.String())
+}
+
+// What nearly every line costs. It must not allocate.
+func BenchmarkRedactWithoutHit(b *testing.B) {
+	r := NewRedactor(secretEnv(), nil, nil)
+	for _, bb := range []struct{ name, line string }{
+		{"short", "2026-11-21T12:00:00Z INFO request served path=/v1/forecast status=200 elapsed=12ms client=10.0.0.7"},
+		{"16KiB", strings.Repeat("the quick brown fox jumps over it; ", 470)},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(bb.line)))
+			for b.Loop() {
+				if r.Redact(bb.line) != bb.line {
+					b.Fatal("hit")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkRedactHit(b *testing.B) {
+	r := NewRedactor(secretEnv(), nil, nil)
+	_, value, _ := split(secretEnv()[9])
+	line := "connecting with " + value + " to api.example.org"
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(r.Redact(line)) == len(line) {
+			b.Fatal("no hit")
+		}
+	}
+}
+
+func TestRedactDoesNotAllocate(t *testing.T) {
+	r := NewRedactor(secretEnv(), nil, nil)
+	line := strings.Repeat("nothing of it is secret; ", 20)
+	if n := testing.AllocsPerRun(100, func() { r.Redact(line) }); n != 0 {
+		t.Errorf("%v allocations for a line without a hit", n)
+	}
+}
+
+// The spellings are what the standard library writes, so that a change there is seen.
+func TestSpellings(t *testing.T) {
+	const value = "p ä\"\\<>&/+\t%\u2028"
+	j, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := spellings(value)
+	for _, want := range []string{value, string(j[1 : len(j)-1]), url.QueryEscape(value), url.PathEscape(value)} {
+		if !slices.Contains(have, want) {
+			t.Errorf("%q is not in %q", want, have)
+		}
+	}
+}
