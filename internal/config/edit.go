@@ -102,7 +102,7 @@ const lockWait = 10 * time.Second
 // Edit changes the lists of the extensions.yaml at path; an empty path is DefaultPath. It reads the file, calls
 // change with its lists as they are written, and writes what change made of them into the text: comments, order,
 // quoting and line ends of everything else stay. A file that is not there is made, and one that is a symbolic link
-// stays one. changed is false, and nothing is written, when change changed nothing.
+// stays one. changed is false, and nothing is written, when change changed nothing. change may be called twice.
 //
 // Two Edits at a time follow each other: a lock file, .<name>.lock, lies beside the file and stays there. A reader
 // sees the old text or the new one, never half of it.
@@ -116,7 +116,13 @@ func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, 
 	if path, err = target(path); err != nil {
 		return false, fmt.Errorf("editing the configuration: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	dir := filepath.Dir(path)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if text, err := edited(path, "", change); err != nil || text == "" {
+			return false, err // not worth a directory
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return false, fmt.Errorf("editing the configuration: %w", err)
 	}
 	unlock, err := lock(ctx, path)

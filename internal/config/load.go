@@ -63,8 +63,8 @@ func read(path string) ([]byte, error) {
 }
 
 // Parse is Load for the content of a file; path is only for the diagnostics. It does not panic, whatever data holds,
-// and is done with the worst of it in a second or two: a file over MaxFile, one that is nested deeper than any setting,
-// or one with more than ten thousand keys and items is refused.
+// and is done with the worst of it in about a second: a file over MaxFile, one that is nested deeper than any setting,
+// or one with more than five thousand keys and items is refused.
 //
 // Anchors, aliases and tags are errors: nothing in the file needs them, and what they expand to has no bound.
 func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {

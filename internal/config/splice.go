@@ -38,6 +38,7 @@ type splice struct {
 	ext  *mapping // extensions
 	pair pair     // key and its list, if it is there
 	eol  string
+	json bool // the file is written as JSON, and stays it
 }
 
 func surgery(path, text, key string, op func(*splice) error) (string, error) {
@@ -54,6 +55,7 @@ func surgery(path, text, key string, op func(*splice) error) (string, error) {
 	if strings.Contains(f.text, "\r\n") {
 		t.eol = "\r\n"
 	}
+	t.json = len(f.top.pairs) > 0 && strings.HasPrefix(f.text[f.offset(f.top.pairs[0].key):], `"`)
 	err := op(t)
 	return bom + t.text, err
 }
@@ -72,51 +74,99 @@ func (t *splice) add(item string) error {
 	switch v := t.pair.value.(type) {
 	case nil:
 		if t.pair.colon == nil {
-			return t.addKey(t.key + ": [" + scalar(item) + "]")
+			return t.addKey(t.scalar(t.key) + ": [" + t.scalar(item) + "]")
 		}
-		return t.insert(t.offset(t.pair.colon)+1, " ["+scalar(item)+"]") // an explicit null is then a fault of the syntax, and seen
+		t.dropNull(t.pair)
+		return t.insert(t.offset(t.pair.colon)+1, " ["+t.scalar(item)+"]")
 	case *ast.SequenceNode:
-		if v.IsFlowStyle && len(v.Values) == 0 {
-			return t.insert(t.offset(v.Start)+1, scalar(item))
+		if v.IsFlowStyle {
+			return t.addFlow(v, item)
 		}
 		last := v.Values[len(v.Values)-1]
-		if v.IsFlowStyle {
-			_, end, err := t.extent(last)
-			if err != nil {
-				return err
-			}
-			return t.insert(end, ", "+scalar(item))
-		}
 		indent := strings.Repeat(" ", v.Start.Position.Column-1)
-		return t.insertLine(lastLine(last), indent+"- "+scalar(item))
+		return t.insertLine(lastLine(last), indent+"- "+t.scalar(item))
 	}
 	return errors.New("the list is none")
 }
 
-// addKey puts a line with a new key below extensions.
-func (t *splice) addKey(line string) error {
+// addFlow puts an item at the end of [a, b]; on a line of its own, if that is how the last one stands.
+func (t *splice) addFlow(v *ast.SequenceNode, item string) error {
+	if len(v.Values) == 0 {
+		at, end := t.offset(v.Start)+1, t.offset(v.End)
+		if strings.TrimSpace(t.text[at:end]) == "" {
+			t.cut(at, end)
+			return t.insert(at, t.scalar(item))
+		}
+		return t.insert(at, t.scalar(item)+" ") // a comment follows
+	}
+	from, to, err := t.extent(v.Values[len(v.Values)-1])
+	if err != nil {
+		return err
+	}
+	line := strings.LastIndexByte(t.text[:from], '\n') + 1
+	end := strings.IndexByte(t.text[to:], '\n')
+	indent := t.text[line:from]
+	if after, _, _ := strings.Cut(t.text[to:], "\n"); end < 0 || strings.Trim(indent, " ") != "" || strings.Contains(after, "]") {
+		return t.insert(to, ", "+t.scalar(item))
+	}
+	comma := ""
+	if strings.HasPrefix(t.text[to:], ",") {
+		comma = ","
+	}
+	_ = t.insert(to+end+1, indent+t.scalar(item)+comma+t.eol)
+	if comma == "" {
+		return t.insert(to, ",")
+	}
+	return nil
+}
+
+// dropNull takes out a null that is written, with the blanks before it.
+func (t *splice) dropNull(p pair) {
+	if p.null == nil {
+		return
+	}
+	from := t.offset(p.colon) + 1
+	to := t.offset(p.null)
+	word := strings.TrimSpace(p.null.Origin)
+	if word != "" && to >= from && strings.HasPrefix(t.text[to:], word) && strings.TrimSpace(t.text[from:to]) == "" {
+		t.cut(from, to+len(word))
+	}
+}
+
+// addKey puts a new key with its value below extensions.
+func (t *splice) addKey(entry string) error {
 	top := t.top.pairs
 	if len(top) == 0 {
-		if body := strings.TrimRight(t.text, "\r\n"); body == "" {
-			t.text = ""
+		if strings.TrimRight(t.text, "\r\n") == "" {
+			t.text, t.lines = "", []int{0}
 		}
-		return t.insertLine(len(t.lines), "extensions:"+t.eol+"  "+line)
+		return t.insertLine(len(t.lines), "extensions:"+t.eol+"  "+entry)
 	}
 	m := t.ext.node
 	switch {
 	case m == nil:
-		return t.insertLine(top[0].key.Position.Line, "  "+line)
+		t.dropNull(top[0])
+		if t.top.node.IsFlowStyle {
+			return t.insert(t.offset(top[0].colon)+1, " {"+entry+"}")
+		}
+		return t.insert(t.offset(top[0].colon)+1+t.rest(top[0].colon), t.eol+"  "+entry)
 	case !m.IsFlowStyle:
 		indent := strings.Repeat(" ", m.Values[0].Key.GetToken().Position.Column-1)
-		return t.insertLine(lastLine(m), indent+line)
+		return t.insertLine(lastLine(m), indent+entry)
 	case len(m.Values) == 0:
-		return t.insert(t.offset(m.Start)+1, line)
+		return t.insert(t.offset(m.Start)+1, entry)
 	}
 	_, end, err := t.extent(m.Values[len(m.Values)-1].Value)
 	if err != nil {
 		return err
 	}
-	return t.insert(end, ", "+line)
+	return t.insert(end, ", "+entry)
+}
+
+// rest is how much stands behind a colon in its line, without the line's end.
+func (t *splice) rest(colon *token.Token) int {
+	line, _, _ := strings.Cut(t.text[t.offset(colon)+1:], "\n")
+	return len(strings.TrimSuffix(line, "\r"))
 }
 
 // insertLine puts a line after the line with this number.
@@ -179,10 +229,12 @@ func (t *splice) removeFlow(n ast.Node) error {
 		from = len(before) - 1
 	}
 	t.cut(from, to)
-	// A line that held nothing else goes, too.
+	// A line that held nothing else, but for a comment on it, goes, too.
 	start := strings.LastIndexByte(t.text[:from], '\n') + 1
-	if end := strings.IndexByte(t.text[from:], '\n'); start > 0 && end >= 0 && strings.TrimSpace(t.text[start:from+end]) == "" {
-		t.cut(start, from+end+1)
+	if end := strings.IndexByte(t.text[from:], '\n'); start > 0 && end >= 0 {
+		if left := strings.TrimSpace(t.text[start : from+end]); left == "" || left[0] == '#' {
+			t.cut(start, from+end+1)
+		}
 	}
 	return nil
 }
@@ -245,6 +297,14 @@ func (v visit) Visit(n ast.Node) ast.Visitor {
 
 // plain is what YAML, of whatever version, reads as the string it looks like.
 var plain = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
+
+// scalar writes a string as the rest of the file does.
+func (t *splice) scalar(s string) string {
+	if t.json {
+		return strconv.Quote(s)
+	}
+	return scalar(s)
+}
 
 // scalar writes a string as YAML.
 func scalar(s string) string {

@@ -47,7 +47,13 @@ func open(path, text string) (f *file, ok bool) {
 		f.report(nil, "", "the file is not UTF-8; save it as UTF-8")
 		return f, false
 	}
-	doc, err := parse(f.text)
+	// The parser counts some of the lines that end in \r\n twice. Its lines and columns are those of f.text all the same.
+	unix := strings.ReplaceAll(f.text, "\r\n", "\n")
+	if before, _, lone := strings.Cut(unix, "\r"); lone {
+		f.report(nil, "", "line %d holds a carriage return that is no line end; end lines in \\n or \\r\\n", strings.Count(before, "\n")+1)
+		return f, false
+	}
+	doc, err := parse(unix)
 	if syntax := yaml.Error(nil); errors.As(err, &syntax) && syntax.GetToken() != nil {
 		f.report(syntax.GetToken(), "", "syntax: %s", syntax.GetMessage())
 		return f, false
@@ -86,7 +92,7 @@ func parse(text string) (doc *ast.File, err error) {
 // so it is not given what no configuration has. The file's own nesting is five deep.
 const (
 	maxNesting = 32
-	maxEntries = 10_000 // keys and items
+	maxEntries = 5_000 // keys and items
 )
 
 // bounded refuses tokens that the parser would spend minutes, or the stack, on.
@@ -135,7 +141,7 @@ func (f *file) report(at *token.Token, key, format string, args ...any) {
 func (f *file) add(level manifest.Level, at *token.Token, key, message string) {
 	d := manifest.Diagnostic{Level: level, Path: f.path, Key: key, Message: message}
 	if at != nil && at.Position != nil {
-		d.Line = at.Position.Line
+		d.Line = min(at.Position.Line, len(f.lines))
 		d.Column = f.offset(at) - f.lines[d.Line-1] + 1
 	}
 	f.diags = append(f.diags, d)
@@ -178,7 +184,8 @@ type pair struct {
 	name  string
 	key   *token.Token
 	colon *token.Token
-	value ast.Node // nil for null
+	value ast.Node     // nil for null
+	null  *token.Token // of a null, written or not
 }
 
 // mapping takes a node that should be a mapping. Null is an empty one.
@@ -203,7 +210,7 @@ func (f *file) mapping(path string, n ast.Node) *mapping {
 		}
 		p := pair{name: key.Value, key: key.GetToken(), colon: v.Start, value: v.Value}
 		if v.Value != nil && v.Value.Type() == ast.NullType {
-			p.value = nil
+			p.value, p.null = nil, v.Value.GetToken()
 		}
 		m.pairs = append(m.pairs, p)
 	}
