@@ -3,13 +3,19 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -22,12 +28,33 @@ const prefix = mesh.Prefix("ext")
 // bed is one NATS server with JetStream, and the registries on it.
 type bed struct {
 	*testing.T
-	server *server.Server
+	server atomic.Pointer[server.Server]
 	dir    string
 	nc     *nats.Conn
 }
 
+// newBed is for tests that do not wait for time to pass.
 func newBed(t *testing.T) *bed {
+	t.Parallel()
+	return makeBed(t)
+}
+
+// inBubble runs a test with a clock of its own. The server and its clients live inside the bubble, and nothing may
+// cross its border: nats.go's pool of timers is emptied on the way in and out, and the server's ticking clock, of
+// which there is one a process, is kept going outside.
+func inBubble(t *testing.T, f func(t *testing.T, b *bed)) {
+	emptyPools := func() { runtime.GC(); runtime.GC() }
+	emptyPools()
+	defer emptyPools()
+	ats.Register()
+	defer ats.Unregister()
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Second) }) // the store's flushers end a moment after the server
+		f(t, makeBed(t))
+	})
+}
+
+func makeBed(t *testing.T) *bed {
 	b := &bed{T: t, dir: t.TempDir()}
 	b.start(true)
 	t.Cleanup(func() { b.stop() })
@@ -47,17 +74,20 @@ func (b *bed) start(js bool) {
 	if !s.ReadyForConnections(5 * time.Second) {
 		b.Fatal("the server is not ready")
 	}
-	b.server = s
+	b.server.Store(s)
 }
 
 func (b *bed) stop() {
-	b.server.Shutdown()
-	b.server.WaitForShutdown()
+	b.server.Load().Shutdown()
+	b.server.Load().WaitForShutdown()
 }
+
+// InProcessConn makes connections find the server that runs now.
+func (b *bed) InProcessConn() (net.Conn, error) { return b.server.Load().InProcessConn() }
 
 func (b *bed) connect() *nats.Conn {
 	b.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(b.server), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	nc, err := nats.Connect("", nats.InProcessServer(b), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		b.Logf("connection: %v", err)
 	}))
 	if err != nil {
@@ -73,6 +103,9 @@ func (b *bed) registry(cfg Config) (r *Registry, stop func()) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{b.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = 10 * time.Second // a loaded machine shall not make leaders step down
+	}
 	r = New(b.connect(), cfg)
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
@@ -83,7 +116,7 @@ func (b *bed) registry(cfg Config) (r *Registry, stop func()) {
 			cancel()
 			select {
 			case err := <-done:
-				if err != nil {
+				if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 					b.Errorf("Run: %v", err)
 				}
 			case <-time.After(10 * time.Second):
@@ -93,6 +126,30 @@ func (b *bed) registry(cfg Config) (r *Registry, stop func()) {
 	}
 	b.Cleanup(stop)
 	return r, stop
+}
+
+// timeout is a context that ends after 5 s, for calls that would take a timer from the pool otherwise.
+func (b *bed) timeout() context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+// leading waits until r writes the catalog.
+func (b *bed) leading(r *Registry) {
+	b.Helper()
+	b.await("a registry leads", func() bool { return b.status(r).Leading })
+}
+
+func (b *bed) status(r *Registry) Status {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
+	defer cancel()
+	s, err := r.Status(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
 }
 
 // testWriter logs while the test runs, and is silent afterwards.
@@ -156,8 +213,8 @@ func (b *bed) publish(subject string, doc any) {
 	if err == nil {
 		err = b.nc.Publish(subject, data)
 	}
-	if err != nil {
-		b.Fatal(err)
+	if err != nil && b.Context().Err() == nil {
+		b.Error(err)
 	}
 }
 
@@ -172,6 +229,7 @@ type fakeExt struct {
 	pings int
 	sub   *nats.Subscription
 	seq   uint64
+	hang  bool // pings are not answered
 }
 
 func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
@@ -194,7 +252,7 @@ func (e *fakeExt) serve() {
 	}
 	sub, err := e.nc.Subscribe(subject, e.answer)
 	if err == nil {
-		err = e.nc.Flush()
+		err = e.nc.FlushWithContext(e.timeout())
 	}
 	if err != nil {
 		e.Fatal(err)
@@ -205,7 +263,7 @@ func (e *fakeExt) serve() {
 func (e *fakeExt) silence() {
 	if e.sub != nil {
 		_ = e.sub.Unsubscribe() // the connection may be closed already
-		_ = e.nc.Flush()
+		_ = e.nc.FlushWithContext(e.timeout())
 		e.sub = nil
 	}
 }
@@ -232,6 +290,9 @@ func (e *fakeExt) answer(m *nats.Msg) {
 		result = map[string]any{"server_version": e.a.Version, "tools": list, "hooks": []string{"after_message"}}
 	} else {
 		e.pings++
+		if e.hang {
+			return
+		}
 	}
 	data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "result": result})
 	if err != nil {
@@ -251,12 +312,47 @@ func (e *fakeExt) count(n *int) int {
 func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
 
 func (e *fakeExt) beat(s heartbeat.State) {
+	e.mu.Lock()
 	e.seq++
-	e.publish(prefix.Heartbeat(e.a.ID), heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance,
-		Seq: e.seq, IntervalMS: 1000, State: s})
+	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: 1000, State: s}
+	e.mu.Unlock()
+	e.publish(prefix.Heartbeat(e.a.ID), b)
+}
+
+// keepBeating beats ready five times a second until stop is called or the test ends.
+func (e *fakeExt) keepBeating() (stop func()) {
+	ctx, cancel := context.WithCancel(e.Context())
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		for sleep(ctx, 200*time.Millisecond) {
+			e.beat(heartbeat.Ready)
+		}
+	}()
+	stop = func() { cancel(); <-done }
+	e.Cleanup(stop)
+	return stop
 }
 
 func (e *fakeExt) up() {
 	e.announce()
 	e.beat(heartbeat.Ready)
+}
+
+// announceOnRequest announces again whenever the registry asks.
+func (e *fakeExt) announceOnRequest() {
+	sub, err := e.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { e.announce() })
+	if err == nil {
+		err = e.nc.FlushWithContext(e.timeout())
+	}
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(func() { _ = sub.Unsubscribe() }) // the connection may be closed already
+}
+
+func kvDelete(key string) *nats.Msg {
+	m := nats.NewMsg("$KV.ext_catalog." + key)
+	m.Header.Set("KV-Operation", "DEL")
+	return m
 }

@@ -122,7 +122,7 @@ func (l *loop) announce(id string, data []byte, now time.Time) {
 
 // admit makes an announce part of its extension, if it may be; nil if not.
 func (l *loop) admit(a *announced, now time.Time) *extension {
-	x := l.exts[a.ID]
+	x, known := l.exts[a.ID]
 	err := l.checkOwner(a)
 	if err == nil {
 		err = l.checkParent(a)
@@ -163,7 +163,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 	if a.Bridge != "" && checkBridge(a.Bridge) == nil {
 		l.bridgeNamed(a.Bridge, now)
 	}
-	l.pub.mark(stateKey(x.id), false) // it shows host and bridge
+	l.pub.mark(stateKey(x.id), !known) // it shows host and bridge
 	l.reconsider[x.id] = true
 	return x
 }

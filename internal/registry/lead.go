@@ -27,9 +27,13 @@ func (l *loop) elector() *elector {
 // bucketReady takes in that the bucket is there, new or again.
 func (l *loop) bucketReady(created time.Time) {
 	l.election.trouble = ""
-	if l.view.synced && l.view.created.Equal(created) {
-		return
+	if !l.view.synced || !l.view.created.Equal(created) {
+		l.resync()
 	}
+}
+
+// resync reads the whole bucket again.
+func (l *loop) resync() {
 	l.view.lose()
 	l.snapshot()
 }

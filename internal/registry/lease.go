@@ -118,6 +118,9 @@ func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 	if ok && !last.deleted && !e.mine(last) {
 		return 0, nil
 	}
+	if !ok { // not even a marker: the bucket is new, or was purged, which is republished to nobody
+		e.report((*loop).resync)
+	}
 	e.me.Since = time.Now().UTC()
 	seq, err = e.put(ctx, last.seq)
 	if wrongSequence(err) {

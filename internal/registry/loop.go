@@ -109,7 +109,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 	defer cancel()
 	l.ctx = ctx
 	elector := l.elector()
-	l.wg.Go(func() { l.read(ctx, in) })   // ends with ctx
+	l.wg.Go(func() { l.read(ctx, in) })  // ends with ctx
 	l.wg.Go(func() { elector.run(ctx) }) // ends with ctx, after it has released the lease
 	l.requestAnnounces(time.Now())
 	l.sendPulse()
@@ -215,8 +215,7 @@ func (l *loop) housekeep(now time.Time) {
 func (l *loop) connection(s nats.Status) {
 	l.deafened("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
-		l.view.lose()
-		l.snapshot()
+		l.resync()
 		l.requested = time.Time{}
 		l.requestAnnounces(time.Now())
 	}

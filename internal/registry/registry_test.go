@@ -1,36 +1,229 @@
 package registry
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
 func TestShowsLostAndBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		e := b.ext("weather", "1.0.0", "n1", "get", "set")
+		b.leading(r)
+		start := time.Now()
+		e.up()
+		b.await("the spec has tools", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 2 })
+		t.Logf("spec after %v", time.Since(start))
+		s, _ := b.spec("weather")
+		if got := s.Tools[0]; got.Name != "ext_weather_get" || got.Own != "get" || got.Description != "[ext:weather] does get" {
+			t.Errorf("tool: %+v", got)
+		}
+		if s.Subject != "ext.weather.rpc" || s.Version != "1.0.0" || s.Transport != "stdio" || len(s.Hooks) != 1 {
+			t.Errorf("spec: %+v", s)
+		}
+		d := b.state("weather")
+		if d.State != heartbeat.Ready || !d.Available || len(d.Instances) != 1 || d.Instances[0].Host != "host-n1" {
+			t.Errorf("state: %+v", d)
+		}
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		if d := b.state("weather"); d.Available || !strings.HasPrefix(d.Reason, "no beat for") {
+			t.Errorf("lost: %+v", d)
+		}
+		e.keepBeating()
+		b.await("it is back", b.is("weather", heartbeat.Ready))
+		if n := e.count(&e.asked); n != 1 {
+			t.Errorf("asked for its tools %d times", n)
+		}
+	})
+}
+
+// TestRefused: what is broken or hostile is refused with a reason that status shows, and harms nobody.
+func TestRefused(t *testing.T) {
 	b := newBed(t)
-	b.registry(Config{Heartbeat: heartbeat.Config{Grace: 1}})
-	e := b.ext("weather", "1.0.0", "n1", "get", "set")
-	b.await("the bucket is there", func() bool { return b.get("epoch.registry") != nil })
-	start := time.Now()
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	e := b.ext("weather", "1.0.0", "n1", "get")
 	e.up()
-	b.await("the spec has tools", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 2 })
-	t.Logf("spec after %v", time.Since(start))
-	s, _ := b.spec("weather")
-	if got := s.Tools[0]; got.Name != "ext_weather_get" || got.Own != "get" || got.Description != "[ext:weather] does get" {
-		t.Errorf("tool: %+v", got)
+	e.keepBeating()
+	b.await("weather is up", b.is("weather", heartbeat.Ready))
+	for _, c := range []struct{ id, body, reason string }{
+		{"a1", `not JSON`, "not valid JSON"},
+		{"a2", `{"id":"weather","version":"1.0.0"}`, "not that of the subject"},
+		{"A3", `{"id":"A3","version":"1.0.0"}`, "want ^[a-z]"},
+		{"registry", `{"id":"registry","version":"1.0.0"}`, "reserved"},
+		{"a4", `{"id":"a4","version":"` + strings.Repeat("x", 300<<10) + `"}`, "over the limit"},
+		{"a5", `{"id":"a5","version":"1.0.0","schema_version":9}`, "schema_version 9 is newer"},
+		{"a6.b", `{"id":"a6.b","version":"1.0.0"}`, "no parent"},
+		{"a7", `{"id":"a7","version":"1.0.0","subject_prefix":"ext.registry.x"}`, "mesh's own subjects"},
+		{"a8", `{"id":"a8"}`, "version"},
+		{"a9", `{"id":"a9","version":"1.0.0","instance":"x.*"}`, "instance"},
+		{"weather.x", `{"id":"weather.x","version":"1.0.0","parent":"weather","bridge":"other"}`, "not announced by its bridge"},
+	} {
+		b.publish(prefix.Announce(c.id), c.body)
+		b.await(c.id+" is refused", func() bool {
+			return slices.ContainsFunc(b.status(r).Recent, func(f Refusal) bool {
+				return f.What == "announce" && f.ID == c.id && strings.Contains(f.Reason, c.reason)
+			})
+		})
 	}
-	if s.Subject != "ext.weather.rpc" || s.Version != "1.0.0" || s.Transport != "stdio" || len(s.Hooks) != 1 {
-		t.Errorf("spec: %+v", s)
+	b.publish(prefix.Heartbeat("weather"), `{"id":"weather","state":"hungry"}`)
+	b.publish(prefix.Shutdown("weather"), `{"id":"mail","instance":"n1"}`)
+	b.publish(prefix.Suspect("weather"), `[]`)
+	b.publish(prefix.Breaker("weather"), `{"id":"weather","state":"ajar"}`)
+	b.await("all of it is counted", func() bool {
+		n := b.status(r).Refused
+		return n["announce"] == 11 && n["beat"] == 1 && n["shutdown"] == 1 && n["suspect"] == 1 && n["breaker"] == 1
+	})
+	if s, ok := b.spec("weather"); !ok || len(s.Tools) != 1 || b.state("weather").State != heartbeat.Ready {
+		t.Errorf("weather was harmed: %+v", s)
 	}
-	d := b.state("weather")
-	if d.State != heartbeat.Ready || !d.Available || len(d.Instances) != 1 || d.Instances[0].Host != "host-n1" {
+}
+
+// TestSubjectOwner: of two ids on one subject, that with the mesh's own prefix wins, whoever comes first.
+func TestSubjectOwner(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	b.publish(prefix.Announce("x"), `{"id":"x","version":"1.0.0","subject_prefix":"ext.a"}`)
+	b.await("x is there", func() bool { s, _ := b.spec("x"); return s.Subject == "ext.a.x.rpc" })
+	b.publish(prefix.Announce("a.x"), `{"id":"a.x","version":"1.0.0","parent":"a"}`)
+	b.await("a.x has taken over", func() bool { _, ok := b.spec("a.x"); return ok && b.get("spec.x") == nil })
+	b.publish(prefix.Announce("x"), `{"id":"x","version":"1.0.0","subject_prefix":"ext.a"}`)
+	b.await("x is refused", func() bool { return b.status(r).Refused["announce"] == 2 })
+	if b.get("spec.x") != nil {
+		t.Error("x is shown")
+	}
+}
+
+// TestManifestOfService: a bridge announces a service that it does not run.
+func TestManifestOfService(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	b.publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
+	b.await("it is shown", b.is("weather", heartbeat.Lost))
+	if d := b.state("weather"); d.Reason != heartbeat.NoBeatYet || len(d.Instances) != 0 || d.Available {
 		t.Errorf("state: %+v", d)
 	}
-	b.await("it is lost", b.is("weather", heartbeat.Lost))
-	e.beat(heartbeat.Ready)
-	b.await("it is back", b.is("weather", heartbeat.Ready))
-	if n := e.count(&e.asked); n != 1 {
-		t.Errorf("asked for its tools %d times", n)
+	e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc, and beats with its id alone
+	b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
+	b.await("it is up", b.is("weather", heartbeat.Ready))
+	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
+	b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
+	b.await("it is forgotten", func() bool { return b.get("spec.weather") == nil && b.get("state.weather") == nil })
+	e.silence()
+}
+
+// TestStray: a service that only beats is shown all the same, with what it answers.
+func TestStray(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "", "get")
+		e.keepBeating()
+		b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
+		s, _ := b.spec("weather")
+		if !slices.ContainsFunc(s.Diagnostics, func(d mesh.Diagnostic) bool { return d.Code == "not_announced" }) {
+			t.Errorf("diagnostics: %+v", s.Diagnostics)
+		}
+		e.a.Features = nil
+		e.announce()
+		b.await("it has been announced", func() bool { s, _ := b.spec("weather"); return len(s.Diagnostics) == 0 })
+	})
+}
+
+// TestVersions: two versions side by side, a handshake that fails, and two that call themselves the same.
+func TestVersions(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	v1 := b.ext("weather", "1.9.0", "n1", "get")
+	v1.up()
+	v1.keepBeating()
+	tools := func(names ...string) func() bool {
+		return func() bool {
+			s, _ := b.spec("weather")
+			return slices.EqualFunc(s.Tools, names, func(t mesh.Tool, n string) bool { return t.Own == n })
+		}
 	}
+	b.await("1.9.0 is shown", tools("get"))
+
+	v2 := b.ext("weather", "1.10.0", "n2", "get", "set")
+	v2.silence() // it beats before it can answer
+	v2.up()
+	v2.keepBeating()
+	b.await("the failure shows", func() bool {
+		s, _ := b.spec("weather")
+		return len(s.Diagnostics) == 1 && s.Diagnostics[0].Code == "handshake_failed"
+	})
+	if s, _ := b.spec("weather"); s.Version != "1.9.0" || len(s.Tools) != 1 {
+		t.Errorf("the old spec did not stay: %+v", s)
+	}
+	v2.serve()
+	b.await("1.10.0 is shown", tools("get", "set"))
+
+	v3 := b.ext("weather", "1.10.0", "n3", "get", "set", "delete")
+	v3.up()
+	v3.keepBeating()
+	b.await("the conflict shows", func() bool {
+		s, _ := b.spec("weather")
+		return len(s.Diagnostics) == 1 && s.Diagnostics[0].Code == "conflict"
+	})
+	if !tools("get", "set")() {
+		t.Error("of one version the lowest instance is shown")
+	}
+}
+
+func TestGoodbye(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	e := b.ext("weather", "1.0.0", "n1", "get")
+	e.up()
+	b.await("it is up", b.is("weather", heartbeat.Ready))
+	b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Instance: "n1", Reason: "maintenance"})
+	b.await("it is shut down", b.is("weather", heartbeat.Shutdown))
+	if d := b.state("weather"); d.Reason != "maintenance" {
+		t.Errorf("state: %+v", d)
+	}
+	e.up()
+	b.await("it is back", b.is("weather", heartbeat.Ready))
+	b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Instance: "n1", Reason: mesh.GoodbyeRemoved})
+	b.await("it is forgotten", func() bool { return b.get("spec.weather") == nil && b.get("state.weather") == nil })
+}
+
+// TestNameClash: all of a clash get a suffix, and lose it with the clash.
+func TestNameClash(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	one, two := b.ext("a", "1.0.0", "n1", "b_c"), b.ext("a_b", "1.0.0", "n2", "c")
+	name := func(id string) string {
+		if s, _ := b.spec(id); len(s.Tools) > 0 {
+			return s.Tools[0].Name
+		}
+		return ""
+	}
+	one.up()
+	b.await("a is alone", func() bool { return name("a") == "ext_a_b_c" })
+	two.up()
+	b.await("both have suffixes", func() bool {
+		return name("a") == mesh.SuffixedName("a", "b_c", 6) && name("a_b") == mesh.SuffixedName("a_b", "c", 6)
+	})
+	if s, _ := b.spec("a"); len(s.Diagnostics) != 1 || s.Diagnostics[0].Code != "name_clash" {
+		t.Errorf("diagnostics: %+v", s.Diagnostics)
+	}
+	b.publish(prefix.Shutdown("a_b"), mesh.Goodbye{ID: "a_b", Instance: "n2", Reason: mesh.GoodbyeRemoved})
+	b.await("a is alone again", func() bool { return name("a") == "ext_a_b_c" })
 }

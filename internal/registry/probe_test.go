@@ -1,0 +1,147 @@
+package registry
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestSuspectGone: the catalog is right soon after the first complaint, although the owner beats on, and again
+// when the service is back.
+func TestSuspectGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e, other := b.ext("weather", "1.0.0", "n1", "get"), b.ext("weather", "1.0.0", "n2", "get")
+		for _, e := range []*fakeExt{e, other} {
+			e.up()
+			e.keepBeating()
+		}
+		b.await("both are up", func() bool { return len(b.state("weather").Instances) == 2 })
+		lost := func() bool { return b.state("weather").Instances[0].State == heartbeat.Lost }
+
+		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
+		b.await("both are asked", func() bool { return e.count(&e.pings) == 1 && other.count(&other.pings) == 1 })
+		if d := b.state("weather"); d.Instances[0].State != heartbeat.Ready || d.Instances[0].Reason != "" {
+			t.Errorf("a lie did harm: %+v", d)
+		}
+
+		e.silence()
+		<-time.After(probeRest)
+		start := time.Now()
+		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
+		b.await("it is lost", lost)
+		t.Logf("lost after %v", time.Since(start))
+		seq := b.status(r).Traffic.Beats
+		b.await("its owner beats on", func() bool { return b.status(r).Traffic.Beats > seq+5 })
+		if d := b.state("weather"); !lost() || !d.Available || d.Instances[0].Reason != "no responders" {
+			t.Errorf("state: %+v", d)
+		}
+		e.serve()
+		b.await("it is back", func() bool { return !lost() })
+	})
+}
+
+func TestSuspectHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		e.up()
+		e.keepBeating()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		hang := func(v bool) {
+			e.mu.Lock()
+			e.hang = v
+			e.mu.Unlock()
+		}
+		hang(true)
+		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"timeout"}`)
+		b.await("it shows", func() bool {
+			d := b.state("weather")
+			return d.State == heartbeat.Ready && d.Reason == notAnswering
+		})
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		hang(false)
+		b.await("it is back", func() bool { d := b.state("weather"); return d.State == heartbeat.Ready && d.Reason == "" })
+	})
+}
+
+// TestBridgeGone: a bridge that answered and has gone takes its instances with it, long before their beats are
+// missed.
+func TestBridgeGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
+			if strings.Contains(string(m.Data), `"ping"`) {
+				_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.up()
+		foreign := b.ext("foreign", "1.0.0", "n2", "get") // its bridge has no control subject
+		foreign.up()
+		b.await("they are up", func() bool { return b.is("weather", heartbeat.Ready)() && b.is("foreign", heartbeat.Ready)() })
+		b.await("the bridge has answered", func() bool {
+			var answered bool
+			if err := r.ask(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
+				t.Fatal(err)
+			}
+			return answered
+		})
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		b.await("its extension is lost", b.is("weather", heartbeat.Lost))
+		t.Logf("lost after %v", time.Since(start))
+		if d := b.state("weather"); d.Reason != "bridge bridge-n1 is gone" {
+			t.Errorf("state: %+v", d)
+		}
+		if !b.is("foreign", heartbeat.Ready)() {
+			t.Error("foreign is lost too")
+		}
+		e.beat(heartbeat.Ready)
+		b.await("a beat brings it back", b.is("weather", heartbeat.Ready))
+	})
+}
+
+// TestBreakerReports: the fleet is told of an open breaker only by the registry's own failed probe.
+func TestBreakerReports(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		e.up()
+		e.keepBeating()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		open := mesh.BreakerReport{ID: "weather", State: "open", Reporter: "agent-7"}
+		b.publish(prefix.Breaker("weather"), open)
+		b.await("it is asked", func() bool { return e.count(&e.pings) == 1 })
+		b.await("the reporter shows", func() bool {
+			res, err := r.Resolve(t.Context(), ResolveParams{Name: "weather"})
+			return err == nil && len(res.Reporters) == 1 && res.Reporters[0].Reporter == "agent-7"
+		})
+		if d := b.state("weather"); d.Breaker != nil || d.State != heartbeat.Ready {
+			t.Errorf("a lie did harm: %+v", d)
+		}
+		e.silence()
+		<-time.After(probeRest)
+		b.publish(prefix.Breaker("weather"), open)
+		b.await("the breaker is open", func() bool {
+			d := b.state("weather")
+			return d.Breaker != nil && d.Breaker.State == heartbeat.BreakerOpen && d.Breaker.RetryAt.After(time.Now())
+		})
+		e.serve()
+		b.await("it has healed", func() bool { d := b.state("weather"); return d.Breaker == nil && d.Available })
+	})
+}

@@ -1,0 +1,262 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func (b *bed) bucket() *bucket {
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &bucket{nc: b.nc, js: js, prefix: prefix}
+}
+
+// TestHandOver: on a clean stop the standby leads within milliseconds, rewrites nothing, and repeats no handshake.
+func TestHandOver(t *testing.T) {
+	b := newBed(t)
+	one, stopOne := b.registry(Config{Name: "one"})
+	b.leading(one)
+	two, _ := b.registry(Config{Name: "two"})
+	e := b.ext("weather", "1.0.0", "n1", "get")
+	e.up()
+	e.keepBeating()
+	b.await("it is up", b.is("weather", heartbeat.Ready))
+	b.await("the standby has seen it", func() bool {
+		s := b.status(two)
+		return s.Revision >= 2 && s.Revision == b.status(one).Revision && len(s.Replicas) == 2
+	})
+	if s := b.status(two); s.Leading || s.Leader != "one" || len(s.Replicas) != 2 {
+		t.Errorf("standby: %+v", s)
+	}
+	before := b.get(stateKey("weather"))
+	start := time.Now()
+	stopOne()
+	stopped := time.Now()
+	b.leading(two)
+	t.Logf("the leader stopped in %v, the next led %v later", stopped.Sub(start), time.Since(stopped))
+	b.publish(prefix.Announce("mail"), mesh.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
+	b.await("it writes", func() bool { _, ok := b.spec("mail"); return ok && b.is("mail", heartbeat.Lost)() })
+	if got := b.get(stateKey("weather")); string(got) != string(before) {
+		t.Errorf("the state was rewritten:\n%s\n%s", before, got)
+	}
+	b.await("the write is acknowledged", func() bool { return b.status(two).Traffic.Writes > 0 })
+	if n := b.status(two).Traffic.Writes; n != 2 { // spec.mail and state.mail
+		t.Errorf("%d keys were written", n)
+	}
+	if n := e.count(&e.asked); n != 1 {
+		t.Errorf("asked for its tools %d times", n)
+	}
+}
+
+// TestCrash: a leader that vanishes is replaced when its lease has expired, and what it still sends is refused.
+func TestCrash(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		one, _ := b.registry(Config{Name: "one", LeaseTTL: 2 * time.Second})
+		b.leading(one)
+		two, _ := b.registry(Config{Name: "two", LeaseTTL: 2 * time.Second})
+		b.await("the standby follows", func() bool { return b.status(two).Leader == "one" })
+		epoch := b.status(one).Epoch
+
+		one.nc.Close() // a crash, as the others see it: nothing is released
+		start := time.Now()
+		b.leading(two)
+		t.Logf("took over after %v", time.Since(start))
+
+		err := b.bucket().commit(t.Context(), epoch, []write{{key: "spec.stale", value: []byte("{}")}, {key: "state.stale", value: []byte("{}")}})
+		if !errors.Is(err, errFenced) {
+			t.Errorf("the old leader's batch: %v", err)
+		}
+		t.Logf("refused: %v", err)
+		if b.get("spec.stale") != nil || b.get("state.stale") != nil {
+			t.Error("a fenced batch was stored")
+		}
+	})
+}
+
+// TestFencedLeaderStepsDown: a leader whose epoch was overtaken learns it from its next write, stands for election
+// again, and writes what it had to.
+func TestFencedLeaderStepsDown(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	epoch := b.status(r).Epoch
+	if _, err := b.bucket().js.Publish(t.Context(), b.bucket().subject(mesh.KeyEpoch), []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(prefix.Announce("mail"), mesh.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
+	b.await("it writes under a new epoch", func() bool { _, ok := b.spec("mail"); return ok && b.status(r).Epoch > epoch })
+}
+
+// TestRebuild: whatever happens to the bucket, it is made again from what the registry knows, or from announces.
+func TestRebuild(t *testing.T) {
+	for name, ruin := range map[string]func(b *bed, stop func()){
+		"a key deleted by hand": func(b *bed, _ func()) {
+			if _, err := b.bucket().js.PublishMsg(b.Context(), kvDelete(specKey("weather"))); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"bucket purged": func(b *bed, _ func()) {
+			s, err := b.bucket().js.Stream(b.Context(), "KV_ext_catalog")
+			if err == nil {
+				err = s.Purge(b.Context())
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		},
+		"bucket deleted": func(b *bed, _ func()) {
+			if err := b.bucket().js.DeleteStream(b.Context(), "KV_ext_catalog"); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"bucket deleted between two registries": func(b *bed, stop func()) {
+			stop()
+			if err := b.bucket().js.DeleteStream(b.Context(), "KV_ext_catalog"); err != nil {
+				b.Fatal(err)
+			}
+			b.registry(Config{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			r, stop := b.registry(Config{LeaseTTL: 2 * time.Second})
+			b.leading(r)
+			e := b.ext("weather", "1.0.0", "n1", "get")
+			e.up()
+			e.keepBeating()
+			e.announceOnRequest()
+			good := func() bool {
+				s, _ := b.spec("weather")
+				return len(s.Tools) == 1 && b.state("weather").State == heartbeat.Ready
+			}
+			b.await("it is up", good)
+			ruin(b, stop)
+			b.await("the ruin shows", func() bool { return !good() })
+			start := time.Now()
+			b.await("it is up again", good)
+			t.Logf("rebuilt in %v", time.Since(start))
+		})
+	}
+}
+
+// TestRestart: a registry that comes back to a full bucket changes nothing in it but what has changed, condemns
+// nobody before a full grace of listening, and then those that are gone.
+func TestRestart(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		one, stop := b.registry(Config{})
+		b.leading(one)
+		e, gone := b.ext("weather", "1.0.0", "n1", "get"), b.ext("mail", "1.0.0", "n2", "send")
+		for _, e := range []*fakeExt{e, gone} {
+			e.up()
+		}
+		e.keepBeating()
+		b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0", Since: t0, Extensions: []string{"weather"}})
+		b.publish(prefix.Skills("b1"), mesh.SkillReport{Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+		b.await("all is there", func() bool {
+			return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() && b.get("host.b1") != nil && b.get("skill.cook") != nil
+		})
+		stop()
+		start := time.Now()
+		two, _ := b.registry(Config{Heartbeat: heartbeat.Config{Interval: time.Second}})
+		b.leading(two)
+		b.await("the silent one is lost", b.is("mail", heartbeat.Lost))
+		if d := time.Since(start); d < 3*time.Second { // 3 × the interval
+			t.Errorf("condemned after %v", d)
+		}
+		b.await("the write is acknowledged", func() bool { return b.status(two).Traffic.Writes > 0 })
+		if n := b.status(two).Traffic.Writes; n != 1 {
+			t.Errorf("%d keys were written for one change", n)
+		}
+		if n := e.count(&e.asked); n != 1 {
+			t.Errorf("asked for its tools %d times", n)
+		}
+	})
+}
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestPaused: a registry that did not run for a while condemns nobody for it.
+func TestPaused(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		e.up()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		if err := r.ask(t.Context(), func(*loop) { <-time.After(4 * time.Second) }); err != nil {
+			t.Fatal(err)
+		}
+		woke := time.Now()
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		if d := time.Since(woke); d < 2500*time.Millisecond {
+			t.Errorf("condemned %v after the pause", d)
+		}
+	})
+}
+
+// TestReconnect: the server goes away and comes back; nobody is condemned for it, and what was missed is made up
+// for.
+func TestReconnect(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		e.up()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		b.stop()
+		<-time.After(4 * time.Second)
+		b.start(true)
+		back := time.Now()
+		b.await("it leads again", func() bool { return b.status(r).Leading })
+		e.serve()
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		if d := time.Since(back); d < 2500*time.Millisecond {
+			t.Errorf("condemned %v after the reconnect", d)
+		}
+	})
+}
+
+// TestJetStreamLater: without JetStream beats are heard and status says what is missing; with it, all is written.
+func TestJetStreamLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.stop()
+		b.start(false)
+		r, _ := b.registry(Config{})
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		e.up()
+		e.keepBeating()
+		b.await("it waits", func() bool { s := b.status(r); return s.JetStream != "ok" && s.Instances[heartbeat.Ready] == 1 })
+		if err := r.Ready(t.Context()); err == nil {
+			t.Error("it is ready")
+		}
+		b.stop()
+		b.start(true)
+		e.silence()
+		e.serve()
+		b.await("the spec has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
+		b.await("it is ready", func() bool { return r.Ready(t.Context()) == nil })
+	})
+}
+
+// TestEpochNamesCatalog: followers learn the catalog's id from the epoch.
+func TestEpochNamesCatalog(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{Name: "one"})
+	b.leading(r)
+	var h holder
+	if err := json.Unmarshal(b.get(mesh.KeyEpoch), &h); err != nil {
+		t.Fatal(err)
+	}
+	if id := b.status(r).CatalogID; h.CatalogID != id || h.Name != "one" || id == "" {
+		t.Errorf("epoch: %+v, catalog %q", h, id)
+	}
+}

@@ -1,0 +1,164 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// call asks the registry over the wire.
+func (b *bed) call(method string, params, result any) *rpc.Error {
+	b.Helper()
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
+	if err != nil {
+		b.Fatal(err)
+	}
+	m, err := b.nc.RequestWithContext(b.timeout(), prefix.RegistryRPC(), body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var answer struct {
+		ID     int             `json:"id"`
+		Result json.RawMessage `json:"result"`
+		Error  *rpc.Error      `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil || answer.ID != 7 {
+		b.Fatalf("%s: %v", m.Data, err)
+	}
+	if answer.Error != nil {
+		if got, want := m.Header.Get("Nats-Service-Error-Code"), fmt.Sprint(int(answer.Error.Code)); got != want {
+			b.Errorf("error header %q, want %q", got, want)
+		}
+		return answer.Error
+	}
+	if err := json.Unmarshal(answer.Result, result); err != nil {
+		b.Fatal(err)
+	}
+	return nil
+}
+
+func TestService(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{Name: "one"})
+	b.leading(r)
+	for n := range 5 {
+		b.ext(fmt.Sprintf("e%d", n), "1.0.0", fmt.Sprintf("n%d", n), "get", "set").up()
+	}
+	b.ext("a", "1.0.0", "na", "b_c").up()
+	b.ext("a_b", "1.0.0", "nb", "c").up()
+	b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0"})
+	b.publish(prefix.Skills("b1"), mesh.SkillReport{Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+	b.await("all is there", func() bool {
+		s := b.status(r)
+		return s.Extensions[heartbeat.Ready] == 7 && s.Tools == 12 && s.Pending == 0 && b.get("skill.cook") != nil && b.get("host.b1") != nil
+	})
+
+	var ids, hosts, skills []string
+	for p := (CatalogParams{Limit: 3}); ; {
+		var page CatalogResult
+		if err := b.call("catalog", p, &page); err != nil {
+			t.Fatal(err)
+		}
+		if page.CatalogID == "" || page.Revision == 0 || page.Stale {
+			t.Errorf("stand: %+v", page.Stand)
+		}
+		for _, e := range page.Extensions {
+			ids = append(ids, e.ID)
+			var s mesh.Spec
+			var d mesh.StateDoc
+			if json.Unmarshal(e.Spec, &s) != nil || json.Unmarshal(e.State, &d) != nil || s.ID != e.ID || d.State != heartbeat.Ready {
+				t.Errorf("%s: %s %s", e.ID, e.Spec, e.State)
+			}
+		}
+		for name := range page.Hosts {
+			hosts = append(hosts, name)
+		}
+		for name := range page.Skills {
+			skills = append(skills, name)
+		}
+		if p.Cursor = page.NextCursor; p.Cursor == "" {
+			break
+		}
+	}
+	if want := []string{"a", "a_b", "e0", "e1", "e2", "e3", "e4"}; !slices.Equal(ids, want) {
+		t.Errorf("pages: %v", ids)
+	}
+	if !slices.Equal(hosts, []string{"b1"}) || !slices.Equal(skills, []string{"cook"}) {
+		t.Errorf("hosts %v, skills %v", hosts, skills)
+	}
+
+	for _, name := range []string{"ext_e1_get", "e1/get", mesh.SuffixedName("e1", "get", 6)} {
+		var res ResolveResult
+		if err := b.call("resolve", ResolveParams{name}, &res); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if res.ID != "e1" || res.Tool == nil || res.Tool.Own != "get" || res.Spec.Subject != "ext.e1.rpc" || len(res.Spec.Tools) != 0 {
+			t.Errorf("%s: %+v", name, res)
+		}
+	}
+	for name, want := range map[string]string{
+		"ext_a_b_c": `"kind":"ambiguous"`, "ext_e1_gte": `"nearest":["ext_e1_get"`, "nothing": `"kind":"not_found"`,
+	} {
+		err := b.call("resolve", ResolveParams{name}, nil)
+		if err == nil || err.Code != rpc.CodeInvalidParams || !strings.Contains(string(err.Data), want) {
+			t.Errorf("%s: %+v %s", name, err, err.Data)
+		}
+	}
+	var s Status
+	if err := b.call("status", nil, &s); err != nil || s.Name != "one" || !s.Leading || s.Leader != "one" {
+		t.Errorf("status: %v %+v", err, s)
+	}
+	if err := b.call("dance", nil, nil); err == nil || err.Code != rpc.CodeMethodNotFound {
+		t.Errorf("dance: %v", err)
+	}
+	var text strings.Builder
+	if err := s.WriteMetrics(&text); err != nil || !strings.Contains(text.String(), "extmesh_extensions{state=\"ready\"} 7\n") {
+		t.Errorf("metrics: %v\n%s", err, text.String())
+	}
+}
+
+// TestLargeSpec: a spec that does not fit loses its largest schemas, and says so.
+func TestLargeSpec(t *testing.T) {
+	big := func(n int) mesh.Tool {
+		return mesh.Tool{Own: fmt.Sprintf("t%d", n), InputSchema: json.RawMessage(`{"type":"object","description":"` + strings.Repeat("x", n) + `"}`)}
+	}
+	var tools []mesh.Tool
+	for n := range 100 {
+		tools = append(tools, big(n*100))
+	}
+	value, err := marshalSpec(&specDoc{Spec: mesh.Spec{ID: "a", Tools: tools}}, 100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s mesh.Spec
+	if err := json.Unmarshal(value, &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(value) > 100_000 || len(value) < 80_000 || len(s.Tools) != 100 || len(s.Diagnostics) != 1 || s.Diagnostics[0].Code != codeSchemaDropped {
+		t.Errorf("%d bytes, %d tools, %+v", len(value), len(s.Tools), s.Diagnostics)
+	}
+	if string(s.Tools[99].InputSchema) != string(mesh.EmptySchema) || len(s.Tools[10].InputSchema) < 1000 {
+		t.Error("not the largest were dropped")
+	}
+	for _, limit := range []int{20_000, 5_000, 3_000} {
+		if value, err := marshalSpec(&specDoc{Spec: mesh.Spec{ID: "a", Tools: tools}}, limit); err != nil || len(value) > limit {
+			t.Errorf("limit %d: %d bytes, %v", limit, len(value), err)
+		}
+	}
+}
+
+func TestSkillMerge(t *testing.T) {
+	s := skill(map[string]mesh.SkillEntry{"b2": {Name: "Cook", Body: "fry"}, "b1": {Name: "Cook", Body: "boil"}, "b3": {Name: "Cook", Body: "boil"}})
+	if s.Body != "boil" || !slices.Equal(s.Hosts, []string{"b1", "b2", "b3"}) || len(s.Diagnostics) != 1 ||
+		s.Diagnostics[0].Message != "the skill of bridge b1 is shown; it differs on b2" {
+		t.Errorf("%+v", s)
+	}
+	if skill(nil) != nil {
+		t.Error("a skill that nobody has")
+	}
+}
