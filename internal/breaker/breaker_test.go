@@ -131,7 +131,7 @@ func TestDelayDoubles(t *testing.T) {
 			r.refused(heartbeat.BreakerOpen, d)
 			time.Sleep(d - 1)
 			r.refused(heartbeat.BreakerOpen, 1)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.call(Failure)
 		}
 		time.Sleep(2 * time.Minute)

@@ -33,7 +33,7 @@ type Spec struct {
 	Env     []string // the whole environment, KEY=value, the last of a key wins. Nothing else is inherited
 
 	// Grace is how long the process may take, once told to stop, before it gets SIGTERM; SIGKILL follows a
-	// second later. 0: 3 s.
+	// second later. 0: 3 s; negative: none.
 	Grace time.Duration
 
 	// Linger is how long use may go on after Run's ctx has ended, to finish what is in flight, before the
@@ -112,9 +112,9 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 	defer cancel(nil)
 
 	var wg sync.WaitGroup // all that Run starts; waited for below
-	wg.Go(l.awaitExit)    // ends with the process
 	wg.Go(l.errlog.read)  // ends with the pipe, at the latest soon after the process
 	wg.Go(l.errlog.hand)  // ends when read has, and the last line was handed over
+	go l.awaitExit()      // ends with the process, which bury waits for unless it proves unkillable
 	used := make(chan struct{})
 	var useErr error
 	wg.Go(func() { // ends when use returns: Run's contract

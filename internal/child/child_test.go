@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -336,6 +337,17 @@ func TestStderr(t *testing.T) {
 	}
 }
 
+func TestTryWriteAllocatesNothing(t *testing.T) {
+	noSurvivors(t)
+	run(t, t.Context(), spec("close-stdout"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		line := []byte("x\n")
+		if n := testing.AllocsPerRun(100, func() { p.Stdin.TryWrite(line) }); n > 0 {
+			t.Errorf("%v allocations", n)
+		}
+		return nil
+	})
+}
+
 // A flood does not stall the process, nor is it handed on in full; a Stderr that is stuck changes nothing.
 func TestStderrFlood(t *testing.T) {
 	noSurvivors(t)
@@ -360,6 +372,37 @@ func TestStderrFlood(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(lines, "\n"), "[dropped ") {
 		t.Error("nobody says that lines were dropped")
+	}
+}
+
+// That lines were dropped is said even if nothing more comes.
+func TestDroppedIsToldInTime(t *testing.T) {
+	noSurvivors(t)
+	s := spec("flood-wait", "5000")
+	told := make(chan string, 10000)
+	s.Stderr = func(line string) { told <- line }
+	err := run(t, t.Context(), s, 5*time.Second, func(ctx context.Context, p *child.Process) error {
+		dropped, handed := 0, 0
+		for handed+dropped < 5000 {
+			select {
+			case line := <-told:
+				n := 0
+				if _, err := fmt.Sscanf(line, "[dropped %d lines", &n); err == nil {
+					dropped += n
+				} else {
+					handed++
+				}
+			case <-time.After(3 * time.Second):
+				return fmt.Errorf("%d lines handed on, %d dropped", handed, dropped)
+			}
+		}
+		if handed < 1000 || handed > 2000 {
+			t.Errorf("%d lines handed on", handed)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

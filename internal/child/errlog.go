@@ -2,7 +2,9 @@ package child
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 )
@@ -70,7 +72,7 @@ func (e *errlog) read() {
 			}
 			rest = after
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			if e.size > 0 {
 				e.endLine(now)
 			}
@@ -117,17 +119,28 @@ func (e *errlog) push(l errLine) bool {
 	return true
 }
 
-// report says how many lines were dropped, at most once a second or when it is the last chance.
+// report says how many lines were dropped, at most once a second or when it is the last chance. If it is too
+// early it sees to it that read comes back here, even if no more comes.
 func (e *errlog) report(now time.Time, last bool) {
-	if e.dropped == 0 || !last && now.Sub(e.told) < time.Second {
+	due := e.told.Add(time.Second)
+	switch {
+	case e.dropped == 0:
+		return
+	case !last && now.Before(due):
+		e.out.wakeAt(due)
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	line := errLine{text: fmt.Sprintf("[dropped %d lines of stderr: more than %d a second]", e.dropped, errRate), plain: true}
-	if e.push(line) || last {
-		e.dropped, e.told = 0, now
+	e.told = now
+	if !last && len(e.queue) >= queueLines {
+		e.out.wakeAt(now.Add(time.Second))
+		return
 	}
+	e.out.wakeAt(time.Time{})
+	e.queue = append(e.queue, errLine{text: fmt.Sprintf("[dropped %d lines of stderr: too many]", e.dropped), plain: true})
+	e.more.Signal()
+	e.dropped = 0
 }
 
 // hand hands lines on until there are no more.

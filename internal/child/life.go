@@ -52,7 +52,7 @@ func start(ctx context.Context, spec Spec) (_ *life, err error) {
 		return nil, err
 	}
 	l.began = time.Now()
-	l.stdin = &Stdin{f: p.ours[0]}
+	l.stdin = newStdin(p.ours[0])
 	l.stdout = newOutlet(p.ours[1], l.buried)
 	l.errlog = newErrlog(newOutlet(p.ours[2], nil), spec.Stderr, spec.Redact)
 	return l, nil

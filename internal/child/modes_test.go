@@ -52,13 +52,10 @@ var modes = map[string]func(args []string){
 		os.Stdout.Close()
 		io.Copy(io.Discard, os.Stdin)
 	},
-	"flood": func(args []string) {
-		n, _ := strconv.Atoi(args[0])
-		w := bufio.NewWriterSize(os.Stderr, 64<<10)
-		for i := range n {
-			fmt.Fprintf(w, "line %d %s\n", i, strings.Repeat("x", 80))
-		}
-		w.Flush()
+	"flood": flood,
+	"flood-wait": func(args []string) {
+		flood(args)
+		io.Copy(io.Discard, os.Stdin)
 	},
 	"stderr": func(args []string) { fmt.Fprint(os.Stderr, strings.Join(args, "")) },
 	"fork": func(args []string) { // starts a grandchild that inherits the pipes, and exits when that is up
@@ -96,6 +93,15 @@ var modes = map[string]func(args []string){
 		}
 	},
 	"bridge": bridge,
+}
+
+func flood(args []string) {
+	n, _ := strconv.Atoi(args[0])
+	w := bufio.NewWriterSize(os.Stderr, 64<<10)
+	for i := range n {
+		fmt.Fprintf(w, "line %d %s\n", i, strings.Repeat("x", 80))
+	}
+	w.Flush()
 }
 
 // spawn starts this binary in another mode and waits until that says so on its descriptor 3.

@@ -2,8 +2,12 @@ package child
 
 import "os"
 
-// Windows' anonymous pipes know neither deadlines nor non-blocking writes.
+// Windows' anonymous pipes know neither deadlines nor non-blocking operations.
 
-func writeNow(*os.File, []byte) (int, error) { return 0, nil }
+type attempt struct{}
+
+func (*attempt) init(*os.File) {}
+
+func (*attempt) write([]byte) (int, error) { return 0, nil }
 
 func readNow(*os.File, []byte) (int, error) { return 0, nil }

@@ -12,7 +12,14 @@ type Stdin struct {
 	f *os.File
 
 	mu   sync.Mutex // one writer at a time
-	torn bool       // the last byte written was not the end of a line
+	try  attempt
+	torn bool // the last byte written was not the end of a line
+}
+
+func newStdin(f *os.File) *Stdin {
+	s := &Stdin{f: f}
+	s.try.init(f)
+	return s
 }
 
 // Write writes all of p, waiting for a process that does not read until the write deadline passes
@@ -34,7 +41,7 @@ func (s *Stdin) TryWrite(p []byte) (int, error) {
 		return 0, nil
 	}
 	defer s.mu.Unlock()
-	n, err := writeNow(s.f, p)
+	n, err := s.try.write(p)
 	s.note(p[:n])
 	return n, err
 }

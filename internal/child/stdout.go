@@ -30,7 +30,7 @@ func newOutlet(f *os.File, told <-chan struct{}) *outlet {
 
 func (o *outlet) Read(p []byte) (int, error) {
 	n, err := o.f.Read(p)
-	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && o.isEnded() {
 		// The deadline passed while nobody was reading, it may be: what lies in the pipe still counts.
 		n, err = readNow(o.f, p)
 		if n == 0 && err == nil {
@@ -65,6 +65,21 @@ func (o *outlet) more(n int) (int, error) {
 	}
 	o.f.SetReadDeadline(time.Now().Add(quiet))
 	return n, nil
+}
+
+func (o *outlet) isEnded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ended
+}
+
+// wakeAt makes Read fail with os.ErrDeadlineExceeded at t, while the process lives; zero: never.
+func (o *outlet) wakeAt(t time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.ended {
+		o.f.SetReadDeadline(t)
+	}
 }
 
 // end says that the process is gone: from now on silence is the end.

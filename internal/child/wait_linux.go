@@ -1,6 +1,7 @@
 package child
 
 import (
+	"errors"
 	"os"
 	"syscall"
 
@@ -49,7 +50,7 @@ func (h *exitHandle) wait() {
 		if err == nil {
 			err = rc.Read(func(fd uintptr) bool { return ended(unix.P_PIDFD, int(fd), unix.WNOHANG) })
 		}
-		if err == nil {
+		if err == nil || errors.Is(err, os.ErrClosed) { // close: nobody wants to know any more
 			return
 		}
 	}
