@@ -68,6 +68,7 @@ func (s *service) handle(req micro.Request) {
 	c.request = rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params}
 	if h := nats.Header(req.Headers()); len(h) > 0 {
 		c.callID = h.Get(HeaderCallID)
+		c.request.Agent, c.request.Session = h.Get(HeaderAgent), h.Get(HeaderSession)
 		if h.Get(HeaderStream) == "1" {
 			c.stream, c.request.Notify = true, c.notify
 			c.acks, c.left = make(chan struct{}, 1), make(chan struct{})
