@@ -13,10 +13,12 @@ import (
 	"context"
 	"os"
 
+	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/daemon"
 )
 
 func main() {
+	child.MaybeGuard()
 	ctx, stop := daemon.Signals(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
 	stop()

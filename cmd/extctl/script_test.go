@@ -15,12 +15,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // The test binary is extctl when it is called extctl.
 func TestMain(m *testing.M) {
+	child.MaybeGuard()
 	testscript.Main(m, map[string]func(){"extctl": main})
 }
 

@@ -1,5 +1,215 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
 
-func (a *app) upCmd() *cobra.Command { return &cobra.Command{Use: "up"} }
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/natsd"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+const (
+	defaultListen = "127.0.0.1:4222"
+
+	// settleTimeout is how long up waits for extensions to be up or not before it says how things stand. What
+	// takes longer is told when it comes.
+	settleTimeout = 15 * time.Second
+)
+
+// upOptions are the flags of up.
+type upOptions struct {
+	dirs         []string
+	listen       string
+	data         string
+	config       string
+	name         string
+	logLevel     string
+	listenChosen bool // --listen was given: another port would not be what was asked for
+}
+
+func (a *app) upCmd() *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up [DIR…]",
+		Short: "Run a mesh of your own: NATS, registry and the extensions under DIR, until interrupted",
+		Long: `Run NATS, a registry and a bridge in this process, over the extensions under each DIR (default ./extensions).
+
+NATS listens on 127.0.0.1 only and keeps its data under the user's data directory. While it runs, extctl in any
+other terminal finds it by itself. Ctrl-C stops everything.`,
+		Example: "  extctl up examples/extensions",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")
+			return a.up(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().StringVar(&o.listen, "listen", defaultListen, "`ADDR` where NATS listens: a port or host:port; if the default is taken, a free port is")
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` for NATS's data (default: extmesh in the user's data directory)")
+	cmd.Flags().StringVar(&o.config, "config", "", "extensions.yaml `FILE`; DIRs on the command line replace its search_paths")
+	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label)")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "`LEVEL` of what is logged: debug, info, warn or error")
+	return cmd
+}
+
+// up runs until ctx ends; then the bridge stops its extensions, the registry writes down that they are gone, and
+// NATS goes last.
+func (a *app) up(ctx context.Context, o upOptions) error {
+	prefix, err := mesh.ParsePrefix(a.nats.Prefix)
+	if err != nil {
+		return daemon.UsageError{Err: err}
+	}
+	logger, err := daemon.LogFlags{Level: o.logLevel}.New(a.stderr)
+	if err != nil {
+		return err
+	}
+	host, err := a.planHost(o, logger)
+	if err != nil {
+		return err
+	}
+	srv, err := a.startNATS(o, logger)
+	if err != nil {
+		return err
+	}
+	defer srv.Shutdown()
+	target, err := daemon.InProcess(srv.InProcess())
+	if err != nil {
+		return err
+	}
+	connect := func(name string) (*nats.Conn, error) {
+		return target.Connect(ctx, daemon.ConnectOptions{Name: name, Logger: logger})
+	}
+	m := &ownMesh{app: a, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
+	for _, c := range []struct {
+		name string
+		nc   **nats.Conn
+	}{{"registry", &m.registryNC}, {"bridge/" + host.name, &m.bridgeNC}, {"extctl up", &m.nc}} {
+		if *c.nc, err = connect(c.name); err != nil {
+			return err
+		}
+		defer (*c.nc).Close()
+	}
+	return m.run(ctx)
+}
+
+// startNATS starts the server where it was asked to listen, or on a free port where nobody insists on one.
+func (a *app) startNATS(o upOptions, logger *slog.Logger) (*natsd.Server, error) {
+	host, port, err := splitListen(o.listen)
+	if err != nil {
+		return nil, err
+	}
+	cfg := natsd.Config{Host: host, Port: port, StoreDir: daemon.StoreDir(o.data), Logger: logger}
+	srv, err := natsd.Start(cfg)
+	if taken, ok := errors.AsType[*natsd.PortError](err); ok && !o.listenChosen {
+		fmt.Fprintf(a.stderr, "%s is taken by another program; NATS takes a free port instead\n", taken.Addr)
+		cfg.Port = -1
+		srv, err = natsd.Start(cfg)
+	}
+	if locked, ok := errors.AsType[*storelock.LockedError](err); ok {
+		f := &failure{code: exitOther, err: err, hint: "it is up already: extctl list"}
+		if locked.Holder.URL != "" {
+			f.hint = "it is up already on " + locked.Holder.URL + ": extctl list; or give this one its own --data"
+		}
+		return nil, f
+	}
+	return srv, err
+}
+
+// splitListen reads a port or host:port. Port 0 is a free one.
+func splitListen(s string) (host string, port int, err error) {
+	host, p := "127.0.0.1", s
+	if h, rest, err := net.SplitHostPort(s); err == nil {
+		p = rest
+		if h != "" {
+			host = h
+		}
+	}
+	port, err = strconv.Atoi(p)
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, usage("--listen %q: want a port or host:port", s)
+	}
+	if port == 0 {
+		port = -1
+	}
+	return host, port, nil
+}
+
+// ownMesh is what runs in one extctl up.
+type ownMesh struct {
+	*app
+	started time.Time
+	url     string
+	data    string
+	prefix  mesh.Prefix
+	host    hostPlan
+	logger  *slog.Logger
+
+	registryNC, bridgeNC, nc *nats.Conn
+}
+
+// run returns when everything it started has stopped.
+func (m *ownMesh) run(ctx context.Context) error {
+	bridgeCtx, stopBridge := context.WithCancelCause(ctx)
+	registryCtx, stopRegistry := context.WithCancelCause(context.WithoutCancel(ctx))
+	var bridge, others sync.WaitGroup
+	var bridgeErr, registryErr error
+	others.Go(func() { // ends with registryCtx; if earlier, everything ends
+		registryErr = registry.Run(registryCtx, m.registryNC, registry.Config{Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger})
+		stopBridge(registryErr)
+	})
+	bridge.Go(func() { // ends with bridgeCtx; if earlier, everything ends
+		bridgeErr = m.runBridge(bridgeCtx)
+		stopBridge(bridgeErr)
+	})
+	others.Go(func() { // ends with bridgeCtx
+		if err := m.report(bridgeCtx); err != nil && bridgeCtx.Err() == nil {
+			m.logger.Warn("cannot say how the extensions are", "err", err)
+		}
+	})
+	<-bridgeCtx.Done()
+	if ctx.Err() != nil {
+		fmt.Fprintln(m.stderr, "stopping")
+	}
+	bridge.Wait()
+	m.awaitGoodbyes(context.WithoutCancel(ctx))
+	stopRegistry(nil)
+	others.Wait()
+	if ctx.Err() != nil && errors.Is(bridgeErr, ctx.Err()) {
+		bridgeErr = nil
+	}
+	return errors.Join(bridgeErr, registryErr)
+}
+
+// goodbyeTimeout is how long the registry may take to write down that the extensions are gone. Without it the
+// next extctl up would begin with a catalog that believes them alive.
+const goodbyeTimeout = time.Second
+
+func (m *ownMesh) awaitGoodbyes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, goodbyeTimeout)
+	defer cancel()
+	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
+	// Out of time is no fault: the registry finds out by their silence.
+	_ = s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+		return c.WaitFor(ctx, func(c *mesh.Catalog) bool {
+			for _, e := range c.All() {
+				for _, i := range e.State.Instances {
+					if i.Bridge == m.host.name && i.State != heartbeat.Shutdown && i.State != heartbeat.Lost {
+						return false
+					}
+				}
+			}
+			return true
+		})
+	})
+}

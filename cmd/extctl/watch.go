@@ -59,10 +59,7 @@ type watcher struct {
 
 func (w *watcher) print(ev mesh.Event) error {
 	if ev.Op == mesh.OpSynced {
-		w.states, w.specs = map[string]heartbeat.State{}, map[string]*mesh.Spec{}
-		for _, e := range w.catalog.All() {
-			w.states[e.ID], w.specs[e.ID] = e.State.State, e.Spec
-		}
+		w.remember()
 		id, rev := w.catalog.Revision()
 		fmt.Fprintf(w.stderr, "watching from revision %d of catalog %s\n", rev, id)
 		return nil
@@ -77,6 +74,14 @@ func (w *watcher) print(ev mesh.Event) error {
 	_, err := fmt.Fprintf(w.stdout, "%s  %-6d  %-20s  %s\n", time.Now().Format(time.TimeOnly), ev.Revision,
 		clean(ev.Name()), text)
 	return err
+}
+
+// remember takes what stands as known.
+func (w *watcher) remember() {
+	w.states, w.specs = map[string]heartbeat.State{}, map[string]*mesh.Spec{}
+	for _, e := range w.catalog.All() {
+		w.states[e.ID], w.specs[e.ID] = e.State.State, e.Spec
+	}
 }
 
 // describe says what a change means; "" where it means nothing to people.
@@ -123,13 +128,17 @@ func (w *watcher) describeState(ev mesh.Event) string {
 	if was != "" && was != doc.State {
 		text = colour(was) + " → " + text
 	}
-	ready := 0
+	ready, restarts := 0, 0
 	for _, i := range doc.Instances {
 		if i.State == heartbeat.Ready {
 			ready++
 		}
+		restarts += int(i.Restarts)
 	}
 	text += fmt.Sprintf("  %d/%d", ready, len(doc.Instances))
+	if restarts > 0 {
+		text += ", " + plural(restarts, "restart")
+	}
 	if doc.Reason != "" {
 		text += "  " + short(doc.Reason, 100)
 	}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// upRun is an extctl up in this process.
+type upRun struct {
+	cancel context.CancelFunc
+	done   chan int
+	out    logBuffer
+	err    logBuffer
+}
+
+type logBuffer struct {
+	mu  sync.Mutex
+	buf strings.Builder
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func startUp(t *testing.T, args ...string) *upRun {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	u := &upRun{cancel: cancel, done: make(chan int, 1)}
+	go func() { // ends with cancel
+		u.done <- run(ctx, append([]string{"up"}, args...), nil, &u.out, &u.err, func(string) string { return "" })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-u.done
+		u.done <- 0
+	})
+	return u
+}
+
+// await waits until stdout or stderr has text.
+func (u *upRun) await(t *testing.T, text string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); ; {
+		if strings.Contains(u.out.String(), text) || strings.Contains(u.err.String(), text) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("never: %s\n%s%s", text, u.out.String(), u.err.String())
+		}
+	}
+}
+
+// extensionDir makes one extension a file: id/plugin.toml.
+func extensionDir(t *testing.T, manifests map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for id, text := range manifests {
+		if err := os.MkdirAll(filepath.Join(dir, id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, id, "plugin.toml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// shellExtension answers initialize and every call from a shell.
+const shellExtension = `
+[plugin]
+id = "echo"
+version = "1.2.3"
+[capabilities]
+tools = ["say"]
+[transport]
+type = "stdio"
+command = "sh"
+args = ["-c", '''
+while read -r line; do
+	id=${line#*\"id\":}; id=${id%%[,\}]*}
+	case $line in
+	*initialize*) r='{"server_version":"1","tools":[{"name":"say","description":"Says it.","input_schema":{"type":"object","properties":{"what":{"type":"string"}},"required":["what"]}}],"hooks":[]}' ;;
+	*) r='"said"' ;;
+	esac
+	echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$r}"
+done''']
+`
+
+func TestUp(t *testing.T) {
+	dir := extensionDir(t, map[string]string{
+		"echo":   shellExtension,
+		"broken": "[plugin]\nid = \"broken\"\n",
+		"gated":  "[plugin]\nid = \"gated\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"stdio\"\ncommand = \"x\"\n[requires]\nbins = [\"no-such-program-anywhere\"]\n",
+	})
+	data := t.TempDir()
+	u := startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--log-level", "error")
+	u.await(t, "Ctrl-C stops everything.")
+	out := u.out.String()
+	for _, want := range []string{
+		"NATS listens on nats://127.0.0.1:",
+		"ready     echo 1.2.3, 1 tool\n",
+		"gated     gated 1.0.0: ",
+		"no-such-program-anywhere",
+		"broken/plugin.toml: ",
+		"    extctl call ext_echo_say what=hello\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(u.err.String(), "broken") {
+		t.Errorf("told twice:\n%s", u.err.String())
+	}
+	url := strings.Fields(out[strings.Index(out, "nats://"):])[0]
+	url = strings.TrimSuffix(url, ",")
+	if code, stdout, stderr := extctl(t.Context(), url, "call", "ext_echo_say", "what=hello"); code != 0 || stdout != "\"said\"\n" {
+		t.Errorf("call: exit %d, %s%s", code, stdout, stderr)
+	}
+	// A second one over the same data.
+	code, _, stderr := extctl(t.Context(), url, "up", dir, "--listen", "0", "--data", data)
+	if code != exitOther || !strings.Contains(stderr, url) || !strings.Contains(stderr, "hint: it is up already") {
+		t.Errorf("second up: exit %d, %s", code, stderr)
+	}
+	// While it runs, its own children can be restarted, and the line says so.
+	if code, stdout, stderr := extctl(t.Context(), url, "restart", "echo"); code != 0 || stdout != "b1: restarting 1 instance\n" {
+		t.Errorf("restart: exit %d, %s%s", code, stdout, stderr)
+	}
+	u.await(t, "1/1, 1 restart")
+	start := time.Now()
+	u.cancel()
+	if code := <-u.done; code != 0 {
+		t.Errorf("exit %d\n%s", code, u.err.String())
+	}
+	u.done <- 0
+	if took := time.Since(start); took > 6*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+	// It leaves its data, and comes up with it again.
+	u = startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--json", "--log-level", "error")
+	u.await(t, `"schema_version":1`)
+	var first struct {
+		Server     string
+		Extensions []struct {
+			ID        string
+			Instances []struct{ State string }
+		}
+		Problems []struct{ Path, Kind string }
+	}
+	if err := json.Unmarshal([]byte(u.out.String()), &first); err != nil || len(first.Extensions) != 2 ||
+		len(first.Problems) != 3 || !strings.HasPrefix(first.Server, "nats://") {
+		t.Errorf("%v: %s", err, u.out.String())
+	}
+	for _, i := range first.Extensions[0].Instances[:len(first.Extensions[0].Instances)-1] {
+		if i.State != "shutdown" {
+			t.Errorf("of the earlier run an instance is %s", i.State)
+		}
+	}
+}
+
+func TestUpTakesAFreePort(t *testing.T) {
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	_, port, _ := strings.Cut(strings.TrimPrefix(b.url, "nats://"), ":")
+	dir := extensionDir(t, nil)
+	code, _, stderr := extctl(t.Context(), b.url, "up", dir, "--listen", port, "--data", t.TempDir())
+	if code != exitOther || !strings.Contains(stderr, "cannot listen on 127.0.0.1:"+port) {
+		t.Errorf("a port that was asked for: exit %d, %s", code, stderr)
+	}
+	a := &app{stderr: &logBuffer{}}
+	srv, err := a.startNATS(upOptions{listen: port, data: t.TempDir()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown()
+	if said := a.stderr.(*logBuffer).String(); !strings.Contains(said, port+" is taken") {
+		t.Errorf("said %q", said)
+	}
+}
+
+func TestUpUsage(t *testing.T) {
+	dir := extensionDir(t, map[string]string{"x": ""})
+	yaml := filepath.Join(dir, "bad.yaml")
+	if err := os.WriteFile(yaml, []byte("extensions:\n  max_depth: many\n  gating: perhaps\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"up " + dir + "/missing":                 "missing",
+		"up " + dir + "/x/plugin.toml":           "not a directory",
+		"up --listen host:port " + dir:           "want a port or host:port",
+		"up --listen 99999 " + dir:               "want a port or host:port",
+		"up --name No! " + dir:                   "--name",
+		"up --log-level loud " + dir:             "debug, info, warn or error",
+		"up --config " + yaml + " " + dir:        "gating",
+		"up --config " + dir + "/no.yaml " + dir: "no.yaml",
+	} {
+		code, stdout, stderr := extctl(t.Context(), "nats://127.0.0.1:1", append(strings.Fields(args), "--data", t.TempDir())...)
+		if code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, %s%s; want exit 2 with %q", args, code, stdout, stderr, want)
+		}
+	}
+}
