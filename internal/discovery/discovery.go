@@ -58,6 +58,7 @@ const DefaultMaxDepth = 4
 // Report is what a scan found.
 type Report struct {
 	Candidates []Candidate // sorted by RootIndex, then id
+	Shadowed   []Candidate // left out because an earlier one has their id; by RootIndex, then path
 	// Diagnostics are in the order of the steps, within a step by root and path.
 	Diagnostics []manifest.Diagnostic
 
@@ -95,7 +96,7 @@ func Scan(ctx context.Context, opt Options) Report {
 		return cmp.Or(cmp.Compare(a.RootIndex, b.RootIndex), cmp.Compare(a.Manifest.Plugin.ID, b.Manifest.Plugin.ID))
 	})
 	return Report{
-		Candidates: s.candidates, Diagnostics: s.diags,
+		Candidates: s.candidates, Shadowed: s.shadowed, Diagnostics: s.diags,
 		ScannedDirs: w.scanned, DisabledCount: s.disabled, InvalidCount: s.invalid,
 		Incomplete: s.incomplete,
 	}

@@ -25,6 +25,7 @@ func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.L
 	}
 	target, err := filepath.EvalSymlinks(path)
 	if err == nil && within(r.dir, target) {
+		w.links = append(w.links, path)
 		return target
 	}
 	if broken == manifest.Error {
@@ -63,6 +64,7 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 	case w.ignore[filepath.Base(target)]:
 		// not entered
 	default:
+		w.links = append(w.links, path)
 		return target
 	}
 	return ""

@@ -12,6 +12,7 @@ import (
 // root is a directory to walk.
 type root struct {
 	dir   string // canonical
+	info  fs.FileInfo
 	index int
 }
 
@@ -29,7 +30,7 @@ func canonical(roots, links []string, f *findings) []root {
 			f.add(manifest.Warn, path, key, "a root is empty and is skipped; want the path of a directory")
 			continue
 		}
-		dir, err := canonicalDir(path)
+		dir, info, err := canonicalDir(path)
 		switch was, twice := first[dir]; {
 		case err != nil:
 			f.incomplete = f.incomplete || !lasting(err)
@@ -38,7 +39,7 @@ func canonical(roots, links []string, f *findings) []root {
 			f.add(manifest.Warn, path, key, "the root is the same directory as %s and is skipped", was)
 		default:
 			first[dir] = path
-			out = append(out, root{dir, i})
+			out = append(out, root{dir, info, i})
 		}
 	}
 	return out
@@ -46,23 +47,20 @@ func canonical(roots, links []string, f *findings) []root {
 
 var errNotDir = errors.New("not a directory")
 
-func canonicalDir(path string) (string, error) {
+func canonicalDir(path string) (string, fs.FileInfo, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	dir, err := filepath.EvalSymlinks(abs)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	info, err := os.Stat(dir)
-	if err != nil {
-		return "", err
+	if err == nil && !info.IsDir() {
+		err = errNotDir
 	}
-	if !info.IsDir() {
-		return "", errNotDir
-	}
-	return dir, nil
+	return dir, info, err
 }
 
 // lasting reports whether err says how things are, and not that something went wrong for the moment.

@@ -16,6 +16,7 @@ import (
 type scan struct {
 	candidates []Candidate       // by root index, then path
 	first      map[string]string // id → path of the first candidate that has it
+	shadowed   []Candidate
 	disabled   int
 	invalid    int
 	findings
@@ -104,6 +105,7 @@ func (s *scan) dedupe() {
 		id := c.Manifest.Plugin.ID
 		if path, taken := s.first[id]; taken {
 			s.add(manifest.Warn, c.Path, "plugin.id", "%q is the id of %s too, which comes first; this one is not used: give it another id, or remove it", id, path)
+			s.shadowed = append(s.shadowed, c)
 			return true
 		}
 		s.first[id] = c.Path

@@ -35,7 +35,7 @@ type walker struct {
 	ignore   map[string]bool
 	maxDepth int
 	follow   bool
-	enter    func(dir string) error // called before dir is read; nil: nothing
+	enter    func(step) error // called before a directory is read, an error ends the walk; nil: nothing
 
 	left    int             // of MaxEntries
 	visited map[string]bool // directories of the root that is being walked
@@ -43,8 +43,10 @@ type walker struct {
 	places  []place         // by root, then path
 	scanned int
 	refused int // manifests that are not to be read
-	skipped int // links
+	skipped int // links not followed
 	stopped bool
+	err     error    // of enter
+	links   []string // that were followed
 	findings
 }
 
@@ -86,6 +88,12 @@ func (w *walker) stop(dir, format string, args ...any) {
 
 // read takes one directory and returns those below it.
 func (w *walker) read(r root, s step) []step {
+	if w.enter != nil {
+		if w.err = w.enter(s); w.err != nil {
+			w.stopped = true
+			return nil
+		}
+	}
 	entries, err := w.entries(s.dir)
 	if err != nil {
 		w.incomplete = w.incomplete || !lasting(err)
@@ -144,11 +152,6 @@ func (w *walker) descend(below []step, s step) []step {
 // entries are the directories, links, manifest and sidecar in dir, by name. All else is only counted: a directory
 // of a million files is not to be kept in memory.
 func (w *walker) entries(dir string) ([]fs.DirEntry, error) {
-	if w.enter != nil {
-		if err := w.enter(dir); err != nil {
-			return nil, err
-		}
-	}
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,315 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// watching is a Watch that runs for the length of a test.
+type watching struct {
+	*watcher
+	t       *testing.T
+	dir     string // the changes' paths are relative to it
+	changes chan []Change
+}
+
+func watch(t *testing.T, dir string, opt WatchOptions, adjust func(*watcher)) *watching {
+	t.Helper()
+	opt.Debounce = max(opt.Debounce, 20*time.Millisecond)
+	ready := make(chan struct{})
+	opt.Ready = func() { close(ready) }
+	w := &watching{t: t, dir: dir, changes: make(chan []Change, 100)}
+	w.watcher = newWatcher(opt, func(c []Change) { w.changes <- c })
+	if adjust != nil {
+		adjust(w.watcher)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	// Owned by the test, whose clean-up ends and awaits it.
+	go func() { done <- w.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+	})
+	select {
+	case <-ready:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the watch does not become ready")
+	}
+	return w
+}
+
+// want waits for changes, "kind path" each, in as many reports as they may come.
+func (w *watching) want(want ...string) {
+	w.t.Helper()
+	var got []string
+	for len(got) < len(want) {
+		select {
+		case changes := <-w.changes:
+			for _, c := range changes {
+				rel, _ := filepath.Rel(w.dir, c.Path)
+				got = append(got, fmt.Sprintf("%s %s", c.Kind, filepath.ToSlash(rel)))
+			}
+		case <-time.After(10 * time.Second):
+			w.t.Fatalf("waited in vain; got %q, want %q", got, want)
+		}
+	}
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
+		w.t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+// put replaces a file in one step, as editors do, so that no half of it is seen.
+func (w *watching) put(name, text string) {
+	w.t.Helper()
+	path := filepath.Join(w.dir, name)
+	write(w.t, path+".tmp", text)
+	if err := os.Rename(path+".tmp", path); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *watching) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *watching) path(name string) string { return filepath.Join(w.dir, name) }
+
+func TestWatch(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "old", "plugin.toml"), "old")
+	write(t, filepath.Join(dir, "keep", "a", "plugin.toml"), "keep")
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{"node_modules"}}, nil)
+
+	w.put("new/deep/er/plugin.toml", "1")
+	w.want("added new/deep/er/plugin.toml")
+	w.put("new/deep/er/plugin.toml", "2")
+	w.want("changed new/deep/er/plugin.toml")
+	w.put("old/.mcp.json", "{}")
+	w.want("added old/.mcp.json")
+	w.put("old/.mcp.json", "{ }")
+	w.want("changed old/.mcp.json")
+
+	// None of this is a change; the last line tells when it was seen.
+	w.put("old/plugin.toml", "old")
+	w.do(os.Chtimes(w.path("old/plugin.toml"), time.Now(), time.Now()))
+	w.put("alone/.mcp.json", "{}")
+	w.put("old/main.py", "")
+	w.put("node_modules/x/plugin.toml", "ignored")
+	w.put("1/2/3/4/plugin.toml", "too deep")
+	w.put("last/plugin.toml", "1")
+	w.want("added last/plugin.toml")
+
+	w.do(os.Remove(w.path("old/plugin.toml")))
+	w.want("removed old/plugin.toml", "removed old/.mcp.json")
+	w.do(os.RemoveAll(w.path("new")))
+	w.want("removed new/deep/er/plugin.toml")
+	w.put("new/deep/er/plugin.toml", "3")
+	w.want("added new/deep/er/plugin.toml")
+}
+
+// TestWatchRename moves directories about, whose watches move with them and go on under their old names.
+func TestWatchRename(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "root", "a", "sub", "plugin.toml"), "1")
+	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "root")}}, nil)
+
+	w.do(os.Rename(w.path("root/a"), w.path("root/b")))
+	w.want("removed root/a/sub/plugin.toml", "added root/b/sub/plugin.toml")
+	w.put("root/b/sub/plugin.toml", "2")
+	w.want("changed root/b/sub/plugin.toml")
+	w.put("root/a/sub/plugin.toml", "3")
+	w.want("added root/a/sub/plugin.toml")
+
+	w.do(os.Rename(w.path("root/b"), w.path("outside")))
+	w.want("removed root/b/sub/plugin.toml")
+	w.put("outside/sub/plugin.toml", "nobody's business")
+	w.put("root/a/sub/plugin.toml", "4")
+	w.want("changed root/a/sub/plugin.toml")
+	w.do(os.Rename(w.path("outside"), w.path("root/c")))
+	w.want("added root/c/sub/plugin.toml")
+}
+
+func TestWatchSquash(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "a", "plugin.toml"), "1")
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}, Debounce: 300 * time.Millisecond}, nil)
+	w.put("a/plugin.toml", "2")
+	w.do(os.RemoveAll(w.path("a")))
+	w.put("a/plugin.toml", "1")
+	w.put("b/plugin.toml", "1")
+	w.put("b/plugin.toml", "2")
+	w.put("c/plugin.toml", "1")
+	w.do(os.Remove(w.path("c/plugin.toml")))
+	w.put("d/plugin.toml", "1")
+	w.want("added b/plugin.toml", "added d/plugin.toml")
+}
+
+// TestWatchRoots: roots come, go and come again, and one is a link that is turned.
+func TestWatchRoots(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "v1", "plugin.toml"), "1")
+	write(t, filepath.Join(dir, "v2", "plugin.toml"), "2")
+	symlink(t, "v1", filepath.Join(dir, "current"))
+	w := watch(t, dir, WatchOptions{Roots: []string{filepath.Join(dir, "later", "root"), filepath.Join(dir, "current")}},
+		func(w *watcher) { w.poll = 10 * time.Millisecond })
+
+	w.put("later/root/a/plugin.toml", "1")
+	w.want("added later/root/a/plugin.toml")
+	w.do(os.Rename(w.path("later"), w.path("gone")))
+	w.want("removed later/root/a/plugin.toml")
+	w.put("staged/root/a/plugin.toml", "2")
+	w.do(os.Rename(w.path("staged"), w.path("later")))
+	w.want("added later/root/a/plugin.toml")
+	w.put("later/root/a/plugin.toml", "3")
+	w.want("changed later/root/a/plugin.toml")
+
+	symlink(t, "v2", w.path("next"))
+	w.do(os.Rename(w.path("next"), w.path("current")))
+	w.want("removed v1/plugin.toml", "added v2/plugin.toml")
+	w.put("v2/plugin.toml", "3")
+	w.want("changed v2/plugin.toml")
+}
+
+func TestWatchFollowLinks(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, ".store", "x", "real.toml"), "1")
+	write(t, filepath.Join(dir, "a", "keep"), "")
+	symlink(t, "../.store/x/real.toml", filepath.Join(dir, "a", "plugin.toml"))
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}, IgnoreDirs: []string{".store"}, FollowLinks: true}, nil)
+
+	w.put(".store/x/real.toml", "2")
+	w.want("changed a/plugin.toml")
+	w.put(".store/y/plugin.toml", "1")
+	symlink(t, ".store/y", w.path("y"))
+	w.want("added .store/y/plugin.toml")
+	w.do(os.Remove(w.path("y")))
+	w.want("removed .store/y/plugin.toml")
+}
+
+// TestWatchOverflow loses an event, and the watch with it, as an overflow may.
+func TestWatchOverflow(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "a", "plugin.toml"), "1")
+	w := watch(t, dir, WatchOptions{Roots: []string{dir}}, nil)
+	fs := w.fs // which the watcher replaces only after it has heard of the overflow
+	w.do(fs.Remove(w.path("a")))
+	w.put("a/plugin.toml", "2")
+	fs.Errors <- fsnotify.ErrEventOverflow
+	w.want("changed a/plugin.toml")
+	w.put("a/plugin.toml", "3")
+	w.want("changed a/plugin.toml")
+}
+
+func TestWatchTooMany(t *testing.T) {
+	dir := tempDir(t)
+	for i := range 5 {
+		write(t, filepath.Join(dir, fmt.Sprint(i), "plugin.toml"), "1")
+	}
+	w := newWatcher(WatchOptions{Roots: []string{dir}}, nil)
+	w.maxWatches = 5
+	if err := w.run(t.Context()); err == nil || !strings.Contains(err.Error(), "more than 5 directories") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := func() { cancel() }
+	if err := Watch(ctx, WatchOptions{Roots: []string{t.TempDir()}, Ready: ready}, nil); err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+	if err := Watch(ctx, WatchOptions{Ready: func() { t.Error("ready though it had ended") }}, nil); err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+}
+
+// TestComparePartial: what a cut walk did not reach is not removed, now or later.
+func TestComparePartial(t *testing.T) {
+	w := newWatcher(WatchOptions{}, nil)
+	w.files = map[string]sum{"a": {1}, "b": {1}, "c": {1}}
+	if got := w.compare(map[string]sum{"b": {2}, "d": {1}}, true); !slices.Equal(got, []Change{{"b", Changed}, {"d", Added}}) {
+		t.Errorf("partial: got %v", got)
+	}
+	if got := w.compare(map[string]sum{"a": {1}, "b": {2}}, false); !slices.Equal(got, []Change{{"c", Removed}, {"d", Removed}}) {
+		t.Errorf("whole: got %v", got)
+	}
+}
+
+func TestTimer(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		every time.Duration // events come
+		count int
+		want  time.Duration // when it fires
+	}{
+		{"one event", 0, 1, time.Second},
+		{"a burst", 100 * time.Millisecond, 5, 1400 * time.Millisecond},
+		{"without end", 900 * time.Millisecond, 1000, 10 * time.Second},
+		{"with pauses", 2 * time.Second, 10, time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var due timer
+				began := time.Now()
+				event := time.NewTimer(0)
+				for n := 0; ; {
+					select {
+					case <-event.C:
+						due.arm(time.Second)
+						if n++; n < test.count {
+							event.Reset(test.every)
+						}
+						continue
+					case <-due.c():
+					}
+					break
+				}
+				if took := time.Since(began); took != test.want {
+					t.Errorf("fired after %v, want %v", took, test.want)
+				}
+				if due.disarm(); due.c() != nil {
+					t.Error("still armed")
+				}
+			})
+		})
+	}
+}
+
+func TestSumOf(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "a"), "text")
+	write(t, filepath.Join(dir, "b"), "text")
+	write(t, filepath.Join(dir, "over"), strings.Repeat("x", manifest.MaxFile+9))
+	if sumOf(filepath.Join(dir, "a")) != sumOf(filepath.Join(dir, "b")) {
+		t.Error("equal files have unequal sums")
+	}
+	sums := map[sum]string{}
+	for _, name := range []string{"a", "over", "missing", "."} {
+		s := sumOf(filepath.Join(dir, name))
+		if was, twice := sums[s]; twice {
+			t.Errorf("%s has the sum of %s", name, was)
+		}
+		sums[s] = name
+	}
+}
