@@ -1,0 +1,128 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// hooker is an extension with one hook.
+type hooker struct {
+	id       string
+	priority int32
+	f        HookFunc
+}
+
+func override(text string) HookFunc {
+	return func(context.Context, json.RawMessage) (HookResult, error) {
+		return HookResult{Override: json.RawMessage(text)}, nil
+	}
+}
+
+func abort(context.Context, json.RawMessage) (HookResult, error) {
+	return HookResult{Abort: true, Reason: "no"}, nil
+}
+
+// fire offers hook by all of hookers and fires it once.
+func fire(t *testing.T, hook, event string, hookers ...hooker) Fired {
+	t.Helper()
+	b := newCatalogBed(t)
+	b.bucket()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	nc := b.connect()
+	for _, h := range hookers {
+		box := &Toolbox{Version: "1.0.0"}
+		box.AddHook(hook, h.f)
+		wg.Go(func() { // ends with ctx
+			if err := Serve(ctx, nc, Service{ID: h.id, Version: "1.0.0", Handler: box}); err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+		b.put("spec."+h.id, Spec{ID: h.id, Version: "1.0.0", Priority: h.priority, Dialect: "ext", Subject: "ext." + h.id + ".rpc", Hooks: []string{hook}})
+	}
+	catalog, err := LoadCatalog(ctx, b.nc, CatalogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
+	for _, h := range hookers { // served, and known to the server
+		for {
+			if _, err := client.CallExt(ctx, h.id, "ping", nil); err == nil {
+				break
+			}
+		}
+	}
+	fired, err := client.Fire(ctx, hook, json.RawMessage(event))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fired
+}
+
+func TestFireInTurn(t *testing.T) {
+	var asked []string
+	note := func(id string, f HookFunc) HookFunc {
+		return func(ctx context.Context, event json.RawMessage) (HookResult, error) {
+			asked = append(asked, id+string(event)) // one at a time: that is what is tested
+			return f(ctx, event)
+		}
+	}
+	got := fire(t, "before_message", `{"text":"hi","n":1.0}`,
+		hooker{"zeta", -1, note("zeta", override(`{"text":"HI"}`))},
+		hooker{"alpha", 5, note("alpha", func(context.Context, json.RawMessage) (HookResult, error) { return HookResult{}, errors.New("broken") })},
+		hooker{"beta", 5, note("beta", override(`{"extra":[1e400]}`))},
+		hooker{"gamma", 6, note("gamma", abort)},
+		hooker{"delta", 7, note("delta", abort)},
+	)
+	want := []string{`zeta{"text":"hi","n":1.0}`, `alpha{"text":"HI","n":1.0}`, `beta{"text":"HI","n":1.0}`, `gamma{"extra":[1e400],"text":"HI","n":1.0}`}
+	if fmt.Sprint(asked) != fmt.Sprint(want) {
+		t.Errorf("asked\n%v, want\n%v", asked, want)
+	}
+	if !got.Aborted || got.By != "gamma" || got.Reason != "no" || string(got.Event) != `{"extra":[1e400],"text":"HI","n":1.0}` {
+		t.Errorf("fired %+v", got)
+	}
+	if len(got.Warnings) != 1 || got.Warnings[0].ID != "alpha" || !strings.Contains(got.Warnings[0].Message, "broken") {
+		t.Errorf("warnings %+v", got.Warnings)
+	}
+}
+
+func TestFireAfter(t *testing.T) {
+	var together sync.WaitGroup
+	together.Add(3) // all three are asked side by side, or none ever answers
+	meet := func(f HookFunc) HookFunc {
+		return func(ctx context.Context, event json.RawMessage) (HookResult, error) {
+			together.Done()
+			together.Wait()
+			return f(ctx, event)
+		}
+	}
+	got := fire(t, "after_message", `{"text":"hi"}`,
+		hooker{"one", 0, meet(override(`{"a":1}`))},
+		hooker{"two", 0, meet(abort)},
+		hooker{"three", 1, meet(override(`[]`))},
+	)
+	if got.Aborted || string(got.Event) != `{"a":1,"text":"hi"}` || len(got.Warnings) != 2 {
+		t.Errorf("fired %+v", got)
+	}
+}
+
+func TestFireRefuses(t *testing.T) {
+	if _, err := NewClient(nil, ClientOptions{}).Fire(t.Context(), "before_message", nil); err == nil {
+		t.Error("fired without a catalog")
+	}
+	c := NewClient(nil, ClientOptions{Catalog: NewCatalog(nil, CatalogOptions{})})
+	if _, err := c.Fire(t.Context(), "before_message", json.RawMessage(`[1]`)); err == nil {
+		t.Error("fired an event that is no object")
+	}
+	f, err := c.Fire(t.Context(), "before_message", nil)
+	if err != nil || f.Aborted || string(f.Event) != "{}" {
+		t.Errorf("nobody offers it: %+v, %v", f, err)
+	}
+}
