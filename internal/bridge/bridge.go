@@ -39,9 +39,12 @@ type Bridge struct {
 	since time.Time
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	current plan
-	fleetCx context.Context // of everything that the fleet runs; set by Run
+	reloading sync.Mutex // one plan is made and adopted at a time
+
+	mu       sync.Mutex
+	settings config.Config
+	current  plan
+	fleetCx  context.Context // of everything that the fleet runs; set by Run
 }
 
 // New makes a bridge on nc. It starts nothing.
@@ -55,7 +58,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, since: time.Now().UTC().Truncate(time.Millisecond)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
 	return b
@@ -86,8 +89,13 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.mu.Lock()
 	b.fleetCx = ctx
 	b.mu.Unlock()
+	b.reloading.Lock()
 	b.adopt(ctx, p)
+	b.reloading.Unlock()
+	var watching sync.WaitGroup
+	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
+	watching.Wait() // it may be starting something
 	b.fleet.wait()
 	b.sayGoodbye()
 	stopNode()
@@ -95,7 +103,14 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return errors.Join(nodeErr, b.flush())
 }
 
-// adopt makes p the current plan.
+// config is the settings as they were read last.
+func (b *Bridge) config() config.Config {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.settings
+}
+
+// adopt makes p the current plan. The caller holds reloading, or is Run before anybody else can be.
 func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped []string) {
 	b.mu.Lock()
 	b.current = p
@@ -107,13 +122,15 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 
 // reload reads everything again and adopts it. A configuration that cannot be read changes nothing.
 func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
+	b.reloading.Lock()
+	defer b.reloading.Unlock()
 	if b.cfg.Reread != nil {
 		settings, err := b.cfg.Reread()
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		b.mu.Lock()
-		b.cfg.Settings = settings
+		b.settings = settings
 		b.mu.Unlock()
 	}
 	p := b.makePlan(ctx)

@@ -31,31 +31,21 @@ type running struct {
 // wait for anything to come up; what is replaced stops first, since two lives of one extension may not be
 // meant to overlap. ctx is that of the fleet.
 func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, stopped []string) {
+	started, replaced, stopped = f.diff(plan) // only apply changes what it looks at, and apply has one caller at a time
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	wanted := map[string]*unit{}
-	for _, u := range plan {
-		wanted[u.id()] = u
+	for _, id := range stopped {
+		f.units[id].cancel(mesh.ErrRemoved)
+		delete(f.units, id)
 	}
-	for id, r := range f.units {
-		if u := wanted[id]; u == nil {
-			r.cancel(mesh.ErrRemoved)
-			delete(f.units, id)
-			stopped = append(stopped, id)
-		} else if !u.same(r.unit) {
+	for _, u := range plan {
+		switch r := f.units[u.id()]; {
+		case r == nil:
+			f.start(ctx, u, nil)
+		case slices.Contains(replaced, u.id()):
 			r.cancel(mesh.ErrRemoved)
 			f.start(ctx, u, r.done)
-			replaced = append(replaced, id)
 		}
-	}
-	for _, u := range plan {
-		if f.units[u.id()] == nil {
-			f.start(ctx, u, nil)
-			started = append(started, u.id())
-		}
-	}
-	for _, ids := range [][]string{started, replaced, stopped} {
-		slices.Sort(ids)
 	}
 	return started, replaced, stopped
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ type plan struct {
 
 // scan finds the extensions of this host.
 func (b *Bridge) scan(ctx context.Context) discovery.Report {
-	c := b.cfg.Settings
+	c := b.config()
 	if !c.Enabled {
 		return discovery.Report{}
 	}
@@ -48,7 +49,7 @@ func (b *Bridge) agentVersion() string {
 	if _, err := semver.StrictNewVersion(own); err != nil {
 		own = lastRelease
 	}
-	return cmp.Or(b.cfg.Settings.AgentVersion, own)
+	return cmp.Or(b.config().AgentVersion, own)
 }
 
 const lastRelease = "0.1.0"
@@ -120,7 +121,7 @@ func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
 // makeUnit prepares what a manifest describes: requirements checked, placeholders replaced, environment
 // filtered.
 func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, error) {
-	settings := b.cfg.Settings
+	settings := b.config()
 	transport, unset, err := m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()})
 	if err != nil {
 		return nil, err
@@ -199,7 +200,7 @@ func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manife
 
 // addSkills reads this host's skills.
 func (b *Bridge) addSkills(p *plan) {
-	dir := b.cfg.Settings.SkillsDir
+	dir := b.config().SkillsDir
 	if dir == "" {
 		return
 	}
@@ -219,7 +220,7 @@ func (b *Bridge) addSkills(p *plan) {
 // same reports whether a change of plan leaves a unit as it is.
 func (u *unit) same(v *unit) bool {
 	return u.announce.ManifestHash == v.announce.ManifestHash && u.gated == v.gated &&
-		u.limits == v.limits && u.policy == v.policy && u.replicas == v.replicas &&
+		u.limits == v.limits && u.policy == v.policy && u.replicas == v.replicas && reflect.DeepEqual(u.transport, v.transport) &&
 		u.spec.Command == v.spec.Command && u.spec.Dir == v.spec.Dir &&
 		slices.Equal(u.spec.Args, v.spec.Args) && slices.Equal(u.spec.Env, v.spec.Env)
 }

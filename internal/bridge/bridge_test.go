@@ -1,0 +1,316 @@
+package bridge_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// host is a directory of extensions and the bridge that runs it, on a NATS server in the process.
+type host struct {
+	t   *testing.T
+	dir string
+	nc  *nats.Conn
+	log lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not come up")
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close(); s.Shutdown(); s.WaitForShutdown() })
+	return &host{t: t, dir: t.TempDir(), nc: nc}
+}
+
+// extension writes an extension in shell. answer is what it answers tools/say with.
+func (h *host) extension(id, answer, more string) {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, "ext", id)
+	script := `#!/bin/sh
+while IFS= read -r line; do
+	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in
+	*'"initialize"'*) r='{"server_version":"1","tools":[{"name":"say","input_schema":{"type":"object"}}],"hooks":[]}' ;;
+	*'"tools/say"'*) r='` + answer + `' ;;
+	*) r='{}' ;;
+	esac
+	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
+done
+`
+	manifest := fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"say\"]\n[transport]\ntype = \"stdio\"\ncommand = \"./say.sh\"\n%s", id, more)
+	h.write(filepath.Join(dir, "say.sh"), script, 0o755)
+	h.write(filepath.Join(dir, "plugin.toml"), manifest, 0o644)
+}
+
+func (h *host) write(path, text string, mode os.FileMode) {
+	h.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// run runs the bridge until the test's end, or until stop is called.
+func (h *host) run(change func(*bridge.Config)) (stop func() error) {
+	h.t.Helper()
+	settings := config.Default()
+	settings.SearchPaths = []string{filepath.Join(h.dir, "ext")}
+	settings.Watch.Enabled = false
+	cfg := bridge.Config{Name: "b1", Host: "h1", Version: "1.0.0", Settings: settings, StateDir: filepath.Join(h.dir, "state"),
+		Logger: slog.New(slog.NewTextHandler(&h.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- bridge.New(h.nc, cfg).Run(ctx) }() // ends with ctx
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	h.t.Cleanup(func() {
+		if err := stop(); err != nil {
+			h.t.Errorf("Run: %v", err)
+		}
+		if h.t.Failed() {
+			h.t.Logf("log:\n%s", h.log.String())
+		}
+	})
+	return stop
+}
+
+// says waits until the extension answers with want.
+func (h *host) says(id, want string) {
+	h.t.Helper()
+	client := mesh.NewClient(h.nc, mesh.ClientOptions{})
+	var got json.RawMessage
+	var err error
+	eventually(h.t, fmt.Sprintf("%s says %s", id, want), func() bool {
+		got, err = client.Call(h.t.Context(), id+"/say", nil)
+		return err == nil && string(got) == want
+	}, func() string { return fmt.Sprintf("%s, %v", got, err) })
+}
+
+func (h *host) gone(id string) {
+	h.t.Helper()
+	eventually(h.t, id+" is gone", func() bool {
+		_, err := h.nc.Request("ext."+id+".rpc", []byte(`{"id":1,"method":"ping"}`), time.Second)
+		return errors.Is(err, nats.ErrNoResponders)
+	}, nil)
+}
+
+func eventually(t testing.TB, what string, cond func() bool, have func() string) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(15 * time.Second); !cond(); <-tick.C {
+		if time.Now().After(deadline) {
+			if have != nil {
+				what += "; have " + have()
+			}
+			t.Fatalf("still waiting: %s", what)
+		}
+	}
+}
+
+func (h *host) control(method, params string) string {
+	h.t.Helper()
+	m, err := h.nc.Request("ext.control.b1", fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), 5*time.Second)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(m.Data)
+}
+
+func TestReload(t *testing.T) {
+	h := newHost(t)
+	h.extension("stays", `"stays"`, "")
+	h.extension("changes", `"old"`, "")
+	h.extension("goes", `"goes"`, "")
+	h.extension("breaks", `"breaks"`, "")
+	h.run(nil)
+	for id, want := range map[string]string{"stays": `"stays"`, "changes": `"old"`, "goes": `"goes"`, "breaks": `"breaks"`} {
+		h.says(id, want)
+	}
+	before := h.control("status", "{}")
+
+	h.extension("changes", `"new"`, "# another manifest\n")
+	h.extension("comes", `"comes"`, "")
+	h.write(filepath.Join(h.dir, "ext", "breaks", "plugin.toml"), "[plugin\n", 0o644)
+	if err := os.RemoveAll(filepath.Join(h.dir, "ext", "goes")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := h.control("reload", "{}"), `{"jsonrpc":"2.0","id":1,"result":{"replaced":["changes"],"started":["comes"],"stopped":["goes"]}}`; got != want {
+		t.Errorf("reload = %s, want %s", got, want)
+	}
+	h.says("changes", `"new"`)
+	h.says("comes", `"comes"`)
+	h.says("stays", `"stays"`)
+	h.says("breaks", `"breaks"`)
+	h.gone("goes")
+	if after := h.control("status", "{}"); instanceOf(t, before, "stays") != instanceOf(t, after, "stays") {
+		t.Error("an extension that did not change was restarted")
+	}
+	if !strings.Contains(h.log.String(), "its manifest is broken; the extension goes on as it was") {
+		t.Error("nobody was told of the broken manifest")
+	}
+}
+
+func instanceOf(t *testing.T, status, id string) string {
+	t.Helper()
+	var r struct {
+		Result bridge.Status
+	}
+	if err := json.Unmarshal([]byte(status), &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range r.Result.Instances {
+		if i.ID == id {
+			return i.Instance
+		}
+	}
+	t.Fatalf("no %s in %s", id, status)
+	return ""
+}
+
+func TestWatchReloads(t *testing.T) {
+	h := newHost(t)
+	h.extension("one", `"one"`, "")
+	h.run(func(c *bridge.Config) {
+		c.Settings.Watch = config.Watch{Enabled: true, Reload: true, Debounce: 50 * time.Millisecond}
+	})
+	h.says("one", `"one"`)
+	h.extension("two", `"two"`, "")
+	h.says("two", `"two"`)
+	if err := os.RemoveAll(filepath.Join(h.dir, "ext", "one")); err != nil {
+		t.Fatal(err)
+	}
+	h.gone("one")
+}
+
+func TestControl(t *testing.T) {
+	h := newHost(t)
+	h.extension("one", `"one"`, "")
+	h.run(nil)
+	h.says("one", `"one"`)
+	for _, tt := range []struct{ method, params, want string }{
+		{"ping", "{}", `"result":{}`},
+		{"restart", `{"id":"one"}`, `"instances":["`},
+		{"restart", `{"id":"nobody"}`, `runs no extension \"nobody\"`},
+		{"restart", `{}`, `wants params`},
+		{"explode", `{"id":"one"}`, `-32601`},
+		{"logs", `{"id":"one"}`, `"lines":[`},
+	} {
+		if got := h.control(tt.method, tt.params); !strings.Contains(got, tt.want) {
+			t.Errorf("%s %s = %s, want %s", tt.method, tt.params, got, tt.want)
+		}
+	}
+	h.says("one", `"one"`)
+	if got := h.control("drain", `{"id":"one"}`); !strings.Contains(got, "instances") {
+		t.Errorf("drain = %s", got)
+	}
+	h.gone("one")
+	if got := h.control("status", "{}"); !strings.Contains(got, `"state":"draining","reason":"asked to drain"`) {
+		t.Errorf("status = %s", got)
+	}
+	h.control("restart", `{"id":"one"}`)
+	h.says("one", `"one"`)
+
+	second := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "b1") {
+		t.Errorf("a second bridge of the name: %v", err)
+	}
+}
+
+// TestGatedAndBroken starts a host on which not everything can run: what can does, and the host says why the
+// rest does not.
+func TestGatedAndBroken(t *testing.T) {
+	h := newHost(t)
+	reports := make(chan *nats.Msg, 10)
+	if _, err := h.nc.ChanSubscribe("ext.registry.host.b1", reports); err != nil {
+		t.Fatal(err)
+	}
+	h.extension("good", `"good"`, "")
+	h.extension("gated", `"never"`, "[requires]\nbins = [\"no-such-program\"]\nenv = [\"NO_SUCH_VARIABLE\"]\n")
+	h.write(filepath.Join(h.dir, "ext", "broken", "plugin.toml"), "[plugin]\nid = \"Broken\"\nversion = \"1\"\n", 0o644)
+	h.extension("missing", `"never"`, "")
+	if err := os.Remove(filepath.Join(h.dir, "ext", "missing", "say.sh")); err != nil {
+		t.Fatal(err)
+	}
+	h.run(nil)
+	h.says("good", `"good"`)
+	var report mesh.Host
+	if err := json.Unmarshal((<-reports).Data, &report); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("%+v", report)
+	for _, want := range []string{"no-such-program", "NO_SUCH_VARIABLE", "line 2, column", "plugin.version"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the host's report lacks %q: %s", want, text)
+		}
+	}
+	eventually(t, "the missing program is an error", func() bool {
+		return strings.Contains(h.control("status", "{}"), "say.sh")
+	}, func() string { return h.control("status", "{}") })
+	h.gone("gated")
+}
+
+// TestExitedInFlight kills a child with a call in flight: the call fails at once, with the reason.
+func TestExitedInFlight(t *testing.T) {
+	h := newHost(t)
+	h.extension("dies", `"'; echo last words >&2; kill -9 $$; r='"`, "")
+	h.run(nil)
+	client := mesh.NewClient(h.nc, mesh.ClientOptions{})
+	eventually(t, "dies is up", func() bool {
+		_, err := client.CallExt(t.Context(), "dies", "ping", nil)
+		return err == nil
+	}, nil)
+	_, err := client.Call(t.Context(), "dies/say", nil)
+	d := rpc.AsError(err).Details()
+	if !errors.Is(err, rpc.CodeExited) || d.Status != "signal SIGKILL" || d.StderrTail != "last words\n" || d.Ran != rpc.RanMaybe {
+		t.Errorf("error %v, %+v", err, d)
+	}
+}
