@@ -8,9 +8,9 @@ import (
 )
 
 // TestHostile holds Parse to its word about time. The parser alone would take minutes for some of these. A file may be
-// eight times as large, and then takes eight times as long. The limit is for a machine that is busy with other things.
+// sixteen times as large, and then takes sixteen times as long. The limit is for a machine that is busy with other things.
 func TestHostile(t *testing.T) {
-	const size = MaxFile / 8
+	const size = MaxFile / 16
 	fill := func(s string) string { return strings.Repeat(s, size/len(s)) }
 	numbered := func(format string, n int) string {
 		var b strings.Builder
@@ -51,6 +51,7 @@ func TestHostile(t *testing.T) {
 		"five thousand bare": "extensions: {" + numbered("k%d, ", 33_000) + "}",
 		"five thousand ids":  "extensions: {disabled: [" + numbered("k%d, ", 33_000) + "]}",
 		"five thousand bad":  "extensions: {disabled: [" + numbered("K%d, ", 33_000) + "]}",
+		"long bad ids":       "extensions: {disabled: [" + strings.Repeat(strings.Repeat("K", size/5000)+", ", 4990) + "]}",
 		"entries":            "extensions:\n  entries:\n" + numbered("    k%d: {replicas: 0}\n", 125_000),
 		"items":              "extensions:\n  disabled:\n" + fill("    - a\n"),
 		"documents":          fill("---\n"),

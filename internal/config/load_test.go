@@ -229,3 +229,40 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestReference holds testdata/reference.yaml, which people read, to what it says of itself: it has every key, and
+// its values are the defaults.
+func TestReference(t *testing.T) {
+	data, err := os.ReadFile("testdata/reference.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, diags := Parse("reference.yaml", data)
+	want := Default()
+	for _, list := range []*[]string{&got.Links, &got.Disabled, &got.Allowlist, &got.ReservedIDs} {
+		if len(*list) == 0 {
+			*list = nil
+		}
+	}
+	if len(diags) > 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, diags, want)
+	}
+	// The keys that Parse knows are told by its complaint about one that it does not, in each mapping.
+	for _, section := range []string{"", "watch", "doctor", "supervision"} {
+		const odd = "somethingelsealtogether"
+		text := "extensions: {" + odd + ": 1}"
+		if section != "" {
+			text = "extensions: {" + section + ": {" + odd + ": 1}}"
+		}
+		_, diags := Parse("x", []byte(text))
+		_, known, ok := strings.Cut(diags[0].Message, "known here: ")
+		if !ok {
+			t.Fatal(diags)
+		}
+		for key := range strings.SplitSeq(known, ", ") {
+			if !strings.Contains(string(data), "\n  "+key+":") && !strings.Contains(string(data), "\n    "+key+":") {
+				t.Errorf("%s %s is not in the reference", section, key)
+			}
+		}
+	}
+}

@@ -62,12 +62,12 @@ func surgery(path, text, key string, op func(*splice) error) (string, error) {
 
 // insert puts s at an offset.
 func (t *splice) insert(at int, s string) error {
-	t.text = t.text[:at] + s + t.text[at:]
+	t.text, t.last = t.text[:at]+s+t.text[at:], place{}
 	return nil
 }
 
 // cut removes the text from one offset to another.
-func (t *splice) cut(from, to int) { t.text = t.text[:from] + t.text[to:] }
+func (t *splice) cut(from, to int) { t.text, t.last = t.text[:from]+t.text[to:], place{} }
 
 // add puts an item at the end of the list.
 func (t *splice) add(item string) error {

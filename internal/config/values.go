@@ -108,7 +108,7 @@ func (m *mapping) factor(key string, v *float64, lo, hi float64) {
 	if n == nil {
 		return
 	}
-	x := math.NaN()
+	var x float64
 	if f, ok := n.(*ast.FloatNode); ok {
 		x = f.Value
 	} else if i, ok := whole(n); ok {

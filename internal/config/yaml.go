@@ -28,6 +28,7 @@ type file struct {
 	lines []int  // the offset of each line's start
 	top   *mapping
 	diags []manifest.Diagnostic
+	last  place // that offset has found
 }
 
 // open parses text. The syntax tree is read as it is, and not decoded into Go types: a decoder stops at the first
@@ -81,22 +82,22 @@ func parse(text string) (doc *ast.File, err error) {
 		}
 	}()
 	tokens := lexer.Tokenize(text)
-	if err := bounded(tokens); err != nil {
-		return nil, err
+	if at, why := bounded(tokens); why != "" {
+		return nil, &yaml.SyntaxError{Message: why, Token: at}
 	}
 	// Duplicate keys are reported by mapping, all of them and with what else is wrong.
 	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
 // The parser recurses into what is nested, and its time grows with the square of the depth and of the number of keys;
-// so it is not given what no configuration has. The file's own nesting is five deep.
+// so it is not given what no configuration has. What a file needs is five deep.
 const (
 	maxNesting = 32
 	maxEntries = 5_000 // keys and items
 )
 
-// bounded refuses tokens that the parser would spend minutes, or the stack, on.
-func bounded(tokens token.Tokens) error {
+// bounded says why and where the parser would spend minutes, or the stack, on these tokens; "" if it would not.
+func bounded(tokens token.Tokens) (at *token.Token, why string) {
 	var indents []int          // columns of the blocks that the line stands in
 	line, run, flow := 0, 0, 0 // run: entries opened one in the other without a line of their own
 	entries, oddities := 0, 0
@@ -123,14 +124,14 @@ func bounded(tokens token.Tokens) error {
 		}
 		switch {
 		case len(indents)+run+flow > maxNesting:
-			return fmt.Errorf("line %d is nested more than %d deep", line, maxNesting)
+			return t, fmt.Sprintf("nested more than %d deep", maxNesting)
 		case oddities > maxNesting:
-			return fmt.Errorf("there are more than %d anchors, tags, explicit keys and documents; want none", maxNesting)
+			return t, fmt.Sprintf("more than %d anchors, tags, explicit keys and documents; want none", maxNesting)
 		case entries > maxEntries:
-			return fmt.Errorf("there are more than %d keys and items", maxEntries)
+			return t, fmt.Sprintf("more than %d keys and items", maxEntries)
 		}
 	}
-	return nil
+	return nil, ""
 }
 
 // report adds an Error about the key at a token.
@@ -155,18 +156,24 @@ func (f *file) done() []manifest.Diagnostic {
 	return f.diags
 }
 
-// offset is where a token begins in the text. The parser's own offsets are unreliable; its lines and columns, in
-// characters, are not.
+// place is a line and column, both from 1 and in characters, and the offset that they come to.
+type place struct{ line, column, offset int }
+
+// offset is where a token begins in the text. The parser's own offsets are unreliable; its lines and columns are not.
 func (f *file) offset(t *token.Token) int {
 	if t.Position.Line > len(f.lines) {
 		return len(f.text)
 	}
-	off := f.lines[t.Position.Line-1]
-	for i := 1; i < t.Position.Column && off < len(f.text) && f.text[off] != '\n'; i++ {
-		_, n := utf8.DecodeRuneInString(f.text[off:])
-		off += n
+	at := place{t.Position.Line, 1, f.lines[t.Position.Line-1]}
+	if f.last.line == at.line && f.last.column <= t.Position.Column {
+		at = f.last // or a long line with many faults would be counted through for each
 	}
-	return off
+	for ; at.column < t.Position.Column && at.offset < len(f.text) && f.text[at.offset] != '\n'; at.column++ {
+		_, n := utf8.DecodeRuneInString(f.text[at.offset:])
+		at.offset += n
+	}
+	f.last = at
+	return at.offset
 }
 
 // mapping reads one mapping of the file. Its accessors set what the file has, leave alone what it has not, and
