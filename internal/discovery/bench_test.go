@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
 	"testing"
 )
 
@@ -44,10 +47,40 @@ func BenchmarkScan10000(b *testing.B) {
 	dir := b.TempDir()
 	generate(b, dir, 10_000)
 	b.ReportAllocs()
+	runtime.GC()
+	debug.FreeOSMemory()
 	for b.Loop() {
 		r := Scan(b.Context(), Options{Roots: []string{dir}})
 		if len(r.Candidates) != 10_000 || len(r.Diagnostics) != 0 {
 			b.Fatalf("%d candidates, %v", len(r.Candidates), r.Diagnostics)
 		}
 	}
+	if kB, ok := peakMemory(); ok {
+		b.ReportMetric(kB/1024, "peak-MiB")
+	}
+}
+
+// peakMemory is the most memory that this process ever had resident, where the system tells.
+func peakMemory() (kB float64, ok bool) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	n, _ := fmt.Sscan(rest, &kB)
+	return kB, n == 1
+}
+
+// BenchmarkRefresh10000 is what Watch does when something changed.
+func BenchmarkRefresh10000(b *testing.B) {
+	dir := b.TempDir()
+	generate(b, dir, 10_000)
+	w := newWatcher(WatchOptions{Roots: []string{dir}}, nil)
+	w.stale = true
+	for b.Loop() {
+		if _, err := w.refresh(b.Context()); err != nil || len(w.files) != 10_000 {
+			b.Fatalf("%d files, %v", len(w.files), err)
+		}
+	}
+	w.fs.Close()
 }

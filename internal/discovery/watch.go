@@ -125,7 +125,8 @@ func (w *watcher) run(ctx context.Context) error {
 			w.stale = true
 			due.arm(w.quiet)
 		case <-poll.C:
-			if w.again || w.rootsMoved() {
+			// Not again while it is due, which would put it off.
+			if due.c() == nil && (w.again || w.rootsMoved()) {
 				due.arm(w.quiet)
 			}
 		case <-due.c():

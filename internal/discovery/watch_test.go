@@ -205,20 +205,58 @@ func TestWatchFollowLinks(t *testing.T) {
 	w.want("added .store/y/plugin.toml")
 	w.do(os.Remove(w.path("y")))
 	w.want("removed .store/y/plugin.toml")
+	if list := w.fs.WatchList(); slices.Contains(list, w.path(".store/y")) {
+		t.Errorf("what is out of reach is still watched: %q", list)
+	}
 }
 
-// TestWatchOverflow loses an event, and the watch with it, as an overflow may.
+// TestConcerns: what an extension writes beside its manifest is not to cause a walk.
+func TestConcerns(t *testing.T) {
+	dir := tempDir(t)
+	write(t, filepath.Join(dir, "sub", "deep", "dir", "file"), "")
+	symlink(t, "sub", filepath.Join(dir, "link"))
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for _, test := range []struct {
+		op     fsnotify.Op
+		name   string
+		follow bool
+		want   bool
+	}{
+		{fsnotify.Create, "sub/deep", false, true},
+		{fsnotify.Create, "sub/deep/dir", false, false}, // too deep
+		{fsnotify.Create, "sub/deep/plugin.toml", false, true},
+		{fsnotify.Write, "sub/deep/.mcp.json", false, true},
+		{fsnotify.Chmod, "sub", false, true},
+		{fsnotify.Write, "sub/log", false, false},
+		{fsnotify.Create, "sub/vanished", false, false},
+		{fsnotify.Remove, "sub/vanished", false, false},
+		{fsnotify.Create, "link", false, false},
+		{fsnotify.Create, "link", true, true},
+	} {
+		w := newWatcher(WatchOptions{MaxDepth: 3, FollowLinks: test.follow}, nil)
+		w.dirs = map[string]int{dir: 1, path("sub"): 2, path("sub/deep"): 3}
+		if test.name == "sub/deep" {
+			delete(w.dirs, path("sub/deep"))
+		}
+		if got := w.concerns(fsnotify.Event{Name: path(test.name), Op: test.op}); got != test.want {
+			t.Errorf("%v %s, follow %t: got %t, want %t", test.op, test.name, test.follow, got, test.want)
+		}
+	}
+}
+
+// TestWatchOverflow loses the events of a rename, as an overflow may; the watch below goes on under the old name.
 func TestWatchOverflow(t *testing.T) {
 	dir := tempDir(t)
-	write(t, filepath.Join(dir, "a", "plugin.toml"), "1")
+	write(t, filepath.Join(dir, "a", "sub", "plugin.toml"), "1")
 	w := watch(t, dir, WatchOptions{Roots: []string{dir}}, nil)
 	fs := w.fs // which the watcher replaces only after it has heard of the overflow
+	w.do(fs.Remove(dir))
 	w.do(fs.Remove(w.path("a")))
-	w.put("a/plugin.toml", "2")
+	w.do(os.Rename(w.path("a"), w.path("b")))
 	fs.Errors <- fsnotify.ErrEventOverflow
-	w.want("changed a/plugin.toml")
-	w.put("a/plugin.toml", "3")
-	w.want("changed a/plugin.toml")
+	w.want("removed a/sub/plugin.toml", "added b/sub/plugin.toml")
+	w.put("b/sub/plugin.toml", "2")
+	w.want("changed b/sub/plugin.toml")
 }
 
 func TestWatchTooMany(t *testing.T) {
