@@ -36,10 +36,11 @@ type ClientOptions struct {
 // A call that surely did not run is tried again while there is time: that hides the moment between two
 // lives of a child. A call that may have run is not.
 type Client struct {
-	nc    *nats.Conn
-	opt   ClientOptions
-	inbox inbox
-	forms sync.Map // extension id → toolForm that it was found to want
+	nc     *nats.Conn
+	opt    ClientOptions
+	inbox  inbox
+	forms  sync.Map // extension id → toolForm that it was found to want
+	guards sync.Map // extension id → *guard
 }
 
 // NewClient makes a Client on nc. It starts nothing.
@@ -109,6 +110,7 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 type target struct {
 	id, own, subject, dialect string
 	known, stream             bool // the catalog knows its features; it streams
+	passthrough               bool // it wants to know who calls
 	progress                  func(json.RawMessage)
 }
 
@@ -116,6 +118,7 @@ func (c *Client) targetOf(e Extension) target {
 	return target{
 		id: e.ID, subject: cmp.Or(e.Spec.Subject, c.opt.Prefix.RPC(e.ID)), dialect: e.Spec.Dialect,
 		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, FeatureStream),
+		passthrough: e.Spec.Context.Passthrough && (c.opt.Agent != "" || c.opt.Session != ""),
 	}
 }
 
@@ -183,9 +186,18 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		ctx, cancel = context.WithTimeout(ctx, c.opt.Timeout)
 		defer cancel()
 	}
+	if t.passthrough && strings.HasPrefix(method, "tools/") && method != "tools/list" {
+		params = WithContext(method, t.dialect, params, c.opt.Agent, c.opt.Session)
+	}
 	waited := false
+	g := c.guardOf(t.id)
 	for try := 0; ; try++ {
+		token, refused := c.enter(g, time.Now())
+		if refused != nil {
+			return nil, refused
+		}
 		result, err := c.once(ctx, t, method, params)
+		token.Done(outcome(err))
 		if !retryable(err) || ctx.Err() != nil {
 			return result, err
 		}

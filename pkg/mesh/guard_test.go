@@ -1,0 +1,130 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// TestCallersBreaker lets calls run into their time: after five the client refuses by itself and tells the
+// registry, and the catalog's word that the extension is ready again makes it try.
+func TestCallersBreaker(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	nc := b.connect()
+	silent, err := nc.SubscribeSync("ext.mute.rpc") // hears and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, err := b.nc.SubscribeSync("ext.registry.breaker.mute")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	b.put("spec.mute", Spec{ID: "mute", Version: "1.0.0", Subject: "ext.mute.rpc", Tools: []Tool{{Name: "ext_mute_x", Own: "x"}}})
+	b.put("state.mute", StateDoc{State: heartbeat.Ready, Available: true})
+	catalog := b.follow(CatalogOptions{})
+	await(t, catalog, "it is there", has("mute", heartbeat.Ready))
+	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
+	call := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := client.Call(ctx, "ext_mute_x", nil)
+		return err
+	}
+	for i := range 5 {
+		if err := call(); !errors.Is(err, rpc.CodeTimeout) {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) || rpc.AsError(err).Details().RetryAfterMS <= 0 {
+		t.Errorf("after five time-outs: %v", err)
+	}
+	if m, err := reports.NextMsg(5 * time.Second); err != nil || !strings.Contains(string(m.Data), `"state":"open"`) {
+		t.Errorf("report %v, %v", m, err)
+	}
+	if n, _, _ := silent.Pending(); n != 5 {
+		t.Errorf("%d requests were sent, want 5", n)
+	}
+	since := time.Now()
+	b.put("state.mute", StateDoc{State: heartbeat.Ready, Available: true, Since: since})
+	await(t, catalog, "the news arrives", func(c *Catalog) bool {
+		e, _ := c.Get("mute")
+		return e.State.Since.Equal(since)
+	})
+	if err := call(); !errors.Is(err, rpc.CodeTimeout) {
+		t.Errorf("the probe after the news: %v", err)
+	}
+	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) {
+		t.Errorf("after the failed probe: %v", err)
+	}
+}
+
+// TestFleetsBreaker has the registry say that the breaker is open: a client that never called before refuses at
+// once, but for one call a second, and only until the time to try again has come.
+func TestFleetsBreaker(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	open := func(until time.Time) StateDoc {
+		return StateDoc{State: heartbeat.Ready, Reason: "not answering", Since: until, Breaker: &heartbeat.Breaker{State: heartbeat.BreakerOpen, RetryAt: &until}}
+	}
+	serveEcho(t, b)
+	b.put("spec.echo", Spec{ID: "echo", Version: "1.0.0", Subject: "ext.echo.rpc", Tools: []Tool{{Name: "ext_echo_x", Own: "x"}}})
+	b.put("state.echo", open(time.Now().Add(time.Hour)))
+	catalog := b.follow(CatalogOptions{})
+	await(t, catalog, "it is there", has("echo", heartbeat.Ready))
+	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
+	call := func() error {
+		_, err := client.Call(t.Context(), "ext_echo_x", nil)
+		return err
+	}
+	if err := call(); err != nil {
+		t.Errorf("the catalog has no veto: %v", err)
+	}
+	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) || !strings.Contains(err.Error(), "not answering") {
+		t.Errorf("the second call within a second: %v", err)
+	}
+	past := time.Now().Add(-time.Second)
+	b.put("state.echo", open(past))
+	await(t, catalog, "the news arrives", func(c *Catalog) bool {
+		e, _ := c.Get("echo")
+		return e.State.Since.Equal(past)
+	})
+	for range 3 {
+		if err := call(); err != nil {
+			t.Errorf("after retry_at: %v", err)
+		}
+	}
+}
+
+// serveEcho answers on ext.echo.rpc.
+func serveEcho(t *testing.T, b *catalogBed) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	h := rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+		if r.Method == "initialize" {
+			return json.RawMessage(`{"server_version":"1","tools":[],"hooks":[]}`), nil
+		}
+		return r.Params, nil
+	})
+	nc := b.connect()
+	go func() { done <- Serve(ctx, nc, Service{ID: "echo", Version: "1.0.0", Handler: h}) }() // ends with ctx
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	for {
+		if _, err := b.nc.Request("ext.echo.rpc", []byte(`{"id":1,"method":"ping"}`), time.Second); err == nil {
+			return
+		}
+	}
+}
