@@ -59,8 +59,8 @@ type Change struct {
 
 // Watch calls report with what changed below the roots, until ctx ends; then it returns nil. Only manifests and
 // sidecars count, and only their content: a file that was touched, replaced by an equal one, or is back as it was
-// by the time of the report has not changed. Changes are sorted by path; those that
-// follow on each other within Debounce come in one report.
+// by the time of the report has not changed. Changes are sorted by path; those that follow on each other within
+// Debounce come in one report.
 //
 // Ready and report are called from the goroutine that called Watch, never at the same time. While report runs, the
 // kernel keeps what happens; should it lose some of it, everything is read again.
