@@ -264,7 +264,9 @@ func (m *Monitor) Adopt(id string, rec Instance, now time.Time) {
 	i.Version, i.Restarts, i.Breaker = rec.Version, rec.Restarts, rec.Breaker
 	i.said, i.why = rec.State, rec.Reason
 	m.enter(i, rec.State, rec.Reason, since)
-	i.ext.since = since
+	if i.ext.best == rec.State && since.Before(i.ext.since) {
+		i.ext.since = since
+	}
 	m.arm(&i.timer, i.deadline(m))
 }
 

@@ -1,6 +1,8 @@
 package heartbeat
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -67,5 +69,197 @@ func TestDeaf(t *testing.T) {
 	}
 	if got := tick(m, 6, 6); len(got) != 1 {
 		t.Fatalf("not condemned: %v", got)
+	}
+}
+
+func TestDropAndForget(t *testing.T) {
+	m := NewMonitor(Config{ForgetAfter: time.Hour, MaxPause: time.Hour})
+	m.Observe(Beat{ID: "a", Instance: "n1"}, at(0))
+	m.Observe(Beat{ID: "b", Instance: "n1"}, at(0))
+	m.Goodbye("b", "n1", "maintenance", at(1))
+	m.Declare("c", at(0))
+	beat := func(s float64) { m.Observe(Beat{ID: "a", Instance: "n2"}, at(s)) }
+	var seen []string
+	for s := 10.0; s < 4000; s += 10 {
+		beat(s)
+		for _, c := range m.Expire(at(s)) {
+			seen = append(seen, c.String())
+		}
+	}
+	want := []string{
+		"a/n1: ready → lost (no beat for 50s)",
+		"a/n1: dropped (gone for 10m0s)",
+		"c: forgotten (no sign of life for 1h0m0s)",
+		"b: forgotten (no sign of life for 1h0m9s)",
+	}
+	if !slices.Equal(seen, want) {
+		t.Errorf("got  %q\nwant %q", seen, want)
+	}
+}
+
+func TestIntervalIsClamped(t *testing.T) {
+	for ms, want := range map[int64]time.Duration{
+		0: 15 * time.Second, -1: 15 * time.Second, 1: time.Second, 999: time.Second, 1500: 1500 * time.Millisecond,
+		300_001: 5 * time.Minute, 1 << 62: 5 * time.Minute,
+	} {
+		m := NewMonitor(Config{})
+		m.Observe(Beat{ID: "a", IntervalMS: ms}, at(0))
+		if i, _ := m.Instance("a", ""); i.Interval != want {
+			t.Errorf("interval_ms %d is %v, want %v", ms, i.Interval, want)
+		}
+	}
+}
+
+func TestGapsAndRebirths(t *testing.T) {
+	m := NewMonitor(Config{})
+	for n, c := range []struct {
+		beat   Beat
+		missed uint64
+		reborn bool
+	}{
+		{Beat{Seq: 7}, 0, false},
+		{Beat{Seq: 8}, 0, false},
+		{Beat{Seq: 8}, 0, false}, // the same again
+		{Beat{Seq: 12}, 3, false},
+		{Beat{Seq: 1}, 0, true},
+		{Beat{Seq: 2}, 0, false},
+		{Beat{UptimeSecs: 50}, 0, false}, // a service that does not count
+		{Beat{UptimeSecs: 65}, 0, false},
+		{Beat{UptimeSecs: 3}, 0, true},
+		{Beat{UptimeSecs: 1, Restarts: 1}, 0, false}, // a slot says itself that it lives again
+	} {
+		c.beat.ID = "a"
+		got, _ := m.Observe(c.beat, at(float64(n)))
+		if got.Missed != c.missed || got.Reborn != c.reborn {
+			t.Errorf("beat %d: missed %d, reborn %v; want %d, %v", n, got.Missed, got.Reborn, c.missed, c.reborn)
+		}
+	}
+	if i, _ := m.Instance("a", ""); i.Missed != 3 || i.Reborn != 2 {
+		t.Errorf("in all: %d missed, reborn %d times", i.Missed, i.Reborn)
+	}
+}
+
+// TestChangesAreReported: what a reader of the catalog could see is reported, what rots is not.
+func TestChangesAreReported(t *testing.T) {
+	retry := at(100)
+	m := NewMonitor(Config{})
+	for n, c := range []struct {
+		beat Beat
+		kind Kind // "" for nothing
+	}{
+		{Beat{State: Spawning}, New},
+		{Beat{State: Ready}, Moved},
+		{Beat{State: Ready, Calls: 5, Inflight: 1, Errors: 1, UptimeSecs: 9}, ""},
+		{Beat{State: Ready, Version: "1.0.1"}, Detail},
+		{Beat{State: Ready, Version: "1.0.1", Reason: "warming up"}, Detail},
+		{Beat{State: Ready, Version: "1.0.1", Breaker: &Breaker{State: BreakerOpen, RetryAt: &retry}}, Detail},
+		{Beat{State: Ready, Version: "1.0.1", Breaker: &Breaker{State: BreakerOpen, RetryAt: &retry}}, ""},
+		{Beat{State: Restarting, Version: "1.0.1", Restarts: 1}, Moved},
+	} {
+		c.beat.ID = "a"
+		got, ok := m.Observe(c.beat, at(float64(n)))
+		if ok != (c.kind != "") || ok && got.Kind != c.kind {
+			t.Errorf("beat %d: %v %v, want %q", n, got, ok, c.kind)
+		}
+		if e, _ := m.Extension("a"); n == 5 && e.Available {
+			t.Error("available with an open breaker")
+		}
+	}
+}
+
+func TestHold(t *testing.T) {
+	m := NewMonitor(Config{})
+	state := func() State { i, _ := m.Instance("a", ""); return i.State }
+	beat := func(s State, sec float64) { m.Observe(Beat{ID: "a", State: s}, at(sec)) }
+	beat(Ready, 0)
+	m.Hold("a", "", "not answering", at(1))
+	beat(Ready, 2)
+	if state() != Lost {
+		t.Error("a beat ended the hold")
+	}
+	m.Release("a", "", at(3))
+	if state() != Ready {
+		t.Error("the release did not end the hold")
+	}
+	m.Hold("a", "", "not answering", at(4))
+	beat(Restarting, 5)
+	if state() != Restarting {
+		t.Error("the owner's own word did not end the hold")
+	}
+	beat(Ready, 6)
+	m.Condemn("a", "", "its host is gone", at(7))
+	if state() != Lost {
+		t.Error("not condemned")
+	}
+	beat(Ready, 8)
+	if state() != Ready {
+		t.Error("a beat did not bring the condemned back")
+	}
+}
+
+// TestAdopt: what another monitor wrote down is taken over, and condemned only after a full grace of listening.
+func TestAdopt(t *testing.T) {
+	m := NewMonitor(Config{Interval: time.Second})
+	m.Adopt("a", Instance{Instance: "n1", State: Ready, Since: at(-100), Version: "1.0.0"}, at(0))
+	m.Adopt("a", Instance{Instance: "n2", State: Lost, Reason: "gone", Since: at(-50)}, at(0))
+	m.Observe(Beat{ID: "b", Instance: "n1", State: Draining}, at(0))
+	m.Adopt("b", Instance{Instance: "n1", State: Ready}, at(0)) // heard already: no news
+	e, _ := m.Extension("a")
+	if e.State != Ready || !e.Since.Equal(at(-100)) || len(e.Instances) != 2 || e.Instances[1].Reason != "gone" {
+		t.Errorf("adopted: %+v", e)
+	}
+	if e, _ := m.Extension("b"); e.State != Draining {
+		t.Errorf("adopted over what was heard: %+v", e)
+	}
+	if got := tick(m, 0, 2); len(got) != 0 {
+		t.Errorf("condemned too early: %v", got)
+	}
+	if got := tick(m, 3, 4); len(got) != 2 {
+		t.Errorf("condemned: %v", got)
+	}
+}
+
+// TestBounds: hostile beats cannot make a Monitor grow without end, nor keep it from taking a new instance in the
+// place of one that is gone.
+func TestBounds(t *testing.T) {
+	m := NewMonitor(Config{Max: 10, MaxPerID: 4, Interval: time.Second, MaxPause: time.Hour})
+	for n := range 100 {
+		m.Observe(Beat{ID: "a", Instance: fmt.Sprint(n)}, at(0))
+		m.Observe(Beat{ID: fmt.Sprint("x", n)}, at(0))
+	}
+	_, instances := m.Counts()
+	if instances[Ready] != 10 || m.Refused() != 190 {
+		t.Errorf("%d instances, %d refused", instances[Ready], m.Refused())
+	}
+	m.Forget("x0")
+	m.Expire(at(10))
+	if c, ok := m.Observe(Beat{ID: "a", Instance: "new"}, at(11)); !ok || c.Kind != New {
+		t.Errorf("no room made: %v", c)
+	}
+	if e, _ := m.Extension("a"); len(e.Instances) != 4 {
+		t.Errorf("%d instances", len(e.Instances))
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	for _, size := range []int{100, 100_000} {
+		b.Run(fmt.Sprintf("instances=%d", size), func(b *testing.B) {
+			m := NewMonitor(Config{})
+			beats := make([]Beat, size)
+			for n := range beats {
+				beats[n] = Beat{ID: fmt.Sprint("e", n/10), Instance: fmt.Sprint("n", n%10), Seq: 1, State: Ready}
+				m.Observe(beats[n], at(0))
+			}
+			now, n := at(0), 0
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(15 * time.Second / time.Duration(size)) // every instance once in 15 s
+				beats[n].Seq++
+				m.Observe(beats[n], now)
+				if n = (n + 1) % size; n%(size/10) == 0 {
+					m.Expire(now)
+				}
+			}
+		})
 	}
 }

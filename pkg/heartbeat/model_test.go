@@ -1,0 +1,269 @@
+package heartbeat
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+var modelSeed = flag.Uint64("model.seed", 0, "seed of TestMonitorModel; 0 draws one")
+
+// model is what a Monitor must say, worked out the slow way: everything is looked at every second.
+type model struct {
+	cfg       Config
+	exts      map[string]*modelExt
+	listening time.Time
+	ticked    time.Time
+}
+
+type modelExt struct {
+	sign      time.Time
+	wasReady  bool // some instance was, before the last tick called any lost
+	instances map[string]*modelInstance
+}
+
+type modelInstance struct {
+	state, said  State
+	heard, since time.Time
+	grace        time.Duration
+	held         bool
+	droppable    time.Time // since when it might have been dropped; zero: may not
+}
+
+func (x *modelExt) best() State {
+	best := State("")
+	for _, i := range x.instances {
+		if i.state.Better(best) {
+			best = i.state
+		}
+	}
+	if best == "" {
+		return Lost
+	}
+	return best
+}
+
+func (i *modelInstance) enter(s State, now time.Time) {
+	if i.state != s {
+		i.state, i.since = s, now
+	}
+}
+
+func (m *model) beat(b Beat, now time.Time) {
+	x := m.exts[b.ID]
+	if x == nil {
+		x = &modelExt{instances: map[string]*modelInstance{}}
+		m.exts[b.ID] = x
+	}
+	i := x.instances[b.Instance]
+	if i == nil {
+		i = &modelInstance{}
+		x.instances[b.Instance] = i
+	}
+	ms := b.IntervalMS
+	if ms <= 0 {
+		ms = m.cfg.Interval.Milliseconds()
+	}
+	ms = max(1000, min(ms, 300_000))
+	x.sign, i.heard, i.grace = now, now, time.Duration(float64(ms)*m.cfg.Grace)*time.Millisecond
+	if i.said = b.State; i.said == "" {
+		i.said = Ready
+	}
+	if i.said != Ready {
+		i.held = false
+	}
+	if !i.held {
+		i.enter(i.said, now)
+	}
+}
+
+// tick is a second passing. paused says that the Monitor was not called for a while before.
+func (m *model) tick(now time.Time) {
+	if !m.ticked.IsZero() && now.Sub(m.ticked) > m.cfg.MaxPause {
+		m.listening = now
+	}
+	m.ticked = now
+	for _, x := range m.exts {
+		x.wasReady = x.best() == Ready
+		for _, i := range x.instances {
+			heard := i.heard
+			if heard.Before(m.listening) {
+				heard = m.listening
+			}
+			if i.state != Lost && i.state != Shutdown && now.Sub(heard) >= i.grace {
+				i.enter(Lost, now)
+			}
+		}
+	}
+}
+
+// compare checks a Monitor against the model. What a Monitor drops it may drop a little late, never early.
+func (m *model) compare(t *testing.T, mon *Monitor, now time.Time) {
+	t.Helper()
+	late := m.cfg.DropAfter/10 + 3*time.Second
+	for id, x := range m.exts {
+		got, ok := mon.Extension(id)
+		gone := !slices.ContainsFunc(slices.Collect(maps.Values(x.instances)), func(i *modelInstance) bool { return i.state != Lost && i.state != Shutdown })
+		overdue := now.Sub(x.sign) - m.cfg.ForgetAfter
+		if !ok {
+			if overdue < 0 || !gone {
+				t.Fatalf("%v: %s was forgotten too early", now, id)
+			}
+			delete(m.exts, id)
+			continue
+		}
+		if overdue > m.cfg.ForgetAfter/10+2*time.Second && gone {
+			t.Fatalf("%v: %s is not forgotten", now, id)
+		}
+		have := map[string]Instance{}
+		for _, i := range got.Instances {
+			have[i.Instance] = i
+		}
+		several := len(x.instances) > 1
+		for name, i := range x.instances {
+			heard := i.heard
+			if heard.Before(m.listening) {
+				heard = m.listening
+			}
+			might := several && (i.state == Lost || i.state == Shutdown) && now.Sub(i.since) >= m.cfg.DropAfter &&
+				(x.wasReady || now.Sub(i.since) >= m.cfg.ForgetAfter) && (!i.held || now.Sub(heard) > i.grace)
+			h, ok := have[name]
+			switch {
+			case !ok && might:
+				delete(x.instances, name)
+				continue
+			case !ok:
+				t.Fatalf("%v: %s/%s is missing, should be %s since %v", now, id, name, i.state, i.since)
+			case !might:
+				i.droppable = time.Time{}
+			case i.droppable.IsZero():
+				i.droppable = now
+			case now.Sub(i.droppable) > late:
+				t.Fatalf("%v: %s/%s is not dropped", now, id, name)
+			}
+			if h.State != i.state || !h.Since.Equal(i.since) || h.Held != i.held {
+				t.Fatalf("%v: %s/%s is %s since %v (held %v), want %s since %v (held %v)", now, id, name, h.State, h.Since, h.Held, i.state, i.since, i.held)
+			}
+		}
+		if len(have) != len(x.instances) {
+			t.Fatalf("%v: %s has %d instances, want %d", now, id, len(have), len(x.instances))
+		}
+		if got.State != x.best() {
+			t.Fatalf("%v: %s is %s, want %s", now, id, got.State, x.best())
+		}
+	}
+	if n := len(slices.Collect(mon.IDs())); n != len(m.exts) {
+		t.Fatalf("%v: %d extensions, want %d", now, n, len(m.exts))
+	}
+}
+
+// TestMonitorModel runs 24 fake hours of beats, silences, lies, good-byes, condemnations and pauses against the
+// model.
+func TestMonitorModel(t *testing.T) {
+	seed := *modelSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d (-model.seed)", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	cfg := Config{Interval: 15 * time.Second, Grace: 3, DropAfter: 10 * time.Minute, ForgetAfter: 2 * time.Hour, MaxPause: 2 * time.Second}
+	mon, m := NewMonitor(cfg), &model{cfg: cfg, exts: map[string]*modelExt{}, listening: t0}
+	type sender struct {
+		id, instance string
+		interval     int64
+		next         time.Time
+		quiet        time.Time // until
+	}
+	var senders []*sender
+	for n := range 40 {
+		s := &sender{id: fmt.Sprint("e", n%12), instance: fmt.Sprint("n", n), next: t0}
+		s.interval = []int64{0, 1000, 15_000, 60_000, -5, 1, 1 << 60}[r.IntN(7)]
+		senders = append(senders, s)
+	}
+	states := []State{Ready, Ready, Ready, Ready, Ready, Spawning, Restarting, Failed, Gated, Draining, ""}
+	mon.Expire(t0)
+	m.tick(t0)
+	for now := t0; now.Before(t0.Add(24 * time.Hour)); {
+		step := time.Second
+		if r.IntN(2000) == 0 {
+			step += time.Duration(r.IntN(120)) * time.Second // this process was stopped, or heard nothing
+		}
+		now = now.Add(step)
+		for _, s := range senders {
+			if now.Before(s.next) || now.Before(s.quiet) {
+				continue
+			}
+			if r.IntN(300) == 0 {
+				s.quiet = now.Add(time.Duration(r.IntN(int(4 * time.Hour))))
+				continue
+			}
+			b := Beat{ID: s.id, Instance: s.instance, IntervalMS: s.interval, State: states[r.IntN(len(states))]}
+			pause := max(1, min(s.interval, 60_000)/1000)
+			s.next = now.Add(time.Duration(pause) * time.Second)
+			mon.Observe(b, now)
+			m.beat(b, now)
+		}
+		if r.IntN(20) == 0 {
+			s := senders[r.IntN(len(senders))]
+			random(r, mon, m, s.id, s.instance, now)
+		}
+		mon.Expire(now)
+		m.tick(now)
+		m.compare(t, mon, now)
+	}
+}
+
+// random does one thing other than a beat to both.
+func random(r *rand.Rand, mon *Monitor, m *model, id, instance string, now time.Time) {
+	var i *modelInstance
+	x := m.exts[id]
+	if x != nil {
+		i = x.instances[instance]
+	}
+	switch r.IntN(8) {
+	case 0:
+		mon.Goodbye(id, instance, "bye", now)
+		if i != nil {
+			x.sign, i.held, i.said = now, false, Shutdown
+			i.enter(Shutdown, now)
+		}
+	case 1:
+		mon.Condemn(id, instance, "its host is gone", now)
+		if i != nil && i.state != Shutdown {
+			i.enter(Lost, now)
+		}
+	case 2, 3:
+		mon.Hold(id, instance, "not answering", now)
+		if i != nil && i.state != Shutdown && !i.held {
+			i.held = true
+			i.enter(Lost, now)
+		}
+	case 4, 5:
+		mon.Release(id, instance, now)
+		if i != nil && i.held {
+			i.held, i.heard = false, now
+			i.enter(i.said, now)
+		}
+	case 6:
+		mon.Declare(id, now)
+		if x == nil {
+			m.exts[id] = &modelExt{sign: now, instances: map[string]*modelInstance{}}
+		} else {
+			x.sign = now
+		}
+	case 7:
+		if r.IntN(10) == 0 {
+			mon.Forget(id)
+			delete(m.exts, id)
+		} else {
+			mon.Remove(id, instance, now)
+			if x != nil {
+				delete(x.instances, instance)
+			}
+		}
+	}
+}
