@@ -36,11 +36,12 @@ type ClientOptions struct {
 // A call that surely did not run is tried again while there is time: that hides the moment between two
 // lives of a child. A call that may have run is not.
 type Client struct {
-	nc     *nats.Conn
-	opt    ClientOptions
-	inbox  inbox
-	forms  sync.Map // extension id → toolForm that it was found to want
-	guards sync.Map // extension id → *guard
+	nc      *nats.Conn
+	opt     ClientOptions
+	inbox   inbox
+	forms   sync.Map // extension id → toolForm that it was found to want
+	guards  sync.Map // extension id → *guard
+	schemas sync.Map // extension id → *checkers
 }
 
 // NewClient makes a Client on nc. It starts nothing.
@@ -72,6 +73,11 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	target.progress = progress
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
+	}
+	if target.checker != nil {
+		if err := target.checker.check(args); err != nil {
+			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
+		}
 	}
 	f, known := c.forms.Load(target.id)
 	form, _ := f.(toolForm)
@@ -111,6 +117,7 @@ type target struct {
 	id, own, subject, dialect string
 	known, stream             bool // the catalog knows its features; it streams
 	passthrough               bool // it wants to know who calls
+	checker                   *checker
 	progress                  func(json.RawMessage)
 }
 
@@ -129,7 +136,7 @@ func (c *Client) find(tool string) (target, error) {
 			return target{}, err
 		}
 		at := c.targetOf(e)
-		at.own = t.Own
+		at.own, at.checker = t.Own, c.checkerOf(e.Spec, t)
 		return at, nil
 	}
 	id, own, ok := strings.Cut(tool, "/")
