@@ -2,6 +2,7 @@ package gate
 
 import (
 	"encoding/json"
+	"maps"
 	"net/url"
 	"runtime"
 	"slices"
@@ -21,10 +22,10 @@ const (
 // be used by any number of goroutines.
 type Redactor struct {
 	// seen has a bit set for the hash of the first four bytes of each value, and dismisses nearly every
-	// position of a line. A search for one value after the other would be shorter, but each line of a
-	// private key is a value, and every line of stderr would pay for all of them.
+	// position of a line.
 	seen    [64]uint64
-	secrets map[uint32][]secret // by those four bytes, longest value first
+	secrets []secret
+	trie    trie
 }
 
 // secret is a value and the name of the variable that holds it.
@@ -115,15 +116,14 @@ func (b secretSet) put(name, value string) {
 }
 
 func (b secretSet) redactor() *Redactor {
-	r := &Redactor{secrets: make(map[uint32][]secret, len(b))}
-	for value, name := range b {
+	r := &Redactor{secrets: make([]secret, 0, len(b))}
+	values := slices.Sorted(maps.Keys(b))
+	for _, value := range values {
 		k := first4(value)
 		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63) // as maybe reads it
-		r.secrets[k] = append(r.secrets[k], secret{value, name})
+		r.secrets = append(r.secrets, secret{value, b[value]})
 	}
-	for _, list := range r.secrets {
-		slices.SortFunc(list, func(a, b secret) int { return len(b.value) - len(a.value) })
-	}
+	r.trie = newTrie(values)
 	return r
 }
 
@@ -135,65 +135,69 @@ func first4(s string) uint32 {
 	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
 }
 
+// maybe reports whether a value may begin with the four bytes k.
+func (r *Redactor) maybe(k uint32) bool { return r.seen[k*hash>>26]>>(k*hash>>20&63)&1 != 0 }
+
 // Redact returns line with each known value replaced by [NAME], the variable's name; of several values at one
 // place the longest counts. Values that overlap become one [NAME], that of the longest of them, so that nothing
-// is left of any. It may have several lines.
+// is left of any. It may have several lines. The time it takes depends on the line alone, and not on how many
+// values there are or how alike.
 func (r *Redactor) Redact(line string) string {
 	if r == nil || len(r.secrets) == 0 {
 		return line
 	}
+	spans := r.find(line)
+	if len(spans) == 0 {
+		return line
+	}
 	var b strings.Builder
 	done := 0
-	for {
-		begin, end, name := r.next(line, done)
-		if end == 0 {
-			break
-		}
-		b.WriteString(line[done:begin])
-		b.WriteString("[" + name + "]")
-		done = end
-	}
-	if done == 0 {
-		return line
+	for _, s := range spans {
+		b.WriteString(line[done:s.begin])
+		b.WriteString("[" + s.longest.name + "]")
+		done = s.end
 	}
 	b.WriteString(line[done:])
 	return b.String()
 }
 
-// next returns where the first value at or behind from begins, where those that overlap with it end, and the
-// name of the longest of them. Without any end is 0.
-func (r *Redactor) next(line string, from int) (begin, end int, name string) {
-	longest := 0
-	for i := from; i+minSecret <= len(line) && (end == 0 || i <= end); i++ {
-		k := first4(line[i : i+4])
-		if !r.maybe(k) {
-			continue
-		}
-		s, ok := r.at(k, line[i:])
-		if !ok {
-			continue
-		}
-		if n := len(s.value); i == end && end > 0 && (n != maxPiece || s.name != name) {
-			break // a value of its own; the pieces of one are one
-		} else if end == 0 {
-			begin, longest, name = i, n, s.name
-		} else if n > longest {
-			longest, name = n, s.name
-		}
-		end = max(end, i+len(s.value))
-	}
-	return begin, end, name
+// span is a part of a line that values cover, and the longest of them.
+type span struct {
+	begin, end int
+	longest    secret
 }
 
-// maybe reports whether a value may begin with the four bytes k.
-func (r *Redactor) maybe(k uint32) bool { return r.seen[k*hash>>26]>>(k*hash>>20&63)&1 != 0 }
-
-// at returns the longest value that rest begins with; its first four bytes are k.
-func (r *Redactor) at(k uint32, rest string) (secret, bool) {
-	for _, s := range r.secrets[k] {
-		if strings.HasPrefix(rest, s.value) {
-			return s, true
+// find returns the spans in line, in its order.
+func (r *Redactor) find(line string) []span {
+	var spans []span
+	var at int32 // the node of the longest beginning of a value that ends here
+	for i := 0; i < len(line); i++ {
+		if at == root && (i+minSecret > len(line) || !r.maybe(first4(line[i:i+4]))) {
+			continue
+		}
+		at = r.trie.step(at, line[i])
+		if found := r.trie[at].found; found >= 0 {
+			spans = cover(spans, i+1, r.secrets[found])
 		}
 	}
-	return secret{}, false
+	return spans
+}
+
+// cover adds s, which ends at end, behind all before it, and makes it one with those that it overlaps. The pieces
+// of one value are one without overlapping.
+func cover(spans []span, end int, s secret) []span {
+	all := span{end - len(s.value), end, s}
+	for len(spans) > 0 {
+		last := spans[len(spans)-1]
+		piece := last.end == all.begin && len(s.value) == maxPiece && last.longest.name == s.name
+		if last.end <= all.begin && !piece {
+			break
+		}
+		all.begin = min(all.begin, last.begin)
+		if len(last.longest.value) >= len(all.longest.value) {
+			all.longest = last.longest
+		}
+		spans = spans[:len(spans)-1]
+	}
+	return append(spans, all)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRedact(t *testing.T) {
@@ -176,6 +177,27 @@ func TestRedactDoesNotAllocate(t *testing.T) {
 	line := strings.Repeat("nothing of it is secret; ", 20)
 	if n := testing.AllocsPerRun(100, func() { r.Redact(line) }); n != 0 {
 		t.Errorf("%v allocations for a line without a hit", n)
+	}
+}
+
+// TestRedactAlike bounds what an extension can cost the bridge that names thousands of values with one beginning and
+// then writes it: a second's worth of the longest lines. Trying value after value takes minutes.
+func TestRedactAlike(t *testing.T) {
+	var values strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&values, "aaaa%06d\n", i)
+	}
+	r := NewRedactor(nil, nil, map[string]string{"A_TOKEN": values.String()})
+	start := time.Now()
+	for _, line := range []string{strings.Repeat("a", 16<<10), strings.Repeat("aaaa", 4<<10) + "aaaa000007"} {
+		for range 100 {
+			if out := r.Redact(line); strings.Contains(out, "000007") {
+				t.Fatal("a value got through")
+			}
+		}
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("200 lines took %s", d)
 	}
 }
 
