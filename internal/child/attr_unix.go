@@ -8,4 +8,4 @@ import "syscall"
 // terminal.
 type sysAttr struct{ attr *syscall.SysProcAttr }
 
-func newSysAttr() *sysAttr { return &sysAttr{&syscall.SysProcAttr{Setsid: true}} }
+func newSysAttr(string) *sysAttr { return &sysAttr{&syscall.SysProcAttr{Setsid: true}} }

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build linux
 
 package child_test
 
@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,13 +27,14 @@ func noSurvivors(t *testing.T) {
 	})
 }
 
-// run runs a mode, and wants it over within most.
-func run(t *testing.T, ctx context.Context, s child.Spec, most time.Duration, use func(ctx context.Context, p *child.Process) error) error {
+// run runs a mode and wants it over in reasonable time: the machine may be busy, and the tests rather look
+// at what happened than at the clock.
+func run(t *testing.T, ctx context.Context, s child.Spec, use func(ctx context.Context, p *child.Process) error) error {
 	t.Helper()
 	began := time.Now()
 	err := child.Run(ctx, s, use)
-	if d := time.Since(began); d > most {
-		t.Errorf("took %v, want at most %v", d, most)
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("took %v", d)
 	}
 	return err
 }
@@ -61,7 +63,7 @@ func untilEnd(ctx context.Context, p *child.Process) error {
 
 func TestCleanStop(t *testing.T) {
 	noSurvivors(t)
-	err := run(t, t.Context(), spec("echo"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, t.Context(), spec("echo"), func(ctx context.Context, p *child.Process) error {
 		if _, err := io.WriteString(p.Stdin, "hello\n"); err != nil {
 			return err
 		}
@@ -82,7 +84,7 @@ func TestCleanStop(t *testing.T) {
 func TestUseErrorOfALivingProcess(t *testing.T) {
 	noSurvivors(t)
 	bad := errors.New("bad handshake")
-	err := run(t, t.Context(), spec("echo"), 2*time.Second, func(context.Context, *child.Process) error { return bad })
+	err := run(t, t.Context(), spec("echo"), func(context.Context, *child.Process) error { return bad })
 	e := exitError(t, err)
 	if !errors.Is(err, bad) || !e.Stopped || e.ExitCode != 0 {
 		t.Errorf("got %v: %+v", err, e)
@@ -92,7 +94,7 @@ func TestUseErrorOfALivingProcess(t *testing.T) {
 func TestExit(t *testing.T) {
 	noSurvivors(t)
 	var cause error
-	err := run(t, t.Context(), spec("exit", "3", "first", "ünable to go on\n"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, t.Context(), spec("exit", "3", "first", "ünable to go on\n"), func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
 		cause = context.Cause(ctx)
 		return ctx.Err()
@@ -110,7 +112,7 @@ func TestExit(t *testing.T) {
 
 func TestExitBySignal(t *testing.T) {
 	noSurvivors(t)
-	e := exitError(t, run(t, t.Context(), spec("suicide"), 2*time.Second, untilEnd))
+	e := exitError(t, run(t, t.Context(), spec("suicide"), untilEnd))
 	if e.ExitCode != -1 || e.Signal != "SIGKILL" || e.Status() != "signal SIGKILL" {
 		t.Errorf("got %+v", e)
 	}
@@ -119,11 +121,11 @@ func TestExitBySignal(t *testing.T) {
 func TestUseErrorOfADeadProcess(t *testing.T) {
 	noSurvivors(t)
 	bad := errors.New("no answer")
-	wrapped := run(t, t.Context(), spec("exit", "3"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	wrapped := run(t, t.Context(), spec("exit", "3"), func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
 		return errors.Join(bad, context.Cause(ctx))
 	})
-	plain := run(t, t.Context(), spec("exit", "3"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	plain := run(t, t.Context(), spec("exit", "3"), func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
 		return bad
 	})
@@ -137,7 +139,7 @@ func TestUseErrorOfADeadProcess(t *testing.T) {
 // What the process wrote before it died is delivered to a reader that comes late.
 func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 	noSurvivors(t)
-	run(t, t.Context(), spec("last-words"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	run(t, t.Context(), spec("last-words"), func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
 		time.Sleep(50 * time.Millisecond) // longer than a pause in the output may be; there is no condition to wait for
 		b, err := io.ReadAll(p.Stdout)
@@ -150,62 +152,56 @@ func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 
 func TestGrandchildHoldsThePipes(t *testing.T) {
 	noSurvivors(t)
-	for _, tt := range []struct {
-		mode string
-		most time.Duration
-	}{{"deaf", 900 * time.Millisecond}, {"deaf-term", 2500 * time.Millisecond}} {
-		t.Run(tt.mode, func(t *testing.T) {
-			t.Parallel()
-			e := exitError(t, run(t, t.Context(), spec("fork", tt.mode), tt.most, func(ctx context.Context, p *child.Process) error {
-				<-ctx.Done()
-				began := time.Now()
-				b, err := io.ReadAll(p.Stdout)
-				if d := time.Since(began); d > 500*time.Millisecond || string(b) != "up\n" || err != nil {
-					t.Errorf("read %q, %v after %v", b, err, d)
-				}
-				return nil
-			}))
-			if e.ExitCode != 0 || e.Stopped {
-				t.Errorf("got %+v", e)
+	for _, mode := range []string{"deaf", "deaf-term"} {
+		e := exitError(t, run(t, t.Context(), spec("fork", mode), func(ctx context.Context, p *child.Process) error {
+			<-ctx.Done()
+			b, err := io.ReadAll(p.Stdout)
+			if string(b) != "up\n" || err != nil {
+				t.Errorf("%s: read %q, %v", mode, b, err)
 			}
-		})
+			if mode == "deaf-term" && len(child.Survivors()) == 0 {
+				t.Error("the end of stdout came with the end of the grandchild, not with that of the process")
+			}
+			return nil
+		}))
+		if e.ExitCode != 0 || e.Stopped {
+			t.Errorf("%s: got %+v", mode, e)
+		}
 	}
 }
 
 func TestStopSteps(t *testing.T) {
 	noSurvivors(t)
-	for _, tt := range []struct {
-		mode   string
-		signal string
-		most   time.Duration
-	}{
-		{"deaf", "SIGTERM", 900 * time.Millisecond},
-		{"stop", "SIGTERM", 900 * time.Millisecond},
-		{"deaf-term", "SIGKILL", 1900 * time.Millisecond},
-	} {
-		t.Run(tt.mode, func(t *testing.T) {
-			t.Parallel()
-			s := spec(tt.mode)
-			s.Grace = 50 * time.Millisecond
+	var all sync.WaitGroup
+	for mode, signal := range map[string]string{"deaf": "SIGTERM", "stop": "SIGTERM", "deaf-term": "SIGKILL"} {
+		s := spec(mode)
+		s.Grace = 50 * time.Millisecond
+		all.Go(func() { // ends with the process
+			var cancelled time.Time
 			ctx, cancel := context.WithCancel(t.Context())
-			e := exitError(t, run(t, ctx, s, tt.most, func(ctx context.Context, p *child.Process) error {
+			e := exitError(t, run(t, ctx, s, func(ctx context.Context, p *child.Process) error {
 				if _, err := untilUp(p); err != nil {
 					t.Error(err)
 				}
+				cancelled = time.Now()
 				cancel()
 				<-ctx.Done()
 				return ctx.Err()
 			}))
-			if e.Signal != tt.signal || !e.Stopped || !errors.Is(e, context.Canceled) {
-				t.Errorf("got %v", e)
+			if e.Signal != signal || !e.Stopped || !errors.Is(e, context.Canceled) {
+				t.Errorf("%s: got %v", mode, e)
+			}
+			if d := time.Since(cancelled); d < s.Grace || signal == "SIGKILL" && d < s.Grace+time.Second {
+				t.Errorf("%s: over after %v, which is too soon", mode, d)
 			}
 		})
 	}
+	all.Wait()
 }
 
 func TestTerminate(t *testing.T) {
 	noSurvivors(t)
-	e := exitError(t, run(t, t.Context(), spec("deaf"), 900*time.Millisecond, func(ctx context.Context, p *child.Process) error {
+	e := exitError(t, run(t, t.Context(), spec("deaf"), func(ctx context.Context, p *child.Process) error {
 		if _, err := untilUp(p); err != nil {
 			t.Error(err)
 		}
@@ -225,7 +221,7 @@ func TestLinger(t *testing.T) {
 	s := spec("echo")
 	s.Linger = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
-	err := run(t, ctx, s, 900*time.Millisecond, func(ctx context.Context, p *child.Process) error {
+	err := run(t, ctx, s, func(ctx context.Context, p *child.Process) error {
 		cancel()
 		return untilEnd(ctx, p)
 	})
@@ -236,7 +232,7 @@ func TestLinger(t *testing.T) {
 
 func TestClosesStdoutButLives(t *testing.T) {
 	noSurvivors(t)
-	err := run(t, t.Context(), spec("close-stdout"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
 		if err := untilEnd(ctx, p); err != nil || ctx.Err() != nil {
 			t.Errorf("read %v, ctx %v", err, ctx.Err())
 		}
@@ -252,7 +248,7 @@ func TestDoesNotReadStdin(t *testing.T) {
 	s := spec("deaf")
 	s.Grace = 50 * time.Millisecond
 	s.Farewell = func(in *child.Stdin) { io.WriteString(in, "bye\n") }
-	err := run(t, t.Context(), s, 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
 		big := make([]byte, 1<<20)
 		n, err := p.Stdin.TryWrite(big)
 		if n == 0 || n == len(big) || err != nil {
@@ -287,7 +283,7 @@ func TestDoesNotReadStdin(t *testing.T) {
 
 func TestWriteToADeadProcess(t *testing.T) {
 	noSurvivors(t)
-	exitError(t, run(t, t.Context(), spec("exit", "0"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	exitError(t, run(t, t.Context(), spec("exit", "0"), func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
 		if _, err := p.Stdin.TryWrite([]byte("x\n")); err == nil {
 			t.Error("TryWrite succeeded")
@@ -307,7 +303,7 @@ func TestFarewell(t *testing.T) {
 	got := make(chan string, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	s.Linger = 20 * time.Millisecond
-	err := run(t, ctx, s, 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, ctx, s, func(ctx context.Context, p *child.Process) error {
 		io.WriteString(p.Stdin, "whole\nto")
 		p.Stdin.TryWrite([]byte("rn"))
 		cancel()
@@ -327,7 +323,7 @@ func TestStderr(t *testing.T) {
 	s.Redact = func(line string) string { return strings.ReplaceAll(line, "s3cret", "[TOKEN]") }
 	var lines []string
 	s.Stderr = func(line string) { lines = append(lines, line) }
-	e := exitError(t, run(t, t.Context(), s, 2*time.Second, untilEnd))
+	e := exitError(t, run(t, t.Context(), s, untilEnd))
 	want := []string{"one", "token=[TOKEN] \uFFFD", "", long[:16<<10] + " [cut: 30720 bytes]", "unfinished [TOKEN]"}
 	if !slices.Equal(lines, want) {
 		t.Errorf("got %.200q\nwant %.200q", lines, want)
@@ -339,7 +335,7 @@ func TestStderr(t *testing.T) {
 
 func TestTryWriteAllocatesNothing(t *testing.T) {
 	noSurvivors(t)
-	run(t, t.Context(), spec("close-stdout"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
 		line := []byte("x\n")
 		if n := testing.AllocsPerRun(100, func() { p.Stdin.TryWrite(line) }); n > 0 {
 			t.Errorf("%v allocations", n)
@@ -359,7 +355,7 @@ func TestStderrFlood(t *testing.T) {
 		<-release
 		lines = append(lines, line)
 	}
-	e := exitError(t, run(t, t.Context(), s, 10*time.Second, func(ctx context.Context, p *child.Process) error {
+	e := exitError(t, run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
 		close(release)
 		return nil
@@ -381,7 +377,7 @@ func TestDroppedIsToldInTime(t *testing.T) {
 	s := spec("flood-wait", "5000")
 	told := make(chan string, 10000)
 	s.Stderr = func(line string) { told <- line }
-	err := run(t, t.Context(), s, 5*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
 		dropped, handed := 0, 0
 		for handed+dropped < 5000 {
 			select {
@@ -423,7 +419,7 @@ func TestEnvironment(t *testing.T) {
 		s := spec("env", "INHERITED", "A", "EXTMESH_GUARD")
 		s.Command, s.Dir = tt.command, tt.dir
 		s.Env = append(s.Env, "A=1", "A=2", "PATH="+tt.path, "EXTMESH_COOKIE=mine", "EXTMESH_GUARD=x", "not a variable")
-		exitError(t, run(t, t.Context(), s, 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		exitError(t, run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
 			b, err := io.ReadAll(p.Stdout)
 			want := dir + " " + tt.command + "\nINHERITED= false\nA=2 true\nEXTMESH_GUARD= false\n"
 			if string(b) != want || err != nil {
@@ -436,7 +432,7 @@ func TestEnvironment(t *testing.T) {
 
 // Programs do not expect EAGAIN on their standard streams.
 func TestStreamsBlock(t *testing.T) {
-	exitError(t, run(t, t.Context(), spec("flags"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+	exitError(t, run(t, t.Context(), spec("flags"), func(ctx context.Context, p *child.Process) error {
 		b, err := io.ReadAll(p.Stdout)
 		if string(b) != "false\nfalse\nfalse\n" || err != nil {
 			t.Errorf("non-blocking: %q, %v", b, err)

@@ -2,8 +2,20 @@ package child
 
 import "golang.org/x/sys/unix"
 
-// Marked lists the living processes that carry a mark, for a test that looks at another bridge's children.
-var Marked = marked
+// Belonging lists the living children of another bridge.
+var Belonging = belonging
+
+// WithoutCgroups makes Run do without cgroups, until the returned func is called.
+func WithoutCgroups() (undo func()) {
+	before := noCgroup.Swap(true)
+	return func() { noCgroup.Store(before) }
+}
+
+// HasCgroups reports whether Run uses cgroups here.
+func HasCgroups() bool { return cgroupBase() != "" && !noCgroup.Load() }
+
+// Cgroups lists those that are there for a cookie.
+var Cgroups = cgroupsOf
 
 // EndSubreaper undoes Subreaper, which a program never does.
 func EndSubreaper() {

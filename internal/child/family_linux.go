@@ -6,18 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// family is what a process leaves behind: the members of its group, and those that left the group or the
-// session and still carry its mark. Methods are called by one goroutine.
+// family is what a process leaves behind: the members of its group, those that left the group or the session
+// and still carry its mark, and all that is in its cgroup, if it has one. Methods are called by one
+// goroutine.
 type family struct {
 	leader int
 	mark   string
+	cgroup cgroup
 	termed bool
 	strays map[int]pidfd // found outside the group
+	doubts int           // looks in a row that saw somebody of whom nothing can be told
 }
 
-func newFamily(p *os.Process, mark string) *family {
+func newFamily(p *os.Process, mark string, s *sysAttr) *family {
 	known.add(p.Pid)
-	return &family{leader: p.Pid, mark: mark, strays: make(map[int]pidfd)}
+	return &family{leader: p.Pid, mark: mark, cgroup: s.cgroup, strays: make(map[int]pidfd)}
 }
 
 // terminateGroup asks the group to end, once. SIGCONT comes second, so that a stopped process finds SIGTERM
@@ -39,6 +42,7 @@ func (f *family) terminate() {
 // kill ends everybody.
 func (f *family) kill() {
 	unix.Kill(-f.leader, unix.SIGKILL)
+	f.cgroup.kill()
 	f.hunt()
 	for _, p := range f.strays {
 		p.signal(unix.SIGKILL)
@@ -47,17 +51,27 @@ func (f *family) kill() {
 
 // hunt looks for strays and sends signals to those it finds for the first time. From then on they are held
 // by a pidfd: a process that is dying has no environment any more, and one can change it.
-func (f *family) hunt(signals ...unix.Signal) (found bool) {
+func (f *family) hunt(signals ...unix.Signal) (found, unclear bool) {
 	candidates := allProcesses
 	if adopting() {
 		candidates = ownChildren // all that the leader left behind by now, or their parents in the family
 	}
-	for _, pid := range candidates() {
-		if _, held := f.strays[pid]; held || pid == f.leader || known.has(pid) || !f.carries(pid) {
+	for _, pid := range append(candidates(), f.cgroup.pids()...) {
+		if _, held := f.strays[pid]; held || pid == f.leader || known.has(pid) {
+			continue
+		}
+		switch f.judge(pid) {
+		case stranger:
+			continue
+		case dying:
+			f.doubts, unclear = 0, true
+			continue
+		case cannotTell:
+			unclear = true
 			continue
 		}
 		p, ok := openPidfd(pid)
-		if !ok || !f.carries(pid) { // it may have become another's number in between
+		if !ok || f.judge(pid) != relative { // it may have become another's number in between
 			p.close()
 			continue
 		}
@@ -67,8 +81,46 @@ func (f *family) hunt(signals ...unix.Signal) (found bool) {
 			p.signal(sig)
 		}
 	}
-	return found
+	return found, unclear
 }
+
+// kinship is what can be told about a process.
+type kinship int
+
+const (
+	stranger kinship = iota
+	relative
+	dying      // if it was one its children are too, and will be ours in a moment
+	cannotTell // it has no environment, or not yet
+)
+
+// judge tells whether a process belongs to the family without being in its group, by its session, its cgroup
+// or its mark.
+func (f *family) judge(pid int) kinship {
+	st, ok := readStat(pid)
+	switch {
+	case !ok, st.zombie(), st.flags&flagKernel != 0, st.group == f.leader:
+		return stranger
+	case st.session == f.leader, f.cgroup.has(pid):
+		return relative
+	}
+	env, err := readEnviron(pid)
+	switch {
+	case err != nil:
+		return stranger // another user's
+	case environHasMark(env, f.mark):
+		return relative
+	case st.flags&flagExiting != 0 && adopting():
+		return dying
+	case len(env) == 0:
+		return cannotTell
+	}
+	return stranger
+}
+
+// maxDoubts is how many looks in a row may see a process without an environment before it counts as one that
+// has none. To become another program takes less.
+const maxDoubts = 8
 
 // gone reports whether nobody is left, after reaping those that were adopted. It is for after the leader
 // was reaped. Strays that it finds are asked to end.
@@ -85,8 +137,23 @@ func (f *family) gone() bool {
 	if len(f.strays) > 0 || groupAlive(f.leader) {
 		return false
 	}
-	// Twice, because a list of children that is read while one of them dies may lack another one.
-	if f.hunt(unix.SIGTERM, unix.SIGCONT) || adopting() && f.hunt(unix.SIGTERM, unix.SIGCONT) {
+	looks := 1
+	if adopting() {
+		looks = 2 // a list of children that is read while one of them dies may lack another one
+	}
+	for range looks {
+		switch found, unclear := f.hunt(unix.SIGTERM, unix.SIGCONT); {
+		case found:
+			f.doubts = 0
+			return false
+		case unclear:
+			f.doubts++
+			if f.doubts < maxDoubts {
+				return false
+			}
+		}
+	}
+	if f.cgroup.populated() {
 		return false
 	}
 	reap(unix.P_PGID, f.leader) // those that died since
@@ -98,15 +165,7 @@ func (f *family) close() {
 	for _, p := range f.strays {
 		p.close()
 	}
-}
-
-// carries reports whether a process belongs to the family, by its session or by its mark.
-func (f *family) carries(pid int) bool {
-	st, ok := readStat(pid)
-	if !ok || st.zombie() {
-		return false
-	}
-	return st.session == f.leader || hasMark(pid, f.mark)
+	f.cgroup.remove()
 }
 
 // groupAlive reports whether a group has members other than zombies, which an init that does not reap may

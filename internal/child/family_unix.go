@@ -14,7 +14,7 @@ type family struct {
 	termed bool
 }
 
-func newFamily(p *os.Process, _ string) *family { return &family{leader: p.Pid} }
+func newFamily(p *os.Process, _ string, _ *sysAttr) *family { return &family{leader: p.Pid} }
 
 func (f *family) terminateGroup() { f.terminate() }
 

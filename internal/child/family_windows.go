@@ -11,7 +11,7 @@ import (
 // sysAttr starts a process in a console group of its own, which our Ctrl-C does not reach.
 type sysAttr struct{ attr *syscall.SysProcAttr }
 
-func newSysAttr() *sysAttr {
+func newSysAttr(string) *sysAttr {
 	return &sysAttr{&syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}}
 }
 
@@ -23,7 +23,7 @@ type family struct {
 	job  windows.Handle // 0: none could be made; then only the process itself is ended
 }
 
-func newFamily(p *os.Process, _ string) *family {
+func newFamily(p *os.Process, _ string, _ *sysAttr) *family {
 	f := &family{proc: p}
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {

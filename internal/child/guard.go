@@ -1,6 +1,7 @@
 package child
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -56,24 +57,34 @@ func (g *guard) start() error {
 		return err
 	}
 	defer null.Close()
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
 	attr, err := guardAttr()
 	if err != nil {
-		w.Close()
 		return err
 	}
+	var p pipes // its stderr is not used
+	if err := p.open(); err != nil {
+		return err
+	}
+	defer p.closeChildEnds()
+	w, ready := p.ours[0], p.ours[1]
+	defer ready.Close()
+	p.ours[2].Close()
 	// Its name says what it is to who looks at the process list. Its environment holds the cookie under
 	// another name, or it would be its own prey.
 	proc, err := os.StartProcess(exe, []string{exe, "(guard)"}, &os.ProcAttr{
-		Dir: "/", Env: []string{guardVar + "=" + cookie()}, Files: []*os.File{r, null, null}, Sys: attr,
+		Dir: "/", Env: []string{guardVar + "=" + cookie()}, Files: []*os.File{p.child[0], p.child[1], null}, Sys: attr,
 	})
 	if err != nil {
 		w.Close()
 		return err
+	}
+	p.closeChildEnds()
+	ready.SetReadDeadline(time.Now().Add(guardWait))
+	if n, _ := ready.Read(make([]byte, 1)); n == 0 {
+		w.Close()
+		proc.Kill()
+		proc.Wait()
+		return errors.New("it did not get ready: does main call child.MaybeGuard first?")
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,6 +99,9 @@ func (g *guard) start() error {
 	known.add(proc.Pid)
 	return nil
 }
+
+// guardWait is for how long a guard may take to get ready.
+const guardWait = 5 * time.Second
 
 // farewellByte is what a guard is sent to go home; an end without it is a murder.
 const farewellByte = 'q'

@@ -15,6 +15,7 @@ import (
 const (
 	huntTerm  = time.Second // from the first SIGTERM to SIGKILL
 	huntPause = 50 * time.Millisecond
+	huntEmpty = 3
 	huntMost  = time.Minute // then what is left cannot be killed
 )
 
@@ -25,8 +26,10 @@ func guardAttr() (*syscall.SysProcAttr, error) { return &syscall.SysProcAttr{Set
 func runGuard(cookie string) {
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
 	closeInherited()
+	os.Stdout.Write([]byte{'\n'}) // ready
+	os.Stdout.Close()
 	if validCookie(cookie) && guarded(os.Stdin) {
-		hunt(cookie+".", time.Now())
+		hunt(cookie, time.Now())
 	}
 }
 
@@ -62,17 +65,24 @@ func closeInherited() {
 	}
 }
 
-// hunt ends everything that carries the cookie: SIGTERM on sight, SIGKILL after a second, until two looks
-// around find nobody. (One can miss a process that forks into a lower number and exits meanwhile.)
-func hunt(prefix string, began time.Time) {
+// hunt ends everything that carries the cookie or is in a cgroup named after it: SIGTERM on sight, SIGKILL
+// after a second, until huntEmpty looks in a row find nobody. (One look can miss a process that forks into a
+// lower number and exits, or one that is just becoming another program.)
+func hunt(cookie string, began time.Time) {
 	termed := make(map[int]bool)
-	for empty := 0; empty < 2 && time.Since(began) < huntMost; {
+	for empty := 0; empty < huntEmpty && time.Since(began) < huntMost; time.Sleep(huntPause) {
 		empty++
-		for _, pid := range marked(prefix) {
+		for _, c := range cgroupsOf(cookie) {
+			if time.Since(began) >= huntTerm {
+				c.kill()
+			}
+			c.remove() // works once it is empty
+		}
+		for _, pid := range belonging(cookie) {
 			empty = 0
 			p, ok := openPidfd(pid)
 			switch {
-			case !ok || !hasMark(pid, prefix): // it may have become another's number in between
+			case !ok || !belongs(pid, cookie): // it may have become another's number in between
 			case time.Since(began) >= huntTerm:
 				p.signal(unix.SIGKILL)
 			case !termed[pid]:
@@ -82,23 +92,25 @@ func hunt(prefix string, began time.Time) {
 			}
 			p.close()
 		}
-		if empty == 0 {
-			time.Sleep(huntPause)
-		}
 	}
 }
 
-// Survivors lists the processes that Run started, or their descendants, that are alive and kept
-// EXTMESH_COOKIE in their environment: nobody, when no Run is under way. Elsewhere than on Linux it
-// returns nil.
-func Survivors() []int { return marked(cookie() + ".") }
+// Survivors lists the processes that Run started, or their descendants, that are alive and can be told by
+// EXTMESH_COOKIE in their environment, or by their cgroup: nobody, when no Run is under way. Elsewhere than
+// on Linux it returns nil.
+func Survivors() []int { return belonging(cookie()) }
 
-// marked lists the living processes that carry a mark.
-func marked(mark string) (pids []int) {
+// belonging lists the living processes that carry a cookie or are in a cgroup named after it.
+func belonging(cookie string) (pids []int) {
 	for _, pid := range allProcesses() {
-		if st, ok := readStat(pid); ok && !st.zombie() && hasMark(pid, mark) {
+		if belongs(pid, cookie) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+func belongs(pid int, cookie string) bool {
+	st, ok := readStat(pid)
+	return ok && !st.zombie() && (hasMark(pid, cookie+".") || inCgroupOf(pid, cookie))
 }

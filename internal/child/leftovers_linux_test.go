@@ -49,10 +49,16 @@ func zombies() (found []string) {
 	return found
 }
 
-// withSubreaper runs a test with and without it: without, what leaves the session is found all the same.
-func withSubreaper(t *testing.T, test func(t *testing.T)) {
-	t.Run("init adopts", test)
-	t.Run("we adopt", func(t *testing.T) {
+// everyWay runs a test with each of the means that find what has left the session: in the end they all do.
+func everyWay(t *testing.T, test func(t *testing.T)) {
+	without := func(test func(t *testing.T)) func(t *testing.T) {
+		return func(t *testing.T) {
+			defer child.WithoutCgroups()()
+			test(t)
+		}
+	}
+	t.Run("by mark", without(test))
+	t.Run("as orphans of ours", without(func(t *testing.T) {
 		if err := child.Subreaper(); err != nil {
 			t.Fatal(err)
 		}
@@ -63,40 +69,41 @@ func withSubreaper(t *testing.T, test func(t *testing.T)) {
 			eventually(t, 3*time.Second, "no zombies", func() bool { return len(zombies()) == 0 })
 			return nil
 		})
-	})
+	}))
+	if child.HasCgroups() {
+		t.Run("by cgroup", func(t *testing.T) {
+			test(t)
+			if c := child.Cgroups(child.Cookie()); len(c) > 0 {
+				t.Errorf("cgroups are left: %v", c)
+			}
+		})
+	}
 }
 
 // A daemon that left the session is found when the process ends, with and without a stop.
 func TestDaemons(t *testing.T) {
-	withSubreaper(t, func(t *testing.T) {
+	everyWay(t, func(t *testing.T) {
 		noSurvivors(t)
 		var all sync.WaitGroup
-		for _, tt := range []struct {
-			args []string
-			most time.Duration
-		}{
-			{[]string{"daemon", "deaf"}, 900 * time.Millisecond},
-			{[]string{"daemon", "deaf-term"}, 2 * time.Second},
-			{[]string{"daemon", "stop"}, 900 * time.Millisecond},
-			{[]string{"daemon", "daemon", "deaf"}, 900 * time.Millisecond},
-			{[]string{"fork-wait", "daemon", "deaf-term"}, 2 * time.Second},
-			{[]string{"daemon-exit", "deaf"}, 900 * time.Millisecond},
-			{[]string{"daemon-exit", "deaf-term"}, 2 * time.Second},
+		for _, mode := range []string{
+			"daemon deaf", "daemon deaf-term", "daemon stop", "daemon daemon deaf", "fork-wait daemon deaf-term",
+			"daemon-exit deaf", "daemon-exit deaf-term",
 		} {
+			args := strings.Fields(mode)
 			all.Go(func() { // ends when its process has
-				err := run(t, t.Context(), spec(tt.args[0], tt.args[1:]...), tt.most, func(ctx context.Context, p *child.Process) error {
+				err := run(t, t.Context(), spec(args[0], args[1:]...), func(ctx context.Context, p *child.Process) error {
 					untilUp(p)
 					if n := len(child.Survivors()); n == 0 {
 						t.Error("no process carries our cookie: the test is worth nothing")
 					}
-					if tt.args[0] == "daemon-exit" {
+					if args[0] == "daemon-exit" {
 						io.WriteString(p.Stdin, "x")
 						<-ctx.Done()
 					}
 					return nil
 				})
-				if e := new(child.ExitError); errors.As(err, &e) != (tt.args[0] == "daemon-exit") {
-					t.Errorf("%v: %v", tt.args, err)
+				if e := new(child.ExitError); errors.As(err, &e) != (args[0] == "daemon-exit") {
+					t.Errorf("%s: %v", mode, err)
 				}
 			})
 		}
@@ -104,14 +111,34 @@ func TestDaemons(t *testing.T) {
 	})
 }
 
+// One that left the session and took its mark off is still in the cgroup.
+func TestDaemonWithoutAMark(t *testing.T) {
+	if !child.HasCgroups() {
+		t.Skip("no cgroups to be had here: nothing can find it")
+	}
+	noSurvivors(t)
+	for _, args := range [][]string{{"deaf"}, {"deaf-term"}} {
+		err := run(t, t.Context(), spec("daemon-bare", args...), func(ctx context.Context, p *child.Process) error {
+			untilUp(p)
+			if n := len(child.Survivors()); n != 2 {
+				t.Errorf("%d processes, want 2", n)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Another life's daemon is left alone.
 func TestDaemonOfANeighbour(t *testing.T) {
-	withSubreaper(t, func(t *testing.T) {
+	everyWay(t, func(t *testing.T) {
 		noSurvivors(t)
-		run(t, t.Context(), spec("daemon", "deaf"), 2*time.Second, func(ctx context.Context, p *child.Process) error {
+		run(t, t.Context(), spec("daemon", "deaf"), func(ctx context.Context, p *child.Process) error {
 			untilUp(p)
 			before := child.Survivors()
-			run(t, t.Context(), spec("daemon", "deaf"), time.Second, func(ctx context.Context, p *child.Process) error {
+			run(t, t.Context(), spec("daemon", "deaf"), func(ctx context.Context, p *child.Process) error {
 				_, err := untilUp(p)
 				return err
 			})
@@ -134,7 +161,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	foreign := exec.Command("sh", "-c", "exit 7")
 	s := spec("sh")
 	s.Command, s.Args = "sh", []string{"-c", `(setsid sh -c '(sh -c "echo \$\$" &); echo $$' &); cat`}
-	err := run(t, t.Context(), s, 5*time.Second, func(ctx context.Context, p *child.Process) error {
+	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
 		if err := foreign.Start(); err != nil {
 			return err
 		}
@@ -163,6 +190,10 @@ func TestOrphansAreReaped(t *testing.T) {
 // Two hundred lives leave nothing behind, and a hundred at once no thread each.
 func TestNoGrowth(t *testing.T) {
 	noSurvivors(t)
+	if err := child.Subreaper(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.EndSubreaper()
 	life := func() {
 		s := spec("")
 		s.Command, s.Args = "sh", []string{"-c", "echo oops >&2; exit 1"}
@@ -211,23 +242,36 @@ func TestNoThreadAChild(t *testing.T) {
 	done.Wait()
 }
 
-// A bridge that is killed takes all it started with it: groups, daemons, the deaf and the stopped.
+// A bridge that is killed takes all it started with it: groups, daemons, the deaf and the stopped, and where
+// there are cgroups those who hide.
 func TestGuard(t *testing.T) {
+	t.Parallel() // they wait, most of the time; and each looks at its own bridge's children only
 	modes := []string{"deaf", "deaf-term", "daemon deaf", "daemon deaf-term", "fork-wait daemon deaf", "daemon stop", "stop"}
-	cmd, in, cookie := startBridge(t, modes...)
-	defer in.Close()
-	if n := len(child.Marked(cookie)); n < 11 {
-		t.Fatalf("only %d processes are up", n)
+	test := func(t *testing.T, atLeast int, modes ...string) {
+		t.Parallel()
+		cmd, in, cookie := startBridge(t, modes...)
+		defer in.Close()
+		if n := len(child.Belonging(cookie)); n < atLeast {
+			t.Fatalf("only %d processes are up", n)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		eventually(t, 2*time.Second, "everything is gone", func() bool { return len(child.Belonging(cookie)) == 0 })
+		eventually(t, 3*time.Second, "so is the guard", func() bool { return len(guards(cookie)) == 0 })
+		if c := child.Cgroups(cookie); len(c) > 0 {
+			t.Errorf("cgroups are left: %v", c)
+		}
 	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	eventually(t, 2*time.Second, "everything is gone", func() bool { return len(child.Marked(cookie)) == 0 })
-	eventually(t, 3*time.Second, "so is the guard", func() bool { return len(guards(cookie)) == 0 })
+	t.Run("by mark", func(t *testing.T) { test(t, 11, append(modes, "no-cgroups")...) })
+	if child.HasCgroups() {
+		t.Run("by cgroup", func(t *testing.T) { test(t, 13, append(modes, "daemon-bare deaf-term")...) })
+	}
 }
 
 // A guard survives what is meant for the bridge's terminal or group, is replaced when it dies, and goes
 // home without a shot when the bridge ends as it should.
 func TestGuardStaysAndGoes(t *testing.T) {
+	t.Parallel()
 	cmd, in, cookie := startBridge(t, "deaf")
 	first := guards(cookie)
 	if len(first) != 1 {
@@ -251,13 +295,13 @@ func TestGuardStaysAndGoes(t *testing.T) {
 		now := guards(cookie)
 		return len(now) == 1 && now[0] != first[0]
 	})
-	if len(child.Marked(cookie)) == 0 {
+	if len(child.Belonging(cookie)) == 0 {
 		t.Error("the children died with their guard")
 	}
 	in.Close() // the bridge returns from main, with its children still running: only the guard could end them
 	cmd.Wait()
 	eventually(t, 3*time.Second, "the guard goes home", func() bool { return len(guards(cookie)) == 0 })
-	left := child.Marked(cookie)
+	left := child.Belonging(cookie)
 	if len(left) == 0 {
 		t.Error("the guard shot at its farewell")
 	}
@@ -284,15 +328,28 @@ func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, co
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		for _, pid := range child.Belonging(cookie) {
+			p, _ := os.FindProcess(pid)
+			p.Kill()
+		}
+	})
 	r := bufio.NewReader(stdout)
-	for i := range len(modes) + 1 {
+	lines := 1 // the cookie, and one a child
+	for _, m := range modes {
+		if m != "no-cgroups" {
+			lines++
+		}
+	}
+	for i := range lines {
 		line, err := r.ReadString('\n')
 		if err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			cookie = strings.TrimSpace(line) + "."
+			cookie = strings.TrimSpace(line)
 		}
 	}
 	return cmd, stdin, cookie
@@ -307,7 +364,7 @@ func guards(cookie string) (pids []string) {
 			continue
 		}
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if strings.HasPrefix(string(env), "EXTMESH_GUARD="+strings.TrimSuffix(cookie, ".")+"\x00") {
+		if strings.HasPrefix(string(env), "EXTMESH_GUARD="+cookie+"\x00") {
 			pids = append(pids, e.Name())
 		}
 	}

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build linux
 
 package child_test
 
@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,6 +71,12 @@ var modes = map[string]func(args []string){
 		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
 		fmt.Println("up")
 		ready()
+		io.Copy(io.Discard, os.Stdin)
+	},
+	"daemon-bare": func(args []string) { // as daemon, but nothing is left in its environment that would tell
+		os.Clearenv()
+		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
+		fmt.Println("up")
 		io.Copy(io.Discard, os.Stdin)
 	},
 	"daemon-exit": func(args []string) {
@@ -148,6 +155,12 @@ func bridge(modes []string) {
 	defer stop()
 	child.Subreaper()
 	fmt.Println(child.Cookie())
+	for _, m := range modes {
+		if m == "no-cgroups" {
+			child.WithoutCgroups()
+			modes = slices.DeleteFunc(modes, func(s string) bool { return s == m })
+		}
+	}
 	for _, m := range modes {
 		args := strings.Fields(m)
 		go child.Run(context.Background(), spec(args[0], args[1:]...), func(ctx context.Context, p *child.Process) error {

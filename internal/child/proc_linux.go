@@ -16,9 +16,21 @@ const maxEnviron = 1 << 20
 type stat struct {
 	state                  byte
 	parent, group, session int
+	flags                  int
+	threads                int
 }
 
-func (s stat) zombie() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
+// The kernel's PF_EXITING and PF_KTHREAD.
+const (
+	flagExiting = 0x4
+	flagKernel  = 0x200000
+)
+
+// zombie reports whether the whole process is dead, and its children have gone to another parent: the main
+// thread can be a zombie while others are still on their way out, and hold the children they started.
+func (s stat) zombie() bool {
+	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
+}
 
 func readStat(pid int) (s stat, ok bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -28,19 +40,20 @@ func readStat(pid int) (s stat, ok bool) {
 	return parseStat(b)
 }
 
-// parseStat reads "PID (comm) S PPID PGRP SESSION …", where comm may hold anything, parentheses included.
+// parseStat reads "PID (comm) STATE PPID …" (proc_pid_stat(5)), where comm may hold anything, parentheses
+// included.
 func parseStat(b []byte) (s stat, ok bool) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
 		return s, false
 	}
 	fields := strings.Fields(string(b[i+1:]))
-	if len(fields) < 4 {
+	if len(fields) < 18 {
 		return s, false
 	}
 	s.state = fields[0][0]
-	for n, to := range []*int{&s.parent, &s.group, &s.session} {
-		v, err := strconv.Atoi(fields[n+1])
+	for n, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &s.flags, 17: &s.threads} {
+		v, err := strconv.Atoi(fields[n])
 		if err != nil {
 			return s, false
 		}
@@ -50,15 +63,21 @@ func parseStat(b []byte) (s stat, ok bool) {
 }
 
 // hasMark reports whether a process was started with cookieVar=mark in its environment; a mark that ends in
-// a dot stands for all that begin with it. A zombie has no environment.
+// a dot stands for all that begin with it.
 func hasMark(pid int, mark string) bool {
+	env, _ := readEnviron(pid)
+	return environHasMark(env, mark)
+}
+
+// readEnviron reads a process's environment. It is empty, without an error, for a zombie, for one that is
+// dying, and for one that is just about to become another program.
+func readEnviron(pid int) ([]byte, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
-		return false
+		return nil, err
 	}
 	defer f.Close()
-	env, err := io.ReadAll(io.LimitReader(f, maxEnviron))
-	return err == nil && environHasMark(env, mark)
+	return io.ReadAll(io.LimitReader(f, maxEnviron))
 }
 
 func environHasMark(env []byte, mark string) bool {

@@ -16,16 +16,13 @@ func (l *life) spawn(ctx context.Context, mark string, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("starting %q: %w", s.Command, err)
 	}
-	sys := newSysAttr()
+	sys := newSysAttr(mark)
+	defer sys.started()
 	attr := &os.ProcAttr{Dir: s.Dir, Env: environ(s.Env, mark), Files: files, Sys: sys.attr}
-	for pause := 2 * time.Millisecond; ; pause *= 2 {
-		l.proc, err = os.StartProcess(path, append([]string{s.Command}, s.Args...), attr)
-		// A file that was just written here may be open for writing in a sibling between its fork and exec
-		// (go.dev/issue/22315); that passes.
-		if !errors.Is(err, errTextBusy) || pause > 100*time.Millisecond || ctx.Err() != nil {
-			break
-		}
-		time.Sleep(pause)
+	l.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
+	if err != nil && sys.withoutCgroup() {
+		l.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
+		noCgroup.Store(err == nil)
 	}
 	if err != nil {
 		var perr *os.PathError
@@ -35,8 +32,20 @@ func (l *life) spawn(ctx context.Context, mark string, files []*os.File) error {
 		return fmt.Errorf("starting %q: %w", s.Command, explain(path, s.Dir, err))
 	}
 	l.handle = sys.handle(l.proc)
-	l.family = newFamily(l.proc, mark)
+	l.family = newFamily(l.proc, mark, sys)
 	return nil
+}
+
+// startProcess is os.StartProcess with patience: a file that was just written here may be open for writing
+// in a sibling that is between its fork and its exec (go.dev/issue/22315), and that passes.
+func startProcess(ctx context.Context, path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+	for pause := 2 * time.Millisecond; ; pause *= 2 {
+		p, err := os.StartProcess(path, argv, attr)
+		if !errors.Is(err, errTextBusy) || pause > 100*time.Millisecond || ctx.Err() != nil {
+			return p, err
+		}
+		time.Sleep(pause)
+	}
 }
 
 // errTextBusy is ETXTBSY, which Windows has by number only.

@@ -3,23 +3,9 @@ package child
 import (
 	"errors"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-// sysAttr is how a process is started here: in a session of its own, which is a group of its own and keeps
-// it from the terminal (its Ctrl-C, and programs that ask for a password there), with a pidfd.
-type sysAttr struct {
-	attr  *syscall.SysProcAttr
-	pidfd int
-}
-
-func newSysAttr() *sysAttr {
-	s := &sysAttr{pidfd: -1}
-	s.attr = &syscall.SysProcAttr{Setsid: true, PidFD: &s.pidfd}
-	return s
-}
 
 // exitHandle is what a process's end is waited for on: a pidfd in the runtime's poller, so that the wait
 // costs a goroutine and no thread. Where the kernel has none (before 5.4, or forbidden) it is a thread.

@@ -2,7 +2,10 @@
 
 package child
 
-import "os"
+import (
+	"os"
+	"sync/atomic"
+)
 
 // exitHandle waits for a process in a thread, and reaps it at once: where an end cannot be learnt without
 // that, the group is signalled a moment after the leader's number has become free.
@@ -20,3 +23,10 @@ func (h *exitHandle) wait() { h.state, h.err = h.proc.Wait() }
 func (h *exitHandle) reap() (*os.ProcessState, error) { return h.state, h.err }
 
 func (h *exitHandle) close() {}
+
+func (s *sysAttr) started() {}
+
+// withoutCgroup is Linux's.
+func (s *sysAttr) withoutCgroup() bool { return false }
+
+var noCgroup atomic.Bool
