@@ -18,10 +18,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -62,13 +62,9 @@ func runServer() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir, MaxPayload: 4 << 20})
+	s, err := natsd.Start(natsd.Config{Port: -1, StoreDir: dir})
 	if err != nil {
 		return err
-	}
-	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
-		return fmt.Errorf("the server does not come up")
 	}
 	fmt.Println(s.ClientURL())
 	io.Copy(io.Discard, os.Stdin) // until the parent goes
