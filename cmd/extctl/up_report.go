@@ -50,6 +50,7 @@ type progress struct {
 	found   mesh.Host
 	known   bool // the bridge has said what it runs
 	told    map[string]bool
+	order   []string // the extensions that were told of
 }
 
 // settle tells of the extensions as they come up, until all have or it has waited long enough. It looks now and
@@ -88,6 +89,7 @@ func (p *progress) advance() bool {
 			continue
 		}
 		p.told[id] = true
+		p.order = append(p.order, id)
 		p.sayExtension(id, state, reason)
 	}
 	return all
@@ -205,7 +207,7 @@ func (p *progress) summaryJSON() error {
 // that wants none: a call with an argument shows more.
 func (p *progress) firstCall() string {
 	best, bestArgs := "", []string(nil)
-	for _, id := range p.found.Extensions {
+	for _, id := range p.order {
 		e, ok := p.catalog.Get(id)
 		if !ok || !e.State.Available {
 			continue

@@ -3,8 +3,11 @@ package mesh
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // bigCatalog has n extensions of ten tools each.
@@ -63,5 +66,27 @@ func BenchmarkCatalogStateChange(b *testing.B) {
 				seq++
 			}
 		})
+	}
+}
+
+// A snapshot of 1000 extensions of ten tools with schemas of 1.5 kB.
+func BenchmarkCatalogLoad(b *testing.B) {
+	bed := newCatalogBed(b)
+	bed.bucket()
+	schema := json.RawMessage(`{"type":"object","properties":{"a":{"type":"string","description":"` + strings.Repeat("x", 1450) + `"}}}`)
+	for i := range 1000 {
+		s := testSpec(fmt.Sprintf("ext%d", i), "1.0.0", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t9")
+		for t := range s.Tools {
+			s.Tools[t].InputSchema = schema
+		}
+		bed.put("spec."+s.ID, s)
+		bed.put("state."+s.ID, testState(heartbeat.Ready))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := LoadCatalog(b.Context(), bed.nc, CatalogOptions{})
+		if err != nil || len(c.All()) != 1000 {
+			b.Fatalf("%d, %v", len(c.All()), err)
+		}
 	}
 }

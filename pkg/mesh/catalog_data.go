@@ -70,9 +70,15 @@ func (ch *change) decode() error {
 		return nil
 	}
 	kind, name, _ := strings.Cut(ch.key, ".")
+	var err error
 	switch kind {
 	case KindSpec:
-		ch.doc = &Spec{}
+		var s *Spec
+		if s, err = decodeSpec(ch.value); err == nil {
+			s.ID = name // the key is authoritative
+			ch.doc = s
+			return nil
+		}
 	case KindState:
 		ch.doc = &StateDoc{}
 	case KindSkill:
@@ -82,12 +88,12 @@ func (ch *change) decode() error {
 	default:
 		return nil
 	}
-	if err := json.Unmarshal(ch.value, ch.doc); err != nil {
+	if err == nil {
+		err = json.Unmarshal(ch.value, ch.doc)
+	}
+	if err != nil {
 		ch.value, ch.doc = nil, nil
 		return fmt.Errorf("catalog key %s: %w", ch.key, err)
-	}
-	if s, ok := ch.doc.(*Spec); ok {
-		s.ID = name // the key is authoritative
 	}
 	return nil
 }

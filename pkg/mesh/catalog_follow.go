@@ -120,6 +120,8 @@ func (f *follower) event(m *nats.Msg) {
 	case f.data.recreated(ch.at):
 		f.owe(owesAll, true)
 	case ch.at.seq <= last.seq: // in by the snapshot
+	case ch.at.seq == last.seq+1 && f.otherID(ch):
+		f.owe(owesAll, true)
 	case ch.at.seq == last.seq+1:
 		f.take([]change{ch}, time.Now())
 	default:
@@ -130,6 +132,12 @@ func (f *follower) event(m *nats.Msg) {
 		}
 		f.owe(d, true)
 	}
+}
+
+// otherID reports a registry's word that the bucket is another than the one that is in.
+func (f *follower) otherID(ch change) bool {
+	id := epochID(ch)
+	return id != "" && f.data.id != "" && id != f.data.id
 }
 
 // pay reads what is owed. A failure leaves the debt and tries again later.
@@ -281,6 +289,9 @@ func (c *Catalog) take(changes []change, heard time.Time) {
 		if ev, ok := c.data.apply(ch); ok {
 			events = append(events, ev)
 		}
+		if id := epochID(ch); id != "" {
+			c.data.id = id
+		}
 	}
 	if len(changes) > 0 && heard.After(c.data.heard) {
 		c.data.heard = heard
@@ -303,12 +314,9 @@ func (c *Catalog) heardAt(at stamp) {
 // catalogID is the stream's creation time: as the registry wrote it down under epoch.registry, or else, if
 // that is allowed, as JetStream says; "" if neither does.
 func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
-	var epoch struct {
-		CatalogID string `json:"catalog_id"`
-	}
 	for _, ch := range changes {
-		if ch.key == KeyEpoch && json.Unmarshal(ch.value, &epoch) == nil && epoch.CatalogID != "" {
-			return epoch.CatalogID
+		if id := epochID(ch); id != "" {
+			return id
 		}
 	}
 	if !c.opts.AskStreamInfo {
@@ -319,6 +327,17 @@ func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
 		c.opts.Logger.Debug("asking for the catalog's creation time", "err", err)
 	}
 	return id
+}
+
+// epochID is the catalog's id if ch is the registries' epoch and holds one.
+func epochID(ch change) string {
+	var epoch struct {
+		CatalogID string `json:"catalog_id"`
+	}
+	if ch.key != KeyEpoch || ch.value == nil || json.Unmarshal(ch.value, &epoch) != nil {
+		return ""
+	}
+	return epoch.CatalogID
 }
 
 // jitter is d ± 10 %, so that a fleet does not ask in step.

@@ -23,14 +23,14 @@ import (
 
 // catalogBed is a server with a catalog bucket and somebody who writes it.
 type catalogBed struct {
-	t    *testing.T
+	t    testing.TB
 	opts *server.Options
 	srv  *server.Server
 	nc   *nats.Conn // the writer's
 	kv   jetstream.KeyValue
 }
 
-func newCatalogBed(t *testing.T) *catalogBed {
+func newCatalogBed(t testing.TB) *catalogBed {
 	b := &catalogBed{t: t, opts: &server.Options{
 		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
 	}}
@@ -281,6 +281,16 @@ func TestCatalogFollows(t *testing.T) {
 	if e, tool, ok := c.Tool("ext_a_z"); !ok || tool.Own != "z" || e.Spec.Version != "1.1.0" {
 		t.Errorf("ext_a_z = %v, %v, %v", e, tool, ok)
 	}
+	for _, id := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"} { // the second: another bucket
+		b.put(KeyEpoch, `{"catalog_id":"`+id+`"}`)
+		b.put("host."+id[18:], Host{})
+		await(t, c, "the registry's id for the catalog", func(c *Catalog) bool {
+			have, _ := c.Revision()
+			return have == id && len(c.Hosts()) > 0
+		})
+	}
+	b.del("host.5Z")
+	b.del("host.6Z")
 	b.del("spec.a")
 	b.del("state.a")
 	await(t, c, "a is gone", func(c *Catalog) bool { return len(c.All()) == 0 })
