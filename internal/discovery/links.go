@@ -46,15 +46,15 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 	if err == nil && !info.IsDir() {
 		return ""
 	}
-	if !w.follow {
-		w.skipLink(path)
-		return ""
-	}
 	target := ""
 	if err == nil {
 		target, err = filepath.EvalSymlinks(path)
 	}
 	switch {
+	case err == nil && w.elsewhere(r, path, target):
+		// walked there
+	case !w.follow:
+		w.skipLink(path)
 	case err != nil:
 		w.add(manifest.Warn, path, "", "the symbolic link leads nowhere: %v", reason(err))
 	case !within(r.dir, target):
@@ -68,6 +68,22 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 		return target
 	}
 	return ""
+}
+
+// elsewhere reports whether a link out of r leads into one of Options.Links. It is no escape then: the operator has
+// written down that the extension is meant, and it is found there (docs/decisions/0007). Another of Options.Roots
+// does not excuse it: that is a place to look, and no word about this link.
+func (w *walker) elsewhere(r root, path, target string) bool {
+	if within(r.dir, target) {
+		return false
+	}
+	for _, other := range w.roots {
+		if other.link && within(other.dir, target) {
+			w.add(manifest.Info, path, "", "the symbolic link leads to %s, which is looked at by itself, being in links", target)
+			return true
+		}
+	}
+	return false
 }
 
 func (w *walker) skipLink(path string) {

@@ -14,6 +14,7 @@ type root struct {
 	dir   string // canonical
 	info  fs.FileInfo
 	index int
+	link  bool // one of Options.Links
 }
 
 // canonical makes the roots absolute and free of symbolic links; one that cannot be used is a warning, and so is
@@ -39,7 +40,7 @@ func canonical(roots, links []string, f *findings) []root {
 			f.add(manifest.Warn, path, key, "the root is the same directory as %s and is skipped", was)
 		default:
 			first[dir] = path
-			out = append(out, root{dir, info, i})
+			out = append(out, root{dir, info, i, i >= len(roots)})
 		}
 	}
 	return out

@@ -37,6 +37,7 @@ type walker struct {
 	follow   bool
 	enter    func(step) error // called before a directory is read, an error ends the walk; nil: nothing
 
+	roots   []root
 	left    int             // of MaxEntries
 	visited map[string]bool // directories of the root that is being walked
 	taken   map[string]bool // directories of all places
@@ -64,6 +65,7 @@ type step struct {
 }
 
 func (w *walker) walk(ctx context.Context, roots []root) {
+	w.roots = roots
 	for _, r := range roots {
 		from := len(w.places)
 		w.visited = map[string]bool{r.dir: true}
