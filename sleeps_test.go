@@ -48,6 +48,7 @@ func TestSleeps(t *testing.T) {
 		{"func f() { time.Sleep(1); synctest.Test(nil, func(*testing.T) { go func() { time.Sleep(1) }() }) }", 1},
 		{"func f() { synctest.Test(nil, func(*testing.T) { time.Sleep(1) }) }", 0},
 		{"func f(t *testing.T) { synctest.Test(t, g) }\n\nfunc g(*testing.T) { time.Sleep(1) }", 0},
+		{"func in(f func(*testing.T)) { synctest.Test(nil, f) }\n\nfunc g() { in(func(*testing.T) { time.Sleep(1) }); time.Sleep(1) }", 1},
 		{"func f() { for !ok() { time.Sleep(1) } }", 0},
 		{"func f() { for ; !ok(); time.Sleep(1) {} }", 0},
 		{"func f() { for range 10 { time.Sleep(1) } }", 1},
@@ -75,9 +76,10 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 	for _, group := range f.Comments {
 		commented[fset.Position(group.End()).Line] = true
 	}
+	makers := bubbleMakers(f)
 	bubbles := map[string]bool{} // functions handed over by name
 	ast.Inspect(f, func(n ast.Node) bool {
-		if arg, ok := bubble(n); ok {
+		if arg, ok := bubble(n, makers); ok {
 			if name, ok := arg.(*ast.Ident); ok {
 				bubbles[name.Name] = true
 			}
@@ -102,7 +104,7 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 					return false
 				}
 			case *ast.CallExpr:
-				if _, ok := bubble(x); ok {
+				if _, ok := bubble(x, makers); ok {
 					return false
 				}
 				if line := fset.Position(x.Pos()).Line; !polling && calls(x, "time", "Sleep") && !commented[line] && !commented[line-1] {
@@ -116,13 +118,35 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 	return lines
 }
 
-// bubble returns the function that n hands to synctest.Test.
-func bubble(n ast.Node) (ast.Expr, bool) {
+// bubbleMakers are the file's own functions that call synctest.Test: what is handed to one of them runs in its
+// bubble.
+func bubbleMakers(f *ast.File) map[string]bool {
+	makers := map[string]bool{}
+	for _, decl := range f.Decls {
+		fn, ok := decl.(*ast.FuncDecl)
+		if !ok || fn.Body == nil || strings.HasPrefix(fn.Name.Name, "Test") {
+			continue
+		}
+		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && calls(call, "synctest", "Test") {
+				makers[fn.Name.Name] = true
+			}
+			return true
+		})
+	}
+	return makers
+}
+
+// bubble returns the function that n hands to synctest.Test, or to one of makers.
+func bubble(n ast.Node, makers map[string]bool) (ast.Expr, bool) {
 	call, ok := n.(*ast.CallExpr)
-	if !ok || !calls(call, "synctest", "Test") || len(call.Args) != 2 {
+	if !ok || len(call.Args) == 0 {
 		return nil, false
 	}
-	return call.Args[1], true
+	if name, ok := call.Fun.(*ast.Ident); ok && makers[name.Name] || calls(call, "synctest", "Test") {
+		return call.Args[len(call.Args)-1], true
+	}
+	return nil, false
 }
 
 func calls(call *ast.CallExpr, pkg, name string) bool {
