@@ -7,7 +7,9 @@
 // It is like exec.Cmd with a context, except for what a host of strangers' programs needs:
 //
 //   - Run returns only when the process is reaped, and nothing that it started is left: not in its process
-//     group and, on Linux, not outside it as long as it keeps its environment (Subreaper, Guard).
+//     group and, on Linux, not outside it either, as long as it keeps its environment, or without that
+//     condition where control groups are left to us (cgroup v2: a container's own, or Delegate=yes). With
+//     Guard that holds even if we are killed.
 //   - The end is the end of the process, not of its output: a grandchild that holds the pipes open hides no
 //     death, and what the process had written before it died is still delivered.
 //   - Nothing waits for a child that does not read, does not write, floods stderr, or is stopped.
@@ -37,7 +39,7 @@ type Spec struct {
 	Grace time.Duration
 
 	// Linger is how long use may go on after Run's ctx has ended, to finish what is in flight, before the
-	// stop begins without it. 0: 1 s.
+	// stop begins without it. 0: 500 ms; negative: not at all. Linger + Grace + 1 s is the longest stop.
 	Linger time.Duration
 
 	// Farewell, if set, is called once, when the stop begins and before stdin is closed, for the last words of a
@@ -59,7 +61,7 @@ type Spec struct {
 // The bounds that docs/protocol.md ("Supervision") gives, and those that follow from them.
 const (
 	defaultGrace  = 3 * time.Second
-	defaultLinger = time.Second
+	defaultLinger = 500 * time.Millisecond
 	farewellWait  = 500 * time.Millisecond
 	termWait      = time.Second            // from SIGTERM to SIGKILL
 	killWait      = 5 * time.Second        // then a process counts as unkillable
@@ -141,16 +143,20 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 
 // verdict is what Run returns for the end of a process and the word of the one who used it.
 func verdict(exit *ExitError, useErr error) error {
+	noticed := errors.Is(useErr, context.Canceled) || errors.Is(useErr, io.EOF)
 	switch {
-	case useErr == nil && exit.Stopped:
+	case useErr == nil && exit.Stopped && exit.Cause == nil:
 		return nil
+	case useErr == nil, !exit.Stopped && noticed:
+		return exit
 	case errors.Is(useErr, error(exit)):
 		return useErr // it says all that exit does, and where it happened
-	case useErr == nil, !exit.Stopped && errors.Is(useErr, context.Canceled), !exit.Stopped && errors.Is(useErr, io.EOF):
-		return exit // use only noticed the end
 	}
 	e := *exit // not exit itself: use's error may hold it, and a cycle would never unwrap
 	e.Cause = useErr
+	if exit.Cause != nil {
+		e.Cause = errors.Join(exit.Cause, useErr)
+	}
 	return &e
 }
 
@@ -166,9 +172,9 @@ func (l *life) attend(ctx context.Context, used <-chan struct{}) (stop bool) {
 			// A dying process closes its pipes before it can be waited for: use may have seen that first.
 			return !l.over(noticeWait, nil)
 		case <-l.hurry:
-			return true
+			return !l.hasEnded()
 		case <-lingered:
-			return true
+			return !l.hasEnded()
 		case <-cancelled:
 			t := time.NewTimer(l.spec.Linger)
 			defer t.Stop()

@@ -48,10 +48,6 @@ type guard struct {
 }
 
 func (g *guard) start() error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -69,9 +65,10 @@ func (g *guard) start() error {
 	w, ready := p.ours[0], p.ours[1]
 	defer ready.Close()
 	p.ours[2].Close()
-	// Its name says what it is to who looks at the process list. Its environment holds the cookie under
-	// another name, or it would be its own prey.
-	proc, err := os.StartProcess(exe, []string{exe, "(guard)"}, &os.ProcAttr{
+	// The program is the one that runs, though its file may have been replaced since. Its name says what it is
+	// to who looks at the process list. Its environment holds the cookie under another name, or it would be
+	// its own prey.
+	proc, err := os.StartProcess("/proc/self/exe", []string{os.Args[0], "(guard)"}, &os.ProcAttr{
 		Dir: "/", Env: []string{guardVar + "=" + cookie()}, Files: []*os.File{p.child[0], p.child[1], null}, Sys: attr,
 	})
 	if err != nil {
@@ -81,6 +78,7 @@ func (g *guard) start() error {
 	p.closeChildEnds()
 	ready.SetReadDeadline(time.Now().Add(guardWait))
 	if n, _ := ready.Read(make([]byte, 1)); n == 0 {
+		w.Write([]byte{farewellByte}) // should it be slow only, it must not take the end for our death
 		w.Close()
 		proc.Kill()
 		proc.Wait()

@@ -24,6 +24,8 @@ type life struct {
 	buried  chan struct{} // closed when its ExitError is known
 	hurry   chan struct{} // closed by Terminate
 	hurryUp func()
+
+	told time.Time // when SIGTERM was sent first
 }
 
 // start makes the pipes and the process.
@@ -117,12 +119,22 @@ func (l *life) stop(wg *sync.WaitGroup) {
 			return
 		}
 	}
+	l.told = time.Now()
 	l.family.terminate()
 	if l.over(termWait, nil) {
 		return
 	}
 	l.family.kill()
 	l.over(killWait, nil)
+}
+
+func (l *life) hasEnded() bool {
+	select {
+	case <-l.exited:
+		return true
+	default:
+		return false
+	}
 }
 
 // over waits for the process's end, for d at most and no longer than until enough. It reports whether the
@@ -143,23 +155,23 @@ func (l *life) over(d time.Duration, enough <-chan struct{}) bool {
 // reaped its number is nobody else's, so the signal to its group cannot meet a stranger.
 func (l *life) bury(stopped bool) *ExitError {
 	exit := &ExitError{ExitCode: -1, Uptime: time.Since(l.began), Stopped: stopped}
-	select {
-	case <-l.exited:
-		l.family.terminateGroup()
-		l.stdin.Close()
-		l.stdout.end()
-		l.errlog.out.end()
-		state, err := l.handle.reap()
-		if err != nil {
-			exit.Cause = fmt.Errorf("its status is lost: %w", err)
-		} else {
-			exit.ExitCode, exit.Signal = status(state)
+	ended := l.hasEnded()
+	if ended {
+		if l.told.IsZero() {
+			l.told = time.Now()
 		}
-	default:
+		l.family.terminateGroup()
+	}
+	l.stdin.Close()
+	l.stdout.end()
+	l.errlog.out.end()
+	if !ended {
 		exit.Cause = fmt.Errorf("process %d outlives SIGKILL", l.proc.Pid)
-		l.stdout.end()
-		l.errlog.out.end()
 		l.proc.Release()
+	} else if state, err := l.handle.reap(); err != nil {
+		exit.Cause = fmt.Errorf("its status is lost: %w", err)
+	} else {
+		exit.ExitCode, exit.Signal = status(state)
 	}
 	l.handle.close() // awaitExit lets go, if it is still there
 	t := time.NewTimer(tailWait)
@@ -172,29 +184,23 @@ func (l *life) bury(stopped bool) *ExitError {
 	return exit
 }
 
-// sweep ends what the process left behind: SIGTERM, SIGKILL after a second, until a look around finds
-// nothing more.
+// sweep ends what the process left behind, until a look around finds nothing more: SIGTERM, and SIGKILL a
+// second after the first SIGTERM of all, so that a stop takes no longer for it.
 func (l *life) sweep() error {
 	defer l.family.close()
-	began := time.Now()
-	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		if l.family.gone() {
-			break
-		}
-		switch d := time.Since(began); {
+	defer l.errlog.out.cutOff()
+	defer l.stdout.cutOff()
+	for pause := time.Millisecond; !l.family.gone(); pause = min(2*pause, 20*time.Millisecond) {
+		switch d := time.Since(l.told); {
 		case d < termWait:
 			l.family.terminate()
 		case d < termWait+killWait:
 			l.family.kill()
 		default:
-			l.stdout.cutOff()
-			l.errlog.out.cutOff()
 			return fmt.Errorf("process group %d outlives SIGKILL; it may run as another user", l.proc.Pid)
 		}
 		time.Sleep(pause)
 	}
-	l.stdout.cutOff()
-	l.errlog.out.cutOff()
 	return nil
 }
 

@@ -18,8 +18,8 @@ func cleanLine(line string, size int, redact func(string) string) string {
 	if kept <= maxErrLine && size <= maxErrLine {
 		return line
 	}
-	if size >= maxErrLine+margin && len(line) > margin {
-		line = cut(line, len(line)-margin) // its end may be half a secret, which Redact could not know
+	if size >= maxErrLine+margin { // the rest was not even read
+		line = cut(line, max(0, len(line)-margin)) // its end may be half a secret, which Redact could not know
 	}
 	return fmt.Sprintf("%s [cut: %d bytes]", cut(line, maxErrLine), size)
 }
