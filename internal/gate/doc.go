@@ -4,15 +4,15 @@
 //
 // The order in which a bridge, and extctl doctor, asks:
 //
-//	t, unset, err := m.Resolve(expander)                 // pkg/manifest: placeholders
-//	r := gate.Host{}.Check(m.Requires, root, unset)      // bins and env
+//	t, _, err := m.Resolve(expander)                     // pkg/manifest: placeholders
+//	r := gate.Host{}.CheckManifest(m, root)              // bins, env and the variables of placeholders
 //	if !r.OK() && gating == config.Skip {
 //		gate.LogSkipped(log, id, r)                  // the catalog's reason is r.String()
 //		return
 //	}
 //	dir, err := gate.MakeStateDir(base, id)
 //	env, stripped := gate.Env(os.Environ(), gate.EnvOptions{Allow: m.Requires.Env, Add: t.Env, StateDir: dir, …})
-//	redactor := gate.NewRedactor(os.Environ(), m.Requires.Env, t.Env)
+//	redactor := gate.NewRedactor(os.Environ(), gate.Declared(m), t.Env)
 //
 // One rule holds throughout: names are shown, values never. No error, log line or string made here holds the
 // value of a variable.
