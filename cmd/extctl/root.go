@@ -87,7 +87,7 @@ func (a *app) rootCmd() *cobra.Command {
 	root.SetErr(a.stderr)
 	fs := flag.NewFlagSet("extctl", flag.ContinueOnError)
 	a.nats.AddFlags(fs)
-	fs.BoolVar(&a.json, "json", false, "print one JSON object (docs/protocol.md has the shapes)")
+	fs.BoolVar(&a.json, "json", false, "print one JSON object (docs/extctl.md has the shapes)")
 	fs.DurationVar(&a.timeout, "timeout", 0, "give up after `DURATION`, e.g. 2s; each verb has its own default")
 	root.PersistentFlags().AddGoFlagSet(fs)
 	root.AddGroup(&cobra.Group{ID: "mesh", Title: "The mesh:"}, &cobra.Group{ID: "operate", Title: "Operate:"},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -41,7 +42,11 @@ func (a *app) toolsCmd() *cobra.Command {
 					}
 					all = []mesh.Extension{e}
 				}
-				return a.printTools(c, matching(all, search))
+				if err := a.printTools(c, matching(all, search)); err != nil {
+					return err
+				}
+				a.printClashes(all)
+				return nil
 			})
 		},
 	}
@@ -85,4 +90,18 @@ func (a *app) printTools(c *mesh.Catalog, tools []toolJSON) error {
 			short(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] "), 80))
 	}
 	return t.print(a.stdout)
+}
+
+// printClashes says, beside the list, which names are not what somebody may have expected.
+func (a *app) printClashes(all []mesh.Extension) {
+	if a.json { // show has the diagnostics
+		return
+	}
+	for _, e := range all {
+		for _, d := range e.Spec.Diagnostics {
+			if d.Code == "name_clash" {
+				fmt.Fprintf(a.stderr, "%s: %s\n", clean(e.ID), clean(d.Message))
+			}
+		}
+	}
 }

@@ -28,6 +28,9 @@ type ConnectOptions struct {
 	Extra    []nats.Option // applied last
 }
 
+// connectTimeout is how long one server may take to let us in. An auth callout is part of that.
+const connectTimeout = 5 * time.Second
+
 // ConnectError is a NATS that cannot be reached.
 type ConnectError struct {
 	Addr   string // what was tried, without passwords
@@ -50,7 +53,11 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 	}
 	up := make(chan struct{}, 1)
 	opts := t.base
-	for _, opt := range append(t.options(o, up), o.Extra...) {
+	all := t.options(o, up)
+	if at, ok := ctx.Deadline(); ok {
+		all = append(all, nats.Timeout(min(connectTimeout, time.Until(at))))
+	}
+	for _, opt := range append(all, o.Extra...) {
 		if err := opt(&opts); err != nil {
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
@@ -75,7 +82,7 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 	opts := []nats.Option{
 		nats.Name(o.Name),
-		nats.Timeout(5 * time.Second),
+		nats.Timeout(connectTimeout),
 		nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(reconnectDelay),
 		nats.PingInterval(10 * time.Second),

@@ -100,6 +100,24 @@ func TestConnectFailsAtOnce(t *testing.T) {
 	}
 }
 
+// A server that takes the connection and says nothing costs no more than the caller has time for.
+func TestConnectHasADeadline(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if _, err := resolve(t, "nats://"+l.Addr().String()).Connect(ctx, ConnectOptions{}); !errors.As(err, new(*ConnectError)) {
+		t.Errorf("%v; want a ConnectError", err)
+	}
+	if took := time.Since(start); took > connectTimeout/2 {
+		t.Errorf("it took %v", took)
+	}
+}
+
 func TestConnectWaits(t *testing.T) {
 	port := freePort(t)
 	url := "nats://127.0.0.1:" + itoa(port)

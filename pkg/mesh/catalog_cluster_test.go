@@ -1,0 +1,201 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// An agent may read the catalog by direct get and hear its events, and nothing else: above all it may not make
+// consumers, which can deliver into anybody's queue group. Following must be possible with that.
+func TestCatalogWithAgentPermissions(t *testing.T) {
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+		Users: []*server.User{{Username: "registry", Password: "p"}, {Username: "agent", Password: "p", Permissions: &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: []string{"$JS.API.DIRECT.GET.KV_ext_catalog", "$JS.API.DIRECT.GET.KV_ext_catalog.>"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_agent.>", "ext.registry.catalog.>"}},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("server not ready")
+	}
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	connect := func(user string, opts ...nats.Option) *nats.Conn {
+		nc, err := nats.Connect(srv.ClientURL(), append(opts, nats.UserInfo(user, "p"))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	b := &catalogBed{t: t, srv: srv, nc: connect("registry")}
+	b.bucket()
+	b.put("spec.a", testSpec("a", "1.0.0", "x"))
+	b.put(KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
+	agent := connect("agent", nats.CustomInboxPrefix("_INBOX_agent"), nats.PermissionErrOnSubscribe(true),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Errorf("agent: %v", err) }))
+	c := b.followOn(agent, CatalogOptions{})
+	b.put("state.a", testState(heartbeat.Ready))
+	await(t, c, "a is ready", has("a", heartbeat.Ready))
+	if err := agent.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	b.put("state.a", testState(heartbeat.Lost))
+	await(t, c, "a is lost", has("a", heartbeat.Lost))
+	if id, _ := c.Revision(); id != "2026-01-02T03:04:05Z" {
+		t.Errorf("catalog id %q", id)
+	}
+	if _, err := LoadExtension(t.Context(), agent, CatalogOptions{}, "a"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Three nodes, an R3 bucket that is written all the time: the follower's node goes away, the leader steps down,
+// the network of the follower is cut. In the end the follower has what the bucket has.
+func TestCatalogCluster(t *testing.T) {
+	if os.Getenv("EXTMESH_SLOW") == "" {
+		t.Skip("three servers, on two cores next to other tests; set EXTMESH_SLOW=1")
+	}
+	nodes := startCluster(t)
+	b := &catalogBed{t: t, srv: nodes[0]}
+	b.nc = b.connect()
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kv, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
+		Bucket: "ext_catalog", Replicas: 3, LimitMarkerTTL: time.Minute,
+		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(nodes[1].ClientURL()+","+nodes[2].ClientURL(), nats.DontRandomize(), nats.MaxReconnects(-1),
+		nats.ReconnectWait(20*time.Millisecond), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c := b.followOn(nc, CatalogOptions{})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with cancel
+		for i := 0; ctx.Err() == nil; i++ {
+			key := fmt.Sprintf("state.e%d", i%300)
+			put, stop := context.WithTimeout(ctx, time.Second)
+			if i%7 == 3 {
+				_ = b.kv.Delete(put, key) // what fails here is the point of the test
+			} else {
+				_, _ = b.kv.PutString(put, key, fmt.Sprintf(`{"state":"ready","reason":"%d"}`, i))
+			}
+			stop()
+		}
+	})
+	progress := func(what string) {
+		t.Helper()
+		_, from := c.Revision()
+		await(t, c, what, func(c *Catalog) bool { _, now := c.Revision(); return now > from+200 })
+	}
+	progress("start")
+	if _, err := b.nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.KV_ext_catalog", nil, 5*time.Second); err != nil {
+		t.Error(err)
+	}
+	progress("after a stepdown")
+	nodes[1].Shutdown()
+	progress("after the loss of the follower's node")
+	for range 5 {
+		if err := nc.ForceReconnect(); err != nil {
+			t.Fatal(err)
+		}
+		progress("after a reconnect")
+	}
+	cancel()
+	wg.Wait()
+	for { // the last write of all, once there is a leader to take it
+		put, stop := context.WithTimeout(t.Context(), time.Second)
+		_, err := b.kv.PutString(put, "state.end", `{"state":"ready"}`)
+		stop()
+		if err == nil {
+			break
+		}
+	}
+	await(t, c, "the end", has("end", heartbeat.Ready))
+	b.compare(c)
+}
+
+func startCluster(t *testing.T) []*server.Server {
+	t.Helper()
+	var routes []string
+	var nodes []*server.Server
+	for i := range 3 {
+		o := &server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
+			JetStream: true, StoreDir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
+			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: -1},
+			Routes:  server.RoutesFromStr(strings.Join(routes, ",")),
+		}
+		if i == 0 { // JetStream starts as a cluster only where there is a route; this one leads to itself
+			o.Cluster.Port = freeRoutePort(t)
+			o.Routes = server.RoutesFromStr(fmt.Sprintf("nats://127.0.0.1:%d", o.Cluster.Port))
+		}
+		s, err := server.NewServer(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		if !s.ReadyForConnections(10 * time.Second) {
+			t.Fatal("server not ready")
+		}
+		routes = append(routes, fmt.Sprintf("nats://%s", s.ClusterAddr()))
+		nodes = append(nodes, s)
+	}
+	ready := func() bool {
+		for _, s := range nodes {
+			if !s.JetStreamIsCurrent() {
+				return false
+			}
+		}
+		for _, s := range nodes {
+			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == 3 {
+				return true
+			}
+		}
+		return false
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !ready(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("no JetStream leader")
+		}
+	}
+	return nodes
+}
+
+func freeRoutePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
