@@ -122,7 +122,7 @@ func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
 // filtered.
 func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, error) {
 	settings := b.config()
-	transport, unset, err := m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()})
+	transport, _, err := m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 		policy: s.Policy(), replicas: s.Replicas,
 	}
 	u.transport = transport
-	missing := b.cfg.Gate.Check(m.Requires, c.Root, unset)
+	missing := b.cfg.Gate.CheckManifest(m, c.Root)
 	if !missing.OK() {
 		if settings.GatingFor(u.id()) == config.Skip {
 			gate.LogSkipped(b.log, u.id(), missing)
@@ -193,7 +193,7 @@ func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manife
 	}
 	u.spec = child.Spec{
 		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: s.ShutdownGrace,
-		Redact: gate.NewRedactor(b.cfg.Environ, m.Requires.Env, t.Env).Redact,
+		Redact: gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact,
 	}
 	return nil
 }
