@@ -72,6 +72,7 @@ func extctl(ctx context.Context, url string, args ...string) (code int, stdout, 
 }
 
 func TestRunExitCodes(t *testing.T) {
+	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +167,7 @@ func TestRunDenied(t *testing.T) {
 }
 
 func TestRunInterrupted(t *testing.T) {
+	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -105,6 +105,7 @@ done''']
 `
 
 func TestUp(t *testing.T) {
+	t.Parallel()
 	dir := extensionDir(t, map[string]string{
 		"echo":   shellExtension,
 		"broken": "[plugin]\nid = \"broken\"\n",

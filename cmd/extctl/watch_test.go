@@ -10,6 +10,7 @@ import (
 )
 
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
