@@ -88,7 +88,7 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	case method == "tools/call":
 		f.toolsCall(hs, r, x)
 	case strings.HasPrefix(method, "tools/"):
-		f.tool(hs, strings.TrimPrefix(method, "tools/"), r.Params, x)
+		f.tool(hs, method, r.Params, x)
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passed(method):
 		f.start(x, method, r.Params)
 	default:
@@ -118,17 +118,18 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
 		return
 	}
-	f.tool(hs, name, args, x)
+	f.tool(hs, "tools/"+name, args, x)
 }
 
-// tool runs the tool with this own name and arguments.
-func (f *forwarder) tool(hs *handshake, name string, args []byte, x *rpc.Exchange) {
+// tool runs a tool, given as tools/<own name>, with these arguments.
+func (f *forwarder) tool(hs *handshake, method string, args []byte, x *rpc.Exchange) {
+	name := strings.TrimPrefix(method, "tools/")
 	if hs.dialect == manifest.MCP || f.callForm.Load() {
 		f.start(x, "tools/call", appendCallParams(nil, name, args))
 		return
 	}
 	h := f.newHop(x)
-	h.Method, h.Params = "tools/"+name, args
+	h.Method, h.Params = method, args
 	h.fallback = name
 	h.run()
 }

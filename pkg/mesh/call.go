@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"strconv"
 	"strings"
@@ -30,12 +31,10 @@ type call struct {
 
 	stream    bool // the caller takes frames
 	began     time.Time
-	lastFrame atomic.Int64 // unix nanoseconds; 0: none sent yet
-	chunking  atomic.Bool  // the answer is there and on its way
-	token     string       // guarded by the node's streams
-	acks      chan struct{}
-	left      chan struct{}
-	leaveOnce sync.Once
+	lastFrame atomic.Int64         // unix nanoseconds; 0: none sent yet
+	chunking  atomic.Bool          // the answer is there and on its way
+	token     string               // guarded by the node's streams
+	flow      atomic.Pointer[flow] // of an answer in chunks
 
 	prev, next *call // in the service's list
 }
@@ -65,13 +64,15 @@ func (s *service) handle(req micro.Request) {
 	}
 	c := &call{s: s, id: env.ID, reply: reply, began: now}
 	c.Deadline, c.Sink = deadline, c
-	c.request = rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params}
+	c.request = rpc.Request{ID: env.ID, Method: s.methodName(&env), Params: env.Params}
 	if h := nats.Header(req.Headers()); len(h) > 0 {
 		c.callID = h.Get(HeaderCallID)
 		c.request.Agent, c.request.Session = h.Get(HeaderAgent), h.Get(HeaderSession)
 		if h.Get(HeaderStream) == "1" {
-			c.stream, c.request.Notify = true, c.notify
-			c.acks, c.left = make(chan struct{}, 1), make(chan struct{})
+			c.stream = true
+			if s.async == nil { // an asynchronous handler knows the caller as a ProgressSink
+				c.request.Notify = c.notify
+			}
 		}
 	}
 	var ctx context.Context
@@ -101,6 +102,16 @@ func (s *service) handle(req micro.Request) {
 	})
 }
 
+// methodName is the method as a string; the one that was called last is not made again.
+func (s *service) methodName(env *rpc.Envelope) string {
+	if last := s.lastMethod.Load(); last != nil && len(env.Method) == len(*last)+2 && string(env.Method[1:len(env.Method)-1]) == *last {
+		return *last
+	}
+	name := env.MethodName()
+	s.lastMethod.Store(&name)
+	return name
+}
+
 func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
 	switch {
 	case !utf8.Valid(data):
@@ -110,8 +121,8 @@ func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
 	case !rpc.ValidID(env.ID):
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
 	}
-	if m := env.MethodName(); m == "" || m == "shutdown" {
-		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered on the mesh", m)
+	if shutdown := string(env.Method) == `"shutdown"` || bytes.IndexByte(env.Method, '\\') >= 0 && env.MethodName() == "shutdown"; shutdown || env.Method[0] != '"' || len(env.Method) == 2 {
+		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %s is not offered on the mesh", clipText(string(env.Method), 128))
 	}
 	return nil
 }
@@ -229,6 +240,7 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 		return false
 	}
 	c.chunking.Store(true)
+	c.flow.Store(&flow{acks: make(chan struct{}, 1), left: make(chan struct{})})
 	text := r.AppendTo(make([]byte, 0, size), c.id)
 	if extra := int64(len(text)) - size; extra != 0 {
 		s.slot.node.streams.mu.Lock()

@@ -44,10 +44,11 @@ type service struct {
 	async rpc.AsyncHandler // h, if it can
 	ctx   context.Context  // of handlers; ends when draining is given up
 
-	handlers sync.WaitGroup
-	closed   atomic.Bool
-	idle     chan struct{} // poked when nothing is in flight any more
-	calls    callList
+	lastMethod atomic.Pointer[string]
+	handlers   sync.WaitGroup
+	closed     atomic.Bool
+	idle       chan struct{} // poked when nothing is in flight any more
+	calls      callList
 }
 
 // Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx

@@ -119,15 +119,28 @@ func (n *Node) acknowledged(m *nats.Msg) {
 	switch {
 	case c == nil:
 	case m.Header.Get("Status") == "503":
-		c.leave()
+		if f := c.flow.Load(); f != nil {
+			f.leave()
+		}
 		c.cancel()
 	default:
-		select {
-		case c.acks <- struct{}{}:
-		default:
+		if f := c.flow.Load(); f != nil {
+			select {
+			case f.acks <- struct{}{}:
+			default:
+			}
 		}
 	}
 }
+
+// flow is the flow control of one answer in chunks.
+type flow struct {
+	acks chan struct{}
+	left chan struct{} // closed when the caller has gone
+	once sync.Once
+}
+
+func (f *flow) leave() { f.once.Do(func() { close(f.left) }) }
 
 // frame sends one frame of c's.
 func (c *call) frame(kind string, body []byte) {
@@ -170,11 +183,6 @@ func (c *call) notify(method string, params json.RawMessage) error {
 	return nil
 }
 
-// leave says that the caller has gone.
-func (c *call) leave() {
-	c.leaveOnce.Do(func() { close(c.left) })
-}
-
 // sendChunks sends an answer that does not fit into one message, and ends the call. It owns text.
 func (c *call) sendChunks(text []byte) {
 	defer c.s.finish(c)
@@ -194,12 +202,13 @@ func (c *call) sendChunks(text []byte) {
 
 // awaitAck waits until the caller has taken what was sent.
 func (c *call) awaitAck() bool {
+	f := c.flow.Load()
 	t := time.NewTimer(ackWait)
 	defer t.Stop()
 	select {
-	case <-c.acks:
+	case <-f.acks:
 		return true
-	case <-c.left:
+	case <-f.left:
 	case <-t.C:
 	case <-c.s.ctx.Done():
 	}

@@ -1,0 +1,92 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// instant is a child that answers in no time, in the caller's goroutine: what is left is the bridge's own cost.
+type instant struct{ rpc.Caller }
+
+func (instant) Start(x *rpc.Exchange) {
+	r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":123,"result":{"text":"hello"}}`))
+	if err != nil {
+		panic(err)
+	}
+	x.Sink.Deliver(x, r)
+}
+func (instant) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
+func (instant) Notify(string, json.RawMessage) error { return nil }
+func (instant) Run(ctx context.Context) error        { <-ctx.Done(); return nil }
+
+// BenchmarkServe compares a call through the bridge's whole path but the child with a bare micro endpoint. The
+// client's own allocations are the same on both sides: what differs is the service's.
+func BenchmarkServe(b *testing.B) {
+	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.Start()
+	defer s.Shutdown()
+	if !s.ReadyForConnections(10 * time.Second) {
+		b.Fatal("the server does not come up")
+	}
+	connect := func() *nats.Conn {
+		nc, err := nats.Connect("", nats.InProcessServer(s))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(nc.Close)
+		return nc
+	}
+	bare, err := micro.AddService(connect(), micro.Config{Name: "bare", Version: "1.0.0"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = bare.AddEndpoint("echo", micro.HandlerFunc(func(r micro.Request) { r.Respond(r.Data()) }), micro.WithEndpointSubject("ext.bare.rpc"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := &forwarder{conn: instant{}, breaker: breaker.New("b", breaker.Settings{}), listChanged: make(chan struct{}, 1), overdue: make(chan struct{}, 1)}
+	f.shaken.Store(&handshake{dialect: manifest.Ext})
+	node := mesh.NewNode(connect(), mesh.NodeOptions{})
+	slot := node.Join(mesh.Announce{ID: "full", Version: "1.0.0"})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { slot.Serve(ctx, f, mesh.ServeOptions{}) }) // ends with ctx
+	defer wg.Wait()
+	defer cancel()
+	nc := connect()
+	body := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte(`{"text":"`+strings.Repeat("x", 240)+`"}`))
+	headers := nats.Header{"Ext-Timeout": {"30000"}, "Ext-Deadline": {"99999999999999"}, "Ext-Call-Id": {"_INBOX.x.y"}, "Ext-Stream": {"1"}}
+	for _, subject := range []string{"ext.bare.rpc", "ext.full.rpc"} {
+		for name, h := range map[string]nats.Header{"headers=0": nil, "headers=4": headers} {
+			b.Run(subject+"/"+name, func(b *testing.B) {
+				for {
+					if _, err := nc.Request(subject, body, time.Second); err == nil {
+						break
+					}
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := nc.RequestMsg(&nats.Msg{Subject: subject, Header: h, Data: body}, time.Second); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
