@@ -31,6 +31,9 @@ const (
 // errFenced says that another registry has been elected since: its epoch stands in the bucket.
 var errFenced = errors.New("fenced: another registry leads")
 
+// errNoBucket says that the bucket is gone, as opposed to being without a leader for a moment.
+var errNoBucket = errors.New("the bucket is gone")
+
 // codeWrongSequence and codeWrongSequenceR3 are the server's error codes for an expectation that was not met.
 const (
 	codeWrongSequence   = 10071
@@ -39,8 +42,8 @@ const (
 
 // commit publishes writes as one atomic batch (ADR-50): all land, in order, or none. It is fenced: the batch is
 // refused with errFenced unless epoch is still the last revision of the epoch key. Guarding the first message
-// guards all. Any other error leaves open whether the batch has landed.
-func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) error {
+// guards all. Any other error leaves open whether the batch has landed. last is the revision of the last write.
+func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) (last uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	id := nuid.Next()
@@ -58,46 +61,49 @@ func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) error
 			m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(epoch, 10))
 			m.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", b.subject(mesh.KeyEpoch))
 		}
-		last := n == len(writes)-1
-		if last {
+		final := n == len(writes)-1
+		if final {
 			m.Header.Set("Nats-Batch-Commit", "1")
 		}
-		if n > 0 && !last {
+		if n > 0 && !final {
 			if err := b.nc.PublishMsg(m); err != nil {
-				return err
+				return 0, err
 			}
 			continue
 		}
-		if err := b.batchRequest(ctx, m); err != nil {
-			return err
+		if last, err = b.batchRequest(ctx, m); err != nil {
+			return 0, fmt.Errorf("writing a batch: %w", err)
 		}
 	}
-	return nil
+	return last, nil
 }
 
 // batchRequest sends the first or last message of a batch and waits for the server's word. That to the first is
 // empty when all is well so far.
-func (b *bucket) batchRequest(ctx context.Context, m *nats.Msg) error {
+func (b *bucket) batchRequest(ctx context.Context, m *nats.Msg) (seq uint64, err error) {
 	answer, err := b.nc.RequestMsgWithContext(ctx, m)
-	if err != nil {
-		return fmt.Errorf("writing a batch: %w", err)
+	if errors.Is(err, nats.ErrNoResponders) {
+		if _, gone := b.info(ctx); errors.Is(gone, jetstream.ErrStreamNotFound) {
+			return 0, errNoBucket
+		}
 	}
-	if len(answer.Data) == 0 {
-		return nil
+	if err != nil || len(answer.Data) == 0 {
+		return 0, err
 	}
 	var ack struct {
 		Error *jetstream.APIError `json:"error"`
+		Seq   uint64              `json:"seq"`
 	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return fmt.Errorf("writing a batch: %w", err)
+		return 0, err
 	}
-	if ack.Error == nil {
-		return nil
+	switch {
+	case ack.Error == nil:
+		return ack.Seq, nil
+	case wrongSequence(ack.Error):
+		return 0, fmt.Errorf("%w (the server says: %w)", errFenced, ack.Error)
 	}
-	if wrongSequence(ack.Error) {
-		return fmt.Errorf("%w (the server says: %w)", errFenced, ack.Error)
-	}
-	return fmt.Errorf("writing a batch: %w", ack.Error)
+	return 0, ack.Error
 }
 
 func wrongSequence(err error) bool {

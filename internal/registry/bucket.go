@@ -26,8 +26,9 @@ type bucket struct {
 
 // The bucket's limits. Markers must outlive the longest pause of a follower that does not take a snapshot.
 const (
-	markerTTL  = 10 * time.Minute
-	apiTimeout = 5 * time.Second
+	markerTTL   = 10 * time.Minute
+	apiTimeout  = 5 * time.Second // of what changes something
+	readTimeout = time.Second     // of what may be asked again: around an election a request may get lost
 )
 
 func (b *bucket) stream() string            { return "KV_" + b.prefix.Bucket() }
@@ -102,6 +103,8 @@ func settled(have, want jetstream.StreamConfig) bool {
 func (b *bucket) clustered() bool { return b.nc.ConnectedClusterName() != "" }
 
 func (b *bucket) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	s, err := b.js.Stream(ctx, b.stream())
 	if err != nil {
 		return nil, err
@@ -121,7 +124,7 @@ type record struct {
 // newest reads the last message of a key, or of all with ">", from the stream's leader: a direct get, which the
 // jetstream package would use, may be answered by a replica that lags. ok is false where there is none.
 func (b *bucket) newest(ctx context.Context, key string) (r record, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	req, err := json.Marshal(map[string]string{"last_by_subj": b.subject(key)})
 	if err != nil {
@@ -228,7 +231,7 @@ func (b *bucket) scan(ctx context.Context) (*snapshot, error) {
 }
 
 func (b *bucket) page(ctx context.Context, from uint64) (page []record, more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	inbox := b.nc.NewInbox()
 	sub, err := b.nc.SubscribeSync(inbox)

@@ -17,13 +17,13 @@ import (
 // extension is what was announced of one id, and what its instances answered when asked for their tools. How
 // they are is the Monitor's.
 type extension struct {
-	id      string
-	said    map[string]*announced // by instance; "" for an announce without one
-	shakes  map[shakeKey]*shake
-	shown   *announced // the announce that the spec is made of; kept when its instance has gone
-	tools   *shake     // the handshake that goes with it; nil before the first
-	unnamed bool       // restored tools have not been given to Names yet
-	legacy  bool       // restored from the catalog of an earlier leader, not yet announced anew
+	id       string
+	said     map[string]*announced // by instance; "" for an announce without one
+	shakes   map[shakeKey]*shake
+	shown    *announced // the announce that the spec is made of; kept when its instance has gone
+	tools    *shake     // the handshake that goes with it; nil before the first
+	legacy   bool       // known from the catalog alone
+	mirrored uint64     // the revision of the spec that was restored last
 
 	breaker breaker
 }
@@ -286,7 +286,7 @@ func (x *extension) restore(value []byte) bool {
 				h.notes = append(h.notes, d)
 			}
 		}
-		x.tools, x.unnamed = h, true
+		x.tools = h
 		if s.HandshakeHash != "" {
 			x.shakes[a.shakeKey()] = h
 		}

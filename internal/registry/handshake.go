@@ -28,8 +28,12 @@ var retryNoResponders = [...]time.Duration{10 * time.Millisecond, 40 * time.Mill
 // names no instance), and nobody like it has answered. It is called on every announce and beat, which are also
 // the pace of retries.
 func (l *loop) considerHandshake(x *extension, instance string) {
+	if !l.leading() {
+		return
+	}
+	l.restore(x.id)
 	a := x.said[instance]
-	if a == nil || !l.leading() {
+	if a == nil {
 		return
 	}
 	if i, ok := l.mon.Instance(x.id, instance); instance != "" && (!ok || i.State != heartbeat.Ready) {

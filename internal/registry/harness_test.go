@@ -100,13 +100,18 @@ func (b *bed) connect() *nats.Conn {
 // registry runs a replica until the test ends or stop is called.
 func (b *bed) registry(cfg Config) (r *Registry, stop func()) {
 	b.Helper()
+	return b.registryOn(b.connect(), cfg)
+}
+
+func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
+	b.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{b.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	if cfg.LeaseTTL == 0 {
 		cfg.LeaseTTL = 10 * time.Second // a loaded machine shall not make leaders step down
 	}
-	r = New(b.connect(), cfg)
+	r = New(nc, cfg)
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }() // ends with stop

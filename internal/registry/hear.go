@@ -79,9 +79,8 @@ func checkBeatID(id string) error {
 func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
 	since, known := l.stray[b.ID]
 	if !known {
-		if len(l.stray) < maxStray {
+		if len(l.stray) < maxStray && l.requestAnnounces(now) { // else with its next beat
 			l.stray[strings.Clone(b.ID)] = now
-			l.requestAnnounces(now)
 		}
 		return nil
 	}
@@ -96,15 +95,16 @@ func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
 	return l.admit(&announced{Announce: a, at: now, implied: true}, now)
 }
 
-// requestAnnounces asks everybody to announce, not too often.
-func (l *loop) requestAnnounces(now time.Time) {
-	if !l.requested.IsZero() && now.Sub(l.requested) < requestEvery {
-		return
+// requestAnnounces asks everybody to announce, not too often. It reports whether it just did.
+func (l *loop) requestAnnounces(now time.Time) bool {
+	if since := now.Sub(l.requested); since < requestEvery {
+		return since < strayGrace/2
 	}
 	l.requested = now
 	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
 		l.log.Warn("cannot ask everybody to announce", "err", err)
 	}
+	return true
 }
 
 // announce takes in what an instance says of itself.
@@ -329,6 +329,7 @@ func (l *loop) forgotten(id string) {
 	}
 	delete(l.exts, id)
 	delete(l.reconsider, id)
+	delete(l.unrestored, id)
 	l.pub.mark(specKey(id), false)
 	l.pub.mark(stateKey(id), false)
 	for _, other := range l.names.Set(id, nil) {
@@ -339,25 +340,32 @@ func (l *loop) forgotten(id string) {
 // choose chooses anew what an extension's spec is made of, and gives its tools their names. Whoever else gets
 // another name by that is written in the same batch.
 func (l *loop) choose(id string) {
+	if l.election.epoch != 0 {
+		l.restore(id)
+	}
 	x := l.exts[id]
 	if x == nil {
 		return
 	}
 	how, _ := l.mon.Extension(id)
-	changed := x.choose(how)
-	if changed || x.unnamed {
-		x.unnamed = false
-		var tools []string
-		if x.tools != nil {
-			for _, t := range x.tools.tools {
-				tools = append(tools, t.Own)
-			}
-		}
-		for _, other := range l.names.Set(id, tools) {
-			l.pub.mark(specKey(other), true)
-		}
+	changed := l.leading() && x.choose(how) // a standby shows what the leader does
+	if changed {
+		l.nameTools(x)
 	}
 	l.pub.mark(specKey(id), changed)
+}
+
+// nameTools gives the tools of x their names, and marks all whose names that changes.
+func (l *loop) nameTools(x *extension) {
+	var tools []string
+	if x.tools != nil {
+		for _, t := range x.tools.tools {
+			tools = append(tools, t.Own)
+		}
+	}
+	for _, other := range l.names.Set(x.id, tools) {
+		l.pub.mark(specKey(other), true)
+	}
 }
 
 // sweepAnnounces drops announces whose instance never beat, or has been dropped since, and strays; and it works

@@ -1,13 +1,12 @@
 package registry
 
 import (
-	"encoding/json"
+	"bytes"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -51,61 +50,18 @@ func (l *loop) takeOver() {
 		return
 	}
 	l.election.ready = true
-	now := time.Now()
-	for key, r := range l.view.records {
-		if id, ok := strings.CutPrefix(key, mesh.KindSpec+"."); ok {
-			l.restoreSpec(id, r.value, now)
+	for key := range l.view.records {
+		if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindSpec || kind == mesh.KindState {
+			l.unrestored[id] = true
 		}
 	}
-	for key, r := range l.view.records {
-		if id, ok := strings.CutPrefix(key, mesh.KindState+"."); ok {
-			l.restoreState(id, r.value, now)
-		}
+	for id := range l.exts {
+		l.unrestored[id] = true
 	}
-	l.restoreBridges(now)
-	for id, x := range l.exts {
-		for instance := range x.said {
-			l.considerHandshake(x, instance)
-		}
-		l.reconsider[id] = true
-	}
-	l.markAll()
-	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.exts))
-}
-
-// restoreSpec makes an extension known that an earlier leader wrote about. One that is known keeps what was
-// announced, and takes the handshake over if it has none.
-func (l *loop) restoreSpec(id string, value []byte, now time.Time) {
-	if checkBeatID(id) != nil {
-		return
-	}
-	x := l.exts[id]
-	if x == nil {
-		x = newExtension(id)
-		x.legacy = true
-		if x.restore(value) {
-			l.exts[x.id] = x
-			l.mon.Declare(x.id, now)
-		}
-		return
-	}
-	if x.tools == nil {
-		x.restore(value)
-	}
-}
-
-func (l *loop) restoreState(id string, value []byte, now time.Time) {
-	var d mesh.StateDoc
-	if l.exts[id] == nil || json.Unmarshal(value, &d) != nil {
-		return
-	}
-	l.holdAsWritten(id, &d, now)
-	for _, i := range d.Instances {
-		if heartbeat.CheckInstance(i.Instance) == nil {
-			l.mon.Adopt(id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
-				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
-		}
-	}
+	l.restoreBridges(time.Now())
+	l.pub.backlog = l.allKeys()
+	l.again()
+	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.unrestored))
 }
 
 // deposed takes in that the lease of an epoch is gone.
@@ -158,10 +114,17 @@ func (l *loop) seen(key string) {
 	if kind == mesh.KindSpec {
 		l.view.unnamed[name] = true
 	}
-	if section(kind) == "" || !l.leading() {
+	switch {
+	case section(kind) == "":
+		return
+	case !l.leading():
+		if kind == mesh.KindSpec {
+			l.unrestored[name] = true
+			l.again()
+		}
 		return
 	}
-	if _, mine := l.pub.inflight[key]; !mine {
+	if value, mine := l.pub.inflight[key]; !mine || !bytes.Equal(value, l.view.get(key)) {
 		l.pub.mark(key, false)
 	}
 }

@@ -186,11 +186,17 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		switch {
 		case err == nil:
 			seq, deadline = next, sent.Add(e.ttl*2/3)
-		case errors.Is(err, errFenced), !time.Now().Before(deadline):
+		case errors.Is(err, errFenced), !time.Now().Before(deadline), e.bucketGone(ctx):
 			e.log.Warn("lost the lease", "err", err)
 			return
 		}
 	}
+}
+
+// bucketGone tells a bucket that was deleted from one that has no leader for a moment.
+func (e *elector) bucketGone(ctx context.Context) bool {
+	_, err := e.bucket.info(ctx)
+	return errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
 // claim writes the epoch under the guard of the lease's revision and returns the epoch's own.

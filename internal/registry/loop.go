@@ -26,6 +26,7 @@ type loop struct {
 	wg      sync.WaitGroup // the workers
 	reports chan func(*loop)
 	stopped chan struct{} // closed when reports are no longer read
+	more    chan struct{} // there is more to do of what is done in pieces
 
 	memory
 	workers
@@ -48,6 +49,7 @@ type memory struct {
 	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
 	probes     map[probeKey]*probe
 	reconsider map[string]bool // extensions whose spec has to be chosen anew
+	unrestored map[string]bool // extensions of which the catalog may say what is not known yet
 	size       int             // bytes of announces and tools kept
 	refused    refusals
 	traffic    Traffic
@@ -80,6 +82,7 @@ func newLoop(r *Registry, sub *nats.Subscription) (*loop, error) {
 	l := &loop{
 		Registry: r, log: r.cfg.Logger, sub: sub,
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
+		more:     make(chan struct{}, 1),
 		memory:   newMemory(r.cfg.Heartbeat),
 		workers:  workers{limiter{max: maxHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
 		view:     view{records: map[string]record{}, unnamed: map[string]bool{}},
@@ -95,7 +98,7 @@ func newMemory(cfg heartbeat.Config) memory {
 		mon: heartbeat.NewMonitor(cfg), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]time.Time{},
 		bridges: map[string]*bridge{}, skills: map[string]map[string]mesh.SkillEntry{},
-		probes: map[probeKey]*probe{}, reconsider: map[string]bool{},
+		probes: map[probeKey]*probe{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
 	}
 }
 
@@ -138,6 +141,8 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 			l.housekeep(time.Now())
 		case <-l.pub.timer.C:
 			l.pub.due()
+		case <-l.more:
+			l.restoreSome()
 		}
 		l.flush()
 	}

@@ -2,14 +2,14 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -18,6 +18,7 @@ import (
 // a thousand changes of one extension within a moment are one document.
 type publisher struct {
 	dirty    map[string]bool   // true: urgent
+	backlog  []string          // to be compared when nothing else is to do: a new leader's whole catalog
 	urgent   int               // of dirty
 	sent     map[string][]byte // written and acknowledged, not yet seen in the view; nil: deleted
 	inflight map[string][]byte // in the batch on its way
@@ -29,6 +30,9 @@ type publisher struct {
 
 // collectFor is how long changes that are not urgent wait for others.
 const collectFor = 100 * time.Millisecond
+
+// backlogChunk is how many documents of the backlog are built at a time.
+const backlogChunk = 100
 
 func newPublisher() publisher {
 	t := time.NewTimer(time.Hour)
@@ -62,25 +66,29 @@ func (p *publisher) wait(d time.Duration) {
 
 func (p *publisher) due() { p.armed, p.collect = false, true }
 
-// take removes the keys that may go now, at most max, in order.
-func (p *publisher) take(max int) []string {
-	if p.urgent == 0 && !p.collect {
-		return nil
-	}
+// take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay.
+// From the backlog it takes a few at a time, so that the loop keeps listening.
+func (p *publisher) take(hold func(key string) bool) []string {
 	var keys []string
-	for key, urgent := range p.dirty {
-		if urgent || p.collect {
-			keys = append(keys, key)
+	if p.urgent > 0 || p.collect {
+		for key, urgent := range p.dirty {
+			if (urgent || p.collect) && !hold(key) {
+				keys = append(keys, key)
+			}
+		}
+		slices.Sort(keys)
+		if len(keys) > maxBatch {
+			keys = keys[:maxBatch]
+		} else {
+			p.collect = false
+		}
+		for _, key := range keys {
+			p.unmark(key)
 		}
 	}
-	slices.Sort(keys)
-	if len(keys) > max {
-		keys = keys[:max]
-	} else {
-		p.collect = false
-	}
-	for _, key := range keys {
-		p.unmark(key)
+	for n := 0; n < backlogChunk && len(keys) < maxBatch && len(p.backlog) > 0 && !hold(p.backlog[0]); n++ {
+		keys = append(keys, p.backlog[0])
+		p.backlog = p.backlog[1:]
 	}
 	return keys
 }
@@ -92,34 +100,38 @@ func (p *publisher) unmark(key string) {
 	delete(p.dirty, key)
 }
 
-// flush writes what is due, if this replica leads and no batch is on its way.
+// flush writes what is due, if this replica leads and no batch is on its way. Specs wait until all have been
+// restored: before, names would be given without knowing all that claim them.
 func (l *loop) flush() {
 	for id := range l.reconsider {
 		delete(l.reconsider, id)
 		l.choose(id)
 	}
-	for l.leading() && l.pub.inflight == nil {
-		keys := l.pub.take(maxBatch)
-		if len(keys) == 0 {
-			return
-		}
-		var writes []write
-		size := 0
-		for n, key := range keys {
-			if size > maxBatchBytes {
-				for _, rest := range keys[n:] {
-					l.pub.mark(rest, true)
-				}
-				break
+	if !l.leading() || l.pub.inflight != nil {
+		return
+	}
+	keys := l.pub.take(func(key string) bool {
+		return len(l.unrestored) > 0 && strings.HasPrefix(key, mesh.KindSpec+".")
+	})
+	var writes []write
+	size := 0
+	for n, key := range keys {
+		if size > maxBatchBytes {
+			for _, rest := range keys[n:] {
+				l.pub.mark(rest, true)
 			}
-			if w, ok := l.document(key); ok {
-				writes = append(writes, w)
-				size += len(w.value)
-			}
+			break
 		}
-		if len(writes) > 0 {
-			l.write(writes)
+		if w, ok := l.document(key); ok {
+			writes = append(writes, w)
+			size += len(w.value)
 		}
+	}
+	switch {
+	case len(writes) > 0:
+		l.write(writes)
+	case len(keys) > 0:
+		l.again() // there may be more
 	}
 }
 
@@ -144,6 +156,9 @@ func (l *loop) document(key string) (w write, ok bool) {
 // value is what a key should have, nil if it should not be there; have is what it has.
 func (l *loop) value(key string, have []byte) ([]byte, error) {
 	kind, name, _ := strings.Cut(key, ".")
+	if kind == mesh.KindSpec || kind == mesh.KindState {
+		l.restore(name)
+	}
 	x := l.exts[name]
 	how, known := l.mon.Extension(name)
 	switch {
@@ -159,14 +174,14 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 				was = nil
 			}
 		}
-		return json.Marshal(x.state(how, was))
+		return marshal(x.state(how, was))
 	case kind == mesh.KindHost:
 		if b := l.bridges[name]; b != nil && b.host != nil {
-			return json.Marshal(b.host)
+			return marshal(b.host)
 		}
 	case kind == mesh.KindSkill:
 		if s := skill(l.skills[name]); s != nil {
-			return json.Marshal(s)
+			return marshal(s)
 		}
 	}
 	return nil, nil
@@ -193,26 +208,24 @@ func (l *loop) write(writes []write) {
 	}
 	epoch := l.election.epoch
 	l.wg.Go(func() { // owned by the loop; ends with commit's time-out
-		err := l.bucket.commit(l.ctx, epoch, writes)
-		l.report(func(l *loop) { l.written(epoch, err) })
+		last, err := l.bucket.commit(l.ctx, epoch, writes)
+		l.report(func(l *loop) { l.written(epoch, last, err) })
 	})
 }
 
 // written takes in the end of a batch. After a failure it is open whether the batch has landed; the keys are
 // compared again, with whatever the view shows by then.
-func (l *loop) written(epoch uint64, err error) {
+func (l *loop) written(epoch, last uint64, err error) {
 	p := &l.pub
 	batch := p.inflight
 	p.inflight = nil
+	l.again()
 	if err == nil {
 		p.pauses = 0
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
-		for key, value := range batch {
-			if r, ok := l.view.records[key]; !ok && value == nil || ok && bytes.Equal(r.value, value) {
-				continue // seen already
-			}
-			p.sent[key] = value
+		if l.view.last < last { // else all of it has been seen, and maybe what came after
+			maps.Copy(p.sent, batch)
 		}
 		return
 	}
@@ -224,26 +237,42 @@ func (l *loop) written(epoch uint64, err error) {
 	l.traffic.Failures++
 	p.wait(min(collectFor<<min(p.pauses, 5), 2*time.Second))
 	l.log.Warn("could not write to the catalog", "keys", len(batch), "err", err)
-	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, nats.ErrNoResponders)) {
+	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, errNoBucket)) {
 		l.stepDown()
 	}
 }
 
-// markAll marks every key that there is or should be.
-func (l *loop) markAll() {
+// allKeys is every key that there is or should be, those that name no tools first.
+func (l *loop) allKeys() []string {
+	all := map[string]bool{}
 	for key := range l.view.records {
 		if kind, _, _ := strings.Cut(key, "."); section(kind) != "" {
-			l.pub.mark(key, true)
+			all[key] = true
 		}
 	}
 	for id := range l.exts {
-		l.pub.mark(specKey(id), true)
-		l.pub.mark(stateKey(id), true)
+		all[specKey(id)], all[stateKey(id)] = true, true
 	}
 	for name := range l.bridges {
-		l.pub.mark(hostKey(name), true)
+		all[hostKey(name)] = true
 	}
 	for dir := range l.skills {
-		l.pub.mark(skillKey(dir), true)
+		all[skillKey(dir)] = true
 	}
+	isSpec := func(key string) int { return btoi(strings.HasPrefix(key, mesh.KindSpec+".")) }
+	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(isSpec(a), isSpec(b)), cmp.Compare(a, b))
+	})
+}
+
+// marshal is json.Marshal without the escapes for HTML, which would change what descriptors say, if not what they
+// mean.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
 }

@@ -71,7 +71,7 @@ func TestCrash(t *testing.T) {
 		b.leading(two)
 		t.Logf("took over after %v", time.Since(start))
 
-		err := b.bucket().commit(t.Context(), epoch, []write{{key: "spec.stale", value: []byte("{}")}, {key: "state.stale", value: []byte("{}")}})
+		_, err := b.bucket().commit(t.Context(), epoch, []write{{key: "spec.stale", value: []byte("{}")}, {key: "state.stale", value: []byte("{}")}})
 		if !errors.Is(err, errFenced) {
 			t.Errorf("the old leader's batch: %v", err)
 		}

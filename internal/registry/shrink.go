@@ -2,7 +2,6 @@ package registry
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -15,7 +14,7 @@ const codeSchemaDropped = "schema_dropped"
 // marshalSpec is the value of a spec of at most limit bytes. Where it does not fit, the largest schemas are
 // replaced by {"type":"object"}; should that not suffice, other members of descriptors go too, and at last tools.
 func marshalSpec(s *specDoc, limit int) ([]byte, error) {
-	value, err := json.Marshal(s)
+	value, err := marshal(s)
 	if err != nil || len(value) <= limit {
 		return value, err
 	}
@@ -43,18 +42,18 @@ func marshalSpec(s *specDoc, limit int) ([]byte, error) {
 		}
 		note("the descriptors' other members are left out")
 	}
-	if value, err = json.Marshal(s); err != nil || len(value) <= limit {
+	if value, err = marshal(s); err != nil || len(value) <= limit {
 		return value, err
 	}
 	all := len(s.Tools)
 	for len(value) > limit && len(s.Tools) > 0 {
 		s.Tools = s.Tools[:len(s.Tools)*9/10]
-		if value, err = json.Marshal(s); err != nil {
+		if value, err = marshal(s); err != nil {
 			return nil, err
 		}
 	}
 	note("%d of %d tools are left out", all-len(s.Tools), all)
-	return json.Marshal(s)
+	return marshal(s)
 }
 
 // largest is the indexes of tools in falling order of size.

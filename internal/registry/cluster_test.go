@@ -1,0 +1,101 @@
+package registry
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// cluster starts three servers with JetStream on loopback.
+func cluster(t *testing.T) []*server.Server {
+	t.Helper()
+	var ports []int
+	var routes []*url.URL
+	for range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		ports = append(ports, port)
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	}
+	var out []*server.Server
+	for n, port := range ports {
+		s, err := server.NewServer(&server.Options{ServerName: fmt.Sprint("s", n), Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
+			JetStream: true, StoreDir: t.TempDir(), Routes: routes,
+			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		out = append(out, s)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for _, s := range out {
+		for !s.JetStreamIsCurrent() {
+			if time.Now().After(deadline) {
+				t.Fatal("the cluster does not form")
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	}
+	return out
+}
+
+// TestCluster: three servers, an R3 bucket, a registry on each of two; the leading one's server goes.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	servers := cluster(t)
+	b := &bed{T: t}
+	connect := func(n int) *nats.Conn {
+		nc, err := nats.Connect(servers[n].ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	b.nc = connect(2)
+	one, _ := b.registryOn(connect(0), Config{Name: "one"})
+	b.leading(one)
+	two, _ := b.registryOn(connect(1), Config{Name: "two"})
+	info, err := b.bucket().info(b.timeout())
+	if err != nil || info.Config.Replicas != 3 {
+		t.Fatalf("bucket: %+v, %v", info, err)
+	}
+	for n := range 20 {
+		e := b.ext(fmt.Sprint("e", n), "1.0.0", fmt.Sprint("n", n), "get")
+		e.up()
+		e.keepBeating()
+	}
+	all := func(r *Registry) func() bool {
+		return func() bool { s := b.status(r); return s.Extensions[heartbeat.Ready] == 20 && s.Stand.Revision > 0 }
+	}
+	b.await("all are up", func() bool { return all(one)() && all(two)() && b.is("e19", heartbeat.Ready)() })
+	b.await("the standby has seen all", func() bool { return b.status(one).Revision == b.status(two).Revision })
+
+	start := time.Now()
+	servers[0].Shutdown()
+	e := b.ext("late", "1.0.0", "n", "get")
+	e.announceOnRequest() // routes are in motion: what is published now may be lost
+	e.up()
+	e.keepBeating()
+	b.await("it is shown", func() bool { s, _ := b.spec("late"); return len(s.Tools) == 1 })
+	t.Logf("the catalog was right %v after the leading registry's server went", time.Since(start))
+	b.await("one of them leads", func() bool { return b.status(one).Leading != b.status(two).Leading })
+	for n := range 20 {
+		if s := b.state(fmt.Sprint("e", n)).State; s != heartbeat.Ready {
+			t.Errorf("e%d is %s", n, s)
+		}
+	}
+}

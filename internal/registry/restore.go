@@ -1,0 +1,107 @@
+package registry
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// A standby keeps up with the specs that the leader writes, so that it knows their tools and names when it is
+// elected; a new leader besides takes over what the catalog says of instances that it has not heard. Both are
+// done in small pieces between other events, for a catalog of ten thousand extensions takes a second to read.
+
+const restoreChunk = 100
+
+// again asks the loop to come back for more of what is done in pieces.
+func (l *loop) again() {
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+}
+
+// restoreSome takes over some of what the catalog says.
+func (l *loop) restoreSome() {
+	if !l.view.synced {
+		return
+	}
+	n := 0
+	for id := range l.unrestored {
+		l.restore(id)
+		if n++; n == restoreChunk {
+			break
+		}
+	}
+	if len(l.unrestored) > 0 {
+		l.again()
+	}
+}
+
+// restore takes over what the catalog says of one extension, if there is news in it.
+func (l *loop) restore(id string) {
+	if !l.unrestored[id] || !l.view.synced {
+		return
+	}
+	delete(l.unrestored, id)
+	x := l.exts[id]
+	spec, there := l.view.records[specKey(id)]
+	switch {
+	case !there && x != nil && x.legacy: // of an extension that is known from the catalog alone
+		delete(l.exts, id)
+		l.names.Set(id, nil)
+		return
+	case there && (x == nil || x.mirrored != spec.seq):
+		if x = l.restoreSpec(id, spec); x == nil {
+			return
+		}
+	}
+	if x == nil || l.election.epoch == 0 {
+		return
+	}
+	now := time.Now()
+	l.mon.Declare(id, now)
+	l.restoreState(id, now)
+	for _, instance := range slices.Sorted(maps.Keys(x.said)) {
+		l.considerHandshake(x, instance)
+	}
+	l.reconsider[id] = true
+}
+
+// restoreSpec takes over a spec as it stands, making its extension known if need be.
+func (l *loop) restoreSpec(id string, r record) *extension {
+	if checkBeatID(id) != nil {
+		return nil
+	}
+	x := l.exts[id]
+	if x == nil {
+		x = newExtension(id)
+		x.legacy = true
+	}
+	if !x.restore(r.value) {
+		return nil
+	}
+	x.mirrored = r.seq
+	l.exts[x.id] = x
+	l.nameTools(x)
+	return x
+}
+
+// restoreState takes over the instances of an extension that this replica has not heard.
+func (l *loop) restoreState(id string, now time.Time) {
+	var d mesh.StateDoc
+	value := l.view.get(stateKey(id))
+	if value == nil || json.Unmarshal(value, &d) != nil {
+		return
+	}
+	l.holdAsWritten(id, &d, now)
+	for _, i := range d.Instances {
+		if heartbeat.CheckInstance(i.Instance) == nil {
+			l.mon.Adopt(id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
+				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
+		}
+	}
+}
