@@ -25,7 +25,7 @@ var layers = []struct {
 	name string
 	dirs []string
 }{
-	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise"}},
+	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/load"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"pkg/mesh"}},
@@ -48,7 +48,7 @@ var confined = []struct {
 	{"github.com/nats-io/nats-server", []string{"internal/natsd"},
 		"the embedded server has one owner, who holds the lock on its store"},
 	{"github.com/nats-io/nats.go", []string{"pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
-		"internal/daemon", "cmd", "e2e", "bench"},
+		"internal/daemon", "cmd", "e2e", "bench", "examples/services"},
 		"what runs below pkg/mesh is tested without a server, and would work over another wire"},
 	{"github.com/spf13", []string{"cmd"},
 		"flags are for main; a package takes a plain struct"},

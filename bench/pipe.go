@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -39,7 +40,7 @@ func (p *barePipe) close() {
 
 // measure keeps callers requests in the pipe for a while. With one it is a round trip; with many, one
 // goroutine writes and one reads, and what is written has been gathered, as fast a host would do.
-func (p *barePipe) measure(callers int, span time.Duration, args []byte) (figure, error) {
+func (p *barePipe) measure(callers int, span time.Duration, args []byte) (load.Result, error) {
 	line := append(rpc.AppendRequest(nil, []byte("1"), "tools/echo", args), '\n')
 	if callers == 1 {
 		return measure(1, span, func() error {
@@ -79,13 +80,13 @@ func (p *barePipe) measure(callers int, span time.Duration, args []byte) (figure
 	for n := range written {
 		for range n {
 			if err := p.skipLine(); err != nil {
-				return figure{}, errors.Join(err, werr)
+				return load.Result{}, errors.Join(err, werr)
 			}
 			answers++
 			free <- struct{}{}
 		}
 	}
-	return figure{rate: float64(answers) / time.Since(began).Seconds()}, werr
+	return load.Result{Took: make([]time.Duration, answers), Elapsed: time.Since(began)}, werr
 }
 
 func (p *barePipe) skipLine() error {

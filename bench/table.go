@@ -86,7 +86,7 @@ func (s *stage) row(rounds int, span time.Duration, callers, size int, child str
 		if err != nil {
 			return "", err
 		}
-		before, calls := cpuOf(s.bridge.Process.Pid), 0
+		before := cpuOf(s.bridge.Process.Pid)
 		x, err := measure(callers, span, func() error {
 			_, err := s.client.Call(context.Background(), tool, args)
 			return err
@@ -94,16 +94,15 @@ func (s *stage) row(rounds int, span time.Duration, callers, size int, child str
 		if err != nil {
 			return "", err
 		}
-		calls = int(x.rate * span.Seconds())
 		used := cpuOf(s.bridge.Process.Pid) - before
-		cpu = append(cpu, float64(used.Microseconds())/float64(calls))
-		p99 = append(p99, float64(x.p99)/float64(x.p50))
+		cpu = append(cpu, float64(used.Microseconds())/float64(len(x.Took)))
+		p99 = append(p99, float64(x.Quantile(0.99))/float64(x.Quantile(0.5)))
 		if callers == 1 {
-			bare, piped, product = append(bare, us(m.p50)), append(piped, us(p.p50)), append(product, us(x.p50))
-			ratio = append(ratio, us(x.p50)/(us(m.p50)+us(p.p50)))
+			bare, piped, product = append(bare, us(m.Quantile(0.5))), append(piped, us(p.Quantile(0.5))), append(product, us(x.Quantile(0.5)))
+			ratio = append(ratio, us(x.Quantile(0.5))/(us(m.Quantile(0.5))+us(p.Quantile(0.5))))
 		} else {
-			bare, piped, product = append(bare, m.rate), append(piped, p.rate), append(product, x.rate)
-			ratio = append(ratio, x.rate/min(m.rate, p.rate))
+			bare, piped, product = append(bare, m.Rate()), append(piped, p.Rate()), append(product, x.Rate())
+			ratio = append(ratio, x.Rate()/min(m.Rate(), p.Rate()))
 		}
 	}
 	unit := "µs"

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/load"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func (a *app) benchCmd() *cobra.Command {
+	var o load.Options
+	var warmUp int
+	var data string
+	cmd := &cobra.Command{
+		Use:   "bench TOOL [JSON | key=value… | @file | -]",
+		Short: "Call a tool again and again and say how long it takes",
+		Long: `Call a tool from a number of callers side by side, over the whole path that agents use, and print how
+long the calls took. It calls for real: choose a tool that does no harm when it is called ten thousand times.`,
+		Example: `  extctl bench ext_textkit_wordcount text='one two' --callers 64 --duration 5s
+  extctl bench ext_hello_greet name=Ada --calls 100 --json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.Callers < 1 || o.Callers > 10_000:
+				return usage("--callers %d: want 1 to 10000", o.Callers)
+			case o.Calls < 0 || warmUp < 0 || o.For <= 0:
+				return usage("--calls and --warm-up want 0 or more, --duration more than 0")
+			}
+			if data != "" {
+				args = append(args, data)
+			}
+			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
+				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+					return s.bench(ctx, c, args, o, warmUp)
+				})
+			})
+		},
+		ValidArgsFunction: a.completeTools,
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.Callers, "callers", 1, "call from `N` callers side by side")
+	f.IntVar(&o.Calls, "calls", 0, "stop after `N` calls (0: only --duration counts)")
+	f.DurationVar(&o.For, "duration", 5*time.Second, "start no call after `DURATION`")
+	f.IntVar(&warmUp, "warm-up", 100, "make `N` calls first that do not count")
+	f.StringVar(&data, "args", "", "the tool's arguments as one `JSON` object, instead of behind its name")
+	return cmd
+}
+
+func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o load.Options, warmUp int) error {
+	synced, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if err := c.WaitSynced(synced); err != nil {
+		return err
+	}
+	_, t, err := c.Resolve(args[0])
+	if err != nil {
+		return err
+	}
+	raw, err := toolArguments(args[1:], t.InputSchema, s.stdin)
+	if err != nil {
+		return err
+	}
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c})
+	call := func(ctx context.Context) error {
+		_, err := client.Call(ctx, t.Name, raw)
+		return err
+	}
+	if err := call(ctx); err != nil { // one that fails now would only fail a thousand times
+		return err
+	}
+	load.Run(ctx, load.Options{Callers: o.Callers, Calls: warmUp, For: o.For}, call)
+	o.Kind, o.Done = errorKind, new(atomic.Int64)
+	stop := s.progress(ctx, o)
+	r := load.Run(ctx, o, call)
+	stop()
+	if s.json {
+		return s.printJSON(benchJSON(t.Name, o, r))
+	}
+	return printBench(s.stdout, t.Name, o, r)
+}
+
+// errorKind sorts what calls fail with.
+func errorKind(err error) string {
+	if e, ok := errors.AsType[*rpc.Error](err); ok {
+		if kind := e.Details().Kind; kind != "" {
+			return kind
+		}
+		return fmt.Sprintf("tool error %d", int(e.Code))
+	}
+	return "other"
+}
+
+// progress draws a bar on a terminal until stop is called.
+func (s *session) progress(ctx context.Context, o load.Options) (stop func()) {
+	if s.json || !daemon.IsTerminal(s.stderr) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	began := time.Now()
+	go func() { // ends with stop, which waits
+		defer close(done)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				fmt.Fprint(s.stderr, "\r\x1b[K")
+				return
+			case <-tick.C:
+			}
+			share := min(1, float64(time.Since(began))/float64(o.For))
+			if o.Calls > 0 {
+				share = max(share, min(1, float64(o.Done.Load())/float64(o.Calls)))
+			}
+			full := int(share * 30)
+			fmt.Fprintf(s.stderr, "\r[%s%s] %3.0f %%  %d calls", strings.Repeat("=", full), strings.Repeat(" ", 30-full), 100*share, o.Done.Load())
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// benchResult is extctl bench --json; times are in microseconds.
+type benchResult struct {
+	SchemaVersion schemaVersion  `json:"schema_version"`
+	Tool          string         `json:"tool"`
+	Callers       int            `json:"callers"`
+	Calls         int            `json:"calls"`
+	Failed        int            `json:"failed"`
+	Errors        map[string]int `json:"errors"`
+	ElapsedMS     float64        `json:"elapsed_ms"`
+	CallsPerSec   float64        `json:"calls_per_sec"`
+	P50           float64        `json:"p50_us"`
+	P90           float64        `json:"p90_us"`
+	P99           float64        `json:"p99_us"`
+	Max           float64        `json:"max_us"`
+}
+
+func benchJSON(tool string, o load.Options, r load.Result) benchResult {
+	us := func(q float64) float64 { return float64(r.Quantile(q).Nanoseconds()) / 1000 }
+	return benchResult{
+		Tool: tool, Callers: o.Callers, Calls: len(r.Took) + r.Failed(), Failed: r.Failed(), Errors: r.Errors,
+		ElapsedMS: float64(r.Elapsed.Microseconds()) / 1000, CallsPerSec: r.Rate(),
+		P50: us(0.5), P90: us(0.9), P99: us(0.99), Max: us(1),
+	}
+}
+
+func printBench(w io.Writer, tool string, o load.Options, r load.Result) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s, %s in %s: %.0f/s\n", tool, plural(o.Callers, "caller"), plural(len(r.Took)+r.Failed(), "call"),
+		r.Elapsed.Round(time.Millisecond), r.Rate())
+	if len(r.Took) > 0 {
+		fmt.Fprintf(&b, "p50 %s  p90 %s  p99 %s  max %s\n\n", r.Quantile(0.5), r.Quantile(0.9), r.Quantile(0.99), r.Quantile(1))
+		most := 0
+		for _, bar := range r.Histogram(12) {
+			most = max(most, bar.Count)
+		}
+		for _, bar := range r.Histogram(12) {
+			fmt.Fprintf(&b, "%10s  %-40s %d\n", "≤ "+bar.UpTo.String(), strings.Repeat("█", (bar.Count*40+most-1)/most), bar.Count)
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.Errors)) {
+		fmt.Fprintf(&b, "%d failed: %s\n", r.Errors[kind], kind)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

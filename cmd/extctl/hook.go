@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+func (a *app) hookCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "hook",
+		Short: "Fire a hook by hand",
+	}
+	cmd.AddCommand(a.hookFireCmd())
+	return cmd
+}
+
+func (a *app) hookFireCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "fire NAME [JSON | key=value… | @file | -]",
+		Short: "Ask every extension that offers a hook, and print what became of the event",
+		Long: `Ask every extension that offers a hook, lowest priority first, as an agent would, and print the event with
+every override merged in. Where an extension aborts a before_* hook, its id and its reason go to stderr and the
+exit code is 12.`,
+		Example: `  extctl hook fire before_message text='my card is 4111 1111'`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withMesh(cmd, callTimeout, func(ctx context.Context, s *session) error {
+				event, err := toolArguments(args[1:], nil, s.stdin)
+				if err != nil {
+					return err
+				}
+				c, err := s.catalog(ctx)
+				if err != nil {
+					return err
+				}
+				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c}).Fire(ctx, args[0], event)
+				if err != nil {
+					return err
+				}
+				return s.printFired(fired)
+			})
+		},
+	}
+}
+
+func (s *session) printFired(f mesh.Fired) error {
+	if s.json {
+		if err := s.printJSON(struct {
+			SchemaVersion schemaVersion `json:"schema_version"`
+			mesh.Fired
+		}{Fired: f}); err != nil {
+			return err
+		}
+	} else {
+		for _, w := range f.Warnings {
+			fmt.Fprintf(s.stderr, "extctl: %s: %s\n", w.ID, clean(w.Message))
+		}
+		if f.Aborted {
+			fmt.Fprintf(s.stderr, "extctl: %s aborts: %s\n", f.By, clean(f.Reason))
+		}
+		if _, err := fmt.Fprintln(s.stdout, string(f.Event)); err != nil {
+			return err
+		}
+	}
+	if f.Aborted {
+		return silentError(exitToolError)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+// Package load calls a func from many goroutines for a while and says how long that took: what extctl bench and
+// the benchmark table are made of.
+//
+//	r := load.Run(ctx, load.Options{Callers: 64, For: time.Second}, func(ctx context.Context) error { … })
+//	fmt.Println(r.Quantile(0.5), r.Quantile(0.99), r.Rate())
+//
+// Every call is counted, those that failed apart: a mean would hide what a median and a tail show.
+package load
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options say how much to call. With neither For nor Calls, Run goes on until its context ends.
+type Options struct {
+	Callers int                // goroutines; default 1
+	For     time.Duration      // start no call after that
+	Calls   int                // start no more than so many
+	Kind    func(error) string // sorts errors; default: all are "error"
+	Done    *atomic.Int64      // counts the calls that have ended, for a progress bar; may be nil
+}
+
+// Result is what Run measured.
+type Result struct {
+	Took    []time.Duration // of the calls that succeeded, sorted
+	Errors  map[string]int  // of the calls that failed, by kind
+	Elapsed time.Duration
+}
+
+// Run calls f from Options.Callers goroutines and returns when all calls have ended. A call under way when ctx
+// ends, or when the time is over, is waited for.
+func Run(ctx context.Context, o Options, f func(context.Context) error) Result {
+	callers := make([]Result, max(1, o.Callers))
+	began := time.Now()
+	var until time.Time
+	if o.For > 0 {
+		until = began.Add(o.For)
+	}
+	var started atomic.Int64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() { // ends with the load; Run waits
+			r := &callers[i]
+			for at := time.Now(); ctx.Err() == nil && (until.IsZero() || at.Before(until)); {
+				if o.Calls > 0 && started.Add(1) > int64(o.Calls) {
+					return
+				}
+				err := f(ctx)
+				now := time.Now()
+				if err != nil {
+					r.fail(o.Kind, err)
+				} else {
+					r.Took = append(r.Took, now.Sub(at))
+				}
+				if o.Done != nil {
+					o.Done.Add(1)
+				}
+				at = now
+			}
+		})
+	}
+	wg.Wait()
+	all := Result{Elapsed: time.Since(began), Errors: map[string]int{}}
+	for _, r := range callers {
+		all.Took = append(all.Took, r.Took...)
+		for kind, n := range r.Errors {
+			all.Errors[kind] += n
+		}
+	}
+	slices.Sort(all.Took)
+	return all
+}
+
+func (r *Result) fail(kind func(error) string, err error) {
+	if r.Errors == nil {
+		r.Errors = map[string]int{}
+	}
+	k := "error"
+	if kind != nil {
+		k = kind(err)
+	}
+	r.Errors[k]++
+}
+
+// Quantile is the time that a share q of the successful calls (0.5, 0.99, 1) did not exceed; 0 without calls.
+func (r Result) Quantile(q float64) time.Duration {
+	if len(r.Took) == 0 {
+		return 0
+	}
+	i := int(math.Ceil(q*float64(len(r.Took)))) - 1
+	return r.Took[min(max(i, 0), len(r.Took)-1)]
+}
+
+// Rate is how many calls succeeded a second.
+func (r Result) Rate() float64 {
+	if r.Elapsed <= 0 {
+		return 0
+	}
+	return float64(len(r.Took)) / r.Elapsed.Seconds()
+}
+
+// Failed is how many calls failed.
+func (r Result) Failed() int {
+	n := 0
+	for _, k := range r.Errors {
+		n += k
+	}
+	return n
+}
+
+// Bucket is a bar of a histogram: how many calls took at most UpTo, and longer than the bar before.
+type Bucket struct {
+	UpTo  time.Duration
+	Count int
+}
+
+// Histogram sorts the successful calls into at most n buckets, each twice as wide as the one before, and leaves
+// out the empty ones at both ends.
+func (r Result) Histogram(n int) []Bucket {
+	if len(r.Took) == 0 || n < 1 {
+		return nil
+	}
+	top := time.Microsecond
+	for top < r.Took[len(r.Took)-1] {
+		top *= 2
+	}
+	bounds := []time.Duration{top}
+	for len(bounds) < n && bounds[0]/2 >= r.Took[0] {
+		bounds = append([]time.Duration{bounds[0] / 2}, bounds...)
+	}
+	out := make([]Bucket, len(bounds))
+	i := 0
+	for j, b := range bounds {
+		out[j].UpTo = b
+		for i < len(r.Took) && r.Took[i] <= b {
+			out[j].Count++
+			i++
+		}
+	}
+	return out
+}

@@ -1,0 +1,59 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int64
+		r := Run(t.Context(), Options{Callers: 4, For: time.Second, Kind: error.Error}, func(context.Context) error {
+			time.Sleep(100 * time.Millisecond)
+			if n.Add(1)%4 == 0 {
+				return errors.New("fourth")
+			}
+			return nil
+		})
+		if len(r.Took) != 30 || r.Errors["fourth"] != 10 || r.Failed() != 10 || r.Elapsed != time.Second {
+			t.Errorf("%d calls, errors %v in %s, want 30 and 10 in 1s", len(r.Took), r.Errors, r.Elapsed)
+		}
+		if r.Rate() != 30 || r.Quantile(0.5) != 100*time.Millisecond || r.Quantile(1) != 100*time.Millisecond {
+			t.Errorf("rate %v, median %v", r.Rate(), r.Quantile(0.5))
+		}
+		if r := Run(t.Context(), Options{Callers: 3, Calls: 10}, func(context.Context) error { return nil }); len(r.Took) != 10 {
+			t.Errorf("%d calls, want 10", len(r.Took))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := Run(ctx, Options{}, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); r.Failed() != 1 || r.Errors["error"] != 1 {
+			t.Errorf("a run that its context ends: %+v", r)
+		}
+	})
+}
+
+func TestQuantiles(t *testing.T) {
+	var r Result
+	for i := range 100 {
+		r.Took = append(r.Took, time.Duration(i+1)*time.Microsecond)
+	}
+	for q, want := range map[float64]time.Duration{0: 1, 0.5: 50, 0.9: 90, 0.99: 99, 1: 100} {
+		if got := r.Quantile(q); got != want*time.Microsecond {
+			t.Errorf("quantile %v = %v, want %vµs", q, got, int64(want))
+		}
+	}
+	if (Result{}).Quantile(0.5) != 0 || (Result{}).Rate() != 0 || (Result{}).Histogram(5) != nil {
+		t.Error("no calls do not come out as nothing")
+	}
+	total := 0
+	for _, b := range r.Histogram(4) {
+		total += b.Count
+	}
+	if h := r.Histogram(4); total != 100 || len(h) != 4 || h[3].UpTo != 128*time.Microsecond || h[3].Count != 36 || h[0].Count != 16 {
+		t.Errorf("histogram %v", h)
+	}
+}
