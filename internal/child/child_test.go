@@ -6,10 +6,8 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -171,7 +169,7 @@ func TestGrandchildHoldsThePipes(t *testing.T) {
 }
 
 func TestStopSteps(t *testing.T) {
-	noSurvivors(t)
+	t.Parallel()
 	var all sync.WaitGroup
 	for mode, signal := range map[string]string{"deaf": "SIGTERM", "stop": "SIGTERM", "deaf-term": "SIGKILL"} {
 		s := spec(mode)
@@ -316,23 +314,6 @@ func TestFarewell(t *testing.T) {
 	}
 }
 
-func TestStderr(t *testing.T) {
-	noSurvivors(t)
-	long := strings.Repeat("y", 30<<10)
-	s := spec("stderr", "one\r\n", "token=s3cret \xff\n", "\n", long+"\n", "unfinished s3cret")
-	s.Redact = func(line string) string { return strings.ReplaceAll(line, "s3cret", "[TOKEN]") }
-	var lines []string
-	s.Stderr = func(line string) { lines = append(lines, line) }
-	e := exitError(t, run(t, t.Context(), s, untilEnd))
-	want := []string{"one", "token=[TOKEN] \uFFFD", "", long[:16<<10] + " [cut: 30720 bytes]", "unfinished [TOKEN]"}
-	if !slices.Equal(lines, want) {
-		t.Errorf("got %.200q\nwant %.200q", lines, want)
-	}
-	if len(e.StderrTail) != 4<<10 || !strings.HasSuffix(e.StderrTail, "yyy [cut: 20480 bytes]\nunfinished [TOKEN]\n") {
-		t.Errorf("tail of %d bytes ends in %q", len(e.StderrTail), e.LastLine())
-	}
-}
-
 func TestTryWriteAllocatesNothing(t *testing.T) {
 	noSurvivors(t)
 	run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
@@ -342,64 +323,6 @@ func TestTryWriteAllocatesNothing(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// A flood does not stall the process, nor is it handed on in full; a Stderr that is stuck changes nothing.
-func TestStderrFlood(t *testing.T) {
-	noSurvivors(t)
-	const n = 200_000
-	s := spec("flood", "200000")
-	var lines []string
-	release := make(chan struct{})
-	s.Stderr = func(line string) {
-		<-release
-		lines = append(lines, line)
-	}
-	e := exitError(t, run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
-		<-ctx.Done()
-		close(release)
-		return nil
-	}))
-	if e.ExitCode != 0 || !strings.Contains(e.LastLine(), "line 199999 x") {
-		t.Errorf("got %+v", e)
-	}
-	if len(lines) < 1000 || len(lines) > n/10 {
-		t.Errorf("%d lines were handed on", len(lines))
-	}
-	if !strings.Contains(strings.Join(lines, "\n"), "[dropped ") {
-		t.Error("nobody says that lines were dropped")
-	}
-}
-
-// That lines were dropped is said even if nothing more comes.
-func TestDroppedIsToldInTime(t *testing.T) {
-	noSurvivors(t)
-	s := spec("flood-wait", "5000")
-	told := make(chan string, 10000)
-	s.Stderr = func(line string) { told <- line }
-	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
-		dropped, handed := 0, 0
-		for handed+dropped < 5000 {
-			select {
-			case line := <-told:
-				n := 0
-				if _, err := fmt.Sscanf(line, "[dropped %d lines", &n); err == nil {
-					dropped += n
-				} else {
-					handed++
-				}
-			case <-time.After(3 * time.Second):
-				return fmt.Errorf("%d lines handed on, %d dropped", handed, dropped)
-			}
-		}
-		if handed < 1000 || handed > 2000 {
-			t.Errorf("%d lines handed on", handed)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func TestEnvironment(t *testing.T) {

@@ -22,3 +22,10 @@ func EndSubreaper() {
 	subreaper.Store(false)
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 }
+
+// RemoveCgroups removes those that are empty.
+func RemoveCgroups(cookie string) {
+	for _, c := range cgroupsOf(cookie) {
+		c.remove()
+	}
+}

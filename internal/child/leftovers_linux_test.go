@@ -335,6 +335,10 @@ func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, co
 			p, _ := os.FindProcess(pid)
 			p.Kill()
 		}
+		eventually(t, 2*time.Second, "the cgroups of a bridge that left them are gone", func() bool {
+			child.RemoveCgroups(cookie)
+			return len(child.Cgroups(cookie)) == 0
+		})
 	})
 	r := bufio.NewReader(stdout)
 	lines := 1 // the cookie, and one a child

@@ -190,5 +190,11 @@ func TestMain(m *testing.M) {
 		modes[mode](os.Args[1:])
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if pids := child.Survivors(); code == 0 && len(pids) > 0 {
+			fmt.Println("still alive after all tests:", pids)
+			code = 1
+		}
+		os.Exit(code)
+	}))
 }
