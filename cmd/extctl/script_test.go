@@ -145,6 +145,11 @@ func (b *bed) fakeExtension(id string) error {
 			return "", rpc.NewError(rpc.CodeExited, rpc.Details{Status: "exit status 3", StderrTail: "panic: boom"}, "it exited")
 		case "slow":
 			return "", nil
+		case "hooks/before_message":
+			if strings.Contains(string(params), "spam") {
+				return `{"abort":true,"reason":"spam"}`, nil
+			}
+			return `{"override":{"text":"hushed"}}`, nil
 		case "ping":
 			return "{}", nil
 		}
