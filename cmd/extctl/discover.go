@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// candidateJSON is one extension in the output of discover. What is missing counts its members, too.
+type candidateJSON struct {
+	ID          string   `json:"id"`
+	Version     string   `json:"version"`
+	Path        string   `json:"path"`
+	Transport   string   `json:"transport"` // "" for one that only holds members
+	RootIndex   int      `json:"root_index"`
+	MissingBins []string `json:"missing_bins"`
+	MissingEnv  []string `json:"missing_env"`
+	Members     []string `json:"members"`
+}
+
+// discoverJSON is what discover prints.
+type discoverJSON struct {
+	header
+	Candidates    []candidateJSON       `json:"candidates"`
+	Diagnostics   []manifest.Diagnostic `json:"diagnostics"`
+	ScannedDirs   int                   `json:"scanned_dirs"`
+	DisabledCount int                   `json:"disabled_count"`
+	InvalidCount  int                   `json:"invalid_count"`
+}
+
+func (a *app) discoverCmd() *cobra.Command {
+	var f hostFlags
+	cmd := &cobra.Command{
+		Use:   "discover [DIR…]",
+		Short: "Look for extensions on this host, without starting any",
+		Long: `Look for extensions as a bridge on this host would, without starting any: in each DIR, or else in the
+search_paths of extensions.yaml, or else in ./extensions.
+
+All that is wrong with any manifest is said, and what an extension requires and this host lacks.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.search = append(f.search, args...)
+			return a.discover(cmd.Context(), f)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (a *app) discover(ctx context.Context, f hostFlags) error {
+	h, err := a.load(f)
+	if err != nil {
+		return err
+	}
+	report := bridge.Scan(ctx, h.cfg)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	out := discoverJSON{
+		Candidates: []candidateJSON{}, Diagnostics: slices.Concat(h.diags, report.Diagnostics),
+		ScannedDirs: report.ScannedDirs, DisabledCount: report.DisabledCount, InvalidCount: report.InvalidCount,
+	}
+	for _, c := range report.Candidates {
+		out.Candidates = append(out.Candidates, h.candidate(c))
+	}
+	if a.json {
+		out.Diagnostics = list(out.Diagnostics)
+		return a.printJSON(out)
+	}
+	out.Diagnostics = report.Diagnostics // the others were said when the configuration was read
+	if !h.settings().Enabled {
+		fmt.Fprintf(a.stderr, "extensions.enabled is false in %s: this host runs no extensions\n", h.path)
+	}
+	return a.printCandidates(out)
+}
+
+func (h localHost) candidate(c discovery.Candidate) candidateJSON {
+	p := c.Manifest.Plugin
+	out := candidateJSON{
+		ID: p.ID, Version: p.Version, Path: c.Path, Transport: string(c.Manifest.Transport.Type), RootIndex: c.RootIndex,
+		MissingBins: []string{}, MissingEnv: []string{}, Members: []string{},
+	}
+	for _, part := range h.parts(c) {
+		out.MissingBins = append(out.MissingBins, part.Missing.MissingBins...)
+		out.MissingEnv = append(out.MissingEnv, part.Missing.MissingEnv...)
+		if part.m.Parent != "" {
+			out.Members = append(out.Members, part.m.Plugin.ID)
+		}
+	}
+	for _, names := range []*[]string{&out.MissingBins, &out.MissingEnv} {
+		slices.Sort(*names)
+		*names = slices.Compact(*names)
+	}
+	return out
+}
+
+func (a *app) printCandidates(out discoverJSON) error {
+	t := a.newTable("ID", "VERSION", "TRANSPORT", "MISSING", "PATH")
+	for _, c := range out.Candidates {
+		transport := c.Transport
+		if transport == "" {
+			transport = plural(len(c.Members), "member")
+		}
+		t.add(c.ID, c.Version, transport, strings.Join(slices.Concat(c.MissingBins, c.MissingEnv), ", "), c.Path)
+	}
+	if err := t.print(a.stdout); err != nil {
+		return err
+	}
+	printDiagnostics(a.stderr, out.Diagnostics)
+	fmt.Fprintf(a.stderr, "%s, %d disabled, %s; %d directories were read\n",
+		plural(len(out.Candidates), "extension"), out.DisabledCount, plural(out.InvalidCount, "invalid manifest"), out.ScannedDirs)
+	return nil
+}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// The outcomes of doctor.
+const (
+	outcomeOK   = "ok"
+	outcomeFail = "fail"
+	outcomeSkip = "skip" // gated: a bridge would not start it either
+)
+
+// doctorResult is what doctor found out about an extension, or a member of one.
+type doctorResult struct {
+	ID          string   `json:"id"`
+	Transport   string   `json:"transport"`
+	Outcome     string   `json:"outcome"`
+	ElapsedMS   float64  `json:"elapsed_ms"` // of the runtime check
+	Error       string   `json:"error"`
+	Path        string   `json:"path"`
+	MissingBins []string `json:"missing_bins"`
+	MissingEnv  []string `json:"missing_env"`
+	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not get
+
+	// Of the runtime check.
+	Detail     string   `json:"detail,omitempty"`
+	ExitStatus string   `json:"exit_status,omitempty"`
+	Stderr     []string `json:"stderr,omitempty"` // the last lines
+}
+
+// doctorJSON is what doctor prints.
+type doctorJSON struct {
+	header
+	Results     []doctorResult        `json:"results"`
+	Diagnostics []manifest.Diagnostic `json:"diagnostics"`
+	Summary     struct {
+		OK   int `json:"ok"`
+		Fail int `json:"fail"`
+		Skip int `json:"skip"`
+	} `json:"summary"`
+}
+
+// doctorOptions are the flags of doctor.
+type doctorOptions struct {
+	hostFlags
+	runtime  bool
+	only     []string
+	stateDir string
+}
+
+func (a *app) doctorCmd() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor [--runtime] [DIR…]",
+		Short: "Check this host's extensions as a bridge would; with --runtime, try each",
+		Long: `Check extensions.yaml, every manifest and skill, what is required and what is kept from children, just as a
+bridge on this host would; in each DIR, if there are any, instead of the search_paths.
+
+With --runtime each extension is tried, some side by side: one on stdio is started, greeted, asked for its tools
+and stopped; from a service on NATS a beat is waited for; an HTTP endpoint is asked with HEAD, then GET. --timeout
+bounds each of these (default: extensions.doctor in extensions.yaml, and the manifest's handshake_timeout).
+
+The exit code is 9 when anything is an error. A gated extension is none: it is skipped, as by a bridge.`,
+		Example: "  extctl doctor --runtime ./extensions",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.search = append(o.search, args...)
+			return a.doctor(cmd.Context(), o)
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().BoolVar(&o.runtime, "runtime", false, "try each extension")
+	cmd.Flags().StringArrayVar(&o.only, "ext", nil, "only the extension `ID` and its members; may be repeated")
+	cmd.Flags().StringVar(&o.stateDir, "state-dir", bridge.DefaultStateDir(), "with --runtime, under `DIR` each extension has a directory of its own")
+	return cmd
+}
+
+func (a *app) doctor(ctx context.Context, o doctorOptions) error {
+	if a.timeout < 0 {
+		return usage("--timeout %v: want a positive duration", a.timeout)
+	}
+	h := o.readHost()
+	h.cfg.StateDir = o.stateDir
+	if err := checkDirs(o.search); err != nil {
+		return usage("%w", err)
+	}
+	d := &doctor{app: a, host: h, diags: h.diags}
+	if !manifest.HasErrors(h.diags) { // a configuration with errors is not to be used
+		if err := d.look(ctx, o.only); err != nil {
+			return err
+		}
+	}
+	if o.runtime {
+		if err := d.tryAll(ctx); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.print()
+}
+
+// doctor gathers what is found out.
+type doctor struct {
+	*app
+	host    localHost
+	diags   []manifest.Diagnostic
+	parts   []part
+	results []doctorResult // of parts
+}
+
+// look does all that can be done without starting anything.
+func (d *doctor) look(ctx context.Context, only []string) error {
+	report := bridge.Scan(ctx, d.host.cfg)
+	if !d.host.settings().Enabled {
+		report.Diagnostics = append(report.Diagnostics, manifest.Diagnostic{Level: manifest.Info, Path: d.host.path,
+			Key: "extensions.enabled", Message: "is false: this host runs no extensions"})
+	}
+	d.diags = append(d.diags, report.Diagnostics...)
+	var known []string
+	for _, c := range report.Candidates {
+		id := c.Manifest.Plugin.ID
+		known = append(known, id)
+		if len(only) == 0 || slices.Contains(only, id) {
+			d.parts = append(d.parts, d.host.parts(c)...)
+		}
+	}
+	for _, id := range only {
+		if err := checkLocalID(id); err != nil {
+			return err
+		}
+		if !slices.Contains(known, id) {
+			return d.host.notFound(id, known, report.InvalidCount)
+		}
+	}
+	for _, p := range d.parts {
+		d.results = append(d.results, p.result())
+		if !p.Missing.OK() && p.Err == nil {
+			d.warn(p, "requires", "%s", p.Missing)
+		}
+	}
+	if len(only) == 0 {
+		d.skills()
+	}
+	return nil
+}
+
+// warn adds a finding about an extension that does not keep it from being run.
+func (d *doctor) warn(p part, key, format string, args ...any) {
+	d.diags = append(d.diags, manifest.Diagnostic{Level: manifest.Warn, Path: p.Path, Key: key,
+		Message: p.m.Plugin.ID + ": " + fmt.Sprintf(format, args...)})
+}
+
+// skills looks at this host's skills, of which doctor has nothing to say but what is wrong.
+func (d *doctor) skills() {
+	dir := d.host.settings().SkillsDir
+	if dir == "" {
+		return
+	}
+	skills, diags := discovery.ScanSkills(dir)
+	d.diags = append(d.diags, diags...)
+	for _, s := range skills {
+		if missing := (gate.Host{}).Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
+			d.diags = append(d.diags, manifest.Diagnostic{Level: manifest.Warn, Path: s.Path, Key: "requires",
+				Message: "the skill is not published: " + missing.String()})
+		}
+	}
+}
+
+func (p part) result() doctorResult {
+	r := doctorResult{
+		ID: p.m.Plugin.ID, Transport: string(p.m.Transport.Type), Outcome: outcomeOK, Path: p.Path,
+		MissingBins: list(p.Missing.MissingBins), MissingEnv: list(p.Missing.MissingEnv), StrippedEnv: list(p.Stripped),
+	}
+	switch {
+	case p.Err != nil:
+		r.Outcome, r.Error = outcomeFail, p.Err.Error()
+	case p.Gated:
+		r.Outcome, r.Error = outcomeSkip, p.Missing.String()
+	}
+	return r
+}
+
+// print prints everything, and returns the exit code as an error.
+func (d *doctor) print() error {
+	out := doctorJSON{Results: list(d.results), Diagnostics: list(d.diags)}
+	for _, r := range d.results {
+		switch r.Outcome {
+		case outcomeOK:
+			out.Summary.OK++
+		case outcomeFail:
+			out.Summary.Fail++
+		case outcomeSkip:
+			out.Summary.Skip++
+		}
+	}
+	var err error
+	if d.json {
+		err = d.printJSON(out)
+	} else {
+		err = d.printText(out)
+	}
+	if err == nil && (out.Summary.Fail > 0 || manifest.HasErrors(d.diags)) {
+		return silentError(exitRuntimeCheck)
+	}
+	return err
+}
+
+func (d *doctor) printText(out doctorJSON) error {
+	printDiagnostics(d.stdout, out.Diagnostics)
+	if len(out.Diagnostics) > 0 && len(out.Results) > 0 {
+		fmt.Fprintln(d.stdout)
+	}
+	if len(out.Results) > 0 {
+		t := d.newTable("ID", "TRANSPORT", "OUTCOME", "TIME", "DETAIL")
+		for _, r := range out.Results {
+			elapsed := ""
+			if r.ElapsedMS > 0 {
+				elapsed = fmt.Sprintf("%.0f ms", r.ElapsedMS)
+			}
+			t.add(r.ID, r.Transport, r.Outcome, elapsed, short(r.Error+r.Detail, 120))
+		}
+		if err := t.print(d.stdout); err != nil {
+			return err
+		}
+	}
+	for _, r := range out.Results {
+		if r.Outcome == outcomeFail {
+			d.printLastWords(r)
+		}
+	}
+	d.printStripped(out.Results)
+	_, err := fmt.Fprintf(d.stdout, "\n%d ok, %d failed, %d skipped; %s, %s\n", out.Summary.OK, out.Summary.Fail, out.Summary.Skip,
+		plural(errorsIn(out.Diagnostics), "error"), plural(warningsIn(out.Diagnostics), "warning"))
+	return err
+}
+
+// printLastWords prints what does not fit into a line of the table.
+func (d *doctor) printLastWords(r doctorResult) {
+	if len(r.Stderr) == 0 && r.ExitStatus == "" {
+		return
+	}
+	fmt.Fprintf(d.stdout, "\n%s", r.ID)
+	if r.ExitStatus != "" {
+		fmt.Fprintf(d.stdout, " ended with %s", r.ExitStatus)
+	}
+	if len(r.Stderr) == 0 {
+		fmt.Fprintln(d.stdout, " and wrote nothing to stderr")
+		return
+	}
+	fmt.Fprintln(d.stdout, "; the last of its stderr:")
+	for _, line := range r.Stderr {
+		fmt.Fprintf(d.stdout, "    %s\n", clean(line))
+	}
+}
+
+// printStripped prints which variables are kept from whom; mostly it is the same ones from everybody.
+func (d *doctor) printStripped(results []doctorResult) {
+	var order []string
+	from := map[string][]string{}
+	for _, r := range results {
+		if names := strings.Join(r.StrippedEnv, ", "); names != "" {
+			if from[names] == nil {
+				order = append(order, names)
+			}
+			from[names] = append(from[names], r.ID)
+		}
+	}
+	if len(order) == 0 {
+		return
+	}
+	fmt.Fprintln(d.stdout, "\nVariables that look secret and that requires.env does not name are kept from:")
+	for _, names := range order {
+		fmt.Fprintf(d.stdout, "    %s: %s\n", strings.Join(from[names], ", "), clean(names))
+	}
+}
+
+func warningsIn(diags []manifest.Diagnostic) (n int) {
+	for _, d := range diags {
+		if d.Level == manifest.Warn {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// tryAll tries what a bridge would start, as many side by side as the configuration says.
+func (d *doctor) tryAll(ctx context.Context) error {
+	prefix, err := mesh.ParsePrefix(d.nats.Prefix)
+	if err != nil {
+		return daemon.UsageError{Err: err}
+	}
+	defer bridge.Watchdog(slog.New(slog.DiscardHandler))()
+	t := &tryout{doctor: d, prefix: prefix, connect: sync.OnceValues(func() (*nats.Conn, error) { return d.connect(ctx) })}
+	defer t.close()
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range min(d.host.settings().Doctor.Parallel, len(d.parts)) {
+		wg.Go(func() { // owned here; ends when no part is left, or with ctx
+			for i := int(next.Add(1)) - 1; i < len(d.parts) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				t.try(ctx, i)
+			}
+		})
+	}
+	wg.Wait()
+	t.progress("")
+	return nil
+}
+
+// connect connects to NATS, for the extensions there.
+func (d *doctor) connect(ctx context.Context) (*nats.Conn, error) {
+	target, err := d.nats.Resolve()
+	if err != nil {
+		return nil, err
+	}
+	return target.Connect(ctx, daemon.ConnectOptions{Name: "extctl doctor", NoBuffer: true})
+}
+
+// tryout is one run of the runtime checks.
+type tryout struct {
+	*doctor
+	prefix  mesh.Prefix
+	connect func() (*nats.Conn, error) // once, for the first that needs it
+	used    atomic.Bool
+
+	mu      sync.Mutex
+	running []string // what is being tried
+	done    int
+}
+
+func (t *tryout) close() {
+	if !t.used.Load() {
+		return
+	}
+	if nc, err := t.connect(); err == nil {
+		nc.Close()
+	}
+}
+
+// try tries part i, unless it cannot be started anyway.
+func (t *tryout) try(ctx context.Context, i int) {
+	p, r := t.parts[i], &t.results[i]
+	if r.Outcome != outcomeOK {
+		t.count(r.ID, true)
+		return
+	}
+	t.count(r.ID, false)
+	defer t.count(r.ID, true)
+	limit := t.limit(p)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s", limit))
+	defer cancel()
+	began := time.Now()
+	var err error
+	switch p.m.Transport.Type {
+	case manifest.Stdio:
+		err = t.stdio(ctx, p, r)
+	case manifest.NATS:
+		r.Detail, err = t.beat(ctx, r.ID, limit)
+	case manifest.HTTP:
+		r.Detail, err = probeHTTP(ctx, p.Preflight.Transport)
+	}
+	r.ElapsedMS = float64(time.Since(began).Microseconds()) / 1000
+	if err != nil {
+		r.Outcome, r.Error, r.Detail = outcomeFail, err.Error(), ""
+	}
+}
+
+// limit is how long one check may take. A manifest that asks for a long handshake gets it, as from a bridge.
+func (t *tryout) limit(p part) time.Duration {
+	s := t.host.settings()
+	switch {
+	case t.timeout > 0:
+		return t.timeout
+	case p.m.Transport.Type == manifest.NATS:
+		return s.Doctor.BeatTimeout
+	case p.m.Transport.Type == manifest.Stdio:
+		return max(s.Doctor.Timeout, s.HandshakeTimeout(p.m.Plugin.ID, p.m.Transport.HandshakeTimeout))
+	}
+	return s.Doctor.Timeout
+}
+
+// stdio starts an extension, shakes hands, asks for its tools and stops it.
+func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
+	trial := bridge.Examine(ctx, t.host.cfg, p.Candidate, p.m)
+	r.Stderr = trial.Stderr
+	if trial.Exit != nil {
+		r.ExitStatus = trial.Exit.Status()
+	}
+	t.mu.Lock()
+	for _, problem := range trial.Problems {
+		t.warn(p, "", "%s", problem.Message)
+	}
+	t.mu.Unlock()
+	if trial.Err != nil {
+		return trial.Err
+	}
+	r.Detail = plural(len(trial.Tools), "tool")
+	if len(trial.Hooks) > 0 {
+		r.Detail += ", " + plural(len(trial.Hooks), "hook")
+	}
+	r.Detail += ", dialect " + string(trial.Dialect)
+	return nil
+}
+
+// beat waits for a sign of life of a service on NATS. One that says it is not well counts only if no other
+// instance says better in time.
+func (t *tryout) beat(ctx context.Context, id string, limit time.Duration) (detail string, err error) {
+	t.used.Store(true)
+	nc, err := t.connect()
+	if err != nil {
+		return "", err
+	}
+	subject := t.prefix.Heartbeat(id)
+	sub, err := nc.SubscribeSync(subject)
+	if err != nil {
+		return "", fmt.Errorf("listening for its beat: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is closed soon
+	last := fmt.Errorf("no beat on %s within %s", subject, limit)
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return "", last
+		} else if err != nil {
+			return "", fmt.Errorf("listening for its beat: %w", err)
+		}
+		b, err := heartbeat.ParseBeat(m.Data)
+		switch {
+		case err != nil:
+			last = fmt.Errorf("what came on %s is no beat: %w", subject, err)
+		case b.ID != id:
+			last = fmt.Errorf("a beat of %q came on %s", b.ID, subject)
+		case b.State == heartbeat.Ready:
+			return strings.TrimSpace("it beats " + b.Version), nil
+		default:
+			last = fmt.Errorf("it beats, but says that it is %s (%s)", b.State, orDash(b.Reason))
+		}
+	}
+}
+
+// count keeps the progress line up to date.
+func (t *tryout) count(id string, done bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !done {
+		t.running = append(t.running, id)
+	} else {
+		t.done++
+		for i, r := range t.running {
+			if r == id {
+				t.running = append(t.running[:i], t.running[i+1:]...)
+				break
+			}
+		}
+	}
+	t.progress(fmt.Sprintf("%d of %d tried; trying %s", t.done, len(t.parts), strings.Join(t.running, ", ")))
+}
+
+// progress replaces the line that stands on a terminal; elsewhere it would only be noise.
+func (t *tryout) progress(line string) {
+	if daemon.IsTerminal(t.stderr) {
+		fmt.Fprint(t.stderr, "\r\x1b[K", short(line, 100))
+	}
+}

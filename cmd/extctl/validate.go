@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// validated is what validate found out about one file.
+type validated struct {
+	Path        string                `json:"path"`
+	OK          bool                  `json:"ok"`
+	ID          string                `json:"id"`
+	Version     string                `json:"version"`
+	Diagnostics []manifest.Diagnostic `json:"diagnostics"`
+
+	absent bool // there is nothing at Path
+}
+
+func (a *app) validateCmd() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "validate PATH…",
+		Short: "Check manifests, every fault at once; - is a manifest on stdin",
+		Long: `Check manifests and say all that is wrong with them, each fault with line and column.
+
+PATH is a plugin.toml, a directory in which all are looked for, a pattern such as 'extensions/*/plugin.toml', or -
+for a manifest on stdin. A SKILL.md and an extensions.yaml are checked for what they are.
+
+The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was found at a PATH.`,
+		Example: "  extctl validate extensions\n  extctl validate - < plugin.toml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.validate(cmd.Context(), hostFlags{config: file}, args)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "extensions.yaml `FILE`, for reserved_ids and agent_version (default "+config.DefaultPath+" if it is there)")
+	return cmd
+}
+
+func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
+	h := f.readHost()
+	if errorsIn(h.diags) > 0 {
+		fmt.Fprintf(a.stderr, "%s has errors; what it says of reserved_ids and agent_version may not be heeded\n", h.path)
+	}
+	v := &validator{stdin: a.stdin, cfg: h.cfg, rules: bridge.ManifestOptions(h.cfg), seen: map[string]bool{}}
+	for _, arg := range args {
+		v.argument(ctx, arg)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if err := a.printValidated(v.results); err != nil {
+		return err
+	}
+	code := exitOK
+	for _, r := range v.results {
+		switch {
+		case !r.OK && !r.absent:
+			return silentError(exitUsage)
+		case r.absent:
+			code = exitNotFound
+		}
+	}
+	if code != exitOK {
+		return silentError(code)
+	}
+	return nil
+}
+
+func (a *app) printValidated(results []validated) error {
+	if a.json {
+		for i := range results {
+			results[i].Diagnostics = list(results[i].Diagnostics)
+		}
+		return a.printJSON(struct {
+			header
+			Results []validated `json:"results"`
+		}{Results: list(results)})
+	}
+	bad := 0
+	for _, r := range results {
+		printDiagnostics(a.stdout, r.Diagnostics)
+		if !r.OK {
+			bad++
+		} else if _, err := fmt.Fprintln(a.stdout, clean(strings.TrimSpace(r.Path+": ok: "+r.ID+" "+r.Version))); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(a.stderr, "%s checked, %d not valid\n", plural(len(results), "file"), bad)
+	return nil
+}
+
+// validator gathers what is found out about the files that were named.
+type validator struct {
+	stdin   io.Reader
+	cfg     bridge.Config
+	rules   manifest.Options
+	seen    map[string]bool
+	results []validated
+}
+
+// add notes what was found out about a file, once.
+func (v *validator) add(r validated) {
+	if v.seen[filepath.Clean(r.Path)] {
+		return
+	}
+	v.seen[filepath.Clean(r.Path)] = true
+	r.OK = !manifest.HasErrors(r.Diagnostics)
+	v.results = append(v.results, r)
+}
+
+// absent notes that there is nothing at path.
+func (v *validator) absent(path, why string) {
+	v.add(validated{Path: path, absent: true, Diagnostics: []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: why}}})
+}
+
+// argument checks what one argument names.
+func (v *validator) argument(ctx context.Context, arg string) {
+	if arg == "-" {
+		data, err := io.ReadAll(io.LimitReader(v.stdin, manifest.MaxFile+1)) // the byte too many is Parse's to refuse
+		v.manifest("-", data, nil, err)
+		return
+	}
+	if _, err := os.Lstat(arg); err == nil || !strings.ContainsAny(arg, `*?[`) {
+		v.path(ctx, arg)
+		return
+	}
+	matches, err := filepath.Glob(arg)
+	switch {
+	case err != nil:
+		v.add(validated{Path: arg, Diagnostics: []manifest.Diagnostic{{Level: manifest.Error, Path: arg, Message: "is no pattern: " + err.Error()}}})
+	case len(matches) == 0:
+		v.absent(arg, "nothing matches the pattern")
+	}
+	for _, m := range matches {
+		v.path(ctx, m)
+	}
+}
+
+// path checks a file by its name, or a directory.
+func (v *validator) path(ctx context.Context, path string) {
+	info, err := os.Stat(path)
+	ext := filepath.Ext(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		v.absent(path, "there is no such file")
+	case err == nil && info.IsDir():
+		v.directory(ctx, path)
+	case ext == ".yaml" || ext == ".yml":
+		_, diags := config.Load(path, true)
+		v.add(validated{Path: path, Diagnostics: diags})
+	case filepath.Base(path) == manifest.SkillFileName:
+		v.skill(path)
+	default:
+		data, err := readRegular(path)
+		v.manifest(path, data, sidecar(path), err)
+	}
+}
+
+func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar, err error) {
+	r := validated{Path: path}
+	if err != nil {
+		r.Diagnostics = unreadable(path, err)
+		v.add(r)
+		return
+	}
+	rules := v.rules
+	rules.Sidecar = sidecar
+	m, diags := manifest.Parse(path, data, rules)
+	if r.Diagnostics = diags; m != nil {
+		r.ID, r.Version = m.Plugin.ID, m.Plugin.Version
+	}
+	v.add(r)
+}
+
+// sidecar reads what stands beside a plugin.toml. One that cannot be read is discovery's to report.
+func sidecar(path string) *manifest.Sidecar {
+	if filepath.Base(path) != manifest.FileName {
+		return nil
+	}
+	beside := filepath.Join(filepath.Dir(path), manifest.SidecarName)
+	data, err := readRegular(beside)
+	if err != nil {
+		return nil
+	}
+	return &manifest.Sidecar{Path: beside, Data: data}
+}
+
+func (v *validator) skill(path string) {
+	data, err := readRegular(path)
+	if err != nil {
+		v.add(validated{Path: path, Diagnostics: unreadable(path, err)})
+		return
+	}
+	_, diags := manifest.ParseSkill(path, data)
+	v.add(validated{Path: path, ID: nameOf(filepath.Dir(path)), Diagnostics: diags})
+}
+
+// nameOf is a directory's own name, also of ".".
+func nameOf(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	return filepath.Base(dir)
+}
+
+func unreadable(path string, err error) []manifest.Diagnostic {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	}
+	return []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + err.Error()}}
+}
+
+// readRegular reads a file of bounded size: a pipe or a device would hang or never end.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	return io.ReadAll(io.LimitReader(f, manifest.MaxFile+1))
+}

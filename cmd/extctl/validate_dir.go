@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// maxValidateDepth is how deep below a directory manifests are looked for: deeper than any bridge looks, since
+// what is checked in a repository may be installed elsewhere.
+const maxValidateDepth = 32
+
+// directory checks every manifest in dir. What is said of none of them, such as a link that leads out of dir, is said
+// of dir itself.
+func (v *validator) directory(ctx context.Context, dir string) {
+	s := v.cfg.Settings
+	report := discovery.Scan(ctx, discovery.Options{
+		Roots: []string{dir}, IgnoreDirs: s.IgnoreDirs, MaxDepth: maxValidateDepth, FollowLinks: s.FollowLinks, Manifest: v.rules,
+	})
+	asTyped := renamer(dir)
+	found := map[string]*validated{}
+	for _, c := range slices.Concat(report.Candidates, report.Shadowed) {
+		found[asTyped(c.Path)] = &validated{ID: c.Manifest.Plugin.ID, Version: c.Manifest.Plugin.Version}
+	}
+	for _, d := range report.Diagnostics {
+		d.Path = asTyped(d.Path)
+		about := d.Path
+		if filepath.Base(about) == manifest.SidecarName {
+			about = filepath.Join(filepath.Dir(about), manifest.FileName)
+		}
+		if found[about] == nil && (filepath.Base(about) != manifest.FileName || d.Level != manifest.Error) {
+			about = dir
+		}
+		if found[about] == nil {
+			found[about] = &validated{}
+		}
+		found[about].Diagnostics = append(found[about].Diagnostics, d)
+	}
+	if len(report.Candidates) == 0 && report.InvalidCount == 0 && !manifest.HasErrors(report.Diagnostics) {
+		v.absent(dir, "there is no "+manifest.FileName+" in it")
+	}
+	paths := make([]string, 0, len(found))
+	for path := range found {
+		paths = append(paths, path)
+	}
+	slices.Sort(paths)
+	for _, path := range paths {
+		found[path].Path = path
+		v.add(*found[path])
+	}
+}
+
+// renamer returns what turns a path below dir as discovery has it, canonical, into one below dir as it was typed.
+func renamer(dir string) func(string) string {
+	canonical, err := filepath.Abs(dir)
+	if err == nil {
+		canonical, err = filepath.EvalSymlinks(canonical)
+	}
+	return func(path string) string {
+		rest, below := strings.CutPrefix(path, canonical)
+		if err != nil || !below || rest != "" && !strings.HasPrefix(rest, string(filepath.Separator)) {
+			return path
+		}
+		return filepath.Join(dir, rest)
+	}
+}
