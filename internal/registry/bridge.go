@@ -11,6 +11,7 @@ import (
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // bridge is what is known of one bridge: its own reports, and whether it answers.
@@ -22,15 +23,17 @@ type bridge struct {
 
 	answered bool // has ever answered on its control subject, so its absence there means something
 	pinging  bool
+	next     time.Time // do not ask before
+	pause    time.Duration
 	silent   int // pings in a row that ran into their time-out
 	gone     bool
 }
 
 const (
 	maxBridges    = 10_000
-	pingInterval  = time.Second
 	pingTimeout   = time.Second
-	silentPings   = 5 // unanswered ones that condemn a bridge that is there but hangs
+	maxPingPause  = time.Minute // between pings of one that does not answer; others are asked once a second
+	silentPings   = 5           // unanswered ones that condemn a bridge that is there but hangs
 	maxBridgePing = 256
 )
 
@@ -45,6 +48,9 @@ func (l *loop) bridgeNamed(name string, now time.Time) *bridge {
 		l.bridges[name] = b
 	}
 	b.seen = now
+	if b.gone {
+		b.next, b.pause = time.Time{}, 0 // a sign of life: ask it again soon
+	}
 	return b
 }
 
@@ -100,7 +106,7 @@ func (l *loop) pingBridges(now time.Time) {
 		return
 	}
 	for _, b := range l.bridges {
-		if b.pinging {
+		if b.pinging || now.Before(b.next) {
 			continue
 		}
 		b.pinging = true
@@ -123,25 +129,29 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 	b.pinging = false
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		if b.answered && !b.gone {
-			b.gone = true
-			l.condemnBridge(b, "bridge "+b.name+" is gone", now)
+		l.missed(b, "is gone", now)
+	case errors.Is(err, context.DeadlineExceeded) && l.pulse.fresh(now):
+		if b.silent++; b.silent >= silentPings {
+			l.missed(b, "does not answer", now)
 		}
-	case errors.Is(err, context.DeadlineExceeded):
-		if b.silent++; b.answered && b.silent == silentPings {
-			b.gone = true
-			l.condemnBridge(b, "bridge "+b.name+" does not answer", now)
-		}
-	case err != nil && l.ctx.Err() != nil:
-	case errors.Is(err, errNotAsked):
-	default: // an answer, if only an error
-		b.answered, b.gone, b.silent, b.seen = true, false, 0, now
+	case err == nil, errors.As(err, new(*rpc.Error)): // an answer, if only an error
+		b.answered, b.gone, b.silent, b.seen, b.pause = true, false, 0, now, 0
 	}
+}
+
+// missed takes in that a bridge does not answer, and asks it less and less often.
+func (l *loop) missed(b *bridge, how string, now time.Time) {
+	if b.answered && !b.gone {
+		b.gone = true
+		l.condemnBridge(b, "bridge "+b.name+" "+how, now)
+	}
+	b.pause = min(max(2*b.pause, time.Second), maxPingPause)
+	b.next = now.Add(b.pause)
 }
 
 // condemnBridge calls the instances that a bridge runs lost.
 func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
-	l.log.Warn("bridge lost", "bridge", b.name, "reason", reason)
+	lost := 0
 	for id, x := range l.exts {
 		for instance, a := range x.said {
 			if a.Bridge != b.name || instance == "" {
@@ -150,8 +160,12 @@ func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
 			if c, ok := l.mon.Condemn(id, instance, reason, now); ok {
 				l.changed(c)
 				l.urge(id)
+				lost++
 			}
 		}
+	}
+	if lost > 0 {
+		l.log.Warn("bridge lost", "bridge", b.name, "reason", reason, "instances", lost)
 	}
 }
 

@@ -157,6 +157,9 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	failed := map[string]bool{}
 	for _, i := range how.Instances {
 		a := x.said[i.Instance]
+		if a == nil {
+			a = x.said[""]
+		}
 		if a == nil || i.State != heartbeat.Ready {
 			continue
 		}

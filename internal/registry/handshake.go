@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,8 +34,10 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 	}
 	l.restore(x.id)
 	a := x.said[instance]
-	if a == nil {
-		return
+	if a == nil { // a service may beat under a name that it did not announce
+		if a, instance = x.said[""], ""; a == nil {
+			return
+		}
 	}
 	if i, ok := l.mon.Instance(x.id, instance); instance != "" && (!ok || i.State != heartbeat.Ready) {
 		return
@@ -77,7 +80,11 @@ func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, size int, err er
 	}
 	if err != nil {
 		if s.err != err.Error() {
-			l.log.Warn("handshake failed", "id", x.id, "err", err)
+			level := slog.LevelDebug // nobody is there yet, says the state
+			if how, _ := l.mon.Extension(x.id); how.State == heartbeat.Ready {
+				level = slog.LevelWarn
+			}
+			l.log.Log(l.ctx, level, "handshake failed", "id", x.id, "err", err)
 			s.err = err.Error()
 			l.pub.mark(specKey(x.id), false)
 		}

@@ -157,6 +157,8 @@ func (b *bed) status(r *Registry) Status {
 	return s
 }
 
+var quiet = slog.New(slog.DiscardHandler)
+
 // testWriter logs while the test runs, and is silent afterwards.
 type testWriter struct{ t *testing.T }
 

@@ -165,7 +165,10 @@ func (l *loop) read(ctx context.Context, in chan<- *nats.Msg) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, nats.ErrSlowConsumer):
-			l.report(func(l *loop) { l.deafened("messages were dropped") })
+			l.report(func(l *loop) {
+				l.deafened("messages were dropped")
+				l.requestAnnounces(time.Now())
+			})
 			continue
 		case err != nil:
 			l.log.Error("cannot hear the mesh any more", "err", err)

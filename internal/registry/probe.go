@@ -176,7 +176,7 @@ func reasonOf(m *nats.Msg) string {
 // noteSilence shows that an instance takes its time to answer. Where the answer could be another instance's,
 // nothing is said of any.
 func (l *loop) noteSilence(p *probe, own bool) {
-	if !p.running || !own {
+	if !p.running || !own || !l.pulse.fresh(time.Now()) {
 		return
 	}
 	if c, ok := l.mon.Note(p.id, p.instance, notAnswering); ok {
@@ -193,7 +193,7 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 		delete(l.probes, probeKey{p.id, p.instance})
 		return
 	}
-	if err != nil {
+	if err != nil || reason == notAnswering && !l.pulse.fresh(now) {
 		return
 	}
 	var c heartbeat.Change

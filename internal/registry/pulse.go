@@ -30,9 +30,13 @@ const (
 // that lags all come to the same: no pulse, no judgement, and then (heartbeat.Monitor sees the gap) a full grace
 // of listening first.
 type pulse struct {
-	seq  uint64
-	sent map[uint64]time.Time
+	seq   uint64
+	sent  map[uint64]time.Time
+	heard time.Time // when one last came back
 }
+
+// fresh reports whether this replica has heard itself just now, so that an answer that it missed was not sent.
+func (p *pulse) fresh(now time.Time) bool { return now.Sub(p.heard) < pulseLate+pulseInterval }
 
 func (l *loop) sendPulse() {
 	now := time.Now()
@@ -80,7 +84,11 @@ func (l *loop) heardPulse(data []byte, now time.Time) {
 		return
 	}
 	delete(l.pulse.sent, b.Seq)
+	l.pulse.heard = now
 	l.peers.Expire(at)
+	if l.election.trouble != "" {
+		return // perhaps on the wrong side of a partition; the gap makes the Monitor listen anew afterwards
+	}
 	for _, c := range l.mon.Expire(at) {
 		l.changed(c)
 	}

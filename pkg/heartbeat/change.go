@@ -28,7 +28,7 @@ type Change struct {
 	From, To      State         // of the instance
 	WasBest, Best State         // of the extension
 	Reason        string        // as now shown
-	Silence       time.Duration // of an instance lost by silence: since its last sign of life
+	Silence       time.Duration // of an instance that is lost: since its last sign of life
 	Missed        uint64        // beats that a gap in seq says were lost
 	Reborn        bool          // the instance began again under its old name
 }

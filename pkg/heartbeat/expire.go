@@ -71,10 +71,8 @@ func (m *Monitor) check(i *instance, now time.Time) (Change, bool) {
 		return Change{}, false
 	}
 	if !i.gone() {
-		silence := now.Sub(i.heard)
-		c, ok := m.move(i, Lost, "no beat for "+silence.Round(time.Second).String(), now)
+		c, ok := m.condemn(i, "no beat for "+now.Sub(i.heard).Round(time.Second).String(), now)
 		m.rearm(&i.timer, i.deadline(m))
-		c.Silence = silence
 		return c, ok
 	}
 	others := i.ext.count[Ready] > 0

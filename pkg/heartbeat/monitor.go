@@ -190,7 +190,7 @@ func (m *Monitor) Condemn(id, instance, reason string, now time.Time) (Change, b
 		return Change{}, false
 	}
 	i.Note = ""
-	return m.move(i, Lost, reason, now)
+	return m.condemn(i, reason, now)
 }
 
 // Hold condemns like Condemn, but its owner's beats do not bring the instance back: the owner (a bridge whose
@@ -202,7 +202,13 @@ func (m *Monitor) Hold(id, instance, reason string, now time.Time) (Change, bool
 		return Change{}, false
 	}
 	i.Held, i.Note = true, ""
-	return m.move(i, Lost, reason, now)
+	return m.condemn(i, reason, now)
+}
+
+func (m *Monitor) condemn(i *instance, reason string, now time.Time) (Change, bool) {
+	c, ok := m.move(i, Lost, reason, now)
+	c.Silence = now.Sub(i.heard)
+	return c, ok
 }
 
 // Release ends a hold: the instance shows its owner's last word again. The evidence for the release counts as a

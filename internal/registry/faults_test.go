@@ -1,0 +1,199 @@
+package registry
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+var (
+	faultSeed = flag.Uint64("faults.seed", 0, "seed of TestRandomFaults; 0 draws one")
+	faultTime = flag.Duration("faults.for", 3*time.Minute, "fake time that TestRandomFaults takes")
+	faultLog  = flag.Bool("faults.log", false, "log what the registries of TestRandomFaults do")
+)
+
+// world is what is really the case, which is what the catalog must come to say.
+type world struct {
+	*bed
+	r     *rand.Rand
+	exts  []*worldExt
+	regs  []*Registry
+	stops []func() // of regs
+	names []string
+}
+
+type worldExt struct {
+	*fakeExt
+	want heartbeat.State
+	mute bool   // beats, but answers nobody
+	stop func() // beating
+}
+
+// TestRandomFaults lets a random schedule of faults loose on a small mesh, for some fake minutes, and checks again
+// and again that the catalog comes to say what is the case.
+func TestRandomFaults(t *testing.T) {
+	seed := *faultSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d (-faults.seed)", seed)
+	inBubble(t, func(t *testing.T, b *bed) {
+		w := &world{bed: b, r: rand.New(rand.NewPCG(seed, 2))}
+		w.startRegistry()
+		w.startRegistry()
+		for n := range 8 {
+			e := b.ext(fmt.Sprint("e", n%6), "1.0.0", fmt.Sprint("n", n), "get", fmt.Sprint("tool", n%6))
+			e.announceOnRequest()
+			x := &worldExt{fakeExt: e, stop: func() {}}
+			w.exts = append(w.exts, x)
+			w.up(x)
+		}
+		w.check("at the start")
+		start := time.Now()
+		for time.Since(start) < *faultTime {
+			var did []string
+			for range 1 + w.r.IntN(3) {
+				did = append(did, w.fault())
+				if *faultLog {
+					w.Logf("== %v %v", time.Now(), did[len(did)-1])
+				}
+				time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
+			}
+			w.check(fmt.Sprint(time.Since(start).Round(time.Millisecond), " ", did))
+		}
+	})
+}
+
+func (w *world) startRegistry() {
+	name := fmt.Sprint("r", len(w.names))
+	w.names = append(w.names, name)
+	r, stop := w.registry(Config{Name: name, Logger: w.logger()})
+	w.regs, w.stops = append(w.regs, r), append(w.stops, stop)
+}
+
+func (w *world) up(x *worldExt) {
+	x.stop()
+	x.silence()
+	x.serve()
+	x.fakeExt.up()
+	x.stop = x.keepBeating()
+	x.want, x.mute = heartbeat.Ready, false
+}
+
+// fault does one thing and says what.
+func (w *world) fault() string {
+	x := w.exts[w.r.IntN(len(w.exts))]
+	who := x.a.ID + "/" + x.a.Instance
+	switch w.r.IntN(12) {
+	case 0, 1, 2:
+		w.up(x)
+		return who + " up"
+	case 3, 4:
+		if x.want == heartbeat.Ready {
+			x.stop()
+			x.want = heartbeat.Lost
+		}
+		return who + " falls silent"
+	case 5:
+		if x.want == heartbeat.Ready {
+			x.stop()
+			x.publish(prefix.Shutdown(x.a.ID), mesh.Goodbye{ID: x.a.ID, Instance: x.a.Instance, Reason: "bye"})
+			x.want = heartbeat.Shutdown
+		}
+		return who + " says good-bye"
+	case 6:
+		if x.want == heartbeat.Ready {
+			x.silence()
+			x.want, x.mute = heartbeat.Lost, true
+		}
+		return who + " loses its service"
+	case 7:
+		for _, o := range w.exts {
+			w.publish(prefix.Suspect(o.a.ID), `{"reason":"timeout"}`)
+			w.publish(prefix.Breaker(o.a.ID), mesh.BreakerReport{State: "open", Reporter: "liar"})
+			w.publish(prefix.Announce(o.a.ID), `{"id":"`+o.a.ID+`"}`)
+		}
+		return "a liar complains of everybody"
+	case 8:
+		n := w.r.IntN(len(w.regs))
+		w.stops[n]()
+		w.regs, w.stops = slices.Delete(w.regs, n, n+1), slices.Delete(w.stops, n, n+1)
+		w.startRegistry()
+		return "a registry is replaced"
+	case 9:
+		w.stop()
+		time.Sleep(time.Duration(w.r.IntN(10_000)) * time.Millisecond)
+		w.start(true)
+		return "the server restarts"
+	case 10:
+		if s, err := w.bucket().js.Stream(w.timeout(), "KV_ext_catalog"); err == nil {
+			_ = s.Purge(w.timeout())
+		}
+		return "the bucket is purged"
+	default:
+		_ = w.bucket().js.DeleteStream(w.timeout(), "KV_ext_catalog")
+		return "the bucket is deleted"
+	}
+}
+
+// check waits until the catalog says what is the case.
+func (w *world) check(after string) {
+	w.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	var wrong string
+	for time.Now().Before(deadline) {
+		if wrong = w.wrong(); wrong == "" {
+			return
+		}
+		for _, x := range w.exts {
+			if x.mute { // callers go on calling
+				x.publish(prefix.Suspect(x.a.ID), `{"reason":"no_responders"}`)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, r := range w.regs {
+		s := w.status(r)
+		_ = r.ask(w.Context(), func(l *loop) {
+			for id := range l.mon.IDs() {
+				e, _ := l.mon.Extension(id)
+				w.Logf("%s says %+v", s.Name, e)
+			}
+		})
+		w.Logf("%+v", s)
+	}
+	w.Fatalf("%s: %s", after, wrong)
+}
+
+func (w *world) wrong() string {
+	for _, x := range w.exts {
+		spec, _ := w.spec(x.a.ID)
+		state := w.state(x.a.ID)
+		n := slices.IndexFunc(state.Instances, func(i mesh.InstanceState) bool { return i.Instance == x.a.Instance })
+		switch {
+		case n < 0 && x.want == heartbeat.Ready:
+			return fmt.Sprintf("%s/%s is missing in %+v", x.a.ID, x.a.Instance, state)
+		case n >= 0 && state.Instances[n].State != x.want && (x.want == heartbeat.Ready || state.Instances[n].State == heartbeat.Ready):
+			return fmt.Sprintf("%s/%s is %s, should be %s", x.a.ID, x.a.Instance, state.Instances[n].State, x.want)
+		case x.want == heartbeat.Ready && len(spec.Tools) != 2:
+			return fmt.Sprintf("the spec of %s is %+v", x.a.ID, spec)
+		case x.want == heartbeat.Ready && (!state.Available || state.Breaker != nil):
+			return fmt.Sprintf("%s is %+v", x.a.ID, state)
+		}
+	}
+	return ""
+}
+
+func (w *world) logger() *slog.Logger {
+	if *faultLog {
+		return nil
+	}
+	return quiet
+}
