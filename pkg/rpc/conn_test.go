@@ -31,21 +31,6 @@ func dial(t testing.TB, opt Options, peer func(in *bufio.Reader, out io.Writer))
 	return c
 }
 
-// replies answers the n-th request with the n-th text, its "ID" replaced by the request's id.
-func replies(texts ...string) func(*bufio.Reader, io.Writer) {
-	return func(in *bufio.Reader, out io.Writer) {
-		for _, text := range texts {
-			line, err := in.ReadBytes('\n')
-			if err != nil {
-				return
-			}
-			e, _ := Scan(line)
-			io.WriteString(out, strings.ReplaceAll(text, "ID", string(e.ID)))
-		}
-		io.Copy(io.Discard, in)
-	}
-}
-
 func TestCallAgainstOddChildren(t *testing.T) {
 	const ok = `{"jsonrpc":"2.0","id":ID,"result":{"ok":true}}` + "\n"
 	for _, tt := range []struct {
