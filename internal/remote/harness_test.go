@@ -1,0 +1,382 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// secret stands in every header and URL of these tests, and must not come out of anything.
+const secret = "s3cr3t-t0ken-0123456789"
+
+// request is what a server has heard.
+type request struct {
+	HTTP   *http.Request
+	ID     json.RawMessage
+	Method string
+	Params json.RawMessage
+	Error  json.RawMessage
+	Result json.RawMessage
+}
+
+// serve starts a server that takes POSTs apart. It is closed when the test has ended, after its clients.
+func serve(t testing.TB, h func(w http.ResponseWriter, r *request)) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		h(w, parse(t, hr))
+	}))
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+func parse(t testing.TB, hr *http.Request) *request {
+	r := &request{HTTP: hr}
+	body, err := io.ReadAll(hr.Body)
+	if err == nil && len(body) > 0 {
+		if err := json.Unmarshal(body, r); err != nil {
+			t.Errorf("the request %q: %v", body, err)
+		}
+	}
+	return r
+}
+
+// talker is a Conn that runs.
+type talker struct {
+	*Conn
+	stop context.CancelFunc
+	done chan struct{} // closed when Run has returned
+	err  error         // what it returned
+	logs *safeBuffer
+}
+
+// start runs a Conn to the end of the test, and looks for the secret in its log.
+func start(t testing.TB, cfg Config) *talker {
+	t.Helper()
+	logs := &safeBuffer{}
+	cfg.Logger = slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	c := &talker{Conn: New(cfg), stop: stop, done: make(chan struct{}), logs: logs}
+	go func() { // owned by the test; ends with the cleanup
+		defer close(c.done)
+		c.err = c.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		c.end(t)
+		if strings.Contains(logs.String(), secret) {
+			t.Errorf("the log holds the secret:\n%s", logs)
+		}
+	})
+	return c
+}
+
+func (c *talker) end(t testing.TB) {
+	t.Helper()
+	c.stop()
+	select {
+	case <-c.done:
+	case <-time.After(5 * time.Second):
+		t.Error("Run does not return")
+	}
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func soon(t testing.TB) context.Context { return within(t, 10*time.Second) }
+
+// fails wants err to be an error of the mesh's own with this code and ran, and without the secret.
+func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, says ...string) rpc.Details {
+	t.Helper()
+	e, ok := errors.AsType[*rpc.Error](err)
+	if !ok {
+		t.Fatalf("got %v, want an *rpc.Error", err)
+	}
+	d := e.Details()
+	if e.Code != code || d.Ran != ran {
+		t.Errorf("code %d, ran %q, want %d, %q: %v", e.Code, d.Ran, code, ran, err)
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%q does not say %q", err, s)
+		}
+	}
+	if strings.Contains(err.Error()+string(e.Data), secret) {
+		t.Errorf("the error holds the secret: %v %s", err, e.Data)
+	}
+	return d
+}
+
+// eventually polls, since what is waited for happens in the server.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: does not come true", what)
+		}
+	}
+}
+
+func reply(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+}
+
+// ended is a sink that tells of each end.
+type ended chan rpc.Reply
+
+func (e ended) Deliver(_ *rpc.Exchange, r rpc.Reply) { e <- r }
+
+// mcp is a server of streamable HTTP as far as these tests need one.
+type mcp struct {
+	t   testing.TB
+	srv *httptest.Server
+	pipes
+
+	// What a test may set before it starts a client.
+	lose  func(w http.ResponseWriter, r *request)                  // answers for a session that is not known; default 404
+	call  func(w http.ResponseWriter, r *request)                  // answers everything but the handshake
+	get   func(w http.ResponseWriter, r *http.Request)             // GET; default 405
+	greet func(w http.ResponseWriter, r *request, n int) (ok bool) // is asked before initialize is answered, the nth from 1
+
+	mu       sync.Mutex
+	n        int // sessions so far
+	sessions map[string]bool
+	heard    []*request
+	deleted  []string
+}
+
+func newMCP(t testing.TB) *mcp {
+	m := &mcp{t: t, sessions: map[string]bool{}}
+	m.srv = httptest.NewServer(m)
+	t.Cleanup(m.srv.Close)
+	m.defaults()
+	return m
+}
+
+// newPipedMCP is newMCP without a network, for a synctest bubble.
+func newPipedMCP(t testing.TB) *mcp {
+	m := &mcp{t: t, sessions: map[string]bool{}, pipes: make(pipes)}
+	m.srv = httptest.NewUnstartedServer(m)
+	m.srv.Listener.Close()
+	m.srv.Listener = m.pipes
+	m.srv.Start()
+	t.Cleanup(m.srv.Close)
+	m.defaults()
+	return m
+}
+
+// pipes is a listener and what dials it.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (p pipes) Close() error {
+	defer func() { recover() }() // a server closes its listener twice
+	close(p)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+func (p pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case p <- there:
+		return here, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (m *mcp) defaults() {
+	m.lose = func(w http.ResponseWriter, r *request) { http.Error(w, "session not found", http.StatusNotFound) }
+	m.call = func(w http.ResponseWriter, r *request) { reply(w, r.ID, `{"ok":true}`) }
+	m.get = func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) }
+}
+
+func (m *mcp) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
+	r := parse(m.t, hr)
+	id := hr.Header.Get("Mcp-Session-Id")
+	m.mu.Lock()
+	m.heard = append(m.heard, r)
+	known := m.sessions[id]
+	m.mu.Unlock()
+	switch {
+	case r.Method == "initialize":
+		m.initialize(w, r)
+	case !known:
+		m.lose(w, r)
+	case hr.Method == http.MethodGet:
+		m.get(w, hr)
+	case hr.Method == http.MethodDelete:
+		m.mu.Lock()
+		m.deleted = append(m.deleted, id)
+		m.mu.Unlock()
+	case r.ID == nil || r.Method == "":
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		m.call(w, r)
+	}
+}
+
+func (m *mcp) initialize(w http.ResponseWriter, r *request) {
+	m.mu.Lock()
+	m.n++
+	n := m.n
+	m.mu.Unlock()
+	if m.greet != nil && !m.greet(w, r, n) {
+		return
+	}
+	id := fmt.Sprintf("session-%d", n)
+	m.mu.Lock()
+	m.sessions[id] = true
+	m.mu.Unlock()
+	w.Header().Set("Mcp-Session-Id", id)
+	reply(w, r.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}`)
+}
+
+// forget loses all sessions, as a restart does.
+func (m *mcp) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.sessions)
+}
+
+// requests are those heard with this method.
+func (m *mcp) requests(method string) (out []*request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.heard {
+		if r.Method == method {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+const hello = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t"},"agent_version":"1","n":9007199254740993}`
+
+// connect starts a client and shakes hands.
+func (m *mcp) connect(cfg Config) *talker {
+	m.t.Helper()
+	cfg.URL, cfg.Dialect = m.srv.URL+"/"+secret+"/mcp", manifest.MCP
+	cfg.Headers = map[string]string{"Authorization": "Bearer " + secret}
+	if m.pipes != nil {
+		cfg.Client = &http.Client{Transport: &http.Transport{DialContext: m.pipes.dial}}
+	}
+	c := start(m.t, cfg)
+	shake(m.t, c)
+	return c
+}
+
+func shake(t testing.TB, c *talker) {
+	t.Helper()
+	if _, err := c.Call(soon(t), "initialize", json.RawMessage(hello)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Notify(initialized, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// events begins an answer of server-sent events.
+func events(w http.ResponseWriter) (send func(format string, args ...any)) {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	flush := http.NewResponseController(w).Flush
+	flush()
+	return func(format string, args ...any) {
+		fmt.Fprintf(w, format, args...)
+		flush()
+	}
+}
+
+// heard collects notifications.
+type heard struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (h *heard) add(method string, params []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, strings.TrimSpace(method+" "+string(params)))
+}
+
+func (h *heard) list() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.all...)
+}
+
+func (h *heard) has(s string) bool {
+	for _, have := range h.list() {
+		if have == s {
+			return true
+		}
+	}
+	return false
+}
+
+// conns counts the connections to a server.
+type conns struct {
+	mu  sync.Mutex
+	all int
+}
+
+func (c *conns) count(_ net.Conn, s http.ConnState) {
+	if s == http.StateNew {
+		c.mu.Lock()
+		c.all++
+		c.mu.Unlock()
+	}
+}
+
+func (c *conns) n() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all
+}

@@ -1,0 +1,141 @@
+package remote
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestListen(t *testing.T) { synctest.Test(t, testListen) }
+
+func testListen(t *testing.T) {
+	m := newPipedMCP(t)
+	var mu sync.Mutex
+	var asked []string
+	m.get = func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != eventsOnly || r.Header.Get("Mcp-Session-Id") != "session-1" {
+			t.Errorf("%v", r.Header)
+		}
+		mu.Lock()
+		asked = append(asked, r.Header.Get("Last-Event-ID"))
+		n := len(asked)
+		mu.Unlock()
+		switch n {
+		case 1:
+			events(w)("id: é\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\nid: 7\ndata: %s\n\n", strings.Repeat("x", 3000))
+		case 2:
+			w.WriteHeader(http.StatusConflict)
+		default:
+			events(w)("data: [{\"jsonrpc\":\"2.0\",\"method\":\"two\"},{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"ping\"}]\n\n")
+			<-r.Context().Done()
+		}
+	}
+	var said heard
+	m.connect(Config{OnNotification: said.add, MaxResult: 2000})
+	time.Sleep(10 * time.Second)
+	if got := said.list(); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("said %q", got)
+	}
+	if pongs := m.requests(""); !slices.ContainsFunc(pongs, func(r *request) bool { return string(r.ID) == "5" && string(r.Result) == "{}" }) {
+		t.Error("ping was not answered")
+	}
+	if !slices.Equal(asked, []string{"", "7", "7"}) {
+		t.Errorf("asked for %q", asked)
+	}
+}
+
+// TestListenBackoff counts how often a server is asked whose streams end at once.
+func TestListenBackoff(t *testing.T) {
+	for name, tt := range map[string]struct {
+		get      func(w http.ResponseWriter)
+		min, max int // requests within ten minutes
+	}{
+		"empty":       {func(w http.ResponseWriter) { events(w) }, 11, 18},
+		"not today":   {func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) }, 11, 18},
+		"takes turns": {func(w http.ResponseWriter) { events(w)("data: {}\n\n") }, 400, 600},
+		"asks for 20 s": {func(w http.ResponseWriter) {
+			events(w)("retry: 20000\ndata: {}\n\n")
+		}, 20, 31},
+		"asks for a flood": {func(w http.ResponseWriter) {
+			events(w)("retry: 0\nid: 1\ndata:\n\n")
+		}, 11, 18},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newPipedMCP(t)
+				n := 0
+				m.get = func(w http.ResponseWriter, r *http.Request) {
+					n++
+					tt.get(w)
+				}
+				c := m.connect(Config{})
+				time.Sleep(10 * time.Minute)
+				c.end(t)
+				if n < tt.min || n > tt.max {
+					t.Errorf("asked %d times in ten minutes, want %d to %d", n, tt.min, tt.max)
+				}
+			})
+		})
+	}
+}
+
+// TestListenNotOffered asks once, whatever the no looks like.
+func TestListenNotOffered(t *testing.T) {
+	for _, status := range []int{405, 401, 400, 501 - 100, 200} {
+		m := newMCP(t)
+		asked := make(chan struct{}, 10)
+		m.get = func(w http.ResponseWriter, r *http.Request) {
+			asked <- struct{}{}
+			w.WriteHeader(status)
+			io.WriteString(w, "no")
+		}
+		c := m.connect(Config{})
+		<-asked
+		if _, err := c.Call(soon(t), "x", nil); err != nil {
+			t.Error(err)
+		}
+		c.mu.Lock()
+		opening := c.talk.opening
+		c.mu.Unlock()
+		if opening != nil || m.n != 1 {
+			t.Errorf("%d: the session was taken for lost", status)
+		}
+		c.end(t)
+		if len(asked) > 0 {
+			t.Errorf("%d: asked again", status)
+		}
+	}
+}
+
+// TestListenerReopens lets the stream of what the server says find the session lost, with no call about.
+func TestListenerReopens(t *testing.T) { synctest.Test(t, testListenerReopens) }
+
+func testListenerReopens(t *testing.T) {
+	m := newPipedMCP(t)
+	var streams atomic.Int32
+	m.get = func(w http.ResponseWriter, r *http.Request) {
+		if streams.Add(1) == 1 {
+			events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\n")
+			m.forget()
+			return
+		}
+		events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
+		<-r.Context().Done()
+	}
+	var said heard
+	c := m.connect(Config{OnNotification: said.add})
+	time.Sleep(5 * time.Second)
+	if got := said.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
+		t.Errorf("%q", got)
+	}
+	c.end(t)
+	if n := streams.Load(); n != 2 {
+		t.Errorf("%d streams", n)
+	}
+}

@@ -1,0 +1,308 @@
+package remote
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func TestHandshake(t *testing.T) {
+	m := newMCP(t)
+	c := m.connect(Config{})
+	if got, err := c.Call(soon(t), "tools/list", nil); err != nil || string(got) != `{"ok":true}` {
+		t.Fatalf("%s, %v", got, err)
+	}
+	c.end(t)
+
+	first := m.requests("initialize")[0]
+	if h := first.HTTP.Header; h.Get("Accept") != bothKinds || h["Mcp-Session-Id"] != nil || h["Mcp-Protocol-Version"] != nil ||
+		h.Get("Authorization") != "Bearer "+secret || string(first.Params) != hello {
+		t.Errorf("initialize: %v %s", h, first.Params)
+	}
+	for _, method := range []string{initialized, "tools/list"} {
+		h := m.requests(method)[0].HTTP.Header
+		if h.Get("Accept") != bothKinds || h.Get("Mcp-Session-Id") != "session-1" || h.Get("Mcp-Protocol-Version") != "2025-06-18" {
+			t.Errorf("%s: %v", method, h)
+		}
+	}
+	if !slices.Equal(m.deleted, []string{"session-1"}) {
+		t.Errorf("deleted: %v", m.deleted)
+	}
+}
+
+// TestOrder wants nothing overtaken by what comes after notifications/initialized: some servers refuse it then.
+func TestOrder(t *testing.T) {
+	var mu sync.Mutex
+	open := false
+	srv := serve(t, func(w http.ResponseWriter, r *request) {
+		switch r.Method {
+		case "initialize":
+			reply(w, r.ID, `{"protocolVersion":"2025-03-26"}`)
+		case initialized:
+			// a server that takes its time
+			time.Sleep(100 * time.Millisecond)
+			mu.Lock()
+			open = true
+			mu.Unlock()
+			w.WriteHeader(http.StatusAccepted)
+		case "tools/list":
+			mu.Lock()
+			defer mu.Unlock()
+			reply(w, r.ID, fmt.Sprint(open))
+		}
+	})
+	c := start(t, Config{URL: srv.URL})
+	shake(t, c)
+	if got, err := c.Call(soon(t), "tools/list", nil); err != nil || string(got) != "true" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestDialects(t *testing.T) {
+	for _, tt := range []struct {
+		dialect manifest.Dialect
+		result  string
+		accept  string // of what comes after initialize
+	}{
+		{manifest.Auto, `{"protocolVersion":"2025-03-26"}`, bothKinds},
+		{manifest.Auto, `{"server_version":"1","tools":[]}`, jsonOnly},
+		{manifest.Auto, `{"protocolVersion":7}`, jsonOnly},
+		{"", `{"server_version":"1"}`, jsonOnly},
+		{manifest.MCP, `{"protocolVersion":"2025-03-26"}`, bothKinds},
+		{manifest.MCP, `{"server_version":"1"}`, bothKinds},
+		{manifest.Ext, `{"protocolVersion":"2025-03-26"}`, jsonOnly},
+	} {
+		var mu sync.Mutex
+		accept := map[string]string{}
+		srv := serve(t, func(w http.ResponseWriter, r *request) {
+			mu.Lock()
+			defer mu.Unlock()
+			accept[r.HTTP.Method+r.Method] = r.HTTP.Header.Get("Accept")
+			w.Header().Set("Mcp-Session-Id", "s")
+			if r.Method == "initialize" {
+				reply(w, r.ID, tt.result)
+				return
+			}
+			if got := r.HTTP.Header.Get("Mcp-Session-Id") != ""; got != (tt.accept == bothKinds) {
+				t.Errorf("%+v: session sent: %v", tt, got)
+			}
+			reply(w, r.ID, "1")
+		})
+		c := start(t, Config{URL: srv.URL, Dialect: tt.dialect})
+		for _, method := range []string{"initialize", "x"} {
+			if _, err := c.Call(soon(t), method, json.RawMessage("{}")); err != nil {
+				t.Error(err)
+			}
+		}
+		c.end(t)
+		mu.Lock()
+		first := bothKinds
+		if tt.dialect == manifest.Ext {
+			first = jsonOnly
+		}
+		if _, deleted := accept["DELETE"]; accept["POSTinitialize"] != first || accept["POSTx"] != tt.accept || deleted != (tt.accept == bothKinds) {
+			t.Errorf("%+v: %v", tt, accept)
+		}
+		mu.Unlock()
+	}
+}
+
+// TestEventAnswer is a call whose answer comes last on a stream, after all that a server may say before.
+func TestEventAnswer(t *testing.T) {
+	const result = `{"content":[{"type":"new","n":9007199254740993}], "x":1e400}`
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) {
+		send := events(w)
+		send(": hello\n\nid: 1\ndata:\n\n")
+		send("event: endpoint\ndata: /old\n\n")
+		send("data: garbage\n\n")
+		send("event: message\nid: 2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\n")
+		send("data: \"params\":{\"progressToken\":1,\"progress\":0.5}}\n\n")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n\r\n")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"roots/list\"}\r\r")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"roots/list\"}\n\n")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":777,\"result\":\"somebody's\"}\n\n")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", r.ID, result)
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":\"again\"}\n\n", r.ID)
+		send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/late\"}\n\n")
+	}
+	var said heard
+	c := m.connect(Config{OnNotification: said.add})
+	got, err := c.Call(soon(t), "tools/call", nil)
+	if err != nil || string(got) != result {
+		t.Fatalf("%s, %v", got, err)
+	}
+	eventually(t, "what came behind the answer", func() bool { return said.has("notifications/late") })
+	if got := said.list(); !slices.Equal(got, []string{"notifications/progress {\"progressToken\":1,\"progress\":0.5}", "notifications/late"}) {
+		t.Errorf("notifications: %q", got)
+	}
+	var pong, refusal *request
+	eventually(t, "answers to the server's requests", func() bool {
+		for _, r := range m.requests("") {
+			switch string(r.ID) {
+			case `"p"`:
+				pong = r
+			case "9":
+				refusal = r
+			}
+		}
+		return pong != nil && refusal != nil
+	})
+	if string(pong.Result) != "{}" || pong.HTTP.Header.Get("Mcp-Session-Id") != "session-1" {
+		t.Errorf("to ping: %s", pong.Result)
+	}
+	if !strings.Contains(string(refusal.Error), "-32601") {
+		t.Errorf("to roots/list: %s", refusal.Error)
+	}
+}
+
+func TestEventStreamEndsWithoutAnswer(t *testing.T) {
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) {
+		events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"n\"}\n\n")
+	}
+	c := m.connect(Config{})
+	_, err := c.Call(soon(t), "x", nil)
+	fails(t, err, rpc.CodeExited, rpc.RanMaybe, "the server closed it")
+}
+
+// TestNotChunkedToItsEnd takes an answer whose last line lacks its end.
+func TestNotChunkedToItsEnd(t *testing.T) {
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) { events(w)("data: {\"id\":%s,\"result\":5}", r.ID) }
+	c := m.connect(Config{})
+	if got, err := c.Call(soon(t), "x", nil); err != nil || string(got) != "5" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// TestReadOn breaks the stream of an answer, once with the connection and once politely, as a server does that
+// wants to be polled; and the stream it is read on with.
+func TestReadOn(t *testing.T) {
+	for _, rude := range []bool{false, true} {
+		m := newMCP(t)
+		var mu sync.Mutex
+		var id json.RawMessage
+		var asked []string
+		m.call = func(w http.ResponseWriter, r *request) {
+			mu.Lock()
+			id = r.ID
+			mu.Unlock()
+			events(w)("retry: 100\nid: a-1\ndata: \n\nid: a-2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\nid: a-3\ndata: {\"jso")
+			if rude {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		m.get = func(w http.ResponseWriter, r *http.Request) {
+			last := r.Header.Get("Last-Event-ID")
+			mu.Lock()
+			defer mu.Unlock()
+			switch asked = append(asked, last); {
+			case last == "":
+				w.WriteHeader(http.StatusMethodNotAllowed)
+			case len(asked) < 4:
+				w.WriteHeader(http.StatusServiceUnavailable)
+			case last == "a-2":
+				events(w)("id: a-3\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
+			default:
+				events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":3}\n\n", id)
+			}
+		}
+		var said heard
+		c := m.connect(Config{OnNotification: said.add})
+		if got, err := c.Call(soon(t), "x", nil); err != nil || string(got) != "3" {
+			t.Errorf("rude %v: %s, %v", rude, got, err)
+		}
+		if got := said.list(); !slices.Equal(got, []string{"one", "two"}) {
+			t.Errorf("rude %v: %q", rude, got)
+		}
+		if want := []string{"", "a-2", "a-2", "a-2", "a-3"}; !slices.Equal(asked, want) {
+			t.Errorf("rude %v: asked for %q, want %q", rude, asked, want)
+		}
+		c.end(t)
+	}
+}
+
+// TestReadOnGivesUp is a server that numbers its events and does not keep them.
+func TestReadOnGivesUp(t *testing.T) {
+	for name, tt := range map[string]struct {
+		get  func(w http.ResponseWriter)
+		says string
+	}{
+		"not offered":  {func(w http.ResponseWriter) { w.WriteHeader(405) }, "offers no stream"},
+		"forgotten":    {func(w http.ResponseWriter) { w.WriteHeader(404) }, "does not know the session"},
+		"always empty": {func(w http.ResponseWriter) { events(w) }, "5 attempts"[:0]},
+	} {
+		m := newMCP(t)
+		m.call = func(w http.ResponseWriter, r *request) { events(w)("retry: 1\nid: 1\ndata:\n\n") }
+		m.get = func(w http.ResponseWriter, r *http.Request) { tt.get(w) }
+		c := m.connect(Config{})
+		_, err := c.Call(soon(t), "x", nil)
+		fails(t, err, rpc.CodeExited, rpc.RanMaybe, tt.says, "the server closed it")
+		if t.Failed() {
+			t.Log(name)
+		}
+		c.end(t)
+	}
+}
+
+// TestTimeoutIsTold wants the server to know that nobody waits any more: to MCP a connection's end means nothing.
+func TestTimeoutIsTold(t *testing.T) {
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) { <-r.HTTP.Context().Done() }
+	c := m.connect(Config{})
+	sink := make(ended, 1)
+	c.Start(&rpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
+	<-sink
+	eventually(t, "notifications/cancelled", func() bool { return len(m.requests(cancelled)) == 1 })
+	id := m.requests("x")[0].ID
+	if got := string(m.requests(cancelled)[0].Params); got != `{"requestId":`+string(id)+`,"reason":"timeout"}` {
+		t.Errorf("told %s, of request %s", got, id)
+	}
+}
+
+// TestFlood answers a call behind more requests of the server's than are answered.
+func TestFlood(t *testing.T) {
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) {
+		events(w)
+		for i := range 2000 {
+			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"roots/list\"}\n\n", i)
+		}
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":1}\n\n", r.ID)
+	}
+	c := m.connect(Config{})
+	if _, err := c.Call(soon(t), "x", nil); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "some answers", func() bool { return len(m.requests("")) > 10 })
+}
+
+// TestAnswerOverAnotherStream lets the answer come where the server says what nobody asked for.
+func TestAnswerOverAnotherStream(t *testing.T) {
+	m := newMCP(t)
+	ids, gone := make(chan json.RawMessage, 1), make(chan struct{})
+	m.call = func(w http.ResponseWriter, r *request) {
+		ids <- r.ID
+		<-r.HTTP.Context().Done()
+		close(gone)
+	}
+	m.get = func(w http.ResponseWriter, r *http.Request) {
+		send := events(w)
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":4}\n\n", <-ids)
+		<-r.Context().Done()
+	}
+	c := m.connect(Config{})
+	if got, err := c.Call(soon(t), "x", nil); err != nil || string(got) != "4" {
+		t.Errorf("%s, %v", got, err)
+	}
+	<-gone
+}

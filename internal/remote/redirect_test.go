@@ -1,0 +1,150 @@
+package remote
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func listen(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+
+func TestRedirects(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("the other host was asked: %s %v", r.Method, r.Header)
+	}))
+	defer other.Close()
+	for name, tt := range map[string]struct {
+		status int
+		to     string
+		says   string // "" if it is followed
+	}{
+		"307":             {307, "/good", ""},
+		"308":             {308, "/good", ""},
+		"308, absolute":   {308, "SELF/good", ""},
+		"301":             {301, "/good", "turns a POST into a GET"},
+		"302":             {302, "/good", "turns a POST into a GET"},
+		"303":             {303, "/good", "turns a POST into a GET"},
+		"another port":    {307, other.URL + "/" + secret, "leads to another host"},
+		"another host":    {308, "http://localhost.example:1/" + secret + "?k=" + secret, "leads to another host"},
+		"other scheme":    {307, "ftp://127.0.0.1/", "leads from http to ftp"},
+		"round and round": {307, "/start", "the one after 5"},
+		"nowhere":         {307, "", "answered 307"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var self string
+			srv := serve(t, func(w http.ResponseWriter, r *request) {
+				if r.HTTP.URL.Path == "/good" {
+					if got := r.HTTP.Header.Get("Authorization"); got != "Basic dTpzM2NyM3QtdDBrZW4tMDEyMzQ1Njc4OQ==" || string(r.Params) != `{"a":1.0}` || r.HTTP.Method != "POST" {
+						t.Errorf("%s, Authorization %q, params %s", r.HTTP.Method, got, r.Params)
+					}
+					reply(w, r.ID, "1")
+					return
+				}
+				if tt.to != "" {
+					w.Header().Set("Location", strings.Replace(tt.to, "SELF", self, 1))
+				}
+				w.WriteHeader(tt.status)
+			})
+			self = srv.URL
+			c := start(t, Config{URL: strings.Replace(srv.URL, "//", "//u:"+secret+"@", 1) + "/start", Dialect: manifest.Ext})
+			got, err := c.Call(soon(t), "x", json.RawMessage(`{"a":1.0}`))
+			if tt.says == "" {
+				if err != nil || string(got) != "1" {
+					t.Errorf("%s, %v", got, err)
+				}
+				return
+			}
+			e := rpc.AsError(err)
+			fails(t, err, e.Code, e.Details().Ran, fmt.Sprint(tt.status), tt.says)
+			if name != "nowhere" && (e.Code != rpc.CodeUnavailable || e.Details().Ran != rpc.RanNo) {
+				t.Errorf("code %d, ran %s", e.Code, e.Details().Ran)
+			}
+		})
+	}
+}
+
+func TestNoRedirectOutOfTLS(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Error("asked") }))
+	defer plain.Close()
+	srv := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusTemporaryRedirect))
+	defer srv.Close()
+	c := start(t, Config{URL: srv.URL, Dialect: manifest.Ext, Client: srv.Client()})
+	_, err := c.Call(soon(t), "x", nil)
+	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "leads from https to http")
+}
+
+func TestUpgradeToTLS(t *testing.T) {
+	good := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { reply(w, parse(t, r).ID, "1") }))
+	defer good.Close()
+	srv := httptest.NewServer(http.RedirectHandler(good.URL, http.StatusPermanentRedirect))
+	defer srv.Close()
+	c := start(t, Config{URL: srv.URL, Dialect: manifest.Ext, Client: good.Client()})
+	if got, err := c.Call(soon(t), "x", nil); err != nil || string(got) != "1" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	for name, tt := range map[string]struct {
+		head, get int // statuses; 0: the connection is cut
+		says      string
+	}{
+		"fine":           {200, 500, ""},
+		"no HEAD":        {501, 200, ""},
+		"HEAD cut":       {0, 405, ""},
+		"unauthorised":   {401, 500, ""},
+		"away elsewhere": {307, 500, ""},
+		"broken":         {502, 503, "answered 503"},
+		"cut":            {0, 0, "cannot be reached"},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Key") != secret {
+				t.Errorf("%v", r.Header)
+			}
+			status := tt.get
+			if r.Method == http.MethodHead {
+				status = tt.head
+			}
+			if status == 0 {
+				panic(http.ErrAbortHandler)
+			}
+			if status == 307 {
+				w.Header().Set("Location", "http://elsewhere.example/")
+			}
+			w.WriteHeader(status)
+			if status == 200 && r.Method == http.MethodGet { // a stream without an end
+				events(w)
+				<-r.Context().Done()
+			}
+		}))
+		err := Probe(soon(t), srv.URL+"/"+secret, map[string]string{"X-Key": secret})
+		srv.Close()
+		if tt.says == "" {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		fails(t, err, rpc.CodeUnavailable, rpc.RanNo, tt.says)
+	}
+	if err := Probe(soon(t), "http://"+secret+"\x00", nil); err == nil || strings.Contains(err.Error(), secret) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProbeTimeout(t *testing.T) {
+	l, err := listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx := within(t, 50e6)
+	fails(t, Probe(ctx, "http://"+l.Addr().String(), nil), rpc.CodeTimeout, rpc.RanNo, "in time")
+}

@@ -1,0 +1,259 @@
+package remote
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func loses(status int, body string) func(w http.ResponseWriter, r *request) {
+	return func(w http.ResponseWriter, r *request) {
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}
+}
+
+// TestReopen restarts the server under its client, in the ways that servers have to say so.
+func TestReopen(t *testing.T) {
+	for name, lose := range map[string]func(w http.ResponseWriter, r *request){
+		"404":            loses(404, ""),
+		"404 of the SDK": loses(404, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}`),
+		"404 with the id": func(w http.ResponseWriter, r *request) {
+			loses(404, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"?"},"id":`+string(r.ID)+`}`)(w, r)
+		},
+		"400 everything": loses(400, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`),
+		"400 of the SDK": loses(400, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}`),
+		"400 as text":    loses(400, "Invalid session ID"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMCP(t)
+			m.lose = lose
+			var said heard
+			c := m.connect(Config{OnNotification: said.add})
+			m.forget()
+			const n = 50
+			var calls sync.WaitGroup
+			for i := range n {
+				calls.Go(func() {
+					if _, err := c.Call(soon(t), "x", json.RawMessage(fmt.Sprintf(`{"i":%d}`, i))); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			calls.Wait()
+			hellos := m.requests("initialize")
+			if len(hellos) != 2 || string(hellos[1].Params) != hello || hellos[1].HTTP.Header["Mcp-Session-Id"] != nil {
+				t.Errorf("%d times initialize, the last with %s", len(hellos), hellos[len(hellos)-1].Params)
+			}
+			if got := m.requests(initialized); len(got) != 2 || got[1].HTTP.Header.Get("Mcp-Session-Id") != "session-2" {
+				t.Errorf("%d times %s", len(got), initialized)
+			}
+			good := 0
+			for _, r := range m.requests("x") {
+				if r.HTTP.Header.Get("Mcp-Session-Id") == "session-2" {
+					good++
+				}
+			}
+			if good != n || len(m.requests("x")) > 2*n {
+				t.Errorf("%d calls over the new session, of %d", good, len(m.requests("x")))
+			}
+			if got := said.list(); !slices.Equal(got, []string{listChanged}) {
+				t.Errorf("said %q", got)
+			}
+			c.end(t)
+			if !slices.Equal(m.deleted, []string{"session-2"}) {
+				t.Errorf("deleted %q", m.deleted)
+			}
+		})
+	}
+}
+
+// TestNotLost are refusals that a session survives.
+func TestNotLost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		body   string
+		code   rpc.Code
+	}{
+		"404 about a method": {404, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no such method"}}`, -32601},
+		"400 about params":   {400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad params"}}`, -32602},
+		"401":                {401, "session expired, log in again", rpc.CodeUnavailable},
+	} {
+		m := newMCP(t)
+		m.call = func(w http.ResponseWriter, r *request) {
+			loses(tt.status, strings.Replace(tt.body, "ID", string(r.ID), 1))(w, r)
+		}
+		c := m.connect(Config{})
+		_, err := c.Call(soon(t), "x", nil)
+		if !errors.Is(err, tt.code) || len(m.requests("initialize")) != 1 || len(m.requests("x")) != 1 {
+			t.Errorf("%s: %v, %d times initialize", name, err, len(m.requests("initialize")))
+		}
+		c.end(t)
+	}
+}
+
+// TestLostTwice sends a call no third time.
+func TestLostTwice(t *testing.T) {
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) { m.lose(w, r) }
+	c := m.connect(Config{})
+	_, err := c.Call(soon(t), "x", nil)
+	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "404")
+	if n := len(m.requests("x")); n != 2 {
+		t.Errorf("sent %d times", n)
+	}
+}
+
+// TestReopenLater has a server that cannot open a session yet: the call fails, the conversation goes on.
+func TestReopenLater(t *testing.T) {
+	m := newMCP(t)
+	m.greet = func(w http.ResponseWriter, r *request, n int) bool {
+		if n == 2 {
+			w.Header().Set("Retry-After", "2")
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+		}
+		return n != 2
+	}
+	c := m.connect(Config{})
+	m.forget()
+	_, err := c.Call(soon(t), "x", nil)
+	d := fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "cannot be opened again", "503 Service Unavailable: starting")
+	if d.RetryAfterMS != 2000 {
+		t.Errorf("retry after %d ms", d.RetryAfterMS)
+	}
+	if _, err := c.Call(soon(t), "x", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReopenRefused ends the conversation: only a new handshake can tell what has become of the server.
+func TestReopenRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		greet func(w http.ResponseWriter, r *request)
+		says  string
+	}{
+		"401": {func(w http.ResponseWriter, r *request) { http.Error(w, "who? "+secret, 401) }, "401 Unauthorized: who? ["},
+		"error": {func(w http.ResponseWriter, r *request) {
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":1,"message":"never"}}`, r.ID)
+		}, "never"},
+		"not MCP": {func(w http.ResponseWriter, r *request) { reply(w, r.ID, `{"server_version":"2"}`) }, "no protocolVersion"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMCP(t)
+			m.greet = func(w http.ResponseWriter, r *request, n int) bool {
+				if n > 1 {
+					tt.greet(w, r)
+				}
+				return n == 1
+			}
+			c := m.connect(Config{})
+			m.forget()
+			_, err := c.Call(soon(t), "x", nil)
+			// Whether it hears of the session or of the end of all comes down to chance.
+			fails(t, err, rpc.AsError(err).Code, rpc.RanNo, "cannot be opened again", tt.says)
+			<-c.done
+			fails(t, c.err, rpc.CodeUnavailable, rpc.RanNo, tt.says)
+			_, err = c.Call(soon(t), "x", nil)
+			fails(t, err, rpc.CodeExited, rpc.RanNo, tt.says)
+		})
+	}
+}
+
+// TestReopenOutlivesItsCall cancels the call that found the session lost while another waits for the new one.
+func TestReopenOutlivesItsCall(t *testing.T) {
+	m := newMCP(t)
+	opening, release := make(chan struct{}), make(chan struct{})
+	m.greet = func(w http.ResponseWriter, r *request, n int) bool {
+		if n == 2 {
+			close(opening)
+			<-release
+		}
+		return true
+	}
+	c := m.connect(Config{})
+	m.forget()
+	first, second := make(ended, 1), make(ended, 1)
+	x := &rpc.Exchange{Method: "x", Sink: first}
+	c.Start(x)
+	<-opening
+	c.Start(&rpc.Exchange{Method: "y", Sink: second})
+	id, _ := c.Cancel(x)
+	r := <-first
+	fails(t, r.Err, rpc.CodeCancelled, rpc.RanNo) // the server refused it
+	if id != 0 {
+		t.Errorf("id %d", id)
+	}
+	late := make(ended, 1)
+	c.Start(&rpc.Exchange{Method: "z", Sink: late, Deadline: time.Now().Add(30 * time.Millisecond)})
+	r = <-late
+	fails(t, r.Err, rpc.CodeTimeout, rpc.RanNo)
+	close(release)
+	r = <-second
+	if _, err := r.Result(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRestart takes the server away altogether, and gives it back at the same address.
+func TestRestart(t *testing.T) {
+	m := newMCP(t)
+	m.get = func(w http.ResponseWriter, r *http.Request) { events(w); <-r.Context().Done() }
+	var said heard
+	c := m.connect(Config{OnNotification: said.add})
+	if _, err := c.Call(soon(t), "x", nil); err != nil {
+		t.Fatal(err)
+	}
+	m.srv.CloseClientConnections()
+	address := m.srv.Listener.Addr().String()
+	m.srv.Listener.Close()
+	_, err := c.Call(soon(t), "x", nil)
+	if !errors.Is(err, rpc.CodeUnavailable) && !errors.Is(err, rpc.CodeExited) {
+		t.Errorf("got %v", err)
+	}
+	m.forget()
+	again := httptest.NewUnstartedServer(m)
+	again.Listener.Close()
+	eventually(t, "the address is free", func() bool { l, err := listen(address); again.Listener = l; return err == nil })
+	again.Start()
+	t.Cleanup(again.Close)
+	if _, err := c.Call(soon(t), "x", nil); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
+	eventually(t, listChanged, func() bool { return said.has(listChanged) })
+	c.end(t) // before the server, which waits for its stream
+}
+
+// TestStateless is a server without sessions: its 404 is about something else.
+func TestStateless(t *testing.T) {
+	n := atomic.Int32{}
+	srv := serve(t, func(w http.ResponseWriter, r *request) {
+		switch r.Method {
+		case "initialize":
+			n.Add(1)
+			reply(w, r.ID, `{"protocolVersion":"2025-11-25"}`)
+		case "x":
+			http.Error(w, "session?", http.StatusNotFound)
+		default:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		}
+	})
+	c := start(t, Config{URL: srv.URL, Dialect: manifest.MCP})
+	shake(t, c)
+	_, err := c.Call(soon(t), "x", nil)
+	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "404")
+	if n.Load() != 1 {
+		t.Errorf("%d times initialize", n.Load())
+	}
+}
