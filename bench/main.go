@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/pprof"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -40,11 +41,23 @@ func main() {
 	span := flag.Duration("span", 400*time.Millisecond, "how long each figure is measured in each round")
 	quick := flag.Bool("quick", false, "three short rounds")
 	only := flag.String("only", "", "only the rows whose name contains `TEXT`")
+	profile := flag.String("cpuprofile", "", "write a profile of this program, the caller, to `FILE`")
 	flag.Parse()
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			exit(err)
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			exit(err)
+		}
+	}
 	if *quick {
 		*rounds, *span = 3, 150*time.Millisecond
 	}
-	exit(bench(*rounds, *span, *only))
+	err := bench(*rounds, *span, *only)
+	pprof.StopCPUProfile()
+	exit(err)
 }
 
 func exit(err error) {
