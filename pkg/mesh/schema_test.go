@@ -45,6 +45,24 @@ func TestSchemaCheck(t *testing.T) {
 	}
 }
 
+func TestAnyObject(t *testing.T) {
+	for schema, want := range map[string]bool{
+		`{"type":"object"}`: true, `{"$schema":"x","type":"object","properties":{},"description":"d"}`: true,
+		`{}`: false, `{"type":"object","required":["a"]}`: false, `{"type":"string"}`: false, `true`: false,
+		`{"type":"object","properties":{"a":{}}}`: false,
+	} {
+		if got := anyObject(json.RawMessage(schema)); got != want {
+			t.Errorf("%s: %v", schema, got)
+		}
+	}
+	k := &checker{object: true}
+	for args, ok := range map[string]bool{`{}`: true, " \n{\"a\":1}": true, `[]`: false, `7`: false, ``: false, " ": false} {
+		if err := k.check(json.RawMessage(args)); (err == nil) != ok {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
 // TestSchemaBounds holds hostile schemas off: each would cost seconds or the process.
 func TestSchemaBounds(t *testing.T) {
 	levels := func(n int) string { // 2^n alternatives in a few hundred bytes
