@@ -49,12 +49,13 @@ func (b *inbox) close(subject string) {
 }
 
 // receive hands a reply to its call. One that nobody takes in time is dropped, which the numbers on the
-// chunks show: this goroutine serves all calls.
+// chunks show: this goroutine serves all calls. Progress, of which there may be any amount, gets half of the
+// room, so that it never takes the answer's place.
 func (b *inbox) receive(m *nats.Msg) {
 	b.mu.Lock()
 	replies := b.waiting[strings.TrimPrefix(m.Subject, b.prefix)]
 	b.mu.Unlock()
-	if replies == nil {
+	if replies == nil || len(replies) >= cap(replies)/2 && m.Header.Get(HeaderFrame) == frameProgress {
 		return
 	}
 	select {
