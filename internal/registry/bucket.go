@@ -35,29 +35,20 @@ func (b *bucket) stream() string            { return "KV_" + b.prefix.Bucket() }
 func (b *bucket) subject(key string) string { return "$KV." + b.prefix.Bucket() + "." + key }
 
 // config is the one place where the bucket's stream is configured. It is what the KV API would make, plus
-// AllowAtomicPublish, which CreateOrUpdateKeyValue silently turns off again.
-func (b *bucket) config(replicas int) jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name:                   b.stream(),
-		Description:            "extmesh catalog of " + string(b.prefix),
-		Subjects:               []string{b.subject(">")},
-		Storage:                jetstream.FileStorage,
-		Replicas:               replicas,
-		MaxMsgsPerSubject:      1,
-		MaxMsgs:                -1,
-		MaxBytes:               -1,
-		MaxMsgSize:             -1,
-		MaxConsumers:           -1,
-		Discard:                jetstream.DiscardNew,
-		Duplicates:             2 * time.Minute,
-		DenyDelete:             true,
-		AllowRollup:            true,
-		AllowDirect:            true,
-		AllowMsgTTL:            true,
-		SubjectDeleteMarkerTTL: markerTTL,
-		AllowAtomicPublish:     true,
-		RePublish:              &jetstream.RePublish{Source: b.subject(">"), Destination: b.prefix.CatalogEvents() + ".>"},
+// AllowAtomicPublish, which CreateOrUpdateKeyValue silently turns off again. On an existing stream it changes what
+// the catalog stands on, and leaves the rest (placement, say) as the operator has it.
+func (b *bucket) config(existing *jetstream.StreamInfo, replicas int) jetstream.StreamConfig {
+	c := jetstream.StreamConfig{Name: b.stream(), Description: "extmesh catalog of " + string(b.prefix),
+		Storage: jetstream.FileStorage, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
+		Discard: jetstream.DiscardNew, Duplicates: 2 * time.Minute, DenyDelete: true}
+	if existing != nil {
+		c = existing.Config
 	}
+	c.Subjects, c.Replicas, c.MaxMsgsPerSubject = []string{b.subject(">")}, replicas, 1
+	c.AllowRollup, c.AllowDirect, c.AllowMsgTTL, c.AllowAtomicPublish = true, true, true, true
+	c.SubjectDeleteMarkerTTL = markerTTL
+	c.RePublish = &jetstream.RePublish{Source: b.subject(">"), Destination: b.prefix.CatalogEvents() + ".>"}
+	return c
 }
 
 // ensure makes the bucket what config says and returns when its stream was created. replicas 0 means: 3 in a
@@ -73,23 +64,36 @@ func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, e
 	}
 	info, err := b.info(ctx)
 	switch {
-	case err == nil && settled(info.Config, b.config(replicas)):
+	case err == nil && settled(info.Config, b.config(nil, replicas)):
 		return info.Created, nil
 	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
 		return time.Time{}, err
 	}
-	s, err := b.js.CreateOrUpdateStream(ctx, b.config(replicas))
-	if err != nil && auto && info != nil {
-		// Too few servers to grow: what stands is kept, in the other respects made right.
-		s, err = b.js.CreateOrUpdateStream(ctx, b.config(info.Config.Replicas))
-	} else if err != nil && auto && replicas > 1 {
-		s, err = b.js.CreateOrUpdateStream(ctx, b.config(1))
+	s, err := b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
+	if auto && noRoom(err) { // as many as stand already, or one
+		if replicas = 1; info != nil {
+			replicas = info.Config.Replicas
+		}
+		s, err = b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
 	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("the stream %s: %w", b.stream(), err)
 	}
 	return s.CachedInfo().Created, nil
 }
+
+// noRoom reports whether the cluster has fewer servers than the replicas that were asked for: only then is it right
+// to ask for fewer, and not when it has no leader for a moment.
+func noRoom(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == codeNoPeers || api.ErrorCode == codeNoResources)
+}
+
+// The server's error codes for a stream with more replicas than there are servers for.
+const (
+	codeNoPeers     = 10005 // no suitable peers for placement
+	codeNoResources = 10023 // insufficient resources
+)
 
 // settled reports whether a stream needs no update. Only what the catalog stands on is compared: an operator may
 // have added placement or a mirror's settings.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -292,14 +293,14 @@ func (l *loop) changed(c heartbeat.Change) {
 	case heartbeat.WentLost:
 		l.logLost(c, x)
 	case heartbeat.CameBack:
-		l.log.Info("extension back", "id", c.ID, "instance", c.Instance)
+		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "id", c.ID, "instance", c.Instance)
 	case heartbeat.Dropped:
 		if x != nil {
 			delete(x.said, c.Instance)
 			x.prune()
 		}
 	case heartbeat.Forgotten:
-		l.log.Info("extension forgotten", "id", c.ID, "reason", c.Reason)
+		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension forgotten", "id", c.ID, "reason", c.Reason)
 		l.forgotten(c.ID)
 		return
 	}
@@ -315,15 +316,24 @@ func (l *loop) logLost(c heartbeat.Change, x *extension) {
 	if x != nil && x.said[c.Instance] != nil {
 		host = x.said[c.Instance].Host
 	}
-	l.log.Warn("extension lost", "id", c.ID, "instance", c.Instance, "host", host,
+	l.log.Log(l.ctx, l.level(slog.LevelWarn), "extension lost", "id", c.ID, "instance", c.Instance, "host", host,
 		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
 }
 
+// level is that of a line about the mesh, which all replicas see alike: of those that have a leader, it is the
+// leader that says it.
+func (l *loop) level(of slog.Level) slog.Level {
+	if l.leading() || l.stand().Stale || l.view.get(mesh.KeyLease) == nil {
+		return of
+	}
+	return slog.LevelDebug
+}
+
 func (l *loop) forgotten(id string) {
-	if l.exts[id] != nil {
-		for subject, owner := range l.owners {
-			if owner == id {
-				delete(l.owners, subject)
+	if x := l.exts[id]; x != nil {
+		for _, a := range x.said {
+			if l.owners[a.subject()] == id {
+				delete(l.owners, a.subject())
 			}
 		}
 	}

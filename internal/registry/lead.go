@@ -70,6 +70,8 @@ func (l *loop) deposed(epoch uint64) {
 		return
 	}
 	l.election.epoch, l.election.ready = 0, false
+	l.pub.backlog = nil
+	l.dropHolds(time.Now())
 	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
 }
 

@@ -38,6 +38,9 @@ type elector struct {
 	report   func(func(*loop))
 }
 
+// growEvery is after how many renewals the leader looks after the bucket's configuration.
+const growEvery = 30
+
 // leaseTTL is the default: in a cluster longer than an election of JetStream takes (7 s after a crash), or every
 // one of those would depose the registry too.
 func leaseTTL(clustered bool) time.Duration {
@@ -172,7 +175,12 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	deadline := start.Add(e.ttl * 2 / 3)
 	tick := time.NewTicker(e.ttl / 5)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
+		if n%growEvery == 0 { // a cluster may have got the servers for more replicas, an operator may have been at it
+			if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {
+				e.log.Debug("cannot look after the bucket", "err", err)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			e.release(ctx, seq)

@@ -189,7 +189,7 @@ func (l *loop) noteSilence(p *probe, own bool) {
 func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Time) {
 	p.running = false
 	x := l.exts[p.id]
-	if x == nil {
+	if x == nil || l.probes[probeKey{p.id, p.instance}] != p {
 		delete(l.probes, probeKey{p.id, p.instance})
 		return
 	}
@@ -254,6 +254,19 @@ func (l *loop) retryHolds(now time.Time) {
 func (l *loop) beatOnHold(x *extension, instance string, now time.Time) {
 	if p := l.probes[probeKey{x.id, instance}]; p != nil && p.held && l.leading() {
 		l.probe(x, instance, now)
+	}
+}
+
+// dropHolds ends what this replica found out by asking: only the leader asks, and the next one goes by what the
+// catalog says.
+func (l *loop) dropHolds(now time.Time) {
+	for _, p := range l.probes {
+		l.mon.Release(p.id, p.instance, now)
+		l.mon.Note(p.id, p.instance, "")
+	}
+	clear(l.probes)
+	for _, x := range l.exts {
+		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0
 	}
 }
 
