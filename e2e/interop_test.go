@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// server writes a manifest for one of the real MCP servers.
-func server(t *testing.T, dir, id string, args ...string) {
+// mcpServer writes a manifest for one of the real MCP servers, by its package's name.
+func mcpServer(t *testing.T, dir, id, name string, args ...string) {
 	t.Helper()
-	bin, err := filepath.Abs(filepath.Join("interop", "node_modules", ".bin", "mcp-server-"+id))
+	bin, err := filepath.Abs(filepath.Join("interop", "node_modules", ".bin", "mcp-server-"+name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func call(t *testing.T, url string, args ...string) callResult {
 
 func TestServerEverything(t *testing.T) {
 	dir := t.TempDir()
-	server(t, dir, "everything")
+	mcpServer(t, dir, "everything", "everything")
 	url := up(t, dir, "everything")
 
 	const odd = `"quoted" <&> é 😀 \ / 9007199254740993`
@@ -120,7 +120,7 @@ func TestServerFilesystem(t *testing.T) {
 	dir, files := t.TempDir(), t.TempDir()
 	text := strings.Repeat("0123456789abcdef\n", 6<<20/17)
 	write(t, filepath.Join(files, "large.txt"), text)
-	server(t, dir, "filesystem", files)
+	mcpServer(t, dir, "filesystem", "filesystem", files)
 	url := up(t, dir, "filesystem")
 	r := call(t, url, "ext_filesystem_read_text_file", "path="+filepath.Join(files, "large.txt"))
 	if len(r.Content) != 1 || r.Content[0].Text != text {
@@ -130,10 +130,10 @@ func TestServerFilesystem(t *testing.T) {
 
 func TestServerMemory(t *testing.T) {
 	dir := t.TempDir()
-	server(t, dir, "memory")
-	url := up(t, dir, "memory")
-	call(t, url, "ext_memory_create_entities", `{"entities":[{"name":"Ada","entityType":"person","observations":["likes engines"]}]}`)
-	if r := call(t, url, "ext_memory_search_nodes", "query=engines"); len(r.Content) == 0 || !strings.Contains(r.Content[0].Text, "Ada") {
+	mcpServer(t, dir, "graph", "memory") // "memory" is reserved
+	url := up(t, dir, "graph")
+	call(t, url, "ext_graph_create_entities", `{"entities":[{"name":"Ada","entityType":"person","observations":["likes engines"]}]}`)
+	if r := call(t, url, "ext_graph_search_nodes", "query=engines"); len(r.Content) == 0 || !strings.Contains(r.Content[0].Text, "Ada") {
 		t.Errorf("what one caller stored another does not find: %+v", r)
 	}
 }
