@@ -1,42 +1,63 @@
 package rpc
 
+import (
+	"bytes"
+	"encoding/json"
+)
+
 // Span is where a value stands in the text it was found in: text[From:To].
 type Span struct{ From, To int }
 
 // In returns the value.
 func (s Span) In(text []byte) []byte { return text[s.From:s.To] }
 
-// Member finds the member of a JSON object by its name, letter for letter; of several the last. The text is
-// one that Scan has passed; of any other it promises nothing but an end.
+// Member finds the member of a JSON object by its name, as a parser would: escapes in keys are undone, case
+// counts, and of several the last is it. The text is one that Scan has passed; of any other it promises
+// nothing but an end.
 func Member(object []byte, name string) (at Span, ok bool) {
+	eachMember(object, func(key, value Span) {
+		if isKey(key.In(object), name) {
+			at, ok = value, true
+		}
+	})
+	return at, ok
+}
+
+// eachMember calls f for the members of object until it meets what is none; key has its quotes.
+func eachMember(object []byte, f func(key, value Span)) {
 	i := space(object, 0)
 	if i >= len(object) || object[i] != '{' {
-		return Span{}, false
+		return
 	}
 	i = space(object, i+1)
 	for i < len(object) && object[i] == '"' {
-		keyAt := i
-		end, err := skipString(object, i)
-		if err != nil {
-			return Span{}, false
+		key := Span{From: i}
+		var err error
+		if key.To, err = skipString(object, i); err != nil {
+			return
 		}
-		key := object[keyAt+1 : end-1]
-		if i = space(object, end); i >= len(object) || object[i] != ':' {
-			return Span{}, false
+		if i = space(object, key.To); i >= len(object) || object[i] != ':' {
+			return
 		}
-		from := space(object, i+1)
-		if i, err = skipValue(object, from); err != nil {
-			return Span{}, false
+		value := Span{From: space(object, i+1)}
+		if value.To, err = skipValue(object, value.From); err != nil {
+			return
 		}
-		if string(key) == name {
-			at, ok = Span{from, i}, true
-		}
-		if i = space(object, i); i >= len(object) || object[i] != ',' {
-			break
+		f(key, value)
+		if i = space(object, value.To); i >= len(object) || object[i] != ',' {
+			return
 		}
 		i = space(object, i+1)
 	}
-	return at, ok
+}
+
+// isKey compares a key as it stands in a text, quotes and all, with a name.
+func isKey(key []byte, name string) bool {
+	if bytes.IndexByte(key, '\\') < 0 {
+		return string(key[1:len(key)-1]) == name
+	}
+	var s string
+	return json.Unmarshal(key, &s) == nil && s == name
 }
 
 // Splice returns text with the span at replaced, in memory of its own.
@@ -47,24 +68,39 @@ func Splice(text []byte, at Span, by []byte) []byte {
 	return append(out, text[at.To:]...)
 }
 
-// SetMember returns object with the member set to value: in place where it stands already, else in front. The
-// rest stays byte for byte. An empty object counts as {}; ok is false for what is no object.
+// SetMember returns object with the member set to value and standing last, so that no parser can take another
+// for it: of keys that are the same, for some but for case, parsers believe the last. The other members stay
+// byte for byte, in their order. An empty object counts as {}; ok is false for what is no object.
 func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
-	i := space(object, 0)
-	if i == len(object) {
-		object, i = []byte("{}"), 0
+	open := space(object, 0)
+	if open == len(object) {
+		object, open = []byte("{}"), 0
 	}
-	if object[i] != '{' {
+	if object[open] != '{' {
 		return nil, false
 	}
-	if at, ok := Member(object, name); ok {
-		return Splice(object, at, value), true
-	}
-	member := appendString(nil, name)
-	member = append(member, ':')
+	member := append(appendString(nil, name), ':')
 	member = append(member, value...)
-	if next := space(object, i+1); next < len(object) && object[next] != '}' {
-		member = append(member, ',')
+	var n, found int
+	var end Span // of the last member, whichever it is
+	eachMember(object, func(key, v Span) {
+		n++
+		if end = v; isKey(key.In(object), name) {
+			found++
+		}
+	})
+	switch {
+	case n == 0:
+		return Splice(object, Span{open + 1, open + 1}, member), true
+	case found == 0:
+		return Splice(object, Span{end.To, end.To}, append([]byte{','}, member...)), true
 	}
-	return Splice(object, Span{i + 1, i + 1}, member), true
+	// It is there: take it out, wherever and however often it stands.
+	out = append(make([]byte, 0, len(object)+len(member)), object[:open+1]...)
+	eachMember(object, func(key, v Span) {
+		if !isKey(key.In(object), name) {
+			out = append(append(out, object[key.From:v.To]...), ',')
+		}
+	})
+	return append(append(out, member...), object[end.To:]...), true
 }

@@ -21,7 +21,7 @@ type Envelope struct {
 	Error  []byte
 
 	idAt  int  // offset of ID
-	plain bool // jsonrpc "2.0", no member twice: the id can be spliced in place
+	plain bool // jsonrpc "2.0", an id, and no member twice, in disguise either: the id can be spliced in place
 }
 
 // Scan takes one message apart. It checks all of text against the JSON grammar while it goes (no second
@@ -29,7 +29,7 @@ type Envelope struct {
 // Members are compared to the letter, as JSON-RPC wants; where one stands twice, the last counts.
 // What it does not check is UTF-8: that is the caller's choice of refusing or replacing.
 func Scan(text []byte) (Envelope, error) {
-	e := Envelope{plain: true}
+	var e Envelope
 	version := false
 	i := space(text, 0)
 	if i >= len(text) || text[i] != '{' {
@@ -39,6 +39,7 @@ func Scan(text []byte) (Envelope, error) {
 	if i < len(text) && text[i] == '}' {
 		return e, end(text, i+1)
 	}
+	e.plain = true
 	for {
 		keyAt := i
 		var err error
@@ -63,18 +64,23 @@ func Scan(text []byte) (Envelope, error) {
 		case `"params"`:
 			e.Params = value
 		case `"result"`:
+			e.plain = e.plain && e.Result == nil
 			e.Result = value
 		case `"error"`:
+			e.plain = e.plain && e.Error == nil
 			e.Error = value
 		case `"jsonrpc"`:
+			e.plain = e.plain && !version
 			version = string(value) == `"2.0"`
+		default:
+			e.plain = e.plain && !disguised(key)
 		}
 		i = space(text, i)
 		if i >= len(text) {
 			return e, syntax(text, i, `"," or "}"`)
 		}
 		if text[i] == '}' {
-			e.plain = e.plain && version
+			e.plain = e.plain && version && e.ID != nil
 			return e, end(text, i+1)
 		}
 		if text[i] != ',' {
@@ -82,6 +88,20 @@ func Scan(text []byte) (Envelope, error) {
 		}
 		i = space(text, i+1)
 	}
+}
+
+// disguised reports whether some parser may take key, quotes and all, for one of the envelope's own although it
+// is none to the letter: it has an escape, or is the same but for case, which Go's encoding/json overlooks.
+func disguised(key []byte) bool {
+	if bytes.IndexByte(key, '\\') >= 0 {
+		return true
+	}
+	for _, own := range [...]string{`"id"`, `"result"`, `"error"`, `"jsonrpc"`, `"method"`, `"params"`} {
+		if bytes.EqualFold(key, []byte(own)) {
+			return true
+		}
+	}
+	return false
 }
 
 // MethodName is the method without its quotes, or "" when there is none or it is not a string.

@@ -21,10 +21,15 @@ func TestScan(t *testing.T) {
 			id: `"x\"y"`, result: `{ }`, plain: true},
 		{name: "no version", in: `{"id":1,"result":null}`, id: "1", result: "null"},
 		{name: "id twice", in: `{"jsonrpc":"2.0","id":1,"id":2,"result":1}`, id: "2", result: "1"},
-		{name: "case counts", in: `{"jsonrpc":"2.0","ID":1,"Result":2}`, plain: true},
+		{name: "case counts", in: `{"jsonrpc":"2.0","ID":1,"Result":2}`},
 		{name: "error", in: `{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"}{\""}}`,
 			id: "null", error: `{"code":-1,"message":"}{\""}`, plain: true},
-		{name: "empty", in: `{}`, plain: true},
+		{name: "no id", in: `{"jsonrpc":"2.0","result":1}`, result: "1"},
+		{name: "result twice", in: `{"jsonrpc":"2.0","id":1,"result":1,"result":2}`, id: "1", result: "2"},
+		{name: "a second id in disguise", in: `{"jsonrpc":"2.0","id":1,"\u0069d":2,"result":1}`, id: "1", result: "1"},
+		{name: "a second id for Go", in: `{"jsonrpc":"2.0","id":1,"Id":2,"result":1}`, id: "1", result: "1"},
+		{name: "unknown members", in: `{"jsonrpc":"2.0","id":1,"result":1,"x":{"id":2}}`, id: "1", result: "1", plain: true},
+		{name: "empty", in: `{}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e, err := Scan([]byte(tt.in))

@@ -1,0 +1,74 @@
+package rpc
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+// chunked hands a text out in pieces whose lengths cuts says, an empty piece now and then.
+type chunked struct {
+	text, cuts []byte
+	n          int
+}
+
+func (c *chunked) Read(p []byte) (int, error) {
+	if len(c.text) == 0 {
+		return 0, io.EOF
+	}
+	size := len(p)
+	if len(c.cuts) > 0 {
+		size = min(size, int(c.cuts[c.n%len(c.cuts)]))
+		c.n++
+		if c.n%(len(c.cuts)+1) == 0 {
+			size = max(size, 1) // it gets on
+		}
+	}
+	n := copy(p[:size], c.text)
+	c.text = c.text[n:]
+	return n, nil
+}
+
+// FuzzLines compares a lineReader with the obvious way of cutting a text into lines.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("a\nb\r\n\n{\"id\":7}\nlast"), []byte{1, 2, 0, 3}, uint16(4))
+	f.Add([]byte(strings.Repeat("x", 9000)+"\n"+strings.Repeat("y", 70000)+"\nz\n"), []byte{255, 254}, uint16(10000))
+	f.Fuzz(func(t *testing.T, text, cuts []byte, limit uint16) {
+		if limit == 0 {
+			return
+		}
+		zero := true
+		for _, c := range cuts {
+			zero = zero && c == 0
+		}
+		if zero {
+			cuts = nil
+		}
+		text = bytes.Repeat(text, int(limit)%7+1)
+		l := newLineReader(&chunked{text: text, cuts: cuts}, int(limit))
+		rest := text
+		for len(rest) > 0 {
+			want, after, _ := bytes.Cut(rest, []byte{'\n'})
+			rest = after
+			got, err := l.next()
+			if len(want) > int(limit) {
+				long, ok := errors.AsType[*LongLineError](err)
+				if !ok || long.Size != int64(len(want)) || long.Limit != int64(limit) {
+					t.Fatalf("a line of %d bytes with limit %d: %q, %v", len(want), limit, got, err)
+				}
+				continue
+			}
+			if want := bytes.TrimSuffix(want, []byte{'\r'}); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("line %q, %v; want %q", got, err, want)
+			}
+		}
+		if line, err := l.next(); err != io.EOF {
+			t.Fatalf("at the end: %q, %v", line, err)
+		}
+		if max := 4*int(limit) + 2*readBuffer; cap(l.buf) > max {
+			t.Fatalf("the buffer has %d bytes, for lines of %d", cap(l.buf), limit)
+		}
+	})
+}
