@@ -108,7 +108,7 @@ func (e *endpoint) connect(wires context.Context) {
 func newTransport(wires context.Context) *http.Transport {
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment,
+		Proxy: proxy,
 		// The transport dials on for the next request when the one that asked has ended. Nothing of that may
 		// outlive Run.
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -132,6 +132,15 @@ func newTransport(wires context.Context) *http.Transport {
 		// Node and uvicorn close after 5 s of silence. A request that meets that moment fails and may have run.
 		IdleConnTimeout: 4 * time.Second,
 	}
+}
+
+// proxy is the environment's, as for every Go program. Its error would repeat the URL, password and all.
+func proxy(r *http.Request) (*url.URL, error) {
+	u, err := http.ProxyFromEnvironment(r)
+	if err != nil {
+		return nil, errors.New("HTTP_PROXY or HTTPS_PROXY in the environment is no URL of a proxy")
+	}
+	return u, nil
 }
 
 // wire is a connection that ends with the Conn's life.

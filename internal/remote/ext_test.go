@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -72,6 +73,9 @@ func TestAnswers(t *testing.T) {
 		"no JSON":        {`{"jsonrpc":"2.0","id":ID,"result":NaN}`, "not JSON", false},
 		"cut off":        {`{"jsonrpc":"2.0","id":ID,"resu`, "not JSON", false},
 		"a notification": {`{"jsonrpc":"2.0","method":"n"}`, "no answer among", false},
+		"huge batch":     {"[1" + strings.Repeat(",1", 1<<20) + "]", "more than 1000", false},
+		"broken batch":   {`[{"jsonrpc":"2.0","method":"n"},`, "not JSON", false},
+		"nested batch":   {`[[{"jsonrpc":"2.0","id":ID,"result":1}]]`, "not JSON", false},
 		"a number":       {`7`, "not JSON", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -501,11 +505,43 @@ func TestManyAtOnce(t *testing.T) {
 	calls.Wait()
 }
 
+// TestEndsOnce ends calls in all ways at once: by answers, cancellation, deadlines, and Run's end.
+func TestEndsOnce(t *testing.T) {
+	const n = 500
+	srv := serve(t, func(w http.ResponseWriter, r *request) {
+		if len(r.ID)%2 == 0 {
+			send := events(w)
+			for range len(r.ID) {
+				send("data: {\"method\":\"n\"}\n\n")
+			}
+			send("data: {\"id\":%s,\"result\":1}\n\n", r.ID)
+			return
+		}
+		reply(w, r.ID, "1")
+	})
+	c := start(t, Config{URL: srv.URL, Dialect: manifest.MCP})
+	sink := make(ended, 2*n)
+	var wg sync.WaitGroup
+	for i := range n {
+		x := &rpc.Exchange{Method: "x", Sink: sink}
+		if i%3 == 0 {
+			x.Deadline = time.Now().Add(time.Duration(rand.IntN(100)) * time.Millisecond)
+		}
+		c.Start(x)
+		if i%3 == 1 {
+			wg.Go(func() { c.Cancel(x); c.Cancel(x) })
+		}
+	}
+	wg.Wait()
+	c.end(t)
+	if len(sink) != n {
+		t.Errorf("%d ends of %d calls", len(sink), n)
+	}
+}
+
 // TestReuse wants one call after the other over one connection, whatever the answers look like.
 func TestReuse(t *testing.T) {
-	var n conns
 	m := newMCP(t)
-	m.srv.Config.ConnState = n.count
 	m.call = func(w http.ResponseWriter, r *request) {
 		switch r.Method {
 		case "events":
@@ -523,8 +559,14 @@ func TestReuse(t *testing.T) {
 			c.Notify("n", nil)
 		}
 	}
-	if n.n() > 8 {
-		t.Errorf("%d connections", n.n())
+	conns := map[string]bool{}
+	for _, method := range []string{"events", "refusal", "plain", "n"} {
+		for _, r := range m.requests(method) {
+			conns[r.HTTP.RemoteAddr] = true
+		}
+	}
+	if len(conns) > 8 {
+		t.Errorf("%d connections", len(conns))
 	}
 }
 

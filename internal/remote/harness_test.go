@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -298,7 +299,7 @@ func (m *mcp) requests(method string) (out []*request) {
 	return out
 }
 
-const hello = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t"},"agent_version":"1","n":9007199254740993}`
+const hello = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"agent_version":"1","n":9007199254740993}`
 
 // connect starts a client and shakes hands.
 func (m *mcp) connect(cfg Config) *talker {
@@ -310,6 +311,9 @@ func (m *mcp) connect(cfg Config) *talker {
 	}
 	c := start(m.t, cfg)
 	shake(m.t, c)
+	eventually(m.t, "the client listens", func() bool {
+		return slices.ContainsFunc(m.requests(""), func(r *request) bool { return r.HTTP.Method == http.MethodGet })
+	})
 	return c
 }
 
@@ -359,24 +363,4 @@ func (h *heard) has(s string) bool {
 		}
 	}
 	return false
-}
-
-// conns counts the connections to a server.
-type conns struct {
-	mu  sync.Mutex
-	all int
-}
-
-func (c *conns) count(_ net.Conn, s http.ConnState) {
-	if s == http.StateNew {
-		c.mu.Lock()
-		c.all++
-		c.mu.Unlock()
-	}
-}
-
-func (c *conns) n() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.all
 }

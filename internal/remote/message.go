@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,20 +23,24 @@ func (c *Conn) message(text []byte, f *flight, s *session) (answered bool, err e
 	if len(text) == 0 || text[0] != '[' { // batches are gone since 2025-06-18
 		return c.single(text, f, s)
 	}
-	var batch []json.RawMessage
-	if err := json.Unmarshal(text, &batch); err != nil {
-		return false, err
-	}
-	var faults []error
-	for _, m := range batch {
-		a, err := c.single(m, f, s)
-		answered = answered || a
-		if err != nil && len(faults) < 10 {
-			faults = append(faults, err)
+	// One at a time: sixty megabytes of [1,1,1,… would be a gigabyte of slices.
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.Token()
+	for n := 0; in.More(); n++ {
+		var m json.RawMessage
+		if n == maxBatch {
+			return answered, fmt.Errorf("a batch of more than %d messages", maxBatch)
 		}
+		if err := in.Decode(&m); err != nil {
+			return answered, fmt.Errorf("it is not JSON: %w", err)
+		}
+		a, err2 := c.single(m, f, s)
+		answered, err = answered || a, cmp.Or(err, err2)
 	}
-	return answered, errors.Join(faults...)
+	return answered, err
 }
+
+const maxBatch = 1000
 
 func (c *Conn) single(text []byte, f *flight, s *session) (answered bool, err error) {
 	env, err := rpc.Scan(text)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -15,6 +16,11 @@ import (
 const (
 	openTimeout = 30 * time.Second // for opening a session again
 	farewell    = 2 * time.Second  // for the DELETE that ends one
+
+	// A session that is lost within shortLife of its opening is a bad sign; after maxShort of them in a row no
+	// other is opened. Each has its owner read the tools again, which may well find the next one lost.
+	shortLife = 10 * time.Second
+	maxShort  = 3
 )
 
 // talk is what has been agreed on. It is guarded by the Conn's mutex.
@@ -28,6 +34,8 @@ type talk struct {
 // session is one with an MCP server. One without an id is that of a server that keeps none.
 type session struct {
 	id, version string
+	since       time.Time
+	short       int // sessions before it, in a row, that were lost soon
 
 	ready  chan struct{}      // closed when the server has taken notifications/initialized; nil: not sent yet
 	retire context.CancelFunc // ends the stream of what the server says unasked
@@ -36,13 +44,17 @@ type session struct {
 // opening is a session being opened again, for all that wait for it.
 type opening struct {
 	done    chan struct{}
+	old     *session
 	session *session
 	err     error
 }
 
+// errShort ends a conversation in which no session lasts.
+var errShort = fmt.Errorf("the server loses each session within %s: with several replicas behind one address, all requests of a session have to reach the same one", shortLife)
+
 // newSession reads the answer to initialize. What cannot go into a header is left out.
 func newSession(h http.Header, result []byte) *session {
-	s := &session{id: h.Get("Mcp-Session-Id"), version: protocolOf(result)}
+	s := &session{id: h.Get("Mcp-Session-Id"), version: protocolOf(result), since: time.Now()}
 	if !headerSafe(s.id) {
 		s.id = ""
 	}
@@ -180,7 +192,7 @@ func (c *Conn) reopen(ctx context.Context, old *session) (*session, error) {
 		defer c.mu.Unlock()
 		return c.talk.session, nil
 	case o == nil:
-		o = &opening{done: make(chan struct{})}
+		o = &opening{done: make(chan struct{}), old: old}
 		c.talk.opening = o
 		// Not by the call that found out: it may be cancelled, and the others with it.
 		c.startLocked(func(ctx context.Context) { c.open(ctx, o) })
@@ -191,7 +203,7 @@ func (c *Conn) reopen(ctx context.Context, old *session) (*session, error) {
 
 // open opens a session again, tells everybody, and listens to it.
 func (c *Conn) open(ctx context.Context, o *opening) {
-	s, err := c.initialize(ctx)
+	s, err := c.initialize(ctx, o.old)
 	if err != nil {
 		o.err = c.cannotReopen(err)
 	}
@@ -232,8 +244,14 @@ func final(err error) bool {
 	return ok
 }
 
-// initialize says to the server what the bridge had said.
-func (c *Conn) initialize(ctx context.Context) (*session, error) {
+// initialize opens the session after old, by saying what the bridge had said.
+func (c *Conn) initialize(ctx context.Context, old *session) (*session, error) {
+	short := 0
+	if time.Since(old.since) < shortLife {
+		if short = old.short + 1; short > maxShort {
+			return nil, finalError{errShort}
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	w := newWaiter()
@@ -256,6 +274,7 @@ func (c *Conn) initialize(ctx context.Context) (*session, error) {
 		return nil, finalError{w.err}
 	}
 	s := newSession(f.header, w.result)
+	s.short = short
 	if s.version == "" {
 		return nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
 	}

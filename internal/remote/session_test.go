@@ -144,7 +144,7 @@ func TestReopenRefused(t *testing.T) {
 		greet func(w http.ResponseWriter, r *request)
 		says  string
 	}{
-		"401": {func(w http.ResponseWriter, r *request) { http.Error(w, "who? "+secret, 401) }, "401 Unauthorized: who? ["},
+		"401": {func(w http.ResponseWriter, r *request) { http.Error(w, "who? "+secret, http.StatusUnauthorized) }, "401 Unauthorized: who? ["},
 		"error": {func(w http.ResponseWriter, r *request) {
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":1,"message":"never"}}`, r.ID)
 		}, "never"},
@@ -233,6 +233,28 @@ func TestRestart(t *testing.T) {
 	}
 	eventually(t, listChanged, func() bool { return said.has(listChanged) })
 	c.end(t) // before the server, which waits for its stream
+}
+
+// TestNoSessionLasts is a server of two replicas that take turns. Its client must not answer that with a storm.
+func TestNoSessionLasts(t *testing.T) {
+	m := newMCP(t)
+	m.call = func(w http.ResponseWriter, r *request) { m.lose(w, r) }
+	var c *talker
+	var again sync.WaitGroup
+	defer again.Wait()
+	relist := func(method string, _ []byte) {
+		again.Go(func() { c.Call(soon(t), "tools/list", nil) }) // as a bridge does; ends with the call
+	}
+	starting := make(chan struct{})
+	c = m.connect(Config{OnNotification: func(method string, params []byte) { <-starting; relist(method, params) }})
+	close(starting)
+	_, err := c.Call(soon(t), "x", nil)
+	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "404")
+	<-c.done
+	fails(t, c.err, rpc.CodeUnavailable, rpc.RanNo, "loses each session within 10s")
+	if n := len(m.requests("initialize")); n != 1+maxShort {
+		t.Errorf("%d times initialize", n)
+	}
 }
 
 // TestStateless is a server without sessions: its 404 is about something else.
