@@ -25,7 +25,7 @@ type write struct {
 // The bounds of a batch. The server refuses more than 1000 messages.
 const (
 	maxBatch      = 1000
-	maxBatchBytes = 8 << 20
+	maxBatchBytes = 4 << 20
 )
 
 // errFenced says that another registry has been elected since: its epoch stands in the bucket.

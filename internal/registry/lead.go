@@ -113,9 +113,6 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 func (l *loop) seen(key string) {
 	delete(l.pub.sent, key)
 	kind, name, _ := strings.Cut(key, ".")
-	if kind == mesh.KindSpec {
-		l.view.unnamed[name] = true
-	}
 	switch {
 	case section(kind) == "":
 		return

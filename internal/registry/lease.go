@@ -177,9 +177,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		if n%growEvery == 0 { // a cluster may have got the servers for more replicas, an operator may have been at it
-			if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {
-				e.log.Debug("cannot look after the bucket", "err", err)
-			}
+			e.lookAfter(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -198,6 +196,15 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 			e.log.Warn("lost the lease", "err", err)
 			return
 		}
+	}
+}
+
+// lookAfter makes the bucket's configuration right, if that can be done before the next renewal.
+func (e *elector) lookAfter(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, e.ttl/5)
+	defer cancel()
+	if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {
+		e.log.Debug("cannot look after the bucket", "err", err)
 	}
 }
 

@@ -85,7 +85,7 @@ func newLoop(r *Registry, sub *nats.Subscription) (*loop, error) {
 		more:     make(chan struct{}, 1),
 		memory:   newMemory(r.cfg.Heartbeat),
 		workers:  workers{limiter{max: maxHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
-		view:     view{records: map[string]record{}, unnamed: map[string]bool{}},
+		view:     view{records: map[string]record{}},
 		bucket:   &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:      newPublisher(),
 		election: election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1)},

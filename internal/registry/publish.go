@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -25,7 +26,8 @@ type publisher struct {
 	timer    *time.Timer
 	armed    bool
 	collect  bool // the timer has fired: everything may go
-	pauses   int  // failures in a row
+	failures int  // in a row
+	paused   bool // after a failure, until the timer fires
 }
 
 // collectFor is how long changes that are not urgent wait for others.
@@ -64,22 +66,36 @@ func (p *publisher) wait(d time.Duration) {
 	}
 }
 
-func (p *publisher) due() { p.armed, p.collect = false, true }
+func (p *publisher) due() { p.armed, p.collect, p.paused = false, true, false }
+
+// pause lets nothing go for a while that grows with the failures.
+func (p *publisher) pause() {
+	p.failures++
+	p.paused, p.armed = true, true
+	p.timer.Reset(min(collectFor<<min(p.failures, 5), 2*time.Second))
+}
 
 // take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay.
 // From the backlog it takes a few at a time, so that the loop keeps listening.
 func (p *publisher) take(hold func(key string) bool) []string {
 	var keys []string
+	if p.paused {
+		return nil
+	}
 	if p.urgent > 0 || p.collect {
+		held := false
 		for key, urgent := range p.dirty {
-			if (urgent || p.collect) && !hold(key) {
+			switch {
+			case hold(key):
+				held = true
+			case urgent || p.collect:
 				keys = append(keys, key)
 			}
 		}
 		slices.Sort(keys)
 		if len(keys) > maxBatch {
 			keys = keys[:maxBatch]
-		} else {
+		} else if !held {
 			p.collect = false
 		}
 		for _, key := range keys {
@@ -174,7 +190,7 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 				was = nil
 			}
 		}
-		return marshal(x.state(how, was))
+		return marshalState(x.state(how, was), l.valueLimit())
 	case kind == mesh.KindHost:
 		if b := l.bridges[name]; b != nil && b.host != nil {
 			return marshal(b.host)
@@ -221,7 +237,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 	p.inflight = nil
 	l.again()
 	if err == nil {
-		p.pauses = 0
+		p.failures = 0
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
 		if l.view.last < last { // else all of it has been seen, and maybe what came after
@@ -233,10 +249,13 @@ func (l *loop) written(epoch, last uint64, err error) {
 		delete(p.sent, key)
 		p.mark(key, false)
 	}
-	p.pauses++
+	p.pause()
 	l.traffic.Failures++
-	p.wait(min(collectFor<<min(p.pauses, 5), 2*time.Second))
-	l.log.Warn("could not write to the catalog", "keys", len(batch), "err", err)
+	level := slog.LevelDebug
+	if p.failures == 1 && l.ctx.Err() == nil {
+		level = slog.LevelWarn
+	}
+	l.log.Log(l.ctx, level, "could not write to the catalog", "keys", len(batch), "err", err)
 	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, errNoBucket)) {
 		l.stepDown()
 	}

@@ -272,15 +272,14 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 	var found []mesh.NamedTool
 	var nearest []string
 	err := r.ask(ctx, func(l *loop) {
-		names := l.view.names()
-		found = names.Lookup(p.Name)
+		found = l.names.Lookup(p.Name)
 		switch {
 		case len(found) == 1:
 			res.ID = found[0].ID
 		case len(found) == 0 && l.view.get(specKey(p.Name)) != nil:
 			res.ID = p.Name
 		case len(found) == 0:
-			nearest = names.Nearest(p.Name)
+			nearest = l.names.Nearest(p.Name)
 			return
 		}
 		res.Stand, spec, res.State = l.stand(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))

@@ -152,6 +152,30 @@ func TestLargeSpec(t *testing.T) {
 	}
 }
 
+// TestLargeState: of more instances than fit, the best are shown.
+func TestLargeState(t *testing.T) {
+	d := &mesh.StateDoc{State: heartbeat.Ready}
+	for n := range 3000 {
+		i := mesh.InstanceState{Instance: fmt.Sprint("n", n), State: heartbeat.Lost, Reason: strings.Repeat("x", 100)}
+		if n%10 == 0 {
+			i.State = heartbeat.Ready
+		}
+		d.Instances = append(d.Instances, i)
+	}
+	value, err := marshalState(d, 100_000)
+	if err != nil || len(value) > 100_000 {
+		t.Fatalf("%d bytes, %v", len(value), err)
+	}
+	var got mesh.StateDoc
+	if err := json.Unmarshal(value, &got); err != nil {
+		t.Fatal(err)
+	}
+	ready := slices.IndexFunc(got.Instances, func(i mesh.InstanceState) bool { return i.State != heartbeat.Ready })
+	if ready != 300 || len(got.Instances) < 800 {
+		t.Errorf("%d of 300 ready, %d in all", ready, len(got.Instances))
+	}
+}
+
 func TestSkillMerge(t *testing.T) {
 	s := skill(map[string]mesh.SkillEntry{"b2": {Name: "Cook", Body: "fry"}, "b1": {Name: "Cook", Body: "boil"}, "b3": {Name: "Cook", Body: "boil"}})
 	if s.Body != "boil" || !slices.Equal(s.Hosts, []string{"b1", "b2", "b3"}) || len(s.Diagnostics) != 1 ||

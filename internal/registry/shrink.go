@@ -73,3 +73,24 @@ func extraSize(t mesh.Tool) int {
 	}
 	return sum
 }
+
+// marshalState is the value of a state of at most limit bytes. An extension with thousands of instances loses their
+// reasons first, then those instances that are in the worst states.
+func marshalState(d *mesh.StateDoc, limit int) ([]byte, error) {
+	value, err := marshal(d)
+	if err != nil || len(value) <= limit {
+		return value, err
+	}
+	for n := range d.Instances {
+		d.Instances[n].Reason = ""
+	}
+	slices.SortStableFunc(d.Instances, func(a, b mesh.InstanceState) int {
+		return btoi(b.State.Better(a.State)) - btoi(a.State.Better(b.State))
+	})
+	for {
+		if value, err = marshal(d); err != nil || len(value) <= limit || len(d.Instances) == 0 {
+			return value, err
+		}
+		d.Instances = d.Instances[:len(d.Instances)*9/10]
+	}
+}

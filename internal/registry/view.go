@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -21,9 +20,7 @@ type view struct {
 	waiting  []record          // heard while not synced
 	heard    time.Time         // when the lease was last seen to change: a leader is at work
 
-	order   []string        // see loop.order; nil when a key came or went
-	named   mesh.Names      // of the specs as they stand, for resolve
-	unnamed map[string]bool // ids whose spec has changed since
+	order []string // see loop.order; nil when a key came or went
 }
 
 // maxWaiting bounds what is kept for after a snapshot; what does not fit is a gap, and another snapshot.
@@ -118,25 +115,4 @@ func (v *view) get(key string) []byte {
 		return r.value
 	}
 	return nil
-}
-
-// names brings the names of the specs that stand up to date and returns them. It is lazy: most replicas are never
-// asked.
-func (v *view) names() *mesh.Names {
-	for id := range v.unnamed {
-		delete(v.unnamed, id)
-		var s struct {
-			Tools []struct {
-				Own string `json:"tool"`
-			} `json:"tools"`
-		}
-		var tools []string
-		if value := v.get(specKey(id)); value != nil && json.Unmarshal(value, &s) == nil {
-			for _, t := range s.Tools {
-				tools = append(tools, t.Own)
-			}
-		}
-		v.named.Set(id, tools)
-	}
-	return &v.named
 }
