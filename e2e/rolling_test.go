@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// load is a stream of calls at an even pace, whatever becomes of them, and what became of them.
+type load struct {
+	t    *testing.T
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	took   []time.Duration // of the calls that were answered
+	faults []error
+}
+
+// startLoad makes rate calls a second until end is called.
+func startLoad(t *testing.T, rate int, call func(context.Context) error) *load {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	l := &load{t: t, stop: stop}
+	l.done.Go(func() { // ends with stop
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
+		for began, made := time.Now(), 0; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			// What the ticker missed on a busy machine is made up for.
+			for due := int(time.Since(began) * time.Duration(rate) / time.Second); made < due; made++ {
+				l.done.Go(func() { l.one(context.WithoutCancel(ctx), call) }) // ends with its call
+			}
+		}
+	})
+	t.Cleanup(func() { stop(); l.done.Wait() })
+	return l
+}
+
+func (l *load) one(ctx context.Context, call func(context.Context) error) {
+	began := time.Now()
+	err := call(ctx)
+	took := time.Since(began)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.faults = append(l.faults, fmt.Errorf("after %s: %w", took, err))
+		return
+	}
+	l.took = append(l.took, took)
+}
+
+func (l *load) answered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.took)
+}
+
+// more waits until n more calls are answered.
+func (l *load) more(n int) {
+	l.t.Helper()
+	before := l.answered()
+	eventually(l.t, 30*time.Second, fmt.Sprintf("%d more calls", n), func() bool { return l.answered() >= before+n })
+}
+
+// end ends the load and fails the test for every call that was lost.
+func (l *load) end(what string) {
+	l.t.Helper()
+	l.stop()
+	l.done.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, err := range l.faults {
+		if i == 10 {
+			l.t.Errorf("… and %d more", len(l.faults)-i)
+			break
+		}
+		l.t.Errorf("lost: %v", err)
+	}
+	if len(l.took) == 0 {
+		l.t.Error("no call was answered")
+		return
+	}
+	slices.Sort(l.took)
+	at := func(p int) time.Duration { return l.took[(len(l.took)-1)*p/100].Round(10 * time.Microsecond) }
+	l.t.Logf("%s: %d calls, %d lost; p50 %s, p99 %s, longest %s", what, len(l.took)+len(l.faults), len(l.faults), at(50), at(99), at(100))
+}
+
+// caller is a client as agents should have it: it follows the catalog, and keeps nothing for later while NATS is
+// away.
+func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *mesh.Catalog) {
+	t.Helper()
+	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() { catalog.Run(ctx) }) // ends with cancel
+	t.Cleanup(func() { cancel(); following.Wait(); nc.Close() })
+	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog}), catalog
+}
+
+// instances is how many instances of id are ready, of this version if one is given.
+func instances(catalog *mesh.Catalog, id, version string) int {
+	n := 0
+	if e, ok := catalog.Get(id); ok && e.State != nil {
+		for _, i := range e.State.Instances {
+			if i.State == "ready" && (version == "" || i.Version == version) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// writePrimes writes a manifest that makes the Go example a child, of this version.
+func writePrimes(t *testing.T, binary, version string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "extensions")
+	write(t, filepath.Join(dir, "primes", "plugin.toml"), fmt.Sprintf(`
+[plugin]
+id = "primes"
+version = %q
+[capabilities]
+tools = ["factor", "count"]
+[transport]
+type = "stdio"
+command = %q
+args = ["--stdio"]
+`, version, binary))
+	return dir
+}
+
+// TestRollingUpgrade replaces two bridges, one after the other, by others with a new version of their extension,
+// while calls go on. None may be lost.
+func TestRollingUpgrade(t *testing.T) {
+	url, _ := startNATS(t)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	binary := primes(t)
+	bridge := func(name, version string) *process {
+		return start(t, env, program(t, "stdio-bridge"), "--name", name, "--search-path", writePrimes(t, binary, version), "--state-dir", t.TempDir())
+	}
+	running := map[string]*process{"one": bridge("one", "1.0.0"), "two": bridge("two", "1.0.0")}
+	client, catalog := caller(t, url)
+	eventually(t, 30*time.Second, "both bridges are ready", func() bool { return instances(catalog, "primes", "1.0.0") == 2 })
+
+	rate := 500
+	if raceEnabled {
+		rate = 100
+	}
+	calls := startLoad(t, rate, func(ctx context.Context) error {
+		got, err := client.Call(ctx, "ext_primes_factor", json.RawMessage(`{"n":1001}`))
+		if err == nil && string(got) != `[7,11,13]` {
+			return fmt.Errorf("answered %s", got)
+		}
+		return err
+	})
+	calls.more(rate)
+	for i, name := range []string{"one", "two"} {
+		running[name].stop(t, 10*time.Second)
+		if running[name].err != nil {
+			t.Errorf("bridge %s ended with %v", name, running[name].err)
+		}
+		calls.more(rate)
+		running[name] = bridge(name, "1.1.0")
+		eventually(t, 30*time.Second, "the new version is ready", func() bool { return instances(catalog, "primes", "1.1.0") == i+1 })
+		calls.more(rate)
+	}
+	calls.end(fmt.Sprintf("two bridges replaced under %d calls a second", rate))
+	if e, _ := catalog.Get("primes"); e.Spec.Version != "1.1.0" {
+		t.Errorf("the catalog shows version %s", e.Spec.Version)
+	}
+}
+
+// rounds is how often a service is stopped under load.
+func rounds() int {
+	if os.Getenv("EXTMESH_SLOW") == "1" {
+		return 100
+	}
+	return 10
+}
+
+// TestStopUnderLoad stops a service of its own under load, again and again. Each time another has come first; no
+// call may be lost.
+func TestStopUnderLoad(t *testing.T) {
+	url, _ := startNATS(t)
+	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
+	binary := primes(t)
+	// Dividing by up to the root of the second takes a few milliseconds: some calls are always in flight.
+	stopUnderLoad(t, url, rounds(), "ext_primes_factor", []string{`{"n":1001}`, `{"n":999999999989}`}, func() *process {
+		return start(t, nil, binary, "--nats-url", url)
+	})
+}
+
+// TestShellStopUnderLoad is the same for a service that does all of it by hand, slowly.
+func TestShellStopUnderLoad(t *testing.T) {
+	url, _ := startNATS(t)
+	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
+	stopUnderLoad(t, url, 3, "ext_disk_mounts", []string{`{}`}, func() *process {
+		return start(t, nil, "bash", "../examples/services/disk/disk.sh", "--nats-url", url)
+	})
+}
+
+// stopUnderLoad calls tool, with each of args in turn, while the service that offers it is replaced, rounds times.
+func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []string, run func() *process) {
+	t.Helper()
+	client, catalog := caller(t, url)
+	old := run()
+	eventually(t, 30*time.Second, tool+" is in the catalog", func() bool { _, _, ok := catalog.Tool(tool); return ok })
+	e, _, _ := catalog.Tool(tool)
+	ready := func(n int) func() bool { return func() bool { return instances(catalog, e.ID, "") == n } }
+	eventually(t, 30*time.Second, "it is ready", ready(1))
+	rate := map[string]int{"disk": 20, "words": 200, "primes": 200}[e.ID]
+	if raceEnabled {
+		rate /= 4
+	}
+	var made atomic.Int64
+	calls := startLoad(t, rate, func(ctx context.Context) error {
+		_, err := client.Call(ctx, tool, json.RawMessage(args[int(made.Add(1))%len(args)]))
+		return err
+	})
+	for range rounds {
+		next := run()
+		eventually(t, 30*time.Second, "the next is ready", ready(2))
+		calls.more(max(3, rate/10))
+		old.stop(t, 20*time.Second)
+		if old.err != nil {
+			t.Errorf("it ended with %v", old.err)
+		}
+		old = next
+		eventually(t, 30*time.Second, "one is left", ready(1))
+	}
+	calls.end(fmt.Sprintf("%s stopped %d times under %d calls a second", e.ID, rounds, rate))
+}

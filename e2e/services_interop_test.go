@@ -1,0 +1,58 @@
+//go:build interop
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// nodeDir is a directory in which a program finds the npm packages of e2e/interop.
+func nodeDir(t *testing.T) string {
+	t.Helper()
+	packages, err := filepath.Abs(filepath.Join("interop", "node_modules"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(packages, "nats")); err != nil {
+		t.Fatalf("%v: run npm ci in e2e/interop first", err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(packages, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// words is the command of the Node service of examples/services.
+func words(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../examples/services/words/words.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(nodeDir(t), "words.mjs")
+	write(t, file, string(text))
+	return []string{"node", file}
+}
+
+// TestNodeServices has the services in Go, shell and Node side by side.
+func TestNodeServices(t *testing.T) {
+	all := services(t)
+	all["words"] = words(t)
+	testServices(t, all)
+}
+
+// TestNodeStopsWithoutLoss stops and starts the Node service under load.
+func TestNodeStopsWithoutLoss(t *testing.T) {
+	url, _ := startNATS(t)
+	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
+	command := words(t)
+	stopUnderLoad(t, url, 5, "ext_words_linger", []string{`{"ms":0}`, `{"ms":100}`}, func() *process {
+		return start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
+	})
+}
+
+// TestNodeProtocol asks the Node service what the page says beyond its first half.
+func TestNodeProtocol(t *testing.T) { testProtocol(t, "words", words(t)) }

@@ -1,0 +1,316 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// primes builds the Go service of examples/services.
+func primes(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "primes")
+	args := []string{"build", "-o", out}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	if text, err := exec.CommandContext(t.Context(), "go", append(args, "../examples/services/primes")...).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, text)
+	}
+	return out
+}
+
+// listing is what extctl list --json says, by id.
+type listing map[string]listed
+
+type listed struct {
+	ID, State, Reason, Version, Transport string
+	Available                             bool
+	Tools                                 int
+	Instances                             []struct{ Instance, State, Host, Bridge string }
+}
+
+// ready is how many instances take calls.
+func (x listed) ready() int {
+	n := 0
+	for _, i := range x.Instances {
+		if i.State == "ready" && i.Instance != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func list(t *testing.T, url string) listing {
+	t.Helper()
+	out, stderr, code := extctl(t, url, "list", "--json")
+	var l struct{ Extensions []listed }
+	if code != 0 || json.Unmarshal([]byte(out), &l) != nil {
+		t.Fatalf("extctl list: exit %d, %s%s", code, out, stderr)
+	}
+	by := listing{}
+	for _, x := range l.Extensions {
+		by[x.ID] = x
+	}
+	return by
+}
+
+// services are the examples that run on NATS by themselves, and the commands that start them.
+func services(t *testing.T) map[string][]string {
+	t.Helper()
+	return map[string][]string{
+		"primes": {primes(t)},
+		"disk":   {"bash", "../examples/services/disk/disk.sh"},
+	}
+}
+
+// serviceCalls are calls to each, with their answers or a part of the error.
+var serviceCalls = map[string][]struct {
+	args   []string
+	answer string
+	code   int
+}{
+	"primes": {
+		{args: []string{"ext_primes_factor", "n=600851475143"}, answer: `[71,839,1471,6857]`},
+		{args: []string{"ext_primes_count", "below=100000"}, answer: `{"primes":9592}`},
+		{args: []string{"ext_primes_factor", "n=1"}, answer: "from 2 to 10^15", code: 2},
+		{args: []string{"ext_primes_factor", "n=two"}, code: 2},
+	},
+	"disk": {
+		{args: []string{"ext_disk_usage", "path=/"}, answer: `{"path":"/","used_percent":`},
+		{args: []string{"ext_disk_usage"}, answer: `{"path":"/","used_percent":`},
+		{args: []string{"ext_disk_usage", "path=/no/such/place"}, answer: "something that exists here", code: 2},
+		{args: []string{"ext_disk_usage", `path=/";rm -rf "`}, answer: "something that exists here", code: 2},
+		{args: []string{"ext_disk_mounts"}, answer: `{"mounts":`},
+	},
+	"words": {
+		{args: []string{"ext_words_count", "text=tools on the bus"}, answer: `{"words":4,"characters":16}`},
+		{args: []string{"ext_words_linger", "ms=0"}, answer: `{"lingered_ms":0}`},
+		{args: []string{"ext_words_linger", "ms=60000", "--timeout", "300ms"}, code: 11},
+	},
+}
+
+// TestServices runs the services of examples/services that need nothing but Go and a shell.
+func TestServices(t *testing.T) { testServices(t, services(t)) }
+
+// testServices takes services through their lives, side by side in one catalog: declared by a bridge that found
+// their manifests, started, called, stopped.
+func testServices(t *testing.T, commands map[string][]string) {
+	url, _ := startNATS(t)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	start(t, env, program(t, "stdio-bridge"), "--name", "finder", "--search-path", "../examples/services", "--state-dir", t.TempDir())
+	eventually(t, 30*time.Second, "the manifests' services are in the catalog", func() bool {
+		_, _, code := extctl(t, url, "show", "words")
+		return code == 0 && len(list(t, url)) == 3
+	})
+	for id, x := range list(t, url) {
+		if x.Available || x.State != "lost" || x.Transport != "nats" || !strings.Contains(x.Reason, "no beat yet") {
+			t.Errorf("before it ever ran %s is %s (%s)", id, x.State, x.Reason)
+		}
+	}
+
+	running := map[string]*process{}
+	for id, command := range commands {
+		running[id] = start(t, nil, command[0], append(command[1:], "--nats-url", url, "--subject-prefix", "ext")...)
+	}
+	for id := range commands {
+		eventually(t, 30*time.Second, id+" is ready, with its tools", func() bool {
+			x := list(t, url)[id]
+			return x.Available && x.State == "ready" && x.Tools == 2 && x.ready() == 1
+		})
+	}
+	for id := range commands {
+		for _, c := range serviceCalls[id] {
+			out, stderr, code := extctl(t, url, append([]string{"call"}, c.args...)...)
+			if code != c.code && !(c.code == 2 && code == 12) || !strings.Contains(out+stderr, c.answer) {
+				t.Errorf("extctl call %q: exit %d, %s%s; want %d and %q", c.args, code, out, stderr, c.code, c.answer)
+			}
+		}
+		if _, stderr, code := extctl(t, url, "ping", id); code != 0 {
+			t.Errorf("ping %s: exit %d, %s", id, code, stderr)
+		}
+	}
+	answeredOnce(t, url, commands)
+
+	for id, p := range running {
+		p.stop(t, 10*time.Second)
+		if p.err != nil {
+			t.Errorf("%s ended with %v", id, p.err)
+		}
+		eventually(t, 10*time.Second, id+" said good-bye", func() bool { return list(t, url)[id].State == "shutdown" })
+		if _, _, code := extctl(t, url, "call", serviceCalls[id][0].args[0]); code != 10 && code != 2 {
+			t.Errorf("a call to %s, which is gone: exit %d", id, code)
+		}
+	}
+}
+
+// answeredOnce runs a second instance of each service and counts the answers to one request: with any queue group
+// but q there would be two.
+func answeredOnce(t *testing.T, url string, commands map[string][]string) {
+	nc := connect(t, url)
+	for id, command := range commands {
+		second := start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
+		eventually(t, 20*time.Second, "a second "+id, func() bool { return list(t, url)[id].ready() == 2 })
+		inbox := nc.NewInbox()
+		sub, err := nc.SubscribeSync(inbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 20
+		for range n {
+			if err := nc.PublishRequest("ext."+id+".rpc", inbox, []byte(`{"jsonrpc":"2.0","id":"a b","method":"ping"}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answers := 0
+		for {
+			m, err := sub.NextMsg(map[bool]time.Duration{false: 10 * time.Second, true: 300 * time.Millisecond}[answers >= n])
+			if err != nil {
+				break
+			}
+			answers++
+			if want := `{"jsonrpc":"2.0","id":"a b","result":{}}`; string(m.Data) != want {
+				t.Errorf("%s answered %s, want %s", id, m.Data, want)
+			}
+		}
+		if answers != n {
+			t.Errorf("two instances of %s gave %d answers to %d requests", id, answers, n)
+		}
+		second.stop(t, 10*time.Second)
+	}
+}
+
+// TestGoProtocol asks the Go service what the protocol says beyond calls and answers.
+func TestGoProtocol(t *testing.T) {
+	testProtocol(t, "primes", []string{primes(t)})
+}
+
+// slow is a call of each service that takes longer than any test.
+var slow = map[string]string{
+	"primes": `{"jsonrpc":"2.0","id":7,"method":"tools/count","params":{"below":100000000}}`,
+	"words":  `{"jsonrpc":"2.0","id":7,"method":"tools/linger","params":{"ms":3600000}}`,
+}
+
+// testProtocol sends a service what docs/protocol.md describes, odd requests and headers among it.
+func testProtocol(t *testing.T, id string, command []string) {
+	url, _ := startNATS(t)
+	nc := connect(t, url)
+	announced, err := nc.SubscribeSync("ext.registry.announce." + id)
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
+	var a mesh.Announce
+	if m, err := announced.NextMsg(20 * time.Second); err != nil || json.Unmarshal(m.Data, &a) != nil || a.Instance == "" {
+		t.Fatalf("announced %+v (%v)", a, err)
+	}
+	subject := "ext." + id + ".rpc"
+	ask := func(subject, body string, header map[string]string) (answer struct {
+		ID    json.RawMessage
+		Error rpc.Error
+	}) {
+		t.Helper()
+		m := nats.NewMsg(subject)
+		m.Data = []byte(body)
+		for k, v := range header {
+			m.Header.Set(k, v)
+		}
+		got, err := nc.RequestMsg(m, 10*time.Second)
+		if err != nil || json.Unmarshal(got.Data, &answer) != nil {
+			t.Fatalf("%s %v: answered %v, %v", body, header, got, err)
+		}
+		return answer
+	}
+	eventually(t, 20*time.Second, "it answers", func() bool {
+		_, err := nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Second)
+		return err == nil
+	})
+
+	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping"}`
+	past := fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli())
+	for _, tt := range []struct {
+		body   string
+		header map[string]string
+		id     string
+		code   rpc.Code
+		ran    string
+	}{
+		{body: ping, id: `"x"`},
+		{body: `{`, id: `null`, code: rpc.CodeParse},
+		{body: "\"\xff\"", id: `null`, code: rpc.CodeParse},
+		{body: `{"jsonrpc":"2.0","id":1}`, id: `1`, code: rpc.CodeInvalidRequest},
+		{body: `{"jsonrpc":"2.0","id":null,"method":"ping"}`, id: `null`, code: rpc.CodeInvalidRequest},
+		{body: `{"jsonrpc":"2.0","id":1,"method":"shutdown"}`, id: `1`, code: rpc.CodeMethodNotFound},
+		{body: `{"jsonrpc":"2.0","id":1,"method":"tools/constructor"}`, id: `1`, code: rpc.CodeMethodNotFound},
+		{body: ping, header: map[string]string{"Ext-Timeout": "soon"}, id: `"x"`, code: rpc.CodeInvalidRequest},
+		{body: ping, header: map[string]string{"Ext-Deadline": past}, id: `"x"`, code: rpc.CodeTimeout, ran: "no"},
+		{body: slow[id], header: map[string]string{"Ext-Timeout": "100"}, id: `7`, code: rpc.CodeTimeout, ran: "maybe"},
+	} {
+		got := ask(subject, tt.body, tt.header)
+		if got.Error.Code != tt.code || string(got.ID) != tt.id && !(tt.code == rpc.CodeInvalidRequest && string(got.ID) == "null") {
+			t.Errorf("%s %v: answered id %s, %v; want id %s and code %d", tt.body, tt.header, got.ID, &got.Error, tt.id, tt.code)
+		}
+		if tt.ran != "" && got.Error.Details().Ran != rpc.Ran(tt.ran) {
+			t.Errorf("%s %v: ran %q, want %q", tt.body, tt.header, got.Error.Details().Ran, tt.ran)
+		}
+	}
+	if got := ask(subject+"."+a.Instance, ping, nil); got.Error.Code != 0 {
+		t.Errorf("at its own subject it answered %v", &got.Error)
+	}
+
+	// A cancel ends its call, and one that comes too early does so, too.
+	cancel := func(call string) {
+		t.Helper()
+		if err := nc.Publish("ext."+id+".cancel", fmt.Appendf(nil, `{"call_id":%q}`, call)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel("early")
+	if got := ask(subject, slow[id], map[string]string{"Ext-Call-Id": "early"}); got.Error.Code != rpc.CodeCancelled {
+		t.Errorf("a call that had been cancelled answered %v", &got.Error)
+	}
+	cancelled := make(chan rpc.Error, 1)
+	go func() { // ends with the answer
+		cancelled <- ask(subject, slow[id], map[string]string{"Ext-Call-Id": "late"}).Error
+	}()
+	eventually(t, 10*time.Second, "the cancel", func() bool {
+		cancel("late")
+		select {
+		case e := <-cancelled:
+			if e.Code != rpc.CodeCancelled {
+				t.Errorf("a call that was cancelled answered %v", &e)
+			}
+			return true
+		default:
+			return false
+		}
+	})
+
+	if err := nc.Publish("ext.registry.request", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := announced.NextMsg(5 * time.Second); err != nil {
+		t.Errorf("asked to announce itself again it does not: %v", err)
+	}
+	byes, err := nc.SubscribeSync("ext.registry.shutdown." + id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stop(t, 10*time.Second)
+	if m, err := byes.NextMsg(5 * time.Second); err != nil || !strings.Contains(string(m.Data), a.Instance) {
+		t.Errorf("good-bye: %v, %v", m, err)
+	}
+}

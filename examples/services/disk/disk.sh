@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# disk: an extension with a life of its own in shell, and NATS over nothing but bash's own TCP socket. What it
+# says and hears there is docs/protocol.md and, below that, NATS's text protocol: lines, and bodies of a length
+# that is said before them.
+#
+#     disk.sh --nats-url nats://127.0.0.1:4222 --subject-prefix ext
+#
+# It answers one call after the other, which is right for tools that are quick.
+export LC_ALL=C # lengths are in bytes
+id=disk version=1.0.0 instance=sh-$$-$RANDOM state=ready
+
+url=${NATS_URL:-nats://127.0.0.1:4222} prefix=ext subjects=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--nats-url) url=$2 ;;
+	--prefix) prefix=$2 ;;          # the mesh's
+	--subject-prefix) subjects=$2 ;; # of its own subjects; default the mesh's
+	*) echo "disk: unknown flag $1; there are --nats-url, --prefix and --subject-prefix" >&2 && exit 2 ;;
+	esac
+	shift 2 || { echo "disk: that flag wants a value" >&2 && exit 2; }
+done
+subjects=${subjects:-$prefix}
+
+# nats://user:password@host:port; none of them has characters that JSON would escape.
+if [[ ! $url =~ ^(nats://)?(([^:@/\"\\]*):([^@/\"\\]*)@)?([^:/@,]+)(:([0-9]+))?/?$ ]]; then
+	echo "disk: cannot read the address $url; want nats://[user:password@]host[:port]" >&2
+	exit 2
+fi
+user=${BASH_REMATCH[3]} password=${BASH_REMATCH[4]} host=${BASH_REMATCH[5]} port=${BASH_REMATCH[7]:-4222}
+
+send() { printf '%s\r\n' "$@" >&3; }
+publish() { # subject text
+	printf 'PUB %s %d\r\n%s\r\n' "$1" "${#2}" "$2" >&3
+}
+
+announce() {
+	publish "$prefix.registry.announce.$id" '{"id":"disk","version":"'$version'","instance":"'$instance'","subject_prefix":"'"$subjects"'","name":"Disk","description":"How full disks are."}'
+	beat
+}
+beat() {
+	publish "$prefix.registry.heartbeat.$id" '{"id":"disk","version":"'$version'","instance":"'$instance'","state":"'$state'"}'
+	next=$((SECONDS + 15))
+}
+
+tools='[{"name":"usage","description":"How full the disk is that holds a path.","input_schema":{"type":"object","properties":{"path":{"type":"string","description":"an absolute path; default /"}}},"annotations":{"readOnlyHint":true}},
+{"name":"mounts","description":"How many file systems are mounted.","input_schema":{"type":"object"},"annotations":{"readOnlyHint":true}}]'
+
+# envelope prints "<id> <method>" of a message, "-" for what is missing. Members come in any order and params may
+# hold an "id" of their own, so it takes away, in this order: escapes, brackets inside strings, the outer braces,
+# and whatever is nested. What is left are the envelope's own scalars.
+envelope() {
+	printf '%s\n' "$1" | tr '\n' ' ' | sed -n '
+		s/\\./_/g
+		:quoted
+		s/^\([^"]*\("[^"]*"[^"]*\)*"[^]["{}]*\)[]{}[]/\1_/
+		t quoted
+		s/^[^{]*{//
+		s/}[^}]*$//
+		:nested
+		s/{[^{}]*}//
+		s/\[[^][]*\]//
+		t nested
+		h
+		s/.*"id"[[:space:]]*:[[:space:]]*\("[^"]*"\).*/\1/
+		t id
+		s/.*"id"[[:space:]]*:[[:space:]]*\([0-9][0-9]*\).*/\1/
+		t id
+		s/.*/-/
+		:id
+		x
+		t clear
+		:clear
+		s/.*"method"[[:space:]]*:[[:space:]]*"\([^"[:space:]]*\)".*/\1/
+		t method
+		s/.*/-/
+		:method
+		H
+		x
+		s/\n/ /
+		p'
+}
+
+answer() { # the request's text; the answer is printed
+	local envelope id method path percent
+	envelope=$(envelope "$1")
+	id=${envelope% *} method=${envelope##* }
+	case $id,$method in
+	-,*) error null -32600 "a request needs an id" ;;
+	*,initialize) result "$id" '{"server_version":"'$version'","tools":'"$tools"',"hooks":[]}' ;;
+	*,ping) result "$id" '{}' ;;
+	*,tools/mounts) result "$id" '{"mounts":'$(($(df -P | wc -l) - 1))'}' ;;
+	*,tools/usage)
+		path=/
+		if [[ $1 == *'"path"'* ]]; then # taken as it stands, so without what JSON escapes
+			[[ $1 =~ \"path\"[[:space:]]*:[[:space:]]*\"(/[A-Za-z0-9_./@ -]*)\" ]] && path=${BASH_REMATCH[1]} || path=
+		fi
+		percent=$([ -n "$path" ] && df -P -- "$path" 2>/dev/null | awk 'NR == 2 { print $5 + 0 }')
+		if [ -n "$percent" ]; then
+			result "$id" '{"path":"'"$path"'","used_percent":'"$percent"'}'
+		else
+			error "$id" -32602 "path must be the absolute path of something that exists here"
+		fi
+		;;
+	*) error "$id" -32601 "disk has no method $method" ;;
+	esac
+}
+result() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}' "$1" "$2"; }
+error() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":%s,"message":"%s"}}' "$1" "$2" "$3"; }
+
+# To stop without losing a call: unsubscribe, and answer on until the server says, by PONG, that it has seen that.
+stop() {
+	[ -n "$stopping" ] && return
+	stopping=yes state=draining
+	[ -n "$connected" ] || exit 0
+	beat
+	send "UNSUB 1" "UNSUB 2" PING
+}
+trap stop TERM INT
+
+# connection serves one connection, until it ends.
+connection() {
+	local line part words body status
+	{ exec 3<>"/dev/tcp/$host/$port"; } 2>/dev/null || return
+	# Without "headers" the server takes them off what it delivers, and says nothing about missing responders.
+	send 'CONNECT {"verbose":false,"pedantic":false,"name":"disk","lang":"bash","version":"'$version'","headers":false,"user":"'"$user"'","pass":"'"$password"'"}' \
+		"SUB $subjects.$id.rpc q 1" "SUB $prefix.registry.request 2"
+	connected=yes
+	announce
+	[ -z "$stopping" ] || send "UNSUB 1" "UNSUB 2" PING
+	while :; do
+		IFS= read -r -t 1 -u 3 line
+		status=$?
+		[ $SECONDS -lt $next ] || beat
+		if [ $status -gt 0 ]; then
+			part+=$line
+			[ $status -gt 128 ] || return # 1 is the end; above 128 nothing has come for a second
+			continue
+		fi
+		line=$part${line%$'\r'} part=
+		case $line in
+		MSG\ *) # subject, our number of the subscription, where to answer if anybody waits, length
+			read -ra words <<<"$line"
+			body=$(head -c "${words[-1]}" <&3; echo .) # the dot saves newlines at the end
+			read -r -u 3 _
+			case ${words[2]},${#words[@]},${words[3]} in
+			2,*) announce ;;
+			1,4,* | *,\$JS.ACK*) ;; # nobody waits
+			1,5,*) publish "${words[3]}" "$(answer "${body%.}")" ;;
+			esac
+			;;
+		PING) send PONG ;;
+		PONG)
+			if [ "$stopping" = yes ]; then # answered is all that there was
+				stopping=flushed
+				publish "$prefix.registry.shutdown.$id" '{"id":"disk","instance":"'$instance'","reason":"shutdown"}'
+				send PING
+			elif [ "$stopping" = flushed ]; then
+				exit 0
+			fi
+			;;
+		INFO*'"tls_required":true'*) echo "disk: this server wants TLS, which bash does not have" >&2 && exit 1 ;;
+		-ERR*) echo "disk: NATS says ${line#-ERR }" >&2 ;;
+		esac
+	done
+}
+
+while :; do
+	connection
+	connected=
+	[ -z "$stopping" ] || exit 0
+	echo "disk: no NATS at $host:$port, trying again" >&2
+	sleep 1
+done

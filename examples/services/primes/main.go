@@ -1,0 +1,127 @@
+// Primes is an extension with a life of its own: a service on NATS, for a container or another machine. With
+// --stdio the same handler is a child of a bridge instead. docs/writing-an-extension.md leads through it.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+const version = "1.0.0"
+
+// These lines are the extension.
+func tools() *mesh.Toolbox {
+	box := &mesh.Toolbox{Version: version}
+	mesh.AddTool(box, "factor", "The prime factors of a number.", func(_ context.Context, in struct {
+		N int64 `json:"n" jsonschema:"the number, from 2 to 10^15"`
+	}) ([]int64, error) {
+		return factor(in.N)
+	})
+	box.AddRaw("count", "Counts the primes below a limit, and says on the way how far it is.",
+		[]byte(`{"type":"object","properties":{"below":{"type":"integer","minimum":2,"maximum":100000000}},"required":["below"]}`), count)
+	return box
+}
+
+// The rest is how it gets to its callers.
+func main() {
+	url := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS server `URL`s, comma-separated")
+	prefix := flag.String("prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
+	subjects := flag.String("subject-prefix", "", "the `PREFIX` of its own subjects (default the mesh's)")
+	inbox := flag.String("inbox-prefix", "_INBOX", "`PREFIX` of reply subjects, where permissions want one")
+	stdio := flag.Bool("stdio", false, "serve standard input and output, as a bridge's child, instead of NATS")
+	show := flag.Bool("version", false, "print the version")
+	flag.Parse()
+	if *show {
+		fmt.Println("primes", version)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *stdio {
+		err = rpc.Serve(ctx, os.Stdin, os.Stdout, tools())
+	} else {
+		err = onNATS(ctx, *url, *inbox, *prefix, *subjects)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Fatal("primes: ", err)
+	}
+}
+
+// onNATS serves until ctx ends; then it finishes what is in flight.
+func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
+	p, err := mesh.ParsePrefix(prefix)
+	if err != nil {
+		return err
+	}
+	// It waits for a server that is not there yet and never gives up on one that went away.
+	nc, err := nats.Connect(url, nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.CustomInboxPrefix(inbox))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	return mesh.Serve(ctx, nc, mesh.Service{
+		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
+		Prefix: p, SubjectPrefix: subjects,
+	})
+}
+
+// factor divides by every candidate up to the root: at most 32 million of them.
+func factor(n int64) ([]int64, error) {
+	if n < 2 || n > 1e15 {
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "n must be from 2 to 10^15, not %d", n)
+	}
+	var out []int64
+	for d := int64(2); d*d <= n; d++ {
+		for n%d == 0 {
+			out = append(out, d)
+			n /= d
+		}
+	}
+	if n > 1 {
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// count is a long call as it should be: it stops when nobody waits any more, and tells those who listen how far
+// it is.
+func count(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	var in struct{ Below int }
+	if err := json.Unmarshal(r.Params, &in); err != nil || in.Below < 2 || in.Below > 1e8 {
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "below must be an integer from 2 to 10^8")
+	}
+	composite := make([]bool, in.Below)
+	primes, next := 0, 0
+	for n := 2; n < in.Below; n++ {
+		if n >= next { // a hundred times a call
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			// Without anybody who listens this does nothing; a message that is lost is made up for by the next.
+			_ = r.Send("notifications/progress", fmt.Appendf(nil, `{"progress":%d,"total":%d}`, n, in.Below))
+			next = n + max(1, in.Below/100)
+		}
+		if composite[n] {
+			continue
+		}
+		primes++
+		for m := n * n; m < in.Below; m += n {
+			composite[m] = true
+		}
+	}
+	return fmt.Appendf(nil, `{"primes":%d}`, primes), nil
+}

@@ -1,0 +1,235 @@
+// words: an extension with a life of its own in Node. It was written from docs/protocol.md and imports nothing of
+// extmesh; "nats" from npm speaks to the server.
+//
+//     npm install && node words.mjs --nats-url nats://127.0.0.1:4222 --subject-prefix ext
+import { connect, headers, nuid } from "nats";
+import { hostname } from "node:os";
+import { parseArgs } from "node:util";
+
+const { values: flags } = parseArgs({
+  options: {
+    "nats-url": { type: "string", default: process.env.NATS_URL ?? "nats://127.0.0.1:4222" },
+    prefix: { type: "string", default: "ext" }, // the mesh's
+    "subject-prefix": { type: "string" }, // of its own subjects; default the mesh's
+    "inbox-prefix": { type: "string", default: "_INBOX" },
+  },
+});
+
+const id = "words";
+const version = "1.0.0";
+const instance = nuid.next();
+const P = flags.prefix;
+const SP = flags["subject-prefix"] ?? P;
+const maxInflight = 256;
+
+// The tools. Each gets its arguments and a signal that aborts when nobody waits any more.
+const tools = {
+  count: {
+    description: "Counts the words and characters of a text.",
+    input_schema: { type: "object", properties: { text: { type: "string" } }, required: ["text"] },
+    annotations: { readOnlyHint: true },
+    async run({ text }) {
+      if (typeof text !== "string") throw failure(-32602, "text must be a string");
+      return { words: (text.match(/\S+/g) ?? []).length, characters: [...text].length };
+    },
+  },
+  linger: {
+    description: "Answers after a while, as a slow tool would.",
+    input_schema: { type: "object", properties: { ms: { type: "integer", minimum: 0 } }, required: ["ms"] },
+    async run({ ms }, signal) {
+      if (!Number.isInteger(ms) || ms < 0) throw failure(-32602, "ms must be an integer from 0");
+      await new Promise((resolve, reject) => {
+        const timer = setTimeout(resolve, ms);
+        signal.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
+      });
+      return { lingered_ms: ms };
+    },
+  },
+};
+
+const failure = (code, message, data) => Object.assign(new Error(message), { code, data });
+
+async function handle(method, params, signal) {
+  const list = Object.entries(tools).map(([name, { run, ...descriptor }]) => ({ name, ...descriptor }));
+  switch (method) {
+    case "initialize":
+      return { server_version: version, tools: list, hooks: [] };
+    case "ping":
+      return {};
+    case "tools/list":
+      return { tools: list };
+  }
+  const name = method.startsWith("tools/") ? method.slice("tools/".length) : "";
+  if (!Object.hasOwn(tools, name)) throw failure(-32601, `${id} has no method ${method}`);
+  const { _meta, ...args } = params ?? {};
+  return tools[name].run(args, signal);
+}
+
+const url = new URL(flags["nats-url"]);
+const nc = await connect({
+  servers: url.host,
+  user: url.username ? decodeURIComponent(url.username) : undefined,
+  pass: url.password ? decodeURIComponent(url.password) : undefined,
+  name: id,
+  inboxPrefix: flags["inbox-prefix"],
+  maxReconnectAttempts: -1,
+  waitOnFirstConnect: true,
+});
+
+const running = new Map(); // call id, or a number where there is none → AbortController
+const cancelled = new Map(); // call id → when; a cancel may overtake its call
+let state = "ready";
+let calls = 0;
+let errors = 0;
+let seq = 0;
+const born = Date.now();
+
+// take answers one request. Requests run side by side: nothing here is awaited by the subscription.
+async function take(err, m) {
+  if (err || !m.reply || m.reply.startsWith("$JS.ACK")) return;
+  let key = ++calls;
+  let requestID = null;
+  try {
+    const request = parse(m.data);
+    requestID = request.id;
+    const { timeout, callID } = limits(m.headers);
+    if (running.size >= maxInflight)
+      throw failure(-32005, `${maxInflight} calls are in flight already`, { kind: "overloaded", ran: "no", limit: maxInflight, retry_after_ms: 50 });
+    const aborter = new AbortController();
+    if (callID) key = callID;
+    running.set(key, aborter);
+    if (callID && Date.now() - (cancelled.get(callID) ?? -Infinity) < 5000) abort(aborter, -32007, "cancelled");
+    const timer = setTimeout(() => abort(aborter, -32001, "timeout"), timeout);
+    try {
+      aborter.signal.throwIfAborted();
+      const result = await stopped(aborter.signal, handle(request.method, request.params, aborter.signal));
+      m.respond(JSON.stringify({ jsonrpc: "2.0", id: requestID, result }));
+    } finally {
+      clearTimeout(timer);
+      running.delete(key);
+    }
+  } catch (e) {
+    errors++;
+    respondError(m, requestID, e);
+  }
+}
+
+// parse reads the envelope: not JSON or not UTF-8 is -32700, no method or no usable id -32600.
+function parse(data) {
+  let request;
+  try {
+    request = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(data));
+  } catch {
+    throw ours(-32700, "the request is not JSON in UTF-8", { kind: "parse", ran: "no" });
+  }
+  const usable = typeof request?.id === "number" || (typeof request?.id === "string" && request.id.length <= 256);
+  if (!usable || typeof request.method !== "string")
+    throw ours(-32600, "a request needs a method and an id", { kind: "invalid_request", ran: "no" });
+  return request;
+}
+
+// limits reads the headers that concern time.
+function limits(h) {
+  let timeout = 30_000;
+  if (h?.has("Ext-Timeout")) {
+    timeout = Math.min(number(h, "Ext-Timeout"), 3_600_000);
+  }
+  if (h?.has("Ext-Deadline")) {
+    const deadline = number(h, "Ext-Deadline");
+    if (Date.now() - deadline > 2000)
+      throw ours(-32001, `the deadline ${deadline} has passed; it is ${Date.now()} here`, { kind: "timeout", ran: "no" });
+  }
+  return { timeout, callID: h?.get("Ext-Call-Id")?.slice(0, 128) };
+}
+
+function number(h, name) {
+  const n = Number(h.get(name));
+  if (!Number.isInteger(n) || n <= 0) throw ours(-32600, `${name} is not a number of milliseconds`, { kind: "invalid_request", ran: "no" });
+  return n;
+}
+
+// ours marks an error that the serving made, as opposed to a tool.
+const ours = (code, message, data) => Object.assign(failure(code, message, data), { ours: true });
+const abort = (aborter, code, kind) => aborter.abort(ours(code, kind, { kind, ran: "maybe" }));
+
+const stopped = (signal, work) =>
+  Promise.race([work, new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true }))]);
+
+function respondError(m, requestID, e) {
+  const error = { code: Number.isInteger(e.code) ? e.code : -32603, message: e.message ?? String(e) };
+  if (e.data) error.data = e.data;
+  let h;
+  if (e.ours) {
+    h = headers();
+    h.set("Nats-Service-Error", error.message);
+    h.set("Nats-Service-Error-Code", String(error.code));
+  }
+  m.respond(JSON.stringify({ jsonrpc: "2.0", id: requestID, error }), { headers: h });
+}
+
+function cancel(err, m) {
+  if (err) return;
+  let callID;
+  try {
+    callID = m.json().call_id;
+  } catch {
+    return; // names no call
+  }
+  const aborter = running.get(callID);
+  if (aborter) return abort(aborter, -32007, "cancelled");
+  const now = Date.now();
+  for (const [old, at] of cancelled) if (now - at > 5000) cancelled.delete(old);
+  if (typeof callID === "string" && cancelled.size < 4096) cancelled.set(callID, now);
+}
+
+const publish = (verb, message) => nc.publish(`${P}.registry.${verb}.${id}`, JSON.stringify(message));
+
+function announce() {
+  publish("announce", {
+    schema_version: 1, id, version, instance, host: hostname(), subject_prefix: SP, transport: "nats", dialect: "ext",
+    features: ["cancel", "instance"], name: "Words", description: "Counts words.",
+    handshake_hash: version, // anything that changes with the tools
+  });
+  beat();
+}
+
+function beat() {
+  publish("heartbeat", {
+    id, version, instance, seq: ++seq, ts: new Date().toISOString(), interval_ms: 15000, state, inflight: running.size,
+    calls, errors, uptime_secs: Math.floor((Date.now() - born) / 1000),
+  });
+}
+
+// The queue group is q, for everybody: NATS gives a request to one member of each group.
+const serving = [
+  nc.subscribe(`${SP}.${id}.rpc`, { queue: "q", callback: take }),
+  nc.subscribe(`${SP}.${id}.rpc.${instance}`, { callback: take }),
+];
+nc.subscribe(`${SP}.${id}.cancel`, { callback: cancel });
+nc.subscribe(`${P}.registry.request`, { callback: (err) => err || announce() });
+await nc.flush(); // ready is said when the server knows that it is so
+announce();
+
+let beating = setTimeout(function again() {
+  beat();
+  beating = setTimeout(again, 15_000 * (0.9 + Math.random() * 0.2));
+}, Math.random() * 15_000);
+
+(async () => {
+  for await (const s of nc.status()) if (s.type === "reconnect") announce();
+})();
+
+// To stop without losing a call: unsubscribe, flush, answer what had arrived by then, say good-bye. drain is the
+// first two; the library's unsubscribe would drop what is on its way.
+async function stop() {
+  clearTimeout(beating);
+  state = "draining";
+  beat();
+  await Promise.all(serving.map((s) => s.drain()));
+  while (running.size > 0) await new Promise((resolve) => setTimeout(resolve, 5));
+  publish("shutdown", { id, instance, reason: "shutdown" });
+  await nc.flush();
+  await nc.close();
+}
+process.once("SIGTERM", stop);
+process.once("SIGINT", stop);
