@@ -69,8 +69,9 @@ func (c *Conn) request(env *rpc.Envelope, s *session) {
 		body = rpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method))
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.noteLocked(s, body, nil); err != nil {
+	err := c.noteLocked(s, body, nil)
+	c.mu.Unlock()
+	if err != nil {
 		c.log.Debug("the server's request is not answered", "error", err)
 	}
 }
