@@ -25,6 +25,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// A Conn is what internal/bridge takes for a conversation.
+var _ interface {
+	rpc.Caller
+	rpc.Starter
+	Cancel(x *rpc.Exchange) (id uint64, ok bool)
+	Notify(method string, params json.RawMessage) error
+	Run(ctx context.Context) error
+} = (*Conn)(nil)
+
 // secret stands in every header and URL of these tests, and must not come out of anything.
 const secret = "s3cr3t-t0ken-0123456789"
 
