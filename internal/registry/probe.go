@@ -84,11 +84,9 @@ func (l *loop) suspected(id, instance string, now time.Time) {
 
 // probe asks an instance whether it is there, unless it is being asked or has just answered.
 func (l *loop) probe(x *extension, instance string, now time.Time) {
-	a := x.said[instance]
+	a := x.address(instance)
 	if a == nil {
-		if a = x.said[""]; a == nil {
-			return
-		}
+		return
 	}
 	key := probeKey{x.id, instance}
 	p := l.probes[key]
@@ -124,6 +122,22 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 			})
 		})
 	})
+}
+
+// address is the announce that says where an instance is asked: its own, that of a service which names none, or, of
+// an instance known from the catalog alone, the one shown.
+func (x *extension) address(instance string) *announced {
+	switch {
+	case x.said[instance] != nil:
+		return x.said[instance]
+	case x.said[""] != nil:
+		return x.said[""]
+	case x.shown != nil:
+		a := *x.shown
+		a.Instance = instance
+		return &a
+	}
+	return nil
 }
 
 // ask pings a subject. reason is "" if anybody answered; err is a failure that says nothing.
@@ -270,18 +284,16 @@ func (l *loop) dropHolds(now time.Time) {
 	}
 }
 
-// holdAsWritten holds the instances that the catalog calls lost by a probe, though this replica hears them beat,
-// and asks them at once: a new leader must not call them ready on their owner's word.
-func (l *loop) holdAsWritten(id string, d *mesh.StateDoc, now time.Time) {
-	for _, i := range d.Instances {
-		mine, ok := l.mon.Instance(id, i.Instance)
-		if !ok || i.State != heartbeat.Lost || mine.State != heartbeat.Ready || !probeReason(i.Reason) {
-			continue
-		}
-		if _, ok := l.mon.Hold(id, i.Instance, i.Reason, now); ok {
-			l.probes[probeKey{id, i.Instance}] = &probe{id: id, instance: i.Instance, held: true, pause: holdRetry}
-			l.probe(l.exts[id], i.Instance, now)
-		}
+// holdAsWritten holds an instance that the catalog calls lost by a probe, whether this replica hears it beat or not,
+// and asks it at once: a new leader must not call it ready on its owner's word.
+func (l *loop) holdAsWritten(x *extension, i mesh.InstanceState, now time.Time) {
+	if i.State != heartbeat.Lost || !probeReason(i.Reason) {
+		return
+	}
+	l.mon.Hold(x.id, i.Instance, i.Reason, now)
+	if mine, ok := l.mon.Instance(x.id, i.Instance); ok && mine.Held {
+		l.probes[probeKey{x.id, i.Instance}] = &probe{id: x.id, instance: i.Instance, held: true, pause: holdRetry}
+		l.probe(x, i.Instance, now)
 	}
 }
 

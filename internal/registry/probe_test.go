@@ -2,6 +2,7 @@ package registry
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,5 +144,62 @@ func TestBreakerReports(t *testing.T) {
 		})
 		e.serve()
 		b.await("it has healed", func() bool { d := b.state("weather"); return d.Breaker == nil && d.Available })
+	})
+}
+
+// TestBridgeHangs: a bridge that is there and does not answer is lost too, a little later.
+func TestBridgeHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		var hangs atomic.Bool
+		sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
+			if !hangs.Load() {
+				_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}`))
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = sub.Unsubscribe() }()
+		e.up()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		time.Sleep(3 * time.Second)
+		hangs.Store(true)
+		start := time.Now()
+		b.await("its extension is lost", b.is("weather", heartbeat.Lost))
+		if d := time.Since(start); d < 4*time.Second || d > 12*time.Second {
+			t.Errorf("lost after %v", d)
+		}
+		hangs.Store(false)
+		e.beat(heartbeat.Ready)
+		b.await("a beat brings it back", b.is("weather", heartbeat.Ready))
+	})
+}
+
+// TestHoldSurvivesHandOver: a new leader does not call an instance ready on its owner's word that an earlier leader
+// found to be gone; and it finds out by itself when it is back.
+func TestHoldSurvivesHandOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		one, stopOne := b.registry(Config{Name: "one"})
+		b.leading(one)
+		two, _ := b.registry(Config{Name: "two"})
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		e.up()
+		e.keepBeating()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		e.silence()
+		b.publish(prefix.Suspect("weather"), `{}`)
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		written := b.get(stateKey("weather"))
+		stopOne()
+		b.leading(two)
+		time.Sleep(10 * time.Second)
+		if now := b.get(stateKey("weather")); string(now) != string(written) {
+			t.Errorf("the new leader wrote\n%s\nover\n%s", now, written)
+		}
+		e.serve()
+		b.await("it is back", b.is("weather", heartbeat.Ready))
 	})
 }

@@ -227,3 +227,47 @@ func TestNameClash(t *testing.T) {
 	b.publish(prefix.Shutdown("a_b"), mesh.Goodbye{ID: "a_b", Instance: "n2", Reason: mesh.GoodbyeRemoved})
 	b.await("a is alone again", func() bool { return name("a") == "ext_a_b_c" })
 }
+
+// TestReborn: a service that begins again under its old name, and announces no hash, is asked for its tools again.
+func TestReborn(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	e := b.ext("weather", "1.0.0", "", "get")
+	e.a.HandshakeHash, e.a.Features = "", nil
+	e.up()
+	e.beat(heartbeat.Ready)
+	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
+	e.mu.Lock()
+	e.tools, e.seq = []string{"get", "set"}, 0
+	e.mu.Unlock()
+	e.beat(heartbeat.Ready)
+	b.await("it has both", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 2 })
+}
+
+// FuzzParseAnnounce: what is taken in can be shown and asked.
+func FuzzParseAnnounce(f *testing.F) {
+	f.Add("weather", []byte(`{"id":"weather","version":"1.0.0","instance":"n1","features":["instance"]}`))
+	f.Add("google.gmail", []byte(`{"id":"google.gmail","version":"1.0.0","parent":"google","bridge":"b","subject_prefix":"a.b"}`))
+	f.Fuzz(func(t *testing.T, id string, data []byte) {
+		a, err := parseAnnounce(id, data, prefix)
+		if err != nil {
+			return
+		}
+		said := &announced{Announce: a}
+		if a.ID != id || checkBeatID(id) != nil || strings.ContainsAny(said.rpcSubject(), " *>\t\r\n") || strings.Contains(said.rpcSubject(), "..") {
+			t.Errorf("%+v is asked on %q", a, said.rpcSubject())
+		}
+		x := newExtension(id)
+		x.said[a.Instance] = said
+		x.choose(heartbeat.Extension{})
+		value, err := marshal(x.spec(heartbeat.Extension{}, new(mesh.Names)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := newExtension(id)
+		if !again.restore(value) || again.shown.subject() != said.subject() {
+			t.Errorf("%s restores to %+v", value, again.shown)
+		}
+	})
+}

@@ -64,7 +64,7 @@ func (l *loop) restore(id string) {
 	}
 	now := time.Now()
 	l.mon.Declare(id, now)
-	l.restoreState(id, now)
+	l.restoreState(x, now)
 	for _, instance := range slices.Sorted(maps.Keys(x.said)) {
 		l.considerHandshake(x, instance)
 	}
@@ -91,17 +91,23 @@ func (l *loop) restoreSpec(id string, r record) *extension {
 }
 
 // restoreState takes over the instances of an extension that this replica has not heard.
-func (l *loop) restoreState(id string, now time.Time) {
+func (l *loop) restoreState(x *extension, now time.Time) {
 	var d mesh.StateDoc
-	value := l.view.get(stateKey(id))
+	value := l.view.get(stateKey(x.id))
 	if value == nil || json.Unmarshal(value, &d) != nil {
 		return
 	}
-	l.holdAsWritten(id, &d, now)
 	for _, i := range d.Instances {
-		if heartbeat.CheckInstance(i.Instance) == nil {
-			l.mon.Adopt(id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
+		if heartbeat.CheckInstance(i.Instance) != nil {
+			continue
+		}
+		mine, known := l.mon.Instance(x.id, i.Instance)
+		if !known {
+			l.mon.Adopt(x.id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
 				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
+		}
+		if !known || mine.State == heartbeat.Ready {
+			l.holdAsWritten(x, i, now)
 		}
 	}
 }
