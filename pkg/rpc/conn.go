@@ -110,9 +110,10 @@ func (c *Conn) Run(ctx context.Context) error {
 	var writer sync.WaitGroup
 	quit := make(chan struct{})
 	var werr error
+	keep := func() bool { return false }
 	writer.Go(func() { // owned by Run; ends when quit is closed and the queue is empty, or with a write error
 		if werr = c.writeLoop(quit); werr != nil {
-			c.breakRead()
+			keep = c.breakRead()
 		}
 	})
 
@@ -123,6 +124,7 @@ func (c *Conn) Run(ctx context.Context) error {
 	close(quit)
 	c.interruptWrite()
 	writer.Wait()
+	keep()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -424,11 +426,13 @@ func (c *Conn) interruptRead() {
 }
 
 // breakRead gives the reader a moment more after a write has failed: what the peer had answered before it
-// closed its side is still in the pipe.
-func (c *Conn) breakRead() {
-	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok {
-		d.SetReadDeadline(time.Now().Add(time.Second))
+// closed its side is still in the pipe. keep takes that back where it can be.
+func (c *Conn) breakRead() (keep func() bool) {
+	const moment = time.Second
+	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now().Add(moment)) == nil {
+		return func() bool { return false }
 	}
+	return time.AfterFunc(moment, c.interruptRead).Stop
 }
 
 // interruptWrite bounds the last flush to a peer that may have stopped reading.

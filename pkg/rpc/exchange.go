@@ -89,7 +89,8 @@ func (r *Reply) Result() (json.RawMessage, error) {
 	return json.RawMessage(r.env.Result), nil
 }
 
-// ErrorCode is the code of the answer's error or of Err, 0 for a result.
+// ErrorCode is the code of the answer's error or of Err, 0 for a result. An error whose own code is 0 counts
+// as CodeInternal here.
 func (r *Reply) ErrorCode() Code {
 	if r.Err != nil {
 		return r.Err.Code
@@ -98,7 +99,7 @@ func (r *Reply) ErrorCode() Code {
 		return 0
 	}
 	var e struct{ Code Code }
-	if json.Unmarshal(r.env.Error, &e) != nil {
+	if json.Unmarshal(r.env.Error, &e) != nil || e.Code == 0 {
 		return CodeInternal
 	}
 	return e.Code
@@ -216,27 +217,33 @@ func normalise(e *Envelope) {
 		if e.Result != nil {
 			e.plain = false
 		}
-		var shape struct {
-			Code    *int64
-			Message *string
+		if mended := mend(e.Error); mended != nil {
+			e.Error, _ = json.Marshal(mended) // Data was scanned: it is JSON
+			e.plain = false
 		}
-		if e.Error[0] == '{' && json.Unmarshal(e.Error, &shape) == nil && shape.Code != nil && shape.Message != nil {
-			return
-		}
-		mended := &Error{Code: CodeInternal, Message: "the extension answered with an error of odd shape", Data: e.Error}
-		if shape.Code != nil {
-			mended.Code = Code(*shape.Code)
-		}
-		if shape.Message != nil {
-			mended.Message = *shape.Message
-		} else if s := ""; json.Unmarshal(e.Error, &s) == nil {
-			mended.Message = s
-		}
-		e.Error, _ = json.Marshal(mended) // Data was scanned: it is JSON
-		e.plain = false
 	case e.Result == nil:
 		e.Result, e.plain = []byte("null"), false
 	case e.Error != nil:
 		e.plain = false
 	}
+}
+
+// mend makes an error object of what an extension answered instead of one; nil if it is one already.
+func mend(raw []byte) *Error {
+	e := &Error{Code: CodeInternal, Message: "the extension answered with an error of odd shape", Data: raw}
+	read := func(name string, v any) bool {
+		at, ok := Member(raw, name)
+		return ok && string(at.In(raw)) != "null" && json.Unmarshal(at.In(raw), v) == nil
+	}
+	code, message := read("code", &e.Code), read("message", &e.Message)
+	if code && message {
+		return nil
+	}
+	if !code {
+		e.Code = CodeInternal
+	}
+	if s := ""; json.Unmarshal(raw, &s) == nil {
+		e.Message = s
+	}
+	return e
 }

@@ -47,7 +47,7 @@ func FuzzReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, id []byte) {
 		r, err := ParseReply(text)
-		if err != nil || !ValidID(id) || !json.Valid(id) {
+		if err != nil || !ValidID(id) || !json.Valid(id) || len(bytes.TrimSpace(id)) < len(id) {
 			return
 		}
 		result, rerr := r.Result()

@@ -3,8 +3,10 @@ package rpc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // Serve answers requests that come in over r, on w, until r ends or ctx does: an extension on its standard
@@ -13,7 +15,8 @@ import (
 //	err := rpc.Serve(ctx, os.Stdin, os.Stdout, handler)
 //
 // Requests run side by side. A notification notifications/cancelled {requestId} ends the context of that
-// request, and shutdown ends Serve, as the end of r does. The handler sees all other notifications.
+// request, and shutdown ends Serve, as the end of r does. The handler sees all other notifications, one after
+// the other: while it is at one, nothing else is read.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, h Handler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -24,37 +27,51 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, h Handler) error {
 		}
 		return h.Handle(ctx, q)
 	})
-	err := NewConn(r, w, Options{Handler: stop}).Run(ctx)
+	err := NewConn(interruptible(r), w, Options{Handler: stop}).Run(ctx)
 	if err == errShutdown {
 		return nil
 	}
 	return err
 }
 
-var errShutdown = fmt.Errorf("asked to shut down")
+// interruptible is r or, where nothing would end a Read of r before r does (standard input is mostly such: a
+// terminal, or a pipe that knows no deadlines), a pipe that is fed from it. Else a signal could not end Serve.
+func interruptible(r io.Reader) io.Reader {
+	d, ok := r.(interface{ SetReadDeadline(time.Time) error })
+	if ok && d.SetReadDeadline(time.Time{}) == nil {
+		return r
+	}
+	if _, ok := r.(io.Closer); ok && d == nil {
+		return r
+	}
+	out, in := io.Pipe()
+	go func() { // left in its Read when Serve returns: it ends with r, or with the program
+		_, err := io.Copy(in, r)
+		in.CloseWithError(err)
+	}()
+	return out
+}
+
+var errShutdown = errors.New("asked to shut down")
 
 // request answers a request from the other side.
 func (c *Conn) request(ctx context.Context, env *Envelope) {
-	if c.opt.Handler == nil {
+	switch {
+	case !ValidID(env.ID): // nor is it sent back: what waits to be read by the peer is bounded
+		c.respond(AppendError(nil, nil, Errorf(CodeInvalidRequest, RanNo, `the request needs an "id": a number or a short string`)), nil)
+		return
+	case env.Method[0] != '"':
+		c.respond(AppendError(nil, env.ID, Errorf(CodeInvalidRequest, RanNo, `the request's "method" is not a string`)), nil)
+		return
+	case c.opt.Handler == nil:
 		c.refuse(env)
 		return
 	}
 	q := &Request{ID: clone(env.ID), Method: env.MethodName(), Params: clone(env.Params), Notify: c.Notify}
 	hctx, cancel := context.WithCancel(ctx)
-	c.mu.Lock()
-	full := c.running >= c.opt.MaxHandlers
-	if !full {
-		c.running++
-		if c.serving == nil {
-			c.serving = map[string]context.CancelFunc{}
-		}
-		c.serving[string(q.ID)] = cancel
-	}
-	c.mu.Unlock()
-	if full {
+	if e := c.admit(string(q.ID), cancel); e != nil {
 		cancel()
-		c.respond(AppendError(nil, q.ID, NewError(CodeOverloaded, Details{Ran: RanNo, Limit: int64(c.opt.MaxHandlers)},
-			"%d calls are being answered already", c.opt.MaxHandlers)), nil)
+		c.respond(AppendError(nil, q.ID, e), nil)
 		return
 	}
 	c.handlers.Go(func() { // owned by Run, which waits for handlers; ends when the handler returns
@@ -74,10 +91,29 @@ func (c *Conn) request(ctx context.Context, env *Envelope) {
 	})
 }
 
+// admit takes the request with this id among those that are answered.
+func (c *Conn) admit(id string, cancel context.CancelFunc) *Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running >= c.opt.MaxHandlers {
+		return NewError(CodeOverloaded, Details{Ran: RanNo, Limit: int64(c.opt.MaxHandlers)},
+			"%d calls are being answered already", c.opt.MaxHandlers)
+	}
+	if c.serving[id] != nil {
+		return Errorf(CodeInvalidRequest, RanNo, "a request with the id %s is being answered already", id)
+	}
+	if c.serving == nil {
+		c.serving = map[string]context.CancelFunc{}
+	}
+	c.serving[id] = cancel
+	c.running++
+	return nil
+}
+
 // refuse answers for a side that offers nothing.
 func (c *Conn) refuse(env *Envelope) {
 	if method := env.MethodName(); method != "ping" {
-		c.respond(AppendError(nil, env.ID, Errorf(CodeMethodNotFound, RanNo, "method %q is not offered here", method)), nil)
+		c.respond(AppendError(nil, env.ID, Errorf(CodeMethodNotFound, RanNo, "method %.128q is not offered here", method)), nil)
 		return
 	}
 	c.respond(AppendResult(nil, env.ID, []byte("{}")), nil)
