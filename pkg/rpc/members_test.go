@@ -40,3 +40,13 @@ func TestSetMember(t *testing.T) {
 		}
 	}
 }
+
+func TestParseReplyWithoutID(t *testing.T) {
+	r, err := ParseReply([]byte(`{"jsonrpc":"2.0","result":{"n":1.0}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(r.AppendTo(nil, []byte("7"))), `{"jsonrpc":"2.0","id":7,"result":{"n":1.0}}`; got != want {
+		t.Errorf("= %s, want %s", got, want)
+	}
+}
