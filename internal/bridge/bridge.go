@@ -229,12 +229,10 @@ func (b *Bridge) sayGoodbye() {
 func (b *Bridge) status() Status {
 	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.since, Instances: []InstanceStatus{}}
 	for _, slot := range b.fleet.all() {
-		state, reason := slot.mesh.State()
-		slot.mu.Lock()
-		exit := exitOf(slot.lastExit)
-		slot.mu.Unlock()
-		s.Instances = append(s.Instances, InstanceStatus{ID: slot.unit.id(), Instance: slot.mesh.Instance(),
-			State: state, Reason: reason, LastExit: exit})
+		i := InstanceStatus{ID: slot.unit.id(), Instance: slot.mesh.Instance(), Breaker: slot.breakerState()}
+		i.State, i.Reason = slot.mesh.State()
+		slot.past.fill(&i)
+		s.Instances = append(s.Instances, i)
 	}
 	return s
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -69,12 +69,26 @@ func instances(slots []*slot, do func(*slot)) json.RawMessage {
 	return out
 }
 
-// logLine is one line of logs' answer, and of P.log.<id>.
+// logLine is one line of logs' answer, and a record of P.log.<id>, where Dropped, how many lines were left out, may
+// stand in place of Line.
 type logLine struct {
 	ID       string    `json:"id"`
 	Instance string    `json:"instance"`
 	TS       time.Time `json:"ts"`
-	Line     string    `json:"line"`
+	Line     string    `json:"-"`
+	Dropped  int       `json:"dropped,omitempty"`
+}
+
+// MarshalJSON writes line unless there is dropped: an empty line is a line, too.
+func (l logLine) MarshalJSON() ([]byte, error) {
+	type plain logLine
+	if l.Dropped > 0 {
+		return json.Marshal(plain(l))
+	}
+	return json.Marshal(struct {
+		plain
+		Line string `json:"line"`
+	}{plain(l), l.Line})
 }
 
 // maxLogs bounds logs' answer, in bytes of lines: it is one message.
@@ -89,7 +103,7 @@ func logs(slots []*slot, n int) (json.RawMessage, error) {
 			if size += len(lines[i].Text) + 128; size > maxLogs {
 				break
 			}
-			out = append(out, logLine{s.unit.id(), s.mesh.Instance(), lines[i].At, lines[i].Text})
+			out = append(out, logLine{ID: s.unit.id(), Instance: s.mesh.Instance(), TS: lines[i].At, Line: lines[i].Text})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b logLine) int { return a.TS.Compare(b.TS) })
@@ -116,25 +130,15 @@ type Status struct {
 
 // InstanceStatus is one slot of a bridge as its owner sees it.
 type InstanceStatus struct {
-	ID       string          `json:"id"`
-	Instance string          `json:"instance"`
-	State    heartbeat.State `json:"state"`
-	Reason   string          `json:"reason,omitempty"`
-	LastExit *Exit           `json:"last_exit,omitempty"`
-}
-
-// Exit is how the last life of a child ended.
-type Exit struct {
-	Status     string  `json:"status"`
-	UptimeSecs float64 `json:"uptime_secs"`
-	StderrTail string  `json:"stderr_tail,omitempty"`
-}
-
-func exitOf(e *child.ExitError) *Exit {
-	if e == nil {
-		return nil
-	}
-	return &Exit{e.Status(), e.Uptime.Seconds(), e.StderrTail}
+	ID       string             `json:"id"`
+	Instance string             `json:"instance"`
+	State    heartbeat.State    `json:"state"`
+	Reason   string             `json:"reason,omitempty"`
+	PID      int                `json:"pid,omitempty"` // of the child that runs now
+	Breaker  *heartbeat.Breaker `json:"breaker,omitempty"`
+	LastExit *Exit              `json:"last_exit,omitempty"`
+	Skipped  *Skipped           `json:"skipped,omitempty"`  // what children sent that is of no use
+	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // of the last handshake
 }
 
 // serveControl answers on P.control.<bridge> until stop is called. A bridge of the same name that is alive

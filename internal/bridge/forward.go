@@ -33,8 +33,11 @@ type forwarder struct {
 	callForm    atomic.Bool // a native child that knows tools/call only; remembered for its life
 	progress    progress
 	listChanged chan struct{} // poked by the child's word that its tools have changed
-	overdue     chan struct{} // poked when a call ran out of time with the child
+	doubt       chan struct{} // poked when a call came to nothing: is it still there?
 	passthrough bool
+	maxResult   int
+	remote      bool         // over HTTP
+	inflight    atomic.Int64 // only counted over HTTP
 }
 
 // relist says that the child's tools have to be read again. It never blocks, and a storm of it is once.
@@ -75,6 +78,9 @@ func (w *waiter) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 // HandleAsync starts to answer r.
 func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	hs := f.shaken.Load()
+	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok && hs.dialect == manifest.MCP && name != "list" && name != "call" {
+		r.Method, r.Params = "tools/call", appendCallParams(nil, name, r.Params)
+	}
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
 		r.Params = mesh.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
 	}
@@ -88,7 +94,7 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	case method == "tools/call":
 		f.toolsCall(hs, r, x)
 	case strings.HasPrefix(method, "tools/"):
-		f.tool(hs, method, r.Params, x)
+		f.tool(method, r.Params, x)
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passed(method):
 		f.start(x, method, r.Params)
 	default:
@@ -118,19 +124,19 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
 		return
 	}
-	f.tool(hs, "tools/"+name, args, x)
+	f.tool("tools/"+name, args, x)
 }
 
 // tool runs a tool, given as tools/<own name>, with these arguments.
-func (f *forwarder) tool(hs *handshake, method string, args []byte, x *rpc.Exchange) {
+func (f *forwarder) tool(method string, args []byte, x *rpc.Exchange) {
 	name := strings.TrimPrefix(method, "tools/")
-	if hs.dialect == manifest.MCP || f.callForm.Load() {
+	if f.callForm.Load() || name == "call" || name == "list" { // these two have another meaning in the short form
 		f.start(x, "tools/call", appendCallParams(nil, name, args))
 		return
 	}
 	h := f.newHop(x)
 	h.Method, h.Params = method, args
-	h.fallback = name
+	h.fallback, h.args = name, args
 	h.run()
 }
 
@@ -147,7 +153,8 @@ type hop struct {
 	f        *forwarder
 	outer    *rpc.Exchange
 	token    breaker.Token
-	fallback string // the tool, while the other form of calling it may still be tried
+	fallback string // the tool, while the other form of calling it may still be tried,
+	args     []byte // and its arguments as the caller sent them
 	unask    func() // ends the caller's interest in progress
 }
 
@@ -166,41 +173,65 @@ func (h *hop) run() {
 	}
 	h.token = token
 	h.Params, h.unask = h.f.progress.ask(h.Params, h.outer.Sink)
+	if h.f.remote {
+		h.f.inflight.Add(1)
+	}
 	h.f.conn.Start(&h.Exchange)
 }
 
 // Deliver passes the child's answer on.
 func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+	if h.f.remote {
+		h.f.inflight.Add(-1)
+	}
 	if h.unask != nil {
 		h.unask()
 	}
-	switch {
-	case r.Err == nil:
+	if r.Err != nil {
+		h.cameToNothing(r.Err)
+	} else {
 		h.token.Done(breaker.Success)
-	case r.Err.Code == rpc.CodeTimeout:
-		h.token.Done(breaker.Failure)
-		if r.Err.Details().Ran != rpc.RanNo {
-			h.f.tellCancelled(h.ID(), "timeout")
-			select {
-			case h.f.overdue <- struct{}{}:
-			default:
-			}
+		if h.fallback != "" && r.ErrorCode() == rpc.CodeMethodNotFound {
+			h.tryOtherForm()
+			return
 		}
-	default:
-		h.token.Done(breaker.Neutral)
-	}
-	if h.fallback != "" && r.ErrorCode() == rpc.CodeMethodNotFound && r.Err == nil {
-		h.tryOtherForm()
-		return
+		if result, err := r.Result(); err == nil && len(result) > h.f.maxResult {
+			r = rpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
+				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.maxResult)}
+		}
 	}
 	h.outer.Sink.Deliver(h.outer, r)
+}
+
+// cameToNothing draws the consequences of a call without an answer.
+func (h *hop) cameToNothing(e *rpc.Error) {
+	outcome := breaker.Neutral
+	switch e.Code {
+	case rpc.CodeTimeout:
+		outcome = breaker.Failure
+		if e.Details().Ran != rpc.RanNo {
+			h.f.tellCancelled(h.ID(), "timeout")
+		}
+		h.f.isInDoubt()
+	case rpc.CodeExited, rpc.CodeUnavailable:
+		h.f.isInDoubt()
+	}
+	h.token.Done(outcome)
+}
+
+// isInDoubt has somebody look whether the other side is still there.
+func (f *forwarder) isInDoubt() {
+	select {
+	case f.doubt <- struct{}{}:
+	default:
+	}
 }
 
 // tryOtherForm asks a child that does not know tools/<name> with tools/call, once; a child that answers
 // anything but "no such method" to that is asked so from now on.
 func (h *hop) tryOtherForm() {
 	second := h.f.newHop(h.outer)
-	second.Method, second.Params = "tools/call", appendCallParams(nil, h.fallback, h.Params)
+	second.Method, second.Params = "tools/call", appendCallParams(nil, h.fallback, h.args)
 	second.Sink = learn{second}
 	second.run()
 }

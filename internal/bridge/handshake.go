@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -135,41 +134,6 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 	}
 }
 
-// relistTimeout bounds the reading again of a list of tools.
-const relistTimeout = 10 * time.Second
-
-// relist is old with the child's present tools: from tools/list, in either
-// dialect.
-func relist(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*handshake, error) {
-	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
-	defer cancel()
-	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: old.hooks}
-	parsed, err := mesh.ParseHandshake(old.raw)
-	if err != nil {
-		return nil, err
-	}
-	if hs.dialect == manifest.MCP {
-		if hs.tools, err = listTools(ctx, c, hs); err != nil {
-			return nil, err
-		}
-		return hs, hs.finish(parsed, u)
-	}
-	result, err := c.Call(ctx, "tools/list", nil)
-	if err != nil {
-		return nil, fmt.Errorf("tools/list: %w", err)
-	}
-	var r struct {
-		Tools json.RawMessage `json:"tools"`
-	}
-	if err := json.Unmarshal(result, &r); err != nil {
-		return nil, fmt.Errorf("the result of tools/list: %w", err)
-	}
-	if hs.tools, hs.problems, err = mesh.ParseTools(r.Tools); err != nil {
-		return nil, fmt.Errorf("the result of tools/list: %w", err)
-	}
-	return hs, hs.finish(parsed, u)
-}
-
 // finish hashes what was said, compares it with the manifest, and makes the answers that the bridge gives in
 // the child's place.
 func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
@@ -197,6 +161,16 @@ func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
 		return err
 	}
 	fmt.Fprintf(&b, `{"server_version":%s,"tools":%s,"hooks":%s`, version, tools, hooks)
+	if len(hs.problems) > 0 { // for the catalog
+		for i, d := range hs.problems {
+			hs.problems[i].Message = u.clean(d.Message, maxReason)
+		}
+		problems, err := json.Marshal(hs.problems)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, `,"diagnostics":%s`, problems)
+	}
 	if hs.dialect == manifest.MCP {
 		if err := appendMCP(&b, hs.raw); err != nil {
 			return err

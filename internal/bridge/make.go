@@ -2,10 +2,10 @@ package bridge
 
 import (
 	"encoding/json"
-	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 // makeSlot makes a replica of u.
@@ -19,13 +19,18 @@ func (b *Bridge) makeSlot(u *unit, replica int) *slot {
 	if u.replicas > 1 {
 		s.log = s.log.With("replica", replica)
 	}
-	s.breaker = breaker.New("ext:stdio:"+u.id(), breaker.Settings{})
+	kind := manifest.Stdio
+	if u.transport.Type == manifest.HTTP {
+		kind = manifest.HTTP
+	}
+	s.breaker = breaker.New("ext:"+string(kind)+":"+u.id(), breaker.Settings{OnChange: s.changed})
+	s.mesh.SetBreaker(s.breakerState)
 	s.sup = supervise.New(supervise.Options{Policy: u.policy, Life: s.life, Notify: s.transition})
 	events, log := b.cfg.Prefix.Event(u.id()), b.cfg.Prefix.Log(u.id())
 	s.events = func(n []byte) error { return b.nc.Publish(events, n) }
-	s.toMesh = func(line string) {
+	s.toMesh = func(l logLine) {
 		// What is lost here is still in the ring and in our own log.
-		if data, err := json.Marshal(logLine{u.id(), s.mesh.Instance(), time.Now().UTC(), line}); err == nil {
+		if data, err := json.Marshal(l); err == nil {
 			_ = b.nc.Publish(log, data)
 		}
 	}

@@ -64,9 +64,7 @@ func (b *Bridge) makePlan(ctx context.Context) plan {
 	}
 	for _, c := range report.Candidates {
 		for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
-			if !m.Container() {
-				b.add(&p, c, m)
-			}
+			b.add(&p, c, m)
 		}
 	}
 	b.addSkills(&p)
@@ -134,12 +132,10 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 		declared: m.Capabilities,
 		limits: limits{
 			handshake: settings.HandshakeTimeout(m.Plugin.ID, transport.HandshakeTimeout), call: s.CallTimeout, maxCall: s.MaxCallTimeout,
-			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), hang: s.HangTimeout,
-			// For calls in flight, on top of the grace: with a second from SIGTERM to SIGKILL, a stop with the
-			// defaults takes five seconds at the most.
-			drain: min(s.ShutdownGrace, time.Second),
+			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), maxResult: int(s.MaxResult), hang: s.HangTimeout,
+			drain: min(s.ShutdownGrace, childDrain),
 		},
-		policy: s.Policy(), replicas: s.Replicas,
+		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace,
 	}
 	u.transport = transport
 	missing := b.cfg.Gate.CheckManifest(m, c.Root)
@@ -151,11 +147,20 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 			gate.LogContinuing(b.log, u.id(), missing)
 		}
 	}
-	if transport.Type == manifest.Stdio {
-		return u, b.prepareChild(u, c, m, transport, s)
+	switch transport.Type {
+	case manifest.Stdio:
+		return u, b.prepareChild(u, c, m)
+	case manifest.HTTP:
+		u.prepareRemote(b.cfg.Environ, m)
+	case "": // a container, of which more than one would say nothing
+		u.replicas = 1
 	}
 	return u, nil
 }
+
+// childDrain is how long a stop waits for calls in flight before the child is told to end. With the grace, and a
+// second from SIGTERM to SIGKILL, a stop with the defaults is over within five seconds whatever the child does.
+const childDrain = 500 * time.Millisecond
 
 func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 	dialect := m.Transport.Dialect
@@ -173,27 +178,31 @@ func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 			Channels: m.Capabilities.Channels, Providers: m.Capabilities.Providers},
 		Context: mesh.Context{Passthrough: m.Context.Passthrough},
 	}
-	if m.Transport.Type == manifest.NATS { // what it can do is its own to say
+	switch m.Transport.Type {
+	case manifest.NATS: // what it can do is its own to say
 		a.Features, a.Host, a.Bridge = nil, "", ""
+	case "": // a container: what it holds runs here
+		a.Transport = string(manifest.Stdio)
 	}
 	return a
 }
 
 // prepareChild makes the spec of a stdio child.
-func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manifest, t manifest.Transport, s config.Supervision) error {
+func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manifest) error {
 	state, err := gate.MakeStateDir(b.cfg.StateDir, u.id())
 	if err != nil {
 		return fmt.Errorf("its state directory: %w", err)
 	}
+	t := u.transport
 	env, stripped := gate.Env(b.cfg.Environ, gate.EnvOptions{
 		Allow: m.Requires.Env, Add: t.Env, AgentVersion: b.agentVersion(), ExtensionID: u.id(), StateDir: state,
 	})
 	if len(stripped) > 0 {
 		b.log.Debug("secret-like variables are kept from the child", "extension", u.id(), "names", stripped)
 	}
+	u.redact = gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact
 	u.spec = child.Spec{
-		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: s.ShutdownGrace,
-		Redact: gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact,
+		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: u.grace, Redact: u.redact,
 	}
 	return nil
 }
@@ -220,7 +229,7 @@ func (b *Bridge) addSkills(p *plan) {
 // same reports whether a change of plan leaves a unit as it is.
 func (u *unit) same(v *unit) bool {
 	return u.announce.ManifestHash == v.announce.ManifestHash && u.gated == v.gated &&
-		u.limits == v.limits && u.policy == v.policy && u.replicas == v.replicas && reflect.DeepEqual(u.transport, v.transport) &&
+		u.limits == v.limits && u.grace == v.grace && u.policy == v.policy && u.replicas == v.replicas && reflect.DeepEqual(u.transport, v.transport) &&
 		u.spec.Command == v.spec.Command && u.spec.Dir == v.spec.Dir &&
 		slices.Equal(u.spec.Args, v.spec.Args) && slices.Equal(u.spec.Env, v.spec.Env)
 }

@@ -16,8 +16,10 @@ type unit struct {
 	announce  mesh.Announce    // without an instance
 	dialect   manifest.Dialect // asked for: auto, ext or mcp
 	declared  manifest.Capabilities
-	transport manifest.Transport // with its placeholders replaced
-	spec      child.Spec         // of a stdio child; without the callbacks
+	transport manifest.Transport  // with its placeholders replaced
+	spec      child.Spec          // of a stdio child; without the callbacks
+	grace     time.Duration       // from being told to stop to SIGTERM
+	redact    func(string) string // takes known secrets out of a text; nil: there are none
 	limits    limits
 	policy    supervise.Policy
 	replicas  int
@@ -31,7 +33,8 @@ type limits struct {
 	maxCall     time.Duration
 	maxInflight int
 	maxLine     int
-	drain       time.Duration
+	maxResult   int
+	drain       time.Duration // for calls in flight when it is stopped
 	hang        time.Duration // 0: never
 }
 

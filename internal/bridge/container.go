@@ -1,0 +1,49 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// containerLife is the life of an extension that runs nothing itself and only holds MCP servers, which are members
+// of their own: it stands in the catalog, as their parent, and answers that it has no tools.
+func (s *slot) containerLife(ctx context.Context, ready func()) error {
+	hs := &handshake{dialect: manifest.Ext}
+	if err := hs.finish(mesh.Handshake{ServerVersion: s.unit.announce.Version}, s.unit); err != nil {
+		return err
+	}
+	s.mesh.Update(func(a *mesh.Announce) { a.HandshakeHash = hs.hash })
+	ready()
+	sctx, drain := context.WithCancelCause(ctx)
+	defer drain(nil)
+	s.past.serving(drain)
+	defer s.past.end(nil, nil)
+	err := s.mesh.Serve(sctx, container{hs, s.unit.id()}, mesh.ServeOptions{DrainTimeout: s.unit.limits.drain})
+	if err == nil {
+		<-ctx.Done()
+	}
+	return err
+}
+
+// container answers for an extension without tools.
+type container struct {
+	hs *handshake
+	id string
+}
+
+func (c container) Handle(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+	switch r.Method {
+	case "initialize":
+		return c.hs.initialize, nil
+	case "tools/list":
+		return c.hs.toolsList, nil
+	case "ping":
+		return json.RawMessage("{}"), nil
+	}
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo,
+		"%s only holds MCP servers, which are extensions named %s.<server>; method %q is theirs to answer", c.id, c.id, r.Method)
+}

@@ -1,0 +1,87 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// watch returns an error when the other side has to be given up.
+func (s *slot) watch(ctx context.Context, f *forwarder) error {
+	if conn, ok := f.conn.(*rpc.Conn); ok {
+		return s.watchForHang(ctx, f, conn)
+	}
+	return s.watchHealth(ctx, f)
+}
+
+var errHung = errors.New("it hangs")
+
+// watchForHang returns an error when a child hangs: a call is past its deadline, and since then nothing came,
+// not even the answer to a ping. Any byte is a sign of life: one that is only busy says so, or answers late.
+func (s *slot) watchForHang(ctx context.Context, f *forwarder, conn *rpc.Conn) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.doubt:
+		}
+		timeout := s.unit.limits.hang
+		if timeout <= 0 {
+			continue
+		}
+		before := conn.Received()
+		_, err := ping(ctx, conn, timeout)
+		if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && ctx.Err() == nil {
+			return fmt.Errorf("%w: a call is overdue, and for %s it neither answered a ping nor said anything", errHung, timeout)
+		}
+	}
+}
+
+// The health of what is reached over HTTP, where nobody tells of an end.
+const (
+	pingEvery   = 3 * time.Second
+	pingTimeout = 3 * time.Second
+	maxMissed   = 2 // in a row, and it counts as gone
+)
+
+// watchHealth pings every few seconds, and at once when a call has come to nothing. It returns an error when the
+// other side is gone: it cannot be reached, or the server in front of it says that it is not there.
+func (s *slot) watchHealth(ctx context.Context, f *forwarder) error {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	missed := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-f.doubt:
+			missed++ // the call is the first witness
+		}
+		alive, err := ping(ctx, f.conn, pingTimeout)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case alive:
+			missed = 0
+			continue
+		case errors.Is(err, rpc.CodeTimeout) && f.inflight.Load() > 0:
+			continue // it may be busy with that, and has until its deadline
+		}
+		if missed++; missed >= maxMissed {
+			return fmt.Errorf("it is gone: %w", err)
+		}
+	}
+}
+
+// ping asks for a sign of life. Any answer is one, an error of the other side's own included; err is the mesh's
+// if there was none.
+func ping(ctx context.Context, c rpc.Caller, timeout time.Duration) (alive bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err = c.Call(ctx, "ping", nil)
+	return err == nil || rpc.AsError(err).Details().Kind == "", err
+}

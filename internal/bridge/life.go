@@ -1,0 +1,233 @@
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// life is one life of the slot: from the start to the end of whatever runs in it.
+func (s *slot) life(ctx context.Context, ready func()) error {
+	switch s.unit.transport.Type {
+	case manifest.Stdio:
+		return s.childLife(ctx, ready)
+	case manifest.HTTP:
+		return s.remoteLife(ctx, ready)
+	}
+	return s.containerLife(ctx, ready)
+}
+
+// childLife is the life of a child: spawn, shake hands, serve until the process or ctx ends.
+func (s *slot) childLife(ctx context.Context, ready func()) error {
+	spec := s.unit.spec
+	spec.Linger = s.unit.limits.drain
+	spec.Stderr = s.stderr
+	var native atomic.Bool
+	native.Store(s.unit.dialect == manifest.Ext)
+	spec.Farewell = func(stdin *child.Stdin) {
+		if native.Load() { // a notification, and the empty line that says the same to the simplest of children
+			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
+		}
+	}
+	// The conversation goes on while the process is being stopped: what it still answers counts, and one whose
+	// output nobody reads could not end by itself.
+	var conversation sync.WaitGroup
+	err := child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
+		talk, stop := context.WithCancelCause(ctx)
+		defer stop(nil)
+		end := func(why error) {
+			stop(why)
+			if ctx.Err() == nil { // it does not listen, or cannot answer: politeness would only cost time
+				p.Terminate()
+			}
+		}
+		f := s.forwarder()
+		conn := s.connect(talk, f, p, end)
+		conversation.Go(func() { // owned by childLife, which waits; ends with the process
+			err := conn.Run(context.WithoutCancel(ctx))
+			end(cmp.Or(err, errClosedOutput))
+		})
+		err := s.converse(talk, f, end, func(hs *handshake) {
+			native.Store(hs.dialect == manifest.Ext)
+			ready()
+		})
+		return cmp.Or(err, ownCause(talk, ctx))
+	})
+	conversation.Wait()
+	exit, _ := errors.AsType[*child.ExitError](err)
+	s.past.end(exit, func(text string) string { return s.unit.clean(text, maxReason) })
+	return err
+}
+
+// ownCause is why talk was ended, or nil if it only ended with parent.
+func ownCause(talk, parent context.Context) error {
+	if cause := context.Cause(talk); cause != context.Cause(parent) {
+		return cause
+	}
+	return nil
+}
+
+// connect makes the connection with a child.
+func (s *slot) connect(talk context.Context, f *forwarder, p *child.Process, end func(error)) *rpc.Conn {
+	conn := rpc.NewConn(p.Stdout, &listener{p.Stdin, sync.OnceFunc(func() {
+		// It may have died: then end is too late to matter. If it lives, what it has answered already is read first.
+		time.AfterFunc(lastAnswers, func() { end(errClosedInput) })
+	})}, rpc.Options{
+		MaxLine:        s.unit.limits.maxLine,
+		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
+		OnNoise:        s.noise,
+		Gone:           func(err error) *rpc.Error { return gone(talk, s.unit.id(), err) },
+	})
+	f.conn = conn
+	s.past.begin(p.PID, conn.Stats)
+	return conn
+}
+
+// lastAnswers is how long a child that has closed its standard input may go on to answer.
+const lastAnswers = time.Second
+
+// listener is a child's standard input that notices when nobody listens at it any more.
+type listener struct {
+	*child.Stdin
+	closed func()
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	n, err := l.Stdin.Write(p)
+	if err != nil {
+		l.closed()
+	}
+	return n, err
+}
+
+// TryWrite is what rpc.Conn asks for.
+func (l *listener) TryWrite(p []byte) (int, error) {
+	n, err := l.Stdin.TryWrite(p)
+	if err != nil {
+		l.closed()
+	}
+	return n, err
+}
+
+// converse shakes hands and serves calls. It returns when ctx, the conversation's, has ended and what was in
+// flight is answered. end ends the conversation, and the other side with it as far as it can be.
+func (s *slot) converse(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
+	hs, err := s.shake(ctx, f, end)
+	if err != nil {
+		return err
+	}
+	s.breaker.Close()
+	s.learn(f, hs)
+	ready(hs)
+	s.log.Info("extension ready", "dialect", hs.dialect, "tools", len(hs.tools))
+	var wg sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() { s.followTools(watching, f) }) // owned here; ends with watching
+	wg.Go(func() {                               // owned here; ends with watching
+		if err := s.watch(watching, f); err != nil {
+			end(err)
+		}
+	})
+	return s.serve(ctx, f)
+}
+
+// shake shakes hands, within the unit's time.
+func (s *slot) shake(ctx context.Context, f *forwarder, end func(error)) (*handshake, error) {
+	late := fmt.Errorf("it did not answer initialize within %s", s.unit.limits.handshake)
+	hctx, cancel := context.WithTimeoutCause(ctx, s.unit.limits.handshake, late)
+	defer cancel()
+	hs, err := shakeHands(hctx, f.conn, s.unit, s.host)
+	if err == nil {
+		return hs, nil
+	}
+	switch kind := rpc.AsError(err).Details().Kind; { // an extension's own error has none
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case hctx.Err() != nil, kind == rpc.CodeTimeout.Kind():
+		end(late)
+		return nil, late
+	case kind == rpc.CodeExited.Kind() && s.unit.transport.Type == manifest.Stdio:
+		<-hctx.Done() // the connection has ended, and its end, which says it better, is about to be the cause
+		return nil, context.Cause(hctx)
+	}
+	return nil, fmt.Errorf("handshake: %w", err)
+}
+
+// learn takes over what the child said of itself, and announces it.
+func (s *slot) learn(f *forwarder, hs *handshake) {
+	f.shaken.Store(hs)
+	s.past.shaken(hs)
+	for _, d := range hs.problems {
+		s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
+	}
+	s.mesh.Update(func(a *mesh.Announce) {
+		a.HandshakeHash, a.Dialect = hs.hash, string(hs.dialect)
+	})
+}
+
+// serve answers calls until ctx ends. Where an operator has asked for a drain it stops taking them, and keeps
+// the child until ctx ends all the same.
+func (s *slot) serve(ctx context.Context, f *forwarder) error {
+	sctx, drain := context.WithCancelCause(ctx)
+	defer drain(nil)
+	s.past.serving(drain)
+	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
+	// the connection, they end with it. An operator's drain waits for the longest call there can be.
+	err := s.mesh.Serve(sctx, f, mesh.ServeOptions{
+		CallTimeout: s.unit.limits.call, MaxCallTimeout: s.unit.limits.maxCall,
+		MaxInflight: s.unit.limits.maxInflight, DrainTimeout: s.unit.limits.maxCall,
+	})
+	if err == nil && ctx.Err() == nil {
+		<-ctx.Done()
+	}
+	return err
+}
+
+func (s *slot) forwarder() *forwarder {
+	return &forwarder{
+		breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough, maxResult: s.unit.limits.maxResult,
+		listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1),
+	}
+}
+
+// closedOutput is the end of a child's output. Behind it is io.EOF: child.Run takes it for the process's end
+// where that follows.
+type closedOutput struct{}
+
+func (closedOutput) Error() string { return "it closed its standard output and lived on" }
+func (closedOutput) Unwrap() error { return io.EOF }
+
+var (
+	errClosedOutput error = closedOutput{}
+	errClosedInput        = errors.New("it closed its standard input and lived on")
+)
+
+// gone is what calls in flight are told when the conversation has ended, of which ctx knows the cause.
+func gone(ctx context.Context, id string, err error) *rpc.Error {
+	cause := context.Cause(ctx)
+	if exit, ok := cause.(*child.ExitError); ok {
+		return rpc.NewError(rpc.CodeExited, rpc.Details{Status: exit.Status(), StderrTail: exit.StderrTail},
+			"%s ended with the call in flight: %s", id, exit.Status())
+	}
+	switch {
+	case errors.Is(cause, context.Canceled):
+		cause = errors.New("its bridge stops")
+	case cause == nil && errors.Is(err, io.EOF):
+		cause = errClosedOutput
+	case cause == nil:
+		cause = err
+	}
+	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was ended with the call in flight: %v", id, cause)
+}

@@ -1,0 +1,116 @@
+package bridge
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// record is what is known of a slot's lives: the present one, and what is worth keeping of those before.
+type record struct {
+	mu       sync.Mutex
+	failed   bool              // a handshake has failed, which was said aloud, and none has succeeded since
+	exit     *Exit             // how the last process that did not end as it should did
+	problems []mesh.Diagnostic // of the last handshake
+	skipped  Skipped           // in the lives that have ended
+
+	pid      int // of the present life's process
+	stats    func() rpc.Stats
+	endServe context.CancelCauseFunc // once the present life is ready
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	Status     string    `json:"status"` // "exit status 3", "signal SIGKILL"
+	UptimeSecs float64   `json:"uptime_secs"`
+	StderrTail string    `json:"stderr_tail,omitempty"` // its last 4 KiB, known secrets replaced
+	Cause      string    `json:"cause,omitempty"`       // why the bridge ended it, if it did
+	At         time.Time `json:"at"`
+}
+
+// Skipped counts what children sent that is of no use, over all lives of an instance.
+type Skipped struct {
+	Noise      uint64 `json:"noise"`       // lines of standard output that are no message
+	UnknownIDs uint64 `json:"unknown_ids"` // answers to nothing that waits: late, twice, or with an id never given
+	LongLines  uint64 `json:"long_lines"`  // lines over max_line
+	Unsent     uint64 `json:"unsent"`      // answers and notifications of ours to a child that does not read
+}
+
+func (a Skipped) plus(s rpc.Stats) Skipped {
+	return Skipped{a.Noise + s.Noise, a.UnknownIDs + s.Unknown, a.LongLines + s.Long, a.Unsent + s.Dropped}
+}
+
+// begin is a new life's.
+func (r *record) begin(pid int, stats func() rpc.Stats) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pid, r.stats = pid, stats
+}
+
+// end is that of the life that has ended, exit its process's if it was not a clean stop.
+func (r *record) end(exit *child.ExitError, clean func(string) string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stats != nil {
+		r.skipped = r.skipped.plus(r.stats())
+	}
+	r.pid, r.stats, r.endServe = 0, nil, nil
+	if exit == nil {
+		return
+	}
+	r.exit = &Exit{Status: exit.Status(), UptimeSecs: exit.Uptime.Seconds(), StderrTail: exit.StderrTail,
+		At: time.Now().UTC().Truncate(time.Millisecond)}
+	if exit.Cause != nil {
+		r.exit.Cause = clean(exit.Cause.Error())
+	}
+}
+
+// shaken says that a handshake has succeeded.
+func (r *record) shaken(hs *handshake) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed, r.problems = false, hs.problems
+}
+
+// firstFailure reports whether a handshake that failed is the first in a row.
+func (r *record) firstFailure() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := !r.failed
+	r.failed = true
+	return first
+}
+
+// serving keeps what ends the serving, for endServing.
+func (r *record) serving(end context.CancelCauseFunc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endServe = end
+}
+
+func (r *record) endServing(why error) {
+	r.mu.Lock()
+	end := r.endServe
+	r.mu.Unlock()
+	if end != nil {
+		end(why)
+	}
+}
+
+// fill tells s what is known.
+func (r *record) fill(s *InstanceStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.PID, s.LastExit, s.Problems = r.pid, r.exit, r.problems
+	skipped := r.skipped
+	if r.stats != nil {
+		skipped = skipped.plus(r.stats())
+	}
+	if skipped != (Skipped{}) {
+		s.Skipped = &skipped
+	}
+}

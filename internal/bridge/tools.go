@@ -1,0 +1,94 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// How soon a list of tools is read again that is said to have changed. Whoever changes it seldom says so once: the
+// rest of a burst is waited for, but never longer than this, so that a storm without an end starves nobody.
+const (
+	relistDelay = 50 * time.Millisecond
+	relistPause = 500 * time.Millisecond // from one reading to the next
+)
+
+// followTools reads the tools again whenever the child says that they have changed.
+func (s *slot) followTools(ctx context.Context, f *forwarder) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.listChanged:
+		}
+		if !sleep(ctx, relistDelay) {
+			return
+		}
+		select { // said meanwhile, and taken in with what follows
+		case <-f.listChanged:
+		default:
+		}
+		hs, err := relist(ctx, f.conn, f.shaken.Load(), s.unit)
+		switch {
+		case err == nil:
+			s.learn(f, hs)
+		case ctx.Err() == nil:
+			s.log.Warn("the tools could not be read again; the old ones stay", "error", s.reason(err))
+		}
+		if !sleep(ctx, relistPause) {
+			return
+		}
+	}
+}
+
+// sleep waits for d, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// relistTimeout bounds the reading again of a list of tools.
+const relistTimeout = 10 * time.Second
+
+// relist is old with the child's present tools: from tools/list, in either
+// dialect.
+func relist(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*handshake, error) {
+	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
+	defer cancel()
+	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: old.hooks}
+	parsed, err := mesh.ParseHandshake(old.raw)
+	if err != nil {
+		return nil, err
+	}
+	if hs.dialect == manifest.MCP {
+		if hs.tools, err = listTools(ctx, c, hs); err != nil {
+			return nil, err
+		}
+		return hs, hs.finish(parsed, u)
+	}
+	result, err := c.Call(ctx, "tools/list", nil)
+	if err != nil {
+		return nil, fmt.Errorf("tools/list: %w", err)
+	}
+	var r struct {
+		Tools json.RawMessage `json:"tools"`
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return nil, fmt.Errorf("the result of tools/list: %w", err)
+	}
+	if hs.tools, hs.problems, err = mesh.ParseTools(r.Tools); err != nil {
+		return nil, fmt.Errorf("the result of tools/list: %w", err)
+	}
+	return hs, hs.finish(parsed, u)
+}

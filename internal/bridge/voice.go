@@ -1,0 +1,82 @@
+package bridge
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// stderr takes one line of the child's.
+func (s *slot) stderr(line string) {
+	s.lines.add(line)
+	s.log.Info(line, "stream", "stderr")
+	record := logLine{ID: s.unit.id(), Instance: s.mesh.Instance(), TS: time.Now().UTC(), Line: line}
+	if record.Dropped = droppedLines(line); record.Dropped > 0 {
+		record.Line = ""
+	}
+	s.toMesh(record)
+}
+
+// droppedLines is how many lines package child says with this one that it had to drop; 0 for any other.
+func droppedLines(line string) (n int) {
+	if _, err := fmt.Sscanf(line, "[dropped %d lines of stderr: too many]", &n); err != nil {
+		return 0
+	}
+	return n
+}
+
+// noise takes a line of the child's output that is no message.
+func (s *slot) noise(line []byte, why error) {
+	if !s.noisy.allow(time.Now()) {
+		return
+	}
+	s.log.Warn("noise on standard output", "line", s.unit.clean(string(line[:min(len(line), maxNoise+margin)]), maxNoise), "why", why)
+}
+
+// maxNoise is how much of a line of noise is logged.
+const maxNoise = 200
+
+// notification passes progress on to whoever asked for it, and publishes everything else as an event of the
+// extension.
+func (s *slot) notification(f *forwarder, method string, params []byte) {
+	switch method {
+	case "notifications/progress":
+		if f.progress.deliver(params) {
+			return
+		}
+	case "notifications/tools/list_changed":
+		f.relist()
+	}
+	if err := s.events(rpc.AppendRequest(nil, nil, method, params)); err != nil {
+		s.log.Debug("an event was not published", "method", method, "error", err)
+	}
+}
+
+// margin is how much is looked at beyond what is shown, so that a secret that straddles the cut is seen.
+const margin = 4 << 10
+
+// clean makes text in which an extension had a hand fit to be shown: known secrets replaced, one line of valid
+// UTF-8, at most n bytes of it.
+func (u *unit) clean(text string, n int) string {
+	text = strings.ToValidUTF8(text[:min(len(text), n+margin)], "\uFFFD")
+	if u.redact != nil {
+		text = u.redact(text)
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.TrimSpace(text))
+	if len(text) <= n {
+		return text
+	}
+	for n -= len("…"); n > 0 && !utf8.RuneStart(text[n]); {
+		n--
+	}
+	return text[:n] + "…"
+}
