@@ -20,7 +20,7 @@ func probeHTTP(ctx context.Context, t manifest.Transport) (detail string, err er
 	}
 	for _, method := range []string{http.MethodHead, http.MethodGet} {
 		var status int
-		if status, err = ask(ctx, client, method, t); err != nil {
+		if status, err = askHTTP(ctx, client, method, t); err != nil {
 			continue
 		}
 		detail = fmt.Sprintf("%s: %d %s", method, status, http.StatusText(status))
@@ -31,7 +31,7 @@ func probeHTTP(ctx context.Context, t manifest.Transport) (detail string, err er
 	return "", err
 }
 
-func ask(ctx context.Context, client *http.Client, method string, t manifest.Transport) (status int, err error) {
+func askHTTP(ctx context.Context, client *http.Client, method string, t manifest.Transport) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, t.URL, nil)
 	if err != nil {
 		return 0, errors.New("its URL cannot be used") // which may be a secret

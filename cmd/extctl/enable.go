@@ -38,7 +38,7 @@ func (a *app) switchCmd(on bool, use, short, long string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.enable(cmd.Context(), f, args[0], on)
+			return a.setEnabled(cmd.Context(), f, args[0], on)
 		},
 		ValidArgsFunction: f.completeLocal,
 	}
@@ -46,7 +46,7 @@ func (a *app) switchCmd(on bool, use, short, long string) *cobra.Command {
 	return cmd
 }
 
-func (a *app) enable(ctx context.Context, f hostFlags, id string, on bool) error {
+func (a *app) setEnabled(ctx context.Context, f hostFlags, id string, on bool) error {
 	if err := checkLocalID(id); err != nil {
 		return err
 	}

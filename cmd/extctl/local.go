@@ -58,17 +58,23 @@ func (f hostFlags) readHost() localHost {
 
 // load reads the configuration, says what is wrong with it, and checks the directories that were named.
 func (a *app) load(f hostFlags) (localHost, error) {
-	h := f.readHost()
-	if !a.json {
-		printDiagnostics(a.stderr, h.diags)
-	}
-	if err := h.usable(exitUsage); err != nil {
+	h, err := a.loadConfig(f)
+	if err != nil {
 		return h, err
 	}
 	if err := checkDirs(f.search); err != nil {
 		return h, daemon.UsageError{Err: err}
 	}
 	return h, nil
+}
+
+// loadConfig is load for a verb that makes the directories.
+func (a *app) loadConfig(f hostFlags) (localHost, error) {
+	h := f.readHost()
+	if !a.json {
+		printDiagnostics(a.stderr, h.diags)
+	}
+	return h, h.usable(exitUsage)
 }
 
 // usable is a failure with code if the configuration has errors; the caller has said which.

@@ -53,6 +53,9 @@ var verbs = []struct {
 	{"local", (*app).doctorCmd},
 	{"local", (*app).enableCmd},
 	{"local", (*app).disableCmd},
+	{"local", (*app).installCmd},
+	{"local", (*app).uninstallCmd},
+	{"local", (*app).newCmd},
 	{"local", (*app).schemaCmd},
 	{"local", (*app).versionCmd},
 }

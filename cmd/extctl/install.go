@@ -1,0 +1,362 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// installOptions are the flags of install.
+type installOptions struct {
+	hostFlags
+	update, enable, dryRun, link bool
+}
+
+// installJSON is what install prints.
+type installJSON struct {
+	header
+	ID       string `json:"id"`
+	Version  string `json:"version"`
+	Action   string `json:"action"`   // installed, updated, linked, or unchanged: it was linked already
+	Replaced string `json:"replaced"` // the version before an update
+	Path     string `json:"path"`
+	Enabled  bool   `json:"enabled"`
+	DryRun   bool   `json:"dry_run"`
+	Files    int    `json:"files"`
+	Bytes    int64  `json:"bytes"`
+}
+
+func (a *app) installCmd() *cobra.Command {
+	var o installOptions
+	cmd := &cobra.Command{
+		Use:   "install PATH",
+		Short: "Copy an extension into this host's extensions, or link it with --link",
+		Long: `Check the extension in the directory PATH and copy it, without .git, to <search path>/<id>; of several search
+paths, the first. It is there as a whole or not at all, and an update that fails leaves the old one in place.
+
+A symbolic link within the extension is copied as a link. One that leads out of it is not followed: it is an
+error. With --link nothing is copied; PATH is put on extensions.links in extensions.yaml.`,
+		Example: "  extctl install ./weather\n  extctl install --update ./weather\n  extctl install --link ~/src/weather",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.install(cmd.Context(), o, args[0])
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().BoolVar(&o.update, "update", false, "replace the extension if it is there")
+	cmd.Flags().BoolVar(&o.enable, "enable", false, "enable it, if extensions.yaml keeps it from being run")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check everything and say what would be done")
+	cmd.Flags().BoolVar(&o.link, "link", false, "run it from where it is instead of copying it")
+	return cmd
+}
+
+func (a *app) install(ctx context.Context, o installOptions, path string) error {
+	if o.update && o.link {
+		return usage("--update and --link exclude each other: what is linked is always as it is at PATH")
+	}
+	h, err := a.loadConfig(o.hostFlags)
+	if err != nil {
+		return err
+	}
+	in := &installation{app: a, host: h, installOptions: o, place: placement{rename: os.Rename}}
+	if err := in.open(ctx, path); err != nil {
+		return err
+	}
+	in.installed = h.all(ctx)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if o.link {
+		err = in.linkIt(ctx, path)
+	} else {
+		err = in.copyIt(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return in.finish(ctx)
+}
+
+// installation is one install on its way.
+type installation struct {
+	*app
+	installOptions
+	host      localHost
+	place     placement
+	source    discovery.Candidate
+	installed discovery.Report // what is here, before
+	out       installJSON
+}
+
+func (in *installation) id() string { return in.source.Manifest.Plugin.ID }
+
+// open finds the extension in the directory path and checks its manifest.
+func (in *installation) open(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fail(exitNotFound, "there is no %s", path)
+	case err != nil:
+		return fail(exitNotFound, "%w", err)
+	case !info.IsDir():
+		return usage("%s is not a directory; want the one that holds %s", path, manifest.FileName)
+	}
+	report := discovery.Scan(ctx, discovery.Options{Roots: []string{path}, MaxDepth: 1, Manifest: bridge.ManifestOptions(in.host.cfg)})
+	report.Diagnostics = slices.DeleteFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
+		return d.Level == manifest.Info // about links, which are looked at below
+	})
+	if !in.json {
+		printDiagnostics(in.stderr, report.Diagnostics)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case report.InvalidCount > 0:
+		f := fail(exitUsage, "the manifest in %s is not valid: it has %s", path, plural(errorsIn(report.Diagnostics), "error"))
+		f.hint, f.data = "nothing was installed", map[string]any{"diagnostics": report.Diagnostics}
+		return f
+	case len(report.Candidates) == 0:
+		return fail(exitNotFound, "there is no %s in %s", manifest.FileName, path)
+	}
+	in.source = report.Candidates[0]
+	p := in.source.Manifest.Plugin
+	in.out = installJSON{ID: p.ID, Version: p.Version, DryRun: in.dryRun}
+	return nil
+}
+
+// same are the extensions here that have the new one's id.
+func (in *installation) same() []discovery.Candidate {
+	var out []discovery.Candidate
+	for _, c := range slices.Concat(in.installed.Candidates, in.installed.Shadowed) {
+		if c.Manifest.Plugin.ID == in.id() {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// linkIt records the extension as a root of its own.
+func (in *installation) linkIt(ctx context.Context, path string) error {
+	in.out.Action, in.out.Path = "linked", in.source.Root
+	for _, c := range in.same() {
+		switch {
+		case c.Root != in.source.Root:
+			return in.collision(c)
+		case c.RootIndex < len(in.host.settings().SearchPaths):
+			f := fail(exitExists, "%s is found in %s already, through a search path", in.id(), c.Root)
+			f.hint = "no link is needed"
+			return f
+		}
+		in.out.Action = "unchanged"
+		return nil
+	}
+	if in.dryRun {
+		return nil
+	}
+	if _, err := config.AddLink(ctx, in.host.path, path); err != nil {
+		return notWritten(ctx, err)
+	}
+	return nil
+}
+
+func (in *installation) collision(c discovery.Candidate) error {
+	f := fail(exitIDCollision, "%s has the id %q, too", c.Root, in.id())
+	f.hint = "extctl uninstall " + in.id() + ", or give one of them another id"
+	f.data = map[string]any{"path": c.Path, "root_index": c.RootIndex}
+	return f
+}
+
+// copyIt puts a copy of the extension into the first search path.
+func (in *installation) copyIt(ctx context.Context) error {
+	target, err := in.target()
+	if err != nil {
+		return err
+	}
+	tree, err := survey(ctx, in.source.Root)
+	if err != nil {
+		return in.notCopied(ctx, err)
+	}
+	in.out.Path, in.out.Files, in.out.Bytes = target, tree.files, tree.bytes
+	if in.dryRun {
+		return nil
+	}
+	in.place.ignored = in.host.settings().IgnoreDirs
+	if err := in.place.put(ctx, tree, target, in.source.Manifest.Hash); err != nil {
+		return in.notCopied(ctx, err)
+	}
+	if err := in.place.discard(); err != nil {
+		fmt.Fprintf(in.stderr, "%s is left over and may be removed: %v\n", in.place.work, err)
+	}
+	return nil
+}
+
+func (in *installation) notCopied(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f := fail(exitCopyFailed, "%s was not installed: %w", in.id(), err)
+	if e, ok := errors.AsType[*unfitError](err); ok {
+		f.hint, f.data = "copy what they lead to into the extension, or install it with --link", map[string]any{"entries": e.entries}
+	}
+	return f
+}
+
+// finish enables what was installed and says what was done.
+func (in *installation) finish(ctx context.Context) error {
+	settings := in.host.settings()
+	if in.out.Enabled = enabled(settings, in.id()); in.enable && !in.out.Enabled {
+		if !in.dryRun {
+			if _, err := setDisabled(ctx, in.host.path, in.id(), false); err != nil {
+				return fmt.Errorf("%s is %s, but not enabled: %w", in.id(), in.out.Action, err)
+			}
+		}
+		in.out.Enabled = settings.Enabled
+	}
+	if in.json {
+		return in.printJSON(in.out)
+	}
+	o := in.out
+	text := fmt.Sprintf("%s %s %s: %s", o.Action, o.ID, o.Version, o.Path)
+	switch {
+	case o.Action == "unchanged":
+		text = fmt.Sprintf("%s is linked already: %s", o.ID, o.Path)
+	case o.Action == "updated":
+		text = fmt.Sprintf("updated %s from %s to %s: %s", o.ID, o.Replaced, o.Version, o.Path)
+	}
+	if o.Files > 0 {
+		text += fmt.Sprintf(" (%s, %d bytes)", plural(o.Files, "file"), o.Bytes)
+	}
+	if o.DryRun {
+		text = "dry run, nothing was done: " + text
+	}
+	if _, err := fmt.Fprintln(in.stdout, clean(text)); err != nil {
+		return err
+	}
+	in.advise()
+	return nil
+}
+
+// advise says what is still to be done before it runs.
+func (in *installation) advise() {
+	if !in.out.Enabled {
+		fmt.Fprintf(in.stderr, "it is not enabled: extctl enable %s\n", in.id())
+	}
+	for _, p := range in.host.parts(in.source) {
+		if !p.Missing.OK() {
+			fmt.Fprintf(in.stderr, "%s lacks what it requires: %s\n", p.m.Plugin.ID, clean(p.Missing.String()))
+		}
+	}
+	if !in.dryRun && in.out.Action != "unchanged" {
+		fmt.Fprintln(in.stderr, "a running bridge takes it up with: extctl reload BRIDGE")
+	}
+}
+
+// target decides where the copy goes, and refuses what stands in its way. An update goes where the old one is.
+func (in *installation) target() (string, error) {
+	root, err := in.root()
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(root, in.id())
+	in.out.Action = "installed"
+	same := in.same()
+	if len(same) == 0 {
+		if err := in.free(target); err != nil {
+			return "", err
+		}
+		return target, in.apart(root, target)
+	}
+	c := same[0] // the others are in its shadow, and stay there
+	version := c.Manifest.Plugin.Version
+	if c.RootIndex != 0 {
+		return "", in.collision(c)
+	}
+	if !in.update {
+		f := fail(exitExists, "%s %s is installed in %s", in.id(), version, c.Root)
+		f.hint, f.data = "replace it with --update", map[string]any{"path": c.Root, "version": version}
+		return "", f
+	}
+	in.out.Action, in.out.Replaced = "updated", version
+	return c.Root, in.apart(root, c.Root)
+}
+
+// root is the directory to install into, canonical if it is there.
+func (in *installation) root() (string, error) {
+	paths := in.host.settings().SearchPaths
+	if len(paths) == 0 {
+		return "", usage("extensions.search_paths is empty in %s; say where to with --search-path", in.host.path)
+	}
+	root, err := filepath.Abs(paths[0])
+	if err != nil {
+		return "", fail(exitCopyFailed, "%w", err)
+	}
+	if canonical, err := filepath.EvalSymlinks(root); err == nil {
+		root = canonical
+	}
+	return root, nil
+}
+
+// free refuses a target where something lies that is not the extension. One whose manifest is broken may be
+// updated.
+func (in *installation) free(target string) error {
+	info, err := os.Lstat(target)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	f := fail(exitExists, "%s exists", target)
+	f.data = map[string]any{"path": target}
+	_, noManifest := os.Lstat(filepath.Join(target, manifest.FileName))
+	switch {
+	case err != nil:
+		return fail(exitCopyFailed, "%w", err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		f.hint = "it is a symbolic link; extctl uninstall " + in.id() + " removes it, and not what it points to"
+	case !info.IsDir() || noManifest != nil:
+		f.hint = "it is no extension; move it away"
+	case slices.ContainsFunc(in.installed.Candidates, func(c discovery.Candidate) bool { return c.Root == target }):
+		f.hint = "it holds another extension; move that to a directory of its own name"
+	case !in.update:
+		f.hint = "its manifest is not valid; replace it with --update"
+	default:
+		in.out.Action = "updated"
+		return nil
+	}
+	return f
+}
+
+// apart refuses a target that would lie in the source, or the other way round, or in another extension, where
+// nobody would find it.
+func (in *installation) apart(root, target string) error {
+	source := in.source.Root
+	switch {
+	case target == root:
+		return usage("%s is a search path itself, and cannot be replaced; update it in place", root)
+	case source == target:
+		return usage("%s is where it would be installed", source)
+	case within(source, target), within(target, source):
+		return usage("%s and %s, where it would be installed, lie one in the other", source, target)
+	}
+	for _, c := range in.installed.Candidates {
+		if within(c.Root, target) && c.Root != target {
+			return usage("%s lies in the extension %s, within which no other is looked for", target, c.Manifest.Plugin.ID)
+		}
+	}
+	return nil
+}
+
+// within reports whether path is dir or lies below it; both are absolute and clean.
+func within(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}

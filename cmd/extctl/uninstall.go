@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/discovery"
+)
+
+// uninstallJSON is what uninstall prints.
+type uninstallJSON struct {
+	header
+	ID      string `json:"id"`
+	Version string `json:"version"`
+	Action  string `json:"action"` // removed, or unlinked: what the link pointed to is still there
+	Path    string `json:"path"`   // of what was removed, or of what the link pointed to
+	Next    string `json:"next"`   // the manifest with the same id that is used from now on
+}
+
+func (a *app) uninstallCmd() *cobra.Command {
+	var f hostFlags
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "uninstall ID --yes",
+		Short: "Remove an extension from this host",
+		Long: `Remove the directory of the extension ID. If it is a link, only the link is removed, never what it points to.
+
+What the extension has stored (EXTMESH_STATE_DIR) stays.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.uninstall(cmd.Context(), f, args[0], yes)
+		},
+		ValidArgsFunction: f.completeLocal,
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it; without this, say only what would be removed")
+	return cmd
+}
+
+func (a *app) uninstall(ctx context.Context, f hostFlags, id string, yes bool) error {
+	if err := checkLocalID(id); err != nil {
+		return err
+	}
+	h, err := a.load(f)
+	if err != nil {
+		return err
+	}
+	u, err := h.planRemoval(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !yes {
+		f := fail(exitNeedsYes, "this would %s", u)
+		f.hint, f.data = "if that is what you want: extctl uninstall "+id+" --yes", map[string]any{"action": u.out.Action, "path": u.out.Path}
+		return f
+	}
+	if err := u.do(ctx, h); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(u.out)
+	}
+	fmt.Fprintf(a.stdout, "%s %s: %s\n", u.out.Action, id, clean(u.out.Path))
+	if u.out.Next != "" {
+		fmt.Fprintf(a.stderr, "%s is from now on %s\n", id, clean(u.out.Next))
+	}
+	fmt.Fprintln(a.stderr, "a running bridge takes it up with: extctl reload BRIDGE")
+	return nil
+}
+
+// removal is what uninstall is to do: one of link, symlink and dir is set.
+type removal struct {
+	out     uninstallJSON
+	link    string // of extensions.links
+	symlink string
+	dir     string
+}
+
+func (u removal) String() string {
+	switch {
+	case u.link != "":
+		return fmt.Sprintf("take %s out of extensions.links, and leave it as it is", u.link)
+	case u.symlink != "":
+		return fmt.Sprintf("remove the symbolic link %s, and leave %s as it is", u.symlink, u.out.Path)
+	}
+	return "remove " + u.dir + " and everything in it"
+}
+
+// planRemoval finds out what makes id an extension of this host.
+func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) {
+	c, others, err := h.find(ctx, id)
+	if err != nil {
+		if u, ok := h.deadLink(id); ok && exitCode(err) == exitNotFound {
+			return u, nil
+		}
+		return removal{}, err
+	}
+	u := removal{out: uninstallJSON{ID: id, Version: c.Manifest.Plugin.Version, Action: "unlinked", Path: c.Root}}
+	if len(others) > 0 {
+		u.out.Next = others[0].Path
+	}
+	paths := h.settings().SearchPaths
+	if c.RootIndex >= len(paths) {
+		u.link = h.settings().Links[c.RootIndex-len(paths)]
+		if !sameDir(u.link, c.Root) {
+			return u, usage("%s was found below the link %s and is not one itself; remove it by hand, or take the link out of extensions.links", c.Root, u.link)
+		}
+		return u, nil
+	}
+	if u.symlink = linkTo(paths[c.RootIndex], c); u.symlink != "" {
+		return u, nil
+	}
+	if u.dir = c.Root; sameDir(paths[c.RootIndex], c.Root) {
+		return u, usage("%s is a search path itself; take it out of extensions.search_paths", c.Root)
+	}
+	u.out.Action = "removed"
+	return u, nil
+}
+
+// deadLink looks for a link with the name id that discovery does not follow or that leads nowhere.
+func (h localHost) deadLink(id string) (removal, bool) {
+	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
+	for _, dir := range h.settings().SearchPaths {
+		path := filepath.Join(dir, id)
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			continue
+		}
+		u.symlink = path
+		u.out.Path, _ = os.Readlink(path) // for people
+		return u, true
+	}
+	for _, link := range h.settings().Links {
+		if _, err := os.Stat(link); filepath.Base(link) == id && errors.Is(err, fs.ErrNotExist) {
+			u.link, u.out.Path = link, link
+			return u, true
+		}
+	}
+	return u, false
+}
+
+// linkTo is the symbolic link in the search path dir by which c is found; empty if it is found without one.
+func linkTo(dir string, c discovery.Candidate) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if e.Type()&fs.ModeSymlink != 0 && sameDir(path, c.Root) {
+			return path
+		}
+	}
+	return ""
+}
+
+// sameDir reports whether path leads to the canonical directory.
+func sameDir(path, canonical string) bool {
+	abs, err := filepath.Abs(path)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	return err == nil && abs == canonical
+}
+
+func (u removal) do(ctx context.Context, h localHost) error {
+	switch {
+	case u.link != "":
+		_, err := config.RemoveLink(ctx, h.path, u.link)
+		return notWritten(ctx, err)
+	case u.symlink != "":
+		if err := os.Remove(u.symlink); err != nil {
+			return fail(exitCopyFailed, "%w", err)
+		}
+		return nil
+	}
+	p := placement{rename: os.Rename, ignored: h.settings().IgnoreDirs}
+	if err := p.remove(u.dir); err != nil {
+		return fail(exitCopyFailed, "%s was not removed: %w", u.dir, err)
+	}
+	if err := p.discard(); err != nil {
+		return fail(exitCopyFailed, "it is out of the way, but the rest of it, in %s, could not be removed: %w", p.work, err)
+	}
+	return nil
+}
