@@ -135,7 +135,9 @@ func runChild(answer func(dst, line []byte) []byte) error {
 	}
 }
 
-const hello = `{"server_version":"1","tools":[{"name":"echo","input_schema":{"type":"object"}}],"hooks":[]}`
+// hello lists one tool with an ordinary schema, so that checking arguments costs what it costs.
+const hello = `{"server_version":"1","tools":[{"name":"echo","input_schema":{"type":"object",` +
+	`"properties":{"text":{"type":"string"}},"required":["text"]}}],"hooks":[]}`
 
 // answerJSON parses the whole message, as an ordinary child does.
 func answerJSON(dst, line []byte) []byte {
