@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -33,8 +34,12 @@ type Node struct {
 
 	mu      sync.Mutex
 	slots   map[string]*Slot // by instance
+	retired []micro.Service  // to be stopped when the connection is back
 	calls   cancels
 	streams streams
+
+	announced time.Time // when all slots were; these two are Run's
+	asked     bool      // to announce, too soon after that
 }
 
 // NewNode makes a Node on nc.
@@ -72,12 +77,19 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.nc.RemoveStatusListener(status)
 	tick := time.NewTicker(streamTick)
 	defer tick.Stop()
+	defer n.stopRetired()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
 			n.tick(now)
+			if n.asked {
+				n.announceAll()
+			}
+			if n.nc.IsConnected() {
+				n.stopRetired()
+			}
 		case m := <-n.in:
 			n.receive(m)
 		case _, ok := <-status:
@@ -85,20 +97,28 @@ func (n *Node) Run(ctx context.Context) error {
 				status = nil
 				continue
 			}
+			n.stopRetired()
 			n.announceAll() // the registries may have missed what was said meanwhile
 		}
 	}
 }
 
 func (n *Node) announceAll() {
+	n.announced, n.asked = time.Now(), false
 	for _, s := range n.list() {
 		s.announceNow()
 	}
 }
 
+// announceEvery bounds what one small message of anybody's can make of a bridge with a thousand slots: those
+// who ask in between are answered together.
+const announceEvery = streamTick
+
 func (n *Node) receive(m *nats.Msg) {
 	if m.Subject == n.opt.Prefix.AnnounceRequest() {
-		n.announceAll()
+		if n.asked = true; time.Since(n.announced) >= announceEvery {
+			n.announceAll()
+		}
 		return
 	}
 	if n.streams.inbox != "" && strings.HasPrefix(m.Subject, n.streams.inbox) { // written by this goroutine only
@@ -106,6 +126,31 @@ func (n *Node) receive(m *nats.Msg) {
 		return
 	}
 	n.calls.receive(m.Data)
+}
+
+// stop stops a service, now or as soon as the connection is back. One whose subscriptions are drained without
+// a connection would be taken up again by the server with the reconnect, under nobody: nats.go sends them all
+// anew, forgets them a moment later, and tells nobody. Calls would go on being given to it, and be lost.
+func (n *Node) stop(svc micro.Service) error {
+	if n.nc.IsConnected() || n.nc.IsClosed() {
+		return svc.Stop()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.retired = append(n.retired, svc)
+	return nil
+}
+
+func (n *Node) stopRetired() {
+	n.mu.Lock()
+	retired := n.retired
+	n.retired = nil
+	n.mu.Unlock()
+	for _, svc := range retired {
+		if err := svc.Stop(); err != nil {
+			n.opt.Logger.Warn("could not stop a service", "service", svc.Info().Name, "error", err)
+		}
+	}
 }
 
 func (n *Node) list() []*Slot {
@@ -128,7 +173,7 @@ func (n *Node) Join(a Announce) *Slot {
 	if a.SubjectPrefix == "" {
 		a.SubjectPrefix = string(n.opt.Prefix)
 	}
-	s := &Slot{node: n, announce: a, state: heartbeat.Spawning, born: time.Now()}
+	s := &Slot{node: n, id: a.ID, instance: a.Instance, announce: a, state: heartbeat.Spawning, born: time.Now()}
 	s.beacon = heartbeat.NewBeacon(n.opt.HeartbeatInterval, s.beat)
 	return s
 }

@@ -122,16 +122,13 @@ func (s *service) add(a Announce) (micro.Service, error) {
 func (s *service) drain(svc micro.Service, giveUp context.CancelFunc) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
-	if err := svc.Stop(); err != nil {
-		return fmt.Errorf("stopping the service: %w", err)
-	}
-	if s.flush(ctx) == nil {
-		taken := make(chan struct{})
-		if s.nc.Barrier(func() { close(taken) }) == nil {
-			select {
-			case <-taken:
-			case <-ctx.Done():
-			}
+	err := s.slot.node.stop(svc)
+	_ = s.flush(ctx) // without a connection nothing comes any more, either
+	taken := make(chan struct{})
+	if s.nc.Barrier(func() { close(taken) }) == nil {
+		select {
+		case <-taken:
+		case <-ctx.Done():
 		}
 	}
 	for s.calls.len() > 0 && ctx.Err() == nil {
@@ -144,7 +141,10 @@ func (s *service) drain(svc micro.Service, giveUp context.CancelFunc) error {
 	giveUp()
 	s.calls.each(func(c *call) { c.cancel() })
 	s.handlers.Wait()
-	s.flush(context.WithoutCancel(s.ctx))
+	_ = s.flush(context.WithoutCancel(s.ctx)) // best effort: answers that do not get out now get out later or not at all
+	if err != nil {
+		return fmt.Errorf("stopping the service: %w", err)
+	}
 	return nil
 }
 

@@ -19,9 +19,12 @@ var ErrRemoved = errors.New(GoodbyeRemoved)
 // Slot is one slot of an extension on the mesh. Its identity (the instance) survives its lives: what runs
 // in the slot may crash and come back, and each ready life is one call of Serve.
 type Slot struct {
-	node   *Node
-	born   time.Time
-	beacon *heartbeat.Beacon
+	node         *Node
+	id, instance string
+	born         time.Time
+	beacon       *heartbeat.Beacon
+
+	telling sync.Mutex // announcements go out in the order in which they came about
 
 	mu       sync.Mutex
 	announce Announce
@@ -40,11 +43,11 @@ type Slot struct {
 func (s *Slot) Run(ctx context.Context) error {
 	n := s.node
 	n.mu.Lock()
-	n.slots[s.announce.Instance] = s
+	n.slots[s.instance] = s
 	n.mu.Unlock()
 	defer func() {
 		n.mu.Lock()
-		delete(n.slots, s.announce.Instance)
+		delete(n.slots, s.instance)
 		n.mu.Unlock()
 	}()
 	s.mu.Lock()
@@ -55,11 +58,11 @@ func (s *Slot) Run(ctx context.Context) error {
 	return errors.Join(err, s.goodbye(context.Cause(ctx)))
 }
 
-// ID is the extension's id, Instance the slot's NUID.
-func (s *Slot) ID() string { return s.announce.ID }
+// ID is the extension's id.
+func (s *Slot) ID() string { return s.id }
 
 // Instance is the slot's identity; it survives restarts.
-func (s *Slot) Instance() string { return s.announce.Instance }
+func (s *Slot) Instance() string { return s.instance }
 
 // SetState tells the mesh how the slot is, at once.
 func (s *Slot) SetState(state heartbeat.State, reason string) {
@@ -103,7 +106,7 @@ func (s *Slot) Update(change func(*Announce)) {
 	before, _ := json.Marshal(s.announce)
 	a := s.announce
 	change(&a)
-	a.ID, a.Instance, a.SchemaVersion = s.announce.ID, s.announce.Instance, SchemaVersion
+	a.ID, a.Instance, a.SchemaVersion = s.id, s.instance, SchemaVersion
 	s.announce = a
 	after, _ := json.Marshal(a)
 	joined := s.joined
@@ -123,6 +126,8 @@ func (s *Slot) Announced() Announce {
 // announceNow publishes the announcement and beats right behind it, so that whoever has just learnt of the
 // slot also learns how it is.
 func (s *Slot) announceNow() {
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	a := s.Announced()
 	data, err := json.Marshal(a)
 	if err == nil {
@@ -159,7 +164,7 @@ func (s *Slot) publishBeat(b heartbeat.Beat) error {
 }
 
 func (s *Slot) goodbye(cause error) error {
-	g := Goodbye{ID: s.ID(), Instance: s.Instance(), Reason: "shutdown"}
+	g := Goodbye{ID: s.id, Instance: s.instance, Reason: "shutdown"}
 	if errors.Is(cause, ErrRemoved) {
 		g.Reason = GoodbyeRemoved
 	}
