@@ -129,7 +129,7 @@ func (w *world) fault() string {
 		return "a registry is replaced"
 	case 9:
 		w.stop()
-		time.Sleep(time.Duration(w.r.IntN(10_000)) * time.Millisecond)
+		time.Sleep(time.Duration(w.r.IntN(10_000)) * time.Millisecond) // fake time: this is in a bubble
 		w.start(true)
 		return "the server restarts"
 	case 10:

@@ -165,7 +165,7 @@ func TestBridgeHangs(t *testing.T) {
 		defer func() { _ = sub.Unsubscribe() }()
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // fake time: until it has answered
 		hangs.Store(true)
 		start := time.Now()
 		b.await("its extension is lost", b.is("weather", heartbeat.Lost))
@@ -195,7 +195,7 @@ func TestHoldSurvivesHandOver(t *testing.T) {
 		written := b.get(stateKey("weather"))
 		stopOne()
 		b.leading(two)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // fake time, in which nothing may happen
 		if now := b.get(stateKey("weather")); string(now) != string(written) {
 			t.Errorf("the new leader wrote\n%s\nover\n%s", now, written)
 		}
