@@ -1,0 +1,46 @@
+package natsd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
+)
+
+// RunConfig runs the server that a nats-server configuration file describes, JetStream on, until ctx ends: a node
+// of a cluster, say, which Config has no words for. Like Start it takes the lock of the store, leaves signals to
+// the program, and logs to logger (nil discards). The errors are the file's faults and those of Start.
+func RunConfig(ctx context.Context, path string, logger *slog.Logger) error {
+	opts, err := server.ProcessConfigFile(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("NATS configuration: %w", err)
+	case !opts.JetStream || opts.StoreDir == "":
+		return fmt.Errorf("NATS configuration %s: want jetstream with a store_dir", path)
+	}
+	opts.NoSigs = true
+	if err := os.MkdirAll(opts.StoreDir, 0o700); err != nil {
+		return fmt.Errorf("NATS configuration: %w", err)
+	}
+	held, err := storelock.Acquire(opts.StoreDir)
+	if err != nil {
+		return err
+	}
+	srv, err := start(opts, logger)
+	if err != nil {
+		return errors.Join(err, held.Release())
+	}
+	s := &Server{srv: srv, lock: held}
+	defer s.Shutdown()
+	if err := held.Note(storelock.Info{PID: os.Getpid(), URL: s.ClientURL(), Since: time.Now().UTC()}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
