@@ -7,30 +7,34 @@ import (
 )
 
 // Cancellations of calls that have not arrived yet are kept for cancelMemory, since a cancel may overtake
-// its call on another subject; at most maxEarly of them.
+// its call on another subject; at most maxEarly of them in as much time.
 const (
 	cancelMemory = 5 * time.Second
 	maxEarly     = 4096
 	maxCallID    = 128
 )
 
-// cancels knows the calls in flight that named themselves, and the cancellations that came too early.
+// cancels knows the calls in flight that named themselves, and the cancellations that came too early. The
+// early ones are kept in two generations, so that a flood of them costs nothing but their own place.
 type cancels struct {
-	mu    sync.Mutex
-	calls map[string]*call
-	early map[string]time.Time
+	mu     sync.Mutex
+	calls  map[string]*call
+	early  map[string]time.Time // since turned
+	older  map[string]time.Time // the generation before
+	turned time.Time
 }
 
 // watch makes c cancellable by its call id, and cancels it now if that has been asked for already. It is
-// called once the call has been started, for cancelling what does not run yet would be lost.
+// called once the call has been started, for cancelling what does not run yet would be lost; an answer may
+// have been quicker, and c be forgotten already.
 func (s *cancels) watch(c *call) {
+	s.mu.Lock()
 	if c.callID == "" || len(c.callID) > maxCallID {
+		s.mu.Unlock()
 		return
 	}
-	s.mu.Lock()
-	at, cancelled := s.early[c.callID]
-	cancelled = cancelled && time.Since(at) < cancelMemory
-	if !cancelled && !c.s.calls.hasEnded(c) {
+	cancelled := s.cameEarly(c.callID, time.Now())
+	if !cancelled {
 		if s.calls == nil {
 			s.calls = map[string]*call{}
 		}
@@ -42,6 +46,8 @@ func (s *cancels) watch(c *call) {
 	}
 }
 
+// forget is called once a call has its answer. It takes the name away, so that a watch that comes late finds
+// nothing to keep.
 func (s *cancels) forget(c *call) {
 	if c.callID == "" {
 		return
@@ -50,6 +56,7 @@ func (s *cancels) forget(c *call) {
 	if s.calls[c.callID] == c {
 		delete(s.calls, c.callID)
 	}
+	c.callID = ""
 	s.mu.Unlock()
 }
 
@@ -64,7 +71,7 @@ func (s *cancels) receive(data []byte) {
 	s.mu.Lock()
 	c := s.calls[msg.CallID]
 	if c == nil {
-		s.remember(msg.CallID)
+		s.remember(msg.CallID, time.Now())
 	}
 	s.mu.Unlock()
 	if c != nil {
@@ -73,20 +80,20 @@ func (s *cancels) receive(data []byte) {
 }
 
 // remember keeps an early cancellation; the caller holds mu.
-func (s *cancels) remember(id string) {
-	now := time.Now()
-	if s.early == nil {
-		s.early = map[string]time.Time{}
+func (s *cancels) remember(id string, now time.Time) {
+	if now.Sub(s.turned) >= cancelMemory {
+		s.older, s.early, s.turned = s.early, map[string]time.Time{}, now
 	}
-	if len(s.early) >= maxEarly {
-		for k, at := range s.early {
-			if now.Sub(at) >= cancelMemory {
-				delete(s.early, k)
-			}
-		}
-		if len(s.early) >= maxEarly {
-			return
-		}
+	if len(s.early) < maxEarly {
+		s.early[id] = now
 	}
-	s.early[id] = now
+}
+
+// cameEarly reports whether id was cancelled a moment ago; the caller holds mu.
+func (s *cancels) cameEarly(id string, now time.Time) bool {
+	at, ok := s.early[id]
+	if !ok {
+		at, ok = s.older[id]
+	}
+	return ok && now.Sub(at) < cancelMemory
 }
