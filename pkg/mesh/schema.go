@@ -27,7 +27,7 @@ const (
 // checker checks a tool's arguments. The zero checker has not been made yet.
 type checker struct {
 	once   sync.Once
-	object bool               // any object will do: nothing has to be decoded to see that
+	plain  *plainSchema       // says yes without decoding anything, where the schema is of that kind
 	schema *jsonschema.Schema // nil: unchecked
 	why    error              // why not
 	slow   atomic.Bool        // it took too long once: it is not asked again
@@ -56,8 +56,8 @@ func (c *Client) checkerOf(spec *Spec, t *Tool) *checker {
 	}
 	set.mu.Unlock()
 	k.once.Do(func() {
-		if k.object = anyObject(t.InputSchema); k.object {
-			return
+		if p, ok := plainOf(t.InputSchema); ok {
+			k.plain = &p
 		}
 		if k.schema, k.why = compileSchema(t.InputSchema); k.why != nil {
 			c.opt.Logger.Warn("arguments are not checked", "tool", t.Name, "reason", k.why)
@@ -68,8 +68,8 @@ func (c *Client) checkerOf(spec *Spec, t *Tool) *checker {
 
 // check returns what is wrong with args, with JSON pointers; nil if nothing is, or nobody can tell.
 func (k *checker) check(args json.RawMessage) error {
-	if k.object && !bytes.HasPrefix(bytes.TrimLeft(args, " \t\r\n"), []byte("{")) {
-		return errors.New("/: want an object")
+	if k.plain != nil && k.plain.fits(args) {
+		return nil
 	}
 	if k.schema == nil || k.slow.Load() {
 		return nil
@@ -87,25 +87,6 @@ func (k *checker) check(args json.RawMessage) error {
 		return explainInvalid(v)
 	}
 	return err
-}
-
-// anyObject reports whether a schema is {"type":"object"} and says nothing more that could be wrong.
-func anyObject(schema json.RawMessage) bool {
-	members, err := Members(schema)
-	if err != nil {
-		return false
-	}
-	object := false
-	for _, m := range members {
-		switch {
-		case m.Key == "type" && string(m.Value) == `"object"`:
-			object = true
-		case m.Key == "properties" && string(m.Value) == "{}", m.Key == "title", m.Key == "description", m.Key == "$schema":
-		default:
-			return false
-		}
-	}
-	return object
 }
 
 // maxFaults is how many faults one error names.

@@ -45,20 +45,45 @@ func TestSchemaCheck(t *testing.T) {
 	}
 }
 
-func TestAnyObject(t *testing.T) {
-	for schema, want := range map[string]bool{
-		`{"type":"object"}`: true, `{"$schema":"x","type":"object","properties":{},"description":"d"}`: true,
-		`{}`: false, `{"type":"object","required":["a"]}`: false, `{"type":"string"}`: false, `true`: false,
-		`{"type":"object","properties":{"a":{}}}`: false,
-	} {
-		if got := anyObject(json.RawMessage(schema)); got != want {
-			t.Errorf("%s: %v", schema, got)
-		}
+// TestPlainSchema holds the quick yes against the library: it may say yes only where that does.
+func TestPlainSchema(t *testing.T) {
+	schemas := map[string]bool{ // the schema, and whether it is plain
+		`{"type":"object"}`: true,
+		`{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","properties":{},"description":"d"}`:         true,
+		`{"type":"object","properties":{"a":{"type":"string","description":"x"},"b":{"type":"number"}},"required":["a"]}`:      true,
+		`{"type":"object","properties":{"a":{"type":"boolean"},"c":{}},"additionalProperties":false}`:                          true,
+		`{"type":"object","properties":{"a":{"type":"array"},"b":{"type":"null"},"c":{"type":"object"}},"required":["a","b"]}`: true,
+		`{}`: false, `true`: false, `{"type":"string"}`: false,
+		`{"type":"object","properties":{"a":{"type":"integer"}}}`:              false,
+		`{"type":"object","properties":{"a":{"type":"string","minLength":1}}}`: false,
+		`{"type":"object","minProperties":1}`:                                  false,
 	}
-	k := &checker{object: true}
-	for args, ok := range map[string]bool{`{}`: true, " \n{\"a\":1}": true, `[]`: false, `7`: false, ``: false, " ": false} {
-		if err := k.check(json.RawMessage(args)); (err == nil) != ok {
-			t.Errorf("%q: %v", args, err)
+	args := []string{`{}`, `{"a":"x"}`, `{"a":"x","b":1e400}`, `{"b":1}`, `{"a":1}`, `{"a":true,"c":null}`, `{"a":false,"d":1}`,
+		`{"a":[],"b":null,"c":{}}`, `{"a":[1,{"b":2}],"b":null}`, `{"\u0061":"x"}`, `{"a":"x","a":7}`, `{"a":7,"a":"x"}`, `[]`, `7`, ` {"a" : "x" } `}
+	for schema, plain := range schemas {
+		p, ok := plainOf(json.RawMessage(schema))
+		if ok != plain {
+			t.Errorf("%s: plain %v", schema, ok)
+		}
+		if !ok {
+			continue
+		}
+		library, err := compileSchema(json.RawMessage(schema))
+		if err != nil {
+			t.Fatal(err)
+		}
+		yes := 0
+		for _, a := range args {
+			if !p.fits(json.RawMessage(a)) {
+				continue
+			}
+			yes++
+			if err := (&checker{schema: library}).check(json.RawMessage(a)); err != nil {
+				t.Errorf("%s passes %s, the library says %v", schema, a, err)
+			}
+		}
+		if yes == 0 {
+			t.Errorf("%s: never a yes", schema)
 		}
 	}
 }
@@ -95,11 +120,21 @@ func TestSchemaBounds(t *testing.T) {
 func BenchmarkSchemaCheck(b *testing.B) {
 	k := &checker{}
 	k.schema, k.why = compileSchema(json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`))
-	args := json.RawMessage(`{"text":"` + strings.Repeat("x", 240) + `"}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := k.check(args); err != nil {
-			b.Fatal(err)
+	p, ok := plainOf(json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`))
+	if !ok {
+		b.Fatal("not plain")
+	}
+	for _, size := range []int{256, 16 << 10} {
+		args := json.RawMessage(`{"text":"` + strings.Repeat("x", size-11) + `"}`)
+		for name, k := range map[string]*checker{"library": {schema: k.schema}, "plain": {schema: k.schema, plain: &p}} {
+			b.Run(fmt.Sprintf("%s/%dB", name, size), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := k.check(args); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
 		}
 	}
 }

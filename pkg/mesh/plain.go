@@ -1,0 +1,120 @@
+package mesh
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// plainSchema is what most tools' schemas are: an object whose members have a type each and no more to them,
+// some of them required. Arguments are held to it without being decoded, which for a large text is the
+// difference between microseconds and a tenth of a millisecond. It only ever says yes: what it does not
+// pass, or does not understand, goes to the library, which also knows why not.
+type plainSchema struct {
+	types    map[string]string // by member; "" for any
+	required []string
+	closed   bool // no other members
+}
+
+// plainOf reads a schema; ok is false for one that says more than a plainSchema can.
+func plainOf(schema json.RawMessage) (p plainSchema, ok bool) {
+	members, err := Members(schema)
+	if err != nil {
+		return p, false
+	}
+	object := false
+	for _, m := range members {
+		switch m.Key {
+		case "$schema", "title", "description":
+		case "type":
+			object = string(m.Value) == `"object"`
+		case "required":
+			if json.Unmarshal(m.Value, &p.required) != nil {
+				return p, false
+			}
+		case "additionalProperties":
+			if p.closed = string(m.Value) == "false"; !p.closed && string(m.Value) != "true" {
+				return p, false
+			}
+		case "properties":
+			if p.types, ok = plainTypes(m.Value); !ok {
+				return p, false
+			}
+		default:
+			return p, false
+		}
+	}
+	return p, object
+}
+
+func plainTypes(properties json.RawMessage) (map[string]string, bool) {
+	members, err := Members(properties)
+	if err != nil {
+		return nil, false
+	}
+	types := map[string]string{}
+	for _, m := range members {
+		keywords, err := Members(m.Value)
+		if err != nil {
+			return nil, false
+		}
+		types[m.Key] = ""
+		for _, k := range keywords {
+			switch k.Key {
+			case "title", "description", "default", "examples":
+			case "type":
+				var name string
+				if json.Unmarshal(k.Value, &name) != nil || name == "integer" { // 1.0 and 1e2 are integers, too
+					return nil, false
+				}
+				types[m.Key] = name
+			default:
+				return nil, false
+			}
+		}
+	}
+	return types, true
+}
+
+// fits reports that args surely fit.
+func (p *plainSchema) fits(args json.RawMessage) bool {
+	var seen [8]string
+	found := seen[:0]
+	ok := true
+	err := rpc.Each(args, func(key, value []byte) bool {
+		want, known := p.types[string(key)]
+		ok = bytes.IndexByte(key, '\\') < 0 && (known || !p.closed) && (want == "" || want == typeOf(value))
+		if ok && slices.Contains(p.required, string(key)) {
+			found = append(found, string(key))
+		}
+		return ok
+	})
+	if err != nil || !ok {
+		return false
+	}
+	for _, name := range p.required {
+		if !slices.Contains(found, name) {
+			return false
+		}
+	}
+	return true
+}
+
+// typeOf names the type of a JSON value by its first byte.
+func typeOf(value []byte) string {
+	switch value[0] {
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "number"
+}
