@@ -59,39 +59,7 @@ func TestService(t *testing.T) {
 		return s.Extensions[heartbeat.Ready] == 7 && s.Tools == 12 && s.Pending == 0 && b.get("skill.cook") != nil && b.get("host.b1") != nil
 	})
 
-	var ids, hosts, skills []string
-	for p := (CatalogParams{Limit: 3}); ; {
-		var page CatalogResult
-		if err := b.call("catalog", p, &page); err != nil {
-			t.Fatal(err)
-		}
-		if page.CatalogID == "" || page.Revision == 0 || page.Stale {
-			t.Errorf("stand: %+v", page.Stand)
-		}
-		for _, e := range page.Extensions {
-			ids = append(ids, e.ID)
-			var s mesh.Spec
-			var d mesh.StateDoc
-			if json.Unmarshal(e.Spec, &s) != nil || json.Unmarshal(e.State, &d) != nil || s.ID != e.ID || d.State != heartbeat.Ready {
-				t.Errorf("%s: %s %s", e.ID, e.Spec, e.State)
-			}
-		}
-		for name := range page.Hosts {
-			hosts = append(hosts, name)
-		}
-		for name := range page.Skills {
-			skills = append(skills, name)
-		}
-		if p.Cursor = page.NextCursor; p.Cursor == "" {
-			break
-		}
-	}
-	if want := []string{"a", "a_b", "e0", "e1", "e2", "e3", "e4"}; !slices.Equal(ids, want) {
-		t.Errorf("pages: %v", ids)
-	}
-	if !slices.Equal(hosts, []string{"b1"}) || !slices.Equal(skills, []string{"cook"}) {
-		t.Errorf("hosts %v, skills %v", hosts, skills)
-	}
+	b.checkPages()
 
 	for _, name := range []string{"ext_e1_get", "e1/get", mesh.SuffixedName("e1", "get", 6)} {
 		var res ResolveResult
@@ -119,6 +87,44 @@ func TestService(t *testing.T) {
 	var text strings.Builder
 	if err := s.WriteMetrics(&text); err != nil || !strings.Contains(text.String(), "extmesh_extensions{state=\"ready\"} 7\n") {
 		t.Errorf("metrics: %v\n%s", err, text.String())
+	}
+}
+
+// checkPages reads the whole catalog of TestService in small pages.
+func (b *bed) checkPages() {
+	b.Helper()
+	var ids, hosts, skills []string
+	for p := (CatalogParams{Limit: 3}); ; {
+		var page CatalogResult
+		if err := b.call("catalog", p, &page); err != nil {
+			b.Fatal(err)
+		}
+		if page.CatalogID == "" || page.Revision == 0 || page.Stale {
+			b.Errorf("stand: %+v", page.Stand)
+		}
+		for _, e := range page.Extensions {
+			ids = append(ids, e.ID)
+			var s mesh.Spec
+			var d mesh.StateDoc
+			if json.Unmarshal(e.Spec, &s) != nil || json.Unmarshal(e.State, &d) != nil || s.ID != e.ID || d.State != heartbeat.Ready {
+				b.Errorf("%s: %s %s", e.ID, e.Spec, e.State)
+			}
+		}
+		for name := range page.Hosts {
+			hosts = append(hosts, name)
+		}
+		for name := range page.Skills {
+			skills = append(skills, name)
+		}
+		if p.Cursor = page.NextCursor; p.Cursor == "" {
+			break
+		}
+	}
+	if want := []string{"a", "a_b", "e0", "e1", "e2", "e3", "e4"}; !slices.Equal(ids, want) {
+		b.Errorf("pages: %v", ids)
+	}
+	if !slices.Equal(hosts, []string{"b1"}) || !slices.Equal(skills, []string{"cook"}) {
+		b.Errorf("hosts %v, skills %v", hosts, skills)
 	}
 }
 

@@ -1,0 +1,132 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The bounds of what announces and handshakes may make a replica keep.
+const (
+	maxSaid    = 4096            // announces of one id, by instance
+	maxSize    = 1 << 30         // bytes in all
+	shakeAgain = 5 * time.Second // at least this long between handshakes that only an announce asks for
+)
+
+// admit makes an announce part of its extension, if it may be; nil if not.
+func (l *loop) admit(a *announced, now time.Time) *extension {
+	x, known := l.exts[a.ID]
+	err := l.checkOwner(a)
+	if err == nil {
+		err = l.checkParent(a)
+	}
+	if err == nil && l.size+a.size > maxSize {
+		err = fmt.Errorf("the registry keeps %d bytes already", l.size)
+	}
+	if err == nil && x != nil && x.said[a.Instance] == nil && len(x.said) >= maxSaid {
+		err = fmt.Errorf("there are %d instances already", len(x.said))
+	}
+	if err == nil {
+		if c, fresh := l.mon.Declare(a.ID, now); fresh {
+			l.changed(c)
+		}
+		if !l.mon.Known(a.ID) {
+			err = errors.New("there are too many extensions")
+		}
+	}
+	if err != nil {
+		l.refuse("announce", a.ID, err)
+		return nil
+	}
+	delete(l.stray, a.ID)
+	if x == nil {
+		x = newExtension(a.ID)
+		l.exts[x.id] = x
+	}
+	l.owners[a.subject()] = x.id
+	if !a.implied {
+		x.legacy = false
+		for name, old := range x.said {
+			if old.implied {
+				delete(x.said, name)
+			}
+		}
+	}
+	l.say(x, a)
+	if a.Bridge != "" && checkBridge(a.Bridge) == nil {
+		l.bridgeNamed(a.Bridge, now)
+	}
+	l.pub.mark(stateKey(x.id), !known) // it shows host and bridge
+	l.reconsider[x.id] = true
+	return x
+}
+
+// say keeps an announce. One without a handshake_hash cannot tell that its tools are still the same, so they are
+// asked for again.
+func (l *loop) say(x *extension, a *announced) {
+	x.said[strings.Clone(a.Instance)] = a
+	l.size += a.size
+	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
+		delete(x.shakes, a.shakeKey())
+	}
+	x.prune()
+}
+
+// reborn takes in that an instance began again under its old name: without a handshake_hash it may offer other
+// tools now.
+func (l *loop) reborn(x *extension, instance string) {
+	if a := x.said[instance]; a != nil && a.HandshakeHash == "" {
+		if s := x.shakes[a.shakeKey()]; s != nil && s.done {
+			delete(x.shakes, a.shakeKey())
+		}
+	}
+}
+
+// checkOwner sees to it that one rpc subject has one id: of two, that with the mesh's own prefix, then the
+// lexically first.
+func (l *loop) checkOwner(a *announced) error {
+	owner, taken := l.owners[a.subject()]
+	if !taken || owner == a.ID {
+		return nil
+	}
+	theirs := l.exts[owner]
+	if theirs == nil || !theirs.serves(a.subject()) {
+		return nil
+	}
+	own := func(id string) bool { return l.cfg.Prefix.RPC(id) == a.subject() }
+	if own(owner) && !own(a.ID) || own(owner) == own(a.ID) && owner < a.ID {
+		return fmt.Errorf("its subject %s belongs to %s", a.subject(), owner)
+	}
+	l.refuse("announce", owner, fmt.Errorf("its subject %s belongs to %s", a.subject(), a.ID))
+	if c, ok := l.mon.Forget(owner); ok {
+		l.changed(c)
+	}
+	return nil
+}
+
+func (x *extension) serves(subject string) bool {
+	if x.shown != nil && x.shown.subject() == subject {
+		return true
+	}
+	for _, a := range x.said {
+		if a.subject() == subject {
+			return true
+		}
+	}
+	return false
+}
+
+// checkParent sees to it that a member comes from a bridge that has its parent.
+func (l *loop) checkParent(a *announced) error {
+	parent := l.exts[a.Parent]
+	if a.Parent == "" || parent == nil || len(parent.said) == 0 {
+		return nil
+	}
+	for _, p := range parent.said {
+		if p.Bridge == a.Bridge {
+			return nil
+		}
+	}
+	return fmt.Errorf("its parent %s was not announced by its bridge %q", a.Parent, a.Bridge)
+}
