@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// node is one NATS server of the cluster.
+type node struct {
+	name                string
+	client, route, http int // ports
+	*process
+}
+
+const clusterSize = 3
+
+func (n *node) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.client) }
+
+// startNodes starts the cluster. The ports are chosen beforehand: a server that comes back is where it was.
+func (s *stage) startNodes() error {
+	ports, err := freePorts(3 * clusterSize)
+	if err != nil {
+		return err
+	}
+	for i := range clusterSize {
+		s.nodes = append(s.nodes, &node{name: fmt.Sprintf("n%d", i+1), client: ports[3*i], route: ports[3*i+1], http: ports[3*i+2]})
+	}
+	for _, n := range s.nodes {
+		if err := s.startNode(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) startNode(n *node) error {
+	var routes []string
+	for _, other := range s.nodes {
+		routes = append(routes, fmt.Sprintf("\"nats://127.0.0.1:%d\"", other.route))
+	}
+	config := filepath.Join(s.dir, n.name+".conf")
+	text := fmt.Sprintf(`server_name: %s
+listen: "127.0.0.1:%d"
+http: "127.0.0.1:%d"
+jetstream { store_dir: %q }
+cluster { name: bench, listen: "127.0.0.1:%d", routes: [%s] }
+# as docs/operations.md advises
+ping_interval: "10s"
+ping_max: 2
+max_payload: 4MB
+write_deadline: "5s"
+`, n.name, n.client, n.http, filepath.Join(s.dir, n.name), n.route, strings.Join(routes, ", "))
+	err := os.WriteFile(config, []byte(text), 0o600)
+	if err == nil {
+		n.process, err = s.start(n.name, []string{roleVar + "=natsd", "NATS_CONFIG=" + config}, s.self)
+	}
+	return err
+}
+
+// freePorts finds ports that nobody listens on.
+func freePorts(n int) (ports []int, err error) {
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			l.Close()
+		}
+	}()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, l)
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// urls are the servers' addresses, first's first, as clients should have them.
+func (s *stage) urls(first int) string {
+	var all []string
+	for i := range s.nodes {
+		all = append(all, s.nodes[(first+i)%len(s.nodes)].url())
+	}
+	return strings.Join(all, ",")
+}
+
+func (s *stage) node(name string) (*node, error) {
+	i := slices.IndexFunc(s.nodes, func(n *node) bool { return n.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("no server is named %q", name)
+	}
+	return s.nodes[i], nil
+}
+
+// get asks a server's monitoring port.
+func (n *node) get(ctx context.Context, path string, v any) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://127.0.0.1:%d/%s", n.http, path), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(resp.Body).Decode(v)
+}
+
+// metaLeader is the server that leads JetStream's meta group, as long as all agree.
+func (s *stage) metaLeader(ctx context.Context) (string, error) {
+	leader := ""
+	for _, n := range s.nodes {
+		var js struct {
+			Meta struct {
+				Leader string `json:"leader"`
+				Size   int    `json:"cluster_size"`
+			} `json:"meta_cluster"`
+		}
+		if err := n.get(ctx, "jsz", &js); err != nil {
+			return "", err
+		}
+		switch m := js.Meta; {
+		case m.Leader == "" || m.Size != clusterSize:
+			return "", fmt.Errorf("%s has no meta leader, or not of all servers", n.name)
+		case leader != "" && leader != m.Leader:
+			return "", fmt.Errorf("the servers do not agree on a meta leader")
+		default:
+			leader = m.Leader
+		}
+	}
+	return leader, nil
+}
+
+// streamLeader is the server that leads the catalog's stream, as long as the others have all of it.
+func (s *stage) streamLeader(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, streamName)
+	if err != nil {
+		return "", err
+	}
+	info := stream.CachedInfo()
+	if info.Cluster == nil || info.Cluster.Leader == "" || len(info.Cluster.Replicas) != clusterSize-1 {
+		return "", fmt.Errorf("the catalog's stream does not have its %d replicas", clusterSize)
+	}
+	for _, r := range info.Cluster.Replicas {
+		if !r.Current || r.Offline {
+			return "", fmt.Errorf("the catalog's replica on %s is not current", r.Name)
+		}
+	}
+	return info.Cluster.Leader, nil
+}
+
+// apart makes two servers of the stream's leader and the meta leader, so that a row is about one of them.
+func (s *stage) apart(ctx context.Context) (stream, meta string, err error) {
+	for range 20 {
+		if meta, err = s.metaLeader(ctx); err != nil {
+			return "", "", err
+		}
+		if stream, err = s.streamLeader(ctx); err != nil {
+			return "", "", err
+		}
+		if stream != meta {
+			return stream, meta, nil
+		}
+		if _, err = s.ops.Request("$JS.API.STREAM.LEADER.STEPDOWN."+streamName, nil, 5*time.Second); err != nil {
+			return "", "", fmt.Errorf("asking the stream's leader to step down: %w", err)
+		}
+		if err = s.settled(ctx); err != nil {
+			return "", "", err
+		}
+	}
+	return "", "", fmt.Errorf("the stream's leader is the meta leader, time and again")
+}
+
+// avoid moves a connection of ours away from a server that is about to suffer.
+func avoid(ctx context.Context, nc *nats.Conn, name string) error {
+	for range 50 {
+		if at := nc.ConnectedServerName(); nc.IsConnected() && at != name && at != "" {
+			return nc.FlushTimeout(2 * time.Second)
+		}
+		if err := nc.ForceReconnect(); err != nil {
+			return err
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("cannot get away from %s", name)
+}
+
+// attached are the connections to a server that are of the programs on stage, by their names.
+func (s *stage) attached(ctx context.Context, n *node) []string {
+	var z struct {
+		Connections []struct {
+			Name string `json:"name"`
+		} `json:"connections"`
+	}
+	if n.get(ctx, "connz?limit=1000", &z) != nil {
+		return nil
+	}
+	var names []string
+	for _, c := range z.Connections {
+		if c.Name != "" && !strings.HasPrefix(c.Name, ours) {
+			names = append(names, c.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// sleep waits for d, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
