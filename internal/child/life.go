@@ -73,6 +73,9 @@ func (p *pipes) open() (err error) {
 			p.closeOurEnds()
 			return err
 		}
+		if i < 2 { // not stderr
+			widen(w)
+		}
 		if i == 0 {
 			p.child[i], p.ours[i] = r, w
 		} else {
