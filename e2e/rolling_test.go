@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -249,4 +252,80 @@ func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []str
 		eventually(t, 30*time.Second, "one is left", ready(1))
 	}
 	calls.end(fmt.Sprintf("%s stopped %d times under %d calls a second", e.ID, rounds, rate))
+}
+
+// cluster is three servers as deploy/nats/three.conf has them.
+type cluster struct {
+	urls  []string
+	nodes []*process
+}
+
+func startCluster(t *testing.T) (c cluster) {
+	t.Helper()
+	var routes []string
+	ports := freePorts(t, 3)
+	for _, at := range ports {
+		routes = append(routes, fmt.Sprintf("%q", "nats://route:"+password("route")+"@"+at))
+	}
+	for i, at := range ports {
+		env := []string{fmt.Sprintf("NATS_SERVER_NAME=nats-%d", i), "NATS_ROUTES=[" + strings.Join(routes, ",") + "]"}
+		url, p := startShipped(t, "three.conf", env, `"0.0.0.0:6222"`, fmt.Sprintf("%q", at),
+			`lame_duck_grace_period: "5s"`, `lame_duck_grace_period: "1s"`)
+		c.urls, c.nodes = append(c.urls, url), append(c.nodes, p)
+	}
+	return c
+}
+
+// freePorts are addresses that were free a moment ago: the servers of a cluster have to know each other's.
+func freePorts(t *testing.T, n int) (at []string) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		at = append(at, l.Addr().String())
+	}
+	return at
+}
+
+// at is node i's address for a user. The other nodes' addresses come from the server.
+func (c cluster) at(i int, user string) string { return as(c.urls[i], user) }
+
+// TestLameDuck puts a server of three into lame-duck mode while calls go on: the server of a bridge, of a service
+// of its own, of the leading registry. Callers on other servers lose nothing.
+func TestLameDuck(t *testing.T) {
+	c := startCluster(t)
+	env := func(i int, user string) []string { return []string{"NATS_URL=" + c.at(i, user)} }
+	for i := range 2 {
+		start(t, env(i, "registry"), program(t, "registry"), "--inbox-prefix", "_INBOX_registry")
+	}
+	binary := primes(t)
+	for i, name := range []string{"bridge-0", "bridge-1"} {
+		start(t, env(i, name), program(t, "stdio-bridge"), "--name", name, "--inbox-prefix", "_INBOX_"+name,
+			"--search-path", writePrimes(t, binary, "1.0.0"), "--state-dir", t.TempDir())
+	}
+	client, catalog := caller(t, c.at(2, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
+	eventually(t, 60*time.Second, "both bridges are ready", func() bool { return instances(catalog, "primes", "1.0.0") == 2 })
+	rate := 500
+	if raceEnabled {
+		rate = 100
+	}
+	calls := startLoad(t, rate, func(ctx context.Context) error {
+		_, err := client.Call(ctx, "ext_primes_factor", json.RawMessage(`{"n":1001}`))
+		return err
+	})
+	calls.more(rate)
+	if err := c.nodes[0].cmd.Process.Signal(syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.nodes[0].done:
+	case <-time.After(60 * time.Second):
+		t.Fatal("the server does not leave")
+	}
+	calls.more(rate)
+	calls.end(fmt.Sprintf("a server of three in lame-duck mode under %d calls a second", rate))
+	eventually(t, 30*time.Second, "both bridges are ready", func() bool { return instances(catalog, "primes", "1.0.0") == 2 })
 }

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// permissionRow is one row of the table in docs/operations.md: something that a role may do, or not.
+type permissionRow struct {
+	verb, subject, queue string
+	may                  map[string]bool // by role
+}
+
+// permissionTable reads the table, so that the page cannot say anything else than what is tried here.
+func permissionTable(t *testing.T) (rows []permissionRow) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(page), "| | registry | bridge | extension | agent | operator |\n")
+	if !ok {
+		t.Fatal("docs/operations.md has no table of permissions")
+	}
+	row := regexp.MustCompile("^\\| (publish|subscribe) `([^`]+)`(?: in `([^`]+)`)?[^|]*\\|(.*)\\|$")
+	columns := []string{"registry", "bridge", "extension", "agent", "operator"}
+	for line := range strings.Lines(table) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") {
+			break
+		}
+		if strings.HasPrefix(line, "|---") {
+			continue
+		}
+		m := row.FindStringSubmatch(line)
+		if m == nil {
+			t.Fatalf("cannot read this row: %s", line)
+		}
+		cells := strings.Split(m[4], "|")
+		r := permissionRow{verb: m[1], subject: m[2], queue: m[3], may: map[string]bool{}}
+		for i, role := range columns {
+			switch cell := strings.TrimSpace(cells[i]); cell {
+			case "yes":
+				r.may[role] = true
+			case "":
+			default:
+				t.Fatalf("a cell is yes or empty, not %q: %s", cell, line)
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// try does what a row says and returns whether the server allowed it.
+func (r permissionRow) try(t *testing.T, url, user string) bool {
+	t.Helper()
+	nc, err := nats.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX_"+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatalf("as %s: %v", user, err)
+	}
+	defer nc.Close()
+	switch {
+	case r.verb == "publish":
+		err = nc.Publish(r.subject, nil)
+	case r.queue != "":
+		_, err = nc.QueueSubscribeSync(r.subject, r.queue)
+	default:
+		_, err = nc.SubscribeSync(r.subject)
+	}
+	if err == nil {
+		err = nc.Flush() // the server's refusal comes before its answer to this
+	}
+	if err != nil {
+		t.Fatalf("as %s: %v", user, err)
+	}
+	if err := nc.LastError(); err != nil && !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Fatalf("as %s: %v", user, err)
+	}
+	return nc.LastError() == nil
+}
+
+// TestPermissions tries everything in the table of docs/operations.md, as each role, on the shipped configuration.
+func TestPermissions(t *testing.T) {
+	url, _ := startShipped(t, "one.conf", nil)
+	rows := permissionTable(t)
+	pairs := map[string]int{}
+	allowed, refused := 0, 0
+	for _, r := range rows {
+		for role, user := range roles {
+			may := r.try(t, url, user)
+			switch {
+			case may && !r.may[role]:
+				t.Errorf("%s may %s %s %s, and must not", role, r.verb, r.subject, r.queue)
+			case !may && r.may[role]:
+				t.Errorf("%s may not %s %s %s, and must", role, r.verb, r.subject, r.queue)
+			case may:
+				allowed++
+			default:
+				refused++
+				for other := range r.may {
+					pairs[role+" as "+other]++
+				}
+			}
+		}
+	}
+	for a := range roles {
+		for b := range roles {
+			if a != b && pairs[a+" as "+b] == 0 {
+				t.Errorf("nothing in the table is allowed to the role %s and refused to %s", b, a)
+			}
+		}
+	}
+	t.Logf("%d rows: %d times allowed, %d times refused; of the pairs of roles the least tried one %d times",
+		len(rows), allowed, refused, slices.Min(slices.Collect(maps.Values(pairs))))
+
+	for what, at := range map[string]string{
+		"nobody": url, "a stranger": strings.Replace(url, "//", "//stranger:x@", 1),
+		"a wrong password": strings.Replace(as(url, "agent"), password("agent"), "guess", 1),
+	} {
+		if nc, err := nats.Connect(at); !errors.Is(err, nats.ErrAuthorization) {
+			t.Errorf("%s is let in: %v", what, err)
+			nc.Close()
+		}
+	}
+}
+
+// TestRoles runs the main job, every role under its own user of the shipped configuration. Nothing that they
+// normally do may be refused.
+func TestRoles(t *testing.T) {
+	url, server := startShipped(t, "one.conf", nil)
+	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
+	inbox := func(user string) string { return "--inbox-prefix=_INBOX_" + user }
+	logs := []*process{
+		start(t, env("registry"), program(t, "registry"), "--name", "a", inbox("registry")),
+		start(t, env("registry"), program(t, "registry"), "--name", "b", inbox("registry")),
+	}
+	binary := primes(t)
+	dir := writeWho(t, "zero")
+	write(t, filepath.Join(dir, "..", "skills", "greeting", "SKILL.md"), "---\nname: Greeting\ndescription: How to greet.\n---\nSay hello.\n")
+	write(t, filepath.Join(dir, "bundle", "mcp.sh"), bundled)
+	write(t, filepath.Join(dir, "bundle", "plugin.toml"), `
+[plugin]
+id = "bundle"
+version = "1.0.0"
+[mcp_servers.inner]
+type = "stdio"
+command = "sh"
+args = ["mcp.sh"]
+`)
+	config := filepath.Join(t.TempDir(), "extensions.yaml")
+	write(t, config, fmt.Sprintf("extensions:\n  search_paths: [%q]\n  skills_dir: %q\n", dir, filepath.Join(dir, "..", "skills")))
+	for _, name := range []string{"bridge-0", "bridge-1"} {
+		logs = append(logs, start(t, env(name), program(t, "stdio-bridge"), "--name", name, "--config", config, "--state-dir", t.TempDir(), inbox(name)))
+	}
+	service := start(t, env("primes"), binary, inbox("primes"))
+	logs = append(logs, service)
+
+	ext := func(user string, code int, args ...string) string {
+		t.Helper()
+		out, stderr, got := extctl(t, as(url, user), append(args, inbox(user))...)
+		if got != code {
+			t.Errorf("extctl %v as %s: exit %d, want %d: %s%s", args, user, got, code, out, stderr)
+		}
+		return out
+	}
+	client, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
+	eventually(t, 30*time.Second, "everything is ready", func() bool {
+		return instances(catalog, "who", "") == 2 && instances(catalog, "primes", "") == 1 && instances(catalog, "bundle.inner", "") == 2
+	})
+
+	// What an agent does.
+	for tool, args := range map[string]string{
+		"ext_who_who": `{}`, "ext_primes_factor": `{"n":91}`, "ext_bundle_inner_echo": `{}`,
+	} {
+		if _, err := client.Call(t.Context(), tool, json.RawMessage(args)); err != nil {
+			t.Errorf("%s: %v", tool, err)
+		}
+	}
+	progress := 0
+	if _, err := client.CallStream(t.Context(), "ext_primes_count", json.RawMessage(`{"below":2000000}`), func(json.RawMessage) { progress++ }); err != nil || progress == 0 {
+		t.Errorf("a call with progress: %v, %d messages", err, progress)
+	}
+	if r, err := client.Call(t.Context(), "ext_bundle_inner_large", nil); err != nil || len(r) < 10<<20 {
+		t.Errorf("a large answer: %d bytes, %v", len(r), err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	_, err := client.Call(short, "ext_primes_count", json.RawMessage(`{"below":100000000}`))
+	cancel()
+	if !errors.Is(err, rpc.CodeTimeout) { // and with it a suspect, and a cancel
+		t.Errorf("a call without enough time: %v", err)
+	}
+	ext("agent", 0, "list")
+	ext("agent", 0, "call", "ext_who_who")
+	ext("agent", 0, "tools")
+
+	// What an operator does.
+	for _, args := range [][]string{
+		{"list"}, {"show", "who"}, {"show", "registry"}, {"hosts"}, {"tools"}, {"hooks"}, {"skills"},
+		{"wait", "who", "--for", "ready"}, {"ping"}, {"ping", "primes"}, {"call", "ext_who_who"}, {"logs", "who"},
+		{"hook", "fire", "before_message", "{}"}, {"reload", "bridge-0"}, {"drain", "who"}, {"restart", "who"},
+	} {
+		ext("operator", 0, args...)
+	}
+	eventually(t, 30*time.Second, "they are back", func() bool { return instances(catalog, "who", "") == 2 })
+
+	// What happens: a leader dies, a service is stopped, a bridge is.
+	logs[0].cmd.Process.Kill()
+	service.stop(t, 10*time.Second)
+	eventually(t, 30*time.Second, "the good-bye is in the catalog", func() bool { return instances(catalog, "primes", "") == 0 })
+	ext("operator", 0, "forget", "primes")
+	logs[3].stop(t, 15*time.Second)
+	eventually(t, 30*time.Second, "so is the bridge's", func() bool { return instances(catalog, "who", "") == 1 })
+
+	if log := server.output(); strings.Contains(log, "iolation") {
+		t.Errorf("the server refused something:\n%s", log)
+	}
+	for _, p := range logs {
+		if strings.Contains(p.output(), "denied") || strings.Contains(p.output(), "iolation") {
+			t.Errorf("%s was refused something", filepath.Base(p.cmd.Path))
+		}
+	}
+}
+
+// bundled is an MCP server in shell, with a quick tool and one with a large answer.
+const bundled = `
+while IFS= read -r line; do
+	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in
+	*'"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}' ;;
+	*'"tools/list"'*) r='{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"large","inputSchema":{"type":"object"}}]}' ;;
+	*'"large"'*) r="{\"content\":[{\"type\":\"text\",\"text\":\"$(head -c 12000000 /dev/zero | tr '\0' x)\"}]}" ;;
+	*) r='{"content":[]}' ;;
+	esac
+	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
+done
+`
