@@ -81,11 +81,11 @@ func TestFireInTurn(t *testing.T) {
 		hooker{"gamma", 6, note("gamma", abort)},
 		hooker{"delta", 7, note("delta", abort)},
 	)
-	want := []string{`zeta{"text":"hi","n":1.0}`, `alpha{"text":"HI","n":1.0}`, `beta{"text":"HI","n":1.0}`, `gamma{"extra":[1e400],"text":"HI","n":1.0}`}
+	want := []string{`zeta{"text":"hi","n":1.0}`, `alpha{"text":"HI","n":1.0}`, `beta{"text":"HI","n":1.0}`, `gamma{"text":"HI","n":1.0,"extra":[1e400]}`}
 	if fmt.Sprint(asked) != fmt.Sprint(want) {
 		t.Errorf("asked\n%v, want\n%v", asked, want)
 	}
-	if !got.Aborted || got.By != "gamma" || got.Reason != "no" || string(got.Event) != `{"extra":[1e400],"text":"HI","n":1.0}` {
+	if !got.Aborted || got.By != "gamma" || got.Reason != "no" || string(got.Event) != `{"text":"HI","n":1.0,"extra":[1e400]}` {
 		t.Errorf("fired %+v", got)
 	}
 	if len(got.Warnings) != 1 || got.Warnings[0].ID != "alpha" || !strings.Contains(got.Warnings[0].Message, "broken") {
@@ -108,7 +108,7 @@ func TestFireAfter(t *testing.T) {
 		hooker{"two", 0, meet(abort)},
 		hooker{"three", 1, meet(override(`[]`))},
 	)
-	if got.Aborted || string(got.Event) != `{"a":1,"text":"hi"}` || len(got.Warnings) != 2 {
+	if got.Aborted || string(got.Event) != `{"text":"hi","a":1}` || len(got.Warnings) != 2 {
 		t.Errorf("fired %+v", got)
 	}
 }

@@ -16,7 +16,7 @@ func (s Span) In(text []byte) []byte { return text[s.From:s.To] }
 // nothing but an end.
 func Member(object []byte, name string) (at Span, ok bool) {
 	eachMember(object, func(key, value Span) {
-		if isKey(key.In(object), name) {
+		if string(nameOf(key.In(object))) == name {
 			at, ok = value, true
 		}
 	})
@@ -51,13 +51,16 @@ func eachMember(object []byte, f func(key, value Span)) {
 	}
 }
 
-// isKey compares a key as it stands in a text, quotes and all, with a name.
-func isKey(key []byte, name string) bool {
+// nameOf is a key as parsers see it: without its quotes, its escapes undone.
+func nameOf(key []byte) []byte {
 	if bytes.IndexByte(key, '\\') < 0 {
-		return string(key[1:len(key)-1]) == name
+		return key[1 : len(key)-1]
 	}
 	var s string
-	return json.Unmarshal(key, &s) == nil && s == name
+	if json.Unmarshal(key, &s) != nil { // it was scanned: it is a string
+		return nil
+	}
+	return []byte(s)
 }
 
 // Splice returns text with the span at replaced, in memory of its own.
@@ -68,9 +71,10 @@ func Splice(text []byte, at Span, by []byte) []byte {
 	return append(out, text[at.To:]...)
 }
 
-// SetMember returns object with the member set to value and standing last, so that no parser can take another
-// for it: of keys that are the same, for some but for case, parsers believe the last. The other members stay
-// byte for byte, in their order. An empty object counts as {}; ok is false for what is no object.
+// SetMember returns object with the member set to value: in place where it stands already, else last. Where
+// other keys could be taken for it (the same key twice, or one that differs but for case, which Go's
+// encoding/json overlooks), those that are the same are taken out and it stands last: parsers believe the last.
+// The rest stays byte for byte. An empty object counts as {}; ok is false for what is no object.
 func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 	open := space(object, 0)
 	if open == len(object) {
@@ -79,28 +83,35 @@ func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 	if object[open] != '{' {
 		return nil, false
 	}
-	member := append(appendString(nil, name), ':')
-	member = append(member, value...)
-	var n, found int
-	var end Span // of the last member, whichever it is
+	var n, same, alike int
+	var at, last Span
 	eachMember(object, func(key, v Span) {
 		n++
-		if end = v; isKey(key.In(object), name) {
-			found++
+		last = v
+		switch k := nameOf(key.In(object)); {
+		case string(k) == name:
+			same++
+			at = v
+		case bytes.EqualFold(k, []byte(name)):
+			alike++
 		}
 	})
+	if same == 1 && alike == 0 {
+		return Splice(object, at, value), true
+	}
+	member := append(appendString(nil, name), ':')
+	member = append(member, value...)
 	switch {
 	case n == 0:
 		return Splice(object, Span{open + 1, open + 1}, member), true
-	case found == 0:
-		return Splice(object, Span{end.To, end.To}, append([]byte{','}, member...)), true
+	case same == 0:
+		return Splice(object, Span{last.To, last.To}, append([]byte{','}, member...)), true
 	}
-	// It is there: take it out, wherever and however often it stands.
 	out = append(make([]byte, 0, len(object)+len(member)), object[:open+1]...)
 	eachMember(object, func(key, v Span) {
-		if !isKey(key.In(object), name) {
+		if string(nameOf(key.In(object))) != name {
 			out = append(append(out, object[key.From:v.To]...), ',')
 		}
 	})
-	return append(append(out, member...), object[end.To:]...), true
+	return append(append(out, member...), object[last.To:]...), true
 }

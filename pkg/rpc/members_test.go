@@ -24,9 +24,10 @@ func TestMember(t *testing.T) {
 
 func TestSetMember(t *testing.T) {
 	for _, tt := range []struct{ object, want string }{
-		{`{"a": 1.0, "x" : 1e400}`, `{"x" : 1e400,"a":"new"}`},
+		{`{"a": 1.0, "x":1e400}`, `{"a": "new", "x":1e400}`},
+		{`{"a": 1.0, "x" : 1e400, "A":0}`, `{"x" : 1e400,"A":0,"a":"new"}`},
 		{`{"x":1e400 }`, `{"x":1e400,"a":"new" }`},
-		{`{"x":1, "a": 2 }`, `{"x":1,"a":"new" }`},
+		{`{"x":1, "a": 2 }`, `{"x":1, "a": "new" }`},
 		{`{"a":1,"x":2,"\u0061":3,"A":4}`, `{"x":2,"A":4,"a":"new"}`},
 		{`{}`, `{"a":"new"}`},
 		{` { } `, ` {"a":"new" } `},
