@@ -22,6 +22,7 @@ const (
 	MaxDescription = 64 << 10 // bytes of a tool's description
 	MaxDescriptor  = 1 << 20  // bytes of a tool's descriptor
 	maxProblems    = 20
+	maxProblem     = 1 << 10 // bytes of one
 )
 
 // EmptySchema is the input schema of a tool that gives none.
@@ -35,13 +36,13 @@ type Handshake struct {
 	Protocol      string   // MCP's protocolVersion; "" for the native dialect
 	Instructions  string
 	HasTools      bool         // the answer had a list of tools; an MCP server's are asked for with tools/list
-	Problems      []Diagnostic // tools and hooks that were left out, and why; at most 20
+	Problems      []Diagnostic // tools and hooks that were left out, and why, after what the answer itself says; at most 20
 }
 
 // ParseHandshake reads the result of initialize, whichever dialect it is in: native {server_version, tools,
-// hooks}, MCP {protocolVersion, capabilities, serverInfo, …}, or a bridge's, which has both. Tools that break
-// the rules (see ParseTools) are left out with a problem; a result that is no object, or has over MaxTools
-// tools, is an error.
+// hooks}, MCP {protocolVersion, capabilities, serverInfo, …}, or a bridge's, which has both, and diagnostics: what
+// it found out about its child. Tools that break the rules (see ParseTools) are left out with a problem; a result
+// that is no object, or has over MaxTools tools, is an error.
 func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	var r struct {
 		ServerVersion   string `json:"server_version"`
@@ -52,6 +53,7 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 		Instructions string            `json:"instructions"`
 		Tools        json.RawMessage   `json:"tools"`
 		Hooks        []json.RawMessage `json:"hooks"`
+		Diagnostics  json.RawMessage   `json:"diagnostics"`
 	}
 	if b := bytes.TrimSpace(result); len(b) == 0 || b[0] != '{' {
 		return Handshake{}, errors.New("the result of initialize is not an object")
@@ -68,6 +70,8 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 		}
 		h.HasTools = true
 	}
+	h.Problems = append(ownProblems(r.Diagnostics), h.Problems...)
+	h.Problems = h.Problems[:min(len(h.Problems), maxProblems)]
 	for _, raw := range r.Hooks {
 		name, err := hookName(raw)
 		switch {
@@ -82,6 +86,26 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	slices.Sort(h.Hooks)
 	h.Hooks = slices.Compact(h.Hooks)
 	return h, nil
+}
+
+// ownProblems reads what an answer says of itself: a bridge's, what it found out about its child. What is not a list
+// of diagnostics is nothing.
+func ownProblems(raw json.RawMessage) (out []Diagnostic) {
+	var said []Diagnostic
+	if json.Unmarshal(raw, &said) != nil {
+		return nil
+	}
+	for _, d := range said {
+		if d.Code == "" || d.Message == "" || len(d.Code) > 64 || len(out) == maxProblems {
+			continue
+		}
+		if d.Level != "error" && d.Level != "info" {
+			d.Level = "warn"
+		}
+		d.Message = strings.ToValidUTF8(d.Message[:min(len(d.Message), maxProblem)], "")
+		out = append(out, d)
+	}
+	return out
 }
 
 // hookName reads a hook: a name, or an object with a name.
