@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -56,8 +57,8 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 }
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>; args is a JSON
-// object, nil for none. Errors are *NotFoundError, *AmbiguousError, or an *rpc.Error: the extension's own,
-// or the mesh's with its Details.
+// object, nil for none. Errors are *NotFoundError, *AmbiguousError, an *rpc.Error (the extension's own, or the
+// mesh's with its Details), or what the connection says when it is closed or draining.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
 	return c.CallStream(ctx, tool, args, nil)
 }
@@ -119,6 +120,7 @@ type target struct {
 	passthrough               bool // it wants to know who calls
 	checker                   *checker
 	progress                  func(json.RawMessage)
+	connects                  uint64 // how often NATS had come back when the request was made
 }
 
 func (c *Client) targetOf(e Extension) target {
@@ -203,8 +205,13 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		if refused != nil {
 			return nil, refused
 		}
+		t.connects = c.nc.Stats().Reconnects
 		result, err := c.once(ctx, t, method, params)
-		token.Done(outcome(err))
+		verdict := outcome(err)
+		if verdict == breaker.Failure && c.wasAway(t.connects) {
+			verdict = breaker.Neutral
+		}
+		token.Done(verdict)
 		if !retryable(err) || ctx.Err() != nil {
 			return result, err
 		}
@@ -233,25 +240,24 @@ func retryable(err error) bool {
 
 // result reads a reply.
 func result(id string, m *nats.Msg) (json.RawMessage, error) {
-	env, err := rpc.Scan(m.Data)
-	if err != nil || !env.IsResponse() {
+	r, err := rpc.ParseReply(m.Data)
+	if err != nil {
 		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service that does not speak JSON-RPC errors
 			return nil, &rpc.Error{Code: rpc.CodeInternal, Message: text}
 		}
-		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered something that is no JSON-RPC response", id)
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered something that is no JSON-RPC response: %v", id, err)
 	}
-	if env.Error != nil && string(env.Error) != "null" {
-		e := new(rpc.Error)
-		if err := json.Unmarshal(env.Error, e); err != nil {
-			return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered an error of odd shape: %s", id, env.Error[:min(len(env.Error), 200)])
-		}
-		return nil, e
-	}
-	return json.RawMessage(env.Result), nil
+	return r.Result()
 }
+
+// suspectEvery is how often a Client complains of one extension: one word is enough for the registry to look.
+const suspectEvery = time.Second
 
 // suspect tells the registry what the call met, so that the catalog is right before the beats are missed.
 func (c *Client) suspect(id, why string) {
+	if !c.guardOf(id).maySuspect(time.Now()) {
+		return
+	}
 	data, err := json.Marshal(map[string]string{"id": id, "reason": why})
 	if err == nil {
 		err = c.nc.Publish(c.opt.Prefix.Suspect(id), data)
@@ -259,6 +265,12 @@ func (c *Client) suspect(id, why string) {
 	if err != nil {
 		c.opt.Logger.Debug("could not report a suspect", "extension", id, "error", err)
 	}
+}
+
+// wasAway reports whether NATS is, or was since it had come back connects times: an answer that did not come
+// says nothing about the extension then.
+func (c *Client) wasAway(connects uint64) bool {
+	return !c.nc.IsConnected() || c.nc.Stats().Reconnects != connects
 }
 
 func (c *Client) stateOf(id string) heartbeat.State {

@@ -37,9 +37,8 @@ func (c *Client) once(ctx context.Context, t target, method string, params json.
 	}
 	r := reception{c: c, t: t, streaming: t.stream}
 	result, err := r.receive(ctx, replies)
-	if errors.Is(err, errGaveUp) {
+	if !r.ended { // the other side is at it still, or may be
 		c.cancel(t, reply)
-		return nil, r.gaveUp(ctx)
 	}
 	return result, err
 }
@@ -86,13 +85,12 @@ func (c *Client) cancel(t target, callID string) {
 	}
 }
 
-var errGaveUp = errors.New("the caller gave up")
-
 // reception is the answer of one call as it comes in.
 type reception struct {
 	c         *Client
 	t         target
 	streaming bool // frames have come, or will: silence means something
+	ended     bool // nothing more will come
 	text      []byte
 	chunks    int
 }
@@ -104,60 +102,67 @@ func (r *reception) receive(ctx context.Context, replies <-chan *nats.Msg) (json
 	for {
 		select {
 		case m := <-replies:
-			silence.Reset(silenceLimit)
 			result, done, err := r.take(m)
 			if done {
 				return result, err
 			}
+			silence.Reset(silenceLimit) // counted from here: progress may have kept take busy
 		case <-silence.C:
 			if r.streaming {
-				r.c.suspect(r.t.id, "silence")
+				r.c.suspect(r.t.id, "timeout")
 				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, silenceLimit)
 			}
 		case <-ctx.Done():
-			return nil, errGaveUp
+			return nil, r.gaveUp(ctx)
 		}
 	}
 }
 
 func (r *reception) gaveUp(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		r.c.suspect(r.t.id, "timeout")
-		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", r.t.id)
 	}
-	return rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", r.t.id)
+	if r.c.wasAway(r.t.connects) {
+		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s came in time: NATS was away meanwhile", r.t.id)
+	}
+	r.c.suspect(r.t.id, "timeout")
+	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
 }
 
 // take handles one message of the answer.
 func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
-	if len(m.Header) == 0 {
-		result, err := result(r.t.id, m)
-		return result, true, err
-	}
-	if m.Header.Get("Status") == "503" {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		r.ended = true
 		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "nobody answers for %s", r.t.id)
 	}
 	kind := m.Header.Get(HeaderFrame)
-	if kind != "" {
-		r.streaming = true
-	}
+	r.streaming = r.streaming || kind != ""
 	switch kind {
 	case "":
+		r.ended = true
 		result, err := result(r.t.id, m)
 		return result, true, err
 	case frameProgress:
-		if r.t.progress != nil {
-			r.t.progress(m.Data)
-		}
+		r.progress(m.Data)
 	case frameChunk:
 		if err := r.chunk(m); err != nil {
 			return nil, true, err
 		}
 	case frameEnd:
+		r.ended = true
 		result, err := r.end(m)
 		return result, true, err
 	}
 	return nil, false, nil
+}
+
+func (r *reception) progress(notification []byte) {
+	if r.t.progress == nil {
+		return
+	}
+	if env, err := rpc.Scan(notification); err == nil && env.IsNotification() {
+		r.t.progress(notification)
+	}
 }
 
 // maxAnswer bounds an answer in chunks: what a child's line may be, and its envelope.

@@ -18,14 +18,26 @@ const freshness = 10 * time.Second
 const throughEvery = time.Second
 
 // guard is what a Client knows of one extension's troubles: its own breaker, and when it last let a call
-// through against the catalog's word.
+// through against the catalog's word and last complained.
 type guard struct {
 	id      string
 	breaker *breaker.Breaker
 
-	mu      sync.Mutex
-	seen    uint64 // the state's revision that the breaker was last compared with
-	through time.Time
+	mu        sync.Mutex
+	seen      uint64 // the state's revision that the breaker was last compared with
+	through   time.Time
+	suspected time.Time
+}
+
+// maySuspect reports whether a complaint is due, and takes it as made.
+func (g *guard) maySuspect(now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Sub(g.suspected) < suspectEvery {
+		return false
+	}
+	g.suspected = now
+	return true
 }
 
 // guardOf returns the guard of an extension.
@@ -104,10 +116,10 @@ func outcome(err error) breaker.Outcome {
 		return breaker.Success
 	case !ok:
 		return breaker.Neutral
+	case e.Details().Kind == "":
+		return breaker.Success // the extension's own error is an answer, whatever its code
 	case e.Code == rpc.CodeTimeout && e.Details().Ran != rpc.RanNo:
 		return breaker.Failure
-	case e.Code == rpc.CodeCancelled || e.Details().Kind != "":
-		return breaker.Neutral
 	}
-	return breaker.Success // the extension's own error is an answer
+	return breaker.Neutral
 }

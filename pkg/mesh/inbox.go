@@ -19,8 +19,8 @@ type inbox struct {
 	last    uint64
 }
 
-// replyBacklog is how many replies of one call may wait to be taken: the frames between two
-// acknowledgements, and then some.
+// replyBacklog is how many replies of one call may wait to be taken: the chunks between two acknowledgements,
+// and as many and more of progress.
 const replyBacklog = 32
 
 // open makes a place for the replies of one call.
@@ -48,15 +48,21 @@ func (b *inbox) close(subject string) {
 	delete(b.waiting, strings.TrimPrefix(subject, b.prefix))
 }
 
-// receive hands a reply to its call. One that nobody takes in time is dropped, which the numbers on the
-// chunks show: this goroutine serves all calls. Progress, of which there may be any amount, gets half of the
-// room, so that it never takes the answer's place.
+// receive hands a reply to its call. One that nobody takes in time is dropped: this goroutine serves all calls.
+// Signs of life and progress are dropped while there is still room for the answer behind them; what else is
+// missing shows in the numbers on the chunks.
 func (b *inbox) receive(m *nats.Msg) {
 	b.mu.Lock()
 	replies := b.waiting[strings.TrimPrefix(m.Subject, b.prefix)]
 	b.mu.Unlock()
-	if replies == nil || len(replies) >= cap(replies)/2 && m.Header.Get(HeaderFrame) == frameProgress {
+	if replies == nil {
 		return
+	}
+	switch m.Header.Get(HeaderFrame) {
+	case frameProgress, frameAccepted, frameKeepalive:
+		if len(replies) >= cap(replies)/2 { // only this goroutine puts anything in
+			return
+		}
 	}
 	select {
 	case replies <- m:

@@ -95,6 +95,9 @@ func (n *Node) token(c *call) string {
 		return ""
 	}
 	if c.token == "" {
+		if c.s.calls.hasEnded(c) { // dropToken has been here, or is about to be
+			return ""
+		}
 		n.streams.last++
 		c.token = strconv.FormatUint(n.streams.last, 36)
 		n.streams.tokens[c.token] = c
@@ -142,8 +145,11 @@ type flow struct {
 
 func (f *flow) leave() { f.once.Do(func() { close(f.left) }) }
 
-// frame sends one frame of c's.
+// frame sends one frame of c's, unless c has its answer: nothing follows that.
 func (c *call) frame(kind string, body []byte) {
+	if c.s.calls.hasEnded(c) {
+		return
+	}
 	c.lastFrame.Store(time.Now().UnixNano())
 	c.send(kind, body, 0)
 }

@@ -1,0 +1,214 @@
+package mesh_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// TestSlowCaller checks that a caller that is slow to take progress loses progress and not the answer.
+func TestSlowCaller(t *testing.T) {
+	connect := startServer(t)
+	big := `"` + strings.Repeat("x", 6<<20) + `"`
+	h := rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+		for i := range 500 {
+			r.Send("notifications/progress", json.RawMessage(fmt.Sprint(i)))
+		}
+		if r.Method == "tools/big" {
+			return json.RawMessage(big), nil
+		}
+		return json.RawMessage(`"done"`), nil
+	})
+	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	nc := connect()
+	client := mesh.NewClient(nc, mesh.ClientOptions{})
+	for _, tt := range []struct {
+		tool, want string
+		messages   uint64 // that come while the first progress is held: with the answer, or its first chunks
+	}{{"small", `"done"`, 501}, {"big", big, 508}} {
+		before := nc.Stats().InMsgs
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		seen := 0
+		got, err := client.CallStream(ctx, "weather/"+tt.tool, nil, func(json.RawMessage) {
+			if seen++; seen == 1 {
+				eventually(t, "all has come", func() bool { return nc.Stats().InMsgs >= before+tt.messages })
+				taken := make(chan struct{})
+				nc.Barrier(func() { close(taken) })
+				<-taken
+			}
+		})
+		if err != nil || string(got) != tt.want {
+			t.Errorf("%s: %d bytes, %v", tt.tool, len(got), err)
+		}
+		if seen == 0 {
+			t.Errorf("%s: no progress", tt.tool)
+		}
+		cancel()
+	}
+}
+
+// foreign answers with frames and texts of its own.
+func foreign(t *testing.T, nc *nats.Conn, answer func(*nats.Msg)) {
+	t.Helper()
+	if _, err := nc.QueueSubscribe("ext.weather.rpc", "q", answer); err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+}
+
+// TestOwnTimeouts checks that an extension that answers -32001 itself, as MCP servers do, is not held for one that
+// hangs.
+func TestOwnTimeouts(t *testing.T) {
+	connect := startServer(t)
+	nc := connect()
+	foreign(t, nc, func(m *nats.Msg) { m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Request timed out"}}`)) })
+	client := mesh.NewClient(connect(), mesh.ClientOptions{})
+	for range 8 {
+		if _, err := client.CallExt(t.Context(), "weather", "tools/x", nil); !errors.Is(err, rpc.CodeTimeout) {
+			t.Fatalf("= %v, want the extension's own error", err)
+		}
+	}
+}
+
+// TestComplaints checks that a caller that meets nobody many times complains a few times.
+func TestComplaints(t *testing.T) {
+	connect := startServer(t)
+	nc := connect()
+	heard, err := nc.SubscribeSync("ext.registry.suspect.weather")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	cc := connect()
+	client := mesh.NewClient(cc, mesh.ClientOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	for ctx.Err() == nil {
+		short, done := context.WithTimeout(ctx, 5*time.Millisecond)
+		client.CallExt(short, "weather", "ping", nil)
+		done()
+	}
+	cc.Flush()
+	nc.Flush()
+	if n, _, _ := heard.Pending(); n != 1 {
+		t.Errorf("%d complaints within 200 ms", n)
+	}
+}
+
+// TestNATSAwayDuringCalls checks that calls that lose their answers with the connection are not held against the
+// extension.
+func TestNATSAwayDuringCalls(t *testing.T) {
+	s, port := listen(t, -1)
+	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
+	nc, err := nats.Connect(url, nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	got := make(chan struct{}, 100)
+	hang := func(m *nats.Msg) { got <- struct{}{} }
+	foreign(t, nc, hang)
+	client := mesh.NewClient(nc, mesh.ClientOptions{})
+	ends := make(chan error, 6)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	for range cap(ends) {
+		go func() {
+			_, err := client.CallExt(ctx, "weather", "tools/x", nil)
+			ends <- err
+		}()
+	}
+	for range cap(ends) {
+		<-got
+	}
+	s.Shutdown()
+	s.WaitForShutdown()
+	s, _ = listen(t, port)
+	defer s.Shutdown()
+	for range cap(ends) {
+		if err := <-ends; !errors.Is(err, rpc.CodeTimeout) {
+			t.Errorf("cut off: %v", err)
+		}
+	}
+	eventually(t, "NATS is back", nc.IsConnected)
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := client.CallExt(ctx, "weather", "tools/x", nil); !errors.Is(err, rpc.CodeTimeout) {
+		t.Errorf("the call after that: %v, want it to be made", err)
+	}
+}
+
+// TestHostileStreams sends what no honest instance sends: each call ends, with an error, and its sender is told.
+func TestHostileStreams(t *testing.T) {
+	connect := startServer(t)
+	nc := connect()
+	frame := func(to, kind, seq, body string) {
+		m := nats.NewMsg(to)
+		m.Data = []byte(body)
+		m.Header.Set("Ext-Frame", kind)
+		if seq != "" {
+			m.Header.Set("Ext-Seq", seq)
+		}
+		nc.PublishMsg(m)
+	}
+	var answer func(m *nats.Msg)
+	foreign(t, nc, func(m *nats.Msg) { answer(m) })
+	cancels, err := nc.SubscribeSync("ext.weather.cancel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	client := mesh.NewClient(connect(), mesh.ClientOptions{})
+	for _, tt := range []struct {
+		name   string
+		answer func(m *nats.Msg)
+		code   rpc.Code
+		ran    rpc.Ran
+		cancel bool
+	}{
+		{"a gap", func(m *nats.Msg) { frame(m.Reply, "chunk", "1", "{"); frame(m.Reply, "chunk", "3", "}") }, rpc.CodeInternal, rpc.RanMaybe, true},
+		{"no number", func(m *nats.Msg) { frame(m.Reply, "chunk", "", "{}") }, rpc.CodeInternal, rpc.RanMaybe, true},
+		{"a number like no other", func(m *nats.Msg) { frame(m.Reply, "chunk", "+1", "{}") }, rpc.CodeInternal, rpc.RanMaybe, true},
+		{"a huge number", func(m *nats.Msg) { frame(m.Reply, "chunk", "99999999999999999999", "{}") }, rpc.CodeInternal, rpc.RanMaybe, true},
+		{"a wrong length", func(m *nats.Msg) { frame(m.Reply, "chunk", "1", "{}"); frame(m.Reply, "end", "", `{"length":3}`) }, rpc.CodeInternal, rpc.RanMaybe, false},
+		{"a negative length", func(m *nats.Msg) { frame(m.Reply, "end", "", `{"length":-1}`) }, rpc.CodeInternal, rpc.RanMaybe, false},
+		{"a length of nothing", func(m *nats.Msg) { frame(m.Reply, "end", "", `{}`) }, rpc.CodeInternal, rpc.RanMaybe, false},
+		{"no length", func(m *nats.Msg) { frame(m.Reply, "end", "", ``) }, rpc.CodeInternal, rpc.RanMaybe, false},
+		{"an end of chunks that are no response", func(m *nats.Msg) { frame(m.Reply, "chunk", "1", "{}"); frame(m.Reply, "end", "", `{"length":2}`) }, rpc.CodeInternal, rpc.RanMaybe, false},
+		{"a 503 with a body", func(m *nats.Msg) {
+			r := nats.NewMsg(m.Reply)
+			r.Header.Set("Status", "503")
+			r.Data = []byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"own"}}`)
+			nc.PublishMsg(r)
+		}, -1, "", false},
+		{"an empty answer", func(m *nats.Msg) { m.Respond(nil) }, rpc.CodeInternal, rpc.RanMaybe, false},
+		{"an error that is a string", func(m *nats.Msg) { m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":"boom"}`)) }, rpc.CodeInternal, "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			answer = tt.answer
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			_, err := client.CallExt(ctx, "weather", "tools/x", nil)
+			if !errors.Is(err, tt.code) || rpc.AsError(err).Details().Ran != tt.ran {
+				t.Errorf("= %v (%+v), want %v", err, rpc.AsError(err).Details(), tt.code)
+			}
+			if tt.cancel {
+				if _, err := cancels.NextMsg(time.Second); err != nil {
+					t.Errorf("the sender is not told: %v", err)
+				}
+			}
+			if m, err := cancels.NextMsg(10 * time.Millisecond); err == nil {
+				t.Errorf("cancelled for nothing: %s", m.Data)
+			}
+		})
+	}
+}
