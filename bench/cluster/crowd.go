@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -36,6 +37,32 @@ func (s *stage) gather() error {
 		s.crowd.followers = append(s.crowd.followers, f.follower)
 	}
 	return nil
+}
+
+// spread puts a third of the crowd at each server again: whoever lost its server has moved.
+func (s *stage) spread(ctx context.Context) error {
+	errs := make([]error, len(s.crowd.followers))
+	var wg sync.WaitGroup
+	for i, f := range s.crowd.followers {
+		wg.Go(func() { // ends within seconds
+			want := s.nodes[i%len(s.nodes)].name
+			errs[i] = eventually(ctx, 20*time.Second, "a follower is at "+want, func() error {
+				at := f.nc.ConnectedServerName()
+				if f.nc.IsConnected() && at == want {
+					return nil
+				}
+				if err := f.nc.ForceReconnect(); err != nil {
+					return err
+				}
+				return fmt.Errorf("it is at %q", at)
+			})
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return s.settled(ctx)
 }
 
 type guest struct {
@@ -200,7 +227,7 @@ func (c *crowd) witness(ctx context.Context, since time.Time) *witness {
 					key := id + prefixed("/", i.Bridge) + "/" + i.Instance
 					if last[key] != how && !quiet {
 						w.mu.Lock()
-						w.saw = append(w.saw, fmt.Sprintf("%s %s%s %s", ms(time.Since(since)), id, prefixed("/", i.Bridge), how))
+						w.saw = append(w.saw, fmt.Sprintf("%s %s%s:%s %s", ms(time.Since(since)), id, prefixed("/", i.Bridge), short(i.Instance), how))
 						w.mu.Unlock()
 					}
 					last[key] = how
@@ -221,3 +248,6 @@ func (w *witness) lines() []string {
 	defer w.mu.Unlock()
 	return slices.Clone(w.saw)
 }
+
+// short tells instances of one extension apart.
+func short(instance string) string { return instance[max(0, len(instance)-4):] }

@@ -105,7 +105,17 @@ func kind(err error) string {
 	if !ok {
 		return err.Error()
 	}
-	return fmt.Sprintf("%s, ran: %s", e.Code.Kind(), cmp.Or(string(e.Details().Ran), "?"))
+	who := ""
+	switch {
+	case e.Code != rpc.CodeBreakerOpen:
+	case strings.Contains(e.Message, "ext:nats:"):
+		who = " at the caller"
+	case strings.Contains(e.Message, "the registry finds"):
+		who = " by the catalog"
+	default:
+		who = " at the bridge"
+	}
+	return fmt.Sprintf("%s%s, ran: %s", e.Code.Kind(), who, cmp.Or(string(e.Details().Ran), "?"))
 }
 
 // now is how many calls are in flight at an extension; "" means all.

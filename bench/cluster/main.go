@@ -28,10 +28,11 @@ func main() {
 	}
 	rows := flag.String("rows", "", "only rows whose name contains one of these `WORDS`, separated by commas (stream-leader, meta-leader, leader, fence, standby, bridge, child, service; kill, stop)")
 	quick := flag.Bool("quick", false, "only the rows that take no more than seconds")
+	logs := flag.String("logs", "", "keep the programs' logs in `DIR`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(run(ctx, choice{words: words(*rows), quick: *quick}))
+	exit(run(ctx, choice{words: words(*rows), quick: *quick}, *logs))
 }
 
 func words(s string) []string {
@@ -68,8 +69,8 @@ func (c choice) leavesOut(r row) string {
 }
 
 // run sets the stage and makes the table. A row that fails is a row of the table, and the error in the end.
-func run(ctx context.Context, c choice) (err error) {
-	s, err := newStage(ctx)
+func run(ctx context.Context, c choice, logs string) error {
+	s, err := newStage(logs)
 	if err != nil {
 		return err
 	}
@@ -100,6 +101,7 @@ func run(ctx context.Context, c choice) (err error) {
 		}
 		fmt.Println(out)
 	}
+	fmt.Print(legend(allRows()))
 	if failed > 0 {
 		return fmt.Errorf("%d rows failed", failed)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -90,6 +91,9 @@ func (s *stage) stepAside(ctx context.Context, name string, out *outcome) error 
 	if err := avoid(ctx, s.canary.nc, name); err != nil {
 		return err
 	}
+	if err := s.spread(ctx); err != nil {
+		return err
+	}
 	at := 0
 	for _, f := range s.crowd.followers {
 		if f.nc.ConnectedServerName() == name {
@@ -136,10 +140,10 @@ func (s *stage) strike(ctx context.Context, r row, v victim, out *outcome) error
 	switch {
 	case r.stop:
 		sleep(ctx, r.hold-time.Since(since))
-		undone = time.Now()
 		if err := s.thaw(ctx, v, out); err != nil {
 			return err
 		}
+		undone = time.Now()
 		if out.right.missing > 0 && v.calls == "" {
 			late := s.crowd.await(ctx, since, killLimit, v.right)
 			out.remark("with the thaw the change showed after %s", late)
@@ -219,12 +223,15 @@ func (s *stage) thaw(ctx context.Context, v victim, out *outcome) error {
 	return nil
 }
 
-// errorOf is what follows err= in a line of a log.
+// errorOf is the error in a line of a program's log.
 func errorOf(line string) string {
-	if _, text, ok := strings.Cut(line, " err="); ok {
-		return strings.ReplaceAll(strings.Trim(text, `"`), `|`, `/`)
+	var l struct {
+		Err string `json:"err"`
 	}
-	return line
+	if json.Unmarshal([]byte(line), &l) != nil || l.Err == "" {
+		return line
+	}
+	return l.Err
 }
 
 // elections is how long JetStream itself was away.

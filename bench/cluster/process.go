@@ -22,7 +22,7 @@ type process struct {
 
 // start starts a program under a name, with more in its environment.
 func (s *stage) start(name string, env []string, path string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(path, args...), log: filepath.Join(s.dir, name+".log"), done: make(chan struct{})}
+	p := &process{cmd: exec.Command(path, args...), log: filepath.Join(s.logs, name+".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

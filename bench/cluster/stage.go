@@ -35,17 +35,18 @@ const (
 // stage is everything that runs while the table is made. Programs are under their names: registry-a, registry-b,
 // bridge-one, bridge-two, native.
 type stage struct {
-	self, bin, dir string
-	nodes          []*node
-	programs       map[string]*process
-	ops            *nats.Conn // of questions; no calls go over it
-	js             jetstream.JetStream
-	crowd          *crowd
-	canary         *canary
-	stop           []func()
+	self, bin, dir, logs string
+	nodes                []*node
+	programs             map[string]*process
+	ops                  *nats.Conn // of questions; no calls go over it
+	js                   jetstream.JetStream
+	crowd                *crowd
+	canary               *canary
+	stop                 []func()
 }
 
-func newStage(context.Context) (*stage, error) {
+// newStage makes an empty stage. The programs' logs go to the directory logs, or with "" away with the stage.
+func newStage(logs string) (*stage, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -54,7 +55,12 @@ func newStage(context.Context) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stage{self: self, dir: dir, bin: filepath.Join(dir, "bin"), programs: map[string]*process{}}, nil
+	if logs == "" {
+		logs = dir
+	} else if err := os.MkdirAll(logs, 0o755); err != nil {
+		return nil, err
+	}
+	return &stage{self: self, dir: dir, logs: logs, bin: filepath.Join(dir, "bin"), programs: map[string]*process{}}, nil
 }
 
 // close ends everything that was started, programs before servers.

@@ -2,39 +2,72 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-const tableHead = `| fault | who | the catalog is right when | right, ms: half of the followers / all | JetStream alone, ms: a write is taken / the meta leader answers | after the restart or thaw all is shown, ms: half / all | calls, and in flight at the fault | lost | difference to the bucket | remarks |
-|---|---|---|---|---|---|---|---|---|---|`
+const tableHead = `| fault | who | catalog right, ms | JetStream alone, ms | all shown again, ms | calls | lost | differ | remarks |
+|---|---|---|---|---|---|---|---|---|`
+
+// mostSeen is how much of what a follower saw fits into a cell.
+const mostSeen = 8
 
 // String is the row of the table.
 func (o outcome) String() string {
-	whose := "all"
-	if o.inflight > 0 {
-		whose = fmt.Sprint(o.inflight)
-	}
-	if len(o.saw) > 0 {
-		const most = 8
-		saw := o.saw
-		if len(saw) > most {
-			saw = append(saw[:most:most], fmt.Sprintf("and %d more", len(o.saw)-most))
+	remarks := slices.Clone(o.remarks)
+	if saw := o.saw; len(saw) > 0 {
+		if len(saw) > mostSeen {
+			saw = append(slices.Clone(saw[:mostSeen]), fmt.Sprintf("and %d more", len(saw)-mostSeen))
 		}
-		o.remark("a follower saw, at ms: %s", strings.Join(saw, ", "))
+		remarks = append(remarks, "a follower saw, at ms: "+strings.Join(saw, ", "))
 	}
 	o.load.mu.Lock()
 	made, slowest := o.load.made, o.load.slowest
 	o.load.mu.Unlock()
-	o.remark("slowest answered call %s ms", ms(slowest))
-	cells := []string{o.row.words(), o.victim, o.row.right, o.right.String(), o.elections.String(), o.back.String(),
-		fmt.Sprintf("%d, %s", made, whose), o.load.String(), fmt.Sprint(o.differ), strings.Join(o.remarks, "; ")}
+	remarks = append(remarks, fmt.Sprintf("slowest answered call %s ms", ms(slowest)))
+	return line(o.row.words(), o.victim, o.right.String(), o.elections.String(), o.back.String(),
+		fmt.Sprintf("%d (%d)", made, o.inflight), o.load.String(), fmt.Sprint(o.differ), strings.Join(remarks, "; "))
+}
+
+func notRun(r row, why string) string {
+	return line(r.words(), "", "NOT RUN: "+why, "", "", "", "", "", "")
+}
+
+func line(cells ...string) string {
 	for i, c := range cells {
 		cells[i] = strings.ReplaceAll(strings.ReplaceAll(c, "|", "/"), "\n", " ")
 	}
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-func notRun(r row, why string) string {
-	why = strings.ReplaceAll(strings.ReplaceAll(why, "|", "/"), "\n", " ")
-	return fmt.Sprintf("| %s | | %s | NOT RUN: %s | | | | | | |", r.words(), r.right, why)
+// legend says what the columns mean, and what right is in each row.
+func legend(rows []row) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `
+- **catalog right**: from the fault until it holds, in half of the %d followers / in the last of them:
+`, followers)
+	for i, r := range rows {
+		if !slices.ContainsFunc(rows[:i], func(earlier row) bool { return earlier.target == r.target && earlier.right == r.right }) {
+			how := "killed"
+			if r.stop {
+				how = "stopped"
+			}
+			if r.right == rightChange || r.right == rightBridge || r.right == rightNative {
+				how = "killed or stopped"
+			}
+			fmt.Fprintf(&b, "  - %s, %s: %s\n", strings.ReplaceAll(r.target, "-", " "), how, r.right)
+		}
+	}
+	fmt.Fprintf(&b, `- **JetStream alone**: from the fault until the catalog's stream takes a write / the meta leader answers, asked by
+  this program without pause
+- **all shown again**: from the restart or the thaw until the followers show two instances of the bridged extension,
+  the service and the last change as ready, half / last; of a leader from 3 s after the thaw, during which it was
+  given something to write
+- **calls**: made while the row ran, its second before and its second after included, and how many were in flight at
+  the fault: at all replicas of the victim's extension, or at all extensions
+- **lost**: calls that ended in an error, by extension and error. "ran: maybe" is a call that was sent and not answered,
+  "ran: no" one that surely did not run. Callers give a call %s and take what mesh.Client retries by itself
+- **differ**: documents in which the followers, all of them, and a fresh reading of the bucket are not the same in the end
+`, callTimeout)
+	return b.String()
 }
