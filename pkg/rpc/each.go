@@ -8,6 +8,13 @@ var errNoObject = errors.New("not a JSON object")
 // (escapes and all) and the raw value, until f returns false. It checks the grammar of what it passes; the
 // error says what is wrong, and where. Nothing is decoded and nothing allocated.
 func Each(object []byte, f func(key, value []byte) bool) error {
+	return walk(object, func(key, value Span) bool {
+		return f(object[key.From+1:key.To-1], object[value.From:value.To:value.To])
+	})
+}
+
+// walk is Each by offsets; keys have their quotes.
+func walk(object []byte, f func(key, value Span) bool) error {
 	i := space(object, 0)
 	if i >= len(object) || object[i] != '{' {
 		return errNoObject
@@ -17,23 +24,22 @@ func Each(object []byte, f func(key, value []byte) bool) error {
 		return end(object, i+1)
 	}
 	for {
-		at := i
+		key := Span{From: i}
 		var err error
-		if i, err = skipString(object, i); err != nil {
+		if key.To, err = skipString(object, i); err != nil {
 			return err
 		}
-		key := object[at+1 : i-1]
-		if i = space(object, i); i >= len(object) || object[i] != ':' {
+		if i = space(object, key.To); i >= len(object) || object[i] != ':' {
 			return syntax(object, i, `":"`)
 		}
-		at = space(object, i+1)
-		if i, err = skipValue(object, at); err != nil {
+		value := Span{From: space(object, i+1)}
+		if value.To, err = skipValue(object, value.From); err != nil {
 			return err
 		}
-		if !f(key, object[at:i:i]) {
+		if !f(key, value) {
 			return nil
 		}
-		i = space(object, i)
+		i = space(object, value.To)
 		switch {
 		case i < len(object) && object[i] == ',':
 			i = space(object, i+1)

@@ -210,9 +210,6 @@ func isError(e *Envelope) bool { return e.Error != nil && string(e.Error) != "nu
 // with an integer code and a string message; both a result and an error become the error, unless the result
 // is not null; neither becomes an error that says so.
 func normalise(e *Envelope) {
-	if e.ID == nil { // nothing to splice the caller's id over
-		e.plain = false
-	}
 	switch {
 	case isError(e) && e.Result != nil && string(e.Result) != "null":
 		e.Error, e.plain = nil, false

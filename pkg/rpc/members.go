@@ -15,40 +15,13 @@ func (s Span) In(text []byte) []byte { return text[s.From:s.To] }
 // counts, and of several the last is it. The text is one that Scan has passed; of any other it promises
 // nothing but an end.
 func Member(object []byte, name string) (at Span, ok bool) {
-	eachMember(object, func(key, value Span) {
+	_ = walk(object, func(key, value Span) bool {
 		if string(nameOf(key.In(object))) == name {
 			at, ok = value, true
 		}
+		return true
 	})
 	return at, ok
-}
-
-// eachMember calls f for the members of object until it meets what is none; key has its quotes.
-func eachMember(object []byte, f func(key, value Span)) {
-	i := space(object, 0)
-	if i >= len(object) || object[i] != '{' {
-		return
-	}
-	i = space(object, i+1)
-	for i < len(object) && object[i] == '"' {
-		key := Span{From: i}
-		var err error
-		if key.To, err = skipString(object, i); err != nil {
-			return
-		}
-		if i = space(object, key.To); i >= len(object) || object[i] != ':' {
-			return
-		}
-		value := Span{From: space(object, i+1)}
-		if value.To, err = skipValue(object, value.From); err != nil {
-			return
-		}
-		f(key, value)
-		if i = space(object, value.To); i >= len(object) || object[i] != ',' {
-			return
-		}
-		i = space(object, i+1)
-	}
 }
 
 // nameOf is a key as parsers see it: without its quotes, its escapes undone.
@@ -85,7 +58,7 @@ func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 	}
 	var n, same, alike int
 	var at, last Span
-	eachMember(object, func(key, v Span) {
+	_ = walk(object, func(key, v Span) bool {
 		n++
 		last = v
 		switch k := nameOf(key.In(object)); {
@@ -95,6 +68,7 @@ func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 		case bytes.EqualFold(k, []byte(name)):
 			alike++
 		}
+		return true
 	})
 	if same == 1 && alike == 0 {
 		return Splice(object, at, value), true
@@ -108,10 +82,11 @@ func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 		return Splice(object, Span{last.To, last.To}, append([]byte{','}, member...)), true
 	}
 	out = append(make([]byte, 0, len(object)+len(member)), object[:open+1]...)
-	eachMember(object, func(key, v Span) {
+	_ = walk(object, func(key, v Span) bool {
 		if string(nameOf(key.In(object))) != name {
 			out = append(append(out, object[key.From:v.To]...), ',')
 		}
+		return true
 	})
 	return append(append(out, member...), object[last.To:]...), true
 }
