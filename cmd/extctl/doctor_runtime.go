@@ -14,6 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/remote"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -92,7 +93,7 @@ func (t *tryout) try(ctx context.Context, i int) {
 	case manifest.NATS:
 		r.Detail, err = t.beat(ctx, r.ID, limit)
 	case manifest.HTTP:
-		r.Detail, err = probeHTTP(ctx, p.Preflight.Transport)
+		r.Detail, err = "it answers", remote.Probe(ctx, p.Preflight.Transport.URL, p.Preflight.Transport.Headers)
 	}
 	r.ElapsedMS = float64(time.Since(began).Microseconds()) / 1000
 	if err != nil {

@@ -149,7 +149,8 @@ func (in *installation) same() []discovery.Candidate {
 // linkIt records the extension as a root of its own.
 func (in *installation) linkIt(ctx context.Context, path string) error {
 	in.out.Action, in.out.Path = "linked", in.source.Root
-	for _, c := range in.same() {
+	if same := in.same(); len(same) > 0 {
+		c := same[0]
 		switch {
 		case c.Root != in.source.Root:
 			return in.collision(c)

@@ -42,11 +42,10 @@ type Preflight struct {
 // except to make its state directory. Of cfg it needs Settings, Version, Environ and Gate.
 func Check(cfg Config, c discovery.Candidate, m *manifest.Manifest) (p Preflight) {
 	b := New(nil, cfg)
-	var unset []string
-	if p.Transport, unset, p.Err = m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()}); p.Err != nil {
+	if p.Transport, _, p.Err = m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()}); p.Err != nil {
 		return p
 	}
-	p.Missing = b.cfg.Gate.Check(m.Requires, c.Root, unset)
+	p.Missing = b.cfg.Gate.CheckManifest(m, c.Root)
 	p.Gated = !p.Missing.OK() && b.config().GatingFor(m.Plugin.ID) == config.Skip
 	if p.Transport.Type == manifest.Stdio {
 		_, p.Stripped = gate.Env(b.cfg.Environ, gate.EnvOptions{Allow: m.Requires.Env, Add: p.Transport.Env})
@@ -54,13 +53,13 @@ func Check(cfg Config, c discovery.Candidate, m *manifest.Manifest) (p Preflight
 	return p
 }
 
-// Trial is how the start of a stdio extension went.
+// Trial is how the start of a stdio extension went. Known secrets are replaced in all of it.
 type Trial struct {
 	Dialect  manifest.Dialect // ext or mcp; "" where there was no handshake
 	Tools    []string         // their own names, in the extension's order
 	Hooks    []string
 	Problems []mesh.Diagnostic // what is odd about it and does not keep it from being run
-	Stderr   []string          // its last lines, known secrets replaced; at most 20
+	Stderr   []string          // its last lines, at most 20
 	Exit     *child.ExitError  // how the process ended, if it did not wait to be told
 	Err      error             // why it cannot be used
 }
@@ -68,8 +67,8 @@ type Trial struct {
 // maxTrialLines is how much stderr a Trial keeps.
 const maxTrialLines = 20
 
-// Examine starts m, a stdio extension, which is c's manifest or one of its members, as a Bridge with cfg would; shakes hands,
-// asks for its tools and stops it. It returns when nothing of it is left. The handshake has the time that a
+// Examine starts m, a stdio extension, which is c's manifest or one of its members, as a Bridge with cfg would; shakes
+// hands, asks for its tools and stops it. It returns when nothing of it is left. The handshake has the time that a
 // Bridge gives it; ctx bounds the whole. Of cfg it needs what Check does, and StateDir.
 func Examine(ctx context.Context, cfg Config, c discovery.Candidate, m *manifest.Manifest) Trial {
 	b := New(nil, cfg)
@@ -77,80 +76,94 @@ func Examine(ctx context.Context, cfg Config, c discovery.Candidate, m *manifest
 	if err != nil {
 		return Trial{Err: err}
 	}
-	t := &trial{unit: u, host: hostInfo{agentVersion: b.agentVersion()}}
+	t := &trial{slot: slot{unit: u, host: hostInfo{agentVersion: b.agentVersion()}}}
 	var lines ring
 	spec := u.spec
 	spec.Stderr = lines.add
 	spec.Farewell = func(stdin *child.Stdin) {
-		if !t.mcp.Load() {
+		if !t.mcp.Load() { // as in childLife; one that never shook hands may be either
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
 		}
 	}
-	err = child.Run(ctx, spec, t.converse)
+	err = child.Run(ctx, spec, t.live)
 	t.reading.Wait()
-	t.noise()
-	if exit, ok := errors.AsType[*child.ExitError](err); ok && !exit.Stopped {
-		t.out.Exit = exit
-	}
 	for _, l := range lines.last(maxTrialLines) {
 		t.out.Stderr = append(t.out.Stderr, l.Text)
 	}
-	t.out.Err = t.verdict(err)
+	t.noise()
+	t.judge(err)
 	return t.out
 }
 
-// trial is a life that ends with its handshake.
+// trial is a life that ends with its handshake, in a slot that is on no mesh.
 type trial struct {
-	unit *unit
-	host hostInfo
+	slot slot // of which only unit and host are set: all that a handshake needs
 	out  Trial
 
 	conn    *rpc.Conn
 	reading sync.WaitGroup
+	ended   atomic.Bool // the connection
 	mcp     atomic.Bool
-	gone    atomic.Bool // the connection has ended by itself
 }
 
-// verdict is child.Run's word without what is only about how we stopped the process.
-func (t *trial) verdict(err error) error {
-	if exit, ok := errors.AsType[*child.ExitError](err); ok && exit.Stopped && exit.Cause != nil {
-		return exit.Cause
+// live is childLife's use of the process, as far as the handshake; a native child is then asked for its tools, too.
+// An MCP server has been asked already.
+func (t *trial) live(ctx context.Context, p *child.Process) error {
+	talk, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	end := func(why error) {
+		stop(why)
+		if ctx.Err() == nil {
+			p.Terminate()
+		}
 	}
-	return err
-}
-
-// converse is slot.converse as far as the handshake, and then asks a native child for its tools, too: an MCP
-// server has been asked already.
-func (t *trial) converse(ctx context.Context, p *child.Process) error {
-	id := t.unit.id()
 	t.conn = rpc.NewConn(p.Stdout, p.Stdin, rpc.Options{
-		MaxLine: t.unit.limits.maxLine,
+		MaxLine: t.slot.unit.limits.maxLine,
 		Gone: func(err error) *rpc.Error {
-			t.gone.Store(true)
-			return gone(ctx, id, err)
+			t.ended.Store(true)
+			return gone(talk, t.slot.unit.id(), err)
 		},
 	})
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	// Owned by Examine, which waits for it when the child has been stopped; ends with the child's output. To wait
-	// for that here would be to wait for a child that waits for us.
+	// Owned by Examine, which waits for it when the child has been stopped; ends with the child's output.
 	t.reading.Go(func() {
 		err := t.conn.Run(context.WithoutCancel(ctx))
-		stop(fmt.Errorf("the conversation ended: %w", cmp.Or(err, errClosedOutput)))
+		if talk.Err() == nil {
+			end(cmp.Or[error](err, errClosedOutput))
+		}
 	})
-
-	hs, err := t.shake(ctx, p.Terminate)
+	hs, err := t.slot.shake(talk, &forwarder{conn: t.conn}, end)
+	if deadline, ok := ctx.Deadline(); err != nil && ok && time.Until(deadline) <= 0 {
+		<-ctx.Done() // the time that ended was the caller's, and not the handshake's
+		p.Terminate()
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	if hs, err = t.list(ctx, hs); err != nil {
-		return err
-	}
-	t.out.Hooks, t.out.Problems = hs.hooks, hs.problems
+	t.mcp.Store(hs.dialect == manifest.MCP)
+	t.out.Dialect, t.out.Hooks, t.out.Problems = hs.dialect, hs.hooks, hs.problems
 	for _, tool := range hs.tools {
 		t.out.Tools = append(t.out.Tools, tool.Own)
 	}
-	return nil
+	if hs.dialect == manifest.MCP {
+		return nil
+	}
+	return t.list(talk, hs)
+}
+
+// list asks for the tools with tools/list, which a native extension need not have.
+func (t *trial) list(ctx context.Context, hs *handshake) error {
+	again, err := relist(ctx, t.conn, hs, t.slot.unit)
+	switch {
+	case err == nil && again.hash != hs.hash:
+		t.problem("tools_differ", "tools/list does not answer the tools that initialize did; until they change, the latter count")
+		return nil
+	case err == nil, errors.Is(err, rpc.CodeMethodNotFound):
+		return nil
+	case t.ended.Load():
+		<-ctx.Done() // the connection's end, which says it better, is about to be the cause
+	}
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // noise tells of lines that are no messages; of a start that failed, they may be the reason.
@@ -159,52 +172,24 @@ func (t *trial) noise() {
 		return // the process did not even start
 	}
 	if n := t.conn.Stats().Noise; n > 0 {
-		t.out.Problems = append(t.out.Problems, mesh.Diagnostic{Level: "warn", Code: "noise",
-			Message: fmt.Sprintf("lines on standard output that are no messages: %d; they are skipped, and belong on standard error", n)})
+		t.problem("noise", "lines on standard output that are no messages: %d; they are skipped, and belong on standard error", n)
 	}
 }
 
-// shake shakes hands, within the time that the bridge gives.
-func (t *trial) shake(ctx context.Context, terminate func()) (*handshake, error) {
-	late := fmt.Errorf("it did not answer initialize within %s", t.unit.limits.handshake)
-	hctx, cancel := context.WithTimeoutCause(ctx, t.unit.limits.handshake, late)
-	defer cancel()
-	hs, err := shakeHands(hctx, t.conn, t.unit, t.host)
-	if err == nil {
-		t.out.Dialect = hs.dialect
-		t.mcp.Store(hs.dialect == manifest.MCP)
-		return hs, nil
-	}
-	return nil, t.explain(hctx, terminate, err)
+func (t *trial) problem(code, format string, args ...any) {
+	t.out.Problems = append(t.out.Problems, mesh.Diagnostic{Level: "warn", Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// list asks for the tools with tools/list, which a native extension need not have.
-func (t *trial) list(ctx context.Context, hs *handshake) (*handshake, error) {
-	if hs.dialect == manifest.MCP {
-		return hs, nil
+// judge makes child.Run's word the trial's: without how we stopped the process, and without secrets.
+func (t *trial) judge(err error) {
+	if exit, ok := errors.AsType[*child.ExitError](err); ok {
+		if !exit.Stopped {
+			t.out.Exit = exit
+		} else if exit.Cause != nil {
+			err = exit.Cause
+		}
 	}
-	again, err := relist(ctx, t.conn, hs, t.unit)
-	switch {
-	case errors.Is(err, rpc.CodeMethodNotFound):
-		return hs, nil
-	case err != nil:
-		return nil, t.explain(ctx, func() {}, err)
-	case again.hash != hs.hash:
-		hs.problems = append(hs.problems, mesh.Diagnostic{Level: "warn", Code: "tools_differ",
-			Message: "tools/list does not answer the tools that initialize did; until they change, the latter count"})
+	if err != nil {
+		t.out.Err = errors.New(t.slot.unit.clean(err.Error(), maxReason))
 	}
-	return hs, nil
-}
-
-// explain says why a request came to nothing: where that is because something ended, what it was.
-func (t *trial) explain(ctx context.Context, terminate func(), err error) error {
-	deadline, bounded := ctx.Deadline()
-	if t.gone.Load() || bounded && time.Until(deadline) <= 0 {
-		<-ctx.Done() // we have been told of its end a moment before it was
-	}
-	if ctx.Err() == nil {
-		return fmt.Errorf("handshake: %w", err)
-	}
-	terminate() // it does not listen, or is gone: politeness would only cost time
-	return context.Cause(ctx)
 }

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// runtime runs doctor --runtime --json over manifests and returns its results by id.
+func runtimeCheck(t *testing.T, url string, wantCode int, manifests map[string]string, args ...string) map[string]doctorResult {
+	t.Helper()
+	args = append([]string{"doctor", "--runtime", "--json", "--state-dir", t.TempDir(), extensionDir(t, manifests)}, args...)
+	code, stdout, stderr := extctl(t.Context(), url, args...)
+	if code != wantCode {
+		t.Fatalf("exit code %d, want %d\n%s%s", code, wantCode, stdout, stderr)
+	}
+	var out struct{ Results []doctorResult }
+	if err := json.Unmarshal([]byte(stdout), &out); err != nil {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	results := map[string]doctorResult{}
+	for _, r := range out.Results {
+		results[r.ID] = r
+	}
+	return results
+}
+
+func expect(t *testing.T, r doctorResult, outcome, text string) {
+	t.Helper()
+	if r.Outcome != outcome || !strings.Contains(r.Error+r.Detail, text) {
+		t.Errorf("%s: %s %q %q, want %s and %q", r.ID, r.Outcome, r.Error, r.Detail, outcome, text)
+	}
+}
+
+func natsManifest(id string) string {
+	return fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"nats\"\nsubject_prefix = \"other\"\n", id)
+}
+
+func TestDoctorBeats(t *testing.T) {
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	// Beats come until the test ends: doctor listens from whenever it does.
+	beats := map[string]string{
+		"alive":  `{"id":"alive","version":"1.2.3"}`,
+		"failed": `{"id":"failed","state":"failed","reason":"out of memory"}`,
+		"wrong":  `{"id":"another"}`,
+		"broken": `no beat`,
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { <-done })
+	ctx := t.Context()
+	go func() { // ends with the test
+		defer close(done)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				for id, beat := range beats {
+					if err := b.nc.Publish(mesh.Prefix("ext").Heartbeat(id), []byte(beat)); err != nil {
+						return
+					}
+				}
+			}
+		}
+	}()
+	manifests := map[string]string{"silent": natsManifest("silent")}
+	for id := range beats {
+		manifests[id] = natsManifest(id)
+	}
+	r := runtimeCheck(t, b.url, exitRuntimeCheck, manifests, "--timeout", "300ms")
+	expect(t, r["alive"], "ok", "it beats 1.2.3")
+	expect(t, r["failed"], "fail", "says that it is "+string(heartbeat.Failed)+" (out of memory)")
+	expect(t, r["wrong"], "fail", `a beat of "another"`)
+	expect(t, r["broken"], "fail", "is no beat")
+	expect(t, r["silent"], "fail", "no beat on ext.registry.heartbeat.silent within 300ms")
+}
+
+func TestDoctorHTTP(t *testing.T) {
+	t.Setenv("DOCTOR_TEST_TOKEN", "hunter22hunter22")
+	var heads, gets int
+	good := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") != "Bearer hunter22hunter22":
+			w.WriteHeader(http.StatusInternalServerError)
+		case r.Method == http.MethodHead:
+			heads++
+			w.WriteHeader(http.StatusInternalServerError)
+		case r.Method == http.MethodGet:
+			gets++
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		}
+	}))
+	t.Cleanup(good.Close)
+	bad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
+	t.Cleanup(bad.Close)
+	manifest := func(id, url string) string {
+		return fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"http\"\nurl = %q\n"+
+			"headers = { Authorization = \"Bearer ${DOCTOR_TEST_TOKEN}\" }\n", id, url)
+	}
+	r := runtimeCheck(t, "nats://127.0.0.1:1", exitRuntimeCheck, map[string]string{
+		"good": manifest("good", good.URL), "bad": manifest("bad", bad.URL), "gone": manifest("gone", "http://127.0.0.1:1/"),
+	})
+	expect(t, r["good"], "ok", "it answers")
+	expect(t, r["bad"], "fail", "502 Bad Gateway")
+	expect(t, r["gone"], "fail", "127.0.0.1:1")
+	if heads != 1 || gets != 1 {
+		t.Errorf("%d HEAD and %d GET, want one of each", heads, gets)
+	}
+	for id, r := range r {
+		if strings.Contains(r.Error+r.Detail, "hunter22") {
+			t.Errorf("%s shows a secret: %+v", id, r)
+		}
+	}
+}
