@@ -6,10 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,17 +21,34 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/child"
 )
 
 // TestMain makes this binary be what a test needs of it: a NATS server that can be killed, or a child.
 func TestMain(m *testing.M) {
+	child.MaybeGuard()
 	switch mode := os.Getenv("E2E_MODE"); {
 	case mode == "natsd":
 		natsd()
 		return
+	case mode == "bridge":
+		aBridge()
+		return
+	case strings.HasPrefix(mode, "child:"):
+		beAKid(strings.TrimPrefix(mode, "child:"))
+		return
 	case mode != "":
 		fmt.Fprintf(os.Stderr, "unknown E2E_MODE %q\n", mode)
 		os.Exit(2)
+	}
+	// Most of these tests wait: for a child, for a time-out. More of them side by side than there are processors
+	// cost nothing.
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0))))
 	}
 	code := m.Run()
 	if dir := builtIn.Load(); dir != nil {

@@ -14,6 +14,7 @@ import (
 type record struct {
 	mu       sync.Mutex
 	failed   bool              // a handshake has failed, which was said aloud, and none has succeeded since
+	givenUp  bool              // it was out of restarts, likewise
 	exit     *Exit             // how the last process that did not end as it should did
 	problems []mesh.Diagnostic // of the last handshake
 	skipped  Skipped           // in the lives that have ended
@@ -73,15 +74,20 @@ func (r *record) end(exit *child.ExitError, clean func(string) string) {
 func (r *record) shaken(hs *handshake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed, r.problems = false, hs.problems
+	r.failed, r.givenUp, r.problems = false, false, hs.problems
 }
 
 // firstFailure reports whether a handshake that failed is the first in a row.
-func (r *record) firstFailure() bool {
+func (r *record) firstFailure() bool { return r.first(&r.failed) }
+
+// firstGivenUp reports whether it is out of restarts for the first time since it was well.
+func (r *record) firstGivenUp() bool { return r.first(&r.givenUp) }
+
+func (r *record) first(said *bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := !r.failed
-	r.failed = true
+	first := !*said
+	*said = true
 	return first
 }
 

@@ -82,7 +82,11 @@ func (s *slot) transition(e supervise.Event) {
 		s.say(e, reason)
 	case supervise.Failed:
 		s.mesh.SetState(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
-		s.log.Error("extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay)
+		level := slog.LevelDebug
+		if s.past.firstGivenUp() {
+			level = slog.LevelError
+		}
+		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay)
 	}
 }
 

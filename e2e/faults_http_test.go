@@ -1,0 +1,304 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// webServer is an HTTP server whose behaviour can change, and that can go away and come back under its address.
+type webServer struct {
+	url    string
+	answer atomic.Pointer[http.HandlerFunc]
+	addr   string
+	server *http.Server
+	ended  chan struct{}
+}
+
+func (w *webServer) run(t testing.TB, answer http.HandlerFunc) {
+	t.Helper()
+	if answer == nil {
+		return
+	}
+	w.answer.Store(&answer)
+	w.addr = "127.0.0.1:0"
+	w.start(t)
+	t.Cleanup(w.stop)
+}
+
+func (w *webServer) start(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.addr = l.Addr().String()
+	w.url = "http://" + w.addr
+	w.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { (*w.answer.Load())(rw, r) })}
+	w.ended = make(chan struct{})
+	go func() { // ends with stop
+		defer close(w.ended)
+		w.server.Serve(l)
+	}()
+}
+
+func (w *webServer) stop() {
+	w.server.Close()
+	<-w.ended
+}
+
+// native answers as a well-behaved native extension over HTTP: initialize, ping, and echo.
+func native(w http.ResponseWriter, r *http.Request) {
+	var m message
+	body, _ := io.ReadAll(r.Body)
+	if json.Unmarshal(body, &m) != nil {
+		http.Error(w, "no JSON", http.StatusBadRequest)
+		return
+	}
+	var out strings.Builder
+	k := &kid{out: &out, offer: func() string { return toolList(false, "echo") }}
+	k.handle(m, nil)
+	w.Header().Set("Content-Type", "application/json")
+	if out.Len() == 0 {
+		w.WriteHeader(http.StatusAccepted)
+	}
+	io.WriteString(w, out.String())
+}
+
+// sessions is an MCP server over streamable HTTP that knows its sessions until it is made to forget them.
+type sessions struct {
+	mu    sync.Mutex
+	known map[string]bool
+	n     int
+}
+
+func (s *sessions) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = map[string]bool{}
+}
+
+func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	var m message
+	body, _ := io.ReadAll(r.Body)
+	if json.Unmarshal(body, &m) != nil {
+		http.Error(w, "no JSON", http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	if m.Method == "initialize" {
+		s.n++
+		id := fmt.Sprintf("session-%d", s.n)
+		s.known[id] = true
+		w.Header().Set("Mcp-Session-Id", id)
+	} else if !s.known[r.Header.Get("Mcp-Session-Id")] {
+		s.mu.Unlock()
+		http.Error(w, "no such session", http.StatusNotFound)
+		return
+	}
+	s.mu.Unlock()
+	var out strings.Builder
+	k := &kid{out: &out, mcp: true, offer: func() string { return toolList(true, "echo") }}
+	k.handle(m, nil)
+	if out.Len() == 0 {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprintf(w, "event: message\ndata: %s\n", out.String())
+}
+
+// overHTTP is a manifest's part about the transport.
+func overHTTP(dialect string) string {
+	return "[capabilities]\ntools = [\"echo\"]\n[transport]\ntype = \"http\"\nurl = \"$URL/rpc\"\ndialect = \"" + dialect +
+		"\"\nheaders = { Authorization = \"Bearer ${FAULT_TOKEN}\" }\n"
+}
+
+// status answers everything with a status and a text.
+func status(code int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(code)
+		io.WriteString(w, text)
+	}
+}
+
+// refusedWith is the test of an endpoint that does not even answer initialize.
+func refusedWith(reasons ...string) func(h *host) {
+	return func(h *host) {
+		e := h.becomes(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
+		_, err := h.call("echo", "{}")
+		if err == nil {
+			h.Error("a call succeeded")
+		}
+		h.eventually("it is tried again", func() bool { return h.entry().State.Instances[0].Restarts > 4 })
+		if n := strings.Count(h.log.String(), "level=ERROR"); n != 2 { // did not start, failed
+			h.Errorf("there are %d errors in the log", n)
+		}
+		if strings.Contains(e.State.Reason+h.log.String()+fmt.Sprint(err), secretOfTheHost) {
+			h.Errorf("the secret is told: %s", e.State.Reason)
+		}
+	}
+}
+
+// httpFaults are extensions behind a URL.
+var httpFaults = []fault{
+	{
+		mode: "http-well", does: "is there, behind a URL (for comparison)",
+		caller: "every byte as it was", operator: "`ready`", bridge: "one POST a call; the headers have their `${VAR}` replaced",
+		manifest: overHTTP("ext"),
+		web: func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer "+secretOfTheHost {
+				status(http.StatusUnauthorized, "who are you?")(w, r)
+				return
+			}
+			native(w, r)
+		},
+		test: func(h *host) {
+			h.ready()
+			if got, err := h.call("echo", exact); err != nil || got != exact {
+				h.Errorf("it answered %s, %v", got, err)
+			}
+		},
+	},
+	{
+		mode: "http-refuses", does: "answers 401 (403, 404 …), quoting what it was sent",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 401 Unauthorized: …; are the headers of [transport] right?`, without any secret in it",
+		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		manifest: overHTTP("auto"), set: fewRestarts,
+		web: func(w http.ResponseWriter, r *http.Request) {
+			status(http.StatusUnauthorized, "bad token "+r.Header.Get("Authorization"))(w, r)
+		},
+		test: refusedWith("401 Unauthorized", "are the headers of [transport] right?"),
+	},
+	{
+		mode: "http-is-broken", does: "answers 500 (502, 503, 429 …)",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 503 Service Unavailable: …`",
+		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		manifest: overHTTP("mcp"), set: fewRestarts,
+		web:  status(http.StatusServiceUnavailable, "down for maintenance"),
+		test: refusedWith("503 Service Unavailable", "down for maintenance"),
+	},
+	{
+		mode: "http-redirects", does: "redirects to another host",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 307 Temporary Redirect to …, which is not followed: it leads to another host`", bridge: "does not follow: the headers are secrets",
+		manifest: overHTTP("ext"), set: fewRestarts,
+		web: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://localhost:1/rpc", http.StatusTemporaryRedirect)
+		},
+		test: refusedWith("307 Temporary Redirect", "not followed"),
+	},
+	{
+		mode: "http-goes-and-comes-back", does: "goes away between two calls, and comes back",
+		caller: "`unavailable` (`ran: no`), then answers", operator: "`restarting`: `it is gone: … connection refused`, then `ready`",
+		bridge:   "asks for a sign of life at once when a call comes to nothing, else every 3 s; tries to shake hands again with backoff",
+		manifest: overHTTP("ext"), web: native,
+		set: func(s *config.Supervision) { s.MaxRestarts = 1000 },
+		test: func(h *host) {
+			h.ready()
+			h.web.stop()
+			_, err := h.ask("tools/echo", "{}")
+			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "cannot be reached")
+			h.becomes(heartbeat.Restarting, "cannot be reached")
+			h.web.start(h)
+			h.becomes(heartbeat.Ready)
+			h.recovers()
+		},
+	},
+	{
+		mode: "http-goes-unnoticed", does: "goes away while nobody calls it",
+		caller: "waits, then `unavailable` with the reason", operator: "`restarting` within 6 s", bridge: "asks for a sign of life every 3 s; tries to shake hands again with backoff",
+		manifest: overHTTP("ext"), web: native,
+		test: func(h *host) {
+			h.ready()
+			h.web.stop()
+			h.within(8*time.Second, "the notice", func() { h.becomes(heartbeat.Restarting, "cannot be reached") })
+			h.web.start(h)
+		},
+	},
+	{
+		mode: "http-hangs", does: "takes requests and answers none",
+		caller: "`timeout` (`ran: maybe`), then `unavailable`", operator: "`restarting`: `it is gone: …`; the breaker's name is `ext:http:<id>`",
+		bridge:   "pings it when a call is overdue, and gives it up after 3 s",
+		manifest: overHTTP("ext"), web: native,
+		set: func(s *config.Supervision) {
+			s.CallTimeout, s.HandshakeTimeout = 200*time.Millisecond, 300*time.Millisecond
+		},
+		test: func(h *host) {
+			h.ready()
+			waits := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				io.Copy(io.Discard, r.Body)
+				<-r.Context().Done()
+			})
+			h.web.answer.Store(&waits)
+			for range 5 {
+				_, err := h.ask("tools/echo", "{}")
+				h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+			}
+			_, err := h.ask("tools/echo", "{}")
+			h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:http:http-hangs")
+			h.becomes(heartbeat.Restarting)
+			well := http.HandlerFunc(native)
+			h.web.answer.Store(&well)
+			h.becomes(heartbeat.Ready)
+			h.recovers()
+		},
+	},
+	{
+		mode: "http-loses-session", does: "is an MCP server that has forgotten its sessions",
+		caller: "nothing: the call is answered", operator: "`the server had lost the session; it was opened again` in the log",
+		bridge:   "opens another session, reads the tools again, and sends the call once more: it did not run",
+		manifest: overHTTP("mcp"), web: forgetful.ServeHTTP,
+		test: func(h *host) {
+			h.ready()
+			h.good()
+			for range 3 {
+				forgetful.forget()
+				h.good()
+			}
+			if r := h.entry().State.Instances[0].Restarts; r != 0 {
+				h.Errorf("it was restarted %d times", r)
+			}
+		},
+	},
+	{
+		mode: "http-endless-answer", does: "answers with a body that does not end",
+		caller: "`too_large` at `max_result`", operator: "nothing", bridge: "reads no further",
+		manifest: overHTTP("ext"), set: func(s *config.Supervision) { s.MaxResult = 1 << 20 },
+		web: func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if !strings.Contains(string(body), "tools/echo") {
+				r.Body = io.NopCloser(strings.NewReader(string(body)))
+				native(w, r)
+				return
+			}
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, megabyte); err != nil {
+					return
+				}
+			}
+		},
+		test: func(h *host) {
+			h.ready()
+			_, err := h.ask("tools/echo", "{}")
+			h.fails(err, rpc.CodeTooLarge, rpc.RanMaybe)
+		},
+	},
+}
+
+var forgetful = &sessions{known: map[string]bool{}}

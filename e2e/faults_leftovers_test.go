@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// leftoverFaults are children that will not end, leave others behind, or write where nobody should read.
+var leftoverFaults = []fault{
+	{
+		mode: "ignores-sigterm", does: "ignores the end of its input and SIGTERM, with a call in flight",
+		caller:   "the call fails when the bridge stops: `extension_exited` (`ran: maybe`)",
+		operator: "the stop takes 5 s at most",
+		bridge:   "0.5 s for calls in flight, `shutdown_grace` (3 s) after it closed the input, then SIGTERM, a second later SIGKILL",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			signal.Ignore(syscall.SIGTERM)
+			k.serve(only("act", func(message) { k.notify("got", "{}"); hang() }))
+		},
+		test: func(h *host) {
+			h.ready()
+			ended := h.inFlight(1, "act", func() {
+				if took := h.stop(); took < 3*time.Second {
+					h.Errorf("the stop took %s", took)
+				}
+			})
+			h.fails(ended[0], rpc.CodeExited, rpc.RanMaybe)
+		},
+	},
+	{
+		mode: "grandchild-holds-pipes", does: "leaves a grandchild that holds its pipes open, and exits with a call in flight",
+		caller:   "`extension_exited` (`ran: maybe`) at once; the next call succeeds",
+		operator: "one restart",
+		bridge:   "takes the process's end for the end, not that of its output; SIGTERM, then SIGKILL to the grandchild",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(message) { spawn("stays", false); os.Exit(5) }))
+		},
+		test: func(h *host) {
+			h.ready()
+			h.within(time.Second, "the failure", func() {
+				_, err := h.call("act", "{}")
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "exit status 5")
+			})
+			h.eventually("the grandchild is gone", func() bool { return len(h.processes("stays")) == 0 })
+			h.restarts(1)
+			h.good()
+		},
+	},
+	{
+		mode: "starts-a-daemon", does: "starts a daemon (double fork, a session of its own, deaf to SIGTERM) and is killed",
+		caller:   "calls in flight fail, the next one succeeds",
+		operator: "one restart",
+		bridge:   "finds the daemon by the cookie in its environment and ends it before the next life",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(m message) { spawn("forks", true); k.result(m, "true") }))
+		},
+		test: func(h *host) {
+			h.ready()
+			if _, err := h.call("act", "{}"); err != nil {
+				h.Fatal(err)
+			}
+			if _, err := os.Stat("/proc/self/environ"); err == nil && len(h.processes("stays")) != 1 {
+				h.Errorf("there is no daemon: %v", h.processes("stays"))
+			}
+			h.signal(syscall.SIGKILL)
+			h.eventually("the daemon is gone", func() bool { return len(h.processes("stays")) == 0 })
+			h.restarts(1)
+			h.good()
+			if _, err := h.call("act", "{}"); err != nil { // for the stop at the test's end
+				h.Fatal(err)
+			}
+		},
+	},
+	{
+		mode: "floods-stderr", does: "writes 50,000 lines to standard error as fast as it can",
+		caller:   "nothing",
+		operator: "200 lines a second after a burst of 1,000 in the log and on `P.log.<id>`, with records of how many were dropped",
+		bridge:   "drains standard error whatever its rate",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(m message) {
+				var all strings.Builder
+				for n := range floodLines {
+					fmt.Fprintf(&all, "line %d of a flood\n", n)
+				}
+				io.WriteString(os.Stderr, all.String())
+				k.result(m, "true")
+			}))
+		},
+		test: func(h *host) {
+			records := make(chan *nats.Msg, floodLines)
+			if _, err := h.w.nc.ChanSubscribe("ext.log."+h.id, records); err != nil {
+				h.Fatal(err)
+			}
+			h.ready()
+			h.within(5*time.Second, "the call", func() {
+				if _, err := h.call("act", "{}"); err != nil {
+					h.Error(err)
+				}
+			})
+			lines, dropped := 0, 0
+			for lines+dropped < floodLines {
+				var r struct {
+					ID, Line string
+					Dropped  int
+				}
+				select {
+				case m := <-records:
+					if err := json.Unmarshal(m.Data, &r); err != nil || r.ID != h.id || (r.Dropped > 0) == (r.Line != "") {
+						h.Fatalf("a record: %s, %v", m.Data, err)
+					}
+				case <-time.After(10 * time.Second):
+					h.Fatalf("of %d lines, %d were told and %d were said to be dropped", floodLines, lines, dropped)
+				}
+				dropped += r.Dropped
+				if r.Dropped == 0 {
+					lines++
+				}
+			}
+			if lines+dropped != floodLines || lines < 1000 || lines > 4000 {
+				h.Errorf("of %d lines, %d were told and %d were said to be dropped", floodLines, lines, dropped)
+			}
+		},
+	},
+	{
+		mode: "tells-secrets", does: "prints a token everywhere: standard error, noise, its last words, the error of `initialize`",
+		caller:   "`[FAULT_TOKEN]` in `stderr_tail` and reason",
+		operator: "`[FAULT_TOKEN]` in log, `P.log.<id>`, control status and catalog",
+		bridge:   "replaces known values of secrets before a line leaves it",
+		tools:    []string{"act"},
+		more:     "[requires]\nenv = [\"FAULT_TOKEN\"]\n",
+		kid: func(k *kid) {
+			token := os.Getenv("FAULT_TOKEN")
+			if life() > 1 {
+				k.serve(only("initialize", func(m message) { k.fail(m, -32000, "refused: "+token) }))
+				return
+			}
+			k.serve(only("act", func(message) {
+				k.say("DEBUG token is " + token + "\n")
+				fmt.Fprintln(os.Stderr, "connecting with", token)
+				os.Exit(1)
+			}))
+		},
+		set: func(s *config.Supervision) { s.MaxRestarts = 1 },
+		test: func(h *host) {
+			var told atomic.Pointer[string]
+			if _, err := h.w.nc.Subscribe("ext.log."+h.id, func(m *nats.Msg) { s := string(m.Data); told.Store(&s) }); err != nil {
+				h.Fatal(err)
+			}
+			h.ready()
+			_, err := h.call("act", "{}")
+			d := h.fails(err, rpc.CodeExited, rpc.RanMaybe)
+			state := h.becomes("failed", "refused: [FAULT_TOKEN]").State
+			h.eventually("the line is on the mesh", func() bool { return told.Load() != nil })
+			for where, text := range map[string]string{
+				"stderr_tail": d.StderrTail, "P.log": *told.Load(), "status": fmt.Sprintf("%+v", h.status().LastExit),
+				"logs": string(h.control("logs", fmt.Sprintf(`{"id":%q}`, h.id))), "catalog": state.Reason, "log": h.log.String(),
+			} {
+				if strings.Contains(text, secretOfTheHost) {
+					h.Errorf("the secret is in the %s: %s", where, text)
+				}
+				if where != "status" && !strings.Contains(text, "[FAULT_TOKEN]") {
+					h.Errorf("the line is not in the %s: %s", where, text)
+				}
+			}
+			if !strings.Contains(h.log.String(), "DEBUG token is [FAULT_TOKEN]") {
+				h.Error("the noise is not in the log")
+			}
+		},
+	},
+	{
+		mode: "bridge-is-killed", does: "has a daemon, when its bridge is killed with SIGKILL",
+		caller:   "calls in flight time out, or end after 5 s of silence for callers that stream; new ones: `unavailable`",
+		operator: "the host's extensions are `lost` within about 2 s",
+		bridge:   "its guard ends all that it had started within 2 s ([what is guaranteed](#what-a-stop-leaves-behind))",
+		tools:    []string{"act", "wait"},
+		kid: func(k *kid) {
+			k.serve(map[string]func(message){
+				"act":  func(m message) { spawn("forks", true); k.result(m, "true") },
+				"wait": func(message) { k.notify("got", "{}") },
+			})
+		},
+		test: killTheBridge,
+	},
+}
+
+const floodLines = 50_000
+
+// killTheBridge runs the same extension under a bridge in a process of its own, and kills that.
+func killTheBridge(h *host) {
+	exe, err := os.Executable()
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.ready()
+	h.stop()
+	h.becomes("shutdown")
+	p := start(h.T, []string{"E2E_MODE=bridge", "NATS_URL=" + h.w.url, "E2E_NAME=" + h.id, "E2E_DIR=" + h.dir, h.mark}, exe)
+	h.ready()
+	if _, err := h.call("act", "{}"); err != nil {
+		h.Fatal(err)
+	}
+	ended := h.inFlight(1, "wait", func() {
+		p.cmd.Process.Kill()
+		h.within(2*time.Second, "the end of all that the bridge had started", func() {
+			h.eventually("nothing is left", func() bool { return len(h.processes("")) == 0 })
+		})
+		h.within(5*time.Second, "the catalog's word", func() { h.becomes("lost") })
+		_, err := h.call("echo", "{}")
+		h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "lost")
+	})
+	h.fails(ended[0], rpc.CodeExited, rpc.RanMaybe, "silent")
+}

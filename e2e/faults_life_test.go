@@ -1,0 +1,386 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// fewRestarts makes an extension failed soon.
+func fewRestarts(s *config.Supervision) { s.MaxRestarts = 2 }
+
+// giveUp is the test of a child that never gets through the handshake: the catalog says why, and so does a call.
+func giveUp(reasons ...string) func(h *host) {
+	return func(h *host) {
+		h.becomes(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
+		_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
+		h.fails(err, rpc.CodeUnavailable, rpc.RanNo, append(reasons, "failed")...)
+		if n := strings.Count(h.log.String(), "level=ERROR msg=\"extension did not start\""); n != 1 {
+			h.Errorf("a handshake that failed three times was %d errors in the log", n)
+		}
+	}
+}
+
+// backsOff is what the bridge does about a child that does not get through the handshake.
+const backsOff = "restarts it after 1, 2, 4 … s; gives up after 5 restarts in 5 min; then tries once every 5 min"
+
+// lifeFaults are children that end when they should not, or never begin.
+var lifeFaults = []fault{
+	{
+		mode: "exits-at-once", does: "exits with status 0 before it reads anything",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`restarting`, then `failed`: `gave up after 5 restarts: exit status 0 after …`; one ERROR in the log",
+		bridge:   backsOff,
+		kid:      func(k *kid) {}, set: fewRestarts, test: giveUp("exit status 0"),
+	},
+	{
+		mode: "exits-with-status", does: "complains on standard error and exits with status 3 before it reads anything",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `… exit status 3 after …, stderr: no licence file`; status and last lines in the control status",
+		bridge:   backsOff,
+		kid: func(k *kid) {
+			fmt.Fprintln(os.Stderr, "reading the licence\nno licence file")
+			os.Exit(3)
+		},
+		set: fewRestarts,
+		test: func(h *host) {
+			giveUp("exit status 3", "stderr: no licence file")(h)
+			if e := h.status().LastExit; e == nil || e.Status != "exit status 3" || e.StderrTail != "reading the licence\nno licence file\n" || e.UptimeSecs > 5 {
+				h.Errorf("its last exit: %+v", e)
+			}
+		},
+	},
+	{
+		mode: "exits-in-handshake", does: "reads `initialize` and exits instead of answering",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`, with the exit status and the last line of standard error",
+		bridge:   backsOff,
+		kid:      func(k *kid) { k.next(); fmt.Fprintln(os.Stderr, "what is initialize?"); os.Exit(7) },
+		set:      fewRestarts, test: giveUp("exit status 7", "what is initialize?"),
+	},
+	{
+		mode: "no-such-program", does: "is not there: the manifest's command does not exist",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `starting \"./no-such-program\": …`",
+		bridge:   backsOff,
+		manifest: "[capabilities]\ntools = [\"echo\"]\n[transport]\ntype = \"stdio\"\ncommand = \"./no-such-program\"\n",
+		set:      fewRestarts, test: giveUp("no-such-program", "no such file"),
+	},
+	{
+		mode: "exits-in-call", does: "exits with status 4 while it has a call",
+		caller:   "the call fails at once: `extension_exited` (`ran: maybe`) with exit status and last lines; the next one waits for the new life and succeeds",
+		operator: "`restarting`, then `ready`; one restart counted",
+		bridge:   "restarts it at once, the first time",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(message) { fmt.Fprintln(os.Stderr, "disk full"); os.Exit(4) }))
+		},
+		test: func(h *host) {
+			h.ready()
+			h.within(time.Second, "the failure of the call", func() {
+				_, err := h.call("act", "{}")
+				d := h.fails(err, rpc.CodeExited, rpc.RanMaybe, "exit status 4")
+				if d.Status != "exit status 4" || d.StderrTail != "disk full\n" {
+					h.Errorf("details: %+v", d)
+				}
+			})
+			h.within(2*time.Second, "the next call", h.good)
+			h.restarts(1)
+		},
+	},
+	{
+		mode: "exits-after-answer", does: "answers a call and exits",
+		caller:   "the answer; the next call waits for the new life and succeeds",
+		operator: "one restart counted",
+		bridge:   "delivers what was in the pipe, restarts it at once",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(m message) { k.result(m, `"done"`); os.Exit(0) }))
+		},
+		test: func(h *host) {
+			h.ready()
+			if got, err := h.call("act", "{}"); err != nil || got != `"done"` {
+				h.Errorf("the last call of a life: %s, %v", got, err)
+			}
+			h.eventually("the end is noticed", func() bool { return h.status().LastExit != nil })
+			h.good()
+			h.restarts(1)
+		},
+	},
+	{
+		mode: "kill-9-in-flight", does: "is killed with SIGKILL while it has 20 calls",
+		caller:   "all 20 fail within milliseconds: `extension_exited` (`ran: maybe`), `signal SIGKILL`; the next one succeeds",
+		operator: "`restarting`, then `ready`; `last_exit` has the signal",
+		bridge:   "restarts it at once, the first time",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(message) { k.notify("got", "{}") }))
+		},
+		test: func(h *host) {
+			h.ready()
+			failed := h.inFlight(20, "act", func() { h.signal(syscall.SIGKILL) })
+			for _, err := range failed {
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "signal SIGKILL")
+			}
+			h.within(2*time.Second, "the next call", h.good)
+			h.restarts(1)
+			if e := h.status().LastExit; e == nil || e.Status != "signal SIGKILL" {
+				h.Errorf("its last exit: %+v", e)
+			}
+		},
+	},
+	{
+		mode: "dies-with-answers-in-pipe", does: "answers 5 of 10 calls in one write and dies",
+		caller:   "5 answers, 5 `extension_exited` (`ran: maybe`)",
+		operator: "one restart counted",
+		bridge:   "reads the pipe to its end before it fails what is left",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			var all string
+			n := 0
+			k.serve(only("act", func(m message) {
+				if n++; n <= 5 {
+					all += `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":true}` + "\n"
+				}
+				if n == 10 {
+					k.say(all)
+					die()
+				}
+			}))
+		},
+		test: func(h *host) {
+			h.ready()
+			answers, errs := 0, 0
+			for _, err := range h.inFlight(10, "act", nil) {
+				if err == nil {
+					answers++
+					continue
+				}
+				errs++
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe)
+			}
+			if answers != 5 || errs != 5 {
+				h.Errorf("%d calls were answered and %d failed", answers, errs)
+			}
+			h.good()
+		},
+	},
+	{
+		mode: "silent-in-handshake", does: "never answers `initialize`",
+		caller:   "waits up to 1 s, then `unavailable` (`ran: no`) with state and reason",
+		operator: "`failed`: `it did not answer initialize within 10s`",
+		bridge:   "SIGTERM after `handshake_timeout` (10 s), SIGKILL a second later; " + backsOff,
+		kid:      func(k *kid) { hang() },
+		set:      func(s *config.Supervision) { s.MaxRestarts, s.HandshakeTimeout = 2, 200*time.Millisecond },
+		test:     giveUp("did not answer initialize within 200ms"),
+	},
+	{
+		mode: "garbage-in-handshake", does: "answers `initialize` with an array",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `handshake: the result of initialize is not an object`",
+		bridge:   "stops it; " + backsOff,
+		kid:      func(k *kid) { k.serve(only("initialize", func(m message) { k.result(m, "[1,2]") })) },
+		set:      fewRestarts, test: giveUp("handshake: the result of initialize is not an object"),
+	},
+	{
+		mode: "error-in-handshake", does: "answers `initialize` with an error of its own",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `handshake: initialize: licence expired`",
+		bridge:   "stops it; " + backsOff,
+		kid:      func(k *kid) { k.serve(only("initialize", func(m message) { k.fail(m, -32000, "licence expired") })) },
+		set:      fewRestarts, test: giveUp("handshake: initialize: licence expired"),
+	},
+	{
+		mode: "other-dialect", does: "speaks the native dialect, where its manifest says `mcp`",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `the manifest says dialect \"mcp\", but the answer to initialize is that of \"ext\"`",
+		bridge:   "stops it; " + backsOff,
+		mcp:      true,
+		kid:      func(k *kid) { k.mcp = false; k.serve(nil) },
+		set:      fewRestarts, test: giveUp(`says dialect "mcp"`, `that of "ext"`),
+	},
+	{
+		mode: "modern-mcp-only", does: "is an MCP server that insists on 2026-07-28, which has no handshake (-32022)",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not`",
+		bridge:   "stops it; " + backsOff,
+		mcp:      true,
+		kid: func(k *kid) {
+			k.serve(only("initialize", func(m message) {
+				k.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}}` + "\n")
+			}))
+		},
+		set: fewRestarts, test: giveUp("2026-07-28 and later"),
+	},
+	{
+		mode: "crash-loop", does: "dies in every call",
+		caller:   "`extension_exited` for each, then `unavailable` with the reason",
+		operator: "`failed` after 5 restarts in 5 min; `extctl restart` brings it back with a clean sheet",
+		bridge:   "stops trying; once every 5 min it tries again",
+		tools:    []string{"act"},
+		kid:      func(k *kid) { k.serve(only("act", func(message) { os.Exit(1) })) },
+		set:      func(s *config.Supervision) { s.MaxRestarts, s.FailedRetry = 2, 0 },
+		test: func(h *host) {
+			h.ready()
+			for n := range uint64(3) {
+				_, err := h.call("act", "{}")
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "exit status 1")
+				if n < 2 {
+					h.restarts(n + 1)
+				}
+			}
+			h.becomes(heartbeat.Failed, "gave up after 2 restarts", "exit status 1")
+			h.within(2*time.Second, "the refusal", func() {
+				_, err := h.call("echo", "{}")
+				h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "gave up after 2 restarts")
+			})
+			h.restart()
+			h.becomes(heartbeat.Ready)
+			h.good()
+		},
+	},
+	{
+		mode: "recovers-when-failed", does: "dies three times, then is well: what it needed has come back",
+		caller:   "`unavailable` with the reason, then answers",
+		operator: "`failed`, then `ready` without having done anything",
+		bridge:   "one new life every `failed_retry`",
+		kid: func(k *kid) {
+			if life() <= 3 {
+				os.Exit(1)
+			}
+			k.serve(nil)
+		},
+		set: func(s *config.Supervision) { s.MaxRestarts, s.FailedRetry = 2, 700*time.Millisecond },
+		test: func(h *host) {
+			h.becomes(heartbeat.Failed, "gave up after 2 restarts")
+			h.ready()
+			h.good()
+		},
+	},
+	{
+		mode: "closes-stdout", does: "closes its standard output and lives on",
+		caller:   "`extension_exited` (`ran: maybe`): `it closed its standard output and lived on`; the next call succeeds",
+		operator: "one restart, with that reason",
+		bridge:   "counts it as dead: SIGTERM at once, SIGKILL a second later",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(message) { os.Stdout.Close(); hang() }))
+		},
+		test: func(h *host) {
+			h.ready()
+			h.within(2*time.Second, "the failure", func() {
+				_, err := h.call("act", "{}")
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard output")
+			})
+			h.good()
+			h.restarts(1)
+			if e := h.status().LastExit; e == nil || !strings.Contains(e.Cause, "closed its standard output") {
+				h.Errorf("its last exit: %+v", e)
+			}
+		},
+	},
+	{
+		mode: "closes-stdin", does: "closes its standard input and lives on",
+		caller:   "calls in flight have a second more to be answered, then `extension_exited` (`ran: maybe`); the next one succeeds",
+		operator: "one restart: `it closed its standard input and lived on`",
+		bridge:   "notices with the next write; SIGTERM a second later",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(m message) {
+				os.Stdin.Close()
+				k.result(m, `"deaf"`)
+				hang()
+			}))
+		},
+		test: func(h *host) {
+			h.ready()
+			if got, err := h.call("act", "{}"); err != nil || got != `"deaf"` {
+				h.Errorf("its last answer: %s, %v", got, err)
+			}
+			h.within(4*time.Second, "the failure", func() {
+				_, err := h.call("echo", "{}")
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard input")
+			})
+			h.good()
+			h.restarts(1)
+		},
+	},
+	{
+		mode: "one-of-two-replicas-dies", does: "runs twice (`replicas: 2`), and one of the two is killed",
+		caller:   "only what the dead one had in flight fails; every other call is answered, without a pause",
+		operator: "one instance `restarting`, the extension `ready` all the while",
+		bridge:   "the other one takes the calls; the dead one is restarted",
+		set:      func(s *config.Supervision) { s.Replicas = 2 },
+		kid:      func(k *kid) { k.serve(nil) },
+		test: func(h *host) {
+			h.eventually("both are ready", func() bool { return h.readyInstances() == 2 })
+			h.signal(syscall.SIGKILL)
+			lost := 0
+			for range 100 {
+				h.within(500*time.Millisecond, "a call", func() {
+					if _, err := h.call("echo", "{}"); err != nil {
+						h.fails(err, rpc.CodeExited, rpc.RanMaybe, "signal SIGKILL")
+						lost++
+					}
+				})
+			}
+			if lost > 1 { // that the caller sent before anybody knew
+				h.Errorf("%d calls failed", lost)
+			}
+			h.eventually("both are ready again", func() bool { return h.readyInstances() == 2 })
+		},
+	},
+	{
+		mode: "gated", does: "requires a program and a variable that this host does not have",
+		caller:   "`unavailable` (`ran: no`), with what is missing",
+		operator: "`gated`: what is missing; a WARN `extension skipped: declared preconditions not satisfied`",
+		bridge:   "never starts it",
+		kid:      func(k *kid) { k.serve(nil) },
+		more:     "[requires]\nbins = [\"no-such-program\"]\nenv = [\"NO_SUCH_VARIABLE\"]\n",
+		test: func(h *host) {
+			h.becomes(heartbeat.Gated, "no-such-program", "NO_SUCH_VARIABLE")
+			_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
+			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "gated", "no-such-program")
+			if pids := h.processes("gated"); len(pids) > 0 {
+				h.Errorf("it was started: %v", pids)
+			}
+		},
+	},
+}
+
+// readyInstances counts them in the catalog.
+func (h *host) readyInstances() (n int) {
+	if e := h.entry(); e.State != nil {
+		for _, i := range e.State.Instances {
+			if i.State == heartbeat.Ready {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// inFlight makes n calls side by side and returns how each ended. When the child, which has to say "got" for each, has
+// all of them, it does then.
+func (h *host) inFlight(n int, tool string, then func()) []error {
+	h.Helper()
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { _, errs[i] = h.call(tool, "{}") })
+	}
+	if then != nil {
+		h.eventually("all calls are in flight", func() bool { return h.events("got") >= n })
+		then()
+	}
+	wg.Wait()
+	return errs
+}
