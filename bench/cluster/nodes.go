@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -202,24 +203,61 @@ func avoid(ctx context.Context, nc *nats.Conn, name string) error {
 	return fmt.Errorf("cannot get away from %s", name)
 }
 
-// attached are the connections to a server that are of the programs on stage, by their names.
-func (s *stage) attached(ctx context.Context, n *node) []string {
-	var z struct {
-		Connections []struct {
-			Name string `json:"name"`
-		} `json:"connections"`
+// home is the server that a program begins with.
+var home = map[string]int{"registry-a": 0, "registry-b": 1, "bridge-one": 1, "bridge-two": 2, "native": 2}
+
+// at is the server that a program is connected to, by the last word of its log on that.
+func (s *stage) at(name string) (*node, error) {
+	said := s.programs[name].said(0, `"server":"`)
+	if len(said) == 0 {
+		return nil, fmt.Errorf("%s does not say where it is connected", name)
 	}
-	if n.get(ctx, "connz?limit=1000", &z) != nil {
-		return nil
+	var line struct {
+		Server string `json:"server"`
 	}
-	var names []string
-	for _, c := range z.Connections {
-		if c.Name != "" && !strings.HasPrefix(c.Name, ours) {
-			names = append(names, c.Name)
+	if err := json.Unmarshal([]byte(said[len(said)-1]), &line); err != nil {
+		return nil, fmt.Errorf("the log of %s: %w", name, err)
+	}
+	i := slices.IndexFunc(s.nodes, func(n *node) bool { return n.url() == line.Server })
+	if i < 0 {
+		return nil, fmt.Errorf("%s is connected to %q, which is none of ours", name, line.Server)
+	}
+	return s.nodes[i], nil
+}
+
+// goHome starts the programs again that have moved away from where they begin, so that every server has its share.
+func (s *stage) goHome(ctx context.Context) error {
+	for _, name := range slices.Sorted(maps.Keys(home)) {
+		n, err := s.at(name)
+		if err != nil {
+			return err
+		}
+		if n == s.nodes[home[name]] {
+			continue
+		}
+		s.programs[name].end()
+		if err := s.launch(name); err != nil {
+			return err
+		}
+		if err := s.settled(ctx); err != nil {
+			return err
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return nil
+}
+
+// guests are the programs that are connected to a server.
+func (s *stage) guests(n *node) (names []string, err error) {
+	for _, name := range slices.Sorted(maps.Keys(home)) {
+		at, err := s.at(name)
+		if err != nil {
+			return nil, err
+		}
+		if at == n {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 // sleep waits for d, or returns false when ctx ends first.

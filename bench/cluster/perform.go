@@ -35,12 +35,17 @@ func (s *stage) perform(ctx context.Context, r row) (string, error) {
 	if err := s.settled(ctx); err != nil {
 		return "", err
 	}
+	if r.server {
+		if err := s.goHome(ctx); err != nil {
+			return "", err
+		}
+	}
 	v, err := r.pick(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	out := outcome{row: r, victim: v.label}
-	if v.node != "" {
+	if r.server {
 		if err := s.stepAside(ctx, v.node, &out); err != nil {
 			return "", err
 		}
@@ -100,8 +105,11 @@ func (s *stage) stepAside(ctx context.Context, name string, out *outcome) error 
 			at++
 		}
 	}
-	others := s.attached(ctx, n)
-	out.remark("at that server: %d followers, %s", at, strings.Join(append(others, "a caller"), ", "))
+	guests, err := s.guests(n)
+	if err != nil {
+		return err
+	}
+	out.remark("at that server: %d followers, a caller of three, %s", at, strings.Join(guests, ", "))
 	return nil
 }
 

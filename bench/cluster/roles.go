@@ -51,12 +51,14 @@ func untilInputEnds(ctx context.Context, stop func()) {
 
 // playNative is the service of its own on NATS.
 func playNative(ctx context.Context) error {
+	at := func(nc *nats.Conn) { fmt.Fprintf(os.Stderr, "{\"server\":%q}\n", nc.ConnectedUrl()) } // as the programs' logs have it
 	nc, err := nats.Connect(os.Getenv("NATS_URL"), nats.Name("native"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.DontRandomize(), nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(2), nats.RetryOnFailedConnect(true))
+		nats.DontRandomize(), nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(2), nats.ReconnectHandler(at))
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
+	at(nc)
 	return mesh.Serve(ctx, nc, mesh.Service{ID: nativeID, Version: "1.0.0", Handler: echoBox()})
 }
 

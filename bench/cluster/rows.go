@@ -17,6 +17,7 @@ type row struct {
 	stop   bool          // SIGSTOP and SIGCONT instead of SIGKILL
 	hold   time.Duration // how long it is stopped
 	cheap  bool
+	server bool   // the victim is a NATS server
 	right  string // what it means that the catalog is right
 	pick   func(context.Context, *stage) (victim, error)
 }
@@ -59,8 +60,8 @@ func allRows() []row {
 			child = rightBreaker
 		}
 		all = append(all,
-			row{target: "stream-leader", hold: 40 * time.Second, right: rightChange, pick: pickStreamLeader},
-			row{target: "meta-leader", hold: 40 * time.Second, right: rightChange, pick: pickMetaLeader},
+			row{target: "stream-leader", server: true, hold: 40 * time.Second, right: rightChange, pick: pickStreamLeader},
+			row{target: "meta-leader", server: true, hold: 40 * time.Second, right: rightChange, pick: pickMetaLeader},
 			row{target: "leader", hold: 20 * time.Second, right: rightChange, pick: pickLeader},
 			row{target: "standby", hold: 20 * time.Second, right: rightChange, pick: pickStandby, cheap: !stop},
 			row{target: "bridge", hold: 25 * time.Second, right: rightBridge, pick: pickBridge, cheap: !stop},

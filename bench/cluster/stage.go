@@ -124,18 +124,17 @@ func (s *stage) set(ctx context.Context) error {
 
 // launch starts one of the programs, for the first time or again. Each begins with a server of its own.
 func (s *stage) launch(name string) (err error) {
-	env := func(first int) []string { return []string{"NATS_URL=" + s.urls(first)} }
+	// One address is enough: a server tells of the others. Of several, a client takes one at random.
+	env := []string{"NATS_URL=" + s.nodes[home[name]].url()}
 	var p *process
 	switch name {
 	case "registry-a", "registry-b":
-		first := map[string]int{"registry-a": 0, "registry-b": 1}[name]
-		p, err = s.start(name, env(first), filepath.Join(s.bin, "registry"), "--name", name, "--log-level", "debug")
+		p, err = s.start(name, env, filepath.Join(s.bin, "registry"), "--name", name, "--log-level", "debug")
 	case "bridge-one", "bridge-two":
-		first := map[string]int{"bridge-one": 1, "bridge-two": 2}[name]
-		p, err = s.start(name, env(first), filepath.Join(s.bin, "stdio-bridge"), "--name", name[len("bridge-"):],
+		p, err = s.start(name, env, filepath.Join(s.bin, "stdio-bridge"), "--name", name[len("bridge-"):],
 			"--search-path", filepath.Join(s.dir, "extensions"), "--state-dir", filepath.Join(s.dir, name))
 	case "native":
-		p, err = s.start(name, append(env(2), roleVar+"=native"), s.self)
+		p, err = s.start(name, append(env, roleVar+"=native"), s.self)
 	default:
 		err = fmt.Errorf("no program is named %q", name)
 	}
