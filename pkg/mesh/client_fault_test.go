@@ -70,7 +70,9 @@ func foreign(t *testing.T, nc *nats.Conn, answer func(*nats.Msg)) {
 func TestOwnTimeouts(t *testing.T) {
 	connect := startServer(t)
 	nc := connect()
-	foreign(t, nc, func(m *nats.Msg) { m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Request timed out"}}`)) })
+	foreign(t, nc, func(m *nats.Msg) {
+		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Request timed out"}}`))
+	})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	for range 8 {
 		if _, err := client.CallExt(t.Context(), "weather", "tools/x", nil); !errors.Is(err, rpc.CodeTimeout) {

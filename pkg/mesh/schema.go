@@ -18,10 +18,8 @@ import (
 // The bounds of checking arguments against an extension's schema, which is anybody's text: a schema beyond
 // them, or one that does not compile, means that the arguments are not checked.
 const (
-	maxSchema      = 256 << 10
-	maxSchemaDepth = 64
-	maxSubschemas  = 10_000 // after following $ref
-	maxCheckTime   = 100 * time.Millisecond
+	maxSchema    = 256 << 10
+	maxCheckTime = 100 * time.Millisecond
 )
 
 // checker checks a tool's arguments. The zero checker has not been made yet.
@@ -29,8 +27,9 @@ type checker struct {
 	once   sync.Once
 	plain  *plainSchema       // says yes without decoding anything, where the schema is of that kind
 	schema *jsonschema.Schema // nil: unchecked
-	why    error              // why not
-	slow   atomic.Bool        // it took too long once: it is not asked again
+	size   schemaSize
+	why    error       // why not
+	slow   atomic.Bool // it took too long once: it is not asked again
 }
 
 // checkers holds the checkers of one extension's spec.
@@ -59,7 +58,7 @@ func (c *Client) checkerOf(spec *Spec, t *Tool) *checker {
 		if p, ok := plainOf(t.InputSchema); ok {
 			k.plain = &p
 		}
-		if k.schema, k.why = compileSchema(t.InputSchema); k.why != nil {
+		if k.compile(t.InputSchema); k.why != nil {
 			c.opt.Logger.Warn("arguments are not checked", "tool", t.Name, "reason", k.why)
 		}
 	})
@@ -67,7 +66,7 @@ func (c *Client) checkerOf(spec *Spec, t *Tool) *checker {
 }
 
 // check returns what is wrong with args, with JSON pointers; nil if nothing is, or nobody can tell.
-func (k *checker) check(args json.RawMessage) error {
+func (k *checker) check(args json.RawMessage) (err error) {
 	if k.plain != nil && k.plain.fits(args) {
 		return nil
 	}
@@ -78,6 +77,15 @@ func (k *checker) check(args json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("the arguments are not JSON: %w", err)
 	}
+	if k.size.cost(instance, len(args)) > maxCost {
+		return nil
+	}
+	defer func() { // a library meets two strangers' texts: what it cannot do must not end the program
+		if recover() != nil {
+			k.slow.Store(true)
+			err = nil
+		}
+	}()
 	began := time.Now()
 	err = k.schema.Validate(instance)
 	if time.Since(began) > maxCheckTime {
@@ -117,29 +125,30 @@ func clipText(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-// compileSchema compiles a schema within the bounds. Nothing is ever loaded, from a file or from anywhere.
-func compileSchema(text json.RawMessage) (_ *jsonschema.Schema, err error) {
+// compile makes k of a schema within the bounds. Nothing is ever loaded, from a file or from anywhere.
+func (k *checker) compile(text json.RawMessage) {
+	defer func() { // as in check
+		if p := recover(); p != nil {
+			k.schema, k.why = nil, fmt.Errorf("its schema cannot be compiled: %v", p)
+		}
+	}()
 	if len(text) > maxSchema {
-		return nil, fmt.Errorf("its schema of %d bytes is over the limit of %d", len(text), maxSchema)
+		k.why = fmt.Errorf("its schema of %d bytes is over the limit of %d", len(text), maxSchema)
+		return
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
-		return nil, err
+		k.why = err
+		return
 	}
-	if err := measureSchema(doc); err != nil {
-		return nil, err
+	if k.size, k.why = measureSchema(doc); k.why != nil {
+		return
 	}
-	defer func() { // a library meets a stranger's text: what it cannot do must not end the program
-		if p := recover(); p != nil {
-			err = fmt.Errorf("its schema cannot be compiled: %v", p)
-		}
-	}()
 	c := jsonschema.NewCompiler()
 	c.UseLoader(denyAll{})
-	if err := c.AddResource("mem:schema", doc); err != nil {
-		return nil, err
+	if k.why = c.AddResource("mem:schema", doc); k.why == nil {
+		k.schema, k.why = c.Compile("mem:schema")
 	}
-	return c.Compile("mem:schema")
 }
 
 // denyAll is a loader that loads nothing.
@@ -147,81 +156,4 @@ type denyAll struct{}
 
 func (denyAll) Load(url string) (any, error) {
 	return nil, fmt.Errorf("%s is not loaded: a schema has to be self-contained", url)
-}
-
-// measureSchema bounds what validating against a schema can cost: how deep it is, and how many subschemas there
-// are when every $ref is followed, once per path. A $ref to an enclosing schema counts once: how often it is
-// followed depends on the arguments, which are bounded themselves.
-func measureSchema(doc any) error {
-	m := measure{doc: doc, left: maxSubschemas, open: map[string]bool{}}
-	return m.node(doc, 0)
-}
-
-type measure struct {
-	doc  any
-	left int
-	open map[string]bool // references being followed
-}
-
-func (m *measure) node(v any, depth int) error {
-	if depth > maxSchemaDepth {
-		return fmt.Errorf("its schema is nested deeper than %d", maxSchemaDepth)
-	}
-	switch v := v.(type) {
-	case []any:
-		for _, e := range v {
-			if err := m.node(e, depth+1); err != nil {
-				return err
-			}
-		}
-	case map[string]any:
-		if m.left--; m.left < 0 {
-			return fmt.Errorf("its schema has more than %d subschemas when every $ref is followed", maxSubschemas)
-		}
-		for key, e := range v {
-			ref, ok := e.(string)
-			if key != "$ref" || !ok {
-				if err := m.node(e, depth+1); err != nil {
-					return err
-				}
-				continue
-			}
-			if err := m.follow(ref, depth); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (m *measure) follow(ref string, depth int) error {
-	target, ok := pointed(m.doc, ref)
-	if !ok || m.open[ref] {
-		return nil
-	}
-	m.open[ref] = true
-	defer delete(m.open, ref)
-	return m.node(target, depth+1)
-}
-
-// pointed resolves a local reference; an anchor or another document is not found, and the compiler's to judge.
-func pointed(doc any, ref string) (any, bool) {
-	if ref == "#" {
-		return doc, true
-	}
-	path, ok := strings.CutPrefix(ref, "#/")
-	if !ok {
-		return nil, false
-	}
-	unescape := strings.NewReplacer("~1", "/", "~0", "~")
-	for _, step := range strings.Split(path, "/") {
-		o, ok := doc.(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		if doc, ok = o[unescape.Replace(step)]; !ok {
-			return nil, false
-		}
-	}
-	return doc, true
 }

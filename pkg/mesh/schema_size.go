@@ -1,0 +1,201 @@
+package mesh
+
+import (
+	"fmt"
+	"math"
+	"regexp/syntax"
+	"strconv"
+	"strings"
+)
+
+// The bounds of a schema, and of what checking some arguments against it may cost: in steps, of which a core
+// does some ten million a second.
+const (
+	maxSchemaDepth = 64
+	maxSubschemas  = 10_000 // after following $ref
+	maxPatterns    = 20_000 // instructions of all patterns together
+	maxCost        = 20e6
+)
+
+// schemaSize is what checking against a schema costs.
+type schemaSize struct {
+	subschemas int // with every $ref followed, once per path
+	loops      int // $refs among them to a schema around them
+	patterns   int // instructions of the regular expressions
+}
+
+// cost estimates the steps of checking an instance whose text has this many bytes. Recursion is what makes the
+// arguments' depth count: each level may be looked at once per loop, by each of the looks at the level above.
+func (s schemaSize) cost(instance any, bytes int) float64 {
+	values, depth := extent(instance)
+	looks := math.Pow(max(1, float64(s.loops)), float64(depth))
+	return float64(s.subschemas)*float64(values)*looks + float64(s.patterns)*float64(bytes)
+}
+
+// extent counts the values in v, and the levels.
+func extent(v any) (values, depth int) {
+	add := func(e any) {
+		n, d := extent(e)
+		values += n
+		depth = max(depth, d)
+	}
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			add(e)
+		}
+	case map[string]any:
+		for _, e := range v {
+			add(e)
+		}
+	}
+	return values + 1, depth + 1
+}
+
+// measureSchema sizes a schema up. The error says what makes it one that no bound can be given for: every way
+// of referring to a schema but a pointer into the document, or a base of its own for pointers.
+func measureSchema(doc any) (schemaSize, error) {
+	m := measure{doc: doc, open: map[string]bool{}}
+	err := m.node(doc, 0)
+	return m.size, err
+}
+
+type measure struct {
+	doc  any
+	size schemaSize
+	open map[string]bool // references being followed
+}
+
+// drafts are the dialects in which "#/…" means what follow takes it for and $id is what renames a schema.
+var drafts = []string{"draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema"}
+
+func (m *measure) node(v any, depth int) error {
+	if depth > maxSchemaDepth {
+		return fmt.Errorf("its schema is nested deeper than %d", maxSchemaDepth)
+	}
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			if err := m.node(e, depth+1); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		if m.size.subschemas++; m.size.subschemas > maxSubschemas {
+			return fmt.Errorf("its schema has more than %d subschemas when every $ref is followed", maxSubschemas)
+		}
+		for key, e := range v {
+			if err := m.member(key, e, depth); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (m *measure) member(key string, v any, depth int) error {
+	text, ok := v.(string)
+	if !ok {
+		if patterns, ok := v.(map[string]any); ok && key == "patternProperties" {
+			for p := range patterns {
+				if err := m.pattern(p); err != nil {
+					return err
+				}
+			}
+		}
+		return m.node(v, depth+1)
+	}
+	switch key {
+	case "$ref":
+		return m.follow(text, depth)
+	case "pattern":
+		return m.pattern(text)
+	case "$dynamicRef", "$recursiveRef":
+		return fmt.Errorf("its schema uses %s", key)
+	case "$id":
+		if depth > 0 {
+			return fmt.Errorf("its schema has a part with an $id, %.80q", text)
+		}
+	case "$schema":
+		known := depth == 0 && contains(drafts, strings.TrimSuffix(text, "#"))
+		if !known {
+			return fmt.Errorf("its schema is of the dialect %.80q", text)
+		}
+	}
+	return nil
+}
+
+func contains(suffixes []string, s string) bool {
+	for _, suffix := range suffixes {
+		if strings.HasSuffix(s, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *measure) follow(ref string, depth int) error {
+	if m.open[ref] {
+		m.size.loops++
+		return nil
+	}
+	target, ok := pointed(m.doc, ref)
+	if !ok {
+		return fmt.Errorf("its schema refers to %.80q, which is no pointer to a part of it", ref)
+	}
+	m.open[ref] = true
+	defer delete(m.open, ref)
+	return m.node(target, depth+1)
+}
+
+// pattern counts a regular expression's instructions before anything is made of it: a{1000} is 1000.
+func (m *measure) pattern(text string) error {
+	re, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return nil // the compiler's to refuse
+	}
+	if m.size.patterns += weight(re); m.size.patterns > maxPatterns {
+		return fmt.Errorf("its schema's patterns are larger than %d instructions", maxPatterns)
+	}
+	return nil
+}
+
+func weight(re *syntax.Regexp) int {
+	n := 1 + len(re.Rune)
+	for _, sub := range re.Sub {
+		n += weight(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(1, re.Min, re.Max)
+	}
+	return min(n, maxPatterns+1)
+}
+
+// pointed resolves a local reference; an anchor or another document is not found.
+func pointed(doc any, ref string) (any, bool) {
+	if ref == "#" {
+		return doc, true
+	}
+	path, ok := strings.CutPrefix(ref, "#/")
+	if !ok {
+		return nil, false
+	}
+	unescape := strings.NewReplacer("~1", "/", "~0", "~")
+	for _, step := range strings.Split(path, "/") {
+		switch d := doc.(type) {
+		case map[string]any:
+			if doc, ok = d[unescape.Replace(step)]; !ok {
+				return nil, false
+			}
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(d) {
+				return nil, false
+			}
+			doc = d[i]
+		default:
+			return nil, false
+		}
+	}
+	return doc, true
+}
