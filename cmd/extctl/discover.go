@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -58,7 +57,7 @@ func (a *app) discover(ctx context.Context, f hostFlags) error {
 	if err != nil {
 		return err
 	}
-	report := bridge.Scan(ctx, h.cfg)
+	report := h.local.Scan(ctx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}

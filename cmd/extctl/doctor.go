@@ -92,6 +92,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 	}
 	h := o.readHost()
 	h.cfg.StateDir = o.stateDir
+	h = h.with(h.cfg)
 	if err := checkDirs(o.search); err != nil {
 		return usage("%w", err)
 	}
@@ -123,7 +124,7 @@ type doctor struct {
 
 // look does all that can be done without starting anything.
 func (d *doctor) look(ctx context.Context, only []string) error {
-	report := bridge.Scan(ctx, d.host.cfg)
+	report := d.host.local.Scan(ctx)
 	if !d.host.settings().Enabled {
 		report.Diagnostics = append(report.Diagnostics, manifest.Diagnostic{Level: manifest.Info, Path: d.host.path,
 			Key: "extensions.enabled", Message: "is false: this host runs no extensions"})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ func (d *doctor) tryAll(ctx context.Context) error {
 		return daemon.UsageError{Err: err}
 	}
 	defer bridge.Watchdog(slog.New(slog.DiscardHandler))()
-	t := &tryout{doctor: d, prefix: prefix, connect: sync.OnceValues(func() (*nats.Conn, error) { return d.connect(ctx) })}
+	t := &tryout{doctor: d, prefix: prefix, terminal: daemon.IsTerminal(d.stderr), connect: sync.OnceValues(func() (*nats.Conn, error) { return d.connect(ctx) })}
 	defer t.close()
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -58,6 +59,8 @@ type tryout struct {
 	prefix  mesh.Prefix
 	connect func() (*nats.Conn, error) // once, for the first that needs it
 	used    atomic.Bool
+
+	terminal bool // stderr is one
 
 	mu      sync.Mutex
 	running []string // what is being tried
@@ -117,7 +120,7 @@ func (t *tryout) limit(p part) time.Duration {
 
 // stdio starts an extension, shakes hands, asks for its tools and stops it.
 func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
-	trial := bridge.Examine(ctx, t.host.cfg, p.Candidate, p.m)
+	trial := t.host.local.Examine(ctx, p.Candidate, p.m)
 	r.Stderr = trial.Stderr
 	if trial.Exit != nil {
 		r.ExitStatus = trial.Exit.Status()
@@ -182,19 +185,18 @@ func (t *tryout) count(id string, done bool) {
 		t.running = append(t.running, id)
 	} else {
 		t.done++
-		for i, r := range t.running {
-			if r == id {
-				t.running = append(t.running[:i], t.running[i+1:]...)
-				break
-			}
-		}
+		t.running = slices.DeleteFunc(t.running, func(r string) bool { return r == id })
 	}
-	t.progress(fmt.Sprintf("%d of %d tried; trying %s", t.done, len(t.parts), strings.Join(t.running, ", ")))
+	line := fmt.Sprintf("%d of %d tried", t.done, len(t.parts))
+	if len(t.running) > 0 {
+		line += "; trying " + strings.Join(t.running, ", ")
+	}
+	t.progress(line)
 }
 
 // progress replaces the line that stands on a terminal; elsewhere it would only be noise.
 func (t *tryout) progress(line string) {
-	if daemon.IsTerminal(t.stderr) {
+	if t.terminal {
 		fmt.Fprint(t.stderr, "\r\x1b[K", short(line, 100))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,5 +124,25 @@ func TestDoctorHTTP(t *testing.T) {
 		if strings.Contains(r.Error+r.Detail, "hunter22") {
 			t.Errorf("%s shows a secret: %+v", id, r)
 		}
+	}
+}
+
+func TestDoctorProgress(t *testing.T) {
+	var out strings.Builder
+	tr := &tryout{doctor: &doctor{app: &app{stderr: &out}, parts: make([]part, 2)}, terminal: true}
+	tr.count("one", false)
+	tr.count("two", false)
+	tr.count("one", true)
+	tr.count("two", true)
+	tr.progress("")
+	lines := strings.Split(strings.TrimPrefix(out.String(), "\r\x1b[K"), "\r\x1b[K") // each in the place of the one before
+	want := []string{"0 of 2 tried; trying one", "0 of 2 tried; trying one, two", "1 of 2 tried; trying two", "2 of 2 tried", ""}
+	if !slices.Equal(lines, want) {
+		t.Errorf("%q, want %q", lines, want)
+	}
+	tr.terminal = false
+	out.Reset()
+	if tr.count("one", true); out.Len() > 0 {
+		t.Errorf("off a terminal: %q", out.String())
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -112,7 +111,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	case !info.IsDir():
 		return usage("%s is not a directory; want the one that holds %s", path, manifest.FileName)
 	}
-	report := discovery.Scan(ctx, discovery.Options{Roots: []string{path}, MaxDepth: 1, Manifest: bridge.ManifestOptions(in.host.cfg)})
+	report := discovery.Scan(ctx, discovery.Options{Roots: []string{path}, MaxDepth: 1, Manifest: in.host.local.ManifestOptions()})
 	report.Diagnostics = slices.DeleteFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
 		return d.Level == manifest.Info // about links, which are looked at below
 	})

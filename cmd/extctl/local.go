@@ -36,10 +36,17 @@ type localHost struct {
 	path  string // of the configuration, which need not exist
 	diags []manifest.Diagnostic
 	cfg   bridge.Config
+	local bridge.Local // with cfg
 }
 
 // settings are the configuration's; what is wrong in the file has its default.
 func (h localHost) settings() config.Config { return h.cfg.Settings }
+
+// with is h with other settings.
+func (h localHost) with(cfg bridge.Config) localHost {
+	h.cfg, h.local = cfg, bridge.NewLocal(cfg)
+	return h
+}
 
 // readHost reads the configuration. What is wrong with it is in diags; see load for whoever cannot do with that.
 func (f hostFlags) readHost() localHost {
@@ -52,8 +59,7 @@ func (f hostFlags) readHost() localHost {
 		settings.SearchPaths = f.search
 	}
 	h.diags = diags
-	h.cfg = bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ()}
-	return h
+	return h.with(bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ()})
 }
 
 // load reads the configuration, says what is wrong with it, and checks the directories that were named.
@@ -110,7 +116,7 @@ func (h localHost) parts(c discovery.Candidate) []part {
 	var out []part
 	for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
 		if !m.Container() {
-			out = append(out, part{c, m, bridge.Check(h.cfg, c, m)})
+			out = append(out, part{c, m, h.local.Check(c, m)})
 		}
 	}
 	return out
@@ -120,7 +126,7 @@ func (h localHost) parts(c discovery.Candidate) []part {
 func (h localHost) all(ctx context.Context) discovery.Report {
 	cfg := h.cfg
 	cfg.Settings.Enabled, cfg.Settings.Disabled, cfg.Settings.Allowlist = true, nil, nil
-	return bridge.Scan(ctx, cfg)
+	return h.with(cfg).local.Scan(ctx)
 }
 
 // find looks for the extension id, run or not. others have its id, too, and come later.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -54,7 +53,7 @@ func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
 	if errorsIn(h.diags) > 0 {
 		fmt.Fprintf(a.stderr, "%s has errors; what it says of reserved_ids and agent_version may not be heeded\n", h.path)
 	}
-	v := &validator{stdin: a.stdin, cfg: h.cfg, rules: bridge.ManifestOptions(h.cfg), seen: map[string]bool{}}
+	v := &validator{stdin: a.stdin, settings: h.settings(), rules: h.local.ManifestOptions(), seen: map[string]bool{}}
 	for _, arg := range args {
 		v.argument(ctx, arg)
 		if err := ctx.Err(); err != nil {
@@ -104,11 +103,11 @@ func (a *app) printValidated(results []validated) error {
 
 // validator gathers what is found out about the files that were named.
 type validator struct {
-	stdin   io.Reader
-	cfg     bridge.Config
-	rules   manifest.Options
-	seen    map[string]bool
-	results []validated
+	stdin    io.Reader
+	settings config.Config
+	rules    manifest.Options
+	seen     map[string]bool
+	results  []validated
 }
 
 // add notes what was found out about a file, once.

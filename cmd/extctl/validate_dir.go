@@ -17,7 +17,7 @@ const maxValidateDepth = 32
 // directory checks every manifest in dir. What is said of none of them, such as a link that leads out of dir, is said
 // of dir itself.
 func (v *validator) directory(ctx context.Context, dir string) {
-	s := v.cfg.Settings
+	s := v.settings
 	report := discovery.Scan(ctx, discovery.Options{
 		Roots: []string{dir}, IgnoreDirs: s.IgnoreDirs, MaxDepth: maxValidateDepth, FollowLinks: s.FollowLinks, Manifest: v.rules,
 	})

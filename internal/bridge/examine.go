@@ -18,15 +18,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// What follows is a bridge's work on one host, without a mesh and one step at a time, for extctl's local verbs:
-// what they find is what a Bridge with the same Config would.
+// Local is a bridge's work on its host without a mesh and one step at a time, for extctl's local verbs: what they
+// find is what a Bridge with the same Config would. It may be used by several goroutines.
+type Local struct{ b *Bridge }
 
-// Scan finds the extensions of this host. Of cfg it needs Settings and Version.
-func Scan(ctx context.Context, cfg Config) discovery.Report { return New(nil, cfg).scan(ctx) }
+// NewLocal makes a Local. Of cfg it needs Settings, Version, Environ and Gate, and StateDir for Examine.
+func NewLocal(cfg Config) Local { return Local{New(nil, cfg)} }
 
-// ManifestOptions are what a Bridge with cfg's Settings and Version holds manifests to.
-func ManifestOptions(cfg Config) manifest.Options {
-	return manifest.Options{AgentVersion: New(nil, cfg).agentVersion(), ReservedIDs: cfg.Settings.ReservedIDs}
+// Scan finds the extensions of this host.
+func (l Local) Scan(ctx context.Context) discovery.Report { return l.b.scan(ctx) }
+
+// ManifestOptions are what manifests are held to.
+func (l Local) ManifestOptions() manifest.Options {
+	return manifest.Options{AgentVersion: l.b.agentVersion(), ReservedIDs: l.b.config().ReservedIDs}
 }
 
 // Preflight is what can be said of an extension, or of a member of one, before it is started.
@@ -39,9 +43,9 @@ type Preflight struct {
 }
 
 // Check does everything for m, which is c's manifest or one of its members, that a Bridge does before it starts it,
-// except to make its state directory. Of cfg it needs Settings, Version, Environ and Gate.
-func Check(cfg Config, c discovery.Candidate, m *manifest.Manifest) (p Preflight) {
-	b := New(nil, cfg)
+// except to make its state directory.
+func (l Local) Check(c discovery.Candidate, m *manifest.Manifest) (p Preflight) {
+	b := l.b
 	if p.Transport, _, p.Err = m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()}); p.Err != nil {
 		return p
 	}
@@ -67,11 +71,11 @@ type Trial struct {
 // maxTrialLines is how much stderr a Trial keeps.
 const maxTrialLines = 20
 
-// Examine starts m, a stdio extension, which is c's manifest or one of its members, as a Bridge with cfg would; shakes
-// hands, asks for its tools and stops it. It returns when nothing of it is left. The handshake has the time that a
-// Bridge gives it; ctx bounds the whole. Of cfg it needs what Check does, and StateDir.
-func Examine(ctx context.Context, cfg Config, c discovery.Candidate, m *manifest.Manifest) Trial {
-	b := New(nil, cfg)
+// Examine starts m, a stdio extension, which is c's manifest or one of its members, as a Bridge would; shakes hands, asks
+// for its tools and stops it. It returns when nothing of it is left. The handshake has the time that a Bridge gives
+// it; ctx bounds the whole.
+func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.Manifest) Trial {
+	b := l.b
 	u, err := b.makeUnit(c, m)
 	if err != nil {
 		return Trial{Err: err}

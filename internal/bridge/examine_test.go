@@ -31,12 +31,12 @@ func examined(t *testing.T, script, more string) bridge.Config {
 
 func examine(t *testing.T, cfg bridge.Config) bridge.Trial {
 	t.Helper()
-	report := bridge.Scan(t.Context(), cfg)
+	report := bridge.NewLocal(cfg).Scan(t.Context())
 	if len(report.Candidates) != 1 {
 		t.Fatalf("%+v", report)
 	}
 	c := report.Candidates[0]
-	return bridge.Examine(t.Context(), cfg, c, c.Manifest)
+	return bridge.NewLocal(cfg).Examine(t.Context(), c, c.Manifest)
 }
 
 const answers = `
@@ -108,11 +108,11 @@ func errorText(err error) string {
 // TestExamineInTime ends with its context, whoever does not listen.
 func TestExamineInTime(t *testing.T) {
 	cfg := examined(t, "trap '' TERM; while :; do sleep 1; done", "")
-	c := bridge.Scan(t.Context(), cfg).Candidates[0]
+	c := bridge.NewLocal(cfg).Scan(t.Context()).Candidates[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if trial := bridge.Examine(ctx, cfg, c, c.Manifest); trial.Err == nil {
+	if trial := bridge.NewLocal(cfg).Examine(ctx, c, c.Manifest); trial.Err == nil {
 		t.Error("no error")
 	}
 	if took := time.Since(began); took > 2500*time.Millisecond { // the time, SIGTERM, a second, SIGKILL
@@ -122,8 +122,8 @@ func TestExamineInTime(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	cfg := examined(t, "", "env = { A = \"${NOT_SET_ANYWHERE}\" }\n[requires]\nbins = [\"no-such-program\"]\nenv = [\"NOT_SET_EITHER\"]\n")
-	c := bridge.Scan(t.Context(), cfg).Candidates[0]
-	p := bridge.Check(cfg, c, c.Manifest)
+	c := bridge.NewLocal(cfg).Scan(t.Context()).Candidates[0]
+	p := bridge.NewLocal(cfg).Check(c, c.Manifest)
 	if p.Err != nil || !p.Gated || !slices.Equal(p.Missing.MissingBins, []string{"no-such-program"}) ||
 		!slices.Equal(p.Missing.MissingEnv, []string{"NOT_SET_ANYWHERE", "NOT_SET_EITHER"}) {
 		t.Errorf("%+v", p)
@@ -135,7 +135,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("it left something in the state directory: %v %v", entries, err)
 	}
 	cfg.Settings.Gating = config.Warn
-	if bridge.Check(cfg, c, c.Manifest).Gated {
+	if bridge.NewLocal(cfg).Check(c, c.Manifest).Gated {
 		t.Error("gated although gating is warn")
 	}
 }
