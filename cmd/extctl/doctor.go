@@ -81,7 +81,7 @@ The exit code is 9 when anything is an error. A gated extension is none: it is s
 	}
 	o.add(cmd)
 	cmd.Flags().BoolVar(&o.runtime, "runtime", false, "try each extension")
-	cmd.Flags().StringArrayVar(&o.only, "ext", nil, "only the extension `ID` and its members; may be repeated")
+	cmd.Flags().StringArrayVar(&o.only, "ext", nil, "only the extension `ID`, its members and what is said of them; may be repeated")
 	cmd.Flags().StringVar(&o.stateDir, "state-dir", bridge.DefaultStateDir(), "with --runtime, under `DIR` each extension has a directory of its own")
 	return cmd
 }
@@ -129,7 +129,6 @@ func (d *doctor) look(ctx context.Context, only []string) error {
 		report.Diagnostics = append(report.Diagnostics, manifest.Diagnostic{Level: manifest.Info, Path: d.host.path,
 			Key: "extensions.enabled", Message: "is false: this host runs no extensions"})
 	}
-	d.diags = append(d.diags, report.Diagnostics...)
 	var known []string
 	for _, c := range report.Candidates {
 		id := c.Manifest.Plugin.ID
@@ -144,6 +143,11 @@ func (d *doctor) look(ctx context.Context, only []string) error {
 		}
 		if !slices.Contains(known, id) {
 			return d.host.notFound(id, known, report.InvalidCount)
+		}
+	}
+	for _, f := range report.Diagnostics {
+		if len(only) == 0 || slices.ContainsFunc(d.parts, func(p part) bool { return within(p.Root, f.Path) }) {
+			d.diags = append(d.diags, f)
 		}
 	}
 	for _, p := range d.parts {
