@@ -67,6 +67,7 @@ func setupScript(env *testscript.Env) error {
 	env.Defer(stop)
 	env.Values[bedKey{}] = b
 	env.Setenv("NATS_URL", b.url)
+	env.Setenv("GORACE", "atexit_sleep_ms=0") // a second for every extctl, otherwise
 	env.Setenv("XDG_DATA_HOME", filepath.Join(env.WorkDir, ".data"))
 	env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, ".config"))
 	return nil
