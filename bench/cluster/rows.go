@@ -45,8 +45,8 @@ type victim struct {
 const (
 	rightChange  = "a change of an extension, made the moment after the fault, shows"
 	rightBridge  = "no instance of the bridge shows as ready"
-	rightLife    = "the child's next life shows as ready (restarts + 1)"
-	rightBreaker = "the instance does not show as ready, or its breaker not as closed"
+	rightLife    = "killed, the child's next life shows as ready (restarts + 1)"
+	rightBreaker = "stopped, the instance does not show as ready, or its breaker not as closed"
 	rightNative  = "the instance does not show as ready"
 )
 

@@ -46,17 +46,18 @@ func legend(rows []row) string {
 	fmt.Fprintf(&b, `
 - **catalog right**: from the fault until it holds, in half of the %d followers / in the last of them:
 `, followers)
-	for i, r := range rows {
-		if !slices.ContainsFunc(rows[:i], func(earlier row) bool { return earlier.target == r.target && earlier.right == r.right }) {
-			how := "killed"
-			if r.stop {
-				how = "stopped"
-			}
-			if r.right == rightChange || r.right == rightBridge || r.right == rightNative {
-				how = "killed or stopped"
-			}
-			fmt.Fprintf(&b, "  - %s, %s: %s\n", strings.ReplaceAll(r.target, "-", " "), how, r.right)
+	meanings, of := []string{}, map[string][]string{}
+	for _, r := range rows {
+		who := strings.ReplaceAll(r.target, "-", " ")
+		if of[r.right] == nil {
+			meanings = append(meanings, r.right)
 		}
+		if !slices.Contains(of[r.right], who) {
+			of[r.right] = append(of[r.right], who)
+		}
+	}
+	for _, right := range meanings {
+		fmt.Fprintf(&b, "  - %s: %s\n", strings.Join(of[right], ", "), right)
 	}
 	fmt.Fprintf(&b, `- **JetStream alone**: from the fault until the catalog's stream takes a write / the meta leader answers, asked by
   this program without pause
@@ -67,6 +68,7 @@ func legend(rows []row) string {
   the fault: at all replicas of the victim's extension, or at all extensions
 - **lost**: calls that ended in an error, by extension and error. "ran: maybe" is a call that was sent and not answered,
   "ran: no" one that surely did not run. Callers give a call %s and take what mesh.Client retries by itself
+- **fence**: the leading registry, whose lease is taken away as soon as it is stopped; its own clock does not tell it
 - **differ**: documents in which the followers, all of them, and a fresh reading of the bucket are not the same in the end
 `, callTimeout)
 	return b.String()
