@@ -35,7 +35,8 @@ type ClientOptions struct {
 // use by many goroutines.
 //
 // A call that surely did not run is tried again while there is time: that hides the moment between two
-// lives of a child. A call that may have run is not.
+// lives of a child. A call that may have run is not, unless its tool's annotations (readOnlyHint,
+// idempotentHint) say that it may be.
 type Client struct {
 	nc      *nats.Conn
 	opt     ClientOptions
@@ -116,8 +117,9 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 // target is where a call goes, and what the one who answers is known to be able to.
 type target struct {
 	id, own, subject, dialect string
-	known, stream             bool // the catalog knows its features; it streams
-	passthrough               bool // it wants to know who calls
+	known, stream             bool  // the catalog knows its features; it streams
+	passthrough               bool  // it wants to know who calls
+	tool                      *Tool // where it is known
 	checker                   *checker
 	progress                  func(json.RawMessage)
 	connects                  uint64 // how often NATS had come back when the request was made
@@ -138,7 +140,7 @@ func (c *Client) find(tool string) (target, error) {
 			return target{}, err
 		}
 		at := c.targetOf(e)
-		at.own, at.checker = t.Own, c.checkerOf(e.Spec, t)
+		at.own, at.tool, at.checker = t.Own, t, c.checkerOf(e.Spec, t)
 		return at, nil
 	}
 	id, own, ok := strings.Cut(tool, "/")
@@ -184,10 +186,6 @@ func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.
 	return append(p, '}')
 }
 
-// pauses are the waits before a call that met no responders, or surely did not run, is tried again: a
-// subscription may be on its way through the cluster, a child between two lives.
-var pauses = []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
-
 // ask sends a request until it ran, or may have, or there is no more to hope for.
 func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
 	if _, ok := ctx.Deadline(); !ok {
@@ -212,30 +210,21 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 			verdict = breaker.Neutral
 		}
 		token.Done(verdict)
-		if !retryable(err) || ctx.Err() != nil {
+		wait, again := t.again(err, try)
+		if !again || ctx.Err() != nil {
 			return result, err
 		}
-		if try == 0 {
+		if try == 0 && absent(err) {
 			c.suspect(t.id, "no_responders")
 		}
 		switch state := c.stateOf(t.id); {
 		case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !waited && c.opt.WaitReady > 0:
 			waited = true
 			c.waitReady(ctx, t.id)
-		case try >= len(pauses):
+		case try >= len(pauses) || !sleep(ctx, wait):
 			return result, c.explain(t.id, err)
-		default:
-			if !sleep(ctx, pauses[try]) {
-				return result, c.explain(t.id, err)
-			}
 		}
 	}
-}
-
-// retryable reports whether the call surely did not run, for a reason that may pass in a moment.
-func retryable(err error) bool {
-	e, ok := errors.AsType[*rpc.Error](err)
-	return ok && (e.Code == rpc.CodeUnavailable || e.Code == rpc.CodeExited) && e.Details().Ran == rpc.RanNo
 }
 
 // result reads a reply.
@@ -289,34 +278,4 @@ func (c *Client) waitReady(ctx context.Context, id string) {
 	defer cancel()
 	// Out of time is as good an answer as ready: the call is tried once more either way.
 	_ = c.opt.Catalog.WaitFor(ctx, func(*Catalog) bool { return c.stateOf(id) == heartbeat.Ready })
-}
-
-// explain adds what the catalog knows to an error that says only that nobody answers.
-func (c *Client) explain(id string, err error) error {
-	if c.opt.Catalog == nil {
-		return err
-	}
-	e, ok := c.opt.Catalog.Get(id)
-	if !ok || e.State == nil || e.State.State == "" {
-		return err
-	}
-	reason := e.State.Reason
-	text := string(e.State.State)
-	if reason != "" {
-		text += ": " + reason
-	}
-	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason},
-		"%s takes no calls (%s)", id, text)
-}
-
-// sleep waits for d, or returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

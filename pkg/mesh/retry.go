@@ -1,0 +1,101 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// pauses are the waits before a call that met no responders, or surely did not run, is tried again: a
+// subscription may be on its way through the cluster, a child between two lives.
+var pauses = []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
+
+// maxPause is the longest that a call waits because it was told to come back later; one that would have to
+// wait for longer, for a breaker, is better off knowing at once.
+const maxPause = time.Second
+
+// maxRepeats is how often a call that may have run is made again, if its tool bears that.
+const maxRepeats = 2
+
+// again reports whether a call that failed is to be tried again, and after how long (docs/protocol.md, "Trying
+// again").
+func (t *target) again(err error, try int) (wait time.Duration, ok bool) {
+	e, ok := errors.AsType[*rpc.Error](err)
+	if !ok {
+		return 0, false
+	}
+	wait = pauses[min(try, len(pauses)-1)]
+	d := e.Details()
+	if absent(err) {
+		return wait, true
+	}
+	switch e.Code {
+	case rpc.CodeOverloaded, rpc.CodeBreakerOpen:
+		soon := d.RetryAfterMS >= 0 && d.RetryAfterMS <= maxPause.Milliseconds()
+		wait = max(wait, time.Duration(d.RetryAfterMS)*time.Millisecond)
+		return wait, soon && d.Ran == rpc.RanNo && try < len(pauses)
+	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal:
+		// Without a kind it is the extension's own error, and its last word.
+		return wait, d.Kind != "" && try < maxRepeats && t.repeatable()
+	}
+	return 0, false
+}
+
+// repeatable reports whether the tool says of itself that running it twice does no harm.
+func (t *target) repeatable() bool {
+	if t.tool == nil {
+		return false
+	}
+	for _, m := range t.tool.Extra {
+		var hints struct {
+			ReadOnly   bool `json:"readOnlyHint"`
+			Idempotent bool `json:"idempotentHint"`
+		}
+		if m.Key == "annotations" && json.Unmarshal(m.Value, &hints) == nil {
+			return hints.ReadOnly || hints.Idempotent
+		}
+	}
+	return false
+}
+
+// absent reports an error that says no more than that there was nobody to run the call.
+func absent(err error) bool {
+	e, ok := errors.AsType[*rpc.Error](err)
+	return ok && (e.Code == rpc.CodeUnavailable || e.Code == rpc.CodeExited) && e.Details().Ran == rpc.RanNo
+}
+
+// explain adds what the catalog knows to an error that says only that nobody answers.
+func (c *Client) explain(id string, err error) error {
+	if c.opt.Catalog == nil || !absent(err) {
+		return err
+	}
+	e, ok := c.opt.Catalog.Get(id)
+	if !ok || e.State == nil || e.State.State == "" {
+		return err
+	}
+	reason := e.State.Reason
+	text := string(e.State.State)
+	if reason != "" {
+		text += ": " + reason
+	}
+	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason},
+		"%s takes no calls (%s)", id, text)
+}
+
+// sleep waits for d, or returns false when ctx ends first, or will.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if at, ok := ctx.Deadline(); ok && time.Until(at) <= d {
+		return false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

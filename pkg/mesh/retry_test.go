@@ -1,0 +1,105 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+func TestTryingAgain(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	var tries atomic.Int32
+	var answer func(try int32) string
+	nc := b.connect()
+	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) {
+		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,` + answer(tries.Add(1)) + `}`))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	hint := func(name string) []Member {
+		return []Member{{"annotations", json.RawMessage(`{"` + name + `":true}`)}}
+	}
+	b.put("spec.x", Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []Tool{
+		{Name: "ext_x_plain", Own: "plain"},
+		{Name: "ext_x_read", Own: "read", Extra: hint("readOnlyHint")},
+		{Name: "ext_x_same", Own: "same", Extra: hint("idempotentHint")},
+		{Name: "ext_x_odd", Own: "odd", Extra: []Member{{"annotations", json.RawMessage(`7`)}}},
+	}})
+	b.put("state.x", StateDoc{State: heartbeat.Ready, Available: true})
+	catalog := b.follow(CatalogOptions{})
+	await(t, catalog, "it is there", has("x", heartbeat.Ready))
+	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
+
+	const (
+		exited     = `"error":{"code":-32000,"message":"died","data":{"kind":"extension_exited","ran":"maybe"}}`
+		own        = `"error":{"code":-32000,"message":"its own"}`
+		unknown    = `"error":{"code":-32601,"message":"no","data":{"kind":"method_not_found","ran":"no"}}`
+		overloaded = `"error":{"code":-32005,"message":"full","data":{"kind":"overloaded","ran":"no","retry_after_ms":30}}`
+		later      = `"error":{"code":-32004,"message":"open","data":{"kind":"breaker_open","ran":"no","retry_after_ms":9000}}`
+		hostile    = `"error":{"code":-32005,"message":"full","data":{"kind":"overloaded","ran":"no","retry_after_ms":-9000000000000000}}`
+		gone       = `"error":{"code":-32003,"message":"gone","data":{"kind":"unavailable","ran":"no"}}`
+		done       = `"result":true`
+	)
+	for _, tt := range []struct {
+		name, tool string
+		answers    string // one letter a try: e for exited …; the last repeats
+		tries      int32
+		code       rpc.Code
+		atLeast    time.Duration
+	}{
+		{"it ran, perhaps", "plain", "ed", 1, rpc.CodeExited, 0},
+		{"read only", "read", "ed", 2, 0, 0},
+		{"idempotent", "same", "eed", 3, 0, 0},
+		{"twice and no more", "same", "e", 3, rpc.CodeExited, 0},
+		{"odd annotations", "odd", "ed", 1, rpc.CodeExited, 0},
+		{"its own error", "read", "od", 1, rpc.CodeExited, 0},
+		{"no such method", "read", "u", 2, rpc.CodeMethodNotFound, 0}, // the other form
+		{"overloaded for a moment", "plain", "ffd", 3, 0, 70 * time.Millisecond},
+		{"overloaded", "plain", "f", 4, rpc.CodeOverloaded, 0},
+		{"a breaker that is open for long", "plain", "l", 1, rpc.CodeBreakerOpen, 0},
+		{"a time before now", "plain", "hd", 1, rpc.CodeOverloaded, 0},
+		{"a time beyond all", "plain", "Hd", 1, rpc.CodeOverloaded, 0},
+		{"gone", "plain", "ggd", 3, 0, 50 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tries.Store(0)
+			answer = func(try int32) string {
+				c := tt.answers[min(int(try), len(tt.answers))-1]
+				return map[byte]string{'e': exited, 'o': own, 'u': unknown, 'f': overloaded, 'l': later, 'h': hostile, 'H': strings.ReplaceAll(hostile, "-9", "9"), 'g': gone, 'd': done}[c]
+			}
+			began := time.Now()
+			_, err := client.Call(t.Context(), "ext_x_"+tt.tool, nil)
+			if tt.code == 0 && err != nil || tt.code != 0 && !errors.Is(err, tt.code) {
+				t.Errorf("= %v, want code %d", err, tt.code)
+			}
+			if n := tries.Load(); n != tt.tries {
+				t.Errorf("%d tries, want %d", n, tt.tries)
+			}
+			if took := time.Since(began); took < tt.atLeast {
+				t.Errorf("took %s, want at least %s", took, tt.atLeast)
+			}
+		})
+	}
+	t.Run("no time left", func(t *testing.T) {
+		tries.Store(0)
+		answer = func(int32) string { return strings.ReplaceAll(overloaded, "30", "900") }
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_, err := client.Call(ctx, "ext_x_plain", nil)
+		if !errors.Is(err, rpc.CodeOverloaded) || tries.Load() != 1 || time.Since(began) > 400*time.Millisecond {
+			t.Errorf("= %v after %d tries and %s: it waits for what it has no time for", err, tries.Load(), time.Since(began))
+		}
+	})
+}
