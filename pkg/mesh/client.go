@@ -86,6 +86,9 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	if !known {
 		form = formOf(target.dialect)
 	}
+	if target.own == "list" || target.own == "call" { // their short forms are methods of their own
+		known, form = true, callForm
+	}
 	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args, progress != nil))
 	if known || form != shortForm || !errors.Is(err, rpc.CodeMethodNotFound) {
 		return result, err

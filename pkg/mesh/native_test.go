@@ -31,6 +31,9 @@ func greeter() *mesh.Toolbox {
 	box.AddRaw("echo", "Echoes its arguments.", nil, func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
 		return r.Params, nil
 	})
+	box.AddRaw("list", "Echoes its arguments, too.", nil, func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+		return r.Params, nil
+	})
 	box.Annotate("echo", "annotations", map[string]bool{"readOnlyHint": true})
 	box.AddHook("before_message", func(_ context.Context, event json.RawMessage) (mesh.HookResult, error) {
 		if strings.Contains(string(event), "spam") {
@@ -51,6 +54,8 @@ func TestToolbox(t *testing.T) {
 		{method: "tools/greet", params: `{"name":"Ada","_meta":{"agent_id":"a"}}`, want: `{"greeting":"Hello, <Ada>!"}`},
 		{method: "tools/call", params: `{"name":"greet","arguments":{"name":"Bob"}}`, want: `{"greeting":"Hello, <Bob>!"}`},
 		{method: "tools/call", params: `{"name":"echo"}`, want: `{}`},
+		{method: "tools/call", params: `{"name":"list","arguments":{"a":1}}`, want: `{"a":1}`},
+		{method: "tools/call", params: `{"name":"call","arguments":{"name":"echo"}}`, code: rpc.CodeMethodNotFound},
 		{method: "tools/echo", params: `{"n":1.0}`, want: `{"n":1.0}`},
 		{method: "hooks/before_message", params: `{"text":"spam"}`, want: `{"abort":true,"reason":"spam"}`},
 		{method: "hooks/before_message", params: `{"text":"hi"}`, want: `{}`},
@@ -81,7 +86,7 @@ func TestToolbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, err := mesh.ParseHandshake(got)
-	if err != nil || len(h.Tools) != 2 || len(h.Problems) != 0 || h.Hooks[0] != "before_message" {
+	if err != nil || len(h.Tools) != 3 || len(h.Problems) != 0 || h.Hooks[0] != "before_message" {
 		t.Errorf("handshake %s: %+v, %v", got, h, err)
 	}
 	if want := `"required":["name"]`; !strings.Contains(string(got), want) || !strings.Contains(string(got), `"whom to greet"`) {

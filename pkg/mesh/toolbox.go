@@ -195,9 +195,12 @@ func (b *Toolbox) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		if err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)
 		}
-		q := *r
-		q.Method, q.Params = "tools/"+name, args
-		return b.Handle(ctx, &q)
+		if t := b.tool(name); t != nil { // also one named list or call, which has no short form
+			q := *r
+			q.Method, q.Params = "tools/"+name, args
+			return t.run(ctx, &q)
+		}
+		return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no tool is named %.128q", name)
 	}
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok {
 		if t := b.tool(name); t != nil {
@@ -211,7 +214,7 @@ func (b *Toolbox) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		}
 		return encode(result)
 	}
-	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", r.Method)
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128q is not offered", r.Method)
 }
 
 func (b *Toolbox) initialize() (json.RawMessage, error) {
