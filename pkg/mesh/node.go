@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"sync"
@@ -125,7 +126,34 @@ func (n *Node) receive(m *nats.Msg) {
 		n.acknowledged(m)
 		return
 	}
+	if id, ok := strings.CutPrefix(m.Subject, n.stateEvents()); ok {
+		n.calledLost(id, m.Data)
+		return
+	}
 	n.calls.receive(m.Data)
+}
+
+// stateEvents is the subject of the catalog's changes of states, up to the id.
+func (n *Node) stateEvents() string { return n.opt.Prefix.CatalogEvents() + ".state." }
+
+// calledLost announces those slots of an extension again that the catalog calls lost although they live. The
+// registry may have its reasons; if so, its probes will find them again.
+func (n *Node) calledLost(id string, data []byte) {
+	var doc StateDoc
+	if len(data) > 1<<20 || json.Unmarshal(data, &doc) != nil {
+		return
+	}
+	for _, i := range doc.Instances {
+		if i.State != heartbeat.Lost {
+			continue
+		}
+		n.mu.Lock()
+		s := n.slots[i.Instance]
+		n.mu.Unlock()
+		if s != nil && s.id == id {
+			s.announceNow()
+		}
+	}
 }
 
 // stop stops a service, now or as soon as the connection is back. One whose subscriptions are drained without

@@ -53,6 +53,11 @@ func (s *Slot) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.joined = true
 	s.mu.Unlock()
+	// Who is called lost, and lives, says so at once instead of at the next beat. Without the permission to
+	// hear it, the next beat it is.
+	if word, err := n.nc.ChanSubscribe(n.stateEvents()+s.id, n.in); err == nil {
+		defer word.Unsubscribe()
+	}
 	s.announceNow()
 	err := s.beacon.Run(ctx, s.publishBeat)
 	return errors.Join(err, s.goodbye(context.Cause(ctx)))
