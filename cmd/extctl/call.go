@@ -27,8 +27,8 @@ func (a *app) callCmd() *cobra.Command {
 Arguments are one JSON object, given as it is, in a @file or on stdin (-), or pairs: key=value is a string
 unless the tool's schema says number, integer, boolean, array or object; key:=JSON is JSON in any case.`,
 		Example: `  extctl call ext_hello_greet name=Ada
-  extctl call clock/now zone=Europe/Ghent
-  extctl call ext_textkit_count '{"text": "one two"}'`,
+  extctl call clock/now tz=Europe/Rome
+  extctl call ext_textkit_wordcount '{"text": "one two"}'`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withMesh(cmd, callTimeout, func(ctx context.Context, s *session) error {

@@ -147,7 +147,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return code
 	}
 	fmt.Fprintf(a.stderr, "extctl: error: %s\n", clean(err.Error()))
-	if h := hint(code, err); h != "" {
+	if h := a.hint(code, err); h != "" {
 		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", h)
 	}
 	return code
@@ -196,7 +196,7 @@ func jsonError(code int, err error) errorJSON {
 }
 
 // hint says what to do about an error, where that is not plain from the error itself.
-func hint(code int, err error) string {
+func (a *app) hint(code int, err error) string {
 	if f, ok := errors.AsType[*failure](err); ok && f.hint != "" {
 		return f.hint
 	}
@@ -210,8 +210,10 @@ func hint(code int, err error) string {
 		return "is a registry running, and is --prefix right?"
 	case code == exitNoNATS:
 		return "start one with `extctl up`, or say where it is with --server, --context or NATS_URL"
+	case code == exitDenied && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired)):
+		return "NATS takes none of the credentials, or wants some: a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
 	case code == exitUsage && as[daemon.UsageError](err):
-		return "see extctl --help"
+		return "see " + a.verb + " --help"
 	case code == exitDenied:
 		return "the NATS user lacks a permission; docs/operations.md lists what each role needs"
 	}

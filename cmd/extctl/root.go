@@ -22,6 +22,7 @@ type app struct {
 	nats    daemon.NATSFlags
 	json    bool
 	timeout time.Duration
+	verb    string // as it is written, for hints: extctl call
 }
 
 // verbs are the commands, in the groups of the help text. A new verb is one more line here.
@@ -67,22 +68,23 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	began := false // cobra does not tell its own errors, which are all usage errors, from ours
 	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	a.verb = cmd.CommandPath()
 	if err != nil && !began {
 		a.json = a.json || slices.Contains(args, "--json") // the flags may not have been read that far
-		err = usageFailure(err)
+		err = usageFailure(a.verb, err)
 	}
 	return a.exit(ctx, err)
 }
 
 // usageFailure makes what cobra says of a command line an error and a hint.
-func usageFailure(err error) error {
+func usageFailure(verb string, err error) error {
 	message, suggested, _ := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	f := fail(exitUsage, "%s", message)
 	if words := strings.Fields(suggested); len(words) > 0 {
 		f.hint = "did you mean " + orList(words) + "?"
 	} else {
-		f.hint = "see extctl --help"
+		f.hint = "see " + verb + " --help"
 	}
 	return f
 }

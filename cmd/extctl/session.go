@@ -115,6 +115,8 @@ func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 	if len(near) > 0 {
 		f.hint = "did you mean " + orList(near) + "?"
 		f.data = map[string]any{"nearest": near}
+	} else {
+		f.hint = "extctl list has those that are known; extctl hosts, what bridges could not start and why"
 	}
 	return mesh.Extension{}, f
 }
