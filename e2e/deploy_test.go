@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 )
 
 // natsServer is the path of the nats-server that go.mod names, built once.
@@ -69,11 +71,11 @@ func startShipped(t *testing.T, file string, env []string, also ...string) (url 
 			t.Fatalf("%s has no %s to replace", file, swap[i])
 		}
 	}
-	server, err := natsServer()
+	binary, err := natsServer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, append(passwords(), env...), server, "-c", filepath.Join(dir, file))
+	p = start(t, append(passwords(), env...), binary, "-c", filepath.Join(dir, file))
 	ports := filepath.Join(dir, fmt.Sprintf("nats-server_%d.ports", p.cmd.Process.Pid))
 	eventually(t, 20*time.Second, file+" runs", func() bool {
 		select {
@@ -92,4 +94,45 @@ func startShipped(t *testing.T, file string, env []string, also ...string) (url 
 		return true
 	})
 	return url, p
+}
+
+// TestNATSConfigs has the server's own parser read the shipped configurations, and looks at what it understood.
+func TestNATSConfigs(t *testing.T) {
+	for _, v := range append(passwords(), "NATS_SERVER_NAME=nats-1", `NATS_ROUTES=["nats://route:x@nats-0.nats:6222","nats://route:x@nats-1.nats:6222"]`) {
+		k, value, _ := strings.Cut(v, "=")
+		t.Setenv(k, value)
+	}
+	for file, routes := range map[string]int{"one.conf": 0, "three.conf": 2} {
+		o, err := server.ProcessConfigFile("../deploy/nats/" + file)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		switch {
+		case o.PingInterval != 10*time.Second, o.MaxPingsOut != 2, o.MaxPayload != 4<<20, o.WriteDeadline != 5*time.Second,
+			o.LameDuckDuration != 30*time.Second, o.AuthTimeout != 5, o.SyncInterval != 10*time.Second, !o.JetStream, o.SystemAccount != "SYS":
+			t.Errorf("%s: not what nats-server was meant to understand: %+v", file, o)
+		case len(o.Routes) != routes, routes > 0 && (o.Cluster.Name == "" || o.Cluster.Password != password("route") || o.ServerName != "nats-1"):
+			t.Errorf("%s: routes %v, cluster %+v", file, o.Routes, o.Cluster)
+		}
+		for _, u := range o.Users {
+			p := u.Permissions
+			if u.Username == "sys" {
+				continue
+			}
+			if u.Password != password(u.Username) || p == nil || len(p.Publish.Allow) == 0 || len(p.Subscribe.Allow) == 0 || p.Response == nil || p.Response.Expires != time.Hour {
+				t.Errorf("%s: user %s: %+v", file, u.Username, p)
+			}
+		}
+	}
+	// A password that the server would take for a number is refused, not misread.
+	t.Setenv("AGENT_PASSWORD", "12345")
+	if _, err := server.ProcessConfigFile("../deploy/nats/one.conf"); err == nil {
+		t.Error("a password of digits is accepted; then roles.conf need not forbid it")
+	}
+	t.Setenv("AGENT_PASSWORD", "")
+	os.Unsetenv("AGENT_PASSWORD")
+	if _, err := server.ProcessConfigFile("../deploy/nats/one.conf"); err == nil {
+		t.Error("a server without a password for a user starts")
+	}
 }

@@ -198,7 +198,7 @@ args = ["mcp.sh"]
 	if r, err := client.Call(t.Context(), "ext_bundle_inner_large", nil); err != nil || len(r) < 10<<20 {
 		t.Errorf("a large answer: %d bytes, %v", len(r), err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	_, err := client.Call(short, "ext_primes_count", json.RawMessage(`{"below":100000000}`))
 	cancel()
 	if !errors.Is(err, rpc.CodeTimeout) { // and with it a suspect, and a cancel

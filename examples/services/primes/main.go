@@ -76,6 +76,7 @@ func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 	return mesh.Serve(ctx, nc, mesh.Service{
 		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
 		Prefix: p, SubjectPrefix: subjects,
+		Options: mesh.ServeOptions{MaxInflight: 64}, // more are answered "overloaded", and go to another instance
 	})
 }
 
@@ -104,7 +105,7 @@ func count(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	if err := json.Unmarshal(r.Params, &in); err != nil || in.Below < 2 || in.Below > 1e8 {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "below must be an integer from 2 to 10^8")
 	}
-	composite := make([]bool, in.Below)
+	composite := make([]uint64, in.Below/64+1) // a bit for each: 12 MB at the most
 	primes, next := 0, 0
 	for n := 2; n < in.Below; n++ {
 		if n >= next { // a hundred times a call
@@ -115,12 +116,12 @@ func count(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 			_ = r.Send("notifications/progress", fmt.Appendf(nil, `{"progress":%d,"total":%d}`, n, in.Below))
 			next = n + max(1, in.Below/100)
 		}
-		if composite[n] {
+		if composite[n/64]&(1<<(n%64)) != 0 {
 			continue
 		}
 		primes++
 		for m := n * n; m < in.Below; m += n {
-			composite[m] = true
+			composite[m/64] |= 1 << (m % 64)
 		}
 	}
 	return fmt.Appendf(nil, `{"primes":%d}`, primes), nil
