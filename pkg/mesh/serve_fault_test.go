@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,6 @@ type later struct {
 	rpc.Handler
 	wg      sync.WaitGroup
 	pending sync.Map // *rpc.Exchange → func()
-	twice   atomic.Int64
 }
 
 func (l *later) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
@@ -41,9 +41,9 @@ func (l *later) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	if r.Method == "tools/never" {
 		return
 	}
-	l.wg.Go(func() { // ends within a few milliseconds
+	l.wg.Go(func() { // ends by itself
 		for range rand.N(20) {
-			time.Sleep(rand.N(100 * time.Microsecond))
+			runtime.Gosched()
 			if s, ok := x.Sink.(mesh.ProgressSink); ok {
 				s.Progress([]byte(`{"jsonrpc":"2.0","method":"notifications/progress"}`))
 			}
