@@ -116,6 +116,63 @@ func TestBridgeGone(t *testing.T) {
 	})
 }
 
+// TestLostSurvivesHandOver: a standby, which does not ask bridges, becomes the leader a moment after one has gone
+// and come back as another. It does not call the dead bridge's instances ready until their own grace is over.
+func TestLostSurvivesHandOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		one, stopOne := b.registry(Config{Name: "one", Heartbeat: heartbeat.Config{Grace: 100}})
+		b.leading(one)
+		two, _ := b.registry(Config{Name: "two", Heartbeat: heartbeat.Config{Grace: 100}})
+		e := b.ext("weather", "1.0.0", "n1", "get")
+		answer := func() *nats.Subscription {
+			sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
+				if strings.Contains(string(m.Data), `"ping"`) {
+					_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sub
+		}
+		bridge := answer()
+		e.up()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		b.await("the bridge has answered", func() bool {
+			var answered bool
+			if err := one.ask(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
+				t.Fatal(err)
+			}
+			return answered
+		})
+		b.await("the standby hears it, too", func() bool {
+			e.beat(heartbeat.Ready)
+			var heard bool
+			if err := two.ask(t.Context(), func(l *loop) {
+				i, _ := l.mon.Instance("weather", "n1")
+				heard = !i.LastBeat.IsZero()
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return heard
+		})
+		e.silence()
+		if err := bridge.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		answer() // the bridge's next run answers under its name; the instance is none of its own
+		stopOne()
+		b.leading(two)
+		for range 100 {
+			time.Sleep(100 * time.Millisecond) // fake time, in which nothing may happen
+			if d := b.state("weather"); d.State != heartbeat.Lost {
+				t.Fatalf("the new leader calls it %s", d.State)
+			}
+		}
+	})
+}
+
 // TestBreakerReports: the fleet is told of an open breaker only by the registry's own failed probe.
 func TestBreakerReports(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
