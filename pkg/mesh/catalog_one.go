@@ -41,9 +41,7 @@ func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id stri
 
 // lastOf is the last message of a key; ok is false where there is none.
 func (c *Catalog) lastOf(ctx context.Context, key string) (ch change, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
-	m, err := c.nc.RequestWithContext(ctx, c.directGet()+"."+c.keyPrefix()+key, nil)
+	m, err := c.requestPatiently(ctx, c.directGet()+"."+c.keyPrefix()+key, nil)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return ch, false, c.noCatalog()

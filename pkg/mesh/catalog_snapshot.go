@@ -17,7 +17,13 @@ import (
 const (
 	pageMessages = 1000
 	pageBytes    = 2 << 20
-	pageTimeout  = 10 * time.Second
+)
+
+// Any replica may answer, a frozen or a dying one too, which never does: who hears nothing for pageSilence asks
+// again, and most likely somebody else, up to pageTries times.
+const (
+	pageSilence = 1500 * time.Millisecond
+	pageTries   = 6
 )
 
 // A snapshot is read by direct get, which any replica answers and which needs no consumer: creating consumers
@@ -29,26 +35,8 @@ func (c *Catalog) keyPrefix() string { return "$KV." + c.opts.Prefix.Bucket() + 
 // scan reads the bucket's messages from sequence from on, in ascending order, the last of each key (and maybe
 // an older one that was replaced while it was on its way).
 func (c *Catalog) scan(ctx context.Context, from uint64) (changes []change, through stamp, err error) {
-	inbox := c.nc.NewInbox()
-	sub, err := c.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, through, err
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return nil, through, err
-	}
 	for {
-		req, err := json.Marshal(map[string]any{
-			"next_by_subj": c.keyPrefix() + ">", "seq": max(from, 1), "batch": pageMessages, "max_bytes": pageBytes,
-		})
-		if err != nil {
-			return nil, through, err
-		}
-		if err := c.nc.PublishRequest(c.directGet(), inbox, req); err != nil {
-			return nil, through, err
-		}
-		page, more, err := c.readPage(ctx, sub)
+		page, more, err := c.page(ctx, from)
 		if err != nil {
 			return nil, through, err
 		}
@@ -63,12 +51,43 @@ func (c *Catalog) scan(ctx context.Context, from uint64) (changes []change, thro
 	}
 }
 
+// page reads the page from sequence from on.
+func (c *Catalog) page(ctx context.Context, from uint64) (page []change, more bool, err error) {
+	req, err := json.Marshal(map[string]any{
+		"next_by_subj": c.keyPrefix() + ">", "seq": max(from, 1), "batch": pageMessages, "max_bytes": pageBytes,
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	for try := 1; ; try++ {
+		page, more, err = c.askPage(ctx, req)
+		if err == nil || try == pageTries || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return page, more, err
+		}
+	}
+}
+
+// askPage asks once, on an inbox of its own: what an earlier question still brings must not mix in.
+func (c *Catalog) askPage(ctx context.Context, req []byte) (page []change, more bool, err error) {
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return nil, false, err
+	}
+	if err := c.nc.PublishRequest(c.directGet(), inbox, req); err != nil {
+		return nil, false, err
+	}
+	return c.readPage(ctx, sub)
+}
+
 // readPage reads the answers to one page's request, up to the server's end mark.
 func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []change, more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
 	for {
-		m, err := sub.NextMsgWithContext(ctx)
+		m, err := nextWithin(ctx, sub, pageSilence)
 		if errors.Is(err, nats.ErrNoResponders) {
 			return nil, false, c.noCatalog()
 		}
@@ -93,20 +112,37 @@ func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []
 	}
 }
 
+func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return sub.NextMsgWithContext(ctx)
+}
+
 func (c *Catalog) noCatalog() error {
 	return fmt.Errorf("%w: nothing answers for the bucket %s; no registry has run here, or JetStream is down",
 		ErrNoCatalog, c.opts.Prefix.Bucket())
 }
 
+// requestPatiently asks again while nobody answers.
+func (c *Catalog) requestPatiently(ctx context.Context, subject string, data []byte) (m *nats.Msg, err error) {
+	for range pageTries {
+		rctx, cancel := context.WithTimeout(ctx, pageSilence)
+		m, err = c.nc.RequestWithContext(rctx, subject, data)
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	return m, err
+}
+
 // newest is the stamp of the bucket's newest message; zero for an empty bucket.
 func (c *Catalog) newest(ctx context.Context) (stamp, error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
 	req, err := json.Marshal(map[string]string{"last_by_subj": c.keyPrefix() + ">"})
 	if err != nil {
 		return stamp{}, err
 	}
-	m, err := c.nc.RequestWithContext(ctx, c.directGet(), req)
+	m, err := c.requestPatiently(ctx, c.directGet(), req)
 	switch {
 	case err != nil:
 		return stamp{}, err
