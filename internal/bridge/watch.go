@@ -30,6 +30,9 @@ func (b *Bridge) watch(ctx context.Context) {
 		p := b.makePlan(ctx)
 		b.keepWhatBroke(&p)
 		start, replace, stop := b.fleet.diff(p.units)
+		if len(start)+len(replace)+len(stop) == 0 {
+			return
+		}
 		b.log.Info("a reload would take this over", "start", start, "replace", replace, "stop", stop)
 	})
 	if err != nil && ctx.Err() == nil {

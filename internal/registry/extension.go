@@ -232,6 +232,9 @@ func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *specDoc {
 	return s
 }
 
+// sameMoment is how much later than this replica another one may have heard of the same change.
+const sameMoment = 2 * time.Second
+
 // state builds the state that should be shown. The times of what has not changed are taken over from was, the
 // document that stands, so that it does not matter which replica wrote it.
 func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
@@ -239,7 +242,7 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 		Since: how.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(how), Instances: make([]mesh.InstanceState, 0, len(how.Instances))}
 	old := map[string]*mesh.InstanceState{}
 	if was != nil {
-		if was.State == d.State && !was.Since.After(d.Since) {
+		if was.State == d.State && !was.Since.After(d.Since.Add(sameMoment)) {
 			d.Since = was.Since
 		}
 		for n := range was.Instances {
@@ -253,7 +256,7 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 			s.Host, s.Bridge, s.Version = a.Host, a.Bridge, cmp.Or(s.Version, a.Version)
 		}
 		if o := old[i.Instance]; o != nil {
-			if o.State == s.State && !o.Since.After(s.Since) {
+			if o.State == s.State && !o.Since.After(s.Since.Add(sameMoment)) {
 				s.Since = o.Since
 			}
 			if x.said[i.Instance] == nil {

@@ -37,6 +37,13 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 	if e, t, ok := c.Tool(name); ok {
 		return e, t, nil
 	}
+	// An extension without tools (gated, failed, not up yet) may well have this one: what it says, or why nobody
+	// says anything, is a better answer than that there is no such tool.
+	if id, own, ok := strings.Cut(name, "/"); ok && own != "" {
+		if e, ok := c.Get(id); ok && len(e.Spec.Tools) == 0 {
+			return e, &Tool{Own: own, InputSchema: EmptySchema}, nil
+		}
+	}
 	// Only a name that is not the registered one gets here, so the index over all forms is made when it is
 	// needed instead of being kept by every follower.
 	var names Names

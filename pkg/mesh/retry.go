@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -81,8 +82,11 @@ func (c *Client) explain(id string, err error) error {
 	if reason != "" {
 		text += ": " + reason
 	}
-	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason},
-		"%s takes no calls (%s)", id, text)
+	d := rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason}
+	if e.State.State == heartbeat.Ready {
+		return rpc.NewError(rpc.CodeUnavailable, d, "nobody answers for %s, though the catalog still calls it ready", id)
+	}
+	return rpc.NewError(rpc.CodeUnavailable, d, "%s takes no calls (%s)", id, text)
 }
 
 // sleep waits for d, or returns false when ctx ends first, or will.
