@@ -213,7 +213,11 @@ var httpFaults = []fault{
 			h.ready()
 			h.web.stop()
 			_, err := h.ask("tools/echo", "{}")
-			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "cannot be reached")
+			if rpc.AsError(err).Code == rpc.CodeExited { // it went down the old connection before anybody knew
+				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "ended before the answer")
+			} else {
+				h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "cannot be reached")
+			}
 			h.becomes(heartbeat.Restarting, "cannot be reached")
 			h.web.start(h)
 			h.becomes(heartbeat.Ready)

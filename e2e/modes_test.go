@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,7 +42,7 @@ func beAKid(mode string) {
 		run()
 		return
 	}
-	for _, f := range faults() {
+	for _, f := range append(slices.Concat(faults(), stops), soaked) {
 		if f.mode == mode && f.kid != nil {
 			k := &kid{in: bufio.NewReaderSize(os.Stdin, 1<<20), out: os.Stdout, mcp: f.mcp}
 			k.offer = func() string { return toolList(f.mcp, append([]string{"echo"}, f.tools...)...) }
@@ -255,7 +256,7 @@ func hang() {
 // rest is time that a kid takes.
 func rest(d time.Duration) { time.Sleep(d) }
 
-// aBridge is main of a bridge in a process of its own, over the directory E2E_DIR. It ends when it is killed.
+// aBridge is main of a bridge in a process of its own, over the directory E2E_DIR. It ends when it is killed or told to.
 func aBridge() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	defer bridge.Watchdog(log)()
@@ -264,11 +265,23 @@ func aBridge() {
 		fatal(err)
 	}
 	settings := config.Default()
+	if file := filepath.Join(os.Getenv("E2E_DIR"), "extensions.yaml"); exists(file) {
+		if settings, err = bridge.Settings(file, nil, log); err != nil {
+			fatal(err)
+		}
+	}
 	settings.SearchPaths = []string{filepath.Join(os.Getenv("E2E_DIR"), "ext")}
 	settings.Watch.Enabled = false
 	b := bridge.New(nc, bridge.Config{Name: os.Getenv("E2E_NAME"), Version: "1.0.0", Settings: settings,
 		StateDir: filepath.Join(os.Getenv("E2E_DIR"), "state"), Logger: log})
-	if err := b.Run(context.Background()); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := b.Run(ctx); err != nil {
 		fatal(err)
 	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }

@@ -266,7 +266,7 @@ func (f *forwarder) tellCancelled(id uint64, why string) {
 func breakerOpen(err error) *rpc.Error {
 	d := rpc.Details{Ran: rpc.RanNo}
 	if open, ok := errors.AsType[*breaker.OpenError](err); ok {
-		d.RetryAfterMS = max(0, time.Until(open.RetryAt).Milliseconds())
+		d.RetryAfterMS = max(0, time.Until(open.RetryAt).Milliseconds()) + 1 // not too early
 	}
 	return rpc.NewError(rpc.CodeBreakerOpen, d, "%v", err)
 }

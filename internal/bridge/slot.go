@@ -133,7 +133,7 @@ func (s *slot) breakerState() *heartbeat.Breaker {
 	state, retryAt := s.breaker.State()
 	b := &heartbeat.Breaker{State: state}
 	if !retryAt.IsZero() {
-		at := retryAt.UTC().Truncate(time.Millisecond)
+		at := retryAt.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond) // not too early
 		b.RetryAt = &at
 	}
 	return b

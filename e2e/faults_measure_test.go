@@ -1,0 +1,221 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// fastChild is an extension that is up in a millisecond or two: a shell that starts no other program.
+const fastChild = `#!/bin/sh
+while IFS= read -r line; do
+	id=${line#*'"id":'}
+	id=${id%%,*}
+	case $line in
+	*'"initialize"'*) r='{"server_version":"1","tools":[{"name":"echo","input_schema":{"type":"object"}},{"name":"act","input_schema":{"type":"object"}}],"hooks":[]}' ;;
+	*'"tools/act"'*) continue ;;
+	*'"id"'*) r='{}' ;;
+	*) continue ;;
+	esac
+	printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
+done
+`
+
+// measured runs the fast child under a bridge in a process of its own, which has all that a bridge has: it adopts
+// orphans, and a guard watches over it. Every crash counts as the first.
+func (w *world) measured(t *testing.T, id string, replicas int) *host {
+	t.Helper()
+	h := &host{T: t, w: w, id: id, dir: t.TempDir()}
+	h.client = mesh.NewClient(w.nc, mesh.ClientOptions{Catalog: w.catalog})
+	write(t, h.script(), fastChild)
+	if err := os.Chmod(h.script(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(h.dir, "ext", id, "plugin.toml"), fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n"+
+		"[capabilities]\ntools = [\"echo\", \"act\"]\n[transport]\ntype = \"stdio\"\ncommand = \"./fast.sh\"\n", id))
+	write(t, filepath.Join(h.dir, "extensions.yaml"), fmt.Sprintf(
+		"extensions: {entries: {%s: {max_restarts: 1000, reset_after: 10ms, replicas: %d}}}\n", id, replicas))
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, []string{"E2E_MODE=bridge", "NATS_URL=" + w.url, "E2E_NAME=" + id, "E2E_DIR=" + h.dir}, exe)
+	t.Cleanup(func() { p.stop(t, maxStop) })
+	h.ready()
+	h.eventually("all replicas are ready", func() bool { return h.readyInstances() == replicas })
+	return h
+}
+
+func (h *host) script() string { return filepath.Join(h.dir, "ext", h.id, "fast.sh") }
+
+// startUp is how long the child takes from its start to the answer to initialize, with nothing in between.
+func startUp(t *testing.T, script string) time.Duration {
+	t.Helper()
+	var all []time.Duration
+	for range 20 {
+		began := time.Now()
+		cmd := exec.Command(script)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`+"\n")
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, time.Since(began))
+		in.Close()
+		cmd.Wait()
+	}
+	return median(all)
+}
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
+
+// TestRecovery measures what docs/operations.md says of a kill -9, and holds it to ten times the target: this
+// machine may have other things to do.
+func TestRecovery(t *testing.T) {
+	w := newWorld(t)
+	n := 10
+	if slowTests() {
+		n = 50
+	}
+	t.Run("one", func(t *testing.T) {
+		h := w.measured(t, "measured", 1)
+		own := startUp(t, h.script())
+		var failed, polled, gaps []time.Duration
+		for range n {
+			f, next := h.crash(20)
+			failed = append(failed, f...)
+			polled = append(polled, next)
+			gaps = append(gaps, h.gap())
+		}
+		t.Logf("the child's own start-up: %s", ms(own))
+		t.Logf("calls in flight failed after: median %s, longest %s", ms(median(failed)), ms(failed[len(failed)-1]))
+		t.Logf("next good call after: median %s, longest %s", ms(median(polled)), ms(polled[len(polled)-1]))
+		t.Logf("gap for an agent that calls without a pause: median %s, longest %s", ms(median(gaps)), ms(gaps[len(gaps)-1]))
+		if raceEnabled {
+			return
+		}
+		if m := median(failed); m > 100*time.Millisecond {
+			t.Errorf("calls in flight failed only after %s", m)
+		}
+		if m := median(polled); m > own+200*time.Millisecond {
+			t.Errorf("the next good call came only after %s", m)
+		}
+	})
+	t.Run("two replicas", func(t *testing.T) {
+		h := w.measured(t, "measured-twice", 2)
+		var gaps []time.Duration
+		for range n {
+			gaps = append(gaps, h.gap())
+			h.eventually("both are ready again", func() bool { return h.readyInstances() == 2 })
+		}
+		t.Logf("gap with two replicas: median %s, longest %s", ms(median(gaps)), ms(gaps[len(gaps)-1]))
+		if m := median(gaps); m > 100*time.Millisecond && !raceEnabled {
+			t.Errorf("with two replicas there was a gap of %s", m)
+		}
+	})
+}
+
+// settled is the process of a life that has been well for longer than reset_after.
+func (h *host) settled() (pid int) {
+	h.Helper()
+	h.eventually("it is ready", func() bool {
+		s := h.status()
+		pid = s.PID
+		return s.State == heartbeat.Ready && pid != 0
+	})
+	nap(h.Context(), 30*time.Millisecond)
+	return pid
+}
+
+// crash kills the child with n calls in flight. It returns when each of them had failed, and when a call succeeded
+// again that is tried every millisecond.
+func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
+	h.Helper()
+	pid := h.settled()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var killed time.Time
+	body := rpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
+	for range n {
+		wg.Go(func() {
+			_, err := h.w.nc.Request("ext."+h.id+".rpc", body, 15*time.Second)
+			now := time.Now()
+			if err != nil {
+				h.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			failed = append(failed, now.Sub(killed))
+		})
+	}
+	if _, err := h.ask("tools/echo", "{}"); err != nil { // comes behind them, on the same connection
+		h.Error(err)
+	}
+	mu.Lock()
+	killed = time.Now()
+	mu.Unlock()
+	syscall.Kill(pid, syscall.SIGKILL)
+	for echo := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte("{}")); ; nap(h.Context(), time.Millisecond) {
+		m, err := h.w.nc.Request("ext."+h.id+".rpc", echo, time.Second)
+		if err != nil {
+			continue // nobody is there
+		}
+		if r, err := rpc.ParseReply(m.Data); err == nil && r.ErrorCode() == 0 {
+			break
+		}
+	}
+	next = time.Since(killed)
+	wg.Wait()
+	return failed, next
+}
+
+// gap kills a child (of two replicas, one) under an agent that calls without a pause, and returns the longest time
+// between two answers.
+func (h *host) gap() (longest time.Duration) {
+	h.Helper()
+	ctx, stop := context.WithCancel(h.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with ctx
+		last := time.Now()
+		for ctx.Err() == nil {
+			if _, err := h.client.Call(context.WithoutCancel(ctx), h.id+"/echo", nil); err == nil {
+				now := time.Now()
+				longest = max(longest, now.Sub(last))
+				last = now
+			}
+		}
+	})
+	syscall.Kill(h.settled(), syscall.SIGKILL)
+	nap(ctx, 100*time.Millisecond)
+	stop()
+	wg.Wait()
+	return longest
+}

@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"fmt"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// unstoppable is a kid that ignores all it can, in whatever state it is.
+func unstoppable(k *kid) {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	k.serve(map[string]func(message){"act": func(message) { k.notify("got", "{}") }})
+	hang()
+}
+
+// stops are the states that a stop may find an extension in.
+var stops = []fault{
+	{
+		mode: "stop-spawning", kid: func(k *kid) {},
+		set: func(s *config.Supervision) {
+			s.MaxRestarts, s.BaseBackoff, s.MaxBackoff = 1000, time.Millisecond, time.Millisecond
+		},
+		test: func(h *host) {
+			h.eventually("it is spawned again and again", func() bool { return h.status().LastExit != nil })
+		},
+	},
+	{
+		mode: "stop-handshaking",
+		kid: func(k *kid) {
+			signal.Ignore(syscall.SIGTERM)
+			k.next()
+			k.notify("got", "{}")
+			hang()
+		},
+		test: func(h *host) { h.eventually("it has initialize", func() bool { return h.events("got") == 1 }) },
+	},
+	{
+		mode: "stop-backing-off", kid: func(k *kid) {},
+		set:  func(s *config.Supervision) { s.BaseBackoff, s.MaxBackoff = time.Hour, time.Hour },
+		test: func(h *host) { h.becomes(heartbeat.Restarting, "exit status 0") },
+	},
+	{
+		mode: "stop-failed", kid: func(k *kid) {},
+		set:  func(s *config.Supervision) { s.MaxRestarts = 0 },
+		test: func(h *host) { h.becomes(heartbeat.Failed) },
+	},
+	{
+		mode: "stop-running", kid: unstoppable,
+		test: func(h *host) { h.ready() },
+	},
+	{
+		mode: "stop-with-calls", kid: unstoppable, tools: []string{"act"},
+		test: func(h *host) { h.ready(); h.keepsCalling(3) },
+	},
+	{
+		mode: "stop-draining", kid: unstoppable, tools: []string{"act"},
+		test: func(h *host) {
+			h.ready()
+			h.keepsCalling(1)
+			h.control("drain", fmt.Sprintf(`{"id":%q}`, h.id))
+			h.becomes(heartbeat.Draining, "asked to drain")
+		},
+	},
+	{
+		mode: "stop-stopped", kid: unstoppable, tools: []string{"act"},
+		test: func(h *host) { h.ready(); h.keepsCalling(1); h.signal(syscall.SIGSTOP) },
+	},
+	{
+		mode: "stop-deaf", kid: func(k *kid) {
+			signal.Ignore(syscall.SIGTERM)
+			k.serve(map[string]func(message){"act": func(message) { k.notify("got", "{}"); hang() }})
+		},
+		tools: []string{"act"},
+		test:  func(h *host) { h.ready(); h.keepsCalling(100) },
+	},
+	{
+		mode: "stop-restarting", kid: unstoppable,
+		test: func(h *host) {
+			h.ready()
+			h.restart()
+			h.becomes(heartbeat.Ready) // still: the old life takes its four seconds
+		},
+	},
+	{
+		mode: "stop-well", kid: func(k *kid) { k.serve(nil) },
+		test: func(h *host) { h.ready() },
+	},
+}
+
+// keepsCalling has n calls in flight until the test's end.
+func (h *host) keepsCalling(n int) {
+	h.Helper()
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() { h.call("act", "{}") }) // ends with the bridge
+	}
+	h.Cleanup(wg.Wait)
+	h.eventually("the calls are in flight", func() bool { return h.events("got") >= 1 })
+}
+
+// TestStop stops a bridge whose extension is in each of the states that it can be in: that takes five seconds at
+// most, whatever the extension does, and leaves nothing.
+func TestStop(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range stops {
+		t.Run(f.mode, func(t *testing.T) {
+			t.Parallel()
+			h := w.host(t, f)
+			f.test(h)
+			took := h.stop()
+			t.Logf("stopped in %s", took.Round(time.Millisecond))
+			if took > maxStop && !raceEnabled {
+				t.Errorf("the bridge took %s to stop", took)
+			}
+			if f.mode == "stop-well" && took > time.Second && !raceEnabled {
+				t.Errorf("a child that leaves by itself took %s to stop", took)
+			}
+		})
+	}
+}
