@@ -3,6 +3,7 @@ package mesh
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,14 +43,14 @@ type call struct {
 // handle takes one request up. It never blocks: it is called by the one goroutine of its subscription.
 func (s *service) handle(req micro.Request) {
 	reply := req.Reply()
-	if reply == "" || strings.HasPrefix(reply, "$JS.ACK") { // nobody to answer, or a stream's message led astray
+	if reply == "" || !s.mayAnswer(reply) {
 		return
 	}
 	s.slot.calls.Add(1)
 	data := req.Data()
 	env, err := rpc.Scan(data)
 	if err != nil {
-		s.refuse(reply, nil, rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err))
+		s.refuse(reply, nil, notARequest(data, err))
 		return
 	}
 	if e := checkRequest(data, &env); e != nil {
@@ -102,8 +103,27 @@ func (s *service) handle(req micro.Request) {
 	})
 }
 
+// mayAnswer reports whether an answer may go to a subject of the caller's choosing. The mesh's own are no inboxes:
+// a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or good-byes is one of x's
+// by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or the system's.
+func (s *service) mayAnswer(reply string) bool {
+	rest, ours := strings.CutPrefix(reply, string(s.slot.node.opt.Prefix))
+	return reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
+}
+
+// notARequest tells what is no JSON from JSON that is no request: a batch, say.
+func notARequest(data []byte, err error) *rpc.Error {
+	if json.Valid(data) {
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "the message is JSON, but no request: %v", err)
+	}
+	return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err)
+}
+
 // methodName is the method as a string; the one that was called last is not made again.
 func (s *service) methodName(env *rpc.Envelope) string {
+	if bytes.IndexByte(env.Method, '\\') >= 0 { // not the same as the name that it may spell
+		return env.MethodName()
+	}
 	if last := s.lastMethod.Load(); last != nil && len(env.Method) == len(*last)+2 && string(env.Method[1:len(env.Method)-1]) == *last {
 		return *last
 	}
@@ -115,13 +135,19 @@ func (s *service) methodName(env *rpc.Envelope) string {
 func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
 	switch {
 	case !utf8.Valid(data):
+		if !utf8.Valid(env.ID) {
+			env.ID = nil
+		}
 		return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not UTF-8")
 	case env.Method == nil:
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request has no "method"`)
 	case !rpc.ValidID(env.ID):
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
 	}
-	if shutdown := string(env.Method) == `"shutdown"` || bytes.IndexByte(env.Method, '\\') >= 0 && env.MethodName() == "shutdown"; shutdown || env.Method[0] != '"' || len(env.Method) == 2 {
+	if env.Method[0] != '"' {
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request's "method" is not a string`)
+	}
+	if shutdown := string(env.Method) == `"shutdown"` || bytes.IndexByte(env.Method, '\\') >= 0 && env.MethodName() == "shutdown"; shutdown || len(env.Method) == 2 {
 		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %s is not offered on the mesh", clipText(string(env.Method), 128))
 	}
 	return nil
@@ -177,7 +203,6 @@ func (s *service) admit(c *call, req micro.Request) *rpc.Error {
 // Deliver answers the caller and ends the call.
 func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	s := c.s
-	s.slot.node.calls.forget(c)
 	if r.Err != nil {
 		s.refuse(c.reply, c.id, r.Err)
 	} else if s.answer(c, &r) {
@@ -188,13 +213,16 @@ func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 
 // finish takes c out of the calls in flight.
 func (s *service) finish(c *call) {
-	if !s.calls.remove(c) {
+	ended, left := s.calls.remove(c)
+	if !ended {
 		return
 	}
+	s.slot.node.calls.forget(c)
 	if c.stream {
 		s.slot.node.dropToken(c)
 	}
-	if s.slot.inflight.Add(-1) == 0 {
+	s.slot.inflight.Add(-1)
+	if left == 0 {
 		select {
 		case s.idle <- struct{}{}:
 		default:
@@ -279,6 +307,10 @@ func headerText(s string) string {
 
 // cancel ends the call for a caller that has gone.
 func (c *call) cancel() {
+	if f := c.flow.Load(); f != nil { // it has its answer, and is sending it
+		f.leave()
+		return
+	}
 	if c.stop != nil {
 		c.stop()
 		return
@@ -315,12 +347,12 @@ func (l *callList) add(c *call, limit int) bool {
 	return true
 }
 
-// remove ends c; false if it had ended before.
-func (l *callList) remove(c *call) bool {
+// remove ends c, false if it had ended before, and tells how many are left.
+func (l *callList) remove(c *call) (ended bool, left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.ended {
-		return false
+		return false, l.n
 	}
 	c.ended = true
 	l.n--
@@ -332,7 +364,7 @@ func (l *callList) remove(c *call) bool {
 	if c.next != nil {
 		c.next.prev = c.prev
 	}
-	return true
+	return true, l.n
 }
 
 func (l *callList) hasEnded(c *call) bool {

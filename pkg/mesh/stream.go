@@ -122,9 +122,6 @@ func (n *Node) acknowledged(m *nats.Msg) {
 	switch {
 	case c == nil:
 	case m.Header.Get("Status") == "503":
-		if f := c.flow.Load(); f != nil {
-			f.leave()
-		}
 		c.cancel()
 	default:
 		if f := c.flow.Load(); f != nil {
