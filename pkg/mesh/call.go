@@ -113,7 +113,7 @@ func (s *service) mayAnswer(reply string) bool {
 
 // notARequest tells what is no JSON from JSON that is no request: a batch, say.
 func notARequest(data []byte, err error) *rpc.Error {
-	if json.Valid(data) {
+	if utf8.Valid(data) && json.Valid(data) {
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "the message is JSON, but no request: %v", err)
 	}
 	return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err)
