@@ -39,6 +39,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	t.Setenv("FAULT_TOKEN", secretOfTheHost)
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

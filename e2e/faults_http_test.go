@@ -81,6 +81,8 @@ type sessions struct {
 	mu    sync.Mutex
 	known map[string]bool
 	n     int
+
+	calls atomic.Int64 // for a test to count them
 }
 
 func (s *sessions) forget() {

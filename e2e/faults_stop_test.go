@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net/http"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -10,6 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // unstoppable is a kid that ignores all it can, in whatever state it is.
@@ -88,10 +93,34 @@ var stops = []fault{
 		},
 	},
 	{
+		mode: "stop-http", manifest: overHTTP("mcp"),
+		web: func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if call := strings.Contains(string(body), `"tools/call"`); call || r.Method == http.MethodDelete {
+				if call {
+					stopped.calls.Add(1)
+				}
+				<-r.Context().Done()
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			stopped.ServeHTTP(w, r)
+		},
+		test: func(h *host) {
+			h.ready()
+			ended := make(chan error, 1)
+			go func() { _, err := h.call("echo", "{}"); ended <- err }() // ends with the bridge
+			h.Cleanup(func() { h.fails(<-ended, rpc.CodeExited, rpc.RanMaybe) })
+			h.eventually("the call is in flight", func() bool { return stopped.calls.Load() == 1 })
+		},
+	},
+	{
 		mode: "stop-well", kid: func(k *kid) { k.serve(nil) },
 		test: func(h *host) { h.ready() },
 	},
 }
+
+var stopped = &sessions{known: map[string]bool{}}
 
 // keepsCalling has n calls in flight until the test's end.
 func (h *host) keepsCalling(n int) {

@@ -38,7 +38,6 @@ func faults() []fault {
 // TestFaults runs every fault through a real bridge, registry and NATS server. While it lasts a neighbour on the same
 // bridge is called and must not notice; when it is over the bridge stops within five seconds and leaves no process.
 func TestFaults(t *testing.T) {
-	t.Setenv("FAULT_TOKEN", secretOfTheHost)
 	w := newWorld(t)
 	for _, f := range faults() {
 		t.Run(f.mode, func(t *testing.T) {

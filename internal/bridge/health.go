@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -52,7 +53,7 @@ const (
 func (s *slot) watchHealth(ctx context.Context, f *forwarder) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	missed := 0
+	missed, known := 0, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -66,8 +67,11 @@ func (s *slot) watchHealth(ctx context.Context, f *forwarder) error {
 		case ctx.Err() != nil:
 			return nil
 		case alive:
-			missed = 0
+			missed, known = 0, true
 			continue
+		case errors.Is(err, rpc.CodeInternal) && !known:
+			missed = 0
+			continue // it has answered initialize: it is only that it does not know ping
 		case errors.Is(err, rpc.CodeTimeout) && f.inflight.Load() > 0:
 			continue // it may be busy with that, and has until its deadline
 		}
@@ -77,11 +81,21 @@ func (s *slot) watchHealth(ctx context.Context, f *forwarder) error {
 	}
 }
 
-// ping asks for a sign of life. Any answer is one, an error of the other side's own included; err is the mesh's
-// if there was none.
+// ping asks for a sign of life. Any answer is one, an error of the other side's own included; err says why there
+// is none.
 func ping(ctx context.Context, c rpc.Caller, timeout time.Duration) (alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, err = c.Call(ctx, "ping", nil)
-	return err == nil || rpc.AsError(err).Details().Kind == "", err
+	if _, err = c.Call(ctx, "ping", nil); err == nil {
+		return true, nil
+	}
+	e := rpc.AsError(err)
+	switch d := e.Details(); {
+	case d.Kind == "":
+		return true, err
+	case e.Code == rpc.CodeTimeout, e.Code == rpc.CodeExited, e.Code == rpc.CodeUnavailable:
+		return false, err
+	default: // too much asked, too much answered; but a server whose every answer is 500 is broken
+		return !strings.HasPrefix(d.Status, "5"), err
+	}
 }

@@ -66,12 +66,12 @@ func (u *unit) clean(text string, n int) string {
 	if u.redact != nil {
 		text = u.redact(text)
 	}
-	text = strings.Map(func(r rune) rune {
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.TrimSpace(text))
+	}, text))
 	if len(text) <= n {
 		return text
 	}

@@ -1,0 +1,176 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// fakeLink answers pings as answer says, and counts them.
+type fakeLink struct {
+	answer func(ctx context.Context) error
+	pings  atomic.Int64
+}
+
+func (f *fakeLink) Call(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
+	f.pings.Add(1)
+	return nil, f.answer(ctx)
+}
+func (f *fakeLink) Start(*rpc.Exchange)                  {}
+func (f *fakeLink) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
+func (f *fakeLink) Notify(string, json.RawMessage) error { return nil }
+func (f *fakeLink) Run(context.Context) error            { return nil }
+
+func testForwarder(l link) *forwarder {
+	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), maxResult: 1 << 20,
+		listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1)}
+}
+
+// silence is a server that takes requests and answers none.
+func silence(ctx context.Context) error {
+	<-ctx.Done()
+	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer to ping in time")
+}
+
+func TestWatchHealth(t *testing.T) {
+	var once atomic.Bool
+	broken := rpc.NewError(rpc.CodeInternal, rpc.Details{Status: "500 Internal Server Error"}, "500")
+	refused := rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "connection refused")
+	for _, tt := range []struct {
+		name     string
+		answer   func(ctx context.Context) error
+		inflight int64
+		doubt    bool
+		ends     time.Duration // 0: not within a minute
+	}{
+		{name: "well", answer: func(context.Context) error { return nil }},
+		{name: "does not know ping", answer: func(context.Context) error { return &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"} }},
+		{name: "busy", answer: silence, inflight: 1},
+		{name: "rate-limited", answer: func(context.Context) error { return rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429") }},
+		{name: "answers 500 to ping alone", answer: func(context.Context) error { return broken }},
+		{name: "breaks", answer: func(context.Context) error {
+			if once.CompareAndSwap(false, true) {
+				return nil
+			}
+			return broken
+		}, ends: 3 * pingEvery},
+		{name: "well after all", answer: func(context.Context) error { return nil }, doubt: true},
+		{name: "gone", answer: func(context.Context) error { return refused }, ends: 2 * pingEvery},
+		{name: "gone, and a call has noticed", answer: func(context.Context) error { return refused }, doubt: true, ends: time.Nanosecond},
+		{name: "hung", answer: silence, ends: 2*pingEvery + pingTimeout},
+		{name: "hung, and a call has noticed", answer: silence, doubt: true, ends: pingTimeout},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := testForwarder(&fakeLink{answer: tt.answer})
+				f.inflight.Store(tt.inflight)
+				if tt.doubt {
+					f.isInDoubt()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				began := time.Now()
+				err := (&slot{}).watchHealth(ctx, f)
+				took := time.Since(began)
+				if tt.ends == 0 && err != nil || tt.ends > 0 && (err == nil || took > tt.ends) {
+					t.Errorf("after %s: %v", took, err)
+				}
+			})
+		})
+	}
+}
+
+func TestWatchForHang(t *testing.T) {
+	const limit = 5 * time.Second
+	for _, tt := range []struct {
+		name  string
+		child func(c net.Conn)
+		hangs bool
+	}{
+		{"answers pings", func(c net.Conn) { rpc.NewConn(c, c, rpc.Options{}).Run(context.Background()) }, false},
+		{"does not know ping", func(c net.Conn) {
+			rpc.Serve(context.Background(), c, c, rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
+				return nil, rpc.CodeMethodNotFound
+			}))
+		}, false},
+		{"says something else", func(c net.Conn) {
+			go c.Write([]byte("still working\n"))
+			for b := make([]byte, 1024); ; {
+				if _, err := c.Read(b); err != nil {
+					return
+				}
+			}
+		}, false},
+		{"reads, and says nothing", func(c net.Conn) {
+			for b := make([]byte, 1024); ; {
+				if _, err := c.Read(b); err != nil {
+					return
+				}
+			}
+		}, true},
+		{"does not read", func(net.Conn) {}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				var wg sync.WaitGroup
+				conn := rpc.NewConn(ours, ours, rpc.Options{})
+				wg.Go(func() { conn.Run(t.Context()) })
+				f := testForwarder(conn)
+				f.isInDoubt()
+				ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+				defer cancel()
+				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
+				began := time.Now()
+				err := (&slot{unit: &unit{limits: limits{hang: limit}}}).watchForHang(ctx, f, conn)
+				if tt.hangs != errors.Is(err, errHung) || tt.hangs && time.Since(began) != limit {
+					t.Errorf("after %s: %v", time.Since(began), err)
+				}
+				ours.Close()
+				theirs.Close()
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// TestRelistIsOnce reads the tools of a child that says over and over that they have changed.
+func TestRelistIsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &fakeLink{answer: func(context.Context) error { return errors.New("not now") }}
+		f := testForwarder(l)
+		f.shaken.Store(&handshake{raw: json.RawMessage(`{}`)})
+		s := &slot{unit: &unit{}, log: discard}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.followTools(ctx, f) })
+		for range 1000 { // a burst
+			f.relist()
+		}
+		time.Sleep(time.Second)
+		if n := l.pings.Load(); n != 1 {
+			t.Errorf("after a burst they were read %d times", n)
+		}
+		for range 100 { // a storm without a pause
+			f.relist()
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := l.pings.Load(); n < 2 || n > 4 {
+			t.Errorf("in a second of storm they were read %d times", n-1)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+var discard = slog.New(slog.DiscardHandler)
