@@ -63,6 +63,8 @@ type Conn struct {
 	raws     int  // answers and notifications in it
 	writing  bool // somebody owns wbuf and w
 	wbuf     []byte
+	frames   []frame // the requests in wbuf
+	werr     error   // why nothing can be written any more
 	timer    *time.Timer
 	armed    time.Time // when timer fires; zero: not set
 	gone     *Error    // set when no answer can come any more

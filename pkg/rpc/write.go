@@ -28,14 +28,13 @@ func (c *Conn) send(x *Exchange) {
 	c.mu.Unlock()
 	n, err := c.try.TryWrite(buf)
 	c.mu.Lock()
-	c.wbuf = c.wbuf[:copy(c.wbuf, c.wbuf[n:])]
+	c.wrote(n, err)
 	if err == nil && len(c.wbuf) == 0 && c.head == nil {
 		c.writing = false
 		c.mu.Unlock()
 		return
 	}
-	// The rest is for the loop; it meets the error again, if there was one.
-	c.mu.Unlock()
+	c.mu.Unlock() // the rest, and the error if there was one, is for the loop
 	c.wake <- struct{}{}
 }
 
@@ -62,6 +61,9 @@ func (c *Conn) gather() []byte {
 			continue // timed out or cancelled before it was written: it is not run
 		}
 		x.queued = false
+		if x.raw == nil {
+			c.frames = append(c.frames, frame{x, x.id, len(c.wbuf)})
+		}
 		c.wbuf = x.appendFrame(c.wbuf)
 		if x.written != nil {
 			x.written()
@@ -72,6 +74,34 @@ func (c *Conn) gather() []byte {
 
 // gatherMax bounds one write: a pipe takes no more at once, and what has ended by then is left out.
 const gatherMax = 64 << 10
+
+// frame is where a request begins in wbuf; a negative place has been passed.
+type frame struct {
+	x  *Exchange
+	id uint64 // x may be another's by now
+	at int
+}
+
+// wrote takes n bytes off wbuf. After an error nobody writes any more, and a request of which the other side has
+// not seen a byte is one that surely did not run, as if it had never left the queue: to a process that has just
+// died a write fails at once, and its callers may try again without harm. The caller holds mu.
+func (c *Conn) wrote(n int, err error) {
+	c.wbuf = c.wbuf[:copy(c.wbuf, c.wbuf[n:])]
+	for i := range c.frames {
+		f := &c.frames[i]
+		f.at -= n
+		if err != nil && f.at >= 0 && c.pending.get(f.id) == f.x {
+			f.x.queued = true
+		}
+	}
+	if len(c.wbuf) == 0 || err != nil {
+		clear(c.frames) // they are not ours to keep alive
+		c.frames = c.frames[:0]
+	}
+	if err != nil {
+		c.werr = err
+	}
+}
 
 // writeLoop writes what was left to it until quit is closed and nothing is left.
 func (c *Conn) writeLoop(quit <-chan struct{}) error {
@@ -96,6 +126,10 @@ func (c *Conn) writeLoop(quit <-chan struct{}) error {
 func (c *Conn) drain() error {
 	for {
 		c.mu.Lock()
+		if err := c.werr; err != nil { // writing stays taken: nobody writes any more
+			c.mu.Unlock()
+			return err
+		}
 		buf := c.gather()
 		if len(buf) == 0 {
 			c.writing = false
@@ -103,13 +137,13 @@ func (c *Conn) drain() error {
 			return nil
 		}
 		c.mu.Unlock()
-		_, err := c.w.Write(buf)
+		n, err := c.w.Write(buf)
 		c.mu.Lock()
-		c.wbuf = c.wbuf[:0]
-		c.mu.Unlock()
-		if err != nil { // writing stays taken: nobody writes any more
-			return err
+		if err == nil {
+			n = len(buf)
 		}
+		c.wrote(min(max(n, 0), len(buf)), err)
+		c.mu.Unlock()
 	}
 }
 
