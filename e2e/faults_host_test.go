@@ -89,6 +89,7 @@ type host struct {
 	log    lockedBuffer
 	said   saidEvents
 	web    webServer
+	killed int                         // the process that was killed last, where a test counts
 	quiet  func()                      // ends the calls to the neighbour
 	stop   func() (took time.Duration) // stops the bridge
 }

@@ -339,6 +339,34 @@ var lifeFaults = []fault{
 		},
 	},
 	{
+		mode: "one-of-two-replicas-hangs", does: "runs twice, and one of the two is stopped (SIGSTOP)",
+		caller:   "five `timeout`, then only answers",
+		operator: "the breaker of that instance `open`; one restart after `hang_timeout`",
+		bridge:   "hands calls that the open breaker, or a death, keeps from one replica to the other",
+		set:      func(s *config.Supervision) { s.Replicas, s.CallTimeout, s.HangTimeout = 2, 150*time.Millisecond, 0 },
+		kid:      func(k *kid) { k.serve(nil) },
+		test: func(h *host) {
+			h.eventually("both are ready", func() bool { return h.readyInstances() == 2 })
+			h.signal(syscall.SIGSTOP)
+			late := 0
+			h.eventually("the breaker is open", func() bool {
+				if _, err := h.ask("tools/echo", "{}"); err != nil {
+					h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+					late++
+				}
+				return h.status().Breaker.State == heartbeat.BreakerOpen
+			})
+			if late != 5 {
+				h.Errorf("%d calls ran out of time", late)
+			}
+			for range 50 {
+				if _, err := h.ask("tools/echo", "{}"); err != nil {
+					h.Errorf("a call: %v", err)
+				}
+			}
+		},
+	},
+	{
 		mode: "gated", does: "requires a program and a variable that this host does not have",
 		caller:   "`unavailable` (`ran: no`), with what is missing",
 		operator: "`gated`: what is missing; a WARN `extension skipped: declared preconditions not satisfied`",

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -109,16 +111,18 @@ func TestRecovery(t *testing.T) {
 		h := w.measured(t, "measured", 1)
 		own := startUp(t, h.script())
 		var failed, polled, gaps []time.Duration
+		lost := 0
 		for range n {
 			f, next := h.crash(20)
 			failed = append(failed, f...)
 			polled = append(polled, next)
-			gaps = append(gaps, h.gap())
+			gap, n := h.gap()
+			gaps, lost = append(gaps, gap), lost+n
 		}
 		t.Logf("the child's own start-up: %s", ms(own))
 		t.Logf("calls in flight failed after: median %s, longest %s", ms(median(failed)), ms(failed[len(failed)-1]))
 		t.Logf("next good call after: median %s, longest %s", ms(median(polled)), ms(polled[len(polled)-1]))
-		t.Logf("gap for an agent that calls without a pause: median %s, longest %s", ms(median(gaps)), ms(gaps[len(gaps)-1]))
+		t.Logf("gap for an agent that calls without a pause: median %s, longest %s; it saw %d errors in %d deaths", ms(median(gaps)), ms(gaps[len(gaps)-1]), lost, n)
 		if raceEnabled {
 			return
 		}
@@ -132,26 +136,29 @@ func TestRecovery(t *testing.T) {
 	t.Run("two replicas", func(t *testing.T) {
 		h := w.measured(t, "measured-twice", 2)
 		var gaps []time.Duration
+		lost := 0
 		for range n {
-			gaps = append(gaps, h.gap())
+			gap, n := h.gap()
+			gaps, lost = append(gaps, gap), lost+n
 			h.eventually("both are ready again", func() bool { return h.readyInstances() == 2 })
 		}
-		t.Logf("gap with two replicas: median %s, longest %s", ms(median(gaps)), ms(gaps[len(gaps)-1]))
+		t.Logf("gap with two replicas: median %s, longest %s; it saw %d errors in %d deaths", ms(median(gaps)), ms(gaps[len(gaps)-1]), lost, n)
 		if m := median(gaps); m > 100*time.Millisecond && !raceEnabled {
 			t.Errorf("with two replicas there was a gap of %s", m)
 		}
 	})
 }
 
-// settled is the process of a life that has been well for longer than reset_after.
+// settled is the process of a life that has been well for longer than reset_after, and is not the one killed last.
 func (h *host) settled() (pid int) {
 	h.Helper()
 	h.eventually("it is ready", func() bool {
 		s := h.status()
 		pid = s.PID
-		return s.State == heartbeat.Ready && pid != 0
+		return s.State == heartbeat.Ready && pid != 0 && pid != h.killed
 	})
 	nap(h.Context(), 30*time.Millisecond)
+	h.killed = pid
 	return pid
 }
 
@@ -160,31 +167,26 @@ func (h *host) settled() (pid int) {
 func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 	h.Helper()
 	pid := h.settled()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var killed time.Time
-	body := rpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
+	inbox := h.w.nc.NewInbox()
+	replies := make(chan time.Time, n)
+	sub, err := h.w.nc.Subscribe(inbox, func(*nats.Msg) { replies <- time.Now() })
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer sub.Unsubscribe()
+	subject, body := "ext."+h.id+".rpc", rpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
 	for range n {
-		wg.Go(func() {
-			_, err := h.w.nc.Request("ext."+h.id+".rpc", body, 15*time.Second)
-			now := time.Now()
-			if err != nil {
-				h.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			failed = append(failed, now.Sub(killed))
-		})
+		if err := h.w.nc.PublishRequest(subject, inbox, body); err != nil {
+			h.Fatal(err)
+		}
 	}
 	if _, err := h.ask("tools/echo", "{}"); err != nil { // comes behind them, on the same connection
 		h.Error(err)
 	}
-	mu.Lock()
-	killed = time.Now()
-	mu.Unlock()
+	killed := time.Now()
 	syscall.Kill(pid, syscall.SIGKILL)
 	for echo := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte("{}")); ; nap(h.Context(), time.Millisecond) {
-		m, err := h.w.nc.Request("ext."+h.id+".rpc", echo, time.Second)
+		m, err := h.w.nc.Request(subject, echo, time.Second)
 		if err != nil {
 			continue // nobody is there
 		}
@@ -193,13 +195,15 @@ func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 		}
 	}
 	next = time.Since(killed)
-	wg.Wait()
+	for range n {
+		failed = append(failed, (<-replies).Sub(killed))
+	}
 	return failed, next
 }
 
 // gap kills a child (of two replicas, one) under an agent that calls without a pause, and returns the longest time
-// between two answers.
-func (h *host) gap() (longest time.Duration) {
+// between two answers, and how many calls failed.
+func (h *host) gap() (longest time.Duration, lost int) {
 	h.Helper()
 	ctx, stop := context.WithCancel(h.Context())
 	var wg sync.WaitGroup
@@ -210,6 +214,8 @@ func (h *host) gap() (longest time.Duration) {
 				now := time.Now()
 				longest = max(longest, now.Sub(last))
 				last = now
+			} else {
+				lost++
 			}
 		}
 	})
@@ -217,5 +223,5 @@ func (h *host) gap() (longest time.Duration) {
 	nap(ctx, 100*time.Millisecond)
 	stop()
 	wg.Wait()
-	return longest
+	return longest, lost
 }

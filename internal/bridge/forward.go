@@ -38,6 +38,7 @@ type forwarder struct {
 	maxResult   int
 	remote      bool         // over HTTP
 	inflight    atomic.Int64 // only counted over HTTP
+	siblings    *siblings
 }
 
 // relist says that the child's tools have to be read again. It never blocks, and a storm of it is once.
@@ -155,6 +156,8 @@ type hop struct {
 	token    breaker.Token
 	fallback string // the tool, while the other form of calling it may still be tried,
 	args     []byte // and its arguments as the caller sent them
+	params   []byte // Params, before the progress token was exchanged
+	moved    bool   // it was another replica's
 	unask    func() // ends the caller's interest in progress
 }
 
@@ -166,8 +169,12 @@ func (f *forwarder) newHop(x *rpc.Exchange) *hop {
 }
 
 func (h *hop) run() {
+	h.params = h.Params
 	token, err := h.f.breaker.Acquire()
 	if err != nil {
+		if h.move() {
+			return
+		}
 		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: breakerOpen(err)})
 		return
 	}
@@ -189,6 +196,9 @@ func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	}
 	if r.Err != nil {
 		h.cameToNothing(r.Err)
+		if r.Err.Code == rpc.CodeExited && r.Err.Details().Ran == rpc.RanNo && h.move() {
+			return
+		}
 	} else {
 		h.token.Done(breaker.Success)
 		if h.fallback != "" && r.ErrorCode() == rpc.CodeMethodNotFound {
@@ -252,8 +262,9 @@ func (f *forwarder) CancelExchange(x *rpc.Exchange) {
 	if inner == nil {
 		return
 	}
-	if id, ok := f.conn.Cancel(inner); ok && id != 0 {
-		f.tellCancelled(id, "the caller cancelled")
+	to := hopOf(inner).f // not f, where x was moved
+	if id, ok := to.conn.Cancel(inner); ok && id != 0 {
+		to.tellCancelled(id, "the caller cancelled")
 	}
 }
 

@@ -183,6 +183,9 @@ func (s *slot) serve(ctx context.Context, f *forwarder) error {
 	sctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
 	s.past.serving(drain)
+	s.unit.siblings.join(f)
+	defer context.AfterFunc(sctx, func() { s.unit.siblings.leave(f) })()
+	defer s.unit.siblings.leave(f)
 	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
 	// the connection, they end with it. An operator's drain waits for the longest call there can be.
 	err := s.mesh.Serve(sctx, f, mesh.ServeOptions{
@@ -198,7 +201,7 @@ func (s *slot) serve(ctx context.Context, f *forwarder) error {
 func (s *slot) forwarder() *forwarder {
 	return &forwarder{
 		breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough, maxResult: s.unit.limits.maxResult,
-		listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1),
+		listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1), siblings: s.unit.siblings,
 	}
 }
 

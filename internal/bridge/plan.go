@@ -135,7 +135,7 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), maxResult: int(s.MaxResult), hang: s.HangTimeout,
 			drain: min(s.ShutdownGrace, childDrain),
 		},
-		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace,
+		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, siblings: new(siblings),
 	}
 	u.transport = transport
 	missing := b.cfg.Gate.CheckManifest(m, c.Root)

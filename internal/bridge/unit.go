@@ -23,6 +23,7 @@ type unit struct {
 	limits    limits
 	policy    supervise.Policy
 	replicas  int
+	siblings  *siblings
 	gated     string // why it is not started; "" when it is
 }
 

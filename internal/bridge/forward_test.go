@@ -1,0 +1,232 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// scripted is a link that keeps what it is sent; answer decides how each exchange ends, at once.
+type scripted struct {
+	fakeLink
+	answer func(x *rpc.Exchange) (rpc.Reply, bool) // false: not yet
+
+	mu        sync.Mutex
+	sent      []string
+	waiting   []*rpc.Exchange
+	cancelled int
+	notes     []string
+}
+
+func (s *scripted) Start(x *rpc.Exchange) {
+	s.mu.Lock()
+	s.sent = append(s.sent, x.Method+" "+string(x.Params))
+	s.waiting = append(s.waiting, x)
+	s.mu.Unlock()
+	if r, ok := s.answer(x); ok {
+		x.Sink.Deliver(x, r)
+	}
+}
+
+func (s *scripted) Cancel(x *rpc.Exchange) (uint64, bool) {
+	s.mu.Lock()
+	s.cancelled++
+	s.mu.Unlock()
+	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "cancelled")})
+	return 7, true
+}
+
+func (s *scripted) Notify(method string, params json.RawMessage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes = append(s.notes, method+" "+string(params))
+	return nil
+}
+
+func result(text string) func(*rpc.Exchange) (rpc.Reply, bool) {
+	return func(*rpc.Exchange) (rpc.Reply, bool) { return rpc.NewReply(json.RawMessage(text), nil), true }
+}
+
+func failing(e *rpc.Error) func(*rpc.Exchange) (rpc.Reply, bool) {
+	return func(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{Err: e}, true }
+}
+
+func never(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{}, false }
+
+// replicas makes ready forwarders over these links, as those of one unit.
+func replicas(dialect manifest.Dialect, links ...*scripted) []*forwarder {
+	all := new(siblings)
+	var out []*forwarder
+	for _, l := range links {
+		f := testForwarder(l)
+		f.siblings = all
+		f.shaken.Store(&handshake{dialect: dialect})
+		all.join(f)
+		out = append(out, f)
+	}
+	return out
+}
+
+func TestToolForms(t *testing.T) {
+	for _, tt := range []struct {
+		dialect        manifest.Dialect
+		method, params string
+		want           string
+	}{
+		{manifest.Ext, "tools/say", `{"a":1.0}`, `tools/say {"a":1.0}`},
+		{manifest.Ext, "tools/call", `{"name":"say","arguments":{"a":1.0}}`, `tools/say {"a":1.0}`},
+		{manifest.Ext, "tools/call", `{"name":"list","arguments":{"a":1}}`, `tools/call {"name":"list","arguments":{"a":1}}`},
+		{manifest.Ext, "tools/call", `{"name":"call"}`, `tools/call {"name":"call","arguments":{}}`},
+		{manifest.Ext, "tools/a/b", ``, `tools/a/b `},
+		{manifest.MCP, "tools/say", `{"a":1.0}`, `tools/call {"name":"say","arguments":{"a":1.0}}`},
+		{manifest.MCP, "tools/say", ``, `tools/call {"name":"say","arguments":{}}`},
+		{manifest.MCP, "tools/call", `{"name":"say", "x":1.0}`, `tools/call {"name":"say", "x":1.0}`},
+		{manifest.Ext, "hooks/before", `{}`, `hooks/before {}`},
+		{manifest.MCP, "hooks/before", `{}`, ""},
+		{manifest.Ext, "resources/list", `{}`, ""},
+		{manifest.MCP, "resources/list", `{}`, "resources/list {}"},
+	} {
+		l := &scripted{answer: result("1")}
+		f := replicas(tt.dialect, l)[0]
+		_, err := f.Handle(t.Context(), &rpc.Request{Method: tt.method, Params: json.RawMessage(tt.params)})
+		if got := strings.Join(l.sent, "; "); got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%s: %s %s was sent as %q, %v; want %q", tt.dialect, tt.method, tt.params, got, err, tt.want)
+		}
+	}
+}
+
+// TestFallbackKeepsToken asks a second time in the other form: with what the caller had sent, not with what the
+// first child was.
+func TestFallbackKeepsToken(t *testing.T) {
+	l := &scripted{}
+	l.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
+		if x.Method != "tools/call" {
+			r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"what?"}}`))
+			return r, err == nil
+		}
+		return rpc.NewReply(json.RawMessage("1"), nil), true
+	}
+	f := replicas(manifest.Ext, l)[0]
+	w := &progressWaiter{waiter: waiter{done: make(chan struct{})}}
+	f.HandleAsync(&rpc.Request{Method: "tools/say", Params: json.RawMessage(`{"_meta":{"progressToken":"mine"}}`)}, &rpc.Exchange{Sink: w})
+	<-w.done
+	want := []string{`tools/say {"_meta":{"progressToken":1}}`, `tools/call {"name":"say","arguments":{"_meta":{"progressToken":"mine"}}}`}
+	if w.err != nil || fmt.Sprint(l.sent) != fmt.Sprint(want) {
+		t.Errorf("sent %q, %v; want %q", l.sent, w.err, want)
+	}
+	if len(f.progress.wants) != 0 {
+		t.Errorf("%d tokens are kept for ended calls", len(f.progress.wants))
+	}
+}
+
+// progressWaiter is a caller who takes progress.
+type progressWaiter struct {
+	waiter
+	got []string
+}
+
+func (w *progressWaiter) Progress(n []byte) { w.got = append(w.got, string(n)) }
+
+func TestMaxResult(t *testing.T) {
+	f := replicas(manifest.Ext, &scripted{answer: result(`"` + strings.Repeat("x", 100) + `"`)})[0]
+	for limit, want := range map[int]error{101: rpc.CodeTooLarge, 102: nil} {
+		f.maxResult = limit
+		_, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"})
+		if !errors.Is(err, want) {
+			t.Errorf("max_result %d: %v", limit, err)
+		}
+		if d := rpc.AsError(err); d != nil && (d.Details().Size != 102 || d.Details().Limit != 101) {
+			t.Errorf("max_result %d: %s", limit, d.Data)
+		}
+	}
+}
+
+// TestMove hands calls that surely did not run to another replica, once.
+func TestMove(t *testing.T) {
+	dead := rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")
+	for _, tt := range []struct {
+		name    string
+		first   *rpc.Error
+		open    bool // the first one's breaker
+		second  func(*rpc.Exchange) (rpc.Reply, bool)
+		want    string
+		wantErr error
+	}{
+		{name: "dead", first: dead, second: result("2"), want: "2"},
+		{name: "held off", open: true, second: result("2"), want: "2"},
+		{name: "may have run", first: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "gone"), second: result("2"), wantErr: rpc.CodeExited},
+		{name: "out of time", first: rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "late"), second: result("2"), wantErr: rpc.CodeTimeout},
+		{name: "both dead", first: dead, second: failing(dead), wantErr: rpc.CodeExited},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := &scripted{answer: failing(tt.first)}, &scripted{answer: tt.second}
+			f := replicas(manifest.Ext, a, b)[0]
+			if tt.open {
+				f.breaker = openBreaker(t)
+			}
+			got, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say", Params: json.RawMessage(`{"n":1.0}`)})
+			if string(got) != tt.want || !errors.Is(err, tt.wantErr) {
+				t.Errorf("got %s, %v; want %s, %v", got, err, tt.want, tt.wantErr)
+			}
+			if len(a.sent) > 1 || len(b.sent) > 1 || tt.want != "" && b.sent[0] != `tools/say {"n":1.0}` {
+				t.Errorf("sent %q and %q", a.sent, b.sent)
+			}
+		})
+	}
+	t.Run("alone", func(t *testing.T) {
+		f := replicas(manifest.Ext, &scripted{answer: failing(dead)})[0]
+		if _, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeExited) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("to one that has left", func(t *testing.T) {
+		b := &scripted{answer: result("2")}
+		all := replicas(manifest.Ext, &scripted{answer: failing(dead)}, b)
+		all[0].siblings.leave(all[1])
+		if _, err := all[0].Handle(t.Context(), &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeExited) || len(b.sent) > 0 {
+			t.Errorf("got %v, sent %q", err, b.sent)
+		}
+	})
+}
+
+func openBreaker(t *testing.T) *breaker.Breaker {
+	t.Helper()
+	b := breaker.New("b", breaker.Settings{Threshold: 1})
+	tok, err := b.Acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok.Done(breaker.Failure)
+	if s, _ := b.State(); s != heartbeat.BreakerOpen {
+		t.Fatalf("the breaker is %s", s)
+	}
+	return b
+}
+
+// TestCancelMoved cancels a call where it is now, and not where it came in.
+func TestCancelMoved(t *testing.T) {
+	a := &scripted{answer: failing(rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone"))}
+	b := &scripted{answer: never}
+	f := replicas(manifest.Ext, a, b)[0]
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := f.Handle(ctx, &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeCancelled) {
+			t.Errorf("got %v", err)
+		}
+	})
+	if a.cancelled != 0 || b.cancelled != 1 || len(b.notes) != 1 || !strings.HasPrefix(b.notes[0], `notifications/cancelled {"requestId":7,`) {
+		t.Errorf("cancelled %d and %d, told %q and %q", a.cancelled, b.cancelled, a.notes, b.notes)
+	}
+}
