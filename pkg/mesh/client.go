@@ -199,7 +199,7 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 	if t.passthrough && strings.HasPrefix(method, "tools/") && method != "tools/list" {
 		params = WithContext(method, t.dialect, params, c.opt.Agent, c.opt.Session)
 	}
-	waited := false
+	waited, began := false, time.Now()
 	g := c.guardOf(t.id)
 	for try := 0; ; try++ {
 		token, refused := c.enter(g, time.Now())
@@ -224,7 +224,7 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !waited && c.opt.WaitReady > 0:
 			waited = true
 			c.waitReady(ctx, t.id)
-		case try >= len(pauses) || !sleep(ctx, wait):
+		case try >= len(pauses) && !(absent(err) && c.mayReturn(t.id) && time.Since(began) < c.opt.WaitReady), !sleep(ctx, wait):
 			return result, c.explain(t.id, err)
 		}
 	}

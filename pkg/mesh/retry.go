@@ -68,6 +68,26 @@ func absent(err error) bool {
 	return ok && (e.Code == rpc.CodeUnavailable || e.Code == rpc.CodeExited) && e.Details().Ran == rpc.RanNo
 }
 
+// justNow is how long ago an extension may have been lost for its return to be worth a wait.
+const justNow = 5 * time.Second
+
+// mayReturn reports whether an extension that nobody answers for was there a moment ago: between two lives of a
+// child the catalog may still say ready, or already lost.
+func (c *Client) mayReturn(id string) bool {
+	if c.opt.Catalog == nil {
+		return false
+	}
+	e, ok := c.opt.Catalog.Get(id)
+	if !ok {
+		return false
+	}
+	switch e.State.State {
+	case heartbeat.Ready, heartbeat.Restarting, heartbeat.Spawning:
+		return true
+	}
+	return e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
+}
+
 // explain adds what the catalog knows to an error that says only that nobody answers.
 func (c *Client) explain(id string, err error) error {
 	if c.opt.Catalog == nil || !absent(err) {
