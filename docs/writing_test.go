@@ -9,16 +9,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestDice runs the extension of writing-an-extension.md in each of its languages, as it stands there.
 func TestDice(t *testing.T) {
 	run := map[string]func(t *testing.T, file string) []string{
-		"go":     buildDice,
+		"go":     func(t *testing.T, file string) []string { return buildOver(t, "./dice", file) },
 		"python": func(t *testing.T, file string) []string { return []string{"python3", file} },
 		"js":     func(t *testing.T, file string) []string { return []string{"node", file} },
 		"sh":     func(t *testing.T, file string) []string { return []string{"sh", file} },
@@ -46,28 +50,6 @@ func TestDice(t *testing.T) {
 	if found != len(run) {
 		t.Errorf("the page has %d of the %d languages", found, len(run))
 	}
-}
-
-// buildDice builds the Go version as if it stood in this module, for its import.
-func buildDice(t *testing.T, file string) []string {
-	here, err := filepath.Abs("dice/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: file}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Dir(file)
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(dir, "dice")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "./dice")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return []string{binary}
 }
 
 // throw has one conversation with an extension, and ends it politely.
@@ -141,6 +123,50 @@ type diceAnswer struct {
 	Error struct {
 		Code    int
 		Message string
+	}
+}
+
+// TestService runs the service of its own, as it stands on the page, and calls it.
+func TestService(t *testing.T) {
+	found := false
+	for _, f := range fences(read(t, "writing-an-extension.md")) {
+		if f.kind != "service" {
+			continue
+		}
+		found = true
+		url := startServer(t)
+		file := filepath.Join(t.TempDir(), "main.go")
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(f.text, "nats://127.0.0.1:4222", url)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		background(t, nil, buildOver(t, "./service", file)[0])
+		nc, err := nats.Connect(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		client := mesh.NewClient(nc, mesh.ClientOptions{})
+		var got json.RawMessage
+		for range 100 { // until it has started
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			got, err = client.Call(ctx, "dice/flip", nil)
+			cancel()
+			if err == nil {
+				break
+			}
+		}
+		if string(got) != `"heads"` && string(got) != `"tails"` {
+			t.Fatalf("flip: %s, %v", got, err)
+		}
+		if got, err := client.Call(t.Context(), "dice/roll", json.RawMessage(`{"sides":2}`)); err != nil || string(got) != `{"rolled":1}` && string(got) != `{"rolled":2}` {
+			t.Errorf("roll: %s, %v", got, err)
+		}
+		if _, err := client.Call(t.Context(), "dice/roll", json.RawMessage(`{"sides":1}`)); err == nil || !strings.Contains(err.Error(), "from 2") {
+			t.Errorf("a die with one side: %v", err)
+		}
+	}
+	if !found {
+		t.Error("the page has no service")
 	}
 }
 

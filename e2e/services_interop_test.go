@@ -5,7 +5,9 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 // nodeDir is a directory in which a program finds the npm packages of e2e/interop.
@@ -56,3 +58,30 @@ func TestNodeStopsWithoutLoss(t *testing.T) {
 
 // TestNodeProtocol asks the Node service what the page says beyond its first half.
 func TestNodeProtocol(t *testing.T) { testProtocol(t, "words", words(t)) }
+
+// TestNodeCaller runs the Node caller of docs/calling-tools.md, as it stands there.
+func TestNodeCaller(t *testing.T) {
+	page, err := os.ReadFile("../docs/calling-tools.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, ok := strings.Cut(string(page), "```js call\n")
+	script, _, end := strings.Cut(script, "```\n")
+	if !ok || !end {
+		t.Fatal("the page has no caller in Node")
+	}
+	url := up(t, "../examples/extensions/hello/..", "hello")
+	file := filepath.Join(nodeDir(t), "call.mjs")
+	write(t, file, strings.ReplaceAll(script, "127.0.0.1:4222", strings.TrimPrefix(url, "nats://")))
+	p := start(t, nil, "node", file)
+	select {
+	case <-p.done:
+	case <-time.After(60 * time.Second):
+		t.Fatal("it does not end")
+	}
+	for _, want := range []string{"ext_hello_greet: [ext:hello] ", "Hello, Ada!", "-32602 ran: ", "-32602 there is no tool"} {
+		if p.err != nil || !strings.Contains(p.output(), want) {
+			t.Errorf("it ended with %v and does not print %q", p.err, want)
+		}
+	}
+}

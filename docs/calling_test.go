@@ -1,0 +1,211 @@
+package docs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// programs are built once into a directory.
+var programs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "extmesh-docs-")
+	if err != nil {
+		return "", err
+	}
+	builtIn = dir
+	for _, args := range [][]string{
+		{"./cmd/...", "./examples/services/primes"}, {"github.com/nats-io/nats-server/v2"},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-o", dir + string(filepath.Separator)}, args...)...)
+		cmd.Dir = ".."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
+		}
+	}
+	return dir, nil
+})
+
+var builtIn string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if builtIn != "" {
+		os.RemoveAll(builtIn)
+	}
+	os.Exit(code)
+}
+
+// background runs a program until the test ends.
+func background(t *testing.T, env []string, name string, args ...string) *strings.Builder {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), env...)
+	out := new(strings.Builder)
+	log := &lockedWriter{to: out}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // however it ends
+		if t.Failed() {
+			t.Logf("%s said:\n%s", filepath.Base(name), out)
+		}
+	})
+	return out
+}
+
+type lockedWriter struct {
+	mu sync.Mutex
+	to *strings.Builder
+}
+
+func (w *lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+// desk is a mesh as calling-tools.md has it: extctl up over the examples, and primes. It returns the server's
+// address.
+func desk(t *testing.T) (dir, address string) {
+	t.Helper()
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = "127.0.0.1:" + freePort(t)
+	home := t.TempDir()
+	env := []string{"XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home}
+	background(t, env, filepath.Join(dir, "extctl"), "up", "../examples/extensions/hello", "--listen", address)
+	background(t, env, filepath.Join(dir, "primes"), "--nats-url", "nats://"+address)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "extctl"), "tools", "--json", "--server", "nats://"+address)
+		out, err := cmd.Output()
+		if err == nil && bytes.Contains(out, []byte("ext_hello_greet")) && bytes.Contains(out, []byte("ext_primes_count")) {
+			return dir, address
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no tools: %s, %v", out, err)
+		}
+	}
+}
+
+// TestCalling runs the callers of calling-tools.md, but for Node's, which needs npm: e2e's interop suite has it.
+func TestCalling(t *testing.T) {
+	for _, program := range []string{"python3", "sh", "jq"} {
+		need(t, program)
+	}
+	dir, address := desk(t)
+	commands := map[string]func(file string) []string{
+		"go":     func(file string) []string { return buildOver(t, "./call", file) },
+		"sh":     func(file string) []string { return []string{"sh", "-e", file} },
+		"python": func(file string) []string { return []string{"python3", file} },
+	}
+	names := map[string]string{"go": "main.go", "sh": "call.sh", "python": "call.py"}
+	want := map[string][]string{
+		"go":     {"ext_hello_greet: [ext:hello] ", "Hello, Ada!", "The arguments are wrong: ", "on its way: ", `{"primes":148933}`},
+		"sh":     {"ext_hello_greet: [ext:hello] ", "Hello, Ada!", "Hello, Grace!", "Hello, Mary!", "not_found: ", "ext_hello_greet"},
+		"python": {"ext_hello_greet - [ext:hello] ", "{'greeting': 'Hello, Ada!'}", "invalid_params: "},
+	}
+	found := 0
+	for _, f := range fences(read(t, "calling-tools.md")) {
+		if f.kind != "call" || f.lang == "js" {
+			continue
+		}
+		found++
+		t.Run(f.lang, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), names[f.lang])
+			if err := os.WriteFile(file, []byte(strings.ReplaceAll(f.text, "127.0.0.1:4222", address)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			command := commands[f.lang](file)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+			cmd.Env = append(os.Environ(), "NATS_URL=nats://"+address, "PATH="+dir+":"+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, w := range want[f.lang] {
+				if !bytes.Contains(out, []byte(w)) {
+					t.Errorf("it does not print %q but\n%s", w, out)
+				}
+			}
+		})
+	}
+	if found != len(commands) {
+		t.Errorf("the page has %d of the %d languages", found, len(commands))
+	}
+}
+
+// startServer runs a NATS server in this process.
+func startServer(t *testing.T) (url string) {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("no server")
+	}
+	return srv.ClientURL()
+}
+
+// freePort is a port that was free a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// buildOver builds a Go program of a page as if it stood in this module, at here/main.go, for its imports.
+func buildOver(t *testing.T, here, file string) []string {
+	t.Helper()
+	at, err := filepath.Abs(filepath.Join(here, "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{at: file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(file)
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "program")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, here)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return []string{binary}
+}

@@ -1,0 +1,51 @@
+package docs_test
+
+import (
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestAlerts looks for every metric and every log message of operations.md in the sources: an alert on what nobody
+// writes is worse than none.
+func TestAlerts(t *testing.T) {
+	sources := ""
+	for _, dir := range []string{"../internal", "../cmd", "../pkg"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+				sources += read(t, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := read(t, "operations.md")
+	metrics := map[string]bool{}
+	for _, name := range regexp.MustCompile(`extmesh_[a-z_]+`).FindAllString(page, -1) {
+		metrics[name] = true
+		if !strings.Contains(sources, `"`+name+`"`) {
+			t.Errorf("nobody writes the metric %s", name)
+		}
+	}
+	messages := 0
+	for _, row := range rows(t, page, "| message | level | fields | means |") {
+		for _, message := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch("`"+row[0]+"`", -1) {
+			messages++
+			if !strings.Contains(sources, `"`+strings.TrimSuffix(message[1], "…")) {
+				t.Errorf("nobody logs %q", message[1])
+			}
+		}
+		for _, field := range strings.Fields(strings.ReplaceAll(row[2], "`", " ")) {
+			if field != "the" && field != "same" && !strings.Contains(sources, `"`+field+`"`) {
+				t.Errorf("%s: there is no field %q", row[0], field)
+			}
+		}
+	}
+	if len(metrics) < 10 || messages < 10 {
+		t.Errorf("the page has %d metrics and %d messages: it was not read", len(metrics), messages)
+	}
+}

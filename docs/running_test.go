@@ -1,0 +1,78 @@
+package docs_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestRunningAFleet runs the commands of running-a-fleet.md, one after the other, in a directory with what they need
+// of a checkout.
+func TestRunningAFleet(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the page speaks shell")
+	}
+	for _, program := range []string{"sh", "jq"} {
+		need(t, program)
+	}
+	binaries, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	swap := strings.NewReplacer("127.0.0.1:4222", "127.0.0.1:"+freePort(t), "127.0.0.1:8301", "127.0.0.1:"+freePort(t),
+		"127.0.0.1:8302", "127.0.0.1:"+freePort(t))
+	address := swap.Replace("127.0.0.1:4222")
+	if err := os.CopyFS(filepath.Join(dir, "examples/extensions/hello"), os.DirFS("../examples/extensions/hello")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "deploy/nats"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("0.0.0.0:4222", address, `"0.0.0.0:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"jetstream"`)
+	for _, name := range []string{"one.conf", "settings.conf", "roles.conf"} {
+		text := config.Replace(read(t, "../deploy/nats/"+name))
+		if err := os.WriteFile(filepath.Join(dir, "deploy/nats", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := "set -e\n"
+	for _, f := range fences(read(t, "running-a-fleet.md")) {
+		if f.kind == "fleet" {
+			script += swap.Replace(f.text)
+		}
+	}
+	// What takes a person a while: to turn to step 5, and to kill a bridge that has just been started.
+	script = strings.Replace(script, "extctl wait", "until extctl hosts >/dev/null 2>&1; do sleep 0.1; done\nextctl wait", 1)
+	script = strings.Replace(script, "kill -9", "sleep 2\nkill -9", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "HOME="+dir)
+	// The script leaves its fleet running, as a terminal would; the group is ended with the test.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	err = cmd.Run()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what was not there any more is as good as gone
+	out, readErr := os.ReadFile(log.Name())
+	if err != nil || readErr != nil {
+		t.Fatalf("the script ended with %v (%v)\n%s", err, readErr, out)
+	}
+	for _, want := range []string{"Hello, Ada!", "[71,839,1471,6857]", "Hello, Grace!", "Hello, Mary!", "bridge-0", "catalog 20"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it does not print %q but\n%s", want, out)
+		}
+	}
+}
