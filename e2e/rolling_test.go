@@ -108,7 +108,8 @@ func (l *load) end(what string) {
 // away.
 func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *mesh.Catalog) {
 	t.Helper()
-	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1))...)
+	duck := new(mesh.LameDuck)
+	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1), duck.Option())...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *me
 	var following sync.WaitGroup
 	following.Go(func() { catalog.Run(ctx) }) // ends with cancel
 	t.Cleanup(func() { cancel(); following.Wait(); nc.Close() })
-	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog}), catalog
+	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, LameDuck: duck}), catalog
 }
 
 // instances is how many instances of id are ready, of this version if one is given.

@@ -57,7 +57,7 @@ func program() daemon.Program {
 			defer bridge.Watchdog(p.Logger)()
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
-				Reread: reread, StateDir: state, Logger: p.Logger,
+				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Logger: p.Logger,
 			})
 			return b.Run(ctx)
 		},

@@ -27,6 +27,7 @@ type Config struct {
 	StateDir string                        // under it each extension has a directory of its own
 	Environ  []string                      // what children inherit from; default os.Environ()
 	Gate     gate.Host                     // where requirements are looked up; default this host
+	LameDuck *mesh.LameDuck                // of the connection; nil: stay until its server closes it
 	Logger   *slog.Logger                  // default: discard
 }
 
@@ -59,7 +60,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, since: time.Now().UTC().Truncate(time.Millisecond)}
-	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger})
+	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
 	return b
 }

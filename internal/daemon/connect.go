@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // ConnectOptions say how a program uses its connection.
@@ -24,8 +26,9 @@ type ConnectOptions struct {
 	// connection returns runs although its caller has given up. Those who answer do not.
 	NoBuffer bool
 
-	OnDenied func(error)   // a permission violation; NATS reports it apart from the call that met it
-	Extra    []nats.Option // applied last
+	LameDuck *mesh.LameDuck // is told when the server is about to go; nil: nobody is
+	OnDenied func(error)    // a permission violation; NATS reports it apart from the call that met it
+	Extra    []nats.Option  // applied last
 }
 
 // connectTimeout is how long one server may take to let us in. An auth callout is part of that.
@@ -108,6 +111,9 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 	if o.Wait {
 		// Credentials may be refused for a while only: an auth callout that is down, a key being rolled.
 		opts = append(opts, nats.IgnoreAuthErrorAbort(), nats.ReconnectErrHandler(retryLog(o.Logger, t.Addr())))
+	}
+	if o.LameDuck != nil {
+		opts = append(opts, o.LameDuck.Option())
 	}
 	if o.NoBuffer {
 		opts = append(opts, nats.ReconnectBufSize(-1))

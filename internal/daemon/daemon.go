@@ -51,10 +51,11 @@ type Program struct {
 
 // Process is what a Program runs with.
 type Process struct {
-	NC     *nats.Conn
-	Prefix mesh.Prefix
-	Logger *slog.Logger
-	Health *Health // takes the program's readiness and metrics
+	NC       *nats.Conn
+	LameDuck *mesh.LameDuck // NC's
+	Prefix   mesh.Prefix
+	Logger   *slog.Logger
+	Health   *Health // takes the program's readiness and metrics
 }
 
 // Main runs p with the process's arguments until SIGINT or SIGTERM, and returns the exit code.
@@ -189,7 +190,8 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 
 // connected waits for NATS and runs the program on it.
 func (p Program) connected(ctx context.Context, t Target, proc Process) error {
-	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true}
+	proc.LameDuck = new(mesh.LameDuck)
+	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true, LameDuck: proc.LameDuck}
 	if p.Connect != nil {
 		p.Connect(&o)
 	}

@@ -244,7 +244,10 @@ func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 	}
 	buf := buffers.Get().(*[]byte)
 	*buf = r.AppendTo((*buf)[:0], c.id)
-	if err := s.nc.Publish(c.reply, *buf); err != nil {
+	s.slot.node.opt.LameDuck.hold()
+	err := s.nc.Publish(c.reply, *buf)
+	s.slot.node.opt.LameDuck.release()
+	if err != nil {
 		s.slot.errors.Add(1)
 	}
 	if cap(*buf) <= 64<<10 {
@@ -289,7 +292,10 @@ func (s *service) refuse(reply string, id []byte, e *rpc.Error) {
 	msg.Header.Set(micro.ErrorHeader, headerText(e.Message))
 	msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(int(e.Code)))
 	msg.Data = rpc.AppendError(nil, id, e)
-	if err := s.nc.PublishMsg(msg); err != nil {
+	s.slot.node.opt.LameDuck.hold()
+	err := s.nc.PublishMsg(msg)
+	s.slot.node.opt.LameDuck.release()
+	if err != nil {
 		s.slot.node.opt.Logger.Warn("could not answer a call", "extension", s.slot.ID(), "error", err)
 	}
 }

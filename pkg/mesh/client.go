@@ -29,6 +29,8 @@ type ClientOptions struct {
 	Timeout   time.Duration // of a call whose context has no deadline. Default 30 s
 	WaitReady time.Duration // how long a call waits for an extension that is on its way back. Default 1 s; < 0: not at all
 	Logger    *slog.Logger  // default: discard
+
+	LameDuck *LameDuck // of the connection; nil: stay until the server closes it
 }
 
 // Client calls tools. It needs a connection and, for calling by registered name, a Catalog. It is safe for

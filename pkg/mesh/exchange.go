@@ -29,7 +29,8 @@ func (c *Client) once(ctx context.Context, t target, method string, params json.
 	if e != nil {
 		return nil, e
 	}
-	if err := c.nc.PublishMsg(msg); err != nil {
+	defer c.opt.LameDuck.answered()
+	if err := c.opt.LameDuck.ask(c.nc, msg); err != nil {
 		if errors.Is(err, nats.ErrReconnectBufExceeded) {
 			return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: NATS is away", t.id)
 		}

@@ -23,6 +23,7 @@ type NodeOptions struct {
 	Prefix            Prefix        // default DefaultPrefix
 	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
 	Logger            *slog.Logger  // default: discard
+	LameDuck          *LameDuck     // of the connection; nil: stay until the server closes it
 }
 
 // Node is what all slots of one program share: one connection, one reader for the mesh's requests to
@@ -74,6 +75,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.streams.inbox = acks
 	n.streams.mu.Unlock()
 
+	defer n.opt.LameDuck.add(n)()
 	status := n.nc.StatusChanged(nats.CONNECTED)
 	defer n.nc.RemoveStatusListener(status)
 	tick := time.NewTicker(streamTick)

@@ -49,6 +49,9 @@ type service struct {
 	closed     atomic.Bool
 	idle       chan struct{} // poked when nothing is in flight any more
 	calls      callList
+
+	mu  sync.Mutex
+	svc micro.Service // nil when it has been stopped for good
 }
 
 // Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx
@@ -68,6 +71,7 @@ func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) er
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", a.ID, err)
 	}
+	s.svc = svc
 	cancels, err := slot.node.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), slot.node.in)
 	if err != nil {
 		svc.Stop()
@@ -82,7 +86,7 @@ func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) er
 	}
 	slot.SetState(heartbeat.Ready, "")
 	<-ctx.Done()
-	return s.drain(svc, giveUp)
+	return s.drain(giveUp)
 }
 
 // add makes the micro service with its two endpoints: the queue group's, and this instance's own.
@@ -119,10 +123,10 @@ func (s *service) add(a Announce) (micro.Service, error) {
 
 // drain is the order in which no call is lost: unsubscribe; wait until the server knows; wait until what it
 // had sent by then was taken up; wait for that; send the answers.
-func (s *service) drain(svc micro.Service, giveUp context.CancelFunc) error {
+func (s *service) drain(giveUp context.CancelFunc) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
-	err := s.slot.node.stop(svc)
+	err := s.slot.node.stop(s.retire())
 	_ = s.flush(ctx) // without a connection nothing comes any more, either
 	taken := make(chan struct{})
 	if s.nc.Barrier(func() { close(taken) }) == nil {

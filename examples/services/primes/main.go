@@ -67,15 +67,16 @@ func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 		return err
 	}
 	// It waits for a server that is not there yet and never gives up on one that went away.
+	var duck mesh.LameDuck
 	nc, err := nats.Connect(url, nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.CustomInboxPrefix(inbox))
+		nats.CustomInboxPrefix(inbox), duck.Option())
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
 	return mesh.Serve(ctx, nc, mesh.Service{
 		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
-		Prefix: p, SubjectPrefix: subjects,
+		Prefix: p, SubjectPrefix: subjects, LameDuck: &duck,
 		Options: mesh.ServeOptions{MaxInflight: 64}, // more are answered "overloaded", and go to another instance
 	})
 }
