@@ -14,66 +14,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// fewRestarts makes an extension failed soon.
-func fewRestarts(s *config.Supervision) { s.MaxRestarts = 2 }
-
-// giveUp is the test of a child that never gets through the handshake: the catalog says why, and so does a call.
-func giveUp(reasons ...string) func(h *host) {
-	return func(h *host) {
-		h.becomes(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
-		_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
-		h.fails(err, rpc.CodeUnavailable, rpc.RanNo, append(reasons, "failed")...)
-		if n := strings.Count(h.log.String(), "level=ERROR msg=\"extension did not start\""); n != 1 {
-			h.Errorf("a handshake that failed three times was %d errors in the log", n)
-		}
-	}
-}
-
-// backsOff is what the bridge does about a child that does not get through the handshake.
-const backsOff = "restarts it after 1, 2, 4 … s; gives up after 5 restarts in 5 min; then tries once every 5 min"
-
 // lifeFaults are children that end when they should not, or never begin.
 var lifeFaults = []fault{
-	{
-		mode: "exits-at-once", does: "exits with status 0 before it reads anything",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`restarting`, then `failed`: `gave up after 5 restarts: exit status 0 after …`; one ERROR in the log",
-		bridge:   backsOff,
-		kid:      func(k *kid) {}, set: fewRestarts, test: giveUp("exit status 0"),
-	},
-	{
-		mode: "exits-with-status", does: "complains on standard error and exits with status 3 before it reads anything",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `… exit status 3 after …, stderr: no licence file`; status and last lines in the control status",
-		bridge:   backsOff,
-		kid: func(k *kid) {
-			fmt.Fprintln(os.Stderr, "reading the licence\nno licence file")
-			os.Exit(3)
-		},
-		set: fewRestarts,
-		test: func(h *host) {
-			giveUp("exit status 3", "stderr: no licence file")(h)
-			if e := h.status().LastExit; e == nil || e.Status != "exit status 3" || e.StderrTail != "reading the licence\nno licence file\n" || e.UptimeSecs > 5 {
-				h.Errorf("its last exit: %+v", e)
-			}
-		},
-	},
-	{
-		mode: "exits-in-handshake", does: "reads `initialize` and exits instead of answering",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`, with the exit status and the last line of standard error",
-		bridge:   backsOff,
-		kid:      func(k *kid) { k.next(); fmt.Fprintln(os.Stderr, "what is initialize?"); os.Exit(7) },
-		set:      fewRestarts, test: giveUp("exit status 7", "what is initialize?"),
-	},
-	{
-		mode: "no-such-program", does: "is not there: the manifest's command does not exist",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `starting \"./no-such-program\": …`",
-		bridge:   backsOff,
-		manifest: "[capabilities]\ntools = [\"echo\"]\n[transport]\ntype = \"stdio\"\ncommand = \"./no-such-program\"\n",
-		set:      fewRestarts, test: giveUp("no-such-program", "no such file"),
-	},
 	{
 		mode: "exits-in-call", does: "exits with status 4 while it has a call",
 		caller:   "the call fails at once: `extension_exited` (`ran: maybe`) with exit status and last lines; the next one waits for the new life and succeeds",
@@ -172,53 +114,6 @@ var lifeFaults = []fault{
 			}
 			h.good()
 		},
-	},
-	{
-		mode: "silent-in-handshake", does: "never answers `initialize`",
-		caller:   "waits up to 1 s, then `unavailable` (`ran: no`) with state and reason",
-		operator: "`failed`: `it did not answer initialize within 10s`",
-		bridge:   "SIGTERM after `handshake_timeout` (10 s), SIGKILL a second later; " + backsOff,
-		kid:      func(k *kid) { hang() },
-		set:      func(s *config.Supervision) { s.MaxRestarts, s.HandshakeTimeout = 2, 200*time.Millisecond },
-		test:     giveUp("did not answer initialize within 200ms"),
-	},
-	{
-		mode: "garbage-in-handshake", does: "answers `initialize` with an array",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `handshake: the result of initialize is not an object`",
-		bridge:   "stops it; " + backsOff,
-		kid:      func(k *kid) { k.serve(only("initialize", func(m message) { k.result(m, "[1,2]") })) },
-		set:      fewRestarts, test: giveUp("handshake: the result of initialize is not an object"),
-	},
-	{
-		mode: "error-in-handshake", does: "answers `initialize` with an error of its own",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `handshake: initialize: licence expired`",
-		bridge:   "stops it; " + backsOff,
-		kid:      func(k *kid) { k.serve(only("initialize", func(m message) { k.fail(m, -32000, "licence expired") })) },
-		set:      fewRestarts, test: giveUp("handshake: initialize: licence expired"),
-	},
-	{
-		mode: "other-dialect", does: "speaks the native dialect, where its manifest says `mcp`",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `the manifest says dialect \"mcp\", but the answer to initialize is that of \"ext\"`",
-		bridge:   "stops it; " + backsOff,
-		mcp:      true,
-		kid:      func(k *kid) { k.mcp = false; k.serve(nil) },
-		set:      fewRestarts, test: giveUp(`says dialect "mcp"`, `that of "ext"`),
-	},
-	{
-		mode: "modern-mcp-only", does: "is an MCP server that insists on 2026-07-28, which has no handshake (-32022)",
-		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not`",
-		bridge:   "stops it; " + backsOff,
-		mcp:      true,
-		kid: func(k *kid) {
-			k.serve(only("initialize", func(m message) {
-				k.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}}` + "\n")
-			}))
-		},
-		set: fewRestarts, test: giveUp("2026-07-28 and later"),
 	},
 	{
 		mode: "crash-loop", does: "dies in every call",

@@ -32,7 +32,7 @@ type fault struct {
 // faults is all of them, in the order of the table. It is a func and not a variable since kids, which look
 // themselves up here, are in it.
 func faults() []fault {
-	return slices.Concat(lifeFaults, leftoverFaults, byteFaults, messageFaults, dialectFaults, callFaults, loadFaults, memberFaults, httpFaults)
+	return slices.Concat(handshakeFaults, lifeFaults, leftoverFaults, byteFaults, messageFaults, dialectFaults, callFaults, loadFaults, memberFaults, httpFaults)
 }
 
 // TestFaults runs every fault through a real bridge, registry and NATS server. While it lasts a neighbour on the same

@@ -17,6 +17,7 @@ import (
 func (s *slot) remoteLife(ctx context.Context, ready func()) error {
 	talk, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	defer s.past.end(nil, nil)
 	f := s.forwarder()
 	f.remote = true
 	conn := remote.New(remote.Config{

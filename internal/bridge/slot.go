@@ -120,11 +120,12 @@ func (s *slot) reason(err error) string {
 
 // changed tells the mesh of the breaker's new state.
 func (s *slot) changed(state heartbeat.BreakerState, retryAt time.Time) {
-	level := slog.LevelInfo
+	log := s.log.With("name", s.breaker.Name())
 	if state == heartbeat.BreakerOpen {
-		level = slog.LevelWarn
+		log.Warn("breaker open", "retry_at", retryAt)
+	} else {
+		log.Info("breaker " + string(state))
 	}
-	s.log.Log(context.TODO(), level, "breaker "+string(state), "name", s.breaker.Name(), "retry_at", retryAt)
 	s.mesh.Beat()
 }
 

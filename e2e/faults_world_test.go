@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// world is what hosts share: a NATS server, a registry, and somebody who follows the catalog.
+type world struct {
+	url     string
+	nc      *nats.Conn
+	catalog *mesh.Catalog
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	t.Setenv("FAULT_TOKEN", secretOfTheHost)
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	if !ns.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not come up")
+	}
+	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+	w := &world{url: ns.ClientURL()}
+	w.nc = w.connect(t)
+	regNC, followNC := w.connect(t), w.connect(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	reg := registry.New(regNC, registry.Config{Version: "1.0.0", LeaseTTL: 10 * time.Second})
+	wg.Go(func() { // ends with ctx
+		if err := reg.Run(ctx); err != nil {
+			t.Errorf("registry: %v", err)
+		}
+	})
+	w.catalog = mesh.NewCatalog(followNC, mesh.CatalogOptions{})
+	wg.Go(func() { w.catalog.Run(ctx) }) // ends with ctx
+	return w
+}
+
+func (w *world) connect(t testing.TB) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
