@@ -169,8 +169,11 @@ func TestHostileCallers(t *testing.T) {
 	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)
 	var running atomic.Int64
 	h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
-		if r.Method == "tools/big" {
+		switch r.Method {
+		case "tools/big":
 			return big, nil
+		case "tools/last":
+			return json.RawMessage(`"last"`), nil
 		}
 		running.Add(1)
 		defer running.Add(-1)
@@ -195,7 +198,12 @@ func TestHostileCallers(t *testing.T) {
 	for range 2000 {
 		send("tools/wait", "nobody.listens")
 	}
-	nc.Flush()
+	// The answer to a last one, whatever it says, means that all before it were taken up or refused.
+	last, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/last"}`), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("behind the flood: %s", last.Data)
 	eventually(t, "those who have gone are noticed", func() bool { return running.Load() == 0 })
 	// While those who do not acknowledge are waited for, everybody else is served.
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
