@@ -258,13 +258,29 @@ func (e *fakeExt) serve() {
 		subject = prefix.RPC(e.a.ID)
 	}
 	sub, err := e.nc.Subscribe(subject, e.answer)
-	if err == nil {
-		err = e.nc.FlushWithContext(e.timeout())
-	}
 	if err != nil {
 		e.Fatal(err)
 	}
+	e.flush(e.nc)
 	e.sub = sub
+}
+
+// flush waits until the server has taken what was sent. nats.go answers a flush under way with ErrConnectionClosed
+// when the connection is lost, also one that it is about to make again: a server that was stopped a moment ago is
+// noticed late.
+func (b *bed) flush(nc *nats.Conn) {
+	b.Helper()
+	ctx := b.timeout()
+	for {
+		err := nc.FlushWithContext(ctx)
+		if err == nil {
+			return
+		}
+		if nc.IsClosed() || ctx.Err() != nil {
+			b.Fatal(err)
+		}
+		<-time.After(time.Millisecond)
+	}
 }
 
 func (e *fakeExt) silence() {
@@ -349,12 +365,10 @@ func (e *fakeExt) up() {
 // announceOnRequest announces again whenever the registry asks.
 func (e *fakeExt) announceOnRequest() {
 	sub, err := e.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { e.announce() })
-	if err == nil {
-		err = e.nc.FlushWithContext(e.timeout())
-	}
 	if err != nil {
 		e.Fatal(err)
 	}
+	e.flush(e.nc)
 	e.Cleanup(func() { _ = sub.Unsubscribe() }) // the connection may be closed already
 }
 
