@@ -100,7 +100,7 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // nil: closed by ourselves
-				o.Logger.Warn("lost NATS, reconnecting", "err", err)
+				o.Logger.Warn("lost NATS, reconnecting", "error", err)
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
@@ -123,7 +123,7 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 
 // asyncError logs what NATS reports outside any call.
 func (o ConnectOptions) asyncError(sub *nats.Subscription, err error) {
-	args := []any{"err", err}
+	args := []any{"error", err}
 	if sub != nil {
 		args = append(args, "subject", sub.Subject)
 	}
@@ -146,7 +146,7 @@ func retryLog(logger *slog.Logger, addr string) func(*nats.Conn, error) {
 	return func(_ *nats.Conn, err error) { // called from the reconnecting goroutine only
 		if err != nil && err.Error() != last {
 			last = err.Error()
-			logger.Warn("still waiting for NATS", "server", addr, "err", err)
+			logger.Warn("still waiting for NATS", "server", addr, "error", err)
 		}
 	}
 }

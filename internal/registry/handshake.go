@@ -84,7 +84,7 @@ func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, size int, err er
 			if how, _ := l.mon.Extension(x.id); how.State == heartbeat.Ready {
 				level = slog.LevelWarn
 			}
-			l.log.Log(l.ctx, level, "handshake failed", "id", x.id, "err", err)
+			l.log.Log(l.ctx, level, "handshake failed", "extension", x.id, "error", err)
 			s.err = err.Error()
 			l.pub.mark(specKey(x.id), false)
 		}

@@ -99,7 +99,7 @@ func (l *loop) requestAnnounces(now time.Time) bool {
 	}
 	l.requested = now
 	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
-		l.log.Warn("cannot ask everybody to announce", "err", err)
+		l.log.Warn("cannot ask everybody to announce", "error", err)
 	}
 	return true
 }
@@ -172,14 +172,14 @@ func (l *loop) changed(c heartbeat.Change) {
 	case heartbeat.WentLost:
 		l.logLost(c, x)
 	case heartbeat.CameBack:
-		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "id", c.ID, "instance", c.Instance)
+		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
 	case heartbeat.Dropped:
 		if x != nil {
 			delete(x.said, c.Instance)
 			x.prune()
 		}
 	case heartbeat.Forgotten:
-		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension forgotten", "id", c.ID, "reason", c.Reason)
+		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension forgotten", "extension", c.ID, "reason", c.Reason)
 		l.forgotten(c.ID)
 		return
 	}
@@ -195,7 +195,7 @@ func (l *loop) logLost(c heartbeat.Change, x *extension) {
 	if x != nil && x.said[c.Instance] != nil {
 		host = x.said[c.Instance].Host
 	}
-	l.log.Log(l.ctx, l.level(slog.LevelWarn), "extension lost", "id", c.ID, "instance", c.Instance, "host", host,
+	l.log.Log(l.ctx, l.level(slog.LevelWarn), "extension lost", "extension", c.ID, "instance", c.Instance, "host", host,
 		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
 }
 

@@ -156,7 +156,7 @@ func (l *loop) scanned(s *snapshot, err error) {
 	l.election.scanning, l.election.scanAgain = false, false
 	l.traffic.Scans++
 	if err != nil {
-		l.log.Debug("cannot read the bucket", "err", err)
+		l.log.Debug("cannot read the bucket", "error", err)
 	}
 	if again {
 		l.view.lose()

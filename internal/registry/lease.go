@@ -66,7 +66,7 @@ func (e *elector) run(ctx context.Context) {
 		seq, err := e.acquire(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			e.log.Debug("standing for election failed", "err", err)
+			e.log.Debug("standing for election failed", "error", err)
 			sleep(ctx, 100*time.Millisecond)
 		case seq == 0:
 			e.waitFree(ctx)
@@ -89,7 +89,7 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 			return created
 		}
 		if !told && time.Since(since) > time.Second && ctx.Err() == nil {
-			e.log.Warn("waiting for JetStream: the catalog cannot be written, beats are still heard", "err", err)
+			e.log.Warn("waiting for JetStream: the catalog cannot be written, beats are still heard", "error", err)
 			e.report(func(l *loop) { l.election.trouble = err.Error() })
 			told = true
 		}
@@ -161,7 +161,7 @@ func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) 
 func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created time.Time) {
 	epoch, err := e.claim(ctx, seq, created)
 	if err != nil {
-		e.log.Warn("won the lease but could not claim the epoch", "err", err)
+		e.log.Warn("won the lease but could not claim the epoch", "error", err)
 		e.release(ctx, seq)
 		sleep(ctx, 100*time.Millisecond)
 		return
@@ -193,7 +193,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		case err == nil:
 			seq, deadline = next, sent.Add(e.ttl*2/3)
 		case errors.Is(err, errFenced), !time.Now().Before(deadline), e.bucketGone(ctx):
-			e.log.Warn("lost the lease", "err", err)
+			e.log.Warn("lost the lease", "error", err)
 			return
 		}
 	}
@@ -204,7 +204,7 @@ func (e *elector) lookAfter(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.ttl/5)
 	defer cancel()
 	if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {
-		e.log.Debug("cannot look after the bucket", "err", err)
+		e.log.Debug("cannot look after the bucket", "error", err)
 	}
 }
 
@@ -261,6 +261,6 @@ func (e *elector) release(ctx context.Context, seq uint64) {
 	m.Header.Set("Nats-TTL", ttlHeader(markerTTL))
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(seq, 10))
 	if _, err := e.bucket.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0)); err != nil {
-		e.log.Debug("could not release the lease; it will expire", "err", err)
+		e.log.Debug("could not release the lease; it will expire", "error", err)
 	}
 }

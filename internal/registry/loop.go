@@ -171,7 +171,7 @@ func (l *loop) read(ctx context.Context, in chan<- *nats.Msg) {
 			})
 			continue
 		case err != nil:
-			l.log.Error("cannot hear the mesh any more", "err", err)
+			l.log.Error("cannot hear the mesh any more", "error", err)
 			return
 		}
 		select {

@@ -156,7 +156,7 @@ func (l *loop) document(key string) (w write, ok bool) {
 	have := l.current(key)
 	value, err := l.value(key, have)
 	if err != nil {
-		l.log.Error("cannot write a document", "key", key, "err", err)
+		l.log.Error("cannot write a document", "key", key, "error", err)
 		return w, false
 	}
 	if limit := l.valueLimit(); len(value) > limit {
@@ -255,7 +255,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 	if p.failures == 1 && l.ctx.Err() == nil {
 		level = slog.LevelWarn
 	}
-	l.log.Log(l.ctx, level, "could not write to the catalog", "keys", len(batch), "err", err)
+	l.log.Log(l.ctx, level, "could not write to the catalog", "keys", len(batch), "error", err)
 	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, errNoBucket)) {
 		l.stepDown()
 	}

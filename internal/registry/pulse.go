@@ -61,7 +61,7 @@ func (l *loop) sendPulse() {
 		err = l.nc.Publish(l.cfg.Prefix.Heartbeat(registryID), data)
 	}
 	if err != nil {
-		l.log.Debug("cannot send a pulse", "err", err)
+		l.log.Debug("cannot send a pulse", "error", err)
 	}
 }
 

@@ -68,6 +68,6 @@ func cut(s string, most int) string {
 
 func (l *loop) refuse(what, id string, err error) {
 	if l.refused.add(what, id, err.Error(), time.Now()) {
-		l.log.Log(l.ctx, l.level(slog.LevelWarn), "refused", "what", what, "id", cut(id, 100), "err", err)
+		l.log.Log(l.ctx, l.level(slog.LevelWarn), "refused", "what", what, "id", cut(id, 100), "error", err)
 	}
 }

@@ -132,7 +132,7 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 		err = req.Respond(data, micro.WithHeaders(headers))
 	}
 	if err != nil {
-		r.cfg.Logger.Warn("cannot answer", "method", cut(env.Method, 100), "err", err)
+		r.cfg.Logger.Warn("cannot answer", "method", cut(env.Method, 100), "error", err)
 	}
 }
 

@@ -105,7 +105,7 @@ func (f *follower) event(m *nats.Msg) {
 	key, _ := strings.CutPrefix(m.Subject, f.opts.Prefix.CatalogEvents()+".")
 	ch, err := parseChange(key, m)
 	if err != nil {
-		f.opts.Logger.Warn("ignored a message on the catalog's subject", "err", err)
+		f.opts.Logger.Warn("ignored a message on the catalog's subject", "error", err)
 		return
 	}
 	last := f.data.last // only this goroutine writes it
@@ -156,7 +156,7 @@ func (f *follower) pay(ctx context.Context) {
 		return
 	case err != nil:
 		if !f.told {
-			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.opts.Prefix.Bucket(), "err", err)
+			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.opts.Prefix.Bucket(), "error", err)
 			f.told = true
 		}
 		f.owe(f.debt, false)
@@ -183,7 +183,7 @@ func (f *follower) check(ctx context.Context) {
 	at, err := f.newest(ctx)
 	if err != nil {
 		if !errors.Is(err, nats.ErrNoResponders) && ctx.Err() == nil {
-			f.opts.Logger.Debug("checking the catalog", "err", err)
+			f.opts.Logger.Debug("checking the catalog", "error", err)
 		}
 		return
 	}
@@ -208,7 +208,7 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 	}
 	for key, ch := range snapshot {
 		if err := ch.decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "err", err)
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
 		}
 		snapshot[key] = ch
 	}
@@ -279,7 +279,7 @@ func (c *Catalog) loadTail(ctx context.Context) error {
 func (c *Catalog) take(changes []change, heard time.Time) {
 	for i := range changes {
 		if err := changes[i].decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "err", err)
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
 		}
 	}
 	c.mu.Lock()
@@ -324,7 +324,7 @@ func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
 	}
 	id, err := c.streamCreated(ctx)
 	if err != nil {
-		c.opts.Logger.Debug("asking for the catalog's creation time", "err", err)
+		c.opts.Logger.Debug("asking for the catalog's creation time", "error", err)
 	}
 	return id
 }

@@ -29,7 +29,7 @@ func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id stri
 	c.mu.Lock()
 	for i := range changes {
 		if err := changes[i].decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "err", err)
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
 		}
 		c.data.apply(changes[i])
 		c.heardAt(changes[i].at)
