@@ -164,12 +164,22 @@ type hop struct {
 func (f *forwarder) newHop(x *rpc.Exchange) *hop {
 	h := &hop{f: f, outer: x}
 	h.Deadline, h.Sink = x.Deadline, h
-	x.Inner.Store(&h.Exchange)
+	if before := x.Inner.Load(); before != &takenBack {
+		x.Inner.CompareAndSwap(before, &h.Exchange) // fails only where it is taken back in between
+	}
 	return h
 }
 
+// takenBack stands in for the inner exchange of one that was cancelled while it had none to be cancelled: it is
+// about to be sent, or on its way from one form, or one replica, to the next.
+var takenBack rpc.Exchange
+
 func (h *hop) run() {
 	h.params = h.Params
+	if h.outer.Inner.Load() == &takenBack {
+		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call was cancelled")})
+		return
+	}
 	token, err := h.f.breaker.Acquire()
 	if err != nil {
 		if h.move() {
@@ -184,6 +194,9 @@ func (h *hop) run() {
 		h.f.inflight.Add(1)
 	}
 	h.f.conn.Start(&h.Exchange)
+	if h.outer.Inner.Load() == &takenBack {
+		h.cancel()
+	}
 }
 
 // Deliver passes the child's answer on.
@@ -258,14 +271,22 @@ func (l learn) Deliver(x *rpc.Exchange, r rpc.Reply) {
 
 // CancelExchange ends x for a caller that has gone, and tells the child.
 func (f *forwarder) CancelExchange(x *rpc.Exchange) {
-	inner := x.Inner.Load()
-	if inner == nil {
-		return
+	for {
+		inner := x.Inner.Load()
+		if inner == &takenBack || inner != nil && hopOf(inner).cancel() || x.Inner.CompareAndSwap(inner, &takenBack) {
+			return
+		}
 	}
-	to := hopOf(inner).f // not f, where x was moved
-	if id, ok := to.conn.Cancel(inner); ok && id != 0 {
-		to.tellCancelled(id, "the caller cancelled")
+}
+
+// cancel ends the exchange with the child, and tells the child; false if there is none to be ended, now. Where h was
+// moved, its forwarder is not the one that the call came in by.
+func (h *hop) cancel() bool {
+	id, ok := h.f.conn.Cancel(&h.Exchange)
+	if ok && id != 0 {
+		h.f.tellCancelled(id, "the caller cancelled")
 	}
+	return ok
 }
 
 func (f *forwarder) tellCancelled(id uint64, why string) {

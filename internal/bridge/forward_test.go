@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,15 +33,25 @@ type scripted struct {
 func (s *scripted) Start(x *rpc.Exchange) {
 	s.mu.Lock()
 	s.sent = append(s.sent, x.Method+" "+string(x.Params))
+	s.mu.Unlock()
+	r, ok := s.answer(x)
+	if ok {
+		x.Sink.Deliver(x, r)
+		return
+	}
+	s.mu.Lock()
 	s.waiting = append(s.waiting, x)
 	s.mu.Unlock()
-	if r, ok := s.answer(x); ok {
-		x.Sink.Deliver(x, r)
-	}
 }
 
 func (s *scripted) Cancel(x *rpc.Exchange) (uint64, bool) {
 	s.mu.Lock()
+	i := slices.Index(s.waiting, x)
+	if i < 0 {
+		s.mu.Unlock()
+		return 0, false
+	}
+	s.waiting = slices.Delete(s.waiting, i, i+1)
 	s.cancelled++
 	s.mu.Unlock()
 	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "cancelled")})
@@ -228,5 +239,52 @@ func TestCancelMoved(t *testing.T) {
 	})
 	if a.cancelled != 0 || b.cancelled != 1 || len(b.notes) != 1 || !strings.HasPrefix(b.notes[0], `notifications/cancelled {"requestId":7,`) {
 		t.Errorf("cancelled %d and %d, told %q and %q", a.cancelled, b.cancelled, a.notes, b.notes)
+	}
+}
+
+// TestCancelInBetween cancels a call at the moments when nothing of it is under way: before it is sent, between an
+// answer and the second try, before that is sent.
+func TestCancelInBetween(t *testing.T) {
+	unknown := func(*rpc.Exchange) (rpc.Reply, bool) {
+		return rpc.NewReply(nil, &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"}), true
+	}
+	for _, tt := range []struct {
+		name      string
+		at        int // the number of the request during which it is cancelled; 0: before the first
+		sent      int
+		cancelled int // at the link
+	}{
+		{"before it is sent", 0, 0, 0},
+		{"after the first answer", 1, 1, 0},
+		{"before the second is under way", 2, 2, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &scripted{}
+			f := replicas(manifest.Ext, l)[0]
+			w := &waiter{done: make(chan struct{})}
+			x := &rpc.Exchange{Sink: w}
+			l.answer = func(inner *rpc.Exchange) (rpc.Reply, bool) {
+				if len(l.sent) == tt.at {
+					f.CancelExchange(x)
+				}
+				if len(l.sent) == 2 {
+					return never(inner)
+				}
+				return unknown(inner)
+			}
+			if tt.at == 0 {
+				f.CancelExchange(x)
+			}
+			f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
+			select {
+			case <-w.done:
+			default:
+				t.Fatal("the cancellation is lost")
+			}
+			if !errors.Is(w.err, rpc.CodeCancelled) || len(l.sent) != tt.sent || l.cancelled != tt.cancelled {
+				t.Errorf("it ended with %v; sent %q, cancelled %d", w.err, l.sent, l.cancelled)
+			}
+			f.CancelExchange(x) // once more changes nothing
+		})
 	}
 }
