@@ -62,6 +62,7 @@ type Conn struct {
 	tail     *Exchange
 	raws     int  // answers and notifications in it
 	writing  bool // somebody owns wbuf and w
+	quitting bool // the writing goroutine waits for whoever writes, and ends
 	wbuf     []byte
 	frames   []frame // the requests in wbuf
 	werr     error   // why nothing can be written any more

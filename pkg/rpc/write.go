@@ -29,12 +29,12 @@ func (c *Conn) send(x *Exchange) {
 	n, err := c.try.TryWrite(buf)
 	c.mu.Lock()
 	c.wrote(n, err)
-	if err == nil && len(c.wbuf) == 0 && c.head == nil {
+	if err == nil && len(c.wbuf) == 0 && c.head == nil && !c.quitting {
 		c.writing = false
 		c.mu.Unlock()
 		return
 	}
-	c.mu.Unlock() // the rest, and the error if there was one, is for the loop
+	c.mu.Unlock() // the rest, and the error if there was one, is for the loop; at the end it waits for this word
 	c.wake <- struct{}{}
 }
 
@@ -112,12 +112,16 @@ func (c *Conn) writeLoop(quit <-chan struct{}) error {
 				return err
 			}
 		case <-quit:
-			select {
-			case <-c.wake:
-				return c.drain()
-			default:
+			c.mu.Lock()
+			c.quitting = true
+			writing := c.writing
+			c.mu.Unlock()
+			if !writing {
 				return nil
 			}
+			// Somebody is at an attempt that cannot block, and answers may have gathered behind it.
+			<-c.wake
+			return c.drain()
 		}
 	}
 }

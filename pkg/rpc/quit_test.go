@@ -1,0 +1,56 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// slowTry is a writer whose attempts take until they are let through.
+type slowTry struct {
+	trying, let chan struct{}
+
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *slowTry) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *slowTry) TryWrite(p []byte) (int, error) {
+	w.trying <- struct{}{}
+	<-w.let
+	return w.Write(p)
+}
+
+// TestAnswerBehindAnAttempt ends a connection while somebody is at an attempt to write, with a handler's answer in
+// the queue behind it: Run returns when that is written.
+func TestAnswerBehindAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, in := io.Pipe()
+		w := &slowTry{trying: make(chan struct{}), let: make(chan struct{})}
+		c := NewConn(r, w, Options{Handler: HandlerFunc(func(context.Context, *Request) (json.RawMessage, error) {
+			return json.RawMessage(`"answer"`), nil
+		})})
+		var wg sync.WaitGroup
+		wg.Go(func() { c.Run(t.Context()) })
+		wg.Go(func() { c.Notify("note", nil) })
+		<-w.trying
+		io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"m"}`+"\n")
+		synctest.Wait() // the answer is in the queue
+		in.Close()
+		synctest.Wait() // and Run at its end
+		close(w.let)
+		wg.Wait()
+		if got := w.text.String(); !strings.Contains(got, `"note"`) || !strings.Contains(got, `"answer"`) {
+			t.Errorf("written: %s", got)
+		}
+	})
+}
