@@ -93,14 +93,20 @@ func (s *service) handle(req micro.Request) {
 		return
 	}
 	s.slot.node.calls.watch(c)
-	s.handlers.Go(func() { // owned by Serve, which waits for handlers; ends when the handler returns
+	if !s.calls.enter(&s.handlers) {
+		c.stop()
+		c.Deliver(&c.Exchange, rpc.Reply{Err: s.stopped()})
+		return
+	}
+	go func() { // owned by Serve, which waits for handlers; ends when the handler returns
+		defer s.handlers.Done()
 		defer c.stop()
 		result, err := rpc.Protect(ctx, s.h, &c.request)
 		if p, ok := err.(*rpc.PanicError); ok {
 			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
 		}
 		c.Deliver(&c.Exchange, rpc.NewReply(result, err))
-	})
+	}()
 }
 
 // mayAnswer reports whether an answer may go to a subject of the caller's choosing. The mesh's own are no inboxes:
@@ -189,8 +195,7 @@ const retryAfter = 50 * time.Millisecond
 // admit takes c among the calls in flight.
 func (s *service) admit(c *call, req micro.Request) *rpc.Error {
 	if s.closed.Load() {
-		return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: "draining", Reason: "this instance has stopped"},
-			"%s has stopped taking calls on this instance", s.slot.ID())
+		return s.stopped()
 	}
 	if !s.calls.add(c, s.opt.MaxInflight) {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
@@ -198,6 +203,12 @@ func (s *service) admit(c *call, req micro.Request) *rpc.Error {
 	}
 	s.slot.inflight.Add(1)
 	return nil
+}
+
+// stopped is the error for a call that came too late.
+func (s *service) stopped() *rpc.Error {
+	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: "draining", Reason: "this instance has stopped"},
+		"%s has stopped taking calls on this instance", s.slot.ID())
 }
 
 // Deliver answers the caller and ends the call.
@@ -269,6 +280,10 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
 			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
 		return false
+	case !s.calls.enter(&s.handlers):
+		s.slot.node.release(size)
+		s.refuse(c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
+		return false
 	}
 	c.chunking.Store(true)
 	c.flow.Store(&flow{acks: make(chan struct{}, 1), left: make(chan struct{})})
@@ -278,7 +293,10 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 		s.slot.node.streams.bytes += extra
 		s.slot.node.streams.mu.Unlock()
 	}
-	s.handlers.Go(func() { c.sendChunks(text) }) // owned by Serve; ends with the answer, or the caller, or the service
+	go func() { // owned by Serve; ends with the answer, or the caller, or the service
+		defer s.handlers.Done()
+		c.sendChunks(text)
+	}()
 	return true
 }
 
@@ -329,71 +347,4 @@ func (c *call) cancel() {
 // Canceller is an rpc.AsyncHandler that can take an exchange back: the bridge's, which then tells the child.
 type Canceller interface {
 	CancelExchange(x *rpc.Exchange)
-}
-
-// callList is the calls in flight of a service.
-type callList struct {
-	mu   sync.Mutex
-	head *call
-	n    int
-}
-
-// add takes c in unless there are limit calls already.
-func (l *callList) add(c *call, limit int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.n >= limit {
-		return false
-	}
-	l.n++
-	if c.next = l.head; c.next != nil {
-		c.next.prev = c
-	}
-	l.head = c
-	return true
-}
-
-// remove ends c, false if it had ended before, and tells how many are left.
-func (l *callList) remove(c *call) (ended bool, left int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.ended {
-		return false, l.n
-	}
-	c.ended = true
-	l.n--
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		l.head = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	}
-	return true, l.n
-}
-
-func (l *callList) hasEnded(c *call) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return c.ended
-}
-
-func (l *callList) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.n
-}
-
-// each calls f for the calls in flight, outside the lock.
-func (l *callList) each(f func(*call)) {
-	l.mu.Lock()
-	var all []*call
-	for c := l.head; c != nil; c = c.next {
-		all = append(all, c)
-	}
-	l.mu.Unlock()
-	for _, c := range all {
-		f(c)
-	}
 }

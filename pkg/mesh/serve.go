@@ -142,6 +142,7 @@ func (s *service) drain(giveUp context.CancelFunc) error {
 		}
 	}
 	s.closed.Store(true)
+	s.calls.close()
 	giveUp()
 	s.calls.each(func(c *call) { c.cancel() })
 	s.handlers.Wait()

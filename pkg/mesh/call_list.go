@@ -1,0 +1,88 @@
+package mesh
+
+import "sync"
+
+// callList is the calls in flight of a service.
+type callList struct {
+	mu     sync.Mutex
+	head   *call
+	n      int
+	closed bool
+}
+
+// enter has whoever waits for handlers wait for one more, unless the list is closed: then they may have waited
+// already.
+func (l *callList) enter(handlers *sync.WaitGroup) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		handlers.Add(1)
+	}
+	return !l.closed
+}
+
+func (l *callList) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
+
+// add takes c in unless there are limit calls already.
+func (l *callList) add(c *call, limit int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n >= limit {
+		return false
+	}
+	l.n++
+	if c.next = l.head; c.next != nil {
+		c.next.prev = c
+	}
+	l.head = c
+	return true
+}
+
+// remove ends c, false if it had ended before, and tells how many are left.
+func (l *callList) remove(c *call) (ended bool, left int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.ended {
+		return false, l.n
+	}
+	c.ended = true
+	l.n--
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		l.head = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	return true, l.n
+}
+
+func (l *callList) hasEnded(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.ended
+}
+
+func (l *callList) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n
+}
+
+// each calls f for the calls in flight, outside the lock.
+func (l *callList) each(f func(*call)) {
+	l.mu.Lock()
+	var all []*call
+	for c := l.head; c != nil; c = c.next {
+		all = append(all, c)
+	}
+	l.mu.Unlock()
+	for _, c := range all {
+		f(c)
+	}
+}
