@@ -38,7 +38,7 @@ func (a *app) planHost(o upOptions, logger *slog.Logger) (hostPlan, error) {
 	}
 	var err error
 	if p.settings, err = p.reread(); err != nil {
-		return p, daemon.UsageError{Err: err}
+		return p, daemon.UsageError{Err: err, Hint: "mend the file; nothing was started"}
 	}
 	if err := checkDirs(o.dirs); err != nil {
 		return p, daemon.UsageError{Err: err}

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"time"
 
@@ -29,7 +30,7 @@ func program() daemon.Program {
 			fs.DurationVar(&cfg.Heartbeat.ForgetAfter, "forget-after", 24*time.Hour, "an extension without a sign of life for this `DURATION` is forgotten; negative: never")
 			fs.IntVar(&cfg.Replicas, "replicas", 0, "`COPIES` of the catalog in JetStream (default 3 in a cluster, 1 on a single server)")
 		},
-		Check: func() error { return check(cfg) },
+		Check: func(*slog.Logger) error { return check(cfg) },
 		Run: func(ctx context.Context, p daemon.Process) error {
 			cfg.Prefix, cfg.Logger, cfg.Version = p.Prefix, p.Logger, daemon.Version()
 			return run(ctx, p, registry.New(p.NC, cfg))

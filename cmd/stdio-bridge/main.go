@@ -11,6 +11,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -35,6 +36,7 @@ func (p *paths) Set(s string) error { *p = append(*p, s); return nil }
 func program() daemon.Program {
 	var file, name, state string
 	var search paths
+	var settings config.Config
 	return daemon.Program{
 		Name:    "stdio-bridge",
 		Summary: "Runs the extensions of this host and stands in for them on the mesh.",
@@ -44,15 +46,17 @@ func program() daemon.Program {
 			fs.StringVar(&name, "name", bridge.DefaultName(), "this bridge's `NAME` on the mesh")
 			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "under `DIR` each extension has a directory of its own")
 		},
-		Run: func(ctx context.Context, p daemon.Process) error {
+		Check: func(log *slog.Logger) (err error) {
 			if err := mesh.CheckID(name, false); err != nil {
-				return daemon.UsageError{Err: fmt.Errorf("--name: %w", err)}
+				return fmt.Errorf("--name: %w", err)
 			}
+			if settings, err = bridge.Settings(file, search, log); err != nil {
+				return daemon.UsageError{Err: err, Hint: "mend the file; nothing was started"}
+			}
+			return nil
+		},
+		Run: func(ctx context.Context, p daemon.Process) error {
 			reread := func() (config.Config, error) { return bridge.Settings(file, search, p.Logger) }
-			settings, err := reread()
-			if err != nil {
-				return daemon.UsageError{Err: err}
-			}
 			host, _ := os.Hostname() // for people; an unknown one is no fault
 			defer bridge.Watchdog(p.Logger)()
 			b := bridge.New(p.NC, bridge.Config{

@@ -96,6 +96,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
+	b.mu.Lock()
+	running := b.current.host.Extensions
+	b.mu.Unlock()
+	b.log.Info("stopping the extensions", "extensions", running)
 	watching.Wait() // it may be starting something
 	b.fleet.wait()
 	b.sayGoodbye()

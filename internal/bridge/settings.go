@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,7 +17,8 @@ import (
 )
 
 // Settings reads extensions.yaml. An empty path is config.DefaultPath, which may be missing. searchPaths, if
-// there are any, stand in for the file's. The error is every fault of the file, each with its place.
+// there are any, stand in for the file's. The error is every fault of the file, each with its place, on a line of
+// its own.
 func Settings(path string, searchPaths []string, log *slog.Logger) (config.Config, error) {
 	named := path != ""
 	if !named {
@@ -34,7 +36,10 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 	if len(searchPaths) > 0 {
 		c.SearchPaths = searchPaths
 	}
-	return c, errors.Join(faults...)
+	if len(faults) > 0 {
+		return c, fmt.Errorf("%s cannot be used:\n%w", path, errors.Join(faults...))
+	}
+	return c, nil
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)

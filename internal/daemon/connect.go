@@ -109,8 +109,9 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { o.asyncError(sub, err) }),
 	}
 	if o.Wait {
+		w := &waiting{logger: o.Logger, server: t.Addr()}
 		// Credentials may be refused for a while only: an auth callout that is down, a key being rolled.
-		opts = append(opts, nats.IgnoreAuthErrorAbort(), nats.ReconnectErrHandler(retryLog(o.Logger, t.Addr())))
+		opts = append(opts, nats.IgnoreAuthErrorAbort(), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { w.failed(err, time.Now()) }))
 	}
 	if o.LameDuck != nil {
 		opts = append(opts, o.LameDuck.Option())
@@ -137,17 +138,6 @@ func (o ConnectOptions) asyncError(sub *nats.Subscription, err error) {
 		o.Logger.Warn("messages were dropped, they came faster than they were read", args...)
 	default:
 		o.Logger.Error("NATS", args...)
-	}
-}
-
-// retryLog says why connecting fails, once for each reason in a row.
-func retryLog(logger *slog.Logger, addr string) func(*nats.Conn, error) {
-	last := ""
-	return func(_ *nats.Conn, err error) { // called from the reconnecting goroutine only
-		if err != nil && err.Error() != last {
-			last = err.Error()
-			logger.Warn("still waiting for NATS", "server", addr, "error", err)
-		}
 	}
 }
 

@@ -18,6 +18,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -26,6 +27,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
@@ -39,8 +41,9 @@ type Program struct {
 	Summary string // the first lines of --help
 	Flags   func(*flag.FlagSet)
 
-	// Check looks at the program's own flags when they are read; its error is a UsageError. It may be nil.
-	Check func() error
+	// Check looks at the program's own flags, and the files they name, before NATS is waited for: a mistake shows
+	// at once and not when the server is there. Its error is a UsageError. It may be nil.
+	Check func(*slog.Logger) error
 
 	// Connect changes how the program connects, after the flags are read; nil changes nothing.
 	Connect func(*ConnectOptions)
@@ -73,8 +76,11 @@ func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// UsageError is a mistake on the command line; the exit code is 2.
-type UsageError struct{ Err error }
+// UsageError is a mistake on the command line, or in a file that it names; the exit code is 2.
+type UsageError struct {
+	Err  error
+	Hint string // what to do about it; empty: see --help
+}
 
 func (e UsageError) Error() string { return e.Err.Error() }
 
@@ -88,12 +94,22 @@ func (p Program) Execute(ctx context.Context, args []string, stdout, stderr io.W
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
-	case errors.As(err, new(UsageError)):
-		fmt.Fprintf(stderr, "%s: error: %v\n%s: hint: see %s --help\n", p.Name, err, p.Name, p.Name)
-		return 2
 	}
 	fmt.Fprintf(stderr, "%s: error: %v\n", p.Name, err)
-	return 1
+	wrong, ok := errors.AsType[UsageError](err)
+	if !ok {
+		return 1
+	}
+	fmt.Fprintf(stderr, "%s: hint: %s\n", p.Name, cmp.Or(wrong.Hint, "see "+p.Name+" --help"))
+	return 2
+}
+
+// asUsage is err as a UsageError, which it may be already.
+func asUsage(err error) error {
+	if errors.As(err, new(UsageError)) {
+		return err
+	}
+	return UsageError{Err: err}
 }
 
 // settings are the flags that every program has.
@@ -122,14 +138,9 @@ func (p Program) parse(args []string, stdout io.Writer) (settings, error) {
 		printFlags(stdout, fs)
 		return s, err
 	case err != nil:
-		return s, UsageError{err}
+		return s, UsageError{Err: err}
 	case fs.NArg() > 0:
-		return s, UsageError{fmt.Errorf("unexpected argument %q", fs.Arg(0))}
-	case p.Check == nil || s.version:
-		return s, nil
-	}
-	if err := p.Check(); err != nil {
-		return s, UsageError{err}
+		return s, UsageError{Err: fmt.Errorf("unexpected argument %q", fs.Arg(0))}
 	}
 	return s, nil
 }
@@ -139,7 +150,7 @@ func printFlags(w io.Writer, fs *flag.FlagSet) {
 	fs.VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "  --%-28s %s", f.Name+" "+value, usage)
-		if f.DefValue != "" && f.DefValue != "false" {
+		if !slices.Contains([]string{"", "false", "0", "0s"}, f.DefValue) { // of those the usage says what they mean
 			fmt.Fprintf(w, " (default %s)", f.DefValue)
 		}
 		fmt.Fprintln(w)
@@ -162,12 +173,18 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 	}
 	prefix, err := mesh.ParsePrefix(s.nats.Prefix)
 	if err != nil {
-		return UsageError{err}
+		return UsageError{Err: err}
 	}
 	target, err := s.nats.Resolve()
 	if err != nil {
 		return err
 	}
+	if p.Check != nil {
+		if err := p.Check(logger); err != nil {
+			return asUsage(err)
+		}
+	}
+	defer announceStop(parent, p.Name, logger)()
 	ctx, cancel := context.WithCancelCause(parent)
 	health := &Health{Addr: s.http, Logger: logger}
 	healthDone := make(chan struct{})

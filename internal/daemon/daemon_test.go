@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"runtime/debug"
@@ -178,10 +179,44 @@ func TestBuildVersion(t *testing.T) {
 	}
 }
 
+// What is wrong with the command line, or with a file that it names, shows before NATS is waited for.
 func TestProgramChecksItsFlags(t *testing.T) {
-	var out bytes.Buffer
-	p := Program{Name: "prog", Check: func() error { return errors.New("--n is odd") }}
-	if code := p.Execute(t.Context(), []string{"--server", "127.0.0.1:1"}, &out, &out); code != 2 || !strings.Contains(out.String(), "--n is odd") {
-		t.Errorf("exit %d, %s", code, &out)
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("--n is odd"), "prog: error: --n is odd\nprog: hint: see prog --help\n"},
+		{UsageError{Err: errors.New("x.yaml is empty"), Hint: "fill it"}, "prog: error: x.yaml is empty\nprog: hint: fill it\n"},
+	} {
+		var out bytes.Buffer
+		p := Program{Name: "prog", Check: func(*slog.Logger) error { return tt.err }}
+		if code := p.Execute(t.Context(), []string{"--server", "127.0.0.1:1"}, &out, &out); code != 2 || out.String() != tt.want {
+			t.Errorf("exit %d, %s; want %s", code, &out, tt.want)
+		}
+	}
+}
+
+// An operator who stops a program reads which signal it got, that it stops, and when it has.
+func TestProgramSaysThatItStops(t *testing.T) {
+	emptyHome(t)
+	srv := runServer(t, &server.Options{Port: -1})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var log logBuffer
+	code := runProgram(ctx, &log, []string{"--server", srv.ClientURL(), "--log-format", "text"}, func(ctx context.Context, p Process) error {
+		cancel(errors.New("terminated signal received"))
+		<-ctx.Done()
+		p.Logger.Info("draining")
+		return ctx.Err()
+	})
+	stops := regexp.MustCompile(`msg="prog stops; a second signal ends it at once" reason="terminated signal received"\n`)
+	ended := regexp.MustCompile(`msg=draining\n(.*\n)*.*msg="prog has stopped" took=\S+\n$`)
+	if out := log.String(); code != 0 || !stops.MatchString(out) || !ended.MatchString(out) {
+		t.Errorf("exit %d, %s", code, out)
+	}
+	// One that ends by itself was not stopped.
+	var quiet logBuffer
+	runProgram(t.Context(), &quiet, []string{"--server", srv.ClientURL()}, func(context.Context, Process) error { return nil })
+	if out := quiet.String(); strings.Contains(out, "stop") {
+		t.Error(out)
 	}
 }

@@ -29,7 +29,7 @@ func (f LogFlags) New(w io.Writer) (*slog.Logger, error) {
 	o.Level = level
 	if f.Level != "" {
 		if err := level.UnmarshalText([]byte(f.Level)); err != nil {
-			return nil, UsageError{fmt.Errorf("--log-level %q: want debug, info, warn or error", f.Level)}
+			return nil, UsageError{Err: fmt.Errorf("--log-level %q: want debug, info, warn or error", f.Level)}
 		}
 	}
 	switch {
@@ -38,7 +38,7 @@ func (f LogFlags) New(w io.Writer) (*slog.Logger, error) {
 	case f.Format == "json", f.Format == "auto", f.Format == "":
 		return slog.New(slog.NewJSONHandler(w, &o)), nil
 	}
-	return nil, UsageError{fmt.Errorf("--log-format %q: want text, json or auto", f.Format)}
+	return nil, UsageError{Err: fmt.Errorf("--log-format %q: want text, json or auto", f.Format)}
 }
 
 // IsTerminal reports whether w is a terminal.

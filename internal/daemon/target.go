@@ -78,12 +78,12 @@ func (f NATSFlags) Resolve() (Target, error) {
 	}
 	for _, opt := range opts {
 		if err := opt(&t.base); err != nil {
-			return Target{}, UsageError{err}
+			return Target{}, UsageError{Err: err}
 		}
 	}
 	for _, s := range t.Servers {
 		if err := checkURL(s); err != nil {
-			return Target{}, UsageError{fmt.Errorf("NATS server from %s: %w", t.Source, err)}
+			return Target{}, UsageError{Err: fmt.Errorf("NATS server from %s: %w", t.Source, err)}
 		}
 	}
 	t.base.Servers = t.Servers
@@ -128,7 +128,7 @@ func contextTarget(name, source string) (Target, error) {
 		return stop
 	})
 	if !errors.Is(err, stop) {
-		return Target{}, UsageError{fmt.Errorf("%s: %w", source, err)}
+		return Target{}, UsageError{Err: fmt.Errorf("%s: %w", source, err)}
 	}
 	t.Servers = slices.DeleteFunc(t.base.Servers, func(s string) bool { return s == "" })
 	if len(t.Servers) == 0 {
@@ -144,19 +144,19 @@ func (f NATSFlags) credentials() ([]nats.Option, error) {
 	var opts []nats.Option
 	if f.Creds != "" {
 		if _, err := os.Stat(f.Creds); err != nil {
-			return nil, UsageError{fmt.Errorf("--creds: %w", err)}
+			return nil, UsageError{Err: fmt.Errorf("--creds: %w", err)}
 		}
 		opts = append(opts, nats.UserCredentials(f.Creds))
 	}
 	if f.NKey != "" {
 		opt, err := nats.NkeyOptionFromSeed(f.NKey)
 		if err != nil {
-			return nil, UsageError{fmt.Errorf("--nkey: %w", err)}
+			return nil, UsageError{Err: fmt.Errorf("--nkey: %w", err)}
 		}
 		opts = append(opts, opt)
 	}
 	if (f.TLSCert == "") != (f.TLSKey == "") {
-		return nil, UsageError{errors.New("--tlscert and --tlskey go together")}
+		return nil, UsageError{Err: errors.New("--tlscert and --tlskey go together")}
 	}
 	if f.TLSCert != "" {
 		opts = append(opts, nats.ClientCert(f.TLSCert, f.TLSKey))

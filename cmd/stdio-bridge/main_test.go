@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What is wrong with the flags or with extensions.yaml shows at once: nobody waits for a NATS that is not there to
+// learn of a slip of the pen.
+func TestMistakesShowBeforeNATSIsThere(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("bad.yaml", []byte("extensions:\n  gating: maybe\n  wath: {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string][]string{
+		"--config bad.yaml": {
+			"stdio-bridge: error: bad.yaml cannot be used:\nbad.yaml:2:11: error: extensions.gating: ",
+			"\nbad.yaml:3:3: error: extensions.wath: unknown key; did you mean watch?\nstdio-bridge: hint: mend the file",
+		},
+		"--config none.yaml": {"none.yaml: error: there is no such file"},
+		"--name A":           {`--name: id "A"`, "hint: see stdio-bridge --help"},
+		"--frob":             {"-frob", "hint: see stdio-bridge --help"},
+	} {
+		var out bytes.Buffer
+		began := time.Now()
+		code := program().Execute(t.Context(), append(strings.Fields(args), "--server", "127.0.0.1:1"), &out, &out)
+		if code != 2 || time.Since(began) > 10*time.Second {
+			t.Errorf("%s: exit %d after %s", args, code, time.Since(began))
+		}
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("%s: %q, want %q", args, &out, w)
+			}
+		}
+	}
+	// The same file where it is looked for when nobody names one.
+	if err := os.Mkdir("config", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename("bad.yaml", filepath.Join("config", "extensions.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if code := program().Execute(t.Context(), []string{"--server", "127.0.0.1:1"}, &out, &out); code != 2 {
+		t.Errorf("exit %d, %s", code, &out)
+	}
+}
