@@ -34,9 +34,9 @@ func TestWithMesh(t *testing.T) {
 	}()
 
 	c := mesh.NewCatalog(b.connect(), mesh.CatalogOptions{})
-	ctx, stopCatalog := context.WithCancel(t.Context())
+	following, stopCatalog := context.WithCancel(t.Context())
 	followed := make(chan error)
-	go func() { followed <- c.Run(ctx) }() // ends with stopCatalog
+	go func() { followed <- c.Run(following) }() // ends with stopCatalog
 	defer func() {
 		stopCatalog()
 		if err := <-followed; err != nil {

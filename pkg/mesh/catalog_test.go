@@ -75,12 +75,18 @@ func (b *catalogBed) bucket() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.kv, err = js.CreateKeyValue(b.t.Context(), jetstream.KeyValueConfig{
-		Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
-		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
-	})
-	if err != nil {
-		b.t.Fatal(err)
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		b.kv, err = js.CreateKeyValue(b.t.Context(), jetstream.KeyValueConfig{
+			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
+			RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
+		})
+		if err == nil {
+			return
+		}
+		// The server tidies a deleted bucket's files away behind its answer, and trips over that when it makes them again.
+		if jerr, ok := errors.AsType[*jetstream.APIError](err); !ok || jerr.ErrorCode != 10049 || time.Now().After(deadline) {
+			b.t.Fatal(err)
+		}
 	}
 }
 
