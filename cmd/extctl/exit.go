@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,12 +142,14 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return code // whoever interrupted us knows
 	}
 	if a.json {
-		if err := a.printJSON(jsonError(code, err)); err != nil {
+		out := jsonError(code, err)
+		out.Error.Hint = a.hint(code, err)
+		if err := a.printJSON(out); err != nil {
 			fmt.Fprintf(a.stderr, "extctl: error: %v\n", err)
 		}
 		return code
 	}
-	fmt.Fprintf(a.stderr, "extctl: error: %s\n", clean(err.Error()))
+	fmt.Fprintf(a.stderr, "extctl: error: %s\n", cleanLines(err.Error()))
 	if h := a.hint(code, err); h != "" {
 		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", h)
 	}
@@ -162,6 +165,7 @@ type errorJSON struct {
 		Kind    string `json:"kind"`
 		Message string `json:"message"`
 		Data    any    `json:"data,omitempty"`
+		Hint    string `json:"hint,omitempty"`
 	} `json:"error"`
 }
 
@@ -213,7 +217,8 @@ func (a *app) hint(code int, err error) string {
 	case code == exitDenied && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired)):
 		return "NATS takes none of the credentials, or wants some: a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
 	case code == exitUsage && as[daemon.UsageError](err):
-		return "see " + a.verb + " --help"
+		e, _ := errors.AsType[daemon.UsageError](err)
+		return cmp.Or(e.Hint, "see "+a.verb+" --help")
 	case code == exitDenied:
 		return "the NATS user lacks a permission; docs/operations.md lists what each role needs"
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -16,13 +17,15 @@ import (
 //
 //	exits CODE PROGRAM ARG…   run the program, and want this exit code
 //
-// and the condition [root], which no file's mode keeps out.
+// and the condition [modes]: what runs here is kept out by the modes of files.
 func TestLocalScript(t *testing.T) {
+	var modes atomic.Bool // the same in all scripts
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/local",
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		Setup: func(env *testscript.Env) error {
+			modes.Store(heedModes())
 			env.Setenv("NATS_URL", "nats://127.0.0.1:1")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // or every extctl takes a second longer under -race
 			for name, dir := range map[string]string{"XDG_DATA_HOME": ".data", "XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".state"} {
@@ -31,10 +34,10 @@ func TestLocalScript(t *testing.T) {
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond != "root" {
+			if cond != "modes" {
 				return false, errors.New("unknown condition")
 			}
-			return os.Geteuid() == 0, nil
+			return modes.Load(), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})

@@ -44,6 +44,16 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
+// cleanLines is clean for a message of several lines, of which all but the first are indented: none of them can
+// pass for a message of ours.
+func cleanLines(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	for i, l := range lines {
+		lines[i] = clean(l)
+	}
+	return strings.Join(lines, "\n    ")
+}
+
 // short is the first line of s, cleaned, and cut to n characters.
 func short(s string, n int) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")

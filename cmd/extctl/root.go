@@ -5,7 +5,6 @@ import (
 	"flag"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,18 +76,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.exit(ctx, err)
 }
 
-// usageFailure makes what cobra says of a command line an error and a hint.
-func usageFailure(verb string, err error) error {
-	message, suggested, _ := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
-	f := fail(exitUsage, "%s", message)
-	if words := strings.Fields(suggested); len(words) > 0 {
-		f.hint = "did you mean " + orList(words) + "?"
-	} else {
-		f.hint = "see " + verb + " --help"
-	}
-	return f
-}
-
 func (a *app) rootCmd() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "extctl",
@@ -101,9 +88,9 @@ func (a *app) rootCmd() *cobra.Command {
 	root.SetErr(a.stderr)
 	fs := flag.NewFlagSet("extctl", flag.ContinueOnError)
 	a.nats.AddFlags(fs)
-	fs.BoolVar(&a.json, "json", false, "print one JSON object (docs/extctl.md has the shapes)")
-	fs.DurationVar(&a.timeout, "timeout", 0, "give up after `DURATION`, e.g. 2s; each verb has its own default")
 	root.PersistentFlags().AddGoFlagSet(fs)
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON object (docs/extctl.md has the shapes)")
+	root.PersistentFlags().DurationVar(&a.timeout, "timeout", 0, "give up after `DURATION`, e.g. 2s; each verb has its own default")
 	root.AddGroup(&cobra.Group{ID: "mesh", Title: "The mesh:"}, &cobra.Group{ID: "operate", Title: "Operate:"},
 		&cobra.Group{ID: "local", Title: "Local:"})
 	for _, v := range verbs {
@@ -111,6 +98,7 @@ func (a *app) rootCmd() *cobra.Command {
 		cmd.GroupID = v.group
 		root.AddCommand(cmd)
 	}
+	explainArguments(root)
 	root.SetCompletionCommandGroupID("local")
 	root.SetHelpCommandGroupID("local")
 	return root

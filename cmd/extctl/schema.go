@@ -8,31 +8,77 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
+// schemas are what schema can print.
+var schemas = []schemaJSON{
+	{"manifest", "plugin.toml, as JSON Schema (draft-07): editors complete and check it", manifest.Schema},
+}
+
+type schemaJSON struct {
+	Name        string                 `json:"name"`
+	Description string                 `json:"description"`
+	make        func() ([]byte, error) // the schema itself
+}
+
 func (a *app) schemaCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:   "schema manifest",
+		Use:   "schema [NAME]",
 		Short: "Print the JSON Schema of plugin.toml, for editors",
-		Long: `Print the JSON Schema (draft-07) of plugin.toml, with which editors complete and check manifests.
+		Long: `Print a schema by its name; without one, the names there are. "manifest" is the JSON Schema (draft-07) of
+plugin.toml, with which editors complete and check manifests.
 
 With Even Better TOML or taplo: save it as plugin.schema.json, and begin the manifest with the comment
 
     #:schema ./plugin.schema.json`,
 		Example:   "  extctl schema manifest > plugin.schema.json",
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []cobra.Completion{"manifest"},
-		RunE: func(*cobra.Command, []string) error {
-			schema, err := manifest.Schema()
-			if err != nil {
-				return err
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.listSchemas()
 			}
-			if a.json {
-				return a.printJSON(struct {
-					header
-					Schema json.RawMessage `json:"schema"`
-				}{Schema: schema})
-			}
-			_, err = a.stdout.Write(schema)
-			return err
+			return a.schema(args[0])
 		},
 	}
+}
+
+// listSchemas prints what schema can print.
+func (a *app) listSchemas() error {
+	if a.json {
+		return a.printJSON(struct {
+			header
+			Schemas []schemaJSON `json:"schemas"`
+		}{Schemas: schemas})
+	}
+	t := a.newTable("NAME", "DESCRIPTION")
+	for _, s := range schemas {
+		t.add(s.Name, s.Description)
+	}
+	return t.print(a.stdout)
+}
+
+func (a *app) schema(name string) error {
+	var names []string
+	for _, s := range schemas {
+		if names = append(names, s.Name); s.Name == name {
+			return a.printSchema(s)
+		}
+	}
+	f := fail(exitUsage, "there is no schema %q; want %s", name, orList(names))
+	f.hint = "for example: extctl schema manifest"
+	return f
+}
+
+func (a *app) printSchema(s schemaJSON) error {
+	text, err := s.make()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(struct {
+			header
+			Schema json.RawMessage `json:"schema"`
+		}{Schema: text})
+	}
+	_, err = a.stdout.Write(text)
+	return err
 }

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// Every verb that needs an argument names it, and its example is one that the verb takes.
+func TestMissingArguments(t *testing.T) {
+	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, getenv: func(string) string { return "" }}
+	var visit func(*cobra.Command)
+	checked := 0
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+		if cmd.Args == nil || cmd.Args(cmd, nil) == nil {
+			return
+		}
+		checked++
+		f, ok := cmd.Args(cmd, nil).(*failure)
+		if !ok || f.code != exitUsage || !strings.Contains(f.Error(), " is missing: extctl ") {
+			t.Errorf("%s: %v", cmd.CommandPath(), f)
+			return
+		}
+		example, ok := strings.CutPrefix(f.hint, "for example: "+cmd.CommandPath()+" ")
+		if !ok || strings.Contains(example, "--help") {
+			t.Errorf("%s: %q is no example", cmd.CommandPath(), f.hint)
+		} else if err := cmd.Args(cmd, strings.Fields(example)[:1]); err != nil {
+			t.Errorf("%s: %q: %v", cmd.CommandPath(), f.hint, err)
+		}
+	}
+	visit(a.rootCmd())
+	if checked < 15 {
+		t.Errorf("%d verbs want an argument", checked)
+	}
+}
