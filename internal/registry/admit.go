@@ -54,6 +54,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 		}
 	}
 	l.say(x, a)
+	l.placed(x, a.Instance, a.Host, a.Bridge)
 	if a.Bridge != "" && checkBridge(a.Bridge) == nil {
 		l.bridgeNamed(a.Bridge, now)
 	}

@@ -27,6 +27,8 @@ type bridge struct {
 	pause    time.Duration
 	silent   int // pings in a row that ran into their time-out
 	gone     bool
+	why      string    // it is gone
+	changed  time.Time // when it was last found to be gone, or there
 }
 
 const (
@@ -90,8 +92,35 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		l.refuse("host", name, err)
 		return
 	}
+	h.State, h.Reason, h.StateSince = "", "", time.Time{} // the registry's words
+	anew := b.host != nil && !b.host.Since.Equal(h.Since)
 	b.host = &h
+	if anew {
+		l.begunAnew(b, now)
+	}
 	l.pub.mark(hostKey(name), false)
+}
+
+// document is the value of host.<bridge>: its report, and whether it answers. was is the document that stands,
+// whose time is kept while it says the same of the same run.
+func (b *bridge) document(was *mesh.Host) *mesh.Host {
+	if b.host == nil {
+		return nil
+	}
+	h := *b.host
+	switch {
+	case b.gone:
+		h.State, h.Reason = heartbeat.Lost, b.why
+	case b.answered:
+		h.State = heartbeat.Ready
+	default: // a bridge of another make, perhaps, which takes no orders
+		return &h
+	}
+	h.StateSince = b.changed.UTC().Truncate(time.Millisecond)
+	if was != nil && was.State == h.State && was.Since.Equal(h.Since) && !was.StateSince.IsZero() {
+		h.StateSince = was.StateSince
+	}
+	return &h
 }
 
 // The bounds of a bridge's reports.
@@ -135,6 +164,10 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 			l.missed(b, "does not answer", now)
 		}
 	case err == nil, errors.As(err, new(*rpc.Error)): // an answer, if only an error
+		if b.gone || !b.answered {
+			b.changed = now
+			l.pub.mark(hostKey(b.name), false)
+		}
 		b.answered, b.gone, b.silent, b.seen, b.pause = true, false, 0, now, 0
 	}
 }
@@ -142,8 +175,9 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 // missed takes in that a bridge does not answer, and asks it less and less often.
 func (l *loop) missed(b *bridge, how string, now time.Time) {
 	if b.answered && !b.gone {
-		b.gone = true
+		b.gone, b.changed, b.why = true, now, how
 		l.condemnBridge(b, "bridge "+b.name+" "+how, now)
+		l.pub.mark(hostKey(b.name), true)
 	}
 	b.pause = min(max(2*b.pause, time.Second), maxPingPause)
 	b.next = now.Add(b.pause)
@@ -153,8 +187,8 @@ func (l *loop) missed(b *bridge, how string, now time.Time) {
 func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
 	lost := 0
 	for id, x := range l.exts {
-		for instance, a := range x.said {
-			if a.Bridge != b.name || instance == "" {
+		for instance, p := range x.places {
+			if p.bridge != b.name || instance == "" {
 				continue
 			}
 			if c, ok := l.mon.Condemn(id, instance, reason, now); ok {

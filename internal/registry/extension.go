@@ -19,6 +19,7 @@ import (
 type extension struct {
 	id       string
 	said     map[string]*announced // by instance; "" for an announce without one
+	places   map[string]*place     // by instance
 	shakes   map[shakeKey]*shake
 	shown    *announced // the announce that the spec is made of; kept when its instance has gone
 	tools    *shake     // the handshake that goes with it; nil before the first
@@ -53,7 +54,8 @@ type shake struct {
 }
 
 func newExtension(id string) *extension {
-	return &extension{id: strings.Clone(id), said: map[string]*announced{}, shakes: map[shakeKey]*shake{}}
+	return &extension{id: strings.Clone(id), said: map[string]*announced{}, places: map[string]*place{},
+		shakes: map[shakeKey]*shake{}}
 }
 
 // choose decides which announce and which handshake the spec is made of: those of the highest version that is
@@ -196,24 +198,18 @@ func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
 		" is not the same everywhere; it differs between " + strings.Join(groups, " and ")}, true
 }
 
-// specDoc is the value of spec.<id>. The hash lets a new leader know which handshakes it need not repeat.
-type specDoc struct {
-	mesh.Spec
-	HandshakeHash string `json:"handshake_hash,omitempty"`
-}
-
 // spec builds the spec that should be shown, or nil when nothing was announced yet.
-func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *specDoc {
+func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *mesh.Spec {
 	a := x.shown
 	if a == nil {
 		return nil
 	}
-	s := &specDoc{Spec: mesh.Spec{
+	s := &mesh.Spec{
 		ID: x.id, Version: a.Version, Name: a.Name, Description: a.Description, Priority: a.Priority,
 		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
 		ManifestHash: a.ManifestHash, Parent: a.Parent, Channels: a.Capabilities.Channels,
 		Providers: a.Capabilities.Providers, Tools: []mesh.Tool{}, Diagnostics: x.diagnostics(how),
-	}}
+	}
 	if x.tools == nil {
 		return s
 	}
@@ -253,14 +249,18 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 		s := mesh.InstanceState{Instance: i.Instance, Version: i.Version, State: i.State, Reason: i.Reason,
 			Since: i.Since.UTC().Truncate(time.Millisecond), Restarts: i.Restarts, Breaker: i.Breaker}
 		if a := x.said[i.Instance]; a != nil {
-			s.Host, s.Bridge, s.Version = a.Host, a.Bridge, cmp.Or(s.Version, a.Version)
+			s.Version = cmp.Or(s.Version, a.Version)
+		}
+		if p := x.places[i.Instance]; p != nil {
+			s.Host, s.Bridge = p.host, p.bridge
 		}
 		if o := old[i.Instance]; o != nil {
 			if o.State == s.State && !o.Since.After(s.Since.Add(sameMoment)) {
 				s.Since = o.Since
 			}
-			if x.said[i.Instance] == nil {
-				s.Host, s.Bridge, s.Version = o.Host, o.Bridge, cmp.Or(s.Version, o.Version)
+			s.Version = cmp.Or(s.Version, o.Version)
+			if x.places[i.Instance] == nil {
+				s.Host, s.Bridge = o.Host, o.Bridge
 			}
 		}
 		d.Instances = append(d.Instances, s)
@@ -270,7 +270,7 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 
 // restore takes over what an earlier leader wrote, as if it had been announced.
 func (x *extension) restore(value []byte) bool {
-	var s specDoc
+	var s mesh.Spec
 	if json.Unmarshal(value, &s) != nil || s.Version == "" {
 		return false
 	}

@@ -43,6 +43,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 			return
 		}
 	}
+	l.heardAt(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
 	if c.Reborn {
 		l.reborn(x, b.Instance)
@@ -176,6 +177,7 @@ func (l *loop) changed(c heartbeat.Change) {
 	case heartbeat.Dropped:
 		if x != nil {
 			delete(x.said, c.Instance)
+			delete(x.places, c.Instance)
 			x.prune()
 		}
 	case heartbeat.Forgotten:
@@ -192,8 +194,8 @@ func (l *loop) changed(c heartbeat.Change) {
 
 func (l *loop) logLost(c heartbeat.Change, x *extension) {
 	host := ""
-	if x != nil && x.said[c.Instance] != nil {
-		host = x.said[c.Instance].Host
+	if x != nil && x.places[c.Instance] != nil {
+		host = x.places[c.Instance].host
 	}
 	l.log.Log(l.ctx, l.level(slog.LevelWarn), "extension lost", "extension", c.ID, "instance", c.Instance, "host", host,
 		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
@@ -237,6 +239,7 @@ func (l *loop) choose(id string) {
 		return
 	}
 	how, _ := l.mon.Extension(id)
+	l.dropFormer(x, how)
 	changed := l.leading() && x.choose(how) // a standby shows what the leader does
 	if changed {
 		l.nameTools(x)
@@ -266,6 +269,7 @@ func (l *loop) sweepAnnounces(now time.Time) {
 		for name, a := range x.said {
 			if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > most {
 				delete(x.said, name)
+				delete(x.places, name)
 			}
 		}
 		x.prune()

@@ -193,7 +193,9 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 		return marshalState(x.state(how, was), l.valueLimit())
 	case kind == mesh.KindHost:
 		if b := l.bridges[name]; b != nil && b.host != nil {
-			return marshal(b.host)
+			var was mesh.Host // of an unreadable document nothing is kept
+			_ = json.Unmarshal(have, &was)
+			return marshal(b.document(&was))
 		}
 	case kind == mesh.KindSkill:
 		if s := skill(l.skills[name]); s != nil {

@@ -90,6 +90,15 @@ func (l *loop) restoreSpec(id string, r record) *extension {
 	return x
 }
 
+// writtenRun is the start of a bridge's run according to the catalog.
+func (l *loop) writtenRun(bridge string) time.Time {
+	var h mesh.Host
+	if value := l.view.get(hostKey(bridge)); value != nil && json.Unmarshal(value, &h) == nil {
+		return h.Since
+	}
+	return time.Time{}
+}
+
 // restoreState takes over the instances of an extension that this replica has not heard.
 func (l *loop) restoreState(x *extension, now time.Time) {
 	var d mesh.StateDoc
@@ -100,6 +109,9 @@ func (l *loop) restoreState(x *extension, now time.Time) {
 	for _, i := range d.Instances {
 		if heartbeat.CheckInstance(i.Instance) != nil {
 			continue
+		}
+		if x.places[i.Instance] == nil {
+			x.places[i.Instance] = &place{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)}
 		}
 		mine, known := l.mon.Instance(x.id, i.Instance)
 		if !known {
@@ -117,4 +129,5 @@ func (l *loop) restoreState(x *extension, now time.Time) {
 			}
 		}
 	}
+	l.dropForgotten(x, &d, now)
 }

@@ -13,7 +13,7 @@ const codeSchemaDropped = "schema_dropped"
 
 // marshalSpec is the value of a spec of at most limit bytes. Where it does not fit, the largest schemas are
 // replaced by {"type":"object"}; should that not suffice, other members of descriptors go too, and at last tools.
-func marshalSpec(s *specDoc, limit int) ([]byte, error) {
+func marshalSpec(s *mesh.Spec, limit int) ([]byte, error) {
 	value, err := marshal(s)
 	if err != nil || len(value) <= limit {
 		return value, err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -108,6 +109,25 @@ func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
 	return &s
 }
 
+// restoreBridge takes over what an earlier leader knew of a bridge: its report, unless this replica has heard a
+// later one, and whether it answered, which only a leader asks.
+func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
+	b := l.bridges[name]
+	if b == nil || b.host == nil {
+		if b = l.bridgeNamed(name, now); b == nil {
+			return
+		}
+		report := h
+		report.State, report.Reason, report.StateSince = "", "", time.Time{}
+		b.host = &report
+	}
+	if h.State == "" || !b.host.Since.Equal(h.Since) {
+		return
+	}
+	b.answered, b.gone, b.why, b.changed = true, h.State == heartbeat.Lost, h.Reason, h.StateSince
+	b.next, b.pause, b.silent = time.Time{}, 0, 0
+}
+
 // restoreBridges takes over hosts and skills that an earlier leader wrote, of bridges that have not been heard.
 func (l *loop) restoreBridges(now time.Time) {
 	skills := map[string][]mesh.SkillEntry{}
@@ -116,10 +136,8 @@ func (l *loop) restoreBridges(now time.Time) {
 		switch kind {
 		case mesh.KindHost:
 			var h mesh.Host
-			if l.bridges[name] == nil && checkBridge(name) == nil && json.Unmarshal(r.value, &h) == nil {
-				if b := l.bridgeNamed(name, now); b != nil {
-					b.host, b.answered = &h, true
-				}
+			if checkBridge(name) == nil && json.Unmarshal(r.value, &h) == nil {
+				l.restoreBridge(name, h, now)
 			}
 		case mesh.KindSkill:
 			var s mesh.Skill

@@ -95,6 +95,10 @@ type Spec struct {
 	Channels     []string     `json:"channels,omitempty"`
 	Providers    []string     `json:"providers,omitempty"`
 	Diagnostics  []Diagnostic `json:"diagnostics,omitempty"`
+
+	// HandshakeHash is that of the announce whose handshake the tools are from: a registry that takes over need not
+	// repeat it.
+	HandshakeHash string `json:"handshake_hash,omitempty"`
 }
 
 // Diagnostic is one thing about an extension that an operator should know.
@@ -135,6 +139,12 @@ type Host struct {
 	Since      time.Time     `json:"since"`
 	Extensions []string      `json:"extensions"`
 	Problems   []HostProblem `json:"problems,omitempty"`
+
+	// The registry's words, not the bridge's: ready while it answers on its control subject, lost when it does not;
+	// "" for one that never has. Reason and StateSince go with State.
+	State      heartbeat.State `json:"state,omitempty"`
+	Reason     string          `json:"reason,omitempty"`
+	StateSince time.Time       `json:"state_since,omitzero"`
 }
 
 // HostProblem is a manifest that failed or an extension that is gated, and why.

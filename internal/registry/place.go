@@ -1,0 +1,102 @@
+package registry
+
+import (
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// place is where an instance runs: as it announced, or as the catalog said when this replica took over.
+type place struct {
+	host, bridge string
+	run          time.Time // of its bridge's run when the instance was heard last; zero: not known
+}
+
+// runOf is the start of a bridge's run, as it reports it; zero for one that does not report. Its clock is only
+// compared with itself: another start is another run.
+func (l *loop) runOf(bridge string) time.Time {
+	if b := l.bridges[bridge]; b != nil && b.host != nil {
+		return b.host.Since
+	}
+	return time.Time{}
+}
+
+// placed notes where an instance of x was heard.
+func (l *loop) placed(x *extension, instance, host, bridge string) {
+	x.places[strings.Clone(instance)] = &place{host: host, bridge: bridge, run: l.runOf(bridge)}
+}
+
+// heardAt notes that an instance is of its bridge's present run: it beats.
+func (l *loop) heardAt(x *extension, instance string) {
+	if p := x.places[instance]; p != nil && p.bridge != "" {
+		p.run = l.runOf(p.bridge)
+	}
+}
+
+// former reports whether an instance is of an earlier run of its bridge: a bridge's name is its own while it lives,
+// so one that began anew under that name has left nothing behind that still runs.
+func (l *loop) former(x *extension, instance string) bool {
+	p := x.places[instance]
+	if p == nil || p.bridge == "" || p.run.IsZero() {
+		return false
+	}
+	run := l.runOf(p.bridge)
+	return !run.IsZero() && !run.Equal(p.run)
+}
+
+// begunAnew takes in that a bridge began another run. Instances of the one before are dropped as soon as they are
+// gone, so that they do not stand beside their successors, better than a failed or a gated one. Those that look
+// alive still are asked, which is quicker than to wait for the beats that they will miss.
+func (l *loop) begunAnew(b *bridge, now time.Time) {
+	if b.gone {
+		b.gone, b.changed = false, now
+	}
+	b.silent = 0
+	for id, x := range l.exts {
+		for instance, p := range x.places {
+			if p.bridge != b.name || !l.former(x, instance) {
+				continue
+			}
+			l.reconsider[id] = true
+			if i, ok := l.mon.Instance(id, instance); ok && i.State == heartbeat.Ready && l.leading() {
+				l.probe(x, instance, now)
+			}
+		}
+	}
+}
+
+// dropFormer drops the instances of x that are gone and whose bridge has begun anew since. The last one stays: that
+// an extension was there and is lost is what somebody who misses it has to read.
+func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
+	left := len(how.Instances)
+	for _, i := range how.Instances {
+		if left < 2 {
+			return
+		}
+		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown || !l.former(x, i.Instance) {
+			continue
+		}
+		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {
+			l.changed(c)
+			left--
+		}
+	}
+}
+
+// dropForgotten drops what an earlier leader has dropped and this replica, which did not ask, still believes in.
+func (l *loop) dropForgotten(x *extension, d *mesh.StateDoc, now time.Time) {
+	shown := map[string]bool{}
+	for _, i := range d.Instances {
+		shown[i.Instance] = true
+	}
+	for instance := range x.places {
+		if shown[instance] || !l.former(x, instance) {
+			continue
+		}
+		if c, ok := l.mon.Remove(x.id, instance, now); ok {
+			l.changed(c)
+		}
+	}
+}

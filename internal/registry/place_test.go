@@ -1,0 +1,199 @@
+package registry
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// fakeBridge is one run of a bridge: it reports, and answers its pings until it is killed.
+type fakeBridge struct {
+	*bed
+	name  string
+	since time.Time
+	sub   *nats.Subscription
+}
+
+func (b *bed) bridge(name string) *fakeBridge {
+	b.Helper()
+	sub, err := b.nc.Subscribe(prefix.Control(name), func(m *nats.Msg) {
+		if strings.Contains(string(m.Data), `"ping"`) {
+			_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)) // a connection that has gone is the test's own doing
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.flush(b.nc)
+	f := &fakeBridge{bed: b, name: name, since: time.Now().UTC(), sub: sub}
+	f.report()
+	return f
+}
+
+func (f *fakeBridge) report() {
+	f.publish(prefix.HostReport(f.name), mesh.Host{Bridge: f.name, Host: "host of " + f.name, Version: "1.0.0", Since: f.since, Extensions: []string{"weather"}})
+}
+
+func (f *fakeBridge) kill() {
+	if err := f.sub.Unsubscribe(); err != nil {
+		f.Fatal(err)
+	}
+	f.flush(f.nc)
+}
+
+// doc is host.<bridge> as it stands.
+func (f *fakeBridge) doc() (h mesh.Host) {
+	if v := f.get(hostKey(f.name)); v != nil {
+		if err := json.Unmarshal(v, &h); err != nil {
+			f.Error(err)
+		}
+	}
+	return h
+}
+
+func (f *fakeBridge) is(s heartbeat.State) func() bool {
+	return func() bool { return f.doc().State == s }
+}
+
+// on makes an instance one of a bridge.
+func (e *fakeExt) on(f *fakeBridge) *fakeExt {
+	e.a.Bridge, e.a.Host = f.name, "host of "+f.name
+	return e
+}
+
+// instances is what state.<id> lists, as "instance state".
+func (b *bed) instances(id string) string {
+	var out []string
+	for _, i := range b.state(id).Instances {
+		out = append(out, i.Instance+" "+string(i.State))
+	}
+	return strings.Join(out, ", ")
+}
+
+// TestBridgeRestarts: a bridge dies and comes back under its name. The catalog says of the host that it is lost,
+// since when and why, and that it is back; and what ran there before does not stand beside what runs there now, where
+// it would hide that the extension has failed.
+func TestBridgeRestarts(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		b.leading(r)
+		one := b.bridge("one")
+		old := b.ext("weather", "1.0.0", "old", "get").on(one)
+		old.up()
+		b.await("it is up", func() bool { return b.instances("weather") == "old ready" && one.is(heartbeat.Ready)() })
+		up := one.doc()
+
+		one.kill()
+		old.silence()
+		start := time.Now()
+		b.await("the host is lost", one.is(heartbeat.Lost))
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("known after %v", d)
+		}
+		b.await("its extension is lost", func() bool { return b.instances("weather") == "old lost" })
+		if h := one.doc(); h.Reason != "is gone" || !h.Since.Equal(up.Since) || !h.StateSince.After(up.StateSince) {
+			t.Errorf("host: %+v, was %+v", h, up)
+		}
+
+		again := b.bridge("one")
+		b.await("the host is back", again.is(heartbeat.Ready))
+		if got := b.instances("weather"); got != "old lost" {
+			t.Errorf("the last instance is dropped before another is there: %q", got)
+		}
+		e := b.ext("weather", "1.0.0", "new", "get").on(again)
+		e.announce()
+		e.beat(heartbeat.Failed)
+		b.await("only the new instance shows", func() bool { return b.instances("weather") == "new failed" })
+		if s := b.state("weather").State; s != heartbeat.Failed {
+			t.Errorf("it is %s", s)
+		}
+		e.beat(heartbeat.Ready)
+		b.await("it is ready", b.is("weather", heartbeat.Ready))
+	})
+}
+
+// TestBridgeRestartsAtOnce: a bridge is back before anybody noticed that it died. What ran there before is found out
+// by asking, long before its beats are missed; what runs at another bridge, and what the bridge has started already,
+// stays. A standby that takes over does not bring it back.
+func TestBridgeRestartsAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		slow := heartbeat.Config{Grace: 100}
+		r, stop := b.registry(Config{Name: "r", Heartbeat: slow})
+		b.leading(r)
+		standby, _ := b.registry(Config{Name: "s", Heartbeat: slow})
+		one, two := b.bridge("one"), b.bridge("two")
+		old, other := b.ext("weather", "1.0.0", "old", "get").on(one), b.ext("weather", "1.0.0", "other", "get").on(two)
+		b.await("they are up", func() bool {
+			one.report() // the standby, too, asks for all that when it starts
+			old.up()
+			other.up()
+			return b.instances("weather") == "old ready, other ready" && b.status(standby).Instances[heartbeat.Ready] == 2
+		})
+		one.kill()
+		old.silence()
+		e := b.ext("weather", "1.0.0", "new", "get").on(one)
+		e.up() // before its bridge has reported
+		start := time.Now()
+		b.bridge("one")
+		b.await("the old instance is gone", func() bool { return b.instances("weather") == "new ready, other ready" })
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("gone after %v", d)
+		}
+		stop()
+		b.leading(standby)
+		time.Sleep(5 * time.Second) // fake time, in which nothing may happen
+		if got := b.instances("weather"); got != "new ready, other ready" {
+			t.Errorf("the new leader shows %q", got)
+		}
+	})
+}
+
+// TestLostSaysWhere: a registry that knows an instance from the catalog alone says on which host it was lost.
+func TestLostSaysWhere(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, stop := b.registry(Config{})
+		b.leading(r)
+		one := b.bridge("one")
+		b.ext("weather", "1.0.0", "n1", "get").on(one).up()
+		b.await("it is up", func() bool { return b.is("weather", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
+		stop()
+		one.kill()
+		var log syncBuffer
+		r, _ = b.registry(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		b.leading(r)
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		if want := `msg="extension lost" extension=weather instance=n1 host="host of one"`; !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in\n%s", want, log.String())
+		}
+		if i := b.state("weather").Instances[0]; i.Host != "host of one" || i.Bridge != "one" {
+			t.Errorf("instance: %+v", i)
+		}
+	})
+}
+
+// syncBuffer is a buffer that may be read while a log is written to it.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
