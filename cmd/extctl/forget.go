@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -31,7 +33,11 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 	if err := c.WaitSynced(ctx); err != nil {
 		return err
 	}
-	if _, err := extension(c, id); err != nil {
+	e, err := extension(c, id)
+	if err != nil {
+		return err
+	}
+	if err := alive(e); err != nil {
 		return err
 	}
 	data, err := json.Marshal(mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
@@ -44,7 +50,7 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 	err = c.WaitFor(ctx, func(c *mesh.Catalog) bool { _, ok := c.Get(id); return !ok })
 	if errors.Is(err, context.DeadlineExceeded) {
 		f := fail(exitTimeout, "%s is still in the catalog", id)
-		f.hint = "an extension that is alive comes back by itself; is a registry running?"
+		f.hint = "is a registry running (extctl show registry)? Does a bridge still have its manifest (extctl hosts)?"
 		return f
 	}
 	if err != nil {
@@ -55,6 +61,20 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 			header
 			Forgotten string `json:"forgotten"`
 		}{Forgotten: id})
+	}
+	return nil
+}
+
+// alive says that an extension cannot be forgotten, since somebody speaks for it: its next beat would bring it back.
+func alive(e mesh.Extension) error {
+	for _, i := range e.State.Instances {
+		if i.State == heartbeat.Lost || i.State == heartbeat.Shutdown {
+			continue
+		}
+		where := cmp.Or(i.Bridge, i.Host, "an unknown host")
+		f := fail(exitOther, "%s is not gone: its instance at %s is %s", e.ID, clean(where), i.State)
+		f.hint = "stop it first: extctl disable " + e.ID + " on its host, or stop its service or its bridge"
+		return f
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -35,10 +36,10 @@ func (a *app) hostsCmd() *cobra.Command {
 }
 
 func (a *app) printHosts(hosts []mesh.Host) error {
-	t := a.newTable("BRIDGE", "HOST", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
+	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
 	for _, h := range hosts {
-		t.add(h.Bridge, h.Host, h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)), strconv.Itoa(len(h.Problems)))
+		t.add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)), strconv.Itoa(len(h.Problems)))
 		for _, p := range h.Problems {
 			problems.add(h.Bridge, p.ID, p.Kind, p.Path, p.Message)
 		}
@@ -48,4 +49,15 @@ func (a *app) printHosts(hosts []mesh.Host) error {
 	}
 	fmt.Fprintln(a.stdout)
 	return problems.print(a.stdout)
+}
+
+// hostState is whether a bridge answers, and since when it does not. Its start is in a column of its own.
+func hostState(h mesh.Host) string {
+	switch h.State {
+	case heartbeat.Lost:
+		return fmt.Sprintf("lost %s", ago(h.StateSince))
+	case "":
+		return "-" // it has never answered, or the registry is of an older version
+	}
+	return string(h.State)
 }

@@ -55,6 +55,7 @@ type watcher struct {
 	catalog *mesh.Catalog
 	states  map[string]heartbeat.State
 	specs   map[string]*mesh.Spec
+	hosts   map[string]heartbeat.State
 }
 
 func (w *watcher) print(ev mesh.Event) error {
@@ -78,7 +79,10 @@ func (w *watcher) print(ev mesh.Event) error {
 
 // remember takes what stands as known.
 func (w *watcher) remember() {
-	w.states, w.specs = map[string]heartbeat.State{}, map[string]*mesh.Spec{}
+	w.states, w.specs, w.hosts = map[string]heartbeat.State{}, map[string]*mesh.Spec{}, map[string]heartbeat.State{}
+	for _, h := range w.catalog.Hosts() {
+		w.hosts[h.Bridge] = h.State
+	}
 	for _, e := range w.catalog.All() {
 		w.states[e.ID], w.specs[e.ID] = e.State.State, e.Spec
 	}
@@ -94,9 +98,28 @@ func (w *watcher) describe(ev mesh.Event) string {
 	case mesh.KindSkill:
 		return "skill " + verbOf(ev.Op)
 	case mesh.KindHost:
-		return "bridge's report " + verbOf(ev.Op)
+		return w.describeHost(ev)
 	}
 	return ev.Key + " " + verbOf(ev.Op)
+}
+
+// describeHost says whether a bridge came or went; else that it has another report.
+func (w *watcher) describeHost(ev mesh.Event) string {
+	bridge := ev.Name()
+	was := w.hosts[bridge]
+	var h mesh.Host
+	if ev.Op == mesh.OpDelete || json.Unmarshal(ev.Value, &h) != nil {
+		delete(w.hosts, bridge)
+		return "bridge's report " + verbOf(ev.Op)
+	}
+	w.hosts[bridge] = h.State
+	switch {
+	case h.State == was || h.State == "":
+		return "bridge's report changed"
+	case h.State == heartbeat.Lost:
+		return "bridge lost  it " + short(h.Reason, 100)
+	}
+	return "bridge " + clean(string(h.State))
 }
 
 func verbOf(op mesh.Op) string {

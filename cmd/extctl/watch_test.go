@@ -31,13 +31,17 @@ func TestWatch(t *testing.T) {
 			`^\S+  3 +w +ready → restarting  0/0  exit status 1$`,
 			`^\S+  4 +w +version 1.0.0 → 1.1.0, 2 tools \(\+b \+c -a\)$`,
 			`^\S+  5 +h +bridge's report changed$`,
-			`^\S+  6 +w +forgotten$`,
+			`^\S+  6 +h +bridge ready$`,
+			`^\S+  7 +h +bridge lost  it is gone$`,
+			`^\S+  8 +w +forgotten$`,
 		}},
 		{"--json", []string{
-			`^\{"revision":7,"key":"state.w","op":"put","value":\{"state":"restarting","reason":"exit status 1"\}\}$`,
-			`^\{"revision":8,"key":"spec.w","op":"put","value":\{"id":"w","version":"1.1.0",.*\}\}$`,
-			`^\{"revision":9,"key":"host.h","op":"put","value":\{"bridge":"h"\}\}$`,
-			`^\{"revision":10,"key":"state.w","op":"delete"\}$`,
+			`^\{"revision":9,"key":"state.w","op":"put","value":\{"state":"restarting","reason":"exit status 1"\}\}$`,
+			`^\{"revision":10,"key":"spec.w","op":"put","value":\{"id":"w","version":"1.1.0",.*\}\}$`,
+			`^\{"revision":11,"key":"host.h","op":"put","value":\{"bridge":"h"\}\}$`,
+			`^\{"revision":12,"key":"host.h","op":"put","value":\{"bridge":"h","state":"ready"\}\}$`,
+			`^\{"revision":13,"key":"host.h",`,
+			`^\{"revision":14,"key":"state.w","op":"delete"\}$`,
 		}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -58,6 +62,8 @@ func TestWatch(t *testing.T) {
 				put("spec.w", `{"id":"w","version":"1.1.0","tools":[{"name":"ext_w_b","tool":"b"},{"name":"ext_w_c","tool":"c"}]}`)
 			},
 			func() { put("host.h", `{"bridge":"h"}`) },
+			func() { put("host.h", `{"bridge":"h","state":"ready"}`) },
+			func() { put("host.h", `{"bridge":"h","state":"lost","reason":"is gone"}`) },
 			func() {
 				if err := b.kv.Delete(t.Context(), "state.w"); err != nil {
 					t.Fatal(err)
