@@ -72,7 +72,7 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	if err != nil {
 		return err
 	}
-	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c})
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, LameDuck: &s.duck})
 	call := func(ctx context.Context) error {
 		_, err := client.Call(ctx, t.Name, raw)
 		return err

@@ -47,7 +47,7 @@ unless the tool's schema says number, integer, boolean, array or object; key:=JS
 }
 
 func (s *session) call(ctx context.Context, tool string, args []string, o mesh.ClientOptions) (json.RawMessage, error) {
-	o.Prefix = s.prefix
+	o.Prefix, o.LameDuck = s.prefix, &s.duck
 	var schema json.RawMessage
 	c, t, err := s.findTool(ctx, tool)
 	switch {

@@ -37,7 +37,7 @@ exit code is 12.`,
 				if err != nil {
 					return err
 				}
-				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c}).Fire(ctx, args[0], event)
+				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, LameDuck: &s.duck}).Fire(ctx, args[0], event)
 				if err != nil {
 					return err
 				}

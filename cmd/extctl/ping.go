@@ -48,7 +48,7 @@ func (a *app) pingCmd() *cobra.Command {
 
 // ping asks all of targets, some at a time: a fleet's worth of pings at once would measure itself.
 func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) []pingJSON {
-	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, WaitReady: -1})
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, WaitReady: -1, LameDuck: &s.duck})
 	out := make([]pingJSON, len(targets))
 	next := make(chan int)
 	var wg sync.WaitGroup

@@ -16,6 +16,10 @@ import (
 
 // once sends one request and waits for its answer, however many messages that takes.
 func (c *Client) once(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
+	if err := c.opt.LameDuck.ask(ctx); err != nil {
+		return nil, outOfTime(t.id, err)
+	}
+	defer c.opt.LameDuck.answered()
 	backlog := 1
 	if t.stream || !t.known {
 		backlog = replyBacklog
@@ -29,8 +33,7 @@ func (c *Client) once(ctx context.Context, t target, method string, params json.
 	if e != nil {
 		return nil, e
 	}
-	defer c.opt.LameDuck.answered()
-	if err := c.opt.LameDuck.ask(c.nc, msg); err != nil {
+	if err := c.nc.PublishMsg(msg); err != nil {
 		if errors.Is(err, nats.ErrReconnectBufExceeded) {
 			return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: NATS is away", t.id)
 		}
@@ -73,6 +76,14 @@ func (c *Client) request(ctx context.Context, t target, reply, method string, pa
 			"the request is %d bytes, over this server's limit of %d", len(msg.Data), limit)
 	}
 	return msg, nil
+}
+
+// outOfTime is the error of a call that was not made when its context ended.
+func outOfTime(id string, cause error) *rpc.Error {
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no time was left to call %s", id)
+	}
+	return rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call to %s was cancelled before it was made", id)
 }
 
 // cancel tells whoever has the call that nobody waits for it any more.

@@ -1,6 +1,9 @@
 package mesh
 
 import (
+	"context"
+	"net"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,14 +21,15 @@ import (
 //	nc, err := nats.Connect(url, duck.Option())
 //	client := mesh.NewClient(nc, mesh.ClientOptions{LameDuck: &duck})
 //
-// New calls are held, and services unsubscribed, until what is in flight is answered, but for no longer than
-// moveWait; then the connection moves, which takes milliseconds. A call that takes longer than moveWait goes on:
-// its answer is lost only if it is sent in those milliseconds, or if the new server does not let the service
-// answer what it was asked over the old one (allow_responses).
+// New calls are held, and services unsubscribed, until what is in flight is answered, but for no longer than half
+// a second; then the connection moves, which takes milliseconds. A call that takes longer goes on: its answer is
+// lost only if it is sent in those milliseconds, or if the new server does not let the service answer what it was
+// asked over the old one (allow_responses). Where no other server can be reached, nothing moves: the old one lets
+// its connections live for a while yet, and there is nothing better.
 type LameDuck struct {
-	calls      sync.RWMutex // held for writing: no new calls of clients
-	publishing sync.RWMutex // held for writing: no answers of services, either
-	asked      atomic.Int64 // clients' calls in flight
+	asked      atomic.Int64         // clients' calls in flight
+	gate       atomic.Pointer[gate] // where new calls of clients wait; nil, and they need not
+	publishing sync.RWMutex         // held for writing: no answers of services, either
 
 	moving sync.Mutex // held while it moves
 
@@ -33,15 +37,29 @@ type LameDuck struct {
 	nodes map[*Node]struct{}
 }
 
-// moveWait is how long calls in flight are waited for before a connection moves. Callers of a service that is
-// alone bridge that by trying again.
-const moveWait = 500 * time.Millisecond
+type gate struct{ open chan struct{} }
 
-// Option has a connection tell d of its server's lame-duck mode. It takes the place of nats.LameDuckModeHandler.
+// The times of a move. Callers of a service that is alone bridge them by trying again.
+const (
+	moveWait  = 500 * time.Millisecond // for calls in flight
+	moveReach = 2 * time.Second        // for the other server
+)
+
+// Option has a connection tell d of its server's lame-duck mode. A nats.LameDuckModeHandler that was set before it
+// is called first; one that is set after it takes its place.
 func (d *LameDuck) Option() nats.Option {
-	return nats.LameDuckModeHandler(func(nc *nats.Conn) {
-		go d.move(nc) // ends within seconds: everything in it has a time-out
-	})
+	return func(o *nats.Options) error {
+		before := o.LameDuckModeHandler
+		o.LameDuckModeHandler = func(nc *nats.Conn) {
+			if before != nil {
+				before(nc)
+			}
+			// Owned by the connection: ends when it is closed or has moved, and in any case within seconds. The
+			// handler itself cannot wait, for the connection's other callbacks would wait behind it.
+			go d.move(nc)
+		}
+		return nil
+	}
 }
 
 func (d *LameDuck) move(nc *nats.Conn) {
@@ -49,33 +67,81 @@ func (d *LameDuck) move(nc *nats.Conn) {
 		return
 	}
 	defer d.moving.Unlock()
-	if !nc.IsConnected() {
+	// A connection that drains, or has lost its server already, is left to that.
+	if nc.Status() != nats.CONNECTED || !otherServer(nc) { // IsConnected is true of one that drains, too
 		return
 	}
+	closed := nc.StatusChanged(nats.CLOSED)
+	defer nc.RemoveStatusListener(closed)
+	g := &gate{make(chan struct{})}
+	d.gate.Store(g)
 	services := d.services()
-	d.calls.Lock()
+	before := nc.NumSubscriptions()
+	paused := 0
 	for _, s := range services {
-		s.pause()
+		if s.pause() {
+			paused++
+		}
 	}
 	// Behind a round trip and a barrier, all that the server had sent by then was taken up.
 	_ = nc.FlushTimeout(time.Second) // if it cannot be reached any more, there is no order to keep
 	taken := make(chan struct{})
 	if nc.Barrier(func() { close(taken) }) == nil {
-		soon(taken, time.Second)
+		soon(taken, closed, time.Second)
 	}
-	d.settle(services)
-	d.publishing.Lock()
-	_ = nc.FlushTimeout(time.Second)
-	connected := nc.StatusChanged(nats.CONNECTED)
-	if nc.ForceReconnect() == nil {
-		soon(connected, 2*time.Second)
-	}
-	nc.RemoveStatusListener(connected)
-	d.publishing.Unlock()
-	d.calls.Unlock()
+	d.settle(nc, services, before-paused*microSubscriptions)
+	d.reconnect(nc, closed)
+	d.gate.Store(nil)
+	close(g.open)
 	for _, s := range services {
 		s.resume()
 	}
+}
+
+// reconnect gives the connection to another server.
+func (d *LameDuck) reconnect(nc *nats.Conn, closed <-chan nats.Status) {
+	d.publishing.Lock()
+	held := true
+	release := func() {
+		if held {
+			held = false
+			d.publishing.Unlock()
+		}
+	}
+	defer release()
+	_ = nc.FlushTimeout(time.Second)
+	connected := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(connected)
+	if nc.Status() != nats.CONNECTED || nc.ForceReconnect() != nil { // drained or closed meanwhile, or on its way by itself
+		return
+	}
+	if nc.Opts.ReconnectBufSize >= 0 { // answers are kept for the new server
+		release()
+	}
+	soon(connected, closed, moveReach)
+}
+
+// otherServer reports whether some server takes connections to which nc could go. Its own does not any more when
+// it says that it will leave. A name can lead to several servers, so this is tried, and not concluded from a list.
+func otherServer(nc *nats.Conn) bool {
+	if nc.Opts.InProcessServer != nil {
+		return false
+	}
+	dial := (&net.Dialer{Timeout: moveWait}).Dial
+	if custom := nc.Opts.CustomDialer; custom != nil {
+		dial = custom.Dial
+	}
+	for _, server := range nc.Servers() {
+		u, err := url.Parse(server)
+		if err != nil || nc.IsClosed() {
+			continue
+		}
+		if c, err := dial("tcp", u.Host); err == nil {
+			c.Close()
+			return true
+		}
+	}
+	return false
 }
 
 // services lists what d's nodes serve now.
@@ -92,40 +158,58 @@ func (d *LameDuck) services() (out []*service) {
 	return out
 }
 
-func soon[T any](c <-chan T, limit time.Duration) {
+// soon waits for c, but not for long, nor for a connection that is closed.
+func soon[T any](c <-chan T, closed <-chan nats.Status, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
 	case <-c:
+	case <-closed:
 	case <-t.C:
 	}
 }
 
-// settle waits until no call is in flight, for moveWait at most.
-func (d *LameDuck) settle(services []*service) {
+// microSubscriptions is how many subscriptions one micro service has: two endpoints, and each of three verbs for
+// all services, for those of its name, and for itself.
+const microSubscriptions = 2 + 3*3
+
+// settle waits until no call is in flight and the connection has no more than these subscriptions, for moveWait at
+// most. A subscription is drained some time after its last message was taken up, and until it is, a new server
+// would be sent it anew, and go on giving it calls when nobody here knows it any more.
+func (d *LameDuck) settle(nc *nats.Conn, services []*service, subscriptions int) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(moveWait); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(moveWait); time.Now().Before(deadline) && !nc.IsClosed(); <-tick.C {
 		inflight := int(d.asked.Load())
 		for _, s := range services {
 			inflight += s.calls.len()
 		}
-		if inflight == 0 {
+		if inflight == 0 && nc.NumSubscriptions() <= subscriptions {
 			return
 		}
 	}
 }
 
-// ask sends a client's request, for which answered is called when nobody waits any more. Like the following, it
-// takes a nil d for none.
-func (d *LameDuck) ask(nc *nats.Conn, m *nats.Msg) error {
+// ask lets a client's call begin, or holds it while the connection moves, but not beyond ctx, whose error it
+// returns then. answered is to be called when it has returned nil and nobody waits for the answer any more. Like
+// the following, both take a nil d for none.
+func (d *LameDuck) ask(ctx context.Context) error {
 	if d == nil {
-		return nc.PublishMsg(m)
+		return nil
 	}
-	d.calls.RLock()
-	defer d.calls.RUnlock()
-	d.asked.Add(1)
-	return nc.PublishMsg(m)
+	for {
+		d.asked.Add(1) // before the look at the gate: a move that closes it either is seen or counts this call
+		g := d.gate.Load()
+		if g == nil {
+			return nil
+		}
+		d.asked.Add(-1)
+		select {
+		case <-g.open:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (d *LameDuck) answered() {
@@ -164,32 +248,39 @@ func (d *LameDuck) add(n *Node) (remove func()) {
 	}
 }
 
-// pause takes a service off the mesh, until resume; its calls in flight go on.
-func (s *service) pause() {
+// pause takes a service off the mesh, until resume, unless it has been stopped for good; its calls in flight go on.
+func (s *service) pause() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.svc == nil {
-		return
+		return false
 	}
 	if err := s.svc.Stop(); err != nil {
 		s.slot.node.opt.Logger.Warn("could not stop a service", "extension", s.slot.ID(), "error", err)
 	}
+	return true
 }
 
 // resume puts a service on the mesh again that was paused, unless it has been stopped for good since.
 func (s *service) resume() {
+	if s.readd() && s.nc.IsConnected() {
+		_ = s.nc.FlushTimeout(time.Second) // its callers try again until the server has seen it
+	}
+}
+
+func (s *service) readd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.svc == nil || !s.svc.Stopped() {
-		return
+		return false
 	}
 	svc, err := s.add(s.slot.Announced())
-	if err != nil {
+	if err != nil { // the connection is closed, or drains
 		s.slot.node.opt.Logger.Error("a service could not be put on the mesh again", "extension", s.slot.ID(), "error", err)
-		return
+		return false
 	}
 	s.svc = svc
-	_ = s.nc.FlushTimeout(time.Second) // its callers try again until the server has seen it
+	return true
 }
 
 // retire is the service that Serve has to stop for good.

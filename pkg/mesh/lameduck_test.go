@@ -1,0 +1,326 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// duckServers runs n servers of one cluster, that in lame-duck mode close nothing for half a second.
+func duckServers(t *testing.T, n int) (servers []*server.Server) {
+	t.Helper()
+	leaks := goleak.IgnoreCurrent()
+	t.Cleanup(func() { // after everything else
+		if !t.Failed() {
+			goleak.VerifyNone(t, leaks)
+		}
+	})
+	for i := range n {
+		o := &server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
+			LameDuckGracePeriod: 500 * time.Millisecond, LameDuckDuration: 600 * time.Millisecond,
+			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: -1},
+		}
+		if i > 0 {
+			o.Routes = server.RoutesFromStr("nats://" + servers[0].ClusterAddr().String())
+		}
+		s, err := server.NewServer(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		if !s.ReadyForConnections(10 * time.Second) {
+			t.Fatal("server not ready")
+		}
+		servers = append(servers, s)
+	}
+	soonTrue(t, "the servers know each other", func() bool { return n == 1 || servers[0].NumRoutes() > 0 })
+	return servers
+}
+
+func soonTrue(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("still waiting: %s", what)
+		}
+	}
+}
+
+func duckConn(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(s.ClientURL(), append(options, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// serveOn serves h as the extension duck until the test ends.
+func serveOn(t *testing.T, nc *nats.Conn, d *LameDuck, h rpc.Handler) *Slot {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	node := NewNode(nc, NodeOptions{LameDuck: d})
+	slot := node.Join(Announce{ID: "duck", Version: "1.0.0"})
+	var wg sync.WaitGroup
+	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
+	wg.Go(func() { slot.Run(ctx) })
+	wg.Go(func() {
+		if err := slot.Serve(ctx, h, ServeOptions{}); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	soonTrue(t, "it is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+	return slot
+}
+
+func echoBox() *Toolbox {
+	box := &Toolbox{Version: "1.0.0"}
+	box.AddRaw("echo", "", nil, func(_ context.Context, r *rpc.Request) (json.RawMessage, error) { return r.Params, nil })
+	return box
+}
+
+// TestLameDuckMoves tells the server of a service and of a client that it is to go, while calls are under way. No
+// call is lost, and both are on the other server when theirs is gone.
+//
+// But for one: what the third caller's server had sent over the route when it was yet to hear that the service is
+// gone from there. NATS drops that without a word, whenever a subscription ends in a cluster (docs/rough_edges.md).
+func TestLameDuckMoves(t *testing.T) {
+	servers := duckServers(t, 2)
+	var d, e LameDuck
+	nc := duckConn(t, servers[0], d.Option())
+	serveOn(t, nc, &d, echoBox())
+	near := duckConn(t, servers[0], e.Option())
+	var wg sync.WaitGroup
+	ctx, end := context.WithCancel(t.Context())
+	for _, c := range []struct {
+		*Client
+		mayLose int
+	}{
+		{NewClient(near, ClientOptions{LameDuck: &e}), 0},
+		{NewClient(nc, ClientOptions{LameDuck: &d}), 0},
+		{NewClient(duckConn(t, servers[1]), ClientOptions{Timeout: 2 * time.Second}), 1},
+	} {
+		wg.Go(func() { // ends with end
+			for n := 0; ctx.Err() == nil; n++ {
+				got, err := c.Call(context.WithoutCancel(ctx), "duck/echo", json.RawMessage(fmt.Sprintf(`{"n":%d}`, n)))
+				if c.mayLose > 0 && errors.Is(err, rpc.CodeTimeout) {
+					c.mayLose--
+				} else if err != nil || string(got) != fmt.Sprintf(`{"n":%d}`, n) {
+					t.Errorf("call %d: %s, %v", n, got, err)
+					return
+				}
+			}
+		})
+	}
+	servers[0].LameDuckShutdown() // returns when it is down
+	end()
+	wg.Wait()
+	for _, c := range []*nats.Conn{nc, near} {
+		if c.ConnectedServerName() != "n1" || c.Stats().Reconnects != 1 {
+			t.Errorf("on %q after %d reconnects, want n1 and 1", c.ConnectedServerName(), c.Stats().Reconnects)
+		}
+	}
+}
+
+// TestLameDuckDrains moves a service one of whose messages is still being taken up: a subscription that drains is
+// gone before the connection moves, or the new server would give calls to nobody.
+func TestLameDuckDrains(t *testing.T) {
+	servers := duckServers(t, 2)
+	var d LameDuck
+	nc := duckConn(t, servers[0])
+	h := &stuck{taken: make(chan struct{}), goOn: make(chan struct{})}
+	serveOn(t, nc, &d, h)
+	client := NewClient(duckConn(t, servers[1]), ClientOptions{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { // ends with its answer
+			if _, err := client.CallExt(t.Context(), "duck", "tools/first", nil); err != nil {
+				t.Errorf("a call under way: %v", err)
+			}
+		})
+	}
+	<-h.taken
+	s, before, subscriptions := d.services()[0], nc.Stats().InMsgs, nc.NumSubscriptions()
+	soonTrue(t, "the other call is there", func() bool { return nc.Stats().InMsgs > before || before > 1 })
+	wg.Go(func() { d.move(nc) })
+	soonTrue(t, "it is off the mesh", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.svc.Stopped() })
+	if err := nc.FlushTimeout(time.Second); err != nil { // the drain's own look comes before this, and finds the message
+		t.Fatal(err)
+	}
+	close(h.goOn)
+	wg.Wait()
+	soonTrue(t, "what drained is gone", func() bool { return nc.NumSubscriptions() == subscriptions })
+	for range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := client.CallExt(ctx, "duck", "tools/next", nil)
+		cancel()
+		if err != nil {
+			t.Fatal("a call was given to nobody:", err)
+		}
+	}
+	if nc.ConnectedServerName() != "n1" {
+		t.Errorf("on %q", nc.ConnectedServerName())
+	}
+}
+
+// stuck is an rpc.AsyncHandler that keeps the subscription's goroutine over its first call, as none should.
+type stuck struct {
+	once        sync.Once
+	taken, goOn chan struct{}
+}
+
+func (h *stuck) Handle(context.Context, *rpc.Request) (json.RawMessage, error) {
+	return nil, errors.New("not asked this way")
+}
+
+func (h *stuck) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
+	h.once.Do(func() { close(h.taken); <-h.goOn })
+	x.Sink.Deliver(x, rpc.NewReply(json.RawMessage("{}"), nil))
+}
+
+// TestLameDuckAlone has nowhere to go, and stays.
+func TestLameDuckAlone(t *testing.T) {
+	servers := duckServers(t, 1)
+	var d LameDuck
+	told := make(chan struct{})
+	nc := duckConn(t, servers[0], nats.LameDuckModeHandler(func(*nats.Conn) { close(told) }), d.Option())
+	serveOn(t, nc, &d, echoBox())
+	client := NewClient(nc, ClientOptions{LameDuck: &d})
+	var wg sync.WaitGroup
+	wg.Go(servers[0].LameDuckShutdown) // ends with the server
+	<-told                             // by the handler that was there before
+	d.move(nc)
+	if _, err := client.Call(t.Context(), "duck/echo", nil); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	if n := nc.Stats().Reconnects; n != 0 || !nc.IsConnected() {
+		t.Errorf("it left the only server there is: %d reconnects", n)
+	}
+	nc.Close()
+	wg.Wait()
+}
+
+// TestLameDuckLeavesAlone does nothing to a connection that drains or is closed already.
+func TestLameDuckLeavesAlone(t *testing.T) {
+	servers := duckServers(t, 2)
+	var d LameDuck
+	nc := duckConn(t, servers[0])
+	sub, err := nc.SubscribeSync("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{nc.Publish("x", nil), nc.Flush(), nc.Drain()} { // with a message left that nobody takes
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	soonTrue(t, "it drains", nc.IsDraining)
+	d.move(nc)
+	if !nc.IsDraining() || nc.Stats().Reconnects != 0 {
+		t.Errorf("a connection that drained was moved: it is %s after %d reconnects", nc.Status(), nc.Stats().Reconnects)
+	}
+	if _, err := sub.NextMsg(time.Second); err != nil {
+		t.Errorf("what was to be drained: %v", err)
+	}
+	nc.Close()
+	d.move(nc)
+}
+
+// TestLameDuckClosed closes the connection in the midst of a move, which ends with it.
+func TestLameDuckClosed(t *testing.T) {
+	servers := duckServers(t, 2)
+	var d LameDuck
+	nc := duckConn(t, servers[0])
+	d.asked.Add(1) // a call in flight to wait for
+	var wg sync.WaitGroup
+	wg.Go(func() { d.move(nc) })
+	soonTrue(t, "the move has begun", func() bool { return d.gate.Load() != nil })
+	nc.Close()
+	began := time.Now()
+	wg.Wait()
+	if took := time.Since(began); took > moveWait/2 {
+		t.Errorf("the move went on for %s on a closed connection", took)
+	}
+}
+
+// TestLameDuckHolds holds calls while the connection moves, each for as long as its context lasts.
+func TestLameDuckHolds(t *testing.T) {
+	servers := duckServers(t, 1)
+	var d LameDuck
+	nc := duckConn(t, servers[0])
+	serveOn(t, nc, &d, echoBox())
+	client := NewClient(nc, ClientOptions{LameDuck: &d})
+	g := &gate{make(chan struct{})}
+	d.gate.Store(g)
+
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := client.Call(short, "duck/echo", nil)
+	if e := rpc.AsError(err); e.Code != rpc.CodeTimeout || e.Details().Ran != rpc.RanNo {
+		t.Errorf("with 10 ms: %v", err)
+	}
+	short, cancel = context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { // ends with cancel
+		_, err := client.Call(short, "duck/echo", nil)
+		if e := rpc.AsError(err); e.Code != rpc.CodeCancelled || e.Details().Ran != rpc.RanNo {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+	cancel()
+	wg.Wait()
+	wg.Go(func() { // ends with its answer
+		if _, err := client.Call(t.Context(), "duck/echo", nil); err != nil {
+			t.Errorf("held: %v", err)
+		}
+	})
+	d.gate.Store(nil)
+	close(g.open)
+	wg.Wait()
+	if n := d.asked.Load(); n != 0 {
+		t.Errorf("%d calls are still counted", n)
+	}
+}
+
+// TestMicroSubscriptions checks what LameDuck knows of package micro.
+func TestMicroSubscriptions(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	before := nc.NumSubscriptions()
+	s := &service{nc: nc}
+	svc, err := s.add(Announce{ID: "duck", Version: "1.0.0", Instance: "i", SubjectPrefix: "ext"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := nc.NumSubscriptions() - before; n != microSubscriptions {
+		t.Errorf("a micro service has %d subscriptions, not %d", n, microSubscriptions)
+	}
+	svc.Stop()
+}
+
+func BenchmarkLameDuckAsk(b *testing.B) {
+	var d LameDuck
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		if d.ask(ctx) == nil {
+			d.answered()
+		}
+	}
+}
