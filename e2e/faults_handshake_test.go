@@ -19,6 +19,7 @@ func fewRestarts(s *config.Supervision) { s.MaxRestarts = 2 }
 func giveUp(reasons ...string) func(h *host) {
 	return func(h *host) {
 		h.becomes(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
+		h.eventually("the catalog counts its restarts", func() bool { return h.entry().State.Instances[0].Restarts == 2 })
 		_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
 		h.fails(err, rpc.CodeUnavailable, rpc.RanNo, append(reasons, "failed")...)
 		if n := strings.Count(h.log.String(), "level=ERROR msg=\"extension did not start\""); n != 1 {

@@ -45,6 +45,7 @@ type Bridge struct {
 	mu       sync.Mutex
 	settings config.Config
 	current  plan
+	told     map[string]bool // what the log says of the plan that was made last
 	fleetCx  context.Context // of everything that the fleet runs; set by Run
 }
 
@@ -139,7 +140,7 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 		b.mu.Unlock()
 	}
 	p := b.makePlan(ctx)
-	b.keepWhatBroke(&p)
+	b.keepWhatMayBe(&p)
 	b.mu.Lock()
 	fleetCx := b.fleetCx
 	b.mu.Unlock()
@@ -149,29 +150,6 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	started, replaced, stopped = b.adopt(fleetCx, p)
 	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
 	return started, replaced, stopped, nil
-}
-
-// keepWhatBroke puts into p the units whose manifests no longer parse: what ran before goes on, and the host's
-// problems say so.
-func (b *Bridge) keepWhatBroke(p *plan) {
-	b.mu.Lock()
-	old := b.current.units
-	b.mu.Unlock()
-	broken := map[string]bool{}
-	for _, problem := range p.host.Problems {
-		broken[problem.Path] = true
-	}
-	have := map[string]bool{}
-	for _, u := range p.units {
-		have[u.id()] = true
-	}
-	for _, u := range old {
-		if broken[u.path] && !have[u.id()] {
-			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", u.id(), "path", u.path)
-			p.units = append(p.units, u)
-			p.host.Extensions = append(p.host.Extensions, u.id())
-		}
-	}
 }
 
 // flush lets the last words reach the server, for a second at most.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -231,6 +233,22 @@ func TestWatchReloads(t *testing.T) {
 	h.gone("one")
 }
 
+// TestWatchMissesNothing adds an extension when the first search is over and nothing is watched yet.
+func TestWatchMissesNothing(t *testing.T) {
+	h := newHost(t)
+	h.extension("one", `"one"`, "[requires]\nbins = [\"sh\"]\n")
+	var once sync.Once
+	h.run(func(c *bridge.Config) {
+		c.Settings.Watch = config.Watch{Enabled: true, Reload: true, Debounce: 50 * time.Millisecond}
+		c.Gate.LookPath = func(file string) (string, error) {
+			once.Do(func() { h.extension("two", `"two"`, "") })
+			return exec.LookPath(file)
+		}
+	})
+	h.says("two", `"two"`)
+	h.says("one", `"one"`)
+}
+
 func TestControl(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
@@ -296,6 +314,48 @@ func TestGatedAndBroken(t *testing.T) {
 		return strings.Contains(h.control("status", "{}"), "say.sh")
 	}, func() string { return h.control("status", "{}") })
 	h.gone("gated")
+	for range 2 { // what is known is not said again
+		h.control("reload", "{}")
+	}
+	for msg, want := range map[string]int{
+		`msg="manifest refused" path=` + filepath.Join(h.dir, "ext", "broken", "plugin.toml") + ` line=2 column=1 key=plugin.id error="`: 1,
+		"extension skipped: declared preconditions not satisfied":                                                                        1,
+	} {
+		if n := strings.Count(h.log.String(), msg); n != want {
+			t.Errorf("%q is in the log %d times, want %d", msg, n, want)
+		}
+	}
+}
+
+// TestRestartsAreTold counts the restarts of a child that never becomes ready, although its state and the reason stay
+// as they are.
+func TestRestartsAreTold(t *testing.T) {
+	h := newHost(t)
+	beats := make(chan *nats.Msg, 100)
+	if _, err := h.nc.ChanSubscribe("ext.registry.heartbeat.silent", beats); err != nil {
+		t.Fatal(err)
+	}
+	h.extension("silent", `"never"`, "")
+	h.write(filepath.Join(h.dir, "ext", "silent", "say.sh"), "#!/bin/sh\nexec sleep 60\n", 0o755)
+	h.run(func(c *bridge.Config) {
+		c.Settings.Supervision.HandshakeTimeout = 200 * time.Millisecond
+		c.Settings.Supervision.BaseBackoff = time.Millisecond
+		c.Settings.Supervision.ShutdownGrace = time.Millisecond
+	})
+	for deadline := time.After(10 * time.Second); ; {
+		var b heartbeat.Beat
+		select {
+		case m := <-beats:
+			if err := json.Unmarshal(m.Data, &b); err != nil {
+				t.Fatal(err)
+			}
+		case <-deadline:
+			t.Fatal("no beat counts a restart")
+		}
+		if b.State == heartbeat.Restarting && b.Restarts == 2 {
+			return
+		}
+	}
 }
 
 // TestExitedInFlight kills a child with a call in flight: the call fails at once, with the reason.

@@ -135,6 +135,7 @@ func (t *trial) live(ctx context.Context, p *child.Process) error {
 			end(cmp.Or[error](err, errClosedOutput))
 		}
 	})
+	defer awaitLastWords(ctx, &t.reading)
 	hs, err := t.slot.shake(talk, &forwarder{conn: t.conn}, end)
 	if deadline, ok := ctx.Deadline(); err != nil && ok && time.Until(deadline) <= 0 {
 		<-ctx.Done() // the time that ended was the caller's, and not the handshake's

@@ -61,12 +61,21 @@ func (s *slot) childLife(ctx context.Context, ready func()) error {
 			native.Store(hs.dialect == manifest.Ext)
 			ready()
 		})
+		awaitLastWords(ctx, &conversation)
 		return cmp.Or(err, ownCause(talk, ctx))
 	})
 	conversation.Wait()
 	exit, _ := errors.AsType[*child.ExitError](err)
 	s.past.end(exit, func(text string) string { return s.unit.clean(text, maxReason) })
 	return err
+}
+
+// awaitLastWords waits for the reader of a process that has ended, of which ctx is the life: child.Run closes the
+// pipes when its use returns, and what lies in them still counts. The reader is at their end in a moment.
+func awaitLastWords(ctx context.Context, reader *sync.WaitGroup) {
+	if _, ended := errors.AsType[*child.ExitError](context.Cause(ctx)); ended {
+		reader.Wait()
+	}
 }
 
 // ownCause is why talk was ended, or nil if it only ended with parent.

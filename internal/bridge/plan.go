@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -27,6 +25,9 @@ type plan struct {
 	declared []mesh.Announce // services of their own, which run elsewhere
 	host     mesh.Host
 	skills   mesh.SkillReport
+
+	incomplete bool            // the search was cut short: what is missing need not be gone
+	told       map[string]bool // what the log says of all this
 }
 
 // scan finds the extensions of this host.
@@ -58,7 +59,7 @@ const lastRelease = "0.1.0"
 // the others.
 func (b *Bridge) makePlan(ctx context.Context) plan {
 	report := b.scan(ctx)
-	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}}
+	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}, incomplete: report.Incomplete, told: map[string]bool{}}
 	for _, d := range report.Diagnostics {
 		b.diagnose(&p, d)
 	}
@@ -72,40 +73,23 @@ func (b *Bridge) makePlan(ctx context.Context) plan {
 	for _, u := range p.units {
 		p.host.Extensions = append(p.host.Extensions, u.id())
 	}
+	b.mu.Lock()
+	b.told = p.told
+	b.mu.Unlock()
 	return p
-}
-
-// diagnose logs a finding, and puts an error among the host's problems.
-func (b *Bridge) diagnose(p *plan, d manifest.Diagnostic) {
-	level := map[manifest.Level]slog.Level{manifest.Error: slog.LevelError, manifest.Warn: slog.LevelWarn}[d.Level]
-	b.log.Log(context.TODO(), level, d.Message, "path", d.Path, "line", d.Line, "column", d.Column, "key", d.Key)
-	if d.Level == manifest.Error {
-		p.host.Problems = append(p.host.Problems, mesh.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
-	}
-}
-
-func where(d manifest.Diagnostic) string {
-	var parts []string
-	if d.Line > 0 {
-		parts = append(parts, fmt.Sprintf("line %d, column %d", d.Line, d.Column))
-	}
-	if d.Key != "" {
-		parts = append(parts, d.Key)
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return strings.Join(parts, ": ") + ": "
 }
 
 // add makes a unit of a manifest, or a problem where it cannot be run.
 func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
 	u, err := b.makeUnit(c, m)
 	if err != nil {
-		b.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
+		if b.isNews(p, m.Plugin.ID, err.Error()) {
+			b.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
+		}
 		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
 		return
 	}
+	b.tellMissing(p, u)
 	if m.Transport.Type == manifest.NATS {
 		p.declared = append(p.declared, u.announce)
 		return
@@ -138,14 +122,9 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, siblings: new(siblings),
 	}
 	u.transport = transport
-	missing := b.cfg.Gate.CheckManifest(m, c.Root)
-	if !missing.OK() {
-		if settings.GatingFor(u.id()) == config.Skip {
-			gate.LogSkipped(b.log, u.id(), missing)
-			u.gated = missing.String()
-		} else {
-			gate.LogContinuing(b.log, u.id(), missing)
-		}
+	u.missing = b.cfg.Gate.CheckManifest(m, c.Root)
+	if !u.missing.OK() && settings.GatingFor(u.id()) == config.Skip {
+		u.gated = u.missing.String()
 	}
 	switch transport.Type {
 	case manifest.Stdio:
@@ -219,7 +198,9 @@ func (b *Bridge) addSkills(p *plan) {
 	}
 	for _, s := range skills {
 		if missing := b.cfg.Gate.Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
-			gate.LogSkillDisabled(b.log, s.Dir, missing)
+			if b.isNews(p, "skill "+s.Dir, missing.String()) {
+				gate.LogSkillDisabled(b.log, s.Dir, missing)
+			}
 			continue
 		}
 		p.skills.Skills = append(p.skills.Skills, mesh.SkillEntry{Name: s.Name, Dir: s.Dir, Description: s.Description, Body: s.Body})

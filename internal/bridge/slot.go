@@ -77,6 +77,7 @@ func (s *slot) transition(e supervise.Event) {
 		}
 		s.mesh.SetRestarts(uint64(e.Life - 1))
 		s.mesh.SetState(heartbeat.Restarting, reason)
+		s.mesh.Beat() // the count is news where state and reason are not
 	case supervise.Restarting:
 		s.mesh.SetState(heartbeat.Restarting, reason)
 		s.say(e, reason)
@@ -86,7 +87,7 @@ func (s *slot) transition(e supervise.Event) {
 		if s.past.firstGivenUp() {
 			level = slog.LevelError
 		}
-		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay)
+		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
 	}
 }
 
@@ -103,7 +104,7 @@ func (s *slot) say(e supervise.Event, reason string) {
 			level = slog.LevelDebug
 		}
 	}
-	s.log.Log(context.TODO(), level, msg, "error", reason, "next", "restarting in "+e.Delay.Round(time.Millisecond).String())
+	s.log.Log(context.TODO(), level, msg, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
 }
 
 // maxReason bounds what is said of a failure: it goes into beats, the catalog and logs.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -24,7 +25,8 @@ type unit struct {
 	policy    supervise.Policy
 	replicas  int
 	siblings  *siblings
-	gated     string // why it is not started; "" when it is
+	missing   gate.Result // what it requires and this host lacks
+	gated     string      // why it is not started; "" when it is
 }
 
 // limits bound the calls and the handshakes of a unit.

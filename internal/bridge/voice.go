@@ -34,7 +34,7 @@ func (s *slot) noise(line []byte, why error) {
 	if !s.noisy.allow(time.Now()) {
 		return
 	}
-	s.log.Warn("noise on standard output", "line", s.unit.clean(string(line[:min(len(line), maxNoise+margin)]), maxNoise), "why", why)
+	s.log.Warn("noise on standard output", "line", s.unit.clean(string(line[:min(len(line), maxNoise+margin)]), maxNoise), "error", why)
 }
 
 // maxNoise is how much of a line of noise is logged.

@@ -17,27 +17,43 @@ func (b *Bridge) watch(ctx context.Context) {
 	}
 	err := discovery.Watch(ctx, discovery.WatchOptions{
 		Roots: s.Roots(), IgnoreDirs: s.IgnoreDirs, MaxDepth: s.MaxDepth, FollowLinks: s.FollowLinks, Debounce: w.Debounce,
+		// What changed between the plan and the watch would be seen by neither.
+		Ready: func() {
+			if start, replace, stop := b.difference(ctx); len(start)+len(replace)+len(stop) > 0 {
+				b.lookAgain(ctx, w.Reload)
+			}
+		},
 	}, func(changes []discovery.Change) {
 		for _, c := range changes {
 			b.log.Info("manifest "+string(c.Kind), "path", c.Path)
 		}
-		if w.Reload {
-			if _, _, _, err := b.reload(ctx); err != nil {
-				b.log.Error("the change was not taken over", "error", err)
-			}
-			return
-		}
-		p := b.makePlan(ctx)
-		b.keepWhatBroke(&p)
-		start, replace, stop := b.fleet.diff(p.units)
-		if len(start)+len(replace)+len(stop) == 0 {
-			return
-		}
-		b.log.Info("a reload would take this over", "start", start, "replace", replace, "stop", stop)
+		b.lookAgain(ctx, w.Reload)
 	})
 	if err != nil && ctx.Err() == nil {
 		b.log.Warn("manifests are not watched", "error", err)
 	}
+}
+
+// lookAgain takes over what changed, or says what a reload would do.
+func (b *Bridge) lookAgain(ctx context.Context, reload bool) {
+	if reload {
+		if _, _, _, err := b.reload(ctx); err != nil {
+			b.log.Error("the change was not taken over", "error", err)
+		}
+		return
+	}
+	if start, replace, stop := b.difference(ctx); len(start)+len(replace)+len(stop) > 0 {
+		b.log.Info("a reload would take this over", "start", start, "replace", replace, "stop", stop)
+	}
+}
+
+// difference is what a reload would do.
+func (b *Bridge) difference(ctx context.Context) (start, replace, stop []string) {
+	b.reloading.Lock()
+	defer b.reloading.Unlock()
+	p := b.makePlan(ctx)
+	b.keepWhatMayBe(&p)
+	return b.fleet.diff(p.units)
 }
 
 // diff says what apply would do.

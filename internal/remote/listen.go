@@ -47,7 +47,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 		}
 		pause := max(backoff, in.retry)
 		pause += time.Duration(rand.Int64N(int64(pause / 2)))
-		c.log.Debug("the stream of events ended", "error", err, "next", pause)
+		c.log.Debug("the stream of events ended", "error", err, "retry_in", pause.Round(time.Millisecond).String())
 		if !sleep(ctx, pause) {
 			return
 		}
@@ -67,7 +67,7 @@ func (c *Conn) hear(in *eventReader, s *session) (heard bool, err error) {
 		}
 		heard = true
 		if _, err := c.message(data, nil, s); err != nil {
-			c.log.Debug("an event is no message", "why", c.at.quote(err.Error(), 200))
+			c.log.Debug("an event is no message", "error", c.at.quote(err.Error(), 200))
 		}
 	}
 }

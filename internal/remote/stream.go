@@ -70,7 +70,7 @@ func (c *Conn) untilAnswered(in *eventReader, f *flight, s *session) error {
 			return nil
 		}
 		if err != nil {
-			c.log.Debug("an event is no message", "why", c.at.quote(err.Error(), 200))
+			c.log.Debug("an event is no message", "error", c.at.quote(err.Error(), 200))
 		}
 	}
 }

@@ -1,0 +1,76 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// isNews notes what is about to be logged of something, and reports whether the log does not say it already: a plan
+// is made anew with every change of any file, and what is wrong with the others has been told.
+func (b *Bridge) isNews(p *plan, of, what string) bool {
+	key := of + ": " + what
+	p.told[key] = true
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.told[key]
+}
+
+// diagnose logs a finding, and puts an error among the host's problems.
+func (b *Bridge) diagnose(p *plan, d manifest.Diagnostic) {
+	if b.isNews(p, "finding", d.String()) {
+		switch d.Level {
+		case manifest.Error:
+			b.logFinding(slog.LevelError, "manifest refused", "error", d)
+		case manifest.Warn:
+			b.logFinding(slog.LevelWarn, "manifest taken with a warning", "problem", d)
+		default:
+			b.logFinding(slog.LevelInfo, "of a manifest", "note", d)
+		}
+	}
+	if d.Level == manifest.Error {
+		p.host.Problems = append(p.host.Problems, mesh.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
+	}
+}
+
+// logFinding logs d under a message that never changes; what is wrong, and where, are its fields.
+func (b *Bridge) logFinding(level slog.Level, msg, key string, d manifest.Diagnostic) {
+	args := []any{"path", d.Path}
+	if d.Line > 0 {
+		args = append(args, "line", d.Line, "column", d.Column)
+	}
+	if d.Key != "" {
+		args = append(args, "key", d.Key)
+	}
+	b.log.Log(context.TODO(), level, msg, append(args, key, d.Message)...)
+}
+
+func where(d manifest.Diagnostic) string {
+	var parts []string
+	if d.Line > 0 {
+		parts = append(parts, fmt.Sprintf("line %d, column %d", d.Line, d.Column))
+	}
+	if d.Key != "" {
+		parts = append(parts, d.Key)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return strings.Join(parts, ": ") + ": "
+}
+
+// tellMissing logs what an extension requires and this host lacks.
+func (b *Bridge) tellMissing(p *plan, u *unit) {
+	switch {
+	case u.missing.OK() || !b.isNews(p, u.id(), u.missing.String()+u.gated):
+	case u.gated != "":
+		gate.LogSkipped(b.log, u.id(), u.missing)
+	default:
+		gate.LogContinuing(b.log, u.id(), u.missing)
+	}
+}

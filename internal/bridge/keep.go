@@ -1,0 +1,63 @@
+package bridge
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// keepWhatMayBe puts into p what ran before and is missing for no good reason: its manifest no longer parses, which
+// the host's problems say; or the search was cut short, and it need not be gone.
+func (b *Bridge) keepWhatMayBe(p *plan) {
+	b.mu.Lock()
+	old, settings := b.current, b.settings
+	b.mu.Unlock()
+	broken, have := map[string]bool{}, map[string]bool{}
+	for _, problem := range p.host.Problems {
+		broken[problem.Path] = true
+	}
+	for _, u := range p.units {
+		have[u.id()] = true
+	}
+	for _, a := range p.declared {
+		have[a.ID] = true
+	}
+	for _, u := range old.units {
+		switch {
+		case have[u.id()]:
+			continue
+		case broken[u.path]:
+			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", u.id(), "path", u.path)
+		case p.incomplete && mayBeThere(u.path) && wanted(settings, u.announce):
+			b.log.Warn("the search for extensions was cut short; one that it did not find goes on", "extension", u.id(), "path", u.path)
+		default:
+			continue
+		}
+		p.units = append(p.units, u)
+		p.host.Extensions = append(p.host.Extensions, u.id())
+	}
+	for _, a := range old.declared {
+		if p.incomplete && !have[a.ID] && wanted(settings, a) {
+			p.declared = append(p.declared, a)
+		}
+	}
+}
+
+// mayBeThere reports whether a file is not known to be gone.
+func mayBeThere(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// wanted reports whether the settings let an extension, or the one that it is a member of, run.
+func wanted(c config.Config, a mesh.Announce) bool {
+	id := a.ID
+	if a.Parent != "" {
+		id = a.Parent
+	}
+	return c.Enabled && !slices.Contains(c.Disabled, id) && (len(c.Allowlist) == 0 || slices.Contains(c.Allowlist, id))
+}

@@ -1,0 +1,62 @@
+package bridge
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestKeepWhatMayBe makes a plan of a search that was cut short, or found manifests broken.
+func TestKeepWhatMayBe(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "plugin.toml")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gone := filepath.Join(t.TempDir(), "plugin.toml")
+	old := func(id, parent, path string) *unit {
+		return &unit{announce: mesh.Announce{ID: id, Parent: parent}, path: path}
+	}
+	before := plan{
+		units: []*unit{
+			old("found", "", there), old("missing", "", there), old("gone", "", gone), old("off", "", there), old("off.member", "off", there),
+			old("broken", "", "/broken/plugin.toml"),
+		},
+		declared: []mesh.Announce{{ID: "service"}},
+	}
+	for _, tt := range []struct {
+		name       string
+		incomplete bool
+		set        func(*config.Config)
+		want       []string
+		declared   int
+	}{
+		{"complete", false, nil, []string{"found", "broken"}, 0},
+		{"cut short", true, nil, []string{"found", "missing", "broken"}, 1},
+		{"cut short, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken"}, 0},
+		{"cut short, and all is disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken"}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			settings := config.Default()
+			settings.Disabled = []string{"off"}
+			if tt.set != nil {
+				tt.set(&settings)
+			}
+			b := New(nil, Config{Settings: settings})
+			b.current = before
+			p := plan{units: []*unit{old("found", "", there)}, incomplete: tt.incomplete}
+			p.host.Problems = []mesh.HostProblem{{Path: "/broken/plugin.toml"}}
+			b.keepWhatMayBe(&p)
+			var got []string
+			for _, u := range p.units {
+				got = append(got, u.id())
+			}
+			if !slices.Equal(got, tt.want) || len(p.declared) != tt.declared {
+				t.Errorf("the plan has %q, and %d declared; want %q, and %d", got, len(p.declared), tt.want, tt.declared)
+			}
+		})
+	}
+}
