@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,7 +28,7 @@ type session struct {
 	nc     *nats.Conn
 	duck   mesh.LameDuck // nc's
 	prefix mesh.Prefix
-	denied denials
+	denied atomic.Pointer[error] // the first permission violation; NATS reports those apart
 }
 
 // withMesh connects and runs f. limit is the verb's default time-out, 0 for none.
@@ -62,22 +63,21 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		Logger:   logger,
 		NoBuffer: true,
 		LameDuck: &s.duck,
-		OnDenied: s.denied.add,
+		OnDenied: func(err error) { s.denied.CompareAndSwap(nil, &err) },
 	})
 	if err != nil {
 		return err
 	}
 	defer s.nc.Close()
-	return s.denied.explain(f(ctx, s))
+	err = f(ctx, s)
+	if p := s.denied.Load(); p != nil && err != nil {
+		return *p // the time-out or the missing answer is what it looked like from here
+	}
+	return err
 }
-
-// jetStreamAPI begins the subjects on which the catalog is read.
-const jetStreamAPI = "$JS."
 
 // catalog loads the catalog, and says so if it is old.
 func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
-	ctx, cancel := s.denied.watch(ctx, jetStreamAPI)
-	defer cancel()
 	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
 	if err != nil {
 		return nil, err
