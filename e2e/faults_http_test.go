@@ -78,9 +78,10 @@ func native(w http.ResponseWriter, r *http.Request) {
 
 // sessions is an MCP server over streamable HTTP that knows its sessions until it is made to forget them.
 type sessions struct {
-	mu    sync.Mutex
-	known map[string]bool
-	n     int
+	mu      sync.Mutex
+	known   map[string]bool
+	n       int
+	version string // of the server; "" for 1, with the tool echo alone
 
 	calls atomic.Int64 // for a test to count them
 }
@@ -89,6 +90,14 @@ func (s *sessions) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known = map[string]bool{}
+}
+
+// upgrade replaces the server by its next version, which has one tool more.
+func (s *sessions) upgrade(version string) {
+	s.forget()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
 }
 
 func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -113,10 +122,18 @@ func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such session", http.StatusNotFound)
 		return
 	}
+	version, tools := s.version, []string{"echo"}
 	s.mu.Unlock()
 	var out strings.Builder
-	k := &kid{out: &out, mcp: true, offer: func() string { return toolList(true, "echo") }}
-	k.handle(m, nil)
+	k := &kid{out: &out, mcp: true, offer: func() string { return toolList(true, tools...) }}
+	do := map[string]func(message){}
+	if version != "" {
+		tools = append(tools, "new")
+		do["initialize"] = func(m message) {
+			k.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"kid","version":"`+version+`"}}`)
+		}
+	}
+	k.handle(m, do)
 	if out.Len() == 0 {
 		w.WriteHeader(http.StatusAccepted)
 		return
@@ -268,7 +285,7 @@ var httpFaults = []fault{
 	{
 		mode: "http-loses-session", does: "is an MCP server that has forgotten its sessions",
 		caller: "nothing: the call is answered", operator: "`the server had lost the session; it was opened again` in the log",
-		bridge:   "opens another session, reads the tools again, and sends the call once more: it did not run",
+		bridge:   "opens another session, reads the tools again, takes over what the server says of itself now, and sends the call once more: it did not run",
 		manifest: overHTTP("mcp"), web: forgetful.ServeHTTP,
 		test: func(h *host) {
 			h.ready()
@@ -279,6 +296,12 @@ var httpFaults = []fault{
 			}
 			if r := h.entry().State.Instances[0].Restarts; r != 0 {
 				h.Errorf("it was restarted %d times", r)
+			}
+			forgetful.upgrade("2")
+			h.good()
+			h.offers("echo", "new")
+			if got, err := h.ask("initialize", "{}"); err != nil || !strings.Contains(string(got), `"version":"2"`) {
+				h.Errorf("it is introduced as %s, %v", got, err)
 			}
 		},
 	},

@@ -30,7 +30,8 @@ type forwarder struct {
 	conn        link
 	breaker     *breaker.Breaker
 	shaken      atomic.Pointer[handshake]
-	callForm    atomic.Bool // a native child that knows tools/call only; remembered for its life
+	introduced  atomic.Pointer[json.RawMessage] // what it said of itself last, if that was not in the handshake
+	callForm    atomic.Bool                     // a native child that knows tools/call only; remembered for its life
 	progress    progress
 	listChanged chan struct{} // poked by the child's word that its tools have changed
 	doubt       chan struct{} // poked when a call came to nothing: is it still there?

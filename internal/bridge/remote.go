@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ func (s *slot) remoteLife(ctx context.Context, ready func()) error {
 		URL: s.unit.transport.URL, Headers: s.unit.transport.Headers, Dialect: s.unit.transport.Dialect,
 		MaxResult:      int64(s.unit.limits.maxResult),
 		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
+		OnReopened:     func(result json.RawMessage) { f.introduced.Store(&result) },
 		Logger:         s.log,
 	})
 	f.conn = conn

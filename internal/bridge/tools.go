@@ -33,7 +33,11 @@ func (s *slot) followTools(ctx context.Context, f *forwarder) {
 		case <-f.listChanged:
 		default:
 		}
-		hs, err := relist(ctx, f.conn, f.shaken.Load(), s.unit)
+		old := f.shaken.Load()
+		if raw := f.introduced.Load(); raw != nil {
+			old = &handshake{dialect: old.dialect, raw: *raw}
+		}
+		hs, err := relist(ctx, f.conn, old, s.unit)
 		switch {
 		case err == nil:
 			s.learn(f, hs)
@@ -61,16 +65,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // relistTimeout bounds the reading again of a list of tools.
 const relistTimeout = 10 * time.Second
 
-// relist is old with the child's present tools: from tools/list, in either
-// dialect.
+// relist is old with the child's present tools: from tools/list, in either dialect.
 func relist(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*handshake, error) {
 	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
 	defer cancel()
-	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: old.hooks}
 	parsed, err := mesh.ParseHandshake(old.raw)
 	if err != nil {
 		return nil, err
 	}
+	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: parsed.Hooks}
 	if hs.dialect == manifest.MCP {
 		if hs.tools, err = listTools(ctx, c, hs); err != nil {
 			return nil, err

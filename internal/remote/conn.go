@@ -30,6 +30,10 @@ type Config struct {
 	// notifications/tools/list_changed and no params: it may be another server's version by now.
 	OnNotification func(method string, params []byte)
 
+	// OnReopened is told, before that, what the server answered to the initialize that opened the session again:
+	// its name, version and capabilities may be others. It must not block.
+	OnReopened func(result json.RawMessage)
+
 	Logger *slog.Logger // nil: silence
 	Client *http.Client // its transport instead of one made for this Conn; for tests
 }
@@ -50,6 +54,8 @@ type Conn struct {
 	tell teller
 	log  *slog.Logger
 
+	reopened func(result json.RawMessage) // or nil
+
 	mu      sync.Mutex
 	flights flights
 	talk    talk
@@ -67,6 +73,8 @@ func New(cfg Config) *Conn {
 		at:   newEndpoint(cfg.URL, cfg.Headers, cmp.Or(max(cfg.MaxResult, 0), DefaultMaxResult)),
 		tell: teller{to: cfg.OnNotification},
 		log:  cfg.Logger,
+
+		reopened: cfg.OnReopened,
 	}
 	c.at.base = cfg.Client
 	c.talk.dialect = cmp.Or(cfg.Dialect, manifest.Auto)

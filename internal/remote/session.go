@@ -203,7 +203,7 @@ func (c *Conn) reopen(ctx context.Context, old *session) (*session, error) {
 
 // open opens a session again, tells everybody, and listens to it.
 func (c *Conn) open(ctx context.Context, o *opening) {
-	s, err := c.initialize(ctx, o.old)
+	s, result, err := c.initialize(ctx, o.old)
 	if err != nil {
 		o.err = c.cannotReopen(err)
 	}
@@ -217,6 +217,9 @@ func (c *Conn) open(ctx context.Context, o *opening) {
 	close(o.done)
 	if err == nil {
 		c.log.Info("the server had lost the session; it was opened again")
+		if c.reopened != nil {
+			c.reopened(result)
+		}
 		c.tell.notification(listChanged, nil)
 		c.listen(ctx, s)
 	} else if final(err) {
@@ -244,12 +247,12 @@ func final(err error) bool {
 	return ok
 }
 
-// initialize opens the session after old, by saying what the bridge had said.
-func (c *Conn) initialize(ctx context.Context, old *session) (*session, error) {
+// initialize opens the session after old, by saying what the bridge had said, and returns what the server answers.
+func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.RawMessage, error) {
 	short := 0
 	if time.Since(old.since) < shortLife {
 		if short = old.short + 1; short > maxShort {
-			return nil, finalError{errShort}
+			return nil, nil, finalError{errShort}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -258,7 +261,7 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, error) {
 	c.mu.Lock()
 	if c.gone != nil {
 		defer c.mu.Unlock()
-		return nil, c.gone
+		return nil, nil, c.gone
 	}
 	f := c.flights.add(&rpc.Exchange{Method: "initialize", Params: c.talk.params, Sink: w})
 	f.again = true
@@ -267,18 +270,18 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.flights.take(f)
-		return nil, err
+		return nil, nil, err
 	}
 	<-w.done
 	if w.err != nil {
-		return nil, finalError{w.err}
+		return nil, nil, finalError{w.err}
 	}
 	s := newSession(f.header, w.result)
 	s.short = short
 	if s.version == "" {
-		return nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
+		return nil, nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
 	}
-	return s, c.postNote(ctx, s, rpc.AppendRequest(nil, nil, initialized, nil))
+	return s, w.result, c.postNote(ctx, s, rpc.AppendRequest(nil, nil, initialized, nil))
 }
 
 // leave ends the session, as far as the server lets a client do that.

@@ -41,7 +41,11 @@ func TestReopen(t *testing.T) {
 			m := newMCP(t)
 			m.lose = lose
 			var said heard
-			c := m.connect(Config{OnNotification: said.add})
+			var introduced atomic.Pointer[string]
+			c := m.connect(Config{OnNotification: said.add, OnReopened: func(result json.RawMessage) {
+				text := string(result)
+				introduced.Store(&text)
+			}})
 			m.forget()
 			const n = 50
 			var calls sync.WaitGroup
@@ -71,6 +75,9 @@ func TestReopen(t *testing.T) {
 			}
 			if got := said.list(); !slices.Equal(got, []string{listChanged}) {
 				t.Errorf("said %q", got)
+			}
+			if got := introduced.Load(); got == nil || !strings.Contains(*got, `"protocolVersion"`) {
+				t.Error("nobody is told what the new session's server said of itself")
 			}
 			c.end(t)
 			if !slices.Equal(m.deleted, []string{"session-2"}) {
