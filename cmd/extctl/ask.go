@@ -20,6 +20,8 @@ func (s *session) ask(ctx context.Context, subject, who, method string, params a
 			return nil, err
 		}
 	}
+	ctx, cancel := s.denied.watch(ctx, subject+`"`)
+	defer cancel()
 	m, err := s.nc.RequestWithContext(ctx, subject, rpc.AppendRequest(nil, []byte("1"), method, raw))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -22,7 +23,8 @@ func (a *app) callCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON | key=value… | @file | -]",
 		Short: "Call a tool and print its result as it came",
-		Long: `Call a tool, by its registered name or by <id>/<own name>, and print its result as it came.
+		Long: `Call a tool and print its result as it came. TOOL is its registered name, <id>/<own name>, or its own name
+alone where no other extension has a tool of that name.
 
 Arguments are one JSON object, given as it is, in a @file or on stdin (-), or pairs: key=value is a string
 unless the tool's schema says number, integer, boolean, array or object; key:=JSON is JSON in any case.`,
@@ -54,7 +56,7 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	case err == nil:
 		o.Catalog, schema = c, t.InputSchema
 		tool = cmp.Or(t.Name, tool)
-	case errors.Is(err, mesh.ErrNoCatalog) && strings.Contains(tool, "/"):
+	case (errors.Is(err, mesh.ErrNoCatalog) || errors.Is(err, nats.ErrPermissionViolation)) && strings.Contains(tool, "/"):
 		// <id>/<tool> says all that a call needs; the catalog only lends names.
 	default:
 		return nil, err

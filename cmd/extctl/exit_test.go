@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -158,8 +159,15 @@ func TestRunDenied(t *testing.T) {
 	srv.Start()
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
 	url := strings.Replace(srv.ClientURL(), "nats://", "nats://u:p@", 1)
-	if code, _, stderr := extctl(t.Context(), url, "list", "--timeout", "200ms"); code != 14 || !strings.Contains(stderr, "$JS.API.DIRECT.GET") {
-		t.Errorf("exit code %d, %q; want 14 and the subject", code, stderr)
+	began := time.Now()
+	for _, args := range []string{"list", "call ext_x_y", "call x", "restart x"} {
+		if code, _, stderr := extctl(t.Context(), url, strings.Fields(args)...); code != 14 || !strings.Contains(stderr, "$JS.API.DIRECT.GET") {
+			t.Errorf("%s: exit code %d, %q; want 14 and the subject", args, code, stderr)
+		}
+	}
+	// What NATS refuses is known at once; nobody waits for the answer.
+	if took := time.Since(began); took > askTimeout/2 {
+		t.Errorf("it took %s", took)
 	}
 	if code, _, stderr := extctl(t.Context(), srv.ClientURL(), "list"); code != 14 {
 		t.Errorf("without a password: exit code %d, %q", code, stderr)

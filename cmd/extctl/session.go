@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -28,7 +27,7 @@ type session struct {
 	nc     *nats.Conn
 	duck   mesh.LameDuck // nc's
 	prefix mesh.Prefix
-	denied atomic.Pointer[error] // the first permission violation; NATS reports those apart
+	denied denials
 }
 
 // withMesh connects and runs f. limit is the verb's default time-out, 0 for none.
@@ -63,24 +62,25 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		Logger:   logger,
 		NoBuffer: true,
 		LameDuck: &s.duck,
-		OnDenied: func(err error) { s.denied.CompareAndSwap(nil, &err) },
+		OnDenied: s.denied.add,
 	})
 	if err != nil {
 		return err
 	}
 	defer s.nc.Close()
-	err = f(ctx, s)
-	if p := s.denied.Load(); p != nil && err != nil {
-		return *p // the time-out or the missing answer is what it looked like from here
-	}
-	return err
+	return s.denied.explain(f(ctx, s))
 }
+
+// jetStreamAPI begins the subjects on which the catalog is read.
+const jetStreamAPI = "$JS."
 
 // catalog loads the catalog, and says so if it is old.
 func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
+	ctx, cancel := s.denied.watch(ctx, jetStreamAPI)
+	defer cancel()
 	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
 	if err != nil {
-		return nil, err
+		return nil, s.denied.explain(err)
 	}
 	s.warnIfOld(c)
 	return c, nil
