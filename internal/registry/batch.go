@@ -28,6 +28,13 @@ const (
 	maxBatchBytes = 4 << 20
 )
 
+// commitTimeout is how long a batch may take: short for the few writes of an ordinary change, since a stream's leader
+// that hangs answers nobody and the next one is asked only after that. A batch that lands later does no harm, it says
+// the same, and a later leader's epoch keeps it out.
+func commitTimeout(writes int) time.Duration {
+	return 2*time.Second + apiTimeout*time.Duration(writes)/maxBatch
+}
+
 // errFenced says that another registry has been elected since: its epoch stands in the bucket.
 var errFenced = errors.New("fenced: another registry leads")
 
@@ -44,7 +51,7 @@ const (
 // refused with errFenced unless epoch is still the last revision of the epoch key. Guarding the first message
 // guards all. Any other error leaves open whether the batch has landed. last is the revision of the last write.
 func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) (last uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout(len(writes)))
 	defer cancel()
 	id := nuid.Next()
 	for n, w := range writes {

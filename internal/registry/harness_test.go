@@ -31,18 +31,22 @@ type bed struct {
 	server atomic.Pointer[server.Server]
 	dir    string
 	nc     *nats.Conn
+	denied []string // what nobody may publish
 }
 
 // newBed is for tests that do not wait for time to pass.
 func newBed(t *testing.T) *bed {
 	t.Parallel()
-	return makeBed(t)
+	return makeBed(t, nil)
 }
 
 // inBubble runs a test with a clock of its own. The server and its clients live inside the bubble, and nothing may
 // cross its border: nats.go's pool of timers is emptied on the way in and out, and the server's ticking clock, of
 // which there is one a process, is kept going outside.
-func inBubble(t *testing.T, f func(t *testing.T, b *bed)) {
+func inBubble(t *testing.T, f func(t *testing.T, b *bed)) { inBubbleDenied(t, nil, f) }
+
+// inBubbleDenied is inBubble on a server that lets nobody publish on some subjects.
+func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed)) {
 	emptyPools := func() { runtime.GC(); runtime.GC() }
 	emptyPools()
 	defer emptyPools()
@@ -50,12 +54,12 @@ func inBubble(t *testing.T, f func(t *testing.T, b *bed)) {
 	defer ats.Unregister()
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Second) }) // the store's flushers end a moment after the server
-		f(t, makeBed(t))
+		f(t, makeBed(t, denied))
 	})
 }
 
-func makeBed(t *testing.T) *bed {
-	b := &bed{T: t, dir: t.TempDir()}
+func makeBed(t *testing.T, denied []string) *bed {
+	b := &bed{T: t, dir: t.TempDir(), denied: denied}
 	b.start(true)
 	t.Cleanup(func() { b.stop() })
 	b.nc = b.connect()
@@ -65,8 +69,13 @@ func makeBed(t *testing.T) *bed {
 // start starts the server; a second call, after stop, finds the same store.
 func (b *bed) start(js bool) {
 	b.Helper()
-	s, err := server.NewServer(&server.Options{ServerName: "test", DontListen: true, NoSigs: true, NoLog: true,
-		JetStream: js, StoreDir: b.dir})
+	o := &server.Options{ServerName: "test", DontListen: true, NoSigs: true, NoLog: true, JetStream: js, StoreDir: b.dir}
+	if b.denied != nil {
+		o.NoAuthUser = "somebody"
+		o.Users = []*server.User{{Username: o.NoAuthUser, Password: "none", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Deny: b.denied}}}}
+	}
+	s, err := server.NewServer(o)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ func (l *loop) elector() *elector {
 		ttl = leaseTTL(l.bucket.clustered())
 	}
 	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		ttl: ttl, log: l.log, freed: l.election.freed, step: l.election.step, report: l.report}
+		ttl: ttl, log: l.log, freed: l.election.freed, step: l.election.step, online: l.election.online, report: l.report}
 }
 
 // bucketReady takes in that the bucket is there, new or again.
@@ -136,31 +137,39 @@ func (l *loop) lookAtLease() {
 }
 
 // snapshot reads the whole bucket; one scan at a time.
-func (l *loop) snapshot() {
+func (l *loop) snapshot() { l.snapshotAfter(0) }
+
+func (l *loop) snapshotAfter(pause time.Duration) {
 	if l.election.scanning {
 		l.election.scanAgain = true
 		return
 	}
 	l.election.scanning = true
 	l.wg.Go(func() { // owned by the loop; ends with scan's time-out
-		s, err := l.bucket.scan(l.ctx)
-		if err != nil {
-			sleep(l.ctx, collectFor)
+		if !sleep(l.ctx, pause) {
+			return
 		}
+		s, err := l.bucket.scan(l.ctx)
+		err = l.bucket.explain(err)
 		l.report(func(l *loop) { l.scanned(s, err) })
 	})
 }
 
 func (l *loop) scanned(s *snapshot, err error) {
-	again := l.election.scanAgain || err != nil
-	l.election.scanning, l.election.scanAgain = false, false
+	again, pause := l.election.scanAgain, time.Duration(0)
+	l.election.scanning, l.election.scanAgain, l.election.unread = false, false, ""
 	l.traffic.Scans++
-	if err != nil {
+	switch {
+	case errors.Is(err, errDenied):
+		again, pause, l.election.unread = true, deniedPause, err.Error()
+		l.log.Warn("cannot read the catalog", "error", err, "again_in", pause)
+	case err != nil:
+		again, pause = true, collectFor
 		l.log.Debug("cannot read the bucket", "error", err)
 	}
 	if again {
 		l.view.lose()
-		l.snapshot()
+		l.snapshotAfter(pause)
 		return
 	}
 	clear(l.pub.sent)

@@ -35,7 +35,9 @@ type elector struct {
 	log      *slog.Logger
 	freed    <-chan struct{} // the lease was seen to be released or to expire, or the bucket to be gone
 	step     <-chan struct{} // the loop found that it has been fenced
+	online   <-chan struct{} // the connection was made anew
 	report   func(func(*loop))
+	refused  bool // the loop was told that standing for election is denied
 }
 
 // growEvery is after how many renewals the leader looks after the bucket's configuration.
@@ -64,13 +66,19 @@ func (e *elector) run(ctx context.Context) {
 		}
 		start := time.Now() // the lease runs from before the request was sent
 		seq, err := e.acquire(ctx)
+		err = e.bucket.explain(err)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			e.log.Debug("standing for election failed", "error", err)
-			sleep(ctx, 100*time.Millisecond)
-		case seq == 0:
+			e.stumbled(err)
+			e.rest(ctx, err, 100*time.Millisecond)
+			continue
+		case e.refused:
+			e.refused = false
+			e.report(func(l *loop) { l.election.trouble = "" })
+		}
+		if seq == 0 {
 			e.waitFree(ctx)
-		default:
+		} else {
 			e.lead(ctx, seq, start, made)
 		}
 	}
@@ -81,6 +89,7 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	pause, since := 50*time.Millisecond, time.Now()
 	for told := false; ; {
 		created, err := e.bucket.ensure(ctx, e.replicas)
+		err = e.bucket.explain(err)
 		if err == nil {
 			if told {
 				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond))
@@ -88,16 +97,28 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 			}
 			return created
 		}
-		if !told && time.Since(since) > time.Second && ctx.Err() == nil {
+		if !told && (time.Since(since) > time.Second || errors.Is(err, errDenied)) && ctx.Err() == nil {
 			e.log.Warn("waiting for JetStream: the catalog cannot be written, beats are still heard", "error", err)
 			e.report(func(l *loop) { l.election.trouble = err.Error() })
 			told = true
 		}
-		if !sleep(ctx, pause) {
+		if !e.rest(ctx, err, pause) {
 			return time.Time{}
 		}
 		pause = min(2*pause, time.Second)
 	}
+}
+
+// stumbled says why standing for election failed; a refusal is for somebody to mend, and shows as the registry's
+// trouble with JetStream.
+func (e *elector) stumbled(err error) {
+	if !errors.Is(err, errDenied) {
+		e.log.Debug("standing for election failed", "error", err)
+		return
+	}
+	e.log.Warn("cannot stand for election", "error", err, "again_in", deniedPause)
+	e.refused = true
+	e.report(func(l *loop) { l.election.trouble = err.Error() })
 }
 
 // waitFree waits until the lease is seen to be free, and looks for itself once per TTL, since an event may be
@@ -160,10 +181,10 @@ func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) 
 // ctx is done. The leader steps down a third of the TTL before the server could let the lease expire.
 func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created time.Time) {
 	epoch, err := e.claim(ctx, seq, created)
-	if err != nil {
+	if err = e.bucket.explain(err); err != nil {
 		e.log.Warn("won the lease but could not claim the epoch", "error", err)
 		e.release(ctx, seq)
-		sleep(ctx, 100*time.Millisecond)
+		e.rest(ctx, err, 100*time.Millisecond)
 		return
 	}
 	select {

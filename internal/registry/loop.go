@@ -65,8 +65,10 @@ type election struct {
 	ready     bool          // the view contains the epoch: all of an earlier leader's writes are in
 	since     time.Time     // of epoch
 	trouble   string        // with JetStream; "" while there is none
+	unread    string        // why the bucket cannot be read for good; "" while it can
 	freed     chan struct{} // to the elector: look at the lease now
 	step      chan struct{} // to the elector: this replica was fenced
+	online    chan struct{} // to the elector: the connection was made anew
 	scanning  bool
 	scanAgain bool
 }
@@ -82,13 +84,14 @@ func newLoop(r *Registry, sub *nats.Subscription) (*loop, error) {
 	l := &loop{
 		Registry: r, log: r.cfg.Logger, sub: sub,
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
-		more:     make(chan struct{}, 1),
-		memory:   newMemory(r.cfg.Heartbeat),
-		workers:  workers{limiter{max: maxHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
-		view:     view{records: map[string]record{}},
-		bucket:   &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
-		pub:      newPublisher(),
-		election: election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1)},
+		more:    make(chan struct{}, 1),
+		memory:  newMemory(r.cfg.Heartbeat),
+		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
+		view:    view{records: map[string]record{}},
+		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
+		pub:     newPublisher(),
+		election: election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1),
+			online: make(chan struct{}, 1)},
 	}
 	return l, nil
 }
@@ -224,6 +227,10 @@ func (l *loop) connection(s nats.Status) {
 	l.deafened("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
 		l.resync()
+		select {
+		case l.election.online <- struct{}{}:
+		default:
+		}
 		l.requested = time.Time{}
 		l.requestAnnounces(time.Now())
 	}

@@ -33,6 +33,10 @@ type publisher struct {
 // collectFor is how long changes that are not urgent wait for others.
 const collectFor = 100 * time.Millisecond
 
+// maxPause is the longest pause after batches that failed: a stream without a leader refuses at once, and the first
+// batch after its election should not come late.
+const maxPause = 500 * time.Millisecond
+
 // backlogChunk is how many documents of the backlog are built at a time.
 const backlogChunk = 100
 
@@ -72,7 +76,7 @@ func (p *publisher) due() { p.armed, p.collect, p.paused = false, true, false }
 func (p *publisher) pause() {
 	p.failures++
 	p.paused, p.armed = true, true
-	p.timer.Reset(min(collectFor<<min(p.failures, 5), 2*time.Second))
+	p.timer.Reset(min(collectFor<<min(p.failures, 5), maxPause))
 }
 
 // take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay.

@@ -1,0 +1,55 @@
+package registry
+
+import (
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// TestDenied: a registry without its permissions says so once, shows it, tries again now and then, and hears the mesh
+// all the while.
+func TestDenied(t *testing.T) {
+	for _, tc := range []struct {
+		subject string
+		most    int64 // refusals within five minutes
+	}{
+		{"$JS.API.>", 6},
+		{"$KV.>", 6},
+		{"$JS.API.DIRECT.GET.>", 12}, // the bucket can be written but not followed
+	} {
+		t.Run(tc.subject, func(t *testing.T) {
+			inBubbleDenied(t, []string{tc.subject}, func(t *testing.T, b *bed) {
+				var refused atomic.Int64
+				nc, err := nats.Connect("", nats.InProcessServer(b), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(nc.Close)
+				var log syncBuffer
+				r, _ := b.registryOn(nc, Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+				b.await("it hears", func() bool {
+					b.publish(prefix.Announce("mail"), `{"id":"mail","version":"1.0.0","instance":"n"}`)
+					b.publish(prefix.Heartbeat("mail"), `{"id":"mail","instance":"n"}`)
+					return b.status(r).Instances[heartbeat.Ready] == 1
+				})
+				time.Sleep(5 * time.Minute) // fake time
+				if n := refused.Load(); n < 1 || n > tc.most {
+					t.Errorf("refused %d times", n)
+				}
+				text := log.String()
+				if n := strings.Count(text, "denied by NATS"); n < 1 || n > 6 {
+					t.Errorf("said %d times:\n%s", n, text)
+				}
+				if s := b.status(r); !strings.Contains(s.JetStream, "denied by NATS") {
+					t.Errorf("status says %q", s.JetStream)
+				}
+			})
+		})
+	}
+}
