@@ -1,61 +1,66 @@
 // Command bench measures what the product adds to the two things it cannot avoid, a bare NATS request and a bare
-// pipe to a child: both are measured in the same run, in the same interleaved rounds, and everything is given
-// as a ratio to them.
+// pipe to a child: they are measured in the same run, in the same interleaved rounds, and the product is given as a
+// ratio to them.
 //
-//	go run ./bench            # the table, a few minutes
-//	go run ./bench -quick     # a look
+//	go run ./bench                                       # the table, about eight minutes
+//	go run ./bench -quick                                # a look, a minute
+//	go run ./bench -only 'alone'                         # rows whose name has that
+//	go run ./bench -into docs/performance.md -run first  # the table, into the place of that name in the file
 //
-// It builds the programs, runs a NATS server and a bridge as processes of their own, and needs nothing else.
-// docs/performance.md holds its output and says how to read it.
+// It builds the programs, runs a NATS server, a registry, a bridge, a bare micro service and the children as
+// processes of their own and calls from one more, itself. It needs Linux for the processes' memory and processor
+// time; elsewhere those columns say 0. docs/performance.md holds its output and says how to read it.
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"runtime/pprof"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
-
-	"github.com/extmesh/extmesh/internal/natsd"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
+// options are the command line's.
+type options struct {
+	rounds int           // medians are over so many
+	span   time.Duration // of each figure in each round
+	only   string
+	fleet  int // extensions on one bridge
+	large  int // bytes of the large answer
+	into   string
+	run    string
+	plots  string
+}
+
 func main() {
-	switch os.Getenv("BENCH_ROLE") {
-	case "natsd":
-		exit(runServer())
-	case "micro":
-		exit(runMicro())
-	case "json":
-		exit(runChild(answerJSON))
-	case "echo":
-		exit(runChild(answerEcho))
+	if role := os.Getenv("BENCH_ROLE"); role != "" {
+		exit(play(role))
 	}
-	rounds := flag.Int("rounds", 7, "interleaved rounds; medians are given")
-	span := flag.Duration("span", 400*time.Millisecond, "how long each figure is measured in each round")
-	quick := flag.Bool("quick", false, "three short rounds")
-	only := flag.String("only", "", "only the rows whose name contains `TEXT`")
+	o := options{}
+	flag.IntVar(&o.rounds, "rounds", 7, "interleaved rounds; medians are given")
+	flag.DurationVar(&o.span, "span", 400*time.Millisecond, "how long each figure is measured in each round")
+	flag.StringVar(&o.only, "only", "", "only the rows whose name contains `TEXT`")
+	flag.IntVar(&o.fleet, "fleet", 1000, "extensions in the row about many")
+	flag.IntVar(&o.large, "large", 25_000_000, "bytes of the large answer")
+	flag.StringVar(&o.into, "into", "", "write the table into the place named by -run in `FILE`")
+	flag.StringVar(&o.run, "run", "first", "the `NAME` of the place")
+	flag.StringVar(&o.plots, "plots", "", "draw the growth into `DIR`: minutes more")
+	quick := flag.Bool("quick", false, "short rounds, few of them, and a small fleet")
 	profile := flag.String("cpuprofile", "", "write a profile of this program, the caller, to `FILE`")
 	flag.Parse()
+	if *quick {
+		o.rounds, o.span, o.fleet = 3, 150*time.Millisecond, min(o.fleet, 100)
+	}
 	if *profile != "" {
 		f, err := os.Create(*profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
 		if err != nil {
 			exit(err)
 		}
-		if err := pprof.StartCPUProfile(f); err != nil {
-			exit(err)
-		}
 	}
-	if *quick {
-		*rounds, *span = 3, 150*time.Millisecond
-	}
-	err := bench(*rounds, *span, *only)
+	err := bench(o)
 	pprof.StopCPUProfile()
 	exit(err)
 }
@@ -68,105 +73,34 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// runServer is a NATS server that says its URL on standard output.
-func runServer() error {
-	dir, err := os.MkdirTemp("", "extmesh-bench-")
-	if err != nil {
+// bench makes the table, and the plots if they are asked for.
+func bench(o options) error {
+	s := &stage{}
+	defer s.close()
+	if err := s.set(); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	s, err := natsd.Start(natsd.Config{Port: -1, StoreDir: dir})
-	if err != nil {
-		return err
+	t := newTable(o)
+	steps := []struct {
+		name string
+		run  func(*stage, *table) error
+	}{
+		{"calls", (*stage).calls}, {"half of the peak", (*stage).half}, {"embedded", (*stage).embedded},
+		{"large", (*stage).largeAnswer}, {"slow beside fast", (*stage).beside}, {"allocations", (*stage).allocations},
+		{"start", (*stage).start}, {"memory", (*stage).memory}, {"fleet", (*stage).fleet},
 	}
-	fmt.Println(s.ClientURL())
-	io.Copy(io.Discard, os.Stdin) // until the parent goes
-	s.Shutdown()
-	return nil
-}
-
-// runMicro is the bare micro service: the least that a NATS service can do.
-func runMicro() error {
-	nc, err := nats.Connect(os.Getenv("NATS_URL"))
-	if err != nil {
-		return err
-	}
-	svc, err := micro.AddService(nc, micro.Config{Name: "bare", Version: "1.0.0"})
-	if err != nil {
-		return err
-	}
-	err = svc.AddEndpoint("echo", micro.HandlerFunc(func(r micro.Request) { r.Respond(r.Data()) }), micro.WithEndpointSubject("bare.echo"))
-	if err != nil {
-		return err
-	}
-	if err := nc.Flush(); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	io.Copy(io.Discard, os.Stdin)
-	nc.Close()
-	return nil
-}
-
-// runChild is a child that answers each line as fast as Go can.
-func runChild(answer func(dst, line []byte) []byte) error {
-	in, out := bufio.NewReaderSize(os.Stdin, 64<<10), bufio.NewWriterSize(os.Stdout, 64<<10)
-	var buf, long []byte
-	for {
-		line, err := in.ReadSlice('\n')
-		if err == bufio.ErrBufferFull {
-			long = append(long[:0], line...)
-			for err == bufio.ErrBufferFull {
-				line, err = in.ReadSlice('\n')
-				long = append(long, line...)
-			}
-			line = long
-		}
-		if err != nil {
-			return nil
-		}
-		buf = answer(buf[:0], line)
-		if len(buf) > 0 {
-			out.Write(append(buf, '\n'))
-		}
-		if in.Buffered() == 0 {
-			out.Flush()
+	for _, step := range steps {
+		if err := step.run(s, t); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-}
-
-// hello lists one tool with an ordinary schema, so that checking arguments costs what it costs.
-const hello = `{"server_version":"1","tools":[{"name":"echo","input_schema":{"type":"object",` +
-	`"properties":{"text":{"type":"string"}},"required":["text"]}}],"hooks":[]}`
-
-// answerJSON parses the whole message, as an ordinary child does.
-func answerJSON(dst, line []byte) []byte {
-	var m struct {
-		ID     json.RawMessage `json:"id"`
-		Method string          `json:"method"`
-		Params map[string]any  `json:"params"`
+	if o.into != "" {
+		if err := t.into(o.into, o.run); err != nil {
+			return err
+		}
 	}
-	if json.Unmarshal(line, &m) != nil || m.ID == nil {
-		return dst
+	if o.plots == "" {
+		return nil
 	}
-	if m.Method == "initialize" {
-		return rpc.AppendResult(dst, m.ID, []byte(hello))
-	}
-	result, err := json.Marshal(m.Params)
-	if err != nil {
-		return dst
-	}
-	return rpc.AppendResult(dst, m.ID, result)
-}
-
-// answerEcho only splices: the fastest child there can be.
-func answerEcho(dst, line []byte) []byte {
-	e, err := rpc.Scan(line)
-	if err != nil || e.ID == nil {
-		return dst
-	}
-	if e.MethodName() == "initialize" {
-		return rpc.AppendResult(dst, e.ID, []byte(hello))
-	}
-	return rpc.AppendResult(dst, e.ID, e.Params)
+	return s.growth(o)
 }
