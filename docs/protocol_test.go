@@ -241,7 +241,7 @@ func TestSubjects(t *testing.T) {
 		}
 	}
 	for _, header := range []string{mesh.HeaderTimeout, mesh.HeaderDeadline, mesh.HeaderCallID, mesh.HeaderAgent,
-		mesh.HeaderSession, mesh.HeaderStream, mesh.HeaderFrame, mesh.HeaderSeq} {
+		mesh.HeaderSession, mesh.HeaderStream, mesh.HeaderFrame, mesh.HeaderSeq, mesh.HeaderTraceparent} {
 		if !strings.Contains(page, "`"+header+"`") {
 			t.Errorf("the header %s is not on the page", header)
 		}

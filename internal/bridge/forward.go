@@ -86,6 +86,9 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
 		r.Params = mesh.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
 	}
+	if r.Traceparent != "" && hs.dialect == manifest.MCP && (r.Method == "tools/call" || passed(r.Method)) {
+		r.Params = mesh.WithTrace(r.Params, r.Traceparent)
+	}
 	switch method := r.Method; {
 	case method == "initialize":
 		x.Sink.Deliver(x, rpc.NewReply(hs.initialize, nil))

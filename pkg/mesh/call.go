@@ -69,6 +69,7 @@ func (s *service) handle(req micro.Request) {
 	if h := nats.Header(req.Headers()); len(h) > 0 {
 		c.callID = h.Get(HeaderCallID)
 		c.request.Agent, c.request.Session = h.Get(HeaderAgent), h.Get(HeaderSession)
+		c.request.Traceparent = h.Get(HeaderTraceparent)
 		if h.Get(HeaderStream) == "1" {
 			c.stream = true
 			if s.async == nil { // an asynchronous handler knows the caller as a ProgressSink
@@ -79,6 +80,7 @@ func (s *service) handle(req micro.Request) {
 	var ctx context.Context
 	if s.async == nil { // before admit, which shows c to those who cancel
 		ctx, c.stop = context.WithDeadline(s.ctx, deadline)
+		ctx = WithTraceparent(ctx, c.request.Traceparent)
 	}
 	if e := s.admit(c, req); e != nil {
 		if c.stop != nil {

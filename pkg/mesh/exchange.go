@@ -65,6 +65,9 @@ func (c *Client) request(ctx context.Context, t target, reply, method string, pa
 	if t.stream || !t.known {
 		h[HeaderStream] = []string{"1"}
 	}
+	if t := Traceparent(ctx); t != "" {
+		h[HeaderTraceparent] = []string{t}
+	}
 	if c.opt.Agent != "" {
 		h[HeaderAgent] = []string{c.opt.Agent}
 	}

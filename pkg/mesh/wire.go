@@ -27,6 +27,8 @@ const (
 	HeaderStream   = "Ext-Stream"
 	HeaderFrame    = "Ext-Frame" // accepted | progress | keepalive | chunk | end
 	HeaderSeq      = "Ext-Seq"
+
+	HeaderTraceparent = "traceparent" // W3C Trace Context
 )
 
 // Announce is what an instance says of itself on P.registry.announce.<id>. Only ID and Version are required.

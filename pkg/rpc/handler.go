@@ -14,6 +14,10 @@ type Request struct {
 	// Agent and Session say for whom the request is made, where the transport knows; else they are empty.
 	Agent, Session string
 
+	// Traceparent is the trace that the request belongs to (W3C Trace Context), as its transport brought it: not
+	// checked, and empty for none.
+	Traceparent string
+
 	// Notify sends a notification (progress, say) to whoever made the request, on the request's own way
 	// back. It may be nil: use Request.Send, which drops the notification then.
 	Notify func(method string, params json.RawMessage) error
