@@ -24,9 +24,11 @@ import (
 const (
 	defaultListen = "127.0.0.1:4222"
 
-	// settleTimeout is how long up waits for extensions to be up or not before it says how things stand. What
-	// takes longer is told when it comes.
+	// settleTimeout is how long up waits for extensions to be up or not before it says how things stand, and
+	// settleRest how long it waits for the others when there is a tool to call. What takes longer is told when it
+	// comes.
 	settleTimeout = 15 * time.Second
+	settleRest    = 2 * time.Second
 )
 
 // upOptions are the flags of up.
@@ -36,7 +38,7 @@ type upOptions struct {
 	data         string
 	config       string
 	name         string
-	logLevel     string
+	log          daemon.LogFlags
 	listenChosen bool // --listen was given: another port would not be what was asked for
 }
 
@@ -59,7 +61,8 @@ other terminal finds it by itself. Ctrl-C stops everything.`,
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` for NATS's data (default: extmesh in the user's data directory)")
 	cmd.Flags().StringVar(&o.config, "config", "", "extensions.yaml `FILE`; DIRs on the command line replace its search_paths")
 	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label)")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "`LEVEL` of what is logged: debug, info, warn or error")
+	cmd.Flags().StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of what is logged: debug, info, warn or error")
+	cmd.Flags().StringVar(&o.log.Format, "log-format", "", "`FORMAT` of the log: text or json (default: text, and json with --json)")
 	return cmd
 }
 
@@ -70,7 +73,10 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
-	logger, err := daemon.LogFlags{Level: o.logLevel}.New(a.stderr)
+	if o.log.Format == "" { // also in a pipe the log goes with what else is said there
+		o.log.Format = map[bool]string{false: "text", true: "json"}[a.json]
+	}
+	logger, err := o.log.New(a.stderr)
 	if err != nil {
 		return err
 	}
@@ -82,25 +88,13 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return err
 	}
-	defer srv.Shutdown()
-	target, err := daemon.InProcess(srv.InProcess())
-	if err != nil {
-		return err
-	}
-	connect := func(name string) (*nats.Conn, error) {
-		return target.Connect(ctx, daemon.ConnectOptions{Name: name, Logger: logger})
-	}
 	m := &ownMesh{app: a, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
-	for _, c := range []struct {
-		name string
-		nc   **nats.Conn
-	}{{"registry", &m.registryNC}, {"bridge/" + host.name, &m.bridgeNC}, {"extctl up", &m.nc}} {
-		if *c.nc, err = connect(c.name); err != nil {
-			return err
-		}
-		defer (*c.nc).Close()
+	err = m.connectAndRun(ctx, srv)
+	srv.Shutdown()
+	if ctx.Err() != nil {
+		a.note("stopped")
 	}
-	return m.run(ctx)
+	return err
 }
 
 // startNATS starts the server where it was asked to listen, or on a free port where nobody insists on one.
@@ -112,7 +106,7 @@ func (a *app) startNATS(o upOptions, logger *slog.Logger) (*natsd.Server, error)
 	cfg := natsd.Config{Host: host, Port: port, StoreDir: daemon.StoreDir(o.data), Logger: logger}
 	srv, err := natsd.Start(cfg)
 	if taken, ok := errors.AsType[*natsd.PortError](err); ok && !o.listenChosen {
-		fmt.Fprintf(a.stderr, "%s is taken by another program; NATS takes a free port instead\n", taken.Addr)
+		a.note("%s is taken by another program; NATS takes a free port instead", taken.Addr)
 		cfg.Port = -1
 		srv, err = natsd.Start(cfg)
 	}
@@ -158,6 +152,24 @@ type ownMesh struct {
 	registryNC, bridgeNC, nc *nats.Conn
 }
 
+// connectAndRun runs the mesh on srv and returns when nothing of it is left, its connections included.
+func (m *ownMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error {
+	target, err := daemon.InProcess(srv.InProcess())
+	if err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		name string
+		nc   **nats.Conn
+	}{{"registry", &m.registryNC}, {"bridge/" + m.host.name, &m.bridgeNC}, {"extctl up", &m.nc}} {
+		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.logger}); err != nil {
+			return err
+		}
+		defer (*c.nc).Close()
+	}
+	return m.run(ctx)
+}
+
 // run returns when everything it started has stopped.
 func (m *ownMesh) run(ctx context.Context) error {
 	bridgeCtx, stopBridge := context.WithCancelCause(ctx)
@@ -179,7 +191,7 @@ func (m *ownMesh) run(ctx context.Context) error {
 	})
 	<-bridgeCtx.Done()
 	if ctx.Err() != nil {
-		fmt.Fprintln(m.stderr, "stopping")
+		m.note("stopping the extensions, then the registry and NATS; Ctrl-C again ends it at once")
 	}
 	bridge.Wait()
 	m.awaitGoodbyes(context.WithoutCancel(ctx))
@@ -189,6 +201,13 @@ func (m *ownMesh) run(ctx context.Context) error {
 		bridgeErr = nil
 	}
 	return errors.Join(bridgeErr, registryErr)
+}
+
+// note says on stderr what is none of the results; with --json nobody reads along.
+func (a *app) note(format string, args ...any) {
+	if !a.json {
+		fmt.Fprintf(a.stderr, format+"\n", args...)
+	}
 }
 
 // goodbyeTimeout is how long the registry may take to write down that the extensions are gone. Without it the

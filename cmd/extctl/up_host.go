@@ -44,26 +44,20 @@ func (a *app) planHost(o upOptions, logger *slog.Logger) (hostPlan, error) {
 		return p, daemon.UsageError{Err: err}
 	}
 	if len(o.dirs) == 0 && checkDirs(p.settings.SearchPaths) != nil {
-		fmt.Fprintf(a.stderr, "not every directory of %s is here: give `extctl up` the one with your extensions\n",
-			strings.Join(p.settings.SearchPaths, ", "))
+		a.note("not every directory of %s is here: give `extctl up` the one with your extensions", strings.Join(p.settings.SearchPaths, ", "))
 	}
 	return p, nil
 }
 
-// withoutFindings is a logger that leaves out what is wrong with single manifests: report tells that, from the
-// catalog, as every other terminal can.
+// withoutFindings is a logger that leaves out why manifests were refused: report tells that, from the catalog, as
+// every other terminal can.
 func withoutFindings(l *slog.Logger) *slog.Logger { return slog.New(findingsFilter{l.Handler()}) }
 
 type findingsFilter struct{ slog.Handler }
 
-// Handle drops records about a place in a file.
+// Handle drops what the bridge says of a refused manifest.
 func (f findingsFilter) Handle(ctx context.Context, r slog.Record) error {
-	place := false
-	r.Attrs(func(a slog.Attr) bool {
-		place = place || a.Key == "column"
-		return !place
-	})
-	if place {
+	if r.Message == "manifest refused" {
 		return nil
 	}
 	return f.Handler.Handle(ctx, r)

@@ -58,11 +58,17 @@ type progress struct {
 func (p *progress) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
+	var callable <-chan time.Time // since there is a tool to call
 	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	for !p.advance() {
+		if callable == nil && p.firstCall() != "" {
+			callable = time.After(settleRest)
+		}
 		select {
 		case <-ctx.Done():
+			return
+		case <-callable:
 			return
 		case <-tick.C:
 		}
@@ -132,8 +138,8 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 			return i.State, "", len(e.Spec.Tools) > 0 || time.Since(i.Since) > toolsTimeout
 		case heartbeat.Failed, heartbeat.Gated:
 			return i.State, i.Reason, true
-		case heartbeat.Restarting:
-			state, reason = i.State, i.Reason
+		case heartbeat.Restarting: // it will be tried again, and told of when it comes up
+			return i.State, i.Reason, i.Reason != ""
 		}
 	}
 	return state, reason, false

@@ -109,16 +109,28 @@ func TestUp(t *testing.T) {
 	dir := extensionDir(t, map[string]string{
 		"echo":   shellExtension,
 		"broken": "[plugin]\nid = \"broken\"\n",
+		"crashy": "[plugin]\nid = \"crashy\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"stdio\"\ncommand = \"sh\"\nargs = [\"-c\", \"exit 3\"]\n",
+		"hangs":  "[plugin]\nid = \"hangs\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"stdio\"\ncommand = \"sleep\"\nargs = [\"1000\"]\n",
 		"gated":  "[plugin]\nid = \"gated\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"stdio\"\ncommand = \"x\"\n[requires]\nbins = [\"no-such-program-anywhere\"]\n",
 	})
 	data := t.TempDir()
-	u := startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--log-level", "error")
+	settings := filepath.Join(data, "extensions.yaml")
+	if err := os.WriteFile(settings, []byte("extensions: {supervision: {shutdown_grace: 100ms}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	u := startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--log-level", "error", "--config", settings)
 	u.await(t, "Ctrl-C stops everything.")
+	if took := time.Since(began); took > settleTimeout-3*time.Second { // what crashes or hangs keeps nobody waiting
+		t.Errorf("the first call was shown after %s", took)
+	}
 	out := u.out.String()
 	for _, want := range []string{
 		"NATS listens on nats://127.0.0.1:",
 		"ready     echo 1.2.3, 1 tool\n",
 		"gated     gated 1.0.0: ",
+		"restarting crashy 1.0.0: exit status 3",
+		"starting  hangs 1.0.0\n",
 		"no-such-program-anywhere",
 		"broken/plugin.toml: ",
 		"    extctl call ext_echo_say what=hello\n",
@@ -151,11 +163,14 @@ func TestUp(t *testing.T) {
 		t.Errorf("exit %d\n%s", code, u.err.String())
 	}
 	u.done <- 0
+	if said := u.err.String(); !strings.Contains(said, "\nstopping the extensions, ") || !strings.HasSuffix(said, "\nstopped\n") || strings.Contains(said, "lost NATS") || strings.Contains(said, "{") {
+		t.Errorf("it stops with %s", said) // and logs text where it says text, also in a pipe
+	}
 	if took := time.Since(start); took > 6*time.Second {
 		t.Errorf("stopping took %v", took)
 	}
 	// It leaves its data, and comes up with it again.
-	u = startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--json", "--log-level", "error")
+	u = startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--json", "--log-level", "error", "--config", settings)
 	u.await(t, `"schema_version":1`)
 	var first struct {
 		Server     string
@@ -165,9 +180,14 @@ func TestUp(t *testing.T) {
 		}
 		Problems []struct{ Path, Kind string }
 	}
-	if err := json.Unmarshal([]byte(u.out.String()), &first); err != nil || len(first.Extensions) != 2 ||
+	if err := json.Unmarshal([]byte(u.out.String()), &first); err != nil || len(first.Extensions) != 4 ||
 		len(first.Problems) != 3 || !strings.HasPrefix(first.Server, "nats://") {
 		t.Errorf("%v: %s", err, u.out.String())
+	}
+	for _, line := range strings.Split(strings.TrimSpace(u.err.String()), "\n") {
+		if line != "" && !json.Valid([]byte(line)) {
+			t.Errorf("with --json, stderr has %q", line)
+		}
 	}
 	for _, i := range first.Extensions[0].Instances[:len(first.Extensions[0].Instances)-1] {
 		if i.State != "shutdown" {
