@@ -4,6 +4,7 @@
 //	go run ./bench/cluster                      # everything: about a quarter of an hour
 //	go run ./bench/cluster -quick               # the cheap rows
 //	go run ./bench/cluster -rows leader,fence   # rows by a part of their names
+//	go run ./bench/cluster -write docs/faults.md # into its place in the page
 //
 // The stage is three NATS servers in a cluster, two registries, two bridges with the same extension and a service
 // of its own on NATS, each a process; the catalog's bucket has three replicas. This program follows the catalog
@@ -16,10 +17,14 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/extmesh/extmesh/bench/internal/page"
 )
 
 func main() {
@@ -29,10 +34,14 @@ func main() {
 	rows := flag.String("rows", "", "only rows whose name contains one of these `WORDS`, separated by commas (stream-leader, meta-leader, leader, fence, standby, bridge, child, service; kill, stop)")
 	quick := flag.Bool("quick", false, "only the rows that take no more than seconds")
 	logs := flag.String("logs", "", "keep the programs' logs in `DIR`")
+	write := flag.String("write", "", "put the table into its place in `FILE` as well; a row that could not be run is said to be NOT RUN")
 	flag.Parse()
+	if *write != "" && (*quick || *rows != "") {
+		exit(fmt.Errorf("-write is for the whole table, without -rows and -quick"))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(run(ctx, choice{words: words(*rows), quick: *quick}, *logs))
+	exit(run(ctx, choice{words: words(*rows), quick: *quick}, *logs, *write))
 }
 
 func words(s string) []string {
@@ -69,7 +78,7 @@ func (c choice) leavesOut(r row) string {
 }
 
 // run sets the stage and makes the table. A row that fails is a row of the table, and the error in the end.
-func run(ctx context.Context, c choice, logs string) error {
+func run(ctx context.Context, c choice, logs, write string) error {
 	s, err := newStage(logs)
 	if err != nil {
 		return err
@@ -78,32 +87,46 @@ func run(ctx context.Context, c choice, logs string) error {
 	if err := s.set(ctx); err != nil {
 		return err
 	}
-	fmt.Println(s.heading())
-	fmt.Println(tableHead)
-	failed := 0
-	for _, r := range allRows() {
-		if why := c.leavesOut(r); why != "" {
-			fmt.Println(notRun(r, why))
-			continue
-		}
-		fmt.Fprintln(os.Stderr, "cluster:", r.name())
-		out, err := s.perform(ctx, r)
-		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			failed++
-			fmt.Println(notRun(r, err.Error()))
-			if err := s.recover(ctx); err != nil {
-				return fmt.Errorf("after %s: %w", r.name(), err)
-			}
-			continue
-		}
-		fmt.Println(out)
+	var text strings.Builder
+	out := io.MultiWriter(os.Stdout, &text)
+	fmt.Fprintf(out, "%s, %s\n%s\n", time.Now().Format(time.DateOnly), s.heading(), tableHead)
+	failed, err := s.fill(ctx, c, out)
+	if err != nil {
+		return err
 	}
-	fmt.Print(legend(allRows()))
+	fmt.Fprint(out, legend(allRows()))
+	if write != "" {
+		if err := page.Put(write, "faults", text.String()); err != nil {
+			return err
+		}
+	}
 	if failed > 0 {
 		return fmt.Errorf("%d rows failed", failed)
 	}
 	return nil
+}
+
+// fill makes the rows, and counts those that failed.
+func (s *stage) fill(ctx context.Context, c choice, out io.Writer) (failed int, err error) {
+	for _, r := range allRows() {
+		if why := c.leavesOut(r); why != "" {
+			fmt.Fprintln(out, notRun(r, why))
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "cluster:", r.name())
+		o, err := s.perform(ctx, r)
+		if err == nil {
+			fmt.Fprintln(out, o)
+			continue
+		}
+		if ctx.Err() != nil {
+			return failed, ctx.Err()
+		}
+		failed++
+		fmt.Fprintln(out, notRun(r, err.Error()))
+		if err := s.recover(ctx); err != nil {
+			return failed, fmt.Errorf("after %s: %w", r.name(), err)
+		}
+	}
+	return failed, nil
 }

@@ -14,13 +14,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/bench/internal/proc"
 )
 
 // node is one NATS server of the cluster.
 type node struct {
 	name                string
 	client, route, http int // ports
-	*process
+	*proc.Process
 }
 
 const clusterSize = 3
@@ -63,7 +65,7 @@ write_deadline: "5s"
 `, n.name, n.client, n.http, filepath.Join(s.dir, n.name), n.route, strings.Join(routes, ", "))
 	err := os.WriteFile(config, []byte(text), 0o600)
 	if err == nil {
-		n.process, err = s.start(n.name, []string{roleVar + "=natsd", "NATS_CONFIG=" + config}, s.self)
+		n.Process, err = proc.Start(s.logs, n.name, []string{roleVar + "=natsd", "NATS_CONFIG=" + config}, s.self)
 	}
 	return err
 }
@@ -208,7 +210,7 @@ var home = map[string]int{"registry-a": 0, "registry-b": 1, "bridge-one": 1, "br
 
 // at is the server that a program is connected to, by the last word of its log on that.
 func (s *stage) at(name string) (*node, error) {
-	said := s.programs[name].said(0, `"server":"`)
+	said := s.programs[name].Said(0, `"server":"`)
 	if len(said) == 0 {
 		return nil, fmt.Errorf("%s does not say where it is connected", name)
 	}
@@ -235,7 +237,7 @@ func (s *stage) goHome(ctx context.Context) error {
 		if n == s.nodes[home[name]] {
 			continue
 		}
-		s.programs[name].end()
+		s.programs[name].End()
 		if err := s.launch(name); err != nil {
 			return err
 		}

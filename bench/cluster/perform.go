@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -174,11 +175,11 @@ func (s *stage) fault(r row, v victim, out *outcome) error {
 	out.inflight = out.load.now(v.calls)
 	switch {
 	case r.stop:
-		return freeze(v.pid)
+		return proc.Freeze(v.pid)
 	case v.own != nil:
-		return v.own.kill()
+		return v.own.Kill()
 	default:
-		return killPID(v.pid)
+		return proc.KillPID(v.pid)
 	}
 }
 
@@ -207,19 +208,19 @@ func (s *stage) steal(ctx context.Context) error {
 // thaw lets the victim go on. A leader finds changes to write, and what became of its writes is noted.
 func (s *stage) thaw(ctx context.Context, v victim, out *outcome) error {
 	if !v.fence {
-		return thaw(v.pid)
+		return proc.Thaw(v.pid)
 	}
-	from := v.own.logEnd()
+	from := v.own.LogEnd()
 	hush := s.canary.keepSinging(ctx)
 	defer hush()
 	sleep(ctx, 200*time.Millisecond)
-	if err := thaw(v.pid); err != nil {
+	if err := proc.Thaw(v.pid); err != nil {
 		return err
 	}
 	sleep(ctx, 3*time.Second)
 	hush()
-	refused := v.own.said(from, "could not write to the catalog")
-	down := append(v.own.said(from, "no longer leading"), v.own.said(from, "lost the lease")...)
+	refused := v.own.Said(from, "could not write to the catalog")
+	down := append(v.own.Said(from, "no longer leading"), v.own.Said(from, "lost the lease")...)
 	switch {
 	case len(refused) > 0:
 		out.remark("the thawed leader's write was refused: `%s`", errorOf(refused[0]))
@@ -234,12 +235,12 @@ func (s *stage) thaw(ctx context.Context, v victim, out *outcome) error {
 // errorOf is the error in a line of a program's log.
 func errorOf(line string) string {
 	var l struct {
-		Err string `json:"err"`
+		Error string `json:"error"`
 	}
-	if json.Unmarshal([]byte(line), &l) != nil || l.Err == "" {
+	if json.Unmarshal([]byte(line), &l) != nil || l.Error == "" {
 		return line
 	}
-	return l.Err
+	return l.Error
 }
 
 // elections is how long JetStream itself was away.

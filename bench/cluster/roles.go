@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -31,22 +31,15 @@ func play(role string) error {
 	defer stop()
 	switch role {
 	case "natsd":
-		untilInputEnds(ctx, stop)
+		proc.UntilInputEnds(stop)
 		return natsd.RunConfig(ctx, os.Getenv("NATS_CONFIG"), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	case "native":
-		untilInputEnds(ctx, stop)
+		proc.UntilInputEnds(stop)
 		return playNative(ctx)
 	case "child":
 		return rpc.Serve(ctx, os.Stdin, os.Stdout, echoBox())
 	}
 	return fmt.Errorf("unknown %s %q", roleVar, role)
-}
-
-func untilInputEnds(ctx context.Context, stop func()) {
-	go func() { // ends with the process, whose last act this is
-		io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
 }
 
 // playNative is the service of its own on NATS.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -33,12 +34,12 @@ func (r row) name() string {
 type victim struct {
 	label string
 	pid   int
-	own   *process     // nil: a bridge's child
-	again func() error // starts it again; nil: somebody else does
-	node  string       // a NATS server's name
-	calls string       // the extension whose calls it takes part in; "" for none
-	fence bool         // it leads: look at what it writes when it is thawed
-	steal bool         // take its lease away while it is stopped
+	own   *proc.Process // nil: a bridge's child
+	again func() error  // starts it again; nil: somebody else does
+	node  string        // a NATS server's name
+	calls string        // the extension whose calls it takes part in; "" for none
+	fence bool          // it leads: look at what it writes when it is thawed
+	steal bool          // take its lease away while it is stopped
 	right func(*mesh.Catalog) bool
 }
 
@@ -82,12 +83,12 @@ func (s *stage) server(name string) (victim, error) {
 	if err != nil {
 		return victim{}, err
 	}
-	return victim{label: n.name, pid: n.pid(), own: n.process, again: func() error { return s.startNode(n) }, node: n.name, right: s.canary.shown}, nil
+	return victim{label: n.name, pid: n.PID(), own: n.Process, again: func() error { return s.startNode(n) }, node: n.name, right: s.canary.shown}, nil
 }
 
 func (s *stage) program(name string, right func(*mesh.Catalog) bool) victim {
 	p := s.programs[name]
-	return victim{label: name, pid: p.pid(), own: p, again: func() error { return s.launch(name) }, right: right}
+	return victim{label: name, pid: p.PID(), own: p, again: func() error { return s.launch(name) }, right: right}
 }
 
 func pickStreamLeader(ctx context.Context, s *stage) (victim, error) {

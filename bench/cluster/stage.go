@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -37,7 +37,7 @@ const (
 type stage struct {
 	self, bin, dir, logs string
 	nodes                []*node
-	programs             map[string]*process
+	programs             map[string]*proc.Process
 	ops                  *nats.Conn // of questions; no calls go over it
 	js                   jetstream.JetStream
 	crowd                *crowd
@@ -60,7 +60,7 @@ func newStage(logs string) (*stage, error) {
 	} else if err := os.MkdirAll(logs, 0o755); err != nil {
 		return nil, err
 	}
-	return &stage{self: self, dir: dir, logs: logs, bin: filepath.Join(dir, "bin"), programs: map[string]*process{}}, nil
+	return &stage{self: self, dir: dir, logs: logs, bin: filepath.Join(dir, "bin"), programs: map[string]*proc.Process{}}, nil
 }
 
 // close ends everything that was started, programs before servers.
@@ -70,12 +70,12 @@ func (s *stage) close() {
 	}
 	var wg sync.WaitGroup
 	for _, p := range s.programs {
-		wg.Go(p.end) // ends within seconds
+		wg.Go(p.End) // ends within seconds
 	}
 	wg.Wait()
 	for _, n := range s.nodes {
-		if n.process != nil {
-			wg.Go(n.end) // ends within seconds
+		if n.Process != nil {
+			wg.Go(n.End) // ends within seconds
 		}
 	}
 	wg.Wait()
@@ -84,9 +84,8 @@ func (s *stage) close() {
 
 // set builds and starts everything, and returns when all of it is well.
 func (s *stage) set(ctx context.Context) error {
-	build := exec.CommandContext(ctx, "go", "build", "-o", s.bin+string(filepath.Separator), "./cmd/registry", "./cmd/stdio-bridge")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build (run this from the module's root): %w\n%s", err, out)
+	if err := proc.Build(ctx, s.bin, "./cmd/registry", "./cmd/stdio-bridge"); err != nil {
+		return err
 	}
 	if err := s.startNodes(); err != nil {
 		return err
@@ -126,15 +125,15 @@ func (s *stage) set(ctx context.Context) error {
 func (s *stage) launch(name string) (err error) {
 	// One address is enough: a server tells of the others. Of several, a client takes one at random.
 	env := []string{"NATS_URL=" + s.nodes[home[name]].url()}
-	var p *process
+	var p *proc.Process
 	switch name {
 	case "registry-a", "registry-b":
-		p, err = s.start(name, env, filepath.Join(s.bin, "registry"), "--name", name, "--log-level", "debug")
+		p, err = proc.Start(s.logs, name, env, filepath.Join(s.bin, "registry"), "--name", name, "--log-level", "debug")
 	case "bridge-one", "bridge-two":
-		p, err = s.start(name, env, filepath.Join(s.bin, "stdio-bridge"), "--name", name[len("bridge-"):],
+		p, err = proc.Start(s.logs, name, env, filepath.Join(s.bin, "stdio-bridge"), "--name", name[len("bridge-"):],
 			"--search-path", filepath.Join(s.dir, "extensions"), "--state-dir", filepath.Join(s.dir, name))
 	case "native":
-		p, err = s.start(name, append(env, roleVar+"=native"), s.self)
+		p, err = proc.Start(s.logs, name, append(env, roleVar+"=native"), s.self)
 	default:
 		err = fmt.Errorf("no program is named %q", name)
 	}
@@ -272,7 +271,7 @@ func (s *stage) childOf(ctx context.Context, bridge string) (pid int, err error)
 // recover starts again what a row that failed has left dead, and thaws what it has left stopped.
 func (s *stage) recover(ctx context.Context) error {
 	for _, n := range s.nodes {
-		if err := s.revive(n.process, func() error { return s.startNode(n) }); err != nil {
+		if err := s.revive(n.Process, func() error { return s.startNode(n) }); err != nil {
 			return err
 		}
 	}
@@ -284,12 +283,12 @@ func (s *stage) recover(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-func (s *stage) revive(p *process, again func() error) error {
+func (s *stage) revive(p *proc.Process, again func() error) error {
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return again()
 	default:
-		_ = thaw(p.pid()) // not stopped: no harm done
+		_ = proc.Thaw(p.PID()) // not stopped: no harm done
 		return nil
 	}
 }
