@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +31,11 @@ type ClientOptions struct {
 	WaitReady time.Duration // how long a call waits for an extension that is on its way back. Default 1 s; < 0: not at all
 	Logger    *slog.Logger  // default: discard
 
+	// ToolHooks has Call and CallStream fire before_tool_call and after_tool_call (docs/protocol.md, "Hooks") around
+	// each tool: for agents, whose calls extensions may see, change and stop. An extension that calls tools of its own
+	// accord leaves it off. It needs the Catalog, and costs nothing while nobody offers these hooks.
+	ToolHooks bool
+
 	LameDuck *LameDuck // of the connection; nil: stay until the server closes it
 }
 
@@ -46,6 +52,7 @@ type Client struct {
 	forms   sync.Map // extension id → toolForm that it was found to want
 	guards  sync.Map // extension id → *guard
 	schemas sync.Map // extension id → *checkers
+	offered atomic.Pointer[offeredHooks]
 }
 
 // NewClient makes a Client on nc. It starts nothing.
@@ -61,7 +68,7 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>; args is a JSON
 // object, nil for none. Errors are *NotFoundError, *AmbiguousError, an *rpc.Error (the extension's own, or the
-// mesh's with its Details), or what the connection says when it is closed or draining.
+// mesh's with its Details), *AbortedError with ToolHooks, or what the connection says when it is closed or draining.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
 	return c.CallStream(ctx, tool, args, nil)
 }
@@ -78,6 +85,14 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
 	}
+	if c.firesToolHooks(ctx) {
+		return c.callHooked(ctx, target, tool, args)
+	}
+	return c.callTool(ctx, target, tool, args)
+}
+
+// callTool checks the arguments and asks for the tool in the form that its extension wants.
+func (c *Client) callTool(ctx context.Context, target target, tool string, args json.RawMessage) (json.RawMessage, error) {
 	if target.checker != nil {
 		if err := target.checker.check(args); err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
@@ -91,12 +106,12 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	if target.own == "list" || target.own == "call" { // their short forms are methods of their own
 		known, form = true, callForm
 	}
-	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args, progress != nil))
+	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.progress != nil))
 	if known || form != shortForm || !errors.Is(err, rpc.CodeMethodNotFound) {
 		return result, err
 	}
 	// A foreign service may know only the other form: ask once more, and remember what it answers to.
-	again, err2 := c.ask(ctx, target, callForm.method(target.own), callForm.params(target.own, args, progress != nil))
+	again, err2 := c.ask(ctx, target, callForm.method(target.own), callForm.params(target.own, args, target.progress != nil))
 	if errors.Is(err2, rpc.CodeMethodNotFound) {
 		return result, err
 	}

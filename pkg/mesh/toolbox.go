@@ -46,7 +46,7 @@ type HookResult struct {
 	Override json.RawMessage `json:"override,omitempty"` // an object, merged into the event's top level
 }
 
-// HookFunc answers one hook; event is the raw event.
+// HookFunc answers one hook; event is the raw event. Calls made with ctx fire no hooks themselves.
 type HookFunc func(ctx context.Context, event json.RawMessage) (HookResult, error)
 
 // AddTool adds a tool whose input schema is derived from In, a struct (jsonschema tags describe its fields).
@@ -208,7 +208,7 @@ func (b *Toolbox) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		}
 	}
 	if name, ok := strings.CutPrefix(r.Method, "hooks/"); ok && b.hooks[name] != nil {
-		result, err := b.hooks[name](ctx, r.Params)
+		result, err := b.hooks[name](WithoutToolHooks(ctx), r.Params)
 		if err != nil {
 			return nil, err
 		}

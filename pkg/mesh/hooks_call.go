@@ -1,0 +1,130 @@
+package mesh
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// The hooks around a call (docs/protocol.md, "Hooks").
+const (
+	beforeToolCall = "before_tool_call"
+	afterToolCall  = "after_tool_call"
+)
+
+// AbortedError says that an extension stopped a call by its before_tool_call hook: the tool did not run.
+type AbortedError struct {
+	Tool   string // as it was called
+	By     string // the extension's id
+	Reason string // its own; may be empty
+}
+
+// Error names the extension and its reason.
+func (e *AbortedError) Error() string {
+	return fmt.Sprintf("%s was not called: %s has stopped it (%s)", e.Tool, e.By, cmp.Or(e.Reason, "without a reason"))
+}
+
+// withoutHooks is the context key of a call that fires no hooks.
+type withoutHooks struct{}
+
+// WithoutToolHooks returns a context with which calls fire no hooks, whatever ClientOptions.ToolHooks says. The
+// contexts of a Toolbox's hooks are such: a hook that calls a tool would else be asked about its own call, without
+// end.
+func WithoutToolHooks(ctx context.Context) context.Context {
+	return context.WithValue(ctx, withoutHooks{}, true)
+}
+
+// firesToolHooks reports whether a call made with ctx fires hooks.
+func (c *Client) firesToolHooks(ctx context.Context) bool {
+	return c.opt.ToolHooks && c.opt.Catalog != nil && ctx.Value(withoutHooks{}) == nil
+}
+
+// toolEvent is the event of the hooks around a call.
+type toolEvent struct {
+	Tool      string          `json:"tool"` // registered
+	Extension string          `json:"extension"`
+	Arguments json.RawMessage `json:"arguments"`
+	Agent     string          `json:"agent_id,omitempty"`
+	Session   string          `json:"session_id,omitempty"`
+	Result    json.RawMessage `json:"result,omitempty"` // these two after the call
+	Error     *rpc.Error      `json:"error,omitempty"`
+}
+
+// callHooked is callTool between its hooks. Hooks that nobody offers cost a look at the catalog.
+func (c *Client) callHooked(ctx context.Context, t target, tool string, args json.RawMessage) (json.RawMessage, error) {
+	e := toolEvent{Tool: cmp.Or(t.tool.Name, tool), Extension: t.id, Arguments: args, Agent: c.opt.Agent, Session: c.opt.Session}
+	if len(c.hooked(beforeToolCall)) > 0 && json.Valid(args) { // what is not JSON, callTool refuses
+		changed, err := c.askBefore(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		e.Arguments = changed
+	}
+	result, err := c.callTool(ctx, t, tool, e.Arguments)
+	if len(c.hooked(afterToolCall)) > 0 && json.Valid(e.Arguments) {
+		c.tellAfter(ctx, e, result, err)
+	}
+	return result, err
+}
+
+// askBefore fires before_tool_call and returns the arguments as the extensions want them.
+func (c *Client) askBefore(ctx context.Context, e toolEvent) (args json.RawMessage, err error) {
+	event, err := encode(e)
+	if err != nil {
+		return nil, fmt.Errorf("mesh: the event of %s: %w", beforeToolCall, err)
+	}
+	fired, err := c.Fire(ctx, beforeToolCall, event)
+	c.logHooks(beforeToolCall, fired.Warnings)
+	if err != nil {
+		return nil, outOfTime(e.Extension, ctx.Err())
+	}
+	if fired.Aborted {
+		return nil, &AbortedError{Tool: e.Tool, By: fired.By, Reason: fired.Reason}
+	}
+	if bytes.Equal(fired.Event, event) { // white space and all
+		return e.Arguments, nil
+	}
+	if changed, ok := member(fired.Event, "arguments"); ok && isObject(changed) {
+		return changed, nil
+	}
+	c.opt.Logger.Warn("hook", "hook", beforeToolCall, "error", "the arguments were overridden with something that is no object")
+	return e.Arguments, nil
+}
+
+// afterLeast is how long after_tool_call may take where the call itself has used its time up.
+const afterLeast = time.Second
+
+// tellAfter fires after_tool_call, as long as the call's own time lasts, or a second.
+func (c *Client) tellAfter(ctx context.Context, e toolEvent, result json.RawMessage, failure error) {
+	if e.Result = result; failure != nil {
+		e.Result, e.Error = nil, rpc.AsError(failure)
+	} else if len(result) == 0 {
+		e.Result = json.RawMessage("null")
+	}
+	event, err := encode(e)
+	if err != nil {
+		c.opt.Logger.Warn("hook", "hook", afterToolCall, "error", err)
+		return
+	}
+	if at, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(at) < afterLeast {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), afterLeast)
+		defer cancel()
+	}
+	fired, err := c.Fire(ctx, afterToolCall, event)
+	c.logHooks(afterToolCall, fired.Warnings)
+	if err != nil {
+		c.opt.Logger.Warn("hook", "hook", afterToolCall, "error", err)
+	}
+}
+
+func (c *Client) logHooks(hook string, warnings []HookWarning) {
+	for _, w := range warnings {
+		c.opt.Logger.Warn("hook", "hook", hook, "extension", w.ID, "error", w.Message)
+	}
+}

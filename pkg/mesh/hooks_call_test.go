@@ -1,0 +1,197 @@
+package mesh
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// hookedMesh serves an extension target with the tool echo, and each of boxes under its name; all of it is in the
+// catalog.
+func hookedMesh(t *testing.T, boxes map[string]*Toolbox) func(ClientOptions) *Client {
+	t.Helper()
+	b := newCatalogBed(t)
+	b.bucket()
+	target := &Toolbox{Version: "1.0.0"}
+	target.AddRaw("echo", "", json.RawMessage(`{"type":"object","properties":{"n":{"type":"number"}}}`), func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+		if strings.Contains(string(r.Params), "bad") {
+			return nil, &rpc.Error{Code: -7, Message: "no good"}
+		}
+		return r.Params, nil
+	})
+	nc := b.connect()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	put := func(id string, box *Toolbox) {
+		wg.Go(func() { // ends with ctx
+			if err := Serve(ctx, nc, Service{ID: id, Version: "1.0.0", Handler: box}); err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+		spec := Spec{ID: id, Version: "1.0.0", Dialect: "ext", Subject: "ext." + id + ".rpc"}
+		for _, tool := range box.tools {
+			tool.Name = "ext_" + id + "_" + tool.Own
+			spec.Tools = append(spec.Tools, tool.Tool)
+		}
+		for hook := range box.hooks {
+			spec.Hooks = append(spec.Hooks, hook)
+		}
+		b.put("spec."+id, spec)
+		c := NewClient(b.nc, ClientOptions{})
+		soonTrue(t, id+" answers", func() bool { _, err := c.CallExt(ctx, id, "ping", nil); return err == nil })
+	}
+	put("target", target)
+	for id, box := range boxes {
+		put(id, box)
+	}
+	catalog, err := LoadCatalog(ctx, b.nc, CatalogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o ClientOptions) *Client {
+		o.Catalog = catalog
+		return NewClient(b.nc, o)
+	}
+}
+
+// hookBox offers hooks that keep what they are told and answer with f.
+func hookBox(told *sync.Map, f HookFunc) *Toolbox {
+	box := &Toolbox{Version: "1.0.0"}
+	for _, hook := range []string{beforeToolCall, afterToolCall} {
+		box.AddHook(hook, func(ctx context.Context, event json.RawMessage) (HookResult, error) {
+			told.Store(hook, string(event))
+			return f(ctx, event)
+		})
+	}
+	return box
+}
+
+func TestToolHooks(t *testing.T) {
+	var told sync.Map
+	mesh := hookedMesh(t, map[string]*Toolbox{"guard": hookBox(&told, func(_ context.Context, event json.RawMessage) (HookResult, error) {
+		switch text := string(event); {
+		case strings.Contains(text, `"result"`):
+			return HookResult{Override: json.RawMessage(`{"result":"forged"}`)}, nil
+		case strings.Contains(text, "secret"):
+			return HookResult{Abort: true, Reason: "no secrets"}, nil
+		case strings.Contains(text, "more"):
+			return HookResult{Override: json.RawMessage(`{"arguments":{"n":2.0}}`)}, nil
+		case strings.Contains(text, "wrong"):
+			return HookResult{Override: json.RawMessage(`{"arguments":{"n":"two"}}`)}, nil
+		case strings.Contains(text, "silly"):
+			return HookResult{Override: json.RawMessage(`{"arguments":[]}`)}, nil
+		}
+		return HookResult{}, nil
+	})})
+	c := mesh(ClientOptions{ToolHooks: true, Agent: "bot", Session: "s1"})
+	for _, tt := range []struct{ args, want, before, after string }{
+		{`{"n": 1.0}`, `{"n": 1.0}`, `{"tool":"ext_target_echo","extension":"target","arguments":{"n":1.0},"agent_id":"bot","session_id":"s1"}`,
+			`{"tool":"ext_target_echo","extension":"target","arguments":{"n":1.0},"agent_id":"bot","session_id":"s1","result":{"n":1.0}}`},
+		{`{"x":"more"}`, `{"n":2.0}`, `"arguments":{"x":"more"}`, `"arguments":{"n":2.0},"agent_id":"bot","session_id":"s1","result":{"n":2.0}}`},
+		{`{"x":"silly"}`, `{"x":"silly"}`, `silly`, `"result":{"x":"silly"}`},
+		{`{"x":"bad"}`, ``, `bad`, `"error":{"code":-7,"message":"no good"}}`},
+		{`{"x":"wrong"}`, ``, `wrong`, `"error":{"code":-32602`},
+	} {
+		got, err := c.Call(t.Context(), "target/echo", json.RawMessage(tt.args))
+		if string(got) != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%s: %s, %v, want %s", tt.args, got, err, tt.want)
+		}
+		before, _ := told.LoadAndDelete(beforeToolCall)
+		after, _ := told.LoadAndDelete(afterToolCall)
+		if b, _ := before.(string); !strings.Contains(b, tt.before) {
+			t.Errorf("%s: before it was told\n%v, want\n%s", tt.args, before, tt.before)
+		}
+		if a, _ := after.(string); !strings.Contains(a, tt.after) {
+			t.Errorf("%s: after it was told\n%v, want\n%s", tt.args, after, tt.after)
+		}
+	}
+
+	_, err := c.Call(t.Context(), "ext_target_echo", json.RawMessage(`{"x":"secret"}`))
+	aborted, ok := errors.AsType[*AbortedError](err)
+	if !ok || *aborted != (AbortedError{Tool: "ext_target_echo", By: "guard", Reason: "no secrets"}) {
+		t.Errorf("aborted: %v", err)
+	}
+	if after, ok := told.Load(afterToolCall); ok {
+		t.Errorf("after a call that was not made: %v", after)
+	}
+
+	told.Clear()
+	if _, err := mesh(ClientOptions{}).Call(t.Context(), "target/echo", json.RawMessage(`{"x":"secret"}`)); err != nil {
+		t.Errorf("a client that fires no hooks: %v", err)
+	}
+	if _, err := c.Call(WithoutToolHooks(t.Context()), "target/echo", json.RawMessage(`{"x":"secret"}`)); err != nil {
+		t.Errorf("a call that fires no hooks: %v", err)
+	}
+	if _, asked := told.Load(beforeToolCall); asked {
+		t.Error("a hook was asked all the same")
+	}
+}
+
+// TestToolHooksOfHooks has a hook that calls a tool itself, with a client that fires hooks: it is not asked about
+// that, or it would never end.
+func TestToolHooksOfHooks(t *testing.T) {
+	var told sync.Map
+	var asked atomic.Int64
+	var c *Client
+	mesh := hookedMesh(t, map[string]*Toolbox{"guard": hookBox(&told, func(ctx context.Context, _ json.RawMessage) (HookResult, error) {
+		if asked.Add(1) < 10 {
+			if _, err := c.Call(ctx, "target/echo", nil); err != nil {
+				t.Errorf("the hook's own call: %v", err)
+			}
+		}
+		return HookResult{}, nil
+	})})
+	c = mesh(ClientOptions{ToolHooks: true})
+	if _, err := c.Call(t.Context(), "target/echo", nil); err != nil {
+		t.Error(err)
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("hooks were asked %d times about one call, want before and after", n)
+	}
+}
+
+// TestToolHooksOutOfTime ends the call's time within its hook: the tool is not called then, and it is said that it
+// was not. A failure of the hook itself is none of the call's.
+func TestToolHooksOutOfTime(t *testing.T) {
+	var told sync.Map
+	mesh := hookedMesh(t, map[string]*Toolbox{"guard": hookBox(&told, func(ctx context.Context, event json.RawMessage) (HookResult, error) {
+		if strings.Contains(string(event), "hang") {
+			<-ctx.Done()
+		}
+		return HookResult{}, errors.New("broken")
+	})})
+	c := mesh(ClientOptions{ToolHooks: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := c.Call(ctx, "target/echo", json.RawMessage(`{"x":"hang"}`))
+	if e := rpc.AsError(err); e.Code != rpc.CodeTimeout || e.Details().Ran != rpc.RanNo {
+		t.Errorf("out of time in the hook: %v", err)
+	}
+	if got, err := c.Call(t.Context(), "target/echo", nil); err != nil || string(got) != "{}" {
+		t.Errorf("with broken hooks: %s, %v", got, err)
+	}
+}
+
+// TestToolHooksOfNobody is what a call costs when nobody offers a hook: no message, no allocation.
+func TestToolHooksOfNobody(t *testing.T) {
+	c := hookedMesh(t, nil)(ClientOptions{ToolHooks: true})
+	c.hooked(beforeToolCall)
+	if n := testing.AllocsPerRun(100, func() { c.hooked(beforeToolCall) }); n != 0 {
+		t.Errorf("%v allocations to learn that there is no hook", n)
+	}
+	before := c.nc.Stats().OutMsgs
+	if _, err := c.Call(t.Context(), "target/echo", nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.nc.Stats().OutMsgs - before; n != 1 {
+		t.Errorf("a call without hooks sent %d messages", n)
+	}
+}
