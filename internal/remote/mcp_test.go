@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -232,31 +234,43 @@ func TestReadOn(t *testing.T) {
 	}
 }
 
-// TestReadOnGivesUp is a server that numbers its events and does not keep them.
+// TestReadOnGivesUp is a server that numbers its events and does not keep them. It is in a bubble because its limits
+// are times: on a busy machine they would be the machine's.
 func TestReadOnGivesUp(t *testing.T) {
 	for name, tt := range map[string]struct {
 		get  func(w http.ResponseWriter)
 		says string
+		asks int
 	}{
-		"not offered":  {func(w http.ResponseWriter) { w.WriteHeader(405) }, "offers no stream"},
-		"forgotten":    {func(w http.ResponseWriter) { w.WriteHeader(404) }, "does not know the session"},
-		"always empty": {func(w http.ResponseWriter) { events(w) }, "the server closed it"},
+		"not offered":  {func(w http.ResponseWriter) { w.WriteHeader(405) }, "offers no stream", 1},
+		"forgotten":    {func(w http.ResponseWriter) { w.WriteHeader(404) }, "does not know the session", 1},
+		"always empty": {func(w http.ResponseWriter) { events(w) }, "the server closed it", maxResumes},
 	} {
-		m := newMCP(t)
-		m.call = func(w http.ResponseWriter, r *request) { events(w)("retry: 1\nid: 1\ndata:\n\n") }
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m.get = func(w http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("Last-Event-ID") == "" {
-					w.WriteHeader(http.StatusMethodNotAllowed)
-					return
+			synctest.Test(t, func(t *testing.T) {
+				m := newPipedMCP(t)
+				m.call = func(w http.ResponseWriter, r *request) { events(w)("retry: 1\nid: 1\ndata:\n\n") }
+				var asked atomic.Int64
+				m.get = func(w http.ResponseWriter, r *http.Request) {
+					if r.Header.Get("Last-Event-ID") == "" {
+						w.WriteHeader(http.StatusMethodNotAllowed)
+						return
+					}
+					asked.Add(1)
+					tt.get(w)
 				}
-				tt.get(w)
-			}
-			c := m.connect(Config{})
-			_, err := c.Call(soon(t), "x", nil)
-			fails(t, err, rpc.CodeExited, rpc.RanMaybe, tt.says, "the server closed it")
-			c.end(t)
+				c := m.connect(Config{})
+				began := time.Now()
+				_, err := c.Call(soon(t), "x", nil)
+				fails(t, err, rpc.CodeExited, rpc.RanMaybe, tt.says, "the server closed it")
+				if n := asked.Load(); n != int64(tt.asks) {
+					t.Errorf("it was asked %d times, want %d", n, tt.asks)
+				}
+				if took, want := time.Since(began), time.Duration(tt.asks)*minRetry; took != want {
+					t.Errorf("it took %s, want %s", took, want)
+				}
+				c.end(t)
+			})
 		})
 	}
 }
