@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -177,6 +178,9 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 	}
 	rules := v.rules
 	rules.Sidecar = sidecar
+	if path != "-" { // of one on stdin nobody knows where it will lie
+		rules.Program = gate.Program(filepath.Dir(path))
+	}
 	m, diags := manifest.Parse(path, data, rules)
 	if r.Diagnostics = diags; m != nil {
 		r.ID, r.Version = m.Plugin.ID, m.Plugin.Version

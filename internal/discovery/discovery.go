@@ -48,7 +48,7 @@ type Options struct {
 	// Allowlist are the only ids that are kept; empty means all.
 	Allowlist []string
 
-	// Manifest is handed to manifest.Parse; its Sidecar is set by Scan.
+	// Manifest is handed to manifest.Parse; its Sidecar and Program are set by Scan.
 	Manifest manifest.Options
 }
 

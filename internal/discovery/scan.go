@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -66,7 +67,7 @@ func (p place) parse(opt manifest.Options) parsed {
 		f.add(manifest.Error, p.path(), "", "the manifest cannot be read: %v", reason(err))
 		return parsed{diags: f.diags, done: true}
 	}
-	opt.Sidecar = nil
+	opt.Sidecar, opt.Program = nil, gate.Program(p.dir)
 	if p.sidecar != "" {
 		path := filepath.Join(p.dir, manifest.SidecarName)
 		if data, err := readRegular(p.sidecar); err != nil {

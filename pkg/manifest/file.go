@@ -32,6 +32,8 @@ type file struct {
 	level  Level          // of a fault: Error, but Warn in a sidecar
 	tables string         // what the syntax calls a table, if not TOML
 
+	program func(command, cwd string) string // Options.Program
+
 	diags  []Diagnostic
 	faults int // faults found, at whatever level
 	more   int // findings beyond maxDiagnostics

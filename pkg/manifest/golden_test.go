@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden files and plugin.sch
 // TestRules holds every rule of plugin.toml to its golden file: testdata/rules/<rule>.txtar. In it ok*.toml
 // must parse without a word, warn*.toml with warnings, and bad*.toml not at all; x.want is what x.toml got,
 // and whether the schema accepts it. x.mcp.json is the sidecar of x.toml. The archive's comment may set
-// options, as "agent_version: 1.0.0" and "reserved_ids: a b" on lines of their own.
+// options, as "agent_version: 1.0.0", "reserved_ids: a b" and "programs: ./a ./b" on lines of their own.
 func TestRules(t *testing.T) {
 	s, err := schema()
 	if err != nil {
@@ -154,6 +154,13 @@ func options(a *txtar.Archive, name string) (opt Options) {
 			opt.AgentVersion = strings.TrimSpace(v)
 		} else if v, ok := strings.CutPrefix(line, "reserved_ids: "); ok {
 			opt.ReservedIDs = strings.Fields(v)
+		} else if v, ok := strings.CutPrefix(line, "programs: "); ok {
+			opt.Program = func(command, cwd string) string {
+				if slices.Contains(strings.Fields(v), command) && cwd == "" {
+					return ""
+				}
+				return "is not in " + show(cwd)
+			}
 		}
 	}
 	if data := file1(a, strings.TrimSuffix(name, ".toml")+".mcp.json"); data != nil {

@@ -26,6 +26,10 @@ type Options struct {
 	// no mcp_servers of its own. It is a part of parsing because of the one rule that needs both files: a
 	// manifest without [transport] is legal only as a container of servers, wherever they come from.
 	Sidecar *Sidecar
+	// Program says what is wrong with a program to run, "" for nothing: cwd is the directory that a server names, ""
+	// for the extension's own. What it says becomes a warning at the command, and no more, since a build may make the
+	// program later. It is not asked about a command or a cwd with placeholders. Nil: nobody looks.
+	Program func(command, cwd string) string
 }
 
 // Sidecar is an .mcp.json file beside a manifest.
@@ -45,6 +49,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	if !ok {
 		return nil, f.done()
 	}
+	f.program = opt.Program
 	tree, ok := f.decodeTOML()
 	if !ok {
 		return nil, f.done()
@@ -54,7 +59,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	m := &Manifest{Hash: hash(data), Plugin: root.plugin(opt)}
 	m.MCPServers = root.servers()
 	if !root.listsServers() && opt.Sidecar != nil {
-		m.MCPServers, sidecar = ParseSidecar(opt.Sidecar.Path, opt.Sidecar.Data)
+		m.MCPServers, sidecar = parseSidecar(*opt.Sidecar, opt.Program)
 		m.Hash = hash(data, []byte{0}, opt.Sidecar.Data)
 	} else if opt.Sidecar != nil {
 		f.info("mcp_servers", "the servers here are used; the sidecar %s is not read", opt.Sidecar.Path)

@@ -47,6 +47,7 @@ func (t *table) server(kind ServerType) MCPServer {
 	}
 	s.Env = t.env()
 	s.Cwd = t.cwd()
+	t.looked(kind == ServerStdio, s.Command, s.Cwd)
 	s.URL = t.url(kind == ServerStreamableHTTP, true)
 	s.Headers = t.headers()
 	return s

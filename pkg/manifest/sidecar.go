@@ -16,10 +16,15 @@ const SidecarName = ".mcp.json"
 // Nothing in a sidecar is an Error: a server with a fault is left out with warnings that say why, and of a
 // file that is no JSON object nothing is used. SSE servers are refused: MCP deprecated that transport in 2025.
 func ParseSidecar(path string, data []byte) (map[string]MCPServer, []Diagnostic) {
-	f, ok := open(path, data, Warn)
+	return parseSidecar(Sidecar{path, data}, nil)
+}
+
+func parseSidecar(s Sidecar, program func(command, cwd string) string) (map[string]MCPServer, []Diagnostic) {
+	f, ok := open(s.Path, s.Data, Warn)
 	if !ok {
 		return nil, f.done()
 	}
+	f.program = program
 	tree, ok := f.decodeJSON()
 	if !ok {
 		return nil, f.done()

@@ -105,6 +105,7 @@ func (t *table) transport(id string) Transport {
 	}
 	tr := Transport{Type: TransportType(t.kind("type", "kind", []string{"stdio", "nats", "http"}, fields))}
 	tr.Command = t.command(tr.Type == Stdio)
+	t.looked(tr.Type == Stdio, tr.Command, "")
 	tr.Args = t.args()
 	tr.Env = t.env()
 	tr.Dialect = t.dialect()
@@ -147,6 +148,16 @@ func (t *table) command(required bool) string {
 		t.fault(t.key("command"), "holds a NUL character, which no program's name can")
 	}
 	return s
+}
+
+// looked warns about a program that cannot be run as things are.
+func (t *table) looked(stdio bool, command, cwd string) {
+	if t.program == nil || !stdio || blank(command) || strings.Contains(command+cwd, "${") || strings.ContainsRune(command+cwd, 0) {
+		return
+	}
+	if wrong := t.program(command, cwd); wrong != "" {
+		t.warn(t.key("command"), "%s %s", show(command), wrong)
+	}
 }
 
 func (t *table) args() []string {
