@@ -91,13 +91,22 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	return c.callTool(ctx, target, tool, args)
 }
 
-// callTool checks the arguments and asks for the tool in the form that its extension wants.
+// callTool checks the arguments and asks for the tool, until somebody answers who knows it.
 func (c *Client) callTool(ctx context.Context, target target, tool string, args json.RawMessage) (json.RawMessage, error) {
 	if target.checker != nil {
 		if err := target.checker.check(args); err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
 		}
 	}
+	result, err := c.askInForm(ctx, target, args)
+	for tries := 1; refusedUnrun(&target, err) && ctx.Err() == nil && tries < c.mixedTries(target.id); tries++ {
+		result, err = c.askInForm(ctx, target, args)
+	}
+	return result, err
+}
+
+// askInForm asks for the tool in the form that its extension wants.
+func (c *Client) askInForm(ctx context.Context, target target, args json.RawMessage) (json.RawMessage, error) {
 	f, known := c.forms.Load(target.id)
 	form, _ := f.(toolForm)
 	if !known {

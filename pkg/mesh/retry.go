@@ -62,6 +62,40 @@ func (t *target) repeatable() bool {
 	return false
 }
 
+// refusedUnrun reports whether an instance did not know the tool, or not with these arguments, and surely ran nothing.
+func refusedUnrun(t *target, err error) bool {
+	e, ok := errors.AsType[*rpc.Error](err)
+	return ok && (e.Code == rpc.CodeMethodNotFound ||
+		e.Code == rpc.CodeInvalidParams && (e.Details().Ran == rpc.RanNo || t.repeatable()))
+}
+
+// mixedTries is how often a call is made at most that instances refuse in this way: once, or, while ready instances are
+// of several versions, until with all likelihood one of the version that the catalog shows was met, whose tools the
+// caller picked from (docs/decisions/0009-mixed-versions.md).
+func (c *Client) mixedTries(id string) int {
+	const least, most = 16, 64
+	if c.opt.Catalog == nil {
+		return 1
+	}
+	e, ok := c.opt.Catalog.Get(id)
+	if !ok {
+		return 1
+	}
+	ready, shown := 0, 0
+	for _, i := range e.State.Instances {
+		if i.State == heartbeat.Ready {
+			ready++
+			if i.Version == e.Spec.Version {
+				shown++
+			}
+		}
+	}
+	if shown == 0 || shown == ready {
+		return 1
+	}
+	return min(most, max(least, 4*ready))
+}
+
 // absent reports an error that says no more than that there was nobody to run the call.
 func absent(err error) bool {
 	e, ok := errors.AsType[*rpc.Error](err)
