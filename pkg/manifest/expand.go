@@ -15,7 +15,10 @@ const (
 	// MaxFileText is the most that ${file:PATH} may read, in bytes.
 	MaxFileText = 64 << 10
 
-	maxExpanded = 1 << 20 // of one value, so that a few bytes of manifest cannot ask for gigabytes
+	// So that a few bytes of manifest cannot ask for gigabytes. What a program is started with is bounded by the
+	// system, too, mostly by 2 MiB.
+	maxExpanded = 1 << 20 // of one value
+	maxResolved = 4 << 20 // of all values of a transport
 )
 
 // Expander replaces the placeholders of a manifest's values. The zero value knows no constants and reads the
@@ -153,6 +156,7 @@ func (m *Manifest) Resolve(e Expander) (t Transport, missing []string, err error
 	c := &Manifest{Transport: m.Transport.clone(), Parent: m.Parent}
 	set := map[string]bool{}
 	var errs []error
+	total := 0
 	for _, v := range c.templates() {
 		out, unset, err := e.Expand(v.value)
 		if err != nil {
@@ -163,6 +167,10 @@ func (m *Manifest) Resolve(e Expander) (t Transport, missing []string, err error
 			set[name] = true
 		}
 		v.set(out)
+		if total += len(out); total > maxResolved {
+			errs = append(errs, fmt.Errorf("%s: with this one, the values with their placeholders replaced are over %d bytes together", v.key, maxResolved))
+			break
+		}
 	}
 	t = c.Transport
 	if len(errs) == 0 {

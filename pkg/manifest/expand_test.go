@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -166,5 +167,30 @@ func TestResolveFaults(t *testing.T) {
 	m := &Manifest{Transport: Transport{Type: HTTP, URL: "${UNSET}"}}
 	if _, missing, err := m.Resolve(host()); err != nil || !slices.Equal(missing, []string{"UNSET"}) {
 		t.Errorf("got %q, %v", missing, err)
+	}
+}
+
+// A manifest of a few hundred lines may ask for a long file in every one of them.
+func TestResolveIsBounded(t *testing.T) {
+	long := strings.Repeat("x", MaxFileText)
+	reads := 0
+	e := Expander{Root: "/", ReadFile: func(string) ([]byte, error) { reads++; return []byte(long), nil }}
+	m := &Manifest{Plugin: Plugin{ID: "a", Version: "1.0.0"}, Transport: Transport{Type: Stdio, Command: "x", Env: map[string]string{}}}
+	add := func(n int) {
+		for range n {
+			m.Transport.Env[fmt.Sprintf("V%05d", len(m.Transport.Env))] = "${file:long}"
+		}
+	}
+	add(maxResolved / MaxFileText)
+	if _, _, err := m.Resolve(e); err != nil {
+		t.Errorf("as much as may be: %v", err)
+	}
+	add(10_000)
+	reads = 0
+	if _, _, err := m.Resolve(e); err == nil || !strings.HasPrefix(err.Error(), "env.V00064: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v; want one error, at the value that is too many", err)
+	}
+	if limit := maxResolved/MaxFileText + 1; reads > limit {
+		t.Errorf("%d files were read, want at most %d", reads, limit)
 	}
 }
