@@ -107,16 +107,24 @@ func TestDoctorHTTP(t *testing.T) {
 	t.Cleanup(good.Close)
 	bad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 	t.Cleanup(bad.Close)
+	answers := func(status int) string {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
 	manifest := func(id, url string) string {
 		return fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"http\"\nurl = %q\n"+
 			"headers = { Authorization = \"Bearer ${DOCTOR_TEST_TOKEN}\" }\n", id, url)
 	}
 	r := runtimeCheck(t, "nats://127.0.0.1:1", exitRuntimeCheck, map[string]string{
 		"good": manifest("good", good.URL), "bad": manifest("bad", bad.URL), "gone": manifest("gone", "http://127.0.0.1:1/"),
+		"locked": manifest("locked", answers(401)), "nowhere": manifest("nowhere", answers(404)),
 	})
 	expect(t, r["good"], "ok", "it answers")
 	expect(t, r["bad"], "fail", "502 Bad Gateway")
 	expect(t, r["gone"], "fail", "127.0.0.1:1")
+	expect(t, r["locked"], "fail", "401 Unauthorized")
+	expect(t, r["nowhere"], "fail", "404 Not Found")
 	if heads != 1 || gets != 1 {
 		t.Errorf("%d HEAD and %d GET, want one of each", heads, gets)
 	}

@@ -7,10 +7,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Probe asks whether anything answers at a URL, with HEAD and, where that brings nothing, GET. Every HTTP
-// answer below 500 is life, one that refuses the method or the credentials and a redirect included: what the
-// extension behind it can do only initialize would tell. ctx bounds it. The error is an *rpc.Error, of
-// rpc.CodeUnavailable where nothing answers.
+// Probe asks whether an extension answers at a URL, with HEAD and, where that brings nothing, GET. Every HTTP answer
+// below 500 is life, one that refuses the method and a redirect included: what the extension behind it can do only
+// initialize would tell. Only one that refuses the credentials, or finds nothing at the path, is none. Since that may be
+// how a server answers that knows POST alone, it is then asked with a JSON-RPC ping, too. ctx bounds it. The error is an
+// *rpc.Error, of rpc.CodeUnavailable where nothing answers.
 func Probe(ctx context.Context, url string, headers map[string]string) error {
 	at := newEndpoint(url, headers, DefaultMaxResult)
 	if at.bad != nil {
@@ -22,20 +23,38 @@ func Probe(ctx context.Context, url string, headers map[string]string) error {
 	at.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer at.client.CloseIdleConnections()
 	var err error
-	for _, method := range []string{http.MethodHead, http.MethodGet} {
+	refused := false
+	for _, method := range []string{http.MethodHead, http.MethodGet, http.MethodPost} {
+		var body []byte
+		if method == http.MethodPost {
+			if !refused {
+				break
+			}
+			body = rpc.AppendRequest(nil, []byte("1"), "ping", nil)
+		}
 		var resp *http.Response
-		if resp, err = at.do(ctx, method, nil, http.Header{"Accept": {bothKinds}}); err != nil {
+		if resp, err = at.do(ctx, method, body, http.Header{"Accept": {bothKinds}}); err != nil {
 			err = at.fault(err, rpc.RanNo)
 			continue
 		}
 		resp.Body.Close() // of a GET it may be a stream without an end
-		if resp.StatusCode < 500 {
+		advice, no := refusals[resp.StatusCode]
+		if resp.StatusCode < 500 && !no {
 			return nil
 		}
-		err = rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s answered %s", at.name, statusLine(resp.StatusCode))
+		refused = no
+		err = rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s answered %s%s", at.name, statusLine(resp.StatusCode), advice)
 	}
 	if ctx.Err() != nil {
 		return rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "%s did not answer in time: %v", at.name, err)
 	}
 	return err
+}
+
+// refusals are the answers of a server that lives, but is not the extension or does not let us in, and what to do.
+var refusals = map[int]string{
+	http.StatusUnauthorized: ": it wants credentials, or others; they belong in transport.headers",
+	http.StatusForbidden:    ": it takes these credentials, but not for this; see transport.headers",
+	http.StatusNotFound:     ": there is nothing at this path; see transport.url",
+	http.StatusGone:         ": there is nothing at this path any more; see transport.url",
 }

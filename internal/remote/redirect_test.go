@@ -93,25 +93,28 @@ func TestUpgradeToTLS(t *testing.T) {
 
 func TestProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
-		head, get int // statuses; 0: the connection is cut
-		says      string
+		head, get, post int // statuses; 0: the connection is cut
+		says            string
 	}{
-		"fine":           {200, 500, ""},
-		"no HEAD":        {501, 200, ""},
-		"HEAD cut":       {0, 405, ""},
-		"unauthorised":   {401, 500, ""},
-		"away elsewhere": {307, 500, ""},
-		"broken":         {502, 503, "answered 503"},
-		"cut":            {0, 0, "cannot be reached"},
+		"fine":           {200, 500, 500, ""},
+		"no HEAD":        {501, 200, 500, ""},
+		"HEAD cut":       {0, 405, 500, ""},
+		"away elsewhere": {307, 500, 500, ""},
+		"broken":         {502, 503, 200, "answered 503"},
+		"cut":            {0, 0, 200, "cannot be reached"},
+		"POST only":      {404, 404, 200, ""},
+		"no session":     {404, 404, 400, ""},
+		"unauthorised":   {401, 401, 401, "answered 401 Unauthorized: it wants credentials"},
+		"forbidden":      {405, 405, 403, ""}, // not asked
+		"wrong path":     {404, 404, 404, "answered 404 Not Found: there is nothing at this path; see transport.url"},
+		"gone":           {501, 410, 410, "answered 410 Gone"},
+		"broken behind":  {401, 401, 500, "answered 500"},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Key") != secret {
 				t.Errorf("%v", r.Header)
 			}
-			status := tt.get
-			if r.Method == http.MethodHead {
-				status = tt.head
-			}
+			status := map[string]int{"HEAD": tt.head, "GET": tt.get, "POST": tt.post}[r.Method]
 			if status == 0 {
 				panic(http.ErrAbortHandler)
 			}
