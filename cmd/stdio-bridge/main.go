@@ -63,6 +63,7 @@ func program() daemon.Program {
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
 				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Logger: p.Logger,
 			})
+			p.Health.Metrics(b.WriteMetrics)
 			return b.Run(ctx)
 		},
 	}

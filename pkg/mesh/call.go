@@ -231,6 +231,7 @@ func (s *service) finish(c *call) {
 		return
 	}
 	s.slot.node.calls.forget(c)
+	s.slot.tally.end(time.Since(c.began))
 	if c.stream {
 		s.slot.node.dropToken(c)
 	}
@@ -250,6 +251,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b
 func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 	if r.ErrorCode() != 0 {
 		s.slot.errors.Add(1)
+		s.slot.tally.own.Add(1)
 	}
 	limit := s.nc.MaxPayload() - headroom
 	if size := int64(r.Size()); size > limit {
@@ -262,6 +264,7 @@ func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 	s.slot.node.opt.LameDuck.release()
 	if err != nil {
 		s.slot.errors.Add(1)
+		s.slot.tally.refused(rpc.CodeInternal)
 	}
 	if cap(*buf) <= 64<<10 {
 		buffers.Put(buf)
@@ -305,6 +308,7 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 // refuse answers with an error of the mesh's own, marked by micro's headers.
 func (s *service) refuse(reply string, id []byte, e *rpc.Error) {
 	s.slot.errors.Add(1)
+	s.slot.tally.refused(e.Code)
 	if !rpc.ValidID(id) {
 		id = nil
 	}

@@ -37,6 +37,7 @@ type Slot struct {
 	inflight atomic.Int64
 	calls    atomic.Uint64
 	errors   atomic.Uint64
+	tally    tally
 }
 
 // Run announces the slot and beats until ctx ends, then says good-bye.
