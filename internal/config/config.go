@@ -11,6 +11,8 @@
 //	  entries:
 //	    transcriber: {call_timeout: 10m, replicas: 2}
 //
+// docs/configuration.md has every key for those who write the file.
+//
 // [Load] is like a compiler: it returns every fault of the file at once, with line and column, and an unknown key
 // is one of them, since a misspelt limit that is silently the default is found on the day it is needed. Every key
 // may be left out; [Default] is what the file then says. Durations are written 10s or 1m30s, sizes 64MiB or in
@@ -86,7 +88,7 @@ const (
 // Doctor bounds extctl doctor --runtime.
 type Doctor struct {
 	Parallel    int           // extensions examined side by side; default 4, 1 to 64
-	Timeout     time.Duration // for one stdio or http extension, its handshake included; default 30 s, 10 ms to 1 h
+	Timeout     time.Duration // for one stdio or http extension; a longer handshake time-out of a stdio one counts more; default 30 s, 10 ms to 1 h
 	BeatTimeout time.Duration // how long to wait for the beat of a nats extension; default 20 s, 10 ms to 1 h
 }
 

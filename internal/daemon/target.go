@@ -19,7 +19,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// NATSFlags say how NATS is reached (docs/protocol.md, "Reaching NATS").
+// NATSFlags say how NATS is reached (docs/operations.md).
 type NATSFlags struct {
 	Server      string // URLs, comma-separated
 	Context     string // a context of the nats CLI: its name, or an absolute path
