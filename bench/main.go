@@ -94,6 +94,7 @@ func bench(o options) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
+	fmt.Println("\n" + t.processes())
 	if o.into != "" {
 		if err := t.into(o.into, o.run); err != nil {
 			return err

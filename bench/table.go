@@ -79,13 +79,17 @@ func (t *table) spent(name string, r *comparison) {
 // text is the whole as Markdown.
 func (t *table) text() string {
 	lines := append([]string{t.header}, tableHead...)
-	lines = append(append(lines, t.rows...), "")
-	if len(t.costs) > 0 {
-		lines = append(lines, "µs of processor time for each call, by process; on the right, for each bare request:", "",
-			"| | caller | server | bridge | child | registry | bare: caller | server | service |", "|---|---|---|---|---|---|---|---|---|")
-		lines = append(append(lines, t.costs...), "")
+	return strings.Join(append(append(lines, t.rows...), "", t.processes()), "\n")
+}
+
+// processes is the table of where processor time went.
+func (t *table) processes() string {
+	if len(t.costs) == 0 {
+		return ""
 	}
-	return strings.Join(lines, "\n")
+	lines := []string{"µs of processor time for each call, by process; on the right, for each bare request:", "",
+		"| | caller | server | bridge | child | registry | bare: caller | server | service |", "|---|---|---|---|---|---|---|---|---|"}
+	return strings.Join(append(lines, t.costs...), "\n") + "\n"
 }
 
 // into writes the table between the marks of its run in a file.
