@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// fleet plays extensions with one instance each: it announces them, answers for them, and beats for them, as their
+// bridges would.
+type fleet struct {
+	nc     *nats.Conn
+	size   int
+	answer []byte // to initialize, ping, and everything else
+
+	mu  sync.Mutex
+	seq []uint64 // of the last beat
+}
+
+const (
+	beatEvery = 15 * time.Second
+	hostSize  = 100 // extensions a bridge
+)
+
+// newFleet makes extensions with tools of the usual size: 1.3 kB each with their schemas.
+func newFleet(nc *nats.Conn, extensions, tools int) (*fleet, error) {
+	f := &fleet{nc: nc, size: extensions, seq: make([]uint64, extensions)}
+	var list []map[string]any
+	for n := range tools {
+		list = append(list, map[string]any{"name": fmt.Sprintf("tool_%d", n), "description": strings.Repeat("Does something useful. ", 8),
+			"input_schema": json.RawMessage(`{"type":"object","properties":{` + properties(8) + `},"required":["field_0"]}`)})
+	}
+	var err error
+	f.answer, err = json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1,
+		"result": map[string]any{"server_version": "1.0.0", "tools": list, "hooks": []string{}}})
+	if err != nil {
+		return nil, err
+	}
+	respond := func(m *nats.Msg) { _ = m.Respond(f.answer) } // who asked asks again
+	for _, subject := range []string{"ext.*.rpc.*", "ext.control.*"} {
+		if _, err := nc.Subscribe(subject, respond); err != nil {
+			return nil, err
+		}
+	}
+	_, err = nc.Subscribe(mesh.Prefix(mesh.DefaultPrefix).AnnounceRequest(), func(*nats.Msg) {
+		_ = f.announce() // the registry asks again
+	})
+	return f, err
+}
+
+func properties(n int) string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf(`"field_%d":{"type":"string","description":"%s"}`, i, strings.Repeat("What it is good for. ", 4)))
+	}
+	return strings.Join(out, ",")
+}
+
+func id(n int) string { return fmt.Sprintf("sim%06d", n) }
+
+func instance(n int) string { return fmt.Sprintf("n%06d", n) }
+
+func (f *fleet) publish(subject string, doc any) error {
+	data, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	return f.nc.Publish(subject, data)
+}
+
+// announce announces everybody, and beats right behind it, as a bridge does when it is asked to.
+func (f *fleet) announce() error {
+	for n := range f.size {
+		bridge := fmt.Sprintf("host-%d", n/hostSize)
+		err := f.publish(prefix.Announce(id(n)), mesh.Announce{SchemaVersion: 1, ID: id(n), Version: "1.0.0", Instance: instance(n),
+			Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{mesh.FeatureInstance},
+			ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
+		if err == nil {
+			err = f.beat(n, heartbeat.Ready)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beat beats for one.
+func (f *fleet) beat(n int, s heartbeat.State) error {
+	f.mu.Lock()
+	f.seq[n]++
+	b := heartbeat.Beat{ID: id(n), Instance: instance(n), Version: "1.0.0", Seq: f.seq[n], TS: time.Now(),
+		IntervalMS: beatEvery.Milliseconds(), State: s}
+	f.mu.Unlock()
+	return f.publish(prefix.Heartbeat(id(n)), b)
+}
+
+// keepBeating beats for everybody from the index from on, spread evenly over the interval, until stop is called.
+func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // owned by the caller of stop, which waits
+		defer close(done)
+		const step = 50 * time.Millisecond
+		tick := time.NewTicker(step)
+		defer tick.Stop()
+		for owed, n := 0.0, from; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for owed += float64(f.size-from) * step.Seconds() / beatEvery.Seconds(); owed >= 1; owed-- {
+				if f.beat(n, heartbeat.Ready) != nil {
+					return // the connection is closed: the stage is being taken down
+				}
+				if n++; n >= f.size {
+					n = from
+				}
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}

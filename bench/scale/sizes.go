@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// The events of which the cost is measured at each size: enough of them that what the registry does anyhow, its
+// pulse and its lease, does not count.
+const (
+	beatsCounted   = 50_000
+	changesCounted = 2_000
+)
+
+// sizes compares what a beat and a change cost the registry in meshes of different sizes.
+func sizes(ctx context.Context, o options, r *report) error {
+	r.table("what one event costs the registry, in processor time; instances of an extension each, of one tool",
+		"instances", "a beat without news", "a change of state, from the beat to the bucket", "the registry's memory", "all in the catalog after")
+	for _, n := range o.instances {
+		r.step(plural(n, "instance"))
+		row, err := size(ctx, o.bin, n, r)
+		if err != nil {
+			return fmt.Errorf("%d instances: %w", n, err)
+		}
+		r.row(row...)
+	}
+	return nil
+}
+
+// size is one row: a mesh of n instances.
+func size(ctx context.Context, bin string, n int, r *report) (row []string, err error) {
+	s, err := newStage(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.populate(n, 1); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := s.startRegistry(); err != nil {
+		return nil, err
+	}
+	if _, err := s.awaitStatus(ctx, "the catalog is complete", s.complete(1)); err != nil {
+		return nil, err
+	}
+	built := time.Since(start)
+	r.step("beats")
+	beats, err := s.costOfBeats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.step("changes")
+	changes, err := s.costOfChanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, _ := proc.Memory(s.registry.PID())
+	return []string{grouped(n), us(beats), us(changes), fmt.Sprintf("%.0f MB", now), ms(built)}, nil
+}
+
+// costOfBeats has everybody beat in turn, saying nothing new.
+func (s *stage) costOfBeats(ctx context.Context) (time.Duration, error) {
+	before, err := s.status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	cpu := proc.CPU(s.registry.PID())
+	for n := range beatsCounted {
+		if err := s.fleet.beat(n%s.fleet.size, heartbeat.Ready); err != nil {
+			return 0, err
+		}
+	}
+	want := before.Traffic.Beats + beatsCounted
+	for { // seldom: the registry's status is not for nothing
+		st, err := s.status(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if st.Traffic.Beats >= want {
+			return (proc.CPU(s.registry.PID()) - cpu) / beatsCounted, nil
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// costOfChanges has some change their state and change it back, others next, and so on. Those that change together
+// are as many as there may be in a mesh of any size, so that the batches are alike.
+func (s *stage) costOfChanges(ctx context.Context) (time.Duration, error) {
+	volley := min(100, s.fleet.size)
+	nc, err := s.connect("changes")
+	if err != nil {
+		return 0, err
+	}
+	heard := make(chan *nats.Msg, changesCounted)
+	if _, err := nc.ChanSubscribe(prefix.CatalogEvents()+".state.>", heard); err != nil {
+		return 0, err
+	}
+	if err := nc.Flush(); err != nil {
+		return 0, err
+	}
+	cpu := proc.CPU(s.registry.PID())
+	for sent := 0; sent < changesCounted; sent += volley {
+		round := sent / volley
+		state := [...]heartbeat.State{heartbeat.Restarting, heartbeat.Ready}[round%2]
+		for i := range volley {
+			if err := s.fleet.beat((round/2*volley+i)%s.fleet.size, state); err != nil {
+				return 0, err
+			}
+		}
+		for range volley {
+			select {
+			case <-heard:
+			case <-time.After(30 * time.Second):
+				return 0, errors.New("a change was not written within 30 s")
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		}
+	}
+	return (proc.CPU(s.registry.PID()) - cpu) / changesCounted, nil
+}
