@@ -166,6 +166,9 @@ func (b *bed) fakeBridge(name string) error {
 			return `{"instances":["i1"]}`, nil
 		case "reload":
 			return `{"started":["new"],"replaced":[],"stopped":["old"]}`, nil
+		case "status":
+			return `{"bridge":"` + name + `","instances":[{"id":"other","instance":"i0","last_exit":{"status":"exit status 9"}},` +
+				`{"id":"weather","instance":"i1","last_exit":{"status":"signal SIGKILL","uptime_secs":61.5,"cause":"it hangs","stderr_tail":"one\ntwo \u001b[31mred\n","at":"2026-01-02T03:04:05Z"}}]}`, nil
 		case "logs":
 			return `{"lines":[{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:05Z","line":"hello \u001b[31mred"},` +
 				`{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:06Z","line":"` + strings.ReplaceAll(string(params), `"`, `'`) + `"}]}`, nil

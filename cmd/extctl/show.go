@@ -32,22 +32,24 @@ func (a *app) showCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				exits := s.lastExits(ctx, e)
 				if a.json {
 					return a.printJSON(struct {
 						header
 						revisionJSON
 						extensionJSON
-						Spec *mesh.Spec `json:"spec"`
-					}{revisionJSON: revisionOf(c), extensionJSON: toJSON(e), Spec: e.Spec})
+						LastExits []exitJSON `json:"last_exits"`
+						Spec      *mesh.Spec `json:"spec"`
+					}{revisionJSON: revisionOf(c), extensionJSON: toJSON(e), LastExits: exits, Spec: e.Spec})
 				}
-				return a.printExtension(e)
+				return a.printExtension(e, exits)
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
 }
 
-func (a *app) printExtension(e mesh.Extension) error {
+func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
 	w := bufio.NewWriter(a.stdout)
 	j := toJSON(e)
 	state := string(j.State)
@@ -84,6 +86,7 @@ func (a *app) printExtension(e mesh.Extension) error {
 	if err := a.printInstances(e.State.Instances); err != nil {
 		return err
 	}
+	a.printExits(exits)
 	return a.printOwnTools(e.Spec.Tools)
 }
 

@@ -208,10 +208,14 @@ func (b *Bridge) sayGoodbye() {
 	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
 }
 
-// status is what this bridge runs, as it sees it.
-func (b *Bridge) status() Status {
+// status is what this bridge runs, as it sees it; all of it, unless of names an extension.
+func (b *Bridge) status(of target) Status {
 	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.since, Instances: []InstanceStatus{}}
-	for _, slot := range b.fleet.all() {
+	slots := b.fleet.all()
+	if of.ID != "" {
+		slots = b.fleet.find(of.ID, of.Instance)
+	}
+	for _, slot := range slots {
 		i := InstanceStatus{ID: slot.unit.id(), Instance: slot.mesh.Instance(), Breaker: slot.breakerState()}
 		i.State, i.Reason = slot.mesh.State()
 		slot.past.fill(&i)

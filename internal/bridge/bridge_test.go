@@ -274,6 +274,9 @@ func TestControl(t *testing.T) {
 	if got := h.control("status", "{}"); !strings.Contains(got, `"state":"draining","reason":"asked to drain"`) {
 		t.Errorf("status = %s", got)
 	}
+	if got := h.control("status", `{"id":"nobody"}`); !strings.Contains(got, `"instances":[]`) {
+		t.Errorf("status of nobody = %s", got)
+	}
 	h.control("restart", `{"id":"one"}`)
 	h.says("one", `"one"`)
 

@@ -32,7 +32,7 @@ func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, e
 	case "ping":
 		return json.RawMessage("{}"), nil
 	case "status":
-		return json.Marshal(c.b.status())
+		return c.status(r.Params)
 	case "reload":
 		return c.reload(ctx)
 	}
@@ -53,6 +53,32 @@ func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, e
 		return logs(slots, t.Lines)
 	}
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; there are restart, drain, reload, logs, ping and status", r.Method)
+}
+
+// status answers for one extension, or instance, or for all of them.
+func (c control) status(params json.RawMessage) (json.RawMessage, error) {
+	var t target
+	if len(params) > 0 {
+		if err := json.Unmarshal(params, &t); err != nil {
+			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `status wants params {"id"}, or none`)
+		}
+	}
+	s := c.b.status(t)
+	out, err := json.Marshal(s)
+	if err != nil || len(out) <= maxLogs {
+		return out, err
+	}
+	// It is one message. What makes it long is there for whoever asks for one extension.
+	for n := range s.Instances {
+		i := &s.Instances[n]
+		i.Problems = nil
+		if e := i.LastExit; e != nil {
+			short := *e
+			short.StderrTail = ""
+			i.LastExit = &short
+		}
+	}
+	return json.Marshal(s)
 }
 
 // instances does something to each slot and says to which.
