@@ -97,7 +97,6 @@ func byKind(w io.Writer, name string, all []*totals, refusals bool) {
 
 // writeDurations writes a histogram, whose buckets each include those before.
 func (t *totals) writeDurations(w io.Writer) {
-	const name = "extmesh_bridge_call_duration_seconds"
 	n := uint64(0)
 	for i, count := range t.counts.Took {
 		n += count
@@ -105,10 +104,10 @@ func (t *totals) writeDurations(w io.Writer) {
 		if i < len(mesh.TookBounds) {
 			le = strconv.FormatFloat(mesh.TookBounds[i].Seconds(), 'g', -1, 64)
 		}
-		daemon.Sample(w, name+"_bucket", float64(n), "extension", t.id, "le", le)
+		daemon.Sample(w, "extmesh_bridge_call_duration_seconds_bucket", float64(n), "extension", t.id, "le", le)
 	}
-	daemon.Sample(w, name+"_sum", t.counts.TookSum.Seconds(), "extension", t.id)
-	daemon.Sample(w, name+"_count", float64(n), "extension", t.id)
+	daemon.Sample(w, "extmesh_bridge_call_duration_seconds_sum", t.counts.TookSum.Seconds(), "extension", t.id)
+	daemon.Sample(w, "extmesh_bridge_call_duration_seconds_count", float64(n), "extension", t.id)
 }
 
 func (t *totals) writeSkipped(w io.Writer) {
