@@ -76,13 +76,13 @@ type election struct {
 // inbox is how many messages may wait between the subscription and the loop.
 const inbox = 1024
 
-func newLoop(r *Registry, sub *nats.Subscription) (*loop, error) {
+func newLoop(r *Registry) (*loop, error) {
 	js, err := jetstream.New(r.nc)
 	if err != nil {
 		return nil, fmt.Errorf("JetStream: %w", err)
 	}
 	l := &loop{
-		Registry: r, log: r.cfg.Logger, sub: sub,
+		Registry: r, log: r.cfg.Logger,
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
 		more:    make(chan struct{}, 1),
 		memory:  newMemory(r.cfg.Heartbeat),
@@ -173,6 +173,8 @@ func (l *loop) read(ctx context.Context, in chan<- *nats.Msg) {
 				l.requestAnnounces(time.Now())
 			})
 			continue
+		case errors.Is(err, nats.ErrBadSubscription): // this replica is being stopped
+			return
 		case err != nil:
 			l.log.Error("cannot hear the mesh any more", "error", err)
 			return

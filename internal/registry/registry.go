@@ -63,15 +63,7 @@ func Run(ctx context.Context, nc *nats.Conn, cfg Config) error { return New(nc, 
 // Without JetStream it logs that it waits, and keeps its state in memory. An error means that the connection
 // cannot be used at all.
 func (r *Registry) Run(ctx context.Context) error {
-	sub, err := r.nc.SubscribeSync(string(r.cfg.Prefix) + ".registry.>")
-	if err != nil {
-		return fmt.Errorf("subscribing to the registry's subjects: %w", err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
-	if err := sub.SetPendingLimits(1_000_000, 256<<20); err != nil {
-		return err
-	}
-	l, err := newLoop(r, sub)
+	l, err := newLoop(r)
 	if err != nil {
 		return err
 	}
@@ -79,23 +71,41 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer r.nc.RemoveStatusListener(status)
 	r.started = time.Now()
 
-	// The loop outlives the service by what it takes to answer the last requests.
+	// The service comes first and goes last: the loop's subscription has the service's subject in it, too, and who asks
+	// while there is only that one is not told that nobody answers. The loop outlives the service by what it takes to
+	// answer the last requests.
 	looping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	svc, err := r.serve(looping)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = svc.Stop() }() // a second time is nothing; it fails on a closed connection only
+	if l.sub, err = r.hear(); err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- l.run(looping, status) }() // owned by this function, which waits for it
-	svc, err := r.serve(looping)
-	if err == nil {
-		select {
-		case <-ctx.Done():
-			_ = svc.Stop() // fails on a closed connection only
-			r.settle(context.WithoutCancel(ctx))
-		case err = <-ended:
-			stop()
-			return err
-		}
+	select {
+	case <-ctx.Done():
+		_ = l.sub.Unsubscribe() // fails on a closed connection only, as the other
+		_ = svc.Stop()
+		r.settle(context.WithoutCancel(ctx))
+		stop()
+		return <-ended
+	case err = <-ended:
+		_ = l.sub.Unsubscribe()
+		return err
 	}
-	stop()
-	return errors.Join(err, <-ended)
+}
+
+// hear subscribes to all that the mesh says to registries.
+func (r *Registry) hear() (*nats.Subscription, error) {
+	sub, err := r.nc.SubscribeSync(string(r.cfg.Prefix) + ".registry.>")
+	if err != nil {
+		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
+	}
+	return sub, sub.SetPendingLimits(1_000_000, 256<<20)
 }
 
 // settle waits until the server knows that this replica takes no more requests, and those that had come are

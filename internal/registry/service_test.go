@@ -1,11 +1,16 @@
 package registry
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -190,5 +195,31 @@ func TestSkillMerge(t *testing.T) {
 	}
 	if skill(nil) != nil {
 		t.Error("a skill that nobody has")
+	}
+}
+
+// TestAskedWhileItComesAndGoes: who asks a registry that starts or stops is answered, or told that nobody answers. It
+// does not wait for an answer that never comes.
+func TestAskedWhileItComesAndGoes(t *testing.T) {
+	b := newBed(t)
+	asks := b.connect()
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := asks.RequestWithContext(ctx, prefix.RegistryRPC(), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
+			t.Fatal(err)
+		}
+		return err
+	}
+	for range 10 {
+		_, stop := b.registry(Config{Logger: quiet})
+		for ask() != nil {
+		}
+		stopped := make(chan struct{})
+		go func() { defer close(stopped); stop() }() // ends with the registry; waited for below
+		for ask() == nil {
+		}
+		<-stopped
 	}
 }
