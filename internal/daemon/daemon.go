@@ -212,6 +212,13 @@ func (p Program) connected(ctx context.Context, t Target, proc Process) error {
 	if p.Connect != nil {
 		p.Connect(&o)
 	}
+	told := o.OnDenied
+	o.OnDenied = func(err error) {
+		proc.Health.denied(proc.Prefix, err)
+		if told != nil {
+			told(err)
+		}
+	}
 	nc, err := t.Connect(ctx, o)
 	if err != nil {
 		return err

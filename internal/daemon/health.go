@@ -8,10 +8,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Health serves /healthz (the process lives), /readyz (it does its work; else 503 and why) and /metrics
@@ -22,6 +25,7 @@ type Health struct {
 
 	connected atomic.Pointer[nats.Conn]
 	ready     atomic.Pointer[func() error]
+	deaf      atomic.Pointer[deaf]
 	metrics   atomic.Pointer[func(io.Writer)]
 }
 
@@ -93,6 +97,25 @@ func (h *Health) handler() http.Handler {
 	return mux
 }
 
+// deaf is a subscription of the program's own that NATS has denied.
+type deaf struct {
+	subject    string
+	reconnects uint64 // when it was; a reconnect asks for it anew
+}
+
+// denied takes note of err, if it is a subscription that was denied and without which the program cannot do its work.
+// Those of extensions are not: each says so itself, in its state. Nor is the discovery of micro services.
+func (h *Health) denied(prefix mesh.Prefix, err error) {
+	subject, ok := mesh.DeniedSubscription(err)
+	switch nc := h.connected.Load(); {
+	case !ok, strings.HasPrefix(subject, "$SRV."), strings.HasPrefix(subject, prefix.CatalogEvents()+".state."):
+	case subject != prefix.RegistryRPC() && (strings.HasSuffix(subject, ".rpc") || strings.HasSuffix(subject, ".cancel") || strings.Contains(subject, ".rpc.")):
+	case nc == nil: // so early that it can be none of those; it is logged
+	default:
+		h.deaf.Store(&deaf{subject, nc.Stats().Reconnects})
+	}
+}
+
 func (h *Health) readiness() error {
 	nc := h.connected.Load()
 	switch {
@@ -100,6 +123,9 @@ func (h *Health) readiness() error {
 		return errors.New("waiting for NATS")
 	case !nc.IsConnected():
 		return fmt.Errorf("NATS: %s", nc.Status())
+	}
+	if d := h.deaf.Load(); d != nil && d.reconnects == nc.Stats().Reconnects {
+		return fmt.Errorf("NATS does not let it listen on %s; see its user's permissions", d.subject)
 	}
 	if f := h.ready.Load(); f != nil {
 		return (*f)()

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -50,6 +49,8 @@ type service struct {
 	idle       chan struct{} // poked when nothing is in flight any more
 	calls      callList
 
+	denied chan string // subjects that it may not listen on
+
 	mu  sync.Mutex
 	svc micro.Service // nil when it has been stopped for good
 }
@@ -59,34 +60,44 @@ type service struct {
 // finishes, for at most DrainTimeout; then Serve returns nil. What the slot is after that is the owner's to
 // say, best with SetState before ctx ends.
 //
+// Where NATS does not permit it to listen, the slot is failed instead of ready, with the subject in the reason, until
+// a reconnect, or another try within a minute, finds it permitted.
+//
 // Handlers run side by side, each on its own goroutine unless h is an rpc.AsyncHandler; their contexts end
 // with the call's time. A panic is that call's CodeInternal.
 func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) error {
 	a := slot.Announced()
 	base, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1)}
+	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1), denied: make(chan string, 1)}
 	s.async, _ = h.(rpc.AsyncHandler)
-	svc, err := s.add(a)
-	if err != nil {
+	slot.node.listenForDenials()
+	slot.node.addService(s) // before it subscribes, or a denial would find nobody
+	defer slot.node.removeService(s)
+	if err := s.begin(a); err != nil {
 		return fmt.Errorf("serving %s: %w", a.ID, err)
 	}
-	s.svc = svc
 	cancels, err := slot.node.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), slot.node.in)
 	if err != nil {
-		svc.Stop()
+		s.retire().Stop()
 		return fmt.Errorf("serving %s: %w", a.ID, err)
 	}
 	defer cancels.Unsubscribe()
-	slot.node.addService(s)
-	defer slot.node.removeService(s)
 	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
 	if err := s.flush(ctx); err != nil && ctx.Err() == nil {
 		slot.node.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)
 	}
-	slot.SetState(heartbeat.Ready, "")
-	<-ctx.Done()
+	s.attend(ctx)
 	return s.drain(giveUp)
+}
+
+// begin puts the service on the mesh for the first time.
+func (s *service) begin(a Announce) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	svc, err := s.add(a)
+	s.svc = svc
+	return err
 }
 
 // add makes the micro service with its two endpoints: the queue group's, and this instance's own.

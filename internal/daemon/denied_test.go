@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// TestDeniedSubscriptionIsUnready denies a program what it has to hear. What concerns one extension, or nobody, does
+// not make the program unready.
+func TestDeniedSubscriptionIsUnready(t *testing.T) {
+	emptyHome(t)
+	srv := runServer(t, &server.Options{Port: -1, Users: []*server.User{{
+		Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{"none"}}},
+	}}})
+	url := strings.Replace(srv.ClientURL(), "nats://", "nats://u:p@", 1)
+	code := runProgram(t.Context(), io.Discard, []string{"--server", url}, func(_ context.Context, p Process) error {
+		for _, subject := range []string{"ext.x.rpc", "ext.x.rpc.INSTANCE", "ext.x.y.cancel", "$SRV.PING", "ext.registry.catalog.state.x"} {
+			if _, err := p.NC.SubscribeSync(subject); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Health.Ready(func() error { return nil })
+		if _, err := p.NC.SubscribeSync("ext.registry.rpc"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is unready", func() bool { return p.Health.readiness() != nil })
+		if err := p.Health.readiness(); !strings.Contains(err.Error(), "listen on ext.registry.rpc;") {
+			t.Error("unready:", err)
+		}
+		if err := p.NC.ForceReconnect(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is denied anew", func() bool {
+			d := p.Health.deaf.Load()
+			return d != nil && d.reconnects == 1 && p.Health.readiness() != nil
+		})
+		return nil
+	})
+	if code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}

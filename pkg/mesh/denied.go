@@ -1,0 +1,133 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// NATS tells of a subscription that the user has no permission for later, apart from the call that made it, and as
+// text. A service that took no notice would call itself ready and hear nothing.
+
+// A service that may not listen tries again, after a pause that doubles: each try is a line in two logs.
+const (
+	minDeniedPause = 250 * time.Millisecond
+	maxDeniedPause = time.Minute
+)
+
+var deniedSubscription = regexp.MustCompile(`Subscription to "([^"]+)"`)
+
+// DeniedSubscription is the subject that NATS, by an error told to nats.ErrorHandler, does not let the user listen on.
+func DeniedSubscription(err error) (subject string, ok bool) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return "", false
+	}
+	m := deniedSubscription.FindStringSubmatch(err.Error())
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// denials is the part of a Node that hears of them.
+type denials struct {
+	once   sync.Once
+	before nats.ErrHandler // the connection's, which is told as ever
+}
+
+// listenForDenials has the connection tell n's services which of their subscriptions are denied. It comes before the
+// first service, for package micro puts back what it found when its last service ends.
+func (n *Node) listenForDenials() {
+	n.denials.once.Do(func() {
+		n.denials.before = n.nc.ErrorHandler()
+		n.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+			if subject, ok := DeniedSubscription(err); ok {
+				n.denied(subject)
+			}
+			if n.denials.before != nil {
+				n.denials.before(nc, sub, err)
+			}
+		})
+	})
+}
+
+func (n *Node) stopListening() { n.nc.SetErrorHandler(n.denials.before) }
+
+func (n *Node) denied(subject string) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	for s := range n.streams.services {
+		a := s.slot.Announced()
+		if sp := Prefix(a.SubjectPrefix); subject == sp.RPC(a.ID) || subject == sp.InstanceRPC(a.ID, a.Instance) {
+			select {
+			case s.denied <- subject:
+			default: // one is enough
+			}
+		}
+	}
+}
+
+// attend says that the service is ready, or why it cannot be, until ctx ends.
+func (s *service) attend(ctx context.Context) {
+	subject, pause := s.deniedSoon(ctx), minDeniedPause
+	for ctx.Err() == nil {
+		if subject == "" {
+			pause = minDeniedPause
+			s.slot.SetState(heartbeat.Ready, "")
+			select {
+			case subject = <-s.denied:
+			case <-ctx.Done():
+				return
+			}
+		}
+		s.slot.SetState(heartbeat.Failed, fmt.Sprintf("NATS does not let it listen on %s; see its user's permissions", subject))
+		subject = s.listenAgain(ctx, pause)
+		pause = min(2*pause, maxDeniedPause)
+	}
+}
+
+// deniedSoon is the subject that was denied among those just subscribed, "" for none. The refusal came before the
+// answer to the flush, but may be on its way through the connection's callbacks.
+func (s *service) deniedSoon(ctx context.Context) (subject string) {
+	wait := time.Duration(0)
+	if errors.Is(s.nc.LastError(), nats.ErrPermissionViolation) { // may be anybody's
+		wait = 200 * time.Millisecond
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case subject = <-s.denied:
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return subject
+}
+
+// listenAgain subscribes anew, after a pause or a reconnect, which may have brought other permissions, and returns what
+// was denied then.
+func (s *service) listenAgain(ctx context.Context, pause time.Duration) (subject string) {
+	connected := s.nc.StatusChanged(nats.CONNECTED)
+	defer s.nc.RemoveStatusListener(connected)
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-connected:
+	case <-ctx.Done():
+		return ""
+	}
+	s.pause()
+	select {
+	case <-s.denied: // in the tries before
+	default:
+	}
+	s.resume()
+	return s.deniedSoon(ctx)
+}

@@ -1,0 +1,112 @@
+package mesh_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// TestDeniedSubscription serves with a user that may not listen on the subject of calls, or of the instance. The slot
+// must not say that it is ready, and is when it has the permission.
+func TestDeniedSubscription(t *testing.T) {
+	users := func(deny ...string) []*server.User {
+		return []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
+			Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: deny}}}}
+	}
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, Users: users("ext.x.rpc")}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not come up")
+	}
+	var mu sync.Mutex
+	var told []error
+	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { mu.Lock(); told = append(told, err); mu.Unlock() }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	heard, err := nc.SubscribeSync(mesh.DefaultPrefix + ".registry.heartbeat.x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	slot := node.Join(mesh.Announce{ID: "x", Version: "1.0.0"})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
+	wg.Go(func() { slot.Run(ctx) })
+	served := make(chan struct{})
+	wg.Go(func() { slot.Serve(ctx, rpc.HandlerFunc(echo), mesh.ServeOptions{}); close(served) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	is := func(want heartbeat.State, reason string) func() bool {
+		return func() bool { s, r := slot.State(); return s == want && strings.Contains(r, reason) }
+	}
+	eventually(t, "it says that it may not listen", is(heartbeat.Failed, "listen on ext.x.rpc;"))
+
+	for _, tt := range []struct {
+		deny, reason string
+		state        heartbeat.State
+	}{
+		{"ext.x.rpc.*", "listen on ext.x.rpc." + slot.Instance() + ";", heartbeat.Failed},
+		{"ext.y.rpc", "", heartbeat.Ready},
+		{"ext.x.rpc", "listen on ext.x.rpc;", heartbeat.Failed},
+		{"ext.x.cancel", "", heartbeat.Ready}, // a want, and no reason to answer nobody
+	} {
+		changed := opts.Clone()
+		changed.Users = users(tt.deny)
+		if err := s.ReloadOptions(changed); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
+	}
+	caller, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	if _, err := mesh.NewClient(caller, mesh.ClientOptions{}).Call(t.Context(), "x/echo", nil); err != nil {
+		t.Errorf("now that it is ready: %v", err)
+	}
+	cancel()
+	<-served
+	if got := beats(t, heard); slices.Index(got, heartbeat.Ready) < slices.Index(got, heartbeat.Failed) {
+		t.Errorf("it was ready before it was allowed to be: %v", got)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(told) == 0 {
+		t.Error("the connection's own handler was not told")
+	}
+}
+
+// beats are the states in the beats that have come.
+func beats(t *testing.T, sub *nats.Subscription) (states []heartbeat.State) {
+	t.Helper()
+	for {
+		m, err := sub.NextMsg(100 * time.Millisecond)
+		if err != nil {
+			return states
+		}
+		b, err := heartbeat.ParseBeat(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, b.State)
+	}
+}
