@@ -132,7 +132,7 @@ var byteFaults = []fault{
 			k.serve(only("act", func(m message) {
 				for _, c := range []byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":"fine"}` + "\n") {
 					k.say(string(c))
-					rest(40 * time.Millisecond)
+					rest(80 * time.Millisecond) // four seconds in all
 				}
 			}))
 		},

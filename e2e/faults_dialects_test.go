@@ -130,6 +130,33 @@ var dialectFaults = []fault{
 		test: func(h *host) { h.offers("a", "b", "c") },
 	},
 	{
+		mode: "older-mcp", does: "is an MCP server of 2024-11-05 (2025-03-26, 2025-06-18), whatever version it is asked for",
+		caller: "its answers", operator: "nothing", bridge: "takes any version that has a handshake, and says in `initialize` which it is",
+		mcp: true,
+		kid: func(k *kid) {
+			version := olderVersions[(life()-1)%len(olderVersions)]
+			k.serve(only("initialize", func(m message) {
+				k.result(m, `{"protocolVersion":"`+version+`","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"1"}}`)
+			}))
+		},
+		test: func(h *host) {
+			for n, version := range olderVersions {
+				if n > 0 {
+					h.restart()
+				}
+				h.eventually("it answers as "+version, func() bool {
+					h.ready()
+					m, err := h.w.nc.Request("ext."+h.id+".rpc", []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`), 5*time.Second)
+					return err == nil && strings.Contains(string(m.Data), `"protocolVersion":"`+version+`"`)
+				})
+				h.good()
+			}
+			if e := h.entry(); e.Spec.Dialect != "mcp" {
+				h.Errorf("its dialect is %q", e.Spec.Dialect)
+			}
+		},
+	},
+	{
 		mode: "looping-cursor", does: "lists its tools with a cursor that leads round in a circle",
 		caller: "the tools, each once", operator: "the diagnostic `endless_list`", bridge: "stops at the first cursor that it has seen",
 		mcp: true,
@@ -313,6 +340,9 @@ var dialectFaults = []fault{
 		},
 	},
 }
+
+// olderVersions are MCP's before the one that the bridge asks for.
+var olderVersions = []string{"2024-11-05", "2025-03-26", "2025-06-18"}
 
 // exact is a result that says at once who has touched it.
 const exact = `{"z":9007199254740993,"a":1e400, "one":1.0,"content":[{"type":"x-unknown","<&>":"\u00e9\/"}],"empty":{ },"structuredContent":[-0.0]}`

@@ -61,6 +61,7 @@ func (l *lockedBuffer) String() string {
 type saidEvents struct {
 	mu  sync.Mutex
 	all []message
+	at  []time.Time // when each came
 }
 
 func (s *saidEvents) take(m *nats.Msg) {
@@ -68,7 +69,7 @@ func (s *saidEvents) take(m *nats.Msg) {
 	if json.Unmarshal(m.Data, &e) == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.all = append(s.all, e)
+		s.all, s.at = append(s.all, e), append(s.at, time.Now())
 	}
 }
 
@@ -84,8 +85,23 @@ func (h *host) events(method string) (n int) {
 	return n
 }
 
+// saidAt is when the extension sent its first notification of a method; zero: it has not.
+func (h *host) saidAt(method string) time.Time {
+	h.said.mu.Lock()
+	defer h.said.mu.Unlock()
+	for i, e := range h.said.all {
+		if e.Method == method {
+			return h.said.at[i]
+		}
+	}
+	return time.Time{}
+}
+
 // secretOfTheHost is FAULT_TOKEN here, for extensions that ask for it by name.
 const secretOfTheHost = "correct-horse-battery-staple"
+
+// fileKey is what is in the file key of every extension.
+const fileKey = "a-key-in-a-file"
 
 // maxStop is how long a stop may take, whatever the extensions do.
 const maxStop = 5 * time.Second
@@ -170,6 +186,7 @@ func (h *host) write(f fault) {
 	if own == "" {
 		own = child(f.mode, dialect, append([]string{"echo"}, f.tools...)) + f.more
 	}
+	write(h, filepath.Join(h.dir, "ext", h.id, "key"), fileKey+"\n")
 	plugin(h.id, strings.NewReplacer("$EXE", exe, "$URL", h.web.url).Replace(own))
 }
 

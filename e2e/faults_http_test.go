@@ -179,10 +179,10 @@ func refusedWith(reasons ...string) func(h *host) {
 var httpFaults = []fault{
 	{
 		mode: "http-well", does: "is there, behind a URL (for comparison)",
-		caller: "every byte as it was", operator: "`ready`", bridge: "one POST a call; the headers have their `${VAR}` replaced",
-		manifest: overHTTP("ext"),
+		caller: "every byte as it was", operator: "`ready`", bridge: "one POST a call; the headers have their `${VAR}` and `${file:PATH}` replaced",
+		manifest: strings.Replace(overHTTP("ext"), " }\n", ", X-Key = \"${file:key}\" }\n", 1),
 		web: func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") != "Bearer "+secretOfTheHost {
+			if r.Header.Get("Authorization") != "Bearer "+secretOfTheHost || r.Header.Get("X-Key") != fileKey {
 				status(http.StatusUnauthorized, "who are you?")(w, r)
 				return
 			}
@@ -196,7 +196,7 @@ var httpFaults = []fault{
 		},
 	},
 	{
-		mode: "http-refuses", does: "answers 401 (403, 404 …), quoting what it was sent",
+		mode: "http-refuses", does: "answers 401, quoting what it was sent",
 		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 401 Unauthorized: …; are the headers of [transport] right?`, without any secret in it",
 		bridge:   "tries again with backoff, and out of `failed` once a minute",
 		manifest: overHTTP("auto"), set: fewRestarts,
@@ -206,7 +206,23 @@ var httpFaults = []fault{
 		test: refusedWith("401 Unauthorized", "are the headers of [transport] right?"),
 	},
 	{
-		mode: "http-is-broken", does: "answers 500 (502, 503, 429 …)",
+		mode: "http-forbids", does: "answers 403",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 403 Forbidden: …; are the headers of [transport] right?`",
+		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		manifest: overHTTP("auto"), set: fewRestarts,
+		web:  status(http.StatusForbidden, "not from here"),
+		test: refusedWith("403 Forbidden", "not from here", "are the headers of [transport] right?"),
+	},
+	{
+		mode: "http-limits-rate", does: "answers 429",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 429 Too Many Requests: …`",
+		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		manifest: overHTTP("mcp"), set: fewRestarts,
+		web:  status(http.StatusTooManyRequests, "slow down"),
+		test: refusedWith("429 Too Many Requests", "slow down"),
+	},
+	{
+		mode: "http-is-broken", does: "answers 503 (500, 502 …)",
 		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 503 Service Unavailable: …`",
 		bridge:   "tries again with backoff, and out of `failed` once a minute",
 		manifest: overHTTP("mcp"), set: fewRestarts,

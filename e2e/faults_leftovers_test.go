@@ -183,14 +183,14 @@ var leftoverFaults = []fault{
 		},
 	},
 	{
-		mode: "bridge-is-killed", does: "has a daemon, when its bridge is killed with SIGKILL",
+		mode: "bridge-is-killed", does: "has a grandchild and a daemon, both deaf to SIGTERM, when its bridge is killed with SIGKILL",
 		caller:   "calls in flight time out, or end after 5 s of silence for callers that stream; new ones: `unavailable`",
 		operator: "the host's extensions are `lost` within about 2 s",
 		bridge:   "its guard ends all that it had started within 2 s ([what is guaranteed](#what-a-stop-leaves-behind))",
 		tools:    []string{"act", "wait"},
 		kid: func(k *kid) {
 			k.serve(map[string]func(message){
-				"act":  func(m message) { spawn("forks", true); k.result(m, "true") },
+				"act":  func(m message) { spawn("stays", false); spawn("forks", true); k.result(m, "true") },
 				"wait": func(message) { k.notify("got", "{}") },
 			})
 		},
@@ -213,6 +213,9 @@ func killTheBridge(h *host) {
 	h.ready()
 	if _, err := h.call("act", "{}"); err != nil {
 		h.Fatal(err)
+	}
+	if _, err := os.Stat("/proc/self/environ"); err == nil {
+		h.eventually("it has a grandchild and a daemon", func() bool { return len(h.processes("stays")) == 2 })
 	}
 	// The registry pings bridges once a second, and takes none for gone that has never answered.
 	pings, err := h.w.nc.SubscribeSync("ext.control." + h.id)

@@ -155,6 +155,27 @@ var loadFaults = []fault{
 		},
 	},
 	{
+		mode: "busy-without-ping", does: "takes longer over a call than its time, and answers -32601 to pings",
+		caller: "`timeout` for that call, answers to others", operator: "nothing", bridge: "does not take it for hung: any answer is life",
+		tools: []string{"act"},
+		kid: func(k *kid) {
+			k.serve(map[string]func(message){
+				"act":  func(message) {},
+				"ping": func(m message) { k.notify("pinged", "{}"); k.fail(m, -32601, "what is ping?") },
+			})
+		},
+		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 300*time.Millisecond },
+		test: func(h *host) {
+			h.ready()
+			pid := h.status().PID
+			h.timesOut(1)
+			h.eventually("it is pinged", func() bool { return h.events("pinged") > 0 })
+			nap(h.Context(), 600*time.Millisecond) // in which it must not be restarted
+			h.good()
+			h.sameLife(pid)
+		},
+	},
+	{
 		mode: "busy-with-one-thread", does: "takes longer over a call than its time, with one thread: it answers nothing until it is done",
 		caller: "`timeout` for the call, and for others that come meanwhile", operator: "nothing",
 		bridge: "does not take it for hung: it says something within `hang_timeout`",

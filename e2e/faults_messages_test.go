@@ -59,7 +59,7 @@ var messageFaults = []fault{
 		},
 	},
 	{
-		mode: "answers-twice", does: "answers twice, and things that nobody asked",
+		mode: "answers-twice", does: "answers twice, and things that nobody asked, with ids of all types",
 		caller: "the first answer", operator: "unknown ids in the control status", bridge: "drops and counts the others",
 		tools: []string{"act"},
 		kid: func(k *kid) {
@@ -67,12 +67,15 @@ var messageFaults = []fault{
 				k.say(`{"jsonrpc":"2.0","id":987654321,"result":"whose?"}` + "\n")
 				k.result(m, `"first"`)
 				k.result(m, `"second"`)
-				k.say(`{"jsonrpc":"2.0","id":"x","result":"whose?"}` + "\n" + `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}` + "\n")
+				for _, id := range []string{`"x"`, `{}`, `[1]`, `true`, `-1`, `1.5`, `1e99`} {
+					k.say(`{"jsonrpc":"2.0","id":` + id + `,"result":"whose?"}` + "\n")
+				}
+				k.say(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}` + "\n")
 			}))
 		},
 		test: func(h *host) {
 			answers(`"first"`)(h)
-			h.eventually("all of it is counted", func() bool { return h.skipped().UnknownIDs == 12 })
+			h.eventually("all of it is counted", func() bool { return h.skipped().UnknownIDs == 3*10 })
 		},
 	},
 	{

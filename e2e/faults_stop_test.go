@@ -21,6 +21,7 @@ import (
 func unstoppable(k *kid) {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	k.serve(map[string]func(message){"act": func(message) { k.notify("got", "{}") }})
+	k.notify("told", "{}")
 	hang()
 }
 
@@ -41,6 +42,8 @@ var stops = []fault{
 			signal.Ignore(syscall.SIGTERM)
 			k.next()
 			k.notify("got", "{}")
+			k.next() // the end
+			k.notify("told", "{}")
 			hang()
 		},
 		test: func(h *host) { h.eventually("it has initialize", func() bool { return h.events("got") == 1 }) },
@@ -142,14 +145,34 @@ func TestStop(t *testing.T) {
 			t.Parallel()
 			h := w.host(t, f)
 			f.test(h)
+			h.quiet()
+			began := time.Now()
 			took := h.stop()
 			t.Logf("stopped in %s", took.Round(time.Millisecond))
+			h.startsToStop(began, took)
 			if took > maxStop && !raceEnabled {
 				t.Errorf("the bridge took %s to stop", took)
 			}
-			if f.mode == "stop-well" && took > time.Second && !raceEnabled {
-				t.Errorf("a child that leaves by itself took %s to stop", took)
-			}
 		})
+	}
+}
+
+// startsToStop fails unless the stop had begun within a second: who can say so was told to stop by then, and where
+// nothing runs there was nothing to wait for. The others cannot say so: they are stopped, hang in a call, or are being
+// stopped already.
+func (h *host) startsToStop(began time.Time, took time.Duration) {
+	h.Helper()
+	after := took
+	switch h.id {
+	case "stop-handshaking", "stop-running", "stop-with-calls", "stop-draining":
+		h.eventually("the child has said that it was told", func() bool { return !h.saidAt("told").IsZero() })
+		after = h.saidAt("told").Sub(began)
+	case "stop-spawning", "stop-backing-off", "stop-failed", "stop-well":
+	default:
+		return
+	}
+	h.Logf("told after %s", after.Round(time.Millisecond))
+	if after > time.Second && !raceEnabled {
+		h.Errorf("the stop began after %s", after)
 	}
 }
