@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMetrics looks for every metric of docs/operations.md in what a registry and a bridge really serve, with the
+// labels and the label values that the page's alerts are made of: an alert on a series that nobody writes is silent.
+func TestMetrics(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _ := startNATS(t)
+	env := []string{"NATS_URL=" + url}
+	ports := freePorts(t, 2)
+	start(t, env, program(t, "registry"), "--http", ports[0])
+	start(t, env, program(t, "stdio-bridge"), "--name", "b", "--search-path", writeWho(t, "b"), "--state-dir", t.TempDir(), "--http", ports[1])
+	registry, bridge := scrape(t, ports[0], "extmesh_registry_leader 1\n"), scrape(t, ports[1], "extmesh_nats_connected 1\n")
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(extmesh_[a-z_]+)(?:\{([a-z_]+)=~?"([^"]+)"\})?`).FindAllStringSubmatch(string(page), -1) {
+		name, label, values := m[1], m[2], m[3]
+		names[name] = true
+		program, text := "registry", registry
+		if strings.HasPrefix(name, "extmesh_bridge_") {
+			program, text = "bridge", bridge
+		}
+		if family := strings.TrimSuffix(name, "_bucket"); !strings.Contains(text, "# TYPE "+family+" ") {
+			t.Errorf("the %s does not serve %s", program, family)
+		}
+		if label == "" {
+			continue
+		}
+		for _, value := range strings.Split(values, "|") {
+			series := regexp.MustCompile(fmt.Sprintf(`\n%s\{[^}]*\b%s=%q`, name, label, value))
+			if !series.MatchString(text) {
+				t.Errorf("the %s does not serve %s{%s=%q}", program, name, label, value)
+			}
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("the page has %d metrics: it was not read", len(names))
+	}
+	for name := range names {
+		// "every program its own process's": those that are not the fleet's.
+		if strings.HasPrefix(name, "extmesh_nats_") && !strings.Contains(bridge, "# TYPE "+name+" ") {
+			t.Errorf("the bridge does not serve %s", name)
+		}
+	}
+	t.Logf("%d metrics on the page", len(names))
+}
+
+// scrape is /metrics of a program, once it has this line; it has to be ready then.
+func scrape(t *testing.T, at, line string) (text string) {
+	t.Helper()
+	eventually(t, 30*time.Second, at+" serves "+line, func() bool {
+		text = get(t, "http://"+at+"/metrics")
+		return strings.Contains(text, line)
+	})
+	eventually(t, 10*time.Second, at+" is ready", func() bool { return get(t, "http://"+at+"/readyz") == "ok\n" })
+	return text
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(body)
+}
