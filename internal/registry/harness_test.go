@@ -21,6 +21,7 @@ import (
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 const prefix = mesh.Prefix("ext")
@@ -246,6 +247,8 @@ type fakeExt struct {
 	sub   *nats.Subscription
 	seq   uint64
 	hang  bool // pings are not answered
+	deaf  bool // initialize is not answered
+	fault *rpc.Error
 }
 
 func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
@@ -315,6 +318,9 @@ func (e *fakeExt) answer(m *nats.Msg) {
 	result := any(struct{}{})
 	if req.Method == "initialize" {
 		e.asked++
+		if e.deaf {
+			return
+		}
 		list := []map[string]any{}
 		for _, name := range e.tools {
 			list = append(list, map[string]any{"name": name, "description": "does " + name, "input_schema": map[string]any{"type": "object"}})
@@ -326,7 +332,11 @@ func (e *fakeExt) answer(m *nats.Msg) {
 			return
 		}
 	}
-	data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "result": result})
+	answer := map[string]any{"jsonrpc": "2.0", "id": 1, "result": result}
+	if e.fault != nil {
+		answer = map[string]any{"jsonrpc": "2.0", "id": 1, "error": e.fault}
+	}
+	data, err := json.Marshal(answer)
 	if err != nil {
 		e.Error(err)
 	}

@@ -37,7 +37,9 @@ func TestSuspectGone(t *testing.T) {
 		start := time.Now()
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
 		b.await("it is lost", lost)
-		t.Logf("lost after %v", time.Since(start))
+		if d := time.Since(start); d < 100*time.Millisecond || d > 200*time.Millisecond { // asked three times over 100 ms
+			t.Errorf("lost after %v", d)
+		}
 		seq := b.status(r).Traffic.Beats
 		b.await("its owner beats on", func() bool { return b.status(r).Traffic.Beats > seq+5 })
 		if d := b.state("weather"); !lost() || !d.Available || d.Instances[0].Reason != "no responders" {
@@ -62,12 +64,22 @@ func TestSuspectHangs(t *testing.T) {
 			e.mu.Unlock()
 		}
 		hang(true)
+		start := time.Now()
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"timeout"}`)
 		b.await("it shows", func() bool {
 			d := b.state("weather")
 			return d.State == heartbeat.Ready && d.Reason == notAnswering
 		})
+		if d := time.Since(start); d > 500*time.Millisecond {
+			t.Errorf("shown after %v", d)
+		}
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		if d := time.Since(start); d < 3*time.Second || d > 3500*time.Millisecond { // three pings of 1 s
+			t.Errorf("lost after %v", d)
+		}
+		if n := e.count(&e.pings); n != 3 {
+			t.Errorf("pinged %d times", n)
+		}
 		hang(false)
 		b.await("it is back", func() bool { d := b.state("weather"); return d.State == heartbeat.Ready && d.Reason == "" })
 	})
@@ -104,7 +116,9 @@ func TestBridgeGone(t *testing.T) {
 		}
 		start := time.Now()
 		b.await("its extension is lost", b.is("weather", heartbeat.Lost))
-		t.Logf("lost after %v", time.Since(start))
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("lost after %v", d)
+		}
 		if d := b.state("weather"); d.Reason != "bridge bridge-n1 is gone" {
 			t.Errorf("state: %+v", d)
 		}

@@ -184,20 +184,28 @@ func TestRestart(t *testing.T) {
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestPaused: a registry that did not run for a while condemns nobody for it.
+// TestPaused: a registry that did not run for a minute condemns nobody for it: what beats all the while is never
+// called lost, and what does not only after a full grace of listening.
 func TestPaused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
-		e := b.ext("weather", "1.0.0", "n1", "get")
+		e, alive := b.ext("weather", "1.0.0", "n1", "get"), b.ext("mail", "1.0.0", "n2", "send")
 		e.up()
-		b.await("it is up", b.is("weather", heartbeat.Ready))
-		if err := r.ask(t.Context(), func(*loop) { <-time.After(4 * time.Second) }); err != nil {
+		alive.up()
+		alive.keepBeating()
+		b.await("they are up", func() bool { return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() })
+		if err := r.ask(t.Context(), func(*loop) { <-time.After(time.Minute) }); err != nil {
 			t.Fatal(err)
 		}
 		woke := time.Now()
-		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		if d := time.Since(woke); d < 2500*time.Millisecond {
+		b.await("it is lost", func() bool {
+			if s := b.state("mail").State; s != heartbeat.Ready {
+				t.Fatalf("what beats is called %s %v after the pause", s, time.Since(woke))
+			}
+			return b.is("weather", heartbeat.Lost)()
+		})
+		if d := time.Since(woke); d < 2500*time.Millisecond || d > 6*time.Second {
 			t.Errorf("condemned %v after the pause", d)
 		}
 	})

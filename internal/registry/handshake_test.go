@@ -1,0 +1,99 @@
+package registry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// failure is what the spec says of a handshake that failed.
+func (b *bed) failure(id string) string {
+	s, _ := b.spec(id)
+	for _, d := range s.Diagnostics {
+		if d.Code == "handshake_failed" {
+			return d.Message
+		}
+	}
+	return ""
+}
+
+// TestHandshakesSideBySide: those that do not answer hold nobody up; after ten seconds the catalog says so of them, and
+// they are asked again with their beats.
+func TestHandshakesSideBySide(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		start := time.Now()
+		var silent []*fakeExt
+		for n := range 20 {
+			e := b.ext(fmt.Sprint("silent", n), "1.0.0", fmt.Sprint("s", n), "get")
+			e.deaf = true
+			e.up()
+			e.keepBeating()
+			silent = append(silent, e)
+		}
+		good := b.ext("good", "1.0.0", "n", "get")
+		good.up()
+		b.await("the good one is shown", func() bool { s, _ := b.spec("good"); return len(s.Tools) == 1 })
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("shown after %v", d)
+		}
+		for time.Since(start) < 9*time.Second { // fake time
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := b.failure("silent0"); got != "" {
+			t.Errorf("given up early: %s", got)
+		}
+		b.await("all failures show", func() bool {
+			for _, e := range silent {
+				if !strings.Contains(b.failure(e.a.ID), "within 10s") {
+					return false
+				}
+			}
+			return true
+		})
+		if d := time.Since(start); d > 11*time.Second {
+			t.Errorf("all shown after %v", d)
+		}
+		if d := b.state("silent0"); d.State != heartbeat.Ready {
+			t.Errorf("it beats, and is %s", d.State)
+		}
+		for _, e := range silent {
+			e.mu.Lock()
+			e.deaf = false
+			e.mu.Unlock()
+		}
+		start = time.Now()
+		time.Sleep(2 * time.Second) // fake time; what has been asked again meanwhile has its ten seconds
+		b.await("they are asked again", func() bool {
+			s, _ := b.spec("silent19")
+			return len(s.Tools) == 1 && b.failure("silent19") == ""
+		})
+		if d := time.Since(start); d > 11*time.Second { // the time limit of the try before, and a beat
+			t.Errorf("shown after %v", d)
+		}
+	})
+}
+
+// TestHandshakeRefused: an answer that cannot be had, since it does not fit into a message, is refused with its reason.
+func TestHandshakeRefused(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	e := b.ext("weather", "1.0.0", "n", "get")
+	e.fault = rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: 5_000_000, Limit: 1_000_000}, "the answer of 5000000 bytes does not fit into a message of 1000000")
+	e.up()
+	b.await("the reason shows", func() bool { return strings.Contains(b.failure("weather"), "does not fit into a message of 1000000") })
+	if s, _ := b.spec("weather"); len(s.Tools) != 0 || s.Version != "1.0.0" {
+		t.Errorf("spec: %+v", s)
+	}
+	e.mu.Lock()
+	e.fault = nil
+	e.mu.Unlock()
+	e.beat(heartbeat.Ready)
+	b.await("it is shown", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 && len(s.Diagnostics) == 0 })
+}
