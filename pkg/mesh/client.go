@@ -155,8 +155,12 @@ type target struct {
 }
 
 func (c *Client) targetOf(e Extension) target {
+	subject := e.Spec.Subject
+	if subject == "" {
+		subject = c.opt.Prefix.RPC(e.ID)
+	}
 	return target{
-		id: e.ID, subject: cmp.Or(e.Spec.Subject, c.opt.Prefix.RPC(e.ID)), dialect: e.Spec.Dialect,
+		id: e.ID, subject: subject, dialect: e.Spec.Dialect,
 		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, FeatureStream),
 		passthrough: e.Spec.Context.Passthrough && (c.opt.Agent != "" || c.opt.Session != ""),
 	}
@@ -217,15 +221,14 @@ func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.
 
 // ask sends a request until it ran, or may have, or there is no more to hope for.
 func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.opt.Timeout)
-		defer cancel()
+	waited, began := false, time.Now()
+	deadline, known := ctx.Deadline()
+	if !known {
+		deadline = began.Add(c.opt.Timeout)
 	}
 	if t.passthrough && strings.HasPrefix(method, "tools/") && method != "tools/list" {
 		params = WithContext(method, t.dialect, params, c.opt.Agent, c.opt.Session)
 	}
-	waited, began := false, time.Now()
 	g := c.guardOf(t.id)
 	for try := 0; ; try++ {
 		token, refused := c.enter(g, time.Now())
@@ -233,15 +236,21 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 			return nil, refused
 		}
 		t.connects = c.nc.Stats().Reconnects
-		result, err := c.once(ctx, t, method, params)
+		result, err := c.once(ctx, t, deadline, method, params)
 		verdict := outcome(err)
 		if verdict == breaker.Failure && c.wasAway(t.connects) {
 			verdict = breaker.Neutral
 		}
 		token.Done(verdict)
 		wait, again := t.again(err, try)
-		if !again || ctx.Err() != nil {
+		if !again || ctx.Err() != nil || !time.Now().Before(deadline) {
 			return result, err
+		}
+		if !known { // only now: a context with a deadline costs more than most of a call
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, deadline)
+			defer cancel()
+			known = true
 		}
 		if try == 0 && absent(err) {
 			c.suspect(t.id, "no_responders")

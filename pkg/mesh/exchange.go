@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,71 +15,88 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// once sends one request and waits for its answer, however many messages that takes.
-func (c *Client) once(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
+// once sends one request and waits for its answer until deadline, however many messages that takes.
+func (c *Client) once(ctx context.Context, t target, deadline time.Time, method string, params json.RawMessage) (json.RawMessage, error) {
 	if err := c.opt.LameDuck.ask(ctx); err != nil {
 		return nil, outOfTime(t.id, err)
 	}
 	defer c.opt.LameDuck.answered()
-	backlog := 1
-	if t.stream || !t.known {
-		backlog = replyBacklog
-	}
-	reply, replies, err := c.inbox.open(backlog)
+	place, err := c.inbox.open(deadline)
 	if err != nil {
 		return nil, fmt.Errorf("calling %s: %w", t.id, err)
 	}
-	defer c.inbox.close(reply)
-	msg, e := c.request(ctx, t, reply, method, params)
-	if e != nil {
-		return nil, e
-	}
-	if err := c.nc.PublishMsg(msg); err != nil {
-		if errors.Is(err, nats.ErrReconnectBufExceeded) {
-			return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: NATS is away", t.id)
-		}
-		return nil, fmt.Errorf("calling %s: %w", t.id, err)
+	defer c.inbox.close(place)
+	if err := c.send(ctx, t, place, method, params); err != nil {
+		return nil, err
 	}
 	r := reception{c: c, t: t, streaming: t.stream}
-	result, err := r.receive(ctx, replies)
+	result, err := r.receive(ctx, place)
 	if !r.ended { // the other side is at it still, or may be
-		c.cancel(t, reply)
+		c.cancel(t, place.reply)
 	}
 	return result, err
 }
 
-// request makes the message of a call.
-func (c *Client) request(ctx context.Context, t target, reply, method string, params json.RawMessage) (*nats.Msg, *rpc.Error) {
-	msg := nats.NewMsg(t.subject)
-	msg.Reply = reply
-	msg.Data = rpc.AppendRequest(make([]byte, 0, len(params)+len(method)+64), []byte("1"), method, params)
-	h := msg.Header
-	if at, ok := ctx.Deadline(); ok {
-		left := time.Until(at)
-		if left < time.Millisecond {
-			return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no time was left to call %s", t.id)
-		}
-		h[HeaderTimeout] = []string{strconv.FormatInt(left.Milliseconds(), 10)}
-		h[HeaderDeadline] = []string{strconv.FormatInt(at.UnixMilli(), 10)}
+// outgoing is a request while it is sent. The connection copies it, so that it can be used again.
+type outgoing struct {
+	msg    nats.Msg
+	values [8]string // of the headers
+}
+
+var outgoings = sync.Pool{New: func() any { return &outgoing{msg: nats.Msg{Header: nats.Header{}}} }}
+
+// set sets a header that has one value.
+func (o *outgoing) set(name, value string) {
+	n := len(o.msg.Header)
+	o.values[n] = value
+	o.msg.Header[name] = o.values[n : n+1 : n+1]
+}
+
+// send sends the request of a call.
+func (c *Client) send(ctx context.Context, t target, p *place, method string, params json.RawMessage) error {
+	left := time.Until(p.deadline)
+	if left < time.Millisecond {
+		return rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "no time was left to call %s", t.id)
 	}
-	h[HeaderCallID] = []string{reply} // as unique as a name can be
+	o := outgoings.Get().(*outgoing)
+	defer outgoings.Put(o)
+	clear(o.msg.Header)
+	msg := &o.msg
+	msg.Subject, msg.Reply = t.subject, p.reply
+	msg.Data = rpc.AppendRequest(msg.Data[:0], []byte("1"), method, params)
+	o.set(HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
+	o.set(HeaderDeadline, strconv.FormatInt(p.deadline.UnixMilli(), 10))
+	o.set(HeaderCallID, p.reply) // as unique as a name can be
 	if t.stream || !t.known {
-		h[HeaderStream] = []string{"1"}
+		o.set(HeaderStream, "1")
 	}
-	if t := Traceparent(ctx); t != "" {
-		h[HeaderTraceparent] = []string{t}
+	if parent := Traceparent(ctx); parent != "" {
+		o.set(HeaderTraceparent, parent)
 	}
 	if c.opt.Agent != "" {
-		h[HeaderAgent] = []string{c.opt.Agent}
+		o.set(HeaderAgent, c.opt.Agent)
 	}
 	if c.opt.Session != "" {
-		h[HeaderSession] = []string{c.opt.Session}
+		o.set(HeaderSession, c.opt.Session)
 	}
-	if limit := c.nc.MaxPayload() - headroom; int64(len(msg.Data)) > limit && limit > 0 {
-		return nil, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: int64(len(msg.Data)), Limit: limit},
-			"the request is %d bytes, over this server's limit of %d", len(msg.Data), limit)
+	size, limit := int64(len(msg.Data)), c.nc.MaxPayload()-headroom
+	var err error
+	if size <= limit || limit <= 0 {
+		err = c.nc.PublishMsg(msg)
 	}
-	return msg, nil
+	if cap(msg.Data) > 64<<10 { // too large to keep
+		msg.Data = nil
+	}
+	switch {
+	case size > limit && limit > 0:
+		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: size, Limit: limit},
+			"the request is %d bytes, over this server's limit of %d", size, limit)
+	case errors.Is(err, nats.ErrReconnectBufExceeded):
+		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: NATS is away", t.id)
+	case err != nil:
+		return fmt.Errorf("calling %s: %w", t.id, err)
+	}
+	return nil
 }
 
 // outOfTime is the error of a call that was not made when its context ended.
@@ -111,30 +129,29 @@ type reception struct {
 }
 
 // receive takes replies until the answer is whole.
-func (r *reception) receive(ctx context.Context, replies <-chan *nats.Msg) (json.RawMessage, error) {
-	silence := time.NewTimer(silenceLimit)
-	defer silence.Stop()
+func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, error) {
 	for {
 		select {
-		case m := <-replies:
-			result, done, err := r.take(m)
-			if done {
-				return result, err
-			}
-			silence.Reset(silenceLimit) // counted from here: progress may have kept take busy
-		case <-silence.C:
-			if r.streaming {
+		case m := <-p.replies:
+			switch {
+			case m != nil:
+				if result, done, err := r.take(m); done {
+					return result, err
+				}
+			case !time.Now().Before(p.deadline):
+				return nil, r.gaveUp(context.DeadlineExceeded)
+			case r.streaming && len(p.replies) == 0: // progress may have kept take busy
 				r.c.suspect(r.t.id, "timeout")
 				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, silenceLimit)
 			}
 		case <-ctx.Done():
-			return nil, r.gaveUp(ctx)
+			return nil, r.gaveUp(ctx.Err())
 		}
 	}
 }
 
-func (r *reception) gaveUp(ctx context.Context) error {
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+func (r *reception) gaveUp(cause error) error {
+	if !errors.Is(cause, context.DeadlineExceeded) {
 		return rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", r.t.id)
 	}
 	if r.c.wasAway(r.t.connects) {

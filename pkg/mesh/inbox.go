@@ -4,68 +4,147 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
 // inbox receives the replies of a Client's calls: one subscription for all of them, since a streaming call
-// has more than one reply. It is subscribed with the first call and ends with the connection.
+// has more than one reply, and one timer, since a timer for each would wake a sleeping thread with each call.
+// It is subscribed with the first call and ends with the connection.
 type inbox struct {
 	nc *nats.Conn
 
 	mu      sync.Mutex
 	prefix  string
-	waiting map[string]chan *nats.Msg // by token
+	waiting map[string]*place // by token
 	last    uint64
+	timer   *time.Timer
+	armed   time.Time // when timer fires; zero: not set
 }
+
+// place is where the replies of one call come in. A nil message says that it is time to look at the clock: the
+// deadline has passed, or nothing has come for silenceLimit.
+type place struct {
+	reply    string // the subject
+	token    string // its last part
+	replies  chan *nats.Msg
+	deadline time.Time
+	due      time.Time // of the next nil message; guarded by the inbox's mu
+}
+
+// places are those that nobody can send to any more.
+var places = sync.Pool{New: func() any { return &place{replies: make(chan *nats.Msg, replyBacklog)} }}
 
 // replyBacklog is how many replies of one call may wait to be taken: the chunks between two acknowledgements,
 // and as many and more of progress.
 const replyBacklog = 32
 
 // open makes a place for the replies of one call.
-func (b *inbox) open(backlog int) (subject string, replies chan *nats.Msg, err error) {
+func (b *inbox) open(deadline time.Time) (*place, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting == nil {
 		prefix := b.nc.NewInbox() + "."
 		if _, err := b.nc.Subscribe(prefix+"*", b.receive); err != nil {
-			return "", nil, err
+			return nil, err
 		}
-		b.prefix, b.waiting = prefix, map[string]chan *nats.Msg{}
+		b.prefix, b.waiting = prefix, map[string]*place{}
 	}
 	b.last++
-	token := strconv.FormatUint(b.last, 36)
-	replies = make(chan *nats.Msg, backlog)
-	b.waiting[token] = replies
-	return b.prefix + token, replies, nil
+	p := places.Get().(*place)
+	var text [128]byte
+	p.reply = string(strconv.AppendUint(append(text[:0], b.prefix...), b.last, 36))
+	p.token = p.reply[len(b.prefix):]
+	p.deadline = deadline
+	b.waiting[p.token] = p
+	b.expect(p, time.Now())
+	return p, nil
 }
 
-// close drops what may still come for a call.
-func (b *inbox) close(subject string) {
+// close drops what may still come for a call. The place must not be used any more.
+func (b *inbox) close(p *place) {
+	b.mu.Lock()
+	delete(b.waiting, p.token)
+	b.mu.Unlock()
+	for len(p.replies) > 0 { // nobody finds it to send to
+		<-p.replies
+	}
+	places.Put(p)
+}
+
+// expect sets when p has to look at the clock, now that it heard something. The caller holds mu.
+func (b *inbox) expect(p *place, now time.Time) {
+	p.due = now.Add(silenceLimit)
+	if p.deadline.Before(p.due) {
+		p.due = p.deadline
+	}
+	b.arm(p.due)
+}
+
+// arm has the timer fire at, unless it fires before that anyway. The caller holds mu.
+func (b *inbox) arm(at time.Time) {
+	if !b.armed.IsZero() && !at.Before(b.armed) {
+		return
+	}
+	b.armed = at
+	if b.timer == nil {
+		b.timer = time.AfterFunc(time.Until(at), b.expire)
+		return
+	}
+	b.timer.Reset(time.Until(at))
+}
+
+// expire tells those whose time has come, and sets the timer for the next.
+func (b *inbox) expire() {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.waiting, strings.TrimPrefix(subject, b.prefix))
+	b.armed = time.Time{}
+	var next time.Time
+	for _, p := range b.waiting {
+		if !p.due.After(now) {
+			select {
+			case p.replies <- nil:
+				p.due = p.deadline // which, if it is that, it has been told of
+				if !p.due.After(now) {
+					p.due = now.Add(time.Hour)
+				}
+			default: // it has enough to take already, and is told behind that
+				p.due = now.Add(100 * time.Millisecond)
+			}
+		}
+		if next.IsZero() || p.due.Before(next) {
+			next = p.due
+		}
+	}
+	if !next.IsZero() {
+		b.arm(next)
+	}
 }
 
 // receive hands a reply to its call. One that nobody takes in time is dropped: this goroutine serves all calls.
 // Signs of life and progress are dropped while there is still room for the answer behind them; what else is
 // missing shows in the numbers on the chunks.
 func (b *inbox) receive(m *nats.Msg) {
+	frame := m.Header.Get(HeaderFrame)
 	b.mu.Lock()
-	replies := b.waiting[strings.TrimPrefix(m.Subject, b.prefix)]
-	b.mu.Unlock()
-	if replies == nil {
+	defer b.mu.Unlock()
+	p := b.waiting[strings.TrimPrefix(m.Subject, b.prefix)]
+	if p == nil {
 		return
 	}
-	switch m.Header.Get(HeaderFrame) {
+	if frame != "" {
+		b.expect(p, time.Now())
+	}
+	switch frame {
 	case frameProgress, frameAccepted, frameKeepalive:
-		if len(replies) >= cap(replies)/2 { // only this goroutine puts anything in
+		if len(p.replies) >= cap(p.replies)/2 { // only the holder of mu puts anything in
 			return
 		}
 	}
 	select {
-	case replies <- m:
+	case p.replies <- m:
 	default:
 	}
 }
