@@ -52,29 +52,16 @@ func (f *forwarder) relist() {
 
 // Handle is HandleAsync for whoever wants to wait.
 func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
-	w := &waiter{done: make(chan struct{})}
+	w := rpc.NewWaiter()
 	x := &rpc.Exchange{Sink: w}
 	x.Deadline, _ = ctx.Deadline()
 	f.HandleAsync(r, x)
 	select {
-	case <-w.done:
+	case <-w.Done():
 	case <-ctx.Done():
 		f.CancelExchange(x)
-		<-w.done
 	}
-	return w.result, w.err
-}
-
-type waiter struct {
-	done   chan struct{}
-	result json.RawMessage
-	err    error
-}
-
-func (w *waiter) Deliver(_ *rpc.Exchange, r rpc.Reply) {
-	result, err := r.Result()
-	w.result, w.err = append(json.RawMessage(nil), result...), err
-	close(w.done)
+	return w.Result()
 }
 
 // HandleAsync starts to answer r.

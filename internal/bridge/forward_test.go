@@ -129,12 +129,12 @@ func TestFallbackKeepsToken(t *testing.T) {
 		return rpc.NewReply(json.RawMessage("1"), nil), true
 	}
 	f := replicas(manifest.Ext, l)[0]
-	w := &progressWaiter{waiter: waiter{done: make(chan struct{})}}
+	w := &progressWaiter{Waiter: rpc.NewWaiter()}
 	f.HandleAsync(&rpc.Request{Method: "tools/say", Params: json.RawMessage(`{"_meta":{"progressToken":"mine"}}`)}, &rpc.Exchange{Sink: w})
-	<-w.done
+	_, err := w.Result()
 	want := []string{`tools/say {"_meta":{"progressToken":1}}`, `tools/call {"name":"say","arguments":{"_meta":{"progressToken":"mine"}}}`}
-	if w.err != nil || fmt.Sprint(l.sent) != fmt.Sprint(want) {
-		t.Errorf("sent %q, %v; want %q", l.sent, w.err, want)
+	if err != nil || fmt.Sprint(l.sent) != fmt.Sprint(want) {
+		t.Errorf("sent %q, %v; want %q", l.sent, err, want)
 	}
 	if len(f.progress.wants) != 0 {
 		t.Errorf("%d tokens are kept for ended calls", len(f.progress.wants))
@@ -143,7 +143,7 @@ func TestFallbackKeepsToken(t *testing.T) {
 
 // progressWaiter is a caller who takes progress.
 type progressWaiter struct {
-	waiter
+	*rpc.Waiter
 	got []string
 }
 
@@ -261,7 +261,7 @@ func TestCancelInBetween(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := &scripted{}
 			f := replicas(manifest.Ext, l)[0]
-			w := &waiter{done: make(chan struct{})}
+			w := rpc.NewWaiter()
 			x := &rpc.Exchange{Sink: w}
 			l.answer = func(inner *rpc.Exchange) (rpc.Reply, bool) {
 				if len(l.sent) == tt.at {
@@ -277,14 +277,43 @@ func TestCancelInBetween(t *testing.T) {
 			}
 			f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
 			select {
-			case <-w.done:
+			case <-w.Done():
 			default:
 				t.Fatal("the cancellation is lost")
 			}
-			if !errors.Is(w.err, rpc.CodeCancelled) || len(l.sent) != tt.sent || l.cancelled != tt.cancelled {
-				t.Errorf("it ended with %v; sent %q, cancelled %d", w.err, l.sent, l.cancelled)
+			if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) || len(l.sent) != tt.sent || l.cancelled != tt.cancelled {
+				t.Errorf("it ended with %v; sent %q, cancelled %d", err, l.sent, l.cancelled)
 			}
 			f.CancelExchange(x) // once more changes nothing
 		})
+	}
+}
+
+// TestProbeWithoutResult lets one probe of a half-open breaker be cancelled, and another meet a death: neither says
+// anything about the child, and neither keeps the next one out.
+func TestProbeWithoutResult(t *testing.T) {
+	l := &scripted{answer: never}
+	f := replicas(manifest.Ext, l)[0]
+	f.breaker = openBreaker(t)
+	f.breaker.HalfOpen()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := f.Handle(ctx, &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeCancelled) {
+			t.Errorf("the first probe: %v", err)
+		}
+	})
+	l.answer = failing(rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "gone"))
+	if _, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeExited) {
+		t.Errorf("the second probe: %v", err)
+	}
+	l.answer = result("1")
+	for n := range 2 {
+		if _, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"}); err != nil {
+			t.Errorf("good probe %d: %v", n, err)
+		}
+	}
+	if s, _ := f.breaker.State(); s != heartbeat.BreakerClosed || len(l.sent) != 4 {
+		t.Errorf("the breaker is %s after %d calls", s, len(l.sent))
 	}
 }

@@ -183,36 +183,22 @@ func (c *Conn) Cancel(x *rpc.Exchange) (id uint64, ok bool) {
 // Call sends a request and waits for its answer, whose result is the caller's to keep. It fails with
 // rpc.CodeTimeout when ctx's deadline passes and with rpc.CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	w := newWaiter()
+	w := rpc.NewWaiter()
 	x := &rpc.Exchange{Method: method, Params: params, Sink: w}
 	x.Deadline, _ = ctx.Deadline()
 	c.Start(x)
 	select {
-	case <-w.done:
+	case <-w.Done():
+		return w.Result()
 	case <-ctx.Done():
-		id, _ := c.Cancel(x)
-		<-w.done
-		if e, ok := errors.AsType[*rpc.Error](w.err); ok && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			w.err = rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
-			c.tellCancelled(id, method)
-		}
 	}
-	return w.result, w.err
-}
-
-// waiter is the sink under Call.
-type waiter struct {
-	done   chan struct{}
-	result json.RawMessage
-	err    error
-}
-
-func newWaiter() *waiter { return &waiter{done: make(chan struct{})} }
-
-func (w *waiter) Deliver(_ *rpc.Exchange, r rpc.Reply) {
-	result, err := r.Result()
-	w.result, w.err = append(json.RawMessage(nil), result...), err
-	close(w.done)
+	id, _ := c.Cancel(x)
+	result, err := w.Result()
+	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
+		c.tellCancelled(id, method)
+	}
+	return result, err
 }
 
 // Notify sends a notification, without waiting; what the server answers is of no interest. It fails when the

@@ -257,7 +257,7 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	w := newWaiter()
+	w := rpc.NewWaiter()
 	c.mu.Lock()
 	if c.gone != nil {
 		defer c.mu.Unlock()
@@ -272,16 +272,16 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 		c.flights.take(f)
 		return nil, nil, err
 	}
-	<-w.done
-	if w.err != nil {
-		return nil, nil, finalError{w.err}
+	result, err := w.Result()
+	if err != nil {
+		return nil, nil, finalError{err}
 	}
-	s := newSession(f.header, w.result)
+	s := newSession(f.header, result)
 	s.short = short
 	if s.version == "" {
 		return nil, nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
 	}
-	return s, w.result, c.postNote(ctx, s, rpc.AppendRequest(nil, nil, initialized, nil))
+	return s, result, c.postNote(ctx, s, rpc.AppendRequest(nil, nil, initialized, nil))
 }
 
 // leave ends the session, as far as the server lets a client do that.

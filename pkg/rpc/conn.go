@@ -223,33 +223,21 @@ func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 // Call sends a request and waits for its answer, whose result is the caller's to keep. It fails with
 // CodeTimeout when ctx's deadline passes and with CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	w := &waiter{done: make(chan struct{})}
+	w := NewWaiter()
 	x := &Exchange{Method: method, Params: params, Sink: w}
 	x.Deadline, _ = ctx.Deadline()
 	c.Start(x)
 	select {
-	case <-w.done:
+	case <-w.Done():
+		return w.Result()
 	case <-ctx.Done():
 		c.Cancel(x)
-		<-w.done
-		if e := (*Error)(nil); errors.As(w.err, &e) && e.Code == CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			w.err = NewError(CodeTimeout, e.Details(), "no answer to %s in time", method)
-		}
 	}
-	return w.result, w.err
-}
-
-// waiter is the Sink under Call.
-type waiter struct {
-	done   chan struct{}
-	result json.RawMessage
-	err    error
-}
-
-func (w *waiter) Deliver(_ *Exchange, r Reply) {
-	result, err := r.Result()
-	w.result, w.err = append(json.RawMessage(nil), result...), err
-	close(w.done)
+	result, err := w.Result()
+	if e := (*Error)(nil); errors.As(err, &e) && e.Code == CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = NewError(CodeTimeout, e.Details(), "no answer to %s in time", method)
+	}
+	return result, err
 }
 
 // Notify sends a notification. It does not wait for it to be written; it fails when the connection has ended
