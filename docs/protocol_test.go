@@ -71,6 +71,23 @@ func TestExamples(t *testing.T) {
 		"host":     func() any { return new(mesh.Host) },
 		"skills":   func() any { return new(mesh.SkillReport) },
 		"breaker":  func() any { return new(mesh.BreakerReport) },
+		"hook":     func() any { return new(mesh.HookResult) },
+		"meta": func() any {
+			return new(struct {
+				Agent   string `json:"agent_id"`
+				Session string `json:"session_id"`
+			})
+		},
+		"cancel": func() any {
+			return new(struct {
+				CallID string `json:"call_id"`
+			})
+		},
+		"end": func() any {
+			return new(struct {
+				Length int `json:"length"`
+			})
+		},
 	}
 	seen := map[string]bool{}
 	for _, f := range fences(read(t, "protocol.md")) {

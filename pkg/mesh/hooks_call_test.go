@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,5 +194,29 @@ func TestToolHooksOfNobody(t *testing.T) {
 	}
 	if n := c.nc.Stats().OutMsgs - before; n != 1 {
 		t.Errorf("a call without hooks sent %d messages", n)
+	}
+}
+
+// TestEventsOnPage holds the events in docs/protocol.md to those that are fired.
+func TestEventsOnPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```json event\n")[1:]
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "\n```")
+		var e toolEvent
+		dec := json.NewDecoder(strings.NewReader(text))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&e); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if got, err := encode(e); err != nil || string(got) != text {
+			t.Errorf("the page has\n%s, fired is\n%s (%v)", text, got, err)
+		}
+	}
+	if len(blocks) != 2 {
+		t.Errorf("%d events on the page, want one before and one after", len(blocks))
 	}
 }

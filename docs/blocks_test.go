@@ -1,0 +1,97 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// tried is which test runs, or parses, the fenced blocks of a page, by language and kind. Blocks without a language
+// are output, or sketches.
+var tried = map[string]map[string]string{
+	"../README.md": {"toml": "TestManifestsOnPages"},
+	"calling-tools.md": {
+		"go call": "TestCalling", "sh call": "TestCalling", "python call": "TestCalling", "js call": "e2e, interop: TestNodeCaller",
+	},
+	"configuration.md": {"yaml": "internal/config: TestPage"},
+	"extctl.md":        {"json": "cmd/extctl: its scripts"},
+	"operations.md":    {"go": "TestSnippets"},
+	"protocol.md": {
+		"sh": "TestShellExtension", "python": "TestPythonCaller",
+		"json": "TestExamples", "json request": "TestExamples", "json response": "TestExamples", "json error": "TestExamples",
+		"json cancel": "TestExamples", "json progress": "TestExamples", "json end": "TestExamples", "json meta": "TestExamples",
+		"json hook": "TestExamples", "json event": "pkg/mesh: TestEventsOnPage", "json announce": "TestExamples",
+		"json beat": "TestExamples", "json goodbye": "TestExamples", "json spec": "TestExamples", "json state": "TestExamples",
+		"json skill": "TestExamples", "json skills": "TestExamples", "json host": "TestExamples", "json breaker": "TestExamples",
+	},
+	"running-a-fleet.md": {"sh fleet": "TestRunningAFleet"},
+	"writing-an-extension.md": {
+		"go dice": "TestDice", "js dice": "TestDice", "python dice": "TestDice", "sh dice": "TestDice",
+		"go service": "TestService", "toml": "TestManifestsOnPages",
+	},
+}
+
+// TestBlocks finds blocks that nobody tries: what a page shows and no test runs is wrong before long.
+func TestBlocks(t *testing.T) {
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages, "../README.md") {
+		for _, f := range fences(read(t, page)) {
+			kind := strings.TrimSpace(f.lang + " " + f.kind)
+			if f.lang != "" && tried[page][kind] == "" {
+				t.Errorf("%s, line %d: no test tries blocks of %q", page, f.line, kind)
+			}
+		}
+	}
+}
+
+// TestSnippets builds the lines of Go that a page shows without a program around them.
+func TestSnippets(t *testing.T) {
+	found := 0
+	for _, f := range fences(read(t, "operations.md")) {
+		if f.lang != "go" {
+			continue
+		}
+		found++
+		file := filepath.Join(t.TempDir(), "main.go")
+		program := fmt.Sprintf("package main\n\nimport (\n\t\"os\"\n\t\"time\"\n\n\t\"github.com/nats-io/nats.go\"\n)\n\n"+
+			"var _ = time.Second\n\nfunc main() {\n\turl := os.Args[1]\n%s\tif err != nil {\n\t\tpanic(err)\n\t}\n\tnc.Close()\n}\n", f.text)
+		if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		buildOver(t, "./snippet", file)
+	}
+	if found == 0 {
+		t.Error("the page has no Go")
+	}
+}
+
+// TestTriedByWhom looks for the tests that tried names.
+func TestTriedByWhom(t *testing.T) {
+	sources := map[string]string{"": "*_test.go", "e2e": "../e2e/*_test.go", "interop": "../e2e/*_test.go",
+		"pkg/mesh": "../pkg/mesh/*_test.go", "internal/config": "../internal/config/*_test.go", "cmd/extctl": ""}
+	for page, kinds := range tried {
+		for kind, by := range kinds {
+			where, name, elsewhere := strings.Cut(by, ": ")
+			if !elsewhere {
+				where, name = "", by
+			}
+			where, _, _ = strings.Cut(where, ",")
+			files, err := filepath.Glob(sources[where])
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := sources[where] == ""
+			for _, file := range files {
+				found = found || strings.Contains(read(t, file), "func "+name+"(")
+			}
+			if !found {
+				t.Errorf("%s: blocks of %q are said to be tried by %s, which is not there", page, kind, by)
+			}
+		}
+	}
+}
