@@ -22,6 +22,7 @@
 package breaker
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -65,6 +66,16 @@ type OpenError struct {
 
 func (e *OpenError) Error() string {
 	return fmt.Sprintf("breaker %s is %s, retry in %s", e.Name, e.State, max(0, time.Until(e.RetryAt)).Round(time.Millisecond))
+}
+
+// RetryAfter is how long to wait after Acquire's refusal err, in whole milliseconds and not too short; 0 for any other
+// error, and for a refusal that is past.
+func RetryAfter(err error) time.Duration {
+	open, ok := errors.AsType[*OpenError](err)
+	if !ok {
+		return 0
+	}
+	return max(0, time.Until(open.RetryAt)+time.Millisecond-1).Truncate(time.Millisecond)
 }
 
 // Breaker is a circuit breaker. Its methods may be called at any time, from any goroutine.

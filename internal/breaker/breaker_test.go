@@ -396,3 +396,19 @@ func TestClosedAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a call", n)
 	}
 }
+
+func TestRetryAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for err, want := range map[error]time.Duration{
+			&OpenError{RetryAt: time.Now().Add(time.Second)}:                              time.Second,
+			&OpenError{RetryAt: time.Now().Add(time.Millisecond + 1)}:                     2 * time.Millisecond,
+			&OpenError{RetryAt: time.Now().Add(-time.Second)}:                             0,
+			errors.New("something else"):                                                  0,
+			fmt.Errorf("wrapped: %w", &OpenError{RetryAt: time.Now().Add(2 * time.Hour)}): 2 * time.Hour,
+		} {
+			if got := RetryAfter(err); got != want {
+				t.Errorf("%v: %s, want %s", err, got, want)
+			}
+		}
+	})
+}

@@ -3,11 +3,9 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -287,11 +285,7 @@ func (f *forwarder) tellCancelled(id uint64, why string) {
 
 // breakerOpen is the error for a call that the breaker refused.
 func breakerOpen(err error) *rpc.Error {
-	d := rpc.Details{Ran: rpc.RanNo}
-	if open, ok := errors.AsType[*breaker.OpenError](err); ok {
-		d.RetryAfterMS = max(0, time.Until(open.RetryAt).Milliseconds()) + 1 // not too early
-	}
-	return rpc.NewError(rpc.CodeBreakerOpen, d, "%v", err)
+	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: breaker.RetryAfter(err).Milliseconds()}, "%v", err)
 }
 
 // appendCallParams is mesh.CallParams' inverse.

@@ -78,10 +78,7 @@ func (c *Client) enter(g *guard, now time.Time) (breaker.Token, *rpc.Error) {
 	if err == nil {
 		return token, nil
 	}
-	d := rpc.Details{Ran: rpc.RanNo}
-	if open, ok := errors.AsType[*breaker.OpenError](err); ok {
-		d.RetryAfterMS = max(0, time.Until(open.RetryAt).Milliseconds())
-	}
+	d := rpc.Details{Ran: rpc.RanNo, RetryAfterMS: breaker.RetryAfter(err).Milliseconds()}
 	return token, rpc.NewError(rpc.CodeBreakerOpen, d, "%s did not answer in time several times in a row: %v", g.id, err)
 }
 
