@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -169,9 +170,14 @@ func TestMonitorModel(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d (-model.seed)", seed)
+	synctest.Test(t, func(t *testing.T) { live(t, seed) })
+}
+
+// live is a day of a Monitor and of the model, by the bubble's clock.
+func live(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	cfg := Config{Interval: 15 * time.Second, Grace: 3, DropAfter: 10 * time.Minute, ForgetAfter: 2 * time.Hour, MaxPause: 2 * time.Second}
-	mon, m := NewMonitor(cfg), &model{cfg: cfg, exts: map[string]*modelExt{}, listening: t0}
+	mon, m := NewMonitor(cfg), &model{cfg: cfg, exts: map[string]*modelExt{}, listening: time.Now()}
 	type sender struct {
 		id, instance string
 		interval     int64
@@ -180,19 +186,21 @@ func TestMonitorModel(t *testing.T) {
 	}
 	var senders []*sender
 	for n := range 40 {
-		s := &sender{id: fmt.Sprint("e", n%12), instance: fmt.Sprint("n", n), next: t0}
+		s := &sender{id: fmt.Sprint("e", n%12), instance: fmt.Sprint("n", n), next: time.Now()}
 		s.interval = []int64{0, 1000, 15_000, 60_000, -5, 1, 1 << 60}[r.IntN(7)]
 		senders = append(senders, s)
 	}
 	states := []State{Ready, Ready, Ready, Ready, Ready, Spawning, Restarting, Failed, Gated, Draining, ""}
-	mon.Expire(t0)
-	m.tick(t0)
-	for now := t0; now.Before(t0.Add(24 * time.Hour)); {
+	start := time.Now()
+	mon.Expire(start)
+	m.tick(start)
+	for time.Since(start) < 24*time.Hour {
 		step := time.Second
 		if r.IntN(2000) == 0 {
 			step += time.Duration(r.IntN(120)) * time.Second // this process was stopped, or heard nothing
 		}
-		now = now.Add(step)
+		time.Sleep(step) // fake time
+		now := time.Now()
 		for _, s := range senders {
 			if now.Before(s.next) || now.Before(s.quiet) {
 				continue
