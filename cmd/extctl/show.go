@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -129,31 +128,4 @@ func ago(t time.Time) string {
 	default:
 		return fmt.Sprintf("%dd ago", int(d.Hours()/24))
 	}
-}
-
-// showRegistry prints what the registry says of itself.
-func (s *session) showRegistry(ctx context.Context) error {
-	status, err := s.ask(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
-	if err != nil {
-		return err
-	}
-	if s.json {
-		return s.printJSON(struct {
-			header
-			Status json.RawMessage `json:"registry"`
-		}{Status: status})
-	}
-	members, err := mesh.Members(status)
-	if err != nil {
-		return fmt.Errorf("the registry's status: %w", err)
-	}
-	t := s.newTable("WHAT", "VALUE")
-	for _, m := range members {
-		v := string(m.Value)
-		if text := ""; json.Unmarshal(m.Value, &text) == nil {
-			v = text
-		}
-		t.add(m.Key, v)
-	}
-	return t.print(s.stdout)
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+)
+
+// TestShowRegistry: people read what the registry refused, and from whom, scripts get its own words.
+func TestShowRegistry(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	nc, err := nats.Connect(b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	const status = `{"catalog_id":"2026","revision":7,"name":"a","leading":true,"leader":"a","jetstream":"ok",` +
+		`"replicas":[{"name":"a","instance":"i1","version":"1.0.0","leading":true},{"name":"b","instance":"i2","leading":false}],` +
+		`"extensions":{"lost":1,"ready":2},"traffic":{"beats":12,"beat_lag_ms":0.5},"refused":{"announce":3},` +
+		`"refusals":[{"what":"announce","id":"Bad!","reason":"the id \"Bad!\": want ^[a-z]","count":3,"last":"2026-01-02T03:04:05Z"}]}`
+	if _, err := nc.Subscribe("ext.registry.rpc", func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":` + status + `}`)) // who asked fails the test
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	show := func(args string) string {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), strings.Fields("show registry --server "+b.url+" "+args), nil, &out, &errs, func(string) string { return "" }); code != 0 {
+			t.Fatalf("exit code %d: %s", code, &errs)
+		}
+		return out.String()
+	}
+	text := show("")
+	for _, want := range []string{
+		`(?m)^revision +7$`, `(?m)^extensions +lost 1, ready 2$`, `(?m)^traffic +beats 12, beat_lag_ms 0.5$`, `(?m)^refused +announce 3$`,
+		`(?m)^a +i1 +1.0.0 +leader$`, `(?m)^b +i2 +- +standby$`, `(?m)^announce +Bad! +3 +\d+d ago +the id "Bad!": want \^\[a-z\]$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if text := show("--json"); !strings.Contains(text, `"registry":`+status) {
+		t.Errorf("with --json: %s", text)
+	}
+}
