@@ -21,8 +21,9 @@ type fleet struct {
 	size   int
 	answer []byte // to initialize, ping, and everything else
 
-	mu  sync.Mutex
-	seq []uint64 // of the last beat
+	mu    sync.Mutex
+	seq   []uint64          // of the last beat
+	state []heartbeat.State // as it was said last
 }
 
 const (
@@ -32,7 +33,10 @@ const (
 
 // newFleet makes extensions with tools of the usual size: 1.3 kB each with their schemas.
 func newFleet(nc *nats.Conn, extensions, tools int) (*fleet, error) {
-	f := &fleet{nc: nc, size: extensions, seq: make([]uint64, extensions)}
+	f := &fleet{nc: nc, size: extensions, seq: make([]uint64, extensions), state: make([]heartbeat.State, extensions)}
+	for n := range f.state {
+		f.state[n] = heartbeat.Ready
+	}
 	var list []map[string]any
 	for n := range tools {
 		list = append(list, map[string]any{"name": fmt.Sprintf("tool_%d", n), "description": strings.Repeat("Does something useful. ", 8),
@@ -84,7 +88,7 @@ func (f *fleet) announce() error {
 			Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{mesh.FeatureInstance},
 			ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
 		if err == nil {
-			err = f.beat(n, heartbeat.Ready)
+			err = f.again(n)
 		}
 		if err != nil {
 			return err
@@ -93,10 +97,19 @@ func (f *fleet) announce() error {
 	return nil
 }
 
-// beat beats for one.
+// again beats for one that has nothing new to say.
+func (f *fleet) again(n int) error {
+	f.mu.Lock()
+	s := f.state[n]
+	f.mu.Unlock()
+	return f.beat(n, s)
+}
+
+// beat beats for one, which is in state s from now on.
 func (f *fleet) beat(n int, s heartbeat.State) error {
 	f.mu.Lock()
 	f.seq[n]++
+	f.state[n] = s
 	b := heartbeat.Beat{ID: id(n), Instance: instance(n), Version: "1.0.0", Seq: f.seq[n], TS: time.Now(),
 		IntervalMS: beatEvery.Milliseconds(), State: s}
 	f.mu.Unlock()
@@ -109,6 +122,9 @@ func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
 	done := make(chan struct{})
 	go func() { // owned by the caller of stop, which waits
 		defer close(done)
+		if from >= f.size {
+			return
+		}
 		const step = 50 * time.Millisecond
 		tick := time.NewTicker(step)
 		defer tick.Stop()
@@ -119,7 +135,7 @@ func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
 			case <-tick.C:
 			}
 			for owed += float64(f.size-from) * step.Seconds() / beatEvery.Seconds(); owed >= 1; owed-- {
-				if f.beat(n, heartbeat.Ready) != nil {
+				if f.again(n) != nil {
 					return // the connection is closed: the stage is being taken down
 				}
 				if n++; n >= f.size {

@@ -40,7 +40,8 @@ func build(ctx context.Context, s *stage, o options, r *report) error {
 
 // rest lets everybody beat and nothing change.
 func rest(ctx context.Context, s *stage, o options, r *report) error {
-	s.stop = append(s.stop, s.fleet.keepBeating(ctx, o.flapping)) // the others beat when they flap, and first at once
+	s.beating = s.fleet.keepBeating(ctx, 0)
+	s.stop = append(s.stop, func() { s.beating() })
 	if !sleep(ctx, 2*time.Second) {
 		return ctx.Err()
 	}
@@ -49,7 +50,7 @@ func rest(ctx context.Context, s *stage, o options, r *report) error {
 	if err != nil {
 		return err
 	}
-	if !sleep(ctx, min(o.span, beatEvery)) { // those that do not beat yet are not missed so soon
+	if !sleep(ctx, o.span) {
 		return ctx.Err()
 	}
 	registry, server = proc.CPU(s.registry.PID())-registry, proc.CPU(s.natsd.PID())-server
@@ -91,6 +92,8 @@ func ask(ctx context.Context, s *stage, o options, r *report) error {
 // flap has extensions change their state once a second.
 func flap(ctx context.Context, s *stage, o options, r *report) error {
 	n := min(o.flapping, s.fleet.size)
+	s.beating()
+	s.beating = s.fleet.keepBeating(ctx, n)
 	nc, err := s.connect("a follower's bytes")
 	if err != nil {
 		return err

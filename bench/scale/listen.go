@@ -47,10 +47,11 @@ func listen(ctx context.Context, s *stage, o options, r *report) error {
 		}
 	}
 	for i := range o.listeners {
-		nc, err := s.connect(fmt.Sprintf("listener-%d", i))
+		nc, err := nats.Connect(s.url, nats.Name(fmt.Sprintf("listener-%d", i)))
 		if err != nil {
 			return err
 		}
+		defer nc.Close() // what is measured next is not their affair
 		// Everything is subscribed to, as a follower does; what is counted is the one extension.
 		_, err = nc.Subscribe(prefix.CatalogEvents()+".>", func(m *nats.Msg) {
 			if strings.HasSuffix(m.Subject, ".state."+one) {

@@ -32,6 +32,7 @@ type stage struct {
 	natsd, registry *proc.Process
 	nc              *nats.Conn // of questions
 	fleet           *fleet
+	beating         func() // ends the beats
 	stop            []func()
 }
 
