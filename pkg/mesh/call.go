@@ -107,8 +107,18 @@ func (s *service) handle(req micro.Request) {
 		if p, ok := err.(*rpc.PanicError); ok {
 			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
 		}
-		c.Deliver(&c.Exchange, rpc.NewReply(result, err))
+		c.Deliver(&c.Exchange, handled(result, err))
 	}()
+}
+
+// handled is what a synchronous handler's end comes to. An error with a kind is marked as the mesh's: out of time, a
+// panic, arguments that a Toolbox does not take. The extension's own goes out as it is, and so does one that is too
+// large for certain.
+func handled(result json.RawMessage, err error) rpc.Reply {
+	if e := rpc.AsError(err); e != nil && len(e.Message)+len(e.Data) < 32<<10 && e.Details().Kind != "" {
+		return rpc.Reply{Err: e}
+	}
+	return rpc.NewReply(result, err)
 }
 
 // mayAnswer reports whether an answer may go to a subject of the caller's choosing. The mesh's own are no inboxes:

@@ -133,8 +133,9 @@ func TestRefusedRequests(t *testing.T) {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
+			return json.RawMessage(`true`), nil
 		}
-		return json.RawMessage(`true`), nil
+		return echo(ctx, r)
 	})
 	serve(t, connect(), weather, h, mesh.ServeOptions{MaxInflight: 2})
 	nc := connect()
@@ -153,7 +154,10 @@ func TestRefusedRequests(t *testing.T) {
 		{name: "shutdown", body: `{"jsonrpc":"2.0","id":1,"method":"shutdown"}`, code: "-32601", id: `1`},
 		{name: "past deadline", body: `{"id":1,"method":"x"}`, header: nats.Header{"Ext-Deadline": {"1000"}}, code: "-32001", id: `1`},
 		{name: "odd time-out", body: `{"id":1,"method":"x"}`, header: nats.Header{"Ext-Timeout": {"soon"}}, code: "-32600", id: `1`},
-		{name: "time-out", body: `{"id":1,"method":"tools/wait"}`, header: nats.Header{"Ext-Timeout": {"20"}}, code: "", id: `1`},
+		{name: "time-out", body: `{"id":1,"method":"tools/wait"}`, header: nats.Header{"Ext-Timeout": {"20"}}, code: "-32001", id: `1`},
+		{name: "panic", body: `{"id":1,"method":"tools/panic"}`, code: "-32603", id: `1`},
+		{name: "no such method", body: `{"id":1,"method":"tools/nope"}`, code: "-32601", id: `1`},
+		{name: "an own error", body: `{"id":1,"method":"tools/fail"}`, code: "", id: `1`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Header: tt.header, Data: []byte(tt.body)}, 5*time.Second)
