@@ -70,7 +70,8 @@ bridge on this host would; in each DIR, if there are any, instead of the search_
 
 With --runtime each extension is tried, some side by side: one on stdio is started, greeted, asked for its tools
 and stopped; from a service on NATS a beat is waited for; an HTTP endpoint is asked with HEAD, then GET, and fails if
-nothing is at its path or it takes no credentials of ours. --timeout bounds each of these (default: extensions.doctor in extensions.yaml, and the manifest's handshake_timeout).
+nothing is at its path or it takes no credentials of ours. --timeout bounds each of these (default:
+extensions.doctor in extensions.yaml, and the manifest's handshake_timeout).
 
 The exit code is 9 when anything is an error. A gated extension is none: it is skipped, as by a bridge.`,
 		Example: "  extctl doctor --runtime ./extensions",

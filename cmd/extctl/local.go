@@ -176,6 +176,10 @@ func (h localHost) notFound(id string, known []string, invalid int) error {
 		f.data = map[string]any{"nearest": near}
 	} else if invalid > 0 {
 		f.hint = plural(invalid, "manifest") + " there cannot be used; extctl discover says why"
+	} else if len(known) > 0 {
+		f.hint = "extctl discover lists those that are there"
+	} else {
+		f.hint = "there is none at all; say where they are with --search-path, or with extensions.search_paths"
 	}
 	return f
 }

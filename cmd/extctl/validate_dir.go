@@ -41,7 +41,15 @@ func (v *validator) directory(ctx context.Context, dir string) {
 		found[about].Diagnostics = append(found[about].Diagnostics, d)
 	}
 	if len(report.Candidates) == 0 && report.InvalidCount == 0 && !manifest.HasErrors(report.Diagnostics) {
-		v.absent(dir, "there is no "+manifest.FileName+" in it")
+		if found[dir] == nil {
+			found[dir] = &validated{}
+		}
+		message := "there is no " + manifest.FileName + " in it"
+		unread := report.Incomplete || slices.ContainsFunc(report.Diagnostics, func(d manifest.Diagnostic) bool { return d.Level == manifest.Warn })
+		if found[dir].absent = !unread; unread {
+			message = "there is no " + manifest.FileName + " in what can be read of it"
+		}
+		found[dir].Diagnostics = append(found[dir].Diagnostics, manifest.Diagnostic{Level: manifest.Error, Path: dir, Message: message})
 	}
 	paths := make([]string, 0, len(found))
 	for path := range found {

@@ -3,7 +3,6 @@ package bridge
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -170,7 +169,7 @@ func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manifest) error {
 	state, err := gate.MakeStateDir(b.cfg.StateDir, u.id())
 	if err != nil {
-		return fmt.Errorf("its state directory: %w", err)
+		return err
 	}
 	t := u.transport
 	env, stripped := gate.Env(b.cfg.Environ, gate.EnvOptions{

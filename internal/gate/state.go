@@ -20,7 +20,7 @@ func MakeStateDir(base, id string) (string, error) {
 		return "", fmt.Errorf("state directory of %s: %w", id, err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("state directory of %s: %w; give the bridge a directory that it may write to", id, err)
+		return "", fmt.Errorf("state directory of %s: %w; give it a directory that can be written to, with --state-dir", id, err)
 	}
 	return dir, nil
 }
