@@ -256,12 +256,15 @@ func skipString(b []byte, i int) (int, error) {
 	}
 	i++
 	for {
+		for i+32 <= len(b) {
+			p := (*[32]byte)(b[i:])
+			if stops(le64(p[0:]))|stops(le64(p[8:]))|stops(le64(p[16:]))|stops(le64(p[24:])) != 0 {
+				break
+			}
+			i += 32
+		}
 		for i+8 <= len(b) {
-			w := le64(b[i:])
-			quote, slash := w^(ones*'"'), w^(ones*'\\')
-			// The masks may also mark a byte above a true hit, never below it: the lowest is exact.
-			hit := ((quote - ones) & ^quote) | ((slash - ones) & ^slash) | ((w - ones*0x20) & ^w)
-			if hit &= highs; hit != 0 {
+			if hit := stops(le64(b[i:])); hit != 0 {
 				i += bits.TrailingZeros64(hit) / 8
 				break
 			}
@@ -286,6 +289,15 @@ func skipString(b []byte, i int) (int, error) {
 			return i, fmt.Errorf("control character 0x%02x in a string at byte %d", b[i], i)
 		}
 	}
+}
+
+// stops marks the high bit of each of eight bytes that a string does not simply go on with: a quote, a backslash, a
+// control character. A byte above a true one may be marked too, never one below: the lowest is exact. Quotes and
+// control characters take one test, since of all that is below 0x21 when the bit 0x02 is turned, 0x22 is the only
+// one that was not below 0x20.
+func stops(w uint64) uint64 {
+	slash := w ^ ones*'\\'
+	return ((w^ones*0x02-ones*0x21)&^w | (slash-ones)&^slash) & highs
 }
 
 func le64(b []byte) uint64 {
