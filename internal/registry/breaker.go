@@ -19,6 +19,35 @@ type BreakerReporter struct {
 	At       time.Time `json:"at"`
 }
 
+// BreakerStatus is an extension of which a caller has reported that its breaker is not closed.
+type BreakerStatus struct {
+	ID        string            `json:"id"`
+	State     string            `json:"state"`              // the fleet's: open by a probe of the registry's own, else closed
+	RetryAt   *time.Time        `json:"retry_at,omitempty"` // of open
+	Reporters []BreakerReporter `json:"reporters"`          // of the last ten minutes, the latest last
+}
+
+// breakers lists them by id, as many as an answer has room for.
+func (l *loop) breakers(now time.Time) []BreakerStatus {
+	out := []BreakerStatus{}
+	for id, x := range l.exts {
+		b := BreakerStatus{ID: id, State: string(heartbeat.BreakerClosed), Reporters: []BreakerReporter{}}
+		for _, r := range x.breaker.reporters {
+			if now.Sub(r.At) <= reporterAge {
+				b.Reporters = append(b.Reporters, r)
+			}
+		}
+		if at := x.breaker.retryAt; !at.IsZero() {
+			b.State, b.RetryAt = string(heartbeat.BreakerOpen), &at
+		}
+		if len(b.Reporters) > 0 || b.RetryAt != nil {
+			out = append(out, b)
+		}
+	}
+	slices.SortFunc(out, func(a, b BreakerStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return out[:min(len(out), maxShownBreakers)]
+}
+
 // breaker is the fleet's word on an extension. It is open only by a probe of the registry's own, which a caller's
 // report occasions, and until retryAt: then every client tries by itself, with or without a registry.
 type breaker struct {
@@ -28,10 +57,11 @@ type breaker struct {
 }
 
 const (
-	maxReporters    = 50
-	reporterAge     = 10 * time.Minute
-	breakerPause    = 10 * time.Second // doubling to breakerPauseMax
-	breakerPauseMax = 120 * time.Second
+	maxReporters     = 50
+	maxShownBreakers = 100
+	reporterAge      = 10 * time.Minute
+	breakerPause     = 10 * time.Second // doubling to breakerPauseMax
+	breakerPauseMax  = 120 * time.Second
 )
 
 // breakerReport takes in a caller's report.

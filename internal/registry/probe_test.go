@@ -209,10 +209,16 @@ func TestBreakerReports(t *testing.T) {
 		e.silence()
 		<-time.After(probeRest)
 		b.publish(prefix.Breaker("weather"), open)
+		if s := b.status(r).Breakers; len(s) != 1 || s[0].ID != "weather" || s[0].State != "closed" || s[0].RetryAt != nil || s[0].Reporters[0].Reporter != "agent-7" {
+			t.Errorf("status: %+v", s)
+		}
 		b.await("the breaker is open", func() bool {
 			d := b.state("weather")
 			return d.Breaker != nil && d.Breaker.State == heartbeat.BreakerOpen && d.Breaker.RetryAt.After(time.Now())
 		})
+		if s := b.status(r).Breakers; len(s) != 1 || s[0].State != "open" || s[0].RetryAt == nil {
+			t.Errorf("status: %+v", s)
+		}
 		e.serve()
 		b.await("it has healed", func() bool { d := b.state("weather"); return d.Breaker == nil && d.Available })
 	})

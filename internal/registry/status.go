@@ -33,6 +33,7 @@ type Status struct {
 	Bridges    int                     `json:"bridges"`
 	Skills     int                     `json:"skills"`
 
+	Breakers   []BreakerStatus   `json:"breakers"` // that callers complain of, at most 100
 	Traffic    Traffic           `json:"traffic"`
 	Pending    int               `json:"pending"`    // keys to be compared and written
 	Handshakes int               `json:"handshakes"` // on their way or waiting
@@ -71,7 +72,8 @@ func (l *loop) status() Status {
 		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.unread, "ok"), Listening: l.mon.Listening(),
 		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.backlog) + len(l.pub.inflight), Handshakes: l.handshakes.running + len(l.handshakes.queue),
-		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas()}
+		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas(),
+		Breakers: l.breakers(time.Now())}
 	if s.Leading {
 		s.Epoch = l.election.epoch
 	} else {
