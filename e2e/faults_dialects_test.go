@@ -241,6 +241,28 @@ var dialectFaults = []fault{
 		},
 	},
 	{
+		mode: "tools-named-list-and-call", does: "is native, and has tools named `list` and `call`",
+		caller: "their answers, in either form of a call through `mesh.Client` or `tools/call`", operator: "nothing",
+		bridge: "asks for these two with `tools/call`: the short forms are methods of their own",
+		tools:  []string{"list", "call"},
+		kid: func(k *kid) {
+			tell := func(m message) { k.result(m, `"`+m.Method+`"`) }
+			k.serve(map[string]func(message){"list": tell, "call": tell})
+		},
+		test: func(h *host) {
+			h.offers("echo", "list", "call")
+			for _, tool := range []string{"list", "call"} {
+				if got, err := h.call(tool, "{}"); err != nil || got != `"tools/call"` {
+					h.Errorf("%s answered %s, %v", tool, got, err)
+				}
+				if got, err := h.ask("tools/call", `{"name":"`+tool+`","arguments":{}}`); err != nil || string(got) != `"tools/call"` {
+					h.Errorf("asked by hand, %s answered %s, %v", tool, got, err)
+				}
+			}
+			h.good()
+		},
+	},
+	{
 		mode: "unknown-method", does: "answers -32601 to both ways of calling a tool",
 		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on",
 		tools: []string{"act"},
