@@ -11,7 +11,8 @@ import (
 // tried is which test runs, or parses, the fenced blocks of a page, by language and kind. Blocks without a language
 // are output, or sketches.
 var tried = map[string]map[string]string{
-	"../README.md": {"toml": "TestManifestsOnPages"},
+	"../README.md": {"toml": "TestManifestsOnPages", "sh up": "e2e: TestReadme", "sh use": "e2e: TestReadme",
+		"sh nats": "e2e: TestReadme", "sh new": "e2e: TestReadme", "sh apart": "e2e: TestReadme"},
 	"calling-tools.md": {
 		"go call": "TestCalling", "sh call": "TestCalling", "python call": "TestCalling", "js call": "e2e, interop: TestNodeCaller",
 	},

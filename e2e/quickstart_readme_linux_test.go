@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestReadme runs what README shows, as it stands there, in a directory with what it needs of a checkout. What is
+// built there with go is built already here.
+func TestReadme(t *testing.T) {
+	page, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string]string{}
+	for _, m := range regexp.MustCompile("(?ms)^```sh (\\w+)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
+		blocks[m[1]] = m[2]
+	}
+	if kinds := slices.Sorted(maps.Keys(blocks)); !slices.Equal(kinds, []string{"apart", "nats", "new", "up", "use"}) {
+		t.Fatalf("README shows %v", kinds)
+	}
+	r := newReader(t)
+	for _, e := range []string{"hello", "textkit"} { // the others need node, or build something
+		if err := os.CopyFS(filepath.Join(r.dir, "examples/extensions", e), os.DirFS(filepath.Join("../examples/extensions", e))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	up := r.start(t, strings.Replace(blocks["up"], "go run ./cmd/extctl", "extctl", 1))
+	up.waitFor(t, "    extctl call ext_hello_greet name=Ada\n\nCtrl-C stops everything.\n")
+
+	t.Run("use", func(t *testing.T) { r.use(t, blocks["use"]) })
+	t.Run("nats", func(t *testing.T) { r.nats(t, blocks["nats"], between(up.output(), "NATS listens on ", ",")) })
+	t.Run("new", func(t *testing.T) {
+		if _, err := exec.LookPath("python3"); err != nil {
+			t.Skip(err)
+		}
+		for line := range strings.Lines(blocks["new"]) {
+			r.run(t, line)
+		}
+	})
+	up.stop(t, 6*time.Second)
+	t.Run("apart", func(t *testing.T) { r.apart(t, blocks["apart"]) })
+}
+
+// reader is somebody who types what README says.
+type reader struct {
+	dir string // where he stands
+	env []string
+}
+
+func newReader(t *testing.T) *reader {
+	dir, home := t.TempDir(), t.TempDir()
+	return &reader{dir, []string{
+		"PATH=" + filepath.Dir(program(t, "extctl")) + ":" + os.Getenv("PATH"), "HOME=" + home, "NATS_URL=",
+		"XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home,
+	}}
+}
+
+// start types a line and does not wait for its end.
+func (r *reader) start(t *testing.T, line string) *process {
+	t.Helper()
+	return start(t, r.env, "sh", "-c", "cd '"+r.dir+"' && exec "+line)
+}
+
+// run types a line, which has to succeed, and returns what stood on the terminal.
+func (r *reader) run(t *testing.T, line string) string {
+	t.Helper()
+	p := r.start(t, line)
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s does not end", line)
+	}
+	if p.err != nil {
+		t.Errorf("%s: %v", line, p.err)
+	}
+	return p.output()
+}
+
+func (r *reader) use(t *testing.T, block string) {
+	for line := range strings.Lines(block) {
+		switch line = strings.TrimSpace(line); {
+		case line == "go install ./cmd/extctl":
+		case line == "extctl watch":
+			p := r.start(t, line)
+			p.waitFor(t, "watching")
+			p.cmd.Process.Signal(syscall.SIGINT)
+			<-p.done
+		case strings.HasPrefix(line, "extctl call"):
+			if out := r.run(t, line); out != `{"greeting":"Hello, Ada!"}`+"\n" {
+				t.Errorf("%s: %s", line, out)
+			}
+		default:
+			if out := r.run(t, line); !strings.Contains(out, "hello") {
+				t.Errorf("%s: %s", line, out)
+			}
+		}
+	}
+}
+
+// nats does what the nats command would, with its arguments as a shell takes them apart.
+func (r *reader) nats(t *testing.T, block, url string) {
+	nc := connect(t, url)
+	for line := range strings.Lines(block) {
+		words, err := exec.Command("sh", "-c", `nats() { printf '%s\n' "$@"; }; `+line).Output()
+		args := strings.Split(string(words), "\n")
+		if err != nil || len(args) < 4 {
+			t.Fatalf("%s: %v, %q", line, err, words)
+		}
+		subject, payload, want := args[1], args[2], `"result":{"greeting":"Hello, Ada!"}`
+		if args[0] == "kv" {
+			subject, payload, want = "$JS.API.DIRECT.GET.KV_"+args[2]+".$KV."+args[2]+"."+args[3], "", `"state":"ready"`
+		}
+		m, err := nc.Request(subject, []byte(payload), 5*time.Second)
+		if err != nil || !strings.Contains(string(m.Data), want) || !json.Valid(m.Data) {
+			t.Errorf("%s: %v, %s", line, err, m.Data)
+		}
+	}
+}
+
+// apart starts the daemons, each a process, and asks until the bridge's extension is there.
+func (r *reader) apart(t *testing.T, block string) {
+	if err := os.CopyFS(filepath.Join(r.dir, "extensions/hello"), os.DirFS("../examples/extensions/hello")); err != nil {
+		t.Fatal(err)
+	}
+	url, _ := startNATS(t)
+	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(block, "nats://nats:4222", url)), "\n")
+	var daemons []*process
+	for _, line := range lines[:len(lines)-1] {
+		daemons = append(daemons, r.start(t, line))
+	}
+	ask := lines[len(lines)-1]
+	eventually(t, 30*time.Second, ask, func() bool {
+		p := r.start(t, ask)
+		<-p.done
+		return p.err == nil && regexp.MustCompile(`(?m)^hello .* ready `).MatchString(p.output())
+	})
+	for _, d := range slices.Backward(daemons) {
+		d.stop(t, 10*time.Second)
+		if out := d.output(); !strings.Contains(out, " has stopped") {
+			t.Errorf("it does not say that it has stopped:\n%s", out)
+		}
+	}
+}
