@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestBridgeRestart kills a bridge, breaks its extension, and starts it again under its name: the catalog shows what is
+// the case now, not what was before, and says so of the host. What is alive cannot be forgotten, what is gone can.
+func TestBridgeRestart(t *testing.T) {
+	url, _ := startNATS(t)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	dir := writeWho(t, "one")
+	bridge := func() *process {
+		return start(t, env, program(t, "stdio-bridge"), "--name", "one", "--search-path", dir)
+	}
+	nc := connect(t, url)
+	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { catalog.Run(ctx) }) // ends with ctx
+	defer wg.Wait()
+	defer cancel()
+	shows := func(instances, host string) func() bool {
+		return func() bool {
+			e, _ := catalog.Get("who")
+			var states []string
+			if e.State != nil {
+				for _, i := range e.State.Instances {
+					states = append(states, string(i.State))
+				}
+			}
+			hosts := catalog.Hosts()
+			return strings.Join(states, " ") == instances && len(hosts) == 1 && string(hosts[0].State) == host
+		}
+	}
+	first := bridge()
+	eventually(t, 30*time.Second, "it is up", shows("ready", "ready"))
+	if _, stderr, code := extctl(t, url, "forget", "who"); code != 16 || !strings.Contains(stderr, "its instance at one is ready") {
+		t.Errorf("extctl forget: exit %d, %s", code, stderr)
+	}
+	first.cmd.Process.Kill()
+	eventually(t, 30*time.Second, "it is lost", shows("lost", "lost"))
+	if out, stderr, code := extctl(t, url, "hosts"); code != 0 || !regexp.MustCompile(`(?m)^one +\S+ +lost \d+s ago `).MatchString(out) {
+		t.Errorf("extctl hosts: exit %d, %s%s", code, out, stderr)
+	}
+	write(t, filepath.Join(dir, "who", "plugin.toml"), `
+[plugin]
+id = "who"
+version = "1.0.0"
+[capabilities]
+tools = ["who"]
+[requires]
+bins = ["a-program-that-nobody-has"]
+[transport]
+type = "stdio"
+command = "./who.sh"
+`)
+	again := bridge()
+	eventually(t, 30*time.Second, "it is gated, and nothing else", shows("gated", "ready"))
+	again.cmd.Process.Kill()
+	eventually(t, 30*time.Second, "it is lost again", shows("lost", "lost"))
+	if _, stderr, code := extctl(t, url, "forget", "who"); code != 0 {
+		t.Errorf("extctl forget: exit %d, %s", code, stderr)
+	}
+	if _, ok := catalog.Get("who"); ok {
+		eventually(t, 5*time.Second, "it is forgotten", func() bool { _, ok := catalog.Get("who"); return !ok })
+	}
+}
