@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
@@ -84,11 +85,13 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	watchdog := bridge.StartWatchdog(logger) // while NATS starts
 	srv, err := a.startNATS(o, logger)
 	if err != nil {
+		watchdog()()
 		return err
 	}
-	m := &ownMesh{app: a, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
+	m := &ownMesh{app: a, watchdog: watchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
 	err = m.connectAndRun(ctx, srv)
 	srv.Shutdown()
 	if ctx.Err() != nil {
@@ -149,6 +152,8 @@ type ownMesh struct {
 	host    hostPlan
 	logger  *slog.Logger
 
+	watchdog func() (stop func())
+
 	registryNC, bridgeNC, nc *nats.Conn
 }
 
@@ -174,13 +179,13 @@ func (m *ownMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error {
 func (m *ownMesh) run(ctx context.Context) error {
 	bridgeCtx, stopBridge := context.WithCancelCause(ctx)
 	registryCtx, stopRegistry := context.WithCancelCause(context.WithoutCancel(ctx))
-	var bridge, others sync.WaitGroup
+	var extensions, others sync.WaitGroup
 	var bridgeErr, registryErr error
 	others.Go(func() { // ends with registryCtx; if earlier, everything ends
 		registryErr = registry.Run(registryCtx, m.registryNC, registry.Config{Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger})
 		stopBridge(registryErr)
 	})
-	bridge.Go(func() { // ends with bridgeCtx; if earlier, everything ends
+	extensions.Go(func() { // ends with bridgeCtx; if earlier, everything ends
 		bridgeErr = m.runBridge(bridgeCtx)
 		stopBridge(bridgeErr)
 	})
@@ -193,7 +198,7 @@ func (m *ownMesh) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		m.note("stopping the extensions, then the registry and NATS; Ctrl-C again ends it at once")
 	}
-	bridge.Wait()
+	extensions.Wait()
 	m.awaitGoodbyes(context.WithoutCancel(ctx))
 	stopRegistry(nil)
 	others.Wait()

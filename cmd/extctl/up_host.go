@@ -88,7 +88,7 @@ func checkDirs(dirs []string) error {
 
 // runBridge runs the bridge until ctx ends and nothing of it is left.
 func (m *ownMesh) runBridge(ctx context.Context) error {
-	defer bridge.Watchdog(m.logger)()
+	defer m.watchdog()()
 	host, _ := os.Hostname() // for people; an unknown one is no fault
 	return bridge.New(m.bridgeNC, bridge.Config{
 		Name: m.host.name, Host: host, Prefix: m.prefix, Version: daemon.Version(),

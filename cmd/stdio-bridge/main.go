@@ -37,6 +37,7 @@ func program() daemon.Program {
 	var file, name, state string
 	var search paths
 	var settings config.Config
+	var watchdog func() (stop func())
 	return daemon.Program{
 		Name:    "stdio-bridge",
 		Summary: "Runs the extensions of this host and stands in for them on the mesh.",
@@ -53,12 +54,13 @@ func program() daemon.Program {
 			if settings, err = bridge.Settings(file, search, log); err != nil {
 				return daemon.UsageError{Err: err, Hint: "mend the file; nothing was started"}
 			}
+			watchdog = bridge.StartWatchdog(log) // while NATS is connected to
 			return nil
 		},
 		Run: func(ctx context.Context, p daemon.Process) error {
 			reread := func() (config.Config, error) { return bridge.Settings(file, search, p.Logger) }
 			host, _ := os.Hostname() // for people; an unknown one is no fault
-			defer bridge.Watchdog(p.Logger)()
+			defer watchdog()()
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
 				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Logger: p.Logger,

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/adrg/xdg"
 
@@ -65,6 +66,8 @@ func DefaultStateDir() string { return filepath.Join(xdg.StateHome, "extmesh", "
 // Watchdog makes sure that nothing which this process starts outlives it, however it ends. A main calls it
 // before it runs a Bridge, having called child.MaybeGuard first thing, and stop at the end. Where the system
 // cannot do it, that is logged and the rest goes on.
+//
+// StartWatchdog does it beside other things: it takes as long as this program's own start.
 func Watchdog(log *slog.Logger) (stop func()) {
 	if err := child.Subreaper(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		log.Warn("orphans of children cannot be adopted", "error", err)
@@ -75,4 +78,11 @@ func Watchdog(log *slog.Logger) (stop func()) {
 		return func() {}
 	}
 	return stop
+}
+
+// StartWatchdog is Watchdog in the background: await waits until it watches. No child may be started before.
+func StartWatchdog(log *slog.Logger) (await func() (stop func())) {
+	stop := make(chan func(), 1)
+	go func() { stop <- Watchdog(log) }() // ends when the guard is ready, or has taken too long for that
+	return sync.OnceValue(func() func() { return <-stop })
 }
