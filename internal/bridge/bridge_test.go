@@ -286,6 +286,54 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// TestDrainStays drains an extension that then dies, and one that is not ready yet: neither takes a call before it is
+// asked to restart.
+func TestDrainStays(t *testing.T) {
+	h := newHost(t)
+	h.extension("dies", `"back"`, "")
+	h.extension("late", `"back"`, "")
+	h.write(filepath.Join(h.dir, "ext", "late", "go"), "", 0o644)
+	late := filepath.Join(h.dir, "ext", "late", "say.sh")
+	script, err := os.ReadFile(late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write(late, strings.Replace(string(script), "#!/bin/sh\n", "#!/bin/sh\nwhile [ -e go ]; do sleep 0.01; done\n", 1), 0o755)
+	h.run(nil)
+	h.says("dies", `"back"`)
+	instance := func(id string) (i bridge.InstanceStatus) {
+		var r struct{ Result bridge.Status }
+		if err := json.Unmarshal([]byte(h.control("status", fmt.Sprintf(`{"id":%q}`, id))), &r); err != nil || len(r.Result.Instances) != 1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return r.Result.Instances[0]
+	}
+	h.control("drain", `{"id":"late"}`)
+	if err := os.Remove(filepath.Join(h.dir, "ext", "late", "go")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the late one shakes hands", func() bool { return strings.Contains(h.log.String(), "extension ready\" extension=late") }, nil)
+	h.control("drain", `{"id":"dies"}`)
+	h.gone("dies")
+	if p, err := os.FindProcess(instance("dies").PID); err != nil || p.Kill() != nil {
+		t.Fatal("it cannot be killed")
+	}
+	eventually(t, "its end is known", func() bool { i := instance("dies"); return i.LastExit != nil && i.PID == 0 }, nil)
+	for _, id := range []string{"dies", "late"} {
+		h.gone(id)
+		if i := instance(id); i.State != heartbeat.Draining || i.Reason != "asked to drain" {
+			t.Errorf("%s is %s, %s", id, i.State, i.Reason)
+		}
+	}
+	if strings.Count(h.log.String(), "extension ready\" extension=dies") != 1 {
+		t.Error("the one that died was started again")
+	}
+	for _, id := range []string{"dies", "late"} {
+		h.control("restart", fmt.Sprintf(`{"id":%q}`, id))
+		h.says(id, `"back"`)
+	}
+}
+
 // TestGatedAndBroken starts a host on which not everything can run: what can does, and the host says why the
 // rest does not.
 func TestGatedAndBroken(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -18,6 +19,10 @@ import (
 
 // life is one life of the slot: from the start to the end of whatever runs in it.
 func (s *slot) life(ctx context.Context, ready func()) error {
+	if s.past.isDrained() { // nothing is to be taken: nothing is started
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	switch s.unit.transport.Type {
 	case manifest.Stdio:
 		return s.childLife(ctx, ready)
@@ -192,6 +197,11 @@ func (s *slot) serve(ctx context.Context, f *forwarder) error {
 	sctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
 	s.past.serving(drain)
+	if s.past.isDrained() { // before there was anything to be ended
+		s.mesh.SetState(heartbeat.Draining, errDrain.Error())
+		<-ctx.Done()
+		return nil
+	}
 	s.unit.siblings.join(f)
 	defer context.AfterFunc(sctx, func() { s.unit.siblings.leave(f) })()
 	defer s.unit.siblings.leave(f)
@@ -202,6 +212,9 @@ func (s *slot) serve(ctx context.Context, f *forwarder) error {
 		MaxInflight: s.unit.limits.maxInflight, DrainTimeout: s.unit.limits.maxCall,
 	})
 	if err == nil && ctx.Err() == nil {
+		if s.past.isDrained() { // it may have said that it is ready behind the operator's word
+			s.mesh.SetState(heartbeat.Draining, errDrain.Error())
+		}
 		<-ctx.Done()
 	}
 	return err

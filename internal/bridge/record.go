@@ -15,6 +15,7 @@ type record struct {
 	mu       sync.Mutex
 	failed   bool              // a handshake has failed, which was said aloud, and none has succeeded since
 	givenUp  bool              // it was out of restarts, likewise
+	drained  bool              // nothing is taken until somebody asks for a restart
 	exit     *Exit             // how the last process that did not end as it should did
 	problems []mesh.Diagnostic // of the last handshake
 	skipped  Skipped           // in the lives that have ended
@@ -89,6 +90,19 @@ func (r *record) first(said *bool) bool {
 	first := !*said
 	*said = true
 	return first
+}
+
+// drain says whether anything is taken.
+func (r *record) drain(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drained = on
+}
+
+func (r *record) isDrained() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.drained
 }
 
 // serving keeps what ends the serving, for endServing.

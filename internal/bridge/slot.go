@@ -56,12 +56,17 @@ func (s *slot) run(ctx context.Context) error {
 }
 
 // restart begins a new life now, out of whatever state.
-func (s *slot) restart() { s.sup.Restart() }
+func (s *slot) restart() {
+	s.past.drain(false)
+	s.sup.Restart()
+}
 
 var errDrain = errors.New("asked to drain")
 
-// drain lets what is in flight finish and takes nothing new, until the next life.
+// drain lets what is in flight finish and takes nothing new, until somebody asks for a restart: also where it dies
+// meanwhile, or had not come as far as taking anything.
 func (s *slot) drain() {
+	s.past.drain(true)
 	s.mesh.SetState(heartbeat.Draining, errDrain.Error())
 	s.past.endServing(errDrain)
 }
@@ -69,6 +74,13 @@ func (s *slot) drain() {
 // transition tells the mesh what supervision decided.
 func (s *slot) transition(e supervise.Event) {
 	reason := s.reason(e.Err)
+	if s.past.isDrained() {
+		s.mesh.SetState(heartbeat.Draining, errDrain.Error())
+		if e.Kind != supervise.Starting {
+			s.say(e, reason)
+		}
+		return
+	}
 	switch e.Kind {
 	case supervise.Starting:
 		if e.Life == 1 {
