@@ -301,7 +301,7 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 		return false
 	}
 	c.chunking.Store(true)
-	c.flow.Store(&flow{acks: make(chan struct{}, 1), left: make(chan struct{})})
+	c.flow.Store(&flow{acks: make(chan struct{}, maxUnacked), left: make(chan struct{})})
 	text := r.AppendTo(make([]byte, 0, size), c.id)
 	if extra := int64(len(text)) - size; extra != 0 {
 		s.slot.node.streams.mu.Lock()

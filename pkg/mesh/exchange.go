@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -124,8 +125,8 @@ type reception struct {
 	t         target
 	streaming bool // frames have come, or will: silence means something
 	ended     bool // nothing more will come
-	text      []byte
-	chunks    int
+	chunks    [][]byte
+	size      int // of the chunks
 }
 
 // receive takes replies until the answer is whole.
@@ -201,15 +202,15 @@ func (r *reception) progress(notification []byte) {
 const maxAnswer = rpc.DefaultMaxLine + 1<<20
 
 func (r *reception) chunk(m *nats.Msg) error {
-	r.chunks++
-	if seq := m.Header.Get(HeaderSeq); seq != strconv.Itoa(r.chunks) {
-		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: chunk %s came as number %d", r.t.id, seq, r.chunks)
+	r.chunks = append(r.chunks, m.Data)
+	r.size += len(m.Data)
+	if seq := m.Header.Get(HeaderSeq); seq != strconv.Itoa(len(r.chunks)) {
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: chunk %s came as number %d", r.t.id, seq, len(r.chunks))
 	}
-	if len(r.text)+len(m.Data) > maxAnswer {
-		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(r.text) + len(m.Data)), Limit: maxAnswer},
+	if r.size > maxAnswer {
+		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(r.size), Limit: maxAnswer},
 			"%s's answer is over the limit of %d bytes", r.t.id, maxAnswer)
 	}
-	r.text = append(r.text, m.Data...)
 	if m.Reply != "" {
 		if err := r.c.nc.Publish(m.Reply, nil); err != nil {
 			return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)
@@ -222,8 +223,8 @@ func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
 	var end struct {
 		Length int `json:"length"`
 	}
-	if err := json.Unmarshal(m.Data, &end); err != nil || end.Length != len(r.text) {
-		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: %d bytes came, of %s", r.t.id, len(r.text), m.Data)
+	if err := json.Unmarshal(m.Data, &end); err != nil || end.Length != r.size {
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: %d bytes came, of %s", r.t.id, r.size, m.Data)
 	}
-	return result(r.t.id, &nats.Msg{Data: r.text})
+	return result(r.t.id, &nats.Msg{Data: bytes.Join(r.chunks, nil)})
 }

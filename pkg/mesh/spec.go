@@ -12,6 +12,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // The bounds of what one extension may offer.
@@ -253,13 +255,11 @@ func HandshakeHash(tools []Tool, hooks []string) (string, error) {
 	if h == nil {
 		h = []string{}
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b) // a map's keys come out sorted, a json.Number as it came
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(map[string]any{"hooks": h, "tools": list}); err != nil {
+	text, err := plainjson.Marshal(map[string]any{"hooks": h, "tools": list}) // keys come out sorted, a json.Number as it came
+	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil
 }
 

@@ -30,6 +30,7 @@ const (
 	streamTick     = 250 * time.Millisecond
 	chunkSize      = 512 << 10
 	ackEvery       = 4 << 20
+	maxUnacked     = 2 // lots under way: while one is acknowledged the next is sent
 	ackWait        = 10 * time.Second
 )
 
@@ -193,11 +194,17 @@ func (c *call) sendChunks(text []byte) {
 	defer c.s.finish(c)
 	n := c.s.slot.node
 	defer n.release(int64(len(text)))
-	seq := 0
+	seq, asked := 0, 0
 	for at := 0; at < len(text); at += chunkSize {
 		seq++
 		c.send(frameChunk, text[at:min(at+chunkSize, len(text))], seq)
-		if seq%(ackEvery/chunkSize) == 0 && !c.awaitAck() {
+		if seq%(ackEvery/chunkSize) != 0 {
+			continue
+		}
+		if asked++; asked < maxUnacked {
+			continue
+		}
+		if asked--; !c.awaitAck() {
 			n.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.slot.ID(), "sent", at)
 			return
 		}
@@ -205,7 +212,7 @@ func (c *call) sendChunks(text []byte) {
 	c.send(frameEnd, fmt.Appendf(nil, `{"length":%d}`, len(text)), 0)
 }
 
-// awaitAck waits until the caller has taken what was sent.
+// awaitAck waits until the caller has taken one more lot of what was sent.
 func (c *call) awaitAck() bool {
 	f := c.flow.Load()
 	t := time.NewTimer(ackWait)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // Tool is one tool in a Spec: its registered name, its own name, and every other member of the child's
@@ -124,13 +126,5 @@ func Members(object []byte) ([]Member, error) {
 	return out, err
 }
 
-// quote is json.Marshal of a string without HTML escaping.
-func quote(s string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil { // a string always encodes
-		panic(err)
-	}
-	return bytes.TrimRight(b.Bytes(), "\n")
-}
+// quote is s as a JSON string.
+func quote(s string) []byte { return plainjson.AppendString(nil, s) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -128,13 +129,11 @@ func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
 }
 
 func encode(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	text, err := plainjson.Marshal(v)
+	if err != nil {
 		return nil, fmt.Errorf("encoding the result: %w", err)
 	}
-	return bytes.TrimRight(b.Bytes(), "\n"), nil
+	return text, nil
 }
 
 // AddRaw adds a tool that takes its arguments (r.Params) and gives its result as raw JSON. An empty schema
