@@ -40,7 +40,8 @@ type Bridge struct {
 	since time.Time
 	log   *slog.Logger
 
-	reloading sync.Mutex // one plan is made and adopted at a time
+	reloading sync.Mutex    // one plan is made and adopted at a time
+	reloaded  chan struct{} // poked when the settings have been read again
 
 	mu       sync.Mutex
 	settings config.Config
@@ -60,7 +61,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, since: time.Now().UTC().Truncate(time.Millisecond)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, reloaded: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
 	return b
@@ -138,6 +139,10 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 		b.mu.Lock()
 		b.settings = settings
 		b.mu.Unlock()
+		select {
+		case b.reloaded <- struct{}{}:
+		default:
+		}
 	}
 	p := b.makePlan(ctx)
 	b.keepWhatMayBe(&p)

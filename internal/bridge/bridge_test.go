@@ -233,6 +233,29 @@ func TestWatchReloads(t *testing.T) {
 	h.gone("one")
 }
 
+// TestWatchMoves watches where the settings say after a reload.
+func TestWatchMoves(t *testing.T) {
+	h := newHost(t)
+	h.extension("one", `"one"`, "")
+	elsewhere := filepath.Join(h.dir, "elsewhere")
+	if err := os.Mkdir(elsewhere, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.run(func(c *bridge.Config) {
+		c.Settings.Watch = config.Watch{Enabled: true, Reload: true, Debounce: 50 * time.Millisecond}
+		moved := c.Settings
+		moved.SearchPaths = []string{elsewhere}
+		c.Reread = func() (config.Config, error) { return moved, nil }
+	})
+	h.says("one", `"one"`)
+	h.control("reload", "{}")
+	h.gone("one")
+	if err := os.Rename(filepath.Join(h.dir, "ext", "one"), filepath.Join(elsewhere, "one")); err != nil {
+		t.Fatal(err)
+	}
+	h.says("one", `"one"`)
+}
+
 // TestWatchMissesNothing adds an extension when the first search is over and nothing is watched yet.
 func TestWatchMissesNothing(t *testing.T) {
 	h := newHost(t)

@@ -3,14 +3,39 @@ package bridge
 import (
 	"context"
 	"slices"
+	"sync"
 
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
 )
 
-// watch looks after manifests that come, change and go, until ctx ends. It says what a reload would do, or
-// does it where the settings want that. A system that refuses to watch costs only this.
+// watch looks after manifests that come, change and go, until ctx ends; after a reload that looks elsewhere, there.
 func (b *Bridge) watch(ctx context.Context) {
-	s := b.config()
+	for ctx.Err() == nil {
+		settings := b.config()
+		watching, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { b.watchAs(watching, settings) }) // owned here; ends with watching
+		for sameWatch(settings, b.config()) && ctx.Err() == nil {
+			select {
+			case <-b.reloaded:
+			case <-ctx.Done():
+			}
+		}
+		stop()
+		wg.Wait()
+	}
+}
+
+// sameWatch reports whether a and b have the same watched in the same way.
+func sameWatch(a, b config.Config) bool {
+	return a.Enabled == b.Enabled && a.Watch == b.Watch && slices.Equal(a.Roots(), b.Roots()) &&
+		slices.Equal(a.IgnoreDirs, b.IgnoreDirs) && a.MaxDepth == b.MaxDepth && a.FollowLinks == b.FollowLinks
+}
+
+// watchAs watches as s says. It says what a reload would do, or does it where s wants that. A system that refuses to
+// watch costs only this.
+func (b *Bridge) watchAs(ctx context.Context, s config.Config) {
 	w := s.Watch
 	if !w.Enabled || !s.Enabled {
 		return
