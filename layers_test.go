@@ -25,7 +25,8 @@ var layers = []struct {
 	name string
 	dirs []string
 }{
-	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/load"}},
+	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/load",
+		"internal/nearest", "internal/plainjson"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"pkg/mesh"}},

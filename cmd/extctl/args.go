@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -104,7 +105,7 @@ func pairs(args []string, schema []property) (json.RawMessage, error) {
 			sep = '{'
 		}
 		out.WriteByte(sep)
-		out.Write(quoted(key))
+		out.Write(plainjson.AppendString(nil, key))
 		out.WriteByte(':')
 		out.Write(v)
 	}
@@ -119,7 +120,7 @@ func pairs(args []string, schema []property) (json.RawMessage, error) {
 // number keeps all its digits.
 func literal(value string, types []string) (json.RawMessage, error) {
 	if len(types) == 0 || slices.Contains(types, "string") {
-		return quoted(value), nil
+		return plainjson.AppendString(nil, value), nil
 	}
 	text := strings.TrimSpace(value)
 	valid := json.Valid([]byte(text))
@@ -148,16 +149,6 @@ func typeOf(text string) string {
 		return "null"
 	}
 	return "number"
-}
-
-func quoted(s string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil { // a string always encodes
-		panic(err)
-	}
-	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
 // property is one argument that a tool's schema declares.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -75,7 +76,7 @@ func ownName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.
 	case 1:
 		return found[0], nil
 	case 0:
-		for _, near := range nearest(name, own) {
+		for _, near := range nearest.Words(name, own) {
 			if len(notFound.Nearest) < 3 && !slices.Contains(notFound.Nearest, registered[near]) {
 				notFound.Nearest = append(notFound.Nearest, registered[near])
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -171,7 +172,7 @@ func (h localHost) notFound(id string, known []string, invalid int) error {
 	f := fail(exitNotFound, "no extension in %s has the id %q", strings.Join(h.settings().Roots(), ", "), id)
 	if slices.Contains(h.settings().Disabled, id) {
 		f.hint = "it is disabled in " + h.path + "; extctl enable " + id
-	} else if near := nearest(id, known); len(near) > 0 {
+	} else if near := nearest.Words(id, known); len(near) > 0 {
 		f.hint = "did you mean " + orList(near) + "?"
 		f.data = map[string]any{"nearest": near}
 	} else if invalid > 0 {

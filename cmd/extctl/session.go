@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -112,7 +113,7 @@ func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 	if err := mesh.CheckID(id, true); err != nil {
 		return mesh.Extension{}, &failure{code: exitInvalidID, err: err}
 	}
-	near := nearest(id, ids(c))
+	near := nearest.Words(id, ids(c))
 	f := fail(exitNotFound, "no extension has the id %q", id)
 	if len(near) > 0 {
 		f.hint = "did you mean " + orList(near) + "?"

@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -273,7 +274,7 @@ func (m *mapping) unknown() {
 			continue
 		}
 		hint := "known here: " + strings.Join(m.known, ", ")
-		if near, ok := nearest(p.name, m.known); ok {
+		if near, ok := nearest.Word(p.name, m.known); ok {
 			hint = "did you mean " + near + "?"
 		} else if m.path == "" {
 			hint = "everything stands below extensions"

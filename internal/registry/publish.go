@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -199,11 +200,11 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 		if b := l.bridges[name]; b != nil && b.host != nil {
 			var was mesh.Host // of an unreadable document nothing is kept
 			_ = json.Unmarshal(have, &was)
-			return marshal(b.document(&was))
+			return plainjson.Marshal(b.document(&was))
 		}
 	case kind == mesh.KindSkill:
 		if s := skill(l.skills[name]); s != nil {
-			return marshal(s)
+			return plainjson.Marshal(s)
 		}
 	}
 	return nil, nil
@@ -288,16 +289,4 @@ func (l *loop) allKeys() []string {
 	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(isSpec(a), isSpec(b)), cmp.Compare(a, b))
 	})
-}
-
-// marshal is json.Marshal without the escapes for HTML, which would change what descriptors say, if not what they
-// mean.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
 }

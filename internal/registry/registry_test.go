@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -261,7 +262,7 @@ func FuzzParseAnnounce(f *testing.F) {
 		x := newExtension(id)
 		x.said[a.Instance] = said
 		x.choose(heartbeat.Extension{})
-		value, err := marshal(x.spec(heartbeat.Extension{}, new(mesh.Names)))
+		value, err := plainjson.Marshal(x.spec(heartbeat.Extension{}, new(mesh.Names)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -14,7 +15,7 @@ const codeSchemaDropped = "schema_dropped"
 // marshalSpec is the value of a spec of at most limit bytes. Where it does not fit, the largest schemas are
 // replaced by {"type":"object"}; should that not suffice, other members of descriptors go too, and at last tools.
 func marshalSpec(s *mesh.Spec, limit int) ([]byte, error) {
-	value, err := marshal(s)
+	value, err := plainjson.Marshal(s)
 	if err != nil || len(value) <= limit {
 		return value, err
 	}
@@ -42,18 +43,18 @@ func marshalSpec(s *mesh.Spec, limit int) ([]byte, error) {
 		}
 		note("the descriptors' other members are left out")
 	}
-	if value, err = marshal(s); err != nil || len(value) <= limit {
+	if value, err = plainjson.Marshal(s); err != nil || len(value) <= limit {
 		return value, err
 	}
 	all := len(s.Tools)
 	for len(value) > limit && len(s.Tools) > 0 {
 		s.Tools = s.Tools[:len(s.Tools)*9/10]
-		if value, err = marshal(s); err != nil {
+		if value, err = plainjson.Marshal(s); err != nil {
 			return nil, err
 		}
 	}
 	note("%d of %d tools are left out", all-len(s.Tools), all)
-	return marshal(s)
+	return plainjson.Marshal(s)
 }
 
 // largest is the indexes of tools in falling order of size.
@@ -77,7 +78,7 @@ func extraSize(t mesh.Tool) int {
 // marshalState is the value of a state of at most limit bytes. An extension with thousands of instances loses their
 // reasons first, then those instances that are in the worst states.
 func marshalState(d *mesh.StateDoc, limit int) ([]byte, error) {
-	value, err := marshal(d)
+	value, err := plainjson.Marshal(d)
 	if err != nil || len(value) <= limit {
 		return value, err
 	}
@@ -88,7 +89,7 @@ func marshalState(d *mesh.StateDoc, limit int) ([]byte, error) {
 		return btoi(b.State.Better(a.State)) - btoi(a.State.Better(b.State))
 	})
 	for {
-		if value, err = marshal(d); err != nil || len(value) <= limit || len(d.Instances) == 0 {
+		if value, err = plainjson.Marshal(d); err != nil || len(value) <= limit || len(d.Instances) == 0 {
 			return value, err
 		}
 		d.Instances = d.Instances[:len(d.Instances)*9/10]

@@ -3,6 +3,8 @@ package manifest
 import (
 	"slices"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/nearest"
 )
 
 // capabilities reads [capabilities]; the rule of the tools' names depends on the transport's dialect.
@@ -17,7 +19,7 @@ func (t *table) capabilities(d Dialect) Capabilities {
 	for i, h := range c.Hooks {
 		if capabilitySyntax.MatchString(h) && !slices.Contains(hooks, h) {
 			hint := "agents fire only " + strings.Join(hooks, ", ")
-			if near, ok := nearest(h, hooks); ok {
+			if near, ok := nearest.Word(h, hooks); ok {
 				hint = "did you mean " + near + "?"
 			}
 			t.warn(element(t.key("hooks"), i), "%s is no hook that agents fire; %s", show(h), hint)

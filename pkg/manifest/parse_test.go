@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/nearest"
 )
 
 // everyKey is a manifest with every key there is, but those of other transports.
@@ -270,7 +272,7 @@ func TestNearest(t *testing.T) {
 	}
 	known := []string{"args", "command", "env", "handshake_timeout"}
 	for _, tt := range tests {
-		if got, ok := nearest(tt.key, known); got != tt.want || ok != (tt.want != "") {
+		if got, ok := nearest.Word(tt.key, known); got != tt.want || ok != (tt.want != "") {
 			t.Errorf("nearest(%q) = %q, want %q", tt.key, got, tt.want)
 		}
 	}

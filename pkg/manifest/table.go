@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/nearest"
 )
 
 // table reads one table of a file's tree. Its accessors report values of a wrong type, and unknown reports the
@@ -150,7 +152,7 @@ func (t *table) unknown(level Level) {
 			continue
 		}
 		hint := "known here: " + strings.Join(slices.Compact(t.known), ", ")
-		if near, ok := nearest(k, t.known); ok {
+		if near, ok := nearest.Word(k, t.known); ok {
 			hint = fmt.Sprintf("did you mean %s?", near)
 		} else if level == Error && home(k) != "" {
 			hint = "it belongs in " + home(k)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/nearest"
 )
 
 // MaxHandshakeTimeout is the longest transport.handshake_timeout.
@@ -242,5 +244,5 @@ func meant(s string, legal []string) (string, bool) {
 	if known := string(spelling(s)); slices.Contains(legal, known) {
 		return known, true
 	}
-	return nearest(s, legal)
+	return nearest.Word(s, legal)
 }

@@ -1,12 +1,13 @@
 package rpc
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // Exchange is one request on its way over a Conn without a goroutine of its own: Conn.Start sends it, and
@@ -161,30 +162,12 @@ func AppendRequest(dst, id []byte, method string, params []byte) []byte {
 		dst = append(dst, ',')
 	}
 	dst = append(dst, `"method":`...)
-	dst = appendString(dst, method)
+	dst = plainjson.AppendString(dst, method)
 	if len(params) > 0 {
 		dst = append(dst, `,"params":`...)
 		dst = append(dst, params...)
 	}
 	return append(dst, '}')
-}
-
-// appendString appends s as a JSON string; names of methods and tools seldom need more than quotes.
-func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
-			var b bytes.Buffer
-			enc := json.NewEncoder(&b)
-			enc.SetEscapeHTML(false)
-			if err := enc.Encode(s); err != nil { // a string always encodes
-				panic(err)
-			}
-			return append(dst, bytes.TrimRight(b.Bytes(), "\n")...)
-		}
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
 }
 
 // appendFrame appends x as a line.
@@ -195,7 +178,7 @@ func (x *Exchange) appendFrame(dst []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = strconv.AppendUint(dst, x.id, 10)
 	dst = append(dst, `,"method":`...)
-	dst = appendString(dst, x.Method)
+	dst = plainjson.AppendString(dst, x.Method)
 	if len(x.Params) > 0 {
 		dst = append(dst, `,"params":`...)
 		dst = appendOneLine(dst, x.Params)

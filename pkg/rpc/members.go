@@ -3,6 +3,8 @@ package rpc
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // Span is where a value stands in the text it was found in: text[From:To].
@@ -73,7 +75,7 @@ func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 	if same == 1 && alike == 0 {
 		return Splice(object, at, value), true
 	}
-	member := append(appendString(nil, name), ':')
+	member := append(plainjson.AppendString(nil, name), ':')
 	member = append(member, value...)
 	switch {
 	case n == 0:
