@@ -65,7 +65,18 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	if err != nil {
 		return nil, err
 	}
-	return mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
+	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
+	if err != nil && exitCode(err) == exitUsage && len(schema) > 0 {
+		f := &failure{code: exitUsage, err: err}
+		f.hint = "for example: " + callLine(tool, exampleArguments(schema))
+		return nil, f
+	}
+	return result, err
+}
+
+// callLine is a command line that calls a tool.
+func callLine(tool string, args []string) string {
+	return strings.Join(append([]string{"extctl call", tool}, args...), " ")
 }
 
 // printResult prints a result byte for byte. An MCP result can itself say that it is an error; it is printed

@@ -228,7 +228,7 @@ func (p *progress) firstCall() string {
 	if best == "" {
 		return ""
 	}
-	return strings.Join(append([]string{"extctl call", best}, bestArgs...), " ")
+	return callLine(best, bestArgs)
 }
 
 // exampleArguments gives each required argument of a schema a value that fits its type.

@@ -34,9 +34,25 @@ func explainArguments(cmd *cobra.Command) {
 			return nil
 		}
 	}
+	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.RunE = onlySubcommands
+	}
 	for _, sub := range cmd.Commands() {
 		explainArguments(sub)
 	}
+}
+
+// onlySubcommands runs a verb that only has others below it. cobra prints its help whatever else stands on the line, and
+// calls that a success.
+func onlySubcommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	var names []string
+	for _, sub := range cmd.Commands() {
+		names = append(names, cmd.CommandPath()+" "+sub.Name())
+	}
+	return usage("there is no %q; want %s", cmd.CommandPath()+" "+args[0], orList(names))
 }
 
 // argumentsFailure says what is wrong with the number of arguments, and gives an example of what would be right.
