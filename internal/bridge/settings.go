@@ -32,7 +32,7 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 			faults = append(faults, errors.New(d.String()))
 			continue
 		}
-		log.Warn(d.Message, "path", d.Path, "line", d.Line, "key", d.Key)
+		log.Warn("configuration taken with a warning", "path", d.Path, "line", d.Line, "key", d.Key, "problem", d.Message)
 	}
 	if len(searchPaths) > 0 {
 		c.SearchPaths = searchPaths
