@@ -182,16 +182,18 @@ func (m *Monitor) IDs() iter.Seq[string] {
 	}
 }
 
-// Counts says how many extensions and instances are in each state.
+// Counts says how many extensions and instances are in each state; states that nobody is in are left out. It does
+// not look at them one by one: whoever asks often must not cost a large mesh its registry.
 func (m *Monitor) Counts() (extensions, instances map[State]int) {
-	extensions, instances = map[State]int{}, map[State]int{}
-	for _, x := range m.exts {
-		extensions[x.best]++
-		for s, n := range x.count {
-			if n > 0 {
-				instances[s] += n
-			}
+	return counted(m.best), counted(m.count)
+}
+
+func counted(all map[State]int) map[State]int {
+	out := map[State]int{}
+	for s, n := range all {
+		if n > 0 {
+			out[s] = n
 		}
 	}
-	return extensions, instances
+	return out
 }

@@ -157,8 +157,24 @@ func (m *model) compare(t *testing.T, mon *Monitor, now time.Time) {
 			t.Fatalf("%v: %s is %s, want %s", now, id, got.State, x.best())
 		}
 	}
+	m.compareCounts(t, mon, now)
 	if n := len(slices.Collect(mon.IDs())); n != len(m.exts) {
 		t.Fatalf("%v: %d extensions, want %d", now, n, len(m.exts))
+	}
+}
+
+// compareCounts checks that what a Monitor counts as it goes is what there is.
+func (m *model) compareCounts(t *testing.T, mon *Monitor, now time.Time) {
+	t.Helper()
+	extensions, instances := map[State]int{}, map[State]int{}
+	for _, x := range m.exts {
+		extensions[x.best()]++
+		for _, i := range x.instances {
+			instances[i.state]++
+		}
+	}
+	if e, i := mon.Counts(); !maps.Equal(e, extensions) || !maps.Equal(i, instances) {
+		t.Fatalf("%v: counts %v and %v, want %v and %v", now, e, i, extensions, instances)
 	}
 }
 

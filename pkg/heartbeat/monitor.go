@@ -56,6 +56,8 @@ func (c Config) withDefaults() Config {
 type Monitor struct {
 	cfg       Config
 	exts      map[string]*extension
+	best      map[State]int // extensions, by their best state
+	count     map[State]int // instances
 	instances int
 	due       dueHeap
 	listening time.Time // nobody is condemned for silence before this
@@ -86,7 +88,7 @@ type instance struct {
 
 // NewMonitor returns a Monitor that knows nobody.
 func NewMonitor(cfg Config) *Monitor {
-	return &Monitor{cfg: cfg.withDefaults(), exts: map[string]*extension{}}
+	return &Monitor{cfg: cfg.withDefaults(), exts: map[string]*extension{}, best: map[State]int{}, count: map[State]int{}}
 }
 
 // Observe takes a beat that arrived at now. ok reports whether anything changed that a reader of the catalog
@@ -316,6 +318,7 @@ func (m *Monitor) extension(id string, now time.Time) *extension {
 		best: Lost, since: now, sign: now}
 	x.timer = timer{fire: func(now time.Time) (Change, bool) { return m.checkForget(x, now) }, index: -1}
 	m.exts[x.id] = x
+	m.best[x.best]++
 	if m.cfg.ForgetAfter > 0 {
 		m.arm(&x.timer, now.Add(m.cfg.ForgetAfter))
 	}
@@ -374,16 +377,18 @@ func (m *Monitor) enter(i *instance, to State, reason string, now time.Time) {
 	}
 	if i.State != "" {
 		i.ext.count[i.State]--
+		m.count[i.State]--
 	}
 	i.State, i.Since = to, now
 	i.ext.count[to]++
-	i.ext.settle(now)
+	m.count[to]++
+	m.settle(i.ext, now)
 }
 
 const maxReason = 512
 
-// settle recomputes the best state.
-func (x *extension) settle(now time.Time) {
+// settle recomputes the best state of x.
+func (m *Monitor) settle(x *extension, now time.Time) {
 	best := Lost // without instances
 	if len(x.instances) > 0 {
 		best = ""
@@ -394,6 +399,8 @@ func (x *extension) settle(now time.Time) {
 		}
 	}
 	if best != x.best {
+		m.best[x.best]--
+		m.best[best]++
 		x.best, x.since = best, now
 	}
 }
@@ -408,9 +415,10 @@ func (m *Monitor) drop(i *instance, reason string, now time.Time) Change {
 	x, wasBest := i.ext, i.ext.best
 	delete(x.instances, i.Instance.Instance)
 	x.count[i.State]--
+	m.count[i.State]--
 	m.instances--
 	m.disarm(&i.timer)
-	x.settle(now)
+	m.settle(x, now)
 	return Change{Kind: Dropped, ID: x.id, Instance: i.Instance.Instance, From: i.State, Reason: reason,
 		WasBest: wasBest, Best: x.best}
 }
@@ -418,8 +426,10 @@ func (m *Monitor) drop(i *instance, reason string, now time.Time) Change {
 func (m *Monitor) forget(x *extension, reason string) Change {
 	for _, i := range x.instances {
 		m.disarm(&i.timer)
+		m.count[i.State]--
 		m.instances--
 	}
+	m.best[x.best]--
 	m.disarm(&x.timer)
 	delete(m.exts, x.id)
 	return Change{Kind: Forgotten, ID: x.id, Reason: reason, WasBest: x.best}
