@@ -31,6 +31,8 @@ type ClientOptions struct {
 	WaitReady time.Duration // how long a call waits for an extension that is on its way back. Default 1 s; < 0: not at all
 	Logger    *slog.Logger  // default: discard
 
+	HookTimeout time.Duration // of each extension that a hook asks. Default 5 s
+
 	// ToolHooks has Call and CallStream fire before_tool_call and after_tool_call (docs/protocol.md, "Hooks") around
 	// each tool: for agents, whose calls extensions may see, change and stop. An extension that calls tools of its own
 	// accord leaves it off. It needs the Catalog, and costs nothing while nobody offers these hooks.
@@ -59,6 +61,7 @@ type Client struct {
 func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	opt.Prefix = cmp.Or(opt.Prefix, DefaultPrefix)
 	opt.Timeout = cmp.Or(opt.Timeout, 30*time.Second)
+	opt.HookTimeout = cmp.Or(opt.HookTimeout, DefaultHookTimeout)
 	opt.WaitReady = max(0, cmp.Or(opt.WaitReady, time.Second))
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)

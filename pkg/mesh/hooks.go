@@ -17,8 +17,8 @@ import (
 // MaxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
 const MaxHooked = 128
 
-// HookTimeout is how long one extension may take over a hook.
-const HookTimeout = 5 * time.Second
+// DefaultHookTimeout is how long one extension may take over a hook when ClientOptions.HookTimeout does not say.
+const DefaultHookTimeout = 5 * time.Second
 
 // Fired is what became of a hook.
 type Fired struct {
@@ -38,7 +38,7 @@ type HookWarning struct {
 // Fire asks every extension whose spec lists the hook, those with the lowest priority first, then by id
 // (docs/protocol.md, "Hooks"). Before before_* hooks each is given the event as the ones before it left it,
 // and abort stops the round; after_* hooks are asked side by side, cannot abort, and their overrides are
-// merged in the order of asking. An extension that fails or takes longer than HookTimeout is a warning and
+// merged in the order of asking. An extension that fails or takes longer than ClientOptions.HookTimeout is a warning and
 // no more. event is a JSON object. The error is that of an event that is none, of a Client without a
 // Catalog, or ctx's.
 func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (Fired, error) {
@@ -123,7 +123,7 @@ func (c *Client) fireAll(ctx context.Context, f *Fired, hook string, asked []tar
 	answers := make([]answer, len(asked))
 	var wg sync.WaitGroup
 	for i, t := range asked {
-		wg.Go(func() { // ends within HookTimeout
+		wg.Go(func() { // ends within the hook's time
 			answers[i].r, answers[i].err = c.askHook(ctx, t, hook, f.Event)
 		})
 	}
@@ -141,7 +141,7 @@ func (c *Client) fireAll(ctx context.Context, f *Fired, hook string, asked []tar
 }
 
 func (c *Client) askHook(ctx context.Context, t target, hook string, event json.RawMessage) (r HookResult, err error) {
-	ctx, cancel := context.WithTimeout(ctx, HookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.opt.HookTimeout)
 	defer cancel()
 	result, err := c.ask(ctx, t, "hooks/"+hook, event)
 	if err != nil {

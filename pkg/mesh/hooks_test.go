@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // hooker is an extension with one hook.
@@ -124,5 +128,44 @@ func TestFireRefuses(t *testing.T) {
 	f, err := c.Fire(t.Context(), "before_message", nil)
 	if err != nil || f.Aborted || string(f.Event) != "{}" {
 		t.Errorf("nobody offers it: %+v, %v", f, err)
+	}
+}
+
+// TestFireBounds offers a hook by more extensions than are asked, one of which does not answer in time. The first
+// MaxHooked are asked, the one is a warning, and so is the first that was not asked.
+func TestFireBounds(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	nc := b.connect()
+	var asked atomic.Int64
+	if _, err := nc.QueueSubscribe("ext.*.rpc", QueueGroup, func(m *nats.Msg) {
+		asked.Add(1)
+		if m.Subject != "ext.x007.rpc" {
+			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":null}`))
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	const n = MaxHooked + 2
+	for i := range n {
+		id := fmt.Sprintf("x%03d", i)
+		b.put("spec."+id, Spec{ID: id, Version: "1.0.0", Subject: "ext." + id + ".rpc", Hooks: []string{"before_message", "after_message"}})
+	}
+	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := NewClient(b.nc, ClientOptions{Catalog: catalog, HookTimeout: 100 * time.Millisecond})
+	for _, hook := range []string{"before_message", "after_message"} {
+		asked.Store(0)
+		f, err := client.Fire(t.Context(), hook, json.RawMessage(`{}`))
+		if err != nil || asked.Load() != MaxHooked || f.Aborted {
+			t.Errorf("%s: %d of %d were asked: %+v, %v", hook, asked.Load(), n, f, err)
+		}
+		if len(f.Warnings) != 2 || f.Warnings[0].ID != fmt.Sprintf("x%03d", MaxHooked) || f.Warnings[1].ID != "x007" ||
+			!strings.Contains(f.Warnings[1].Message, "in time") {
+			t.Errorf("%s: warnings %+v", hook, f.Warnings)
+		}
 	}
 }
