@@ -137,6 +137,37 @@ var leftoverFaults = []fault{
 		},
 	},
 	{
+		mode: "floods-events", does: "sends 50,000 notifications as fast as it can, and its answer behind them",
+		caller:   "nothing",
+		operator: "1,000 a second after a burst of 5,000 on `SP.<id>.event`; `notifications are dropped, they come too fast` in the log; the rest counted in the control status",
+		bridge:   "drops what is too much: all extensions of a host share one connection",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(m message) {
+				k.say(strings.Repeat(`{"jsonrpc":"2.0","method":"flood","params":{"n":1}}`+"\n", floodLines))
+				k.result(m, "true")
+			}))
+		},
+		test: func(h *host) {
+			h.ready()
+			h.within(5*time.Second, "the call", func() {
+				if _, err := h.call("act", "{}"); err != nil {
+					h.Error(err)
+				}
+			})
+			h.eventually("all of them are accounted for", func() bool {
+				return h.events("flood")+int(h.skipped().Events) == floodLines
+			})
+			if n := h.events("flood"); n < 5000 || n > 10_000 {
+				h.Errorf("%d of %d notifications were passed on", n, floodLines)
+			}
+			if !strings.Contains(h.log.String(), "notifications are dropped, they come too fast") {
+				h.Error("the log does not say so")
+			}
+			h.good()
+		},
+	},
+	{
 		mode: "tells-secrets", does: "prints a token everywhere: standard error, noise, its last words, the error of `initialize`",
 		caller:   "`[FAULT_TOKEN]` in `stderr_tail` and reason",
 		operator: "`[FAULT_TOKEN]` in log, `P.log.<id>`, control status and catalog",

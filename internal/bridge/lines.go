@@ -44,23 +44,24 @@ func (r *ring) last(n int) []Line {
 	return all
 }
 
-// bucket lets a few through and then a few a second: noise is worth knowing of, not worth drowning in. Only
-// one goroutine uses it.
+// bucket lets so many through and then so many a second: what a child says unasked is worth knowing of, not worth
+// drowning in. Only one goroutine uses it.
 type bucket struct {
-	left   float64
-	filled time.Time
+	size, rate float64
+	left       float64
+	filled     time.Time
 }
 
-const (
-	bucketSize = 20
-	bucketRate = 2 // a second
-)
+// noiseBucket is for lines of noise in our own log, eventBucket for notifications on the mesh: all extensions of a host
+// share one connection.
+func noiseBucket() bucket { return bucket{size: 20, rate: 2} }
+func eventBucket() bucket { return bucket{size: 5000, rate: 1000} }
 
 func (b *bucket) allow(now time.Time) bool {
 	if b.filled.IsZero() {
-		b.left = bucketSize
+		b.left = b.size
 	} else {
-		b.left = min(bucketSize, b.left+now.Sub(b.filled).Seconds()*bucketRate)
+		b.left = min(b.size, b.left+now.Sub(b.filled).Seconds()*b.rate)
 	}
 	b.filled = now
 	if b.left < 1 {

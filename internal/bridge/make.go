@@ -15,6 +15,8 @@ func (b *Bridge) makeSlot(u *unit, replica int) *slot {
 		mesh:  b.node.Join(u.announce),
 		log:   b.log.With("extension", u.id()),
 		lines: &ring{},
+		noisy: noiseBucket(),
+		vocal: eventBucket(),
 	}
 	if u.replicas > 1 {
 		s.log = s.log.With("replica", replica)

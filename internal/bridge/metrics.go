@@ -115,7 +115,7 @@ func (t *totals) writeSkipped(w io.Writer) {
 		what string
 		n    uint64
 	}{
-		{"long_line", t.skipped.LongLines}, {"noise", t.skipped.Noise}, {"unknown_id", t.skipped.UnknownIDs}, {"unsent", t.skipped.Unsent},
+		{"event", t.skipped.Events}, {"long_line", t.skipped.LongLines}, {"noise", t.skipped.Noise}, {"unknown_id", t.skipped.UnknownIDs}, {"unsent", t.skipped.Unsent},
 	} {
 		daemon.Sample(w, "extmesh_bridge_skipped_total", float64(s.n), "extension", t.id, "what", s.what)
 	}
@@ -145,6 +145,7 @@ func (t *totals) add(s *slot) {
 		t.skipped.UnknownIDs += k.UnknownIDs
 		t.skipped.LongLines += k.LongLines
 		t.skipped.Unsent += k.Unsent
+		t.skipped.Events += k.Events
 	}
 	c := s.mesh.Counts()
 	t.counts.Calls += c.Calls

@@ -40,10 +40,11 @@ type Skipped struct {
 	UnknownIDs uint64 `json:"unknown_ids"` // answers to nothing that waits: late, twice, or with an id never given
 	LongLines  uint64 `json:"long_lines"`  // lines over max_line
 	Unsent     uint64 `json:"unsent"`      // answers and notifications of ours to a child that does not read
+	Events     uint64 `json:"events"`      // notifications that came too fast
 }
 
 func (a Skipped) plus(s rpc.Stats) Skipped {
-	return Skipped{a.Noise + s.Noise, a.UnknownIDs + s.Unknown, a.LongLines + s.Long, a.Unsent + s.Dropped}
+	return Skipped{a.Noise + s.Noise, a.UnknownIDs + s.Unknown, a.LongLines + s.Long, a.Unsent + s.Dropped, a.Events}
 }
 
 // begin is a new life's.
@@ -51,6 +52,13 @@ func (r *record) begin(pid int, stats func() rpc.Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pid, r.stats = pid, stats
+}
+
+// droppedEvent counts a notification that is not passed on.
+func (r *record) droppedEvent() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.skipped.Events++
 }
 
 // end is that of the life that has ended, exit its process's if it was not a clean stop.

@@ -25,6 +25,7 @@ type slot struct {
 	past    record
 	lines   *ring // the last lines of stderr
 	noisy   bucket
+	vocal   bucket // for notifications
 	toMesh  func(logLine)
 	events  func(notification []byte) error
 }

@@ -41,15 +41,20 @@ func (s *slot) noise(line []byte, why error) {
 const maxNoise = 200
 
 // notification passes progress on to whoever asked for it, and publishes everything else as an event of the
-// extension.
+// extension. Of a flood it drops what is too much, and says so.
 func (s *slot) notification(f *forwarder, method string, params []byte) {
-	switch method {
-	case "notifications/progress":
-		if f.progress.deliver(params) {
-			return
-		}
-	case "notifications/tools/list_changed":
+	if method == "notifications/tools/list_changed" {
 		f.relist()
+	}
+	if now := time.Now(); !s.vocal.allow(now) {
+		s.past.droppedEvent()
+		if s.noisy.allow(now) {
+			s.log.Warn("notifications are dropped, they come too fast", "method", s.unit.clean(method, maxNoise))
+		}
+		return
+	}
+	if method == "notifications/progress" && f.progress.deliver(params) {
+		return
 	}
 	if err := s.events(rpc.AppendRequest(nil, nil, method, params)); err != nil {
 		s.log.Debug("an event was not published", "method", method, "error", err)
