@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -52,7 +53,7 @@ func (c *canary) keepSinging(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends with cancel
-		for sleep(ctx, 3*time.Millisecond) {
+		for wait.For(ctx, 3*time.Millisecond) {
 			c.sing()
 		}
 	})

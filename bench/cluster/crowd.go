@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -46,7 +47,7 @@ func (s *stage) spread(ctx context.Context) error {
 	for i, f := range s.crowd.followers {
 		wg.Go(func() { // ends within seconds
 			want := s.nodes[i%len(s.nodes)].name
-			errs[i] = eventually(ctx, 20*time.Second, "a follower is at "+want, func() error {
+			errs[i] = wait.Until(ctx, 20*time.Second, "a follower is at "+want, func() error {
 				at := f.nc.ConnectedServerName()
 				if f.nc.IsConnected() && at == want {
 					return nil
@@ -162,7 +163,7 @@ func (s *stage) difference(ctx context.Context, settle time.Duration) (n int, do
 		if err == nil && n == 0 || time.Now().After(deadline) {
 			return n, docs, err
 		}
-		if !sleep(ctx, 200*time.Millisecond) {
+		if !wait.For(ctx, 200*time.Millisecond) {
 			return n, docs, ctx.Err()
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 )
 
 // node is one NATS server of the cluster.
@@ -198,7 +199,7 @@ func avoid(ctx context.Context, nc *nats.Conn, name string) error {
 		if err := nc.ForceReconnect(); err != nil {
 			return err
 		}
-		if !sleep(ctx, 100*time.Millisecond) {
+		if !wait.For(ctx, 100*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
@@ -260,16 +261,4 @@ func (s *stage) guests(n *node) (names []string, err error) {
 		}
 	}
 	return names, nil
-}
-
-// sleep waits for d, or returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -60,12 +61,12 @@ func (s *stage) perform(ctx context.Context, r row) (string, error) {
 			out.load.end()
 		}
 	}()
-	sleep(ctx, time.Second)
+	wait.For(ctx, time.Second)
 
 	if err := s.strike(ctx, r, v, &out); err != nil {
 		return "", err
 	}
-	sleep(ctx, time.Second)
+	wait.For(ctx, time.Second)
 	out.load.end()
 	ended = true
 	n, docs, err := s.difference(ctx, 5*time.Second)
@@ -118,7 +119,7 @@ func (s *stage) stepAside(ctx context.Context, name string, out *outcome) error 
 func (s *stage) strike(ctx context.Context, r row, v victim, out *outcome) error {
 	if v.fence && r.stop { // it is to be caught with something to write
 		hush := s.canary.keepSinging(ctx)
-		sleep(ctx, 300*time.Millisecond)
+		wait.For(ctx, 300*time.Millisecond)
 		defer hush()
 		if err := s.fault(r, v, out); err != nil {
 			return err
@@ -148,7 +149,7 @@ func (s *stage) strike(ctx context.Context, r row, v victim, out *outcome) error
 	undone := time.Now()
 	switch {
 	case r.stop:
-		sleep(ctx, r.hold-time.Since(since))
+		wait.For(ctx, r.hold-time.Since(since))
 		if err := s.thaw(ctx, v, out); err != nil {
 			return err
 		}
@@ -196,7 +197,7 @@ func (s *stage) steal(ctx context.Context) error {
 	if err := kv.Delete(ctx, mesh.KeyLease); err != nil {
 		return fmt.Errorf("taking the lease away: %w", err)
 	}
-	return eventually(ctx, 30*time.Second, "the other registry leads", func() error {
+	return wait.Until(ctx, 30*time.Second, "the other registry leads", func() error {
 		has, err := s.leaseHolder(ctx)
 		if err == nil && has == had {
 			err = fmt.Errorf("the lease is still %s's", had)
@@ -213,11 +214,11 @@ func (s *stage) thaw(ctx context.Context, v victim, out *outcome) error {
 	from := v.own.LogEnd()
 	hush := s.canary.keepSinging(ctx)
 	defer hush()
-	sleep(ctx, 200*time.Millisecond)
+	wait.For(ctx, 200*time.Millisecond)
 	if err := proc.Thaw(v.pid); err != nil {
 		return err
 	}
-	sleep(ctx, 3*time.Second)
+	wait.For(ctx, 3*time.Second)
 	hush()
 	refused := v.own.Said(from, "could not write to the catalog")
 	down := append(v.own.Said(from, "no longer leading"), v.own.Said(from, "lost the lease")...)
@@ -268,7 +269,7 @@ func (s *stage) elections(ctx context.Context, since time.Time) (e elections) {
 			if err == nil {
 				return time.Since(since)
 			}
-			if !sleep(ctx, 10*time.Millisecond) {
+			if !wait.For(ctx, 10*time.Millisecond) {
 				return 0
 			}
 		}

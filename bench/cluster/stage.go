@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -90,7 +91,7 @@ func (s *stage) set(ctx context.Context) error {
 	if err := s.startNodes(); err != nil {
 		return err
 	}
-	err := eventually(ctx, patience, "the cluster has a meta leader", func() error {
+	err := wait.Until(ctx, patience, "the cluster has a meta leader", func() error {
 		_, err := s.metaLeader(ctx)
 		return err
 	})
@@ -171,7 +172,7 @@ func (s *stage) connect(name string, first int, more ...nats.Option) (*nats.Conn
 
 // settled waits until everything is as it should be.
 func (s *stage) settled(ctx context.Context) error {
-	return eventually(ctx, patience, "the stage is whole", func() error {
+	return wait.Until(ctx, patience, "the stage is whole", func() error {
 		if _, err := s.metaLeader(ctx); err != nil {
 			return err
 		}
@@ -296,22 +297,6 @@ func (s *stage) revive(p *proc.Process, again func() error) error {
 func (s *stage) heading() string {
 	return fmt.Sprintf("%s/%s, %d processors, %s; %d NATS servers of nats-server's default raft settings, %d followers, %d calls a second of %s each; times in ms, rounded\n",
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), clusterSize, followers, rate, busy)
-}
-
-// eventually asks until there is no error.
-func eventually(ctx context.Context, within time.Duration, what string, cond func() error) error {
-	for deadline := time.Now().Add(within); ; {
-		err := cond()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("after %s still waiting until %s: %w", within, what, err)
-		}
-		if !sleep(ctx, 50*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
 }
 
 // whole is what a catalog shows when nothing is wrong.

@@ -48,13 +48,13 @@ func newFleet(nc *nats.Conn, extensions, tools int) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	respond := func(m *nats.Msg) { _ = m.Respond(f.answer) } // who asked asks again
-	for _, subject := range []string{"ext.*.rpc.*", "ext.control.*"} {
+	respond := func(m *nats.Msg) { _ = m.Respond(f.answer) }                              // who asked asks again
+	for _, subject := range []string{"ext.*.rpc.*", "ext.control.*", prefix.RPC(id(0))} { // the first takes calls, too
 		if _, err := nc.Subscribe(subject, respond); err != nil {
 			return nil, err
 		}
 	}
-	_, err = nc.Subscribe(mesh.Prefix(mesh.DefaultPrefix).AnnounceRequest(), func(*nats.Msg) {
+	_, err = nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) {
 		_ = f.announce() // the registry asks again
 	})
 	return f, err

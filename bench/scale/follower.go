@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -65,7 +66,7 @@ func (s *stage) weigh(ctx context.Context, o options, r *report) error {
 	defer p.End()
 	var took time.Duration
 	var size, bytes int64
-	err = eventually(ctx, patience, "a follower has all", func() error {
+	err = wait.Until(ctx, patience, "a follower has all", func() error {
 		for _, line := range p.Said(0, "weighed ") {
 			f := strings.Fields(line)
 			if len(f) != 4 {

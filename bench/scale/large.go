@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -42,7 +44,7 @@ func build(ctx context.Context, s *stage, o options, r *report) error {
 func rest(ctx context.Context, s *stage, o options, r *report) error {
 	s.beating = s.fleet.keepBeating(ctx, 0)
 	s.stop = append(s.stop, func() { s.beating() })
-	if !sleep(ctx, 2*time.Second) {
+	if !wait.For(ctx, 2*time.Second) {
 		return ctx.Err()
 	}
 	registry, server, start := proc.CPU(s.registry.PID()), proc.CPU(s.natsd.PID()), time.Now()
@@ -50,7 +52,7 @@ func rest(ctx context.Context, s *stage, o options, r *report) error {
 	if err != nil {
 		return err
 	}
-	if !sleep(ctx, o.span) {
+	if !wait.For(ctx, o.span) {
 		return ctx.Err()
 	}
 	registry, server = proc.CPU(s.registry.PID())-registry, proc.CPU(s.natsd.PID())-server
@@ -68,7 +70,7 @@ func rest(ctx context.Context, s *stage, o options, r *report) error {
 
 // ask runs extctl against it.
 func ask(ctx context.Context, s *stage, o options, r *report) error {
-	for _, args := range [][]string{{"tools"}, {"tools", "--ext", id(0)}, {"show", id(0)}, {"list"}} {
+	for _, args := range [][]string{{"call", "ext_" + id(0) + "_tool_0", "field_0=x"}, {"tools"}, {"list"}} {
 		var failed error
 		res := load.Run(ctx, load.Options{Calls: 5}, func(ctx context.Context) error {
 			cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "extctl"), append(args, "--server", s.url, "--timeout", "60s")...)
@@ -80,11 +82,7 @@ func ask(ctx context.Context, s *stage, o options, r *report) error {
 		if failed != nil {
 			return failed
 		}
-		text := fmt.Sprintf("`extctl %s`", args[0])
-		if len(args) > 1 {
-			text = fmt.Sprintf("`extctl %s %s`", args[0], "…")
-		}
-		r.row(text+", median of 5", "**"+ms(res.Quantile(0.5))+"**")
+		r.row("`extctl "+strings.Join(args, " ")+"`, median of 5", "**"+ms(res.Quantile(0.5))+"**")
 	}
 	return nil
 }

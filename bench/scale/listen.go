@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -103,7 +104,7 @@ func (s *stage) swing(ctx context.Context, n int, arrived func() (time.Time, err
 			} else {
 				took.other = append(took.other, at.Sub(start))
 			}
-			if !sleep(ctx, 10*time.Millisecond) {
+			if !wait.For(ctx, 10*time.Millisecond) {
 				return took, ctx.Err()
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -44,6 +45,8 @@ func size(ctx context.Context, bin string, n int, r *report) (row []string, err 
 	if err := s.populate(n, 1); err != nil {
 		return nil, err
 	}
+	beating := s.fleet.keepBeating(ctx, 0)
+	defer beating()
 	start := time.Now()
 	if err := s.startRegistry(); err != nil {
 		return nil, err
@@ -52,6 +55,7 @@ func size(ctx context.Context, bin string, n int, r *report) (row []string, err 
 		return nil, err
 	}
 	built := time.Since(start)
+	beating() // what is counted now is all there is
 	r.step("beats")
 	beats, err := s.costOfBeats(ctx)
 	if err != nil {
@@ -87,7 +91,7 @@ func (s *stage) costOfBeats(ctx context.Context) (time.Duration, error) {
 		if st.Traffic.Beats >= want {
 			return (proc.CPU(s.registry.PID()) - cpu) / beatsCounted, nil
 		}
-		if !sleep(ctx, 200*time.Millisecond) {
+		if !wait.For(ctx, 200*time.Millisecond) {
 			return 0, ctx.Err()
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
+	"github.com/extmesh/extmesh/bench/internal/wait"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -73,7 +74,7 @@ func (s *stage) set(ctx context.Context) error {
 
 // awaitURL reads the file in which the server says where it listens.
 func awaitURL(ctx context.Context, dir string) (url string, err error) {
-	err = eventually(ctx, 10*time.Second, "the server listens", func() error {
+	err = wait.Until(ctx, 10*time.Second, "the server listens", func() error {
 		files, err := filepath.Glob(filepath.Join(dir, "*.ports"))
 		if err != nil || len(files) == 0 {
 			return fmt.Errorf("no ports file: %v", err)
@@ -179,38 +180,11 @@ func (s *stage) status(ctx context.Context) (st status, err error) {
 
 // awaitStatus waits until the registry says what is wanted.
 func (s *stage) awaitStatus(ctx context.Context, what string, cond func(status) bool) (st status, err error) {
-	err = eventually(ctx, patience, what, func() (err error) {
+	err = wait.Until(ctx, patience, what, func() (err error) {
 		if st, err = s.status(ctx); err == nil && !cond(st) {
 			err = fmt.Errorf("the registry says %+v", st)
 		}
 		return err
 	})
 	return st, err
-}
-
-// eventually asks until there is no error.
-func eventually(ctx context.Context, within time.Duration, what string, cond func() error) error {
-	for deadline := time.Now().Add(within); ; {
-		err := cond()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("after %s still waiting until %s: %w", within, what, err)
-		}
-		if !sleep(ctx, 5*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
