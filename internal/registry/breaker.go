@@ -30,7 +30,12 @@ type BreakerStatus struct {
 // breakers lists them by id, as many as an answer has room for.
 func (l *loop) breakers(now time.Time) []BreakerStatus {
 	out := []BreakerStatus{}
-	for id, x := range l.exts {
+	for id := range l.complaints {
+		x := l.exts[id]
+		if x == nil {
+			delete(l.complaints, id)
+			continue
+		}
 		b := BreakerStatus{ID: id, State: string(heartbeat.BreakerClosed), Reporters: []BreakerReporter{}}
 		for _, r := range x.breaker.reporters {
 			if now.Sub(r.At) <= reporterAge {
@@ -42,6 +47,8 @@ func (l *loop) breakers(now time.Time) []BreakerStatus {
 		}
 		if len(b.Reporters) > 0 || b.RetryAt != nil {
 			out = append(out, b)
+		} else {
+			delete(l.complaints, id)
 		}
 	}
 	slices.SortFunc(out, func(a, b BreakerStatus) int { return cmp.Compare(a.ID, b.ID) })
@@ -93,6 +100,7 @@ func (l *loop) breakerReport(id string, data []byte, now time.Time) {
 	if len(b.reporters) == maxReporters {
 		b.reporters = slices.Delete(b.reporters, 0, 1)
 	}
+	l.complaints[x.id] = true
 	b.reporters = append(b.reporters, BreakerReporter{Reporter: name, State: r.State, Reason: cut(r.Reason, 200), At: now})
 	if r.State == string(heartbeat.BreakerOpen) {
 		l.suspected(id, "", now)

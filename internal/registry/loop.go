@@ -48,6 +48,7 @@ type memory struct {
 	bridges    map[string]*bridge
 	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
 	probes     map[probeKey]*probe
+	complaints map[string]bool // extensions whose breaker somebody has reported
 	reconsider map[string]bool // extensions whose spec has to be chosen anew
 	unrestored map[string]bool // extensions of which the catalog may say what is not known yet
 	size       int             // bytes of announces and tools kept
@@ -101,7 +102,7 @@ func newMemory(cfg heartbeat.Config) memory {
 		mon: heartbeat.NewMonitor(cfg), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]time.Time{},
 		bridges: map[string]*bridge{}, skills: map[string]map[string]mesh.SkillEntry{},
-		probes: map[probeKey]*probe{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
+		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
 	}
 }
 
