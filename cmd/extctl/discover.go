@@ -57,7 +57,7 @@ func (a *app) discover(ctx context.Context, f hostFlags) error {
 	if err != nil {
 		return err
 	}
-	report := h.local.Scan(ctx)
+	report := h.scan(ctx)
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ type doctor struct {
 
 // look does all that can be done without starting anything.
 func (d *doctor) look(ctx context.Context, only []string) error {
-	report := d.host.local.Scan(ctx)
+	report := d.host.scan(ctx)
 	if !d.host.settings().Enabled {
 		report.Diagnostics = append(report.Diagnostics, manifest.Diagnostic{Level: manifest.Info, Path: d.host.path,
 			Key: "extensions.enabled", Message: "is false: this host runs no extensions"})

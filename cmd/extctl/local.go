@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -123,11 +124,23 @@ func (h localHost) parts(c discovery.Candidate) []part {
 	return out
 }
 
+// scan looks for the extensions that a bridge would run. What is wrong with the configuration in the light of what was
+// found is said of the file that was read.
+func (h localHost) scan(ctx context.Context) discovery.Report {
+	report := h.local.Scan(ctx)
+	for i, d := range report.Diagnostics {
+		if d.Path == filepath.Base(config.DefaultPath) {
+			report.Diagnostics[i].Path = h.path
+		}
+	}
+	return report
+}
+
 // all scans for extensions, also those that the configuration keeps from being run.
 func (h localHost) all(ctx context.Context) discovery.Report {
 	cfg := h.cfg
 	cfg.Settings.Enabled, cfg.Settings.Disabled, cfg.Settings.Allowlist = true, nil, nil
-	return h.with(cfg).local.Scan(ctx)
+	return h.with(cfg).scan(ctx)
 }
 
 // find looks for the extension id, run or not. others have its id, too, and come later.
