@@ -264,6 +264,48 @@ var lifeFaults = []fault{
 		},
 	},
 	{
+		mode: "dies-drained", does: "is drained by its operator, with a call in flight, answers that, and dies",
+		caller:   "the answer; then `unavailable` (`ran: no`): `draining`",
+		operator: "`draining`, `asked to drain`, until `extctl restart ID`",
+		bridge:   "takes nothing new, and starts nothing for it",
+		tools:    []string{"act"},
+		kid: func(k *kid) {
+			k.serve(only("act", func(m message) {
+				k.notify("got", "{}")
+				rest(500 * time.Millisecond) // in which it is drained
+				k.result(m, `"done"`)
+				die()
+			}))
+		},
+		test: func(h *host) {
+			h.ready()
+			pid := h.status().PID
+			answered := make(chan string, 1)
+			go func() { // ends with its call
+				got, err := h.call("act", "{}")
+				answered <- fmt.Sprint(got, err)
+			}()
+			h.eventually("the call is in flight", func() bool { return h.events("got") == 1 })
+			h.control("drain", fmt.Sprintf(`{"id":%q}`, h.id))
+			if got := <-answered; got != `"done"<nil>` {
+				h.Errorf("the call in flight: %s", got)
+			}
+			h.becomes(heartbeat.Draining, "asked to drain")
+			h.eventually("it has died", func() bool { s := h.status(); return s.PID == 0 && s.LastExit != nil })
+			_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
+			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "draining")
+			if e := h.becomes(heartbeat.Draining, "asked to drain"); e.State.Available {
+				h.Error("the catalog says that it is available")
+			}
+			h.restart()
+			h.ready()
+			h.good()
+			if now := h.status().PID; now == pid {
+				h.Error("it is the old process")
+			}
+		},
+	},
+	{
 		mode: "gated", does: "requires a program and a variable that this host does not have",
 		caller:   "`unavailable` (`ran: no`), with what is missing",
 		operator: "`gated`: what is missing; a WARN `extension skipped: declared preconditions not satisfied`",
