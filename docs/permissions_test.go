@@ -1,0 +1,67 @@
+package docs_test
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// TestPermissionRows holds the table of permissions in protocol.md to deploy/nats/roles.conf, which e2e runs: what the
+// one has and not the other is missing somewhere.
+func TestPermissionRows(t *testing.T) {
+	for _, name := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "AGENT", "OPERATOR", "SYS"} {
+		t.Setenv(name+"_PASSWORD", "secret")
+	}
+	opts, err := server.ProcessConfigFile("../deploy/nats/roles.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	users := map[string]*server.User{}
+	for _, u := range opts.Users {
+		users[u.Username] = u
+	}
+	user := map[string]string{"caller": "agent", "extension": "primes", "bridge": "bridge-0", "registry": "registry", "operator": "operator"}
+	real := strings.NewReplacer("P.", "ext.", "KV_B", "KV_ext_catalog", "KV.B", "KV.ext_catalog", "<id>", "primes", "<bridge>", "bridge-0")
+	inCode := regexp.MustCompile("`([^`]+)`")
+	roles := rows(t, read(t, "protocol.md"), "| role | publish | but not | subscribe | but not |")
+	for _, row := range roles {
+		u := users[user[strings.Trim(row[0], "`")]]
+		if u == nil || u.Permissions == nil {
+			t.Fatalf("%s is no role", row[0])
+		}
+		p := u.Permissions
+		for i, have := range [][]string{1: p.Publish.Allow, 2: p.Publish.Deny, 3: p.Subscribe.Allow, 4: p.Subscribe.Deny} {
+			if i == 0 {
+				continue
+			}
+			var want []string
+			cell := row[i]
+			if strings.HasPrefix(cell, "P.") || strings.HasPrefix(cell, "$") { // rows takes the outermost ` away
+				cell = "`" + cell
+			}
+			if strings.Count(cell, "`")%2 == 1 {
+				cell += "`"
+			}
+			for _, m := range inCode.FindAllStringSubmatch(cell, -1) {
+				if s := real.Replace(m[1]); strings.HasPrefix(s, "ext.") || strings.HasPrefix(s, "$") {
+					want = append(want, s)
+				}
+			}
+			have = slices.DeleteFunc(slices.Clone(have), func(s string) bool { return strings.HasPrefix(s, "_INBOX_") })
+			slices.Sort(want)
+			slices.Sort(have)
+			if !slices.Equal(want, have) {
+				t.Errorf("%s, column %d: the page has\n%q, roles.conf\n%q", row[0], i, want, have)
+			}
+		}
+		if p.Response == nil {
+			t.Errorf("%s may not answer", row[0])
+		}
+	}
+	if len(roles) != len(user) {
+		t.Errorf("%d roles on the page, want %d", len(roles), len(user))
+	}
+}
