@@ -66,7 +66,7 @@ func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage
 func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	hs := f.shaken.Load()
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok && hs.dialect == manifest.MCP && name != "list" && name != "call" {
-		r.Method, r.Params = "tools/call", appendCallParams(nil, name, r.Params)
+		r.Method, r.Params = "tools/call", mesh.AppendCallParams(nil, name, r.Params)
 	}
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
 		r.Params = mesh.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
@@ -121,7 +121,7 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 func (f *forwarder) tool(method string, args []byte, x *rpc.Exchange) {
 	name := strings.TrimPrefix(method, "tools/")
 	if f.callForm.Load() || name == "call" || name == "list" { // these two have another meaning in the short form
-		f.start(x, "tools/call", appendCallParams(nil, name, args))
+		f.start(x, "tools/call", mesh.AppendCallParams(nil, name, args))
 		return
 	}
 	h := f.newHop(x)
@@ -243,7 +243,7 @@ func (f *forwarder) isInDoubt() {
 // anything but "no such method" to that is asked so from now on.
 func (h *hop) tryOtherForm() {
 	second := h.f.newHop(h.outer)
-	second.Method, second.Params = "tools/call", appendCallParams(nil, h.fallback, h.args)
+	second.Method, second.Params = "tools/call", mesh.AppendCallParams(nil, h.fallback, h.args)
 	second.Sink = learn{second}
 	second.run()
 }
@@ -286,20 +286,4 @@ func (f *forwarder) tellCancelled(id uint64, why string) {
 // breakerOpen is the error for a call that the breaker refused.
 func breakerOpen(err error) *rpc.Error {
 	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: breaker.RetryAfter(err).Milliseconds()}, "%v", err)
-}
-
-// appendCallParams is mesh.CallParams' inverse.
-func appendCallParams(dst []byte, name string, args []byte) []byte {
-	quoted, err := json.Marshal(name)
-	if err != nil { // a string always encodes
-		panic(err)
-	}
-	if len(args) == 0 {
-		args = []byte("{}")
-	}
-	dst = append(dst, `{"name":`...)
-	dst = append(dst, quoted...)
-	dst = append(dst, `,"arguments":`...)
-	dst = append(dst, args...)
-	return append(dst, '}')
 }

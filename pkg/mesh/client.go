@@ -213,13 +213,11 @@ func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.
 	if f == shortForm {
 		return args
 	}
-	p := append([]byte(`{"name":`), quote(tool)...)
-	p = append(p, `,"arguments":`...)
-	p = append(p, args...)
+	p := AppendCallParams(nil, tool, args)
 	if progress {
-		p = append(p, `,"_meta":{"progressToken":1}`...)
+		p = append(p[:len(p)-1], `,"_meta":{"progressToken":1}}`...)
 	}
-	return append(p, '}')
+	return p
 }
 
 // ask sends a request until it ran, or may have, or there is no more to hope for.

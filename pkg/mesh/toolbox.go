@@ -240,6 +240,17 @@ func (b *Toolbox) descriptors() json.RawMessage {
 	return append(out, ']')
 }
 
+// AppendCallParams appends the params of tools/call for a tool with these arguments, of which none are {}.
+func AppendCallParams(dst []byte, tool string, args []byte) []byte {
+	if len(args) == 0 {
+		args = []byte("{}")
+	}
+	dst = append(dst, `{"name":`...)
+	dst = append(dst, quote(tool)...)
+	dst = append(dst, `,"arguments":`...)
+	return append(append(dst, args...), '}')
+}
+
 // CallParams takes the params of tools/call apart without touching the arguments, which are {} if absent.
 func CallParams(params json.RawMessage) (name string, args json.RawMessage, err error) {
 	at, ok := rpc.Member(params, "name")
