@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -156,11 +157,25 @@ func (d *doctor) look(ctx context.Context, only []string) error {
 		if !p.Missing.OK() && p.Err == nil {
 			d.warn(p, "requires", "%s", p.Missing)
 		}
+		d.lookUp(p)
 	}
 	if len(only) == 0 {
 		d.skills()
 	}
 	return nil
+}
+
+// lookUp warns about a program that is not on $PATH where the manifest does not say that it needs it: a bridge would not
+// gate the extension but try to start it, again and again. One that is given by its path was looked for with the manifest.
+func (d *doctor) lookUp(p part) {
+	t := p.Preflight.Transport
+	_, own := t.Env["PATH"]
+	if p.m.Transport.Type != manifest.Stdio || p.Err != nil || own || strings.ContainsAny(t.Command, `/\`) || slices.Contains(p.m.Requires.Bins, t.Command) {
+		return
+	}
+	if _, err := exec.LookPath(t.Command); err != nil {
+		d.warn(p, "transport.command", "%q is not on $PATH: install it; named in requires.bins, it would show as what is missing", t.Command)
+	}
 }
 
 // warn adds a finding about an extension that does not keep it from being run.
