@@ -67,22 +67,25 @@ func DefaultStateDir() string { return filepath.Join(xdg.StateHome, "extmesh", "
 // before it runs a Bridge, having called child.MaybeGuard first thing, and stop at the end. Where the system
 // cannot do it, that is logged and the rest goes on.
 //
-// StartWatchdog does it beside other things: it takes as long as this program's own start.
+// StartWatchdog does it beside other things.
 func Watchdog(log *slog.Logger) (stop func()) {
 	if err := child.Subreaper(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		log.Warn("orphans of children cannot be adopted", "error", err)
 	}
-	stop, err := child.Guard()
-	if err != nil {
+	alone := func(err error) {
 		log.Warn("no guard: children may outlive this process if it is killed", "error", err)
+	}
+	stop, err := child.Guard(alone)
+	if err != nil {
+		alone(err)
 		return func() {}
 	}
 	return stop
 }
 
-// StartWatchdog is Watchdog in the background: await waits until it watches. No child may be started before.
+// StartWatchdog is Watchdog in the background: await waits until it is there. No child may be started before.
 func StartWatchdog(log *slog.Logger) (await func() (stop func())) {
 	stop := make(chan func(), 1)
-	go func() { stop <- Watchdog(log) }() // ends when the guard is ready, or has taken too long for that
+	go func() { stop <- Watchdog(log) }() // ends when the guard has been started
 	return sync.OnceValue(func() func() { return <-stop })
 }

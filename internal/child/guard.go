@@ -22,15 +22,25 @@ func MaybeGuard() {
 // or session included, as long as they kept EXTMESH_COOKIE in their environment. A guard that dies is
 // replaced. stop ends the guard quietly, without killing anything; call it after the last Run.
 //
+// The guard is there when Guard returns, though it may take some more milliseconds to get to its work, with what
+// has happened by then. Should it never get there, failed is told why, once.
+//
 // It is Linux only; elsewhere it returns errors.ErrUnsupported (on Windows, children are in a job that ends
 // with us in any case). A program can go on without a guard, but should say so.
-func Guard() (stop func(), err error) {
+func Guard(failed func(error)) (stop func(), err error) {
 	g := &guard{quit: make(chan struct{})}
-	if err := g.start(); err != nil {
+	ready, err := g.start()
+	if err != nil {
 		return nil, fmt.Errorf("starting the guard: %w", err)
 	}
 	var wg sync.WaitGroup
-	wg.Go(g.watch) // ends with stop
+	wg.Go(func() { // ends with stop, or when the first guard has failed
+		if err := g.await(ready); err != nil {
+			failed(fmt.Errorf("starting the guard: %w", err))
+			return
+		}
+		g.watch()
+	})
 	return sync.OnceFunc(func() {
 		close(g.quit)
 		g.dismiss()
@@ -47,23 +57,23 @@ type guard struct {
 	proc *os.Process
 }
 
-func (g *guard) start() error {
+// start starts the process, which says on ready that it is at work.
+func (g *guard) start() (ready *os.File, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer null.Close()
 	attr, err := guardAttr()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var p pipes // its stderr is not used
 	if err := p.open(); err != nil {
-		return err
+		return nil, err
 	}
 	defer p.closeChildEnds()
 	w, ready := p.ours[0], p.ours[1]
-	defer ready.Close()
 	p.ours[2].Close()
 	// The program is the one that runs, though its file may have been replaced since. Its name says what it is
 	// to who looks at the process list. Its environment holds the cookie under another name, or it would be
@@ -73,19 +83,13 @@ func (g *guard) start() error {
 	})
 	if err != nil {
 		w.Close()
-		return err
+		ready.Close()
+		return nil, err
 	}
-	p.closeChildEnds()
-	ready.SetReadDeadline(time.Now().Add(guardWait))
-	if n, _ := ready.Read(make([]byte, 1)); n == 0 {
-		w.Write([]byte{farewellByte}) // should it be slow only, it must not take the end for our death
-		w.Close()
-		proc.Kill()
-		proc.Wait()
-		return errors.New("it did not get ready: does main call child.MaybeGuard first?")
-	}
+	known.add(proc.Pid)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.proc = proc
 	select {
 	case <-g.quit: // stopped while a new one was being started: it sees the farewell at once
 		w.Write([]byte{farewellByte})
@@ -93,9 +97,31 @@ func (g *guard) start() error {
 	default:
 		g.pipe = w
 	}
-	g.proc = proc
-	known.add(proc.Pid)
-	return nil
+	return ready, nil
+}
+
+// await waits until the process that was started is at work. One that does not get there is ended.
+func (g *guard) await(ready *os.File) error {
+	defer ready.Close()
+	ready.SetReadDeadline(time.Now().Add(guardWait))
+	if n, _ := ready.Read(make([]byte, 1)); n == 1 {
+		return nil
+	}
+	g.dismiss() // should it be slow only, it must not take the end for our death
+	g.mu.Lock()
+	proc := g.proc
+	g.mu.Unlock()
+	select {
+	case <-g.quit: // it went home before it was ready
+		proc.Wait()
+		known.remove(proc.Pid)
+		return nil
+	default:
+	}
+	proc.Kill()
+	proc.Wait()
+	known.remove(proc.Pid)
+	return errors.New("it did not get ready: does main call child.MaybeGuard first?")
 }
 
 // guardWait is for how long a guard may take to get ready.
@@ -136,7 +162,7 @@ func (g *guard) watch() {
 				return
 			case <-t.C:
 			}
-			if g.start() == nil {
+			if ready, err := g.start(); err == nil && g.await(ready) == nil {
 				break
 			}
 		}

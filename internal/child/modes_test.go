@@ -147,10 +147,13 @@ func sleep() {
 
 // bridge is a host of children of its own, for a test to kill.
 func bridge(modes []string) {
-	stop, err := child.Guard()
-	if err != nil {
+	failed := func(err error) {
 		fmt.Println(err)
 		os.Exit(99)
+	}
+	stop, err := child.Guard(failed)
+	if err != nil {
+		failed(err)
 	}
 	defer stop()
 	child.Subreaper()
