@@ -1,0 +1,64 @@
+package rpc
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+// BenchmarkSplice puts a caller's id into a reply and a child's into a request: what a forwarded call costs in bytes.
+func BenchmarkSplice(b *testing.B) {
+	for _, size := range []int{256, 16 << 10} {
+		text := []byte(`{"text":"` + strings.Repeat("x", size) + `"}`)
+		reply, err := ParseReply(AppendResult(nil, []byte("123456"), text))
+		if err != nil {
+			b.Fatal(err)
+		}
+		var buf []byte
+		b.Run(fmt.Sprintf("reply/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				buf = reply.AppendTo(buf[:0], []byte(`"the caller's"`))
+			}
+		})
+		b.Run(fmt.Sprintf("request/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				buf = AppendRequest(buf[:0], []byte("123456"), "tools/echo", text)
+			}
+		})
+	}
+}
+
+// BenchmarkFrame cuts a stream into lines.
+func BenchmarkFrame(b *testing.B) {
+	for _, size := range []int{256, 16 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			lines := newLineReader(&endless{text: append(bytes.Repeat([]byte{'x'}, size), '\n')}, 0)
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				if line, err := lines.next(); err != nil || len(line) != size {
+					b.Fatal(len(line), err)
+				}
+			}
+		})
+	}
+}
+
+// endless reads text again and again, no more than a pipe gives at once.
+type endless struct {
+	text []byte
+	at   int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := copy(p[:min(len(p), readBuffer)], e.text[e.at:])
+	e.at = (e.at + n) % len(e.text)
+	if n == 0 {
+		return 0, io.ErrNoProgress
+	}
+	return n, nil
+}
