@@ -14,7 +14,8 @@ import (
 
 // How beats of what nobody announced are taken.
 const (
-	strayGrace   = time.Second // from a stray beat to taking it for an announce
+	strayGrace   = time.Second      // from a stray beat to taking it for an announce
+	strayMost    = 10 * time.Second // the same while announces keep coming
 	maxStray     = 10_000
 	requestEvery = 10 * time.Second
 )
@@ -82,7 +83,9 @@ func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
 		}
 		return nil
 	}
-	if now.Sub(since) < strayGrace || strings.Contains(b.ID, ".") {
+	waited := now.Sub(since)
+	coming := now.Sub(l.announced) < strayGrace && waited < strayMost // its own may be among them
+	if waited < strayGrace || coming || strings.Contains(b.ID, ".") {
 		return nil
 	}
 	a := mesh.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
@@ -113,6 +116,7 @@ func (l *loop) announce(id string, data []byte, now time.Time) {
 		return
 	}
 	l.traffic.Announces++
+	l.announced = now
 	if x := l.admit(&announced{Announce: a, at: now, size: len(data)}, now); x != nil {
 		l.considerHandshake(x, a.Instance)
 	}

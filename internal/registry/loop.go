@@ -55,6 +55,7 @@ type memory struct {
 	refused    refusals
 	traffic    Traffic
 	requested  time.Time // when everybody was last asked to announce
+	announced  time.Time // when an announce came last
 }
 
 // workers bounds what is asked of others at a time.

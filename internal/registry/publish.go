@@ -81,6 +81,7 @@ func (p *publisher) pause() {
 }
 
 // take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay.
+// Of more than a batch it takes any, for to put them all in order each time is what a large mesh would be built in.
 // From the backlog it takes a few at a time, so that the loop keeps listening.
 func (p *publisher) take(hold func(key string) bool) []string {
 	var keys []string
@@ -88,21 +89,21 @@ func (p *publisher) take(hold func(key string) bool) []string {
 		return nil
 	}
 	if p.urgent > 0 || p.collect {
-		held := false
+		stay := false
 		for key, urgent := range p.dirty {
+			if len(keys) == maxBatch {
+				stay = true
+				break
+			}
 			switch {
 			case hold(key):
-				held = true
+				stay = true
 			case urgent || p.collect:
 				keys = append(keys, key)
 			}
 		}
 		slices.Sort(keys)
-		if len(keys) > maxBatch {
-			keys = keys[:maxBatch]
-		} else if !held {
-			p.collect = false
-		}
+		p.collect = p.collect && stay
 		for _, key := range keys {
 			p.unmark(key)
 		}
