@@ -111,10 +111,10 @@ var stops = []fault{
 		},
 		test: func(h *host) {
 			h.ready()
-			ended := make(chan error, 1)
+			ended, before := make(chan error, 1), stopped.calls.Load()
 			go func() { _, err := h.call("echo", "{}"); ended <- err }() // ends with the bridge
 			h.Cleanup(func() { h.fails(<-ended, rpc.CodeExited, rpc.RanMaybe) })
-			h.eventually("the call is in flight", func() bool { return stopped.calls.Load() == 1 })
+			h.eventually("the call is in flight", func() bool { return stopped.calls.Load() == before+1 })
 		},
 	},
 	{
