@@ -99,6 +99,7 @@ func (a *app) rootCmd() *cobra.Command {
 		root.AddCommand(cmd)
 	}
 	explainArguments(root)
+	root.SetFlagErrorFunc(flagFailure)
 	root.SetCompletionCommandGroupID("local")
 	root.SetHelpCommandGroupID("local")
 	return root

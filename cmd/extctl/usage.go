@@ -1,11 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/nearest"
 )
 
 // usageFailure makes what cobra says of a command line an error and a hint.
@@ -19,6 +23,31 @@ func usageFailure(verb string, err error) error {
 		f.hint = "did you mean " + orList(words) + "?"
 	} else {
 		f.hint = "see " + verb + " --help"
+	}
+	return f
+}
+
+// flagNames finds the names in a list of flags as --help has it.
+var flagNames = regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z-]+)`)
+
+// flagFailure says of an unknown flag which one may have been meant.
+func flagFailure(cmd *cobra.Command, err error) error {
+	// pflag's *NotExistError, whose module is not ours to import.
+	unknown, ok := errors.AsType[interface {
+		error
+		GetSpecifiedName() string
+	}](err)
+	if !ok {
+		return err
+	}
+	var known []string
+	for _, m := range flagNames.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
+		known = append(known, m[1])
+	}
+	f := fail(exitUsage, "%w", err)
+	f.hint = "see " + cmd.CommandPath() + " --help"
+	if near := nearest.Words(unknown.GetSpecifiedName(), known); len(near) > 0 {
+		f.hint = "did you mean --" + strings.Join(near, " or --") + "?"
 	}
 	return f
 }
