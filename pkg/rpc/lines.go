@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 )
 
@@ -84,6 +85,7 @@ func (l *lineReader) fill() {
 	if l.start == l.end {
 		l.start, l.end, l.seen = 0, 0, 0
 		if cap(l.buf) > keepBuffer {
+			giveBack(l.buf)
 			l.buf = nil
 		}
 	}
@@ -95,7 +97,7 @@ func (l *lineReader) fill() {
 		l.end = copy(l.buf, l.buf[l.start:l.end])
 		l.start = 0
 	default:
-		bigger := make([]byte, max(readBuffer, 2*len(l.buf)))
+		bigger := borrow(max(readBuffer, 2*len(l.buf)))
 		l.end = copy(bigger, l.buf[l.start:l.end])
 		l.start, l.buf = 0, bigger
 	}
@@ -110,6 +112,28 @@ func (l *lineReader) fill() {
 		}
 	}
 	l.err = io.ErrNoProgress
+}
+
+// large is the buffers that large lines have left behind, for the next large line of any child: most of the time
+// for one would go into growing towards it.
+var large sync.Pool
+
+// poolBuffer is the largest buffer that is worth keeping until the next collection or two.
+const poolBuffer = 32 << 20
+
+func borrow(n int) []byte {
+	if n > keepBuffer {
+		if b, ok := large.Get().(*[]byte); ok && len(*b) >= n {
+			return *b
+		}
+	}
+	return make([]byte, n)
+}
+
+func giveBack(b []byte) {
+	if len(b) <= poolBuffer {
+		large.Put(&b)
+	}
 }
 
 func (l *lineReader) tooLong(line []byte) error {
