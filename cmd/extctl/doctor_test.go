@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -152,5 +153,42 @@ func TestDoctorProgress(t *testing.T) {
 	out.Reset()
 	if tr.count("one", true); out.Len() > 0 {
 		t.Errorf("off a terminal: %q", out.String())
+	}
+}
+
+// TestDoctorSideBySide tries four extensions at once, and no fifth: each may be a process, and somebody else's load.
+func TestDoctorSideBySide(t *testing.T) {
+	const most = 4
+	var mu sync.Mutex
+	var now, peak int
+	full := make(chan struct{})
+	opened := sync.OnceFunc(func() { close(full) })
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		now++
+		if peak = max(peak, now); now == most {
+			opened()
+		}
+		mu.Unlock()
+		select {
+		case <-full:
+			<-time.After(50 * time.Millisecond) // in which a fifth would come
+		case <-r.Context().Done(): // fewer are tried at once
+		}
+		mu.Lock()
+		now--
+		mu.Unlock()
+	}))
+	t.Cleanup(srv.Close)
+	manifests := map[string]string{}
+	for i := range 2 * most {
+		id := fmt.Sprintf("e%d", i)
+		manifests[id] = fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"http\"\nurl = %q\n", id, srv.URL)
+	}
+	for _, r := range runtimeCheck(t, "nats://127.0.0.1:1", exitOK, manifests) {
+		expect(t, r, "ok", "it answers")
+	}
+	if peak != most {
+		t.Errorf("%d were tried at once, want %d", peak, most)
 	}
 }
