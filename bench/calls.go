@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -180,11 +181,11 @@ func (r *comparison) add(bare, pipe, product load.Result) {
 func watch(pids map[string]int, used map[string]time.Duration) func() {
 	before := map[string]time.Duration{}
 	for name, pid := range pids {
-		before[name] = cpuOf(pid)
+		before[name] = proc.CPU(pid)
 	}
 	return func() {
 		for name, pid := range pids {
-			used[name] += cpuOf(pid) - before[name]
+			used[name] += proc.CPU(pid) - before[name]
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -140,7 +141,7 @@ func (s *stage) memory(t *table) error {
 		return err
 	}
 	time.Sleep(5 * time.Second) // the figure is of a bridge that has settled
-	now, _ := memoryOf(bridge.Process.Pid)
+	now, _ := proc.Memory(bridge.Process.Pid)
 	if err := forgetPeak(bridge.Process.Pid); err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func (s *stage) memory(t *table) error {
 	}); err != nil {
 		return err
 	}
-	_, most := memoryOf(bridge.Process.Pid)
+	_, most := proc.Memory(bridge.Process.Pid)
 	t.row(idle, []float64{now}, "%.1f", "≤ 22", "14", "resident; 5 s after its first call")
 	t.row(peak, []float64{most}, "%.1f", "≤ 32", "20", "resident, at most; 256 B for 5 s")
 	return nil
@@ -175,7 +176,7 @@ func (s *stage) fleet(t *table) error {
 	if err != nil || line != "ready" {
 		return fmt.Errorf("bare services: %q, %w", line, err)
 	}
-	services, _ := memoryOf(bare.Process.Pid)
+	services, _ := proc.Memory(bare.Process.Pid)
 	must, aim := "≤ 90", "65"
 	if t.opt.fleet != 1000 {
 		must, aim = "", ""
@@ -211,10 +212,10 @@ func (s *stage) idle(n int) (idleCost, error) {
 	c := idleCost{ready: time.Since(began)}
 	const settle, span = 10 * time.Second, 20 * time.Second
 	time.Sleep(settle)
-	used := cpuOf(bridge.Process.Pid)
+	used := proc.CPU(bridge.Process.Pid)
 	time.Sleep(span)
-	c.cpu = 100 * float64(cpuOf(bridge.Process.Pid)-used) / float64(span)
-	c.mb, _ = memoryOf(bridge.Process.Pid)
+	c.cpu = 100 * float64(proc.CPU(bridge.Process.Pid)-used) / float64(span)
+	c.mb, _ = proc.Memory(bridge.Process.Pid)
 	return c, nil
 }
 

@@ -18,6 +18,8 @@ import (
 	"os"
 	"runtime/pprof"
 	"time"
+
+	"github.com/extmesh/extmesh/bench/internal/page"
 )
 
 // options are the command line's.
@@ -96,7 +98,7 @@ func bench(o options) error {
 	}
 	fmt.Println("\n" + t.processes())
 	if o.into != "" {
-		if err := t.into(o.into, o.run); err != nil {
+		if err := page.Put(o.into, o.run, t.text()); err != nil {
 			return err
 		}
 	}

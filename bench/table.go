@@ -92,21 +92,6 @@ func (t *table) processes() string {
 	return strings.Join(append(lines, t.costs...), "\n") + "\n"
 }
 
-// into writes the table between the marks of its run in a file.
-func (t *table) into(file, run string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	before, rest, ok := strings.Cut(string(data), "<!-- bench "+run+" -->\n")
-	_, after, ok2 := strings.Cut(rest, "<!-- end "+run+" -->\n")
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no place for the run %q: <!-- bench %s --> and <!-- end %s -->, each on a line", file, run, run, run)
-	}
-	text := before + "<!-- bench " + run + " -->\n\n" + t.text() + "\n<!-- end " + run + " -->\n" + after
-	return os.WriteFile(file, []byte(text), 0o644)
-}
-
 // processor is the model of this machine's, as far as the system tells.
 func processor() string {
 	data, err := os.ReadFile("/proc/cpuinfo")
