@@ -388,6 +388,10 @@ func TestGatedAndBroken(t *testing.T) {
 		return strings.Contains(h.control("status", "{}"), "say.sh")
 	}, func() string { return h.control("status", "{}") })
 	h.gone("gated")
+	h.control("drain", `{"id":"gated"}`)
+	if got := h.control("status", `{"id":"gated"}`); !strings.Contains(got, `"state":"gated"`) {
+		t.Errorf("drained, the gated one is %s", got)
+	}
 	for range 2 { // what is known is not said again
 		h.control("reload", "{}")
 	}

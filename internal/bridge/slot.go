@@ -67,6 +67,9 @@ var errDrain = errors.New("asked to drain")
 // drain lets what is in flight finish and takes nothing new, until somebody asks for a restart: also where it dies
 // meanwhile, or had not come as far as taking anything.
 func (s *slot) drain() {
+	if s.unit.gated != "" { // it takes nothing as it is, and a restart would not be the way back
+		return
+	}
 	s.past.drain(true)
 	s.mesh.SetState(heartbeat.Draining, errDrain.Error())
 	s.past.endServing(errDrain)
