@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 )
 
 // Options are a Conn's settings; the zero value works.
@@ -244,132 +242,6 @@ func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) 
 // or the peer has stopped reading.
 func (c *Conn) Notify(method string, params json.RawMessage) error {
 	return c.sendRaw(AppendRequest(nil, nil, method, params), maxRaws/2, nil)
-}
-
-// readLoop takes lines apart until the stream ends.
-func (c *Conn) readLoop(ctx context.Context) error {
-	lines := newLineReader(c.r, c.opt.MaxLine)
-	lines.count = &c.received
-	for {
-		line, err := lines.next()
-		if err == nil {
-			c.receive(ctx, line)
-			continue
-		}
-		long, ok := errors.AsType[*LongLineError](err)
-		if !ok {
-			return err
-		}
-		c.long.Add(1)
-		c.tooLong(long)
-	}
-}
-
-// receive handles one line.
-func (c *Conn) receive(ctx context.Context, line []byte) {
-	if space(line, 0) == len(line) {
-		return
-	}
-	if !utf8.Valid(line) {
-		line = toValidUTF8(line)
-	}
-	env, err := Scan(line)
-	switch {
-	case err != nil:
-		c.broken(line, err)
-	case env.IsResponse() || env.Method == nil && env.ID != nil:
-		c.answer(line, &env)
-	case env.IsRequest():
-		c.request(ctx, &env)
-	case env.IsNotification():
-		c.notification(ctx, &env)
-	default:
-		c.noiseLine(line, errors.New("a JSON object, but no JSON-RPC message"))
-	}
-}
-
-func (c *Conn) answer(line []byte, env *Envelope) {
-	x := c.claim(env.ID)
-	if x == nil {
-		c.unknown.Add(1)
-		if isError(env) && string(env.ID) == "null" {
-			c.noiseLine(line, errors.New("an error about no request in particular"))
-		}
-		return
-	}
-	if env.Result == nil && env.Error == nil {
-		x.Sink.Deliver(x, Reply{Err: Errorf(CodeInternal, RanMaybe, "the extension answered with neither a result nor an error")})
-		return
-	}
-	normalise(env)
-	x.Sink.Deliver(x, Reply{line: line, env: *env})
-}
-
-// claim takes the exchange that an answer's id belongs to. A number may come back as a string or with a
-// fraction of zero: some SDKs do that.
-func (c *Conn) claim(id []byte) *Exchange {
-	n, ok := parseID(id)
-	if !ok {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.pending.take(n)
-}
-
-func parseID(id []byte) (uint64, bool) {
-	if len(id) > 2 && id[0] == '"' {
-		id = id[1 : len(id)-1]
-	}
-	if len(id) == 0 || len(id) > 24 {
-		return 0, false
-	}
-	n := uint64(0)
-	for i, c := range id {
-		if c < '0' || c > '9' {
-			f, err := strconv.ParseFloat(string(id), 64)
-			if err != nil || i == 0 || f < 0 || f >= 1<<53 || f != float64(uint64(f)) {
-				return 0, false
-			}
-			return uint64(f), true
-		}
-		if n > (1<<64-1)/10-1 {
-			return 0, false
-		}
-		n = n*10 + uint64(c-'0')
-	}
-	return n, true
-}
-
-// broken handles a line that is not valid JSON: noise, or an answer that went wrong on its way out. Where
-// its id can still be made out, the call fails now instead of timing out.
-func (c *Conn) broken(line []byte, why error) {
-	if i := space(line, 0); line[i] == '{' {
-		var s idScanner
-		s.feed(line)
-		if x := c.claim(s.id()); x != nil {
-			x.Sink.Deliver(x, Reply{Err: Errorf(CodeInternal, RanMaybe, "the extension's answer is not valid JSON: %v", why)})
-		}
-	}
-	c.noiseLine(line, why)
-}
-
-func (c *Conn) noiseLine(line []byte, why error) {
-	c.noise.Add(1)
-	if c.opt.OnNoise != nil {
-		c.opt.OnNoise(line, why)
-	}
-}
-
-func (c *Conn) tooLong(e *LongLineError) {
-	if x := c.claim(e.ID); x != nil {
-		x.Sink.Deliver(x, Reply{Err: NewError(CodeTooLarge, Details{Size: e.Size, Limit: e.Limit},
-			"the extension's answer is %d bytes, over the limit of %d", e.Size, e.Limit)})
-		return
-	}
-	if c.opt.OnNoise != nil {
-		c.opt.OnNoise(nil, e)
-	}
 }
 
 // arm sets the timer that ends overdue exchanges; the caller holds mu. One timer serves all: when it fires
