@@ -166,7 +166,10 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 	running := map[string]*process{"one": bridge("one", "1.0.0"), "two": bridge("two", "1.0.0")}
 	client, catalog := caller(t, url)
-	eventually(t, 30*time.Second, "both bridges are ready", func() bool { return instances(catalog, "primes", "1.0.0") == 2 })
+	eventually(t, 30*time.Second, "both bridges are ready, with their tools", func() bool {
+		_, _, known := catalog.Tool("ext_primes_factor")
+		return known && instances(catalog, "primes", "1.0.0") == 2
+	})
 
 	rate := 500
 	if raceEnabled {
@@ -296,9 +299,9 @@ func freePorts(t *testing.T, n int) (at []string) {
 // at is node i's address for a user. The other nodes' addresses come from the server.
 func (c cluster) at(i int, user string) string { return as(c.urls[i], user) }
 
-// TestLameDuck puts a server of three into lame-duck mode while calls go on: the server of a bridge and of a registry.
-// Callers on another server lose nothing, but for what was on the route just when the bridge left: NATS drops that
-// (docs/rough_edges.md). More than one such call would be another fault.
+// TestLameDuck puts a server of three into lame-duck mode while calls go on: the server of a bridge, of a
+// service of its own and of a registry. Callers on another server lose nothing, but for what was on the route just when
+// a subscription left: NATS drops that (docs/rough_edges.md). More than one such call would be another fault.
 func TestLameDuck(t *testing.T) {
 	c := startCluster(t)
 	env := func(i int, user string) []string { return []string{"NATS_URL=" + c.at(i, user)} }
@@ -310,8 +313,12 @@ func TestLameDuck(t *testing.T) {
 		start(t, env(i, name), program(t, "stdio-bridge"), "--name", name, "--inbox-prefix", "_INBOX_"+name,
 			"--search-path", writePrimes(t, binary, "1.0.0"), "--state-dir", t.TempDir())
 	}
+	start(t, env(0, "primes"), binary, "--inbox-prefix", "_INBOX_primes")
 	client, catalog := caller(t, c.at(2, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
-	eventually(t, 60*time.Second, "both bridges are ready", func() bool { return instances(catalog, "primes", "1.0.0") == 2 })
+	eventually(t, 60*time.Second, "both bridges and the service are ready, with their tools", func() bool {
+		_, _, known := catalog.Tool("ext_primes_factor")
+		return known && instances(catalog, "primes", "") == 3
+	})
 	rate := 500
 	if raceEnabled {
 		rate = 100
@@ -336,5 +343,5 @@ func TestLameDuck(t *testing.T) {
 	}
 	calls.more(rate)
 	calls.end(fmt.Sprintf("a server of three in lame-duck mode under %d calls a second", rate))
-	eventually(t, 30*time.Second, "both bridges are ready", func() bool { return instances(catalog, "primes", "1.0.0") == 2 })
+	eventually(t, 30*time.Second, "all are ready", func() bool { return instances(catalog, "primes", "") == 3 })
 }
