@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -23,6 +22,8 @@ type loop struct {
 	ctx     context.Context // of the workers; kept here because reports start further work
 	log     *slog.Logger
 	sub     *nats.Subscription
+	in      chan *nats.Msg // what sub hears
+	dropped int            // of what sub heard
 	wg      sync.WaitGroup // the workers
 	reports chan func(*loop)
 	stopped chan struct{} // closed when reports are no longer read
@@ -84,7 +85,7 @@ func newLoop(r *Registry) (*loop, error) {
 		return nil, fmt.Errorf("JetStream: %w", err)
 	}
 	l := &loop{
-		Registry: r, log: r.cfg.Logger,
+		Registry: r, log: r.cfg.Logger, in: make(chan *nats.Msg, inbox),
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
 		more:    make(chan struct{}, 1),
 		memory:  newMemory(r.cfg.Heartbeat),
@@ -110,14 +111,12 @@ func newMemory(cfg heartbeat.Config) memory {
 // run is the loop. When ctx is done it stops reading reports and waits for the workers. The error is a connection
 // that was closed for good.
 func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
-	in := make(chan *nats.Msg, inbox)
 	defer l.wg.Wait()
 	defer close(l.stopped)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l.ctx = ctx
 	elector := l.elector()
-	l.wg.Go(func() { l.read(ctx, in) })  // ends with ctx
 	l.wg.Go(func() { elector.run(ctx) }) // ends with ctx, after it has released the lease
 	l.requestAnnounces(time.Now())
 	l.sendPulse()
@@ -127,10 +126,10 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-in:
+		case m := <-l.in:
 			l.receive(m)
-			for n := len(in); n > 0; n-- { // what has come by now goes into one flush
-				l.receive(<-in)
+			for n := len(l.in); n > 0; n-- { // what has come by now goes into one flush
+				l.receive(<-l.in)
 			}
 		case f := <-l.reports:
 			f(l)
@@ -161,32 +160,15 @@ func (l *loop) report(f func(*loop)) {
 	}
 }
 
-// read moves messages from the subscription to the loop until ctx is done. It is a goroutine of its own only
-// because a subscription that bounds what waits by bytes cannot be selected on.
-func (l *loop) read(ctx context.Context, in chan<- *nats.Msg) {
-	for {
-		m, err := l.sub.NextMsgWithContext(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, nats.ErrSlowConsumer):
-			l.report(func(l *loop) {
-				l.deafened("messages were dropped")
-				l.requestAnnounces(time.Now())
-			})
-			continue
-		case errors.Is(err, nats.ErrBadSubscription): // this replica is being stopped
-			return
-		case err != nil:
-			l.log.Error("cannot hear the mesh any more", "error", err)
-			return
-		}
-		select {
-		case in <- m:
-		case <-ctx.Done():
-			return
-		}
+// listen looks whether messages were dropped, for there were more than may wait.
+func (l *loop) listen(now time.Time) {
+	dropped, err := l.sub.Dropped()
+	if err != nil || dropped <= l.dropped { // without a subscription this replica is being stopped
+		return
 	}
+	l.dropped = dropped
+	l.deafened("messages were dropped")
+	l.requestAnnounces(now)
 }
 
 // receive takes in one message of P.registry.>.
@@ -216,6 +198,7 @@ func (l *loop) receive(m *nats.Msg) {
 // housekeep does what time alone brings about. It is called with every pulse.
 func (l *loop) housekeep(now time.Time) {
 	l.refused.logged = 0
+	l.listen(now)
 	if l.pulse.seq%2 == 0 { // once a second
 		l.pingBridges(now)
 		l.retryHolds(now)

@@ -81,7 +81,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = svc.Stop() }() // a second time is nothing; it fails on a closed connection only
-	if l.sub, err = r.hear(); err != nil {
+	if l.sub, err = r.hear(looping, l.in); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
@@ -99,14 +99,28 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
-// hear subscribes to all that the mesh says to registries.
-func (r *Registry) hear() (*nats.Subscription, error) {
-	sub, err := r.nc.SubscribeSync(string(r.cfg.Prefix) + ".registry.>")
+// hear subscribes to all that the mesh says to registries, and moves it to in until ctx is done. It is done by a
+// callback, and not by SubscribeSync or a channel: what may wait there is bounded by a number of messages alone, and
+// either that is 65,536, whatever the limits are set to, which a mesh of thirty thousand exceeds when all announce, or
+// a flood of large ones fills the memory.
+func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscription, error) {
+	sub, err := r.nc.Subscribe(string(r.cfg.Prefix)+".registry.>", func(m *nats.Msg) {
+		select {
+		case in <- m:
+		case <-ctx.Done():
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
-	return sub, sub.SetPendingLimits(1_000_000, 256<<20)
+	return sub, sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes)
 }
+
+// What may wait for the loop.
+const (
+	maxWaitingMessages = 2_000_000
+	maxWaitingBytes    = 256 << 20
+)
 
 // settle waits until the server knows that this replica takes no more requests, and those that had come are
 // answered: micro's Stop waits for neither.
