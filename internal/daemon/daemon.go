@@ -29,6 +29,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -68,13 +69,16 @@ func Main(p Program) int {
 	return p.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
-// Signals is a context that the first SIGINT or SIGTERM ends. The second meets the default action: the process
-// ends at once.
+// Signals is a context that the first SIGINT or SIGTERM ends. One that comes more than a second later meets the default
+// action: the process ends at once. Until then further ones are no impatience but the same wish: a terminal, timeout(1)
+// and whatever else starts programs signal the process and its group.
 func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameWish, stop) })
 	return ctx, stop
 }
+
+const sameWish = time.Second
 
 // UsageError is a mistake on the command line, or in a file that it names; the exit code is 2.
 type UsageError struct {
