@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"strconv"
@@ -58,7 +59,7 @@ other terminal finds it by itself. Ctrl-C stops everything.`,
 			return a.up(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().StringVar(&o.listen, "listen", defaultListen, "`ADDR` where NATS listens: a port or host:port; if the default is taken, a free port is")
+	cmd.Flags().StringVar(&o.listen, "listen", defaultListen, "`ADDR` where NATS listens, on this machine: a port or 127.0.0.1:PORT; if the default is taken, a free port is")
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` for NATS's data (default: extmesh in the user's data directory)")
 	cmd.Flags().StringVar(&o.config, "config", "", "extensions.yaml `FILE`; DIRs on the command line replace its search_paths")
 	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label)")
@@ -92,6 +93,12 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	m := &ownMesh{app: a, watchdog: watchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
+	if o.data != "" || a.getenv("NATS_URL") != "" {
+		m.flags += " --server " + m.url
+	}
+	if prefix != mesh.DefaultPrefix {
+		m.flags += " --prefix " + string(prefix)
+	}
 	err = m.connectAndRun(ctx, srv)
 	srv.Shutdown()
 	if ctx.Err() != nil {
@@ -120,6 +127,9 @@ func (a *app) startNATS(o upOptions, logger *slog.Logger) (*natsd.Server, error)
 		}
 		return nil, f
 	}
+	if err != nil && as[*fs.PathError](err) {
+		return nil, &failure{code: exitOther, err: err, hint: "give it a directory that it may write to, with --data"}
+	}
 	return srv, err
 }
 
@@ -139,6 +149,11 @@ func splitListen(s string) (host string, port int, err error) {
 	if port == 0 {
 		port = -1
 	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		f := fail(exitUsage, "--listen %q: this NATS knows no users, so it listens on this machine only: want a port, or 127.0.0.1:PORT", s)
+		f.hint = "for others to reach it, run a NATS server of your own: docs/running-a-fleet.md"
+		return "", 0, f
+	}
 	return host, port, nil
 }
 
@@ -148,6 +163,7 @@ type ownMesh struct {
 	started time.Time
 	url     string
 	data    string
+	flags   string // without which extctl in another terminal would not find this mesh
 	prefix  mesh.Prefix
 	host    hostPlan
 	logger  *slog.Logger

@@ -228,7 +228,7 @@ func (p *progress) firstCall() string {
 	if best == "" {
 		return ""
 	}
-	return callLine(best, bestArgs)
+	return callLine(best, bestArgs) + p.flags
 }
 
 // exampleArguments gives each required argument of a schema a value that fits its type.

@@ -133,7 +133,7 @@ func TestUp(t *testing.T) {
 		"starting  hangs 1.0.0\n",
 		"no-such-program-anywhere",
 		"broken/plugin.toml: ",
-		"    extctl call ext_echo_say what=hello\n",
+		"    extctl call ext_echo_say what=hello --server nats://127.0.0.1:", // its data is not where others look
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -229,6 +229,9 @@ func TestUpUsage(t *testing.T) {
 		"up " + dir + "/missing":                 "missing",
 		"up " + dir + "/x/plugin.toml":           "not a directory",
 		"up --listen host:port " + dir:           "want a port or host:port",
+		"up --listen 0.0.0.0:0 " + dir:           "listens on this machine only",
+		"up --listen example.com:1 " + dir:       "listens on this machine only",
+		"up --listen :99999 " + dir:              "want a port or host:port",
 		"up --listen 99999 " + dir:               "want a port or host:port",
 		"up --name No! " + dir:                   "--name",
 		"up --log-level loud " + dir:             "debug, info, warn or error",
