@@ -37,7 +37,9 @@ type Service struct {
 
 // Serve puts e on the mesh until ctx ends: it announces, beats, and answers calls; then it takes no new ones,
 // finishes those in flight (for at most Options.DrainTimeout), says good-bye and returns nil. nc stays the
-// caller's; it should reconnect for ever (nats.MaxReconnects(-1)).
+// caller's; it should reconnect for ever (nats.MaxReconnects(-1)). The error is that of a Service which cannot be
+// served, all of its faults at once, or of a connection that is closed. Where NATS does not permit it to listen, it
+// goes on, failed in the catalog, until it is permitted.
 func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err := e.check(); err != nil {
 		return err
@@ -88,6 +90,11 @@ func (e *Service) check() error {
 	}
 	if e.Handler == nil {
 		errs = append(errs, errors.New("an extension needs a handler"))
+	}
+	for _, p := range []string{string(e.Prefix), e.SubjectPrefix} {
+		if _, err := ParsePrefix(p); err != nil { // NATS would take a space for the end of a subject, and a * for all
+			errs = append(errs, err)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("mesh: %w", err)

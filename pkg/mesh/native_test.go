@@ -177,8 +177,8 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 }
 
 func TestServeRefuses(t *testing.T) {
-	err := mesh.Serve(t.Context(), nil, mesh.Service{ID: "Bad Id"})
-	for _, want := range []string{"Bad Id", "version", "handler"} {
+	err := mesh.Serve(t.Context(), nil, mesh.Service{ID: "Bad Id", Prefix: "my mesh", SubjectPrefix: "ext.*"})
+	for _, want := range []string{"Bad Id", "version", "handler", "my mesh", "ext.*"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not speak of %q", err, want)
 		}
