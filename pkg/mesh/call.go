@@ -27,6 +27,7 @@ type call struct {
 	reply   string
 	callID  string
 	ended   bool // guarded by the list's mutex
+	left    bool // it has given its place back; only whoever sends the answer looks
 
 	stop context.CancelFunc // of a synchronous handler
 
@@ -209,11 +210,12 @@ func (s *service) admit(c *call, req micro.Request) *rpc.Error {
 	if s.closed.Load() {
 		return s.stopped()
 	}
-	if !s.calls.add(c, s.opt.MaxInflight) {
+	if s.slot.inflight.Add(1) > int64(s.opt.MaxInflight) {
+		s.slot.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
 			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.slot.ID(), s.opt.MaxInflight)
 	}
-	s.slot.inflight.Add(1)
+	s.calls.add(c)
 	return nil
 }
 
@@ -227,6 +229,7 @@ func (s *service) stopped() *rpc.Error {
 func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	s := c.s
 	if r.Err != nil {
+		s.leave(c)
 		s.refuse(c.reply, c.id, r.Err)
 	} else if s.answer(c, &r) {
 		return // in chunks, the last of which ends the call
@@ -234,7 +237,16 @@ func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	s.finish(c)
 }
 
-// finish takes c out of the calls in flight.
+// leave gives c's place back. That comes before its answer goes out: who calls again with the answer in hand must not
+// be told that there are too many.
+func (s *service) leave(c *call) {
+	if !c.left {
+		c.left = true
+		s.slot.inflight.Add(-1)
+	}
+}
+
+// finish takes c out of the calls that Serve waits for: its answer is out.
 func (s *service) finish(c *call) {
 	ended, left := s.calls.remove(c)
 	if !ended {
@@ -245,7 +257,7 @@ func (s *service) finish(c *call) {
 	if c.stream {
 		s.slot.node.dropToken(c)
 	}
-	s.slot.inflight.Add(-1)
+	s.leave(c)
 	if left == 0 {
 		select {
 		case s.idle <- struct{}{}:
@@ -267,6 +279,7 @@ func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 	if size := int64(r.Size()); size > limit {
 		return s.large(c, r, size, limit)
 	}
+	s.leave(c)
 	buf := buffers.Get().(*[]byte)
 	*buf = r.AppendTo((*buf)[:0], c.id)
 	s.slot.node.opt.LameDuck.hold()
@@ -287,6 +300,7 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 	details := rpc.Details{Size: size, Limit: limit}
 	switch {
 	case !c.stream:
+		s.leave(c)
 		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
 			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, HeaderStream))
 		return false

@@ -27,19 +27,15 @@ func (l *callList) close() {
 	l.closed = true
 }
 
-// add takes c in unless there are limit calls already.
-func (l *callList) add(c *call, limit int) bool {
+// add takes c in.
+func (l *callList) add(c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.n >= limit {
-		return false
-	}
 	l.n++
 	if c.next = l.head; c.next != nil {
 		c.next.prev = c
 	}
 	l.head = c
-	return true
 }
 
 // remove ends c, false if it had ended before, and tells how many are left.
