@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestPage holds docs/extctl.md to the code: every exit code with its kind, and no other; every verb that has a JSON of
-// its own; the environment that decides where NATS is.
+// TestPage holds docs/extctl.md to the code: every exit code with its kind, and no other; every verb, with its JSON.
 func TestPage(t *testing.T) {
 	data, err := os.ReadFile("../../docs/extctl.md")
 	if err != nil {
