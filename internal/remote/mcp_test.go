@@ -292,19 +292,22 @@ func TestTimeoutIsTold(t *testing.T) {
 
 // TestFlood answers a call behind more requests of the server's than are answered.
 func TestFlood(t *testing.T) {
-	m := newMCP(t)
-	m.call = func(w http.ResponseWriter, r *request) {
-		events(w)
-		for i := range 2000 {
-			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"roots/list\"}\n\n", i)
+	synctest.Test(t, func(t *testing.T) { // two thousand requests are a matter of the machine
+		m := newPipedMCP(t)
+		m.call = func(w http.ResponseWriter, r *request) {
+			events(w)
+			for i := range 2000 {
+				fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"roots/list\"}\n\n", i)
+			}
+			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":1}\n\n", r.ID)
 		}
-		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":1}\n\n", r.ID)
-	}
-	c := m.connect(Config{})
-	if _, err := c.Call(soon(t), "x", nil); err != nil {
-		t.Error(err)
-	}
-	eventually(t, "some answers", func() bool { return len(m.requests("")) > 10 })
+		c := m.connect(Config{})
+		if _, err := c.Call(soon(t), "x", nil); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "some answers", func() bool { return len(m.requests("")) > 10 })
+		c.end(t)
+	})
 }
 
 // TestAnswerOverAnotherStream lets the answer come where the server says what nobody asked for.
