@@ -207,7 +207,7 @@ func (m *ownMesh) run(ctx context.Context) error {
 	})
 	others.Go(func() { // ends with bridgeCtx
 		if err := m.report(bridgeCtx); err != nil && bridgeCtx.Err() == nil {
-			m.logger.Warn("cannot say how the extensions are", "err", err)
+			m.logger.Warn("cannot say how the extensions are", "error", err)
 		}
 	})
 	<-bridgeCtx.Done()
