@@ -2,8 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // denials are the permission violations of a connection. NATS reports them apart from the request that met one, which
@@ -33,14 +40,19 @@ func (d *denials) add(err error) {
 	}
 }
 
-// explain is why err came about: the first violation, if there was one.
+// explain is why err came about: the first violation, if there was one and err only says that no answer came.
 func (d *denials) explain(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err != nil && d.first != nil {
+	if d.first != nil && slices.ContainsFunc(silences, func(s error) bool { return errors.Is(err, s) }) {
 		return d.first
 	}
 	return err
+}
+
+// silences are what a missing answer looks like from here.
+var silences = []error{
+	context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, rpc.CodeTimeout, rpc.CodeCancelled, mesh.ErrNoCatalog,
 }
 
 // watch is ctx for requests on subject, or on those that begin with it; it ends when NATS denies one.

@@ -160,10 +160,14 @@ func TestRunDenied(t *testing.T) {
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
 	url := strings.Replace(srv.ClientURL(), "nats://", "nats://u:p@", 1)
 	began := time.Now()
-	for _, args := range []string{"list", "call ext_x_y", "call x", "restart x"} {
+	for _, args := range []string{"list", "call ext_x_y", "call x", "restart x", "wait x", "watch"} {
 		if code, _, stderr := extctl(t.Context(), url, strings.Fields(args)...); code != 14 || !strings.Contains(stderr, "$JS.API.DIRECT.GET") {
 			t.Errorf("%s: exit code %d, %q; want 14 and the subject", args, code, stderr)
 		}
+	}
+	// What needs no catalog is not kept from it, and fails for its own reason if it does.
+	if code, _, stderr := extctl(t.Context(), url, "call", "x/y"); code != exitUnavailable || strings.Contains(stderr, "$JS") {
+		t.Errorf("call x/y: exit code %d, %q", code, stderr)
 	}
 	// What NATS refuses is known at once; nobody waits for the answer.
 	if took := time.Since(began); took > askTimeout/2 {

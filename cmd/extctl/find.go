@@ -88,7 +88,7 @@ func ownName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.
 
 // oneExtension loads what the catalog has of one extension.
 func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, error) {
-	ctx, cancel := s.denied.watch(ctx, jetStreamAPI)
+	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
 	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix}, id)
 	return c, s.denied.explain(err)

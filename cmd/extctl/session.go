@@ -72,12 +72,13 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 	return s.denied.explain(f(ctx, s))
 }
 
-// jetStreamAPI begins the subjects on which the catalog is read.
-const jetStreamAPI = "$JS."
+// directGet begins the subjects on which the catalog is read, and without which it cannot be. (That the stream's details
+// are denied is no matter.)
+const directGet = "$JS.API.DIRECT.GET."
 
 // catalog loads the catalog, and says so if it is old.
 func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
-	ctx, cancel := s.denied.watch(ctx, jetStreamAPI)
+	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
 	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
 	if err != nil {
@@ -96,13 +97,18 @@ func (s *session) warnIfOld(c *mesh.Catalog) {
 
 // follow runs a catalog while f runs.
 func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Catalog) error) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := s.denied.watch(ctx, directGet)
+	defer cancel()
 	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }() // ends with cancel; awaited
 	err := f(ctx, c)
+	denied := context.Cause(ctx)
 	cancel()
-	return errors.Join(err, <-done)
+	if err = errors.Join(err, <-done); errors.Is(denied, nats.ErrPermissionViolation) {
+		return denied // whatever f made of its end
+	}
+	return err
 }
 
 // extension finds an extension by its id; the error names ids that may have been meant.
