@@ -16,7 +16,7 @@ func TestPage(t *testing.T) {
 	}
 	page := string(data)
 	listed := map[int]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| (\\d+) \\| ([^|]*)\\|").FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| ([^|]*)\|`).FindAllStringSubmatch(page, -1) {
 		code, err := strconv.Atoi(m[1])
 		if err != nil {
 			t.Fatal(err)
