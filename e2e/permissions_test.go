@@ -249,3 +249,24 @@ while IFS= read -r line; do
 	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
 done
 `
+
+// TestDenied runs programs with users that may not listen where they have to. They do not pretend to be ready.
+func TestDenied(t *testing.T) {
+	url, _ := startShipped(t, "one.conf", nil)
+	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
+	start(t, env("registry"), program(t, "registry"), "--inbox-prefix", "_INBOX_registry")
+	at := freePorts(t, 1)[0]
+	// The user is bridge-0's: it may announce what it likes, and take orders under that name only.
+	start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX_bridge-0", "--http", at,
+		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir())
+	eventually(t, 30*time.Second, "the bridge is unready, and says why", func() bool {
+		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS does not let it listen on ext.control.another;")
+	})
+	// And this service's may announce itself, and listen under a prefix that is not the one it was given.
+	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX_primes", "--subject-prefix", "elsewhere")
+	_, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
+	eventually(t, 30*time.Second, "the service is failed, and says why", func() bool {
+		e, _ := catalog.Get("primes")
+		return e.State != nil && e.State.State == "failed" && !e.State.Available && strings.Contains(e.State.Reason, "elsewhere.primes.rpc")
+	})
+}
