@@ -91,7 +91,7 @@ func (w *world) up(x *worldExt) {
 func (w *world) fault() string {
 	x := w.exts[w.r.IntN(len(w.exts))]
 	who := x.a.ID + "/" + x.a.Instance
-	switch w.r.IntN(12) {
+	switch w.r.IntN(13) {
 	case 0, 1, 2:
 		w.up(x)
 		return who + " up"
@@ -133,6 +133,9 @@ func (w *world) fault() string {
 		w.start(true)
 		return "the server restarts"
 	case 10:
+		w.publish(prefix.HostReport(x.a.Bridge), mesh.Host{Bridge: x.a.Bridge, Version: "1.0.0", Since: time.Now()})
+		return "the bridge of " + who + " says that it has begun anew"
+	case 11:
 		if s, err := w.bucket().js.Stream(w.timeout(), "KV_ext_catalog"); err == nil {
 			_ = s.Purge(w.timeout())
 		}
