@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/bench/internal/proc"
 	"github.com/extmesh/extmesh/internal/load"
@@ -45,6 +48,19 @@ func (s *stage) bareRequest(args json.RawMessage) func() error {
 	request := rpc.AppendRequest(nil, []byte("1"), "tools/echo", args)
 	return func() error {
 		_, err := s.nc.Request("bare.echo", request, 10*time.Second)
+		return err
+	}
+}
+
+// headedRequest is a bareRequest with the headers of a call.
+func (s *stage) headedRequest(args json.RawMessage) func() error {
+	request := rpc.AppendRequest(nil, []byte("1"), "tools/echo", args)
+	timeout, stream, id := []string{"30000"}, []string{"1"}, []string{s.nc.NewInbox()}
+	return func() error {
+		deadline := strconv.FormatInt(time.Now().Add(30*time.Second).UnixMilli(), 10)
+		m := &nats.Msg{Subject: "bare.echo", Data: request, Header: nats.Header{mesh.HeaderTimeout: timeout,
+			mesh.HeaderDeadline: {deadline}, mesh.HeaderCallID: id, mesh.HeaderStream: stream}}
+		_, err := s.nc.RequestMsg(m, 10*time.Second)
 		return err
 	}
 }
@@ -104,6 +120,7 @@ func bytesOf(n int) string {
 type comparison struct {
 	callers                          int
 	bare, pipe, product, ratio, tail []float64
+	headed                           []float64 // the ratio, where the bare request has the headers, too
 	calls, bareCalls                 int
 	used                             map[string]time.Duration // processor time by process; of the bare request's as "bare …"
 }
@@ -113,8 +130,12 @@ func (r *comparison) how() string {
 	if r.callers > 1 {
 		unit = "/s"
 	}
-	return fmt.Sprintf("bare micro %.0f %s, bare pipe %.0f %s, product %.0f %s; p99 ÷ p50 %.1f",
+	how := fmt.Sprintf("bare micro %.0f %s, bare pipe %.0f %s, product %.0f %s; p99 ÷ p50 %.1f",
 		median(r.bare), unit, median(r.pipe), unit, median(r.product), unit, median(r.tail))
+	if len(r.headed) > 0 {
+		how += fmt.Sprintf("; with the four headers on the bare request, too: %.2f", median(r.headed))
+	}
+	return how
 }
 
 // cpu is what a process used for each call, in µs.
@@ -140,7 +161,7 @@ func (s *stage) compare(o options, callers, size int, child string) (*comparison
 	pids := map[string]int{"caller": os.Getpid(), "server": s.natsd.Process.Pid, "bridge": s.bridge.Process.Pid,
 		"child": childOf(s.bridge.Process.Pid, child), "registry": s.registry.Process.Pid}
 	barePids := map[string]int{"bare caller": os.Getpid(), "bare server": s.natsd.Process.Pid, "bare service": s.micro.Process.Pid}
-	bare, product := s.bareRequest(args), call(s.client, child, args)
+	bare, headed, product := s.bareRequest(args), s.headedRequest(args), call(s.client, child, args)
 	r := &comparison{callers: callers, used: map[string]time.Duration{}}
 	for range o.rounds {
 		spent := watch(barePids, r.used)
@@ -159,7 +180,12 @@ func (s *stage) compare(o options, callers, size int, child string) (*comparison
 		if err != nil {
 			return nil, err
 		}
+		h, err := measure(callers, o.span, headed)
+		if err != nil {
+			return nil, err
+		}
 		r.add(m, p, x)
+		r.headed = append(r.headed, r.against(h, p, x))
 	}
 	return r, nil
 }
@@ -169,12 +195,19 @@ func (r *comparison) add(bare, pipe, product load.Result) {
 	r.calls += len(product.Took)
 	r.tail = append(r.tail, float64(product.Quantile(0.99))/float64(product.Quantile(0.5)))
 	m, p, x := us(bare.Quantile(0.5)), us(pipe.Quantile(0.5)), us(product.Quantile(0.5))
-	ratio := x / (m + p)
 	if r.callers > 1 {
 		m, p, x = bare.Rate(), pipe.Rate(), product.Rate()
-		ratio = x / min(m, p)
 	}
-	r.bare, r.pipe, r.product, r.ratio = append(r.bare, m), append(r.pipe, p), append(r.product, x), append(r.ratio, ratio)
+	r.bare, r.pipe, r.product = append(r.bare, m), append(r.pipe, p), append(r.product, x)
+	r.ratio = append(r.ratio, r.against(bare, pipe, product))
+}
+
+// against is the ratio of a row: latency ÷ S, or throughput ÷ T.
+func (r *comparison) against(bare, pipe, product load.Result) float64 {
+	if r.callers > 1 {
+		return product.Rate() / min(bare.Rate(), pipe.Rate())
+	}
+	return us(product.Quantile(0.5)) / (us(bare.Quantile(0.5)) + us(pipe.Quantile(0.5)))
 }
 
 // watch adds what the processes use until the func is called.
