@@ -150,12 +150,10 @@ type hop struct {
 	unask    func() // ends the caller's interest in progress
 }
 
+// newHop makes a hop, which nobody else knows of before run.
 func (f *forwarder) newHop(x *rpc.Exchange) *hop {
 	h := &hop{f: f, outer: x}
 	h.Deadline, h.Sink = x.Deadline, h
-	if before := x.Inner.Load(); before != &takenBack {
-		x.Inner.CompareAndSwap(before, &h.Exchange) // fails only where it is taken back in between
-	}
 	return h
 }
 
@@ -163,9 +161,11 @@ func (f *forwarder) newHop(x *rpc.Exchange) *hop {
 // about to be sent, or on its way from one form, or one replica, to the next.
 var takenBack rpc.Exchange
 
+// run starts h. From here on it can be cancelled, so that all that CancelExchange reads of it stands.
 func (h *hop) run() {
 	h.params = h.Params
-	if h.outer.Inner.Load() == &takenBack {
+	before := h.outer.Inner.Load()
+	if before == &takenBack || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // taken back in between, or before
 		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call was cancelled")})
 		return
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -285,6 +287,48 @@ func TestCancelInBetween(t *testing.T) {
 				t.Errorf("it ended with %v; sent %q, cancelled %d", err, l.sent, l.cancelled)
 			}
 			f.CancelExchange(x) // once more changes nothing
+		})
+	}
+}
+
+// TestCancelNext cancels a call as soon as its second or third hop can be seen, from another goroutine. Under the race
+// detector it fails if anything that cancelling reads of a hop is written after that.
+func TestCancelNext(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		moves bool // the second form meets a death
+	}{{name: "the other form"}, {"the other form, moved", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := &scripted{}, &scripted{answer: never}
+			f := replicas(manifest.Ext, a, b)[0]
+			var last atomic.Pointer[rpc.Exchange] // the hop before the one that is to be cancelled
+			a.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
+				if x.Method == "tools/call" {
+					if !tt.moves {
+						return never(x)
+					}
+					last.Store(x)
+					return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
+				}
+				if !tt.moves {
+					last.Store(x)
+				}
+				return rpc.NewReply(nil, &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"}), true
+			}
+			w := rpc.NewWaiter()
+			x := &rpc.Exchange{Sink: w}
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for last.Load() == nil || x.Inner.Load() == last.Load() {
+					runtime.Gosched()
+				}
+				f.CancelExchange(x)
+			})
+			f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
+			wg.Wait()
+			if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) {
+				t.Errorf("it ended with %v", err)
+			}
 		})
 	}
 }
