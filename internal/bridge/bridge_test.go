@@ -256,6 +256,30 @@ func TestWatchMoves(t *testing.T) {
 	h.says("one", `"one"`)
 }
 
+// TestWatchChanges has a change taken over by a reload that also finds other settings to watch by: its search goes on to
+// its end. There is much to be searched, so that it would hardly end by chance.
+func TestWatchChanges(t *testing.T) {
+	h := newHost(t)
+	h.extension("one", `"one"`, "")
+	for n := range 1000 {
+		if err := os.MkdirAll(filepath.Join(h.dir, "ext", "many", fmt.Sprint(n)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.run(func(c *bridge.Config) {
+		c.Settings.Watch = config.Watch{Enabled: true, Reload: true, Debounce: 50 * time.Millisecond}
+		changed := c.Settings
+		changed.IgnoreDirs = append([]string{"nothing-of-this-name"}, changed.IgnoreDirs...)
+		c.Reread = func() (config.Config, error) { return changed, nil }
+	})
+	h.says("one", `"one"`)
+	h.extension("two", `"two"`, "")
+	h.says("two", `"two"`)
+	if strings.Contains(h.log.String(), "cut short") { // looked at before the test's end cuts one short
+		t.Error("the search was cut short")
+	}
+}
+
 // TestWatchMissesNothing adds an extension when the first search is over and nothing is watched yet.
 func TestWatchMissesNothing(t *testing.T) {
 	h := newHost(t)

@@ -15,7 +15,7 @@ func (b *Bridge) watch(ctx context.Context) {
 		settings := b.config()
 		watching, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { b.watchAs(watching, settings) }) // owned here; ends with watching
+		wg.Go(func() { b.watchAs(watching, ctx, settings) }) // owned here; ends with watching, and a reload under way
 		for sameWatch(settings, b.config()) && ctx.Err() == nil {
 			select {
 			case <-b.reloaded:
@@ -33,9 +33,10 @@ func sameWatch(a, b config.Config) bool {
 		slices.Equal(a.IgnoreDirs, b.IgnoreDirs) && a.MaxDepth == b.MaxDepth && a.FollowLinks == b.FollowLinks
 }
 
-// watchAs watches as s says. It says what a reload would do, or does it where s wants that. A system that refuses to
-// watch costs only this.
-func (b *Bridge) watchAs(ctx context.Context, s config.Config) {
+// watchAs watches as s says, until ctx ends. It says what a reload would do, or does it where s wants that, with running,
+// which is Run's: a reload that finds out that something else is to be watched would otherwise end its own search. A
+// system that refuses to watch costs only this.
+func (b *Bridge) watchAs(ctx, running context.Context, s config.Config) {
 	w := s.Watch
 	if !w.Enabled || !s.Enabled {
 		return
@@ -44,15 +45,15 @@ func (b *Bridge) watchAs(ctx context.Context, s config.Config) {
 		Roots: s.Roots(), IgnoreDirs: s.IgnoreDirs, MaxDepth: s.MaxDepth, FollowLinks: s.FollowLinks, Debounce: w.Debounce,
 		// What changed between the plan and the watch would be seen by neither.
 		Ready: func() {
-			if start, replace, stop := b.difference(ctx); len(start)+len(replace)+len(stop) > 0 {
-				b.lookAgain(ctx, w.Reload)
+			if start, replace, stop := b.difference(running); len(start)+len(replace)+len(stop) > 0 {
+				b.lookAgain(running, w.Reload)
 			}
 		},
 	}, func(changes []discovery.Change) {
 		for _, c := range changes {
 			b.log.Info("manifest "+string(c.Kind), "path", c.Path)
 		}
-		b.lookAgain(ctx, w.Reload)
+		b.lookAgain(running, w.Reload)
 	})
 	if err != nil && ctx.Err() == nil {
 		b.log.Warn("manifests are not watched", "error", err)
