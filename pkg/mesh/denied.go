@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,30 +34,6 @@ func DeniedSubscription(err error) (subject string, ok bool) {
 	}
 	return m[1], true
 }
-
-// denials is the part of a Node that hears of them.
-type denials struct {
-	once   sync.Once
-	before nats.ErrHandler // the connection's, which is told as ever
-}
-
-// listenForDenials has the connection tell n's services which of their subscriptions are denied. It comes before the
-// first service, for package micro puts back what it found when its last service ends.
-func (n *Node) listenForDenials() {
-	n.denials.once.Do(func() {
-		n.denials.before = n.nc.ErrorHandler()
-		n.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
-			if subject, ok := DeniedSubscription(err); ok {
-				n.denied(subject)
-			}
-			if n.denials.before != nil {
-				n.denials.before(nc, sub, err)
-			}
-		})
-	})
-}
-
-func (n *Node) stopListening() { n.nc.SetErrorHandler(n.denials.before) }
 
 func (n *Node) denied(subject string) {
 	n.streams.mu.Lock()

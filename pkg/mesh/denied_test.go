@@ -19,20 +19,7 @@ import (
 // TestDeniedSubscription serves with a user that may not listen on the subject of calls, or of the instance. The slot
 // must not say that it is ready, and is when it has the permission.
 func TestDeniedSubscription(t *testing.T) {
-	users := func(deny ...string) []*server.User {
-		return []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
-			Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: deny}}}}
-	}
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, Users: users("ext.x.rpc")}
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not come up")
-	}
+	s, deny := denying(t, "ext.x.rpc")
 	var mu sync.Mutex
 	var told []error
 	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
@@ -68,11 +55,7 @@ func TestDeniedSubscription(t *testing.T) {
 		{"ext.x.rpc", "listen on ext.x.rpc;", heartbeat.Failed},
 		{"ext.x.cancel", "", heartbeat.Ready}, // a want, and no reason to answer nobody
 	} {
-		changed := opts.Clone()
-		changed.Users = users(tt.deny)
-		if err := s.ReloadOptions(changed); err != nil {
-			t.Fatal(err)
-		}
+		deny(tt.deny)
 		eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
 	}
 	caller, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"))
@@ -92,6 +75,78 @@ func TestDeniedSubscription(t *testing.T) {
 	defer mu.Unlock()
 	if len(told) == 0 {
 		t.Error("the connection's own handler was not told")
+	}
+}
+
+// TestDeniedWithOthers serves twice on one connection. The one that stays hears of its denials when the other has
+// gone, whichever came first, and the connection's own handler is back when both have.
+func TestDeniedWithOthers(t *testing.T) {
+	for _, stays := range []string{"a", "b"} {
+		t.Run(stays, func(t *testing.T) {
+			s, deny := denying(t)
+			told := make(chan error, 100)
+			nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { told <- err }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(nc.Close)
+			slots, ends := map[string]*mesh.Slot{}, map[string]func(){}
+			for _, id := range []string{"a", "b"} {
+				node := mesh.NewNode(nc, mesh.NodeOptions{})
+				slot := node.Join(mesh.Announce{ID: id, Version: "1.0.0"})
+				nodeCtx, stopNode := context.WithCancel(context.Background())
+				ctx, stop := context.WithCancel(context.Background())
+				var run, life sync.WaitGroup
+				run.Go(func() { node.Run(nodeCtx) }) // these two end with their contexts, below
+				life.Go(func() { slot.Serve(ctx, rpc.HandlerFunc(echo), mesh.ServeOptions{}) })
+				slots[id] = slot
+				ends[id] = sync.OnceFunc(func() { stop(); life.Wait(); stopNode(); run.Wait() })
+				t.Cleanup(ends[id])
+				eventually(t, "it is ready", func() bool { state, _ := slot.State(); return state == heartbeat.Ready })
+			}
+			for id, end := range ends {
+				if id != stays {
+					end()
+				}
+			}
+			deny("ext." + stays + ".rpc")
+			eventually(t, "it says that it may not listen", func() bool { state, _ := slots[stays].State(); return state == heartbeat.Failed })
+			ends[stays]()
+			for len(told) > 0 {
+				<-told
+			}
+			nc.ErrorHandler()(nc, nil, nats.ErrSlowConsumer)
+			if len(told) != 1 {
+				t.Errorf("the connection's own handler was told %d times of one error", len(told))
+			}
+		})
+	}
+}
+
+// denying runs a server whose user u, with the password p, may not listen on these subjects, until deny names others.
+func denying(t *testing.T, subjects ...string) (s *server.Server, deny func(subjects ...string)) {
+	t.Helper()
+	users := func(deny ...string) []*server.User {
+		return []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
+			Subscribe: &server.SubjectPermission{Allow: []string{">"}, Deny: deny}}}}
+	}
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, Users: users(subjects...)}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not come up")
+	}
+	return s, func(subjects ...string) {
+		t.Helper()
+		changed := opts.Clone()
+		changed.Users = users(subjects...)
+		if err := s.ReloadOptions(changed); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -39,7 +39,6 @@ type Node struct {
 	retired []micro.Service  // to be stopped when the connection is back
 	calls   cancels
 	streams streams
-	denials denials
 
 	announced time.Time // when all slots were; these two are Run's
 	asked     bool      // to announce, too soon after that
@@ -77,8 +76,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.streams.mu.Unlock()
 
 	defer n.opt.LameDuck.add(n)()
-	n.listenForDenials()
-	defer n.stopListening()
+	defer n.listenForDenials()()
 	status := n.nc.StatusChanged(nats.CONNECTED)
 	defer n.nc.RemoveStatusListener(status)
 	tick := time.NewTicker(streamTick)

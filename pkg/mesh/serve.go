@@ -71,7 +71,7 @@ func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) er
 	defer giveUp()
 	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1), denied: make(chan string, 1)}
 	s.async, _ = h.(rpc.AsyncHandler)
-	slot.node.listenForDenials()
+	defer slot.node.listenForDenials()()
 	slot.node.addService(s) // before it subscribes, or a denial would find nobody
 	defer slot.node.removeService(s)
 	if err := s.begin(a); err != nil {
