@@ -18,13 +18,14 @@ const deniedPause = time.Minute
 var errDenied = errors.New("denied by NATS; see the permissions of a registry in docs/operations.md")
 
 // explain adds to an error of JetStream that it was a refusal. Of a refusal the request itself learns nothing, it
-// only times out; nats.go keeps it with the connection.
-func (b *bucket) explain(err error) error {
+// only times out; nats.go keeps the last one with the connection, for as long as that stands. before is what was kept
+// there when the request was about to be made: an earlier refusal does not explain a later silence.
+func (b *bucket) explain(before, err error) error {
 	if err == nil || errors.Is(err, errDenied) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
 		return err
 	}
 	last := b.nc.LastError()
-	if !errors.Is(last, nats.ErrPermissionViolation) {
+	if !errors.Is(last, nats.ErrPermissionViolation) || last == before { // each is an error of its own
 		return err
 	}
 	for _, subject := range []string{"$JS.API.", b.subject("")} {

@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -52,4 +54,44 @@ func TestDenied(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPermittedAgain: a connection that is made anew, with the permission that was missing, is used at once.
+func TestPermittedAgain(t *testing.T) {
+	for _, subject := range []string{"$JS.API.DIRECT.GET.>", "$JS.API.>"} { // the catalog's readers wait, and the elector
+		t.Run(subject, func(t *testing.T) {
+			inBubbleDenied(t, []string{subject}, func(t *testing.T, b *bed) {
+				r, _ := b.registry(Config{})
+				b.await("it is denied", func() bool { return strings.Contains(b.status(r).JetStream, "denied by NATS") })
+				b.stop()
+				b.denied = nil
+				b.start(true)
+				b.await("it leads", func() bool { s := b.status(r); return s.Leading && s.JetStream == "ok" })
+			})
+		})
+	}
+}
+
+// TestOldDenial: only a refusal since a request was about to be made explains why it was not answered.
+func TestOldDenial(t *testing.T) {
+	inBubbleDenied(t, []string{"$JS.API.STREAM.NAMES"}, func(t *testing.T, b *bed) {
+		k := &bucket{nc: b.nc, prefix: prefix}
+		violate := func() error {
+			if err := errors.Join(b.nc.Publish("$JS.API.STREAM.NAMES", nil), b.nc.FlushWithContext(b.timeout())); err != nil {
+				t.Fatal(err)
+			}
+			return b.nc.LastError()
+		}
+		before := violate()
+		if !errors.Is(before, nats.ErrPermissionViolation) {
+			t.Fatalf("publishing is not denied: %v", before)
+		}
+		if err := k.explain(before, context.DeadlineExceeded); errors.Is(err, errDenied) {
+			t.Errorf("an old refusal explains a silence: %v", err)
+		}
+		violate()
+		if err := k.explain(before, context.DeadlineExceeded); !errors.Is(err, errDenied) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a refusal, though the same as before, does not explain a silence: %v", err)
+		}
+	})
 }

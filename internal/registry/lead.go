@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"time"
@@ -139,18 +140,23 @@ func (l *loop) lookAtLease() {
 // snapshot reads the whole bucket; one scan at a time.
 func (l *loop) snapshot() { l.snapshotAfter(0) }
 
+// snapshotAfter is snapshot after a pause, which election.hurry ends.
 func (l *loop) snapshotAfter(pause time.Duration) {
 	if l.election.scanning {
 		l.election.scanAgain = true
 		return
 	}
-	l.election.scanning = true
+	paused, hurry := context.WithTimeout(l.ctx, pause)
+	l.election.scanning, l.election.hurry = true, hurry
 	l.wg.Go(func() { // owned by the loop; ends with scan's time-out
-		if !sleep(l.ctx, pause) {
+		defer hurry()
+		<-paused.Done()
+		if l.ctx.Err() != nil {
 			return
 		}
+		before := l.nc.LastError()
 		s, err := l.bucket.scan(l.ctx)
-		err = l.bucket.explain(err)
+		err = l.bucket.explain(before, err)
 		l.report(func(l *loop) { l.scanned(s, err) })
 	})
 }

@@ -65,8 +65,9 @@ func (e *elector) run(ctx context.Context) {
 			e.report(func(l *loop) { l.bucketReady(made) })
 		}
 		start := time.Now() // the lease runs from before the request was sent
+		before := e.bucket.nc.LastError()
 		seq, err := e.acquire(ctx)
-		err = e.bucket.explain(err)
+		err = e.bucket.explain(before, err)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			e.stumbled(err)
@@ -88,8 +89,9 @@ func (e *elector) run(ctx context.Context) {
 func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	pause, since := 50*time.Millisecond, time.Now()
 	for told := false; ; {
+		before := e.bucket.nc.LastError()
 		created, err := e.bucket.ensure(ctx, e.replicas)
-		err = e.bucket.explain(err)
+		err = e.bucket.explain(before, err)
 		if err == nil {
 			if told {
 				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond))
@@ -180,8 +182,9 @@ func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) 
 // lead writes the epoch and renews the lease until that fails for too long, the loop says that it is fenced, or
 // ctx is done. The leader steps down a third of the TTL before the server could let the lease expire.
 func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created time.Time) {
+	before := e.bucket.nc.LastError()
 	epoch, err := e.claim(ctx, seq, created)
-	if err = e.bucket.explain(err); err != nil {
+	if err = e.bucket.explain(before, err); err != nil {
 		e.log.Warn("won the lease but could not claim the epoch", "error", err)
 		e.release(ctx, seq)
 		e.rest(ctx, err, 100*time.Millisecond)

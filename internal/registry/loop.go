@@ -72,8 +72,9 @@ type election struct {
 	freed     chan struct{} // to the elector: look at the lease now
 	step      chan struct{} // to the elector: this replica was fenced
 	online    chan struct{} // to the elector: the connection was made anew
-	scanning  bool
+	scanning  bool          // a scan is under way, or pauses before it begins
 	scanAgain bool
+	hurry     func() // ends the pause of the scan; set while scanning
 }
 
 // inbox is how many messages may wait between the subscription and the loop.
@@ -213,6 +214,9 @@ func (l *loop) housekeep(now time.Time) {
 func (l *loop) connection(s nats.Status) {
 	l.deafened("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
+		if l.election.scanning {
+			l.election.hurry() // what was denied may be permitted now
+		}
 		l.resync()
 		select {
 		case l.election.online <- struct{}{}:
