@@ -60,6 +60,12 @@ func (d *denials) watch(ctx context.Context, subject string) (context.Context, c
 	ctx, cancel := context.WithCancelCause(ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.waiting = append(d.waiting, &waiter{subject, cancel}) // for as long as the session, which is one verb's
-	return ctx, func() { cancel(nil) }
+	w := &waiter{subject, cancel}
+	d.waiting = append(d.waiting, w)
+	return ctx, func() {
+		cancel(nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.waiting = slices.DeleteFunc(d.waiting, func(v *waiter) bool { return v == w })
+	}
 }
