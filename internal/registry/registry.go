@@ -113,7 +113,11 @@ func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscri
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
-	return sub, sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes)
+	if err := sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes); err != nil {
+		_ = sub.Unsubscribe() // or it would stay with the connection, which is not ours
+		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
+	}
+	return sub, nil
 }
 
 // What may wait for the loop.
