@@ -86,17 +86,23 @@ func (s *service) deniedSoon(ctx context.Context) (subject string) {
 }
 
 // listenAgain subscribes anew, after a pause or a reconnect, which may have brought other permissions, and returns what
-// was denied then.
+// was denied then. It waits for a connection: without one nothing is denied, and nothing can be unsubscribed.
 func (s *service) listenAgain(ctx context.Context, pause time.Duration) (subject string) {
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	defer s.nc.RemoveStatusListener(connected)
 	t := time.NewTimer(pause)
 	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-connected:
-	case <-ctx.Done():
-		return ""
+	for waited := false; !waited || !s.nc.IsConnected(); {
+		select {
+		case <-t.C:
+			waited = true
+		case _, ok := <-connected:
+			if waited = true; !ok { // the connection is closed
+				connected = nil
+			}
+		case <-ctx.Done():
+			return ""
+		}
 	}
 	s.pause()
 	select {

@@ -255,7 +255,8 @@ func (s *service) pause() bool {
 	if s.svc == nil {
 		return false
 	}
-	if err := s.svc.Stop(); err != nil {
+	s.paused = true
+	if err := s.slot.node.stop(s.svc); err != nil {
 		s.slot.node.opt.Logger.Warn("could not stop a service", "extension", s.slot.ID(), "error", err)
 	}
 	return true
@@ -271,7 +272,7 @@ func (s *service) resume() {
 func (s *service) readd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.svc == nil || !s.svc.Stopped() {
+	if s.svc == nil || !s.paused {
 		return false
 	}
 	svc, err := s.add(s.slot.Announced())
@@ -279,7 +280,7 @@ func (s *service) readd() bool {
 		s.slot.node.opt.Logger.Error("a service could not be put on the mesh again", "extension", s.slot.ID(), "error", err)
 		return false
 	}
-	s.svc = svc
+	s.svc, s.paused = svc, false
 	return true
 }
 

@@ -51,8 +51,9 @@ type service struct {
 
 	denied chan string // subjects that it may not listen on
 
-	mu  sync.Mutex
-	svc micro.Service // nil when it has been stopped for good
+	mu     sync.Mutex
+	svc    micro.Service // nil when it has been stopped for good
+	paused bool          // svc is stopped, or will be when the connection is back
 }
 
 // Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx
