@@ -376,8 +376,20 @@ func TestDrainStays(t *testing.T) {
 		t.Error("the one that died was started again")
 	}
 	for _, id := range []string{"dies", "late"} {
+		beats := make(chan *nats.Msg, 100)
+		if _, err := h.nc.ChanSubscribe("ext.registry.heartbeat."+id, beats); err != nil {
+			t.Fatal(err)
+		}
 		h.control("restart", fmt.Sprintf(`{"id":%q}`, id))
 		h.says(id, `"back"`)
+		for b := (heartbeat.Beat{}); b.State != heartbeat.Ready; {
+			if err := json.Unmarshal((<-beats).Data, &b); err != nil {
+				t.Fatal(err)
+			}
+			if b.Restarts > 1 {
+				t.Errorf("%s is %s after %d restarts, want 1", id, b.State, b.Restarts)
+			}
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 // life is one life of the slot: from the start to the end of whatever runs in it.
 func (s *slot) life(ctx context.Context, ready func()) error {
-	if s.past.isDrained() { // nothing is to be taken: nothing is started
+	if s.past.idles() { // nothing is to be taken: nothing is started
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}

@@ -16,6 +16,7 @@ type record struct {
 	failed   bool              // a handshake has failed, which was said aloud, and none has succeeded since
 	givenUp  bool              // it was out of restarts, likewise
 	drained  bool              // nothing is taken until somebody asks for a restart
+	idle     int               // lives in which nothing was started, for it was drained: no restarts
 	exit     *Exit             // how the last process that did not end as it should did
 	problems []mesh.Diagnostic // of the last handshake
 	skipped  Skipped           // in the lives that have ended
@@ -111,6 +112,23 @@ func (r *record) isDrained() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.drained
+}
+
+// idles reports whether a life that begins is one in which nothing is started, and counts it.
+func (r *record) idles() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.drained {
+		r.idle++
+	}
+	return r.drained
+}
+
+// idled is how many of those there were.
+func (r *record) idled() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle
 }
 
 // serving keeps what ends the serving, for endServing.

@@ -87,11 +87,12 @@ func (s *slot) transition(e supervise.Event) {
 	}
 	switch e.Kind {
 	case supervise.Starting:
-		if e.Life == 1 {
+		life := e.Life - s.past.idled()
+		if life == 1 {
 			s.mesh.SetState(heartbeat.Spawning, "")
 			return
 		}
-		s.mesh.SetRestarts(uint64(e.Life - 1))
+		s.mesh.SetRestarts(uint64(life - 1))
 		s.mesh.SetState(heartbeat.Restarting, reason)
 		s.mesh.Beat() // the count is news where state and reason are not
 	case supervise.Restarting:
