@@ -41,36 +41,41 @@ func (n *Node) denied(subject string) {
 	for s := range n.streams.services {
 		a := s.slot.Announced()
 		if sp := Prefix(a.SubjectPrefix); subject == sp.RPC(a.ID) || subject == sp.InstanceRPC(a.ID, a.Instance) {
-			select {
-			case s.denied <- subject:
-			default: // one is enough
-			}
+			s.tell(fmt.Sprintf("NATS does not let it listen on %s; see its user's permissions", subject))
 		}
+	}
+}
+
+// tell has attend know why the service hears nothing, or not all.
+func (s *service) tell(reason string) {
+	select {
+	case s.deaf <- reason:
+	default: // one is enough
 	}
 }
 
 // attend says that the service is ready, or why it cannot be, until ctx ends.
 func (s *service) attend(ctx context.Context) {
-	subject, pause := s.deniedSoon(ctx), minDeniedPause
+	reason, pause := s.deafSoon(ctx), minDeniedPause
 	for ctx.Err() == nil {
-		if subject == "" {
+		if reason == "" {
 			pause = minDeniedPause
 			s.slot.SetState(heartbeat.Ready, "")
 			select {
-			case subject = <-s.denied:
+			case reason = <-s.deaf:
 			case <-ctx.Done():
 				return
 			}
 		}
-		s.slot.SetState(heartbeat.Failed, fmt.Sprintf("NATS does not let it listen on %s; see its user's permissions", subject))
-		subject = s.listenAgain(ctx, pause)
+		s.slot.SetState(heartbeat.Failed, reason)
+		reason = s.listenAgain(ctx, pause)
 		pause = min(2*pause, maxDeniedPause)
 	}
 }
 
-// deniedSoon is the subject that was denied among those just subscribed, "" for none. The refusal came before the
+// deafSoon is why the service does not hear what it has just subscribed to, "" if it does. A refusal came before the
 // answer to the flush, but may be on its way through the connection's callbacks.
-func (s *service) deniedSoon(ctx context.Context) (subject string) {
+func (s *service) deafSoon(ctx context.Context) (reason string) {
 	wait := time.Duration(0)
 	if errors.Is(s.nc.LastError(), nats.ErrPermissionViolation) { // may be anybody's
 		wait = 200 * time.Millisecond
@@ -78,16 +83,16 @@ func (s *service) deniedSoon(ctx context.Context) (subject string) {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
-	case subject = <-s.denied:
+	case reason = <-s.deaf:
 	case <-ctx.Done():
 	case <-t.C:
 	}
-	return subject
+	return reason
 }
 
-// listenAgain subscribes anew, after a pause or a reconnect, which may have brought other permissions, and returns what
-// was denied then. It waits for a connection: without one nothing is denied, and nothing can be unsubscribed.
-func (s *service) listenAgain(ctx context.Context, pause time.Duration) (subject string) {
+// listenAgain subscribes anew, after a pause or a reconnect, which may have brought other permissions, and returns why
+// it is still deaf, if it is. It waits for a connection: without one nothing is denied, and nothing can be unsubscribed.
+func (s *service) listenAgain(ctx context.Context, pause time.Duration) (reason string) {
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	defer s.nc.RemoveStatusListener(connected)
 	t := time.NewTimer(pause)
@@ -106,9 +111,11 @@ func (s *service) listenAgain(ctx context.Context, pause time.Duration) (subject
 	}
 	s.pause()
 	select {
-	case <-s.denied: // in the tries before
+	case <-s.deaf: // in the tries before
 	default:
 	}
-	s.resume()
-	return s.deniedSoon(ctx)
+	if err := s.resume(); err != nil {
+		return err.Error()
+	}
+	return s.deafSoon(ctx)
 }

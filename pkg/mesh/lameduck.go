@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/url"
 	"sync"
@@ -94,7 +95,9 @@ func (d *LameDuck) move(nc *nats.Conn) {
 	d.gate.Store(nil)
 	close(g.open)
 	for _, s := range services {
-		s.resume()
+		if err := s.resume(); err != nil {
+			s.tell(err.Error()) // attend tries again
+		}
 	}
 }
 
@@ -262,26 +265,38 @@ func (s *service) pause() bool {
 	return true
 }
 
-// resume puts a service on the mesh again that was paused, unless it has been stopped for good since.
-func (s *service) resume() {
-	if s.readd() && s.nc.IsConnected() {
+// resume puts a service on the mesh again that was paused, unless it has been stopped for good since. After an error it
+// is still paused.
+func (s *service) resume() error {
+	added, err := s.readd()
+	if err != nil {
+		err = fmt.Errorf("it could not be put on the mesh again: %w", err)
+		s.slot.node.opt.Logger.Error("a service is off the mesh", "extension", s.slot.ID(), "error", err)
+		return err
+	}
+	if added && s.nc.IsConnected() {
 		_ = s.nc.FlushTimeout(time.Second) // its callers try again until the server has seen it
 	}
+	return nil
 }
 
-func (s *service) readd() bool {
+func (s *service) readd() (added bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.svc == nil || !s.paused {
-		return false
+		return false, nil
+	}
+	if !s.svc.Stopped() { // pause could not, or the connection is to come back yet
+		if err := s.slot.node.stop(s.svc); err != nil {
+			return false, err
+		}
 	}
 	svc, err := s.add(s.slot.Announced())
 	if err != nil { // the connection is closed, or drains
-		s.slot.node.opt.Logger.Error("a service could not be put on the mesh again", "extension", s.slot.ID(), "error", err)
-		return false
+		return false, err
 	}
 	s.svc, s.paused = svc, false
-	return true
+	return true, nil
 }
 
 // retire is the service that Serve has to stop for good.

@@ -195,6 +195,28 @@ func (h *stuck) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	x.Sink.Deliver(x, rpc.NewReply(json.RawMessage("{}"), nil))
 }
 
+// TestLameDuckCannotComeBack moves a service that cannot be put on the mesh again. It must not be shown as ready, and
+// is tried again until it can be.
+func TestLameDuckCannotComeBack(t *testing.T) {
+	servers := duckServers(t, 2)
+	var d LameDuck
+	nc := duckConn(t, servers[0])
+	slot := serveOn(t, nc, &d, echoBox())
+	slot.Update(func(a *Announce) { a.Version = "none that package micro takes" })
+	d.move(nc)
+	soonTrue(t, "it has failed", func() bool { s, _ := slot.State(); return s == heartbeat.Failed })
+	s := d.services()[0]
+	if reason := s.listenAgain(t.Context(), 0); reason == "" {
+		t.Error("it hears calls, it says, and is off the mesh")
+	}
+	slot.Update(func(a *Announce) { a.Version = "1.0.0" })
+	soonTrue(t, "it is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+	client := NewClient(duckConn(t, servers[1]), ClientOptions{})
+	if _, err := client.Call(t.Context(), "duck/echo", nil); err != nil {
+		t.Errorf("now that it is ready: %v", err)
+	}
+}
+
 // TestLameDuckAlone has nowhere to go, and stays.
 func TestLameDuckAlone(t *testing.T) {
 	servers := duckServers(t, 1)

@@ -49,7 +49,7 @@ type service struct {
 	idle       chan struct{} // poked when nothing is in flight any more
 	calls      callList
 
-	denied chan string // subjects that it may not listen on
+	deaf chan string // why it does not hear calls, or not all
 
 	mu     sync.Mutex
 	svc    micro.Service // nil when it has been stopped for good
@@ -62,7 +62,8 @@ type service struct {
 // say, best with SetState before ctx ends.
 //
 // Where NATS does not permit it to listen, the slot is failed instead of ready, with the subject in the reason, until
-// a reconnect, or another try within a minute, finds it permitted.
+// a reconnect, or another try within a minute, finds it permitted. So is it where it could not be put on the mesh again
+// behind a move of LameDuck.
 //
 // Handlers run side by side, each on its own goroutine unless h is an rpc.AsyncHandler; their contexts end
 // with the call's time. A panic is that call's CodeInternal.
@@ -70,7 +71,7 @@ func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) er
 	a := slot.Announced()
 	base, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1), denied: make(chan string, 1)}
+	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1), deaf: make(chan string, 1)}
 	s.async, _ = h.(rpc.AsyncHandler)
 	defer slot.node.listenForDenials()()
 	slot.node.addService(s) // before it subscribes, or a denial would find nobody
