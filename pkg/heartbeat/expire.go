@@ -99,6 +99,23 @@ func (m *Monitor) checkForget(x *extension, now time.Time) (Change, bool) {
 	return m.forget(x, "no sign of life for "+now.Sub(x.sign).Round(time.Second).String()), true
 }
 
+func (m *Monitor) arm(t *timer, at time.Time) {
+	switch {
+	case t.index < 0:
+		t.at = at
+		heap.Push(&m.due, t)
+	case at.Before(t.at): // a later deadline is found out when the earlier one fires: beats do not touch the heap
+		t.at = at
+		heap.Fix(&m.due, t.index)
+	}
+}
+
+func (m *Monitor) disarm(t *timer) {
+	if t.index >= 0 {
+		heap.Remove(&m.due, t.index)
+	}
+}
+
 func (m *Monitor) rearm(t *timer, at time.Time) {
 	t.at = at
 	heap.Fix(&m.due, t.index)
