@@ -18,7 +18,7 @@ import (
 
 // once sends one request and waits for its answer until deadline, however many messages that takes.
 func (c *Client) once(ctx context.Context, t target, deadline time.Time, method string, params json.RawMessage) (json.RawMessage, error) {
-	if err := c.opt.LameDuck.ask(ctx); err != nil {
+	if err := c.opt.LameDuck.ask(ctx, deadline); err != nil {
 		return nil, outOfTime(t.id, err)
 	}
 	defer c.opt.LameDuck.answered()

@@ -194,9 +194,9 @@ func (d *LameDuck) settle(nc *nats.Conn, services []*service, subscriptions int)
 }
 
 // ask lets a client's call begin, or holds it while the connection moves, but not beyond ctx, whose error it
-// returns then. answered is to be called when it has returned nil and nobody waits for the answer any more. Like
+// returns then, nor beyond deadline, which ctx need not have: then it is context.DeadlineExceeded. answered is to be called when it has returned nil and nobody waits for the answer any more. Like
 // the following, both take a nil d for none.
-func (d *LameDuck) ask(ctx context.Context) error {
+func (d *LameDuck) ask(ctx context.Context, deadline time.Time) error {
 	if d == nil {
 		return nil
 	}
@@ -207,11 +207,22 @@ func (d *LameDuck) ask(ctx context.Context) error {
 			return nil
 		}
 		d.asked.Add(-1)
-		select {
-		case <-g.open:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := g.wait(ctx, deadline); err != nil {
+			return err
 		}
+	}
+}
+
+func (g *gate) wait(ctx context.Context, deadline time.Time) error {
+	t := time.NewTimer(time.Until(deadline))
+	defer t.Stop()
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return context.DeadlineExceeded
 	}
 }
 

@@ -282,7 +282,8 @@ func TestLameDuckClosed(t *testing.T) {
 	}
 }
 
-// TestLameDuckHolds holds calls while the connection moves, each for as long as its context lasts.
+// TestLameDuckHolds holds calls while the connection moves, each for as long as its context lasts, or
+// the client's Timeout where that has no end.
 func TestLameDuckHolds(t *testing.T) {
 	servers := duckServers(t, 1)
 	var d LameDuck
@@ -297,6 +298,10 @@ func TestLameDuckHolds(t *testing.T) {
 	_, err := client.Call(short, "duck/echo", nil)
 	if e := rpc.AsError(err); e.Code != rpc.CodeTimeout || e.Details().Ran != rpc.RanNo {
 		t.Errorf("with 10 ms: %v", err)
+	}
+	_, err = NewClient(nc, ClientOptions{LameDuck: &d, Timeout: 10 * time.Millisecond}).Call(t.Context(), "duck/echo", nil)
+	if e := rpc.AsError(err); e.Code != rpc.CodeTimeout || e.Details().Ran != rpc.RanNo {
+		t.Errorf("with the client's 10 ms: %v", err)
 	}
 	short, cancel = context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -338,10 +343,10 @@ func TestMicroSubscriptions(t *testing.T) {
 
 func BenchmarkLameDuckAsk(b *testing.B) {
 	var d LameDuck
-	ctx := b.Context()
+	ctx, deadline := b.Context(), time.Now().Add(time.Hour)
 	b.ReportAllocs()
 	for b.Loop() {
-		if d.ask(ctx) == nil {
+		if d.ask(ctx, deadline) == nil {
 			d.answered()
 		}
 	}
