@@ -27,7 +27,7 @@ type ClientOptions struct {
 
 	Agent, Session string // who calls: sent as Ext-Agent and Ext-Session
 
-	Timeout   time.Duration // of a call whose context has no deadline. Default 30 s
+	Timeout   time.Duration // of a call whose context has no deadline, kept to 10 ms. Default 30 s
 	WaitReady time.Duration // how long a call waits for an extension that is on its way back. Default 1 s; < 0: not at all
 	Logger    *slog.Logger  // default: discard
 

@@ -21,10 +21,16 @@ type inbox struct {
 	last    uint64
 	timer   *time.Timer
 	armed   time.Time // when timer fires; zero: not set
+	fired   time.Time // when it did last
 }
 
+// scanEvery is how often the timer looks at all calls in flight at most. Each firing does, so that without a bound
+// thousands of long calls, which are due one by one, would cost their number squared.
+const scanEvery = 10 * time.Millisecond
+
 // place is where the replies of one call come in. A nil message says that it is time to look at the clock: the
-// deadline has passed, or nothing has come for silenceLimit.
+// deadline has passed, or nothing has come for silenceLimit. It is late by scanEvery at most; the end of a caller's
+// context is not.
 type place struct {
 	reply    string // the subject
 	token    string // its last part
@@ -82,8 +88,11 @@ func (b *inbox) expect(p *place, now time.Time) {
 	b.arm(p.due)
 }
 
-// arm has the timer fire at, unless it fires before that anyway. The caller holds mu.
+// arm has the timer fire at, or scanEvery after it did last, unless it fires before that anyway. The caller holds mu.
 func (b *inbox) arm(at time.Time) {
+	if earliest := b.fired.Add(scanEvery); at.Before(earliest) {
+		at = earliest
+	}
 	if !b.armed.IsZero() && !at.Before(b.armed) {
 		return
 	}
@@ -100,7 +109,7 @@ func (b *inbox) expire() {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.armed = time.Time{}
+	b.armed, b.fired = time.Time{}, now
 	var next time.Time
 	for _, p := range b.waiting {
 		if !p.due.After(now) {

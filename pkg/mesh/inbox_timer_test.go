@@ -1,0 +1,54 @@
+package mesh
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// TestInboxScans waits for calls that are due one by one, some by their deadlines and some by silence. The timer looks
+// at all of them not more than a hundred times a second, and tells each in time, or a moment later.
+func TestInboxScans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls, apart = 1000, time.Millisecond
+		b := inbox{waiting: map[string]*place{}}
+		type word struct {
+			at   time.Time
+			late time.Duration
+		}
+		words := make(chan word, calls)
+		for i := range calls {
+			due := time.Now().Add(time.Second)
+			p := &place{token: strconv.Itoa(i), replies: make(chan *nats.Msg, replyBacklog), deadline: due}
+			if i%2 == 0 {
+				due, p.deadline = time.Now().Add(silenceLimit), due.Add(time.Hour)
+			}
+			b.mu.Lock()
+			b.waiting[p.token] = p
+			b.expect(p, time.Now())
+			b.mu.Unlock()
+			go func() { // ends when it is told
+				<-p.replies
+				words <- word{time.Now(), time.Since(due)}
+			}()
+			time.Sleep(apart)
+		}
+		scans := map[time.Time]bool{}
+		for range calls {
+			w := <-words
+			scans[w.at] = true
+			if w.late < 0 || w.late > scanEvery {
+				t.Errorf("told %s late", w.late)
+			}
+		}
+		if limit := 2 * (1 + int(calls*apart/scanEvery)); len(scans) > limit { // a second of deadlines, and one of silence
+			t.Errorf("%d scans for %d calls, want %d at most", len(scans), calls, limit)
+		}
+		b.mu.Lock()
+		b.timer.Stop()
+		b.mu.Unlock()
+	})
+}
