@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// hold keeps the loop busy while f runs.
+// hold keeps the loop busy while f runs, and until what f published waits for it or was dropped.
 func (b *bed) hold(r *Registry, f func()) {
 	b.Helper()
 	busy, release := make(chan struct{}), make(chan struct{})
@@ -16,6 +16,7 @@ func (b *bed) hold(r *Registry, f func()) {
 	<-busy
 	f()
 	b.flush(b.nc)
+	b.flush(r.nc) // what the server has taken has come to the registry, or the loop might keep up with the rest
 	close(release)
 	if err := <-done; err != nil {
 		b.Fatal(err)
