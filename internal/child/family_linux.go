@@ -2,6 +2,7 @@ package child
 
 import (
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,12 +16,14 @@ type family struct {
 	cgroup cgroup
 	termed bool
 	strays map[int]pidfd // found outside the group
-	doubts int           // looks in a row that saw somebody of whom nothing can be told
+	born   int           // when the leader was started: whoever is older is no descendant
+	unsure time.Time     // since when every look has seen somebody of whom nothing can be told
 }
 
 func newFamily(p *os.Process, mark string, s *sysAttr) *family {
 	known.add(p.Pid)
-	return &family{leader: p.Pid, mark: mark, cgroup: s.cgroup, strays: make(map[int]pidfd)}
+	leader, _ := readStat(p.Pid) // not yet reaped, so it is there; 0 excludes nobody
+	return &family{leader: p.Pid, mark: mark, cgroup: s.cgroup, strays: make(map[int]pidfd), born: leader.started}
 }
 
 // terminateGroup asks the group to end, once. SIGCONT comes second, so that a stopped process finds SIGTERM
@@ -64,7 +67,7 @@ func (f *family) hunt(signals ...unix.Signal) (found, unclear bool) {
 		case stranger:
 			continue
 		case dying:
-			f.doubts, unclear = 0, true
+			f.unsure, unclear = time.Time{}, true
 			continue
 		case cannotTell:
 			unclear = true
@@ -112,15 +115,15 @@ func (f *family) judge(pid int) kinship {
 		return relative
 	case st.flags&flagExiting != 0 && adopting():
 		return dying
-	case len(env) == 0:
+	case len(env) == 0 && st.started >= f.born:
 		return cannotTell
 	}
 	return stranger
 }
 
-// maxDoubts is how many looks in a row may see a process without an environment before it counts as one that
-// has none. To become another program takes less.
-const maxDoubts = 8
+// doubtFor is how long looks may see a process without an environment before it counts as one that has none. To
+// become another program takes a moment, and on a machine that has no time for it, many.
+const doubtFor = time.Second
 
 // gone reports whether nobody is left, after reaping those that were adopted. It is for after the leader
 // was reaped. Strays that it finds are asked to end.
@@ -144,13 +147,15 @@ func (f *family) gone() bool {
 	for range looks {
 		switch found, unclear := f.hunt(unix.SIGTERM, unix.SIGCONT); {
 		case found:
-			f.doubts = 0
+			f.unsure = time.Time{}
 			return false
-		case unclear:
-			f.doubts++
-			if f.doubts < maxDoubts {
-				return false
-			}
+		case !unclear:
+			f.unsure = time.Time{}
+		case f.unsure.IsZero():
+			f.unsure = time.Now()
+			return false
+		case time.Since(f.unsure) < doubtFor:
+			return false
 		}
 	}
 	if f.cgroup.populated() {

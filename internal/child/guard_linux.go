@@ -15,7 +15,7 @@ import (
 const (
 	huntTerm  = time.Second // from the first SIGTERM to SIGKILL
 	huntPause = 50 * time.Millisecond
-	huntEmpty = 3
+	huntEmpty = 10
 	huntMost  = time.Minute // then what is left cannot be killed
 )
 

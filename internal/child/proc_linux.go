@@ -18,6 +18,7 @@ type stat struct {
 	parent, group, session int
 	flags                  int
 	threads                int
+	started                int // in clock ticks since the system's start
 }
 
 // The kernel's PF_EXITING and PF_KTHREAD.
@@ -48,11 +49,11 @@ func parseStat(b []byte) (s stat, ok bool) {
 		return s, false
 	}
 	fields := strings.Fields(string(b[i+1:]))
-	if len(fields) < 18 {
+	if len(fields) < 20 {
 		return s, false
 	}
 	s.state = fields[0][0]
-	for n, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &s.flags, 17: &s.threads} {
+	for n, to := range map[int]*int{1: &s.parent, 2: &s.group, 3: &s.session, 6: &s.flags, 17: &s.threads, 19: &s.started} {
 		v, err := strconv.Atoi(fields[n])
 		if err != nil {
 			return s, false

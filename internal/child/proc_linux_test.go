@@ -10,10 +10,10 @@ func TestParseStat(t *testing.T) {
 		zombie bool
 		ok     bool
 	}{
-		{"12 (sh) S 3 4 5" + rest + "1 0 99", stat{'S', 3, 4, 5, 4, 1}, false, true},
-		{"12 (a) b) Z 1 2) Z 3 4 5" + rest + "1 0 99", stat{'Z', 3, 4, 5, 4, 1}, true, true},
-		{"12 (sh) Z 3 4 5" + rest + "0 0 99", stat{'Z', 3, 4, 5, 4, 0}, true, true},
-		{"12 (sh) Z 3 4 5" + rest + "7 0 99", stat{'Z', 3, 4, 5, 4, 7}, false, true},
+		{"12 (sh) S 3 4 5" + rest + "1 0 99", stat{'S', 3, 4, 5, 4, 1, 99}, false, true},
+		{"12 (a) b) Z 1 2) Z 3 4 5" + rest + "1 0 99", stat{'Z', 3, 4, 5, 4, 1, 99}, true, true},
+		{"12 (sh) Z 3 4 5" + rest + "0 0 99", stat{'Z', 3, 4, 5, 4, 0, 99}, true, true},
+		{"12 (sh) Z 3 4 5" + rest + "7 0 99", stat{'Z', 3, 4, 5, 4, 7, 99}, false, true},
 		{"12 (sh) S 3 4 5", stat{}, false, false},
 		{"12 (sh) S x 4 5" + rest + "1 0 99", stat{}, false, false},
 		{"12 sh S 3 4 5" + rest + "1 0 99", stat{}, false, false},
