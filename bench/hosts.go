@@ -77,8 +77,9 @@ func (s *stage) start(t *table) error {
 		if err != nil {
 			return err
 		}
-		nc, err := nats.Connect(url)
-		if err != nil {
+		var nc *nats.Conn
+		// Where it is to listen is tried before NATS starts: a connection may meet that.
+		if s.await(10*time.Second, func() bool { nc, err = nats.Connect(url); return err == nil }) != nil {
 			return err
 		}
 		if err := firstCall(nc, "ext.solo.rpc"); err != nil {
