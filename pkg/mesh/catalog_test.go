@@ -2,177 +2,21 @@ package mesh
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
-
-// catalogBed is a server with a catalog bucket and somebody who writes it.
-type catalogBed struct {
-	t    testing.TB
-	opts *server.Options
-	srv  *server.Server
-	nc   *nats.Conn // the writer's
-	kv   jetstream.KeyValue
-}
-
-func newCatalogBed(t testing.TB) *catalogBed {
-	b := &catalogBed{t: t, opts: &server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
-	}}
-	b.start()
-	t.Cleanup(func() {
-		b.srv.Shutdown()
-		b.srv.WaitForShutdown()
-	})
-	b.nc = b.connect()
-	return b
-}
-
-func (b *catalogBed) start() {
-	b.t.Helper()
-	srv, err := server.NewServer(b.opts.Clone())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		b.t.Fatal("server not ready")
-	}
-	b.srv = srv
-	b.opts.Port = srv.Addr().(*net.TCPAddr).Port // the same one after a restart
-}
-
-func (b *catalogBed) connect() *nats.Conn {
-	b.t.Helper()
-	nc, err := nats.Connect(b.srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
-		nats.ReconnectJitter(0, 0), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(nc.Close)
-	return nc
-}
-
-// bucket makes the catalog's bucket as the registry makes it.
-func (b *catalogBed) bucket() {
-	b.t.Helper()
-	js, err := jetstream.New(b.nc)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		b.kv, err = js.CreateKeyValue(b.t.Context(), jetstream.KeyValueConfig{
-			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
-			RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
-		})
-		if err == nil {
-			return
-		}
-		// The server tidies a deleted bucket's files away behind its answer, and trips over that when it makes them again.
-		if jerr, ok := errors.AsType[*jetstream.APIError](err); !ok || jerr.ErrorCode != 10049 || time.Now().After(deadline) {
-			b.t.Fatal(err)
-		}
-	}
-}
-
-func (b *catalogBed) dropBucket() {
-	b.t.Helper()
-	js, err := jetstream.New(b.nc)
-	if err == nil {
-		err = js.DeleteKeyValue(b.t.Context(), "ext_catalog")
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-func (b *catalogBed) put(key string, doc any) uint64 {
-	b.t.Helper()
-	data, ok := doc.(string)
-	if !ok {
-		enc, err := json.Marshal(doc)
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		data = string(enc)
-	}
-	rev, err := b.kv.PutString(b.t.Context(), key, data)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return rev
-}
-
-func (b *catalogBed) del(key string) {
-	b.t.Helper()
-	if err := b.kv.Delete(b.t.Context(), key); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// follow runs a catalog on a connection of its own until the test ends.
-func (b *catalogBed) follow(o CatalogOptions) *Catalog {
-	b.t.Helper()
-	return b.followOn(b.connect(), o)
-}
-
-func (b *catalogBed) followOn(nc *nats.Conn, o CatalogOptions) *Catalog {
-	b.t.Helper()
-	c := NewCatalog(nc, o)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { // ends with the test
-		if err := c.Run(ctx); err != nil {
-			b.t.Errorf("Run: %v", err)
-		}
-	})
-	b.t.Cleanup(func() { cancel(); wg.Wait() })
-	return c
-}
-
-// await waits until cond holds of the catalog.
-func await(t *testing.T, c *Catalog, what string, cond func(*Catalog) bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := c.WaitFor(ctx, cond); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
-
-func testSpec(id, version string, tools ...string) Spec {
-	s := Spec{ID: id, Version: version, Transport: "stdio", Dialect: "ext", Subject: "ext." + id + ".rpc", Tools: []Tool{}}
-	for _, t := range tools {
-		s.Tools = append(s.Tools, Tool{Name: "ext_" + id + "_" + t, Own: t, InputSchema: json.RawMessage(`{"type":"object"}`)})
-	}
-	return s
-}
-
-func testState(s heartbeat.State) StateDoc {
-	return StateDoc{State: s, Available: s == heartbeat.Ready, Since: time.Unix(1, 0).UTC(), Instances: []InstanceState{}}
-}
-
-func has(id string, s heartbeat.State) func(*Catalog) bool {
-	return func(c *Catalog) bool {
-		e, ok := c.Get(id)
-		return ok && e.State.State == s
-	}
-}
 
 func TestCatalogLoad(t *testing.T) {
 	b := newCatalogBed(t)
