@@ -60,7 +60,7 @@ func BenchmarkServe(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	f := &forwarder{conn: instant{}, breaker: breaker.New("b", breaker.Settings{}), listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1), maxResult: 64 << 20}
+	f := &forwarder{conn: instant{}, breaker: breaker.New("b", breaker.Settings{}), doubt: make(chan struct{}, 1), maxResult: 64 << 20}
 	f.shaken.Store(&handshake{dialect: manifest.Ext})
 	node := mesh.NewNode(connect(), mesh.NodeOptions{})
 	slot := node.Join(mesh.Announce{ID: "full", Version: "1.0.0"})

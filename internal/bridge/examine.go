@@ -158,7 +158,7 @@ func (t *trial) live(ctx context.Context, p *child.Process) error {
 
 // list asks for the tools with tools/list, which a native extension need not have.
 func (t *trial) list(ctx context.Context, hs *handshake) error {
-	again, err := relist(ctx, t.conn, hs, t.slot.unit)
+	again, err := readTools(ctx, t.conn, hs, t.slot.unit)
 	switch {
 	case err == nil && again.hash != hs.hash:
 		t.problem("tools_differ", "tools/list does not answer the tools that initialize did; until they change, the latter count")

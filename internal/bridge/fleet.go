@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -24,7 +25,8 @@ type running struct {
 	unit   *unit
 	slots  []*slot
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when all slots have stopped
+	left   atomic.Int64  // slots that run
+	done   chan struct{} // closed when there are none left
 }
 
 // apply makes the fleet what plan says: new units start, changed ones are replaced, others stop. It does not
@@ -58,22 +60,21 @@ func (f *fleet) start(ctx context.Context, u *unit, after <-chan struct{}) {
 		r.slots = append(r.slots, f.make(u, i))
 	}
 	f.units[u.id()] = r
-	f.wg.Go(func() { // owned by the fleet, which waits; ends when the slots have stopped
-		defer close(r.done)
-		defer cancel(nil)
-		if after != nil {
-			<-after // it has been told to stop, and stops in bounded time
-		}
-		var wg sync.WaitGroup
-		for _, s := range r.slots {
-			wg.Go(func() { // ends with ctx
-				if err := s.run(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
-					s.log.Warn("slot stopped", "error", err)
-				}
-			})
-		}
-		wg.Wait()
-	})
+	r.left.Store(int64(len(r.slots)))
+	for _, s := range r.slots {
+		f.wg.Go(func() { // owned by the fleet, which waits; ends with ctx
+			if after != nil {
+				<-after // it has been told to stop, and stops in bounded time
+			}
+			if err := s.run(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
+				s.log.Warn("slot stopped", "error", err)
+			}
+			if r.left.Add(-1) == 0 {
+				cancel(nil)
+				close(r.done)
+			}
+		})
+	}
 }
 
 // find returns the slots of an extension, or only the one with this instance. Members count as their own

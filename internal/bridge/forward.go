@@ -31,21 +31,14 @@ type forwarder struct {
 	introduced  atomic.Pointer[json.RawMessage] // what it said of itself last, if that was not in the handshake
 	callForm    atomic.Bool                     // a native child that knows tools/call only; remembered for its life
 	progress    progress
-	listChanged chan struct{} // poked by the child's word that its tools have changed
-	doubt       chan struct{} // poked when a call came to nothing: is it still there?
+	relisting   chore         // reads the tools again, by the child's word that they have changed
+	probing     chore         // finds out whether a child hangs
+	doubt       chan struct{} // over HTTP: poked when a call came to nothing: is it still there?
 	passthrough bool
 	maxResult   int
 	remote      bool         // over HTTP
 	inflight    atomic.Int64 // only counted over HTTP
 	siblings    *siblings
-}
-
-// relist says that the child's tools have to be read again. It never blocks, and a storm of it is once.
-func (f *forwarder) relist() {
-	select {
-	case f.listChanged <- struct{}{}:
-	default:
-	}
 }
 
 // Handle is HandleAsync for whoever wants to wait.
@@ -233,6 +226,10 @@ func (h *hop) cameToNothing(e *rpc.Error) {
 
 // isInDoubt has somebody look whether the other side is still there.
 func (f *forwarder) isInDoubt() {
+	if !f.remote {
+		f.probing.ask()
+		return
+	}
 	select {
 	case f.doubt <- struct{}{}:
 	default:

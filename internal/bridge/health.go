@@ -5,40 +5,46 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// watch returns an error when the other side has to be given up.
-func (s *slot) watch(ctx context.Context, f *forwarder) error {
-	if conn, ok := f.conn.(*rpc.Conn); ok {
-		return s.watchForHang(ctx, f, conn)
+// watch calls giveUp when the other side has to be given up, until stop.
+func (s *slot) watch(ctx context.Context, f *forwarder, giveUp func(error)) (stop func()) {
+	check := func(ctx context.Context, err error) {
+		if err != nil && ctx.Err() == nil {
+			giveUp(err)
+		}
 	}
-	return s.watchHealth(ctx, f)
+	if conn, ok := f.conn.(*rpc.Conn); ok {
+		return f.probing.begin(ctx, func(ctx context.Context) { check(ctx, s.hangs(ctx, conn)) })
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { check(ctx, s.watchHealth(ctx, f)) }) // owned by who called, whose stop waits; ends with ctx
+	return func() {
+		cancel()
+		wg.Wait()
+	}
 }
 
 var errHung = errors.New("it hangs")
 
-// watchForHang returns an error when a child hangs: a call is past its deadline, and since then nothing came,
+// hangs looks at a child with a call past its deadline, and returns an error when it hangs: since then nothing came,
 // not even the answer to a ping. Any byte is a sign of life: one that is only busy says so, or answers late.
-func (s *slot) watchForHang(ctx context.Context, f *forwarder, conn *rpc.Conn) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.doubt:
-		}
-		timeout := s.unit.limits.hang
-		if timeout <= 0 {
-			continue
-		}
-		before := conn.Received()
-		_, err := ping(ctx, conn, timeout)
-		if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && ctx.Err() == nil {
-			return fmt.Errorf("%w: a call is overdue, and for %s it neither answered a ping nor said anything", errHung, timeout)
-		}
+func (s *slot) hangs(ctx context.Context, conn *rpc.Conn) error {
+	timeout := s.unit.limits.hang
+	if timeout <= 0 {
+		return nil
 	}
+	before := conn.Received()
+	_, err := ping(ctx, conn, timeout)
+	if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && ctx.Err() == nil {
+		return fmt.Errorf("%w: a call is overdue, and for %s it neither answered a ping nor said anything", errHung, timeout)
+	}
+	return nil
 }
 
 // The health of what is reached over HTTP, where nobody tells of an end.

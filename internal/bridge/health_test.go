@@ -33,7 +33,7 @@ func (f *fakeLink) Run(context.Context) error            { return nil }
 
 func testForwarder(l link) *forwarder {
 	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), maxResult: 1 << 20,
-		listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1)}
+		remote: true, doubt: make(chan struct{}, 1)}
 }
 
 // silence is a server that takes requests and answers none.
@@ -127,14 +127,20 @@ func TestWatchForHang(t *testing.T) {
 				conn := rpc.NewConn(ours, ours, rpc.Options{})
 				wg.Go(func() { conn.Run(t.Context()) })
 				f := testForwarder(conn)
+				f.remote = false
 				f.isInDoubt()
-				ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
-				defer cancel()
 				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
 				began := time.Now()
-				err := (&slot{unit: &unit{limits: limits{hang: limit}}}).watchForHang(ctx, f, conn)
-				if tt.hangs != errors.Is(err, errHung) || tt.hangs && time.Since(began) != limit {
-					t.Errorf("after %s: %v", time.Since(began), err)
+				hung := time.Duration(0)
+				stop := (&slot{unit: &unit{limits: limits{hang: limit}}}).watch(t.Context(), f, func(err error) {
+					if hung = time.Since(began); !errors.Is(err, errHung) {
+						t.Error(err)
+					}
+				})
+				time.Sleep(2 * limit)
+				stop()
+				if tt.hangs != (hung > 0) || tt.hangs && hung != limit {
+					t.Errorf("given up after %s", hung)
 				}
 				ours.Close()
 				theirs.Close()
@@ -151,25 +157,22 @@ func TestRelistIsOnce(t *testing.T) {
 		f := testForwarder(l)
 		f.shaken.Store(&handshake{raw: json.RawMessage(`{}`)})
 		s := &slot{unit: &unit{}, log: discard}
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { s.followTools(ctx, f) })
+		stop := f.relisting.begin(t.Context(), func(ctx context.Context) { s.relist(ctx, f) })
 		for range 1000 { // a burst
-			f.relist()
+			f.relisting.ask()
 		}
 		time.Sleep(time.Second)
 		if n := l.pings.Load(); n != 1 {
 			t.Errorf("after a burst they were read %d times", n)
 		}
 		for range 100 { // a storm without a pause
-			f.relist()
+			f.relisting.ask()
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := l.pings.Load(); n < 2 || n > 4 {
 			t.Errorf("in a second of storm they were read %d times", n-1)
 		}
-		cancel()
-		wg.Wait()
+		stop()
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -136,6 +137,18 @@ func (l *listener) TryWrite(p []byte) (int, error) {
 // converse shakes hands and serves calls. It returns when ctx, the conversation's, has ended and what was in
 // flight is answered. end ends the conversation, and the other side with it as far as it can be.
 func (s *slot) converse(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
+	var err error
+	aside.Run(func() { err = s.introduce(ctx, f, end, ready) }) // deep, and from here on this goroutine only waits
+	if err != nil {
+		return err
+	}
+	defer f.relisting.begin(ctx, func(ctx context.Context) { s.relist(ctx, f) })()
+	defer s.watch(ctx, f, end)()
+	return s.serve(ctx, f)
+}
+
+// introduce shakes hands and says what came of it.
+func (s *slot) introduce(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
 	hs, err := s.shake(ctx, f, end)
 	if err != nil {
 		return err
@@ -144,17 +157,7 @@ func (s *slot) converse(ctx context.Context, f *forwarder, end func(error), read
 	s.learn(f, hs)
 	ready(hs)
 	s.log.Info("extension ready", "dialect", hs.dialect, "tools", len(hs.tools))
-	var wg sync.WaitGroup
-	watching, stop := context.WithCancel(ctx)
-	defer wg.Wait()
-	defer stop()
-	wg.Go(func() { s.followTools(watching, f) }) // owned here; ends with watching
-	wg.Go(func() {                               // owned here; ends with watching
-		if err := s.watch(watching, f); err != nil {
-			end(err)
-		}
-	})
-	return s.serve(ctx, f)
+	return nil
 }
 
 // shake shakes hands, within the unit's time.
@@ -223,7 +226,7 @@ func (s *slot) serve(ctx context.Context, f *forwarder) error {
 func (s *slot) forwarder() *forwarder {
 	return &forwarder{
 		breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough, maxResult: s.unit.limits.maxResult,
-		listChanged: make(chan struct{}, 1), doubt: make(chan struct{}, 1), siblings: s.unit.siblings,
+		doubt: make(chan struct{}, 1), siblings: s.unit.siblings,
 	}
 }
 

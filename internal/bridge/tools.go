@@ -18,36 +18,24 @@ const (
 	relistPause = 500 * time.Millisecond // from one reading to the next
 )
 
-// followTools reads the tools again whenever the child says that they have changed.
-func (s *slot) followTools(ctx context.Context, f *forwarder) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.listChanged:
-		}
-		if !sleep(ctx, relistDelay) {
-			return
-		}
-		select { // said meanwhile, and taken in with what follows
-		case <-f.listChanged:
-		default:
-		}
-		old := f.shaken.Load()
-		if raw := f.introduced.Load(); raw != nil {
-			old = &handshake{dialect: old.dialect, raw: *raw}
-		}
-		hs, err := relist(ctx, f.conn, old, s.unit)
-		switch {
-		case err == nil:
-			s.learn(f, hs)
-		case ctx.Err() == nil:
-			s.log.Warn("the tools could not be read again; the old ones stay", "error", s.reason(err))
-		}
-		if !sleep(ctx, relistPause) {
-			return
-		}
+// relist reads the tools again: the child has said that they have changed.
+func (s *slot) relist(ctx context.Context, f *forwarder) {
+	if !sleep(ctx, relistDelay) {
+		return
 	}
+	f.relisting.takenIn()
+	old := f.shaken.Load()
+	if raw := f.introduced.Load(); raw != nil {
+		old = &handshake{dialect: old.dialect, raw: *raw}
+	}
+	hs, err := readTools(ctx, f.conn, old, s.unit)
+	switch {
+	case err == nil:
+		s.learn(f, hs)
+	case ctx.Err() == nil:
+		s.log.Warn("the tools could not be read again; the old ones stay", "error", s.reason(err))
+	}
+	sleep(ctx, relistPause)
 }
 
 // sleep waits for d, or returns false when ctx ends first.
@@ -65,8 +53,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // relistTimeout bounds the reading again of a list of tools.
 const relistTimeout = 10 * time.Second
 
-// relist is old with the child's present tools: from tools/list, in either dialect.
-func relist(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*handshake, error) {
+// readTools is old with the child's present tools: from tools/list, in either dialect.
+func readTools(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*handshake, error) {
 	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
 	defer cancel()
 	parsed, err := mesh.ParseHandshake(old.raw)

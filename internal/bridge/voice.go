@@ -44,7 +44,7 @@ const maxNoise = 200
 // extension. Of a flood it drops what is too much, and says so.
 func (s *slot) notification(f *forwarder, method string, params []byte) {
 	if method == "notifications/tools/list_changed" {
-		f.relist()
+		f.relisting.ask()
 	}
 	if now := time.Now(); !s.vocal.allow(now) {
 		s.past.droppedEvent()
