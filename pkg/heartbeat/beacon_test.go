@@ -3,16 +3,18 @@ package heartbeat
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// run runs a Beacon in the bubble until the test ends, and returns where its beats go.
-func run(t *testing.T, b *Beacon, publish func(Beat) error) {
+// run runs Beacons in the bubble until the test ends.
+func run(t *testing.T, s *Beacons, publish func(Beat) error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- b.Run(ctx, publish) }() // ends with the test
+	go func() { done <- s.Run(ctx, publish) }() // ends with the test
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -21,41 +23,62 @@ func run(t *testing.T, b *Beacon, publish func(Beat) error) {
 	})
 }
 
+func saying(id string) func() Beat { return func() Beat { return Beat{ID: id, State: Ready} } }
+
+// TestBeaconCadence has many beat side by side, each in its own time.
 func TestBeaconCadence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		var at []time.Duration
-		var seq []uint64
-		b := NewBeacon(0, func() Beat { return Beat{ID: "weather", State: Ready} })
-		run(t, b, func(b Beat) error {
-			at, seq = append(at, time.Since(start)), append(seq, b.Seq)
-			if b.ID != "weather" || b.IntervalMS != 15_000 || !b.TS.Equal(time.Now()) {
-				t.Errorf("beat: %+v", b)
+	for _, n := range []int{1, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			at, turns := map[string][]time.Duration{}, map[time.Duration]bool{}
+			s := NewBeacons(0)
+			for i := range n {
+				s.Add(saying(fmt.Sprint(i)))
 			}
-			return nil
+			run(t, s, func(b Beat) error {
+				now := time.Since(start)
+				at[b.ID], turns[now] = append(at[b.ID], now), true
+				if b.Seq != uint64(len(at[b.ID])) || b.IntervalMS != 15_000 || !b.TS.Equal(time.Now()) {
+					t.Errorf("beat: %+v", b)
+				}
+				return nil
+			})
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			early := 0
+			for id, at := range at {
+				if at[0] < 7500*time.Millisecond {
+					early++
+				}
+				if at[0] >= 15*time.Second {
+					t.Errorf("the first beat of %s came after %v", id, at[0])
+				}
+				for i := 1; i < len(at); i++ {
+					if d := at[i] - at[i-1]; d < 13500*time.Millisecond || d >= 16500*time.Millisecond {
+						t.Errorf("beat %d of %s came %v after the one before", i+1, id, d)
+					}
+				}
+				if n := len(at); n < 36 || n > 45 {
+					t.Errorf("%d beats of %s in 10 minutes", n, id)
+				}
+			}
+			if len(at) != n || n == 100 && (early < 10 || early > 90) {
+				t.Errorf("%d of %d beat, %d of them in the first half of the interval", len(at), n, early)
+			}
+			if limit := int(10*time.Minute/(250*time.Millisecond)) + 1; len(turns) > limit {
+				t.Errorf("%d beats woke the goroutine %d times, want at most %d", 40*n, len(turns), limit)
+			}
 		})
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
-		if at[0] >= 15*time.Second {
-			t.Errorf("the first beat came after %v", at[0])
-		}
-		for n := 1; n < len(at); n++ {
-			if d := at[n] - at[n-1]; d < 13500*time.Millisecond || d >= 16500*time.Millisecond || seq[n] != seq[n-1]+1 {
-				t.Errorf("beat %d came %v after number %d", seq[n], d, seq[n-1])
-			}
-		}
-		if n := len(at); n < 36 || n > 45 {
-			t.Errorf("%d beats in 10 minutes", n)
-		}
-	})
+	}
 }
 
 func TestBeaconKick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, beats := Spawning, []Beat{}
-		b := NewBeacon(time.Minute, func() Beat { return Beat{State: state} })
+		s := NewBeacons(time.Minute)
+		b := s.Add(func() Beat { return Beat{State: state} })
 		b.Kick() // before Run
-		run(t, b, func(b Beat) error { beats = append(beats, b); return nil })
+		run(t, s, func(b Beat) error { beats = append(beats, b); return nil })
 		synctest.Wait()
 		state = Ready
 		b.Kick()
@@ -70,26 +93,155 @@ func TestBeaconKick(t *testing.T) {
 		if len(beats) != n {
 			t.Error("a kick did not move the next turn")
 		}
+		(*Beacon)(nil).Kick()
 	})
+}
+
+// TestBeaconKickedInBeat: what changes while a beat is on its way is said by the next, at once.
+func TestBeaconKickedInBeat(t *testing.T) {
+	for _, err := range []error{nil, errors.New("not connected")} {
+		synctest.Test(t, func(t *testing.T) {
+			start, state, beats := time.Now(), Spawning, []Beat{}
+			s := NewBeacons(time.Minute)
+			b := s.Add(func() Beat { return Beat{State: state} })
+			b.Kick()
+			run(t, s, func(beat Beat) error {
+				if beats = append(beats, beat); len(beats) == 1 {
+					state = Ready
+					b.Kick()
+					return err
+				}
+				return nil
+			})
+			synctest.Wait()
+			if len(beats) != 2 || beats[1].State != Ready || time.Since(start) != 0 {
+				t.Errorf("beats after %v: %+v", time.Since(start), beats)
+			}
+		})
+	}
 }
 
 // TestBeaconPublishFails: a beat that could not be sent is tried again after a second, under its own number.
 func TestBeaconPublishFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var tries []uint64
-		b := NewBeacon(time.Minute, func() Beat { return Beat{} })
-		b.Kick()
-		run(t, b, func(b Beat) error {
-			tries = append(tries, b.Seq)
-			if len(tries) < 4 {
-				return errors.New("not connected")
+	for _, interval := range []time.Duration{MinInterval, time.Minute, MaxInterval} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			var at []time.Duration
+			s := NewBeacons(interval)
+			s.Add(saying("weather")).Kick()
+			run(t, s, func(b Beat) error {
+				if at = append(at, time.Since(start)); b.Seq != 1 && len(at) <= 4 {
+					t.Errorf("try %d has the number %d", len(at), b.Seq)
+				}
+				if len(at) < 4 {
+					return errors.New("not connected")
+				}
+				return nil
+			})
+			time.Sleep(4 * (time.Second + interval/60))
+			synctest.Wait()
+			if len(at) < 4 {
+				t.Fatalf("tries: %v", at)
 			}
+			for i := range 3 {
+				if d := at[i+1] - at[i]; d < time.Second || d > time.Second+interval/60 {
+					t.Errorf("tries: %v", at)
+				}
+			}
+		})
+	}
+}
+
+// TestBeaconStop: once Stop has returned no beat follows, and those of others do.
+func TestBeaconStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewBeacons(0)
+		gone := s.Add(saying("gone"))
+		s.Add(saying("stays"))
+		publishing, goOn := make(chan struct{}), make(chan struct{})
+		var mu sync.Mutex
+		beats := map[string]int{}
+		of := func(id string) int { mu.Lock(); defer mu.Unlock(); return beats[id] }
+		var once sync.Once
+		run(t, s, func(b Beat) error {
+			if b.ID == "gone" {
+				once.Do(func() { close(publishing); <-goOn })
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			beats[b.ID]++
 			return nil
 		})
-		time.Sleep(5 * time.Second)
+		gone.Kick()
+		<-publishing
+		gone.Kick() // would be the next
+		stopped := make(chan int, 1)
+		go func() { gone.Stop(); stopped <- of("gone") }() // ends when the beat is out
+		close(goOn)
+		told := <-stopped
+		if told != 1 && told != 2 { // the second may be quicker than Stop
+			t.Errorf("Stop returned with %d beats out", told)
+		}
+		gone.Kick()
+		gone.Stop()
+		before := of("stays")
+		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(tries) != 4 || tries[3] != 1 {
-			t.Errorf("tries: %v", tries)
+		if of("gone") != told || of("stays") < before+3 {
+			t.Errorf("beats: %v, %d of them when it was stopped", beats, told)
 		}
 	})
+}
+
+// TestBeaconsComeAndGo adds, kicks and stops from many goroutines while the set runs.
+func TestBeaconsComeAndGo(t *testing.T) {
+	s := NewBeacons(0)
+	var mu sync.Mutex
+	last := map[string]uint64{}
+	run(t, s, func(b Beat) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if b.Seq != last[b.ID]+1 {
+			t.Errorf("%s: beat %d after %d", b.ID, b.Seq, last[b.ID])
+		}
+		last[b.ID] = b.Seq
+		return nil
+	})
+	of := func(id string) uint64 { mu.Lock(); defer mu.Unlock(); return last[id] }
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() { // ends by itself
+			for j := range 200 {
+				id := fmt.Sprint(i, "/", j)
+				b := s.Add(saying(id))
+				for range j % 4 {
+					b.Kick()
+				}
+				b.Stop()
+				n := of(id)
+				b.Kick()
+				if of(id) != n {
+					t.Errorf("%s beat when it was stopped", id)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(s.due) != 0 {
+		t.Errorf("%d are left", len(s.due))
+	}
+}
+
+func BenchmarkBeacons(b *testing.B) {
+	s := NewBeacons(0)
+	var beacons []*Beacon
+	for range 1000 {
+		beacons = append(beacons, s.Add(saying("weather")))
+	}
+	publish := func(Beat) error { return nil }
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		beacons[i%len(beacons)].Kick()
+		s.beat(time.Now(), publish)
+	}
 }

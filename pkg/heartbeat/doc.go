@@ -2,8 +2,8 @@
 // nothing here knows NATS, and every decision is a function of what was observed and of the time you pass in.
 //
 // Three things make it up. A [Beat] is one sign of life as it stands on the wire (docs/protocol.md, "Beat"). A
-// [Beacon] sends them: at once on a change of state, otherwise once an interval with a little jitter. A [Monitor]
-// hears them and tells what changed:
+// [Beacon] sends them: at once on a change of state, otherwise once an interval with a little jitter; all Beacons of a
+// program are one set of [Beacons]. A [Monitor] hears them and tells what changed:
 //
 //	m := heartbeat.NewMonitor(heartbeat.Config{})
 //	if c, ok := m.Observe(beat, time.Now()); ok {

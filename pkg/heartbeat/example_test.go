@@ -35,14 +35,15 @@ func ExampleMonitor() {
 	// weather/n1: lost → ready
 }
 
-func ExampleBeacon() {
+func ExampleBeacons() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	b := heartbeat.NewBeacon(0, func() heartbeat.Beat {
+	beacons := heartbeat.NewBeacons(0)
+	weather := beacons.Add(func() heartbeat.Beat {
 		return heartbeat.Beat{ID: "weather", Instance: "n1", State: heartbeat.Ready}
 	})
-	b.Kick() // the state has changed: beat at once
-	err := b.Run(ctx, func(beat heartbeat.Beat) error {
+	weather.Kick() // the state has changed: beat at once
+	err := beacons.Run(ctx, func(beat heartbeat.Beat) error {
 		fmt.Println(beat.ID, beat.State, beat.IntervalMS)
 		cancel()
 		return nil

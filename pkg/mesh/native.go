@@ -50,10 +50,9 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	}
 	node := NewNode(nc, NodeOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger, LameDuck: e.LameDuck})
 	slot := node.Join(announce)
-	// The good-bye comes last, when what was in flight is answered.
 	onMesh, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	var nodeErr, slotErr error
+	var nodeErr error
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	wg.Go(func() { // owned by Serve; ends with onMesh, or fails and ends the serving
@@ -61,23 +60,17 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 			stop()
 		}
 	})
-	slotDone := make(chan struct{})
-	slotCtx, goodbye := context.WithCancel(onMesh)
-	go func() { // owned by Serve; ends with slotCtx
-		defer close(slotDone)
-		slotErr = slot.Run(slotCtx)
-	}()
+	slot.Enter()
 	unsay := context.AfterFunc(ctx, func() { slot.SetState(heartbeat.Draining, "stopping") })
 	defer unsay()
 	err = slot.Serve(serving, e.Handler, e.Options)
-	goodbye()
-	<-slotDone
+	err = errors.Join(err, slot.Leave(nil)) // the good-bye comes last, when what was in flight is answered
 	leave()
 	wg.Wait()
 	if nc.Status() == nats.CONNECTED {
 		err = errors.Join(err, nc.FlushTimeout(time.Second))
 	}
-	return errors.Join(err, nodeErr, slotErr)
+	return errors.Join(err, nodeErr)
 }
 
 func (e *Service) check() error {

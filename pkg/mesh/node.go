@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -27,12 +28,13 @@ type NodeOptions struct {
 }
 
 // Node is what all slots of one program share: one connection, one reader for the mesh's requests to
-// announce and for cancellations. NewNode starts nothing; Run does the reading, and has to run for as long
-// as any Slot does.
+// announce and for cancellations, one sender of their beats. NewNode starts nothing; Run reads and beats, and has to
+// run for as long as any Slot is on the mesh.
 type Node struct {
-	nc  *nats.Conn
-	opt NodeOptions
-	in  chan *nats.Msg // everything Run reads
+	nc      *nats.Conn
+	opt     NodeOptions
+	in      chan *nats.Msg     // everything Run reads
+	beacons *heartbeat.Beacons // of the slots that are on the mesh
 
 	mu      sync.Mutex
 	slots   map[string]*Slot // by instance
@@ -55,10 +57,14 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Node{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{}}
+	return &Node{
+		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{},
+		beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
+	}
 }
 
-// Run answers requests to announce until ctx ends. The error is that of subscribing.
+// Run beats for the slots that are on the mesh and answers requests to announce, until ctx ends. The error is that of
+// subscribing.
 func (n *Node) Run(ctx context.Context) error {
 	sub, err := n.nc.ChanSubscribe(n.opt.Prefix.AnnounceRequest(), n.in)
 	if err != nil {
@@ -75,6 +81,9 @@ func (n *Node) Run(ctx context.Context) error {
 	n.streams.inbox = acks
 	n.streams.mu.Unlock()
 
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	beats.Go(func() { _ = n.beacons.Run(ctx, n.beats()) }) // owned by Run; ends with ctx, without an error
 	defer n.opt.LameDuck.add(n)()
 	defer n.listenForDenials()()
 	status := n.nc.StatusChanged(nats.CONNECTED)
@@ -142,6 +151,10 @@ func (n *Node) stateEvents() string { return n.opt.Prefix.CatalogEvents() + ".st
 // calledLost announces those slots of an extension again that the catalog calls lost although they live. The
 // registry may have its reasons; if so, its probes will find them again.
 func (n *Node) calledLost(id string, data []byte) {
+	// Nearly every change of a state is another one: those are not worth the decoding.
+	if !bytes.Contains(data, []byte(`"`+heartbeat.Lost+`"`)) {
+		return
+	}
 	var doc StateDoc
 	if len(data) > 1<<20 || json.Unmarshal(data, &doc) != nil {
 		return
@@ -156,6 +169,21 @@ func (n *Node) calledLost(id string, data []byte) {
 		if s != nil && s.id == id {
 			s.announceNow()
 		}
+	}
+}
+
+// beats returns what publishes beats, one after the other: the text is made in one place, and the connection copies it.
+func (n *Node) beats() func(heartbeat.Beat) error {
+	var beat heartbeat.Beat // here, or each would be a heap object of its own
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	return func(b heartbeat.Beat) error {
+		text.Reset()
+		beat = b
+		if err := encoder.Encode(&beat); err != nil {
+			return err
+		}
+		return n.nc.Publish(n.opt.Prefix.Heartbeat(b.ID), bytes.TrimSuffix(text.Bytes(), []byte("\n")))
 	}
 }
 
@@ -195,7 +223,7 @@ func (n *Node) list() []*Slot {
 }
 
 // Join makes a slot of the extension that a describes. a.Instance is drawn when empty, a.SubjectPrefix
-// defaults to the mesh's. The slot is on the mesh while Slot.Run runs.
+// defaults to the mesh's. The slot is on the mesh from Slot.Enter to Slot.Leave.
 func (n *Node) Join(a Announce) *Slot {
 	a.SchemaVersion = SchemaVersion
 	if a.Instance == "" {
@@ -204,7 +232,5 @@ func (n *Node) Join(a Announce) *Slot {
 	if a.SubjectPrefix == "" {
 		a.SubjectPrefix = string(n.opt.Prefix)
 	}
-	s := &Slot{node: n, id: a.ID, instance: a.Instance, announce: a, state: heartbeat.Spawning, born: time.Now()}
-	s.beacon = heartbeat.NewBeacon(n.opt.HeartbeatInterval, s.beat)
-	return s
+	return &Slot{node: n, id: a.ID, instance: a.Instance, announce: a, state: heartbeat.Spawning, born: time.Now()}
 }

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// ErrRemoved, as the cause of the context given to Slot.Run, says that the slot will not return: the
-// registry forgets it instead of showing it as shut down.
+// ErrRemoved, as the cause given to Slot.Leave or of the context given to Slot.Run, says that the slot will not
+// return: the registry forgets it instead of showing it as shut down.
 var ErrRemoved = errors.New(GoodbyeRemoved)
 
 // Slot is one slot of an extension on the mesh. Its identity (the instance) survives its lives: what runs
@@ -22,13 +25,13 @@ type Slot struct {
 	node         *Node
 	id, instance string
 	born         time.Time
-	beacon       *heartbeat.Beacon
 
-	telling sync.Mutex // announcements go out in the order in which they came about
+	telling sync.Mutex         // announcements go out in the order in which they came about, and the good-bye last
+	word    *nats.Subscription // to the catalog's, on this extension's states; guarded by telling
 
 	mu       sync.Mutex
 	announce Announce
-	joined   bool
+	beacon   *heartbeat.Beacon // nil while the slot is not on the mesh
 	state    heartbeat.State
 	reason   string
 	restarts uint64
@@ -40,28 +43,69 @@ type Slot struct {
 	tally    tally
 }
 
-// Run announces the slot and beats until ctx ends, then says good-bye.
+// Run keeps the slot on the mesh until ctx ends: Enter, and then Leave with ctx's cause. Whoever has many slots
+// spares a goroutine for each by calling those two.
 func (s *Slot) Run(ctx context.Context) error {
+	s.Enter()
+	<-ctx.Done()
+	return s.Leave(context.Cause(ctx))
+}
+
+// Enter puts the slot on the mesh, until Leave: it is announced, and beats. It does not wait. The beats are sent by
+// Node.Run, and begin with it. Enter does nothing where the slot is on the mesh already.
+func (s *Slot) Enter() {
+	if !s.enter() {
+		return
+	}
 	n := s.node
 	n.mu.Lock()
 	n.slots[s.instance] = s
 	n.mu.Unlock()
-	defer func() {
-		n.mu.Lock()
-		delete(n.slots, s.instance)
-		n.mu.Unlock()
-	}()
+	s.announceNow()
+}
+
+func (s *Slot) enter() bool {
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	s.mu.Lock()
-	s.joined = true
+	entered := s.beacon == nil
+	if entered {
+		s.beacon = s.node.beacons.Add(s.beat)
+	}
 	s.mu.Unlock()
+	if !entered {
+		return false
+	}
 	// Who is called lost, and lives, says so at once instead of at the next beat. Without the permission to
 	// hear it, the next beat it is.
-	if word, err := n.nc.ChanSubscribe(n.stateEvents()+s.id, n.in); err == nil {
-		defer word.Unsubscribe()
+	s.word, _ = s.node.nc.ChanSubscribe(s.node.stateEvents()+s.id, s.node.in)
+	return true
+}
+
+// Leave takes the slot off the mesh and says good-bye: for good where cause is ErrRemoved. Nothing is announced after
+// that, and no beat sent, until it enters again. It waits for no more than the beat that is just being sent. The error
+// is that of a connection which takes no good-bye. Leave does nothing where the slot is not on the mesh.
+func (s *Slot) Leave(cause error) error {
+	s.node.mu.Lock()
+	if s.node.slots[s.instance] == s {
+		delete(s.node.slots, s.instance)
 	}
-	s.announceNow()
-	err := s.beacon.Run(ctx, s.publishBeat)
-	return errors.Join(err, s.goodbye(context.Cause(ctx)))
+	s.node.mu.Unlock()
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	s.mu.Lock()
+	beacon := s.beacon
+	s.beacon = nil
+	s.mu.Unlock()
+	if beacon == nil {
+		return nil
+	}
+	if s.word != nil {
+		_ = s.word.Unsubscribe() // or the connection is closed, and it with it
+		s.word = nil
+	}
+	beacon.Stop() // without s.mu, which the beat that it waits for may want
+	return s.goodbye(cause)
 }
 
 // ID is the extension's id.
@@ -75,9 +119,10 @@ func (s *Slot) SetState(state heartbeat.State, reason string) {
 	s.mu.Lock()
 	changed := s.state != state || s.reason != reason
 	s.state, s.reason = state, reason
+	beacon := s.beacon
 	s.mu.Unlock()
 	if changed {
-		s.beacon.Kick()
+		beacon.Kick()
 	}
 }
 
@@ -103,7 +148,12 @@ func (s *Slot) SetBreaker(f func() *heartbeat.Breaker) {
 }
 
 // Beat beats now instead of at the next turn.
-func (s *Slot) Beat() { s.beacon.Kick() }
+func (s *Slot) Beat() {
+	s.mu.Lock()
+	beacon := s.beacon
+	s.mu.Unlock()
+	beacon.Kick()
+}
 
 // Update changes what the slot announces (a handshake's hash, say) and announces it if that made a
 // difference. The id and the instance stay.
@@ -115,9 +165,8 @@ func (s *Slot) Update(change func(*Announce)) {
 	a.ID, a.Instance, a.SchemaVersion = s.id, s.instance, SchemaVersion
 	s.announce = a
 	after, _ := json.Marshal(a)
-	joined := s.joined
 	s.mu.Unlock()
-	if joined && string(before) != string(after) {
+	if !bytes.Equal(before, after) {
 		s.announceNow()
 	}
 }
@@ -130,11 +179,16 @@ func (s *Slot) Announced() Announce {
 }
 
 // announceNow publishes the announcement and beats right behind it, so that whoever has just learnt of the
-// slot also learns how it is.
+// slot also learns how it is. Of a slot that is not on the mesh it says nothing.
 func (s *Slot) announceNow() {
 	s.telling.Lock()
 	defer s.telling.Unlock()
-	a := s.Announced()
+	s.mu.Lock()
+	a, beacon := s.announce, s.beacon
+	s.mu.Unlock()
+	if beacon == nil {
+		return
+	}
 	data, err := json.Marshal(a)
 	if err == nil {
 		err = s.node.nc.Publish(s.node.opt.Prefix.Announce(a.ID), data)
@@ -142,7 +196,7 @@ func (s *Slot) announceNow() {
 	if err != nil {
 		s.node.opt.Logger.Warn("could not announce", "extension", a.ID, "error", err)
 	}
-	s.beacon.Kick()
+	beacon.Kick()
 }
 
 func (s *Slot) beat() heartbeat.Beat {
@@ -159,14 +213,6 @@ func (s *Slot) beat() heartbeat.Beat {
 	b.UptimeSecs = int64(time.Since(s.born) / time.Second)
 	b.Inflight, b.Calls, b.Errors = s.inflight.Load(), s.calls.Load(), s.errors.Load()
 	return b
-}
-
-func (s *Slot) publishBeat(b heartbeat.Beat) error {
-	data, err := json.Marshal(b)
-	if err != nil {
-		return err
-	}
-	return s.node.nc.Publish(s.node.opt.Prefix.Heartbeat(b.ID), data)
 }
 
 func (s *Slot) goodbye(cause error) error {

@@ -1,0 +1,30 @@
+package heartbeat
+
+// schedule is a heap of Beacons (container/heap), the one that is due first at its top. Each knows its place, so that
+// a kick finds it.
+type schedule []*Beacon
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
+
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].place, s[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (s *schedule) Push(x any) {
+	b := x.(*Beacon)
+	b.place = len(*s)
+	*s = append(*s, b)
+}
+
+// Pop implements heap.Interface.
+func (s *schedule) Pop() any {
+	last := len(*s) - 1
+	b := (*s)[last]
+	(*s)[last] = nil
+	*s = (*s)[:last]
+	b.place = -1
+	return b
+}

@@ -1,0 +1,116 @@
+package mesh_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestSlotLeaves has slots come, say how they are from several sides, and go: the good-bye is the last word of each.
+func TestSlotLeaves(t *testing.T) {
+	connect := startServer(t)
+	hearing := connect()
+	heard, err := hearing.SubscribeSync("ext.registry.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hearing.Flush()
+	nc := connect()
+	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	early := node.Join(mesh.Announce{ID: "early", Version: "1.0.0"})
+	early.SetState(heartbeat.Ready, "") // nobody is told yet
+	early.Update(func(a *mesh.Announce) { a.Description = "early" })
+	early.Enter()
+	early.Enter() // changes nothing
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { node.Run(ctx) }) // ends with cancel
+	defer running.Wait()
+	defer cancel()
+	beat := next(t, heard, "ext.registry.heartbeat.early") // of before the node ran
+	if !strings.Contains(string(beat.Data), `"state":"ready"`) || !strings.Contains(string(beat.Data), `"seq":1`) {
+		t.Errorf("the first beat is %s", beat.Data)
+	}
+
+	for range 50 {
+		slot := node.Join(mesh.Announce{ID: "passing", Version: "1.0.0"})
+		slot.Enter()
+		var saying sync.WaitGroup
+		saying.Go(func() { slot.Beat() }) // these end by themselves
+		saying.Go(func() { slot.SetState(heartbeat.Ready, "") })
+		saying.Go(func() { slot.Update(func(a *mesh.Announce) { a.Host = "h" }) })
+		saying.Go(func() { nc.Publish("ext.registry.request", nil) })
+		if err := slot.Leave(mesh.ErrRemoved); err != nil {
+			t.Error(err)
+		}
+		saying.Wait()
+	}
+	if err := early.Leave(nil); err != nil {
+		t.Error(err)
+	}
+	early.SetState(heartbeat.Draining, "too late")
+	early.Beat()
+	early.Update(func(a *mesh.Announce) { a.Host = "too late" })
+	if err := early.Leave(nil); err != nil { // changes nothing
+		t.Error(err)
+	}
+
+	late := node.Join(mesh.Announce{ID: "late", Version: "1.0.0"})
+	late.Enter()
+	defer late.Leave(nil)
+	reasons := map[string]string{} // of the good-byes, by instance
+	for {
+		m := next(t, heard, "")
+		var said struct{ Instance, Reason string }
+		if m.Subject == "ext.registry.heartbeat.late" { // what was to be said before it has been
+			break
+		}
+		if m.Subject == "ext.registry.request" {
+			continue
+		}
+		if err := json.Unmarshal(m.Data, &said); err != nil {
+			t.Fatal(err)
+		}
+		if reasons[said.Instance] != "" {
+			t.Errorf("after its good-bye: %s %s", m.Subject, m.Data)
+		}
+		if strings.Contains(m.Subject, ".shutdown.") {
+			reasons[said.Instance] = said.Reason
+		}
+	}
+	if len(reasons) != 51 || reasons[early.Instance()] != "shutdown" {
+		t.Errorf("%d good-byes, the first slot's with %q", len(reasons), reasons[early.Instance()])
+	}
+	early.Enter()
+	if beat := next(t, heard, "ext.registry.heartbeat.early"); !strings.Contains(string(beat.Data), `"reason":"too late"`) {
+		t.Errorf("when it is back it says %s", beat.Data)
+	}
+	if err := early.Leave(mesh.ErrRemoved); err != nil {
+		t.Error(err)
+	}
+	if bye := next(t, heard, "ext.registry.shutdown.early"); !strings.Contains(string(bye.Data), `"reason":"removed"`) {
+		t.Errorf("for good it left with %s", bye.Data)
+	}
+}
+
+// next is the next message on a subject, or on any.
+func next(t *testing.T, sub *nats.Subscription, subject string) *nats.Msg {
+	t.Helper()
+	for {
+		m, err := sub.NextMsg(10 * time.Second)
+		if err != nil {
+			t.Fatalf("no %s: %v", subject, err)
+		}
+		if subject == "" || m.Subject == subject {
+			return m
+		}
+	}
+}
