@@ -44,9 +44,10 @@ type Stats struct {
 // Conn speaks JSON-RPC, one message a line, over a reader and a writer, in both directions at once. It is a
 // Caller; answers may come in any order. NewConn starts nothing: Run does the work.
 //
-// Writing is done by whoever finds the writer idle, with one attempt that cannot block where w offers
+// Writing is done by whoever finds nobody at it, with one attempt that cannot block where w offers
 // TryWrite (a pipe does); everything else goes through one queue to one goroutine, which writes all that
-// has gathered with a single call. No lock is held across either.
+// has gathered with a single call, and ends when there is no more: while nothing is written, there is none.
+// No lock is held across either. What a Conn keeps while it is quiet is its reader's goroutine.
 type Conn struct {
 	r   io.Reader
 	w   io.Writer
@@ -58,20 +59,20 @@ type Conn struct {
 	pending  pending
 	head     *Exchange // the write queue
 	tail     *Exchange
-	raws     int  // answers and notifications in it
-	writing  bool // somebody owns wbuf and w
-	quitting bool // the writing goroutine waits for whoever writes, and ends
-	wbuf     []byte
-	frames   []frame // the requests in wbuf
-	werr     error   // why nothing can be written any more
+	raws     int           // answers and notifications in it
+	writing  bool          // somebody owns out and w
+	left     bool          // writing is left to the goroutine that Run will start
+	out      *batch        // what is being written
+	werr     error         // why nothing can be written any more
+	drainer  func()        // c.drain, as one value for all go statements; nil before Run
+	quit     chan struct{} // Run waits at its end for whoever writes
+	unbreak  func() bool   // takes back what breakRead did; set when a write has failed and that was dealt with
 	timer    *time.Timer
 	armed    time.Time // when timer fires; zero: not set
 	gone     *Error    // set when no answer can come any more
 	serving  map[string]context.CancelFunc
 	handlers sync.WaitGroup
 	running  int
-
-	wake chan struct{} // to the writing goroutine: it owns writing now
 
 	noise, unknown, long, dropped atomic.Uint64
 	received                      atomic.Uint64
@@ -83,11 +84,20 @@ const maxRaws = 1024
 
 // NewConn makes a Conn over r and w. If w has a method TryWrite(p) (n, err) that writes what it can without
 // blocking, it is used. To let Run end when its context does, r should have SetReadDeadline or Close.
+//
+// If r has a method
+//
+//	ReadLazy(buffer func() []byte, release func()) (n int, err error)
+//
+// it is used in the place of Read, so that a Conn has no buffer while it waits. ReadLazy calls buffer when it is
+// about to try to read, and reads into what that returned; when there is nothing to read it calls release before it
+// waits, and buffer again afterwards. Its results are Read's, for the last buffer. It must not call either function
+// after it has returned, nor both at once.
 func NewConn(r io.Reader, w io.Writer, opt Options) *Conn {
 	if opt.MaxHandlers <= 0 {
 		opt.MaxHandlers = 256
 	}
-	c := &Conn{r: r, w: w, opt: opt, wake: make(chan struct{}, 1)}
+	c := &Conn{r: r, w: w, opt: opt}
 	c.try, _ = w.(interface{ TryWrite([]byte) (int, error) })
 	return c
 }
@@ -108,24 +118,12 @@ func (c *Conn) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, c.interruptRead)
 	defer stop()
 
-	var writer sync.WaitGroup
-	quit := make(chan struct{})
-	var werr error
-	keep := func() bool { return false }
-	writer.Go(func() { // owned by Run; ends when quit is closed and the queue is empty, or with a write error
-		if werr = c.writeLoop(quit); werr != nil {
-			keep = c.breakRead()
-		}
-	})
-
+	c.beginWriting()
 	err := c.readLoop(hctx)
 	c.fail(c.end(ctx, err))
 	cancel()
 	c.handlers.Wait()
-	close(quit)
-	c.interruptWrite()
-	writer.Wait()
-	keep()
+	werr := c.endWriting()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

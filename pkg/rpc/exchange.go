@@ -170,6 +170,9 @@ func AppendRequest(dst, id []byte, method string, params []byte) []byte {
 	return append(dst, '}')
 }
 
+// maxFrame is how long appendFrame's line is at most, unless the method is full of characters to escape.
+func (x *Exchange) maxFrame() int { return len(x.raw) + len(x.Method) + len(x.Params) + 64 }
+
 // appendFrame appends x as a line.
 func (x *Exchange) appendFrame(dst []byte) []byte {
 	if x.raw != nil {

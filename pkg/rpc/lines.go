@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"sync"
 	"sync/atomic"
 )
 
@@ -23,9 +22,16 @@ func (e *LongLineError) Error() string {
 }
 
 // lineReader cuts a stream into lines. Memory stays bounded by the limit whatever comes, and falls back to
-// small after a large line, so that a thousand idle children cost a thousand small buffers.
+// small after a large line; over a lazyReader it is none while nothing comes, so that a thousand idle children
+// cost a thousand readers and no buffers.
 type lineReader struct {
 	r     io.Reader
+	lazy  lazyReader // r, if it is one
+	small []byte     // where it is not: the buffer that stays
+
+	roomFunc    func() []byte // the methods as values, made once
+	releaseFunc func()
+
 	max   int
 	buf   []byte // buf[start:end] is read and not yet returned
 	start int
@@ -35,17 +41,20 @@ type lineReader struct {
 	count *atomic.Uint64 // bytes read, if anybody wants to know
 }
 
-const (
-	smallBuffer = 4 << 10
-	readBuffer  = 64 << 10 // a pipe's capacity on Linux
-	keepBuffer  = 256 << 10
-)
+// lazyReader is what NewConn documents.
+type lazyReader interface {
+	ReadLazy(buffer func() []byte, release func()) (n int, err error)
+}
 
 func newLineReader(r io.Reader, max int) *lineReader {
 	if max <= 0 {
 		max = DefaultMaxLine
 	}
-	return &lineReader{r: r, max: max}
+	l := &lineReader{r: r, max: max}
+	if l.lazy, _ = r.(lazyReader); l.lazy != nil {
+		l.roomFunc, l.releaseFunc = l.room, l.release
+	}
+	return l
 }
 
 // next returns the next line without its end ("\n" or "\r\n"), valid until the next call. A last line that
@@ -68,6 +77,7 @@ func (l *lineReader) next() ([]byte, error) {
 		}
 		if l.err != nil {
 			if l.seen == 0 {
+				l.letGo()
 				return nil, l.err
 			}
 			line := l.buf[l.start:l.end:l.end]
@@ -78,31 +88,13 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// fill reads once, after making room: by moving what is left to the front, by growing (doubling, from a
-// small buffer to a pipe's capacity and beyond only for a line that needs it), or by letting go of a buffer
-// that one large line had blown up.
+// fill reads once.
 func (l *lineReader) fill() {
-	if l.start == l.end {
-		l.start, l.end, l.seen = 0, 0, 0
-		if cap(l.buf) > keepBuffer {
-			giveBack(l.buf)
-			l.buf = nil
-		}
-	}
-	switch {
-	case l.buf == nil:
-		l.buf = make([]byte, smallBuffer)
-	case l.end < len(l.buf):
-	case l.start > len(l.buf)/2:
-		l.end = copy(l.buf, l.buf[l.start:l.end])
-		l.start = 0
-	default:
-		bigger := borrow(max(readBuffer, 2*len(l.buf)))
-		l.end = copy(bigger, l.buf[l.start:l.end])
-		l.start, l.buf = 0, bigger
-	}
 	for range 100 {
-		n, err := l.r.Read(l.buf[l.end:])
+		n, err := l.read()
+		if n < 0 || n > len(l.buf)-l.end {
+			n, err = 0, fmt.Errorf("a read of %d bytes into %d", n, len(l.buf)-l.end)
+		}
 		l.end += n
 		if l.count != nil {
 			l.count.Add(uint64(n))
@@ -114,26 +106,55 @@ func (l *lineReader) fill() {
 	l.err = io.ErrNoProgress
 }
 
-// large is the buffers that large lines have left behind, for the next large line of any child: most of the time
-// for one would go into growing towards it.
-var large sync.Pool
-
-// poolBuffer is the largest buffer that is worth keeping until the next collection or two.
-const poolBuffer = 32 << 20
-
-func borrow(n int) []byte {
-	if n > keepBuffer {
-		if b, ok := large.Get().(*[]byte); ok && len(*b) >= n {
-			return *b
-		}
+func (l *lineReader) read() (int, error) {
+	if l.lazy != nil {
+		return l.lazy.ReadLazy(l.roomFunc, l.releaseFunc)
 	}
-	return make([]byte, n)
+	return l.r.Read(l.room())
 }
 
-func giveBack(b []byte) {
-	if len(b) <= poolBuffer {
-		large.Put(&b)
+// room makes room to read into: by moving what is left to the front, by growing (to a pipe's capacity and beyond
+// only for a line that needs it), or by letting go of a buffer that one large line had blown up.
+func (l *lineReader) room() []byte {
+	if l.start == l.end {
+		// Nobody says when a plain read waits: its buffer stays until it has been larger than needed.
+		if l.lazy == nil && len(l.buf) > smallBuffer && (l.end <= smallBuffer || len(l.buf) > keepBuffer) {
+			l.letGo()
+		}
+		l.start, l.end, l.seen = 0, 0, 0
 	}
+	switch {
+	case l.buf == nil && l.lazy != nil:
+		l.buf = borrow(readBuffer)
+	case l.buf == nil:
+		if l.small == nil {
+			l.small = make([]byte, smallBuffer)
+		}
+		l.buf = l.small
+	case l.end < len(l.buf):
+	case l.start > len(l.buf)/2:
+		l.end = copy(l.buf, l.buf[l.start:l.end])
+		l.start = 0
+	default:
+		bigger := borrow(max(readBuffer, 2*len(l.buf)))
+		l.end = copy(bigger, l.buf[l.start:l.end])
+		giveBack(l.buf)
+		l.start, l.buf = 0, bigger
+	}
+	return l.buf[l.end:]
+}
+
+// release is called when there is nothing to read for now.
+func (l *lineReader) release() {
+	if l.start == l.end {
+		l.letGo()
+	}
+}
+
+// letGo gives an empty buffer back.
+func (l *lineReader) letGo() {
+	giveBack(l.buf)
+	l.buf, l.start, l.end, l.seen = nil, 0, 0, 0
 }
 
 func (l *lineReader) tooLong(line []byte) error {

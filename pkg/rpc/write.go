@@ -20,36 +20,40 @@ func (c *Conn) send(x *Exchange) {
 	}
 	c.writing = true
 	if c.try == nil || c.pending.n > directMax {
+		c.handOver()
 		c.mu.Unlock()
-		c.wake <- struct{}{} // never blocks: only the owner of writing sends, and the loop takes it over
 		return
 	}
 	buf := c.gather()
 	c.mu.Unlock()
 	n, err := c.try.TryWrite(buf)
 	c.mu.Lock()
-	c.wrote(n, err)
-	if err == nil && len(c.wbuf) == 0 && c.head == nil && !c.quitting {
+	c.took(n, err)
+	if err == nil && c.out == nil && c.head == nil {
 		c.writing = false
-		c.mu.Unlock()
-		return
+		c.stop()
+	} else {
+		c.handOver() // the rest, and the error if there was one
 	}
-	c.mu.Unlock() // the rest, and the error if there was one, is for the loop; at the end it waits for this word
-	c.wake <- struct{}{}
+	c.mu.Unlock()
 }
 
 // directMax is how many calls may be in flight for a sender to write by itself: a lone call saves the
 // hand-over to the writing goroutine, a crowd gains more by being written together.
 const directMax = 2
 
-// gather moves the queue into wbuf, leaving out what has ended meanwhile. The caller holds mu and owns
-// writing.
+// gather is what to write next: the rest of an attempt, or the queue as far as it goes into one batch, without what
+// has ended meanwhile. The caller holds mu and owns writing.
 func (c *Conn) gather() []byte {
-	if cap(c.wbuf) > keepBuffer && len(c.wbuf) == 0 {
-		c.wbuf = nil
+	if c.out != nil {
+		return c.out.text[c.out.wrote:]
 	}
-	for c.head != nil && len(c.wbuf) < gatherMax {
+	for c.head != nil {
 		x := c.head
+		size := x.maxFrame()
+		if c.out != nil && len(c.out.text)+size > gatherMax {
+			break
+		}
 		if c.head = x.next; c.head == nil {
 			c.tail = nil
 		}
@@ -61,84 +65,68 @@ func (c *Conn) gather() []byte {
 			continue // timed out or cancelled before it was written: it is not run
 		}
 		x.queued = false
-		if x.raw == nil {
-			c.frames = append(c.frames, frame{x, x.id, len(c.wbuf)})
+		if c.out == nil {
+			c.out = newBatch(size)
 		}
-		c.wbuf = x.appendFrame(c.wbuf)
+		c.out.add(x)
 		if x.written != nil {
 			x.written()
 		}
 	}
-	return c.wbuf
+	if c.out == nil {
+		return nil
+	}
+	return c.out.text
 }
 
-// gatherMax bounds one write: a pipe takes no more at once, and what has ended by then is left out.
-const gatherMax = 64 << 10
-
-// frame is where a request begins in wbuf; a negative place has been passed.
-type frame struct {
-	x  *Exchange
-	id uint64 // x may be another's by now
-	at int
-}
-
-// wrote takes n bytes off wbuf. After an error nobody writes any more, and a request of which the other side has
-// not seen a byte is one that surely did not run, as if it had never left the queue: to a process that has just
-// died a write fails at once, and its callers may try again without harm. The caller holds mu.
-func (c *Conn) wrote(n int, err error) {
-	c.wbuf = c.wbuf[:copy(c.wbuf, c.wbuf[n:])]
-	for i := range c.frames {
-		f := &c.frames[i]
-		f.at -= n
-		if err != nil && f.at >= 0 && c.pending.get(f.id) == f.x {
-			f.x.queued = true
-		}
-	}
-	if len(c.wbuf) == 0 || err != nil {
-		clear(c.frames) // they are not ours to keep alive
-		c.frames = c.frames[:0]
-	}
+// took notes that n bytes more of the batch are written. After an error nobody writes any more, and a request of
+// which the other side has not seen a byte is one that surely did not run, as if it had never left the queue: to a
+// process that has just died a write fails at once, and its callers may try again without harm. The caller holds mu.
+func (c *Conn) took(n int, err error) {
+	b := c.out
+	b.wrote += n
 	if err != nil {
 		c.werr = err
+		for _, f := range b.frames {
+			if f.at >= b.wrote && c.pending.get(f.id) == f.x {
+				f.x.queued = true
+			}
+		}
+	}
+	if err != nil || b.wrote == len(b.text) {
+		c.out = nil
+		b.free()
 	}
 }
 
-// writeLoop writes what was left to it until quit is closed and nothing is left.
-func (c *Conn) writeLoop(quit <-chan struct{}) error {
-	for {
-		select {
-		case <-c.wake:
-			if err := c.drain(); err != nil {
-				return err
-			}
-		case <-quit:
-			c.mu.Lock()
-			c.quitting = true
-			writing := c.writing
-			c.mu.Unlock()
-			if !writing {
-				return nil
-			}
-			// Somebody is at an attempt that cannot block, and answers may have gathered behind it.
-			<-c.wake
-			return c.drain()
-		}
+// handOver leaves writing to a goroutine. The caller holds mu and owns writing. Nobody hands over once Run has seen
+// in endWriting that nobody writes: calls are refused by then, and answers need a handler that runs.
+func (c *Conn) handOver() {
+	if c.drainer == nil {
+		c.left = true
+		return
+	}
+	go c.drainer() // owned by Run, which waits in endWriting; ends when the queue is empty, or with a write error
+}
+
+// stop says that nobody writes any more, and ends writing if Run waits for that. The caller holds mu.
+func (c *Conn) stop() {
+	if c.quit != nil {
+		close(c.quit)
+		c.quit = nil
 	}
 }
 
 // drain owns writing: it writes until the queue is empty.
-func (c *Conn) drain() error {
-	for {
-		c.mu.Lock()
-		if err := c.werr; err != nil { // writing stays taken: nobody writes any more
-			c.mu.Unlock()
-			return err
-		}
+func (c *Conn) drain() {
+	c.mu.Lock()
+	for c.werr == nil {
 		buf := c.gather()
 		if len(buf) == 0 {
 			c.writing = false
+			c.stop()
 			c.mu.Unlock()
-			return nil
+			return
 		}
 		c.mu.Unlock()
 		n, err := c.w.Write(buf)
@@ -146,9 +134,45 @@ func (c *Conn) drain() error {
 		if err == nil {
 			n = len(buf)
 		}
-		c.wrote(min(max(n, 0), len(buf)), err)
-		c.mu.Unlock()
+		c.took(min(max(n, 0), len(buf)), err)
 	}
+	c.mu.Unlock()
+	unbreak := c.breakRead()
+	c.mu.Lock()
+	c.unbreak = unbreak // writing stays taken: nobody writes any more
+	c.stop()
+	c.mu.Unlock()
+}
+
+// beginWriting starts what was left to a goroutine before Run.
+func (c *Conn) beginWriting() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drainer = c.drain
+	if c.left {
+		c.left = false
+		c.handOver()
+	}
+}
+
+// endWriting waits until all that is queued is written, or writing fails, and returns why. Somebody may be at an
+// attempt that cannot block, with answers gathering behind it: they are waited for, too.
+func (c *Conn) endWriting() error {
+	quit := make(chan struct{})
+	c.mu.Lock()
+	c.quit = quit
+	if !c.writing || c.unbreak != nil {
+		c.stop()
+	}
+	c.mu.Unlock()
+	c.interruptWrite()
+	<-quit
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unbreak != nil {
+		c.unbreak()
+	}
+	return c.werr
 }
 
 var errNotReading = errors.New("the peer does not read what it is sent")

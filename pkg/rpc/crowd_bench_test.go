@@ -1,0 +1,94 @@
+package rpc
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// BenchmarkCrowd is what a bridge does with a child: exchanges that one goroutine starts and the reader ends, so many
+// of them in flight, over pipes to a peer that echoes as fast as bytes can be copied.
+func BenchmarkCrowd(b *testing.B) {
+	for _, flight := range []int{1, 64} {
+		for _, size := range []int{256, 16 << 10} {
+			b.Run(fmt.Sprintf("flight=%d/size=%d", flight, size), func(b *testing.B) {
+				c := echoPair(b)
+				params := json.RawMessage(`"` + strings.Repeat("x", size) + `"`)
+				free := make(crowd, flight)
+				for range flight {
+					free <- &Exchange{Method: "echo", Params: params, Sink: free}
+				}
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					x := <-free
+					if x.Params == nil {
+						b.Fatal("a call failed")
+					}
+					c.Start(x)
+				}
+				for range flight {
+					<-free
+				}
+			})
+		}
+	}
+}
+
+// crowd is the exchanges that are not in flight.
+type crowd chan *Exchange
+
+func (c crowd) Deliver(x *Exchange, r Reply) {
+	if r.Err != nil || len(r.env.Result) != len(x.Params) {
+		x.Params = nil
+	}
+	c <- x
+}
+
+// echoPair is a Conn to a peer behind two OS pipes that takes requests apart by the places their bytes have.
+func echoPair(t testing.TB) *Conn {
+	t.Helper()
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewConn(outR, tryWriter{inW}, Options{})
+	var wg sync.WaitGroup
+	wg.Go(func() { echoFast(inR, outW); outW.Close() }) // ends when inW is closed
+	wg.Go(func() { c.Run(t.Context()) })                // ends when the peer does
+	t.Cleanup(func() { inW.Close(); wg.Wait(); outR.Close(); inR.Close() })
+	return c
+}
+
+func echoFast(r io.Reader, w io.Writer) {
+	const id, method, params = `{"jsonrpc":"2.0","id":`, `,"method":`, `,"params":`
+	in, out := bufio.NewReaderSize(r, 64<<10), bufio.NewWriterSize(w, 64<<10)
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				panic(err)
+			}
+			return
+		}
+		idEnd := bytes.Index(line, []byte(method))
+		at := bytes.Index(line, []byte(params))
+		out.Write(line[:idEnd])
+		out.WriteString(`,"result":`)
+		out.Write(line[at+len(params):])
+		if in.Buffered() == 0 {
+			out.Flush()
+		}
+	}
+}
