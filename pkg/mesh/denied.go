@@ -54,22 +54,25 @@ func (s *service) tell(reason string) {
 	}
 }
 
-// attend says that the service is ready, or why it cannot be, until ctx ends.
+// attend says that the service is ready, or why it cannot be, until ctx ends. It waits on its caller's stack (see
+// aside), and leaves to another goroutine what needs more of one.
 func (s *service) attend(ctx context.Context) {
-	reason, pause := s.deafSoon(ctx), minDeniedPause
-	for ctx.Err() == nil {
+	var reason string
+	aside(func() { reason = s.deafSoon(ctx) })
+	for pause := minDeniedPause; ctx.Err() == nil; pause = min(2*pause, maxDeniedPause) {
 		if reason == "" {
 			pause = minDeniedPause
-			s.slot.SetState(heartbeat.Ready, "")
+			aside(func() { s.slot.SetState(heartbeat.Ready, "") })
 			select {
 			case reason = <-s.deaf:
 			case <-ctx.Done():
 				return
 			}
 		}
-		s.slot.SetState(heartbeat.Failed, reason)
-		reason = s.listenAgain(ctx, pause)
-		pause = min(2*pause, maxDeniedPause)
+		aside(func() {
+			s.slot.SetState(heartbeat.Failed, reason)
+			reason = s.listenAgain(ctx, pause)
+		})
 	}
 }
 

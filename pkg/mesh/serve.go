@@ -51,6 +51,11 @@ type service struct {
 
 	deaf chan string // why it does not hear calls, or not all
 
+	// Of what begin began, for end.
+	giveUp   context.CancelFunc // ends ctx
+	cancels  *nats.Subscription
+	unlisten func() // to denials
+
 	mu     sync.Mutex
 	svc    micro.Service // nil when it has been stopped for good
 	paused bool          // svc is stopped, or will be when the connection is back
@@ -67,34 +72,71 @@ type service struct {
 //
 // Handlers run side by side, each on its own goroutine unless h is an rpc.AsyncHandler; their contexts end
 // with the call's time. A panic is that call's CodeInternal.
-func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) error {
-	a := slot.Announced()
-	base, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveUp()
-	s := &service{slot: slot, nc: slot.node.nc, opt: opt.withDefaults(), h: h, ctx: base, idle: make(chan struct{}, 1), deaf: make(chan string, 1)}
-	s.async, _ = h.(rpc.AsyncHandler)
-	defer slot.node.listenForDenials()()
-	slot.node.addService(s) // before it subscribes, or a denial would find nobody
-	defer slot.node.removeService(s)
-	if err := s.begin(a); err != nil {
-		return fmt.Errorf("serving %s: %w", a.ID, err)
-	}
-	cancels, err := slot.node.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), slot.node.in)
+func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) (err error) {
+	var s *service
+	aside(func() { s, err = slot.begin(ctx, h, opt) })
 	if err != nil {
-		s.retire().Stop()
-		return fmt.Errorf("serving %s: %w", a.ID, err)
-	}
-	defer cancels.Unsubscribe()
-	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
-	if err := s.flush(ctx); err != nil && ctx.Err() == nil {
-		slot.node.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)
+		return fmt.Errorf("serving %s: %w", slot.id, err)
 	}
 	s.attend(ctx)
-	return s.drain(giveUp)
+	aside(func() { err = s.end() })
+	return err
 }
 
-// begin puts the service on the mesh for the first time.
-func (s *service) begin(a Announce) error {
+// aside runs f on a goroutine of its own and waits for it. Who calls Serve waits there for hours, a thousand of them in
+// one bridge, and Go hardly ever shrinks a stack: for the few calls of a beginning it would be 8 KiB to the end.
+func aside(f func()) {
+	done := make(chan struct{})
+	go func() { // ends with f, for which the caller waits
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+// begin makes the service of one ready life, whose calls are handled as soon as NATS lets it listen. After an error
+// nothing of it is left.
+func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*service, error) {
+	n, a := slot.node, slot.Announced()
+	s := &service{slot: slot, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), deaf: make(chan string, 1)}
+	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
+	s.async, _ = h.(rpc.AsyncHandler)
+	s.unlisten = n.listenForDenials()
+	n.addService(s) // before it subscribes, or a denial would find nobody
+	err := s.enter(a)
+	if err != nil {
+		s.leaveNode()
+		return nil, err
+	}
+	s.cancels, err = n.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), n.in)
+	if err != nil {
+		s.retire().Stop()
+		s.leaveNode()
+		return nil, err
+	}
+	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
+	if err := s.flush(ctx); err != nil && ctx.Err() == nil {
+		n.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)
+	}
+	return s, nil
+}
+
+// end is the other end of begin.
+func (s *service) end() error {
+	err := s.drain()
+	_ = s.cancels.Unsubscribe() // or the connection is closed, and it with it
+	s.leaveNode()
+	return err
+}
+
+func (s *service) leaveNode() {
+	s.slot.node.removeService(s)
+	s.unlisten()
+	s.giveUp()
+}
+
+// enter puts the service on the mesh for the first time.
+func (s *service) enter(a Announce) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	svc, err := s.add(a)
@@ -136,7 +178,7 @@ func (s *service) add(a Announce) (micro.Service, error) {
 
 // drain is the order in which no call is lost: unsubscribe; wait until the server knows; wait until what it
 // had sent by then was taken up; wait for that; send the answers.
-func (s *service) drain(giveUp context.CancelFunc) error {
+func (s *service) drain() error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
 	err := s.slot.node.stop(s.retire())
@@ -156,7 +198,7 @@ func (s *service) drain(giveUp context.CancelFunc) error {
 	}
 	s.closed.Store(true)
 	s.calls.close()
-	giveUp()
+	s.giveUp()
 	s.calls.each(func(c *call) { c.cancel() })
 	s.handlers.Wait()
 	_ = s.flush(context.WithoutCancel(s.ctx)) // best effort: answers that do not get out now get out later or not at all
