@@ -256,12 +256,18 @@ func skipString(b []byte, i int) (int, error) {
 	}
 	i++
 	for {
-		for i+32 <= len(b) {
-			p := (*[32]byte)(b[i:])
-			if stops(le64(p[0:]))|stops(le64(p[8:]))|stops(le64(p[16:]))|stops(le64(p[24:])) != 0 {
+	words:
+		for last := min(len(b)-32, i+2*longString); ; last = len(b) - 32 {
+			for ; i <= last; i += 32 {
+				p := (*[32]byte)(b[i:])
+				if stops(le64(p[0:]))|stops(le64(p[8:]))|stops(le64(p[16:]))|stops(le64(p[24:])) != 0 {
+					break words
+				}
+			}
+			if last == len(b)-32 {
 				break
 			}
-			i += 32
+			i += plainStretches(b[i:])
 		}
 		for i+8 <= len(b) {
 			if hit := stops(le64(b[i:])); hit != 0 {
@@ -290,6 +296,32 @@ func skipString(b []byte, i int) (int, error) {
 		}
 	}
 }
+
+// longString is how far a string has gone on, without an escape, that may as well be expected to do so: then it is
+// cheaper to look for each kind of stop in a stretch by itself, with what the machine has for finding a byte.
+const longString = 256
+
+// plainStretches returns how many bytes of b, in whole stretches, a string simply goes on with.
+func plainStretches(b []byte) (n int) {
+	for ; len(b)-n >= longString; n += longString {
+		p := (*[longString]byte)(b[n:])
+		if bytes.IndexByte(p[:], '\\') >= 0 || bytes.IndexByte(p[:], '"') >= 0 {
+			break
+		}
+		var control uint64
+		for at := 0; at < len(p); at += 32 {
+			q := (*[32]byte)(p[at:])
+			control |= below(le64(q[0:])) | below(le64(q[8:])) | below(le64(q[16:])) | below(le64(q[24:]))
+		}
+		if control&highs != 0 {
+			break
+		}
+	}
+	return n
+}
+
+// below marks the high bit of the lowest of eight bytes that is a control character; others above it may be marked.
+func below(w uint64) uint64 { return (w - ones*0x20) &^ w }
 
 // stops marks the high bit of each of eight bytes that a string does not simply go on with: a quote, a backslash, a
 // control character. A byte above a true one may be marked too, never one below: the lowest is exact. Quotes and

@@ -114,6 +114,28 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
+// TestLongStrings puts what a string does not simply go on with at every place of long ones, among bytes that differ
+// from it by one bit or by one (every fifth place for each of them: it is about time).
+func TestLongStrings(t *testing.T) {
+	const longest = 4 * longString
+	for first, fill := range []byte{'x', ' ', '!', '#', '[', ']', 0x7f, 0x80, 0x9f, 0xa2, 0xdc, 0xff} {
+		plain := bytes.Repeat([]byte{fill}, longest)
+		for n := first % 5; n < longest; n += 5 {
+			for _, stop := range []string{`"`, `\n"`, `\"`, `\x"`, "\x1f\"", "\n\"", "\x00\""} {
+				text := append([]byte(`{"result":"`), plain[:n]...)
+				text = append(append(append(text, stop...), plain[n:]...), `"}`...)
+				if _, err := Scan(text); (err == nil) != json.Valid(text) {
+					t.Fatalf("%q behind %d times %q: %v", stop, n, fill, err)
+				}
+				text = append(append(text[:len(`{"result":"`)+n], stop...), '}')
+				if _, err := Scan(text); (err == nil) != json.Valid(text) {
+					t.Fatalf("%q behind %d times %q, and the end: %v", stop, n, fill, err)
+				}
+			}
+		}
+	}
+}
+
 func BenchmarkScan(b *testing.B) {
 	for _, size := range []struct {
 		name string
