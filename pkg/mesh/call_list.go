@@ -29,6 +29,9 @@ func (l *callList) close() {
 
 // add takes c in.
 func (l *callList) add(c *call) {
+	if c.stream {
+		c.s.slot.node.openStream()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.n++
@@ -46,6 +49,9 @@ func (l *callList) remove(c *call) (ended bool, left int) {
 		return false, l.n
 	}
 	c.ended = true
+	if c.stream {
+		c.s.slot.node.closeStream()
+	}
 	l.n--
 	if c.prev != nil {
 		c.prev.next = c.next

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -42,6 +43,9 @@ type Node struct {
 	calls   cancels
 	streams streams
 
+	ticking atomic.Bool   // Run does, each streamTick
+	wake    chan struct{} // poked when it is to
+
 	announced time.Time // when all slots were; these two are Run's
 	asked     bool      // to announce, too soon after that
 }
@@ -59,7 +63,7 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 	}
 	return &Node{
 		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{},
-		beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
+		wake: make(chan struct{}, 1), beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
 	}
 }
 
@@ -86,15 +90,23 @@ func (n *Node) Run(ctx context.Context) error {
 	beats.Go(func() { _ = n.beacons.Run(ctx, n.beats()) }) // owned by Run; ends with ctx, without an error
 	defer n.opt.LameDuck.add(n)()
 	defer n.listenForDenials()()
+	defer n.stopRetired()
+	n.read(ctx)
+	return nil
+}
+
+// read is the loop of Run. It ticks only while there is something to do at a tick: most of the time a thousand slots
+// are idle, and their bridge sleeps.
+func (n *Node) read(ctx context.Context) {
 	status := n.nc.StatusChanged(nats.CONNECTED)
 	defer n.nc.RemoveStatusListener(status)
 	tick := time.NewTicker(streamTick)
 	defer tick.Stop()
-	defer n.stopRetired()
+	n.ticking.Store(true)
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case now := <-tick.C:
 			n.tick(now)
 			if n.asked {
@@ -102,6 +114,16 @@ func (n *Node) Run(ctx context.Context) error {
 			}
 			if n.nc.IsConnected() {
 				n.stopRetired()
+			}
+			n.ticking.Store(false)
+			if n.needsTick() { // asked behind the word that it does not tick: who began something meanwhile has it tick, too
+				n.ticking.Store(true)
+			} else {
+				tick.Stop()
+			}
+		case <-n.wake:
+			if !n.ticking.Swap(true) {
+				tick.Reset(streamTick)
 			}
 		case m := <-n.in:
 			n.receive(m)
@@ -113,6 +135,24 @@ func (n *Node) Run(ctx context.Context) error {
 			n.stopRetired()
 			n.announceAll() // the registries may have missed what was said meanwhile
 		}
+	}
+}
+
+// needsTick reports whether a tick may have something to do.
+func (n *Node) needsTick() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked || len(n.retired) > 0 || n.streams.open.Load() > 0
+}
+
+// startTick has Run tick. It comes behind what makes needsTick true.
+func (n *Node) startTick() {
+	if n.ticking.Load() {
+		return
+	}
+	select {
+	case n.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -131,6 +171,8 @@ func (n *Node) receive(m *nats.Msg) {
 	if m.Subject == n.opt.Prefix.AnnounceRequest() {
 		if n.asked = true; time.Since(n.announced) >= announceEvery {
 			n.announceAll()
+		} else {
+			n.startTick()
 		}
 		return
 	}
@@ -195,8 +237,9 @@ func (n *Node) stop(svc micro.Service) error {
 		return svc.Stop()
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.retired = append(n.retired, svc)
+	n.mu.Unlock()
+	n.startTick()
 	return nil
 }
 

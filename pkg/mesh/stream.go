@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,6 +42,8 @@ const maxStreaming = 256 << 20
 // streams is the part of a Node that looks after streaming calls: accepted and keepalive frames on time, and
 // an inbox where NATS says that a caller has gone and callers acknowledge chunks.
 type streams struct {
+	open atomic.Int64 // calls in flight whose caller takes frames
+
 	mu       sync.Mutex
 	services map[*service]struct{}
 	inbox    string           // the acknowledgements' subject, up to the token
@@ -67,6 +70,9 @@ func (n *Node) removeService(s *service) {
 
 // tick sends the frames that are due.
 func (n *Node) tick(now time.Time) {
+	if n.streams.open.Load() == 0 {
+		return
+	}
 	n.streams.mu.Lock()
 	services := make([]*service, 0, len(n.streams.services))
 	for s := range n.streams.services {
@@ -87,6 +93,14 @@ func (n *Node) tick(now time.Time) {
 		})
 	}
 }
+
+// openStream counts one more among the calls that a tick has to look at; closeStream one less.
+func (n *Node) openStream() {
+	n.streams.open.Add(1)
+	n.startTick()
+}
+
+func (n *Node) closeStream() { n.streams.open.Add(-1) }
 
 // token makes c known to the acknowledgements' inbox and returns the reply subject for its frames.
 func (n *Node) token(c *call) string {

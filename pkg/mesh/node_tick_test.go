@@ -1,0 +1,58 @@
+package mesh
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/micro"
+)
+
+// TestNodeTicksWhenItMust has a Node sleep that has nothing to do, and wake for whatever a tick has to see to.
+func TestNodeTicksWhenItMust(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	n := NewNode(nc, NodeOptions{})
+	slot := n.Join(Announce{ID: "x", Version: "1.0.0"})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { n.Run(ctx) }) // ends with cancel
+	defer wg.Wait()
+	defer cancel()
+	idle := func() bool { return !n.ticking.Load() }
+	soonTrue(t, "it listens", func() bool { n.streams.mu.Lock(); defer n.streams.mu.Unlock(); return n.streams.inbox != "" })
+	soonTrue(t, "it sleeps", idle)
+
+	heard, err := nc.SubscribeSync(n.opt.Prefix.Announce("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot.Enter()
+	defer slot.Leave(nil)
+	for range 2 { // the second comes too soon, or is answered at once where the test is slow
+		nc.Publish(n.opt.Prefix.AnnounceRequest(), nil)
+	}
+	for i := range 3 {
+		if _, err := heard.NextMsg(10 * time.Second); err != nil {
+			t.Fatalf("announcement %d: %v", i, err)
+		}
+	}
+	soonTrue(t, "it sleeps again", idle)
+
+	n.openStream()
+	soonTrue(t, "it ticks for a stream", n.ticking.Load)
+	n.tick(time.Now()) // of nobody's
+	n.closeStream()
+	soonTrue(t, "it sleeps without one", idle)
+
+	svc, err := micro.AddService(nc, micro.Config{Name: "x", Version: "1.0.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock() // as stop does without a connection
+	n.retired = append(n.retired, svc)
+	n.mu.Unlock()
+	n.startTick()
+	soonTrue(t, "it has stopped what was retired", svc.Stopped)
+	soonTrue(t, "it sleeps in the end", idle)
+}
