@@ -14,14 +14,14 @@
 //     death, and what the process had written before it died is still delivered.
 //   - Nothing waits for a child that does not read, does not write, floods stderr, or is stopped.
 //
-// A process that stays alive costs a few goroutines and, on Linux, no thread.
+// A process that stays alive and says nothing costs, on Linux, three goroutines with small stacks (the caller's,
+// use's and that which waits for stderr), no thread and no buffer.
 package child
 
 import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"time"
 )
 
@@ -48,8 +48,8 @@ type Spec struct {
 	Farewell func(stdin *Stdin)
 
 	// Stderr, if set, gets each line the process writes to stderr: without its end, valid UTF-8, at most
-	// 16 KiB (the rest is cut off, with a mark), after Redact. It is called from one goroutine, and no
-	// more often than 200 times a second after a burst of 1000; a line of its own says how many were
+	// 16 KiB (the rest is cut off, with a mark), after Redact. It is called from one goroutine at a time, in
+	// order, and no more often than 200 times a second after a burst of 1000; a line of its own says how many were
 	// dropped. A slow Stderr loses lines but never stalls the process. stderr is drained in any case.
 	Stderr func(line string)
 
@@ -82,6 +82,15 @@ type Process struct {
 	// Stdout is the process's standard output, one reader at a time. After the process's end it delivers
 	// what is still in the pipe, then io.EOF, even if somebody else holds the pipe open. An io.EOF while
 	// ctx is still alive means that the process closed its output and lives.
+	//
+	// It also has a method for one who wants to hold no memory while the process says nothing:
+	//
+	//	ReadLazy(buffer func() []byte, release func()) (n int, err error)
+	//
+	// It is Read, but calls buffer only when it is about to try, and release when there was nothing and it is
+	// going to wait; after that it calls buffer again. It reads into what buffer returned last, which the caller
+	// still has if release was not called since. buffer returns at least one byte. Neither is called once ReadLazy
+	// has returned. On Windows it waits with the buffer in its hands.
 	Stdout io.Reader
 
 	hurry func()
@@ -103,7 +112,9 @@ func (p *Process) Terminate() { p.hurry() }
 // the process was alive until then, Run returns nil: it was a clean stop, whatever the exit status. In any
 // other case the error is or wraps an *ExitError, and wraps use's error too.
 func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Process) error) error {
-	l, err := start(ctx, spec)
+	var l *life
+	var err error
+	aside(func() { l, err = start(ctx, &spec) })
 	if err != nil {
 		return err
 	}
@@ -113,32 +124,43 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 	ctx2, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	var wg sync.WaitGroup // all that Run starts; waited for below
-	wg.Go(l.errlog.read)  // ends with the pipe, at the latest soon after the process
-	wg.Go(l.errlog.hand)  // ends when read has, and the last line was handed over
-	go l.awaitExit()      // ends with the process, which bury waits for unless it proves unkillable
-	used := make(chan struct{})
+	l.all.Go(l.errlog.read) // ends with the pipe, at the latest soon after the process
 	var useErr error
-	wg.Go(func() { // ends when use returns: Run's contract
-		defer close(used)
+	l.all.Go(func() { // ends when use returns: Run's contract
+		defer l.leave()
 		useErr = use(ctx2, &Process{PID: l.proc.Pid, Stdin: l.stdin, Stdout: l.stdout, hurry: l.hurryUp})
 	})
-
-	stopped := l.attend(ctx, used)
-	if stopped {
-		l.stop(&wg)
-	}
-	exit := l.bury(stopped)
-	cancel(exit)
-	close(l.buried)
-	left := l.sweep()
-	<-used
+	l.idle(ctx)
+	var exit *ExitError
+	var left error
+	aside(func() {
+		stopped := l.attend(ctx)
+		if stopped {
+			l.stop()
+		}
+		exit = l.bury(stopped)
+		cancel(exit)
+		close(l.buried)
+		left = l.sweep()
+	})
+	<-l.used
 	l.close()
-	wg.Wait()
+	l.all.Wait() // the last line of stderr is handed over, too
 	if left != nil {
 		return errors.Join(verdict(exit, useErr), left)
 	}
 	return verdict(exit, useErr)
+}
+
+// aside calls f on a goroutine of its own, which ends with it, and waits. Run's own is there as long as the
+// process is, a stack that has once grown hardly ever shrinks, and to start a process takes 8 KiB of it.
+func aside(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
 }
 
 // verdict is what Run returns for the end of a process and the word of the one who used it.
@@ -160,15 +182,30 @@ func verdict(exit *ExitError, useErr error) error {
 	return &e
 }
 
+// idle returns when there may be something for attend to do. Most of a life is spent in here, in the poller
+// where that can be: a goroutine for the process's end and a select would cost twice the memory.
+func (l *life) idle(ctx context.Context) {
+	l.all.Add(1)
+	stop := context.AfterFunc(ctx, func() {
+		defer l.all.Done()
+		l.handle.wake()
+	})
+	l.handle.idle()
+	if stop() {
+		l.all.Done()
+	}
+}
+
 // attend waits until the process has ended (false) or has to be stopped (true).
-func (l *life) attend(ctx context.Context, used <-chan struct{}) (stop bool) {
+func (l *life) attend(ctx context.Context) (stop bool) {
+	l.watchExit()
 	var lingered <-chan time.Time
 	cancelled := ctx.Done()
 	for {
 		select {
 		case <-l.exited:
 			return false
-		case <-used:
+		case <-l.used:
 			// A dying process closes its pipes before it can be waited for: use may have seen that first.
 			return !l.over(noticeWait, nil)
 		case <-l.hurry:

@@ -137,35 +137,39 @@ func TestUseErrorOfADeadProcess(t *testing.T) {
 // What the process wrote before it died is delivered to a reader that comes late.
 func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 	noSurvivors(t)
-	run(t, t.Context(), spec("last-words"), func(ctx context.Context, p *child.Process) error {
-		<-ctx.Done()
-		time.Sleep(50 * time.Millisecond) // longer than a pause in the output may be; there is no condition to wait for
-		b, err := io.ReadAll(p.Stdout)
-		if len(b) != 60009 || err != nil {
-			t.Errorf("read %d bytes, %v", len(b), err)
-		}
-		return nil
+	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
+		run(t, t.Context(), spec("last-words"), func(ctx context.Context, p *child.Process) error {
+			<-ctx.Done()
+			time.Sleep(50 * time.Millisecond) // longer than a pause in the output may be; there is no condition to wait for
+			b, err := io.ReadAll(stdout(p))
+			if len(b) != 60009 || err != nil {
+				t.Errorf("read %d bytes, %v", len(b), err)
+			}
+			return nil
+		})
 	})
 }
 
 func TestGrandchildHoldsThePipes(t *testing.T) {
 	noSurvivors(t)
-	for _, mode := range []string{"deaf", "deaf-term"} {
-		e := exitError(t, run(t, t.Context(), spec("fork", mode), func(ctx context.Context, p *child.Process) error {
-			<-ctx.Done()
-			b, err := io.ReadAll(p.Stdout)
-			if string(b) != "up\n" || err != nil {
-				t.Errorf("%s: read %q, %v", mode, b, err)
+	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
+		for _, mode := range []string{"deaf", "deaf-term"} {
+			e := exitError(t, run(t, t.Context(), spec("fork", mode), func(ctx context.Context, p *child.Process) error {
+				<-ctx.Done()
+				b, err := io.ReadAll(stdout(p))
+				if string(b) != "up\n" || err != nil {
+					t.Errorf("%s: read %q, %v", mode, b, err)
+				}
+				if mode == "deaf-term" && len(child.Survivors()) == 0 {
+					t.Error("the end of stdout came with the end of the grandchild, not with that of the process")
+				}
+				return nil
+			}))
+			if e.ExitCode != 0 || e.Stopped {
+				t.Errorf("%s: got %+v", mode, e)
 			}
-			if mode == "deaf-term" && len(child.Survivors()) == 0 {
-				t.Error("the end of stdout came with the end of the grandchild, not with that of the process")
-			}
-			return nil
-		}))
-		if e.ExitCode != 0 || e.Stopped {
-			t.Errorf("%s: got %+v", mode, e)
 		}
-	}
+	})
 }
 
 func TestStopSteps(t *testing.T) {
@@ -230,15 +234,17 @@ func TestLinger(t *testing.T) {
 
 func TestClosesStdoutButLives(t *testing.T) {
 	noSurvivors(t)
-	err := run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
-		if err := untilEnd(ctx, p); err != nil || ctx.Err() != nil {
-			t.Errorf("read %v, ctx %v", err, ctx.Err())
+	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
+		err := run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
+			if _, err := io.Copy(io.Discard, stdout(p)); err != nil || ctx.Err() != nil {
+				t.Errorf("read %v, ctx %v", err, ctx.Err())
+			}
+			return io.ErrUnexpectedEOF
+		})
+		if e := exitError(t, err); !e.Stopped || !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("got %v", err)
 		}
-		return io.ErrUnexpectedEOF
 	})
-	if e := exitError(t, err); !e.Stopped || !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got %v", err)
-	}
 }
 
 func TestDoesNotReadStdin(t *testing.T) {

@@ -18,29 +18,36 @@ const (
 	errBurst   = 1000     // lines
 	queueLines = 1 << 10  // waiting for a slow Stderr
 	queueBytes = 1 << 20
+	keepLine   = 1 << 10 // of memory for the next line, while nothing comes
 )
 
-// errlog takes a process's stderr: one goroutine reads, whatever happens, another one hands lines on.
+// errlog takes a process's stderr: one goroutine reads, whatever happens, and while lines wait for Stderr
+// another one hands them on. While the process says nothing there is neither a buffer nor the other one.
 type errlog struct {
 	out    *outlet
 	stderr func(string) // nil: nobody listens
 	redact func(string) string
-	done   chan struct{} // closed when all has been read
+	all    *sync.WaitGroup // Run's
+	done   chan struct{}   // closed when all has been read
 
 	// Only read's.
-	line    []byte // the line so far, at most maxErrLine + margin
-	size    int    // its true size
+	chunk   *errChunk // what is read into; nil while nothing comes
+	line    []byte    // the line so far, at most maxErrLine + margin
+	size    int       // its true size
 	rate    bucket
 	dropped int
 	told    time.Time // when dropped was last reported
 
 	mu      sync.Mutex
-	more    sync.Cond
 	queue   []errLine
 	waiting int    // bytes in queue
-	over    bool   // no more will come
+	handing bool   // hand is at work, and will look at queue again
 	recent  []byte // raw lines, for the tail
 }
+
+type errChunk [8 << 10]byte
+
+var errChunks = sync.Pool{New: func() any { return new(errChunk) }}
 
 // errLine is one line, or the part of it that was kept.
 type errLine struct {
@@ -49,28 +56,20 @@ type errLine struct {
 	plain bool // our own words
 }
 
-func newErrlog(out *outlet, stderr func(string), redact func(string) string) *errlog {
-	e := &errlog{out: out, stderr: stderr, redact: redact, done: make(chan struct{}),
+func newErrlog(out *outlet, stderr func(string), redact func(string) string, all *sync.WaitGroup) *errlog {
+	return &errlog{out: out, stderr: stderr, redact: redact, all: all, done: make(chan struct{}),
 		rate: bucket{tokens: errBurst}}
-	e.more.L = &e.mu
-	return e
 }
 
 // read drains stderr to its end. Nothing in here may wait for anything but the pipe.
 func (e *errlog) read() {
 	defer e.finish()
-	chunk := make([]byte, 8<<10)
+	buffer, release := e.buffer, e.release
 	for {
-		n, err := e.out.Read(chunk)
+		n, err := e.out.ReadLazy(buffer, release)
 		now := time.Now()
-		for rest := chunk[:n]; len(rest) > 0; {
-			part, after, whole := bytes.Cut(rest, []byte{'\n'})
-			e.size += len(part)
-			e.line = append(e.line, part[:min(len(part), maxErrLine+margin-len(e.line))]...)
-			if whole {
-				e.endLine(now)
-			}
-			rest = after
+		if n > 0 {
+			e.take(e.chunk[:n], now)
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			if e.size > 0 {
@@ -83,13 +82,40 @@ func (e *errlog) read() {
 	}
 }
 
+func (e *errlog) buffer() []byte {
+	if e.chunk == nil {
+		e.chunk = errChunks.Get().(*errChunk)
+	}
+	return e.chunk[:]
+}
+
+func (e *errlog) release() {
+	errChunks.Put(e.chunk)
+	e.chunk = nil
+	if e.size == 0 && cap(e.line) > keepLine {
+		e.line = nil
+	}
+}
+
+// take cuts what was read into lines.
+func (e *errlog) take(read []byte, now time.Time) {
+	for len(read) > 0 {
+		part, after, whole := bytes.Cut(read, []byte{'\n'})
+		e.size += len(part)
+		e.line = append(e.line, part[:min(len(part), maxErrLine+margin-len(e.line))]...)
+		if whole {
+			e.endLine(now)
+		}
+		read = after
+	}
+}
+
 func (e *errlog) finish() {
 	e.out.f.Close()
+	if e.chunk != nil {
+		e.release()
+	}
 	close(e.done)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.over = true
-	e.more.Signal()
 }
 
 // endLine takes the line that is in e.line.
@@ -113,10 +139,18 @@ func (e *errlog) push(l errLine) bool {
 	if len(e.queue) >= queueLines || e.waiting+len(l.text) > queueBytes {
 		return false
 	}
+	e.enqueue(l)
+	return true
+}
+
+// enqueue queues a line and sees to it that somebody hands it on. e.mu is held.
+func (e *errlog) enqueue(l errLine) {
 	e.queue = append(e.queue, l)
 	e.waiting += len(l.text)
-	e.more.Signal()
-	return true
+	if !e.handing {
+		e.handing = true
+		e.all.Go(e.hand) // ends when the queue is empty; that read is still there makes it safe to add to Run's group
+	}
 }
 
 // report says how many lines were dropped, at most once a second or when it is the last chance. If it is too
@@ -138,23 +172,19 @@ func (e *errlog) report(now time.Time, last bool) {
 		return
 	}
 	e.out.wakeAt(time.Time{})
-	e.queue = append(e.queue, errLine{text: fmt.Sprintf("[dropped %d lines of stderr: too many]", e.dropped), plain: true})
-	e.more.Signal()
+	e.enqueue(errLine{text: fmt.Sprintf("[dropped %d lines of stderr: too many]", e.dropped), plain: true})
 	e.dropped = 0
 }
 
-// hand hands lines on until there are no more.
+// hand hands lines on until there are no more. One is at work at a time, so they stay in order.
 func (e *errlog) hand() {
 	for {
 		e.mu.Lock()
-		for len(e.queue) == 0 && !e.over {
-			e.more.Wait()
-		}
 		lines := e.queue
 		e.queue, e.waiting = nil, 0
-		over := e.over && len(lines) == 0
+		e.handing = len(lines) > 0
 		e.mu.Unlock()
-		if over {
+		if len(lines) == 0 {
 			return
 		}
 		for _, l := range lines {

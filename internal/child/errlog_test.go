@@ -5,6 +5,7 @@ package child_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -86,4 +87,66 @@ func TestDroppedIsToldInTime(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// Each line is handed on when it comes and in order, however often there is a pause.
+func TestStderrLineByLine(t *testing.T) {
+	noSurvivors(t)
+	const n = 200
+	s := spec("echo-stderr")
+	lines := make(chan string, 2*n)
+	s.Stderr = func(line string) { lines <- line }
+	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
+		for i := range n {
+			fmt.Fprintf(p.Stdin, "one %d\ntwo %d\n", i, i)
+			for _, want := range []string{fmt.Sprint("one ", i), fmt.Sprint("two ", i)} {
+				select {
+				case got := <-lines:
+					if got != want {
+						t.Errorf("got %q, want %q", got, want)
+					}
+				case <-time.After(10 * time.Second):
+					return fmt.Errorf("no %q", want)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A process that says nothing has three goroutines: Run's, use's and the one that waits for stderr.
+func TestIdleGoroutines(t *testing.T) {
+	noSurvivors(t)
+	s := spec("echo-stderr")
+	said := make(chan string, 1)
+	s.Stderr = func(line string) { said <- line }
+	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
+		fmt.Fprintln(p.Stdin, "hello")
+		<-said
+		var ours []string
+		eventually(t, 10*time.Second, "three goroutines", func() bool {
+			ours = nil
+			for g := range strings.SplitSeq(stacks(), "\n\n") {
+				if strings.Contains(g, "internal/child.") && !strings.Contains(g, "reapOrphans") {
+					ours = append(ours, g)
+				}
+			}
+			return len(ours) == 3
+		})
+		if t.Failed() {
+			t.Log(strings.Join(ours, "\n\n"))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func stacks() string {
+	b := make([]byte, 1<<20)
+	return string(b[:runtime.Stack(b, true)])
 }

@@ -23,7 +23,7 @@ type family struct {
 func newFamily(p *os.Process, mark string, s *sysAttr) *family {
 	known.add(p.Pid)
 	leader, _ := readStat(p.Pid) // not yet reaped, so it is there; 0 excludes nobody
-	return &family{leader: p.Pid, mark: mark, cgroup: s.cgroup, strays: make(map[int]pidfd), born: leader.started}
+	return &family{leader: p.Pid, mark: mark, cgroup: s.cgroup, born: leader.started}
 }
 
 // terminateGroup asks the group to end, once. SIGCONT comes second, so that a stopped process finds SIGTERM
@@ -77,6 +77,9 @@ func (f *family) hunt(signals ...unix.Signal) (found, unclear bool) {
 		if !ok || f.judge(pid) != relative { // it may have become another's number in between
 			p.close()
 			continue
+		}
+		if f.strays == nil { // most never have one
+			f.strays = make(map[int]pidfd)
 		}
 		f.strays[pid] = p
 		found = true

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// life is one process from its start to the end of its last descendant. Run's goroutine owns it.
+// life is one process from its start to the end of its last descendant. Run owns it.
 type life struct {
-	spec   Spec
+	spec   *Spec
 	proc   *os.Process
 	handle *exitHandle
 	family *family
@@ -20,16 +20,19 @@ type life struct {
 	stdout *outlet
 	errlog *errlog
 
-	exited  chan struct{} // closed when the process has ended; it is not reaped yet
-	buried  chan struct{} // closed when its ExitError is known
-	hurry   chan struct{} // closed by Terminate
-	hurryUp func()
+	exited chan struct{} // closed when the process has ended; it is not reaped yet
+	buried chan struct{} // closed when its ExitError is known
+	used   chan struct{} // closed when use has returned
+	hurry  chan struct{} // closed by Terminate
+	once   sync.Once     // for hurry
 
 	told time.Time // when SIGTERM was sent first
+
+	all sync.WaitGroup // the goroutines that Run waits for
 }
 
-// start makes the pipes and the process.
-func start(ctx context.Context, spec Spec) (_ *life, err error) {
+// start makes the pipes and the process. It fills in spec's defaults.
+func start(ctx context.Context, spec *Spec) (_ *life, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -41,9 +44,8 @@ func start(ctx context.Context, spec Spec) (_ *life, err error) {
 	}
 	mark := newMark()
 	l := &life{spec: spec,
-		exited: make(chan struct{}), buried: make(chan struct{}), hurry: make(chan struct{}),
+		buried: make(chan struct{}), used: make(chan struct{}), hurry: make(chan struct{}),
 	}
-	l.hurryUp = sync.OnceFunc(func() { close(l.hurry) })
 	var p pipes
 	if err := p.open(); err != nil {
 		return nil, fmt.Errorf("starting %q: %w", spec.Command, err)
@@ -53,10 +55,11 @@ func start(ctx context.Context, spec Spec) (_ *life, err error) {
 		p.closeOurEnds()
 		return nil, err
 	}
+	spec.Args, spec.Env = nil, nil // they may be long, and nobody needs them any more
 	l.began = time.Now()
 	l.stdin = newStdin(p.ours[0])
 	l.stdout = newOutlet(p.ours[1], l.buried)
-	l.errlog = newErrlog(newOutlet(p.ours[2], nil), spec.Stderr, spec.Redact)
+	l.errlog = newErrlog(newOutlet(p.ours[2], nil), spec.Stderr, spec.Redact, &l.all)
 	return l, nil
 }
 
@@ -96,22 +99,41 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// awaitExit closes l.exited at the process's end.
-func (l *life) awaitExit() {
-	l.handle.wait()
-	close(l.exited)
+// leave is for use, when it has returned.
+func (l *life) leave() {
+	close(l.used)
+	l.handle.wake()
+}
+
+// hurryUp is Terminate.
+func (l *life) hurryUp() {
+	l.once.Do(func() { close(l.hurry) })
+	l.handle.wake()
+}
+
+// watchExit makes l.exited and has it closed at the process's end, at once if it has ended.
+func (l *life) watchExit() {
+	l.exited = make(chan struct{})
+	if l.handle.ended() {
+		close(l.exited)
+		return
+	}
+	go func() { // ends with the process, which bury waits for unless it proves unkillable
+		l.handle.wait()
+		close(l.exited)
+	}()
 }
 
 // stop tells the process to end and, step by step, makes it. It returns when the process has ended, or has
 // proved unkillable.
-func (l *life) stop(wg *sync.WaitGroup) {
+func (l *life) stop() {
 	select {
 	case <-l.hurry:
 	default:
 		began := time.Now()
 		if l.spec.Farewell != nil {
 			said := make(chan struct{})
-			wg.Go(func() { // ends by its write deadline, or with the pipe
+			l.all.Go(func() { // ends by its write deadline, or with the pipe
 				defer close(said)
 				l.stdin.farewell(l.spec.Farewell)
 			})
@@ -176,7 +198,7 @@ func (l *life) bury(stopped bool) *ExitError {
 	} else {
 		exit.ExitCode, exit.Signal = status(state)
 	}
-	l.handle.close() // awaitExit lets go, if it is still there
+	l.handle.close() // what watchExit started lets go, if it is still there
 	t := time.NewTimer(tailWait)
 	defer t.Stop()
 	select {

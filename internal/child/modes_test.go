@@ -26,7 +26,8 @@ const modeVar = "CHILD_TEST_MODE"
 
 // The test binary is the child, and its grandchildren: a mode each.
 var modes = map[string]func(args []string){
-	"echo": func([]string) { io.Copy(os.Stdout, os.Stdin) },
+	"echo":        func([]string) { io.Copy(os.Stdout, os.Stdin) },
+	"echo-stderr": func([]string) { io.Copy(os.Stderr, os.Stdin) },
 	"exit": func(args []string) {
 		fmt.Fprint(os.Stderr, strings.Join(args[1:], "\n"))
 		code, _ := strconv.Atoi(args[0])

@@ -3,6 +3,7 @@
 package child
 
 import (
+	"errors"
 	"io"
 	"os"
 	"syscall"
@@ -51,27 +52,73 @@ func (a *attempt) write(p []byte) (int, error) {
 	return a.n, nil
 }
 
-// readNow reads from a non-blocking descriptor, once: 0 and nil mean that there is nothing to read.
+// lazyReader reads from a non-blocking descriptor and has a buffer only when it tries. It makes one system
+// call where os.File.Read makes one, and is a struct for the reason that attempt is.
+type lazyReader struct {
+	rc      syscall.RawConn
+	fn      func(fd uintptr) bool
+	buffer  func() []byte
+	release func()
+	n       int
+	err     error
+}
+
+func (r *lazyReader) init(f *os.File) {
+	r.rc, r.err = f.SyscallConn()
+	r.fn = func(fd uintptr) bool {
+		if r.n, r.err = tryRead(fd, r.buffer()); r.err != syscall.EAGAIN {
+			return true
+		}
+		r.release()
+		return false
+	}
+}
+
+func (r *lazyReader) read(buffer func() []byte, release func()) (int, error) {
+	if r.rc == nil {
+		return 0, r.err
+	}
+	r.buffer, r.release = buffer, release
+	err := r.rc.Read(r.fn)
+	r.buffer, r.release = nil, nil
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, err
+	case err != nil:
+		return 0, os.ErrClosed // the one other way Read fails: its own word for it is not exported
+	}
+	return outcome(r.n, r.err)
+}
+
+// readNow reads from a non-blocking descriptor, once. That there is nothing to read is its end.
 func readNow(f *os.File, p []byte) (n int, err error) {
 	rc, err := f.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
 	var readErr error
-	err = rc.Control(func(fd uintptr) {
-		for {
-			if n, readErr = unix.Read(int(fd), p); readErr != syscall.EINTR {
-				return
-			}
+	if rc.Control(func(fd uintptr) { n, readErr = tryRead(fd, p) }) != nil {
+		return 0, os.ErrClosed
+	}
+	if readErr == syscall.EAGAIN {
+		return 0, io.EOF
+	}
+	return outcome(n, readErr)
+}
+
+func tryRead(fd uintptr, p []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(int(fd), p); err != syscall.EINTR {
+			return n, err
 		}
-	})
+	}
+}
+
+// outcome is what read(2) means to an io.Reader.
+func outcome(n int, err error) (int, error) {
 	switch {
 	case err != nil:
-		return 0, os.ErrClosed
-	case readErr == syscall.EAGAIN:
-		return 0, nil
-	case readErr != nil:
-		return 0, os.NewSyscallError("read", readErr)
+		return 0, os.NewSyscallError("read", err)
 	case n == 0:
 		return 0, io.EOF
 	}

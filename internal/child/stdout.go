@@ -17,6 +17,7 @@ const maxPipe = 1 << 20
 // pipe can hold.
 type outlet struct {
 	f    *os.File
+	lazy lazyReader
 	told <-chan struct{} // if set, an EOF waits for it a little: then the reason is known
 
 	mu    sync.Mutex
@@ -25,18 +26,36 @@ type outlet struct {
 }
 
 func newOutlet(f *os.File, told <-chan struct{}) *outlet {
-	return &outlet{f: f, told: told, left: -1}
+	o := &outlet{f: f, told: told, left: -1}
+	o.lazy.init(f)
+	return o
 }
 
 func (o *outlet) Read(p []byte) (int, error) {
 	n, err := o.f.Read(p)
-	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && o.isEnded() {
-		// The deadline passed while nobody was reading, it may be: what lies in the pipe still counts.
+	if o.late(n, err) {
 		n, err = readNow(o.f, p)
-		if n == 0 && err == nil {
-			err = io.EOF
-		}
 	}
+	return o.result(n, err)
+}
+
+// ReadLazy is Read without a buffer in hand while it waits; Process.Stdout describes it.
+func (o *outlet) ReadLazy(buffer func() []byte, release func()) (int, error) {
+	n, err := o.lazy.read(buffer, release)
+	if o.late(n, err) {
+		n, err = readNow(o.f, buffer())
+	}
+	return o.result(n, err)
+}
+
+// late reports whether a read failed by the deadline that end has set. It may have passed while nobody was
+// reading: what lies in the pipe still counts.
+func (o *outlet) late(n int, err error) bool {
+	return n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && o.isEnded()
+}
+
+// result is what a reader is told of an attempt.
+func (o *outlet) result(n int, err error) (int, error) {
 	if n > 0 {
 		return o.more(n)
 	}

@@ -3,12 +3,13 @@ package child
 import (
 	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // exitHandle is what a process's end is waited for on: a pidfd in the runtime's poller, so that the wait
-// costs a goroutine and no thread. Where the kernel has none (before 5.4, or forbidden) it is a thread.
+// costs no thread. Where the kernel has none that can be waited for (before 5.3, or forbidden) it is a thread.
 type exitHandle struct {
 	pidfd *os.File
 	proc  *os.Process
@@ -24,37 +25,61 @@ func (s *sysAttr) handle(p *os.Process) *exitHandle {
 		unix.Close(s.pidfd)
 		return h
 	}
-	h.pidfd = os.NewFile(uintptr(s.pidfd), "pidfd")
+	f := os.NewFile(uintptr(s.pidfd), "pidfd")
+	if f.SetReadDeadline(time.Time{}) != nil { // the poller does not take it
+		f.Close()
+		return h
+	}
+	h.pidfd = f
 	return h
 }
 
-// wait returns when the process has ended, without reaping it: as long as it is a zombie its number, which
-// is its group's too, is given to nobody else.
-func (h *exitHandle) wait() {
+// idle returns when the process has ended or wake has been called, ever; at once where there is no pidfd.
+func (h *exitHandle) idle() {
 	if h.pidfd != nil {
-		rc, err := h.pidfd.SyscallConn()
-		if err == nil {
-			err = rc.Read(func(fd uintptr) bool { return ended(unix.P_PIDFD, int(fd), unix.WNOHANG) })
-		}
-		if err == nil || errors.Is(err, os.ErrClosed) { // close: nobody wants to know any more
-			return
-		}
+		h.await()
 	}
-	ended(unix.P_PID, h.proc.Pid, 0)
 }
 
-// ended asks for the end of a child of ours and leaves it waitable.
-func ended(idType, id, flags int) bool {
+// wake ends idle. It may be called at any time.
+func (h *exitHandle) wake() {
+	if h.pidfd != nil {
+		h.pidfd.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// wait returns when the process has ended, or after close.
+func (h *exitHandle) wait() {
+	if h.pidfd == nil {
+		h.look(0)
+		return
+	}
+	for errors.Is(h.await(), os.ErrDeadlineExceeded) {
+		h.pidfd.SetReadDeadline(time.Time{}) // wake is for idle
+	}
+}
+
+func (h *exitHandle) await() error {
+	rc, err := h.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return rc.Read(func(uintptr) bool { return h.ended() })
+}
+
+// ended reports whether the process has ended.
+func (h *exitHandle) ended() bool { return h.look(unix.WNOHANG) }
+
+// look asks for the end without reaping: as long as the process is a zombie its number, which is its group's
+// too, is given to nobody else.
+func (h *exitHandle) look(flags int) bool {
 	for {
 		var info unix.Siginfo
-		err := unix.Waitid(idType, id, &info, unix.WEXITED|unix.WNOWAIT|flags, nil)
-		switch err {
+		switch unix.Waitid(unix.P_PID, h.proc.Pid, &info, unix.WEXITED|unix.WNOWAIT|flags, nil) {
 		case unix.EINTR:
 			continue
 		case nil:
 			return info.Signo != 0
-		case unix.EAGAIN:
-			return false
 		}
 		return true // ECHILD: somebody reaped it behind our back
 	}

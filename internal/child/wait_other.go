@@ -17,6 +17,12 @@ type exitHandle struct {
 
 func (s *sysAttr) handle(p *os.Process) *exitHandle { return &exitHandle{proc: p} }
 
+func (h *exitHandle) idle() {}
+func (h *exitHandle) wake() {}
+
+// ended never knows.
+func (h *exitHandle) ended() bool { return false }
+
 func (h *exitHandle) wait() { h.state, h.err = h.proc.Wait() }
 
 // reap returns the status, once wait has returned.
