@@ -156,7 +156,7 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 // process is, a stack that has once grown hardly ever shrinks, and to start a process takes 8 KiB of it.
 func aside(f func()) {
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends with f
 		defer close(done)
 		f()
 	}()

@@ -13,7 +13,7 @@ const (
 	maxErrLine = 16 << 10 // of a line that is handed on
 	margin     = 4 << 10  // read beyond that, so that Redact sees a secret that straddles the cut
 	tailSize   = 4 << 10  // of an ExitError's StderrTail
-	tailKeep   = 32 << 10 // of raw text kept for it
+	tailKeep   = 12 << 10 // of raw text kept for it
 	errRate    = 200      // lines a second
 	errBurst   = 1000     // lines
 	queueLines = 1 << 10  // waiting for a slow Stderr
@@ -65,6 +65,7 @@ func newErrlog(out *outlet, stderr func(string), redact func(string) string, all
 func (e *errlog) read() {
 	defer e.finish()
 	buffer, release := e.buffer, e.release
+	buffer() // here and not first in ReadLazy: to make one takes much of what 2 KiB of stack are
 	for {
 		n, err := e.out.ReadLazy(buffer, release)
 		now := time.Now()
