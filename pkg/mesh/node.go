@@ -43,6 +43,8 @@ type Node struct {
 	calls   cancels
 	streams streams
 
+	barriers barriers
+
 	ticking atomic.Bool   // Run does, each streamTick
 	wake    chan struct{} // poked when it is to
 

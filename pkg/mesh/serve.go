@@ -183,12 +183,9 @@ func (s *service) drain() error {
 	defer cancel()
 	err := s.slot.node.stop(s.retire())
 	_ = s.flush(ctx) // without a connection nothing comes any more, either
-	taken := make(chan struct{})
-	if s.nc.Barrier(func() { close(taken) }) == nil {
-		select {
-		case <-taken:
-		case <-ctx.Done():
-		}
+	select {
+	case <-s.slot.node.takenUp():
+	case <-ctx.Done():
 	}
 	for s.calls.len() > 0 && ctx.Err() == nil {
 		select {
