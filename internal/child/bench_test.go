@@ -48,9 +48,9 @@ func BenchmarkIdle(b *testing.B) {
 	child.Subreaper() // or the end of so many takes long
 	defer child.EndSubreaper()
 	const n = 200
+	before := memory()
 	for b.Loop() {
 		ctx, stop := context.WithCancel(b.Context())
-		before := memory()
 		var up, all sync.WaitGroup
 		up.Add(n)
 		for range n {
