@@ -147,12 +147,12 @@ func (s *service) enter(a Announce) error {
 // add makes the micro service with its two endpoints: the queue group's, and this instance's own.
 func (s *service) add(a Announce) (micro.Service, error) {
 	metadata := map[string]string{}
-	for k, v := range map[string]string{
-		"bridge": a.Bridge, "host": a.Host, "instance": a.Instance, "transport": a.Transport,
-		"dialect": a.Dialect, "manifest_hash": a.ManifestHash,
+	for _, m := range [...]struct{ name, value string }{
+		{"bridge", a.Bridge}, {"host", a.Host}, {"instance", a.Instance}, {"transport", a.Transport},
+		{"dialect", a.Dialect}, {"manifest_hash", a.ManifestHash},
 	} {
-		if v != "" {
-			metadata[k] = v[:min(len(v), 128)]
+		if m.value != "" {
+			metadata[m.name] = m.value[:min(len(m.value), 128)]
 		}
 	}
 	svc, err := micro.AddService(s.nc, micro.Config{

@@ -54,14 +54,9 @@ func (s *Slot) Run(ctx context.Context) error {
 // Enter puts the slot on the mesh, until Leave: it is announced, and beats. It does not wait. The beats are sent by
 // Node.Run, and begin with it. Enter does nothing where the slot is on the mesh already.
 func (s *Slot) Enter() {
-	if !s.enter() {
-		return
+	if s.enter() {
+		s.announceNow()
 	}
-	n := s.node
-	n.mu.Lock()
-	n.slots[s.instance] = s
-	n.mu.Unlock()
-	s.announceNow()
 }
 
 func (s *Slot) enter() bool {
@@ -79,6 +74,9 @@ func (s *Slot) enter() bool {
 	// Who is called lost, and lives, says so at once instead of at the next beat. Without the permission to
 	// hear it, the next beat it is.
 	s.word, _ = s.node.nc.ChanSubscribe(s.node.stateEvents()+s.id, s.node.in)
+	s.node.mu.Lock()
+	s.node.slots[s.instance] = s
+	s.node.mu.Unlock()
 	return true
 }
 
@@ -86,11 +84,6 @@ func (s *Slot) enter() bool {
 // that, and no beat sent, until it enters again. It waits for no more than the beat that is just being sent. The error
 // is that of a connection which takes no good-bye. Leave does nothing where the slot is not on the mesh.
 func (s *Slot) Leave(cause error) error {
-	s.node.mu.Lock()
-	if s.node.slots[s.instance] == s {
-		delete(s.node.slots, s.instance)
-	}
-	s.node.mu.Unlock()
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	s.mu.Lock()
@@ -100,6 +93,11 @@ func (s *Slot) Leave(cause error) error {
 	if beacon == nil {
 		return nil
 	}
+	s.node.mu.Lock()
+	if s.node.slots[s.instance] == s { // not another one's that was given the same name
+		delete(s.node.slots, s.instance)
+	}
+	s.node.mu.Unlock()
 	if s.word != nil {
 		_ = s.word.Unsubscribe() // or the connection is closed, and it with it
 		s.word = nil

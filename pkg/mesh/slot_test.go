@@ -114,3 +114,23 @@ func next(t *testing.T, sub *nats.Subscription, subject string) *nats.Msg {
 		}
 	}
 }
+
+// TestSlotEntersAndLeavesAtOnce leaves nothing of a slot that is told both at the same time.
+func TestSlotEntersAndLeavesAtOnce(t *testing.T) {
+	nc := startServer(t)()
+	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	slot := node.Join(mesh.Announce{ID: "x", Version: "1.0.0"})
+	before := nc.NumSubscriptions()
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(slot.Enter) // these end by themselves
+		wg.Go(func() { slot.Leave(nil) })
+	}
+	wg.Wait()
+	if err := slot.Leave(nil); err != nil {
+		t.Error(err)
+	}
+	if n := nc.NumSubscriptions(); n != before {
+		t.Errorf("%d subscriptions are left", n-before)
+	}
+}
