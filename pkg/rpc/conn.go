@@ -271,6 +271,7 @@ func (c *Conn) expire() {
 	if !next.IsZero() && c.gone == nil {
 		c.arm(next)
 	}
+	c.pending.rest()
 	c.mu.Unlock()
 	for _, x := range due {
 		c.deliver(x, Errorf(CodeTimeout, RanMaybe, "no answer to %s in time", x.Method))

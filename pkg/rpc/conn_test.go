@@ -295,7 +295,7 @@ func TestServe(t *testing.T) {
 // TestMany drives a Conn over a real pipe with a non-blocking writer from many goroutines; the race detector
 // and the echoed payloads watch for buffers shared by mistake.
 func TestMany(t *testing.T) {
-	c := pipePair(t)
+	c := pipePair(t, echo)
 	var wg sync.WaitGroup
 	for i := range 32 {
 		wg.Go(func() {
@@ -315,43 +315,55 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// pipePair is a Conn to an echo peer behind two OS pipes.
-func pipePair(t testing.TB) *Conn {
+// pipePair is a Conn to a peer behind two OS pipes.
+func pipePair(t testing.TB, peer func(in io.Reader, out io.Writer)) *Conn {
 	t.Helper()
-	inR, inW, err := os.Pipe()
+	inR, inW, outR, outW := twoPipes(t)
+	out, err := newLazyPipe(outR)
 	if err != nil {
 		t.Fatal(err)
 	}
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := NewConn(out, tryWriter{inW}, Options{})
 	var wg sync.WaitGroup
-	wg.Go(func() { // the peer; ends when inW is closed
-		in, out := bufio.NewReaderSize(inR, 64<<10), bufio.NewWriterSize(outW, 64<<10)
-		for {
-			line, err := in.ReadBytes('\n')
-			if err != nil {
-				outW.Close()
-				return
-			}
-			e, _ := Scan(line)
-			out.Write(append(AppendResult(nil, e.ID, e.Params), '\n'))
-			if in.Buffered() == 0 {
-				out.Flush()
-			}
-		}
-	})
-	c := NewConn(outR, tryWriter{inW}, Options{})
+	wg.Go(func() { peer(inR, outW); outW.Close() })             // ends when inW is closed
 	wg.Go(func() { c.Run(context.WithoutCancel(t.Context())) }) // ends when the peer does
 	t.Cleanup(func() { inW.Close(); wg.Wait(); outR.Close(); inR.Close() })
 	return c
 }
 
+func twoPipes(t testing.TB) (inR, inW, outR, outW *os.File) {
+	t.Helper()
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	outR, outW, err = os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inR, inW, outR, outW
+}
+
+// echo answers every request with its params.
+func echo(r io.Reader, w io.Writer) {
+	in, out := bufio.NewReaderSize(r, 64<<10), bufio.NewWriterSize(w, 64<<10)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		e, _ := Scan(line)
+		out.Write(append(AppendResult(nil, e.ID, e.Params), '\n'))
+		if in.Buffered() == 0 {
+			out.Flush()
+		}
+	}
+}
+
 func BenchmarkCall(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			c := pipePair(b)
+			c := pipePair(b, echo)
 			params := json.RawMessage(`"` + strings.Repeat("x", 256) + `"`)
 			b.ReportAllocs()
 			b.SetParallelism(max(1, callers/2))

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -19,7 +17,7 @@ func BenchmarkCrowd(b *testing.B) {
 	for _, flight := range []int{1, 64} {
 		for _, size := range []int{256, 16 << 10} {
 			b.Run(fmt.Sprintf("flight=%d/size=%d", flight, size), func(b *testing.B) {
-				c := echoPair(b)
+				c := pipePair(b, echoFast)
 				params := json.RawMessage(`"` + strings.Repeat("x", size) + `"`)
 				free := make(crowd, flight)
 				for range flight {
@@ -52,25 +50,7 @@ func (c crowd) Deliver(x *Exchange, r Reply) {
 	c <- x
 }
 
-// echoPair is a Conn to a peer behind two OS pipes that takes requests apart by the places their bytes have.
-func echoPair(t testing.TB) *Conn {
-	t.Helper()
-	inR, inW, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := NewConn(outR, tryWriter{inW}, Options{})
-	var wg sync.WaitGroup
-	wg.Go(func() { echoFast(inR, outW); outW.Close() }) // ends when inW is closed
-	wg.Go(func() { c.Run(t.Context()) })                // ends when the peer does
-	t.Cleanup(func() { inW.Close(); wg.Wait(); outR.Close(); inR.Close() })
-	return c
-}
-
+// echoFast is echo that takes requests apart by the places their bytes have.
 func echoFast(r io.Reader, w io.Writer) {
 	const id, method, params = `{"jsonrpc":"2.0","id":`, `,"method":`, `,"params":`
 	in, out := bufio.NewReaderSize(r, 64<<10), bufio.NewWriterSize(w, 64<<10)

@@ -55,6 +55,14 @@ func (p *pending) take(id uint64) *Exchange {
 	return x
 }
 
+// rest lets go of the table that a crowd has left behind, when nothing waits. (Not in take: a steady crowd comes by
+// zero often enough for that to cost it a tenth.)
+func (p *pending) rest() {
+	if p.n == 0 {
+		p.slots = nil
+	}
+}
+
 // each calls f for every exchange in the table; f may take the one it is called with.
 func (p *pending) each(f func(*Exchange)) {
 	for _, x := range p.slots {

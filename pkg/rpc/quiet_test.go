@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -46,16 +47,7 @@ func TestQuiet(t *testing.T) {
 		c := NewConn(lazyConn{here}, here, Options{})
 		var wg sync.WaitGroup
 		wg.Go(func() { c.Run(t.Context()) })
-		wg.Go(func() {
-			for in := bufio.NewReader(there); ; {
-				line, err := in.ReadBytes('\n')
-				if err != nil {
-					return
-				}
-				e, _ := Scan(line)
-				there.Write(append(AppendResult(nil, e.ID, e.Params), '\n'))
-			}
-		})
+		wg.Go(func() { echo(there, there) }) // ends when there is closed
 		for _, size := range []int{10, 10_000, 100_000, 1_000_000, 10} {
 			for range 3 {
 				want := `"` + strings.Repeat("x", size) + `"`
@@ -75,6 +67,33 @@ func TestQuiet(t *testing.T) {
 		}
 		there.Close()
 		wg.Wait()
+	})
+}
+
+// TestTableOfACrowd checks that the table of what waits is let go of when the last deadline of a crowd has passed.
+func TestTableOfACrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dial(t, Options{}, func(in *bufio.Reader, out io.Writer) { echo(in, out) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for range 2 {
+			var wg sync.WaitGroup
+			for range 100 {
+				wg.Go(func() {
+					if _, err := c.Call(ctx, "m", nil); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n := len(c.pending.slots); n > 0 {
+			t.Errorf("a quiet connection keeps a table of %d", n)
+		}
 	})
 }
 

@@ -5,3 +5,5 @@ package rpc
 import "os"
 
 type tryWriter struct{ *os.File }
+
+func newLazyPipe(f *os.File) (*os.File, error) { return f, nil }

@@ -1,0 +1,76 @@
+package rpc
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// BenchmarkQuiet is what a Conn costs that waits, in bytes of stacks and of heap: after a call with an answer as large
+// as the one to initialize, and after a crowd of them.
+func BenchmarkQuiet(b *testing.B) {
+	for _, calls := range []int{1, 64} {
+		b.Run(fmt.Sprintf("calls=%d", calls), func(b *testing.B) {
+			const conns = 100
+			var stacks, heap int
+			for b.Loop() {
+				wg := new(sync.WaitGroup)
+				var ends []*os.File
+				s, h := memory()
+				for range conns {
+					ends = append(ends, quietConn(b, wg, calls)...)
+				}
+				s2, h2 := memory()
+				stacks, heap = stacks+s2-s, heap+h2-h
+				for _, f := range ends {
+					f.Close()
+				}
+				wg.Wait()
+			}
+			b.ReportMetric(float64(stacks)/float64(b.N*conns), "stack-B/conn")
+			b.ReportMetric(float64(heap)/float64(b.N*conns), "heap-B/conn")
+		})
+	}
+}
+
+// quietConn runs a Conn, in wg, over pipes whose other ends it answers some calls at, and returns the pipes.
+func quietConn(b *testing.B, wg *sync.WaitGroup, calls int) []*os.File {
+	inR, inW, outR, outW := twoPipes(b)
+	out, err := newLazyPipe(outR)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := NewConn(out, tryWriter{inW}, Options{})
+	wg.Go(func() { c.Run(b.Context()) }) // ends when outW is closed
+	waiters := make([]*Waiter, calls)
+	for i := range waiters {
+		waiters[i] = NewWaiter()
+		c.Start(&Exchange{Method: "initialize", Sink: waiters[i]})
+	}
+	in := bufio.NewScanner(inR)
+	for range waiters {
+		in.Scan()
+		e, _ := Scan(in.Bytes())
+		outW.Write(append(AppendResult(nil, e.ID, fmt.Appendf(nil, `"%s"`, bytes.Repeat([]byte("x"), 8<<10))), '\n'))
+	}
+	for _, w := range waiters {
+		if _, err := w.Result(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return []*os.File{outW, inR, inW, outR}
+}
+
+// memory is how much is in use after what is not has gone: twice, for what is in pools.
+func memory() (stacks, heap int) {
+	for range 3 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.StackInuse), int(m.HeapAlloc)
+}
