@@ -23,6 +23,8 @@ import (
 	"errors"
 	"io"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/aside"
 )
 
 // Spec says what to run. Command is required; the zero value of all else works.
@@ -114,7 +116,7 @@ func (p *Process) Terminate() { p.hurry() }
 func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Process) error) error {
 	var l *life
 	var err error
-	aside(func() { l, err = start(ctx, &spec) })
+	aside.Run(func() { l, err = start(ctx, &spec) })
 	if err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 	l.idle(ctx)
 	var exit *ExitError
 	var left error
-	aside(func() {
+	aside.Run(func() {
 		stopped := l.attend(ctx)
 		if stopped {
 			l.stop()
@@ -150,17 +152,6 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 		return errors.Join(verdict(exit, useErr), left)
 	}
 	return verdict(exit, useErr)
-}
-
-// aside calls f on a goroutine of its own, which ends with it, and waits. Run's own is there as long as the
-// process is, a stack that has once grown hardly ever shrinks, and to start a process takes 8 KiB of it.
-func aside(f func()) {
-	done := make(chan struct{})
-	go func() { // ends with f
-		defer close(done)
-		f()
-	}()
-	<-done
 }
 
 // verdict is what Run returns for the end of a process and the word of the one who used it.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -55,21 +56,21 @@ func (s *service) tell(reason string) {
 }
 
 // attend says that the service is ready, or why it cannot be, until ctx ends. It waits on its caller's stack (see
-// aside), and leaves to another goroutine what needs more of one.
+// package aside), and leaves to another goroutine what needs more of one.
 func (s *service) attend(ctx context.Context) {
 	var reason string
-	aside(func() { reason = s.deafSoon(ctx) })
+	aside.Run(func() { reason = s.deafSoon(ctx) })
 	for pause := minDeniedPause; ctx.Err() == nil; pause = min(2*pause, maxDeniedPause) {
 		if reason == "" {
 			pause = minDeniedPause
-			aside(func() { s.slot.SetState(heartbeat.Ready, "") })
+			aside.Run(func() { s.slot.SetState(heartbeat.Ready, "") })
 			select {
 			case reason = <-s.deaf:
 			case <-ctx.Done():
 				return
 			}
 		}
-		aside(func() {
+		aside.Run(func() {
 			s.slot.SetState(heartbeat.Failed, reason)
 			reason = s.listenAgain(ctx, pause)
 		})

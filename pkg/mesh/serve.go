@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -74,24 +75,13 @@ type service struct {
 // with the call's time. A panic is that call's CodeInternal.
 func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) (err error) {
 	var s *service
-	aside(func() { s, err = slot.begin(ctx, h, opt) })
+	aside.Run(func() { s, err = slot.begin(ctx, h, opt) })
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", slot.id, err)
 	}
 	s.attend(ctx)
-	aside(func() { err = s.end() })
+	aside.Run(func() { err = s.end() })
 	return err
-}
-
-// aside runs f on a goroutine of its own and waits for it. Who calls Serve waits there for hours, a thousand of them in
-// one bridge, and Go hardly ever shrinks a stack: for the few calls of a beginning it would be 8 KiB to the end.
-func aside(f func()) {
-	done := make(chan struct{})
-	go func() { // ends with f, for which the caller waits
-		defer close(done)
-		f()
-	}()
-	<-done
 }
 
 // begin makes the service of one ready life, whose calls are handled as soon as NATS lets it listen. After an error
