@@ -42,6 +42,7 @@ type Bridge struct {
 
 	reloading sync.Mutex    // one plan is made and adopted at a time
 	reloaded  chan struct{} // poked when the settings have been read again
+	settling  chore         // when the fleet has changed
 
 	mu       sync.Mutex
 	settings config.Config
@@ -95,6 +96,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.reloading.Lock()
 	b.adopt(ctx, p)
 	b.reloading.Unlock()
+	defer b.settling.begin(ctx, b.settle)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
@@ -123,6 +125,9 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 	b.current = p
 	b.mu.Unlock()
 	started, replaced, stopped = b.fleet.apply(ctx, p.units)
+	if len(started)+len(replaced)+len(stopped) > 0 {
+		b.settling.ask()
+	}
 	b.publishReports()
 	return started, replaced, stopped
 }

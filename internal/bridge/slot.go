@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
@@ -37,12 +36,7 @@ type hostInfo struct {
 
 // run keeps the slot on the mesh and its lives coming until ctx ends. It returns when nothing of it runs any more.
 func (s *slot) run(ctx context.Context) error {
-	// The good-bye comes after the child's end, so that the mesh sees draining first: the slot's own time on
-	// the mesh ends when supervision has.
-	onMesh, leave := context.WithCancelCause(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	var left error
-	wg.Go(func() { left = s.mesh.Run(onMesh) }) // owned here; ends when supervision has
+	s.mesh.Enter()
 	stop := context.AfterFunc(ctx, func() { s.mesh.SetState(heartbeat.Draining, "stopping") })
 	defer stop()
 	if s.unit.gated != "" {
@@ -51,9 +45,7 @@ func (s *slot) run(ctx context.Context) error {
 	} else {
 		_ = s.sup.Run(ctx) // ctx's cause: there is no other way out
 	}
-	leave(context.Cause(ctx))
-	wg.Wait()
-	return left
+	return s.mesh.Leave(context.Cause(ctx)) // after the child's end, so that the mesh sees draining first
 }
 
 // restart begins a new life now, out of whatever state.
