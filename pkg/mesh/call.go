@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ type call struct {
 	rpc.Exchange
 	request rpc.Request
 	s       *service
+	at      *endpoint
 	id      []byte // as the caller wrote it
 	reply   string
 	callID  string
@@ -42,32 +44,33 @@ type call struct {
 }
 
 // handle takes one request up. It never blocks: it is called by the one goroutine of its subscription.
-func (s *service) handle(req micro.Request) {
-	reply := req.Reply()
-	if reply == "" || !s.mayAnswer(reply) {
+func (s *service) handle(at *endpoint, req *nats.Msg) {
+	reply := req.Reply
+	if reply == "" || !s.slot.node.mayAnswer(reply) {
 		return
 	}
 	s.slot.calls.Add(1)
-	data := req.Data()
+	at.requests.Add(1)
+	data := req.Data
 	env, err := rpc.Scan(data)
 	if err != nil {
-		s.refuse(reply, nil, notARequest(data, err))
+		s.refuse(at, reply, nil, notARequest(data, err))
 		return
 	}
 	if e := checkRequest(data, &env); e != nil {
-		s.refuse(reply, env.ID, e)
+		s.refuse(at, reply, env.ID, e)
 		return
 	}
 	now := time.Now()
-	deadline, e := s.deadline(nats.Header(req.Headers()), now)
+	deadline, e := s.deadline(req.Header, now)
 	if e != nil {
-		s.refuse(reply, env.ID, e)
+		s.refuse(at, reply, env.ID, e)
 		return
 	}
-	c := &call{s: s, id: env.ID, reply: reply, began: now}
+	c := &call{s: s, at: at, id: env.ID, reply: reply, began: now}
 	c.Deadline, c.Sink = deadline, c
 	c.request = rpc.Request{ID: env.ID, Method: s.methodName(&env), Params: env.Params}
-	if h := nats.Header(req.Headers()); len(h) > 0 {
+	if h := req.Header; len(h) > 0 {
 		c.callID = h.Get(HeaderCallID)
 		c.request.Agent, c.request.Session = h.Get(HeaderAgent), h.Get(HeaderSession)
 		c.request.Traceparent = h.Get(HeaderTraceparent)
@@ -83,11 +86,11 @@ func (s *service) handle(req micro.Request) {
 		ctx, c.stop = context.WithDeadline(s.ctx, deadline)
 		ctx = WithTraceparent(ctx, c.request.Traceparent)
 	}
-	if e := s.admit(c, req); e != nil {
+	if e := s.admit(c); e != nil {
 		if c.stop != nil {
 			c.stop()
 		}
-		s.refuse(reply, env.ID, e)
+		s.refuse(at, reply, env.ID, e)
 		return
 	}
 	if s.async != nil {
@@ -125,8 +128,8 @@ func handled(result json.RawMessage, err error) rpc.Reply {
 // mayAnswer reports whether an answer may go to a subject of the caller's choosing. The mesh's own are no inboxes:
 // a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or good-byes is one of x's
 // by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or the system's.
-func (s *service) mayAnswer(reply string) bool {
-	rest, ours := strings.CutPrefix(reply, string(s.slot.node.opt.Prefix))
+func (n *Node) mayAnswer(reply string) bool {
+	rest, ours := strings.CutPrefix(reply, string(n.opt.Prefix))
 	return reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
 }
 
@@ -206,7 +209,7 @@ func (s *service) deadline(h nats.Header, now time.Time) (time.Time, *rpc.Error)
 const retryAfter = 50 * time.Millisecond
 
 // admit takes c among the calls in flight.
-func (s *service) admit(c *call, req micro.Request) *rpc.Error {
+func (s *service) admit(c *call) *rpc.Error {
 	if s.closed.Load() {
 		return s.stopped()
 	}
@@ -230,7 +233,7 @@ func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	s := c.s
 	if r.Err != nil {
 		s.leave(c)
-		s.refuse(c.reply, c.id, r.Err)
+		s.refuse(c.at, c.reply, c.id, r.Err)
 	} else if s.answer(c, &r) {
 		return // in chunks, the last of which ends the call
 	}
@@ -253,7 +256,9 @@ func (s *service) finish(c *call) {
 		return
 	}
 	s.slot.node.calls.forget(c)
-	s.slot.tally.end(time.Since(c.began))
+	took := time.Since(c.began)
+	s.slot.tally.end(took)
+	c.at.took.Add(int64(took))
 	if c.stream {
 		s.slot.node.dropToken(c)
 	}
@@ -271,9 +276,10 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b
 
 // answer sends r, and reports whether it has to go out in chunks, which end the call by themselves.
 func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
-	if r.ErrorCode() != 0 {
+	if code := r.ErrorCode(); code != 0 {
 		s.slot.errors.Add(1)
 		s.slot.tally.own.Add(1)
+		c.at.failed(fmt.Sprintf("the extension's own error %d", code))
 	}
 	limit := s.nc.MaxPayload() - headroom
 	if size := int64(r.Size()); size > limit {
@@ -288,6 +294,7 @@ func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 	if err != nil {
 		s.slot.errors.Add(1)
 		s.slot.tally.refused(rpc.CodeInternal)
+		c.at.failed(err.Error())
 	}
 	if cap(*buf) <= 64<<10 {
 		buffers.Put(buf)
@@ -301,17 +308,17 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 	switch {
 	case !c.stream:
 		s.leave(c)
-		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
+		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
 			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, HeaderStream))
 		return false
 	case !s.slot.node.reserve(size):
 		details.Limit = maxStreaming
-		s.refuse(c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
+		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
 			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
 		return false
 	case !s.calls.enter(&s.handlers):
 		s.slot.node.release(size)
-		s.refuse(c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
+		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
 		return false
 	}
 	c.chunking.Store(true)
@@ -330,14 +337,16 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 }
 
 // refuse answers with an error of the mesh's own, marked by micro's headers.
-func (s *service) refuse(reply string, id []byte, e *rpc.Error) {
+func (s *service) refuse(at *endpoint, reply string, id []byte, e *rpc.Error) {
 	s.slot.errors.Add(1)
 	s.slot.tally.refused(e.Code)
+	why := headerText(e.Message)
+	at.failed(why)
 	if !rpc.ValidID(id) {
 		id = nil
 	}
 	msg := nats.NewMsg(reply)
-	msg.Header.Set(micro.ErrorHeader, headerText(e.Message))
+	msg.Header.Set(micro.ErrorHeader, why)
 	msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(int(e.Code)))
 	msg.Data = rpc.AppendError(nil, id, e)
 	s.slot.node.opt.LameDuck.hold()

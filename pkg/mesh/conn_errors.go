@@ -23,7 +23,7 @@ var listeners = struct {
 }{conns: map[*nats.Conn]*connErrors{}}
 
 // listenForDenials has the connection tell n's services which of their subscriptions are denied, until leave. It comes
-// before the first service, and leave after the last: package micro puts back what it found when its last service ends.
+// before the first service, and leave after the last.
 func (n *Node) listenForDenials() (leave func()) {
 	listeners.Lock()
 	defer listeners.Unlock()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 )
 
 // LameDuck moves what is on one connection to another server, in order, when its own says that it is about to go
@@ -172,10 +171,6 @@ func soon[T any](c <-chan T, closed <-chan nats.Status, limit time.Duration) {
 	}
 }
 
-// microSubscriptions is how many subscriptions one micro service has: two endpoints, and each of three verbs for
-// all services, for those of its name, and for itself.
-const microSubscriptions = 2 + 3*3
-
 // settle waits until no call is in flight and the connection has no more than these subscriptions, for moveWait at
 // most. A subscription is drained some time after its last message was taken up, and until it is, a new server
 // would be sent it anew, and go on giving it calls when nobody here knows it any more.
@@ -297,12 +292,12 @@ func (s *service) readd() (added bool, err error) {
 	if s.svc == nil || !s.paused {
 		return false, nil
 	}
-	if !s.svc.Stopped() { // pause could not, or the connection is to come back yet
+	if !s.svc.isStopped() { // pause could not, or the connection is to come back yet
 		if err := s.slot.node.stop(s.svc); err != nil {
 			return false, err
 		}
 	}
-	svc, err := s.add(s.slot.Announced())
+	svc, err := s.slot.node.addMicro(s.slot.Announced(), s.handle)
 	if err != nil { // the connection is closed, or drains
 		return false, err
 	}
@@ -311,7 +306,7 @@ func (s *service) readd() (added bool, err error) {
 }
 
 // retire is the service that Serve has to stop for good.
-func (s *service) retire() micro.Service {
+func (s *service) retire() *microService {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	svc := s.svc

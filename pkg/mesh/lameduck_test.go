@@ -160,7 +160,7 @@ func TestLameDuckDrains(t *testing.T) {
 	s, before, subscriptions := d.services()[0], nc.Stats().InMsgs, nc.NumSubscriptions()
 	soonTrue(t, "the other call is there", func() bool { return nc.Stats().InMsgs > before || before > 1 })
 	wg.Go(func() { d.move(nc) })
-	soonTrue(t, "it is off the mesh", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.svc.Stopped() })
+	soonTrue(t, "it is off the mesh", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.svc.isStopped() })
 	if err := nc.FlushTimeout(time.Second); err != nil { // the drain's own look comes before this, and finds the message
 		t.Fatal(err)
 	}
@@ -326,19 +326,21 @@ func TestLameDuckHolds(t *testing.T) {
 	}
 }
 
-// TestMicroSubscriptions checks what LameDuck knows of package micro.
+// TestMicroSubscriptions checks what LameDuck counts on.
 func TestMicroSubscriptions(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	before := nc.NumSubscriptions()
-	s := &service{nc: nc}
-	svc, err := s.add(Announce{ID: "duck", Version: "1.0.0", Instance: "i", SubjectPrefix: "ext"})
+	svc, err := NewNode(nc, NodeOptions{}).addMicro(Announce{ID: "duck", Version: "1.0.0", Instance: "i", SubjectPrefix: "ext"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := nc.NumSubscriptions() - before; n != microSubscriptions {
 		t.Errorf("a micro service has %d subscriptions, not %d", n, microSubscriptions)
 	}
-	svc.Stop()
+	if err := svc.stop(); err != nil {
+		t.Error(err)
+	}
+	soonTrue(t, "it has none", func() bool { return nc.NumSubscriptions() == before })
 }
 
 func BenchmarkLameDuckAsk(b *testing.B) {

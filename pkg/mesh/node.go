@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -39,11 +38,12 @@ type Node struct {
 
 	mu      sync.Mutex
 	slots   map[string]*Slot // by instance
-	retired []micro.Service  // to be stopped when the connection is back
+	retired []*microService  // to be stopped when the connection is back
 	calls   cancels
 	streams streams
 
 	barriers barriers
+	asking   *asking
 
 	ticking atomic.Bool   // Run does, each streamTick
 	wake    chan struct{} // poked when it is to
@@ -65,11 +65,12 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 	}
 	return &Node{
 		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{},
-		wake: make(chan struct{}, 1), beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
+		asking: newAsking(), wake: make(chan struct{}, 1), beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
 	}
 }
 
-// Run beats for the slots that are on the mesh and answers requests to announce, until ctx ends. The error is that of
+// Run beats for the slots that are on the mesh, answers requests to announce, and those who ask for micro services,
+// until ctx ends. The error is that of
 // subscribing.
 func (n *Node) Run(ctx context.Context) error {
 	sub, err := n.nc.ChanSubscribe(n.opt.Prefix.AnnounceRequest(), n.in)
@@ -87,9 +88,15 @@ func (n *Node) Run(ctx context.Context) error {
 	n.streams.inbox = acks
 	n.streams.mu.Unlock()
 
-	var beats sync.WaitGroup
-	defer beats.Wait()
-	beats.Go(func() { _ = n.beacons.Run(ctx, n.beats()) }) // owned by Run; ends with ctx, without an error
+	notAll, err := n.listenForAll()
+	if err != nil {
+		return err
+	}
+	defer notAll()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _ = n.beacons.Run(ctx, n.beats()) }) // owned by Run; ends with ctx, without an error
+	wg.Go(func() { n.answerQuestions(ctx) })            // owned by Run; ends with ctx
 	defer n.opt.LameDuck.add(n)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()
@@ -234,9 +241,9 @@ func (n *Node) beats() func(heartbeat.Beat) error {
 // stop stops a service, now or as soon as the connection is back. One whose subscriptions are drained without
 // a connection would be taken up again by the server with the reconnect, under nobody: nats.go sends them all
 // anew, forgets them a moment later, and tells nobody. Calls would go on being given to it, and be lost.
-func (n *Node) stop(svc micro.Service) error {
+func (n *Node) stop(svc *microService) error {
 	if n.nc.IsConnected() || n.nc.IsClosed() {
-		return svc.Stop()
+		return svc.stop()
 	}
 	n.mu.Lock()
 	n.retired = append(n.retired, svc)
@@ -251,8 +258,8 @@ func (n *Node) stopRetired() {
 	n.retired = nil
 	n.mu.Unlock()
 	for _, svc := range retired {
-		if err := svc.Stop(); err != nil {
-			n.opt.Logger.Warn("could not stop a service", "service", svc.Info().Name, "error", err)
+		if err := svc.stop(); err != nil {
+			n.opt.Logger.Warn("could not stop a service", "service", svc.identity.Name, "error", err)
 		}
 	}
 }

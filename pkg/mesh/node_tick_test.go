@@ -5,8 +5,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go/micro"
 )
 
 // TestNodeTicksWhenItMust has a Node sleep that has nothing to do, and wake for whatever a tick has to see to.
@@ -45,7 +43,7 @@ func TestNodeTicksWhenItMust(t *testing.T) {
 	n.closeStream()
 	soonTrue(t, "it sleeps without one", idle)
 
-	svc, err := micro.AddService(nc, micro.Config{Name: "x", Version: "1.0.0"})
+	svc, err := n.addMicro(Announce{ID: "x", Version: "1.0.0", SubjectPrefix: "ext", Instance: "i"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +51,6 @@ func TestNodeTicksWhenItMust(t *testing.T) {
 	n.retired = append(n.retired, svc)
 	n.mu.Unlock()
 	n.startTick()
-	soonTrue(t, "it has stopped what was retired", svc.Stopped)
+	soonTrue(t, "it has stopped what was retired", svc.isStopped)
 	soonTrue(t, "it sleeps in the end", idle)
 }

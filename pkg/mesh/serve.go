@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -58,7 +56,7 @@ type service struct {
 	unlisten func() // to denials
 
 	mu     sync.Mutex
-	svc    micro.Service // nil when it has been stopped for good
+	svc    *microService // nil when it has been stopped for good
 	paused bool          // svc is stopped, or will be when the connection is back
 }
 
@@ -100,7 +98,7 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 	}
 	s.cancels, err = n.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), n.in)
 	if err != nil {
-		s.retire().Stop()
+		s.retire().stop()
 		s.leaveNode()
 		return nil, err
 	}
@@ -129,41 +127,9 @@ func (s *service) leaveNode() {
 func (s *service) enter(a Announce) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	svc, err := s.add(a)
+	svc, err := s.slot.node.addMicro(a, s.handle)
 	s.svc = svc
 	return err
-}
-
-// add makes the micro service with its two endpoints: the queue group's, and this instance's own.
-func (s *service) add(a Announce) (micro.Service, error) {
-	metadata := map[string]string{}
-	for _, m := range [...]struct{ name, value string }{
-		{"bridge", a.Bridge}, {"host", a.Host}, {"instance", a.Instance}, {"transport", a.Transport},
-		{"dialect", a.Dialect}, {"manifest_hash", a.ManifestHash},
-	} {
-		if m.value != "" {
-			metadata[m.name] = m.value[:min(len(m.value), 128)]
-		}
-	}
-	svc, err := micro.AddService(s.nc, micro.Config{
-		Name: strings.ReplaceAll(a.ID, ".", "_"), Version: a.Version,
-		Description: a.Name, Metadata: metadata,
-	})
-	if err != nil {
-		return nil, err
-	}
-	sp := Prefix(a.SubjectPrefix)
-	h := micro.HandlerFunc(s.handle)
-	err = svc.AddEndpoint("rpc", h, micro.WithEndpointSubject(sp.RPC(a.ID)), micro.WithEndpointQueueGroup(QueueGroup))
-	if err == nil {
-		err = svc.AddEndpoint("instance", h, micro.WithEndpointSubject(sp.InstanceRPC(a.ID, a.Instance)),
-			micro.WithEndpointQueueGroupDisabled())
-	}
-	if err != nil {
-		svc.Stop()
-		return nil, err
-	}
-	return svc, nil
 }
 
 // drain is the order in which no call is lost: unsubscribe; wait until the server knows; wait until what it
