@@ -167,7 +167,7 @@ func members(t *testing.T, data []byte) (names []string) {
 func TestMicroStats(t *testing.T) {
 	nc, slots := microBed(t)
 	for subject, requests := range map[string][]string{
-		"ext.last.rpc": {`{"jsonrpc":"2.0","id":1,"method":"tools/echo"}`, `{"jsonrpc":"2.0","id":2,"method":"tools/fail"}`, `{"jsonrpc":"2.0","id":3,"method":"nothing"}`},
+		"ext.last.rpc":                        {`{"jsonrpc":"2.0","id":1,"method":"tools/echo"}`, `{"jsonrpc":"2.0","id":2,"method":"tools/fail"}`, `{"jsonrpc":"2.0","id":3,"method":"nothing"}`},
 		"ext.last.rpc." + slots[2].Instance(): {`no JSON`},
 	} {
 		for _, text := range requests {
