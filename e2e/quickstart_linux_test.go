@@ -69,7 +69,7 @@ func TestQuickstart(t *testing.T) {
 	}
 
 	// The bucket, read with nothing but NATS.
-	m, err := connect(t, url).Request("$JS.API.DIRECT.GET.KV_ext_catalog.$KV.ext_catalog.spec.hello", nil, 5*time.Second)
+	m, err := connect(t, url).Request("$JS.API.DIRECT.GET.KV_ext_catalog.$KV.ext_catalog.spec.hello", nil, 20*time.Second)
 	if err != nil || !strings.Contains(string(m.Data), `"ext_hello_greet"`) {
 		t.Errorf("spec.hello: %s, %v", m.Data, err)
 	}
@@ -89,14 +89,14 @@ func TestQuickstart(t *testing.T) {
 		}
 	}
 
-	pid := childOf(t, mesh.cmd.Process.Pid, "hello.sh")
+	pid := childOf(t, mesh.cmd.Process.Pid, "hello.sh", home)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if got, code := greet(); code != 0 || got != `{"greeting":"Hello, Ada!"}` {
 		t.Errorf("greet after kill -9: exit %d, %s", code, got)
 	}
-	eventually(t, 10*time.Second, "the catalog counts the restart", func() bool {
+	eventually(t, 30*time.Second, "the catalog counts the restart", func() bool {
 		listed()
 		return list.Extensions[0].Instances[0].Restarts == 1 && list.Extensions[0].Available
 	})
@@ -104,13 +104,13 @@ func TestQuickstart(t *testing.T) {
 	mesh.cmd.Process.Signal(os.Interrupt)
 	select {
 	case <-mesh.done:
-	case <-time.After(6 * time.Second):
+	case <-time.After(patience(6 * time.Second)):
 		t.Fatal("Ctrl-C does not stop it")
 	}
 	if mesh.err != nil {
 		t.Errorf("extctl up ended with %v", mesh.err)
 	}
-	eventually(t, 2*time.Second, "no child is left", func() bool { return len(processes(t, "hello.sh")) == 0 })
+	eventually(t, 10*time.Second, "no child is left", func() bool { return len(processes(t, "hello.sh", home)) == 0 })
 }
 
 func between(s, before, after string) string {
@@ -119,8 +119,9 @@ func between(s, before, after string) string {
 	return s
 }
 
-// processes lists the processes whose command line has text in it.
-func processes(t *testing.T, text string) (pids []int) {
+// processes lists the processes whose command line has text in it, and whose environment has home: other tests on
+// this machine run the same examples.
+func processes(t *testing.T, text, home string) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -132,17 +133,21 @@ func processes(t *testing.T, text string) (pids []int) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && strings.Contains(strings.ReplaceAll(string(line), "\x00", " "), text) && pid != os.Getpid() {
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(line), "\x00", " "), text) || pid == os.Getpid() {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err == nil && strings.Contains(string(env), home) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// childOf finds the child of parent whose command line has text in it.
-func childOf(t *testing.T, parent int, text string) int {
+// childOf finds the child of parent whose command line has text in it, and whose environment has home.
+func childOf(t *testing.T, parent int, text, home string) int {
 	t.Helper()
-	for _, pid := range processes(t, text) {
+	for _, pid := range processes(t, text, home) {
 		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 		if err != nil {
 			continue

@@ -120,7 +120,7 @@ func (r *reader) nats(t *testing.T, block, url string) {
 		if args[0] == "kv" {
 			subject, payload, want = "$JS.API.DIRECT.GET.KV_"+args[2]+".$KV."+args[2]+"."+args[3], "", `"state":"ready"`
 		}
-		m, err := nc.Request(subject, []byte(payload), 5*time.Second)
+		m, err := nc.Request(subject, []byte(payload), 20*time.Second)
 		if err != nil || !strings.Contains(string(m.Data), want) || !json.Valid(m.Data) {
 			t.Errorf("%s: %v, %s", line, err, m.Data)
 		}
