@@ -5,8 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -42,41 +42,62 @@ func TestRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Shutdown()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	var log bytes.Buffer
+	var log lockedBuffer
 	wg.Go(func() { // ends with cancel
-		args := []string{"--server", srv.ClientURL(), "--http", addr}
+		args := []string{"--server", srv.ClientURL(), "--http", "127.0.0.1:0"}
 		if code := program().Execute(ctx, args, io.Discard, &log); code != 0 {
 			t.Errorf("exit %d", code)
 		}
 	})
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
-		body, err := get(addr + "/readyz")
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("never ready: %v %s", err, body)
+	eventually := func(what string, holds func() bool) {
+		t.Helper()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(30 * time.Second); !holds(); <-tick.C {
+			if time.Now().After(deadline) {
+				t.Fatalf("it never %s:\n%s", what, log.String())
+			}
 		}
 	}
-	if body, err := get(addr + "/metrics"); err != nil || !strings.Contains(body, "extmesh_registry_leader 1\n") {
-		t.Errorf("metrics: %v\n%s", err, body)
-	}
+	var addr string
+	says := regexp.MustCompile(`health endpoints.*(127\.0\.0\.1:\d+)`)
+	eventually("says where it serves", func() bool {
+		m := says.FindStringSubmatch(log.String())
+		if m != nil {
+			addr = m[1]
+		}
+		return m != nil
+	})
+	eventually("is ready", func() bool { _, err := get(addr + "/readyz"); return err == nil })
+	eventually("leads", func() bool { // the lease, and with it readiness, comes before that is known everywhere
+		body, err := get(addr + "/metrics")
+		return err == nil && strings.Contains(body, "extmesh_registry_leader 1\n")
+	})
 	http.DefaultClient.CloseIdleConnections()
 	cancel()
 	wg.Wait()
 	if !strings.Contains(log.String(), "registry runs") {
-		t.Errorf("log: %s", &log)
+		t.Errorf("log: %s", log.String())
 	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func get(url string) (string, error) {
