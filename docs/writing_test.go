@@ -147,11 +147,13 @@ func TestService(t *testing.T) {
 		defer nc.Close()
 		client := mesh.NewClient(nc, mesh.ClientOptions{})
 		var got json.RawMessage
-		for range 100 { // until it has started
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(30 * time.Second); ; <-tick.C { // until it has started
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			got, err = client.Call(ctx, "dice/flip", nil)
 			cancel()
-			if err == nil {
+			if err == nil || time.Now().After(deadline) {
 				break
 			}
 		}
