@@ -72,6 +72,6 @@ command = "./who.sh"
 		t.Errorf("extctl forget: exit %d, %s", code, stderr)
 	}
 	if _, ok := catalog.Get("who"); ok {
-		eventually(t, 5*time.Second, "it is forgotten", func() bool { _, ok := catalog.Get("who"); return !ok })
+		eventually(t, 30*time.Second, "it is forgotten", func() bool { _, ok := catalog.Get("who"); return !ok })
 	}
 }

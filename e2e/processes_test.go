@@ -152,5 +152,5 @@ func TestThreePrograms(t *testing.T) {
 		t.Errorf("extctl call: exit %d, %s%s", code, out, stderr)
 	}
 	bridges["two"].stop(t, 5*time.Second)
-	eventually(t, 10*time.Second, "the good-bye arrives", ready(0))
+	eventually(t, 30*time.Second, "the good-bye arrives", ready(0))
 }

@@ -3,8 +3,10 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,11 +111,16 @@ func testServices(t *testing.T, commands map[string][]string) {
 	env := []string{"NATS_URL=" + url}
 	start(t, env, program(t, "registry"))
 	start(t, env, program(t, "stdio-bridge"), "--name", "finder", "--search-path", "../examples/services", "--state-dir", t.TempDir())
-	eventually(t, 30*time.Second, "the manifests' services are in the catalog", func() bool {
-		_, _, code := extctl(t, url, "show", "words")
-		return code == 0 && len(list(t, url)) == 3
+	// What is announced of them and how they are stand under keys of their own, and come one after the other.
+	var found listing
+	eventually(t, 30*time.Second, "the manifests' services are in the catalog, with their states", func() bool {
+		if _, _, code := extctl(t, url, "show", "words"); code != 0 {
+			return false
+		}
+		found = list(t, url)
+		return len(found) == 3 && !slices.ContainsFunc(slices.Collect(maps.Values(found)), func(x listed) bool { return x.Transport == "" || x.State == "" })
 	})
-	for id, x := range list(t, url) {
+	for id, x := range found {
 		if x.Available || x.State != "lost" || x.Transport != "nats" || !strings.Contains(x.Reason, "no beat yet") {
 			t.Errorf("before it ever ran %s is %s (%s)", id, x.State, x.Reason)
 		}
@@ -147,7 +154,7 @@ func testServices(t *testing.T, commands map[string][]string) {
 		if p.err != nil {
 			t.Errorf("%s ended with %v", id, p.err)
 		}
-		eventually(t, 10*time.Second, id+" said good-bye", func() bool { return list(t, url)[id].State == "shutdown" })
+		eventually(t, 30*time.Second, id+" said good-bye", func() bool { return list(t, url)[id].State == "shutdown" })
 		if _, _, code := extctl(t, url, "call", serviceCalls[id][0].args[0]); code != 10 && code != 2 {
 			t.Errorf("a call to %s, which is gone: exit %d", id, code)
 		}
@@ -302,7 +309,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 	if err := nc.Publish("ext.registry.request", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := announced.NextMsg(5 * time.Second); err != nil {
+	if _, err := announced.NextMsg(20 * time.Second); err != nil {
 		t.Errorf("asked to announce itself again it does not: %v", err)
 	}
 	byes, err := nc.SubscribeSync("ext.registry.shutdown." + id)
@@ -310,7 +317,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 		t.Fatal(err)
 	}
 	p.stop(t, 10*time.Second)
-	if m, err := byes.NextMsg(5 * time.Second); err != nil || !strings.Contains(string(m.Data), a.Instance) {
+	if m, err := byes.NextMsg(20 * time.Second); err != nil || !strings.Contains(string(m.Data), a.Instance) {
 		t.Errorf("good-bye: %v, %v", m, err)
 	}
 }
