@@ -20,10 +20,9 @@ func TestMetrics(t *testing.T) {
 	}
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
-	ports := freePorts(t, 2)
-	start(t, env, program(t, "registry"), "--http", ports[0])
-	start(t, env, program(t, "stdio-bridge"), "--name", "b", "--search-path", writeWho(t, "b"), "--state-dir", t.TempDir(), "--http", ports[1])
-	registry, bridge := scrape(t, ports[0], "extmesh_registry_leader 1\n"), scrape(t, ports[1], `extmesh_bridge_instances{extension="who",state="ready"} 1`)
+	r := start(t, env, program(t, "registry"), "--http", "127.0.0.1:0")
+	b := start(t, env, program(t, "stdio-bridge"), "--name", "b", "--search-path", writeWho(t, "b"), "--state-dir", t.TempDir(), "--http", "127.0.0.1:0")
+	registry, bridge := scrape(t, r, "extmesh_registry_leader 1\n"), scrape(t, b, `extmesh_bridge_instances{extension="who",state="ready"} 1`)
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(extmesh_[a-z_]+)(?:\{([a-z_]+)=~?"([^"]+)"\})?`).FindAllStringSubmatch(string(page), -1) {
 		name, label, values := m[1], m[2], m[3]
@@ -59,14 +58,29 @@ func TestMetrics(t *testing.T) {
 
 // scrape is /metrics of a program that is ready, once it has this line. What it serves before that is less: a bridge
 // has NATS before it has extensions.
-func scrape(t *testing.T, at, line string) (text string) {
+func scrape(t *testing.T, p *process, line string) (text string) {
 	t.Helper()
+	at := p.serves(t)
 	eventually(t, 30*time.Second, at+" is ready", func() bool { return get(t, "http://"+at+"/readyz") == "ok\n" })
 	eventually(t, 30*time.Second, at+" serves "+line, func() bool {
 		text = get(t, "http://"+at+"/metrics")
 		return strings.Contains(text, line)
 	})
 	return text
+}
+
+// serves is the address of a program's HTTP endpoints, which it picked itself.
+func (p *process) serves(t *testing.T) (at string) {
+	t.Helper()
+	says := regexp.MustCompile(`"?health endpoints"?.*?addr"?[=:]"?(127\.0\.0\.1:\d+)\b`)
+	eventually(t, 30*time.Second, "it says where it serves", func() bool {
+		m := says.FindStringSubmatch(p.output())
+		if m != nil {
+			at = m[1]
+		}
+		return m != nil
+	})
+	return at
 }
 
 func get(t *testing.T, url string) string {

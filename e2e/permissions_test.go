@@ -255,10 +255,9 @@ func TestDenied(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
 	start(t, env("registry"), program(t, "registry"), "--inbox-prefix", "_INBOX_registry")
-	at := freePorts(t, 1)[0]
 	// The user is bridge-0's: it may announce what it likes, and take orders under that name only.
-	start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX_bridge-0", "--http", at,
-		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir())
+	at := start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX_bridge-0", "--http", "127.0.0.1:0",
+		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir()).serves(t)
 	eventually(t, 30*time.Second, "the bridge is unready, and says why", func() bool {
 		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS does not let it listen on ext.control.another;")
 	})
