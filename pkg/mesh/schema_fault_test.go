@@ -82,8 +82,8 @@ func TestHostileSchemas(t *testing.T) {
 			select {
 			case err := <-done:
 				t.Log(err)
-			case <-time.After(5 * time.Second):
-				t.Error("still computing after 5 s")
+			case <-time.After(time.Minute): // unbounded they take hours
+				t.Error("still computing after a minute")
 			}
 			runtime.ReadMemStats(&after)
 			if grown := after.TotalAlloc - before.TotalAlloc; grown > 256<<20 {
