@@ -45,6 +45,9 @@ func TestDeniedSubscription(t *testing.T) {
 		return func() bool { s, r := slot.State(); return s == want && strings.Contains(r, reason) }
 	}
 	eventually(t, "it says that it may not listen", is(heartbeat.Failed, "listen on ext.x.rpc;"))
+	if said := beatsUntil(t, heard, heartbeat.Failed); slices.Contains(said, heartbeat.Ready) {
+		t.Errorf("it was ready before it was allowed to be: %v", said)
+	}
 
 	for _, tt := range []struct {
 		deny, reason string
@@ -66,11 +69,9 @@ func TestDeniedSubscription(t *testing.T) {
 	if _, err := mesh.NewClient(caller, mesh.ClientOptions{}).Call(t.Context(), "x/echo", nil); err != nil {
 		t.Errorf("now that it is ready: %v", err)
 	}
+	beatsUntil(t, heard, heartbeat.Ready)
 	cancel()
 	<-served
-	if got := beats(t, heard); slices.Index(got, heartbeat.Ready) < slices.Index(got, heartbeat.Failed) {
-		t.Errorf("it was ready before it was allowed to be: %v", got)
-	}
 	mu.Lock()
 	defer mu.Unlock()
 	if len(told) == 0 {
@@ -150,13 +151,13 @@ func denying(t *testing.T, subjects ...string) (s *server.Server, deny func(subj
 	}
 }
 
-// beats are the states in the beats that have come.
-func beats(t *testing.T, sub *nats.Subscription) (states []heartbeat.State) {
+// beatsUntil are the states in the beats that come, up to the first with this one.
+func beatsUntil(t *testing.T, sub *nats.Subscription, last heartbeat.State) (states []heartbeat.State) {
 	t.Helper()
-	for {
-		m, err := sub.NextMsg(100 * time.Millisecond)
+	for !slices.Contains(states, last) {
+		m, err := sub.NextMsg(10 * time.Second)
 		if err != nil {
-			return states
+			t.Fatalf("no beat says %s, only %v: %v", last, states, err)
 		}
 		b, err := heartbeat.ParseBeat(m.Data)
 		if err != nil {
@@ -164,4 +165,5 @@ func beats(t *testing.T, sub *nats.Subscription) (states []heartbeat.State) {
 		}
 		states = append(states, b.State)
 	}
+	return states
 }
