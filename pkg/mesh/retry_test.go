@@ -93,12 +93,12 @@ func TestTryingAgain(t *testing.T) {
 	}
 	t.Run("no time left", func(t *testing.T) {
 		tries.Store(0)
-		answer = func(int32) string { return strings.ReplaceAll(overloaded, "30", "900") }
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		answer = func(int32) string { return strings.ReplaceAll(overloaded, "30", "1000") }
+		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
 		defer cancel()
 		began := time.Now()
 		_, err := client.Call(ctx, "ext_x_plain", nil)
-		if !errors.Is(err, rpc.CodeOverloaded) || tries.Load() != 1 || time.Since(began) > 400*time.Millisecond {
+		if !errors.Is(err, rpc.CodeOverloaded) || tries.Load() != 1 || time.Since(began) > 800*time.Millisecond {
 			t.Errorf("= %v after %d tries and %s: it waits for what it has no time for", err, tries.Load(), time.Since(began))
 		}
 	})
