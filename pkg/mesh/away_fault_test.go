@@ -44,7 +44,7 @@ func TestStopWhileNATSIsAway(t *testing.T) {
 			}
 			defer caller.Close()
 			for {
-				m, err := caller.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/x"}`), 5*time.Second)
+				m, err := caller.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/x"}`), 10*time.Second)
 				if errors.Is(err, nats.ErrNoResponders) {
 					break
 				}

@@ -70,7 +70,7 @@ func (b *catalogBed) bucket() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(15 * time.Second); ; {
 		b.kv, err = js.CreateKeyValue(b.t.Context(), jetstream.KeyValueConfig{
 			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
 			RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},

@@ -64,7 +64,7 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 				return len(subs.Subs)
 			}
 			soonTrue(t, "it is one queue member", func() bool { return members() == 1 })
-			client := NewClient(nc, ClientOptions{Timeout: time.Second})
+			client := NewClient(nc, ClientOptions{Timeout: 10 * time.Second})
 			for range 20 {
 				if _, err := client.CallExt(t.Context(), "duck", "ping", nil); err != nil && rpc.AsError(err).Code != rpc.CodeMethodNotFound {
 					t.Fatal("a call was given to nobody:", err)

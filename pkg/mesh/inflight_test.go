@@ -28,7 +28,7 @@ func TestPlaceIsFreeWithTheAnswer(t *testing.T) {
 	nc := connect()
 	for n := range 3000 {
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/` + []string{"x", "fail"}[n%2] + `"}`
-		m, err := nc.Request("ext.weather.rpc", []byte(body), 5*time.Second)
+		m, err := nc.Request("ext.weather.rpc", []byte(body), 10*time.Second)
 		if err != nil || strings.Contains(string(m.Data), "overloaded") {
 			t.Fatalf("call %d: %s, %v", n, m.Data, err)
 		}

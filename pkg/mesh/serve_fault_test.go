@@ -199,7 +199,7 @@ func TestHostileCallers(t *testing.T) {
 		send("tools/wait", "nobody.listens")
 	}
 	// The answer to a last one, whatever it says, means that all before it were taken up or refused.
-	last, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/last"}`), 5*time.Second)
+	last, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/last"}`), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,14 +207,14 @@ func TestHostileCallers(t *testing.T) {
 	eventually(t, "those who have gone are noticed", func() bool { return running.Load() == 0 })
 	// While those who do not acknowledge are waited for, everybody else is served.
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if got, err := client.Call(ctx, "weather/big", nil); err != nil || len(got) != len(big) {
 		t.Errorf("another caller: %d bytes, %v", len(got), err)
 	}
 	began := time.Now()
 	stop()
-	if took := time.Since(began); took > 4*time.Second {
+	if took := time.Since(began); took >= 10*time.Second { // as long as an acknowledgement is waited for
 		t.Errorf("stopping took %s", took)
 	}
 	if s, _ := slot.State(); s == "" {

@@ -117,7 +117,7 @@ func TestCall(t *testing.T) {
 	if _, err := client.CallExt(t.Context(), "nobody", "ping", nil); !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo {
 		t.Errorf("nobody: %v", err)
 	}
-	m, err := connect().Request(mesh.Prefix("ext").InstanceRPC("weather", slot.Instance()), []byte(`{"jsonrpc":"2.0","id":"x","method":"tools/echo","params":[1]}`), time.Second)
+	m, err := connect().Request(mesh.Prefix("ext").InstanceRPC("weather", slot.Instance()), []byte(`{"jsonrpc":"2.0","id":"x","method":"tools/echo","params":[1]}`), 10*time.Second)
 	if err != nil || string(m.Data) != `{"jsonrpc":"2.0","id":"x","result":[1]}` {
 		t.Errorf("on the instance's subject: %s, %v", m.Data, err)
 	}
@@ -160,7 +160,7 @@ func TestRefusedRequests(t *testing.T) {
 		{name: "an own error", body: `{"id":1,"method":"tools/fail"}`, code: "", id: `1`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Header: tt.header, Data: []byte(tt.body)}, 5*time.Second)
+			m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Header: tt.header, Data: []byte(tt.body)}, 10*time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,13 +181,13 @@ func TestRefusedRequests(t *testing.T) {
 		for range 3 {
 			nc.PublishRequest("ext.weather.rpc", inbox.Subject, []byte(`{"id":1,"method":"tools/wait"}`))
 		}
-		m, err := inbox.NextMsg(5 * time.Second)
+		m, err := inbox.NextMsg(10 * time.Second)
 		if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32005" || !strings.Contains(string(m.Data), `"limit":2`) {
 			t.Errorf("third call: %v, %v", m, err)
 		}
 		close(release)
 		for range 2 {
-			if m, err := inbox.NextMsg(5 * time.Second); err != nil || !strings.Contains(string(m.Data), `"result":true`) {
+			if m, err := inbox.NextMsg(10 * time.Second); err != nil || !strings.Contains(string(m.Data), `"result":true`) {
 				t.Errorf("waiting call: %v, %v", m, err)
 			}
 		}

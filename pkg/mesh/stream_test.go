@@ -28,7 +28,7 @@ func TestLargeAnswers(t *testing.T) {
 			t.Fatalf("25 MiB: %d bytes, %v", len(got), err)
 		}
 	}
-	m, err := connect().Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/big"}`), 5*time.Second)
+	m, err := connect().Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/big"}`), 10*time.Second)
 	if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32006" || !strings.Contains(string(m.Data), `"size":262`) {
 		t.Errorf("without a stream: %.300s, %v", m.Data, err)
 	}
@@ -60,8 +60,9 @@ func TestProgress(t *testing.T) {
 // without a word is noticed and the call cancelled.
 func TestLongCalls(t *testing.T) {
 	connect := startServer(t)
-	ended := make(chan error, 1)
+	started, ended := make(chan struct{}), make(chan error, 1)
 	h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+		close(started)
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return nil, ctx.Err()
@@ -100,8 +101,9 @@ func TestLongCalls(t *testing.T) {
 // TestClientCancels checks that giving up reaches the handler.
 func TestClientCancels(t *testing.T) {
 	connect := startServer(t)
-	ended := make(chan error, 1)
+	started, ended := make(chan struct{}), make(chan error, 1)
 	h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+		close(started)
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return nil, ctx.Err()
@@ -110,13 +112,19 @@ func TestClientCancels(t *testing.T) {
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	time.AfterFunc(50*time.Millisecond, cancel)
+	go func() { // ends when the call has come, or with it
+		select {
+		case <-started:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	if _, err := client.Call(ctx, "weather/x", nil); !errors.Is(err, rpc.CodeCancelled) {
 		t.Errorf("Call: %v", err)
 	}
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(10 * time.Second):
 		t.Error("the handler was not told")
 	}
 }
