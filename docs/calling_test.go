@@ -172,7 +172,8 @@ func startServer(t *testing.T) (url string) {
 	return srv.ClientURL()
 }
 
-// freePort is a port that was free a moment ago.
+// freePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
+// remembers for a minute: until then it gives the port to nobody who asks for any.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -180,6 +181,16 @@ func freePort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	caller, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	callee, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	callee.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -148,7 +148,7 @@ func runMesh(t *testing.T, units []process, swap map[string]string, operator str
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	last := ""
-	for deadline := time.Now().Add(60 * time.Second); ; <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {
 		var list struct {
 			Extensions []struct {
 				ID        string
@@ -203,7 +203,7 @@ func run(t *testing.T, u process) {
 		cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Errorf("%s does not stop", u.name)
 			cmd.Process.Kill()
 			<-done
@@ -214,7 +214,8 @@ func run(t *testing.T, u process) {
 	})
 }
 
-// port is a port that was free a moment ago.
+// port is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
+// remembers for a minute: until then it gives the port to nobody who asks for any.
 func port(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -222,6 +223,16 @@ func port(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	caller, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	callee, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	callee.Close()
 	_, p, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
