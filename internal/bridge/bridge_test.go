@@ -160,7 +160,7 @@ func eventually(t testing.TB, what string, cond func() bool, have func() string)
 
 func (h *host) control(method, params string) string {
 	h.t.Helper()
-	m, err := h.nc.Request("ext.control.b1", fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), 5*time.Second)
+	m, err := h.nc.Request("ext.control.b1", fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), 15*time.Second)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -105,19 +105,24 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestExamineInTime ends with its context, whoever does not listen.
+// TestExamineInTime ends with its context, whoever does not listen. On a busy machine that may take longer once, but
+// not always: the grace that a stop gives otherwise is not in it.
 func TestExamineInTime(t *testing.T) {
 	cfg := examined(t, "trap '' TERM; while :; do sleep 1; done", "")
 	c := bridge.NewLocal(cfg).Scan(t.Context()).Candidates[0]
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	if trial := bridge.NewLocal(cfg).Examine(ctx, c, c.Manifest); trial.Err == nil {
-		t.Error("no error")
+	var took time.Duration
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		began := time.Now()
+		if trial := bridge.NewLocal(cfg).Examine(ctx, c, c.Manifest); trial.Err == nil {
+			t.Error("no error")
+		}
+		cancel()
+		if took = time.Since(began); took <= 2500*time.Millisecond { // the time, SIGTERM, a second, SIGKILL
+			return
+		}
 	}
-	if took := time.Since(began); took > 2500*time.Millisecond { // the time, SIGTERM, a second, SIGKILL
-		t.Errorf("it took %s", took)
-	}
+	t.Errorf("it took %s", took)
 }
 
 func TestCheck(t *testing.T) {

@@ -122,7 +122,7 @@ func TestMetrics(t *testing.T) {
 	}, nil)
 	ask := func(id, request string) {
 		t.Helper()
-		if _, err := h.nc.Request("ext."+id+".rpc", []byte(request), 5*time.Second); err != nil {
+		if _, err := h.nc.Request("ext."+id+".rpc", []byte(request), 15*time.Second); err != nil {
 			t.Fatalf("%s: %v", request, err)
 		}
 	}
