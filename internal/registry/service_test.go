@@ -204,7 +204,7 @@ func TestAskedWhileItComesAndGoes(t *testing.T) {
 	b := newBed(t)
 	asks := b.connect()
 	ask := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
 		_, err := asks.RequestWithContext(ctx, prefix.RegistryRPC(), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		if err != nil && !errors.Is(err, nats.ErrNoResponders) {

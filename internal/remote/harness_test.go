@@ -102,7 +102,7 @@ func (c *talker) end(t testing.TB) {
 	c.stop()
 	select {
 	case <-c.done:
-	case <-time.After(5 * time.Second):
+	case <-time.After(15 * time.Second):
 		t.Error("Run does not return")
 	}
 }
@@ -157,7 +157,7 @@ func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, says ...string) 
 // eventually polls, since what is waited for happens in the server.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: does not come true", what)
 		}

@@ -66,7 +66,7 @@ func TestSecondRequestWithOneID(t *testing.T) {
 	})
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(15 * time.Second):
 		t.Error("the first request is not cancelled any more")
 	}
 }
@@ -222,7 +222,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Serve: %v", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(15 * time.Second):
 		t.Error("Serve goes on when its context has ended")
 	}
 }
