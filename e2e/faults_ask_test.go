@@ -146,7 +146,7 @@ func (h *host) ask(method, params string, header ...string) (json.RawMessage, er
 // control asks the bridge.
 func (h *host) control(method, params string) json.RawMessage {
 	h.Helper()
-	m, err := h.w.nc.Request("ext.control."+h.id, rpc.AppendRequest(nil, []byte("1"), method, []byte(params)), 5*time.Second)
+	m, err := h.w.nc.Request("ext.control."+h.id, rpc.AppendRequest(nil, []byte("1"), method, []byte(params)), 20*time.Second)
 	if err != nil {
 		h.Fatalf("control %s: %v", method, err)
 	}

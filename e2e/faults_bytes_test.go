@@ -276,7 +276,7 @@ var byteFaults = []fault{
 			}))
 		},
 		set: func(s *config.Supervision) {
-			s.CallTimeout, s.HangTimeout, s.MaxLine = 200*time.Millisecond, 200*time.Millisecond, 1<<20
+			s.CallTimeout, s.HangTimeout, s.MaxLine = 500*time.Millisecond, time.Second, 1<<20
 			s.ShutdownGrace = 200 * time.Millisecond
 		},
 		test: func(h *host) {

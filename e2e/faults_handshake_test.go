@@ -52,7 +52,7 @@ var handshakeFaults = []fault{
 		set: fewRestarts,
 		test: func(h *host) {
 			giveUp("exit status 3", "stderr: no licence file")(h)
-			if e := h.status().LastExit; e == nil || e.Status != "exit status 3" || e.StderrTail != "reading the licence\nno licence file\n" || e.UptimeSecs > 5 {
+			if e := h.status().LastExit; e == nil || e.Status != "exit status 3" || e.StderrTail != "reading the licence\nno licence file\n" || e.UptimeSecs > 20 {
 				h.Errorf("its last exit: %+v", e)
 			}
 		},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -240,7 +241,7 @@ var lifeFaults = []fault{
 		caller:   "five `timeout`, then only answers",
 		operator: "the breaker of that instance `open`; one restart after `hang_timeout`",
 		bridge:   "hands calls that the open breaker, or a death, keeps from one replica to the other",
-		set:      func(s *config.Supervision) { s.Replicas, s.CallTimeout, s.HangTimeout = 2, 150*time.Millisecond, 0 },
+		set:      func(s *config.Supervision) { s.Replicas, s.CallTimeout, s.HangTimeout = 2, time.Second, 0 },
 		kid:      func(k *kid) { k.serve(nil) },
 		test: func(h *host) {
 			h.eventually("both are ready", func() bool { return h.readyInstances() == 2 })
@@ -257,7 +258,7 @@ var lifeFaults = []fault{
 				h.Errorf("%d calls ran out of time", late)
 			}
 			for range 50 {
-				if _, err := h.ask("tools/echo", "{}"); err != nil {
+				if _, err := h.ask("tools/echo", "{}", enoughTime...); err != nil {
 					h.Errorf("a call: %v", err)
 				}
 			}
@@ -272,7 +273,11 @@ var lifeFaults = []fault{
 		kid: func(k *kid) {
 			k.serve(only("act", func(m message) {
 				k.notify("got", "{}")
-				rest(500 * time.Millisecond) // in which it is drained
+				var drained string
+				json.Unmarshal(m.arg("drained"), &drained)
+				for !exists(drained) {
+					rest(5 * time.Millisecond)
+				}
 				k.result(m, `"done"`)
 				die()
 			}))
@@ -281,12 +286,14 @@ var lifeFaults = []fault{
 			h.ready()
 			pid := h.status().PID
 			answered := make(chan string, 1)
+			drained := filepath.Join(h.dir, "drained")
 			go func() { // ends with its call
-				got, err := h.call("act", "{}")
+				got, err := h.call("act", fmt.Sprintf(`{"drained":%q}`, drained))
 				answered <- fmt.Sprint(got, err)
 			}()
 			h.eventually("the call is in flight", func() bool { return h.events("got") == 1 })
 			h.control("drain", fmt.Sprintf(`{"id":%q}`, h.id))
+			write(h, drained, "")
 			if got := <-answered; got != `"done"<nil>` {
 				h.Errorf("the call in flight: %s", got)
 			}

@@ -8,11 +8,15 @@ import (
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // impatient makes calls run out of time soon.
 func impatient(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 0 }
+
+// enoughTime is the header of a call that has to be answered, to an extension whose call_timeout is short.
+var enoughTime = []string{mesh.HeaderTimeout, "15000"}
 
 // silent is a kid whose tool act never answers, while everything else does.
 func silent(k *kid) { k.serve(only("act", func(message) { k.notify("got", "{}") })) }
@@ -59,7 +63,7 @@ var loadFaults = []fault{
 				nap(h.Context(), time.Until(*until))
 			}
 			for range 2 {
-				if _, err := h.ask("tools/echo", "{}"); err != nil {
+				if _, err := h.ask("tools/echo", "{}", enoughTime...); err != nil {
 					h.Errorf("a probe: %v", err)
 				}
 			}
@@ -139,12 +143,12 @@ var loadFaults = []fault{
 		kid: func(k *kid) {
 			k.serve(only("act", func(m message) {
 				go func() { // ends with its answer
-					rest(1200 * time.Millisecond)
+					rest(4 * time.Second) // over call_timeout and hang_timeout
 					k.result(m, "true")
 				}()
 			}))
 		},
-		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 300*time.Millisecond },
+		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 2*time.Second },
 		test: func(h *host) {
 			h.ready()
 			pid := h.status().PID
@@ -164,13 +168,13 @@ var loadFaults = []fault{
 				"ping": func(m message) { k.notify("pinged", "{}"); k.fail(m, -32601, "what is ping?") },
 			})
 		},
-		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 300*time.Millisecond },
+		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 2*time.Second },
 		test: func(h *host) {
 			h.ready()
 			pid := h.status().PID
 			h.timesOut(1)
 			h.eventually("it is pinged", func() bool { return h.events("pinged") > 0 })
-			nap(h.Context(), 600*time.Millisecond) // in which it must not be restarted
+			nap(h.Context(), 3*time.Second) // in which it must not be restarted
 			h.good()
 			h.sameLife(pid)
 		},

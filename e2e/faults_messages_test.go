@@ -42,7 +42,7 @@ var messageFaults = []fault{
 		kid: func(k *kid) {
 			k.serve(only("act", func(m message) {
 				go func() { // ends with its answer
-					rest(500 * time.Millisecond)
+					rest(2 * time.Second)
 					k.result(m, `"late"`)
 				}()
 			}))
