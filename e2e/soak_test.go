@@ -134,25 +134,32 @@ func (s *soak) steady(ctx context.Context) {
 	defer tick.Stop()
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	for n := 0; ; n++ {
+	for began, n := time.Now(), 0; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		calls.Go(func() { // ends with its call
-			args := fmt.Sprintf(`{"n":%d}`, n)
-			began := time.Now()
-			got, err := client.Call(context.WithoutCancel(ctx), s.beside+"/echo", json.RawMessage(args))
-			took := time.Since(began)
-			s.mu.Lock()
-			s.took = append(s.took, took)
-			s.mu.Unlock()
-			if err != nil || string(got) != args {
-				s.lost.Add(1)
-				s.Errorf("the neighbour, asked %s, answered %s after %s, %v", args, got, took, err)
-			}
-		})
+		// What the ticker missed on a busy machine is made up for.
+		for due := int(time.Since(began) / (10 * time.Millisecond)); n < due; n++ {
+			call := n
+			calls.Go(func() { s.neighbour(context.WithoutCancel(ctx), client, call) }) // ends with its call
+		}
+	}
+}
+
+// neighbour makes one of the steady calls, which must be answered.
+func (s *soak) neighbour(ctx context.Context, client *mesh.Client, n int) {
+	args := fmt.Sprintf(`{"n":%d}`, n)
+	began := time.Now()
+	got, err := client.Call(ctx, s.beside+"/echo", json.RawMessage(args))
+	took := time.Since(began)
+	s.mu.Lock()
+	s.took = append(s.took, took)
+	s.mu.Unlock()
+	if err != nil || string(got) != args {
+		s.lost.Add(1)
+		s.Errorf("the neighbour, asked %s, answered %s after %s, %v", args, got, took, err)
 	}
 }
 
@@ -204,7 +211,7 @@ func (s *soak) tell(ctx context.Context, m *host, tool string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_, err := m.client.Call(ctx, m.id+"/"+tool, nil)
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > patience(5*time.Second) {
 		s.Errorf("%s of %s took %s: %v", tool, m.id, took, err)
 	}
 	if err == nil {
@@ -222,7 +229,7 @@ func (s *soak) tell(ctx context.Context, m *host, tool string) {
 // shoot sends the member's process a signal, if it has one.
 func (h *host) shoot(sig syscall.Signal) {
 	parent, _, _ := strings.Cut(h.id, ".")
-	m, err := h.w.nc.Request("ext.control."+parent, []byte(`{"jsonrpc":"2.0","id":1,"method":"status"}`), 5*time.Second)
+	m, err := h.w.nc.Request("ext.control."+parent, []byte(`{"jsonrpc":"2.0","id":1,"method":"status"}`), 20*time.Second)
 	if err != nil {
 		h.Error(err)
 		return
@@ -250,7 +257,7 @@ func (h *host) shoot(sig syscall.Signal) {
 func (h *host) restartMember() {
 	parent, _, _ := strings.Cut(h.id, ".")
 	body := rpc.AppendRequest(nil, []byte("1"), "restart", fmt.Appendf(nil, `{"id":%q}`, h.id))
-	if _, err := h.w.nc.Request("ext.control."+parent, body, 5*time.Second); err != nil {
+	if _, err := h.w.nc.Request("ext.control."+parent, body, 20*time.Second); err != nil {
 		h.Errorf("restarting %s: %v", h.id, err)
 	}
 }
