@@ -26,7 +26,7 @@ var layers = []struct {
 	dirs []string
 }{
 	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/load",
-		"internal/nearest", "internal/plainjson", "internal/aside"}},
+		"internal/nearest", "internal/plainjson", "internal/aside", "internal/leaks"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"pkg/mesh"}},
@@ -53,7 +53,8 @@ var confined = []struct {
 		"what runs below pkg/mesh is tested without a server, and would work over another wire"},
 	{"github.com/spf13", []string{"cmd"},
 		"flags are for main; a package takes a plain struct"},
-	{"go.uber.org/goleak", nil, "it is a test's tool"},
+	{"go.uber.org/goleak", []string{"internal/leaks"}, "it is a test's tool"},
+	{module + "internal/leaks", nil, "it is a test's tool"},
 	{"github.com/rogpeppe/go-internal", nil, "it is a test's tool"},
 	{"golang.org/x/tools/txtar", nil, "it is a test's tool"},
 }

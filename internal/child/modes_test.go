@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/leaks"
 )
 
 const modeVar = "CHILD_TEST_MODE"
@@ -194,7 +195,7 @@ func TestMain(m *testing.M) {
 		modes[mode](os.Args[1:])
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	leaks.Main(m, goleak.Cleanup(func(code int) {
 		if pids := child.Survivors(); code == 0 && len(pids) > 0 {
 			fmt.Println("still alive after all tests:", pids)
 			code = 1

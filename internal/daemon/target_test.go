@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/adrg/xdg"
-	"go.uber.org/goleak"
 
+	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // emptyHome gives the test a user without data and configuration.
 func emptyHome(t *testing.T) string {

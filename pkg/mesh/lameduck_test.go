@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
+	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -20,10 +21,10 @@ import (
 // duckServers runs n servers of one cluster, that in lame-duck mode close nothing for half a second.
 func duckServers(t *testing.T, n int) (servers []*server.Server) {
 	t.Helper()
-	leaks := goleak.IgnoreCurrent()
+	others := goleak.IgnoreCurrent()
 	t.Cleanup(func() { // after everything else
 		if !t.Failed() {
-			goleak.VerifyNone(t, leaks)
+			leaks.None(t, others)
 		}
 	})
 	for i := range n {

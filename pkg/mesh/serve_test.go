@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
+	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -23,7 +24,7 @@ import (
 // startServer runs NATS in the process, without ports; connect makes connections to it.
 func startServer(t testing.TB) (connect func(...nats.Option) *nats.Conn) {
 	t.Helper()
-	leaks := goleak.IgnoreCurrent()
+	others := goleak.IgnoreCurrent()
 	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func startServer(t testing.TB) (connect func(...nats.Option) *nats.Conn) {
 		s.Shutdown()
 		s.WaitForShutdown()
 		if !t.Failed() {
-			goleak.VerifyNone(t, leaks)
+			leaks.None(t, others)
 		}
 	})
 	return func(opts ...nats.Option) *nats.Conn {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/leaks"
 )
 
 // TestRefusedRequestsOfAPeer checks what a peer's own requests are answered: bounded, whatever their ids and
@@ -144,7 +146,7 @@ func FuzzConn(f *testing.F) {
 		if len(ops) > 64 || len(output) > 64<<10 {
 			return
 		}
-		leaks := goleak.IgnoreCurrent()
+		others := goleak.IgnoreCurrent()
 		here, there := net.Pipe()
 		opt := Options{MaxLine: 1 << 10}
 		if handles {
@@ -195,7 +197,7 @@ func FuzzConn(f *testing.F) {
 			}
 			s.mu.Unlock()
 		}
-		goleak.VerifyNone(t, leaks)
+		leaks.None(t, others)
 	})
 }
 

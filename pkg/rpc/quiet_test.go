@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/leaks"
 )
 
 // lazyConn is a net.Conn with ReadLazy.
@@ -210,7 +212,7 @@ func TestReadOfMoreThanThereIs(t *testing.T) {
 
 // TestEndInACrowd ends connections at which many write, at any moment: Run waits for whoever writes.
 func TestEndInACrowd(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaks.None(t, goleak.IgnoreCurrent())
 	for round := range 50 {
 		here, there := net.Pipe()
 		c := NewConn(here, here, Options{Handler: HandlerFunc(func(_ context.Context, r *Request) (json.RawMessage, error) {
