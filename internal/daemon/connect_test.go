@@ -63,6 +63,8 @@ func runServer(t *testing.T, o *server.Options) *server.Server {
 	return srv
 }
 
+// freePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
+// remembers for a minute: until then it gives the port to nobody who asks for any.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,6 +72,16 @@ func freePort(t *testing.T) int {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	caller, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	callee, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	callee.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
 

@@ -81,7 +81,7 @@ func (b *bed) start(js bool) {
 		b.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(5 * time.Second) {
+	if !s.ReadyForConnections(15 * time.Second) {
 		b.Fatal("the server is not ready")
 	}
 	b.server.Store(s)

@@ -190,6 +190,8 @@ func startCluster(t *testing.T) []*server.Server {
 	return nodes
 }
 
+// freeRoutePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
+// remembers for a minute: until then it gives the port to nobody who asks for any.
 func freeRoutePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -197,5 +199,15 @@ func freeRoutePort(t *testing.T) int {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	caller, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	callee, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	callee.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
