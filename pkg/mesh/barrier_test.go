@@ -62,3 +62,42 @@ func TestTakenUp(t *testing.T) {
 	nc.Close()
 	<-n.takenUp() // of nothing
 }
+
+// TestTakenUpInMotion has nobody wait for ever, whatever comes and goes meanwhile, and the connection at last.
+func TestTakenUpInMotion(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	n := NewNode(nc, NodeOptions{})
+	var waits atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() { // ends with the connection
+			for !nc.IsClosed() {
+				sub, err := nc.Subscribe("x", func(*nats.Msg) {})
+				if err != nil {
+					continue // it has just been closed
+				}
+				nc.Publish("x", nil)
+				done := n.takenUp()
+				switch i % 3 {
+				case 0:
+					sub.Unsubscribe()
+				case 1:
+					sub.Drain()
+				case 2:
+					sub.AutoUnsubscribe(1)
+				}
+				select {
+				case <-done:
+					waits.Add(1)
+				case <-time.After(20 * time.Second):
+					t.Error("the barrier is lost")
+					return
+				}
+				sub.Unsubscribe()
+			}
+		})
+	}
+	soonTrue(t, "many have waited", func() bool { return waits.Load() > 1000 || t.Failed() })
+	nc.Close()
+	wg.Wait()
+}
