@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -48,4 +49,36 @@ func TestChore(t *testing.T) {
 		at("begun anew, with what was left", 4)
 		again()
 	})
+}
+
+// TestChoreIsAskedAsItStops has many ask while it begins and stops: nothing is done outside, and what was asked for
+// at last is.
+func TestChoreIsAskedAsItStops(t *testing.T) {
+	var c chore
+	var may atomic.Bool
+	var asking sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 4 {
+		asking.Go(func() { // ends with ctx
+			for ctx.Err() == nil {
+				c.ask()
+			}
+		})
+	}
+	for range 500 {
+		may.Store(true)
+		stop := c.begin(t.Context(), func(context.Context) {
+			if !may.Load() {
+				t.Error("it is done behind its stop")
+			}
+		})
+		stop()
+		may.Store(false)
+	}
+	cancel()
+	asking.Wait()
+	done := make(chan struct{}, 1)
+	defer c.begin(t.Context(), func(context.Context) { done <- struct{}{} })()
+	c.ask()
+	<-done
 }
