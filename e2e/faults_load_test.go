@@ -49,7 +49,7 @@ var loadFaults = []fault{
 		test: func(h *host) {
 			h.ready()
 			h.timesOut(5)
-			h.within(100*time.Millisecond, "the refusal", func() {
+			h.within(500*time.Millisecond, "the refusal", func() {
 				_, err := h.ask("tools/echo", "{}")
 				if d := h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:stdio:breaker"); d.RetryAfterMS < 5000 || d.RetryAfterMS > 10_001 {
 					h.Errorf("retry after %d ms", d.RetryAfterMS)
@@ -205,7 +205,7 @@ var loadFaults = []fault{
 		test: func(h *host) {
 			h.ready()
 			h.inFlight(4, "act", func() {
-				h.within(200*time.Millisecond, "the refusal", func() {
+				h.within(500*time.Millisecond, "the refusal", func() {
 					_, err := h.ask("tools/echo", "{}")
 					if d := h.fails(err, rpc.CodeOverloaded, rpc.RanNo); d.Limit != 4 || d.RetryAfterMS <= 0 {
 						h.Errorf("details: %+v", d)

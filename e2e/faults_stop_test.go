@@ -137,20 +137,37 @@ func (h *host) keepsCalling(n int) {
 }
 
 // TestStop stops a bridge whose extension is in each of the states that it can be in: that takes five seconds at
-// most, whatever the extension does, and leaves nothing.
+// most, whatever the extension does, and leaves nothing. Some take four and a half by design: what takes too long
+// beside all the others is tried again with nothing beside it.
 func TestStop(t *testing.T) {
 	w := newWorld(t)
-	for _, f := range stops {
-		t.Run(f.mode, func(t *testing.T) {
-			t.Parallel()
-			h := w.host(t, f)
-			f.test(h)
-			h.quiet()
-			began := time.Now()
-			took := h.stop()
-			t.Logf("stopped in %s", took.Round(time.Millisecond))
-			h.startsToStop(began, took)
-			if took > maxStop && !raceEnabled {
+	stop := func(t *testing.T, f fault) (took time.Duration) {
+		h := w.host(t, f)
+		f.test(h)
+		h.quiet()
+		began := time.Now()
+		took = h.stop()
+		t.Logf("stopped in %s", took.Round(time.Millisecond))
+		h.startsToStop(began, took)
+		return took
+	}
+	var mu sync.Mutex
+	var slow []fault
+	t.Run("together", func(t *testing.T) {
+		for _, f := range stops {
+			t.Run(f.mode, func(t *testing.T) {
+				t.Parallel()
+				if stop(t, f) > maxStop && !raceEnabled {
+					mu.Lock()
+					defer mu.Unlock()
+					slow = append(slow, f)
+				}
+			})
+		}
+	})
+	for _, f := range slow {
+		t.Run("alone/"+f.mode, func(t *testing.T) {
+			if took := stop(t, f); took > maxStop {
 				t.Errorf("the bridge took %s to stop", took)
 			}
 		})
