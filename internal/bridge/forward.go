@@ -85,6 +85,13 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	}
 }
 
+// Flush has the calls written that were held for those behind them.
+func (f *forwarder) Flush() {
+	if c, ok := f.conn.(*rpc.Conn); ok { // over HTTP nothing is held
+		c.Flush()
+	}
+}
+
 // passed reports whether an MCP request is passed through as it is. What belongs to one client's session
 // (logging levels, subscriptions) is not: the child is shared.
 func passed(method string) bool {
@@ -118,7 +125,7 @@ func (f *forwarder) tool(method string, args []byte, x *rpc.Exchange) {
 		return
 	}
 	h := f.newHop(x)
-	h.Method, h.Params = method, args
+	h.Method, h.Params, h.Hold = method, args, x.Hold
 	h.fallback, h.args = name, args
 	h.run()
 }
@@ -126,7 +133,7 @@ func (f *forwarder) tool(method string, args []byte, x *rpc.Exchange) {
 // start forwards one request.
 func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
 	h := f.newHop(x)
-	h.Method, h.Params = method, params
+	h.Method, h.Params, h.Hold = method, params, x.Hold
 	h.run()
 }
 

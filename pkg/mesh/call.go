@@ -43,8 +43,24 @@ type call struct {
 	prev, next *call // in the service's list
 }
 
-// handle takes one request up. It never blocks: it is called by the one goroutine of its subscription.
+// handle takes one request up. It never blocks: it is called by the one goroutine of its subscription. Where more have
+// arrived behind it, a handler that can hold it until they are there, too: a crowd is written with one call.
 func (s *service) handle(at *endpoint, req *nats.Msg) {
+	if s.gathers == nil {
+		s.take(at, req, false)
+		return
+	}
+	arrived, _, err := req.Sub.Pending() // this one is among them
+	more := err == nil && arrived > 1
+	s.take(at, req, more)
+	if at.held && !more {
+		at.held = false
+		s.gathers.Flush()
+	}
+}
+
+// take is handle; hold says that another one follows.
+func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	reply := req.Reply
 	if reply == "" || !s.slot.node.mayAnswer(reply) {
 		return
@@ -94,6 +110,8 @@ func (s *service) handle(at *endpoint, req *nats.Msg) {
 		return
 	}
 	if s.async != nil {
+		c.Hold = hold
+		at.held = at.held || hold
 		s.async.HandleAsync(&c.request, &c.Exchange)
 		s.slot.node.calls.watch(c)
 		return

@@ -36,6 +36,7 @@ type microService struct {
 type endpoint struct {
 	name, subject, queue string
 	sub                  *nats.Subscription
+	held                 bool // the handler was given something to hold; its subscription's goroutine alone knows
 
 	requests  atomic.Uint64
 	errors    atomic.Uint64

@@ -35,12 +35,13 @@ const headroom = 1024
 
 // service is one ready life of a slot: the micro service that answers while it can take calls.
 type service struct {
-	slot  *Slot
-	nc    *nats.Conn
-	opt   ServeOptions
-	h     rpc.Handler
-	async rpc.AsyncHandler // h, if it can
-	ctx   context.Context  // of handlers; ends when draining is given up
+	slot    *Slot
+	nc      *nats.Conn
+	opt     ServeOptions
+	h       rpc.Handler
+	async   rpc.AsyncHandler // h, if it can
+	gathers rpc.Flusher      // h, if it can
+	ctx     context.Context  // of handlers; ends when draining is given up
 
 	lastMethod atomic.Pointer[string]
 	handlers   sync.WaitGroup
@@ -89,6 +90,7 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 	s := &service{slot: slot, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), deaf: make(chan string, 1)}
 	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.async, _ = h.(rpc.AsyncHandler)
+	s.gathers, _ = h.(rpc.Flusher)
 	s.unlisten = n.listenForDenials()
 	n.addService(s) // before it subscribes, or a denial would find nobody
 	err := s.enter(a)

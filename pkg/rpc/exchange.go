@@ -19,6 +19,10 @@ type Exchange struct {
 	Deadline time.Time // covers queueing, writing and answering; zero: none
 	Sink     Sink
 
+	// Hold has Start leave it unwritten, to be written together with what follows: the next exchange without Hold, or
+	// Flush, which whoever sets it has to call soon. It is only looked at by Start.
+	Hold bool
+
 	// Inner is the exchange that whoever took this one on started for it on another connection, if any; it
 	// is what there is to cancel.
 	Inner atomic.Pointer[Exchange]

@@ -18,6 +18,13 @@ type AsyncHandler interface {
 	HandleAsync(r *Request, x *Exchange)
 }
 
+// A Flusher is an AsyncHandler that may be given exchanges with Hold set. Flush is called when nothing follows them
+// any more; it has all written that was held.
+type Flusher interface {
+	AsyncHandler
+	Flush()
+}
+
 // Forward is the Handler that passes every request on to c and its answer back. Over a Conn it is an
 // AsyncHandler.
 func Forward(c Caller) Handler {

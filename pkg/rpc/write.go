@@ -14,12 +14,28 @@ func (c *Conn) send(x *Exchange) {
 		c.tail.next = x
 	}
 	c.tail = x
-	if c.writing { // whoever writes looks at the queue again before it stops
+	if c.writing || x.Hold { // whoever writes looks at the queue again before it stops
 		c.mu.Unlock()
 		return
 	}
+	c.write()
+}
+
+// Flush writes the exchanges that were started with Hold, if nobody has written them yet.
+func (c *Conn) Flush() {
+	c.mu.Lock()
+	if c.writing || c.head == nil {
+		c.mu.Unlock()
+		return
+	}
+	c.write()
+}
+
+// write writes the queue: with one attempt that cannot block, where there is such a thing, and what that leaves on a
+// goroutine. The caller holds mu, and nobody is writing; write releases it.
+func (c *Conn) write() {
 	c.writing = true
-	if c.try == nil || c.pending.n > directMax {
+	if c.try == nil {
 		c.handOver()
 		c.mu.Unlock()
 		return
@@ -37,10 +53,6 @@ func (c *Conn) send(x *Exchange) {
 	}
 	c.mu.Unlock()
 }
-
-// directMax is how many calls may be in flight for a sender to write by itself: a lone call saves the
-// hand-over to the writing goroutine, a crowd gains more by being written together.
-const directMax = 2
 
 // gather is what to write next: the rest of an attempt, or the queue as far as it goes into one batch, without what
 // has ended meanwhile. The caller holds mu and owns writing.
