@@ -10,6 +10,7 @@ import (
 
 const (
 	settlePause = time.Second      // between looks at a fleet that comes up
+	settleRest  = 5 * time.Second  // behind that: the registries shake hands with what is new
 	settleLimit = 30 * time.Second // then what still comes up is waited for no longer
 )
 
@@ -25,7 +26,9 @@ func (b *Bridge) settle(ctx context.Context) {
 			break
 		}
 	}
-	debug.FreeOSMemory()
+	if sleep(ctx, settleRest) {
+		debug.FreeOSMemory()
+	}
 }
 
 // comesUp reports whether the first life of some slot has not come as far as saying how it is.
