@@ -1,0 +1,94 @@
+package mesh
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// mayAnswer reports whether an answer may go to a subject of the caller's choosing. The mesh's own are no inboxes:
+// a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or good-byes is one of x's
+// by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or the system's.
+func (n *Node) mayAnswer(reply string) bool {
+	rest, ours := strings.CutPrefix(reply, string(n.opt.Prefix))
+	return reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
+}
+
+// notARequest tells what is no JSON from JSON that is no request: a batch, say.
+func notARequest(data []byte, err error) *rpc.Error {
+	if utf8.Valid(data) && json.Valid(data) {
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "the message is JSON, but no request: %v", err)
+	}
+	return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err)
+}
+
+// methodName is the method as a string; the one that was called last is not made again.
+func (s *service) methodName(env *rpc.Envelope) string {
+	if bytes.IndexByte(env.Method, '\\') >= 0 { // not the same as the name that it may spell
+		return env.MethodName()
+	}
+	if last := s.lastMethod.Load(); last != nil && len(env.Method) == len(*last)+2 && string(env.Method[1:len(env.Method)-1]) == *last {
+		return *last
+	}
+	name := env.MethodName()
+	s.lastMethod.Store(&name)
+	return name
+}
+
+func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
+	switch {
+	case !utf8.Valid(data):
+		if !utf8.Valid(env.ID) {
+			env.ID = nil
+		}
+		return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not UTF-8")
+	case env.Method == nil:
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request has no "method"`)
+	case !rpc.ValidID(env.ID):
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
+	}
+	if env.Method[0] != '"' {
+		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request's "method" is not a string`)
+	}
+	if shutdown := string(env.Method) == `"shutdown"` || bytes.IndexByte(env.Method, '\\') >= 0 && env.MethodName() == "shutdown"; shutdown || len(env.Method) == 2 {
+		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %s is not offered on the mesh", clipText(string(env.Method), 128))
+	}
+	return nil
+}
+
+// deadline is when the caller will have given up. Ext-Timeout counts from the arrival, so that clocks do not
+// matter; Ext-Deadline is the caller's clock against ours and only discards what is long past.
+func (s *service) deadline(h nats.Header, now time.Time) (time.Time, *rpc.Error) {
+	timeout := s.opt.CallTimeout
+	if len(h) == 0 {
+		return now.Add(timeout), nil
+	}
+	if v := h.Get(HeaderTimeout); v != "" {
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || ms <= 0 {
+			return now, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "%s %q is not a number of milliseconds above 0", HeaderTimeout, v)
+		}
+		timeout = s.opt.MaxCallTimeout
+		if ms < timeout.Milliseconds() {
+			timeout = time.Duration(ms) * time.Millisecond
+		}
+	}
+	if v := h.Get(HeaderDeadline); v != "" {
+		ms, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return now, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "%s %q is not a unix time in milliseconds", HeaderDeadline, v)
+		}
+		if at := time.UnixMilli(ms); now.Sub(at) > 2*time.Second {
+			return now, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "the caller's deadline %s was past when the call arrived, at %s by this host's clock",
+				at.UTC().Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return now.Add(timeout), nil
+}
