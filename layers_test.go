@@ -26,7 +26,7 @@ var layers = []struct {
 	dirs []string
 }{
 	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/load",
-		"internal/nearest", "internal/plainjson", "internal/aside", "internal/leaks"}},
+		"internal/nearest", "internal/plainjson", "internal/aside", "internal/leaks", "internal/freeport"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"pkg/mesh"}},
@@ -55,6 +55,7 @@ var confined = []struct {
 		"flags are for main; a package takes a plain struct"},
 	{"go.uber.org/goleak", []string{"internal/leaks"}, "it is a test's tool"},
 	{module + "internal/leaks", nil, "it is a test's tool"},
+	{module + "internal/freeport", nil, "it is a test's tool"},
 	{"github.com/rogpeppe/go-internal", nil, "it is a test's tool"},
 	{"golang.org/x/tools/txtar", nil, "it is a test's tool"},
 }

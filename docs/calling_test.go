@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 // programs are built once into a directory.
@@ -89,7 +90,7 @@ func desk(t *testing.T) (dir, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address = "127.0.0.1:" + freePort(t)
+	address = freeport.Addr(t)
 	home := t.TempDir()
 	env := []string{"XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home}
 	background(t, env, filepath.Join(dir, "extctl"), "up", "../examples/extensions/hello", "--listen", address)
@@ -170,32 +171,6 @@ func startServer(t *testing.T) (url string) {
 		t.Fatal("no server")
 	}
 	return srv.ClientURL()
-}
-
-// freePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
-// remembers for a minute: until then it gives the port to nobody who asks for any.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	caller, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
-	callee, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	callee.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // buildOver builds a Go program of a page as if it stood in this module, at here/main.go, for its imports.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 // TestRunningAFleet runs the commands of running-a-fleet.md, one after the other, in a directory with what they need
@@ -26,8 +28,8 @@ func TestRunningAFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	swap := strings.NewReplacer("127.0.0.1:4222", "127.0.0.1:"+freePort(t), "127.0.0.1:8301", "127.0.0.1:"+freePort(t),
-		"127.0.0.1:8302", "127.0.0.1:"+freePort(t))
+	swap := strings.NewReplacer("127.0.0.1:4222", freeport.Addr(t), "127.0.0.1:8301", freeport.Addr(t),
+		"127.0.0.1:8302", freeport.Addr(t))
 	address := swap.Replace("127.0.0.1:4222")
 	if err := os.CopyFS(filepath.Join(dir, "examples/extensions/hello"), os.DirFS("../examples/extensions/hello")); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -267,7 +267,7 @@ type cluster struct {
 func startCluster(t *testing.T) (c cluster) {
 	t.Helper()
 	var routes []string
-	ports := freePorts(t, 3)
+	ports := []string{freeport.Addr(t), freeport.Addr(t), freeport.Addr(t)}
 	for _, at := range ports {
 		routes = append(routes, fmt.Sprintf("%q", "nats://route:"+password("route")+"@"+at))
 	}
@@ -278,32 +278,6 @@ func startCluster(t *testing.T) (c cluster) {
 		c.urls, c.nodes = append(c.urls, url), append(c.nodes, p)
 	}
 	return c
-}
-
-// freePorts are addresses to listen on: the servers of a cluster have to know each other's. Each has had a connection
-// that the listener's side closed first, which the kernel remembers for a minute. Until then it gives the port to nobody
-// who asks for any, and to whoever asks for this one.
-func freePorts(t *testing.T, n int) (at []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		caller, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer caller.Close()
-		callee, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		callee.Close()
-		at = append(at, l.Addr().String())
-	}
-	return at
 }
 
 // at is node i's address for a user. The other nodes' addresses come from the server.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 // logBuffer is a log that tests read while it is written.
@@ -63,28 +65,6 @@ func runServer(t *testing.T, o *server.Options) *server.Server {
 	return srv
 }
 
-// freePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
-// remembers for a minute: until then it gives the port to nobody who asks for any.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	caller, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
-	callee, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	callee.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 func resolve(t *testing.T, url string) Target {
 	t.Helper()
 	target, err := NATSFlags{Server: url}.Resolve()
@@ -131,7 +111,7 @@ func TestConnectHasADeadline(t *testing.T) {
 }
 
 func TestConnectWaits(t *testing.T) {
-	port := freePort(t)
+	port := freeport.Port(t)
 	url := "nats://127.0.0.1:" + itoa(port)
 	var log logBuffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -76,7 +78,7 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 	var log logBuffer
 	done := make(chan int, 1)
 	go func() { // ends with cancel
-		done <- runProgram(ctx, &log, []string{"--server", "127.0.0.1:" + itoa(freePort(t))}, nil)
+		done <- runProgram(ctx, &log, []string{"--server", freeport.Addr(t)}, nil)
 	}()
 	eventually(t, "it waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
 	cancel()
@@ -88,7 +90,7 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 func TestHealth(t *testing.T) {
 	emptyHome(t)
 	srv := runServer(t, &server.Options{Port: -1})
-	addr := "127.0.0.1:" + itoa(freePort(t))
+	addr := freeport.Addr(t)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + addr + path)
 		if err != nil {

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"testing"
 	"time"
@@ -10,30 +9,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
-
-// freePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
-// remembers for a minute: until then it gives the port to nobody who asks for any.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	caller, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
-	callee, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	callee.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
 
 // cluster starts three servers with JetStream on loopback.
 func cluster(t *testing.T) []*server.Server {
@@ -41,7 +19,7 @@ func cluster(t *testing.T) []*server.Server {
 	var ports []int
 	var routes []*url.URL
 	for range 3 {
-		port := freePort(t)
+		port := freeport.Port(t)
 		ports = append(ports, port)
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}

@@ -3,7 +3,6 @@ package mesh
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -152,7 +152,7 @@ func startCluster(t *testing.T) []*server.Server {
 			Routes:  server.RoutesFromStr(strings.Join(routes, ",")),
 		}
 		if i == 0 { // JetStream starts as a cluster only where there is a route; this one leads to itself
-			o.Cluster.Port = freeRoutePort(t)
+			o.Cluster.Port = freeport.Port(t)
 			o.Routes = server.RoutesFromStr(fmt.Sprintf("nats://127.0.0.1:%d", o.Cluster.Port))
 		}
 		s, err := server.NewServer(o)
@@ -188,26 +188,4 @@ func startCluster(t *testing.T) []*server.Server {
 		}
 	}
 	return nodes
-}
-
-// freeRoutePort is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
-// remembers for a minute: until then it gives the port to nobody who asks for any.
-func freeRoutePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	caller, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
-	callee, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	callee.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
