@@ -49,13 +49,22 @@ func (s *service) handle(at *endpoint, req *nats.Msg) {
 		return
 	}
 	arrived, _, err := req.Sub.Pending() // this one is among them
-	more := err == nil && arrived > 1
+	at.inRow++
+	more := err == nil && arrived > 1 && at.inRow < maxInRow
 	s.take(at, req, more)
-	if at.held && !more {
+	if more {
+		return
+	}
+	at.inRow = 0
+	if at.held {
 		at.held = false
 		s.gathers.Flush()
 	}
 }
+
+// maxInRow bounds how many requests are taken up, refused ones included, before what is held of them is written: in a
+// flood there is always another one behind.
+const maxInRow = 32
 
 // take is handle; hold says that another one follows.
 func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {

@@ -37,6 +37,39 @@ func (g *gatherer) note(s string) {
 	g.seen = append(g.seen, s)
 }
 
+// TestFloodIsWritten keeps requests coming that are refused, behind one that is held: it is written all the same.
+func TestFloodIsWritten(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	g := &gatherer{goOn: make(chan struct{})}
+	slot := serveOn(t, nc, &LameDuck{}, g)
+	answers, err := nc.SubscribeSync(nc.NewInbox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(text string) {
+		if err := nc.PublishRequest("ext.duck.rpc", answers.Subject, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(`{"jsonrpc":"2.0","id":1,"method":"first"}`)
+	soonTrue(t, "it is being handled", func() bool { return slot.Counts().Calls == 1 })
+	ask(`{"jsonrpc":"2.0","id":2,"method":"b"}`)
+	for range 2 * maxInRow {
+		ask("no JSON")
+	}
+	ask(`{"jsonrpc":"2.0","id":3,"method":"c"}`)
+	if err := nc.Flush(); err != nil { // behind that they have arrived
+		t.Fatal(err)
+	}
+	close(g.goOn)
+	soonTrue(t, "all are answered", func() bool { n, _, _ := answers.Pending(); return n == 2*maxInRow+3 })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if want := []string{"first false", "b true", "flush", "c false"}; !slices.Equal(g.seen, want) {
+		t.Errorf("seen %q, want %q", g.seen, want)
+	}
+}
+
 // TestHoldsACrowd has calls arrive while one is handled: each but the last is to be held for those behind it, and
 // where the last does not reach the handler, what was held is written all the same.
 func TestHoldsACrowd(t *testing.T) {

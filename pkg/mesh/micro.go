@@ -36,7 +36,11 @@ type microService struct {
 type endpoint struct {
 	name, subject, queue string
 	sub                  *nats.Subscription
-	held                 bool // the handler was given something to hold; its subscription's goroutine alone knows
+
+	// Of the subscription's goroutine alone: whether the handler was given something to hold, and how many requests
+	// were taken up since all was written.
+	held  bool
+	inRow int
 
 	requests  atomic.Uint64
 	errors    atomic.Uint64
