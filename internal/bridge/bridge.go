@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -41,6 +40,7 @@ type Bridge struct {
 	log   *slog.Logger
 
 	reloading sync.Mutex    // one plan is made and adopted at a time
+	reporting sync.Mutex    // what is reported last is what was adopted last
 	reloaded  chan struct{} // poked when the settings have been read again
 	settling  chore         // when the fleet has changed
 
@@ -79,6 +79,11 @@ func (b *Bridge) Run(ctx context.Context) error {
 		return err
 	}
 	defer stopControl()
+	asked, deaf, err := b.hearRequests()
+	if err != nil {
+		return err
+	}
+	defer deaf()
 	p := b.makePlan(ctx)
 	// What runs on the mesh ends before the node that speaks for it.
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
@@ -89,13 +94,13 @@ func (b *Bridge) Run(ctx context.Context) error {
 			cancel()
 		}
 	})
-	wg.Go(func() { b.report(nodeCtx) }) // owned by Run; ends when the fleet has
 	b.mu.Lock()
 	b.fleetCx = ctx
 	b.mu.Unlock()
 	b.reloading.Lock()
 	b.adopt(ctx, p)
 	b.reloading.Unlock()
+	wg.Go(func() { b.report(nodeCtx, asked) }) // owned by Run; ends when the fleet has
 	defer b.settling.begin(ctx, b.settle)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
@@ -106,9 +111,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.log.Info("stopping the extensions", "extensions", running)
 	watching.Wait() // it may be starting something
 	b.fleet.wait()
-	b.sayGoodbye()
 	stopNode()
 	wg.Wait()
+	b.sayGoodbye() // nobody reports any more
 	return errors.Join(nodeErr, b.flush())
 }
 
@@ -168,54 +173,6 @@ func (b *Bridge) flush() error {
 		return nil
 	}
 	return b.nc.FlushTimeout(time.Second)
-}
-
-// report answers requests to announce with what this bridge has to say of itself.
-func (b *Bridge) report(ctx context.Context) {
-	ch := make(chan *nats.Msg, 16)
-	sub, err := b.nc.ChanSubscribe(b.cfg.Prefix.AnnounceRequest(), ch)
-	if err != nil {
-		b.log.Warn("cannot hear requests to announce", "error", err)
-		return
-	}
-	defer sub.Unsubscribe()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ch:
-			b.publishReports()
-		}
-	}
-}
-
-// publishReports says which skills this host has, and what it found and could not start.
-func (b *Bridge) publishReports() {
-	b.mu.Lock()
-	p := b.current
-	b.mu.Unlock()
-	host := p.host
-	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
-	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
-	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
-	for _, a := range p.declared {
-		b.publish(b.cfg.Prefix.Announce(a.ID), a)
-	}
-}
-
-func (b *Bridge) publish(subject string, v any) {
-	data, err := json.Marshal(v)
-	if err == nil {
-		err = b.nc.Publish(subject, data)
-	}
-	if err != nil {
-		b.log.Warn("could not publish", "subject", subject, "error", err)
-	}
-}
-
-// sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves.
-func (b *Bridge) sayGoodbye() {
-	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
 }
 
 // status is what this bridge runs, as it sees it; all of it, unless of names an extension.

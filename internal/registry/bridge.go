@@ -22,6 +22,7 @@ type bridge struct {
 	seen   time.Time // a report, an announce, an answer
 
 	answered bool // has ever answered on its control subject, so its absence there means something
+	asked    int  // how often everybody was asked to announce because it answers and has not reported
 	pinging  bool
 	next     time.Time // do not ask before
 	pause    time.Duration
@@ -169,6 +170,9 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 			l.pub.mark(hostKey(b.name), false)
 		}
 		b.answered, b.gone, b.silent, b.seen, b.pause = true, false, 0, now, 0
+		if b.host == nil && b.asked < requestMost && l.requestAnnounces(now) {
+			b.asked++ // it reported when this replica could not hear it yet, or it is of another make and never does
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	strayMost    = 10 * time.Second // the same while announces keep coming
 	maxStray     = 10_000
 	requestEvery = 10 * time.Second
+	requestMost  = 3 // times because of one instance that only beats, or one bridge that never reports
 )
 
 // beat takes in a sign of life.
@@ -49,6 +50,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 	if c.Reborn {
 		l.reborn(x, b.Instance)
 	}
+	l.considerAsking(x, b.Instance, now)
 	if changed {
 		l.changed(c)
 	}
@@ -106,6 +108,17 @@ func (l *loop) requestAnnounces(now time.Time) bool {
 		l.log.Warn("cannot ask everybody to announce", "error", err)
 	}
 	return true
+}
+
+// considerAsking asks everybody to announce when an instance of a known extension beats that has not announced
+// itself: it did, perhaps, when this replica could not hear it yet. Some never do, so it asks a few times only.
+func (l *loop) considerAsking(x *extension, instance string, now time.Time) {
+	if x.said[instance] != nil || x.said[""] != nil || x.asked[instance] >= requestMost {
+		return
+	}
+	if _, known := l.mon.Instance(x.id, instance); known && l.requestAnnounces(now) {
+		x.asked[strings.Clone(instance)]++
+	}
 }
 
 // announce takes in what an instance says of itself.
@@ -182,6 +195,7 @@ func (l *loop) changed(c heartbeat.Change) {
 		if x != nil {
 			delete(x.said, c.Instance)
 			delete(x.places, c.Instance)
+			delete(x.asked, c.Instance)
 			x.prune()
 		}
 	case heartbeat.Forgotten:

@@ -25,6 +25,14 @@ type fakeBridge struct {
 
 func (b *bed) bridge(name string) *fakeBridge {
 	b.Helper()
+	f := b.muteBridge(name)
+	f.report()
+	return f
+}
+
+// muteBridge has not reported yet.
+func (b *bed) muteBridge(name string) *fakeBridge {
+	b.Helper()
 	sub, err := b.nc.Subscribe(prefix.Control(name), func(m *nats.Msg) {
 		if strings.Contains(string(m.Data), `"ping"`) {
 			_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)) // a connection that has gone is the test's own doing
@@ -34,9 +42,7 @@ func (b *bed) bridge(name string) *fakeBridge {
 		b.Fatal(err)
 	}
 	b.flush(b.nc)
-	f := &fakeBridge{bed: b, name: name, since: time.Now().UTC(), sub: sub}
-	f.report()
-	return f
+	return &fakeBridge{bed: b, name: name, since: time.Now().UTC(), sub: sub}
 }
 
 func (f *fakeBridge) report() {

@@ -100,6 +100,9 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.opt.LameDuck.add(n)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()
+	if len(n.list()) > 0 { // who asked before this was listening is not asking again
+		n.announceAll()
+	}
 	n.read(ctx)
 	return nil
 }

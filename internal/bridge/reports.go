@@ -1,0 +1,91 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+const (
+	reportEvery = 250 * time.Millisecond // at most, however many ask: a report may be half a megabyte
+	reportAgain = 2 * time.Second        // after the start, and after a reconnect
+)
+
+// hearRequests subscribes to requests to announce, until stop. It comes before the first report: a registry asks when
+// it begins, and of a bridge that reported just before that, and begins to hear requests just after, it would never
+// learn.
+func (b *Bridge) hearRequests() (asked <-chan *nats.Msg, stop func(), err error) {
+	ch := make(chan *nats.Msg, 16) // more than one is one
+	sub, err := b.nc.ChanSubscribe(b.cfg.Prefix.AnnounceRequest(), ch)
+	if err != nil {
+		return nil, nil, fmt.Errorf("subscribing to requests to announce: %w", err)
+	}
+	return ch, func() { _ = sub.Unsubscribe() }, nil // it fails on a closed connection only
+}
+
+// report says what this bridge has to say of itself: whenever somebody asks, after a reconnect, and once more a while
+// after that and after the start. In a cluster of servers a report may be under way before its server knows of a
+// registry elsewhere, and that one's request before its own server knows of this bridge.
+func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
+	status := b.nc.StatusChanged(nats.CONNECTED)
+	defer b.nc.RemoveStatusListener(status)
+	again := time.NewTimer(reportAgain)
+	defer again.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-asked:
+			if early := reportEvery - time.Since(last); early > 0 {
+				again.Reset(early)
+				continue
+			}
+		case _, open := <-status:
+			if !open {
+				status = nil
+				continue
+			}
+			again.Reset(reportAgain)
+		case <-again.C:
+		}
+		b.publishReports()
+		last = time.Now()
+	}
+}
+
+// publishReports says which skills this host has, and what it found and could not start.
+func (b *Bridge) publishReports() {
+	b.reporting.Lock()
+	defer b.reporting.Unlock()
+	b.mu.Lock()
+	p := b.current
+	b.mu.Unlock()
+	host := p.host
+	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
+	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
+	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
+	for _, a := range p.declared {
+		b.publish(b.cfg.Prefix.Announce(a.ID), a)
+	}
+}
+
+func (b *Bridge) publish(subject string, v any) {
+	data, err := json.Marshal(v)
+	if err == nil {
+		err = b.nc.Publish(subject, data)
+	}
+	if err != nil {
+		b.log.Warn("could not publish", "subject", subject, "error", err)
+	}
+}
+
+// sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves.
+func (b *Bridge) sayGoodbye() {
+	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
+}

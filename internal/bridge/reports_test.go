@@ -1,0 +1,93 @@
+package bridge_test
+
+import (
+	"encoding/json"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestReports: whoever hears the first report can ask for another at once, a report comes again a while after the
+// start, and after a reconnect; and no report has skills or extensions that the first one lacked.
+func TestReports(t *testing.T) {
+	var running atomic.Pointer[server.Server]
+	start := func() {
+		s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		if !s.ReadyForConnections(10 * time.Second) {
+			t.Fatal("the server does not come up")
+		}
+		running.Store(s)
+	}
+	stop := func() { running.Load().Shutdown(); running.Load().WaitForShutdown() }
+	start()
+	defer func() { stop() }()
+	connect := func() *nats.Conn {
+		nc, err := nats.Connect("", nats.InProcessServer(dialer(func() (net.Conn, error) { return running.Load().InProcessConn() })),
+			nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+
+	h := &host{t: t, dir: t.TempDir(), nc: connect()}
+	h.extension("talker", `"hi"`, "")
+	registry := connect()
+	reports := make(chan mesh.Host, 100)
+	asked := make(chan struct{}, 1)
+	_, err := registry.Subscribe(mesh.Prefix("ext").HostReport("b1"), func(m *nats.Msg) {
+		var report mesh.Host
+		if err := json.Unmarshal(m.Data, &report); err != nil {
+			t.Error(err)
+		}
+		reports <- report
+		select {
+		case asked <- struct{}{}: // once: a bridge that has reported hears
+			_ = registry.Publish(mesh.Prefix("ext").AnnounceRequest(), nil) // or no report comes
+		default:
+		}
+	})
+	if err == nil {
+		err = registry.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(what string) {
+		t.Helper()
+		select {
+		case report := <-reports:
+			if len(report.Extensions) != 1 || report.Extensions[0] != "talker" {
+				t.Errorf("%s: %+v", what, report)
+			}
+		case <-time.After(15 * time.Second):
+			t.Fatalf("no report: %s", what)
+		}
+	}
+	halt := h.run(nil)
+	next("at the start")
+	next("when it is asked for")
+	next("once more")
+
+	stop()
+	start()
+	next("after a reconnect") // at once, or a while after it: who listens has to reconnect, too
+	if err := halt(); err != nil {
+		t.Error(err)
+	}
+}
+
+type dialer func() (net.Conn, error)
+
+func (d dialer) InProcessConn() (net.Conn, error) { return d() }
