@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +36,8 @@ func TestMain(m *testing.M) {
 //	fake ID        run an extension that answers calls; see fakeExtension
 //	bridge NAME    run a bridge that answers operators' verbs; see fakeBridge
 //	registry       run a registry that answers resolve; see fakeRegistry
+//	timesout TEXT PROGRAM ARG…
+//	               run the program with a time-out that it exceeds, saying TEXT; see patiently
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -50,9 +54,30 @@ func TestScript(t *testing.T) {
 			},
 			"fake":     func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeExtension(args[0])) },
 			"registry": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(bedOf(ts).fakeRegistry()) },
+			"timesout": timesOut,
 			"bridge":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
 		},
 	})
+}
+
+// patiently tries longer and longer time-outs until one holds. One that is over before extctl has as much as read the
+// catalog, on a machine that has other things to do, says nothing of what is tested; one that is surely long enough
+// makes every test as long.
+func patiently(holds func(timeout string) bool) bool {
+	return slices.ContainsFunc([]string{"100ms", "1s", "5s", "20s"}, holds)
+}
+
+func timesOut(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: timesout TEXT PROGRAM ARG…")
+	}
+	if !patiently(func(timeout string) bool {
+		err := ts.Exec(args[1], append(args[2:len(args):len(args)], "--timeout", timeout)...)
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		return ok && exit.ExitCode() == exitTimeout && strings.Contains(ts.ReadFile("stdout")+ts.ReadFile("stderr"), args[0])
+	}) {
+		ts.Fatalf("it does not run out of time, saying %q", args[0])
+	}
 }
 
 type bedKey struct{}

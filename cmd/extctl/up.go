@@ -26,9 +26,9 @@ import (
 const (
 	defaultListen = "127.0.0.1:4222"
 
-	// settleTimeout is how long up waits for extensions to be up or not before it says how things stand, and
-	// settleRest how long it waits for the others when there is a tool to call. What takes longer is told when it
-	// comes.
+	// settleTimeout is how long up waits for extensions to be up or not before it says how things stand, from when
+	// their bridge has said which there are, and settleRest how long it waits for the others when there is a tool to
+	// call. What takes longer is told when it comes.
 	settleTimeout = 15 * time.Second
 	settleRest    = 2 * time.Second
 )
@@ -233,7 +233,7 @@ func (a *app) note(format string, args ...any) {
 
 // goodbyeTimeout is how long the registry may take to write down that the extensions are gone. Without it the
 // next extctl up would begin with a catalog that believes them alive.
-const goodbyeTimeout = time.Second
+const goodbyeTimeout = 3 * time.Second
 
 func (m *ownMesh) awaitGoodbyes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbyeTimeout)

@@ -86,7 +86,7 @@ func TestUpHost(t *testing.T) {
 	}
 	until := func(line, want string) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(verb(line), want); {
+		for deadline := time.Now().Add(time.Minute); !strings.Contains(verb(line), want); {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s never has %q: %s", line, want, verb(line))
 			}
@@ -122,6 +122,8 @@ func TestUpHost(t *testing.T) {
 	}
 
 	// Of the skills those that this host can do, until they go.
+	until("skills --json", `"stays"`) // both come in one report, and are written one after the other
+	until("skills --json", `"good"`)
 	out := verb("skills --json")
 	if !strings.Contains(out, `"good"`) || !strings.Contains(out, `"stays"`) || strings.Contains(out, `"gated"`) || strings.Contains(out, `"bad"`) {
 		t.Errorf("skills: %s", out)

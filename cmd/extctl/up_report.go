@@ -53,21 +53,31 @@ type progress struct {
 	order   []string // the extensions that were told of
 }
 
-// settle tells of the extensions as they come up, until all have or it has waited long enough. It looks now and
-// then instead of at each change, because one that is ready without tools is settled by nothing but time.
+// settle tells of the extensions as they come up, until all have or it has waited long enough since the bridge said
+// which there are: before that there is nothing to tell, and a registry that takes its time is no end of it. It looks
+// now and then instead of at each change, because one that is ready without tools is settled by nothing but time.
 func (p *progress) settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
+	late := time.NewTimer(settleTimeout)
+	defer late.Stop()
 	var callable <-chan time.Time // since there is a tool to call
 	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
-	for !p.advance() {
+	for waits := true; !p.advance(); {
+		if p.known && waits {
+			waits = false
+			late.Reset(settleTimeout)
+		}
 		if callable == nil && p.firstCall() != "" {
 			callable = time.After(settleRest)
 		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-late.C:
+			if !waits {
+				return
+			}
+			p.say("the catalog is not there yet; waiting for it")
 		case <-callable:
 			return
 		case <-tick.C:
@@ -171,10 +181,6 @@ func (p *progress) say(format string, args ...any) {
 func (p *progress) summary() error {
 	if p.json {
 		return p.summaryJSON()
-	}
-	if !p.known {
-		p.say("the catalog is not there yet; see `extctl list` in a while")
-		return nil
 	}
 	for _, id := range p.found.Extensions {
 		if !p.told[id] {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,6 +47,13 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 			e, ok := c.Get(id)
 			return !ok && want == gone || ok && string(e.State.State) == want
 		})
+		if err != nil {
+			select {
+			case <-c.Ready():
+			default: // nothing is known of any extension, and nothing can be said of this one
+				return fmt.Errorf("reading the catalog: %w", err)
+			}
+		}
 		e, ok := c.Get(id)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && !ok:
