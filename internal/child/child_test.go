@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -19,8 +20,11 @@ import (
 // noSurvivors fails the test if anything that Run started is alive at its end.
 func noSurvivors(t *testing.T) {
 	t.Cleanup(func() {
-		if pids := child.Survivors(); len(pids) > 0 {
-			t.Errorf("still alive: %v", pids)
+		for _, pid := range child.Survivors() {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			t.Errorf("still alive: %d: %q %s %q", pid, text, stat, env)
 		}
 	})
 }

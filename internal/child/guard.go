@@ -3,6 +3,7 @@ package child
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -35,11 +36,12 @@ func Guard(failed func(error)) (stop func(), err error) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends with stop, or when the first guard has failed
-		if err := g.await(ready); err != nil {
+		err := g.await(ready)
+		if err != nil && !errors.Is(err, errGuardKilled) {
 			failed(fmt.Errorf("starting the guard: %w", err))
 			return
 		}
-		g.watch()
+		g.watch(err == nil)
 	})
 	return sync.OnceFunc(func() {
 		close(g.quit)
@@ -100,13 +102,16 @@ func (g *guard) start() (ready *os.File, err error) {
 	return ready, nil
 }
 
-// await waits until the process that was started is at work. One that does not get there is ended.
+// await waits until the process that was started is at work. One that does not get there is ended: it may not be a
+// guard at all.
 func (g *guard) await(ready *os.File) error {
 	defer ready.Close()
 	ready.SetReadDeadline(time.Now().Add(guardWait))
-	if n, _ := ready.Read(make([]byte, 1)); n == 1 {
+	n, err := ready.Read(make([]byte, 1))
+	if n == 1 {
 		return nil
 	}
+	ended := errors.Is(err, io.EOF)
 	g.dismiss() // should it be slow only, it must not take the end for our death
 	g.mu.Lock()
 	proc := g.proc
@@ -119,13 +124,19 @@ func (g *guard) await(ready *os.File) error {
 	default:
 	}
 	proc.Kill()
-	proc.Wait()
+	state, err := proc.Wait()
 	known.remove(proc.Pid)
+	if ended && err == nil && state.ExitCode() == -1 {
+		return errGuardKilled
+	}
 	return errors.New("it did not get ready: does main call child.MaybeGuard first?")
 }
 
-// guardWait is for how long a guard may take to get ready.
-const guardWait = 5 * time.Second
+// errGuardKilled says that a guard was killed, and not by us, before it was at work.
+var errGuardKilled = errors.New("it was killed before it was ready")
+
+// guardWait is for how long a guard may take to get ready. A machine on which everything starts at once is slow.
+const guardWait = 30 * time.Second
 
 // farewellByte is what a guard is sent to go home; an end without it is a murder.
 const farewellByte = 'q'
@@ -140,21 +151,13 @@ func (g *guard) dismiss() {
 	}
 }
 
-// watch reaps the guard and starts another one, until it was dismissed.
-func (g *guard) watch() {
+// watch starts another guard whenever there is none, until the last one was dismissed. up says that there is one.
+func (g *guard) watch(up bool) {
 	for {
-		g.mu.Lock()
-		proc := g.proc
-		g.mu.Unlock()
-		proc.Wait()
-		known.remove(proc.Pid)
-		g.mu.Lock()
-		if g.pipe != nil {
-			g.pipe.Close()
-			g.pipe = nil
+		if up {
+			g.reap()
 		}
-		g.mu.Unlock()
-		for pause := 10 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		for pause, again := 10*time.Millisecond, true; again; pause = min(2*pause, 10*time.Second) {
 			t := time.NewTimer(pause)
 			select {
 			case <-g.quit:
@@ -162,9 +165,24 @@ func (g *guard) watch() {
 				return
 			case <-t.C:
 			}
-			if ready, err := g.start(); err == nil && g.await(ready) == nil {
-				break
-			}
+			ready, err := g.start()
+			again = err != nil || g.await(ready) != nil
 		}
+		up = true
+	}
+}
+
+// reap waits for the guard's end.
+func (g *guard) reap() {
+	g.mu.Lock()
+	proc := g.proc
+	g.mu.Unlock()
+	proc.Wait()
+	known.remove(proc.Pid)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		g.pipe.Close()
+		g.pipe = nil
 	}
 }
