@@ -42,6 +42,16 @@ func TestBridgeRestart(t *testing.T) {
 			return strings.Join(states, " ") == instances && len(hosts) == 1 && string(hosts[0].State) == host
 		}
 	}
+	defer func() {
+		if t.Failed() { // is it the catalog, or who follows it?
+			e, _ := catalog.Get("who")
+			t.Logf("followed: %+v, hosts %+v", e.State, catalog.Hosts())
+			for _, verb := range [][]string{{"show", "who", "--json"}, {"hosts", "--json"}, {"show", "registry", "--json"}} {
+				out, stderr, _ := extctl(t, url, append(verb, "--timeout", "5s")...)
+				t.Logf("extctl %s: %s%s", strings.Join(verb, " "), out, stderr)
+			}
+		}
+	}()
 	first := bridge()
 	eventually(t, 30*time.Second, "it is up", shows("ready", "ready"))
 	if _, stderr, code := extctl(t, url, "forget", "who"); code != 16 || !strings.Contains(stderr, "its instance at one is ready") {

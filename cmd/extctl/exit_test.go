@@ -67,7 +67,8 @@ func TestExitCodes(t *testing.T) {
 
 // extctl runs it in this process.
 func extctl(ctx context.Context, url string, args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
+	var out bytes.Buffer
+	var errs logBuffer // what NATS denies may be logged while it is closed
 	code = run(ctx, append([]string{"--server", url}, args...), strings.NewReader(""), &out, &errs, func(string) string { return "" })
 	return code, out.String(), errs.String()
 }
