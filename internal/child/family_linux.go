@@ -97,7 +97,7 @@ const (
 	stranger kinship = iota
 	relative
 	dying      // if it was one its children are too, and will be ours in a moment
-	cannotTell // it has no environment, or not yet
+	cannotTell // it has no environment yet
 )
 
 // judge tells whether a process belongs to the family without being in its group, by its session, its cgroup
@@ -118,15 +118,15 @@ func (f *family) judge(pid int) kinship {
 		return relative
 	case st.flags&flagExiting != 0 && adopting():
 		return dying
-	case len(env) == 0 && st.started >= f.born:
+	case len(env) == 0 && st.started >= f.born && !bare(pid, st):
 		return cannotTell
 	}
 	return stranger
 }
 
-// doubtFor is how long looks may see a process without an environment before it counts as one that has none. To
-// become another program takes a moment, and on a machine that has no time for it, many.
-const doubtFor = time.Second
+// doubtFor is how long looks may see a process that has no environment yet before it counts as a stranger. To become
+// another program takes a moment, and where the program has to be read from a busy disk, many.
+const doubtFor = 4 * time.Second
 
 // gone reports whether nobody is left, after reaping those that were adopted. It is for after the leader
 // was reaped. Strays that it finds are asked to end.

@@ -134,6 +134,26 @@ func TestDaemonWithoutAMark(t *testing.T) {
 	}
 }
 
+// One whose main thread has ended is a zombie to who looks at that alone, and has no environment there.
+func TestDaemonWithoutAMainThread(t *testing.T) {
+	everyWay(t, func(t *testing.T) {
+		noSurvivors(t)
+		err := run(t, t.Context(), spec("daemon", "headless"), func(ctx context.Context, p *child.Process) error {
+			untilUp(p)
+			eventually(t, "its main thread has ended", func() bool {
+				return slices.ContainsFunc(child.Survivors(), func(pid int) bool {
+					stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+					return strings.Contains(string(stat), ") Z ")
+				})
+			})
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Another life's daemon is left alone.
 func TestDaemonOfANeighbour(t *testing.T) {
 	everyWay(t, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +81,20 @@ var modes = map[string]func(args []string){
 		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
 		fmt.Println("up")
 		io.Copy(io.Discard, os.Stdin)
+	},
+	"headless": func([]string) { // lives on without its main thread
+		go func() {
+			headless := func() bool {
+				stat, err := os.ReadFile("/proc/self/stat")
+				return err != nil || strings.Contains(string(stat), ") Z ")
+			}
+			for !headless() {
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Println("up")
+			sleep()
+		}()
+		syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
 	},
 	"daemon-exit": func(args []string) {
 		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
@@ -187,6 +202,13 @@ func spec(mode string, args ...string) child.Spec {
 		modeVar + "=" + mode, "PATH=" + os.Getenv("PATH"),
 		"GORACE=atexit_sleep_ms=0", // or each child under -race takes a second to end
 	}}
+}
+
+func init() {
+	if strings.HasPrefix(os.Getenv(modeVar), "headless") {
+		runtime.LockOSThread() // to the main thread
+		runtime.GOMAXPROCS(2)  // of which it takes one away
+	}
 }
 
 func TestMain(m *testing.M) {

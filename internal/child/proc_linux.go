@@ -2,11 +2,15 @@ package child
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxEnviron is how much of a process's environment is searched for a mark. Ours puts it first.
@@ -19,6 +23,7 @@ type stat struct {
 	flags                  int
 	threads                int
 	started                int // in clock ticks since the system's start
+	environ                int // where its environment ends: 0 for one that is becoming another program, or may not be looked at
 }
 
 // The kernel's PF_EXITING and PF_KTHREAD.
@@ -60,6 +65,9 @@ func parseStat(b []byte) (s stat, ok bool) {
 		}
 		*to = v
 	}
+	if len(fields) > 48 { // since Linux 3.5
+		s.environ, _ = strconv.Atoi(fields[48]) // what is no number is an address not told
+	}
 	return s, true
 }
 
@@ -71,14 +79,39 @@ func hasMark(pid int, mark string) bool {
 }
 
 // readEnviron reads a process's environment. It is empty, without an error, for a zombie, for one that is
-// dying, and for one that is just about to become another program.
+// dying, and for one that is just about to become another program. (Of the first two newer kernels say that there is no
+// such process.) Of one whose main thread has ended, and which lives on, another thread tells.
 func readEnviron(pid int) ([]byte, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
+	env, err := readLimited(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil && !errors.Is(err, unix.ESRCH) || len(env) > 0 {
+		return env, err
+	}
+	if st, ok := readStat(pid); !ok || st.state != 'Z' || st.zombie() {
+		return nil, nil
+	}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/environ", pid)) // the pattern is well-formed
+	for _, t := range threads {
+		if env, err := readLimited(t); err == nil && len(env) > 0 {
+			return env, nil
+		}
+	}
+	return nil, nil
+}
+
+func readLimited(path string) ([]byte, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, maxEnviron))
+}
+
+// bare reports whether a process has an environment, and nothing in it; before is what its stat said before that was
+// found empty. While a process becomes another program its environment ends nowhere, and then somewhere else.
+func bare(pid int, before stat) bool {
+	after, ok := readStat(pid)
+	return ok && after.environ != 0 && after.environ == before.environ
 }
 
 func environHasMark(env []byte, mark string) bool {
