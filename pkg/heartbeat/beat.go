@@ -84,6 +84,10 @@ type Beat struct {
 	Calls      uint64    `json:"calls,omitempty"`
 	Errors     uint64    `json:"errors,omitempty"`
 	Restarts   uint64    `json:"restarts,omitempty"`
+
+	// Announced tells which announcement this instance last published: a registry that has another asks again.
+	// 16 hex digits (mesh.AnnounceDigest), or "" for an instance that does not say.
+	Announced string `json:"announced,omitempty"`
 }
 
 // MaxBeat is the largest beat, in bytes, that ParseBeat looks at.
@@ -101,8 +105,8 @@ func CheckInstance(s string) error {
 }
 
 // ParseBeat reads a beat from the wire. Unknown members are ignored; an unknown state is an error, and so
-// is a body over MaxBeat, one without an id, an instance that CheckInstance refuses, a version over 64 bytes or
-// an unknown state of the breaker.
+// is a body over MaxBeat, one without an id, an instance that CheckInstance refuses, a version or
+// an Announced over 64 bytes or an unknown state of the breaker.
 func ParseBeat(data []byte) (Beat, error) {
 	var b Beat
 	if len(data) > MaxBeat {
@@ -125,6 +129,9 @@ func ParseBeat(data []byte) (Beat, error) {
 	}
 	if len(b.Version) > 64 {
 		return b, fmt.Errorf("beat of %s has a version of %d bytes", b.ID, len(b.Version))
+	}
+	if len(b.Announced) > 64 {
+		return b, fmt.Errorf("beat of %s says with %d bytes what was announced", b.ID, len(b.Announced))
 	}
 	if b.Breaker != nil && !b.Breaker.State.Valid() {
 		return b, fmt.Errorf("beat of %s has the unknown breaker state %q", b.ID, b.Breaker.State)

@@ -48,6 +48,8 @@ type Node struct {
 	ticking atomic.Bool   // Run does, each streamTick
 	wake    chan struct{} // poked when it is to
 
+	farewells []farewell // to be said again; guarded by mu
+
 	announced time.Time // when all slots were; these two are Run's
 	asked     bool      // to announce, too soon after that
 }
@@ -100,7 +102,8 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.opt.LameDuck.add(n)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()
-	if len(n.list()) > 0 { // who asked before this was listening is not asking again
+	defer func() { n.sayAgain(time.Now()) }() // what would be said later
+	if len(n.list()) > 0 {                    // who asked before this was listening is not asking again
 		n.announceAll()
 	}
 	n.read(ctx)
@@ -124,6 +127,7 @@ func (n *Node) read(ctx context.Context) {
 			if n.asked {
 				n.announceAll()
 			}
+			n.sayAgain(now.Add(-farewellAgain))
 			if n.nc.IsConnected() {
 				n.stopRetired()
 			}
@@ -154,7 +158,7 @@ func (n *Node) read(ctx context.Context) {
 func (n *Node) needsTick() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.asked || len(n.retired) > 0 || n.streams.open.Load() > 0
+	return n.asked || len(n.retired) > 0 || len(n.farewells) > 0 || n.streams.open.Load() > 0
 }
 
 // startTick has Run tick. It comes behind what makes needsTick true.

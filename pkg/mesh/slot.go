@@ -3,6 +3,8 @@ package mesh
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +33,7 @@ type Slot struct {
 
 	mu       sync.Mutex
 	announce Announce
+	said     string            // the digest of what was announced last
 	beacon   *heartbeat.Beacon // nil while the slot is not on the mesh
 	state    heartbeat.State
 	reason   string
@@ -194,14 +197,24 @@ func (s *Slot) announceNow() {
 	if err != nil {
 		s.node.opt.Logger.Warn("could not announce", "extension", a.ID, "error", err)
 	}
+	s.mu.Lock()
+	s.said = AnnounceDigest(data) // not before: a beat that overtook the announcement would have everybody asked
+	s.mu.Unlock()
 	beacon.Kick()
+}
+
+// AnnounceDigest is what beats say of an announcement, as it was published: the first 16 hex digits of its SHA-256. A
+// registry that has heard another one, or none, asks for it.
+func AnnounceDigest(announcement []byte) string {
+	sum := sha256.Sum256(announcement)
+	return hex.EncodeToString(sum[:8])
 }
 
 func (s *Slot) beat() heartbeat.Beat {
 	s.mu.Lock()
 	b := heartbeat.Beat{
 		ID: s.announce.ID, Version: s.announce.Version, Instance: s.announce.Instance,
-		State: s.state, Reason: s.reason, Restarts: s.restarts,
+		State: s.state, Reason: s.reason, Restarts: s.restarts, Announced: s.said,
 	}
 	breaker := s.breaker
 	s.mu.Unlock()
@@ -225,5 +238,43 @@ func (s *Slot) goodbye(cause error) error {
 	if err != nil {
 		return fmt.Errorf("saying good-bye for %s: %w", g.ID, err)
 	}
+	if g.Reason == GoodbyeRemoved {
+		s.node.repeat(farewell{instance: s.instance, subject: s.node.opt.Prefix.Shutdown(g.ID), data: data, said: time.Now()})
+	}
 	return nil
+}
+
+// farewell is a good-bye for good. It is said twice, since who goes while others stay has nobody that would miss its
+// answers: were it lost, the registry would show an instance as lost that nobody expects.
+type farewell struct {
+	instance, subject string
+	data              []byte
+	said              time.Time
+}
+
+const farewellAgain = 2 * time.Second
+
+func (n *Node) repeat(f farewell) {
+	n.mu.Lock()
+	n.farewells = append(n.farewells, f)
+	n.mu.Unlock()
+	n.startTick()
+}
+
+// sayAgain says the farewells again that were said before a time, except of who is back.
+func (n *Node) sayAgain(before time.Time) {
+	n.mu.Lock()
+	var due []farewell
+	for len(n.farewells) > 0 && !n.farewells[0].said.After(before) {
+		if f := n.farewells[0]; n.slots[f.instance] == nil {
+			due = append(due, f)
+		}
+		n.farewells = n.farewells[1:]
+	}
+	n.mu.Unlock()
+	for _, f := range due {
+		if err := n.nc.Publish(f.subject, f.data); err != nil { // the connection is closed
+			return
+		}
+	}
 }

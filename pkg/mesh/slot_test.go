@@ -79,7 +79,8 @@ func TestSlotLeaves(t *testing.T) {
 		if err := json.Unmarshal(m.Data, &said); err != nil {
 			t.Fatal(err)
 		}
-		if reasons[said.Instance] != "" {
+		again := strings.Contains(m.Subject, ".shutdown.") && said.Reason == mesh.GoodbyeRemoved
+		if was := reasons[said.Instance]; was != "" && !(again && was == said.Reason) {
 			t.Errorf("after its good-bye: %s %s", m.Subject, m.Data)
 		}
 		if strings.Contains(m.Subject, ".shutdown.") {
@@ -96,8 +97,10 @@ func TestSlotLeaves(t *testing.T) {
 	if err := early.Leave(mesh.ErrRemoved); err != nil {
 		t.Error(err)
 	}
-	if bye := next(t, heard, "ext.registry.shutdown.early"); !strings.Contains(string(bye.Data), `"reason":"removed"`) {
-		t.Errorf("for good it left with %s", bye.Data)
+	for range 2 { // the first may be lost
+		if bye := next(t, heard, "ext.registry.shutdown.early"); !strings.Contains(string(bye.Data), `"reason":"removed"`) {
+			t.Errorf("for good it left with %s", bye.Data)
+		}
 	}
 }
 
