@@ -123,7 +123,8 @@ type announced struct {
 	mesh.Announce
 	at      time.Time
 	size    int
-	implied bool // by beats alone: nothing was announced
+	digest  string // of the announce as it came
+	implied bool   // by beats alone: nothing was announced
 }
 
 func (a *announced) subject() string { return mesh.Prefix(a.SubjectPrefix).RPC(a.ID) }

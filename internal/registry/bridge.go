@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,8 +22,9 @@ type bridge struct {
 	skills []mesh.SkillEntry
 	seen   time.Time // a report, an announce, an answer
 
-	answered bool // has ever answered on its control subject, so its absence there means something
-	asked    int  // how often everybody was asked to announce because it answers and has not reported
+	answered bool  // has ever answered on its control subject, so its absence there means something
+	reported bool  // to this replica: what it knows of the host need not be the catalog's word
+	asked    asked // because it answers and has not
 	pinging  bool
 	next     time.Time // do not ask before
 	pause    time.Duration
@@ -95,9 +97,13 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	}
 	h.State, h.Reason, h.StateSince = "", "", time.Time{} // the registry's words
 	anew := b.host != nil && !b.host.Since.Equal(h.Since)
-	b.host = &h
+	others := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
+	b.host, b.reported = &h, true
 	if anew {
 		l.begunAnew(b, now)
+	}
+	if others {
+		l.reconsiderThose(b)
 	}
 	l.pub.mark(hostKey(name), false)
 }
@@ -165,13 +171,17 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 			l.missed(b, "does not answer", now)
 		}
 	case err == nil, errors.As(err, new(*rpc.Error)): // an answer, if only an error
+		if b.gone {
+			b.reported, b.asked = false, asked{} // what it said meanwhile may have gone where the pings did
+		}
 		if b.gone || !b.answered {
 			b.changed = now
 			l.pub.mark(hostKey(b.name), false)
+			l.markSkills(b)
 		}
 		b.answered, b.gone, b.silent, b.seen, b.pause = true, false, 0, now, 0
-		if b.host == nil && b.asked < requestMost && l.requestAnnounces(now) {
-			b.asked++ // it reported when this replica could not hear it yet, or it is of another make and never does
+		if !b.reported { // when this replica could not hear it yet; or it is of another make and never does
+			l.askFor(&b.asked, now)
 		}
 	}
 }
@@ -182,6 +192,7 @@ func (l *loop) missed(b *bridge, how string, now time.Time) {
 		b.gone, b.changed, b.why = true, now, how
 		l.condemnBridge(b, "bridge "+b.name+" "+how, now)
 		l.pub.mark(hostKey(b.name), true)
+		l.markSkills(b)
 	}
 	b.pause = min(max(2*b.pause, time.Second), maxPingPause)
 	b.next = now.Add(b.pause)

@@ -20,7 +20,7 @@ type extension struct {
 	id       string
 	said     map[string]*announced // by instance; "" for an announce without one
 	places   map[string]*place     // by instance
-	asked    map[string]int        // by instance that only beats: how often everybody was asked to announce for it
+	asked    map[string]*asked     // by instance that says to have announced what was not heard, or only beats
 	shakes   map[shakeKey]*shake
 	shown    *announced // the announce that the spec is made of; kept when its instance has gone
 	tools    *shake     // the handshake that goes with it; nil before the first
@@ -56,7 +56,7 @@ type shake struct {
 
 func newExtension(id string) *extension {
 	return &extension{id: strings.Clone(id), said: map[string]*announced{}, places: map[string]*place{},
-		asked: map[string]int{}, shakes: map[shakeKey]*shake{}}
+		asked: map[string]*asked{}, shakes: map[shakeKey]*shake{}}
 }
 
 // choose decides which announce and which handshake the spec is made of: those of the highest version that is

@@ -246,6 +246,7 @@ type fakeExt struct {
 	pings int
 	sub   *nats.Subscription
 	seq   uint64
+	said  string // what beats say was announced
 	hang  bool // pings are not answered
 	deaf  bool // initialize is not answered
 	fault *rpc.Error
@@ -356,7 +357,7 @@ func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
 func (e *fakeExt) beat(s heartbeat.State) {
 	e.mu.Lock()
 	e.seq++
-	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: 1000, State: s}
+	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: 1000, State: s, Announced: e.said}
 	e.mu.Unlock()
 	e.publish(prefix.Heartbeat(e.a.ID), b)
 }

@@ -50,7 +50,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 	if c.Reborn {
 		l.reborn(x, b.Instance)
 	}
-	l.considerAsking(x, b.Instance, now)
+	l.considerAsking(x, &b, now)
 	if changed {
 		l.changed(c)
 	}
@@ -78,16 +78,20 @@ func checkBeatID(id string) error {
 // strayBeat takes in the beat of an id that nobody has announced. Everybody is asked to announce; a service that
 // still only beats is taken for one that serves its tools under the mesh's own prefix.
 func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
-	since, known := l.stray[b.ID]
-	if !known {
+	s := l.stray[b.ID]
+	if s == nil {
 		if len(l.stray) < maxStray && l.requestAnnounces(now) { // else with its next beat
-			l.stray[strings.Clone(b.ID)] = now
+			l.stray[strings.Clone(b.ID)] = &stray{since: now, asked: asked{round: l.requested, times: 1}}
 		}
 		return nil
 	}
-	waited := now.Sub(since)
+	waited := now.Sub(s.since)
 	coming := now.Sub(l.announced) < strayGrace && waited < strayMost // its own may be among them
-	if waited < strayGrace || coming || strings.Contains(b.ID, ".") {
+	if waited < strayGrace || coming {
+		return nil
+	}
+	if strings.Contains(b.ID, ".") { // it cannot be known without its parent
+		l.askFor(&s.asked, now)
 		return nil
 	}
 	a := mesh.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
@@ -110,15 +114,47 @@ func (l *loop) requestAnnounces(now time.Time) bool {
 	return true
 }
 
-// considerAsking asks everybody to announce when an instance of a known extension beats that has not announced
-// itself: it did, perhaps, when this replica could not hear it yet. Some never do, so it asks a few times only.
-func (l *loop) considerAsking(x *extension, instance string, now time.Time) {
-	if x.said[instance] != nil || x.said[""] != nil || x.asked[instance] >= requestMost {
+// stray is an id that beats and that nobody has announced.
+type stray struct {
+	since time.Time
+	asked asked
+}
+
+// asked is how often everybody was asked to announce on one's account. Some never do, or never what they say they did, so
+// that is a few times only.
+type asked struct {
+	times int
+	round time.Time // when that was last
+}
+
+// askFor asks everybody to announce on the account of one who has had less than its few times.
+func (l *loop) askFor(a *asked, now time.Time) {
+	if a.times >= requestMost || !l.requestAnnounces(now) || a.round.Equal(l.requested) {
 		return
 	}
-	if _, known := l.mon.Instance(x.id, instance); known && l.requestAnnounces(now) {
-		x.asked[strings.Clone(instance)]++
+	a.times, a.round = a.times+1, l.requested
+}
+
+// considerAsking asks everybody to announce when an instance of a known extension beats that has not announced itself,
+// or something else than it says: it did, perhaps, when this replica could not hear it, or that one message was lost.
+func (l *loop) considerAsking(x *extension, b *heartbeat.Beat, now time.Time) {
+	heard := x.said[b.Instance]
+	if heard == nil {
+		heard = x.said[""]
 	}
+	if heard != nil && !heard.implied && (b.Announced == "" || b.Announced == heard.digest) {
+		delete(x.asked, b.Instance)
+		return
+	}
+	if _, known := l.mon.Instance(x.id, b.Instance); !known {
+		return
+	}
+	a := x.asked[b.Instance]
+	if a == nil {
+		a = new(asked)
+		x.asked[strings.Clone(b.Instance)] = a
+	}
+	l.askFor(a, now)
 }
 
 // announce takes in what an instance says of itself.
@@ -130,7 +166,7 @@ func (l *loop) announce(id string, data []byte, now time.Time) {
 	}
 	l.traffic.Announces++
 	l.announced = now
-	if x := l.admit(&announced{Announce: a, at: now, size: len(data)}, now); x != nil {
+	if x := l.admit(&announced{Announce: a, at: now, size: len(data), digest: mesh.AnnounceDigest(data)}, now); x != nil {
 		l.considerHandshake(x, a.Instance)
 	}
 }
@@ -190,6 +226,9 @@ func (l *loop) changed(c heartbeat.Change) {
 	case heartbeat.WentLost:
 		l.logLost(c, x)
 	case heartbeat.CameBack:
+		if x != nil {
+			delete(x.asked, c.Instance) // what was in the way then need not be any more
+		}
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
 	case heartbeat.Dropped:
 		if x != nil {
@@ -257,7 +296,9 @@ func (l *loop) choose(id string) {
 		return
 	}
 	how, _ := l.mon.Extension(id)
-	l.dropFormer(x, how)
+	if l.dropFormer(x, how); l.exts[id] != x {
+		return
+	}
 	changed := l.leading() && x.choose(how) // a standby shows what the leader does
 	if changed {
 		l.nameTools(x)
@@ -293,8 +334,8 @@ func (l *loop) sweepAnnounces(now time.Time) {
 		x.prune()
 		l.size += x.size()
 	}
-	for id, since := range l.stray {
-		if now.Sub(since) > most {
+	for id, s := range l.stray {
+		if now.Sub(s.since) > most {
 			delete(l.stray, id)
 		}
 	}

@@ -43,8 +43,8 @@ type memory struct {
 	mon        *heartbeat.Monitor // of extensions
 	peers      *heartbeat.Monitor // of registries
 	exts       map[string]*extension
-	owners     map[string]string    // by rpc subject: the id that has it
-	stray      map[string]time.Time // ids that beat and were never announced: since when
+	owners     map[string]string // by rpc subject: the id that has it
+	stray      map[string]*stray // ids that beat and were never announced
 	names      mesh.Names
 	bridges    map[string]*bridge
 	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
@@ -103,7 +103,7 @@ func newLoop(r *Registry) (*loop, error) {
 func newMemory(cfg heartbeat.Config) memory {
 	return memory{
 		mon: heartbeat.NewMonitor(cfg), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
-		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]time.Time{},
+		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]*stray{},
 		bridges: map[string]*bridge{}, skills: map[string]map[string]mesh.SkillEntry{},
 		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
 	}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,7 @@ func (l *loop) former(x *extension, instance string) bool {
 func (l *loop) begunAnew(b *bridge, now time.Time) {
 	if b.gone {
 		b.gone, b.changed = false, now
+		l.markSkills(b)
 	}
 	b.silent = 0
 	for id, x := range l.exts {
@@ -67,20 +69,49 @@ func (l *loop) begunAnew(b *bridge, now time.Time) {
 	}
 }
 
+// unlisted reports whether an instance is of an extension that its bridge runs no more, and says so: its good-bye was not
+// heard.
+func (l *loop) unlisted(x *extension, instance string) bool {
+	p := x.places[instance]
+	if p == nil || p.bridge == "" {
+		return false
+	}
+	b := l.bridges[p.bridge]
+	return b != nil && b.reported && b.host.Extensions != nil && b.host.Since.Equal(p.run) &&
+		!slices.Contains(b.host.Extensions, x.id)
+}
+
+// reconsiderThose has a bridge's instances looked at in the light of a report that lists others than the one before.
+func (l *loop) reconsiderThose(b *bridge) {
+	for id, x := range l.exts {
+		for _, p := range x.places {
+			if p.bridge == b.name {
+				l.reconsider[id] = true
+			}
+		}
+	}
+}
+
 // dropFormer drops the instances of x that are gone and whose bridge has begun anew since. The last one stays: that
-// an extension was there and is lost is what somebody who misses it has to read.
+// an extension was there and is lost is what somebody who misses it has to read. Not so where its bridge, in the same
+// run, says that it runs it no more: then it is dropped, and the extension forgotten if nothing else is left of it.
 func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 	left := len(how.Instances)
 	for _, i := range how.Instances {
-		if left < 2 {
-			return
+		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
+			continue
 		}
-		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown || !l.former(x, i.Instance) {
+		if !l.unlisted(x, i.Instance) && (left < 2 || !l.former(x, i.Instance)) {
 			continue
 		}
 		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {
 			l.changed(c)
 			left--
+		}
+	}
+	if left == 0 && len(how.Instances) > 0 && l.empty(x.id) {
+		if c, ok := l.mon.Forget(x.id); ok {
+			l.changed(c)
 		}
 	}
 }

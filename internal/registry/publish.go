@@ -204,7 +204,7 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 			return plainjson.Marshal(b.document(&was))
 		}
 	case kind == mesh.KindSkill:
-		if s := skill(l.skills[name]); s != nil {
+		if s := skill(l.present(l.skills[name])); s != nil {
 			return plainjson.Marshal(s)
 		}
 	}

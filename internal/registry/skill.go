@@ -84,6 +84,24 @@ func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
 	}
 }
 
+// present is has without the bridges that are gone: their skills go with them, whether they withdrew them or could not.
+func (l *loop) present(has map[string]mesh.SkillEntry) map[string]mesh.SkillEntry {
+	out := make(map[string]mesh.SkillEntry, len(has))
+	for name, s := range has {
+		if b := l.bridges[name]; b == nil || !b.gone {
+			out[name] = s
+		}
+	}
+	return out
+}
+
+// markSkills marks the skills of a bridge that went or came back.
+func (l *loop) markSkills(b *bridge) {
+	for _, s := range b.skills {
+		l.pub.mark(skillKey(s.Dir), false)
+	}
+}
+
 // skill merges what the bridges have under one directory's name: the lowest bridge's text is shown.
 func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
 	if len(has) == 0 {

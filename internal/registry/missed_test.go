@@ -1,0 +1,98 @@
+package registry
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestMissesAnnounce: the announcement of other tools is lost. The beats tell.
+func TestMissesAnnounce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "n1", "today")
+		e.announceOnRequest()
+		e.up()
+		tools := func(want string) func() bool {
+			return func() bool {
+				s, _ := b.spec("weather")
+				return len(s.Tools) == 1 && s.Tools[0].Own == want
+			}
+		}
+		b.await("its tool is shown", tools("today"))
+		e.mu.Lock()
+		e.tools, e.a.HandshakeHash = []string{"tomorrow"}, "another"
+		data, err := json.Marshal(e.a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.said = mesh.AnnounceDigest(data)
+		e.mu.Unlock()
+		start := time.Now()
+		e.keepBeating()
+		b.await("its new tool is shown", tools("tomorrow"))
+		if d := time.Since(start); d > requestEvery+time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// TestStrayMember: a member cannot be known from its beats alone, and those who could announce it are asked again.
+func TestStrayMember(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("google.mail", "1.0.0", "n1", "send")
+		e.a.Parent = "google"
+		e.keepBeating()
+		time.Sleep(3 * time.Second) // the first question is lost: nobody hears it yet
+		e.announceOnRequest()
+		b.await("it is ready", b.is("google.mail", heartbeat.Ready))
+	})
+}
+
+// TestSkillsGoWithTheirBridge: also where it could not withdraw them, or that was not heard; and they come back with it.
+func TestSkillsGoWithTheirBridge(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, stop := b.registry(Config{})
+		b.leading(r)
+		standby, _ := b.registry(Config{})
+		one := b.bridge("one")
+		skills := mesh.SkillReport{Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
+		b.publish(prefix.Skills("one"), skills)
+		there := func() bool { return b.get(skillKey("cook")) != nil }
+		b.await("its skill is there", func() bool { return one.is(heartbeat.Ready)() && there() })
+		one.kill()
+		b.await("its skill is gone", func() bool { return one.is(heartbeat.Lost)() && !there() })
+		stop()
+		b.leading(standby) // which heard of the skill, and asks no bridges until now
+		time.Sleep(5 * time.Second)
+		if there() {
+			t.Error("a new leader brings it back")
+		}
+		b.muteBridge("one")
+		b.await("its skill is back", func() bool { return one.is(heartbeat.Ready)() && there() })
+	})
+}
+
+// TestUnlisted: the good-bye of an extension whose manifest was removed is lost. Its bridge lists it no more.
+func TestUnlisted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		one := b.bridge("one")
+		e := b.ext("weather", "1.0.0", "n1", "today").on(one)
+		e.up()
+		b.await("it is ready", func() bool { return b.is("weather", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
+		b.publish(prefix.HostReport("one"), mesh.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
+		b.await("the report is in", func() bool { return len(one.doc().Extensions) == 0 })
+		if !b.is("weather", heartbeat.Ready)() {
+			t.Error("what beats is dropped on its bridge's word")
+		}
+		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
+	})
+}
