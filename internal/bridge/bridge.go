@@ -42,13 +42,15 @@ type Bridge struct {
 	reloading sync.Mutex    // one plan is made and adopted at a time
 	reporting sync.Mutex    // what is reported last is what was adopted last
 	reloaded  chan struct{} // poked when the settings have been read again
+	adopted   chan struct{} // poked when a plan has been
 	settling  chore         // when the fleet has changed
 
-	mu       sync.Mutex
-	settings config.Config
-	current  plan
-	told     map[string]bool // what the log says of the plan that was made last
-	fleetCx  context.Context // of everything that the fleet runs; set by Run
+	mu        sync.Mutex
+	settings  config.Config
+	current   plan
+	withdrawn []string        // declared no longer, and said so once
+	told      map[string]bool // what the log says of the plan that was made last
+	fleetCx   context.Context // of everything that the fleet runs; set by Run
 }
 
 // New makes a bridge on nc. It starts nothing.
@@ -62,7 +64,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, reloaded: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
 	return b
@@ -127,13 +129,19 @@ func (b *Bridge) config() config.Config {
 // adopt makes p the current plan. The caller holds reloading, or is Run before anybody else can be.
 func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped []string) {
 	b.mu.Lock()
-	b.current = p
+	gone := withdrawn(b.current.declared, p.declared)
+	b.current, b.withdrawn = p, append(b.withdrawn, gone...)
 	b.mu.Unlock()
 	started, replaced, stopped = b.fleet.apply(ctx, p.units)
 	if len(started)+len(replaced)+len(stopped) > 0 {
 		b.settling.ask()
 	}
 	b.publishReports()
+	b.withdraw(gone)
+	select {
+	case b.adopted <- struct{}{}:
+	default:
+	}
 	return started, replaced, stopped
 }
 

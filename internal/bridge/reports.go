@@ -4,16 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 const (
 	reportEvery = 250 * time.Millisecond // at most, however many ask: a report may be half a megabyte
-	reportAgain = 2 * time.Second        // after the start, and after a reconnect
+	reportAgain = 2 * time.Second        // after the start, a reload, a reconnect, and an answer to who asked
+	reportBeats = 20                     // beats between two reports when there is nothing new
 )
 
 // hearRequests subscribes to requests to announce, until stop. It comes before the first report: a registry asks when
@@ -29,8 +33,9 @@ func (b *Bridge) hearRequests() (asked <-chan *nats.Msg, stop func(), err error)
 }
 
 // report says what this bridge has to say of itself: whenever somebody asks, after a reconnect, and once more a while
-// after that and after the start. In a cluster of servers a report may be under way before its server knows of a
-// registry elsewhere, and that one's request before its own server knows of this bridge.
+// after each time that there was a reason to. In a cluster of servers a report may be under way before its server knows
+// of a registry elsewhere, and that one's request before its own server knows of this bridge; and any one message may be
+// lost. What was lost twice, or to a registry that was cut off, comes with the reports that have no reason.
 func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 	status := b.nc.StatusChanged(nats.CONNECTED)
 	defer b.nc.RemoveStatusListener(status)
@@ -38,9 +43,13 @@ func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 	defer again.Stop()
 	var last time.Time
 	for {
+		next := reportAgain
 		select {
 		case <-ctx.Done():
 			return
+		case <-b.adopted: // and reported
+			again.Reset(next)
+			continue
 		case <-asked:
 			if early := reportEvery - time.Since(last); early > 0 {
 				again.Reset(early)
@@ -51,11 +60,14 @@ func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 				status = nil
 				continue
 			}
-			again.Reset(reportAgain)
 		case <-again.C:
+			b.withdraw(b.toWithdraw())
+			next = reportBeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
+			next = next*9/10 + rand.N(next/5+1) // a fleet that was started together does not go on in step
 		}
 		b.publishReports()
 		last = time.Now()
+		again.Reset(next)
 	}
 }
 
@@ -83,6 +95,35 @@ func (b *Bridge) publish(subject string, v any) {
 	if err != nil {
 		b.log.Warn("could not publish", "subject", subject, "error", err)
 	}
+}
+
+// withdrawn are the services that were declared in old and are not in now.
+func withdrawn(old, now []mesh.Announce) (ids []string) {
+	for _, a := range old {
+		if !slices.ContainsFunc(now, func(n mesh.Announce) bool { return n.ID == a.ID }) {
+			ids = append(ids, a.ID)
+		}
+	}
+	return ids
+}
+
+// withdraw says of services that were declared that nobody expects them any more. One that runs stays.
+func (b *Bridge) withdraw(ids []string) {
+	for _, id := range ids {
+		b.publish(b.cfg.Prefix.Shutdown(id), mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
+	}
+}
+
+// toWithdraw is what has been withdrawn once and is to be a second time: not more often, since another host may declare
+// the same.
+func (b *Bridge) toWithdraw() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ids := b.withdrawn
+	b.withdrawn = nil
+	return slices.DeleteFunc(ids, func(id string) bool {
+		return slices.ContainsFunc(b.current.declared, func(a mesh.Announce) bool { return a.ID == id })
+	})
 }
 
 // sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves.

@@ -3,6 +3,8 @@ package bridge_test
 import (
 	"encoding/json"
 	"net"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,3 +93,37 @@ func TestReports(t *testing.T) {
 type dialer func() (net.Conn, error)
 
 func (d dialer) InProcessConn() (net.Conn, error) { return d() }
+
+// TestWithdraws: what a manifest declared to run elsewhere is withdrawn with the manifest, twice, since the first may be
+// lost, and not again, since another host may declare it.
+func TestWithdraws(t *testing.T) {
+	h := newHost(t)
+	path := filepath.Join(h.dir, "ext", "elsewhere", "plugin.toml")
+	h.write(path, "[plugin]\nid = \"elsewhere\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"say\"]\n[transport]\ntype = \"nats\"\n", 0o644)
+	heard, err := h.nc.SubscribeSync("ext.registry.*.elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.run(nil)
+	next := func(subject string) {
+		t.Helper()
+		m, err := heard.NextMsg(15 * time.Second)
+		if err != nil || m.Subject != subject {
+			t.Fatalf("want %s, have %v, %v", subject, m, err)
+		}
+	}
+	next("ext.registry.announce.elsewhere")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	h.control("reload", "{}")
+	next("ext.registry.shutdown.elsewhere")
+	next("ext.registry.shutdown.elsewhere")
+	if err := h.nc.Publish("ext.registry.request", nil); err != nil {
+		t.Fatal(err)
+	}
+	h.control("reload", "{}")
+	if m, err := heard.NextMsg(500 * time.Millisecond); err == nil {
+		t.Errorf("after that: %s %s", m.Subject, m.Data)
+	}
+}
