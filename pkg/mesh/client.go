@@ -222,10 +222,11 @@ func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.
 
 // ask sends a request until it ran, or may have, or there is no more to hope for.
 func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
-	waited, began := false, time.Now()
+	waited := false
+	var away time.Time // since when nobody was there to run it: until then it may have lain with one who then died
 	deadline, known := ctx.Deadline()
 	if !known {
-		deadline = began.Add(c.opt.Timeout)
+		deadline = time.Now().Add(c.opt.Timeout)
 	}
 	if t.passthrough && strings.HasPrefix(method, "tools/") && method != "tools/list" {
 		params = WithContext(method, t.dialect, params, c.opt.Agent, c.opt.Session)
@@ -256,11 +257,14 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		if try == 0 && absent(err) {
 			c.suspect(t.id, "no_responders")
 		}
+		if away.IsZero() && absent(err) {
+			away = time.Now()
+		}
 		switch state := c.stateOf(t.id); {
 		case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !waited && c.opt.WaitReady > 0:
 			waited = true
 			c.waitReady(ctx, t.id)
-		case try >= len(pauses) && !(absent(err) && c.mayReturn(t.id) && time.Since(began) < c.opt.WaitReady), !sleep(ctx, wait):
+		case try >= len(pauses) && !(absent(err) && c.mayReturn(t.id) && time.Since(away) < c.opt.WaitReady), !sleep(ctx, wait):
 			return result, c.explain(t.id, err)
 		}
 	}

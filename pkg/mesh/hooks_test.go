@@ -156,10 +156,15 @@ func TestFireBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := NewClient(b.nc, ClientOptions{Catalog: catalog, HookTimeout: 100 * time.Millisecond})
 	for _, hook := range []string{"before_message", "after_message"} {
-		asked.Store(0)
-		f, err := client.Fire(t.Context(), hook, json.RawMessage(`{}`))
+		var f Fired
+		for _, limit := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} { // in which the others answer
+			asked.Store(0)
+			client := NewClient(b.nc, ClientOptions{Catalog: catalog, HookTimeout: limit})
+			if f, err = client.Fire(t.Context(), hook, json.RawMessage(`{}`)); err != nil || len(f.Warnings) <= 2 {
+				break
+			}
+		}
 		if err != nil || asked.Load() != MaxHooked || f.Aborted {
 			t.Errorf("%s: %d of %d were asked: %+v, %v", hook, asked.Load(), n, f, err)
 		}

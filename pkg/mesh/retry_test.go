@@ -103,3 +103,42 @@ func TestTryingAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestAwayFromWhen: a call that lay with somebody who then died has all the patience for the next life that one has
+// which met nobody in the first place.
+func TestAwayFromWhen(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	b.put("spec.x", Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []Tool{{Name: "ext_x_plain", Own: "plain"}}})
+	b.put("state.x", StateDoc{State: heartbeat.Ready, Available: true})
+	catalog := b.follow(CatalogOptions{})
+	await(t, catalog, "it is there", has("x", heartbeat.Ready))
+	nc := b.connect()
+	for _, patience := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} { // on a busy machine a second is over soon
+		tries := 0
+		sub, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) { // one at a time
+			if tries++; tries == 1 {
+				<-time.After(patience)
+			}
+			if tries <= len(pauses)+2 { // more than are made without patience
+				m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32003,"message":"gone","data":{"kind":"unavailable","ran":"no"}}}`))
+				return
+			}
+			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":true}`))
+		})
+		if err == nil {
+			err = nc.Flush()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := NewClient(b.nc, ClientOptions{Catalog: catalog, WaitReady: patience, Timeout: time.Minute})
+		got, err := client.Call(t.Context(), "ext_x_plain", nil)
+		sub.Unsubscribe()
+		if err == nil && string(got) == "true" {
+			return
+		}
+		t.Logf("with %s: %s, %v", patience, got, err)
+	}
+	t.Error("it does not wait for the next life")
+}
