@@ -96,9 +96,13 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		return
 	}
 	h.State, h.Reason, h.StateSince = "", "", time.Time{} // the registry's words
-	anew := b.host != nil && !b.host.Since.Equal(h.Since)
+	first := b.host == nil
+	anew := !first && !b.host.Since.Equal(h.Since)
 	others := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
 	b.host, b.reported = &h, true
+	if first {
+		l.begunFirst(b)
+	}
 	if anew {
 		l.begunAnew(b, now)
 	}

@@ -36,6 +36,27 @@ func (l *loop) heardAt(x *extension, instance string) {
 	}
 }
 
+// begunFirst takes in the first report of a bridge, which may come after announces of what it runs: those are of the run
+// that it reports. What is gone already is of one before, which died before it could say so; if it is not, its next beat
+// says it.
+func (l *loop) begunFirst(b *bridge) {
+	for id, x := range l.exts {
+		for instance, p := range x.places {
+			if p.bridge != b.name || !p.run.IsZero() {
+				continue
+			}
+			p.run = b.host.Since
+			if i, ok := l.mon.Instance(id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
+				p.run = unreported
+				l.reconsider[id] = true
+			}
+		}
+	}
+}
+
+// unreported is a run that no bridge has reported.
+var unreported = time.Unix(0, 1)
+
 // former reports whether an instance is of an earlier run of its bridge: a bridge's name is its own while it lives,
 // so one that began anew under that name has left nothing behind that still runs.
 func (l *loop) former(x *extension, instance string) bool {
