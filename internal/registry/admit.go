@@ -66,7 +66,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 // say keeps an announce. One without a handshake_hash cannot tell that its tools are still the same, so they are
 // asked for again.
 func (l *loop) say(x *extension, a *announced) {
-	x.said[strings.Clone(a.Instance)] = a
+	x.said[strings.Clone(a.Instance)], x.dropped = a, false
 	l.size += a.size
 	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
 		delete(x.shakes, a.shakeKey())

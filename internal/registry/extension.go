@@ -25,6 +25,7 @@ type extension struct {
 	shown    *announced // the announce that the spec is made of; kept when its instance has gone
 	tools    *shake     // the handshake that goes with it; nil before the first
 	legacy   bool       // known from the catalog alone
+	dropped  bool       // by the leader, and not heard since
 	mirrored uint64     // the revision of the spec that was restored last
 
 	breaker breaker

@@ -247,8 +247,8 @@ type fakeExt struct {
 	sub   *nats.Subscription
 	seq   uint64
 	said  string // what beats say was announced
-	hang  bool // pings are not answered
-	deaf  bool // initialize is not answered
+	hang  bool   // pings are not answered
+	deaf  bool   // initialize is not answered
 	fault *rpc.Error
 }
 

@@ -45,6 +45,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 			return
 		}
 	}
+	x.dropped = false
 	l.heardAt(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
 	if c.Reborn {
@@ -296,6 +297,9 @@ func (l *loop) choose(id string) {
 		return
 	}
 	how, _ := l.mon.Extension(id)
+	if x.dropped {
+		l.dropDisowned(x, how)
+	}
 	if l.dropFormer(x, how); l.exts[id] != x {
 		return
 	}

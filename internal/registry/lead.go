@@ -122,6 +122,7 @@ func (l *loop) seen(key string) {
 		if kind == mesh.KindSpec {
 			l.unrestored[name] = true
 			l.again()
+			l.disowned(name, l.view.get(key) == nil)
 		}
 		return
 	}
@@ -179,9 +180,15 @@ func (l *loop) scanned(s *snapshot, err error) {
 		return
 	}
 	clear(l.pub.sent)
+	was := l.view.created
 	changed, gap := l.view.load(s)
 	for _, key := range changed {
 		l.seen(key)
+	}
+	if !l.view.created.Equal(was) { // nobody dropped what a new bucket lacks
+		for _, x := range l.exts {
+			x.dropped = false
+		}
 	}
 	if gap {
 		l.snapshot()

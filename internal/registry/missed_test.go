@@ -96,3 +96,42 @@ func TestUnlisted(t *testing.T) {
 		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
 	})
 }
+
+// TestStandbyMissesGoodbye: what the leader has dropped does not come back with another leader, though that one did not
+// hear the good-bye; what is alive stays.
+func TestStandbyMissesGoodbye(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, stop := b.registry(Config{Name: "r"})
+		b.leading(r)
+		standby, _ := b.registry(Config{Name: "s"})
+		gone, stays := b.ext("gone", "1.0.0", "n1", "get"), b.ext("stays", "1.0.0", "n2", "get")
+		declared := mesh.Announce{ID: "declared", Version: "1.0.0"}
+		b.await("they are up", func() bool {
+			gone.up()
+			stays.up()
+			b.publish(prefix.Announce("declared"), declared)
+			return b.is("gone", heartbeat.Ready)() && b.is("stays", heartbeat.Ready)() && b.get(specKey("declared")) != nil &&
+				b.status(standby).Instances[heartbeat.Ready] == 2
+		})
+		stays.keepBeating()
+		err := r.ask(b.Context(), func(l *loop) { // as nobody else hears it
+			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
+			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		absent := func() bool { return b.get(specKey("gone")) == nil && b.get(specKey("declared")) == nil }
+		b.await("they are gone", absent)
+		time.Sleep(5 * time.Second) // a grace
+		stop()
+		b.leading(standby)
+		time.Sleep(5 * time.Second)
+		if !absent() || b.get(stateKey("gone")) != nil || b.get(stateKey("declared")) != nil {
+			t.Error("the new leader brings back what was dropped")
+		}
+		if !b.is("stays", heartbeat.Ready)() {
+			t.Errorf("what is alive is %s", b.state("stays").State)
+		}
+	})
+}

@@ -71,6 +71,27 @@ func (l *loop) restore(id string) {
 	l.reconsider[id] = true
 }
 
+// disowned notes whether the leader has dropped an extension: its good-bye need not have been heard by this replica, which
+// would bring it back as lost when it is elected.
+func (l *loop) disowned(id string, dropped bool) {
+	if x := l.exts[id]; x != nil && x.dropped != dropped {
+		x.dropped = dropped
+		l.reconsider[id] = true
+	}
+}
+
+// dropDisowned forgets an extension that a leader has dropped, once nothing of it looks alive.
+func (l *loop) dropDisowned(x *extension, how heartbeat.Extension) {
+	for _, i := range how.Instances {
+		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
+			return
+		}
+	}
+	if c, ok := l.mon.Forget(x.id); ok {
+		l.changed(c)
+	}
+}
+
 // restoreSpec takes over a spec as it stands, making its extension known if need be.
 func (l *loop) restoreSpec(id string, r record) *extension {
 	if checkBeatID(id) != nil {
