@@ -128,5 +128,6 @@ func (b *Bridge) toWithdraw() []string {
 
 // sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves.
 func (b *Bridge) sayGoodbye() {
+	b.withdraw(b.toWithdraw())
 	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
 }
