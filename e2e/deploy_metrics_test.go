@@ -61,8 +61,8 @@ func TestMetrics(t *testing.T) {
 func scrape(t *testing.T, p *process, line string) (text string) {
 	t.Helper()
 	at := p.serves(t)
-	eventually(t, 30*time.Second, at+" is ready", func() bool { return get(t, "http://"+at+"/readyz") == "ok\n" })
-	eventually(t, 30*time.Second, at+" serves "+line, func() bool {
+	eventually(t, time.Minute, at+" is ready", func() bool { return get(t, "http://"+at+"/readyz") == "ok\n" })
+	eventually(t, time.Minute, at+" serves "+line, func() bool {
 		text = get(t, "http://"+at+"/metrics")
 		return strings.Contains(text, line)
 	})
@@ -73,7 +73,7 @@ func scrape(t *testing.T, p *process, line string) (text string) {
 func (p *process) serves(t *testing.T) (at string) {
 	t.Helper()
 	says := regexp.MustCompile(`"?health endpoints"?.*?addr"?[=:]"?(127\.0\.0\.1:\d+)\b`)
-	eventually(t, 30*time.Second, "it says where it serves", func() bool {
+	eventually(t, time.Minute, "it says where it serves", func() bool {
 		m := says.FindStringSubmatch(p.output())
 		if m != nil {
 			at = m[1]

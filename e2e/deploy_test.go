@@ -77,7 +77,7 @@ func startShipped(t *testing.T, file string, env []string, also ...string) (url 
 	}
 	p = start(t, append(passwords(), env...), binary, "-c", filepath.Join(dir, file))
 	ports := filepath.Join(dir, fmt.Sprintf("nats-server_%d.ports", p.cmd.Process.Pid))
-	eventually(t, 20*time.Second, file+" runs", func() bool {
+	eventually(t, time.Minute, file+" runs", func() bool {
 		select {
 		case <-p.done:
 			t.Fatalf("nats-server ended: %v\n%s", p.err, p.output())

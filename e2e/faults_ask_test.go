@@ -34,7 +34,7 @@ func (h *host) entry() mesh.Extension {
 func (h *host) becomes(state heartbeat.State, texts ...string) mesh.Extension {
 	h.Helper()
 	var e mesh.Extension
-	for deadline := time.Now().Add(20 * time.Second); ; nap(h.Context(), 2*time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; nap(h.Context(), 2*time.Millisecond) {
 		e = h.entry()
 		if e.State != nil && e.State.State == state && !slices.ContainsFunc(texts, func(text string) bool {
 			return !strings.Contains(e.State.Reason, text)
@@ -132,7 +132,7 @@ func (h *host) ask(method, params string, header ...string) (json.RawMessage, er
 	for i := 0; i < len(header); i += 2 {
 		msg.Header.Set(header[i], header[i+1])
 	}
-	m, err := h.w.nc.RequestMsg(msg, 15*time.Second)
+	m, err := h.w.nc.RequestMsg(msg, time.Minute)
 	if err != nil {
 		h.Fatalf("asking %s: %v", method, err)
 	}
@@ -146,7 +146,7 @@ func (h *host) ask(method, params string, header ...string) (json.RawMessage, er
 // control asks the bridge.
 func (h *host) control(method, params string) json.RawMessage {
 	h.Helper()
-	m, err := h.w.nc.Request("ext.control."+h.id, rpc.AppendRequest(nil, []byte("1"), method, []byte(params)), 20*time.Second)
+	m, err := h.w.nc.Request("ext.control."+h.id, rpc.AppendRequest(nil, []byte("1"), method, []byte(params)), time.Minute)
 	if err != nil {
 		h.Fatalf("control %s: %v", method, err)
 	}

@@ -230,7 +230,7 @@ func (h *host) stream(method, params string, header ...string) (frames []*nats.M
 		h.Fatal(err)
 	}
 	for {
-		m, err := sub.NextMsg(15 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			h.Errorf("%s: after %d frames: %v", method, len(frames), err)
 			return frames

@@ -26,7 +26,7 @@ func (h *host) tools() (names []string) {
 func (h *host) offers(names ...string) {
 	h.Helper()
 	slices.Sort(names)
-	for deadline := time.Now().Add(15 * time.Second); !slices.Equal(h.tools(), names); nap(h.Context(), 2*time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !slices.Equal(h.tools(), names); nap(h.Context(), 2*time.Millisecond) {
 		if time.Now().After(deadline) {
 			h.Fatalf("the catalog has the tools %q, want %q", h.tools(), names)
 		}
@@ -146,7 +146,7 @@ var dialectFaults = []fault{
 				}
 				h.eventually("it answers as "+version, func() bool {
 					h.ready()
-					m, err := h.w.nc.Request("ext."+h.id+".rpc", []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`), 5*time.Second)
+					m, err := h.w.nc.Request("ext."+h.id+".rpc", []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`), time.Minute)
 					return err == nil && strings.Contains(string(m.Data), `"protocolVersion":"`+version+`"`)
 				})
 				h.good()

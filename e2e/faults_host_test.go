@@ -111,7 +111,8 @@ const maxStop = 5 * time.Second
 func (w *world) host(t *testing.T, f fault) *host {
 	t.Helper()
 	h := &host{T: t, w: w, id: f.mode, beside: "beside-" + f.mode, dir: t.TempDir(), mark: "E2E_HOST=" + unique(), nc: w.connect(t)}
-	h.client = mesh.NewClient(w.nc, mesh.ClientOptions{Catalog: w.catalog})
+	// Its next life may take a child a while on a machine that has other things to do.
+	h.client = mesh.NewClient(w.nc, mesh.ClientOptions{Catalog: w.catalog, WaitReady: 10 * time.Second})
 	h.web.run(t, f.web)
 	h.write(f)
 	if _, err := w.nc.Subscribe("ext."+h.id+".event", h.said.take); err != nil {
@@ -120,6 +121,7 @@ func (w *world) host(t *testing.T, f fault) *host {
 	settings := config.Default()
 	settings.SearchPaths = []string{filepath.Join(h.dir, "ext")}
 	settings.Watch.Enabled = false
+	settings.Supervision.HandshakeTimeout = time.Minute
 	quick := settings.Supervision
 	quick.BaseBackoff, quick.MaxBackoff = 10*time.Millisecond, 50*time.Millisecond
 	quick.HangTimeout = quick.CallTimeout
@@ -240,5 +242,5 @@ func unique() string { return strconv.FormatInt(time.Now().UnixNano(), 36) + str
 
 func (h *host) eventually(what string, cond func() bool) {
 	h.Helper()
-	eventually(h, 20*time.Second, what, cond)
+	eventually(h, time.Minute, what, cond)
 }

@@ -93,7 +93,7 @@ func startNATS(t *testing.T) (url string, p *process) {
 	}
 	p = start(t, []string{"E2E_MODE=natsd", "E2E_CONFIG=" + config}, exe)
 	ports := filepath.Join(dir, fmt.Sprintf("%s_%d.ports", filepath.Base(exe), p.cmd.Process.Pid))
-	eventually(t, 20*time.Second, "the server says where it listens", func() bool {
+	eventually(t, time.Minute, "the server says where it listens", func() bool {
 		data, err := os.ReadFile(ports)
 		var listens struct {
 			NATS []string `json:"nats"`
@@ -185,7 +185,7 @@ func (p *process) stop(t *testing.T, within time.Duration) {
 
 func (p *process) waitFor(t *testing.T, text string) {
 	t.Helper()
-	eventually(t, 30*time.Second, fmt.Sprintf("%s says %q", filepath.Base(p.cmd.Path), text), func() bool {
+	eventually(t, time.Minute, fmt.Sprintf("%s says %q", filepath.Base(p.cmd.Path), text), func() bool {
 		select {
 		case <-p.done:
 			t.Fatalf("%s ended: %v\n%s", filepath.Base(p.cmd.Path), p.err, p.output())

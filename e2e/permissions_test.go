@@ -179,7 +179,7 @@ args = ["mcp.sh"]
 		return out
 	}
 	client, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
-	eventually(t, 30*time.Second, "everything is ready", func() bool {
+	eventually(t, time.Minute, "everything is ready", func() bool {
 		return instances(catalog, "who", "") == 2 && instances(catalog, "primes", "") == 1 && instances(catalog, "bundle.inner", "") == 2
 	})
 
@@ -216,15 +216,15 @@ args = ["mcp.sh"]
 	} {
 		ext("operator", 0, args...)
 	}
-	eventually(t, 30*time.Second, "they are back", func() bool { return instances(catalog, "who", "") == 2 })
+	eventually(t, time.Minute, "they are back", func() bool { return instances(catalog, "who", "") == 2 })
 
 	// What happens: a leader dies, a service is stopped, a bridge is.
 	logs[0].cmd.Process.Kill()
 	service.stop(t, 10*time.Second)
-	eventually(t, 30*time.Second, "the good-bye is in the catalog", func() bool { return instances(catalog, "primes", "") == 0 })
+	eventually(t, time.Minute, "the good-bye is in the catalog", func() bool { return instances(catalog, "primes", "") == 0 })
 	ext("operator", 0, "forget", "primes")
 	logs[3].stop(t, 15*time.Second)
-	eventually(t, 30*time.Second, "so is the bridge's", func() bool { return instances(catalog, "who", "") == 1 })
+	eventually(t, time.Minute, "so is the bridge's", func() bool { return instances(catalog, "who", "") == 1 })
 
 	if log := server.output(); strings.Contains(log, "iolation") {
 		t.Errorf("the server refused something:\n%s", log)
@@ -258,13 +258,13 @@ func TestDenied(t *testing.T) {
 	// The user is bridge-0's: it may announce what it likes, and take orders under that name only.
 	at := start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX_bridge-0", "--http", "127.0.0.1:0",
 		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir()).serves(t)
-	eventually(t, 30*time.Second, "the bridge is unready, and says why", func() bool {
+	eventually(t, time.Minute, "the bridge is unready, and says why", func() bool {
 		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS does not let it listen on ext.control.another;")
 	})
 	// And this service's may announce itself, and listen under a prefix that is not the one it was given.
 	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX_primes", "--subject-prefix", "elsewhere")
 	_, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
-	eventually(t, 30*time.Second, "the service is failed, and says why", func() bool {
+	eventually(t, time.Minute, "the service is failed, and says why", func() bool {
 		e, _ := catalog.Get("primes")
 		return e.State != nil && e.State.State == "failed" && !e.State.Available && strings.Contains(e.State.Reason, "elsewhere.primes.rpc")
 	})

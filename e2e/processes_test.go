@@ -83,7 +83,7 @@ func TestThreePrograms(t *testing.T) {
 			return count == n && len(e.Spec.Tools) == 1
 		}
 	}
-	eventually(t, 30*time.Second, "both instances are ready", ready(2))
+	eventually(t, time.Minute, "both instances are ready", ready(2))
 
 	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog})
 	var mu sync.Mutex
@@ -125,11 +125,11 @@ func TestThreePrograms(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, 30*time.Second, "calls flow", func() bool { return good.Load() > 100 })
+	eventually(t, time.Minute, "calls flow", func() bool { return good.Load() > 100 })
 	bridges["one"].cmd.Process.Kill()
 	before := good.Load()
-	eventually(t, 30*time.Second, "calls go on", func() bool { return good.Load() > before+200 })
-	eventually(t, 30*time.Second, "the catalog knows", ready(1))
+	eventually(t, time.Minute, "calls go on", func() bool { return good.Load() > before+200 })
+	eventually(t, time.Minute, "the catalog knows", ready(1))
 	stop()
 	calls.Wait()
 	if failed.Load() > 16 {
@@ -152,5 +152,5 @@ func TestThreePrograms(t *testing.T) {
 		t.Errorf("extctl call: exit %d, %s%s", code, out, stderr)
 	}
 	bridges["two"].stop(t, 5*time.Second)
-	eventually(t, 30*time.Second, "the good-bye arrives", ready(0))
+	eventually(t, time.Minute, "the good-bye arrives", ready(0))
 }

@@ -93,10 +93,15 @@ func TestQuickstart(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if got, code := greet(); code != 0 || got != `{"greeting":"Hello, Ada!"}` {
-		t.Errorf("greet after kill -9: exit %d, %s", code, got)
-	}
-	eventually(t, 30*time.Second, "the catalog counts the restart", func() bool {
+	// A call waits a second for the next life. On a busy machine that takes longer now and then, and then it says so.
+	eventually(t, time.Minute, "it greets after kill -9", func() bool {
+		got, code := greet()
+		if code != 0 && code != 10 || code == 0 && got != `{"greeting":"Hello, Ada!"}` {
+			t.Errorf("greet after kill -9: exit %d, %s", code, got)
+		}
+		return code == 0
+	})
+	eventually(t, time.Minute, "the catalog counts the restart", func() bool {
 		listed()
 		return list.Extensions[0].Instances[0].Restarts == 1 && list.Extensions[0].Available
 	})
@@ -110,7 +115,7 @@ func TestQuickstart(t *testing.T) {
 	if mesh.err != nil {
 		t.Errorf("extctl up ended with %v", mesh.err)
 	}
-	eventually(t, 10*time.Second, "no child is left", func() bool { return len(processes(t, "hello.sh", home)) == 0 })
+	eventually(t, time.Minute, "no child is left", func() bool { return len(processes(t, "hello.sh", home)) == 0 })
 }
 
 func between(s, before, after string) string {

@@ -139,7 +139,7 @@ func (r *reader) apart(t *testing.T, block string) {
 		daemons = append(daemons, r.start(t, line))
 	}
 	ask := lines[len(lines)-1]
-	eventually(t, 30*time.Second, ask, func() bool {
+	eventually(t, time.Minute, ask, func() bool {
 		p := r.start(t, ask)
 		<-p.done
 		return p.err == nil && regexp.MustCompile(`(?m)^hello .* ready `).MatchString(p.output())

@@ -80,7 +80,7 @@ func (l *load) answered() int {
 func (l *load) more(n int) {
 	l.t.Helper()
 	before := l.answered()
-	eventually(l.t, 30*time.Second, fmt.Sprintf("%d more calls", n), func() bool { return l.answered() >= before+n })
+	eventually(l.t, time.Minute, fmt.Sprintf("%d more calls", n), func() bool { return l.answered() >= before+n })
 }
 
 // end ends the load and fails the test for every call that was lost.
@@ -166,7 +166,7 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 	running := map[string]*process{"one": bridge("one", "1.0.0"), "two": bridge("two", "1.0.0")}
 	client, catalog := caller(t, url)
-	eventually(t, 30*time.Second, "both bridges are ready, with their tools", func() bool {
+	eventually(t, time.Minute, "both bridges are ready, with their tools", func() bool {
 		_, _, known := catalog.Tool("ext_primes_factor")
 		return known && instances(catalog, "primes", "1.0.0") == 2
 	})
@@ -190,11 +190,11 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 		calls.more(rate)
 		running[name] = bridge(name, "1.1.0")
-		eventually(t, 30*time.Second, "the new version is ready", func() bool { return instances(catalog, "primes", "1.1.0") == i+1 })
+		eventually(t, time.Minute, "the new version is ready", func() bool { return instances(catalog, "primes", "1.1.0") == i+1 })
 		calls.more(rate)
 	}
 	calls.end(fmt.Sprintf("two bridges replaced under %d calls a second", rate))
-	eventually(t, 30*time.Second, "the catalog shows the new version", func() bool { e, _ := catalog.Get("primes"); return e.Spec.Version == "1.1.0" })
+	eventually(t, time.Minute, "the catalog shows the new version", func() bool { e, _ := catalog.Get("primes"); return e.Spec.Version == "1.1.0" })
 }
 
 // rounds is how often a service is stopped under load.
@@ -231,10 +231,10 @@ func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []str
 	t.Helper()
 	client, catalog := caller(t, url)
 	old := run()
-	eventually(t, 30*time.Second, tool+" is in the catalog", func() bool { _, _, ok := catalog.Tool(tool); return ok })
+	eventually(t, time.Minute, tool+" is in the catalog", func() bool { _, _, ok := catalog.Tool(tool); return ok })
 	e, _, _ := catalog.Tool(tool)
 	ready := func(n int) func() bool { return func() bool { return instances(catalog, e.ID, "") == n } }
-	eventually(t, 30*time.Second, "it is ready", ready(1))
+	eventually(t, time.Minute, "it is ready", ready(1))
 	rate := map[string]int{"disk": 20, "words": 200, "primes": 200}[e.ID]
 	if raceEnabled {
 		rate /= 4
@@ -246,14 +246,14 @@ func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []str
 	})
 	for range rounds {
 		next := run()
-		eventually(t, 30*time.Second, "the next is ready", ready(2))
+		eventually(t, time.Minute, "the next is ready", ready(2))
 		calls.more(max(3, rate/10))
 		old.stop(t, 20*time.Second)
 		if old.err != nil {
 			t.Errorf("it ended with %v", old.err)
 		}
 		old = next
-		eventually(t, 30*time.Second, "one is left", ready(1))
+		eventually(t, time.Minute, "one is left", ready(1))
 	}
 	calls.end(fmt.Sprintf("%s stopped %d times under %d calls a second", e.ID, rounds, rate))
 }
@@ -327,5 +327,5 @@ func TestLameDuck(t *testing.T) {
 	}
 	calls.more(rate)
 	calls.end(fmt.Sprintf("a server of three in lame-duck mode under %d calls a second", rate))
-	eventually(t, 30*time.Second, "all are ready", func() bool { return instances(catalog, "primes", "") == 3 })
+	eventually(t, time.Minute, "all are ready", func() bool { return instances(catalog, "primes", "") == 3 })
 }

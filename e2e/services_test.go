@@ -113,7 +113,7 @@ func testServices(t *testing.T, commands map[string][]string) {
 	start(t, env, program(t, "stdio-bridge"), "--name", "finder", "--search-path", "../examples/services", "--state-dir", t.TempDir())
 	// What is announced of them and how they are stand under keys of their own, and come one after the other.
 	var found listing
-	eventually(t, 30*time.Second, "the manifests' services are in the catalog, with their states", func() bool {
+	eventually(t, time.Minute, "the manifests' services are in the catalog, with their states", func() bool {
 		if _, _, code := extctl(t, url, "show", "words"); code != 0 {
 			return false
 		}
@@ -131,7 +131,7 @@ func testServices(t *testing.T, commands map[string][]string) {
 		running[id] = start(t, nil, command[0], append(command[1:], "--nats-url", url, "--subject-prefix", "ext")...)
 	}
 	for id := range commands {
-		eventually(t, 30*time.Second, id+" is ready, with its tools", func() bool {
+		eventually(t, time.Minute, id+" is ready, with its tools", func() bool {
 			x := list(t, url)[id]
 			return x.Available && x.State == "ready" && x.Tools == 2 && x.ready() == 1
 		})
@@ -154,7 +154,7 @@ func testServices(t *testing.T, commands map[string][]string) {
 		if p.err != nil {
 			t.Errorf("%s ended with %v", id, p.err)
 		}
-		eventually(t, 30*time.Second, id+" said good-bye", func() bool { return list(t, url)[id].State == "shutdown" })
+		eventually(t, time.Minute, id+" said good-bye", func() bool { return list(t, url)[id].State == "shutdown" })
 		if _, _, code := extctl(t, url, "call", serviceCalls[id][0].args[0]); code != 10 && code != 2 {
 			t.Errorf("a call to %s, which is gone: exit %d", id, code)
 		}
@@ -167,7 +167,7 @@ func answeredOnce(t *testing.T, url string, commands map[string][]string) {
 	nc := connect(t, url)
 	for id, command := range commands {
 		second := start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
-		eventually(t, 20*time.Second, "a second "+id, func() bool { return list(t, url)[id].ready() == 2 })
+		eventually(t, time.Minute, "a second "+id, func() bool { return list(t, url)[id].ready() == 2 })
 		inbox := nc.NewInbox()
 		sub, err := nc.SubscribeSync(inbox)
 		if err != nil {
@@ -181,7 +181,7 @@ func answeredOnce(t *testing.T, url string, commands map[string][]string) {
 		}
 		answers := 0
 		for {
-			m, err := sub.NextMsg(map[bool]time.Duration{false: 10 * time.Second, true: 300 * time.Millisecond}[answers >= n])
+			m, err := sub.NextMsg(map[bool]time.Duration{false: time.Minute, true: 300 * time.Millisecond}[answers >= n])
 			if err != nil {
 				break
 			}
@@ -221,7 +221,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 	}
 	p := start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
 	var a mesh.Announce
-	if m, err := announced.NextMsg(20 * time.Second); err != nil || json.Unmarshal(m.Data, &a) != nil || a.Instance == "" {
+	if m, err := announced.NextMsg(time.Minute); err != nil || json.Unmarshal(m.Data, &a) != nil || a.Instance == "" {
 		t.Fatalf("announced %+v (%v)", a, err)
 	}
 	subject := "ext." + id + ".rpc"
@@ -235,13 +235,13 @@ func testProtocol(t *testing.T, id string, command []string) {
 		for k, v := range header {
 			m.Header.Set(k, v)
 		}
-		got, err := nc.RequestMsg(m, 10*time.Second)
+		got, err := nc.RequestMsg(m, time.Minute)
 		if err != nil || json.Unmarshal(got.Data, &answer) != nil {
 			t.Fatalf("%s %v: answered %v, %v", body, header, got, err)
 		}
 		return answer
 	}
-	eventually(t, 20*time.Second, "it answers", func() bool {
+	eventually(t, time.Minute, "it answers", func() bool {
 		_, err := nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Second)
 		return err == nil
 	})
@@ -293,7 +293,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 	go func() { // ends with the answer
 		cancelled <- ask(subject, slow[id], map[string]string{"Ext-Call-Id": "late"}).Error
 	}()
-	eventually(t, 10*time.Second, "the cancel", func() bool {
+	eventually(t, time.Minute, "the cancel", func() bool {
 		cancel("late")
 		select {
 		case e := <-cancelled:
@@ -309,7 +309,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 	if err := nc.Publish("ext.registry.request", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := announced.NextMsg(20 * time.Second); err != nil {
+	if _, err := announced.NextMsg(time.Minute); err != nil {
 		t.Errorf("asked to announce itself again it does not: %v", err)
 	}
 	byes, err := nc.SubscribeSync("ext.registry.shutdown." + id)
@@ -317,7 +317,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 		t.Fatal(err)
 	}
 	p.stop(t, 10*time.Second)
-	if m, err := byes.NextMsg(20 * time.Second); err != nil || !strings.Contains(string(m.Data), a.Instance) {
+	if m, err := byes.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), a.Instance) {
 		t.Errorf("good-bye: %v, %v", m, err)
 	}
 }
