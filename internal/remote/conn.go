@@ -27,7 +27,8 @@ type Config struct {
 
 	// OnNotification is told what the server says unasked, one at a time; it must not block, and params is
 	// only valid during the call. After a session was opened again it is called with
-	// notifications/tools/list_changed and no params: it may be another server's version by now.
+	// notifications/tools/list_changed and no params: it may be another server's version by now. So it is after the
+	// stream of what the server says was interrupted, where the server does not say again what was missed.
 	OnNotification func(method string, params []byte)
 
 	// OnReopened is told, before that, what the server answered to the initialize that opened the session again:

@@ -30,11 +30,16 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	}
 	in := newEventReader(http.NoBody, c.at.max)
 	defer in.close()
+	gap := false // between a stream that ended and the next
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		began, heard := time.Now(), false
 		body, err := c.stream(ctx, s, in.id)
 		switch {
 		case err == nil:
+			if gap && in.id == "" { // what the server said meanwhile it does not say again
+				c.tell.notification(listChanged, nil)
+			}
+			gap = true
 			in.reset(body)
 			heard, err = c.hear(in, s)
 		case err == errNoStream:

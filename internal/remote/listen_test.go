@@ -139,3 +139,26 @@ func testListenerReopens(t *testing.T) {
 		t.Errorf("%d streams", n)
 	}
 }
+
+// TestListenMisses: behind a gap of which the server says nothing again, the tools may be others.
+func TestListenMisses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newPipedMCP(t)
+		streams := 0
+		m.get = func(w http.ResponseWriter, r *http.Request) {
+			if streams++; streams == 1 {
+				events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\n")
+				return
+			}
+			events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
+			<-r.Context().Done()
+		}
+		var said heard
+		c := m.connect(Config{OnNotification: said.add})
+		time.Sleep(5 * time.Second)
+		if got := said.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
+			t.Errorf("%q", got)
+		}
+		c.end(t)
+	})
+}
