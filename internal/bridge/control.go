@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -167,12 +168,22 @@ type InstanceStatus struct {
 	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // of the last handshake
 }
 
+// nameTries is how often a bridge asks whether somebody has its name, while there is somebody who does not answer: the
+// question may be lost.
+const nameTries = 3
+
 // serveControl answers on P.control.<bridge> until stop is called. A bridge of the same name that is alive
 // already is an error: two would fight over one host's key.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	subject := b.cfg.Prefix.Control(b.cfg.Name)
-	if _, err := b.nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), 500*time.Millisecond); err == nil {
-		return nil, fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
+	for range nameTries {
+		_, err := b.nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), 500*time.Millisecond)
+		if err == nil {
+			return nil, fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
+		}
+		if !errors.Is(err, nats.ErrTimeout) {
+			break
+		}
 	}
 	var wg sync.WaitGroup
 	reloading := make(chan struct{}, 1)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -125,5 +128,23 @@ func TestWithdraws(t *testing.T) {
 	h.control("reload", "{}")
 	if m, err := heard.NextMsg(500 * time.Millisecond); err == nil {
 		t.Errorf("after that: %s %s", m.Subject, m.Data)
+	}
+}
+
+// TestNameIsTaken: also where the question, or the answer, is lost once.
+func TestNameIsTaken(t *testing.T) {
+	h := newHost(t)
+	asked := 0
+	_, err := h.nc.Subscribe("ext.control.b1", func(m *nats.Msg) {
+		if asked++; asked > 1 {
+			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "is alive") {
+		t.Errorf("a second bridge of the name: %v", err)
 	}
 }
