@@ -131,7 +131,7 @@ func TestRunExitCodes(t *testing.T) {
 	} {
 		verb := func(args ...string) (code int, stdout, stderr string) {
 			patiently(func(timeout string) bool {
-				args := strings.Fields(strings.Replace(tc.args, "TIMEOUT", timeout, 1)+" "+strings.Join(args, " "))
+				args := strings.Fields(strings.Replace(tc.args, "TIMEOUT", timeout, 1) + " " + strings.Join(args, " "))
 				code, stdout, stderr = extctl(t.Context(), b.url, args...)
 				return code == tc.code || !strings.Contains(tc.args, "TIMEOUT")
 			})

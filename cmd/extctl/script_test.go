@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 //	fake ID        run an extension that answers calls; see fakeExtension
 //	bridge NAME    run a bridge that answers operators' verbs; see fakeBridge
 //	registry       run a registry that answers resolve; see fakeRegistry
+//	completes LINE PROGRAM ARG…
+//	               run the program until it prints the line: what a shell asks for has a second, and then there is none
 //	timesout TEXT PROGRAM ARG…
 //	               run the program with a time-out that it exceeds, saying TEXT; see patiently
 func TestScript(t *testing.T) {
@@ -54,8 +56,8 @@ func TestScript(t *testing.T) {
 			},
 			"fake":     func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeExtension(args[0])) },
 			"registry": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(bedOf(ts).fakeRegistry()) },
-			"timesout": timesOut,
-			"bridge":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
+			"timesout": timesOut, "completes": completes,
+			"bridge": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
 		},
 	})
 }
@@ -78,6 +80,19 @@ func timesOut(ts *testscript.TestScript, neg bool, args []string) {
 	}) {
 		ts.Fatalf("it does not run out of time, saying %q", args[0])
 	}
+}
+
+func completes(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: completes LINE PROGRAM ARG…")
+	}
+	for range 20 {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if slices.Contains(strings.Split(ts.ReadFile("stdout"), "\n"), args[0]) {
+			return
+		}
+	}
+	ts.Fatalf("no line %q", args[0])
 }
 
 type bedKey struct{}

@@ -85,9 +85,9 @@ func (p *progress) settle(ctx context.Context) {
 	}
 }
 
-// toolsTimeout is how long after being ready an extension without tools may still get them: a registry shows
-// them when it has shaken hands.
-const toolsTimeout = 2 * time.Second
+// toolsTimeout is how long after being ready an extension may still get its tools: a registry shows them when it has
+// shaken hands. Of one that has none it shows the handshake, so this is for those with which it cannot.
+const toolsTimeout = 10 * time.Second
 
 // advance tells what has settled since the last look, and reports whether everything has.
 func (p *progress) advance() bool {
@@ -145,7 +145,7 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 		}
 		switch i.State {
 		case heartbeat.Ready:
-			return i.State, "", len(e.Spec.Tools) > 0 || time.Since(i.Since) > toolsTimeout
+			return i.State, "", len(e.Spec.Tools) > 0 || e.Spec.HandshakeHash != "" || time.Since(i.Since) > toolsTimeout
 		case heartbeat.Failed, heartbeat.Gated:
 			return i.State, i.Reason, true
 		case heartbeat.Restarting: // it will be tried again, and told of when it comes up
