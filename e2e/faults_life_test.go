@@ -165,14 +165,14 @@ var lifeFaults = []fault{
 		mode: "closes-stdout", does: "closes its standard output and lives on",
 		caller:   "`extension_exited` (`ran: maybe`): `it closed its standard output and lived on`; the next call succeeds",
 		operator: "one restart, with that reason",
-		bridge:   "counts it as dead: SIGTERM at once, SIGKILL a second later",
+		bridge:   "counts it as dead if it does not end within half a second: SIGTERM, SIGKILL a second later",
 		tools:    []string{"act"},
 		kid: func(k *kid) {
 			k.serve(only("act", func(message) { os.Stdout.Close(); hang() }))
 		},
 		test: func(h *host) {
 			h.ready()
-			h.within(2*time.Second, "the failure", func() {
+			h.within(3*time.Second, "the failure", func() {
 				_, err := h.call("act", "{}")
 				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard output")
 			})

@@ -68,9 +68,9 @@ const (
 	termWait      = time.Second            // from SIGTERM to SIGKILL
 	killWait      = 5 * time.Second        // then a process counts as unkillable
 	quiet         = 20 * time.Millisecond  // of silence on a pipe whose process is gone, before it counts as ended
-	tailWait      = 50 * time.Millisecond  // for the last of stderr, before a death is told without it
+	tailWait      = 500 * time.Millisecond // for the last of stderr, before a death is told without it
 	noticeWait    = 5 * time.Millisecond   // for a death that use may have noticed first
-	eofWait       = 100 * time.Millisecond // for the death behind an EOF, so that one who reads the EOF finds the reason
+	eofWait       = 500 * time.Millisecond // for the death behind an EOF, so that one who reads the EOF finds the reason
 )
 
 // Process is a running child, as use sees it. Its fields are not to be changed.
