@@ -121,6 +121,9 @@ func count(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 			continue
 		}
 		primes++
+		if n*n < in.Below && ctx.Err() != nil { // nearly all of the work is done for the first few thousand
+			return nil, ctx.Err()
+		}
 		for m := n * n; m < in.Below; m += n {
 			composite[m/64] |= 1 << (m % 64)
 		}
