@@ -28,7 +28,8 @@ type bridge struct {
 	pinging  bool
 	next     time.Time // do not ask before
 	pause    time.Duration
-	silent   int // pings in a row that ran into their time-out
+	silent   int  // pings in a row that ran into their time-out
+	leaving  bool // it does not answer, and what it had sent by then is being taken in
 	gone     bool
 	why      string    // it is gone
 	changed  time.Time // when it was last found to be gone, or there
@@ -104,6 +105,7 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		l.begunFirst(b)
 	}
 	if anew {
+		b.leaving = false
 		l.begunAnew(b, now)
 	}
 	if others {
@@ -183,7 +185,7 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 			l.pub.mark(hostKey(b.name), false)
 			l.markSkills(b)
 		}
-		b.answered, b.gone, b.silent, b.seen, b.pause = true, false, 0, now, 0
+		b.answered, b.leaving, b.gone, b.silent, b.seen, b.pause = true, false, false, 0, now, 0
 		if !b.reported { // when this replica could not hear it yet; or it is of another make and never does
 			l.askFor(&b.asked, now)
 		}
@@ -192,14 +194,24 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 
 // missed takes in that a bridge does not answer, and asks it less and less often.
 func (l *loop) missed(b *bridge, how string, now time.Time) {
-	if b.answered && !b.gone {
-		b.gone, b.changed, b.why = true, now, how
-		l.condemnBridge(b, "bridge "+b.name+" "+how, now)
-		l.pub.mark(hostKey(b.name), true)
-		l.markSkills(b)
+	if b.answered && !b.gone && !b.leaving {
+		b.leaving = true
+		l.behind(func(now time.Time) {
+			if b.leaving {
+				l.left(b, how, now)
+			}
+		})
 	}
 	b.pause = min(max(2*b.pause, time.Second), maxPingPause)
 	b.next = now.Add(b.pause)
+}
+
+// left takes in that a bridge has gone, and all that runs there with it.
+func (l *loop) left(b *bridge, how string, now time.Time) {
+	b.leaving, b.gone, b.changed, b.why = false, true, now, how
+	l.condemnBridge(b, "bridge "+b.name+" "+how, now)
+	l.pub.mark(hostKey(b.name), true)
+	l.markSkills(b)
 }
 
 // condemnBridge calls the instances that a bridge runs lost.

@@ -30,9 +30,36 @@ const (
 // that lags all come to the same: no pulse, no judgement, and then (heartbeat.Monitor sees the gap) a full grace
 // of listening first.
 type pulse struct {
-	seq   uint64
-	sent  map[uint64]time.Time
-	heard time.Time // when one last came back
+	seq     uint64
+	ticks   uint64 // of seq, those that came with the clock
+	sent    map[uint64]time.Time
+	heard   time.Time // when one last came back
+	waiting []waiter  // for one of their own, or a later one, to come back; in order
+}
+
+// waiter is what is to be done behind a pulse.
+type waiter struct {
+	seq uint64
+	do  func(now time.Time)
+}
+
+// behind has do called when everything that had been sent to this replica by now has been taken in. The answer to a
+// request overtakes the beats that wait: of one who has died since, those would tell that he lives.
+func (l *loop) behind(do func(now time.Time)) {
+	l.publishPulse(time.Now()) // should it not get away, the next one is heard behind everything, too
+	l.pulse.waiting = append(l.pulse.waiting, waiter{l.pulse.seq, do})
+}
+
+// arrived does what waited for a pulse.
+func (p *pulse) arrived(seq uint64, now time.Time) {
+	for len(p.waiting) > 0 && p.waiting[0].seq <= seq {
+		do := p.waiting[0].do
+		p.waiting = p.waiting[1:]
+		do(now)
+	}
+	if len(p.waiting) == 0 {
+		p.waiting = nil
+	}
 }
 
 // fresh reports whether this replica has heard itself just now, so that an answer that it missed was not sent.
@@ -49,8 +76,14 @@ func (l *loop) sendPulse() {
 			delete(p.sent, seq)
 		}
 	}
-	p.seq++
+	p.ticks++
+	l.publishPulse(now)
 	p.sent[p.seq] = now
+}
+
+func (l *loop) publishPulse(now time.Time) {
+	p := &l.pulse
+	p.seq++
 	role := roleStandby
 	if l.leading() {
 		role = roleLeader
@@ -79,6 +112,7 @@ func (l *loop) heardPulse(data []byte, now time.Time) {
 	if b.Instance != l.instance {
 		return
 	}
+	l.pulse.arrived(b.Seq, now)
 	at, ok := l.pulse.sent[b.Seq]
 	if !ok || now.Sub(at) > pulseLate {
 		return
