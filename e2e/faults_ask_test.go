@@ -194,7 +194,20 @@ func (h *host) signal(sig syscall.Signal) (pid int) {
 	if err := syscall.Kill(pid, sig); err != nil {
 		h.Fatal(err)
 	}
+	if sig == syscall.SIGSTOP { // it may be late for one of its threads, which would answer a call yet
+		h.eventually("all its threads are stopped", func() bool { return stoppedIn(pid) })
+	}
 	return pid
+}
+
+// stoppedIn reports whether each thread of a process is stopped; where there is no /proc nobody can tell.
+func stoppedIn(pid int) bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/stat", pid))
+	return !slices.ContainsFunc(stats, func(file string) bool {
+		b, err := os.ReadFile(file)
+		_, after, ok := strings.Cut(string(b), ") ")
+		return err == nil && ok && !strings.ContainsAny(after[:1], "TZX") // Z, X: it was ended meanwhile
+	})
 }
 
 // processes lists what the bridge has started and what came of it, as far as it runs in this mode ("": any).
