@@ -67,6 +67,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 // asked for again.
 func (l *loop) say(x *extension, a *announced) {
 	x.said[strings.Clone(a.Instance)], x.dropped = a, false
+	delete(l.removed, removal{x.id, a.Instance})
 	l.size += a.size
 	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
 		delete(x.shakes, a.shakeKey())

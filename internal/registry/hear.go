@@ -46,6 +46,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 		}
 	}
 	x.dropped = false
+	delete(l.removed, removal{id, b.Instance})
 	l.heardAt(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
 	if c.Reborn {
@@ -182,6 +183,9 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	if err != nil {
 		l.refuse("shutdown", id, err)
 		return
+	}
+	if g.Reason == mesh.GoodbyeRemoved && len(l.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
+		l.removed[removal{strings.Clone(id), g.Instance}] = now
 	}
 	x := l.exts[id]
 	var c heartbeat.Change
@@ -337,6 +341,11 @@ func (l *loop) sweepAnnounces(now time.Time) {
 		}
 		x.prune()
 		l.size += x.size()
+	}
+	for who, at := range l.removed {
+		if now.Sub(at) > most {
+			delete(l.removed, who)
+		}
 	}
 	for id, s := range l.stray {
 		if now.Sub(s.since) > most {

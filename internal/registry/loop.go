@@ -49,10 +49,11 @@ type memory struct {
 	bridges    map[string]*bridge
 	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
 	probes     map[probeKey]*probe
-	complaints map[string]bool // extensions whose breaker somebody has reported
-	reconsider map[string]bool // extensions whose spec has to be chosen anew
-	unrestored map[string]bool // extensions of which the catalog may say what is not known yet
-	size       int             // bytes of announces and tools kept
+	complaints map[string]bool       // extensions whose breaker somebody has reported
+	reconsider map[string]bool       // extensions whose spec has to be chosen anew
+	removed    map[removal]time.Time // good-byes for good that were heard: since when
+	unrestored map[string]bool       // extensions of which the catalog may say what is not known yet
+	size       int                   // bytes of announces and tools kept
 	refused    refusals
 	traffic    Traffic
 	requested  time.Time // when everybody was last asked to announce
@@ -106,6 +107,7 @@ func newMemory(cfg heartbeat.Config) memory {
 		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]*stray{},
 		bridges: map[string]*bridge{}, skills: map[string]map[string]mesh.SkillEntry{},
 		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
+		removed: map[removal]time.Time{},
 	}
 }
 
@@ -200,11 +202,11 @@ func (l *loop) receive(m *nats.Msg) {
 func (l *loop) housekeep(now time.Time) {
 	l.refused.logged = 0
 	l.listen(now)
-	if l.pulse.seq%2 == 0 { // once a second
+	if l.pulse.ticks%2 == 0 { // once a second
 		l.pingBridges(now)
 		l.retryHolds(now)
 	}
-	if l.pulse.seq%20 == 0 {
+	if l.pulse.ticks%20 == 0 {
 		l.sweepBridges(now)
 		l.sweepAnnounces(now)
 	}

@@ -63,8 +63,13 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		standby, _ := b.registry(Config{})
 		one := b.bridge("one")
 		skills := mesh.SkillReport{Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
-		b.publish(prefix.Skills("one"), skills)
 		there := func() bool { return b.get(skillKey("cook")) != nil }
+		b.await("the standby has heard", func() (heard bool) {
+			one.report()
+			b.publish(prefix.Skills("one"), skills)
+			err := standby.ask(b.Context(), func(l *loop) { heard = l.bridges["one"] != nil && len(l.bridges["one"].skills) == 1 })
+			return err == nil && heard
+		})
 		b.await("its skill is there", func() bool { return one.is(heartbeat.Ready)() && there() })
 		one.kill()
 		b.await("its skill is gone", func() bool { return one.is(heartbeat.Lost)() && !there() })
@@ -75,6 +80,7 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 			t.Error("a new leader brings it back")
 		}
 		b.muteBridge("one")
+		one.report() // or it is asked again within a minute
 		b.await("its skill is back", func() bool { return one.is(heartbeat.Ready)() && there() })
 	})
 }
@@ -114,6 +120,7 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 				b.status(standby).Instances[heartbeat.Ready] == 2
 		})
 		stays.keepBeating()
+		time.Sleep(time.Second) // what is under way arrives
 		err := r.ask(b.Context(), func(l *loop) { // as nobody else hears it
 			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
 			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
@@ -133,5 +140,58 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 		if !b.is("stays", heartbeat.Ready)() {
 			t.Errorf("what is alive is %s", b.state("stays").State)
 		}
+	})
+}
+
+// TestRemovedStaysRemoved: the leader steps down before it has written what it dropped. Who is elected next, and has
+// heard the same good-byes, does not take it from the catalog again.
+func TestRemovedStaysRemoved(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, stop := b.registry(Config{Name: "r"})
+		b.leading(r)
+		standby, _ := b.registry(Config{Name: "s"})
+		gone, old, stays := b.ext("gone", "1.0.0", "n1", "get"), b.ext("stays", "1.0.0", "old", "get"), b.ext("stays", "1.0.0", "new", "get")
+		b.await("they are up", func() bool {
+			for _, e := range []*fakeExt{gone, old, stays} {
+				e.up()
+			}
+			b.publish(prefix.Announce("declared"), mesh.Announce{ID: "declared", Version: "1.0.0"})
+			return b.is("gone", heartbeat.Ready)() && b.instances("stays") == "new ready, old ready" && b.get(specKey("declared")) != nil &&
+				b.status(standby).Instances[heartbeat.Ready] == 3
+		})
+		stays.keepBeating()
+		time.Sleep(time.Second) // what is under way arrives
+		err := standby.ask(b.Context(), func(l *loop) { // the leader's writes do not land
+			now := time.Now()
+			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
+			l.goodbye("stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
+			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), now)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		b.leading(standby)
+		b.await("it is as it should be", func() bool {
+			return b.get(specKey("gone")) == nil && b.get(stateKey("gone")) == nil && b.get(specKey("declared")) == nil &&
+				b.get(stateKey("declared")) == nil && b.instances("stays") == "new ready"
+		})
+	})
+}
+
+// TestUnlistedUnheard: an extension was removed from its host while no registry ran. It is not shown as ready for a
+// grace.
+func TestUnlistedUnheard(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, stop := b.registry(Config{})
+		b.leading(r)
+		one := b.bridge("one")
+		b.ext("weather", "1.0.0", "n1", "today").on(one).up()
+		b.await("it is ready", func() bool { return b.is("weather", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
+		stop()
+		r, _ = b.registry(Config{})
+		b.leading(r)
+		b.publish(prefix.HostReport("one"), mesh.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
+		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
 	})
 }

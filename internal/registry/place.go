@@ -119,10 +119,9 @@ func (l *loop) reconsiderThose(b *bridge) {
 func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 	left := len(how.Instances)
 	for _, i := range how.Instances {
-		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
-			continue
-		}
-		if !l.unlisted(x, i.Instance) && (left < 2 || !l.former(x, i.Instance)) {
+		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown
+		unheard := i.LastBeat.IsZero() && x.said[i.Instance] == nil // known from the catalog alone
+		if !(gone || unheard) || !l.unlisted(x, i.Instance) && (!gone || left < 2 || !l.former(x, i.Instance)) {
 			continue
 		}
 		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {

@@ -64,7 +64,13 @@ func (l *loop) restore(id string) {
 	}
 	now := time.Now()
 	l.mon.Declare(id, now)
-	l.restoreState(x, now)
+	left := l.restoreState(x, now)
+	if _, gone := l.removed[removal{id, ""}]; (gone || left) && len(x.said) == 0 && l.empty(id) {
+		if c, ok := l.mon.Forget(id); ok {
+			l.changed(c)
+		}
+		return
+	}
 	for _, instance := range slices.Sorted(maps.Keys(x.said)) {
 		l.considerHandshake(x, instance)
 	}
@@ -120,15 +126,26 @@ func (l *loop) writtenRun(bridge string) time.Time {
 	return time.Time{}
 }
 
-// restoreState takes over the instances of an extension that this replica has not heard.
-func (l *loop) restoreState(x *extension, now time.Time) {
+// removal is who said good-bye for good; without an instance, it is all of an extension. The catalog need not know it
+// yet when another replica is elected, or the same one again.
+type removal struct{ id, instance string }
+
+const maxRemoved = 10_000
+
+// restoreState takes over the instances of an extension that this replica has not heard. It reports whether some are
+// left out whose good-bye it has heard.
+func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 	var d mesh.StateDoc
 	value := l.view.get(stateKey(x.id))
 	if value == nil || json.Unmarshal(value, &d) != nil {
-		return
+		return false
 	}
 	for _, i := range d.Instances {
 		if heartbeat.CheckInstance(i.Instance) != nil {
+			continue
+		}
+		if _, gone := l.removed[removal{x.id, i.Instance}]; gone {
+			left = true
 			continue
 		}
 		if x.places[i.Instance] == nil {
@@ -151,4 +168,5 @@ func (l *loop) restoreState(x *extension, now time.Time) {
 		}
 	}
 	l.dropForgotten(x, &d, now)
+	return left
 }
