@@ -101,7 +101,7 @@ func (h *host) within(limit time.Duration, what string, f func()) {
 	began := time.Now()
 	f()
 	if took := time.Since(began); took > limit && !raceEnabled {
-		h.Errorf("%s took %s, over %s", what, took, limit)
+		h.tooSlow("%s took %s, over %s", what, took, limit)
 	}
 }
 

@@ -141,37 +141,19 @@ func (h *host) keepsCalling(n int) {
 // beside all the others is tried again with nothing beside it.
 func TestStop(t *testing.T) {
 	w := newWorld(t)
-	stop := func(t *testing.T, f fault) (took time.Duration) {
+	besideEachOther(t, stops, func(t *testing.T, f fault, again func()) {
 		h := w.host(t, f)
+		h.again = again
 		f.test(h)
 		h.quiet()
 		began := time.Now()
-		took = h.stop()
+		took := h.stop()
 		t.Logf("stopped in %s", took.Round(time.Millisecond))
 		h.startsToStop(began, took)
-		return took
-	}
-	var mu sync.Mutex
-	var slow []fault
-	t.Run("together", func(t *testing.T) {
-		for _, f := range stops {
-			t.Run(f.mode, func(t *testing.T) {
-				t.Parallel()
-				if stop(t, f) > maxStop && !raceEnabled {
-					mu.Lock()
-					defer mu.Unlock()
-					slow = append(slow, f)
-				}
-			})
+		if took > maxStop && !raceEnabled {
+			h.tooSlow("the bridge took %s to stop", took)
 		}
 	})
-	for _, f := range slow {
-		t.Run("alone/"+f.mode, func(t *testing.T) {
-			if took := stop(t, f); took > maxStop {
-				t.Errorf("the bridge took %s to stop", took)
-			}
-		})
-	}
 }
 
 // startsToStop fails unless the stop had begun within a second: who can say so was told to stop by then, and where
@@ -190,6 +172,6 @@ func (h *host) startsToStop(began time.Time, took time.Duration) {
 	}
 	h.Logf("told after %s", after.Round(time.Millisecond))
 	if after > time.Second && !raceEnabled {
-		h.Errorf("the stop began after %s", after)
+		h.tooSlow("the stop began after %s", after)
 	}
 }
