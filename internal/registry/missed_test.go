@@ -120,7 +120,7 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 				b.status(standby).Instances[heartbeat.Ready] == 2
 		})
 		stays.keepBeating()
-		time.Sleep(time.Second) // what is under way arrives
+		time.Sleep(time.Second)                   // what is under way arrives
 		err := r.ask(b.Context(), func(l *loop) { // as nobody else hears it
 			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
 			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
@@ -160,7 +160,7 @@ func TestRemovedStaysRemoved(t *testing.T) {
 				b.status(standby).Instances[heartbeat.Ready] == 3
 		})
 		stays.keepBeating()
-		time.Sleep(time.Second) // what is under way arrives
+		time.Sleep(time.Second)                         // what is under way arrives
 		err := standby.ask(b.Context(), func(l *loop) { // the leader's writes do not land
 			now := time.Now()
 			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
