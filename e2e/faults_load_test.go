@@ -51,7 +51,7 @@ var loadFaults = []fault{
 			h.timesOut(5)
 			h.within(500*time.Millisecond, "the refusal", func() {
 				_, err := h.ask("tools/echo", "{}")
-				if d := h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:stdio:breaker"); d.RetryAfterMS < 5000 || d.RetryAfterMS > 10_001 {
+				if d := h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:stdio:breaker"); d.RetryAfterMS <= 0 || d.RetryAfterMS > 10_001 {
 					h.Errorf("retry after %d ms", d.RetryAfterMS)
 				}
 			})
