@@ -78,13 +78,16 @@ func (b *Bridge) publishReports() {
 	b.mu.Lock()
 	p := b.current
 	b.mu.Unlock()
-	host := p.host
-	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
 	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
-	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
+	b.publishHost(p.host)
 	for _, a := range p.declared {
 		b.publish(b.cfg.Prefix.Announce(a.ID), a)
 	}
+}
+
+func (b *Bridge) publishHost(host mesh.Host) {
+	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
+	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
 }
 
 func (b *Bridge) publish(subject string, v any) {
@@ -126,8 +129,13 @@ func (b *Bridge) toWithdraw() []string {
 	})
 }
 
-// sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves.
+// sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves. What would
+// have been said again is said now.
 func (b *Bridge) sayGoodbye() {
 	b.withdraw(b.toWithdraw())
+	b.mu.Lock()
+	p := b.current
+	b.mu.Unlock()
+	b.publishHost(p.host)
 	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
 }

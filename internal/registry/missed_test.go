@@ -100,6 +100,19 @@ func TestUnlisted(t *testing.T) {
 			t.Error("what beats is dropped on its bridge's word")
 		}
 		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
+
+		// Who said good-bye, and not for good, was not removed: it is the report that was lost.
+		clock := b.ext("clock", "1.0.0", "n1", "now").on(one)
+		clock.up()
+		b.await("the clock is ready", b.is("clock", heartbeat.Ready))
+		b.publish(prefix.Shutdown("clock"), mesh.Goodbye{ID: "clock", Instance: "n1", Reason: "shutdown"})
+		b.await("the clock is shut down", b.is("clock", heartbeat.Shutdown))
+		one.kill()
+		b.await("its bridge is gone", one.is(heartbeat.Lost))
+		time.Sleep(5 * time.Second)
+		if !b.is("clock", heartbeat.Shutdown)() {
+			t.Errorf("the clock is %q", b.state("clock").State)
+		}
 	})
 }
 

@@ -90,15 +90,15 @@ func (l *loop) begunAnew(b *bridge, now time.Time) {
 	}
 }
 
-// unlisted reports whether an instance is of an extension that its bridge runs no more, and says so: its good-bye was not
-// heard.
+// unlisted reports whether an instance is of an extension that its bridge, which is there, says that it runs no more: its
+// good-bye was not heard. Of a bridge that is gone the last report need not have been.
 func (l *loop) unlisted(x *extension, instance string) bool {
 	p := x.places[instance]
 	if p == nil || p.bridge == "" {
 		return false
 	}
 	b := l.bridges[p.bridge]
-	return b != nil && b.reported && b.host.Extensions != nil && b.host.Since.Equal(p.run) &&
+	return b != nil && b.reported && !b.gone && b.host.Extensions != nil && b.host.Since.Equal(p.run) &&
 		!slices.Contains(b.host.Extensions, x.id)
 }
 
@@ -121,7 +121,8 @@ func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 	for _, i := range how.Instances {
 		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown
 		unheard := i.LastBeat.IsZero() && x.said[i.Instance] == nil // known from the catalog alone
-		if !(gone || unheard) || !l.unlisted(x, i.Instance) && (!gone || left < 2 || !l.former(x, i.Instance)) {
+		unlisted := (unheard || gone) && i.State != heartbeat.Shutdown && l.unlisted(x, i.Instance)
+		if !unlisted && (!gone || left < 2 || !l.former(x, i.Instance)) {
 			continue
 		}
 		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {
