@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
 // attempt is one write to a non-blocking descriptor, over and over again. It goes through Control and not
@@ -25,11 +25,7 @@ type attempt struct {
 func (a *attempt) init(f *os.File) {
 	a.rc, a.err = f.SyscallConn()
 	a.fn = func(fd uintptr) {
-		for {
-			if a.n, a.err = unix.Write(int(fd), a.p); a.err != syscall.EINTR {
-				return
-			}
-		}
+		a.n, a.err = rawio.Write(fd, a.p)
 	}
 }
 
@@ -66,7 +62,7 @@ type lazyReader struct {
 func (r *lazyReader) init(f *os.File) {
 	r.rc, r.err = f.SyscallConn()
 	r.fn = func(fd uintptr) bool {
-		if r.n, r.err = tryRead(fd, r.buffer()); r.err != syscall.EAGAIN {
+		if r.n, r.err = rawio.Read(fd, r.buffer()); r.err != syscall.EAGAIN {
 			return true
 		}
 		r.release()
@@ -97,21 +93,13 @@ func readNow(f *os.File, p []byte) (n int, err error) {
 		return 0, err
 	}
 	var readErr error
-	if rc.Control(func(fd uintptr) { n, readErr = tryRead(fd, p) }) != nil {
+	if rc.Control(func(fd uintptr) { n, readErr = rawio.Read(fd, p) }) != nil {
 		return 0, os.ErrClosed
 	}
 	if readErr == syscall.EAGAIN {
 		return 0, io.EOF
 	}
 	return outcome(n, readErr)
-}
-
-func tryRead(fd uintptr, p []byte) (n int, err error) {
-	for {
-		if n, err = unix.Read(int(fd), p); err != syscall.EINTR {
-			return n, err
-		}
-	}
 }
 
 // outcome is what read(2) means to an io.Reader.

@@ -65,6 +65,9 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
 	}
+	if opts.CustomDialer == nil { // a context may want a proxy
+		opts.CustomDialer = newDialer(opts.Timeout)
+	}
 	nc, err := opts.Connect()
 	if err != nil {
 		return nil, &ConnectError{t.Addr(), t.Source, err}

@@ -109,7 +109,7 @@ func TestUnlisted(t *testing.T) {
 		b.await("the clock is shut down", b.is("clock", heartbeat.Shutdown))
 		one.kill()
 		b.await("its bridge is gone", one.is(heartbeat.Lost))
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // in the bubble
 		if !b.is("clock", heartbeat.Shutdown)() {
 			t.Errorf("the clock is %q", b.state("clock").State)
 		}
@@ -146,7 +146,7 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 		time.Sleep(5 * time.Second) // a grace
 		stop()
 		b.leading(standby)
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // in the bubble
 		if !absent() || b.get(stateKey("gone")) != nil || b.get(stateKey("declared")) != nil {
 			t.Error("the new leader brings back what was dropped")
 		}
