@@ -10,7 +10,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// keepWhatMayBe puts into p what ran before and is missing for no good reason: its manifest no longer parses, which
+// keepWhatMayBe puts into p what ran, or was declared, before and is missing for no good reason: its manifest no longer parses, which
 // the host's problems say; or the search was cut short, and it need not be gone.
 func (b *Bridge) keepWhatMayBe(p *plan) {
 	b.mu.Lock()
@@ -23,8 +23,8 @@ func (b *Bridge) keepWhatMayBe(p *plan) {
 	for _, u := range p.units {
 		have[u.id()] = true
 	}
-	for _, a := range p.declared {
-		have[a.ID] = true
+	for _, d := range p.declared {
+		have[d.announce.ID] = true
 	}
 	for _, u := range old.units {
 		switch {
@@ -40,9 +40,9 @@ func (b *Bridge) keepWhatMayBe(p *plan) {
 		p.units = append(p.units, u)
 		p.host.Extensions = append(p.host.Extensions, u.id())
 	}
-	for _, a := range old.declared {
-		if p.incomplete && !have[a.ID] && wanted(settings, a) {
-			p.declared = append(p.declared, a)
+	for _, d := range old.declared {
+		if !have[d.announce.ID] && (broken[d.path] || p.incomplete && mayBeThere(d.path) && wanted(settings, d.announce)) {
+			p.declared = append(p.declared, d)
 		}
 	}
 }

@@ -25,7 +25,9 @@ func TestKeepWhatMayBe(t *testing.T) {
 			old("found", "", there), old("missing", "", there), old("gone", "", gone), old("off", "", there), old("off.member", "off", there),
 			old("broken", "", "/broken/plugin.toml"),
 		},
-		declared: []mesh.Announce{{ID: "service"}},
+		declared: []declaration{
+			{there, mesh.Announce{ID: "service"}}, {gone, mesh.Announce{ID: "ended"}}, {"/broken/plugin.toml", mesh.Announce{ID: "torn"}},
+		},
 	}
 	for _, tt := range []struct {
 		name       string
@@ -34,10 +36,10 @@ func TestKeepWhatMayBe(t *testing.T) {
 		want       []string
 		declared   int
 	}{
-		{"complete", false, nil, []string{"found", "broken"}, 0},
-		{"cut short", true, nil, []string{"found", "missing", "broken"}, 1},
-		{"cut short, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken"}, 0},
-		{"cut short, and all is disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken"}, 0},
+		{"complete", false, nil, []string{"found", "broken"}, 1},
+		{"cut short", true, nil, []string{"found", "missing", "broken"}, 2},
+		{"cut short, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken"}, 1},
+		{"cut short, and all is disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken"}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			settings := config.Default()

@@ -21,12 +21,18 @@ import (
 // plan is what this host should run, and what it has to say of the rest.
 type plan struct {
 	units    []*unit
-	declared []mesh.Announce // services of their own, which run elsewhere
+	declared []declaration
 	host     mesh.Host
 	skills   mesh.SkillReport
 
 	incomplete bool            // the search was cut short: what is missing need not be gone
 	told       map[string]bool // what the log says of all this
+}
+
+// declaration is a service of its own, which runs elsewhere.
+type declaration struct {
+	path     string // of its manifest
+	announce mesh.Announce
 }
 
 // scan finds the extensions of this host.
@@ -90,7 +96,7 @@ func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
 	}
 	b.tellMissing(p, u)
 	if m.Transport.Type == manifest.NATS {
-		p.declared = append(p.declared, u.announce)
+		p.declared = append(p.declared, declaration{c.Path, u.announce})
 		return
 	}
 	if u.gated != "" {

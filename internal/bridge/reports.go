@@ -80,8 +80,8 @@ func (b *Bridge) publishReports() {
 	b.mu.Unlock()
 	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
 	b.publishHost(p.host)
-	for _, a := range p.declared {
-		b.publish(b.cfg.Prefix.Announce(a.ID), a)
+	for _, d := range p.declared {
+		b.publish(b.cfg.Prefix.Announce(d.announce.ID), d.announce)
 	}
 }
 
@@ -101,13 +101,17 @@ func (b *Bridge) publish(subject string, v any) {
 }
 
 // withdrawn are the services that were declared in old and are not in now.
-func withdrawn(old, now []mesh.Announce) (ids []string) {
-	for _, a := range old {
-		if !slices.ContainsFunc(now, func(n mesh.Announce) bool { return n.ID == a.ID }) {
-			ids = append(ids, a.ID)
+func withdrawn(old, now []declaration) (ids []string) {
+	for _, d := range old {
+		if !declares(now, d.announce.ID) {
+			ids = append(ids, d.announce.ID)
 		}
 	}
 	return ids
+}
+
+func declares(list []declaration, id string) bool {
+	return slices.ContainsFunc(list, func(d declaration) bool { return d.announce.ID == id })
 }
 
 // withdraw says of services that were declared that nobody expects them any more. One that runs stays.
@@ -124,9 +128,7 @@ func (b *Bridge) toWithdraw() []string {
 	defer b.mu.Unlock()
 	ids := b.withdrawn
 	b.withdrawn = nil
-	return slices.DeleteFunc(ids, func(id string) bool {
-		return slices.ContainsFunc(b.current.declared, func(a mesh.Announce) bool { return a.ID == id })
-	})
+	return slices.DeleteFunc(ids, func(id string) bool { return declares(b.current.declared, id) })
 }
 
 // sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves. What would
