@@ -194,8 +194,7 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	case g.Reason != mesh.GoodbyeRemoved:
 		c, ok = l.mon.Goodbye(id, g.Instance, g.Reason, now)
 	case g.Instance == "" && x != nil && l.livesWithout(x):
-		delete(x.said, "") // the manifest went, the service that it described is still there
-		l.reconsider[id] = true
+		l.withdrawn(x) // the manifest went, the service that it described is still there
 	case g.Instance == "":
 		c, ok = l.mon.Forget(id)
 	default:
@@ -209,12 +208,31 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	}
 }
 
-// livesWithout reports whether x has instances that are up and were announced under their own names.
+// livesWithout reports whether x has instances that are up under their own names.
 func (l *loop) livesWithout(x *extension) bool {
 	how, _ := l.mon.Extension(x.id)
-	return slices.ContainsFunc(how.Instances, func(i heartbeat.Instance) bool {
-		return i.Instance != "" && x.said[i.Instance] != nil && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown
-	})
+	return slices.ContainsFunc(how.Instances, livesNamed)
+}
+
+func livesNamed(i heartbeat.Instance) bool {
+	return i.Instance != "" && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown
+}
+
+// withdrawn takes in that the manifest of x went, and nothing else did. What it said of those that only beat is all that
+// is known of them.
+func (l *loop) withdrawn(x *extension) {
+	how, _ := l.mon.Extension(x.id)
+	if m := x.said[""]; m != nil {
+		for _, i := range how.Instances {
+			if x.said[i.Instance] == nil && livesNamed(i) {
+				a := *m
+				a.Instance, a.implied = i.Instance, true
+				x.said[i.Instance] = &a
+			}
+		}
+		delete(x.said, "")
+	}
+	l.reconsider[x.id] = true
 }
 
 // empty reports whether nothing is left of an extension: no instance and no manifest.

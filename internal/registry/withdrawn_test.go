@@ -1,0 +1,39 @@
+package registry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestWithdrawnManifest: the manifest goes of a service that announces nothing itself, and lives. It stays, with its tools.
+func TestWithdrawnManifest(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc
+		e.a.Instance = "n1"
+		b.publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Transport: "nats"})
+		stop := e.keepBeating()
+		there := func() bool {
+			s, _ := b.spec("weather")
+			return len(s.Tools) == 1 && b.instances("weather") == "n1 ready"
+		}
+		b.await("it is there", there)
+		for range 2 { // it is said twice
+			b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
+			for range 20 {
+				time.Sleep(100 * time.Millisecond) // in the bubble
+				if !there() {
+					t.Fatalf("it beats, and is %q", b.instances("weather"))
+				}
+			}
+		}
+		stop()
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
+		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
+	})
+}
