@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,34 @@ func TestAsksInVain(t *testing.T) {
 		}
 		if got := b.instances("weather"); got != "first ready, second ready" {
 			t.Errorf("there are %s", got)
+		}
+	})
+}
+
+// TestAsksInVainForMany: many of whom nothing comes cost no more questions than one, though each beats at another time.
+func TestAsksInVainForMany(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		b.ext("weather", "1.0.0", "first", "get").up()
+		var asked atomic.Int64
+		sub, err := b.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { asked.Add(1) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Unsubscribe()
+		mute := make([]*fakeExt, 15)
+		for n := range mute {
+			mute[n] = b.ext("weather", "1.0.0", fmt.Sprint("mute", n), "get")
+		}
+		for range 10 * int(requestEvery/time.Second) {
+			for _, e := range mute {
+				e.beat(heartbeat.Ready)
+				time.Sleep(2 * time.Second / time.Duration(len(mute))) // in the bubble
+			}
+		}
+		if got := asked.Load(); got == 0 || got > 2*requestMost {
+			t.Errorf("asked %d times", got)
 		}
 	})
 }

@@ -126,11 +126,19 @@ type stray struct {
 // that is a few times only.
 type asked struct {
 	times int
-	round time.Time // when that was last
+	round time.Time // when everybody was last asked that counts, or counts no more
 }
 
-// askFor asks everybody to announce on the account of one who has had less than its few times.
+// askFor asks everybody to announce on the account of one who has had less than its few times. What was asked meanwhile on
+// others' account was asked of this one, too: were it not counted, a thousand of whom nothing comes would have a fleet
+// announce for a quarter of an hour.
 func (l *loop) askFor(a *asked, now time.Time) {
+	switch {
+	case a.round.IsZero(): // what was asked before this one was missed is not on its account
+		a.round = l.requested
+	case !a.round.Equal(l.requested):
+		a.times, a.round = a.times+1, l.requested
+	}
 	if a.times >= requestMost || !l.requestAnnounces(now) || a.round.Equal(l.requested) {
 		return
 	}
