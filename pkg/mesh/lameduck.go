@@ -135,15 +135,32 @@ func otherServer(nc *nats.Conn) bool {
 	}
 	for _, server := range nc.Servers() {
 		u, err := url.Parse(server)
-		if err != nil || nc.IsClosed() {
-			continue
-		}
-		if c, err := dial("tcp", u.Host); err == nil {
-			c.Close()
+		if err == nil && !nc.IsClosed() && reaches(dial, u.Host) {
 			return true
 		}
 	}
 	return false
+}
+
+// reaches reports whether a server takes a connection within moveWait. A dialer of somebody's own has a time-out of its
+// own, too, which is for connections that there is more time for.
+func reaches(dial func(network, address string) (net.Conn, error), address string) bool {
+	reached := make(chan bool, 1)
+	go func() { // ends with the dialer's time-out
+		c, err := dial("tcp", address)
+		if err == nil {
+			c.Close()
+		}
+		reached <- err == nil
+	}()
+	t := time.NewTimer(moveWait)
+	defer t.Stop()
+	select {
+	case is := <-reached:
+		return is
+	case <-t.C:
+		return false
+	}
 }
 
 // services lists what d's nodes serve now.

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,6 +243,35 @@ func TestLameDuckAlone(t *testing.T) {
 	}
 	nc.Close()
 	wg.Wait()
+}
+
+// slowDialer waits for as long as it may, once it is slow.
+type slowDialer struct {
+	slow  atomic.Bool
+	until <-chan struct{}
+}
+
+func (d *slowDialer) Dial(network, address string) (net.Conn, error) {
+	if d.slow.Load() {
+		<-d.until
+		return nil, errors.New("too late")
+	}
+	return net.Dial(network, address)
+}
+
+// TestLameDuckReachesNobody: whether another server is there is found out in time, whatever time the dialer takes.
+func TestLameDuckReachesNobody(t *testing.T) {
+	servers := duckServers(t, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	dialer := &slowDialer{until: ctx.Done()}
+	nc := duckConn(t, servers[0], nats.SetCustomDialer(dialer))
+	soonTrue(t, "it knows both", func() bool { return len(nc.Servers()) == 2 })
+	dialer.slow.Store(true)
+	new(LameDuck).move(nc)
+	if ctx.Err() != nil || nc.Stats().Reconnects != 0 {
+		t.Errorf("it waited for %v, and made %d reconnects", ctx.Err(), nc.Stats().Reconnects)
+	}
 }
 
 // TestLameDuckLeavesAlone does nothing to a connection that drains or is closed already.
