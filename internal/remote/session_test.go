@@ -249,13 +249,18 @@ func TestNoSessionLasts(t *testing.T) {
 	var c *talker
 	var again sync.WaitGroup
 	defer again.Wait()
+	answered := make(chan struct{}) // the call that began it, which the end of the conversation would answer otherwise
 	relist := func(method string, _ []byte) {
-		again.Go(func() { c.Call(soon(t), "tools/list", nil) }) // as a bridge does; ends with the call
+		again.Go(func() { // as a bridge does; ends with the call
+			<-answered
+			c.Call(soon(t), "tools/list", nil)
+		})
 	}
 	starting := make(chan struct{})
 	c = m.connect(Config{OnNotification: func(method string, params []byte) { <-starting; relist(method, params) }})
 	close(starting)
 	_, err := c.Call(soon(t), "x", nil)
+	close(answered)
 	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "404")
 	<-c.done
 	fails(t, c.err, rpc.CodeUnavailable, rpc.RanNo, "loses each session within 10s")
