@@ -65,8 +65,8 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
 	}
-	if opts.CustomDialer == nil { // a context may want a proxy
-		opts.CustomDialer = newDialer(opts.Timeout)
+	if opts.CustomDialer == nil && opts.Dialer == nil { // a context may want a proxy
+		useRaw(&opts)
 	}
 	nc, err := opts.Connect()
 	if err != nil {

@@ -4,11 +4,14 @@ package daemon
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/rawio"
 )
@@ -16,21 +19,41 @@ import (
 // rawDialer dials TCP connections that read and write without telling Go's scheduler of each system call (ADR 0011).
 type rawDialer struct{ net.Dialer }
 
-func newDialer(timeout time.Duration) *rawDialer {
-	return &rawDialer{net.Dialer{Timeout: timeout}}
+// useRaw has a connection dialled raw. It leaves names to the dialer: nats.go looks them up itself otherwise, and the
+// dialer could not know how many addresses have to share the time.
+func useRaw(o *nats.Options) {
+	o.CustomDialer = &rawDialer{net.Dialer{Timeout: o.Timeout}}
+	o.SkipHostLookup = true
 }
 
-// Dial is net.Dialer.Dial.
+// Dial is net.Dialer.Dial, but tries the addresses of a name in any order, each for its share of the time. That is what
+// nats.go does where it has no dialer: a fleet that has one name for its servers is spread over them.
 func (d *rawDialer) Dial(network, address string) (net.Conn, error) {
-	c, err := d.Dialer.Dial(network, address)
-	if err != nil {
-		return nil, err
+	addresses := []string{address} // also where the name cannot be looked up: the dialer says why
+	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) == nil {
+		if found, err := net.LookupHost(host); err == nil {
+			addresses = addresses[:0]
+			for _, ip := range found {
+				addresses = append(addresses, net.JoinHostPort(ip, port))
+			}
+		}
 	}
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
-		return c, nil
+	return d.dialAny(network, addresses)
+}
+
+func (d *rawDialer) dialAny(network string, addresses []string) (c net.Conn, err error) {
+	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
+	one := d.Dialer
+	one.Timeout /= time.Duration(len(addresses))
+	for _, address := range addresses {
+		if c, err = one.Dial(network, address); err == nil {
+			break
+		}
 	}
-	return newRawConn(tcp)
+	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
+		return newRawConn(tcp)
+	}
+	return c, err
 }
 
 // rawConn is a TCP connection that package rawio reads and writes. What cannot be done at once is waited for in Go's

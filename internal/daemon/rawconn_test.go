@@ -113,7 +113,7 @@ func TestRawConn(t *testing.T) {
 			}
 		}},
 	} {
-		for kind, dialer := range map[string]nats.CustomDialer{"ordinary": &net.Dialer{}, "raw": newDialer(time.Second)} {
+		for kind, dialer := range map[string]nats.CustomDialer{"ordinary": &net.Dialer{}, "raw": &rawDialer{net.Dialer{Timeout: time.Second}}} {
 			t.Run(tt.name+"/"+kind, func(t *testing.T) {
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
@@ -139,6 +139,23 @@ func TestRawConn(t *testing.T) {
 	}
 }
 
+// TestRawDialerShares: of several addresses none takes more than its share of the time, and each is tried.
+func TestRawDialerShares(t *testing.T) {
+	const timeout = time.Minute
+	tried := map[string]bool{}
+	d := &rawDialer{net.Dialer{Timeout: timeout, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+		tried[address] = true
+		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout/3 {
+			t.Errorf("%s may take until %v", address, deadline)
+		}
+		return errors.New("nobody is there")
+	}}}
+	c, err := d.dialAny("tcp", []string{"127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"})
+	if c != nil || err == nil || !strings.Contains(err.Error(), "nobody is there") || len(tried) != 3 {
+		t.Errorf("%v, %v after %v", c, err, tried)
+	}
+}
+
 func late(t *testing.T, op string, err error) {
 	t.Helper()
 	var timeout net.Error
@@ -152,7 +169,11 @@ func late(t *testing.T, op string, err error) {
 func TestConnectIsRaw(t *testing.T) {
 	cert, pool := selfSigned(t)
 	plain := runServer(t, &server.Options{Port: -1})
-	secure := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}})
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
+	secure := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: config})
+	first := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: config, TLSHandshakeFirst: true})
+	web := runServer(t, &server.Options{Port: -1, Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, NoTLS: true}})
+	secureWeb := runServer(t, &server.Options{Port: -1, Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, TLSConfig: config}})
 	for _, tt := range []struct {
 		name, url string
 		opts      []nats.Option
@@ -160,6 +181,11 @@ func TestConnectIsRaw(t *testing.T) {
 	}{
 		{"plain", plain.ClientURL(), nil, true},
 		{"TLS", secure.ClientURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
+		{"TLS first", first.ClientURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool}), nats.TLSHandshakeFirst()}, true},
+		{"TLS to a name", strings.Replace(secure.ClientURL(), "127.0.0.1", "localhost", 1), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
+		{"WebSocket", web.WebsocketURL(), nil, true},
+		{"WebSocket and TLS", secureWeb.WebsocketURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
+		{"another's options", plain.ClientURL(), []nats.Option{nats.Dialer(&net.Dialer{})}, false},
 		{"another dialer", plain.ClientURL(), []nats.Option{nats.SetCustomDialer(&net.Dialer{})}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,7 +224,7 @@ func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}}
 	der, err := x509.CreateCertificate(nil, template, template, public, private)
 	if err != nil {
 		t.Fatal(err)
