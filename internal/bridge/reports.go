@@ -42,16 +42,19 @@ func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 	again := time.NewTimer(reportAgain)
 	defer again.Stop()
 	var last time.Time
+	held := false // an answer to who asked, until it is time for it
 	for {
 		next := reportAgain
 		select {
 		case <-ctx.Done():
 			return
 		case <-b.adopted: // and reported
+			held = false
 			again.Reset(next)
 			continue
 		case <-asked:
 			if early := reportEvery - time.Since(last); early > 0 {
+				held = true
 				again.Reset(early)
 				continue
 			}
@@ -61,12 +64,14 @@ func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 				continue
 			}
 		case <-again.C:
-			b.withdraw(b.toWithdraw())
-			next = reportBeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
-			next = next*9/10 + rand.N(next/5+1) // a fleet that was started together does not go on in step
+			if !held {
+				b.withdraw(b.toWithdraw())
+				next = reportBeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
+				next = next*9/10 + rand.N(next/5+1) // a fleet that was started together does not go on in step
+			}
 		}
 		b.publishReports()
-		last = time.Now()
+		last, held = time.Now(), false
 		again.Reset(next)
 	}
 }

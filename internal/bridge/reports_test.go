@@ -97,6 +97,35 @@ type dialer func() (net.Conn, error)
 
 func (d dialer) InProcessConn() (net.Conn, error) { return d() }
 
+// TestReportsToMany: replicas that begin together ask at the same time. Each has an answer, and that comes again, too.
+func TestReportsToMany(t *testing.T) {
+	h := newHost(t)
+	heard, err := h.nc.SubscribeSync("ext.registry.host.b1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.run(nil)
+	next := func(what string) {
+		t.Helper()
+		if _, err := heard.NextMsg(15 * time.Second); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	ask := func() {
+		t.Helper()
+		if err := h.nc.Publish("ext.registry.request", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next("at the start")
+	next("once more") // there is nothing to be said for five minutes now
+	ask()
+	next("when it is asked for")
+	ask()
+	next("a moment later")
+	next("once more")
+}
+
 // TestWithdraws: what a manifest declared to run elsewhere is withdrawn with the manifest, twice, since the first may be
 // lost, and not again, since another host may declare it.
 func TestWithdraws(t *testing.T) {
