@@ -119,6 +119,9 @@ func (w *world) host(t *testing.T, f fault) *host {
 	if _, err := w.nc.Subscribe("ext."+h.id+".event", h.said.take); err != nil {
 		t.Fatal(err)
 	}
+	if err := w.nc.Flush(); err != nil { // the bridge has a connection of its own
+		t.Fatal(err)
+	}
 	settings := config.Default()
 	settings.SearchPaths = []string{filepath.Join(h.dir, "ext")}
 	settings.Watch.Enabled = false

@@ -313,6 +313,9 @@ func testProtocol(t *testing.T, id string, command []string) {
 		t.Errorf("asked to announce itself again it does not: %v", err)
 	}
 	byes, err := nc.SubscribeSync("ext.registry.shutdown." + id)
+	if err == nil {
+		err = nc.Flush()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

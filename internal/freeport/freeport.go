@@ -3,33 +3,41 @@
 package freeport
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"testing"
 )
 
-// Addr is an address on loopback to listen on. It has had a connection that the listener's side closed first, which the
-// kernel remembers for a minute: until then it gives the port to nobody who asks for any, and to whoever asks for this one.
-func Addr(t testing.TB) string { return find(t).String() }
+// The ports that are given: below those that systems give to whoever asks for any, and to those who dial.
+const (
+	first = 10_000
+	after = 32_000
+)
+
+// Addr is an address on loopback to listen on. Until the test's end nobody else is given it by this package, in this
+// process or another.
+func Addr(t testing.TB) string { return fmt.Sprintf("127.0.0.1:%d", Port(t)) }
 
 // Port is the port of an Addr.
-func Port(t testing.TB) int { return find(t).Port }
-
-func find(t testing.TB) *net.TCPAddr {
+func Port(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 1000 {
+		port := first + rand.N(after-first)
+		var taken net.PacketConn
+		if taken, err = net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+			continue // UDP has ports of its own, which are worth a lock on ours
+		}
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+			taken.Close()
+			continue
+		}
+		l.Close()
+		t.Cleanup(func() { taken.Close() })
+		return port
 	}
-	defer l.Close()
-	caller, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
-	callee, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	callee.Close()
-	return l.Addr().(*net.TCPAddr)
+	t.Fatalf("no free port: %v", err)
+	return 0
 }

@@ -7,13 +7,21 @@ import (
 	"github.com/extmesh/extmesh/internal/freeport"
 )
 
-// TestAddr: who asks for this address gets it.
+// TestAddr: who asks for this address gets it, again and again, and nobody is given it twice.
 func TestAddr(t *testing.T) {
-	for range 20 {
-		l, err := net.Listen("tcp", freeport.Addr(t))
-		if err != nil {
-			t.Fatal(err)
+	given := map[string]bool{}
+	for range 200 {
+		addr := freeport.Addr(t)
+		if given[addr] {
+			t.Errorf("%s is given twice", addr)
 		}
-		l.Close()
+		given[addr] = true
+		for range 2 {
+			l, err := net.Listen("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Close()
+		}
 	}
 }

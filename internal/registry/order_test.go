@@ -21,9 +21,7 @@ func TestBeatsThatWait(t *testing.T) {
 		e.silence()
 		if err := r.ask(t.Context(), func(l *loop) {
 			e.beat(heartbeat.Ready)
-			for len(l.in) == 0 { // until the beat waits for the loop, which is here
-				time.Sleep(time.Millisecond) // in the bubble
-			}
+			b.flush(b.nc) // it is on its way to the loop, which is here, before anything else
 			l.missed(l.bridges["one"], "is gone", time.Now())
 		}); err != nil {
 			t.Fatal(err)
