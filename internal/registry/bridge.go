@@ -101,15 +101,12 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	anew := !first && !b.host.Since.Equal(h.Since)
 	others := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
 	b.host, b.reported = &h, true
-	if first {
-		l.begunFirst(b)
-	}
 	if anew {
 		b.leaving = false
 		l.begunAnew(b, now)
 	}
 	if others {
-		l.reconsiderThose(b)
+		l.relisted[b.name] = l.relisted[b.name] || first
 	}
 	l.pub.mark(hostKey(name), false)
 }

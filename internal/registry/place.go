@@ -36,22 +36,32 @@ func (l *loop) heardAt(x *extension, instance string) {
 	}
 }
 
-// begunFirst takes in the first report of a bridge, which may come after announces of what it runs: those are of the run
-// that it reports. What is gone already is of one before, which died before it could say so; if it is not, its next beat
-// says it.
-func (l *loop) begunFirst(b *bridge) {
+// relist has the instances looked at whose bridges have reported others than before, in one go: when a registry begins,
+// all bridges do so at once.
+//
+// The first report of a bridge may come after announces of what it runs: those are of the run that it reports. What is
+// gone already is of one before, which died before it could say so; if it is not, its next beat says it.
+func (l *loop) relist() {
+	if len(l.relisted) == 0 {
+		return
+	}
 	for id, x := range l.exts {
 		for instance, p := range x.places {
-			if p.bridge != b.name || !p.run.IsZero() {
+			first, is := l.relisted[p.bridge]
+			if !is {
 				continue
 			}
-			p.run = b.host.Since
+			l.reconsider[id] = true
+			if !first || !p.run.IsZero() {
+				continue
+			}
+			p.run = l.runOf(p.bridge)
 			if i, ok := l.mon.Instance(id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
 				p.run = unreported
-				l.reconsider[id] = true
 			}
 		}
 	}
+	clear(l.relisted)
 }
 
 // unreported is a run that no bridge has reported.
@@ -100,17 +110,6 @@ func (l *loop) unlisted(x *extension, instance string) bool {
 	b := l.bridges[p.bridge]
 	return b != nil && b.reported && !b.gone && b.host.Extensions != nil && b.host.Since.Equal(p.run) &&
 		!slices.Contains(b.host.Extensions, x.id)
-}
-
-// reconsiderThose has a bridge's instances looked at in the light of a report that lists others than the one before.
-func (l *loop) reconsiderThose(b *bridge) {
-	for id, x := range l.exts {
-		for _, p := range x.places {
-			if p.bridge == b.name {
-				l.reconsider[id] = true
-			}
-		}
-	}
 }
 
 // dropFormer drops the instances of x that are gone and whose bridge has begun anew since. The last one stays: that

@@ -125,6 +125,7 @@ func (p *publisher) unmark(key string) {
 // flush writes what is due, if this replica leads and no batch is on its way. Specs wait until all have been
 // restored: before, names would be given without knowing all that claim them.
 func (l *loop) flush() {
+	l.relist()
 	for id := range l.reconsider {
 		delete(l.reconsider, id)
 		l.choose(id)
