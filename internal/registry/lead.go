@@ -100,6 +100,9 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	if changed {
 		l.seen(r.key)
 	}
+	if kind, name, _ := strings.Cut(r.key, "."); changed && r.deleted && kind == mesh.KindSpec && !l.leading() {
+		l.disowned(name, true) // somebody deleted it: that it is not there could be a bucket that was emptied
+	}
 	if key == mesh.KeyLease {
 		if r.deleted {
 			l.lookAtLease()
@@ -122,7 +125,9 @@ func (l *loop) seen(key string) {
 		if kind == mesh.KindSpec {
 			l.unrestored[name] = true
 			l.again()
-			l.disowned(name, l.view.get(key) == nil)
+			if l.view.get(key) != nil {
+				l.disowned(name, false)
+			}
 		}
 		return
 	}
