@@ -141,6 +141,9 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 			l.stop()
 		}
 		exit = l.bury(stopped)
+		if ctx.Err() != nil { // whoever ends it tells ctx first, and what is derived from it a moment later
+			cancel(context.Cause(ctx))
+		}
 		cancel(exit)
 		close(l.buried)
 		left = l.sweep()
