@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,7 +92,7 @@ func TestLost(t *testing.T) {
 	}
 	registries := 1
 	if slowTests() {
-		counts := losing(t, loss{}, 2)
+		counts, _ := losing(t, loss{}, 2)
 		losses = nil
 		for l, n := range counts {
 			for l.nth = 1; l.nth <= min(n, 4); l.nth++ {
@@ -101,16 +102,26 @@ func TestLost(t *testing.T) {
 		slices.SortFunc(losses, func(a, b loss) int { return strings.Compare(a.String(), b.String()) })
 		registries = 2
 	}
-	for _, l := range losses {
-		t.Run(l.String(), func(t *testing.T) {
-			t.Parallel()
-			losing(t, l, registries)
-		})
+	var lost atomic.Int64
+	t.Run("one", func(t *testing.T) {
+		for _, l := range losses {
+			t.Run(l.String(), func(t *testing.T) {
+				t.Parallel()
+				if _, happened := losing(t, l, registries); happened {
+					lost.Add(1)
+				}
+			})
+		}
+	})
+	// How many messages there are in a phase is a matter of luck, for some kinds: not each has a fourth every time.
+	if int(lost.Load()) < len(losses)*3/4 {
+		t.Errorf("of %d messages that were to be lost there were %d", len(losses), lost.Load())
 	}
 }
 
-// losing plays the scenario on a mesh that loses l, and reports how many messages of each kind there were.
-func losing(t *testing.T, l loss, registries int) map[loss]int {
+// losing plays the scenario on a mesh that loses l. It reports how many messages of each kind there were, and whether
+// there was one to lose.
+func losing(t *testing.T, l loss, registries int) (counts map[loss]int, happened bool) {
 	m := newLossyMesh(t, l, registries)
 	m.enter(starting)
 	m.extension("goer", "say", "")
@@ -153,12 +164,12 @@ func losing(t *testing.T, l loss, registries int) map[loss]int {
 		m.deposeLeader()
 		m.becomes(stopping)
 	}
-	if l != (loss{}) && !m.lost {
-		t.Skip("there was no such message this time")
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.counts
+	if l != (loss{}) && !m.lost {
+		t.Log("there was no such message this time")
+	}
+	return m.counts, m.lost
 }
 
 // lossyMesh is a whole mesh on connections that lose a message, and somebody on one that does not.
