@@ -29,7 +29,7 @@ var layers = []struct {
 		"internal/nearest", "internal/plainjson", "internal/aside", "internal/rawio", "internal/leaks", "internal/freeport"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
-	{"mesh", []string{"pkg/mesh"}},
+	{"mesh", []string{"internal/natsconn", "pkg/mesh"}},
 	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},
 }
@@ -48,7 +48,7 @@ var confined = []struct {
 		"its half-open state jams or closes wrongly without the tokens that internal/breaker adds"},
 	{"github.com/nats-io/nats-server", []string{"internal/natsd"},
 		"the embedded server has one owner, who holds the lock on its store"},
-	{"github.com/nats-io/nats.go", []string{"pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
+	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
 		"internal/daemon", "cmd", "e2e", "bench", "examples/services"},
 		"what runs below pkg/mesh is tested without a server, and would work over another wire"},
 	{"github.com/spf13", []string{"cmd"},

@@ -71,7 +71,7 @@ func (s *stage) set() (err error) {
 
 // dial makes a client as an agent has one, with a catalog that knows the children.
 func (s *stage) dial(url string) (*mesh.Client, *mesh.Catalog, error) {
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), mesh.LowLatency())
 	if err != nil {
 		return nil, nil, err
 	}

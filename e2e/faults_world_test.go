@@ -51,7 +51,7 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) connect(t testing.TB) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
+	nc, err := nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), mesh.LowLatency())
 	if err != nil {
 		t.Fatal(err)
 	}

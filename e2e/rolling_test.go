@@ -111,7 +111,7 @@ func (l *load) end(what string) {
 func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *mesh.Catalog) {
 	t.Helper()
 	duck := new(mesh.LameDuck)
-	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1), duck.Option())...)
+	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1), duck.Option(), mesh.LowLatency())...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,13 +60,11 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 	if at, ok := ctx.Deadline(); ok {
 		all = append(all, nats.Timeout(min(connectTimeout, time.Until(at))))
 	}
-	for _, opt := range append(all, o.Extra...) {
+	all = append(all, o.Extra...)
+	for _, opt := range append(all, mesh.LowLatency()) { // a context may want a dialer of its own, a proxy
 		if err := opt(&opts); err != nil {
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
-	}
-	if opts.CustomDialer == nil && opts.Dialer == nil { // a context may want a proxy
-		useRaw(&opts)
 	}
 	nc, err := opts.Connect()
 	if err != nil {

@@ -172,3 +172,27 @@ func TestReconnectDelay(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectIsQuick: programs have mesh.LowLatency's connections, but for those who bring a dialer.
+func TestConnectIsQuick(t *testing.T) {
+	srv := runServer(t, &server.Options{Port: -1})
+	mine := &net.Dialer{}
+	for name, tt := range map[string]struct {
+		extra []nats.Option
+		mine  bool
+	}{
+		"alone":       {nil, false},
+		"with dialer": {[]nats.Option{nats.SetCustomDialer(mine)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc, err := resolve(t, srv.ClientURL()).Connect(t.Context(), ConnectOptions{Extra: tt.extra})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if d := nc.Opts.CustomDialer; d == nil || (d == nats.CustomDialer(mine)) != tt.mine {
+				t.Errorf("its dialer is %#v", d)
+			}
+		})
+	}
+}

@@ -69,7 +69,7 @@ func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 	// It waits for a server that is not there yet and never gives up on one that went away.
 	var duck mesh.LameDuck
 	nc, err := nats.Connect(url, nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.CustomInboxPrefix(inbox), duck.Option())
+		nats.CustomInboxPrefix(inbox), duck.Option(), mesh.LowLatency())
 	if err != nil {
 		return err
 	}

@@ -1,60 +1,17 @@
 //go:build linux && !race
 
-package daemon
+package natsconn
 
 import (
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/extmesh/extmesh/internal/rawio"
 )
-
-// rawDialer dials TCP connections that read and write without telling Go's scheduler of each system call (ADR 0011).
-type rawDialer struct{ net.Dialer }
-
-// useRaw has a connection dialled raw. It leaves names to the dialer: nats.go looks them up itself otherwise, and the
-// dialer could not know how many addresses have to share the time.
-func useRaw(o *nats.Options) {
-	o.CustomDialer = &rawDialer{net.Dialer{Timeout: o.Timeout}}
-	o.SkipHostLookup = true
-}
-
-// Dial is net.Dialer.Dial, but tries the addresses of a name in any order, each for its share of the time. That is what
-// nats.go does where it has no dialer: a fleet that has one name for its servers is spread over them.
-func (d *rawDialer) Dial(network, address string) (net.Conn, error) {
-	addresses := []string{address} // also where the name cannot be looked up: the dialer says why
-	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) == nil {
-		if found, err := net.LookupHost(host); err == nil {
-			addresses = addresses[:0]
-			for _, ip := range found {
-				addresses = append(addresses, net.JoinHostPort(ip, port))
-			}
-		}
-	}
-	return d.dialAny(network, addresses)
-}
-
-func (d *rawDialer) dialAny(network string, addresses []string) (c net.Conn, err error) {
-	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
-	one := d.Dialer
-	one.Timeout /= time.Duration(len(addresses))
-	for _, address := range addresses {
-		if c, err = one.Dial(network, address); err == nil {
-			break
-		}
-	}
-	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
-		return newRawConn(tcp)
-	}
-	return c, err
-}
 
 // rawConn is a TCP connection that package rawio reads and writes. What cannot be done at once is waited for in Go's
 // poller, as with any other connection, and deadlines and Close end that.
@@ -62,6 +19,10 @@ type rawConn struct {
 	net.Conn
 	rc   syscall.RawConn
 	r, w half
+
+	mu      sync.Mutex
+	until   time.Time // the deadline for writing
+	waiting bool      // a write waits in the poller, which knows the deadline
 }
 
 // half is one direction. It is a struct so that the func that RawConn wants is made once.
@@ -73,14 +34,14 @@ type half struct {
 	err error
 }
 
-func newRawConn(tcp *net.TCPConn) (net.Conn, error) {
+func raw(tcp *net.TCPConn) (net.Conn, error) {
 	rc, err := tcp.SyscallConn()
 	if err != nil {
 		tcp.Close()
 		return nil, err
 	}
 	c := &rawConn{Conn: tcp, rc: rc}
-	c.r.op, c.w.op = c.r.read, c.w.write
+	c.r.op, c.w.op = c.r.read, c.write
 	return c, nil
 }
 
@@ -92,12 +53,17 @@ func (h *half) read(fd uintptr) bool {
 }
 
 // write is done when all is written.
-func (h *half) write(fd uintptr) bool {
+func (c *rawConn) write(fd uintptr) bool {
+	h := &c.w
 	for h.n < len(h.p) {
 		n, err := rawio.Write(fd, h.p[h.n:])
+		if err == syscall.EAGAIN {
+			c.wait(true)
+			return false
+		}
 		if err != nil {
 			h.err = os.NewSyscallError("write", err)
-			return err != syscall.EAGAIN
+			return true
 		}
 		h.n += n
 	}
@@ -133,7 +99,37 @@ func (c *rawConn) Read(p []byte) (int, error) {
 // Write is net.TCPConn.Write.
 func (c *rawConn) Write(p []byte) (int, error) {
 	n, err := c.w.do(p, c.rc.Write)
+	if c.waiting { // only the one who writes changes it
+		c.wait(false)
+	}
 	return n, c.explain("write", err)
+}
+
+// SetWriteDeadline is net.Conn's. There is one for each write, and hardly any write waits: the poller hears of it only
+// then, since to tell it costs as much as the rest of a small write.
+func (c *rawConn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = t
+	if !c.waiting {
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// wait tells the poller that a write waits, or that it no longer does.
+func (c *rawConn) wait(yes bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if yes == c.waiting {
+		return
+	}
+	c.waiting = yes
+	if yes {
+		c.Conn.SetWriteDeadline(c.until)
+	} else {
+		c.Conn.SetWriteDeadline(time.Time{})
+	}
 }
 
 // explain makes an error look as the connection's own do.

@@ -1,25 +1,18 @@
 //go:build linux && !race
 
-package daemon
+package natsconn
 
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 )
 
 // TestRawConn holds connections with raw system calls to what ordinary ones do.
@@ -113,21 +106,21 @@ func TestRawConn(t *testing.T) {
 			}
 		}},
 	} {
-		for kind, dialer := range map[string]nats.CustomDialer{"ordinary": &net.Dialer{}, "raw": &rawDialer{net.Dialer{Timeout: time.Second}}} {
+		for _, kind := range []string{"ordinary", "raw"} {
 			t.Run(tt.name+"/"+kind, func(t *testing.T) {
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer l.Close()
-				c, err := dialer.Dial("tcp", l.Addr().String())
+				c, err := net.Dial("tcp", l.Addr().String())
+				if err == nil && kind == "raw" {
+					c, err = raw(c.(*net.TCPConn))
+				}
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				if _, raw := c.(*rawConn); raw != (kind == "raw") {
-					t.Fatalf("it is a %T", c)
-				}
 				peer, err := l.Accept()
 				if err != nil {
 					t.Fatal(err)
@@ -139,11 +132,11 @@ func TestRawConn(t *testing.T) {
 	}
 }
 
-// TestRawDialerShares: of several addresses none takes more than its share of the time, and each is tried.
-func TestRawDialerShares(t *testing.T) {
+// TestDialerShares: of several addresses none takes more than its share of the time, and each is tried.
+func TestDialerShares(t *testing.T) {
 	const timeout = time.Minute
 	tried := map[string]bool{}
-	d := &rawDialer{net.Dialer{Timeout: timeout, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	d := &dialer{Dialer: net.Dialer{Timeout: timeout, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 		tried[address] = true
 		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout/3 {
 			t.Errorf("%s may take until %v", address, deadline)
@@ -162,78 +155,4 @@ func late(t *testing.T, op string, err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &timeout) || !timeout.Timeout() || !strings.HasPrefix(err.Error(), op+" tcp 127.0.0.1:") {
 		t.Errorf("%s: %v", op, err)
 	}
-}
-
-// TestConnectIsRaw: what programs connect with is raw, with TLS on top of it where the server wants that, unless there
-// is a dialer already.
-func TestConnectIsRaw(t *testing.T) {
-	cert, pool := selfSigned(t)
-	plain := runServer(t, &server.Options{Port: -1})
-	config := &tls.Config{Certificates: []tls.Certificate{cert}}
-	secure := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: config})
-	first := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: config, TLSHandshakeFirst: true})
-	web := runServer(t, &server.Options{Port: -1, Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, NoTLS: true}})
-	secureWeb := runServer(t, &server.Options{Port: -1, Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, TLSConfig: config}})
-	for _, tt := range []struct {
-		name, url string
-		opts      []nats.Option
-		raw       bool
-	}{
-		{"plain", plain.ClientURL(), nil, true},
-		{"TLS", secure.ClientURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
-		{"TLS first", first.ClientURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool}), nats.TLSHandshakeFirst()}, true},
-		{"TLS to a name", strings.Replace(secure.ClientURL(), "127.0.0.1", "localhost", 1), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
-		{"WebSocket", web.WebsocketURL(), nil, true},
-		{"WebSocket and TLS", secureWeb.WebsocketURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
-		{"another's options", plain.ClientURL(), []nats.Option{nats.Dialer(&net.Dialer{})}, false},
-		{"another dialer", plain.ClientURL(), []nats.Option{nats.SetCustomDialer(&net.Dialer{})}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			target, err := NATSFlags{Server: tt.url}.Resolve()
-			if err != nil {
-				t.Fatal(err)
-			}
-			nc, err := target.Connect(t.Context(), ConnectOptions{Extra: tt.opts})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
-			if _, raw := nc.Opts.CustomDialer.(*rawDialer); raw != tt.raw {
-				t.Errorf("its dialer is a %T", nc.Opts.CustomDialer)
-			}
-			large := bytes.Repeat([]byte{1}, 1<<20)
-			if _, err := nc.Subscribe("echo", func(m *nats.Msg) { m.Respond(m.Data) }); err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-			defer cancel()
-			for range 20 {
-				m, err := nc.RequestWithContext(ctx, "echo", large)
-				if err != nil || !bytes.Equal(m.Data, large) {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// selfSigned is a certificate for 127.0.0.1, and who trusts it.
-func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}}
-	der, err := x509.CreateCertificate(nil, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, pool
 }

@@ -1,0 +1,214 @@
+package natsconn
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// tape is a connection that keeps what is written to it, write by write.
+type tape struct {
+	net.Conn
+	writes []string
+}
+
+func (t *tape) Write(p []byte) (int, error) {
+	t.writes = append(t.writes, string(p))
+	return len(p), nil
+}
+func (t *tape) Read([]byte) (int, error)         { return 1, nil }
+func (t *tape) SetWriteDeadline(time.Time) error { return nil }
+
+// TestConnGathers plays conversations: a letter is a message, "<" is something read, "|" is the writer's turn.
+func TestConnGathers(t *testing.T) {
+	large := strings.Repeat("L", maxCopied+1)
+	again := func(s string, n int) string { return strings.Repeat(s, n) }
+	for _, tt := range []struct{ name, play, want string }{
+		{"in turns", "a<b<c<d", "a b c d"},
+		{"nothing to write", "a<|b<|", "a b"},
+		{"two without an answer", "ab<|", "a b"},
+		{"a crowd", "abcd|<efg|", "a bcd efg"},
+		{"a crowd is one for a while", "abc|<d|<e|<fg|", "a bc d e fg"},
+		{"and no longer when nobody has come with another for long", "ab|" + again("<s|", maxSingles-1) + "<c<d", "a b" + again(" s", maxSingles-1) + " c d"},
+		{"unless they do in between", "ab|" + again("<s|", maxSingles-2) + "<cd|" + again("<s|", maxSingles-1) + "<ef|", "a b" + again(" s", maxSingles-2) + " cd" + again(" s", maxSingles-1) + " ef"},
+		{"a crowd again", "ab|" + again("<s|", maxSingles-1) + "<cd|<e|", "a b" + again(" s", maxSingles-1) + " c d e"},
+		{"a large one waits for nobody", "abcLd|", "a bc " + large + " d"},
+		{"a large one alone", "L<L", large + " " + large},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tape := &tape{}
+			c := unattended(tape, 0)
+			for _, r := range tt.play {
+				switch r {
+				case '<':
+					c.Read(nil)
+				case '|':
+					select {
+					case <-c.kick:
+						c.writeGathered()
+					default:
+					}
+				case 'L':
+					c.Write([]byte(large))
+				default:
+					c.Write([]byte(string(r)))
+				}
+			}
+			if got := strings.Join(tape.writes, " "); got != tt.want {
+				t.Errorf("written: %.200s\nwant:    %.200s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestConnBounds: no more is gathered than maxGathered, whoever writes it.
+func TestConnBounds(t *testing.T) {
+	tape := &tape{}
+	c := unattended(tape, 0)
+	message := bytes.Repeat([]byte("m"), maxCopied-1)
+	for range 100 {
+		c.Write(message)
+		if len(c.gathered) > maxGathered {
+			t.Fatalf("%d bytes are gathered", len(c.gathered))
+		}
+	}
+	c.writeGathered()
+	if n := len(strings.Join(tape.writes, "")); n != 100*len(message) || len(tape.writes) > 27 {
+		t.Errorf("%d bytes were written, in %d writes", n, len(tape.writes))
+	}
+}
+
+// TestConnWhole: from many writers at once every message arrives whole and each writer's in order.
+func TestConnWhole(t *testing.T) {
+	near, far := net.Pipe()
+	c := newConn(near, time.Minute)
+	const writers, messages = 8, 500
+	go func() { // ends with its last message, which the loop below reads
+		var wg sync.WaitGroup
+		for w := range writers {
+			wg.Go(func() {
+				for i := range messages {
+					size := 1
+					if i%100 == w {
+						size = maxCopied
+					}
+					fmt.Fprintf(c, "%d %d %s\n", w, i, strings.Repeat("x", size))
+				}
+			})
+		}
+		wg.Wait()
+		c.Close()
+	}()
+	text, err := io.ReadAll(far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next [writers]int
+	for line := range strings.Lines(string(text)) {
+		var w, i int
+		var x string
+		if n, err := fmt.Sscanf(line, "%d %d %s\n", &w, &i, &x); n != 3 || err != nil || i != next[w] || strings.Trim(x, "x") != "" {
+			t.Fatalf("%.100q after %v: %v", line, next, err)
+		}
+		next[w]++
+	}
+	if slices.Min(next[:]) != messages {
+		t.Errorf("arrived: %v of %d each", next, messages)
+	}
+}
+
+// TestConnClose: what is gathered is written first, and a server that does not read holds nobody up for long.
+func TestConnClose(t *testing.T) {
+	t.Run("what was gathered", func(t *testing.T) {
+		near, far := net.Pipe()
+		c := unattended(near, 0)
+		got := make(chan string, 1)
+		go func() { b, _ := io.ReadAll(far); got <- string(b) }() // ends with Close
+		c.Write([]byte("a"))
+		c.Write([]byte("b"))
+		close(c.done)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if s := <-got; s != "ab" {
+			t.Errorf("arrived: %q", s)
+		}
+		if n, err := c.Write([]byte("c")); n != 0 || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("behind that: %d, %v", n, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	})
+	t.Run("nobody reads", func(t *testing.T) { // no bubble: its time stands still while somebody waits for a mutex
+		near, far := net.Pipe()
+		defer far.Close()
+		blocked := make(chan struct{})
+		c := newConn(signal{near, blocked}, time.Hour)
+		go c.Write([]byte("waits")) // ends with Close
+		<-blocked
+		began := time.Now()
+		c.Close()
+		if took := time.Since(began); took < closeTimeout {
+			t.Errorf("closing took %s", took)
+		}
+	})
+}
+
+// signal is a connection that says when it is written to.
+type signal struct {
+	net.Conn
+	writing chan struct{}
+}
+
+func (s signal) Write(p []byte) (int, error) {
+	close(s.writing)
+	return s.Conn.Write(p)
+}
+
+// TestConnFails: a write that fails, or waits too long, ends the connection for the reader; who writes hears nothing.
+func TestConnFails(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit time.Duration
+		set   time.Duration // by SetWriteDeadline
+		takes time.Duration
+	}{
+		{"the limit", time.Minute, 0, time.Minute},
+		{"a deadline before it", time.Minute, time.Second, time.Second},
+		{"a deadline behind it", time.Minute, time.Hour, time.Minute},
+		{"a deadline and no limit", 0, time.Second, time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				defer far.Close()
+				c := newConn(near, tt.limit)
+				defer c.Close()
+				if tt.set > 0 {
+					c.SetWriteDeadline(time.Now().Add(tt.set))
+				}
+				began := time.Now()
+				for range 3 {
+					if n, err := c.Write([]byte("x")); n != 1 || err != nil {
+						t.Errorf("written: %d, %v", n, err)
+					}
+				}
+				if took := time.Since(began); took != tt.takes {
+					t.Errorf("it took %s", took)
+				}
+				if _, err := c.Read(make([]byte, 1)); err == nil {
+					t.Error("there is still something to read")
+				}
+			})
+		})
+	}
+}

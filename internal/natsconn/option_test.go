@@ -1,0 +1,165 @@
+package natsconn_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/natsconn"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+// TestOption: connections of the package carry what others do, with TLS or WebSockets on top, lone messages and crowds,
+// small and large; those with somebody else's dialer, or without a socket, are left alone.
+func TestOption(t *testing.T) {
+	cert, pool := selfSigned(t)
+	plain := runServer(t, &server.Options{Port: -1})
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
+	secure := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: config})
+	first := runServer(t, &server.Options{Port: -1, TLS: true, TLSConfig: config, TLSHandshakeFirst: true})
+	web := runServer(t, &server.Options{Port: -1, Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, NoTLS: true}})
+	secureWeb := runServer(t, &server.Options{Port: -1, Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, TLSConfig: config}})
+	for _, tt := range []struct {
+		name, url string
+		opts      []nats.Option
+		ours      bool
+	}{
+		{"plain", plain.ClientURL(), nil, true},
+		{"TLS", secure.ClientURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
+		{"TLS first", first.ClientURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool}), nats.TLSHandshakeFirst()}, true},
+		{"TLS to a name", strings.Replace(secure.ClientURL(), "127.0.0.1", "localhost", 1), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
+		{"WebSocket", web.WebsocketURL(), nil, true},
+		{"WebSocket and TLS", secureWeb.WebsocketURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
+		{"another's options", plain.ClientURL(), []nats.Option{nats.Dialer(&net.Dialer{})}, false},
+		{"another dialer", plain.ClientURL(), []nats.Option{nats.SetCustomDialer(&net.Dialer{})}, false},
+		{"in this process", "", []nats.Option{nats.InProcessServer(plain)}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nc, err := nats.Connect(tt.url, append(tt.opts, natsconn.Option())...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if ours := fmt.Sprintf("%T", nc.Opts.CustomDialer) == "*natsconn.dialer"; ours != tt.ours {
+				t.Errorf("its dialer is a %T", nc.Opts.CustomDialer)
+			}
+			if small := nc.Opts.WriteBufferSize == 1; small != tt.ours {
+				t.Errorf("its write buffer is %d", nc.Opts.WriteBufferSize)
+			}
+			if _, err := nc.Subscribe("echo", func(m *nats.Msg) { m.Respond(m.Data) }); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+			defer cancel()
+			echo := func(size int) {
+				want := bytes.Repeat([]byte{byte(size)}, size)
+				m, err := nc.RequestWithContext(ctx, "echo", want)
+				if err != nil || !bytes.Equal(m.Data, want) {
+					t.Errorf("%d bytes: %v", size, err)
+				}
+			}
+			for _, size := range []int{1 << 20, 0, 1, 256, 16 << 10} {
+				echo(size)
+			}
+			var wg sync.WaitGroup
+			for i := range 32 {
+				wg.Go(func() {
+					for j := range 20 {
+						echo((i + 1) * j * 20)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// TestReconnect: what is published while NATS is away arrives when it is back.
+func TestReconnect(t *testing.T) {
+	port := freeport.Port(t)
+	srv := runServer(t, &server.Options{Port: port})
+	back := make(chan struct{}, 1)
+	nc, err := nats.Connect(srv.ClientURL(), nats.ReconnectWait(time.Millisecond), nats.MaxReconnects(-1),
+		nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }), natsconn.Option())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	got := make(chan *nats.Msg, 100)
+	if _, err := nc.ChanSubscribe("here", got); err != nil {
+		t.Fatal(err)
+	}
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	for nc.IsConnected() {
+		nc.Publish("lost", nil) // into a connection that nobody has noticed to be gone: not an error
+	}
+	for i := range 50 {
+		if err := nc.Publish("here", []byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runServer(t, &server.Options{Port: port})
+	<-back
+	for i := range 50 {
+		select {
+		case m := <-got:
+			if m.Data[0] != byte(i) {
+				t.Fatalf("%d came as number %d", m.Data[0], i)
+			}
+		case <-time.After(15 * time.Second):
+			t.Fatalf("%d did not come", i)
+		}
+	}
+}
+
+func runServer(t testing.TB, o *server.Options) *server.Server {
+	t.Helper()
+	o.Host, o.NoLog, o.NoSigs = "127.0.0.1", true, true
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(15 * time.Second) {
+		t.Fatal("the server does not come up")
+	}
+	return s
+}
+
+// selfSigned is a certificate for 127.0.0.1, and who trusts it.
+func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"}}
+	der, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, pool
+}
