@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/mesh/schema"
 )
 
 // stage is everything that is running while the table is made.
@@ -91,7 +92,7 @@ func (s *stage) dial(url string) (*mesh.Client, *mesh.Catalog, error) {
 		}
 		return true
 	})
-	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog}), catalog, err
+	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile}), catalog, err
 }
 
 func (s *stage) close() {

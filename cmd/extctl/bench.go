@@ -16,6 +16,7 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/mesh/schema"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -72,7 +73,7 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	if err != nil {
 		return err
 	}
-	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, LameDuck: &s.duck})
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, LameDuck: &s.duck, Schemas: schema.Compile})
 	call := func(ctx context.Context) error {
 		_, err := client.Call(ctx, t.Name, raw)
 		return err

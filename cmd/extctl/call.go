@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/mesh/schema"
 )
 
 // callTimeout is how long a call may take unless --timeout says otherwise: what a bridge allows by default.
@@ -49,26 +50,26 @@ unless the tool's schema says number, integer, boolean, array or object; key:=JS
 }
 
 func (s *session) call(ctx context.Context, tool string, args []string, o mesh.ClientOptions) (json.RawMessage, error) {
-	o.Prefix, o.LameDuck = s.prefix, &s.duck
-	var schema json.RawMessage
+	o.Prefix, o.LameDuck, o.Schemas = s.prefix, &s.duck, schema.Compile
+	var input json.RawMessage
 	c, t, err := s.findTool(ctx, tool)
 	switch {
 	case err == nil:
-		o.Catalog, schema = c, t.InputSchema
+		o.Catalog, input = c, t.InputSchema
 		tool = cmp.Or(t.Name, tool)
 	case (errors.Is(err, mesh.ErrNoCatalog) || errors.Is(err, nats.ErrPermissionViolation)) && strings.Contains(tool, "/"):
 		// <id>/<tool> says all that a call needs; the catalog only lends names.
 	default:
 		return nil, err
 	}
-	raw, err := toolArguments(args, schema, s.stdin)
+	raw, err := toolArguments(args, input, s.stdin)
 	if err != nil {
 		return nil, err
 	}
 	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
-	if err != nil && exitCode(err) == exitUsage && len(schema) > 0 {
+	if err != nil && exitCode(err) == exitUsage && len(input) > 0 {
 		f := &failure{code: exitUsage, err: err}
-		f.hint = "for example: " + callLine(tool, exampleArguments(schema))
+		f.hint = "for example: " + callLine(tool, exampleArguments(input))
 		return nil, f
 	}
 	return result, err

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -18,7 +19,7 @@ const (
 	maxSkillBody = 256 << 10
 )
 
-var skillDir = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+var skillDir = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
 
 func skillKey(dir string) string { return mesh.KindSkill + "." + dir }
 
@@ -54,7 +55,7 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 
 func checkSkill(s mesh.SkillEntry) error {
 	switch {
-	case !skillDir.MatchString(s.Dir):
+	case !skillDir().MatchString(s.Dir):
 		return fmt.Errorf("skill directory %.80q: want at most 128 of [A-Za-z0-9_-]", s.Dir)
 	case len(s.Body) > maxSkillBody:
 		return fmt.Errorf("skill %s: a body of %d bytes is over the limit of %d", s.Dir, len(s.Body), maxSkillBody)

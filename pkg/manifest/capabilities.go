@@ -48,7 +48,7 @@ func toolRule(d Dialect) nameRule {
 	}
 	return func(name string, n int) string {
 		wrong := plainRule(name, n)
-		if wrong != "" && (name == "*" || mcpToolSyntax.MatchString(name)) {
+		if wrong != "" && (name == "*" || mcpToolSyntax().MatchString(name)) {
 			wrong += `; for an MCP server's tools set transport.dialect = "mcp"`
 		}
 		return wrong
@@ -59,7 +59,7 @@ func mcpToolRule(name string, n int) string {
 	switch {
 	case name == "*" && n > 1:
 		return `it means every tool the server offers and stands alone: ["*"]`
-	case name != "*" && !mcpToolSyntax.MatchString(name):
+	case name != "*" && !mcpToolSyntax().MatchString(name):
 		return `want 1 to 128 of A-Z, a-z, 0-9, "_", "-" and "."`
 	}
 	return ""

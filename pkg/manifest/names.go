@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 )
 
@@ -24,7 +25,7 @@ const (
 var (
 	idSyntax         = regexp.MustCompile(idPattern)
 	capabilitySyntax = regexp.MustCompile(capabilityPattern)
-	mcpToolSyntax    = regexp.MustCompile(mcpToolPattern)
+	mcpToolSyntax    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(mcpToolPattern) })
 	headerSyntax     = regexp.MustCompile(headerPattern)
 )
 

@@ -33,6 +33,10 @@ type ClientOptions struct {
 
 	HookTimeout time.Duration // of each extension that a hook asks. Default 5 s
 
+	// Schemas compiles the schema of a tool's arguments into what checks them before they are sent: Compile of package
+	// pkg/mesh/schema. An error of its own means that they are not checked. nil: the extension does it.
+	Schemas func(text json.RawMessage) (check func(args json.RawMessage) error, err error)
+
 	// ToolHooks has Call and CallStream fire before_tool_call and after_tool_call (docs/protocol.md, "Hooks") around
 	// each tool: for agents, whose calls extensions may see, change and stop. An extension that calls tools of its own
 	// accord leaves it off. It needs the Catalog, and costs nothing while nobody offers these hooks.
@@ -96,8 +100,8 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 
 // callTool checks the arguments and asks for the tool, until somebody answers who knows it.
 func (c *Client) callTool(ctx context.Context, target target, tool string, args json.RawMessage) (json.RawMessage, error) {
-	if target.checker != nil {
-		if err := target.checker.check(args); err != nil {
+	if target.check != nil {
+		if err := target.check(args); err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
 		}
 	}
@@ -149,10 +153,10 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 // target is where a call goes, and what the one who answers is known to be able to.
 type target struct {
 	id, own, subject, dialect string
-	known, stream             bool  // the catalog knows its features; it streams
-	passthrough               bool  // it wants to know who calls
-	tool                      *Tool // where it is known
-	checker                   *checker
+	known, stream             bool                             // the catalog knows its features; it streams
+	passthrough               bool                             // it wants to know who calls
+	tool                      *Tool                            // where it is known
+	check                     func(args json.RawMessage) error // nil: unchecked
 	progress                  func(json.RawMessage)
 	connects                  uint64 // how often NATS had come back when the request was made
 }
@@ -176,7 +180,7 @@ func (c *Client) find(tool string) (target, error) {
 			return target{}, err
 		}
 		at := c.targetOf(e)
-		at.own, at.tool, at.checker = t.Own, t, c.checkerOf(e.Spec, t)
+		at.own, at.tool, at.check = t.Own, t, c.checkOf(e.Spec, t)
 		return at, nil
 	}
 	id, own, ok := strings.Cut(tool, "/")

@@ -27,7 +27,7 @@
 //	if err := catalog.WaitSynced(ctx); err != nil {
 //		return err
 //	}
-//	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog})
+//	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile})
 //	result, err := client.Call(ctx, "ext_weather_today", json.RawMessage(`{"city":"Ghent"}`))
 //
 // The catalog lends names and reasons and is never on the way of a call: with every registry dead, calls go on.

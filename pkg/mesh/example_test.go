@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/mesh/schema"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -164,7 +165,7 @@ func ExampleClient() {
 		fmt.Println(err)
 		return
 	}
-	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog})
+	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile})
 
 	result, err := client.Call(ctx, "ext_weather_today", json.RawMessage(`{"city":"Ghent"}`))
 	fmt.Println(string(result), err)

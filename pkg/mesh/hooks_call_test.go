@@ -92,7 +92,7 @@ func TestToolHooks(t *testing.T) {
 		}
 		return HookResult{}, nil
 	})})
-	c := mesh(ClientOptions{ToolHooks: true, Agent: "bot", Session: "s1"})
+	c := mesh(ClientOptions{ToolHooks: true, Agent: "bot", Session: "s1", Schemas: twos})
 	for _, tt := range []struct{ args, want, before, after string }{
 		{`{"n": 1.0}`, `{"n": 1.0}`, `{"tool":"ext_target_echo","extension":"target","arguments":{"n":1.0},"agent_id":"bot","session_id":"s1"}`,
 			`{"tool":"ext_target_echo","extension":"target","arguments":{"n":1.0},"agent_id":"bot","session_id":"s1","result":{"n":1.0}}`},

@@ -64,7 +64,7 @@ var microVerbs = [...]micro.Verb{micro.PingVerb, micro.InfoVerb, micro.StatsVerb
 // alone. The error is that of a version that is not semver, or of a connection that is closed or drains.
 func (n *Node) addMicro(a Announce, handle func(*endpoint, *nats.Msg)) (*microService, error) {
 	if _, err := semver.StrictNewVersion(a.Version); err != nil {
-		return nil, fmt.Errorf("version %q of a micro service: %w", clipText(a.Version, 64), err)
+		return nil, fmt.Errorf("version %.64q of a micro service: %w", a.Version, err)
 	}
 	sp := Prefix(a.SubjectPrefix)
 	m := &microService{node: n, description: a.Name, started: time.Now().UTC(), identity: micro.ServiceIdentity{

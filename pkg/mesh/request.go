@@ -58,7 +58,7 @@ func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request's "method" is not a string`)
 	}
 	if shutdown := string(env.Method) == `"shutdown"` || bytes.IndexByte(env.Method, '\\') >= 0 && env.MethodName() == "shutdown"; shutdown || len(env.Method) == 2 {
-		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %s is not offered on the mesh", clipText(string(env.Method), 128))
+		return rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128s is not offered on the mesh", env.Method)
 	}
 	return nil
 }

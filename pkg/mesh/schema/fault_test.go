@@ -1,4 +1,4 @@
-package mesh
+package schema
 
 import (
 	"encoding/json"

@@ -1,10 +1,11 @@
-package mesh
+package schema
 
 import (
 	"bytes"
 	"encoding/json"
 	"slices"
 
+	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -20,7 +21,7 @@ type plainSchema struct {
 
 // plainOf reads a schema; ok is false for one that says more than a plainSchema can.
 func plainOf(schema json.RawMessage) (p plainSchema, ok bool) {
-	members, err := Members(schema)
+	members, err := mesh.Members(schema)
 	if err != nil {
 		return p, false
 	}
@@ -50,13 +51,13 @@ func plainOf(schema json.RawMessage) (p plainSchema, ok bool) {
 }
 
 func plainTypes(properties json.RawMessage) (map[string]string, bool) {
-	members, err := Members(properties)
+	members, err := mesh.Members(properties)
 	if err != nil {
 		return nil, false
 	}
 	types := map[string]string{}
 	for _, m := range members {
-		keywords, err := Members(m.Value)
+		keywords, err := mesh.Members(m.Value)
 		if err != nil {
 			return nil, false
 		}

@@ -1,4 +1,14 @@
-package mesh
+// Package schema checks a tool's arguments against its schema, so that a mistake is found before it is sent.
+//
+//	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile})
+//
+// It is apart from package mesh because of its library, which compiles the schemas of schemas as a program starts: that
+// takes as long as the rest of the start, and only those who call have a use for it.
+//
+// Both texts are strangers': what cannot be compiled, or checked within bounds, is not checked. An ordinary schema, an
+// object whose members have types, is held against the arguments without decoding them; what that does not pass
+// goes to the library, which knows why not. All drafts from 4 to 2020-12 are known.
+package schema
 
 import (
 	"bytes"
@@ -6,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,47 +31,28 @@ const (
 	maxCheckTime = 100 * time.Millisecond
 )
 
-// checker checks a tool's arguments. The zero checker has not been made yet.
+// Compile reads the schema of a tool's arguments, JSON Schema in JSON. check says what is wrong with arguments, with JSON
+// pointers, at most eight faults of them; it returns nil where nothing is wrong, or nobody can tell. It may be called
+// from many goroutines. The error says why arguments cannot be checked: the schema is broken, refers to something
+// outside of it, or would be too much work.
+func Compile(text json.RawMessage) (check func(args json.RawMessage) error, err error) {
+	k := &checker{}
+	if p, ok := plainOf(text); ok {
+		k.plain = &p
+	}
+	if k.compile(text); k.why != nil {
+		return nil, k.why
+	}
+	return k.check, nil
+}
+
+// checker checks a tool's arguments.
 type checker struct {
-	once   sync.Once
 	plain  *plainSchema       // says yes without decoding anything, where the schema is of that kind
 	schema *jsonschema.Schema // nil: unchecked
 	size   schemaSize
 	why    error       // why not
 	slow   atomic.Bool // it took too long once: it is not asked again
-}
-
-// checkers holds the checkers of one extension's spec.
-type checkers struct {
-	spec *Spec
-	mu   sync.Mutex
-	of   map[string]*checker // by own name
-}
-
-// checkerOf returns the checker of a tool, made when it is first wanted and kept until the spec changes.
-func (c *Client) checkerOf(spec *Spec, t *Tool) *checker {
-	v, ok := c.schemas.Load(spec.ID)
-	set, _ := v.(*checkers)
-	if !ok || set.spec != spec {
-		set = &checkers{spec: spec, of: map[string]*checker{}}
-		c.schemas.Store(spec.ID, set)
-	}
-	set.mu.Lock()
-	k := set.of[t.Own]
-	if k == nil {
-		k = &checker{}
-		set.of[t.Own] = k
-	}
-	set.mu.Unlock()
-	k.once.Do(func() {
-		if p, ok := plainOf(t.InputSchema); ok {
-			k.plain = &p
-		}
-		if k.compile(t.InputSchema); k.why != nil {
-			c.opt.Logger.Warn("arguments are not checked", "tool", t.Name, "reason", k.why)
-		}
-	})
-	return k
 }
 
 // check returns what is wrong with args, with JSON pointers; nil if nothing is, or nobody can tell.
