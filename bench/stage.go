@@ -42,7 +42,9 @@ func (s *stage) set() (err error) {
 	}
 	s.stop = append(s.stop, func() { os.RemoveAll(s.dir) })
 	s.bin = filepath.Join(s.dir, "bin") + string(filepath.Separator)
-	if out, err := exec.Command("go", "build", "-o", s.bin, "./cmd/...").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", s.bin, "./cmd/...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the container images
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	if s.natsd, s.url, err = s.role("natsd"); err != nil {

@@ -11,41 +11,70 @@ import (
 	"github.com/extmesh/extmesh/internal/rawio"
 )
 
-// attempt is one write to a non-blocking descriptor, over and over again. It goes through Control and not
-// through Write, which would look at the deadline and could wait, and it is a struct so that the closure
-// Control wants is made once.
-type attempt struct {
-	rc  syscall.RawConn
-	fn  func(fd uintptr)
-	p   []byte
-	n   int
-	err error
+// pipeWriter writes to a non-blocking descriptor. It is a struct so that the closures RawConn wants are made once.
+type pipeWriter struct {
+	rc    syscall.RawConn
+	once  func(fd uintptr)
+	whole func(fd uintptr) bool
+	p     []byte
+	n     int
+	err   error
 }
 
-func (a *attempt) init(f *os.File) {
-	a.rc, a.err = f.SyscallConn()
-	a.fn = func(fd uintptr) {
-		a.n, a.err = rawio.Write(fd, a.p)
+func (w *pipeWriter) init(f *os.File) {
+	w.rc, w.err = f.SyscallConn()
+	w.once = func(fd uintptr) {
+		w.n, w.err = rawio.Write(fd, w.p)
+	}
+	w.whole = func(fd uintptr) bool {
+		for w.n < len(w.p) {
+			n, err := rawio.Write(fd, w.p[w.n:])
+			if err != nil {
+				w.err = err
+				return err != syscall.EAGAIN
+			}
+			w.n += n
+		}
+		w.err = nil
+		return true
 	}
 }
 
-// write returns how much was taken: less than all of p, and no error, if the pipe is full.
-func (a *attempt) write(p []byte) (int, error) {
-	if a.rc == nil {
-		return 0, a.err
+// try writes once, and returns how much was taken: less than all of p, and no error, if the pipe is full. It goes
+// through Control and not through Write, which would look at the deadline and could wait.
+func (w *pipeWriter) try(p []byte) (int, error) {
+	if w.rc == nil {
+		return 0, w.err
 	}
-	a.p = p
-	err := a.rc.Control(a.fn)
-	a.p = nil
+	w.p = p
+	err := w.rc.Control(w.once)
+	w.p = nil
 	switch {
 	case err != nil:
 		return 0, os.ErrClosed // the one way Control fails
-	case a.err == syscall.EAGAIN:
+	case w.err == syscall.EAGAIN:
 		return 0, nil
-	case a.err != nil:
-		return 0, os.NewSyscallError("write", a.err)
+	case w.err != nil:
+		return 0, os.NewSyscallError("write", w.err)
 	}
-	return a.n, nil
+	return w.n, nil
+}
+
+// write writes all of p, and waits where it has to.
+func (w *pipeWriter) write(p []byte) (int, error) {
+	if w.rc == nil {
+		return 0, w.err
+	}
+	w.p, w.n, w.err = p, 0, nil
+	err := w.rc.Write(w.whole)
+	w.p = nil
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return w.n, err
+	case err != nil:
+		return w.n, os.ErrClosed // the one other way Write fails: its own word for it is not exported
+	}
+	return w.n, os.NewSyscallError("write", w.err)
 }
 
 // lazyReader reads from a non-blocking descriptor and has a buffer only when it tries. It makes one system

@@ -7,11 +7,13 @@ import (
 
 // Windows' anonymous pipes know neither deadlines nor non-blocking operations.
 
-type attempt struct{}
+type pipeWriter struct{ f *os.File }
 
-func (*attempt) init(*os.File) {}
+func (w *pipeWriter) init(f *os.File) { w.f = f }
 
-func (*attempt) write([]byte) (int, error) { return 0, nil }
+func (*pipeWriter) try([]byte) (int, error) { return 0, nil }
+
+func (w *pipeWriter) write(p []byte) (int, error) { return w.f.Write(p) }
 
 type lazyReader struct{ f *os.File }
 

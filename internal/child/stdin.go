@@ -12,13 +12,13 @@ type Stdin struct {
 	f *os.File
 
 	mu   sync.Mutex // one writer at a time
-	try  attempt
+	w    pipeWriter
 	torn bool // the last byte written was not the end of a line
 }
 
 func newStdin(f *os.File) *Stdin {
 	s := &Stdin{f: f}
-	s.try.init(f)
+	s.w.init(f)
 	return s
 }
 
@@ -28,7 +28,7 @@ func newStdin(f *os.File) *Stdin {
 func (s *Stdin) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, err := s.f.Write(p)
+	n, err := s.w.write(p)
 	s.note(p[:n])
 	return n, err
 }
@@ -41,7 +41,7 @@ func (s *Stdin) TryWrite(p []byte) (int, error) {
 		return 0, nil
 	}
 	defer s.mu.Unlock()
-	n, err := s.try.write(p)
+	n, err := s.w.try(p)
 	s.note(p[:n])
 	return n, err
 }
@@ -70,7 +70,7 @@ func (s *Stdin) farewell(say func(*Stdin)) {
 	s.mu.Lock()
 	s.SetWriteDeadline(time.Now().Add(farewellWait))
 	if s.torn {
-		s.f.Write([]byte{'\n'})
+		s.w.write([]byte{'\n'})
 	}
 	s.mu.Unlock()
 	say(s)
