@@ -10,10 +10,10 @@ import (
 
 const (
 	// maxGathered is how much is gathered before whoever adds to it has to write it.
-	maxGathered = 32 << 10
+	maxGathered = 128 << 10
 	// maxCopied is the largest message that is gathered. A larger one is written at once, behind the others: to copy it
 	// costs more than to write it by itself.
-	maxCopied = 8 << 10
+	maxCopied = 32 << 10
 	// maxSingles is how often in a row one message has to be all that was gathered before there is no crowd any more.
 	maxSingles = 8
 	// closeTimeout is how long a write may still wait once the connection is closed.
@@ -140,6 +140,9 @@ func (c *conn) writeGathered() {
 		c.crowd = false
 	}
 	c.flush()
+	if !c.crowd {
+		c.gathered = nil
+	}
 }
 
 // SetWriteDeadline is for the writes that begin after it.
