@@ -121,6 +121,7 @@ type comparison struct {
 	callers                          int
 	bare, pipe, product, ratio, tail []float64
 	headed                           []float64 // the ratio, where the bare request has the headers, too
+	ordinary                         []float64 // the ratio, from a caller without mesh.LowLatency
 	calls, bareCalls                 int
 	used                             map[string]time.Duration // processor time by process; of the bare request's as "bare …"
 }
@@ -134,6 +135,9 @@ func (r *comparison) how() string {
 		median(r.bare), unit, median(r.pipe), unit, median(r.product), unit, median(r.tail))
 	if len(r.headed) > 0 {
 		how += fmt.Sprintf("; with the four headers on the bare request, too: %.2f", median(r.headed))
+	}
+	if len(r.ordinary) > 0 {
+		how += fmt.Sprintf("; from a caller with an ordinary connection: %.2f", median(r.ordinary))
 	}
 	return how
 }
@@ -161,7 +165,7 @@ func (s *stage) compare(o options, callers, size int, child string) (*comparison
 	pids := map[string]int{"caller": os.Getpid(), "server": s.natsd.Process.Pid, "bridge": s.bridge.Process.Pid,
 		"child": childOf(s.bridge.Process.Pid, child), "registry": s.registry.Process.Pid}
 	barePids := map[string]int{"bare caller": os.Getpid(), "bare server": s.natsd.Process.Pid, "bare service": s.micro.Process.Pid}
-	bare, headed, product := s.bareRequest(args), s.headedRequest(args), call(s.client, child, args)
+	bare, headed, product, plain := s.bareRequest(args), s.headedRequest(args), call(s.client, child, args), call(s.plain, child, args)
 	r := &comparison{callers: callers, used: map[string]time.Duration{}}
 	for range o.rounds {
 		spent := watch(barePids, r.used)
@@ -184,8 +188,12 @@ func (s *stage) compare(o options, callers, size int, child string) (*comparison
 		if err != nil {
 			return nil, err
 		}
+		o, err := measure(callers, o.span, plain)
+		if err != nil {
+			return nil, err
+		}
 		r.add(m, p, x)
-		r.headed = append(r.headed, r.against(h, p, x))
+		r.headed, r.ordinary = append(r.headed, r.against(h, p, x)), append(r.ordinary, r.against(m, p, o))
 	}
 	return r, nil
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // embedded measures latency where server, registry and bridge are one process, as with extctl up.
@@ -24,7 +26,7 @@ func (s *stage) embedded(t *table) error {
 	if err != nil {
 		return err
 	}
-	client, _, err := s.dial(url)
+	client, _, err := s.dial(url, mesh.LowLatency())
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ type stage struct {
 	url     string
 	nc      *nats.Conn // of the bare requests, and of everything that is no call
 	client  *mesh.Client
+	plain   *mesh.Client  // on a connection without mesh.LowLatency
 	catalog *mesh.Catalog // the client's
 
 	natsd, micro, registry, bridge *exec.Cmd
@@ -68,13 +69,16 @@ func (s *stage) set() (err error) {
 		return err
 	}
 	s.stop = append(s.stop, s.nc.Close)
-	s.client, s.catalog, err = s.dial(s.url)
+	if s.plain, _, err = s.dial(s.url); err != nil {
+		return err
+	}
+	s.client, s.catalog, err = s.dial(s.url, mesh.LowLatency())
 	return err
 }
 
 // dial makes a client as an agent has one, with a catalog that knows the children.
-func (s *stage) dial(url string) (*mesh.Client, *mesh.Catalog, error) {
-	nc, err := nats.Connect(url, nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), mesh.LowLatency())
+func (s *stage) dial(url string, opts ...nats.Option) (*mesh.Client, *mesh.Catalog, error) {
+	nc, err := nats.Connect(url, append([]nats.Option{nats.ReconnectBufSize(-1), nats.MaxReconnects(-1)}, opts...)...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -144,7 +144,7 @@ func runServer(t testing.TB, o *server.Options) *server.Server {
 }
 
 // selfSigned is a certificate for 127.0.0.1, and who trusts it.
-func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
+func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
