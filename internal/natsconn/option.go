@@ -20,6 +20,7 @@ func Option() nats.Option {
 		// have to share the time.
 		o.SkipHostLookup = true
 		o.WriteBufferSize = 1 // so that each message gets to the connection at once
+		o.FlusherTimeout = 0  // the connection sees to it: nats.go sets a deadline for each message, and takes it away again
 		return nil
 	}
 }
