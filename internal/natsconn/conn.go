@@ -134,14 +134,17 @@ func (c *conn) writer() {
 func (c *conn) writeGathered() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.messages > 1 {
+	switch c.messages {
+	case 0: // somebody else has written it
+		return
+	case 1:
+		c.singles++
+	default:
 		c.singles = 0
-	} else if c.singles++; c.singles >= maxSingles {
-		c.crowd = false
 	}
 	c.flush()
-	if !c.crowd {
-		c.gathered = nil
+	if c.singles >= maxSingles {
+		c.crowd, c.gathered = false, nil
 	}
 }
 

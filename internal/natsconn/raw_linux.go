@@ -98,11 +98,17 @@ func (c *rawConn) Read(p []byte) (int, error) {
 
 // Write is net.TCPConn.Write.
 func (c *rawConn) Write(p []byte) (int, error) {
-	n, err := c.w.do(p, c.rc.Write)
+	n, err := c.w.do(p, c.writeWith)
+	return n, c.explain("write", err)
+}
+
+// writeWith is RawConn.Write, and ends what op has said of waiting.
+func (c *rawConn) writeWith(op func(fd uintptr) bool) error {
+	err := c.rc.Write(op)
 	if c.waiting { // only the one who writes changes it
 		c.wait(false)
 	}
-	return n, c.explain("write", err)
+	return err
 }
 
 // SetWriteDeadline is net.Conn's. There is one for each write, and hardly any write waits: the poller hears of it only
