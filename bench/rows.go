@@ -26,8 +26,9 @@ func (s *stage) embedded(t *table) error {
 	if err != nil {
 		return err
 	}
-	client, _, err := s.dial(url, mesh.LowLatency())
-	if err != nil {
+	var client *mesh.Client
+	// Where it is to listen is tried before NATS starts: a connection may meet that.
+	if s.await(10*time.Second, func() bool { client, _, err = s.dial(url, mesh.LowLatency()); return err == nil }) != nil {
 		return err
 	}
 	args := arguments(256)
