@@ -268,7 +268,7 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 	}
 	c.chunking.Store(true)
 	c.flow.Store(&flow{acks: make(chan struct{}, maxUnacked), left: make(chan struct{})})
-	text := r.AppendTo(make([]byte, 0, size), c.id)
+	text, letGo := r.Keep(c.id)
 	if extra := int64(len(text)) - size; extra != 0 {
 		s.slot.node.streams.mu.Lock()
 		s.slot.node.streams.bytes += extra
@@ -277,6 +277,7 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 	go func() { // owned by Serve; ends with the answer, or the caller, or the service
 		defer s.handlers.Done()
 		c.sendChunks(text)
+		letGo()
 	}()
 	return true
 }

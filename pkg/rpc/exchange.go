@@ -51,6 +51,7 @@ type Reply struct {
 
 	line []byte
 	env  Envelope
+	from *lineReader // whose buffer line is in; nil: nobody's, or not to be taken away
 }
 
 // NewReply is the reply of a handler that ran here: its result or its own error.
@@ -124,6 +125,21 @@ func (r *Reply) AppendTo(dst, id []byte) []byte {
 		return appendResponse(dst, id, `,"error":`, r.env.Error)
 	}
 	return AppendResult(dst, id, r.env.Result)
+}
+
+// Keep returns the message that AppendTo appends, for who goes on with it behind Deliver. A large one is not copied: its
+// connection gives the buffer away that it was read into, and has it back with release, after which message must
+// not be touched any more. Keep is called during Deliver, at most once, and r is of no use behind it.
+func (r *Reply) Keep(id []byte) (message []byte, release func()) {
+	shorter := len(r.env.ID) - len(id)
+	if r.from == nil || !r.env.plain || shorter < 0 || len(r.line) <= keepBuffer || 2*len(r.line) < len(r.from.buf) {
+		return r.AppendTo(make([]byte, 0, r.Size()), id), func() {}
+	}
+	buf := r.from.detach()
+	head := r.env.idAt
+	copy(r.line[shorter:], r.line[:head])
+	copy(r.line[shorter+head:], id)
+	return r.line[shorter:], func() { giveBack(buf) }
 }
 
 // Size is about how many bytes AppendTo appends.

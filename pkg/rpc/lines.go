@@ -144,6 +144,17 @@ func (l *lineReader) room() []byte {
 	return l.buf[l.end:]
 }
 
+// detach gives the buffer away that the line returned last is in. What is unread of it is read from another.
+func (l *lineReader) detach() []byte {
+	buf, rest := l.buf, l.buf[l.start:l.end]
+	l.buf, l.start, l.end, l.seen = nil, 0, len(rest), 0
+	if len(rest) > 0 {
+		l.buf = borrow(len(rest))
+		copy(l.buf, rest)
+	}
+	return buf
+}
+
 // release is called when there is nothing to read for now.
 func (l *lineReader) release() {
 	if l.start == l.end {

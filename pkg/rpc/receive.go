@@ -14,7 +14,7 @@ func (c *Conn) readLoop(ctx context.Context) error {
 	for {
 		line, err := lines.next()
 		if err == nil {
-			c.receive(ctx, line)
+			c.receive(ctx, line, lines)
 			continue
 		}
 		long, ok := errors.AsType[*LongLineError](err)
@@ -26,20 +26,20 @@ func (c *Conn) readLoop(ctx context.Context) error {
 	}
 }
 
-// receive handles one line.
-func (c *Conn) receive(ctx context.Context, line []byte) {
+// receive handles one line, which is in the buffer of lines.
+func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
 	if space(line, 0) == len(line) {
 		return
 	}
 	if !utf8.Valid(line) {
-		line = toValidUTF8(line)
+		line, lines = toValidUTF8(line), nil
 	}
 	env, err := Scan(line)
 	switch {
 	case err != nil:
 		c.broken(line, err)
 	case env.IsResponse() || env.Method == nil && env.ID != nil:
-		c.answer(line, &env)
+		c.answer(line, &env, lines)
 	case env.IsRequest():
 		c.request(ctx, &env)
 	case env.IsNotification():
@@ -49,7 +49,7 @@ func (c *Conn) receive(ctx context.Context, line []byte) {
 	}
 }
 
-func (c *Conn) answer(line []byte, env *Envelope) {
+func (c *Conn) answer(line []byte, env *Envelope, lines *lineReader) {
 	x := c.claim(env.ID)
 	if x == nil {
 		c.unknown.Add(1)
@@ -63,7 +63,7 @@ func (c *Conn) answer(line []byte, env *Envelope) {
 		return
 	}
 	normalise(env)
-	x.Sink.Deliver(x, Reply{line: line, env: *env})
+	x.Sink.Deliver(x, Reply{line: line, env: *env, from: lines})
 }
 
 // claim takes the exchange that an answer's id belongs to. A number may come back as a string or with a
