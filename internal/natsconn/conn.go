@@ -23,12 +23,13 @@ const (
 // conn is a connection that writes at once while it talks in turns with the server, and gathers while it does not. It
 // takes messages whole, one with each Write, which is what nats.go gives it; with TLS or a WebSocket in between it is
 // what these make of them.
+//
+// It has a goroutine only while something is gathered: nats.go drops a connection that comes to nothing as it connects
+// without closing it, and leaves it to the collector.
 type conn struct {
 	net.Conn
-	limit time.Duration // how long a write may wait for a server that does not read; 0: for ever
-	kick  chan struct{} // something has been gathered
-	quit  chan struct{} // closed by Close
-	done  chan struct{} // closed when the writer has ended
+	limit time.Duration  // how long a write may wait for a server that does not read; 0: for ever
+	spawn func(f func()) // starts writeGathered
 	close sync.Once
 
 	unanswered atomic.Int32 // writes since something was read
@@ -36,26 +37,22 @@ type conn struct {
 	mu       sync.Mutex // held while something is written
 	crowd    bool       // what is written is gathered
 	gathered []byte
-	messages int // in gathered
-	singles  int // how often there was only one, in a row
+	messages int  // in gathered
+	writing  bool // writeGathered is about to
+	singles  int  // how often there was only one, in a row
 	failed   bool
 	closed   bool
+	writers  sync.WaitGroup
 
 	patience sync.Mutex
 	until    time.Time // by SetWriteDeadline
 	closing  bool
 }
 
-// newConn makes a conn on c. Its writer ends with Close.
 func newConn(c net.Conn, limit time.Duration) *conn {
-	w := unattended(c, limit)
-	go w.writer() // Close waits for it
+	w := &conn{Conn: c, limit: limit}
+	w.spawn = w.writers.Go // ends when it has written; Close waits for it
 	return w
-}
-
-// unattended is a conn without its writer.
-func unattended(c net.Conn, limit time.Duration) *conn {
-	return &conn{Conn: c, limit: limit, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 }
 
 // Read is net.Conn's.
@@ -73,22 +70,27 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
 	}
+	if len(p) == 0 { // a flush
+		c.flush()
+		return 0, nil
+	}
 	if c.unanswered.Add(1) > 1 && !c.crowd {
 		c.crowd, c.singles = true, 0
 	}
 	if !c.crowd || len(p) > maxCopied {
 		c.flush()
-		c.write(p)
+		c.patience.Lock()
+		until := c.until
+		c.patience.Unlock()
+		c.write(p, until)
 		return len(p), nil
 	}
 	if len(c.gathered)+len(p) > maxGathered {
 		c.flush()
 	}
-	if c.messages == 0 {
-		select {
-		case c.kick <- struct{}{}:
-		default: // the writer has not come to what was gathered before, and others have written
-		}
+	if !c.writing {
+		c.writing = true
+		c.spawn(c.writeGathered)
 	}
 	c.gathered = append(c.gathered, p...)
 	c.messages++
@@ -98,42 +100,30 @@ func (c *conn) Write(p []byte) (int, error) {
 // flush writes what has been gathered. The caller holds mu.
 func (c *conn) flush() {
 	if c.messages > 0 {
-		c.write(c.gathered)
+		c.write(c.gathered, time.Time{}) // what was taken is not to be late by a deadline of later
 		c.gathered, c.messages = c.gathered[:0], 0
 	}
 }
 
 // write writes p now. If that fails the connection ends, and whoever reads from it, nats.go, sees that. The caller
 // holds mu.
-func (c *conn) write(p []byte) {
+func (c *conn) write(p []byte, until time.Time) {
 	if c.failed {
 		return
 	}
-	c.setDeadline()
+	c.setDeadline(until)
 	if _, err := c.Conn.Write(p); err != nil {
 		c.failed = true
 		c.Conn.Close()
 	}
 }
 
-// writer writes what has been gathered. It lets those go first who are about to add to it.
-func (c *conn) writer() {
-	defer close(c.done)
-	for {
-		select {
-		case <-c.kick:
-			runtime.Gosched()
-			c.writeGathered()
-		case <-c.quit:
-			return
-		}
-	}
-}
-
-// writeGathered is one round of the writer's.
+// writeGathered writes what has been gathered. It lets those go first who are about to add to it.
 func (c *conn) writeGathered() {
+	runtime.Gosched()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.writing = false
 	switch c.messages {
 	case 0: // somebody else has written it
 		return
@@ -148,7 +138,13 @@ func (c *conn) writeGathered() {
 	}
 }
 
-// SetWriteDeadline is for the writes that begin after it.
+// SetDeadline is net.Conn's, but for the writes that begin after it.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.SetWriteDeadline(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline is for the writes that begin after it, and not for what is gathered.
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.patience.Lock()
 	defer c.patience.Unlock()
@@ -156,14 +152,13 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// setDeadline says when the write that is about to begin is given up.
-func (c *conn) setDeadline() {
+// setDeadline says when the write that is about to begin is given up: at until, or by the limit.
+func (c *conn) setDeadline(until time.Time) {
 	c.patience.Lock()
 	defer c.patience.Unlock()
 	if c.closing { // Close has said it
 		return
 	}
-	until := c.until
 	if c.limit > 0 {
 		if t := time.Now().Add(c.limit); until.IsZero() || t.Before(until) {
 			until = t
@@ -184,9 +179,8 @@ func (c *conn) Close() (err error) {
 		c.flush()
 		c.closed = true
 		c.mu.Unlock()
-		close(c.quit)
 		err = c.Conn.Close()
-		<-c.done
+		c.writers.Wait()
 	})
 	return err
 }

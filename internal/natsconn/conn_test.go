@@ -45,16 +45,22 @@ func TestConnGathers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tape := &tape{}
-			c := unattended(tape, 0)
+			c := newConn(tape, 0)
+			var turn func()
+			c.spawn = func(f func()) {
+				if turn != nil {
+					t.Error("two writers at once")
+				}
+				turn = f
+			}
 			for _, r := range tt.play {
 				switch r {
 				case '<':
 					c.Read(nil)
 				case '|':
-					select {
-					case <-c.kick:
-						c.writeGathered()
-					default:
+					if f := turn; f != nil {
+						turn = nil
+						f()
 					}
 				case 'L':
 					c.Write([]byte(large))
@@ -72,7 +78,8 @@ func TestConnGathers(t *testing.T) {
 // TestConnBounds: no more is gathered than maxGathered, whoever writes it.
 func TestConnBounds(t *testing.T) {
 	tape := &tape{}
-	c := unattended(tape, 0)
+	c := newConn(tape, 0)
+	c.spawn = func(func()) {}
 	message := bytes.Repeat([]byte("m"), maxCopied-1)
 	for range 100 {
 		c.Write(message)
@@ -129,12 +136,12 @@ func TestConnWhole(t *testing.T) {
 func TestConnClose(t *testing.T) {
 	t.Run("what was gathered", func(t *testing.T) {
 		near, far := net.Pipe()
-		c := unattended(near, 0)
+		c := newConn(near, 0)
+		c.spawn = func(func()) {}
 		got := make(chan string, 1)
 		go func() { b, _ := io.ReadAll(far); got <- string(b) }() // ends with Close
 		c.Write([]byte("a"))
 		c.Write([]byte("b"))
-		close(c.done)
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

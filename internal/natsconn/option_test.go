@@ -7,8 +7,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -124,6 +126,51 @@ func TestReconnect(t *testing.T) {
 			}
 		case <-time.After(15 * time.Second):
 			t.Fatalf("%d did not come", i)
+		}
+	}
+}
+
+// TestTurnedAway: nats.go drops connections that the server turns away without closing them. Nothing may be left
+// running for them, which TestMain looks for, and the collector has to find them.
+func TestTurnedAway(t *testing.T) {
+	port := freeport.Port(t)
+	srv := runServer(t, &server.Options{Port: port})
+	nc, err := nats.Connect(srv.ClientURL(), nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1), natsconn.Option())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan struct{}, 1)
+	for range 20 {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "INFO {\"max_payload\":1048576}\r\n-ERR 'maximum connections exceeded'\r\n")
+		go func() { // ends with the connection
+			io.Copy(io.Discard, c)
+			c.Close()
+			select {
+			case ended <- struct{}{}:
+			default:
+			}
+		}()
+	}
+	for deadline := time.After(15 * time.Second); ; {
+		runtime.GC()
+		select {
+		case <-ended: // the collector has closed one
+			return
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("no connection that was turned away has been closed")
 		}
 	}
 }

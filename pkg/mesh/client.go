@@ -57,7 +57,7 @@ type Client struct {
 	inbox   inbox
 	forms   sync.Map // extension id → toolForm that it was found to want
 	guards  sync.Map // extension id → *guard
-	schemas sync.Map // extension id → *checkers
+	schemas sync.Map // extension id → *checks
 	offered atomic.Pointer[offeredHooks]
 }
 

@@ -132,7 +132,7 @@ func (r *Reply) AppendTo(dst, id []byte) []byte {
 // not be touched any more. Keep is called during Deliver, at most once, and r is of no use behind it.
 func (r *Reply) Keep(id []byte) (message []byte, release func()) {
 	shorter := len(r.env.ID) - len(id)
-	if r.from == nil || !r.env.plain || shorter < 0 || len(r.line) <= keepBuffer || 2*len(r.line) < len(r.from.buf) {
+	if r.from == nil || !r.env.plain || shorter < 0 || len(r.line) <= keepBuffer || 4*len(r.line) < 3*len(r.from.buf) {
 		return r.AppendTo(make([]byte, 0, r.Size()), id), func() {}
 	}
 	buf := r.from.detach()
