@@ -39,7 +39,7 @@ type Exchange struct {
 func (x *Exchange) ID() uint64 { return x.id }
 
 // Sink is told how an Exchange ended: exactly once, from the connection's reader, its timer, or the
-// goroutine that called Start or Cancel. It must not block, and r's bytes are only valid until it returns.
+// goroutine that called Start or Cancel. It must not block, and r's bytes are only valid until it returns (but see Reply.Keep).
 type Sink interface {
 	Deliver(x *Exchange, r Reply)
 }
