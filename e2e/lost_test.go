@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,7 +170,7 @@ func losing(t *testing.T, l loss, registries int) (counts map[loss]int, happened
 	if l != (loss{}) && !m.lost {
 		t.Log("there was no such message this time")
 	}
-	return m.counts, m.lost
+	return maps.Clone(m.counts), m.lost // the mesh counts on until the test ends
 }
 
 // lossyMesh is a whole mesh on connections that lose a message, and somebody on one that does not.

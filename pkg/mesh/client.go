@@ -158,7 +158,7 @@ type target struct {
 	tool                      *Tool                            // where it is known
 	check                     func(args json.RawMessage) error // nil: unchecked
 	progress                  func(json.RawMessage)
-	connects                  uint64 // how often NATS had come back when the request was made
+	connects                  uint64 // how often NATS had come back when the last request was made
 }
 
 func (c *Client) targetOf(e Extension) target {
@@ -241,8 +241,7 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		if refused != nil {
 			return nil, refused
 		}
-		t.connects = c.nc.Stats().Reconnects
-		result, err := c.once(ctx, t, deadline, method, params)
+		result, err := c.once(ctx, &t, deadline, method, params)
 		verdict := outcome(err)
 		if verdict == breaker.Failure && c.wasAway(t.connects) {
 			verdict = breaker.Neutral

@@ -16,24 +16,25 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// once sends one request and waits for its answer until deadline, however many messages that takes.
-func (c *Client) once(ctx context.Context, t target, deadline time.Time, method string, params json.RawMessage) (json.RawMessage, error) {
+// once sends one request and waits for its answer until deadline, however many messages that takes. It sets t.connects.
+func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method string, params json.RawMessage) (json.RawMessage, error) {
 	if err := c.opt.LameDuck.ask(ctx, deadline); err != nil {
 		return nil, outOfTime(t.id, err)
 	}
 	defer c.opt.LameDuck.answered()
+	t.connects = c.nc.Stats().Reconnects
 	place, err := c.inbox.open(deadline)
 	if err != nil {
 		return nil, fmt.Errorf("calling %s: %w", t.id, err)
 	}
 	defer c.inbox.close(place)
-	if err := c.send(ctx, t, place, method, params); err != nil {
+	if err := c.send(ctx, *t, place, method, params); err != nil {
 		return nil, err
 	}
-	r := reception{c: c, t: t, streaming: t.stream}
+	r := reception{c: c, t: *t, streaming: t.stream}
 	result, err := r.receive(ctx, place)
 	if !r.ended { // the other side is at it still, or may be
-		c.cancel(t, place.reply)
+		c.cancel(*t, place.reply)
 	}
 	return result, err
 }

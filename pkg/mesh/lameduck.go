@@ -22,7 +22,8 @@ import (
 //	client := mesh.NewClient(nc, mesh.ClientOptions{LameDuck: &duck})
 //
 // New calls are held, and services unsubscribed, until what is in flight is answered, but for no longer than half
-// a second; then the connection moves, which takes milliseconds. A call that takes longer goes on: its answer is
+// a second; then the connection moves, which takes milliseconds. One that has no services, only callers, begins a
+// quarter of a second after the others. A call that takes longer goes on: its answer is
 // lost only if it is sent in those milliseconds, or if the new server does not let the service answer what it was
 // asked over the old one (allow_responses). Where no other server can be reached, nothing moves: the old one lets
 // its connections live for a while yet, and there is nothing better.
@@ -43,6 +44,7 @@ type gate struct{ open chan struct{} }
 const (
 	moveWait  = 500 * time.Millisecond // for calls in flight
 	moveReach = 2 * time.Second        // for the other server
+	moveAfter = 250 * time.Millisecond // of callers, for the services of their server to leave it first
 )
 
 // Option has a connection tell d of its server's lame-duck mode. A nats.LameDuckModeHandler that was set before it
@@ -67,12 +69,17 @@ func (d *LameDuck) move(nc *nats.Conn) {
 		return
 	}
 	defer d.moving.Unlock()
+	closed := nc.StatusChanged(nats.CLOSED)
+	defer nc.RemoveStatusListener(closed)
+	if len(d.services()) == 0 {
+		// From here a call gets to a service that is still here, or one that has moved. From the other server it could
+		// be on the route just when the service leaves, and be lost.
+		soon[struct{}](nil, closed, moveAfter)
+	}
 	// A connection that drains, or has lost its server already, is left to that.
 	if nc.Status() != nats.CONNECTED || !otherServer(nc) { // IsConnected is true of one that drains, too
 		return
 	}
-	closed := nc.StatusChanged(nats.CLOSED)
-	defer nc.RemoveStatusListener(closed)
 	g := &gate{make(chan struct{})}
 	d.gate.Store(g)
 	services := d.services()
