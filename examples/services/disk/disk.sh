@@ -116,10 +116,12 @@ stop() {
 	send "UNSUB 1" "UNSUB 2" PING
 }
 trap stop TERM INT
+# From here on only backquotes: where bash 5.2 comes upon $(…) it runs a trap in the midst of reading that, and fails
+# over both ("unexpected EOF while looking for matching `)'"). What runs inside of them has no traps, and may use it.
 
 # connection serves one connection, until it ends.
 connection() {
-	local line part words body status
+	local line part words body text status
 	{ exec 3<>"/dev/tcp/$host/$port"; } 2>/dev/null || return
 	# Without "headers" the server takes them off what it delivers, and says nothing about missing responders.
 	send 'CONNECT {"verbose":false,"pedantic":false,"name":"disk","lang":"bash","version":"'$version'","headers":false,"user":"'"$user"'","pass":"'"$password"'"}' \
@@ -140,12 +142,15 @@ connection() {
 		case $line in
 		MSG\ *) # subject, our number of the subscription, where to answer if anybody waits, length
 			read -ra words <<<"$line"
-			body=$(head -c "${words[-1]}" <&3; echo .) # the dot saves newlines at the end
+			body=`head -c "${words[-1]}" <&3; echo .` # the dot saves newlines at the end
 			read -r -u 3 _
 			case ${words[2]},${#words[@]},${words[3]} in
 			2,*) announce ;;
 			1,4,* | *,\$JS.ACK*) ;; # nobody waits
-			1,5,*) publish "${words[3]}" "$(answer "${body%.}")" ;;
+			1,5,*)
+				text=`answer "${body%.}"`
+				publish "${words[3]}" "$text"
+				;;
 			esac
 			;;
 		PING) send PONG ;;
