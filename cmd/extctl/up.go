@@ -86,13 +86,13 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return err
 	}
-	watchdog := bridge.StartWatchdog(logger) // while NATS starts
+	awaitWatchdog, stopWatchdog := bridge.StartWatchdog(logger) // while NATS starts
+	defer stopWatchdog()
 	srv, err := a.startNATS(o, logger)
 	if err != nil {
-		watchdog()()
 		return err
 	}
-	m := &ownMesh{app: a, watchdog: watchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
+	m := &ownMesh{app: a, watchdog: awaitWatchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
 	if o.data != "" || a.getenv("NATS_URL") != "" {
 		m.flags += " --server " + m.url
 	}
@@ -168,7 +168,7 @@ type ownMesh struct {
 	host    hostPlan
 	logger  *slog.Logger
 
-	watchdog func() (stop func())
+	watchdog func()
 
 	registryNC, bridgeNC, nc *nats.Conn
 }

@@ -88,10 +88,9 @@ func checkDirs(dirs []string) error {
 
 // runBridge runs the bridge until ctx ends and nothing of it is left.
 func (m *ownMesh) runBridge(ctx context.Context) error {
-	defer m.watchdog()()
 	host, _ := os.Hostname() // for people; an unknown one is no fault
 	return bridge.New(m.bridgeNC, bridge.Config{
 		Name: m.host.name, Host: host, Prefix: m.prefix, Version: daemon.Version(),
-		Settings: m.host.settings, Reread: m.host.reread, StateDir: m.host.stateDir, Logger: withoutFindings(m.logger),
+		Settings: m.host.settings, Reread: m.host.reread, StateDir: m.host.stateDir, Watchdog: m.watchdog, Logger: withoutFindings(m.logger),
 	}).Run(ctx)
 }

@@ -37,7 +37,7 @@ func program() daemon.Program {
 	var file, name, state string
 	var search paths
 	var settings config.Config
-	var watchdog func() (stop func())
+	var awaitWatchdog, stopWatchdog func()
 	return daemon.Program{
 		Name:    "stdio-bridge",
 		Summary: "Runs the extensions of this host and stands in for them on the mesh.",
@@ -54,16 +54,16 @@ func program() daemon.Program {
 			if settings, err = bridge.Settings(file, search, log); err != nil {
 				return daemon.UsageError{Err: err, Hint: "mend the file; nothing was started"}
 			}
-			watchdog = bridge.StartWatchdog(log) // while NATS is connected to
+			awaitWatchdog, stopWatchdog = bridge.StartWatchdog(log) // while NATS is connected to
 			return nil
 		},
 		Run: func(ctx context.Context, p daemon.Process) error {
 			reread := func() (config.Config, error) { return bridge.Settings(file, search, p.Logger) }
 			host, _ := os.Hostname() // for people; an unknown one is no fault
-			defer watchdog()()
+			defer stopWatchdog()
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
-				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Logger: p.Logger,
+				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Watchdog: awaitWatchdog, Logger: p.Logger,
 			})
 			p.Health.Metrics(b.WriteMetrics)
 			return b.Run(ctx)

@@ -27,6 +27,7 @@ type Config struct {
 	Environ  []string                      // what children inherit from; default os.Environ()
 	Gate     gate.Host                     // where requirements are looked up; default this host
 	LameDuck *mesh.LameDuck                // of the connection; nil: stay until its server closes it
+	Watchdog func()                        // waited for before the first child is started; nil: there is none
 	Logger   *slog.Logger                  // default: discard
 }
 
@@ -87,6 +88,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 	defer deaf()
 	p := b.makePlan(ctx)
+	if b.cfg.Watchdog != nil {
+		b.cfg.Watchdog()
+	}
 	// What runs on the mesh ends before the node that speaks for it.
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup

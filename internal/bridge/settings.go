@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/adrg/xdg"
 
@@ -83,9 +82,13 @@ func Watchdog(log *slog.Logger) (stop func()) {
 	return stop
 }
 
-// StartWatchdog is Watchdog in the background: await waits until it is there. No child may be started before.
-func StartWatchdog(log *slog.Logger) (await func() (stop func())) {
-	stop := make(chan func(), 1)
-	go func() { stop <- Watchdog(log) }() // ends when the guard has been started
-	return sync.OnceValue(func() func() { return <-stop })
+// StartWatchdog is Watchdog in the background: await waits until it is there, which is Config.Watchdog.
+func StartWatchdog(log *slog.Logger) (await, stop func()) {
+	var end func()
+	there := make(chan struct{})
+	go func() { // ends when the guard has been started
+		end = Watchdog(log)
+		close(there)
+	}()
+	return func() { <-there }, func() { <-there; end() }
 }
