@@ -13,7 +13,6 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // hostPlan is what the bridge of an extctl up is to run.
@@ -33,7 +32,7 @@ func (a *app) planHost(o upOptions, logger *slog.Logger) (hostPlan, error) {
 	if o.data != "" {
 		p.stateDir = filepath.Join(o.data, "extensions")
 	}
-	if err := mesh.CheckID(p.name, false); err != nil {
+	if err := bridge.CheckName(p.name); err != nil {
 		return p, usage("--name: %w", err)
 	}
 	var err error

@@ -19,7 +19,6 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func main() {
@@ -48,7 +47,7 @@ func program() daemon.Program {
 			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "under `DIR` each extension has a directory of its own")
 		},
 		Check: func(log *slog.Logger) (err error) {
-			if err := mesh.CheckID(name, false); err != nil {
+			if err := bridge.CheckName(name); err != nil {
 				return fmt.Errorf("--name: %w", err)
 			}
 			if settings, err = bridge.Settings(file, search, log); err != nil {

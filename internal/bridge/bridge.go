@@ -67,7 +67,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	}
 	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
-	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}}
+	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}, leaving: map[string]<-chan struct{}{}}
 	return b
 }
 

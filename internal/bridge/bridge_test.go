@@ -50,9 +50,13 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t *testing.T, change ...func(*server.Options)) *host {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	o := &server.Options{DontListen: true, NoSigs: true, NoLog: true}
+	for _, c := range change {
+		c(o)
+	}
+	s, err := server.NewServer(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,23 +118,35 @@ func (l logLine) MarshalJSON() ([]byte, error) {
 	}{plain(l), l.Line})
 }
 
-// maxLogs bounds logs' answer, in bytes of lines: it is one message.
+// maxLogs bounds logs' answer, in bytes: it is one message.
 const maxLogs = 512 << 10
 
+// logs is the last n lines of each slot, or as many as fit: each has its share of the room.
 func logs(slots []*slot, n int) (json.RawMessage, error) {
-	out := []logLine{}
-	size := 0
+	type written struct {
+		at   time.Time
+		json json.RawMessage
+	}
+	var all []written
 	for _, s := range slots {
-		lines := s.lines.last(n)
-		for i := len(lines) - 1; i >= 0; i-- { // the newest are worth the most
-			if size += len(lines[i].Text) + 128; size > maxLogs {
+		lines, room := s.lines.last(n), maxLogs/len(slots)
+		for _, l := range slices.Backward(lines) { // the newest are worth the most
+			text, err := json.Marshal(logLine{ID: s.unit.id(), Instance: s.mesh.Instance(), TS: l.At, Line: l.Text})
+			if err != nil {
+				return nil, err
+			}
+			if room -= len(text) + 1; room < 0 { // what JSON makes of it: a < is six bytes
 				break
 			}
-			out = append(out, logLine{ID: s.unit.id(), Instance: s.mesh.Instance(), TS: lines[i].At, Line: lines[i].Text})
+			all = append(all, written{l.At, text})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b logLine) int { return a.TS.Compare(b.TS) })
-	return json.Marshal(map[string]any{"lines": out})
+	slices.SortStableFunc(all, func(a, b written) int { return a.at.Compare(b.at) })
+	lines := []json.RawMessage{}
+	for _, w := range all {
+		lines = append(lines, w.json)
+	}
+	return json.Marshal(map[string]any{"lines": lines})
 }
 
 func (c control) reload(ctx context.Context) (json.RawMessage, error) {
@@ -191,23 +203,41 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
 		env, err := rpc.Scan(m.Data)
 		if err != nil || env.MethodName() != "reload" {
-			m.Respond(answer(ctx, control{b}, m.Data))
+			b.respond(m, answer(ctx, control{b}, m.Data))
 			return
 		}
 		select {
 		case reloading <- struct{}{}:
 			wg.Go(func() { // owned by serveControl; ends when the files are read
-				m.Respond(answer(ctx, control{b}, m.Data))
+				b.respond(m, answer(ctx, control{b}, m.Data))
 				<-reloading
 			})
 		default:
-			m.Respond(rpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "a reload is under way")))
+			b.respond(m, rpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "a reload is under way")))
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	return func() { sub.Unsubscribe(); wg.Wait() }, nil
+}
+
+// respond answers on P.control.<bridge>. What the server does not take in one message is an error, or whoever asked
+// would wait in vain.
+func (b *Bridge) respond(m *nats.Msg, response []byte) {
+	err := m.Respond(response)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		var id []byte
+		if env, scanErr := rpc.Scan(response); scanErr == nil {
+			id = env.ID
+		}
+		limit := b.nc.MaxPayload()
+		err = m.Respond(rpc.AppendError(nil, id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(response)), Limit: limit},
+			"the answer is %d bytes, over this server's limit of %d; ask for less of it", len(response), limit)))
+	}
+	if err != nil && !errors.Is(err, nats.ErrMsgNoReply) {
+		b.log.Warn("could not answer on the control subject", "error", err)
+	}
 }
 
 // answer is one request's response message.

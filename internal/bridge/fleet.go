@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,9 +16,10 @@ import (
 type fleet struct {
 	make func(u *unit, replica int) *slot
 
-	mu    sync.Mutex
-	units map[string]*running // by id
-	wg    sync.WaitGroup
+	mu      sync.Mutex
+	units   map[string]*running        // by id
+	leaving map[string]<-chan struct{} // of those that were stopped: closed when nothing of them is left
+	wg      sync.WaitGroup
 }
 
 // running is one unit and what was started for it.
@@ -30,20 +32,29 @@ type running struct {
 }
 
 // apply makes the fleet what plan says: new units start, changed ones are replaced, others stop. It does not
-// wait for anything to come up; what is replaced stops first, since two lives of one extension may not be
-// meant to overlap. ctx is that of the fleet.
+// wait for anything to come up; what is replaced, or comes back, stops first, since two lives of one extension may not
+// be meant to overlap. ctx is that of the fleet.
 func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, stopped []string) {
 	started, replaced, stopped = f.diff(plan) // only apply changes what it looks at, and apply has one caller at a time
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	maps.DeleteFunc(f.leaving, func(_ string, left <-chan struct{}) bool {
+		select {
+		case <-left:
+			return true
+		default:
+			return false
+		}
+	})
 	for _, id := range stopped {
 		f.units[id].cancel(mesh.ErrRemoved)
+		f.leaving[id] = f.units[id].done
 		delete(f.units, id)
 	}
 	for _, u := range plan {
 		switch r := f.units[u.id()]; {
 		case r == nil:
-			f.start(ctx, u, nil)
+			f.start(ctx, u, f.leaving[u.id()])
 		case slices.Contains(replaced, u.id()):
 			r.cancel(mesh.ErrRemoved)
 			f.start(ctx, u, r.done)

@@ -134,6 +134,9 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 	}
 }
 
+// maxProblems is how many problems of one handshake are told.
+const maxProblems = 20
+
 // finish hashes what was said, compares it with the manifest, and makes the answers that the bridge gives in
 // the child's place.
 func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
@@ -142,6 +145,10 @@ func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
 		return err
 	}
 	hs.problems = append(hs.problems, undeclared(u, hs)...)
+	if more := len(hs.problems) - maxProblems; more > 0 { // a page of a list has as many
+		hs.problems = append(hs.problems[:maxProblems:maxProblems], mesh.Diagnostic{Level: "warn", Code: "more",
+			Message: fmt.Sprintf("%d more problems are left out", more)})
+	}
 	tools := []byte("[")
 	for i, t := range hs.tools {
 		if i > 0 {

@@ -10,16 +10,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// keepWhatMayBe puts into p what ran, or was declared, before and is missing for no good reason: its manifest no longer parses, which
-// the host's problems say; or the search was cut short, and it need not be gone.
+// keepWhatMayBe puts into p what ran, or was declared, before and is missing for no good reason: its manifest no longer
+// parses, which the host's problems say; or the search was cut short, and it need not be gone.
 func (b *Bridge) keepWhatMayBe(p *plan) {
 	b.mu.Lock()
 	old, settings := b.current, b.settings
 	b.mu.Unlock()
-	broken, have := map[string]bool{}, map[string]bool{}
-	for _, problem := range p.host.Problems {
-		broken[problem.Path] = true
-	}
+	have := map[string]bool{}
 	for _, u := range p.units {
 		have[u.id()] = true
 	}
@@ -30,7 +27,7 @@ func (b *Bridge) keepWhatMayBe(p *plan) {
 		switch {
 		case have[u.id()]:
 			continue
-		case broken[u.path]:
+		case isBroken(p.host.Problems, u.path, u.id()):
 			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", u.id(), "path", u.path)
 		case p.incomplete && mayBeThere(u.path) && wanted(settings, u.announce):
 			b.log.Warn("the search for extensions was cut short; one that it did not find goes on", "extension", u.id(), "path", u.path)
@@ -41,10 +38,17 @@ func (b *Bridge) keepWhatMayBe(p *plan) {
 		p.host.Extensions = append(p.host.Extensions, u.id())
 	}
 	for _, d := range old.declared {
-		if !have[d.announce.ID] && (broken[d.path] || p.incomplete && mayBeThere(d.path) && wanted(settings, d.announce)) {
+		if !have[d.announce.ID] && (isBroken(p.host.Problems, d.path, d.announce.ID) || p.incomplete && mayBeThere(d.path) && wanted(settings, d.announce)) {
 			p.declared = append(p.declared, d)
 		}
 	}
+}
+
+// isBroken reports whether the manifest at path is, or what it says of one extension. What is only gated is in the plan.
+func isBroken(problems []mesh.HostProblem, path, id string) bool {
+	return slices.ContainsFunc(problems, func(p mesh.HostProblem) bool {
+		return p.Path == path && p.Kind != "gated" && (p.ID == "" || p.ID == id)
+	})
 }
 
 // mayBeThere reports whether a file is not known to be gone.

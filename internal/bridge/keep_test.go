@@ -24,6 +24,7 @@ func TestKeepWhatMayBe(t *testing.T) {
 		units: []*unit{
 			old("found", "", there), old("missing", "", there), old("gone", "", gone), old("off", "", there), old("off.member", "off", there),
 			old("broken", "", "/broken/plugin.toml"),
+			old("removed.invalid", "removed", "/other/plugin.toml"), old("removed.member", "removed", "/other/plugin.toml"),
 		},
 		declared: []declaration{
 			{there, mesh.Announce{ID: "service"}}, {gone, mesh.Announce{ID: "ended"}}, {"/broken/plugin.toml", mesh.Announce{ID: "torn"}},
@@ -36,10 +37,10 @@ func TestKeepWhatMayBe(t *testing.T) {
 		want       []string
 		declared   int
 	}{
-		{"complete", false, nil, []string{"found", "broken"}, 1},
-		{"cut short", true, nil, []string{"found", "missing", "broken"}, 2},
-		{"cut short, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken"}, 1},
-		{"cut short, and all is disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken"}, 1},
+		{"complete", false, nil, []string{"found", "broken", "removed.invalid"}, 1},
+		{"cut short", true, nil, []string{"found", "missing", "broken", "removed.invalid"}, 2},
+		{"cut short, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken", "removed.invalid"}, 1},
+		{"cut short, and all is disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken", "removed.invalid"}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			settings := config.Default()
@@ -50,7 +51,11 @@ func TestKeepWhatMayBe(t *testing.T) {
 			b := New(nil, Config{Settings: settings})
 			b.current = before
 			p := plan{units: []*unit{old("found", "", there)}, incomplete: tt.incomplete}
-			p.host.Problems = []mesh.HostProblem{{Path: "/broken/plugin.toml"}}
+			p.host.Problems = []mesh.HostProblem{
+				{Path: "/broken/plugin.toml", Kind: "invalid"},
+				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // members of one manifest: one is not there any more
+				{Path: "/other/plugin.toml", ID: "removed.gated", Kind: "gated"},
+			}
 			b.keepWhatMayBe(&p)
 			var got []string
 			for _, u := range p.units {

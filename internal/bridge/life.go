@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -184,10 +185,12 @@ func (s *slot) shake(ctx context.Context, f *forwarder, end func(error)) (*hands
 
 // learn takes over what the child said of itself, and announces it.
 func (s *slot) learn(f *forwarder, hs *handshake) {
-	f.shaken.Store(hs)
+	before := f.shaken.Swap(hs)
 	s.past.shaken(hs)
-	for _, d := range hs.problems {
-		s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
+	if before == nil || !slices.Equal(before.problems, hs.problems) { // a list can be read again and again
+		for _, d := range hs.problems {
+			s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
+		}
 	}
 	s.mesh.Update(func(a *mesh.Announce) {
 		a.HandshakeHash, a.Dialect = hs.hash, string(hs.dialect)

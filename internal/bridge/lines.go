@@ -1,12 +1,16 @@
 package bridge
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
-// ringLines is how many lines of stderr are kept per instance.
-const ringLines = 1000
+// How many lines of stderr are kept per instance, and how many bytes of them, which is all that logs could show.
+const (
+	ringLines = 1000
+	ringBytes = maxLogs
+)
 
 // Line is one line of a child's stderr.
 type Line struct {
@@ -18,30 +22,31 @@ type Line struct {
 type ring struct {
 	mu    sync.Mutex
 	lines []Line
-	next  int
+	bytes int // of their text
 }
 
 func (r *ring) add(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := Line{time.Now(), text}
-	if len(r.lines) < ringLines {
-		r.lines = append(r.lines, l)
-		return
+	r.lines = append(r.lines, Line{time.Now(), text})
+	r.bytes += len(text)
+	old := 0
+	for len(r.lines)-old > ringLines || r.bytes > ringBytes {
+		r.bytes -= len(r.lines[old].Text)
+		r.lines[old] = Line{} // what lies in front stays until the slice moves
+		old++
 	}
-	r.lines[r.next] = l
-	r.next = (r.next + 1) % ringLines
+	r.lines = r.lines[old:]
 }
 
 // last returns the last n lines, oldest first; n <= 0: all that are kept.
 func (r *ring) last(n int) []Line {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := append(append([]Line{}, r.lines[r.next:]...), r.lines[:r.next]...)
-	if n > 0 && len(all) > n {
-		all = all[len(all)-n:]
+	if n <= 0 || n > len(r.lines) {
+		n = len(r.lines)
 	}
-	return all
+	return slices.Clone(r.lines[len(r.lines)-n:])
 }
 
 // bucket lets so many through and then so many a second: what a child says unasked is worth knowing of, not worth

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Settings reads extensions.yaml. An empty path is config.DefaultPath, which may be missing. searchPaths, if
@@ -44,16 +46,28 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 
 var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
 
+// CheckName checks the name of a bridge: it is written like an id, and none of those that the mesh uses itself.
+func CheckName(name string) error {
+	if err := mesh.CheckID(name, false); err != nil {
+		return err
+	}
+	if manifest.Reserved(name) {
+		return fmt.Errorf("%q is reserved; choose another, bridge-%s for example", name, name)
+	}
+	return nil
+}
+
 // DefaultName is the name of a bridge that was given none: the first label of the host's name.
 func DefaultName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "bridge"
-	}
+	host, _ := os.Hostname() // without one it is bridge-0
+	return nameOf(host)
+}
+
+func nameOf(host string) string {
 	label, _, _ := strings.Cut(strings.ToLower(host), ".")
 	name := strings.Trim(notInNames.ReplaceAllString(label, "-"), "-_")
-	if name == "" || name[0] < 'a' || name[0] > 'z' {
-		name = "bridge-" + name
+	if name == "" || name[0] < 'a' || name[0] > 'z' || manifest.Reserved(name) {
+		name = "bridge-" + cmp.Or(name, "0")
 	}
 	return name[:min(len(name), 64)]
 }

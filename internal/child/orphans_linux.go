@@ -98,22 +98,30 @@ func reapOrphans(stop <-chan struct{}, done chan<- struct{}) {
 	deaths := make(chan os.Signal, 1)
 	signal.Notify(deaths, unix.SIGCHLD)
 	defer signal.Stop(deaths)
+	reapAfter(deaths, stop, reapOld)
+}
+
+// reapAfter calls reap a moment after a death, and again for those that it returns.
+func reapAfter(deaths <-chan os.Signal, stop <-chan struct{}, reap func(since map[int]time.Time, now time.Time) map[int]time.Time) {
 	look := time.NewTimer(0)
 	defer look.Stop()
+	armed := true // look fires: it must not be put off by one death after another
 	since := make(map[int]time.Time)
 	for {
 		select {
 		case <-stop:
-			reapOld(since, time.Now())
+			reap(since, time.Now())
 			return
 		case <-deaths:
-			if len(since) == 0 {
+			if !armed {
 				look.Reset(orphanWait / 10)
+				armed = true
 			}
 			continue
 		case <-look.C:
 		}
-		if since = reapOld(since, time.Now()); len(since) > 0 {
+		since = reap(since, time.Now())
+		if armed = len(since) > 0; armed {
 			look.Reset(orphanWait / 2)
 		}
 	}

@@ -1,0 +1,67 @@
+package bridge_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// TestComesBack: an extension that was taken away and is there again while its old life is still stopping waits for that.
+func TestComesBack(t *testing.T) {
+	h := newHost(t)
+	log, goOn := filepath.Join(h.dir, "log"), filepath.Join(h.dir, "go-on")
+	h.extension("lingers", `"here"`, "")
+	dir := filepath.Join(h.dir, "ext", "lingers")
+	script, err := os.ReadFile(filepath.Join(dir, "say.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(script), "\n", "\necho begin >>"+log+"\n", 1) + "while [ ! -e " + goOn + " ]; do sleep 0.01; done\necho end >>" + log + "\n"
+	h.write(filepath.Join(dir, "say.sh"), text, 0o755)
+	h.run(nil)
+	h.says("lingers", `"here"`)
+	manifest, away := filepath.Join(dir, "plugin.toml"), filepath.Join(dir, "away")
+	for _, move := range []struct{ from, to, want string }{
+		{manifest, away, `"stopped":["lingers"]`},
+		{away, manifest, `"started":["lingers"]`},
+		{manifest, away, `"stopped":["lingers"]`},
+		{away, manifest, `"started":["lingers"]`},
+	} {
+		if err := os.Rename(move.from, move.to); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.control("reload", "{}"); !strings.Contains(got, move.want) {
+			t.Fatalf("reload = %s, want %s", got, move.want)
+		}
+	}
+	h.write(goOn, "", 0o644)
+	h.says("lingers", `"here"`)
+	if b, err := os.ReadFile(log); err != nil || string(b) != "begin\nend\nbegin\n" {
+		t.Errorf("its lives: %q, %v", b, err)
+	}
+}
+
+// TestTooLargeAnAnswer: who asks for more than a message takes is told so.
+func TestTooLargeAnAnswer(t *testing.T) {
+	h := newHost(t, func(o *server.Options) { o.MaxPayload = 4 << 10 })
+	h.extension("talker", `"here"`, "")
+	script := filepath.Join(h.dir, "ext", "talker", "say.sh")
+	text, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write(script, strings.Replace(string(text), "\n", "\ni=0; while [ $i -lt 100 ]; do echo a line of some length, number $i >&2; i=$((i+1)); done\n", 1), 0o755)
+	h.run(nil)
+	h.says("talker", `"here"`)
+	var got string
+	eventually(t, "all lines are too much", func() bool {
+		got = h.control("logs", `{"id":"talker"}`)
+		return strings.Contains(got, `"kind":"too_large"`)
+	}, func() string { return got })
+	if got := h.control("logs", `{"id":"talker","lines":3}`); !strings.Contains(got, "number 99") {
+		t.Errorf("three lines: %s", got)
+	}
+}
