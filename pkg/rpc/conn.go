@@ -153,7 +153,7 @@ func (c *Conn) fail(e *Error) {
 	var lost []*Exchange
 	c.mu.Lock()
 	c.gone = e
-	c.pending.each(func(x *Exchange) { lost = append(lost, c.pending.take(x.id)) })
+	c.pending.each(func(x *Exchange) { lost = append(lost, c.take(x.id)) })
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -161,6 +161,17 @@ func (c *Conn) fail(e *Error) {
 	for _, x := range lost {
 		c.deliver(x, e)
 	}
+}
+
+// take removes the exchange with this id from what waits for its answer, and to be written where it was not yet: it is
+// not run then, and a peer that does not read keeps nothing of it alive. Whoever takes it delivers it; nil if there is
+// none. The caller holds mu.
+func (c *Conn) take(id uint64) *Exchange {
+	x := c.pending.take(id)
+	if x != nil {
+		c.unlink(x)
+	}
+	return x
 }
 
 // deliver ends x with an error made here; one that was never written cannot have run.
@@ -204,7 +215,7 @@ func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 	c.mu.Lock()
 	taken := x.id != 0 && c.pending.get(x.id) == x
 	if taken {
-		c.pending.take(x.id)
+		c.take(x.id)
 		if !x.queued {
 			id = x.id
 		}
@@ -263,7 +274,7 @@ func (c *Conn) expire() {
 		switch {
 		case x.Deadline.IsZero():
 		case !x.Deadline.After(now):
-			due = append(due, c.pending.take(x.id))
+			due = append(due, c.take(x.id))
 		case next.IsZero() || x.Deadline.Before(next):
 			next = x.Deadline
 		}

@@ -19,20 +19,21 @@ type Exchange struct {
 	Deadline time.Time // covers queueing, writing and answering; zero: none
 	Sink     Sink
 
-	// Hold has Start leave it unwritten, to be written together with what follows: the next exchange without Hold, or
-	// Flush, which whoever sets it has to call soon. It is only looked at by Start.
-	Hold bool
-
 	// Inner is the exchange that whoever took this one on started for it on another connection, if any; it
 	// is what there is to cancel.
 	Inner atomic.Pointer[Exchange]
 
+	// Hold has Start leave it unwritten, to be written together with what follows: the next exchange without Hold, or
+	// Flush, which whoever sets it has to call soon. It is only looked at by Start.
+	Hold bool
+
 	// Everything below belongs to the Conn, under its mutex.
+	queued  bool // no byte of it was written (it stands next to Hold, where it takes no room)
 	id      uint64
-	queued  bool      // not yet taken by a writer
-	next    *Exchange // in the write queue
-	raw     []byte    // a whole message instead of Method and Params: an answer or a notification
-	written func()    // told when raw was written or dropped
+	prev    *Exchange // in the write queue
+	next    *Exchange
+	raw     []byte // a whole message instead of Method and Params: an answer or a notification
+	written func() // told when raw was written or dropped
 }
 
 // ID is the id that the Conn gave x in Start; the other side knows the request by it.

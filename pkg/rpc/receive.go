@@ -38,7 +38,7 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
 	switch {
 	case err != nil:
 		c.broken(line, err)
-	case env.IsResponse() || env.Method == nil && env.ID != nil:
+	case env.IsResponse() || env.Method == nil && env.ID != nil && env.versioned:
 		c.answer(line, &env, lines)
 	case env.IsRequest():
 		c.request(ctx, &env)
@@ -75,7 +75,7 @@ func (c *Conn) claim(id []byte) *Exchange {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.pending.take(n)
+	return c.take(n)
 }
 
 func parseID(id []byte) (uint64, bool) {

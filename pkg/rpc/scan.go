@@ -20,8 +20,9 @@ type Envelope struct {
 	Result []byte
 	Error  []byte
 
-	idAt  int  // offset of ID
-	plain bool // jsonrpc "2.0", an id, and no member twice, in disguise either: the id can be spliced in place
+	idAt      int  // offset of ID
+	versioned bool // has the member jsonrpc, whatever it says: a line with an id and no more is some log's
+	plain     bool // jsonrpc "2.0", an id, and no member twice, in disguise either: the id can be spliced in place
 }
 
 // Scan takes one message apart. It checks all of text against the JSON grammar while it goes (no second
@@ -72,6 +73,7 @@ func Scan(text []byte) (Envelope, error) {
 		case `"jsonrpc"`:
 			e.plain = e.plain && !version
 			version = string(value) == `"2.0"`
+			e.versioned = true
 		default:
 			e.plain = e.plain && !disguised(key)
 		}

@@ -7,7 +7,7 @@ import (
 
 // send queues x and makes sure that somebody writes it. The caller holds mu; send releases it.
 func (c *Conn) send(x *Exchange) {
-	x.queued, x.next = true, nil
+	x.queued, x.prev, x.next = true, c.tail, nil
 	if c.tail == nil {
 		c.head = x
 	} else {
@@ -19,6 +19,24 @@ func (c *Conn) send(x *Exchange) {
 		return
 	}
 	c.write()
+}
+
+// unlink takes x out of the write queue, if it is in it. The caller holds mu.
+func (c *Conn) unlink(x *Exchange) {
+	if x.prev == nil && x != c.head {
+		return
+	}
+	if x.prev == nil {
+		c.head = x.next
+	} else {
+		x.prev.next = x.next
+	}
+	if x.next == nil {
+		c.tail = x.prev
+	} else {
+		x.next.prev = x.prev
+	}
+	x.prev, x.next = nil, nil
 }
 
 // Flush writes the exchanges that were started with Hold, if nobody has written them yet.
@@ -54,8 +72,8 @@ func (c *Conn) write() {
 	c.mu.Unlock()
 }
 
-// gather is what to write next: the rest of an attempt, or the queue as far as it goes into one batch, without what
-// has ended meanwhile. The caller holds mu and owns writing.
+// gather is what to write next: the rest of an attempt, or the queue as far as it goes into one batch. (What has ended
+// meanwhile is not in it any more: see take.) The caller holds mu and owns writing.
 func (c *Conn) gather() []byte {
 	if c.out != nil {
 		return c.out.text[c.out.wrote:]
@@ -66,15 +84,9 @@ func (c *Conn) gather() []byte {
 		if c.out != nil && len(c.out.text)+size > gatherMax {
 			break
 		}
-		if c.head = x.next; c.head == nil {
-			c.tail = nil
-		}
-		x.next = nil
-		switch {
-		case x.raw != nil:
+		c.unlink(x)
+		if x.raw != nil {
 			c.raws--
-		case c.pending.get(x.id) != x:
-			continue // timed out or cancelled before it was written: it is not run
 		}
 		x.queued = false
 		if c.out == nil {
