@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -29,12 +30,13 @@ func droppedLines(line string) (n int) {
 	return n
 }
 
-// noise takes a line of the child's output that is no message.
+// noise takes a line of the child's output that is no message. clean gets one byte more than it looks at, so that it
+// knows of the rest.
 func (s *slot) noise(line []byte, why error) {
 	if !s.noisy.allow(time.Now()) {
 		return
 	}
-	s.log.Warn("noise on standard output", "line", s.unit.clean(string(line[:min(len(line), maxNoise+margin)]), maxNoise), "error", why)
+	s.log.Warn("noise on standard output", "line", s.unit.clean(string(line[:min(len(line), maxNoise+margin+1)]), maxNoise), "error", why)
 }
 
 // maxNoise is how much of a line of noise is logged.
@@ -61,14 +63,19 @@ func (s *slot) notification(f *forwarder, method string, params []byte) {
 	}
 }
 
-// margin is how much is looked at beyond what is shown, so that a secret that straddles the cut is seen.
+// margin is how much is looked at beyond what is shown, so that something is left to show behind known secrets, and
+// behind what may be the beginning of one.
 const margin = 4 << 10
 
 // clean makes text in which an extension had a hand fit to be shown: known secrets replaced, one line of valid
-// UTF-8, at most n bytes of it.
+// UTF-8, at most n bytes of it; "…" says that there was more.
 func (u *unit) clean(text string, n int) string {
+	whole := len(text) <= n+margin
 	text = strings.ToValidUTF8(text[:min(len(text), n+margin)], "\uFFFD")
-	if u.redact != nil {
+	switch {
+	case !whole:
+		text = gate.RedactCut(u.redact, text)
+	case u.redact != nil:
 		text = u.redact(text)
 	}
 	text = strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -77,10 +84,10 @@ func (u *unit) clean(text string, n int) string {
 		}
 		return r
 	}, text))
-	if len(text) <= n {
+	if whole && len(text) <= n {
 		return text
 	}
-	for n -= len("…"); n > 0 && !utf8.RuneStart(text[n]); {
+	for n = min(len(text), n-len("…")); n > 0 && n < len(text) && !utf8.RuneStart(text[n]); {
 		n--
 	}
 	return text[:n] + "…"

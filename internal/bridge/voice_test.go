@@ -3,12 +3,15 @@ package bridge
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/gate"
 )
 
 func TestClean(t *testing.T) {
@@ -34,6 +37,38 @@ func TestClean(t *testing.T) {
 	}
 	if got := (&unit{}).clean("without a redactor", 100); got != "without a redactor" {
 		t.Errorf("clean = %q", got)
+	}
+}
+
+// TestCleanCut has secrets across the place where clean stops to look, of which the redaction of what is before moves
+// the half into what is shown.
+func TestCleanCut(t *testing.T) {
+	token := strings.Repeat("secret", 134)[:800]
+	key := strings.Repeat("0123456789", 10<<10)
+	redact := gate.NewRedactor([]string{"MY_TOKEN=" + token, "SA_KEY=" + key[:6000], "BIG_KEY=" + key}, nil, nil).Redact
+	for _, tt := range []struct {
+		name, text string
+		n          int
+		want       string
+	}{
+		{"seen to its end", "bad key " + token + ".", maxNoise, "bad key [MY_TOKEN]."},
+		{"again and again", strings.Repeat(token+" ", 8), maxNoise, strings.Repeat("[MY_TOKEN] ", 4) + "[MY_TOKEN]…"},
+		{"again and again, a reason", strings.Repeat(token+" ", 8), maxReason, strings.Repeat("[MY_TOKEN] ", 5) + "[MY_TOKEN]…"},
+		{"one of 100 KiB", "handshake: bad credentials " + key, maxNoise, "handshake: bad credentials [BIG_KEY]…"},
+		{"one of 100 KiB, a reason", "handshake: bad credentials " + key, maxReason, "handshake: bad credentials [BIG_KEY]…"},
+		{"nothing else is looked at", strings.Repeat(token, 100), 20, "[MY_TOKEN][MY_TOK…"},
+		{"blanks", strings.Repeat(" ", 1<<20), 100, "…"},
+	} {
+		u := &unit{redact: redact}
+		if got := u.clean(tt.text, tt.n); got != tt.want {
+			t.Errorf("%s: %.80q of %d bytes, want %q", tt.name, got, len(got), tt.want)
+		}
+	}
+	var log strings.Builder
+	s := &slot{unit: &unit{redact: redact}, log: slog.New(slog.NewTextHandler(&log, nil)), noisy: noiseBucket()}
+	s.noise([]byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
+	if got := log.String(); strings.Contains(got, "secret") || !strings.Contains(got, "[MY_TOKEN] [MY_TOKEN]…") {
+		t.Errorf("noise is logged as %q", got)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/gate"
 )
 
 // cleanLine makes one line of output fit to be shown: valid, redacted, short. line is what was kept of size
@@ -12,14 +14,14 @@ import (
 func cleanLine(line string, size int, redact func(string) string) string {
 	line = strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\uFFFD")
 	kept := len(line)
-	if redact != nil {
+	switch {
+	case size >= maxErrLine+margin: // the rest was not even read
+		line = gate.RedactCut(redact, line)
+	case redact != nil:
 		line = redact(line)
 	}
 	if kept <= maxErrLine && size <= maxErrLine {
 		return line
-	}
-	if size >= maxErrLine+margin { // the rest was not even read
-		line = cut(line, max(0, len(line)-margin)) // its end may be half a secret, which Redact could not know
 	}
 	return fmt.Sprintf("%s [cut: %d bytes]", cut(line, maxErrLine), size)
 }

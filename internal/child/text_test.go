@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/gate"
 )
 
 func TestCleanLine(t *testing.T) {
@@ -39,6 +41,22 @@ func TestCleanLine(t *testing.T) {
 				t.Errorf("got %.40q … %q", got, got[max(0, len(got)-40):])
 			}
 		})
+	}
+}
+
+// A secret that was not read to its end leaves nothing of itself, and what stands before it stays.
+func TestCleanLineCut(t *testing.T) {
+	key := strings.Repeat("0123456789", 5000)
+	redact := gate.NewRedactor([]string{"A_KEY=" + key, "B_" + strings.Repeat("N", 300) + "_KEY=<token>"}, nil, nil).Redact
+	for line, want := range map[string]string{
+		"bad key " + key: "bad key [A_KEY] [cut: 50008 bytes]",
+		// Each <token> near the end becomes 308 bytes, which push the rest of the key away from it.
+		key[:maxErrLine+margin-450] + strings.Repeat("<token>0", 5625): "[A_KEY] [cut: 65030 bytes]",
+	} {
+		got := cleanLine(line[:maxErrLine+margin], len(line), redact)
+		if got != want {
+			t.Errorf("got %.80q … %q", got, got[max(0, len(got)-40):])
+		}
 	}
 }
 

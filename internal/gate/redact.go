@@ -13,8 +13,8 @@ const (
 	// minSecret is the shortest value that is redacted, in bytes: a shorter one would be found in every
 	// other word.
 	minSecret = 6
-	// maxPiece is the length of the pieces in which a longer value is looked for, too: what is given to
-	// Redact may have been cut off within the value, and as much of it as fills pieces is then found.
+	// maxPiece is the length of the pieces in which a longer value is looked for: what is given to Redact may
+	// have been cut off within the value, and as much of it as fills pieces is then found.
 	maxPiece = 1 << 10
 )
 
@@ -23,13 +23,10 @@ const (
 type Redactor struct {
 	// seen has a bit set for the hash of the first four bytes of each value, and dismisses nearly every
 	// position of a line.
-	seen    [64]uint64
-	secrets []secret
-	trie    trie
+	seen  [64]uint64
+	known prefixes
+	names []string // of the variables that hold the values in known
 }
-
-// secret is a value and the name of the variable that holds it.
-type secret struct{ value, name string }
 
 // NewRedactor knows the values of parent's (KEY=value, as of os.Environ) variables that look secret or that
 // allow (requires.env) names, whether or not the child gets them, and those of add (transport.env with its
@@ -39,6 +36,9 @@ type secret struct{ value, name string }
 // Only values of at least 6 bytes count. Of a value with several lines each line of at least 6 bytes counts by
 // itself, without the white space around it. Values are known as they are and as JSON and URLs spell them; one
 // that a program has encoded otherwise, in base64 say, is not.
+//
+// No value is too long to count. One that no program can be started with (Linux takes 128 KiB) is no exception: a
+// header has no such bound, and what a value costs is a few times its bytes as JSON and URLs spell them.
 func NewRedactor(parent []string, allow []string, add map[string]string) *Redactor {
 	return newRedactor(parent, allow, add, runtime.GOOS == "windows")
 }
@@ -75,7 +75,7 @@ func (b secretSet) add(name, value string) {
 		}
 		if len(line) >= minSecret {
 			for _, s := range spellings(line) {
-				b.addWhole(name, s)
+				b.addPieces(name, s)
 			}
 		}
 	}
@@ -99,11 +99,14 @@ func inJSON(s string, escapeHTML bool) string {
 	return strings.TrimSuffix(b.String(), "\"\n")[1:]
 }
 
-func (b secretSet) addWhole(name, value string) {
-	b.put(name, value)
-	for ; len(value) > maxPiece; value = value[maxPiece:] {
-		b.put(name, value[:maxPiece])
+// addPieces adds a value as it is, or, if it is longer than a piece, as pieces that cover it: one behind the other,
+// and its last maxPiece bytes.
+func (b secretSet) addPieces(name, value string) {
+	rest := value
+	for ; len(rest) > maxPiece; rest = rest[maxPiece:] {
+		b.put(name, rest[:maxPiece])
 	}
+	b.put(name, value[max(0, len(value)-maxPiece):])
 }
 
 func (b secretSet) put(name, value string) {
@@ -116,14 +119,14 @@ func (b secretSet) put(name, value string) {
 }
 
 func (b secretSet) redactor() *Redactor {
-	r := &Redactor{secrets: make([]secret, 0, len(b))}
-	values := slices.Sorted(maps.Keys(b))
+	r := &Redactor{}
+	values := slices.SortedFunc(maps.Keys(b), func(v, w string) int { return len(v) - len(w) })
 	for _, value := range values {
 		k := first4(value)
 		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63) // as maybe reads it
-		r.secrets = append(r.secrets, secret{value, b[value]})
+		r.names = append(r.names, b[value])
 	}
-	r.trie = newTrie(values)
+	r.known = newPrefixes(values)
 	return r
 }
 
@@ -140,10 +143,10 @@ func (r *Redactor) maybe(k uint32) bool { return r.seen[k*hash>>26]>>(k*hash>>20
 
 // Redact returns line with each known value replaced by [NAME], the variable's name; of several values at one
 // place the longest counts. Values that overlap become one [NAME], that of the longest of them, so that nothing
-// is left of any. It may have several lines. The time it takes depends on the line alone, and not on how many
-// values there are or how alike.
+// is left of any. A value of more than 1 KiB counts as pieces of that length. line may have several lines. The time
+// it takes depends on the line alone, and not on how many values there are or how alike.
 func (r *Redactor) Redact(line string) string {
-	if r == nil || len(r.secrets) == 0 {
+	if r == nil || len(r.names) == 0 {
 		return line
 	}
 	spans := r.find(line)
@@ -154,50 +157,65 @@ func (r *Redactor) Redact(line string) string {
 	done := 0
 	for _, s := range spans {
 		b.WriteString(line[done:s.begin])
-		b.WriteString("[" + s.longest.name + "]")
+		b.WriteString("[" + r.names[s.longest.value] + "]")
 		done = s.end
 	}
 	b.WriteString(line[done:])
 	return b.String()
 }
 
+// RedactCut is redact, a Redactor's Redact, for a text whose rest was cut off. It leaves out what may be the
+// beginning of a value that the cut has made unrecognisable; nil leaves out nothing.
+//
+// As much of the beginning as fills pieces is found, so that only the last bytes of text, fewer than a piece has, are
+// in doubt. How many bytes they have become cannot be told from the text alone: a name may be longer than the value
+// that it stands for. So the last bytes are redacted by themselves, too. Where no value lies across their beginning
+// that is how the whole ends. Where one does, what follows it is the same in both.
+func RedactCut(redact func(string) string, text string) string {
+	if redact == nil {
+		return text
+	}
+	certain := len(strings.TrimSuffix(text, "\uFFFD")) - (maxPiece - 1) // a character that was cut counts by itself
+	all, last := redact(text), redact(text[max(0, certain):])
+	for all != "" && last != "" && all[len(all)-1] == last[len(last)-1] {
+		all, last = all[:len(all)-1], last[:len(last)-1]
+	}
+	return strings.ToValidUTF8(all, "")
+}
+
 // span is a part of a line that values cover, and the longest of them.
 type span struct {
 	begin, end int
-	longest    secret
+	longest    mark
 }
 
 // find returns the spans in line, in its order.
 func (r *Redactor) find(line string) []span {
 	var spans []span
-	var at int32 // the node of the longest beginning of a value that ends here
-	for i := 0; i < len(line); i++ {
-		if at == root && (i+minSecret > len(line) || !r.maybe(first4(line[i:i+4]))) {
+	for i := range max(0, len(line)-minSecret+1) {
+		if !r.maybe(first4(line[i : i+4])) {
 			continue
 		}
-		at = r.trie.step(at, line[i])
-		if found := r.trie[at].found; found >= 0 {
-			spans = cover(spans, i+1, r.secrets[found])
+		if m := r.known.longest(line[i:]); m.size > 0 {
+			spans = r.cover(spans, span{i, i + int(m.size), m})
 		}
 	}
 	return spans
 }
 
-// cover adds s, which ends at end, behind all before it, and makes it one with those that it overlaps. The pieces
-// of one value are one without overlapping.
-func cover(spans []span, end int, s secret) []span {
-	all := span{end - len(s.value), end, s}
-	for len(spans) > 0 {
-		last := spans[len(spans)-1]
-		piece := last.end == all.begin && len(s.value) == maxPiece && last.longest.name == s.name
-		if last.end <= all.begin && !piece {
-			break
+// cover adds a value, which begins behind all before it, and makes it one with the last of them if it overlaps that.
+// The pieces of one value are one without overlapping.
+func (r *Redactor) cover(spans []span, s span) []span {
+	if len(spans) > 0 {
+		last := &spans[len(spans)-1]
+		piece := s.begin == last.end && s.longest.size == maxPiece && r.names[s.longest.value] == r.names[last.longest.value]
+		if s.begin < last.end || piece {
+			last.end = max(last.end, s.end)
+			if s.longest.size > last.longest.size {
+				last.longest = s.longest
+			}
+			return spans
 		}
-		all.begin = min(all.begin, last.begin)
-		if len(last.longest.value) >= len(all.longest.value) {
-			all.longest = last.longest
-		}
-		spans = spans[:len(spans)-1]
 	}
-	return append(spans, all)
+	return append(spans, s)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,8 @@ func TestRedact(t *testing.T) {
 			line: "sent Bearer ghp_abc", want: "sent Bearer [GITHUB_TOKEN]"},
 		{name: "longest first", parent: []string{"A_KEY=abcdef", "B_KEY=abcdefghi", "C_KEY=abcdefg"},
 			line: "abcdefghi abcdefgx abcdefx", want: "[B_KEY] [C_KEY]x [A_KEY]x"},
+		{name: "longest is not the one it looks like", parent: []string{"A_KEY=abcdef", "B_KEY=abcdefghijklmnop"}, line: "abcdefghijklmnox", want: "[A_KEY]ghijklmnox"},
+		{name: "nor the next", parent: []string{"A_KEY=abcdefg", "B_KEY=abcdefghijklmn"}, line: "abcdefghijklmx", want: "[A_KEY]hijklmx"},
 		{name: "one within another", parent: []string{"A_KEY=cdefgh", "B_KEY=abcdefghij"}, line: "abcdefghij cdefgh", want: "[B_KEY] [A_KEY]"},
 		{name: "overlapping", parent: []string{"A_KEY=abcdefg", "B_KEY=efghijklm"}, line: "-abcdefghijklm-", want: "-[B_KEY]-"},
 		{name: "overlapping in a chain", parent: []string{"A_KEY=abcdef", "B_KEY=defghi", "C_KEY=ghijkl"}, line: "abcdefghijkl", want: "[A_KEY]"},
@@ -67,6 +70,8 @@ func TestRedact(t *testing.T) {
 		{name: "name not UTF-8", parent: []string{"\xff_KEY=secret1"}, line: "secret1", want: "[\uFFFD_KEY]"},
 		{name: "long", parent: []string{"A_KEY=" + key}, line: "x" + key + "y", want: "x[A_KEY]y"},
 		{name: "long, cut", parent: []string{"A_KEY=" + key}, line: "x" + key[:2048], want: "x[A_KEY]"},
+		{name: "long, beside a short end", parent: []string{"A_KEY=" + key[:1026] + "!?"}, line: "x" + key[:1026] + "!?y", want: "x[A_KEY]y"},
+		{name: "one long, the other its beginning", parent: []string{"A_KEY=" + key[:1500], "B_KEY=" + key[:3000]}, line: key[:3000] + "!" + key[:1500], want: "[A_KEY]![A_KEY]"},
 		{name: "not a variable", parent: []string{"secret1", "=secret1"}, line: "secret1", want: "secret1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,6 +90,113 @@ func TestNilRedactor(t *testing.T) {
 	}
 	if have := new(Redactor).Redact("abcdefgh"); have != "abcdefgh" {
 		t.Error(have)
+	}
+}
+
+// letters are n lower-case letters that do not soon repeat themselves.
+func letters(n int) string {
+	b := make([]byte, 0, n+6)
+	for i := 0; len(b) < n; i++ {
+		b = append(b, 'a'+byte(i%26), 'a'+byte(i/26%26), 'a'+byte(i/676%26), 'z'-byte(i%25), 'z'-byte(i/25%26), 'z')
+	}
+	return string(b[:n])
+}
+
+// TestRedactLong has values of every length around that of a piece and its multiples, in each of their spellings.
+func TestRedactLong(t *testing.T) {
+	lengths := []int{6, 7, 8, 63, 64, 65, 512, 1000, 100 << 10}
+	for n := maxPiece; n <= 5*maxPiece; n += maxPiece {
+		lengths = append(lengths, n-6, n-1, n, n+1, n+5, n+6, n+7, n+maxPiece/2)
+	}
+	for _, n := range lengths {
+		for name, value := range map[string]string{"letters": letters(n), "signs": strings.Repeat("<a>&\"", n/5+2)[:n]} {
+			r := NewRedactor([]string{"A_KEY=" + value}, nil, nil)
+			for _, s := range spellings(value) {
+				if have, want := r.Redact("x "+s+" y "+s), "x [A_KEY] y [A_KEY]"; have != want {
+					t.Errorf("%d %s: have %.60q of %d bytes, want %q", n, name, have, len(have), want)
+				}
+			}
+		}
+	}
+}
+
+// TestRedactorSize bounds what an extension's manifest can cost the bridge each time that it is looked at. A trie
+// with a node for each byte of each spelling takes up to 3 GiB to make.
+func TestRedactorSize(t *testing.T) {
+	const size, limit = 900 << 10, 200 << 20
+	for _, line := range []int{size, 1000, 170, 60, 20} {
+		value := []byte(strings.Repeat("<>\"&%<<\"%>&&>\"<%>%&\"\"<", size)[:size])
+		for i := range value {
+			if i%(line+1) == line {
+				value[i] = '\n'
+			} else if value[i] == '&' {
+				value[i] = 'a' + byte(i/(line+1)>>(i%4*4))%16 // so that lines differ
+			}
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := NewRedactor(nil, nil, map[string]string{"A_TOKEN": string(value)})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > limit {
+			t.Errorf("lines of %d bytes: %d MiB allocated", line, n>>20)
+		}
+		if n := len(r.known.marks); n > size {
+			t.Errorf("lines of %d bytes: %d marks", line, n)
+		}
+	}
+}
+
+func TestRedactCut(t *testing.T) {
+	const what = "BAD CREDENTIALS "
+	long := strings.Repeat("N", 300)
+	nested := strings.Repeat("ab<secret>", 100)
+	for _, tt := range []struct {
+		name   string
+		env    []string
+		text   string
+		cut    int
+		wanted string
+	}{
+		{"nothing of it", []string{"A_KEY=secret1"}, what, 0, ""},
+		{"less than is in doubt", []string{"A_KEY=secret1"}, what + "secret1", 20, ""},
+		{"a value in a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), 4296, what + "[A_KEY]"},
+		{"behind a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + 2*maxPiece + 3, what + "[A_KEY]"},
+		{"right behind a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + 2*maxPiece, what + "[A_KEY]"},
+		{"in the first piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + maxPiece - 1, what},
+		{"in the last piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000) + what, len(what) + 5999, what + "[A_KEY]"},
+		{"again and again", []string{"A_KEY=" + letters(800)}, strings.Repeat(letters(800)+" ", 9), 5000, strings.Repeat("[A_KEY] ", 4) + "[A_KEY]"},
+		{"in a character", []string{"A_KEY=ab" + strings.Repeat("€", 400)}, what + "ab" + strings.Repeat("€", 400), len(what) + 1023, what[:len(what)-1]},
+		// The name within takes 300 bytes for each 8 of the value that is in doubt.
+		{"another within", []string{"A_KEY=" + nested, "B_" + long + "_KEY=<secret>"}, what + nested, len(what) + 999, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := NewRedactor(tt.env, nil, nil)
+			if have := RedactCut(r.Redact, strings.ToValidUTF8(tt.text[:tt.cut], "\uFFFD")); have != tt.wanted {
+				t.Errorf("have %.80q of %d bytes, want %q", have, len(have), tt.wanted)
+			}
+		})
+	}
+	if have := RedactCut(nil, "abc"); have != "abc" {
+		t.Errorf("without a redactor: %q", have)
+	}
+}
+
+// TestRedactCutAnywhere cuts texts at each place. What is shown is how the whole text would begin, and has all that
+// stands before what is in doubt.
+func TestRedactCutAnywhere(t *testing.T) {
+	for _, n := range []int{6, 100, 800, maxPiece - 1, maxPiece, maxPiece + 1, 1500, 2 * maxPiece, 5000} {
+		r := NewRedactor([]string{"A_KEY=" + letters(n)}, nil, nil)
+		for _, between := range []string{"", " ", strings.Repeat("BETWEEN ", 100)} {
+			text := strings.Repeat("IT IS "+letters(n)+between, 9000/(n+len(between))+1)
+			all := r.Redact(text)
+			for cut := 0; cut <= len(text); cut += 37 {
+				have := RedactCut(r.Redact, text[:cut])
+				least, _, _ := strings.Cut(r.Redact(text[:max(0, cut-maxPiece+1)]), "a")
+				if !strings.HasPrefix(all, have) || len(have) < strings.LastIndex(least, " ")+1 {
+					t.Fatalf("%d bytes, %q between, cut at %d: have %q", n, between, cut, have)
+				}
+			}
+		}
 	}
 }
 

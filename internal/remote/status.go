@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -43,18 +44,26 @@ func passing(code int) bool {
 func (c *Conn) refusal(resp *http.Response) *refusal {
 	r := &refusal{status: resp.StatusCode, retry: retryAfter(resp.Header, time.Now())}
 	// What cannot be read, or not in time, is left: the status says the most of it.
-	r.raw, _ = io.ReadAll(io.LimitReader(resp.Body, min(maxRefusal, c.at.max)))
+	limit := min(maxRefusal, c.at.max)
+	r.raw, _ = io.ReadAll(io.LimitReader(resp.Body, limit))
+	whole := int64(len(r.raw)) < limit
 	r.raw = bytes.TrimSpace(bytes.ToValidUTF8(r.raw, []byte("\ufffd")))
 	env, err := rpc.Scan(r.raw)
 	if err == nil && env.IsResponse() && env.Error != nil && string(env.Error) != "null" {
 		r.env = env
 	}
-	r.text = c.text(mediaType(resp.Header), r.raw)
+	r.text = c.beginning(mediaType(resp.Header), r.raw, whole)
 	return r
 }
 
+// maxLook is how much of a body is looked at for what is shown of it.
+const maxLook = 4 << 10
+
 // text is ": " and the beginning of a body, if it is one for people to read.
-func (c *Conn) text(kind string, body []byte) string {
+func (c *Conn) text(kind string, body []byte) string { return c.beginning(kind, body, true) }
+
+// beginning is text of what may be only the first part of a body.
+func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 	if kind != "" && kind != "text/plain" && !strings.HasSuffix(kind, "json") {
 		return "" // of a page of HTML the first 200 bytes say nothing
 	}
@@ -64,7 +73,11 @@ func (c *Conn) text(kind string, body []byte) string {
 			body = []byte(e.Message)
 		}
 	}
-	if s := c.at.quote(string(body[:min(len(body), 4<<10)]), 200); s != "" {
+	text := string(body[:min(len(body), maxLook)])
+	if !whole || len(body) > maxLook {
+		text = gate.RedactCut(c.at.hide.Redact, strings.ToValidUTF8(text, "\uFFFD")) + "…"
+	}
+	if s := c.at.quote(text, 200); s != "" {
 		return ": " + s
 	}
 	return ""
