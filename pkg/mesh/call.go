@@ -136,7 +136,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		if p, ok := err.(*rpc.PanicError); ok {
 			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
 		}
-		c.Deliver(&c.Exchange, handled(result, err))
+		c.Deliver(&c.Exchange, handled(result, ofHandler(ctx, err)))
 	}()
 }
 

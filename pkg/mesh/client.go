@@ -51,11 +51,15 @@ type ClientOptions struct {
 // A call that surely did not run is tried again while there is time: that hides the moment between two
 // lives of a child. A call that may have run is not, unless its tool's annotations (readOnlyHint,
 // idempotentHint) say that it may be.
+//
+// An error that it returns speaks of the call that it made. A handler may return it all the same, wrapped or not: it is
+// the handler's own then, CodeInternal with its text and no Details. A handler that forwards calls, whose caller is to
+// have the error as it was, returns the *rpc.Error in it (rpc.AsError).
 type Client struct {
 	nc      *nats.Conn
 	opt     ClientOptions
 	inbox   inbox
-	forms   sync.Map // extension id → toolForm that it was found to want
+	forms   sync.Map // extension id → struct{}: it was found to want callForm
 	guards  sync.Map // extension id → *guard
 	schemas sync.Map // extension id → *checks
 	offered atomic.Pointer[offeredHooks]
@@ -74,8 +78,9 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 }
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>; args is a JSON
-// object, nil for none. Errors are *NotFoundError, *AmbiguousError, an *rpc.Error (the extension's own, or the
-// mesh's with its Details), *AbortedError with ToolHooks, or what the connection says when it is closed or draining.
+// object, nil for none. Errors are *NotFoundError, *AmbiguousError, one in which errors.As finds an *rpc.Error (the
+// extension's own, or the mesh's with its Details), *AbortedError with ToolHooks, or what the connection says when it
+// is closed or draining.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
 	return c.CallStream(ctx, tool, args, nil)
 }
@@ -92,10 +97,13 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
 	}
+	var result json.RawMessage
 	if c.firesToolHooks(ctx) {
-		return c.callHooked(ctx, target, tool, args)
+		result, err = c.callHooked(ctx, target, tool, args)
+	} else {
+		result, err = c.callTool(ctx, target, tool, args)
 	}
-	return c.callTool(ctx, target, tool, args)
+	return result, ofCall(err)
 }
 
 // callTool checks the arguments and asks for the tool, until somebody answers who knows it.
@@ -114,25 +122,41 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 
 // askInForm asks for the tool in the form that its extension wants.
 func (c *Client) askInForm(ctx context.Context, target target, args json.RawMessage) (json.RawMessage, error) {
-	f, known := c.forms.Load(target.id)
-	form, _ := f.(toolForm)
-	if !known {
-		form = formOf(target.dialect)
+	form, other := formOf(target.dialect), callForm
+	_, found := c.forms.Load(target.id)
+	switch {
+	case target.own == "list" || target.own == "call": // their short forms are methods of their own
+		form = callForm
+	case found:
+		form, other = callForm, form
 	}
-	if target.own == "list" || target.own == "call" { // their short forms are methods of their own
-		known, form = true, callForm
-	}
-	result, err := c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.progress != nil))
-	if known || form != shortForm || !errors.Is(err, rpc.CodeMethodNotFound) {
+	result, err := c.askAs(ctx, form, target, args)
+	if form == other || !errors.Is(err, rpc.CodeMethodNotFound) {
 		return result, err
 	}
-	// A foreign service may know only the other form: ask once more, and remember what it answers to.
-	again, err2 := c.ask(ctx, target, callForm.method(target.own), callForm.params(target.own, args, target.progress != nil))
+	// A foreign service may know only the other form, or no longer the one that it knew: ask once more, and remember
+	// what it answers to.
+	if found {
+		c.forms.Delete(target.id)
+	}
+	again, err2 := c.askAs(ctx, other, target, args)
 	if errors.Is(err2, rpc.CodeMethodNotFound) {
 		return result, err
 	}
-	c.forms.Store(target.id, callForm)
+	if other == callForm && answered(err2) {
+		c.forms.Store(target.id, struct{}{})
+	}
 	return again, err2
+}
+
+func (c *Client) askAs(ctx context.Context, form toolForm, target target, args json.RawMessage) (json.RawMessage, error) {
+	return c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.progress != nil))
+}
+
+// answered reports whether it was the extension that ended a call: with a result, or an error of its own.
+func answered(err error) bool {
+	e, ok := errors.AsType[*rpc.Error](err)
+	return err == nil || ok && e.Details().Kind == ""
 }
 
 // CallExt sends one request to an extension by its id, without looking anything up: tools/<name>,
@@ -147,7 +171,8 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 			t = c.targetOf(e)
 		}
 	}
-	return c.ask(ctx, t, method, params)
+	result, err := c.ask(ctx, t, method, params)
+	return result, ofCall(err)
 }
 
 // target is where a call goes, and what the one who answers is known to be able to.

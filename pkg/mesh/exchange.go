@@ -212,10 +212,14 @@ func (r *reception) chunk(m *nats.Msg) error {
 		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(r.size), Limit: maxAnswer},
 			"%s's answer is over the limit of %d bytes", r.t.id, maxAnswer)
 	}
-	if m.Reply != "" {
-		if err := r.c.nc.Publish(m.Reply, nil); err != nil {
-			return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)
-		}
+	if m.Reply == "" {
+		return nil
+	}
+	if !r.c.opt.Prefix.MayAnswer(m.Reply) { // NATS would let it pass: this connection has just been sent it
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s wants a chunk acknowledged on %.128q, which is no inbox", r.t.id, m.Reply)
+	}
+	if err := r.c.nc.Publish(m.Reply, nil); err != nil {
+		return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)
 	}
 	return nil
 }

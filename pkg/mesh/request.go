@@ -13,13 +13,17 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// mayAnswer reports whether an answer may go to a subject of the caller's choosing. The mesh's own are no inboxes:
-// a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or good-byes is one of x's
-// by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or the system's.
-func (n *Node) mayAnswer(reply string) bool {
-	rest, ours := strings.CutPrefix(reply, string(n.opt.Prefix))
-	return reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
+// MayAnswer reports whether a message may go to a reply subject, which is of somebody else's choosing. The mesh's own
+// subjects are no inboxes: a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or
+// good-byes is one of x's by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or
+// the system's, where an empty message may delete a stream. Nor is no subject at all.
+func (p Prefix) MayAnswer(reply string) bool {
+	rest, ours := strings.CutPrefix(reply, string(p))
+	return reply != "" && reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
 }
+
+// mayAnswer is MayAnswer for what a Node is asked.
+func (n *Node) mayAnswer(reply string) bool { return n.opt.Prefix.MayAnswer(reply) }
 
 // notARequest tells what is no JSON from JSON that is no request: a batch, say.
 func notARequest(data []byte, err error) *rpc.Error {

@@ -60,6 +60,9 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 			return e, t, nil
 		}
 	case 0:
+		if e, own, ok := c.withoutTools(name); ok {
+			return e, &Tool{Own: own, InputSchema: EmptySchema}, nil
+		}
 		return Extension{}, nil, &NotFoundError{Name: name, Nearest: names.Nearest(name)}
 	default:
 		e := &AmbiguousError{Name: name}
@@ -69,4 +72,16 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 		return Extension{}, nil, e
 	}
 	return Extension{}, nil, &NotFoundError{Name: name} // it went between the two looks
+}
+
+// withoutTools is the extension without tools that a registered name may be of: the one with the longest id, if there are
+// several. Its own name is not known for certain, since registered names are not to be parsed.
+func (c *Catalog) withoutTools(name string) (best Extension, own string, ok bool) {
+	for _, e := range c.All() {
+		begin := ToolName(e.ID, "")
+		if rest, found := strings.CutPrefix(name, begin); found && rest != "" && len(e.Spec.Tools) == 0 && len(e.ID) > len(best.ID) {
+			best, own, ok = e, rest, true
+		}
+	}
+	return best, own, ok
 }

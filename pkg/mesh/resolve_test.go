@@ -15,17 +15,24 @@ func TestToollessExtension(t *testing.T) {
 	b.bucket()
 	b.put("spec.gated", Spec{ID: "gated", Version: "1.0.0"})
 	b.put("state.gated", StateDoc{State: heartbeat.Gated, Reason: "missing bins: ffmpeg"})
+	b.put("spec.gated_more", Spec{ID: "gated_more", Version: "1.0.0"})
+	b.put("state.gated_more", StateDoc{State: heartbeat.Gated, Reason: "missing env: KEY"})
 	b.put("spec.full", Spec{ID: "full", Version: "1.0.0", Tools: []Tool{{Name: "ext_full_x", Own: "x"}}})
 	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
-	_, err = client.Call(t.Context(), "gated/encode", nil)
-	if !errors.Is(err, rpc.CodeUnavailable) || !strings.Contains(err.Error(), "missing bins: ffmpeg") {
-		t.Errorf("gated/encode: %v", err)
+	for name, want := range map[string]string{
+		"gated/encode":          "missing bins: ffmpeg",
+		"ext_gated_encode":      "missing bins: ffmpeg",
+		"ext_gated_more_encode": "missing env: KEY", // not gated's more_encode
+	} {
+		if _, err := client.Call(t.Context(), name, nil); !errors.Is(err, rpc.CodeUnavailable) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	for _, unknown := range []string{"full/y", "nobody/x", "gated/"} {
+	for _, unknown := range []string{"full/y", "nobody/x", "gated/", "ext_full_y", "ext_gated_", "ext_gated", "gated_encode"} {
 		if _, err := client.Call(t.Context(), unknown, nil); errors.As(err, new(*NotFoundError)) == false {
 			t.Errorf("%s: %v", unknown, err)
 		}

@@ -133,6 +133,9 @@ func hookName(raw json.RawMessage) (string, error) {
 // object, over MaxDescriptor, or without a usable name, and the second tool of one name; a schema that is not an
 // object is replaced by EmptySchema. More than MaxTools descriptors are an error.
 func ParseTools(list json.RawMessage) (tools []Tool, problems []Diagnostic, err error) {
+	if len(list) == 0 {
+		return nil, nil, errors.New(`there is no list of tools: the result has no "tools"`)
+	}
 	var raw []json.RawMessage
 	if err := json.Unmarshal(list, &raw); err != nil {
 		return nil, nil, fmt.Errorf("the list of tools: %w", err)

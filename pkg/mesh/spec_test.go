@@ -76,6 +76,12 @@ func TestParseHandshakeDialects(t *testing.T) {
 	}
 }
 
+func TestParseToolsOfNothing(t *testing.T) {
+	if _, _, err := ParseTools(nil); err == nil || !strings.Contains(err.Error(), `no "tools"`) {
+		t.Errorf("no list at all: %v", err)
+	}
+}
+
 // TestHandshakeHash: order and white space make no difference, literals and everything else do.
 func TestHandshakeHash(t *testing.T) {
 	hash := func(result string) string {

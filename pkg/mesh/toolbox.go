@@ -28,6 +28,9 @@ import (
 //	})
 //
 // The zero Toolbox is empty and ready. Add everything before serving it.
+//
+// A tool's error goes out with its text. One that is or wraps an *rpc.Error goes out as that, unless a Client returned
+// it: see there.
 type Toolbox struct {
 	Version string // server_version in the handshake
 
@@ -180,6 +183,11 @@ func (b *Toolbox) tool(name string) *boxTool {
 
 // Handle implements rpc.Handler.
 func (b *Toolbox) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	result, err := b.handle(ctx, r)
+	return result, ofHandler(ctx, err)
+}
+
+func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	switch {
 	case r.ID == nil: // a notification that nothing here waits for
 		return nil, nil
