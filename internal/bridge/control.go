@@ -222,9 +222,12 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	return func() { sub.Unsubscribe(); wg.Wait() }, nil
 }
 
-// respond answers on P.control.<bridge>. What the server does not take in one message is an error, or whoever asked
-// would wait in vain.
+// respond answers on P.control.<bridge>, where the reply subject is an inbox. What the server does not take in one
+// message is an error, or whoever asked would wait in vain.
 func (b *Bridge) respond(m *nats.Msg, response []byte) {
+	if !b.cfg.Prefix.MayAnswer(m.Reply) {
+		return
+	}
 	err := m.Respond(response)
 	if errors.Is(err, nats.ErrMaxPayload) {
 		var id []byte
@@ -235,7 +238,7 @@ func (b *Bridge) respond(m *nats.Msg, response []byte) {
 		err = m.Respond(rpc.AppendError(nil, id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(response)), Limit: limit},
 			"the answer is %d bytes, over this server's limit of %d; ask for less of it", len(response), limit)))
 	}
-	if err != nil && !errors.Is(err, nats.ErrMsgNoReply) {
+	if err != nil {
 		b.log.Warn("could not answer on the control subject", "error", err)
 	}
 }

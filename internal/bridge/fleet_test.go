@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -41,6 +42,37 @@ func TestComesBack(t *testing.T) {
 	h.says("lingers", `"here"`)
 	if b, err := os.ReadFile(log); err != nil || string(b) != "begin\nend\nbegin\n" {
 		t.Errorf("its lives: %q, %v", b, err)
+	}
+}
+
+// TestAnswersGoToInboxes: nobody has a bridge publish on a subject of the mesh, or of the server.
+func TestAnswersGoToInboxes(t *testing.T) {
+	h := newHost(t)
+	h.run(nil)
+	eventually(t, "it is there", func() bool {
+		_, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Second)
+		return err == nil
+	}, func() string { return h.log.String() })
+	heard, err := h.nc.SubscribeSync(">")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reply := range []string{"ext.registry.heartbeat.ghost", "$KV.ext_catalog.lease.registry", "inbox"} {
+		if err := h.nc.PublishRequest("ext.control.b1", reply, []byte(`{"jsonrpc":"2.0","id":"ghost","method":"ping"}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		m, err := heard.NextMsg(15 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m.Subject {
+		case "inbox": // the last one; what came before it was heard before it
+			return
+		case "ext.registry.heartbeat.ghost", "$KV.ext_catalog.lease.registry":
+			t.Errorf("it published on %s", m.Subject)
+		}
 	}
 }
 
