@@ -26,8 +26,10 @@ type call struct {
 	id      []byte // as the caller wrote it
 	reply   string
 	callID  string
-	ended   bool // guarded by the list's mutex
-	left    bool // it has given its place back; only whoever sends the answer looks
+	ended   bool        // guarded by the list's mutex
+	handled bool        // guarded by it, too: its handler is waited for
+	left    bool        // it has given its place back; only whoever sends the answer looks
+	claimed atomic.Bool // by the one who answers it
 
 	stop context.CancelFunc // of a synchronous handler
 
@@ -124,13 +126,13 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		return
 	}
 	s.slot.node.calls.watch(c)
-	if !s.calls.enter(&s.handlers) {
+	if !s.calls.enterHandler(&s.handlers, c) {
 		c.stop()
 		c.Deliver(&c.Exchange, rpc.Reply{Err: s.stopped()})
 		return
 	}
-	go func() { // owned by Serve, which waits for handlers; ends when the handler returns
-		defer s.handlers.Done()
+	go func() { // owned by Serve, which waits for handlers, until it abandons this one; ends when the handler returns
+		defer c.returned()
 		defer c.stop()
 		result, err := rpc.Protect(ctx, s.h, &c.request)
 		if p, ok := err.(*rpc.PanicError); ok {
@@ -175,6 +177,28 @@ func (s *service) stopped() *rpc.Error {
 
 // Deliver answers the caller and ends the call.
 func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+	if c.claimed.CompareAndSwap(false, true) {
+		c.deliver(r)
+	}
+}
+
+// abandon ends a call whose handler did not, though it was told to; false if it has.
+func (c *call) abandon() bool {
+	if !c.claimed.CompareAndSwap(false, true) {
+		return false
+	}
+	c.deliver(rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.slot.ID())})
+	c.s.calls.leaveHandler(&c.s.handlers, c)
+	return true
+}
+
+// returned is for a handler that has, also by runtime.Goexit, without an answer.
+func (c *call) returned() {
+	c.Deliver(&c.Exchange, rpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the handler has ended without an answer")})
+	c.s.calls.leaveHandler(&c.s.handlers, c)
+}
+
+func (c *call) deliver(r rpc.Reply) {
 	s := c.s
 	if r.Err != nil {
 		s.leave(c)

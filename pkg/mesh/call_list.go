@@ -21,6 +21,24 @@ func (l *callList) enter(handlers *sync.WaitGroup) bool {
 	return !l.closed
 }
 
+// enterHandler is enter for c's own handler, which leaveHandler takes back, once.
+func (l *callList) enterHandler(handlers *sync.WaitGroup, c *call) bool {
+	entered := l.enter(handlers)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.handled = entered
+	return entered
+}
+
+func (l *callList) leaveHandler(handlers *sync.WaitGroup, c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.handled {
+		c.handled = false
+		handlers.Done()
+	}
+}
+
 func (l *callList) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -271,7 +271,7 @@ func (c *Catalog) loadTail(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.take(changes, time.Unix(0, through.ts))
+	c.take(changes, shown(through))
 	return nil
 }
 
@@ -299,16 +299,21 @@ func (c *Catalog) take(changes []change, heard time.Time) {
 	c.publish(events)
 }
 
-// heardAt notes the server's time of the newest message as a sign of life, since a snapshot does not tell
-// when it arrived. A server's clock ahead of ours must not make the catalog younger than now.
+// heardAt notes the newest message as a sign of life.
 func (c *Catalog) heardAt(at stamp) {
-	t := time.Unix(0, at.ts)
-	if now := time.Now(); t.After(now) {
-		t = now
-	}
-	if t.After(c.data.heard) {
+	if t := shown(at); t.After(c.data.heard) {
 		c.data.heard = t
 	}
+}
+
+// shown is when a message that was read was a sign of life: the server's time, since a snapshot does not tell when it
+// arrived. A server's clock ahead of ours must not make the catalog younger than now.
+func shown(at stamp) time.Time {
+	t := time.Unix(0, at.ts)
+	if now := time.Now(); t.After(now) {
+		return now
+	}
+	return t
 }
 
 // catalogID is the stream's creation time: as the registry wrote it down under epoch.registry, or else, if

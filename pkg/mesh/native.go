@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,9 +38,10 @@ type Service struct {
 
 // Serve puts e on the mesh until ctx ends: it announces, beats, and answers calls; then it takes no new ones,
 // finishes those in flight (for at most Options.DrainTimeout), says good-bye and returns nil. nc stays the
-// caller's; it should reconnect for ever (nats.MaxReconnects(-1)). The error is that of a Service which cannot be
-// served, all of its faults at once, or of a connection that is closed. Where NATS does not permit it to listen, it
-// goes on, failed in the catalog, until it is permitted.
+// caller's; it should reconnect for ever (nats.MaxReconnects(-1), and nats.IgnoreAuthErrorAbort, or a password that is
+// changed closes it). The error is that of a Service which cannot be served, all of its faults at once, or
+// nats.ErrConnectionClosed where the connection is closed, for good, before ctx ends. Where NATS does not permit it to
+// listen, it goes on, failed in the catalog, until it is permitted.
 func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err := e.check(); err != nil {
 		return err
@@ -56,7 +58,11 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	wg.Go(func() { // owned by Serve; ends with onMesh, or fails and ends the serving
-		if nodeErr = node.Run(onMesh); nodeErr != nil {
+		nodeErr = node.Run(onMesh)
+		if ctx.Err() != nil { // who has ended it may close the connection before it has returned
+			nodeErr = unlessClosed(nodeErr)
+		}
+		if nodeErr != nil {
 			stop()
 		}
 	})
@@ -64,13 +70,21 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	unsay := context.AfterFunc(ctx, func() { slot.SetState(heartbeat.Draining, "stopping") })
 	defer unsay()
 	err = slot.Serve(serving, e.Handler, e.Options)
-	err = errors.Join(err, slot.Leave(nil)) // the good-bye comes last, when what was in flight is answered
+	// The good-bye comes last, when what was in flight is answered. That of a closed connection says nothing new.
+	err = errors.Join(err, unlessClosed(slot.Leave(nil)))
 	leave()
 	wg.Wait()
 	if nc.Status() == nats.CONNECTED {
-		err = errors.Join(err, nc.FlushTimeout(time.Second))
+		err = errors.Join(err, unlessClosed(nc.FlushTimeout(time.Second)))
 	}
 	return errors.Join(err, nodeErr)
+}
+
+func unlessClosed(err error) error {
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		return nil
+	}
+	return err
 }
 
 func (e *Service) check() error {
@@ -113,10 +127,25 @@ func (e *Service) announce(ctx context.Context) (Announce, error) {
 	if err != nil {
 		return a, fmt.Errorf("mesh: %s: %w", e.ID, err)
 	}
+	a.HandshakeHash, err = HandshakeHash(h.Tools, h.Hooks)
+	if err != nil || len(h.Tools) > maxAnnounced {
+		return a, err
+	}
+	short := a
 	for _, t := range h.Tools {
 		a.Capabilities.Tools = append(a.Capabilities.Tools, t.Own)
 	}
 	a.Capabilities.Hooks = h.Hooks
-	a.HandshakeHash, err = HandshakeHash(h.Tools, h.Hooks)
+	text, err := json.Marshal(a)
+	if len(text) > maxAnnounceSize {
+		return short, err
+	}
 	return a, err
 }
+
+// A registry refuses an announcement with longer lists, or a larger one. Names are left out of it where they would be
+// too many: the registry asks for the handshake, which has them all.
+const (
+	maxAnnounced    = 1000            // names
+	maxAnnounceSize = 256<<10 - 1<<10 // bytes, without what Node.Join fills in
+)

@@ -72,8 +72,8 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 }
 
 // Run beats for the slots that are on the mesh, answers requests to announce, and those who ask for micro services,
-// until ctx ends. The error is that of
-// subscribing.
+// until ctx ends; then it returns nil. The error is that of subscribing, or nats.ErrConnectionClosed where the
+// connection is closed first: that is for good.
 func (n *Node) Run(ctx context.Context) error {
 	sub, err := n.nc.ChanSubscribe(n.opt.Prefix.AnnounceRequest(), n.in)
 	if err != nil {
@@ -97,8 +97,10 @@ func (n *Node) Run(ctx context.Context) error {
 	defer notAll()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { _ = n.beacons.Run(ctx, n.beats()) }) // owned by Run; ends with ctx, without an error
-	wg.Go(func() { n.answerQuestions(ctx) })            // owned by Run; ends with ctx
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { _ = n.beacons.Run(running, n.beats()) }) // owned by Run; ends with it, without an error
+	wg.Go(func() { n.answerQuestions(running) })            // owned by Run; ends with it
 	defer n.opt.LameDuck.add(n)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()
@@ -106,22 +108,31 @@ func (n *Node) Run(ctx context.Context) error {
 	if len(n.list()) > 0 {                    // who asked before this was listening is not asking again
 		n.announceAll()
 	}
-	n.read(ctx)
-	return nil
+	if err := n.read(ctx); ctx.Err() == nil {
+		return err
+	}
+	return nil // whoever ended it may close the connection as well
 }
 
 // read is the loop of Run. It ticks only while there is something to do at a tick: most of the time a thousand slots
 // are idle, and their bridge sleeps.
-func (n *Node) read(ctx context.Context) {
-	status := n.nc.StatusChanged(nats.CONNECTED)
-	defer n.nc.RemoveStatusListener(status)
+func (n *Node) read(ctx context.Context) error {
+	connected := n.nc.StatusChanged(nats.CONNECTED)
+	defer n.nc.RemoveStatusListener(connected)
+	closed := n.nc.StatusChanged(nats.CLOSED) // apart, or it could be lost among the others
+	defer n.nc.RemoveStatusListener(closed)
 	tick := time.NewTicker(streamTick)
 	defer tick.Stop()
 	n.ticking.Store(true)
+	if n.nc.IsClosed() { // it may have been before anybody listened
+		return nats.ErrConnectionClosed
+	}
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
+		case <-closed:
+			return nats.ErrConnectionClosed
 		case now := <-tick.C:
 			n.tick(now)
 			if n.asked {
@@ -143,11 +154,7 @@ func (n *Node) read(ctx context.Context) {
 			}
 		case m := <-n.in:
 			n.receive(m)
-		case _, ok := <-status:
-			if !ok {
-				status = nil
-				continue
-			}
+		case <-connected:
 			n.stopRetired()
 			n.announceAll() // the registries may have missed what was said meanwhile
 		}

@@ -2,9 +2,12 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // TestNodeTicksWhenItMust has a Node sleep that has nothing to do, and wake for whatever a tick has to see to.
@@ -53,4 +56,15 @@ func TestNodeTicksWhenItMust(t *testing.T) {
 	n.startTick()
 	soonTrue(t, "it has stopped what was retired", svc.isStopped)
 	soonTrue(t, "it sleeps in the end", idle)
+}
+
+// TestNodeReadsNoClosedConnection has the connection closed before read listens for that: nobody tells it any more.
+func TestNodeReadsNoClosedConnection(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	nc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := NewNode(nc, NodeOptions{}).read(ctx); !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("read returned %v", err)
+	}
 }

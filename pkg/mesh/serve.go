@@ -19,7 +19,7 @@ type ServeOptions struct {
 	CallTimeout    time.Duration // for a call that names none; covers queueing, writing and answering. Default 30 s
 	MaxCallTimeout time.Duration // the most that Ext-Timeout may ask for. Default 1 h
 	MaxInflight    int           // calls at once; more are answered CodeOverloaded. Default 256
-	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended. Default 30 s
+	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended; then their contexts end. Default 30 s
 }
 
 func (o ServeOptions) withDefaults() ServeOptions {
@@ -65,6 +65,9 @@ type service struct {
 // ends. The service is gone from the mesh first, so that nothing new arrives; then what is in flight
 // finishes, for at most DrainTimeout; then Serve returns nil. What the slot is after that is the owner's to
 // say, best with SetState before ctx ends.
+//
+// A handler whose time is up has its context ended and a second more. One that goes on regardless is left behind: its
+// call is answered with CodeExited, and what it returns goes nowhere.
 //
 // Where NATS does not permit it to listen, the slot is failed instead of ready, with the subject in the reason, until
 // a reconnect, or another try within a minute, finds it permitted. So is it where it could not be put on the mesh again
@@ -145,22 +148,47 @@ func (s *service) drain() error {
 	case <-s.slot.node.takenUp():
 	case <-ctx.Done():
 	}
+	s.untilIdle(ctx)
+	s.endCalls()
+	_ = s.flush(context.WithoutCancel(s.ctx)) // best effort: answers that do not get out now get out later or not at all
+	if err != nil {
+		return fmt.Errorf("stopping the service: %w", err)
+	}
+	return nil
+}
+
+// untilIdle waits until no call is in flight, or ctx has ended.
+func (s *service) untilIdle(ctx context.Context) {
 	for s.calls.len() > 0 && ctx.Err() == nil {
 		select {
 		case <-s.idle:
 		case <-ctx.Done():
 		}
 	}
+}
+
+// lastWord is how long calls have to end that have been told to.
+const lastWord = time.Second
+
+// endCalls ends what is still in flight: calls are told to end, and those whose handlers do not are ended for them.
+func (s *service) endCalls() {
 	s.closed.Store(true)
 	s.calls.close()
 	s.giveUp()
 	s.calls.each(func(c *call) { c.cancel() })
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), lastWord)
+	defer cancel()
+	s.untilIdle(ctx)
+	n := 0
+	s.calls.each(func(c *call) {
+		if c.abandon() {
+			n++
+		}
+	})
 	s.handlers.Wait()
-	_ = s.flush(context.WithoutCancel(s.ctx)) // best effort: answers that do not get out now get out later or not at all
-	if err != nil {
-		return fmt.Errorf("stopping the service: %w", err)
+	if n > 0 {
+		s.slot.node.opt.Logger.Warn("handlers go on although the service has stopped", "extension", s.slot.ID(), "handlers", n)
 	}
-	return nil
 }
 
 // flush waits until the server has seen what was sent, for a second at most: a server that is away will get

@@ -66,10 +66,11 @@ func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 	if err != nil {
 		return err
 	}
-	// It waits for a server that is not there yet and never gives up on one that went away.
+	// It waits for a server that is not there yet and never gives up on one that went away, or that does not let it in
+	// for a while: its password is being changed, say.
 	var duck mesh.LameDuck
 	nc, err := nats.Connect(url, nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.CustomInboxPrefix(inbox), duck.Option(), mesh.LowLatency())
+		nats.IgnoreAuthErrorAbort(), nats.CustomInboxPrefix(inbox), duck.Option(), mesh.LowLatency())
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,52 @@
+package mesh
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// TestCatalogAgeWithAnotherClock reads messages from a server whose clock is not ours, all of them and only the newest:
+// what comes from the future was heard now, at the latest.
+func TestCatalogAgeWithAnotherClock(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	var stamped atomic.Int64 // of the bucket's only message, in unix nanoseconds
+	c := NewCatalog(nc, CatalogOptions{})
+	sub, err := nc.Subscribe(c.directGet(), func(m *nats.Msg) {
+		r := nats.NewMsg(m.Reply)
+		r.Header.Set(headerSubject, c.keyPrefix()+KeyLease)
+		r.Header.Set(headerSequence, "7")
+		r.Header.Set(headerTime, time.Unix(0, stamped.Load()).UTC().Format(time.RFC3339Nano))
+		r.Data = []byte(`{}`)
+		nc.PublishMsg(r)
+		end := nats.NewMsg(m.Reply)
+		end.Header.Set("Status", "204")
+		end.Header.Set("Nats-Num-Pending", "0")
+		nc.PublishMsg(end)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Unsubscribe()
+	for what, load := range map[string]func(*Catalog) error{
+		"the whole":  func(c *Catalog) error { return c.loadAll(t.Context()) },
+		"the newest": func(c *Catalog) error { return c.loadTail(t.Context()) },
+	} {
+		for by, ahead := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+			t.Run(what+" "+by, func(t *testing.T) {
+				c := NewCatalog(nc, CatalogOptions{})
+				now := time.Now()
+				at := now.Add(ahead)
+				stamped.Store(at.UnixNano())
+				if err := load(c); err != nil {
+					t.Fatal(err)
+				}
+				if heard := c.data.heard; heard.After(time.Now()) || ahead > 0 && heard.Before(now) || ahead < 0 && !heard.Equal(at) {
+					t.Errorf("heard %s from now", heard.Sub(now))
+				}
+			})
+		}
+	}
+}
