@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -159,6 +160,7 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 		out = append(out, d)
 	}
 	failed := map[string]bool{}
+	var failures []mesh.Diagnostic
 	for _, i := range how.Instances {
 		a := x.said[i.Instance]
 		if a == nil {
@@ -169,11 +171,27 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 		}
 		if s := x.shakes[a.shakeKey()]; s != nil && !s.done && s.err != "" && !failed[a.Version] {
 			failed[a.Version] = true
-			out = append(out, mesh.Diagnostic{Level: "error", Code: "handshake_failed",
-				Message: "version " + a.Version + " did not answer initialize: " + s.err})
+			failures = append(failures, mesh.Diagnostic{Level: "error", Code: "handshake_failed",
+				Message: "version " + a.Version + " did not answer initialize: " + cut(s.err, maxReason)})
 		}
 	}
-	return out
+	return append(out, fewer(failures)...)
+}
+
+// What diagnostics may take of a spec: it is the tools that it is there for.
+const (
+	maxAlike  = 20  // diagnostics of one code
+	maxReason = 500 // bytes of what somebody else says
+)
+
+// fewer shortens diagnostics of one code, of which thousands of tools or instances can be the cause.
+func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
+	if len(ds) <= maxAlike {
+		return ds
+	}
+	more := ds[0]
+	more.Message = fmt.Sprintf("and %d more", len(ds)-maxAlike)
+	return append(ds[:maxAlike:maxAlike], more)
 }
 
 // conflict says whether live instances of the shown version disagree on what that version is.
@@ -196,6 +214,9 @@ func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
 		groups = append(groups, strings.Join(who[:min(len(who), 3)], ", "))
 	}
 	slices.Sort(groups)
+	if n := len(groups) - maxAlike; n > 0 {
+		groups = append(groups[:maxAlike], fmt.Sprint(n, " more"))
+	}
 	return mesh.Diagnostic{Level: "warn", Code: "conflict", Message: "version " + x.shown.Version +
 		" is not the same everywhere; it differs between " + strings.Join(groups, " and ")}, true
 }
@@ -217,16 +238,18 @@ func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *mesh.Spec 
 	}
 	s.HandshakeHash, s.Hooks = a.HandshakeHash, x.tools.hooks
 	s.Tools = make([]mesh.Tool, len(x.tools.tools))
+	var clashes []mesh.Diagnostic
 	for n, t := range x.tools.tools {
 		k := mesh.ToolKey{ID: x.id, Tool: t.Own}
 		t.Name, t.Description = names.Name(k), mesh.PrefixDescription(x.id, t.Description)
 		s.Tools[n] = t
 		if names.Clash(k) {
-			s.Diagnostics = append(s.Diagnostics, mesh.Diagnostic{Level: "warn", Code: "name_clash",
+			clashes = append(clashes, mesh.Diagnostic{Level: "warn", Code: "name_clash",
 				Message: mesh.ToolName(x.id, t.Own) + " is claimed by more than one tool; " + k.String() +
 					" is registered as " + t.Name})
 		}
 	}
+	s.Diagnostics = append(s.Diagnostics, fewer(clashes)...)
 	return s
 }
 

@@ -91,7 +91,7 @@ func (w *world) up(x *worldExt) {
 func (w *world) fault() string {
 	x := w.exts[w.r.IntN(len(w.exts))]
 	who := x.a.ID + "/" + x.a.Instance
-	switch w.r.IntN(13) {
+	switch w.r.IntN(14) {
 	case 0, 1, 2:
 		w.up(x)
 		return who + " up"
@@ -140,6 +140,9 @@ func (w *world) fault() string {
 			_ = s.Purge(w.timeout())
 		}
 		return "the bucket is purged"
+	case 12:
+		_, _ = w.bucket().js.Publish(w.timeout(), w.bucket().subject(mesh.KeyLease), []byte("mine")) // there may be no bucket
+		return "the lease is overwritten"
 	default:
 		_ = w.bucket().js.DeleteStream(w.timeout(), "KV_ext_catalog")
 		return "the bucket is deleted"

@@ -26,7 +26,8 @@ type holder struct {
 // elector makes this replica the leader when nobody is. The lease is a key with a TTL that its holder renews;
 // it only keeps replicas from fighting. What keeps a deposed leader from writing is the epoch: a key that every
 // new leader writes once, under the guard of its lease, and whose revision fences every batch. The lease's own
-// revision could not do that, since each renewal changes it.
+// revision could not do that, since each renewal changes it. An epoch is above all others, whatever the lease says,
+// for it is a sequence of the stream.
 type elector struct {
 	bucket   *bucket
 	me       holder
@@ -37,7 +38,24 @@ type elector struct {
 	step     <-chan struct{} // the loop found that it has been fenced
 	online   <-chan struct{} // the connection was made anew
 	report   func(func(*loop))
-	refused  bool // the loop was told that standing for election is denied
+	refused  bool       // the loop was told that standing for election is denied
+	others   standstill // the lease that somebody else holds
+}
+
+// standstill is a lease that did not move, and since when, by this replica's own clock.
+type standstill struct {
+	seq   uint64
+	at    time.Time // the server's: a bucket that was made anew counts from 1 again
+	since time.Time
+}
+
+// seen takes in the lease as it was read by a request that was sent at asked and is answered now. It returns for how
+// long it has certainly not moved.
+func (s *standstill) seen(r record, asked, now time.Time) time.Duration {
+	if s.since.IsZero() || s.seq != r.seq || !s.at.Equal(r.at) {
+		*s = standstill{r.seq, r.at, now}
+	}
+	return max(0, asked.Sub(s.since))
 }
 
 // growEvery is after how many renewals the leader looks after the bucket's configuration.
@@ -135,22 +153,31 @@ func (e *elector) waitFree(ctx context.Context) {
 	}
 }
 
-// acquire takes the lease if nobody holds it; seq is 0 if somebody does.
+// acquire takes the lease if nobody holds it; seq is 0 if somebody does. One that has stood still for twice its TTL is
+// nobody's, whatever it says: its holder would have renewed it and the server let it expire, but for an operator's put,
+// say, which has no TTL. Should there be a leader after all, taking it fails if it has moved, and fences if it has not.
 func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
+	asked := time.Now()
 	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
 	if err != nil {
 		return 0, err
 	}
-	if ok && !last.deleted && !e.mine(last) {
+	held := ok && !last.deleted && !e.mine(last)
+	if held && e.others.seen(last, asked, time.Now()) < 2*e.ttl {
 		return 0, nil
 	}
-	if !ok { // not even a marker: the bucket is new, or was purged, which is republished to nobody
+	// Not even a marker: the bucket is new, or was purged, which is republished to nobody. And who wrote the lease may have
+	// purged it before.
+	if !ok || held {
 		e.report((*loop).resync)
 	}
 	e.me.Since = time.Now().UTC()
 	seq, err = e.put(ctx, last.seq)
 	if wrongSequence(err) {
 		return 0, nil // somebody was faster
+	}
+	if held && err == nil {
+		e.log.Warn("took over a lease that nobody renews", "revision", last.seq, "value", cut(string(last.value), 200))
 	}
 	return seq, err
 }

@@ -187,7 +187,7 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 	switch {
 	case kind == mesh.KindSpec && x != nil:
 		if s := x.spec(how, &l.names); s != nil {
-			return marshalSpec(s, l.valueLimit())
+			return marshalSpec(s, l.valueLimit()-l.stateRoom())
 		}
 	case kind == mesh.KindState && known && x != nil:
 		var was *mesh.StateDoc
@@ -214,6 +214,9 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 
 // valueLimit is the largest value that the server takes, less room for the subject and the headers.
 func (l *loop) valueLimit() int { return int(l.nc.MaxPayload()) - 2048 }
+
+// stateRoom is how much smaller a spec is kept, so that an ordinary state fits into the same page of the catalog.
+func (l *loop) stateRoom() int { return int(l.nc.MaxPayload()) / 32 }
 
 // current is the value that a key has in the bucket as far as this replica knows: what it wrote last, or what
 // it saw.

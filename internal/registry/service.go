@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/mod/semver"
 
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -39,7 +39,8 @@ type CatalogResult struct {
 	NextCursor string                     `json:"next_cursor,omitempty"`
 }
 
-// CatalogExtension is one extension: the values of its keys, as they stand in the bucket.
+// CatalogExtension is one extension: the values of its keys, as they stand in the bucket. Where they do not fit into one
+// answer, the state is left out.
 type CatalogExtension struct {
 	ID    string          `json:"id"`
 	Spec  json.RawMessage `json:"spec,omitempty"`
@@ -72,10 +73,9 @@ type resolveData struct {
 }
 
 const (
-	pageEntries  = 1000
-	askTimeout   = 2 * time.Second // for the loop to take a question
-	staleAfter   = 10 * time.Second
-	envelopeRoom = 16 << 10
+	pageEntries = 1000
+	askTimeout  = 2 * time.Second // for the loop to take a question
+	staleAfter  = 10 * time.Second
 )
 
 // serve answers on P.registry.rpc as the micro service "registry" until the returned service is stopped. Its
@@ -97,43 +97,6 @@ func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
 	}
 	return svc, nil
-}
-
-// handle answers one request.
-func (r *Registry) handle(ctx context.Context, req micro.Request) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var env struct {
-		ID     json.RawMessage `json:"id"`
-		Method string          `json:"method"`
-		Params json.RawMessage `json:"params"`
-	}
-	var result any
-	var err error
-	if e := json.Unmarshal(req.Data(), &env); e != nil {
-		err = rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON-RPC: %v", e)
-	} else {
-		result, err = r.dispatch(ctx, env.Method, env.Params)
-	}
-	if len(env.ID) == 0 {
-		env.ID = json.RawMessage("null")
-	}
-	answer := map[string]any{"jsonrpc": "2.0", "id": env.ID}
-	var headers micro.Headers
-	if err != nil {
-		e := rpc.AsError(err)
-		answer["error"] = e
-		headers = micro.Headers{micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))}, micro.ErrorHeader: {cut(e.Message, 200)}}
-	} else {
-		answer["result"] = result
-	}
-	data, err := json.Marshal(answer)
-	if err == nil {
-		err = req.Respond(data, micro.WithHeaders(headers))
-	}
-	if err != nil {
-		r.cfg.Logger.Warn("cannot answer", "method", cut(env.Method, 100), "error", err)
-	}
 }
 
 func (r *Registry) dispatch(ctx context.Context, method string, params json.RawMessage) (any, error) {
@@ -173,7 +136,7 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 	if p.Limit <= 0 || p.Limit > pageEntries {
 		p.Limit = pageEntries
 	}
-	room := int(r.nc.MaxPayload()) - envelopeRoom
+	room := int(r.nc.MaxPayload()) - answerRoom
 	err = r.ask(ctx, func(l *loop) { res = l.page(p, room) })
 	return res, err
 }
@@ -191,7 +154,11 @@ func section(kind string) string {
 	return ""
 }
 
-// page collects the entries behind a cursor, which is the last entry's "<section>.<name>".
+// entryRoom is what a page's entry takes besides its name and its values.
+const entryRoom = len(`{"id":,"spec":,"state":},`)
+
+// page collects the entries behind a cursor, which is the last entry's "<section>.<name>", as many as fit into room.
+// One that does not even fit alone goes without its state, and at last without anything: nobody shall be stuck at it.
 func (l *loop) page(p CatalogParams, room int) CatalogResult {
 	res := CatalogResult{Stand: l.stand()}
 	order := l.order()
@@ -211,7 +178,11 @@ func (l *loop) page(p CatalogParams, room int) CatalogResult {
 		case "s":
 			values[0] = l.view.get(skillKey(name))
 		}
-		size += len(values[0]) + len(values[1]) + len(name) + 64
+		size += entryRoom + len(plainjson.AppendString(nil, name)) + len(values[0]) + len(values[1])
+		for v := len(values) - 1; n == 0 && v >= 0 && size > room; v-- {
+			size -= len(values[v])
+			values[v] = nil
+		}
 		if n == p.Limit || n > 0 && size > room {
 			res.NextCursor = order[from+n-1]
 			break

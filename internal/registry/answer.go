@@ -1,0 +1,80 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// answerRoom is kept free of MaxPayload: for the headers of an error, or for what stands around a page's entries.
+const answerRoom = 1024
+
+// handle answers one request, on an inbox: a registry may write the catalog, and hears all that is below the mesh's prefix.
+func (r *Registry) handle(ctx context.Context, req micro.Request) {
+	if !r.cfg.Prefix.MayAnswer(req.Reply()) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var env struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+		Params json.RawMessage `json:"params"`
+	}
+	var result any
+	var err error
+	switch e := json.Unmarshal(req.Data(), &env); {
+	case e != nil:
+		err = rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON-RPC: %v", e)
+	case len(env.ID) > 0 && string(env.ID) != "null" && !rpc.ValidID(env.ID):
+		env.ID = nil
+		err = rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
+	default:
+		result, err = r.dispatch(ctx, env.Method, env.Params)
+	}
+	if len(env.ID) == 0 {
+		env.ID = json.RawMessage("null")
+	}
+	data, headers := answer(env.ID, result, err, r.nc.MaxPayload())
+	if err := req.Respond(data, micro.WithHeaders(headers)); err != nil {
+		r.cfg.Logger.Warn("cannot answer", "method", cut(env.Method, 100), "error", err)
+	}
+}
+
+// answer is a response that fits into a message of limit bytes with its headers. A result that does not, or that cannot
+// be written at all, becomes an error: a caller that gets no answer does not know why.
+func answer(id json.RawMessage, result any, err error, limit int64) ([]byte, micro.Headers) {
+	response := map[string]any{"jsonrpc": "2.0", "id": id}
+	if err == nil {
+		response["result"] = result
+		data, e := plainjson.Marshal(response)
+		switch {
+		case e != nil:
+			err = e
+		case int64(len(data)) > limit:
+			err = tooLarge(len(data), limit)
+		default:
+			return data, nil
+		}
+		delete(response, "result")
+	}
+	e := rpc.AsError(err)
+	response["error"] = e
+	data, _ := plainjson.Marshal(response) // strings, and data that was marshalled before
+	if limit -= answerRoom; int64(len(data)) > limit {
+		e = tooLarge(len(data), limit)
+		response["error"] = e
+		data, _ = plainjson.Marshal(response)
+	}
+	return data, micro.Headers{micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))}, micro.ErrorHeader: {cut(e.Message, 200)}}
+}
+
+func tooLarge(size int, limit int64) *rpc.Error {
+	return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: int64(size), Limit: limit},
+		"the answer of %d bytes is over this server's limit of %d", size, limit)
+}

@@ -1,0 +1,231 @@
+package registry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// TestRepliesAreInboxes: what a registry may write or hears itself is no inbox, whoever says so.
+func TestRepliesAreInboxes(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{Name: "one"})
+	b.leading(r)
+	for reply, want := range map[string]bool{
+		"$KV.ext_catalog.lease.registry":        false,
+		"$JS.API.STREAM.PURGE.KV_ext_catalog":   false,
+		"ext.registry.heartbeat.ghost":          false,
+		"ext.registry.shutdown.weather":         false,
+		"ext.weather.rpc":                       false,
+		"_INBOX.somebody.1":                     true,
+		"extra.inbox":                           true,
+		"an.ext.inbox":                          true,
+		"somebody.$KV.ext_catalog.spec.weather": true,
+	} {
+		answers, err := b.nc.SubscribeSync(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.nc.PublishRequest(prefix.RegistryRPC(), reply, []byte(`{"jsonrpc":"2.0","id":"ghost","method":"ping"}`)); err != nil {
+			t.Fatal(err)
+		}
+		var pong struct{}
+		if err := b.call("ping", nil, &pong); err != nil { // answered after the one before
+			t.Fatal(err)
+		}
+		if n, _, err := answers.Pending(); err != nil || (n > 0) != want {
+			t.Errorf("%d answers on %s, %v", n, reply, err)
+		}
+		if err := answers.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAnswerFits: whatever the result, there is an answer, and it fits into a message.
+func TestAnswerFits(t *testing.T) {
+	const limit = 10_000
+	around := len(`{"id":7,"jsonrpc":"2.0","result":""}`)
+	for name, c := range map[string]struct {
+		result any
+		err    error
+		want   rpc.Code
+	}{
+		"as large as may be":   {strings.Repeat("<", limit-around), nil, 0},
+		"too large by a byte":  {strings.Repeat("<", limit-around+1), nil, rpc.CodeTooLarge},
+		"no JSON":              {json.RawMessage("{oops"), nil, rpc.CodeInternal},
+		"an error":             {nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "no"), rpc.CodeInvalidParams},
+		"an error too large":   {nil, &rpc.Error{Code: rpc.CodeInvalidParams, Data: json.RawMessage(`"` + strings.Repeat("x", limit-200) + `"`)}, rpc.CodeTooLarge},
+		"somebody's own error": {nil, errors.New("broken"), rpc.CodeInternal},
+	} {
+		data, headers := answer(json.RawMessage("7"), c.result, c.err, limit)
+		var got struct {
+			ID     int        `json:"id"`
+			Result string     `json:"result"`
+			Error  *rpc.Error `json:"error"`
+		}
+		if err := json.Unmarshal(data, &got); err != nil || got.ID != 7 {
+			t.Errorf("%s: %.100s, %v", name, data, err)
+			continue
+		}
+		code, header := rpc.Code(0), ""
+		if got.Error != nil {
+			code, header = got.Error.Code, fmt.Sprint(int(got.Error.Code))
+		}
+		if code != c.want || nats.Header(headers).Get("Nats-Service-Error-Code") != header || c.want == 0 && got.Result != c.result {
+			t.Errorf("%s: %.300s, %v", name, data, headers)
+		}
+		m := nats.Msg{Data: data, Header: nats.Header(headers)}
+		if size := m.Size(); size > limit {
+			t.Errorf("%s: a message of %d bytes", name, size)
+		}
+	}
+}
+
+// TestIDs: an answer has the id of its request, unless that is none.
+func TestIDs(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	long := `"` + strings.Repeat("<", 254) + `"`
+	for id, want := range map[string]string{
+		`7`: `7`, `"a<b"`: `"a<b"`, long: long, `"` + strings.Repeat("x", 255) + `"`: `null`, `{"an":"object"}`: `null`, `null`: `null`,
+	} {
+		m := b.ask("ping", id, nil)
+		if got := string(m.ID); got != want {
+			t.Errorf("%.100s: answered to %.100s", id, got)
+		}
+		if refused := want == "null" && id != want; refused != (m.Error != nil && m.Error.Code == rpc.CodeInvalidRequest) {
+			t.Errorf("%.100s: %v", id, m.Error)
+		}
+	}
+}
+
+type response struct {
+	ID     json.RawMessage `json:"id"`
+	Result json.RawMessage `json:"result"`
+	Error  *rpc.Error      `json:"error"`
+}
+
+// ask is call with an id of its own.
+func (b *bed) ask(method, id string, params any) (out response) {
+	b.Helper()
+	p, err := json.Marshal(params)
+	if err != nil {
+		b.Fatal(err)
+	}
+	m, err := b.nc.RequestWithContext(b.timeout(), prefix.RegistryRPC(), []byte(`{"jsonrpc":"2.0","id":`+id+`,"method":"`+method+`","params":`+string(p)+`}`))
+	if err == nil {
+		err = json.Unmarshal(m.Data, &out)
+	}
+	if err != nil {
+		b.Fatalf("%s %s: %v", method, p, err)
+	}
+	return out
+}
+
+// TestPagesOfLargeEntries: the catalog can be read to its end, however large its entries are and whatever is in them.
+// The limit of a message is what they have to fit into, as they are.
+func TestPagesOfLargeEntries(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{Name: "one"})
+	b.leading(r)
+	most := int(b.nc.MaxPayload())
+	text := func(size int) string { return `"` + strings.Repeat("<a & b>", size/7+1)[:size-2] + `"` }
+	view := map[string]string{
+		specKey("both"): text(most - 2048 - most/32), stateKey("both"): text(most / 32),
+		specKey("large"): text(most - 2048), stateKey("large"): text(4096),
+		specKey("tight"): text(most - 2048), stateKey("tight"): text(1800),
+		specKey("over"): text(most + 1), stateKey("over"): text(most + 1),
+		specKey("small"): text(100), stateKey("small"): text(100),
+		hostKey(strings.Repeat("b", 250)): text(most - 2048),
+	}
+	for n := range 12 {
+		view[skillKey(fmt.Sprint("s", n))] = text(150_000)
+	}
+	err := r.ask(t.Context(), func(l *loop) {
+		for key, value := range view {
+			l.view.keep(record{key: key, value: []byte(value)})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	entry := func(key string, value json.RawMessage) {
+		if string(value) == view[key] {
+			got = append(got, key)
+		}
+	}
+	pages := 0
+	for p := (CatalogParams{}); ; pages++ {
+		m := b.ask("catalog", `"`+strings.Repeat("i", 254)+`"`, p)
+		var page CatalogResult
+		if err := json.Unmarshal(m.Result, &page); err != nil || m.Error != nil {
+			t.Fatalf("%+v: %v %v", p, err, m.Error)
+		}
+		for _, e := range page.Extensions {
+			got = append(got, e.ID)
+			entry(specKey(e.ID), e.Spec)
+			entry(stateKey(e.ID), e.State)
+		}
+		for name, value := range page.Hosts {
+			entry(hostKey(name), value)
+		}
+		for name, value := range page.Skills {
+			entry(skillKey(name), value)
+		}
+		if p.Cursor = page.NextCursor; p.Cursor == "" {
+			break
+		}
+	}
+	want := []string{"both", "spec.both", "state.both", "large", "spec.large", "over", "small", "spec.small", "state.small",
+		"tight", "spec.tight"}
+	for key := range view {
+		if kind, _, _ := strings.Cut(key, "."); kind == mesh.KindHost || kind == mesh.KindSkill {
+			want = append(want, key)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) || pages > 8 {
+		t.Errorf("on %d pages:\n%.60q, want\n%.60q", pages+1, got, want)
+	}
+}
+
+// TestSpecLeavesRoom: a spec that is as large as the registry writes it fits into one page with an ordinary state.
+func TestSpecLeavesRoom(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{Name: "one"})
+	b.leading(r)
+	x := newExtension("big")
+	x.shown, x.tools = &announced{Announce: mesh.Announce{ID: "big", Version: "1.0.0", SubjectPrefix: "ext"}}, &shake{done: true}
+	for n := range 700 {
+		x.tools.tools = append(x.tools.tools, mesh.Tool{Own: fmt.Sprint("tool", n), InputSchema: json.RawMessage(`{"description":"` + strings.Repeat("<>", 1000) + `"}`)})
+	}
+	var page CatalogResult
+	err := r.ask(t.Context(), func(l *loop) {
+		l.exts["big"] = x
+		spec, err := l.value(specKey("big"), nil)
+		delete(l.exts, "big")
+		if most := int(b.nc.MaxPayload()); err != nil || len(spec) < most*9/10 {
+			t.Errorf("%d bytes, %v", len(spec), err)
+		}
+		l.view.keep(record{key: specKey("big"), value: spec})
+		l.view.keep(record{key: stateKey("big"), value: []byte(`"` + strings.Repeat("ready", 5000) + `"`)})
+	})
+	if err == nil {
+		page, err = r.Catalog(t.Context(), CatalogParams{})
+	}
+	if err != nil || len(page.Extensions) != 1 || page.Extensions[0].Spec == nil || page.Extensions[0].State == nil {
+		t.Errorf("%.200s, %v", fmt.Sprintf("%+v", page.Extensions), err)
+	}
+}

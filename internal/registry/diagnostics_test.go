@@ -1,0 +1,81 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestManyClashes: thousands of clashing tools are shown, and not drowned in what is said of them.
+func TestManyClashes(t *testing.T) {
+	for _, n := range []int{1, maxAlike, maxAlike + 1, 7000} {
+		var own, other []string
+		x := newExtension("a_b")
+		x.shown = &announced{Announce: mesh.Announce{ID: "a_b", Version: "1.0.0", SubjectPrefix: "ext"}}
+		x.tools = &shake{done: true}
+		for i := range n {
+			name := fmt.Sprintf("list_things_of_kind_%05d", i)
+			own, other = append(own, name), append(other, "b_"+name)
+			x.tools.tools = append(x.tools.tools, mesh.Tool{Own: name, InputSchema: mesh.EmptySchema})
+		}
+		var names mesh.Names
+		names.Set("a_b", own)
+		names.Set("a", other)
+		value, err := marshalSpec(x.spec(heartbeat.Extension{}, &names), 1<<20-2048)
+		var s mesh.Spec
+		if err == nil {
+			err = json.Unmarshal(value, &s)
+		}
+		if err != nil || len(value) > 1<<20-2048 || len(s.Tools) < n*9/10 {
+			t.Errorf("%d clashes: %d bytes, %d tools, %v", n, len(value), len(s.Tools), err)
+		}
+		clashes, last := 0, ""
+		for _, d := range s.Diagnostics {
+			if d.Code == "name_clash" {
+				clashes++
+				last = d.Message
+			}
+		}
+		want, end := n, " is registered as "+s.Tools[len(s.Tools)-1].Name
+		if n > maxAlike {
+			want, end = maxAlike+1, fmt.Sprintf("and %d more", n-maxAlike)
+		}
+		if clashes != want || !strings.HasSuffix(last, end) {
+			t.Errorf("%d clashes: %d diagnostics, the last is %q", n, clashes, last)
+		}
+	}
+}
+
+// TestManyInstancesDisagree: nor do thousands of instances fill a spec with their differences and failures.
+func TestManyInstancesDisagree(t *testing.T) {
+	x := newExtension("a")
+	var how heartbeat.Extension
+	for n := range 4000 {
+		a := &announced{Announce: mesh.Announce{ID: "a", Version: "1.0.0", Instance: fmt.Sprintf("n%04d", n), Host: strings.Repeat("h", 200),
+			ManifestHash: fmt.Sprint(n)}}
+		if n >= 2000 {
+			a.Version = fmt.Sprint("2.0.", n)
+		}
+		x.said[a.Instance] = a
+		x.shakes[a.shakeKey()] = &shake{err: strings.Repeat("no", 10_000)}
+		how.Instances = append(how.Instances, heartbeat.Instance{Instance: a.Instance, State: heartbeat.Ready})
+	}
+	x.shown = x.said["n0000"]
+	codes, size := map[string]int{}, 0
+	last := ""
+	for _, d := range x.diagnostics(how) {
+		codes[d.Code]++
+		size += len(d.Message)
+		last = d.Message
+		if d.Code == "conflict" && !strings.HasSuffix(d.Message, " and 1980 more") {
+			t.Errorf("%s", d.Message)
+		}
+	}
+	if want := "and 1981 more"; codes["conflict"] != 1 || codes["handshake_failed"] != maxAlike+1 || size > 32_000 || last != want {
+		t.Errorf("%v, %d bytes, the last is %.100q, want %q", codes, size, last, want)
+	}
+}
