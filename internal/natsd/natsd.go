@@ -108,17 +108,10 @@ func options(cfg Config) *server.Options {
 
 // start runs a server up to the point where it accepts connections.
 func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
-	if !opts.DontListen && opts.Port > 0 {
-		// The server itself reports a taken port as a fatal log line of its own wording; asking first gives
-		// the caller an error to act on. Whoever takes the port between the two is caught below.
-		addr := net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port))
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			return nil, &PortError{Addr: addr, Err: err}
-		}
-		if err := l.Close(); err != nil {
-			return nil, &PortError{Addr: addr, Err: err}
-		}
+	// The server itself reports a taken port as a fatal log line of its own wording; asking first gives the caller an
+	// error to act on.
+	if err := tryPort(opts); err != nil {
+		return nil, err
 	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
@@ -130,9 +123,28 @@ func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
 	if err := awaitReady(srv, log.fatal); err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
+		if taken := tryPort(opts); taken != nil { // in between: two that start at once do that to each other
+			return nil, taken
+		}
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
 	return srv, nil
+}
+
+// tryPort looks whether the port can be listened on; the error is a *PortError.
+func tryPort(opts *server.Options) error {
+	if opts.DontListen || opts.Port <= 0 {
+		return nil
+	}
+	addr := net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port))
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		err = l.Close()
+	}
+	if err != nil {
+		return &PortError{Addr: addr, Err: err}
+	}
+	return nil
 }
 
 // awaitReady polls in short steps, because ReadyForConnections does not notice that the server gave up.

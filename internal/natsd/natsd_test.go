@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
@@ -117,6 +119,30 @@ func TestTakenPort(t *testing.T) {
 		t.Fatalf("%v, want a PortError for %s", err, l.Addr())
 	}
 	startServer(t, Config{StoreDir: dir, Port: -1}) // the failed start gave the lock back
+}
+
+// TestOnePortForTwo starts two servers at once on one port: one has it, and the other is told that it is taken, whenever
+// it finds out.
+func TestOnePortForTwo(t *testing.T) {
+	for range 10 {
+		port := freeport.Port(t)
+		var errs [2]error
+		var wg sync.WaitGroup
+		for i := range errs {
+			dir := t.TempDir()
+			wg.Go(func() { // ends with its server's start
+				var s *Server
+				if s, errs[i] = Start(Config{Port: port, StoreDir: dir}); errs[i] == nil {
+					t.Cleanup(s.Shutdown)
+				}
+			})
+		}
+		wg.Wait()
+		refused := errors.Join(errs[0], errs[1])
+		if errs[0] != nil && errs[1] != nil || !errors.As(refused, new(*PortError)) {
+			t.Fatalf("the two ended with %v and %v", errs[0], errs[1])
+		}
+	}
 }
 
 func TestStoreMustBeADirectory(t *testing.T) {
