@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,7 @@ func (s *session) ask(ctx context.Context, subject, who, method string, params a
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, fail(exitUnavailable, "%s does not answer: nobody listens on %s", who, subject)
 	case err != nil:
-		return nil, fmt.Errorf("asking %s: %w", who, err)
+		return nil, fmt.Errorf("asking %s: %w", who, cmp.Or(endedBy(ctx), err))
 	}
 	env, err := rpc.Scan(m.Data)
 	if err != nil || !env.IsResponse() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,18 +75,23 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 		return err
 	}
 	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, LameDuck: &s.duck, Schemas: schema.Compile})
+	ctx, end := s.watchCall(ctx, c, t.Name)
+	defer end()
 	call := func(ctx context.Context) error {
 		_, err := client.Call(ctx, t.Name, raw)
 		return err
 	}
 	if err := call(ctx); err != nil { // one that fails now would only fail a thousand times
-		return err
+		return cmp.Or(endedBy(ctx), err)
 	}
 	load.Run(ctx, load.Options{Callers: o.Callers, Calls: warmUp, For: o.For}, call)
 	o.Kind, o.Done = errorKind, new(atomic.Int64)
 	stop := s.progress(ctx, o)
 	r := load.Run(ctx, o, call)
 	stop()
+	if err := endedBy(ctx); err != nil { // of the time after that, the numbers say nothing
+		return err
+	}
 	if s.json {
 		return s.printJSON(benchJSON(t.Name, o, r))
 	}

@@ -66,13 +66,30 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := s.watchCall(ctx, c, tool)
+	defer cancel()
 	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
+	if by := endedBy(ctx); err != nil && by != nil {
+		return nil, by
+	}
 	if err != nil && exitCode(err) == exitUsage && len(input) > 0 {
 		f := &failure{code: exitUsage, err: err}
 		f.hint = "for example: " + callLine(tool, exampleArguments(input))
 		return nil, f
 	}
 	return result, err
+}
+
+// watchCall is ctx for calls of a tool; it ends when NATS denies one. Without a catalog, the tool is <id>/<own name>.
+func (s *session) watchCall(ctx context.Context, c *mesh.Catalog, tool string) (context.Context, context.CancelFunc) {
+	id, _, _ := strings.Cut(tool, "/")
+	subject := ""
+	if c != nil {
+		if e, _, err := c.Resolve(tool); err == nil {
+			id, subject = e.ID, e.Spec.Subject
+		}
+	}
+	return s.denied.watch(ctx, cmp.Or(subject, s.prefix.RPC(id))+`"`)
 }
 
 // callLine is a command line that calls a tool.

@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // controlJSON is a bridge's answer to an operator's verb.
@@ -47,15 +50,23 @@ func (f bridgeFlags) bridgesOf(c *mesh.Catalog, id string) ([]string, error) {
 	return out, nil
 }
 
-// operate sends a verb about an extension to every bridge that runs it.
-func (s *session) operate(ctx context.Context, f bridgeFlags, method, id string, lines int) ([]controlJSON, error) {
+// answer is what a bridge says to a verb, or why it says nothing.
+type answer[T any] struct {
+	controlJSON
+	said T // the result
+	err  error
+}
+
+// operate sends a verb about an extension to all bridges that run it at once: one that hangs takes no time from the
+// others. What it returns is sorted by bridge, whoever was first; where nobody did what was asked, it is an error.
+func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int) ([]answer[T], failures, error) {
 	c, err := s.catalog(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	bridges, err := f.bridgesOf(c, id)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	params := map[string]any{"id": id}
 	if f.instance != "" {
@@ -64,17 +75,77 @@ func (s *session) operate(ctx context.Context, f bridgeFlags, method, id string,
 	if lines > 0 {
 		params["lines"] = lines
 	}
-	var out []controlJSON
-	var failed []error
-	for _, b := range bridges {
-		result, err := s.ask(ctx, s.prefix.Control(b), "bridge "+b, method, params)
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		out = append(out, controlJSON{b, result})
+	answers := make([]answer[T], len(bridges))
+	var wg sync.WaitGroup
+	for n, b := range bridges {
+		wg.Go(func() { answers[n] = askBridge[T](ctx, s, b, method, params) }) // ends with ctx
 	}
-	return out, errors.Join(failed...)
+	wg.Wait()
+	var failed failures
+	var errs []error
+	for _, a := range answers {
+		if a.err != nil {
+			failed, errs = append(failed, s.failureOf(a.Bridge, a.err)), append(errs, a.err)
+		}
+	}
+	answers = slices.DeleteFunc(answers, func(a answer[T]) bool { return a.err != nil })
+	if len(answers) == 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	return answers, failed, nil
+}
+
+func askBridge[T any](ctx context.Context, s *session, bridge, method string, params any) (a answer[T]) {
+	a.Bridge = bridge
+	result, err := s.ask(ctx, s.prefix.Control(bridge), "bridge "+bridge, method, params)
+	own := as[*rpc.Error](err)
+	if err == nil {
+		a.Result = result
+		err = json.Unmarshal(result, &a.said)
+		own = err != nil
+	}
+	if own { // which does not say whose it is
+		err = fmt.Errorf("bridge %s: %w", bridge, err)
+	}
+	a.err = err
+	return a
+}
+
+// failedJSON is a bridge that did not do what others did.
+type failedJSON struct {
+	Bridge string    `json:"bridge"`
+	Error  faultJSON `json:"error"`
+
+	code int
+	err  error
+}
+
+// failures are those bridges, sorted.
+type failures []failedJSON
+
+func (s *session) failureOf(bridge string, err error) failedJSON {
+	code := exitCode(err)
+	return failedJSON{Bridge: bridge, Error: s.fault(code, err), code: code, err: err}
+}
+
+// tell says on stderr what failed.
+func (f failures) tell(a *app) {
+	for _, b := range f {
+		a.tell(b.code, b.err)
+	}
+}
+
+// exit ends extctl, which has told them, with the code of the first.
+func (f failures) exit() error {
+	if len(f) == 0 {
+		return nil
+	}
+	return silentError(f[0].code)
+}
+
+// operated is what a bridge says of the instances that a verb was about.
+type operated struct {
+	Instances []string `json:"instances"`
 }
 
 // operateCmd is a verb that asks bridges to do something to an extension's instances.
@@ -86,11 +157,11 @@ func (a *app) operateCmd(method, short, done string) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
-				answers, err := s.operate(ctx, f, method, args[0], 0)
-				if err != nil && len(answers) == 0 {
+				answers, failed, err := operate[operated](ctx, s, f, method, args[0], 0)
+				if err != nil {
 					return err
 				}
-				return errors.Join(s.printAnswers(answers, done), err)
+				return cmp.Or(s.printOperated(answers, failed, done), failed.exit())
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
@@ -99,21 +170,21 @@ func (a *app) operateCmd(method, short, done string) *cobra.Command {
 	return cmd
 }
 
-func (s *session) printAnswers(answers []controlJSON, done string) error {
+func (s *session) printOperated(answers []answer[operated], failed failures, done string) error {
 	if s.json {
-		return s.printJSON(struct {
+		out := struct {
 			header
 			Bridges []controlJSON `json:"bridges"`
-		}{Bridges: answers})
+			Failed  failures      `json:"failed,omitempty"`
+		}{Failed: failed}
+		for _, a := range answers {
+			out.Bridges = append(out.Bridges, a.controlJSON)
+		}
+		return s.printJSON(out)
 	}
 	for _, a := range answers {
-		var r struct {
-			Instances []string `json:"instances"`
-		}
-		if err := json.Unmarshal(a.Result, &r); err != nil {
-			return fmt.Errorf("bridge %s: %w", a.Bridge, err)
-		}
-		fmt.Fprintf(s.stdout, "%s: %s %s\n", clean(a.Bridge), done, plural(len(r.Instances), "instance"))
+		fmt.Fprintf(s.stdout, "%s: %s %s\n", clean(a.Bridge), done, plural(len(a.said.Instances), "instance"))
 	}
+	failed.tell(s.app)
 	return nil
 }

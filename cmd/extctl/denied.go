@@ -55,6 +55,15 @@ var silences = []error{
 	context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, rpc.CodeTimeout, rpc.CodeCancelled, mesh.ErrNoCatalog,
 }
 
+// endedBy is why ctx is over, if it is NATS that ended it: it denied something, or its connection is closed for good. It
+// is nil for a time-out, an interrupt, and while ctx goes on.
+func endedBy(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrConnectionClosed) {
+		return err
+	}
+	return nil
+}
+
 // watch is ctx for requests on subject, or on those that begin with it; it ends when NATS denies one.
 func (d *denials) watch(ctx context.Context, subject string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -79,8 +79,7 @@ var exitRules = []struct {
 	{as[*mesh.NotFoundError], exitNotFound},
 	{as[*mesh.AmbiguousError], exitAmbiguous},
 	{is(nats.ErrPermissionViolation), exitDenied},
-	{is(nats.ErrAuthorization), exitDenied},
-	{is(nats.ErrAuthExpired), exitDenied},
+	{isAuth, exitDenied},
 	{as[*daemon.ConnectError], exitNoNATS},
 	{is(mesh.ErrNoCatalog), exitNoNATS},
 	{is(nats.ErrConnectionClosed), exitNoNATS},
@@ -103,6 +102,12 @@ func as[E error](err error) bool { _, ok := errors.AsType[E](err); return ok }
 
 func is(target error) func(error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
+}
+
+// isAuth reports that NATS does not take the credentials, or not any longer.
+func isAuth(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
+		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
 // isOwn reports an error that an extension answered itself: the mesh's own carry their kind.
@@ -142,59 +147,64 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return code // whoever interrupted us knows
 	}
 	if a.json {
-		out := jsonError(code, err)
-		out.Error.Hint = a.hint(code, err)
-		if err := a.printJSON(out); err != nil {
+		if err := a.printJSON(errorJSON{Error: a.fault(code, err)}); err != nil {
 			fmt.Fprintf(a.stderr, "extctl: error: %v\n", err)
 		}
 		return code
 	}
+	a.tell(code, err)
+	return code
+}
+
+// tell says on stderr what failed, and what to do about it.
+func (a *app) tell(code int, err error) {
 	fmt.Fprintf(a.stderr, "extctl: error: %s\n", cleanLines(err.Error()))
 	if h := a.hint(code, err); h != "" {
 		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", h)
 	}
-	return code
 }
 
-// errorJSON is what a failed command prints with --json. Code is the JSON-RPC code where a call failed, and
-// the exit code otherwise; Kind tells more reliably.
+// errorJSON is what a failed command prints with --json.
 type errorJSON struct {
 	header
-	Error struct {
-		Code    int    `json:"code"`
-		Kind    string `json:"kind"`
-		Message string `json:"message"`
-		Data    any    `json:"data,omitempty"`
-		Hint    string `json:"hint,omitempty"`
-	} `json:"error"`
+	Error faultJSON `json:"error"`
 }
 
-func jsonError(code int, err error) errorJSON {
-	var out errorJSON
-	out.Error.Code, out.Error.Kind, out.Error.Message = code, kinds[code], err.Error()
+// faultJSON is what failed. Code is the JSON-RPC code where a call failed, and the exit code otherwise; Kind tells more
+// reliably.
+type faultJSON struct {
+	Code    int    `json:"code"`
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Data    any    `json:"data,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (a *app) fault(code int, err error) faultJSON {
+	out := faultJSON{Code: code, Kind: kinds[code], Message: err.Error(), Hint: a.hint(code, err)}
 	if errors.Is(err, mesh.ErrNoCatalog) {
-		out.Error.Kind = "no_catalog"
+		out.Kind = "no_catalog"
 	}
 	if e, ok := errors.AsType[*rpc.Error](err); ok {
-		out.Error.Code = int(e.Code)
+		out.Code = int(e.Code)
 		if k := e.Details().Kind; k != "" {
-			out.Error.Kind = k
+			out.Kind = k
 		}
 		if len(e.Data) > 0 {
-			out.Error.Data = json.RawMessage(e.Data)
+			out.Data = json.RawMessage(e.Data)
 		}
 	}
 	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok && len(e.Nearest) > 0 {
-		out.Error.Data = map[string]any{"nearest": e.Nearest}
+		out.Data = map[string]any{"nearest": e.Nearest}
 	}
 	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
-		out.Error.Data = map[string]any{"candidates": e.Candidates}
+		out.Data = map[string]any{"candidates": e.Candidates}
 	}
 	if e, ok := errors.AsType[*daemon.ConnectError](err); ok {
-		out.Error.Data = map[string]any{"server": e.Addr, "from": e.Source}
+		out.Data = map[string]any{"server": e.Addr, "from": e.Source}
 	}
 	if f, ok := errors.AsType[*failure](err); ok && f.data != nil {
-		out.Error.Data = f.data
+		out.Data = f.data
 	}
 	return out
 }
@@ -214,7 +224,7 @@ func (a *app) hint(code int, err error) string {
 		return "is a registry running, and is --prefix right?"
 	case code == exitNoNATS:
 		return "start one with `extctl up`, or say where it is with --server, --context or NATS_URL"
-	case code == exitDenied && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired)):
+	case code == exitDenied && isAuth(err):
 		return "NATS takes none of the credentials, or wants some: a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
 	case code == exitUsage && as[daemon.UsageError](err):
 		e, _ := errors.AsType[daemon.UsageError](err)

@@ -49,7 +49,11 @@ func (a *app) logsCmd() *cobra.Command {
 }
 
 func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) error {
+	ctx, cancel := s.denied.watch(ctx, s.prefix.Log(id)+`"`)
+	defer cancel()
 	live := make(chan *nats.Msg, 1024)
+	closed := s.nc.StatusChanged(nats.CLOSED)
+	defer s.nc.RemoveStatusListener(closed)
 	if follow { // before the past is read, so that nothing falls between
 		sub, err := s.nc.ChanSubscribe(s.prefix.Log(id), live)
 		if err != nil {
@@ -57,29 +61,16 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
 	}
-	asked, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	answers, err := s.operate(asked, f, "logs", id, max(lines, 1))
+	past, failed, err := s.pastLogs(ctx, f, id, lines)
 	if err != nil {
 		return err
 	}
-	var past []logLine
-	for _, a := range answers {
-		var r struct {
-			Lines []logLine `json:"lines"`
-		}
-		if err := json.Unmarshal(a.Result, &r); err != nil {
-			return fmt.Errorf("bridge %s: %w", a.Bridge, err)
-		}
-		past = append(past, r.Lines...)
-	}
-	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
-	past = past[max(0, len(past)-max(lines, 0)):]
 	if s.json && !follow {
-		return s.printJSON(struct {
+		return cmp.Or(s.printJSON(struct {
 			header
-			Lines []logLine `json:"lines"`
-		}{Lines: append([]logLine{}, past...)})
+			Lines  []logLine `json:"lines"`
+			Failed failures  `json:"failed,omitempty"`
+		}{Lines: append([]logLine{}, past...), Failed: failed}), failed.exit())
 	}
 	seen := map[string]bool{}
 	for _, l := range past {
@@ -88,10 +79,13 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 			return err
 		}
 	}
+	failed.tell(s.app)
 	for follow {
 		select {
 		case <-ctx.Done():
-			return streamEnd(ctx.Err())
+			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
+		case <-closed:
+			return nats.ErrConnectionClosed
 		case m := <-live:
 			var l logLine
 			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || f.instance != "" && l.Instance != f.instance {
@@ -102,7 +96,26 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 			}
 		}
 	}
-	return nil
+	return failed.exit()
+}
+
+// pastLogs are the last lines that the bridges have kept, oldest first.
+func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int) ([]logLine, failures, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	type kept struct {
+		Lines []logLine `json:"lines"`
+	}
+	answers, failed, err := operate[kept](ctx, s, f, "logs", id, max(lines, 1))
+	if err != nil {
+		return nil, nil, err
+	}
+	var past []logLine
+	for _, a := range answers {
+		past = append(past, a.said.Lines...)
+	}
+	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
+	return past[max(0, len(past)-max(lines, 0)):], failed, nil
 }
 
 // printLog prints one line; with --json and -f each is an object of its own.

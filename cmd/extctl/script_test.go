@@ -116,14 +116,17 @@ func setupScript(env *testscript.Env) error {
 // bed is a NATS server with an empty catalog, on which a test plays registry, bridge and extensions.
 type bed struct {
 	url string
+	srv *server.Server
 	nc  *nats.Conn
 	kv  jetstream.KeyValue
 }
 
-func newBed(dir string) (b *bed, stop func(), err error) {
-	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true,
-	})
+func newBed(dir string) (b *bed, stop func(), err error) { return newBedWith(dir, &server.Options{}) }
+
+// newBedWith has the users of o; opts say who the bed itself is.
+func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, stop func(), err error) {
+	o.Host, o.Port, o.JetStream, o.StoreDir, o.NoLog, o.NoSigs = "127.0.0.1", -1, true, dir, true, true
+	srv, err := server.NewServer(o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -132,8 +135,8 @@ func newBed(dir string) (b *bed, stop func(), err error) {
 	if !srv.ReadyForConnections(10 * time.Second) {
 		return nil, stop, errors.New("server not ready")
 	}
-	b = &bed{url: srv.ClientURL()}
-	if b.nc, err = nats.Connect(b.url); err != nil {
+	b = &bed{url: srv.ClientURL(), srv: srv}
+	if b.nc, err = nats.Connect(b.url, opts...); err != nil {
 		return nil, stop, err
 	}
 	stop = func() { b.nc.Close(); srv.Shutdown(); srv.WaitForShutdown() }

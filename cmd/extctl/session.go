@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -69,7 +71,21 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		return err
 	}
 	defer s.nc.Close()
-	return s.denied.explain(f(ctx, s))
+	if err = f(ctx, s); errors.Is(err, nats.ErrConnectionClosed) {
+		return s.lost()
+	}
+	return s.denied.explain(err)
+}
+
+// lost is the error of a connection that is closed for good. It comes back from everything but NATS's refusal of the
+// user, which is what it says then.
+func (s *session) lost() error {
+	why := cmp.Or(s.nc.LastError(), nats.ErrConnectionClosed)
+	f := fail(exitNoNATS, "the connection to NATS is closed for good: %w", why)
+	if isAuth(why) {
+		f.code = exitDenied
+	}
+	return f
 }
 
 // directGet begins the subjects on which the catalog is read, and without which it cannot be. (That the stream's details
@@ -95,19 +111,21 @@ func (s *session) warnIfOld(c *mesh.Catalog) {
 	}
 }
 
-// follow runs a catalog while f runs.
+// follow runs a catalog while f runs. f's context ends when there is nothing to come: NATS denies the catalog, or the
+// connection is closed for good.
 func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Catalog) error) error {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
 	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }() // ends with cancel; awaited
+	ctx, end := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { end(c.Run(ctx)) }) // ends with ctx
 	err := f(ctx, c)
-	denied := context.Cause(ctx)
-	cancel()
-	if err = errors.Join(err, <-done); errors.Is(denied, nats.ErrPermissionViolation) {
-		return denied // whatever f made of its end
+	if by := endedBy(ctx); err != nil && by != nil {
+		err = by // whatever f made of its end
 	}
+	end(nil)
+	wg.Wait()
 	return err
 }
 

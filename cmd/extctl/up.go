@@ -198,7 +198,7 @@ func (m *ownMesh) run(ctx context.Context) error {
 	var extensions, others sync.WaitGroup
 	var bridgeErr, registryErr error
 	others.Go(func() { // ends with registryCtx; if earlier, everything ends
-		registryErr = registry.Run(registryCtx, m.registryNC, registry.Config{Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger})
+		registryErr = registry.Run(registryCtx, m.registryNC, m.registryConfig())
 		stopBridge(registryErr)
 	})
 	extensions.Go(func() { // ends with bridgeCtx; if earlier, everything ends

@@ -13,6 +13,8 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // hostPlan is what the bridge of an extctl up is to run.
@@ -83,6 +85,14 @@ func checkDirs(dirs []string) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// registryConfig is what the registry of an extctl up is to know; it judges the instances of this one host.
+func (m *ownMesh) registryConfig() registry.Config {
+	return registry.Config{
+		Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger,
+		Heartbeat: heartbeat.Config{Interval: m.host.settings.HeartbeatInterval, Grace: m.host.settings.HeartbeatGraceFactor},
+	}
 }
 
 // runBridge runs the bridge until ctx ends and nothing of it is left.

@@ -2,11 +2,15 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // tellsExtension answers its tool with two variables and its id, after it has told them to stderr. then is what it does
@@ -143,6 +147,28 @@ func TestUpHost(t *testing.T) {
 	for _, said := range []string{seen.String(), u.out.String(), u.err.String()} {
 		if strings.Contains(said, "hunter") {
 			t.Errorf("a value was told:\n%s", said)
+		}
+	}
+}
+
+// TestUpRegistryConfig: what extensions.yaml says of heartbeats reaches the one who judges by them.
+func TestUpRegistryConfig(t *testing.T) {
+	settings := filepath.Join(t.TempDir(), "extensions.yaml")
+	if err := os.WriteFile(settings, []byte("extensions: {heartbeat_interval: 2s, heartbeat_grace_factor: 7.5}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{stderr: &logBuffer{}}
+	for config, want := range map[string]heartbeat.Config{
+		settings: {Interval: 2 * time.Second, Grace: 7.5},
+		"":       {Interval: heartbeat.DefaultInterval, Grace: heartbeat.DefaultGrace},
+	} {
+		plan, err := a.planHost(upOptions{config: config, dirs: []string{t.TempDir()}}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &ownMesh{prefix: mesh.DefaultPrefix, host: plan}
+		if got := m.registryConfig(); got.Heartbeat != want || got.Prefix != m.prefix {
+			t.Errorf("with %q: %+v", config, got)
 		}
 	}
 }

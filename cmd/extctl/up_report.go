@@ -23,11 +23,11 @@ func (m *ownMesh) report(ctx context.Context) error {
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		p := &progress{ownMesh: m, catalog: c, told: map[string]bool{}}
 		if p.settle(ctx); ctx.Err() != nil {
-			return nil
+			return ctx.Err()
 		}
 		if err := p.summary(); err != nil || m.json {
 			<-ctx.Done()
-			return err
+			return cmp.Or(err, ctx.Err())
 		}
 		w := watcher{session: s, catalog: c}
 		return c.Watch(ctx, func(ev mesh.Event) {

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// guardedBed has two users: one that the bed itself is, and op, in whose name the url is.
+func guardedBed(t *testing.T, op *server.User) (*bed, *server.Options) {
+	t.Helper()
+	op.Username, op.Password = "op", "first"
+	o := &server.Options{Users: []*server.User{{Username: "bed", Password: "bed"}, op}}
+	b, stop, err := newBedWith(t.TempDir(), o, nats.UserInfo("bed", "bed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	b.url = strings.Replace(b.url, "nats://", "nats://op:first@", 1)
+	return b, o
+}
+
+// TestClosedForGood is a password that is rolled while somebody watches: NATS takes the old one never again, so there is
+// nothing to wait for.
+func TestClosedForGood(t *testing.T) {
+	t.Parallel()
+	b, o := guardedBed(t, &server.User{})
+	b.operable(t, "b2", func() {})
+	b.runsOn(t, "x", "gone", "b2")
+	called := make(chan bool, 500) // the first calls are not yet what it measures
+	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC("busy"), func(string, json.RawMessage) (string, *rpc.Error) {
+		select {
+		case called <- true:
+		default:
+		}
+		return "{}", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.kv.PutString(t.Context(), "spec.busy", `{"id":"busy","version":"1.0.0","tools":[{"name":"ext_busy_do","tool":"do"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	verbs := []struct {
+		line  string
+		until string // it has said it, it is under way
+		run   *upRun
+	}{
+		{line: "watch", until: "watching from revision"},
+		{line: "logs -f x", until: "bridge gone does not answer"},
+		{line: "logs -f x --json", until: "bridge gone does not answer"},
+		{line: "bench ext_busy_do --duration 5m --json"},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range verbs {
+		u := &upRun{cancel: cancel, done: make(chan int, 1)}
+		verbs[i].run = u
+		go func() { // ends with cancel
+			u.done <- run(ctx, append(strings.Fields(verbs[i].line), "--server", b.url), nil, &u.out, &u.err, func(string) string { return "" })
+		}()
+		u.await(t, verbs[i].until)
+	}
+	for range cap(called) {
+		<-called
+	}
+	if out := verbs[1].run.out.String(); !strings.HasSuffix(out, "from b2\n") {
+		t.Errorf("logs -f: %q, without what came", out)
+	}
+	rolled := o.Clone()
+	rolled.Users = []*server.User{o.Users[0], {Username: "op", Password: "second"}}
+	if err := b.srv.ReloadOptions(rolled); err != nil {
+		t.Fatal(err)
+	}
+	late := time.After(time.Minute)
+	for _, v := range verbs {
+		select {
+		case code := <-v.run.done:
+			said := v.run.err.String()
+			if strings.HasPrefix(v.line, "bench") {
+				said = v.run.out.String()
+				if out := oneObject(t, said); out.Error == nil || out.Error.Kind != "denied" || out.Error.Hint == "" {
+					t.Errorf("%s: %s", v.line, said)
+				}
+			}
+			if code != exitDenied || !strings.Contains(strings.ToLower(said+v.run.out.String()), "closed for good: nats: authorization violation") {
+				t.Errorf("%s: exit code %d, %s", v.line, code, said)
+			}
+		case <-late:
+			t.Fatalf("%s still runs", v.line)
+		}
+	}
+}
+
+// TestCallDenied is a user that may not call an extension: what NATS refuses is known at once.
+func TestCallDenied(t *testing.T) {
+	t.Parallel()
+	b, _ := guardedBed(t, &server.User{Permissions: &server.Permissions{Publish: &server.SubjectPermission{
+		Deny: []string{"ext.registry.rpc", "ext.x.rpc", "other.y.rpc", "ext.control.b1"},
+	}}})
+	for key, value := range map[string]string{
+		"spec.x": `{"id":"x","version":"1.0.0","tools":[{"name":"ext_x_do","tool":"do"}]}`,
+		"spec.y": `{"id":"y","version":"1.0.0","subject":"other.y.rpc","tools":[{"name":"ext_y_do","tool":"do"}]}`,
+	} {
+		if _, err := b.kv.PutString(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.runsOn(t, "z", "b1", "b2")
+	b.operable(t, "b2", func() {})
+	for line, subject := range map[string]string{
+		"call ext_x_do":         "ext.x.rpc",
+		"call x/do":             "ext.x.rpc",
+		"call y/do":             "other.y.rpc",
+		"bench ext_x_do":        "ext.x.rpc",
+		"bench ext_y_do":        "other.y.rpc",
+		"restart z --bridge b1": "ext.control.b1",
+		"restart z":             "ext.control.b1",
+		"show registry":         "ext.registry.rpc",
+	} {
+		began := time.Now()
+		code, _, stderr := extctl(t.Context(), b.url, append(strings.Fields(line), "--timeout", "2m")...)
+		if code != exitDenied || !strings.Contains(stderr, subject) {
+			t.Errorf("%s: exit code %d, %q; want 14 and %s", line, code, stderr, subject)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Fatalf("%s took %s", line, took)
+		}
+	}
+}
