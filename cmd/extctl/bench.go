@@ -85,6 +85,9 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 		return cmp.Or(endedBy(ctx), err)
 	}
 	load.Run(ctx, load.Options{Callers: o.Callers, Calls: warmUp, For: o.For}, call)
+	if ctx.Err() != nil {
+		return cmp.Or(endedBy(ctx), ctx.Err())
+	}
 	o.Kind, o.Done = errorKind, new(atomic.Int64)
 	stop := s.progress(ctx, o)
 	r := load.Run(ctx, o, call)
@@ -92,10 +95,18 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	if err := endedBy(ctx); err != nil { // of the time after that, the numbers say nothing
 		return err
 	}
-	if s.json {
-		return s.printJSON(benchJSON(t.Name, o, r))
+	if ctx.Err() != nil { // what there was by then stands; that we gave calls up is not the tool's fault
+		delete(r.Errors, rpc.CodeCancelled.Kind())
 	}
-	return printBench(s.stdout, t.Name, o, r)
+	if s.json {
+		err = s.printJSON(benchJSON(t.Name, o, r))
+	} else {
+		err = printBench(s.stdout, t.Name, o, r)
+	}
+	if err == nil && ctx.Err() != nil {
+		err = silentError(exitInterrupted)
+	}
+	return err
 }
 
 // errorKind sorts what calls fail with.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -37,17 +38,25 @@ func (f bridgeFlags) bridgesOf(c *mesh.Catalog, id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []string
+	var out, others []string
 	for _, i := range e.State.Instances {
-		if i.Bridge != "" && (f.bridge == "" || f.bridge == i.Bridge) && (f.instance == "" || f.instance == i.Instance) {
+		switch {
+		case i.Bridge == "":
+		case (f.bridge == "" || f.bridge == i.Bridge) && (f.instance == "" || f.instance == i.Instance):
 			out = append(out, i.Bridge)
+		default:
+			others = append(others, i.Instance+" on bridge "+i.Bridge)
 		}
 	}
 	slices.Sort(out)
-	if out = slices.Compact(out); len(out) == 0 {
-		return nil, fail(exitNotFound, "no bridge runs such an instance of %s; a service on NATS is its owner's to operate", id)
+	slices.Sort(others)
+	switch out = slices.Compact(out); {
+	case len(out) > 0:
+		return out, nil
+	case len(others) > 0:
+		return nil, fail(exitNotFound, "there is no such instance of %s; there is %s", id, strings.Join(others[:min(len(others), 5)], ", "))
 	}
-	return out, nil
+	return nil, fail(exitNotFound, "no bridge runs such an instance of %s; a service on NATS is its owner's to operate", id)
 }
 
 // answer is what a bridge says to a verb, or why it says nothing.
@@ -104,7 +113,10 @@ func askBridge[T any](ctx context.Context, s *session, bridge, method string, pa
 		err = json.Unmarshal(result, &a.said)
 		own = err != nil
 	}
-	if own { // which does not say whose it is
+	switch {
+	case errors.Is(err, rpc.CodeInvalidParams): // the catalog knows the instance, and the bridge does not run it any more
+		err = fail(exitNotFound, "%w", err)
+	case own: // which does not say whose it is
 		err = fmt.Errorf("bridge %s: %w", bridge, err)
 	}
 	a.err = err

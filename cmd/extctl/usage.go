@@ -46,6 +46,9 @@ func flagFailure(cmd *cobra.Command, err error) error {
 	}
 	f := fail(exitUsage, "%w", err)
 	f.hint = "see " + cmd.CommandPath() + " --help"
+	if strings.HasPrefix(err.Error(), "flag needs an argument") { // it is known, and only lacks its value
+		return f
+	}
 	if near := nearest.Words(unknown.GetSpecifiedName(), known); len(near) > 0 {
 		f.hint = "did you mean --" + strings.Join(near, " or --") + "?"
 	}

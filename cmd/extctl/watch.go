@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,7 @@ func (a *app) watchCmd() *cobra.Command {
 					var failed error
 					ctx, cancel := context.WithCancel(ctx)
 					defer cancel()
+					defer w.watchAge(ctx)()
 					err := c.Watch(ctx, func(ev mesh.Event) {
 						if failed = w.print(ev); failed != nil {
 							cancel()
@@ -39,6 +41,59 @@ func (a *app) watchCmd() *cobra.Command {
 			})
 		},
 	}
+}
+
+// watchAge says on stderr when nobody keeps the catalog any more, without which silence would look like peace, and when
+// somebody does again, until stop is called.
+func (w *watcher) watchAge(ctx context.Context) (stop func()) {
+	if w.json {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // ends with stop, which waits
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		var s staleness
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if id, _ := w.catalog.Revision(); id == "" { // it is not there yet
+				continue
+			}
+			if text := s.note(w.catalog.Age()); text != "" {
+				w.say(text)
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// staleness remembers whether it was said that the catalog is old.
+type staleness struct{ said bool }
+
+// note is what there is to say of a catalog of this age, if anything.
+func (s *staleness) note(age time.Duration) string {
+	old := age > staleAfter
+	if old == s.said {
+		return ""
+	}
+	s.said = old
+	if old {
+		return fmt.Sprintf("extctl: no registry leads, the catalog is %v old: changes are not shown until one does", age.Round(time.Second))
+	}
+	return "extctl: a registry leads again"
+}
+
+// say writes a line on stderr.
+func (w *watcher) say(text string) {
+	w.saying.Lock()
+	defer w.saying.Unlock()
+	fmt.Fprintln(w.stderr, text)
 }
 
 // streamEnd is how an endless output ends: being interrupted is not an event of the stream.
@@ -56,13 +111,14 @@ type watcher struct {
 	states  map[string]heartbeat.State
 	specs   map[string]*mesh.Spec
 	hosts   map[string]heartbeat.State
+	saying  sync.Mutex
 }
 
 func (w *watcher) print(ev mesh.Event) error {
 	if ev.Op == mesh.OpSynced {
 		w.remember()
 		id, rev := w.catalog.Revision()
-		fmt.Fprintf(w.stderr, "watching from revision %d of catalog %s\n", rev, id)
+		w.say(fmt.Sprintf("watching from revision %d of catalog %s", rev, id))
 		return nil
 	}
 	if w.json {
