@@ -20,12 +20,12 @@ import (
 // Service is an extension that is a service of its own on the mesh. ID, Version and Handler are required.
 type Service struct {
 	ID      string // ^[a-z][a-z0-9_-]*$, at most 64 bytes
-	Version string // strict semver
+	Version string // strict semver, at most 64 bytes
 
 	// Handler answers initialize, ping, tools and hooks; a *Toolbox does.
 	Handler rpc.Handler
 
-	Name, Description string
+	Name, Description string        // at most 256 bytes and 4 KiB
 	Priority          int32         // of its hooks: lower is asked first
 	Prefix            Prefix        // of the mesh; default DefaultPrefix
 	SubjectPrefix     string        // of its own rpc subject; default Prefix
@@ -97,6 +97,14 @@ func (e *Service) check() error {
 	}
 	if e.Handler == nil {
 		errs = append(errs, errors.New("an extension needs a handler"))
+	}
+	for _, f := range []struct {
+		name, value string
+		most        int
+	}{{"version", e.Version, 64}, {"name", e.Name, 256}, {"description", e.Description, 4096}} {
+		if len(f.value) > f.most { // the registry would refuse its announcement
+			errs = append(errs, fmt.Errorf("its %s of %d bytes is over the limit of %d", f.name, len(f.value), f.most))
+		}
 	}
 	for _, p := range []string{string(e.Prefix), e.SubjectPrefix} {
 		if _, err := ParsePrefix(p); err != nil { // NATS would take a space for the end of a subject, and a * for all
