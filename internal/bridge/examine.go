@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
@@ -137,12 +136,10 @@ func (t *trial) live(ctx context.Context, p *child.Process) error {
 	})
 	defer awaitLastWords(ctx, &t.reading)
 	hs, err := t.slot.shake(talk, &forwarder{conn: t.conn}, end)
-	if deadline, ok := ctx.Deadline(); err != nil && ok && time.Until(deadline) <= 0 {
-		<-ctx.Done() // the time that ended was the caller's, and not the handshake's
-		p.Terminate()
-		return context.Cause(ctx)
-	}
 	if err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the caller's time, and not the handshake's
+			p.Terminate()
+		}
 		return err
 	}
 	t.mcp.Store(hs.dialect == manifest.MCP)
@@ -168,7 +165,10 @@ func (t *trial) list(ctx context.Context, hs *handshake) error {
 	case t.ended.Load():
 		<-ctx.Done() // the connection's end, which says it better, is about to be the cause
 	}
-	return cmp.Or(context.Cause(ctx), err)
+	if overdue(ctx) != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // noise tells of lines that are no messages; of a start that failed, they may be the reason.

@@ -2,10 +2,14 @@ package bridge
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -48,3 +52,26 @@ func TestProblemsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// A call that ends with its caller's time has a timer of its own. Where that is the faster one, the caller's word is
+// waited for: it, and not the handshake's limit, says why there is no handshake.
+func TestOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the limit"))
+		defer cancel()
+		if err := overdue(t.Context()); err != nil {
+			t.Errorf("without a deadline: %v", err)
+		}
+		if err := overdue(limit); err != nil {
+			t.Errorf("before the deadline: %v", err)
+		}
+		if err := overdue(early{limit}); !errors.Is(err, context.DeadlineExceeded) || context.Cause(limit).Error() != "the limit" {
+			t.Errorf("behind the deadline, before its timer: %v because of %v", err, context.Cause(limit))
+		}
+	})
+}
+
+// early is a context whose deadline is over before its timer has fired.
+type early struct{ context.Context }
+
+func (early) Deadline() (time.Time, bool) { return time.Now(), true }

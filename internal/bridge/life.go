@@ -171,7 +171,7 @@ func (s *slot) shake(ctx context.Context, f *forwarder, end func(error)) (*hands
 		return hs, nil
 	}
 	switch kind := rpc.AsError(err).Details().Kind; { // an extension's own error has none
-	case ctx.Err() != nil:
+	case overdue(ctx) != nil:
 		return nil, context.Cause(ctx)
 	case hctx.Err() != nil, kind == rpc.CodeTimeout.Kind():
 		end(late)
@@ -181,6 +181,15 @@ func (s *slot) shake(ctx context.Context, f *forwarder, end func(error)) (*hands
 		return nil, context.Cause(hctx)
 	}
 	return nil, fmt.Errorf("handshake: %w", err)
+}
+
+// overdue is ctx.Err(). It waits for it if ctx's deadline has passed: a call that ends with that deadline has a timer
+// of its own, which may be the faster one.
+func overdue(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
+	return ctx.Err()
 }
 
 // learn takes over what the child said of itself, and announces it.
