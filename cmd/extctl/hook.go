@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -37,6 +39,9 @@ exit code is 12.`,
 				if err != nil {
 					return err
 				}
+				if !s.json {
+					s.noteUnknownHook(c, args[0])
+				}
 				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, LameDuck: &s.duck}).Fire(ctx, args[0], event)
 				if err != nil {
 					return err
@@ -45,6 +50,23 @@ exit code is 12.`,
 			})
 		},
 	}
+}
+
+// noteUnknownHook says that nobody will be asked, which is no failure, but may be a slip of the keyboard.
+func (s *session) noteUnknownHook(c *mesh.Catalog, name string) {
+	var known []string
+	for _, e := range c.All() {
+		known = append(known, e.Spec.Hooks...)
+	}
+	if slices.Contains(known, name) {
+		return
+	}
+	slices.Sort(known)
+	note := fmt.Sprintf("no extension offers the hook %q", name)
+	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
+		note += "; did you mean " + orList(near) + "?"
+	}
+	fmt.Fprintln(s.stderr, "extctl: "+note)
 }
 
 func (s *session) printFired(f mesh.Fired) error {

@@ -98,9 +98,11 @@ func (a *app) rootCmd() *cobra.Command {
 		cmd.GroupID = v.group
 		root.AddCommand(cmd)
 	}
+	root.SetCompletionCommandGroupID("local")
+	root.InitDefaultCompletionCmd()
+	root.SetHelpCommandGroupID("local")
+	root.InitDefaultHelpCmd()
 	explainArguments(root)
 	root.SetFlagErrorFunc(flagFailure)
-	root.SetCompletionCommandGroupID("local")
-	root.SetHelpCommandGroupID("local")
 	return root
 }

@@ -58,16 +58,18 @@ func flagFailure(cmd *cobra.Command, err error) error {
 // explainArguments makes cmd, and what is below it, say which argument is missing. cobra only counts: "accepts 1
 // arg(s), received 0".
 func explainArguments(cmd *cobra.Command) {
-	if check := cmd.Args; check != nil {
+	switch check := cmd.Args; {
+	case cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable():
+		cmd.Args, cmd.RunE = cobra.ArbitraryArgs, onlySubcommands
+	case cmd.Name() == "help":
+		cmd.RunE = helpOf(cmd.Run)
+	case check != nil:
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
 				return argumentsFailure(cmd, args)
 			}
 			return nil
 		}
-	}
-	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.RunE = onlySubcommands
 	}
 	for _, sub := range cmd.Commands() {
 		explainArguments(sub)
@@ -85,6 +87,17 @@ func onlySubcommands(cmd *cobra.Command, args []string) error {
 		names = append(names, cmd.CommandPath()+" "+sub.Name())
 	}
 	return usage("there is no %q; want %s", cmd.CommandPath()+" "+args[0], orList(names))
+}
+
+// helpOf makes help, cobra's, say that there is no such verb. It prints that with its own, and calls it a success.
+func helpOf(help func(*cobra.Command, []string)) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if _, _, err := cmd.Root().Find(args); err != nil {
+			return usageFailure(cmd.Root().CommandPath(), err)
+		}
+		help(cmd, args)
+		return nil
+	}
 }
 
 // argumentsFailure says what is wrong with the number of arguments, and gives an example of what would be right.
