@@ -28,6 +28,7 @@ func (s *stage) up(dir, data string) (url string, cmd *exec.Cmd, err error) {
 	}
 	cmd = exec.Command(filepath.Join(s.bin, "extctl"), "up", filepath.Join(s.dir, dir), "--listen", addr,
 		"--data", filepath.Join(s.dir, data), "--log-level", "error")
+	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return "", nil, err

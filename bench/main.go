@@ -6,6 +6,7 @@
 //	go run ./bench -quick                                # a look, a minute
 //	go run ./bench -only 'alone'                         # rows whose name has that
 //	go run ./bench -into docs/performance.md -run first  # the table, into the place of that name in the file
+//	go run ./bench -only '16 KiB' -bridge-env GOGC=200   # what an option of the runtime makes of the bridge
 //
 // It builds the programs, runs a NATS server, a registry, a bridge, a bare micro service and the children as
 // processes of their own and calls from one more, itself. It needs Linux for the processes' memory and processor
@@ -17,6 +18,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/pprof"
+	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/bench/internal/page"
@@ -32,6 +34,7 @@ type options struct {
 	into   string
 	run    string
 	plots  string
+	env    []string // of the bridge, on top of this program's
 }
 
 func main() {
@@ -47,9 +50,11 @@ func main() {
 	flag.StringVar(&o.into, "into", "", "write the table into the place named by -run in `FILE`")
 	flag.StringVar(&o.run, "run", "first", "the `NAME` of the place")
 	flag.StringVar(&o.plots, "plots", "", "draw the growth into `DIR`: minutes more")
+	env := flag.String("bridge-env", "", "variables of the bridge's environment, e.g. `GOGC=200`, separated by spaces")
 	quick := flag.Bool("quick", false, "short rounds, few of them, and a small fleet")
 	profile := flag.String("cpuprofile", "", "write a profile of this program, the caller, to `FILE`")
 	flag.Parse()
+	o.env = strings.Fields(*env)
 	if *quick {
 		o.rounds, o.span, o.fleet = 3, 150*time.Millisecond, min(o.fleet, 100)
 	}
@@ -77,7 +82,7 @@ func exit(err error) {
 
 // bench makes the table, and the plots if they are asked for.
 func bench(o options) error {
-	s := &stage{}
+	s := &stage{env: o.env}
 	defer s.close()
 	if err := s.set(); err != nil {
 		return err

@@ -23,6 +23,7 @@ type stage struct {
 	bin     string // of the built programs
 	dir     string
 	url     string
+	env     []string   // of the bridge, on top of this program's
 	nc      *nats.Conn // of the bare requests, and of everything that is no call
 	client  *mesh.Client
 	plain   *mesh.Client  // on a connection without mesh.LowLatency
@@ -59,7 +60,7 @@ func (s *stage) set() (err error) {
 			return err
 		}
 	}
-	if s.registry, err = s.program("registry"); err != nil {
+	if s.registry, err = s.program("registry", nil); err != nil {
 		return err
 	}
 	if s.bridge, err = s.startBridge("bench", "ext"); err != nil {
@@ -129,9 +130,9 @@ func (s *stage) role(name string, env ...string) (*exec.Cmd, string, error) {
 }
 
 // program starts one of ours; it ends with the stage.
-func (s *stage) program(name string, args ...string) (*exec.Cmd, error) {
+func (s *stage) program(name string, env []string, args ...string) (*exec.Cmd, error) {
 	cmd := exec.Command(filepath.Join(s.bin, name), append(args, "--log-level", "error")...)
-	cmd.Env = append(os.Environ(), "NATS_URL="+s.url)
+	cmd.Env = append(append(os.Environ(), "NATS_URL="+s.url), env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func end(cmd *exec.Cmd) {
 }
 
 func (s *stage) startBridge(name, dir string) (*exec.Cmd, error) {
-	return s.program("stdio-bridge", "--name", name, "--search-path", filepath.Join(s.dir, dir), "--state-dir", filepath.Join(s.dir, "state"))
+	return s.program("stdio-bridge", s.env, "--name", name, "--search-path", filepath.Join(s.dir, dir), "--state-dir", filepath.Join(s.dir, "state"))
 }
 
 // manifest makes an extension in a directory of the stage.

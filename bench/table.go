@@ -20,8 +20,8 @@ type table struct {
 
 func newTable(o options) *table {
 	t := &table{opt: o}
-	t.header = fmt.Sprintf("%s, %s/%s, %d processors (%s), %s; medians of %d interleaved rounds of %s, the lowest and the highest behind them; headers on with every call: Ext-Timeout, Ext-Deadline, Ext-Call-Id, Ext-Stream; none with the bare requests\n",
-		time.Now().UTC().Format("2006-01-02"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), processor(), runtime.Version(), o.rounds, o.span)
+	t.header = fmt.Sprintf("%s, %s/%s, %d processors (%s%s), %s%s; medians of %d interleaved rounds of %s, the lowest and the highest behind them; headers on with every call: Ext-Timeout, Ext-Deadline, Ext-Call-Id, Ext-Stream; none with the bare requests\n",
+		time.Now().UTC().Format("2006-01-02"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), processor(), polling(), runtime.Version(), environment(o.env), o.rounds, o.span)
 	fmt.Println(t.header)
 	fmt.Println(strings.Join(tableHead, "\n"))
 	return t
@@ -104,4 +104,21 @@ func processor() string {
 		}
 	}
 	return "unknown"
+}
+
+// polling says how long an idle processor of a virtual machine waits before it halts, where that can be known: waking
+// one that has halted is most of what a lone call costs.
+func polling() string {
+	ns, err := os.ReadFile("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
+	if err != nil {
+		return ""
+	}
+	return ", guest_halt_poll_ns=" + strings.TrimSpace(string(ns))
+}
+
+func environment(bridge []string) string {
+	if len(bridge) == 0 {
+		return ""
+	}
+	return "; the bridge with " + strings.Join(bridge, " ")
 }
