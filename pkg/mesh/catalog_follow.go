@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,9 +136,9 @@ func (f *follower) event(m *nats.Msg) {
 }
 
 // otherID reports a registry's word that the bucket is another than the one that is in.
-func (f *follower) otherID(ch change) bool {
+func (c *Catalog) otherID(ch change) bool {
 	id := epochID(ch)
-	return id != "" && f.data.id != "" && id != f.data.id
+	return id != "" && c.data.id != "" && id != c.data.id
 }
 
 // pay reads what is owed. A failure leaves the debt and tries again later.
@@ -167,8 +168,12 @@ func (f *follower) pay(ctx context.Context) {
 		f.told = false
 	}
 	f.debt = owesNothing
-	if f.pending.seq > f.data.last.seq && f.pending.ts > f.data.last.ts && f.tries < behindTries {
-		f.owe(owesTail, false) // a replica answered that is behind what we have seen
+	if f.pending.ts > f.data.last.ts && f.tries < behindTries { // who answered is behind what we have seen
+		d := owesTail
+		if f.pending.seq <= f.data.last.seq { // and does not know yet that the bucket was made anew
+			d = owesAll
+		}
+		f.owe(d, false)
 		return
 	}
 	f.pending, f.tries = stamp{}, 0
@@ -201,7 +206,13 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id := c.catalogID(ctx, changes)
+	c.takeAll(changes, through, c.catalogID(ctx, changes))
+	return nil
+}
+
+// takeAll takes in what differs from a whole snapshot, which reaches up to through, of the stream with this id, if
+// that is known.
+func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 	snapshot := make(map[string]change, len(changes))
 	for _, ch := range changes {
 		snapshot[ch.key] = ch
@@ -215,7 +226,7 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var events []Event
-	if c.isOther(id, changes) {
+	if c.isOther(id, changes, snapshot, through) {
 		c.data.replace(snapshot)
 		events = append(events, Event{Op: OpSynced})
 	}
@@ -246,11 +257,11 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 		}
 	}
 	c.publish(events)
-	return nil
 }
 
-// isOther reports whether a snapshot is of another stream than what is in.
-func (c *Catalog) isOther(id string, changes []change) bool {
+// isOther reports whether a snapshot is of another stream than what is in, or than some of that: behind a tail that was
+// read just when the bucket had been made anew, the newest message is of the new one, and the rest is not.
+func (c *Catalog) isOther(id string, changes []change, snapshot map[string]change, through stamp) bool {
 	if c.data.last == (stamp{}) {
 		return false
 	}
@@ -262,6 +273,15 @@ func (c *Catalog) isOther(id string, changes []change) bool {
 			return true
 		}
 	}
+	for key, at := range c.data.stamps {
+		there := through // a key that is not in it was deleted by then
+		if ch, ok := snapshot[key]; ok {
+			there = ch.at
+		}
+		if at.seq >= there.seq && at.ts < there.ts {
+			return true
+		}
+	}
 	return false
 }
 
@@ -270,6 +290,9 @@ func (c *Catalog) loadTail(ctx context.Context) error {
 	changes, through, err := c.scan(ctx, c.data.last.seq+1)
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(changes, c.otherID) {
+		return c.loadAll(ctx)
 	}
 	c.take(changes, shown(through))
 	return nil
