@@ -168,12 +168,8 @@ func (f *follower) pay(ctx context.Context) {
 		f.told = false
 	}
 	f.debt = owesNothing
-	if f.pending.ts > f.data.last.ts && f.tries < behindTries { // who answered is behind what we have seen
-		d := owesTail
-		if f.pending.seq <= f.data.last.seq { // and does not know yet that the bucket was made anew
-			d = owesAll
-		}
-		f.owe(d, false)
+	if f.pending.seq > f.data.last.seq && f.pending.ts > f.data.last.ts && f.tries < behindTries {
+		f.owe(owesTail, false) // a replica answered that is behind what we have seen
 		return
 	}
 	f.pending, f.tries = stamp{}, 0
