@@ -66,7 +66,7 @@ func (s *session) noteUnknownHook(c *mesh.Catalog, name string) {
 	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
 		note += "; did you mean " + orList(near) + "?"
 	}
-	fmt.Fprintln(s.stderr, "extctl: "+note)
+	fmt.Fprintln(s.stderr, "extctl: "+clean(note)) // hooks have their names from extensions
 }
 
 func (s *session) printFired(f mesh.Fired) error {

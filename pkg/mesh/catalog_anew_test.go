@@ -4,6 +4,8 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // TestCatalogTailOfAnotherBucket: a bucket is made anew while a follower is away, and gets further than the old one had,
@@ -61,5 +63,36 @@ func TestCatalogTailOfAnotherBucket(t *testing.T) {
 				t.Errorf("taken for another bucket: %t", synced)
 			}
 		})
+	}
+}
+
+// TestCatalogTailWithAnotherID: a tail with another catalog's epoch in it has the whole read, and all that was in goes.
+func TestCatalogTailWithAnotherID(t *testing.T) {
+	nc := duckConn(t, duckServers(t, 1)[0])
+	c := NewCatalog(nc, CatalogOptions{})
+	began := time.Now()
+	old := change{key: "state.old", at: stamp{7, began.UnixNano()}, value: []byte(`{"state":"ready"}`)}
+	c.takeAll([]change{old}, old.at, "the old one")
+	sub, err := nc.Subscribe(c.directGet(), func(m *nats.Msg) {
+		r := nats.NewMsg(m.Reply)
+		r.Header.Set(headerSubject, c.keyPrefix()+KeyEpoch)
+		r.Header.Set(headerSequence, "8")
+		r.Header.Set(headerTime, began.Add(time.Second).UTC().Format(time.RFC3339Nano))
+		r.Data = []byte(`{"catalog_id":"the new one"}`)
+		nc.PublishMsg(r)
+		end := nats.NewMsg(m.Reply)
+		end.Header.Set("Status", "204")
+		end.Header.Set("Nats-Num-Pending", "0")
+		nc.PublishMsg(end)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Unsubscribe()
+	if err := c.loadTail(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c.data.id != "the new one" || len(c.data.stamps) != 0 || len(c.All()) != 0 {
+		t.Errorf("of %q it has %v", c.data.id, c.data.stamps)
 	}
 }
