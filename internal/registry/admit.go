@@ -54,7 +54,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 		}
 	}
 	l.say(x, a)
-	l.placed(x, a.Instance, a.Host, a.Bridge)
+	l.placed(x, a.Instance, &place{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
 	if a.Bridge != "" && checkBridge(a.Bridge) == nil {
 		l.bridgeNamed(a.Bridge, now)
 	}
@@ -68,7 +68,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 func (l *loop) say(x *extension, a *announced) {
 	x.said[strings.Clone(a.Instance)], x.dropped = a, false
 	delete(l.removed, removal{x.id, a.Instance})
-	l.size += a.size
+	l.keep(x, a.size)
 	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
 		delete(x.shakes, a.shakeKey())
 	}

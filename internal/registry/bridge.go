@@ -214,16 +214,14 @@ func (l *loop) left(b *bridge, how string, now time.Time) {
 // condemnBridge calls the instances that a bridge runs lost.
 func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
 	lost := 0
-	for id, x := range l.exts {
-		for instance, p := range x.places {
-			if p.bridge != b.name || instance == "" {
-				continue
-			}
-			if c, ok := l.mon.Condemn(id, instance, reason, now); ok {
-				l.changed(c)
-				l.urge(id)
-				lost++
-			}
+	for x, instance := range l.at(b.name) {
+		if instance == "" {
+			continue
+		}
+		if c, ok := l.mon.Condemn(x.id, instance, reason, now); ok {
+			l.changed(c)
+			l.urge(x.id)
+			lost++
 		}
 	}
 	if lost > 0 {

@@ -28,6 +28,7 @@ type extension struct {
 	legacy   bool       // known from the catalog alone
 	dropped  bool       // by the leader, and not heard since
 	mirrored uint64     // the revision of the spec that was restored last
+	kept     int        // bytes of it that are counted
 
 	breaker breaker
 }
@@ -123,12 +124,18 @@ func compareVersions(a, b string) int {
 
 // prune drops handshakes that no announce refers to any more.
 func (x *extension) prune() {
-	live := map[shakeKey]bool{}
-	for _, a := range x.said {
-		live[a.shakeKey()] = true
-	}
+	var live map[shakeKey]bool // only if it is asked for: mostly there is nothing but what is shown
 	for k, s := range x.shakes {
-		if !live[k] && !s.pending && s != x.tools {
+		if s.pending || s == x.tools {
+			continue
+		}
+		if live == nil {
+			live = make(map[shakeKey]bool, len(x.said))
+			for _, a := range x.said {
+				live[a.shakeKey()] = true
+			}
+		}
+		if !live[k] {
 			delete(x.shakes, k)
 		}
 	}

@@ -92,7 +92,7 @@ func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, size int, err er
 	}
 	s.done, s.err, s.at, s.size = true, "", time.Now(), size
 	s.tools, s.hooks, s.notes = h.Tools, h.Hooks, h.Problems
-	l.size += size
+	l.keep(x, size)
 	l.reconsider[x.id] = true
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -264,7 +265,7 @@ func (l *loop) changed(c heartbeat.Change) {
 	case heartbeat.Dropped:
 		if x != nil {
 			delete(x.said, c.Instance)
-			delete(x.places, c.Instance)
+			l.displaced(x, c.Instance)
 			delete(x.asked, c.Instance)
 			x.prune()
 		}
@@ -305,8 +306,8 @@ func (l *loop) forgotten(id string) {
 				delete(l.owners, a.subject())
 			}
 		}
+		l.drop(x)
 	}
-	delete(l.exts, id)
 	delete(l.reconsider, id)
 	delete(l.unrestored, id)
 	l.pub.mark(specKey(id), false)
@@ -353,28 +354,55 @@ func (l *loop) nameTools(x *extension) {
 	}
 }
 
-// sweepAnnounces drops announces whose instance never beat, or has been dropped since, and strays; and it works
-// out anew how much is kept.
-func (l *loop) sweepAnnounces(now time.Time) {
-	const most = 10 * time.Minute
-	l.size = 0
-	for _, x := range l.exts {
-		for name, a := range x.said {
-			if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > most {
-				delete(x.said, name)
-				delete(x.places, name)
-			}
-		}
-		x.prune()
-		l.size += x.size()
+// sweepRound is in how many pulses all extensions are looked through once: in a large mesh, to do it in one go would be not
+// to listen for a while.
+const sweepRound = 20
+
+// sweepExtensions looks through the next of them.
+func (l *loop) sweepExtensions(now time.Time) {
+	if len(l.unswept) == 0 {
+		l.unswept = slices.Collect(maps.Keys(l.exts))
+		l.portion = (len(l.unswept) + sweepRound - 1) / sweepRound
 	}
+	n := min(l.portion, len(l.unswept))
+	for _, id := range l.unswept[:n] {
+		if x := l.exts[id]; x != nil {
+			l.sweep(x, now)
+		}
+	}
+	l.unswept = l.unswept[n:]
+}
+
+// memoryOf is how long those are remembered that have not been heard of since.
+const memoryOf = 10 * time.Minute
+
+// sweep drops announces of x whose instance never beat, or has been dropped since, and works out anew how much is kept.
+func (l *loop) sweep(x *extension, now time.Time) {
+	for name, a := range x.said {
+		if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > memoryOf {
+			delete(x.said, name)
+			l.displaced(x, name)
+		}
+	}
+	x.prune()
+	l.keep(x, x.size()-x.kept)
+}
+
+// keep counts the bytes that are kept of x from now on, and not before.
+func (l *loop) keep(x *extension, bytes int) {
+	x.kept += bytes
+	l.size += bytes
+}
+
+// sweepStrays drops strays and good-byes.
+func (l *loop) sweepStrays(now time.Time) {
 	for who, at := range l.removed {
-		if now.Sub(at) > most {
+		if now.Sub(at) > memoryOf {
 			delete(l.removed, who)
 		}
 	}
 	for id, s := range l.stray {
-		if now.Sub(s.since) > most {
+		if now.Sub(s.since) > memoryOf {
 			delete(l.stray, id)
 		}
 	}

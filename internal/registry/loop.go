@@ -47,6 +47,7 @@ type memory struct {
 	stray      map[string]*stray // ids that beat and were never announced
 	names      mesh.Names
 	bridges    map[string]*bridge
+	residents  map[string]map[residence]struct{}     // by bridge, whether it is known or not
 	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
 	probes     map[probeKey]*probe
 	complaints map[string]bool       // extensions whose breaker somebody has reported
@@ -55,6 +56,8 @@ type memory struct {
 	relisted   map[string]bool       // bridges that have reported other extensions than before; true: for the first time
 	unrestored map[string]bool       // extensions of which the catalog may say what is not known yet
 	size       int                   // bytes of announces and tools kept
+	unswept    []string              // extensions that have yet to be looked through in this round
+	portion    int                   // of them at a time
 	refused    refusals
 	traffic    Traffic
 	requested  time.Time // when everybody was last asked to announce
@@ -106,7 +109,7 @@ func newMemory(cfg heartbeat.Config) memory {
 	return memory{
 		mon: heartbeat.NewMonitor(cfg), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]*stray{},
-		bridges: map[string]*bridge{}, skills: map[string]map[string]mesh.SkillEntry{},
+		bridges: map[string]*bridge{}, residents: map[string]map[residence]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
 		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
 		removed: map[removal]time.Time{}, relisted: map[string]bool{},
 	}
@@ -207,9 +210,10 @@ func (l *loop) housekeep(now time.Time) {
 		l.pingBridges(now)
 		l.retryHolds(now)
 	}
+	l.sweepExtensions(now)
 	if l.pulse.ticks%20 == 0 {
 		l.sweepBridges(now)
-		l.sweepAnnounces(now)
+		l.sweepStrays(now)
 	}
 }
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -24,9 +25,58 @@ func (l *loop) runOf(bridge string) time.Time {
 	return time.Time{}
 }
 
-// placed notes where an instance of x was heard.
-func (l *loop) placed(x *extension, instance, host, bridge string) {
-	x.places[strings.Clone(instance)] = &place{host: host, bridge: bridge, run: l.runOf(bridge)}
+// residence is an instance where it runs.
+type residence struct{ id, instance string }
+
+// placed notes where an instance of x was heard, or is said to be.
+func (l *loop) placed(x *extension, instance string, p *place) {
+	instance = strings.Clone(instance)
+	l.displaced(x, instance)
+	x.places[instance] = p
+	if p.bridge == "" {
+		return
+	}
+	residents := l.residents[p.bridge]
+	if residents == nil {
+		residents = map[residence]struct{}{}
+		l.residents[p.bridge] = residents
+	}
+	residents[residence{x.id, instance}] = struct{}{}
+}
+
+// displaced forgets where an instance of x is.
+func (l *loop) displaced(x *extension, instance string) {
+	p := x.places[instance]
+	if p == nil {
+		return
+	}
+	delete(x.places, instance)
+	if residents := l.residents[p.bridge]; residents != nil {
+		if delete(residents, residence{x.id, instance}); len(residents) == 0 {
+			delete(l.residents, p.bridge)
+		}
+	}
+}
+
+// drop forgets x.
+func (l *loop) drop(x *extension) {
+	for instance := range x.places {
+		l.displaced(x, instance)
+	}
+	l.keep(x, -x.kept)
+	delete(l.exts, x.id)
+}
+
+// at is what runs at a bridge, or did when it was heard last: with a bridge, the cost of its coming and going must not
+// grow with the mesh.
+func (l *loop) at(bridge string) iter.Seq2[*extension, string] {
+	return func(yield func(*extension, string) bool) {
+		for r := range l.residents[bridge] {
+			if !yield(l.exts[r.id], r.instance) {
+				return
+			}
+		}
+	}
 }
 
 // heardAt notes that an instance is of its bridge's present run: it beats.
@@ -36,27 +86,20 @@ func (l *loop) heardAt(x *extension, instance string) {
 	}
 }
 
-// relist has the instances looked at whose bridges have reported others than before, in one go: when a registry begins,
-// all bridges do so at once.
+// relist has the instances looked at whose bridges have reported others than before.
 //
 // The first report of a bridge may come after announces of what it runs: those are of the run that it reports. What is
 // gone already is of one before, which died before it could say so; if it is not, its next beat says it.
 func (l *loop) relist() {
-	if len(l.relisted) == 0 {
-		return
-	}
-	for id, x := range l.exts {
-		for instance, p := range x.places {
-			first, is := l.relisted[p.bridge]
-			if !is {
-				continue
-			}
-			l.reconsider[id] = true
+	for bridge, first := range l.relisted {
+		for x, instance := range l.at(bridge) {
+			l.reconsider[x.id] = true
+			p := x.places[instance]
 			if !first || !p.run.IsZero() {
 				continue
 			}
-			p.run = l.runOf(p.bridge)
-			if i, ok := l.mon.Instance(id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
+			p.run = l.runOf(bridge)
+			if i, ok := l.mon.Instance(x.id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
 				p.run = unreported
 			}
 		}
@@ -87,15 +130,13 @@ func (l *loop) begunAnew(b *bridge, now time.Time) {
 		l.markSkills(b)
 	}
 	b.silent = 0
-	for id, x := range l.exts {
-		for instance, p := range x.places {
-			if p.bridge != b.name || !l.former(x, instance) {
-				continue
-			}
-			l.reconsider[id] = true
-			if i, ok := l.mon.Instance(id, instance); ok && i.State == heartbeat.Ready && l.leading() {
-				l.probe(x, instance, now)
-			}
+	for x, instance := range l.at(b.name) {
+		if !l.former(x, instance) {
+			continue
+		}
+		l.reconsider[x.id] = true
+		if i, ok := l.mon.Instance(x.id, instance); ok && i.State == heartbeat.Ready && l.leading() {
+			l.probe(x, instance, now)
 		}
 	}
 }

@@ -107,6 +107,9 @@ func (p *publisher) take(hold func(key string) bool) []string {
 		for _, key := range keys {
 			p.unmark(key)
 		}
+		if len(p.dirty) == 0 {
+			p.dirty = map[string]bool{} // a map that was large once is as slow to look through for ever
+		}
 	}
 	for n := 0; n < backlogChunk && len(keys) < maxBatch && len(p.backlog) > 0 && !hold(p.backlog[0]); n++ {
 		keys = append(keys, p.backlog[0])
@@ -126,9 +129,14 @@ func (p *publisher) unmark(key string) {
 // restored: before, names would be given without knowing all that claim them.
 func (l *loop) flush() {
 	l.relist()
-	for id := range l.reconsider {
-		delete(l.reconsider, id)
-		l.choose(id)
+	if again := l.reconsider; len(again) > 0 {
+		l.reconsider = map[string]bool{} // see publisher.take
+		for id := range again {
+			l.choose(id)
+		}
+		if len(l.reconsider) > 0 {
+			l.again()
+		}
 	}
 	if !l.leading() || l.pub.inflight != nil {
 		return

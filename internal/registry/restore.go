@@ -51,7 +51,7 @@ func (l *loop) restore(id string) {
 	spec, there := l.view.records[specKey(id)]
 	switch {
 	case !there && x != nil && x.legacy: // of an extension that is known from the catalog alone
-		delete(l.exts, id)
+		l.drop(x)
 		l.names.Set(id, nil)
 		return
 	case there && (x == nil || x.mirrored != spec.seq):
@@ -149,7 +149,7 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 			continue
 		}
 		if x.places[i.Instance] == nil {
-			x.places[i.Instance] = &place{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)}
+			l.placed(x, i.Instance, &place{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)})
 		}
 		mine, known := l.mon.Instance(x.id, i.Instance)
 		if !known {
