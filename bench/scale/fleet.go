@@ -19,11 +19,13 @@ import (
 type fleet struct {
 	nc     *nats.Conn
 	size   int
-	answer []byte // to initialize, ping, and everything else
+	since  time.Time // when its bridges began
+	answer []byte    // to initialize, ping, and everything else
 
 	mu    sync.Mutex
 	seq   []uint64          // of the last beat
 	state []heartbeat.State // as it was said last
+	said  []string          // the digest of what was announced last
 }
 
 const (
@@ -33,7 +35,7 @@ const (
 
 // newFleet makes extensions with tools of the usual size: 1.3 kB each with their schemas.
 func newFleet(nc *nats.Conn, extensions, tools int) (*fleet, error) {
-	f := &fleet{nc: nc, size: extensions, seq: make([]uint64, extensions), state: make([]heartbeat.State, extensions)}
+	f := &fleet{nc: nc, size: extensions, since: time.Now().UTC(), seq: make([]uint64, extensions), state: make([]heartbeat.State, extensions), said: make([]string, extensions)}
 	for n := range f.state {
 		f.state[n] = heartbeat.Ready
 	}
@@ -72,29 +74,53 @@ func id(n int) string { return fmt.Sprintf("sim%06d", n) }
 
 func instance(n int) string { return fmt.Sprintf("n%06d", n) }
 
-func (f *fleet) publish(subject string, doc any) error {
-	data, err := json.Marshal(doc)
-	if err != nil {
-		return err
+func (f *fleet) publish(subject string, doc any) (data []byte, err error) {
+	if data, err = json.Marshal(doc); err == nil {
+		err = f.nc.Publish(subject, data)
 	}
-	return f.nc.Publish(subject, data)
+	return data, err
 }
 
-// announce announces everybody, and beats right behind it, as a bridge does when it is asked to.
+// announce does what bridges do when they are asked to: each reports what it has, announces it, and beats right behind
+// that.
 func (f *fleet) announce() error {
-	for n := range f.size {
-		bridge := fmt.Sprintf("host-%d", n/hostSize)
-		err := f.publish(prefix.Announce(id(n)), mesh.Announce{SchemaVersion: 1, ID: id(n), Version: "1.0.0", Instance: instance(n),
-			Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{mesh.FeatureInstance},
-			ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
-		if err == nil {
-			err = f.again(n)
-		}
-		if err != nil {
+	for first := 0; first < f.size; first += hostSize {
+		end := min(first+hostSize, f.size)
+		if err := f.report(first, end); err != nil {
 			return err
+		}
+		for n := first; n < end; n++ {
+			if err := f.announceOne(n); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+func bridge(n int) string { return fmt.Sprintf("host-%d", n/hostSize) }
+
+// report is what the bridge of the extensions from first to before end says of itself.
+func (f *fleet) report(first, end int) error {
+	h := mesh.Host{Bridge: bridge(first), Host: bridge(first), Version: "1.0.0", Since: f.since}
+	for n := first; n < end; n++ {
+		h.Extensions = append(h.Extensions, id(n))
+	}
+	_, err := f.publish(prefix.HostReport(h.Bridge), h)
+	return err
+}
+
+func (f *fleet) announceOne(n int) error {
+	data, err := f.publish(prefix.Announce(id(n)), mesh.Announce{SchemaVersion: 1, ID: id(n), Version: "1.0.0", Instance: instance(n),
+		Host: bridge(n), Bridge: bridge(n), Transport: "stdio", Dialect: "ext", Features: []string{mesh.FeatureInstance},
+		ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.said[n] = mesh.AnnounceDigest(data)
+	f.mu.Unlock()
+	return f.again(n)
 }
 
 // again beats for one that has nothing new to say.
@@ -111,9 +137,10 @@ func (f *fleet) beat(n int, s heartbeat.State) error {
 	f.seq[n]++
 	f.state[n] = s
 	b := heartbeat.Beat{ID: id(n), Instance: instance(n), Version: "1.0.0", Seq: f.seq[n], TS: time.Now(),
-		IntervalMS: beatEvery.Milliseconds(), State: s}
+		IntervalMS: beatEvery.Milliseconds(), State: s, Announced: f.said[n]}
 	f.mu.Unlock()
-	return f.publish(prefix.Heartbeat(id(n)), b)
+	_, err := f.publish(prefix.Heartbeat(id(n)), b)
+	return err
 }
 
 // keepBeating beats for everybody from the index from on, spread evenly over the interval, until stop is called.

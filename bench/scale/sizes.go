@@ -14,7 +14,8 @@ import (
 )
 
 // The events of which the cost is measured at each size: enough of them that what the registry does anyhow, its
-// pulse and its lease, does not count.
+// pulse and its lease, does not count, or in the largest mesh, where a thousand bridges are asked each second whether they
+// are there, not much.
 const (
 	beatsCounted   = 50_000
 	changesCounted = 2_000
@@ -23,7 +24,7 @@ const (
 // sizes compares what a beat and a change cost the registry in meshes of different sizes.
 func sizes(ctx context.Context, o options, r *report) error {
 	r.table("what one event costs the registry, in processor time; instances of an extension each, of one tool",
-		"instances", "a beat without news", "a change of state, from the beat to the bucket", "the registry's memory", "all in the catalog after")
+		"instances", "a beat without news", "a change of state, from the beat to the bucket", "without any event", "the registry's memory", "all in the catalog after")
 	for _, n := range o.instances {
 		r.step(plural(n, "instance"))
 		row, err := size(ctx, o.bin, n, r)
@@ -56,6 +57,11 @@ func size(ctx context.Context, bin string, n int, r *report) (row []string, err 
 	}
 	built := time.Since(start)
 	beating() // what is counted now is all there is
+	r.step("what the building left behind")
+	idle, err := s.calm(ctx)
+	if err != nil {
+		return nil, err
+	}
 	r.step("beats")
 	beats, err := s.costOfBeats(ctx)
 	if err != nil {
@@ -67,7 +73,26 @@ func size(ctx context.Context, bin string, n int, r *report) (row []string, err 
 		return nil, err
 	}
 	now, _ := proc.Memory(s.registry.PID())
-	return []string{grouped(n), us(beats), us(changes), fmt.Sprintf("%.0f MB", now), ms(built)}, nil
+	return []string{grouped(n), us(beats), us(changes), fmt.Sprintf("%.1f %% of a core", 100*idle), fmt.Sprintf("%.0f MB", now), ms(built)}, nil
+}
+
+// calm waits until the registry has next to nothing to do, and says how much of a core that is. What it waits for is the
+// collector, and what building the catalog left behind for it: in a mesh that lives there is as much of that for each event
+// in a large one as in a small one.
+func (s *stage) calm(ctx context.Context) (share float64, err error) {
+	const span, little = 5 * time.Second, 0.2
+	err = wait.Until(ctx, patience, "the registry is calm", func() error {
+		cpu, start := proc.CPU(s.registry.PID()), time.Now()
+		if !wait.For(ctx, span) {
+			return ctx.Err()
+		}
+		share = (proc.CPU(s.registry.PID()) - cpu).Seconds() / time.Since(start).Seconds()
+		if share > little {
+			return fmt.Errorf("it uses %.0f %% of a core", 100*share)
+		}
+		return nil
+	})
+	return share, err
 }
 
 // costOfBeats has everybody beat in turn, saying nothing new.
