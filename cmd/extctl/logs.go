@@ -61,7 +61,11 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
 	}
-	past, failed, err := s.pastLogs(ctx, f, id, lines)
+	limit := askTimeout
+	if follow {
+		limit = min(limit, followTimeout)
+	}
+	past, failed, err := s.pastLogs(ctx, f, id, lines, limit)
 	if err != nil {
 		return err
 	}
@@ -99,9 +103,12 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	return failed.exit()
 }
 
+// followTimeout is how long a bridge that hangs may keep what the others say now from whoever follows.
+const followTimeout = 2 * time.Second
+
 // pastLogs are the last lines that the bridges have kept, oldest first.
-func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int) ([]logLine, failures, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int, limit time.Duration) ([]logLine, failures, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	type kept struct {
 		Lines []logLine `json:"lines"`
