@@ -13,9 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// The events of which the cost is measured at each size: enough of them that what the registry does anyhow, its
-// pulse and its lease, does not count, or in the largest mesh, where a thousand bridges are asked each second whether they
-// are there, not much.
+// The events of which the cost is measured at each size. What the registry does anyhow, its pulse and its lease, and in the
+// largest mesh the question to a thousand bridges each second whether they are there, is taken off.
 const (
 	beatsCounted   = 50_000
 	changesCounted = 2_000
@@ -63,12 +62,12 @@ func size(ctx context.Context, bin string, n int, r *report) (row []string, err 
 		return nil, err
 	}
 	r.step("beats")
-	beats, err := s.costOfBeats(ctx)
+	beats, err := s.cost(beatsCounted, idle, func() error { return s.beats(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	r.step("changes")
-	changes, err := s.costOfChanges(ctx)
+	changes, err := s.cost(changesCounted, idle, func() error { return s.changes(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -95,66 +94,74 @@ func (s *stage) calm(ctx context.Context) (share float64, err error) {
 	return share, err
 }
 
-// costOfBeats has everybody beat in turn, saying nothing new.
-func (s *stage) costOfBeats(ctx context.Context) (time.Duration, error) {
-	before, err := s.status(ctx)
-	if err != nil {
+// cost is the registry's processor time for each of so many events, over the share of a core that it uses without any.
+func (s *stage) cost(events int, idle float64, happen func() error) (time.Duration, error) {
+	cpu, start := proc.CPU(s.registry.PID()), time.Now()
+	if err := happen(); err != nil {
 		return 0, err
 	}
-	cpu := proc.CPU(s.registry.PID())
+	used := proc.CPU(s.registry.PID()) - cpu - time.Duration(idle*float64(time.Since(start)))
+	return used / time.Duration(events), nil
+}
+
+// beats has everybody beat in turn, saying nothing new.
+func (s *stage) beats(ctx context.Context) error {
+	before, err := s.status(ctx)
+	if err != nil {
+		return err
+	}
 	for n := range beatsCounted {
 		if err := s.fleet.beat(n%s.fleet.size, heartbeat.Ready); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	want := before.Traffic.Beats + beatsCounted
 	for { // seldom: the registry's status is not for nothing
 		st, err := s.status(ctx)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if st.Traffic.Beats >= want {
-			return (proc.CPU(s.registry.PID()) - cpu) / beatsCounted, nil
+			return nil
 		}
 		if !wait.For(ctx, 200*time.Millisecond) {
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
-// costOfChanges has some change their state and change it back, others next, and so on. Those that change together
-// are as many as there may be in a mesh of any size, so that the batches are alike.
-func (s *stage) costOfChanges(ctx context.Context) (time.Duration, error) {
+// changes has some change their state and change it back, others next, and so on. Those that change together are as many
+// as there may be in a mesh of any size, so that the batches are alike.
+func (s *stage) changes(ctx context.Context) error {
 	volley := min(100, s.fleet.size)
 	nc, err := s.connect("changes")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	heard := make(chan *nats.Msg, changesCounted)
 	if _, err := nc.ChanSubscribe(prefix.CatalogEvents()+".state.>", heard); err != nil {
-		return 0, err
+		return err
 	}
 	if err := nc.Flush(); err != nil {
-		return 0, err
+		return err
 	}
-	cpu := proc.CPU(s.registry.PID())
 	for sent := 0; sent < changesCounted; sent += volley {
 		round := sent / volley
 		state := [...]heartbeat.State{heartbeat.Restarting, heartbeat.Ready}[round%2]
 		for i := range volley {
 			if err := s.fleet.beat((round/2*volley+i)%s.fleet.size, state); err != nil {
-				return 0, err
+				return err
 			}
 		}
 		for range volley {
 			select {
 			case <-heard:
 			case <-time.After(30 * time.Second):
-				return 0, errors.New("a change was not written within 30 s")
+				return errors.New("a change was not written within 30 s")
 			case <-ctx.Done():
-				return 0, ctx.Err()
+				return ctx.Err()
 			}
 		}
 	}
-	return (proc.CPU(s.registry.PID()) - cpu) / changesCounted, nil
+	return nil
 }

@@ -66,6 +66,9 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 // say keeps an announce. One without a handshake_hash cannot tell that its tools are still the same, so they are
 // asked for again.
 func (l *loop) say(x *extension, a *announced) {
+	if before := x.said[a.Instance]; before != nil {
+		l.keep(x, -before.size)
+	}
 	x.said[strings.Clone(a.Instance)], x.dropped = a, false
 	delete(l.removed, removal{x.id, a.Instance})
 	l.keep(x, a.size)

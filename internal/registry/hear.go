@@ -356,7 +356,7 @@ func (l *loop) nameTools(x *extension) {
 
 // sweepRound is in how many pulses all extensions are looked through once: in a large mesh, to do it in one go would be not
 // to listen for a while.
-const sweepRound = 20
+const sweepRound = 120
 
 // sweepExtensions looks through the next of them.
 func (l *loop) sweepExtensions(now time.Time) {
