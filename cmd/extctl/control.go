@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -67,8 +68,9 @@ type answer[T any] struct {
 }
 
 // operate sends a verb about an extension to all bridges that run it at once: one that hangs takes no time from the
-// others. What it returns is sorted by bridge, whoever was first; where nobody did what was asked, it is an error.
-func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int) ([]answer[T], failures, error) {
+// others. Each has as long as limit says, or ctx where that is 0. What it returns is sorted by bridge, whoever was first;
+// where nobody did what was asked, it is an error.
+func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int, limit time.Duration) ([]answer[T], failures, error) {
 	c, err := s.catalog(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -83,6 +85,11 @@ func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id s
 	}
 	if lines > 0 {
 		params["lines"] = lines
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
 	}
 	answers := make([]answer[T], len(bridges))
 	var wg sync.WaitGroup
@@ -169,7 +176,7 @@ func (a *app) operateCmd(method, short, done string) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
-				answers, failed, err := operate[operated](ctx, s, f, method, args[0], 0)
+				answers, failed, err := operate[operated](ctx, s, f, method, args[0], 0, 0)
 				if err != nil {
 					return err
 				}

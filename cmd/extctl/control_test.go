@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -171,5 +172,34 @@ func TestOperateSideBySide(t *testing.T) {
 	code, stdout, _ = extctl(t.Context(), b.url, "logs", "x", "--json", "--timeout", "1m")
 	if out := oneObject(t, stdout); code != 0 || !reflect.DeepEqual(out.Lines, lines) {
 		t.Errorf("logs: exit code %d, %s", code, stdout)
+	}
+}
+
+// TestFollowHung: whoever follows hears what comes, though the bridge does not answer for what has been.
+func TestFollowHung(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control("hung"), func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }); err != nil {
+		t.Fatal(err)
+	}
+	b.runsOn(t, "x", "hung")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	u := &upRun{cancel: cancel, done: make(chan int, 1)}
+	go func() { // ends with cancel
+		u.done <- run(ctx, []string{"logs", "-f", "x", "--server", b.url}, nil, &u.out, &u.err, func(string) string { return "" })
+	}()
+	u.await(t, "asking bridge hung: ")
+	if err := b.nc.Publish(mesh.Prefix(mesh.DefaultPrefix).Log("x"), []byte(`{"id":"x","instance":"on-hung","ts":"2026-01-02T03:04:05Z","line":"what comes"}`)); err != nil {
+		t.Fatal(err)
+	}
+	u.await(t, "what comes")
+	cancel()
+	if code := <-u.done; code != exitInterrupted && code != exitOK {
+		t.Errorf("exit code %d\n%s%s", code, u.out.String(), u.err.String())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -61,11 +62,7 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
 	}
-	limit := askTimeout
-	if follow {
-		limit = min(limit, followTimeout)
-	}
-	past, failed, err := s.pastLogs(ctx, f, id, lines, limit)
+	past, failed, err := s.pastLogs(ctx, f, id, lines, follow)
 	if err != nil {
 		return err
 	}
@@ -103,17 +100,26 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	return failed.exit()
 }
 
-// followTimeout is how long a bridge that hangs may keep what the others say now from whoever follows.
+// followTimeout is how long a bridge that hangs may keep what comes now from whoever follows.
 const followTimeout = 2 * time.Second
 
-// pastLogs are the last lines that the bridges have kept, oldest first.
-func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int, limit time.Duration) ([]logLine, failures, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// pastLogs are the last lines that the bridges have kept, oldest first. For who follows, a past that does not come in time
+// is no reason not to.
+func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) ([]logLine, failures, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	limit := time.Duration(0)
+	if follow {
+		limit = followTimeout
+	}
 	type kept struct {
 		Lines []logLine `json:"lines"`
 	}
-	answers, failed, err := operate[kept](ctx, s, f, "logs", id, max(lines, 1))
+	answers, failed, err := operate[kept](ctx, s, f, "logs", id, max(lines, 1), limit)
+	if follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		s.tell(exitTimeout, err)
+		return nil, nil, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}

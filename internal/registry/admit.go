@@ -40,6 +40,11 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 		return nil
 	}
 	delete(l.stray, a.ID)
+	if x != nil && l.repeats(x, a) {
+		x.said[a.Instance].at = a.at
+		l.bridgeNamed(a.Bridge, now)
+		return x
+	}
 	if x == nil {
 		x = newExtension(a.ID)
 		l.exts[x.id] = x
@@ -49,7 +54,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 		x.legacy = false
 		for name, old := range x.said {
 			if old.implied {
-				delete(x.said, name)
+				l.unsay(x, name)
 			}
 		}
 	}
@@ -63,19 +68,25 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 	return x
 }
 
+// repeats reports whether an announce says what is known: a mesh of which one instance is missed is asked to say all again.
+// One without a handshake_hash has its tools asked for.
+func (l *loop) repeats(x *extension, a *announced) bool {
+	before, at := x.said[a.Instance], x.places[a.Instance]
+	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && a.HandshakeHash != "" &&
+		!x.dropped && !x.legacy && at != nil && at.run.Equal(l.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
+}
+
 // say keeps an announce. One without a handshake_hash cannot tell that its tools are still the same, so they are
 // asked for again.
 func (l *loop) say(x *extension, a *announced) {
-	if before := x.said[a.Instance]; before != nil {
-		l.keep(x, -before.size)
-	}
+	l.unsay(x, a.Instance)
 	x.said[strings.Clone(a.Instance)], x.dropped = a, false
-	delete(l.removed, removal{x.id, a.Instance})
 	l.keep(x, a.size)
+	delete(l.removed, removal{x.id, a.Instance})
 	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
-		delete(x.shakes, a.shakeKey())
+		l.unshake(x, a.shakeKey())
 	}
-	x.prune()
+	l.prune(x)
 }
 
 // reborn takes in that an instance began again under its old name: without a handshake_hash it may offer other
@@ -83,7 +94,7 @@ func (l *loop) say(x *extension, a *announced) {
 func (l *loop) reborn(x *extension, instance string) {
 	if a := x.said[instance]; a != nil && a.HandshakeHash == "" {
 		if s := x.shakes[a.shakeKey()]; s != nil && s.done {
-			delete(x.shakes, a.shakeKey())
+			l.unshake(x, a.shakeKey())
 		}
 	}
 }

@@ -64,10 +64,10 @@ func TestCluster(t *testing.T) {
 	one, _ := b.registryOn(connect(0), Config{Name: "one"})
 	b.leading(one)
 	two, _ := b.registryOn(connect(1), Config{Name: "two"})
-	info, err := b.bucket().info(b.timeout())
-	if err != nil || info.Config.Replicas != 3 {
-		t.Fatalf("bucket: %+v, %v", info, err)
-	}
+	b.await("three replicas", func() bool { // at once, if all servers know each other already
+		info, err := b.bucket().info(b.timeout())
+		return err == nil && info.Config.Replicas == 3
+	})
 	for n := range 20 {
 		e := b.ext(fmt.Sprint("e", n), "1.0.0", fmt.Sprint("n", n), "get")
 		e.up()

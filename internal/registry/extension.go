@@ -29,6 +29,7 @@ type extension struct {
 	dropped  bool       // by the leader, and not heard since
 	mirrored uint64     // the revision of the spec that was restored last
 	kept     int        // bytes of it that are counted
+	rests    time.Time  // until then its state is not written again, unless that is urgent
 
 	breaker breaker
 }
@@ -120,37 +121,6 @@ func compareVersions(a, b string) int {
 		return cmp.Or(semver.Compare(va, vb), cmp.Compare(a, b))
 	}
 	return cmp.Compare(a, b)
-}
-
-// prune drops handshakes that no announce refers to any more.
-func (x *extension) prune() {
-	var live map[shakeKey]bool // only if it is asked for: mostly there is nothing but what is shown
-	for k, s := range x.shakes {
-		if s.pending || s == x.tools {
-			continue
-		}
-		if live == nil {
-			live = make(map[shakeKey]bool, len(x.said))
-			for _, a := range x.said {
-				live[a.shakeKey()] = true
-			}
-		}
-		if !live[k] {
-			delete(x.shakes, k)
-		}
-	}
-}
-
-// size is about how many bytes x keeps of what it was sent.
-func (x *extension) size() int {
-	sum := 0
-	for _, a := range x.said {
-		sum += a.size
-	}
-	for _, s := range x.shakes {
-		sum += s.size
-	}
-	return sum
 }
 
 // diagnostics are what an operator should know, in a fixed order.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -162,6 +161,9 @@ func (l *loop) considerAsking(x *extension, b *heartbeat.Beat, now time.Time) {
 	}
 	a := x.asked[b.Instance]
 	if a == nil {
+		if len(x.asked) >= 2*maxSaid { // the monitor has made room for new ones without a word
+			l.forgetUnknown(x)
+		}
 		a = new(asked)
 		x.asked[strings.Clone(b.Instance)] = a
 	}
@@ -237,9 +239,10 @@ func (l *loop) withdrawn(x *extension) {
 				a := *m
 				a.Instance, a.implied = i.Instance, true
 				x.said[i.Instance] = &a
+				m.size = 0 // the first is counted, and the others have the same bytes
 			}
 		}
-		delete(x.said, "")
+		l.unsay(x, "")
 	}
 	l.reconsider[x.id] = true
 }
@@ -264,10 +267,10 @@ func (l *loop) changed(c heartbeat.Change) {
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
 	case heartbeat.Dropped:
 		if x != nil {
-			delete(x.said, c.Instance)
+			l.unsay(x, c.Instance)
 			l.displaced(x, c.Instance)
 			delete(x.asked, c.Instance)
-			x.prune()
+			l.prune(x)
 		}
 	case heartbeat.Forgotten:
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension forgotten", "extension", c.ID, "reason", c.Reason)
@@ -277,7 +280,7 @@ func (l *loop) changed(c heartbeat.Change) {
 	if x != nil && c.To == heartbeat.Ready && c.From != heartbeat.Ready {
 		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new life closes the fleet's breaker
 	}
-	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.From != c.To)
+	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.WasBest != heartbeat.Ready) // that it takes calls is urgent
 	l.reconsider[c.ID] = true
 }
 
@@ -351,59 +354,5 @@ func (l *loop) nameTools(x *extension) {
 	}
 	for _, other := range l.names.Set(x.id, tools) {
 		l.pub.mark(specKey(other), true)
-	}
-}
-
-// sweepRound is in how many pulses all extensions are looked through once: in a large mesh, to do it in one go would be not
-// to listen for a while.
-const sweepRound = 120
-
-// sweepExtensions looks through the next of them.
-func (l *loop) sweepExtensions(now time.Time) {
-	if len(l.unswept) == 0 {
-		l.unswept = slices.Collect(maps.Keys(l.exts))
-		l.portion = (len(l.unswept) + sweepRound - 1) / sweepRound
-	}
-	n := min(l.portion, len(l.unswept))
-	for _, id := range l.unswept[:n] {
-		if x := l.exts[id]; x != nil {
-			l.sweep(x, now)
-		}
-	}
-	l.unswept = l.unswept[n:]
-}
-
-// memoryOf is how long those are remembered that have not been heard of since.
-const memoryOf = 10 * time.Minute
-
-// sweep drops announces of x whose instance never beat, or has been dropped since, and works out anew how much is kept.
-func (l *loop) sweep(x *extension, now time.Time) {
-	for name, a := range x.said {
-		if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > memoryOf {
-			delete(x.said, name)
-			l.displaced(x, name)
-		}
-	}
-	x.prune()
-	l.keep(x, x.size()-x.kept)
-}
-
-// keep counts the bytes that are kept of x from now on, and not before.
-func (l *loop) keep(x *extension, bytes int) {
-	x.kept += bytes
-	l.size += bytes
-}
-
-// sweepStrays drops strays and good-byes.
-func (l *loop) sweepStrays(now time.Time) {
-	for who, at := range l.removed {
-		if now.Sub(at) > memoryOf {
-			delete(l.removed, who)
-		}
-	}
-	for id, s := range l.stray {
-		if now.Sub(s.since) > memoryOf {
-			delete(l.stray, id)
-		}
 	}
 }

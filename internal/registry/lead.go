@@ -73,6 +73,7 @@ func (l *loop) deposed(epoch uint64) {
 	}
 	l.election.epoch, l.election.ready = 0, false
 	l.pub.backlog = nil
+	clear(l.runs)
 	l.dropHolds(time.Now())
 	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
 }
@@ -116,7 +117,11 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 // seen compares a key that changed in the bucket with what it should be: it may have been written by somebody
 // else, an operator perhaps.
 func (l *loop) seen(key string) {
+	sent, acknowledged := l.pub.sent[key]
 	delete(l.pub.sent, key)
+	if acknowledged && bytes.Equal(sent, l.view.get(key)) {
+		return // it is this replica's own
+	}
 	kind, name, _ := strings.Cut(key, ".")
 	switch {
 	case section(kind) == "":
@@ -194,9 +199,13 @@ func (l *loop) scanned(s *snapshot, err error) {
 		for _, x := range l.exts {
 			x.dropped = false
 		}
+		clear(l.runs)
 	}
 	if gap {
 		l.snapshot()
+	}
+	if len(l.unrestored) > 0 {
+		l.again() // nothing could be restored meanwhile
 	}
 	if l.view.get(mesh.KeyLease) == nil {
 		l.lookAtLease()

@@ -58,8 +58,12 @@ func (s *standstill) seen(r record, asked, now time.Time) time.Duration {
 	return max(0, asked.Sub(s.since))
 }
 
-// growEvery is after how many renewals the leader looks after the bucket's configuration.
+// growEvery is after how many renewals the leader looks after the bucket's configuration, over and over.
 const growEvery = 30
+
+// looksAfter reports whether it does so after n of them: at first soon, and then ever more seldom, for a cluster that has
+// just formed may not know all of its servers yet.
+func looksAfter(n int) bool { return n%growEvery == 0 || n < growEvery && n&(n-1) == 0 }
 
 // leaseTTL is the default: in a cluster longer than an election of JetStream takes (7 s after a crash), or every
 // one of those would depose the registry too.
@@ -226,8 +230,8 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	deadline := start.Add(e.ttl * 2 / 3)
 	tick := time.NewTicker(e.ttl / 5)
 	defer tick.Stop()
-	for n := 1; ; n++ {
-		if n%growEvery == 0 { // a cluster may have got the servers for more replicas, an operator may have been at it
+	for n := 0; ; n++ {
+		if n > 0 && looksAfter(n) { // a cluster may have got the servers for more replicas, an operator may have been at it
 			e.lookAfter(ctx)
 		}
 		select {

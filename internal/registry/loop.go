@@ -54,6 +54,7 @@ type memory struct {
 	reconsider map[string]bool       // extensions whose spec has to be chosen anew
 	removed    map[removal]time.Time // good-byes for good that were heard: since when
 	relisted   map[string]bool       // bridges that have reported other extensions than before; true: for the first time
+	runs       map[string]run        // by bridge
 	unrestored map[string]bool       // extensions of which the catalog may say what is not known yet
 	size       int                   // bytes of announces and tools kept
 	unswept    []string              // extensions that have yet to be looked through in this round
@@ -111,7 +112,7 @@ func newMemory(cfg heartbeat.Config) memory {
 		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]*stray{},
 		bridges: map[string]*bridge{}, residents: map[string]map[residence]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
 		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
-		removed: map[removal]time.Time{}, relisted: map[string]bool{},
+		removed: map[removal]time.Time{}, runs: map[string]run{}, relisted: map[string]bool{},
 	}
 }
 

@@ -30,6 +30,10 @@ type residence struct{ id, instance string }
 
 // placed notes where an instance of x was heard, or is said to be.
 func (l *loop) placed(x *extension, instance string, p *place) {
+	if was := x.places[instance]; was != nil && was.bridge == p.bridge {
+		*was = *p
+		return
+	}
 	instance = strings.Clone(instance)
 	l.displaced(x, instance)
 	x.places[instance] = p

@@ -26,13 +26,27 @@ type publisher struct {
 	inflight map[string][]byte // in the batch on its way
 	timer    *time.Timer
 	armed    bool
-	collect  bool // the timer has fired: everything may go
-	failures int  // in a row
-	paused   bool // after a failure, until the timer fires
+	fires    time.Time // when armed
+	collect  bool      // the timer has fired: everything may go
+	failures int       // in a row
+	paused   bool      // after a failure, until the timer fires
 }
 
 // collectFor is how long changes that are not urgent wait for others.
 const collectFor = 100 * time.Millisecond
+
+// A state longer than largeState is not written again, unless it is urgent, before largeRest has passed for as often as it is
+// longer, or maxRest: what a thousand instances say is two hundred thousand bytes, which go to all who follow.
+const (
+	largeState = 16 << 10
+	largeRest  = 100 * time.Millisecond
+	maxRest    = 2 * time.Second
+)
+
+// restAfter is how long a state of so many bytes rests.
+func restAfter(size int) time.Duration {
+	return min(time.Duration(size/largeState)*largeRest, maxRest)
+}
 
 // maxPause is the longest pause after batches that failed: a stream without a leader refuses at once, and the first
 // batch after its election should not come late.
@@ -64,9 +78,11 @@ func (p *publisher) mark(key string, urgent bool) {
 	}
 }
 
+// wait has the timer fire in d, or sooner if it is armed; a pause is not cut short.
 func (p *publisher) wait(d time.Duration) {
-	if !p.armed {
-		p.armed = true
+	at := time.Now().Add(d)
+	if !p.armed || !p.paused && at.Before(p.fires) {
+		p.armed, p.fires = true, at
 		p.timer.Reset(d)
 	}
 }
@@ -80,10 +96,11 @@ func (p *publisher) pause() {
 	p.timer.Reset(min(collectFor<<min(p.failures, 5), maxPause))
 }
 
-// take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay.
+// take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay, and
+// those that rest, unless they are urgent.
 // Of more than a batch it takes any, for to put them all in order each time is what a large mesh would be built in.
 // From the backlog it takes a few at a time, so that the loop keeps listening.
-func (p *publisher) take(hold func(key string) bool) []string {
+func (p *publisher) take(hold func(key string) bool, rest func(key string) time.Duration) []string {
 	var keys []string
 	if p.paused {
 		return nil
@@ -98,8 +115,14 @@ func (p *publisher) take(hold func(key string) bool) []string {
 			switch {
 			case hold(key):
 				stay = true
-			case urgent || p.collect:
+			case urgent:
 				keys = append(keys, key)
+			case p.collect:
+				if d := rest(key); d > 0 {
+					p.wait(d)
+				} else {
+					keys = append(keys, key)
+				}
 			}
 		}
 		slices.Sort(keys)
@@ -125,8 +148,7 @@ func (p *publisher) unmark(key string) {
 	delete(p.dirty, key)
 }
 
-// flush writes what is due, if this replica leads and no batch is on its way. Specs wait until all have been
-// restored: before, names would be given without knowing all that claim them.
+// flush writes what is due, if this replica leads and no batch is on its way.
 func (l *loop) flush() {
 	l.relist()
 	if again := l.reconsider; len(again) > 0 {
@@ -141,9 +163,7 @@ func (l *loop) flush() {
 	if !l.leading() || l.pub.inflight != nil {
 		return
 	}
-	keys := l.pub.take(func(key string) bool {
-		return len(l.unrestored) > 0 && strings.HasPrefix(key, mesh.KindSpec+".")
-	})
+	keys := l.pub.take(l.held, l.rest)
 	var writes []write
 	size := 0
 	for n, key := range keys {
@@ -156,6 +176,7 @@ func (l *loop) flush() {
 		if w, ok := l.document(key); ok {
 			writes = append(writes, w)
 			size += len(w.value)
+			l.tire(key, len(w.value))
 		}
 	}
 	switch {
@@ -164,6 +185,36 @@ func (l *loop) flush() {
 	case len(keys) > 0:
 		l.again() // there may be more
 	}
+}
+
+// held reports whether a key has to wait. Specs wait until all have been restored: before, names would be given without
+// knowing all that claim them. A state that cannot be restored for the moment, since the view has a gap, waits for that:
+// what is not known of it yet would be taken for gone, and deleted.
+func (l *loop) held(key string) bool {
+	switch kind, id, _ := strings.Cut(key, "."); kind {
+	case mesh.KindSpec:
+		return len(l.unrestored) > 0
+	case mesh.KindState:
+		return !l.view.synced && l.unrestored[id]
+	}
+	return false
+}
+
+// tire has a long state rest from now on.
+func (l *loop) tire(key string, size int) {
+	if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindState && size > largeState && l.exts[id] != nil {
+		l.exts[id].rests = time.Now().Add(restAfter(size))
+	}
+}
+
+// rest is for how long a key's document has to rest still.
+func (l *loop) rest(key string) time.Duration {
+	if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindState {
+		if x := l.exts[id]; x != nil && !x.rests.IsZero() {
+			return time.Until(x.rests)
+		}
+	}
+	return 0
 }
 
 // document builds what a key should have. ok is false where that is what it has.

@@ -38,6 +38,8 @@ func (l *loop) restoreSome() {
 	}
 	if len(l.unrestored) > 0 {
 		l.again()
+	} else {
+		l.unrestored = map[string]bool{} // see publisher.take
 	}
 }
 
@@ -119,11 +121,25 @@ func (l *loop) restoreSpec(id string, r record) *extension {
 
 // writtenRun is the start of a bridge's run according to the catalog.
 func (l *loop) writtenRun(bridge string) time.Time {
-	var h mesh.Host
-	if value := l.view.get(hostKey(bridge)); value != nil && json.Unmarshal(value, &h) == nil {
-		return h.Since
+	r, ok := l.view.records[hostKey(bridge)]
+	if !ok || r.deleted {
+		return time.Time{}
 	}
-	return time.Time{}
+	if was := l.runs[bridge]; was.seq == r.seq {
+		return was.since
+	}
+	var h mesh.Host
+	if json.Unmarshal(r.value, &h) != nil {
+		h.Since = time.Time{}
+	}
+	l.runs[bridge] = run{r.seq, h.Since}
+	return h.Since
+}
+
+// run is the start of a bridge's run as its document says it, which is long: it is not read for each of its instances.
+type run struct {
+	seq   uint64
+	since time.Time
 }
 
 // removal is who said good-bye for good; without an instance, it is all of an extension. The catalog need not know it

@@ -65,8 +65,12 @@ func checkSkill(s mesh.SkillEntry) error {
 	return nil
 }
 
-// replaceSkills notes a bridge's skills and marks those that it has or had.
+// replaceSkills notes a bridge's skills and marks those that it has or had. Bridges say them again and again, and what a
+// thousand of them have alike is dear to put together.
 func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
+	if slices.Equal(b.skills, skills) {
+		return
+	}
 	for _, s := range slices.Concat(b.skills, skills) {
 		l.pub.mark(skillKey(s.Dir), false)
 	}
