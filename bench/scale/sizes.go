@@ -17,7 +17,7 @@ import (
 // largest mesh the question to a thousand bridges each second whether they are there, is taken off.
 const (
 	beatsCounted   = 50_000
-	changesCounted = 2_000
+	changesCounted = 10_000
 )
 
 // sizes compares what a beat and a change cost the registry in meshes of different sizes.
@@ -62,17 +62,23 @@ func size(ctx context.Context, bin string, n int, r *report) (row []string, err 
 		return nil, err
 	}
 	r.step("beats")
-	beats, err := s.cost(beatsCounted, idle, func() error { return s.beats(ctx) })
+	beats, err := s.use(func() error { return s.beats(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	r.step("changes")
-	changes, err := s.cost(changesCounted, idle, func() error { return s.changes(ctx) })
+	changes, err := s.use(func() error { return s.changes(ctx) })
 	if err != nil {
 		return nil, err
 	}
+	r.step("nothing")
+	after, err := s.calm(ctx)
+	if err != nil {
+		return nil, err
+	}
+	idle = min(idle, after)
 	now, _ := proc.Memory(s.registry.PID())
-	return []string{grouped(n), us(beats), us(changes), fmt.Sprintf("%.1f %% of a core", 100*idle), fmt.Sprintf("%.0f MB", now), ms(built)}, nil
+	return []string{grouped(n), us(beats.each(beatsCounted, idle)), us(changes.each(changesCounted, idle)), fmt.Sprintf("%.1f %% of a core", 100*idle), fmt.Sprintf("%.0f MB", now), ms(built)}, nil
 }
 
 // calm waits until the registry has next to nothing to do, and says how much of a core that is. What it waits for is the
@@ -94,14 +100,18 @@ func (s *stage) calm(ctx context.Context) (share float64, err error) {
 	return share, err
 }
 
-// cost is the registry's processor time for each of so many events, over the share of a core that it uses without any.
-func (s *stage) cost(events int, idle float64, happen func() error) (time.Duration, error) {
+// usage is the processor time that the registry used while something happened, and how long that took.
+type usage struct{ cpu, took time.Duration }
+
+func (s *stage) use(happen func() error) (usage, error) {
 	cpu, start := proc.CPU(s.registry.PID()), time.Now()
-	if err := happen(); err != nil {
-		return 0, err
-	}
-	used := proc.CPU(s.registry.PID()) - cpu - time.Duration(idle*float64(time.Since(start)))
-	return used / time.Duration(events), nil
+	err := happen()
+	return usage{proc.CPU(s.registry.PID()) - cpu, time.Since(start)}, err
+}
+
+// each is the processor time for each of so many events, over the share of a core that is used without any.
+func (u usage) each(events int, idle float64) time.Duration {
+	return (u.cpu - time.Duration(idle*float64(u.took))) / time.Duration(events)
 }
 
 // beats has everybody beat in turn, saying nothing new.
