@@ -241,7 +241,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 	var res ResolveResult
 	var spec json.RawMessage
 	var found []mesh.NamedTool
-	var nearest []string
+	var keys []mesh.ToolKey
 	err := r.ask(ctx, func(l *loop) {
 		found = l.names.Lookup(p.Name)
 		switch {
@@ -250,7 +250,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 		case len(found) == 0 && l.view.get(specKey(p.Name)) != nil:
 			res.ID = p.Name
 		case len(found) == 0:
-			nearest = l.names.Nearest(p.Name)
+			keys = l.names.Keys()
 			return
 		}
 		res.Stand, spec, res.State = l.stand(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))
@@ -262,6 +262,10 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 		return res, err
 	}
 	if res.ID == "" {
+		nearest, err := r.nearest(ctx, keys, p.Name)
+		if err != nil {
+			return res, err
+		}
 		return res, unresolved(p.Name, found, nearest)
 	}
 	if err := json.Unmarshal(spec, &res.Spec); err != nil {
@@ -276,6 +280,22 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 	}
 	res.Spec.Tools = nil
 	return res, nil
+}
+
+// nearest are the names of the tools that may have been meant. They are looked for here, and not by the loop, which would
+// not listen for as long.
+func (r *Registry) nearest(ctx context.Context, keys []mesh.ToolKey, name string) (names []string, err error) {
+	if keys = mesh.NearestKeys(keys, name); len(keys) == 0 {
+		return nil, nil
+	}
+	err = r.ask(ctx, func(l *loop) {
+		for _, k := range keys {
+			if name := l.names.Name(k); name != "" { // it may have gone meanwhile
+				names = append(names, name)
+			}
+		}
+	})
+	return names, err
 }
 
 func unresolved(name string, candidates []mesh.NamedTool, nearest []string) error {

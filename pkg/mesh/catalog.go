@@ -45,6 +45,8 @@ type Catalog struct {
 	mu       sync.RWMutex
 	data     catalogData           // guarded by mu; written by Run's goroutine only
 	watchers map[*watcher]struct{} // guarded by mu
+
+	forms formIndex // of the tools in data, for Resolve
 }
 
 // Extension is one extension as the catalog shows it. Spec and State are never nil: one that the catalog does
@@ -114,6 +116,25 @@ func (c *Catalog) All() []Extension {
 	c.mu.RUnlock()
 	slices.SortFunc(out, func(a, b Extension) int { return strings.Compare(a.ID, b.ID) })
 	return out
+}
+
+// hookChanges tells one set of hooks from another: whoever has seen withHooks at the same number has seen these.
+func (c *Catalog) hookChanges() uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.data.hookChanges
+}
+
+// withHooks lists the extensions that offer hooks, in no order, as of hookChanges.
+func (c *Catalog) withHooks() (found []Extension, changes uint64) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, e := range c.data.exts {
+		if len(e.Spec.Hooks) > 0 {
+			found = append(found, e)
+		}
+	}
+	return found, c.data.hookChanges
 }
 
 // Skills lists the skills in the order of their keys.

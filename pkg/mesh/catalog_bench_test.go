@@ -90,3 +90,55 @@ func BenchmarkCatalogLoad(b *testing.B) {
 		}
 	}
 }
+
+// A name that is nobody's registered one must not cost a look at every name's every form: agents ask for what they
+// remember or make up. 10,000 extensions are 100,000 tools.
+func BenchmarkCatalogResolve(b *testing.B) {
+	for _, tt := range []struct{ name, asked string }{
+		{"suffixed", SuffixedName("ext7777", "tool3", 6)},
+		{"unknown", "ext_weather_forecast"},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			c := bigCatalog(b, 10_000)
+			c.Resolve(tt.asked) // makes the index
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := c.Resolve(tt.asked); (err == nil) != (tt.name == "suffixed") {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// Who offers a hook is asked twice a call; that the mesh lives (a state changes) must not make it a look at everybody.
+func BenchmarkCatalogHooked(b *testing.B) {
+	const n = 10_000
+	c := bigCatalog(b, n)
+	client := NewClient(nil, ClientOptions{Catalog: c})
+	b.ReportAllocs()
+	seq := uint64(2*n + 1)
+	for b.Loop() {
+		c.take([]change{{key: "state.ext77", at: stamp{seq, 2}, value: []byte(`{"state":"lost"}`)}}, time.Now())
+		if len(client.hooked(beforeToolCall)) != 0 {
+			b.Fatal("somebody offers it")
+		}
+		seq++
+	}
+}
+
+// A watcher that once had the whole catalog to tell must not go through the room for it with every change after that.
+func BenchmarkWatcherAfterAll(b *testing.B) {
+	w := &watcher{pending: map[string]Event{}, wake: make(chan struct{}, 1)}
+	for i := range 100_000 {
+		w.add(Event{Key: fmt.Sprintf("state.ext%d", i), Op: OpPut})
+	}
+	w.take()
+	b.ReportAllocs()
+	for b.Loop() {
+		w.add(Event{Key: "state.ext77", Op: OpPut})
+		if len(w.take()) != 1 {
+			b.Fatal("not what was added")
+		}
+	}
+}

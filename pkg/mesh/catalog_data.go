@@ -51,6 +51,10 @@ type catalogData struct {
 	skills   map[string]Skill
 	hosts    map[string]Host
 	names    nameIndex
+
+	unindexed map[string]struct{} // whose tools changed since the form index saw them; nil: it has to see all
+
+	hookChanges uint64 // how often a spec with hooks came, changed or went; never starts over, not with another stream either
 }
 
 func newCatalogData() catalogData {
@@ -162,12 +166,19 @@ func (d *catalogData) setExtension(kind, id string, ch change) {
 			e.State = doc
 		}
 	} else {
-		d.names.remove(e.Spec)
+		old := e.Spec
+		d.names.remove(old)
 		e.Spec, e.SpecRevision = &Spec{ID: id}, rev
 		if doc, ok := ch.doc.(*Spec); ok {
 			e.Spec = doc
 		}
 		d.names.add(e.Spec)
+		if len(old.Hooks)+len(e.Spec.Hooks) > 0 {
+			d.hookChanges++
+		}
+		if !slices.EqualFunc(old.Tools, e.Spec.Tools, func(a, b Tool) bool { return a.Own == b.Own }) {
+			d.toolsChanged(id)
+		}
 	}
 	if e.SpecRevision == 0 && e.StateRevision == 0 {
 		delete(d.exts, id)

@@ -3,6 +3,7 @@ package mesh
 import (
 	"slices"
 	"strings"
+	"sync"
 )
 
 // nameIndex finds tools by their registered names. Names are unique in a whole catalog; between the events of
@@ -57,4 +58,78 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 		}
 	}
 	return Extension{}, nil, false
+}
+
+// formIndex finds tools by any form of their names, for Resolve. It is made when a name that is not the registered one is
+// first asked for, since most followers never are and 100,000 tools take 25 MB, and kept from then on: agents ask for what
+// they remember or make up.
+type formIndex struct {
+	mu    sync.RWMutex // never taken under Catalog.mu
+	names *Names       // guarded by mu; nil until it is needed
+}
+
+// read calls f with the index as the catalog is now. f must neither change nor keep it.
+func (x *formIndex) read(c *Catalog, f func(*Names)) {
+	if c.hasUnindexed() {
+		x.update(c)
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	f(x.names)
+}
+
+// update takes in what the index has not seen. Whoever comes meanwhile waits for it, instead of making another.
+func (x *formIndex) update(c *Catalog) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	specs, all := c.takeUnindexed()
+	if all {
+		x.names = new(Names)
+	}
+	for id, s := range specs {
+		own := make([]string, len(s.Tools))
+		for i := range s.Tools {
+			own[i] = s.Tools[i].Own
+		}
+		x.names.Set(id, own)
+	}
+}
+
+func (c *Catalog) hasUnindexed() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.data.unindexed == nil || len(c.data.unindexed) > 0
+}
+
+// takeUnindexed returns the specs that the form index has not seen, an empty one for an extension that is gone; all says
+// that these are all there are, and the index begins anew.
+func (c *Catalog) takeUnindexed() (specs map[string]*Spec, all bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	specs = map[string]*Spec{}
+	if all = c.data.unindexed == nil; all {
+		for id, e := range c.data.exts {
+			specs[id] = e.Spec
+		}
+	}
+	for id := range c.data.unindexed {
+		if e, ok := c.data.exts[id]; ok {
+			specs[id] = e.Spec
+		} else {
+			specs[id] = &Spec{ID: id}
+		}
+	}
+	c.data.unindexed = map[string]struct{}{}
+	return specs, all
+}
+
+// toolsChanged notes that an extension has other tools than before.
+func (d *catalogData) toolsChanged(id string) {
+	if d.unindexed == nil {
+		return
+	}
+	// Nobody may ask for years, while extensions come and go: from some point on the index is better made anew.
+	if d.unindexed[id] = struct{}{}; len(d.unindexed) > len(d.exts) {
+		d.unindexed = nil
+	}
 }

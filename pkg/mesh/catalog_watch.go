@@ -45,10 +45,13 @@ type watcher struct {
 	wake    chan struct{} // buffered, 1
 }
 
+// fewPending is how many events a watcher keeps the room for.
+const fewPending = 64
+
 func (w *watcher) add(ev Event) {
 	w.mu.Lock()
 	if ev.Op == OpSynced {
-		clear(w.pending) // revisions of another bucket would sort wrongly; its deletions and puts follow
+		w.pending = map[string]Event{} // revisions of another bucket would sort wrongly; its deletions and puts follow
 	}
 	w.pending[ev.Key] = ev
 	w.mu.Unlock()
@@ -71,7 +74,12 @@ func (w *watcher) take() []Event {
 		}
 		return cmp.Compare(a.Revision, b.Revision)
 	})
-	clear(w.pending)
+	// A map keeps the room that it once needed, and ranging over it goes through all of that.
+	if len(w.pending) > fewPending {
+		w.pending = map[string]Event{}
+	} else {
+		clear(w.pending)
+	}
 	return out
 }
 

@@ -65,29 +65,22 @@ func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (
 	return f, context.Cause(ctx)
 }
 
-// offeredHooks is who offers which hook, in the order of asking, as of one revision of the catalog.
+// offeredHooks is who offers which hook, in the order of asking, as of one hookChanges of the catalog.
 type offeredHooks struct {
-	catalogID string
-	revision  uint64
-	by        map[string][]target
+	changes uint64
+	by      map[string][]target
 }
 
 // hooked lists the extensions that offer a hook, in the order of asking.
 func (c *Client) hooked(hook string) []target {
-	id, revision := c.opt.Catalog.Revision() // before the look, which may find newer ones
-	if o := c.offered.Load(); o != nil && o.revision == revision && o.catalogID == id {
+	if o := c.offered.Load(); o != nil && o.changes == c.opt.Catalog.hookChanges() {
 		return o.by[hook]
 	}
-	var found []Extension
-	for _, e := range c.opt.Catalog.All() {
-		if len(e.Spec.Hooks) > 0 {
-			found = append(found, e)
-		}
-	}
-	slices.SortStableFunc(found, func(a, b Extension) int {
+	found, changes := c.opt.Catalog.withHooks()
+	slices.SortFunc(found, func(a, b Extension) int {
 		return cmp.Or(cmp.Compare(a.Spec.Priority, b.Spec.Priority), strings.Compare(a.ID, b.ID))
 	})
-	o := &offeredHooks{catalogID: id, revision: revision, by: map[string][]target{}}
+	o := &offeredHooks{changes: changes, by: map[string][]target{}}
 	for _, e := range found {
 		for _, hook := range e.Spec.Hooks {
 			o.by[hook] = append(o.by[hook], c.targetOf(e))

@@ -42,6 +42,7 @@ type Node struct {
 	calls   cancels
 	streams streams
 
+	words    stateWords
 	barriers barriers
 	asking   *asking
 
@@ -66,7 +67,7 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Node{
-		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{},
+		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{}, words: stateWords{of: map[string]*stateWord{}},
 		asking: newAsking(), wake: make(chan struct{}, 1), beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
 	}
 }
@@ -212,30 +213,6 @@ func (n *Node) receive(m *nats.Msg) {
 
 // stateEvents is the subject of the catalog's changes of states, up to the id.
 func (n *Node) stateEvents() string { return n.opt.Prefix.CatalogEvents() + ".state." }
-
-// calledLost announces those slots of an extension again that the catalog calls lost although they live. The
-// registry may have its reasons; if so, its probes will find them again.
-func (n *Node) calledLost(id string, data []byte) {
-	// Nearly every change of a state is another one: those are not worth the decoding.
-	if !bytes.Contains(data, []byte(`"`+heartbeat.Lost+`"`)) {
-		return
-	}
-	var doc StateDoc
-	if len(data) > 1<<20 || json.Unmarshal(data, &doc) != nil {
-		return
-	}
-	for _, i := range doc.Instances {
-		if i.State != heartbeat.Lost {
-			continue
-		}
-		n.mu.Lock()
-		s := n.slots[i.Instance]
-		n.mu.Unlock()
-		if s != nil && s.id == id {
-			s.announceNow()
-		}
-	}
-}
 
 // beats returns what publishes beats, one after the other: the text is made in one place, and the connection copies it.
 func (n *Node) beats() func(heartbeat.Beat) error {

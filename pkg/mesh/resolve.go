@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -44,17 +45,9 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 			return e, &Tool{Own: own, InputSchema: EmptySchema}, nil
 		}
 	}
-	// Only a name that is not the registered one gets here, so the index over all forms is made when it is
-	// needed instead of being kept by every follower.
-	var names Names
-	for _, e := range c.All() {
-		own := make([]string, len(e.Spec.Tools))
-		for i := range e.Spec.Tools {
-			own[i] = e.Spec.Tools[i].Own
-		}
-		names.Set(e.ID, own)
-	}
-	switch found := names.Lookup(name); len(found) {
+	var found []NamedTool
+	c.forms.read(c, func(names *Names) { found = names.Lookup(name) })
+	switch len(found) {
 	case 1:
 		if e, t, ok := c.Tool(found[0].String()); ok {
 			return e, t, nil
@@ -63,7 +56,7 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 		if e, own, ok := c.withoutTools(name); ok {
 			return e, &Tool{Own: own, InputSchema: EmptySchema}, nil
 		}
-		return Extension{}, nil, &NotFoundError{Name: name, Nearest: names.Nearest(name)}
+		return Extension{}, nil, &NotFoundError{Name: name, Nearest: c.nearest(name)}
 	default:
 		e := &AmbiguousError{Name: name}
 		for _, t := range found {
@@ -74,12 +67,32 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 	return Extension{}, nil, &NotFoundError{Name: name} // it went between the two looks
 }
 
+// nearest is Names.Nearest. Nobody waits while it looks at every tool.
+func (c *Catalog) nearest(name string) (out []string) {
+	var keys []ToolKey
+	c.forms.read(c, func(names *Names) { keys = names.Keys() })
+	keys = NearestKeys(keys, name)
+	c.forms.read(c, func(names *Names) {
+		for _, k := range keys {
+			if near := names.Name(k); near != "" { // it may have gone meanwhile
+				out = append(out, near)
+			}
+		}
+	})
+	return out
+}
+
 // withoutTools is the extension without tools that a registered name may be of: the one with the longest id, if there are
-// several. Its own name is not known for certain, since registered names are not to be parsed.
+// several, and of those with ids that are the same in a name (a.b, a_b) the first. Its own name is not known for certain,
+// since registered names are not to be parsed.
 func (c *Catalog) withoutTools(name string) (best Extension, own string, ok bool) {
-	for _, e := range c.All() {
-		begin := ToolName(e.ID, "")
-		if rest, found := strings.CutPrefix(name, begin); found && rest != "" && len(e.Spec.Tools) == 0 && len(e.ID) > len(best.ID) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for id, e := range c.data.exts {
+		if len(e.Spec.Tools) > 0 || cmp.Or(cmp.Compare(len(best.ID), len(id)), cmp.Compare(id, best.ID)) > 0 {
+			continue
+		}
+		if rest, found := strings.CutPrefix(name, ToolName(id, "")); found && rest != "" {
 			best, own, ok = e, rest, true
 		}
 	}

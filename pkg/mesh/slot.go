@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -28,8 +26,7 @@ type Slot struct {
 	id, instance string
 	born         time.Time
 
-	telling sync.Mutex         // announcements go out in the order in which they came about, and the good-bye last
-	word    *nats.Subscription // to the catalog's, on this extension's states; guarded by telling
+	telling sync.Mutex // announcements go out in the order in which they came about, and the good-bye last
 
 	mu       sync.Mutex
 	announce Announce
@@ -74,9 +71,7 @@ func (s *Slot) enter() bool {
 	if !entered {
 		return false
 	}
-	// Who is called lost, and lives, says so at once instead of at the next beat. Without the permission to
-	// hear it, the next beat it is.
-	s.word, _ = s.node.nc.ChanSubscribe(s.node.stateEvents()+s.id, s.node.in)
+	s.node.hearState(s.id)
 	s.node.mu.Lock()
 	s.node.slots[s.instance] = s
 	s.node.mu.Unlock()
@@ -101,10 +96,7 @@ func (s *Slot) Leave(cause error) error {
 		delete(s.node.slots, s.instance)
 	}
 	s.node.mu.Unlock()
-	if s.word != nil {
-		_ = s.word.Unsubscribe() // or the connection is closed, and it with it
-		s.word = nil
-	}
+	s.node.unhearState(s.id)
 	beacon.Stop() // without s.mu, which the beat that it waits for may want
 	return s.goodbye(cause)
 }

@@ -137,3 +137,62 @@ func TestSlotEntersAndLeavesAtOnce(t *testing.T) {
 		t.Errorf("%d subscriptions are left", n-before)
 	}
 }
+
+// TestSlotsHearOfTheirStateOnce: slots of one extension share one subscription to what the catalog calls it, which each of
+// them is found by, and which goes with the last.
+func TestSlotsHearOfTheirStateOnce(t *testing.T) {
+	connect := startServer(t)
+	registry, nc := connect(), connect()
+	heard, err := registry.SubscribeSync("ext.registry.announce.x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry.Flush()
+	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	before := nc.NumSubscriptions()
+	var slots []*mesh.Slot
+	for range 5 {
+		slot := node.Join(mesh.Announce{ID: "x", Version: "1.0.0"})
+		slot.Enter()
+		slots = append(slots, slot)
+		if n := nc.NumSubscriptions(); n != before+1 {
+			t.Errorf("%d subscriptions of %d slots", n-before, len(slots))
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { node.Run(ctx) }) // ends with cancel
+	defer running.Wait()
+	defer cancel()
+	for range 2 * len(slots) { // when they entered, and when the node ran
+		next(t, heard, "")
+	}
+	before = nc.NumSubscriptions()
+	lost := func(s *mesh.Slot) {
+		t.Helper()
+		registry.Publish("ext.registry.catalog.state.x", []byte(`{"instances":[{"instance":"`+s.Instance()+`","state":"lost"}]}`))
+		if m := next(t, heard, ""); !strings.Contains(string(m.Data), s.Instance()) {
+			t.Errorf("%s was called lost, and announced is %s", s.Instance(), m.Data)
+		}
+	}
+	for _, s := range slots {
+		lost(s)
+	}
+	for _, s := range slots[1:] { // the one that subscribed may go before the others
+		if err := slots[0].Leave(nil); err != nil {
+			t.Error(err)
+		}
+		lost(s)
+		slots[0] = s
+	}
+	if err := slots[0].Leave(nil); err != nil {
+		t.Error(err)
+	}
+	if n := nc.NumSubscriptions(); n != before-1 {
+		t.Errorf("%d subscriptions are left of the slots' one", n-before+1)
+	}
+	slots[0].Enter()
+	next(t, heard, "")
+	lost(slots[0])
+	slots[0].Leave(nil)
+}

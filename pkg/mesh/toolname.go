@@ -111,6 +111,7 @@ func AssignNames(keys []ToolKey) map[ToolKey]string {
 // The zero Names is empty and ready for use. It has no lock: one goroutine at a time.
 type Names struct {
 	tools map[string]map[string]*toolClaim // by id, by own name
+	count int                              // of the tools
 	bare  map[string]claimants             // of a bare form, folded
 	long  map[string]claimants             // of a suffixed form, folded
 	deep  map[*toolClaim]bool              // those that claim more than 6 digits
@@ -195,6 +196,7 @@ func (n *Names) Set(id string, tools []string) []string {
 	for own, t := range have {
 		if !want[own] {
 			delete(have, own)
+			n.count--
 			touched[id] = true
 			n.remove(t, touched)
 		}
@@ -206,6 +208,7 @@ func (n *Names) Set(id string, tools []string) []string {
 	for own := range want {
 		if have[own] == nil {
 			have[own] = &toolClaim{key: ToolKey{id, own}}
+			n.count++
 			touched[id] = true
 			n.add(have[own], touched)
 		}
@@ -235,13 +238,7 @@ func (n *Names) Clash(k ToolKey) bool {
 }
 
 // Len is the number of tools.
-func (n *Names) Len() int {
-	sum := 0
-	for _, tools := range n.tools {
-		sum += len(tools)
-	}
-	return sum
-}
+func (n *Names) Len() int { return n.count }
 
 func (n *Names) contested(bare string) bool {
 	name := fold(bare)

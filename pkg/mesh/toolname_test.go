@@ -140,6 +140,41 @@ func TestNamesProperties(t *testing.T) {
 	}
 }
 
+// TestNamesLen counts what random changes leave.
+func TestNamesLen(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	var n Names
+	for range 2000 {
+		tools := make([]string, r.IntN(5)) // some of them twice
+		for i := range tools {
+			tools[i] = string(rune('a' + r.IntN(6)))
+		}
+		n.Set(fmt.Sprintf("e%d", r.IntN(6)), tools)
+		sum := 0
+		for _, tools := range n.tools {
+			sum += len(tools)
+		}
+		if n.Len() != sum {
+			t.Fatalf("%d tools, counted %d", n.Len(), sum)
+		}
+	}
+}
+
+// BenchmarkNamesLen is what the registry's status asks for.
+func BenchmarkNamesLen(b *testing.B) {
+	var n Names
+	for i := range 10_000 {
+		n.Set(fmt.Sprintf("ext%d", i), []string{"x"})
+	}
+	for b.Loop() {
+		if n.Len() != 10_000 {
+			b.Fatal(n.Len())
+		}
+	}
+}
+
 // TestNamesDeep contests forms with 6 digits, which chance hardly ever does, by looking for a collision of the
 // hash.
 func TestNamesDeep(t *testing.T) {

@@ -1,0 +1,169 @@
+package mesh
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// specWriter changes the specs of a catalog as a bucket would, one sequence after the other.
+type specWriter struct {
+	t   *testing.T
+	c   *Catalog
+	seq uint64
+}
+
+// set gives an extension these tools, under the names that they have; nil takes it away.
+func (w *specWriter) set(id string, names map[ToolKey]string, own ...string) {
+	w.t.Helper()
+	w.seq++
+	ch := change{key: "spec." + id, at: stamp{w.seq, int64(w.seq)}}
+	if own != nil {
+		s := testSpec(id, "1.0.0", own...)
+		for i := range s.Tools {
+			if name, ok := names[ToolKey{id, own[i]}]; ok {
+				s.Tools[i].Name = name
+			}
+		}
+		var err error
+		if ch.value, err = json.Marshal(s); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.c.take([]change{ch}, time.Now())
+}
+
+// resolved is what Resolve says of a name, as text.
+func resolved(c *Catalog, name string) string {
+	e, tool, err := c.Resolve(name)
+	if err != nil {
+		return err.Error()
+	}
+	return e.ID + "/" + tool.Own + " " + tool.Name
+}
+
+// TestResolveAfterChanges has extensions with clashing tools come, change and go, and compares what is resolved with a
+// catalog that has not been asked before.
+func TestResolveAfterChanges(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 10 {
+		kept := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
+		before := map[string][]string{}
+		forms := map[string]bool{"ext_nobody_x": true}
+		for range 8 {
+			keys := hostileTools(r, 1+r.IntN(20))
+			names := AssignNames(keys)
+			now := map[string][]string{}
+			for k, name := range names { // each key once
+				now[k.ID] = append(now[k.ID], k.Tool)
+				forms[name], forms[ToolName(k.ID, k.Tool)], forms[SuffixedName(k.ID, k.Tool, 6)], forms[k.String()] = true, true, true, true
+			}
+			fresh := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
+			for id := range before {
+				if now[id] == nil {
+					kept.set(id, nil)
+				}
+			}
+			for id, own := range now {
+				kept.set(id, names, own...)
+				fresh.set(id, names, own...)
+			}
+			before = now
+			for form := range forms {
+				if got, want := resolved(kept.c, form), resolved(fresh.c, form); got != want {
+					t.Fatalf("%s is %s, want %s", form, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestResolveKeepsItsIndex makes the index over all forms once, and changes in it what changes, if anything.
+func TestResolveKeepsItsIndex(t *testing.T) {
+	w := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
+	w.set("weather", nil, "get")
+	if w.c.forms.names != nil {
+		t.Error("an index nobody has asked for")
+	}
+	six := SuffixedName("weather", "get", 6)
+	if got := resolved(w.c, six); got != "weather/get ext_weather_get" {
+		t.Fatal(got)
+	}
+	made := w.c.forms.names
+	w.c.take([]change{{key: "state.weather", at: stamp{2, 2}, value: []byte(`{"state":"ready"}`)}}, time.Now())
+	w.seq = 2
+	w.set("weather", nil, "get") // the same tools
+	if w.c.hasUnindexed() {
+		t.Error("the same tools are to be indexed again")
+	}
+	w.set("mail", nil, "send")
+	if !w.c.hasUnindexed() {
+		t.Error("a new extension is not to be indexed")
+	}
+	for name, want := range map[string]string{six: "weather/get ext_weather_get", SuffixedName("mail", "send", 6): "mail/send ext_mail_send"} {
+		if got := resolved(w.c, name); got != want {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+	if w.c.forms.names != made {
+		t.Error("the index was made anew for one extension")
+	}
+	for i := range 1000 { // while nobody asks
+		w.set(fmt.Sprintf("passing%d", i), nil, "x")
+		w.set(fmt.Sprintf("passing%d", i), nil)
+	}
+	if n := len(w.c.data.unindexed); n > 3 {
+		t.Errorf("%d extensions that went are remembered", n)
+	}
+	if got := resolved(w.c, six); got != "weather/get ext_weather_get" || w.c.forms.names.Len() != 2 {
+		t.Errorf("%s is %s, of %d tools", six, got, w.c.forms.names.Len())
+	}
+
+	other := change{key: "spec.other", at: stamp{1, 1 << 50}, value: []byte(`{"id":"other","tools":[{"name":"ext_other_x","tool":"x"}]}`)}
+	w.c.takeAll([]change{other}, other.at, "another bucket")
+	if got := resolved(w.c, SuffixedName("other", "x", 6)); got != "other/x ext_other_x" {
+		t.Errorf("of the new bucket: %s", got)
+	}
+	if _, _, err := w.c.Resolve(six); !errors.As(err, new(*NotFoundError)) {
+		t.Errorf("of the old bucket: %v", err)
+	}
+}
+
+// TestResolveWhileItChanges: a name is found by whoever asks, as soon as its spec is in.
+func TestResolveWhileItChanges(t *testing.T) {
+	w := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
+	w.set("steady", nil, "x")
+	done := make(chan struct{})
+	var asking sync.WaitGroup
+	for range 3 {
+		asking.Go(func() { // ends with done
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if got := resolved(w.c, SuffixedName("steady", "x", 6)); got != "steady/x ext_steady_x" {
+					t.Errorf("steady: %s", got)
+				}
+				resolved(w.c, "ext_stedy_x")
+			}
+		})
+	}
+	for i := range 300 {
+		id := fmt.Sprintf("e%d", i%7)
+		own := fmt.Sprintf("t%d", i)
+		w.set(id, nil, own)
+		if got, want := resolved(w.c, SuffixedName(id, own, 6)), fmt.Sprintf("%s/%s ext_%[1]s_%[2]s", id, own); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	close(done)
+	asking.Wait()
+}
