@@ -69,7 +69,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 }
 
 // repeats reports whether an announce says what is known: a mesh of which one instance is missed is asked to say all again.
-// One without a handshake_hash has its tools asked for.
+// One without a handshake_hash has its tools asked for, and who has no bridge is one, not a thousand.
 func (l *loop) repeats(x *extension, a *announced) bool {
 	before, at := x.said[a.Instance], x.places[a.Instance]
 	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && a.HandshakeHash != "" &&

@@ -29,7 +29,8 @@ type extension struct {
 	dropped  bool       // by the leader, and not heard since
 	mirrored uint64     // the revision of the spec that was restored last
 	kept     int        // bytes of it that are counted
-	rests    time.Time  // until then its state is not written again, unless that is urgent
+	long     bool       // its state is, as it was written last: see largeState
+	rests    time.Time  // until then its state is not written again, unless that is urgent or it is in another one
 
 	breaker breaker
 }

@@ -277,10 +277,18 @@ func (l *loop) changed(c heartbeat.Change) {
 		l.forgotten(c.ID)
 		return
 	}
+	begins := c.WasBest != heartbeat.Ready // to take calls, if that is its best now
 	if x != nil && c.To == heartbeat.Ready && c.From != heartbeat.Ready {
+		begins = begins || !x.breaker.retryAt.IsZero()
 		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new life closes the fleet's breaker
 	}
-	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.WasBest != heartbeat.Ready) // that it takes calls is urgent
+	if x != nil && x.long && c.Best != c.WasBest {
+		x.rests = time.Time{}
+		l.pub.wait(collectFor) // it may have been set to the end of the rest
+	}
+	// What one of its instances does is urgent, too, unless they are so many that each time is dear.
+	urgent := c.Best == heartbeat.Ready && c.From != c.To && (begins || x == nil || !x.long)
+	l.pub.mark(stateKey(c.ID), urgent)
 	l.reconsider[c.ID] = true
 }
 
@@ -340,6 +348,7 @@ func (l *loop) choose(id string) {
 	changed := l.leading() && x.choose(how) // a standby shows what the leader does
 	if changed {
 		l.nameTools(x)
+		l.urge(id) // who sees the tools of a version sees who has it
 	}
 	l.pub.mark(specKey(id), changed)
 }

@@ -176,7 +176,6 @@ func (l *loop) flush() {
 		if w, ok := l.document(key); ok {
 			writes = append(writes, w)
 			size += len(w.value)
-			l.tire(key, len(w.value))
 		}
 	}
 	switch {
@@ -200,10 +199,15 @@ func (l *loop) held(key string) bool {
 	return false
 }
 
-// tire has a long state rest from now on.
+// tire has a long state rest from now on: it has been written.
 func (l *loop) tire(key string, size int) {
-	if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindState && size > largeState && l.exts[id] != nil {
-		l.exts[id].rests = time.Now().Add(restAfter(size))
+	kind, id, _ := strings.Cut(key, ".")
+	x := l.exts[id]
+	if kind != mesh.KindState || x == nil {
+		return
+	}
+	if x.long = size > largeState; x.long {
+		x.rests = time.Now().Add(restAfter(size))
 	}
 }
 
@@ -311,6 +315,9 @@ func (l *loop) written(epoch, last uint64, err error) {
 		p.failures = 0
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
+		for key, value := range batch {
+			l.tire(key, len(value))
+		}
 		if l.view.last < last { // else all of it has been seen, and maybe what came after
 			maps.Copy(p.sent, batch)
 		}

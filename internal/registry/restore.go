@@ -115,6 +115,7 @@ func (l *loop) restoreSpec(id string, r record) *extension {
 	}
 	x.mirrored = r.seq
 	l.exts[x.id] = x
+	l.keep(x, x.size()-x.kept) // a handshake may have been replaced by what is written of it
 	l.nameTools(x)
 	return x
 }

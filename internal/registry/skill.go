@@ -50,6 +50,9 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 		}
 		return err != nil
 	})
+	if skills == nil {
+		skills = []mesh.SkillEntry{} // it has none
+	}
 	l.replaceSkills(b, skills)
 }
 
@@ -68,7 +71,7 @@ func checkSkill(s mesh.SkillEntry) error {
 // replaceSkills notes a bridge's skills and marks those that it has or had. Bridges say them again and again, and what a
 // thousand of them have alike is dear to put together.
 func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
-	if slices.Equal(b.skills, skills) {
+	if b.skills != nil && slices.Equal(b.skills, skills) { // nil: not heard
 		return
 	}
 	for _, s := range slices.Concat(b.skills, skills) {

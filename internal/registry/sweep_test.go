@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -182,9 +185,29 @@ func TestLongStatesRest(t *testing.T) {
 		}
 		l.pub.mark(long, false)
 		next()
+		ready, lost := heartbeat.Ready, heartbeat.Lost
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "two", From: ready, To: lost, WasBest: ready, Best: ready})
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "two", From: lost, To: ready, WasBest: ready, Best: ready})
+		if got := l.pub.take(l.held, l.rest); len(got) != 0 {
+			t.Errorf("one of many is urgent: %v", got)
+		}
 		next(long)
 		if took := time.Since(start); took != 10*largeRest {
 			t.Errorf("the long one rested %v", took)
+		}
+		l.tire(long, 10*largeState)
+		l.pub.mark(long, false)
+		next() // and the timer is set to the end of the rest
+		at := time.Now()
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: ready, To: lost, WasBest: ready, Best: lost})
+		next(long)
+		if took := time.Since(at); took != collectFor {
+			t.Errorf("that it takes no calls any more waited %v", took)
+		}
+		l.tire(long, 10*largeState)
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: lost, To: ready, WasBest: lost, Best: ready})
+		if got := l.pub.take(l.held, l.rest); !slices.Equal(got, []string{long}) {
+			t.Errorf("that it takes calls: %v", got)
 		}
 		if d := restAfter(1 << 30); d != maxRest {
 			t.Errorf("the longest rests %v", d)
@@ -229,5 +252,52 @@ func TestRepeats(t *testing.T) {
 	}
 	if l.size != 10 || l.exts["weather"].dropped {
 		t.Errorf("%d bytes are counted; dropped: %v", l.size, l.exts["weather"].dropped)
+	}
+}
+
+// TestUpgradeOfMany: who sees the tools of a new version sees that somebody has it, however long the state has to rest.
+func TestUpgradeOfMany(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		old := b.ext("weather", "1.0.0", "n1", "get")
+		old.up()
+		old.keepBeating()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		if err := r.ask(b.timeout(), func(l *loop) { l.tire(stateKey("weather"), 100*largeState) }); err != nil {
+			t.Fatal(err)
+		}
+		specs := make(chan *nats.Msg, 100)
+		if _, err := b.nc.ChanSubscribe(prefix.CatalogEvents()+".spec.weather", specs); err != nil {
+			t.Fatal(err)
+		}
+		b.flush(b.nc)
+		anew := b.ext("weather", "2.0.0", "n2", "get", "set")
+		anew.up()
+		for m := range specs {
+			if !bytes.Contains(m.Data, []byte(`"2.0.0"`)) {
+				continue
+			}
+			if d := b.state("weather"); len(d.Instances) != 2 || d.Instances[1].State != heartbeat.Ready {
+				t.Errorf("the spec shows what nobody has: %+v", d.Instances)
+			}
+			return
+		}
+	})
+}
+
+// TestNoSkills: a bridge that says it has none has been heard.
+func TestNoSkills(t *testing.T) {
+	l := largeLoop(0)
+	b := l.bridgeNamed("b", time.Now())
+	one := []mesh.SkillEntry{{Dir: "a", Name: "A"}}
+	for _, tc := range []struct {
+		skills []mesh.SkillEntry
+		marks  int
+	}{{[]mesh.SkillEntry{}, 0}, {one, 1}, {slices.Clone(one), 0}, {[]mesh.SkillEntry{{Dir: "a", Name: "B"}}, 1}, {[]mesh.SkillEntry{}, 1}} {
+		clear(l.pub.dirty)
+		if l.replaceSkills(b, tc.skills); b.skills == nil || len(l.pub.dirty) != tc.marks {
+			t.Errorf("%v: heard %v, %d marks, want %d", tc.skills, b.skills, len(l.pub.dirty), tc.marks)
+		}
 	}
 }
