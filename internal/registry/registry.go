@@ -89,6 +89,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		_ = l.sub.Unsubscribe() // fails on a closed connection only, as the other
+		// The server has to know that before the service goes. It hands a request to one subscription after another, and of
+		// two that go in between, it would find the loop's, and nobody for an answer.
+		r.flush(context.WithoutCancel(ctx))
 		_ = svc.Stop()
 		r.settle(context.WithoutCancel(ctx))
 		stop()
@@ -131,9 +134,16 @@ const (
 func (r *Registry) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if r.nc.FlushWithContext(ctx) == nil {
+	if r.flush(ctx) {
 		_ = r.ask(ctx, func(*loop) {}) // behind every question before
 	}
+}
+
+// flush reports whether the server has answered, behind all that was sent, within a second.
+func (r *Registry) flush(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return r.nc.FlushWithContext(ctx) == nil
 }
 
 // ErrStopped is the answer to a question asked of a registry that does not run.
