@@ -96,9 +96,9 @@ func (p *publisher) pause() {
 	p.timer.Reset(min(collectFor<<min(p.failures, 5), maxPause))
 }
 
-// take removes the keys that may go now, at most a batch of them, in order; those that hold says have to wait stay, and
-// those that rest, unless they are urgent.
-// Of more than a batch it takes any, for to put them all in order each time is what a large mesh would be built in.
+// take removes the keys that may go now, at most a batch of them, in order. Those stay that have to wait, as hold says, and
+// those that rest, unless they are urgent. Of more than a batch it takes any, for to put them all in order each time is what
+// a large mesh would be built in.
 // From the backlog it takes a few at a time, so that the loop keeps listening.
 func (p *publisher) take(hold func(key string) bool, rest func(key string) time.Duration) []string {
 	var keys []string

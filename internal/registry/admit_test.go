@@ -1,0 +1,48 @@
+package registry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestRepeats: an announce that says what is known has nothing looked at again; any other has.
+func TestRepeats(t *testing.T) {
+	l := largeLoop(0)
+	l.Registry = New(nil, Config{})
+	say := func(change func(a *announced)) bool {
+		a := &announced{Announce: mesh.Announce{ID: "weather", Version: "1.0.0", Instance: "one", Bridge: "b", HandshakeHash: "h",
+			Transport: "stdio", Dialect: "ext", SubjectPrefix: string(l.cfg.Prefix)}, at: time.Now(), digest: "d", size: 10}
+		change(a)
+		clear(l.reconsider)
+		if l.admit(a, time.Now()) == nil {
+			t.Fatal("refused")
+		}
+		return l.reconsider["weather"]
+	}
+	same := func(*announced) {}
+	for _, tc := range []struct {
+		name string
+		do   func()
+		say  func(a *announced)
+		want bool
+	}{
+		{"first", func() {}, same, true},
+		{"again", func() {}, same, false},
+		{"another digest", func() {}, func(a *announced) { a.digest = "e" }, true},
+		{"and back", func() {}, same, true},
+		{"a leader dropped it", func() { l.exts["weather"].dropped = true }, same, true},
+		{"its bridge began anew", func() { l.bridges["b"].host = &mesh.Host{Since: time.Unix(1, 0)} }, same, true},
+		{"again there", func() {}, same, false},
+		{"its tools are not vouched for", func() {}, func(a *announced) { a.HandshakeHash = "" }, true},
+	} {
+		tc.do()
+		if got := say(tc.say); got != tc.want {
+			t.Errorf("%s: looked at again: %v", tc.name, got)
+		}
+	}
+	if l.size != 10 || l.exts["weather"].dropped {
+		t.Errorf("%d bytes are counted; dropped: %v", l.size, l.exts["weather"].dropped)
+	}
+}

@@ -1,0 +1,123 @@
+package registry
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// TestHeldWhileBlind: a state that the catalog has and this leader has not taken over yet is not deleted because the view
+// has a gap just then.
+func TestHeldWhileBlind(t *testing.T) {
+	l := largeLoop(0)
+	known, other := stateKey("known"), "host.other"
+	l.view.records = map[string]record{known: {seq: 1, value: []byte("{}")}}
+	l.unrestored["known"] = true
+	l.pub.mark(known, true)
+	l.pub.mark(other, true)
+	if got := l.pub.take(l.held, l.rest); !slices.Equal(got, []string{other}) {
+		t.Errorf("written without a view: %v", got)
+	}
+	l.view.synced = true
+	if got := l.pub.take(l.held, l.rest); !slices.Equal(got, []string{known}) {
+		t.Errorf("written with a view: %v", got)
+	}
+}
+
+// TestLongStatesRest: what a thousand instances say is written now and then, unless it is that they take calls; and nobody
+// else waits for it.
+func TestLongStatesRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := largeLoop(2)
+		long, short := stateKey("ext000000"), stateKey("ext000001")
+		start := time.Now()
+		next := func(want ...string) {
+			t.Helper()
+			<-l.pub.timer.C
+			l.pub.due()
+			if got := l.pub.take(l.held, l.rest); !slices.Equal(got, want) {
+				t.Fatalf("after %v: %v, want %v", time.Since(start), got, want)
+			}
+		}
+		l.tire(short, largeState)
+		l.tire(long, 10*largeState)
+		l.pub.mark(long, false)
+		l.pub.mark(short, false)
+		next(short)
+		l.pub.mark(short, false) // the timer is set to the end of the rest, and comes sooner
+		next(short)
+		if took := time.Since(start); took != 2*collectFor {
+			t.Errorf("the short one waited %v", took)
+		}
+		l.pub.mark(long, true)
+		if got := l.pub.take(l.held, l.rest); !slices.Equal(got, []string{long}) {
+			t.Errorf("urgent: %v", got)
+		}
+		l.pub.mark(long, false)
+		next()
+		ready, lost := heartbeat.Ready, heartbeat.Lost
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "two", From: ready, To: lost, WasBest: ready, Best: ready})
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "two", From: lost, To: ready, WasBest: ready, Best: ready})
+		if got := l.pub.take(l.held, l.rest); len(got) != 0 {
+			t.Errorf("one of many is urgent: %v", got)
+		}
+		next(long)
+		if took := time.Since(start); took != 10*largeRest {
+			t.Errorf("the long one rested %v", took)
+		}
+		l.tire(long, 10*largeState)
+		l.pub.mark(long, false)
+		next() // and the timer is set to the end of the rest
+		at := time.Now()
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: ready, To: lost, WasBest: ready, Best: lost})
+		next(long)
+		if took := time.Since(at); took != collectFor {
+			t.Errorf("that it takes no calls any more waited %v", took)
+		}
+		l.tire(long, 10*largeState)
+		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: lost, To: ready, WasBest: lost, Best: ready})
+		if got := l.pub.take(l.held, l.rest); !slices.Equal(got, []string{long}) {
+			t.Errorf("that it takes calls: %v", got)
+		}
+		if d := restAfter(1 << 30); d != maxRest {
+			t.Errorf("the longest rests %v", d)
+		}
+	})
+}
+
+// TestUpgradeOfMany: who sees the tools of a new version sees that somebody has it, however long the state has to rest.
+func TestUpgradeOfMany(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		old := b.ext("weather", "1.0.0", "n1", "get")
+		old.up()
+		old.keepBeating()
+		b.await("it is up", b.is("weather", heartbeat.Ready))
+		if err := r.ask(b.timeout(), func(l *loop) { l.tire(stateKey("weather"), 100*largeState) }); err != nil {
+			t.Fatal(err)
+		}
+		specs := make(chan *nats.Msg, 100)
+		if _, err := b.nc.ChanSubscribe(prefix.CatalogEvents()+".spec.weather", specs); err != nil {
+			t.Fatal(err)
+		}
+		b.flush(b.nc)
+		anew := b.ext("weather", "2.0.0", "n2", "get", "set")
+		anew.up()
+		for m := range specs {
+			if !bytes.Contains(m.Data, []byte(`"2.0.0"`)) {
+				continue
+			}
+			if d := b.state("weather"); len(d.Instances) != 2 || d.Instances[1].State != heartbeat.Ready {
+				t.Errorf("the spec shows what nobody has: %+v", d.Instances)
+			}
+			return
+		}
+	})
+}

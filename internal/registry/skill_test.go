@@ -1,0 +1,25 @@
+package registry
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestNoSkills: a bridge that says it has none has been heard.
+func TestNoSkills(t *testing.T) {
+	l := largeLoop(0)
+	b := l.bridgeNamed("b", time.Now())
+	one := []mesh.SkillEntry{{Dir: "a", Name: "A"}}
+	for _, tc := range []struct {
+		skills []mesh.SkillEntry
+		marks  int
+	}{{[]mesh.SkillEntry{}, 0}, {one, 1}, {slices.Clone(one), 0}, {[]mesh.SkillEntry{{Dir: "a", Name: "B"}}, 1}, {[]mesh.SkillEntry{}, 1}} {
+		clear(l.pub.dirty)
+		if l.replaceSkills(b, tc.skills); b.skills == nil || len(l.pub.dirty) != tc.marks {
+			t.Errorf("%v: heard %v, %d marks, want %d", tc.skills, b.skills, len(l.pub.dirty), tc.marks)
+		}
+	}
+}
