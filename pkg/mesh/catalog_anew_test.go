@@ -4,8 +4,6 @@ import (
 	"maps"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 // TestCatalogTailOfAnotherBucket: a bucket is made anew while a follower is away, and gets further than the old one had,
@@ -73,22 +71,7 @@ func TestCatalogTailWithAnotherID(t *testing.T) {
 	began := time.Now()
 	old := change{key: "state.old", at: stamp{7, began.UnixNano()}, value: []byte(`{"state":"ready"}`)}
 	c.takeAll([]change{old}, old.at, "the old one")
-	sub, err := nc.Subscribe(c.directGet(), func(m *nats.Msg) {
-		r := nats.NewMsg(m.Reply)
-		r.Header.Set(headerSubject, c.keyPrefix()+KeyEpoch)
-		r.Header.Set(headerSequence, "8")
-		r.Header.Set(headerTime, began.Add(time.Second).UTC().Format(time.RFC3339Nano))
-		r.Data = []byte(`{"catalog_id":"the new one"}`)
-		nc.PublishMsg(r)
-		end := nats.NewMsg(m.Reply)
-		end.Header.Set("Status", "204")
-		end.Header.Set("Nats-Num-Pending", "0")
-		nc.PublishMsg(end)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sub.Unsubscribe()
+	onlyMessage(t, nc, c, KeyEpoch, "8", func() time.Time { return began.Add(time.Second) }, `{"catalog_id":"the new one"}`)
 	if err := c.loadTail(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -168,3 +168,27 @@ func has(id string, s heartbeat.State) func(*Catalog) bool {
 		return ok && e.State.State == s
 	}
 }
+
+// onlyMessage answers in the place of a bucket that has this one message.
+func onlyMessage(t *testing.T, nc *nats.Conn, c *Catalog, key, seq string, at func() time.Time, value string) {
+	t.Helper()
+	sub, err := nc.Subscribe(c.directGet(), func(m *nats.Msg) {
+		r := nats.NewMsg(m.Reply)
+		r.Header.Set(headerSubject, c.keyPrefix()+key)
+		r.Header.Set(headerSequence, seq)
+		r.Header.Set(headerTime, at().UTC().Format(time.RFC3339Nano))
+		r.Data = []byte(value)
+		end := nats.NewMsg(m.Reply)
+		end.Header.Set("Status", "204")
+		end.Header.Set("Nats-Num-Pending", "0")
+		for _, m := range []*nats.Msg{r, end} {
+			if err := nc.PublishMsg(m); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Unsubscribe() }) // fails on a closed connection only, which has none
+}

@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 // TestCatalogAgeWithAnotherClock reads messages from a server whose clock is not ours, all of them and only the newest:
@@ -14,22 +12,7 @@ func TestCatalogAgeWithAnotherClock(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	var stamped atomic.Int64 // of the bucket's only message, in unix nanoseconds
 	c := NewCatalog(nc, CatalogOptions{})
-	sub, err := nc.Subscribe(c.directGet(), func(m *nats.Msg) {
-		r := nats.NewMsg(m.Reply)
-		r.Header.Set(headerSubject, c.keyPrefix()+KeyLease)
-		r.Header.Set(headerSequence, "7")
-		r.Header.Set(headerTime, time.Unix(0, stamped.Load()).UTC().Format(time.RFC3339Nano))
-		r.Data = []byte(`{}`)
-		nc.PublishMsg(r)
-		end := nats.NewMsg(m.Reply)
-		end.Header.Set("Status", "204")
-		end.Header.Set("Nats-Num-Pending", "0")
-		nc.PublishMsg(end)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sub.Unsubscribe()
+	onlyMessage(t, nc, c, KeyLease, "7", func() time.Time { return time.Unix(0, stamped.Load()) }, `{}`)
 	for what, load := range map[string]func(*Catalog) error{
 		"the whole":  func(c *Catalog) error { return c.loadAll(t.Context()) },
 		"the newest": func(c *Catalog) error { return c.loadTail(t.Context()) },
