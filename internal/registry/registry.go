@@ -90,8 +90,10 @@ func (r *Registry) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		_ = l.sub.Unsubscribe() // fails on a closed connection only, as the other
 		// The server has to know that before the service goes. It hands a request to one subscription after another, and of
-		// two that go in between, it would find the loop's, and nobody for an answer.
-		r.flush(context.WithoutCancel(ctx))
+		// two that go in between, it would find the loop's, and nobody for an answer. A busy machine may halt it there.
+		if r.flush(context.WithoutCancel(ctx)) {
+			<-time.After(serveOn)
+		}
 		_ = svc.Stop()
 		r.settle(context.WithoutCancel(ctx))
 		stop()
@@ -128,6 +130,9 @@ const (
 	maxWaitingMessages = 2_000_000
 	maxWaitingBytes    = 256 << 20
 )
+
+// serveOn is how long requests are answered still, once the loop hears no more.
+const serveOn = 100 * time.Millisecond
 
 // settle waits until the server knows that this replica takes no more requests, and those that had come are
 // answered: micro's Stop waits for neither.
