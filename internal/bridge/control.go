@@ -184,6 +184,10 @@ type InstanceStatus struct {
 // question may be lost.
 const nameTries = 3
 
+// maxReloads bounds the reloads that are asked for and not answered. They come one after the other: each reads what was
+// there when it was asked for, or later.
+const maxReloads = 8
+
 // serveControl answers on P.control.<bridge> until stop is called. A bridge of the same name that is alive
 // already is an error: two would fight over one host's key.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
@@ -198,7 +202,7 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 		}
 	}
 	var wg sync.WaitGroup
-	reloading := make(chan struct{}, 1)
+	reloads := make(chan struct{}, maxReloads)
 	// The verbs are quick and answered in the subscription's goroutine; reload reads a tree of files.
 	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
 		env, err := rpc.Scan(m.Data)
@@ -207,13 +211,15 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 			return
 		}
 		select {
-		case reloading <- struct{}{}:
+		case reloads <- struct{}{}:
 			wg.Go(func() { // owned by serveControl; ends when the files are read
-				b.respond(m, answer(ctx, control{b}, m.Data))
-				<-reloading
+				response := answer(ctx, control{b}, m.Data)
+				<-reloads // before the answer: who asks again with it in hand must not be refused
+				b.respond(m, response)
 			})
 		default:
-			b.respond(m, rpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "a reload is under way")))
+			b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxReloads},
+				"%d reloads are under way or wait already", maxReloads)))
 		}
 	})
 	if err != nil {

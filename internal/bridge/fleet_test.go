@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +44,30 @@ func TestComesBack(t *testing.T) {
 	if b, err := os.ReadFile(log); err != nil || string(b) != "begin\nend\nbegin\n" {
 		t.Errorf("its lives: %q, %v", b, err)
 	}
+}
+
+// TestReloadsFollowEachOther: who asks for the next with the answer to the last in hand is not refused, nor is who asks
+// while somebody else's is under way.
+func TestReloadsFollowEachOther(t *testing.T) {
+	h := newHost(t)
+	h.run(nil)
+	eventually(t, "it is there", func() bool {
+		_, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Second)
+		return err == nil
+	}, func() string { return h.log.String() })
+	var askers sync.WaitGroup
+	for range 8 {
+		askers.Go(func() { // owned here
+			for range 50 {
+				m, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"reload"}`), 30*time.Second)
+				if err != nil || !strings.Contains(string(m.Data), `"result"`) {
+					t.Errorf("reload = %v, %v", m, err)
+					return
+				}
+			}
+		})
+	}
+	askers.Wait()
 }
 
 // TestAnswersGoToInboxes: nobody has a bridge publish on a subject of the mesh, or of the server.

@@ -281,12 +281,14 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, HeaderStream))
 		return false
 	case !s.slot.node.reserve(size):
+		s.leave(c)
 		details.Limit = maxStreaming
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
 			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
 		return false
 	case !s.calls.enter(&s.handlers):
 		s.slot.node.release(size)
+		s.leave(c)
 		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
 		return false
 	}

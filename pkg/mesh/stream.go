@@ -203,11 +203,20 @@ func (c *call) notify(method string, params json.RawMessage) error {
 	return nil
 }
 
-// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text.
+// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. What the answer took
+// is given back before its end goes out, as in leave.
 func (c *call) sendChunks(text []byte) {
 	defer c.s.finish(c)
-	n := c.s.slot.node
-	defer n.release(int64(len(text)))
+	whole := c.chunks(text)
+	c.s.slot.node.release(int64(len(text)))
+	c.s.leave(c)
+	if whole {
+		c.send(frameEnd, fmt.Appendf(nil, `{"length":%d}`, len(text)), 0)
+	}
+}
+
+// chunks sends text, unless the caller goes away from it.
+func (c *call) chunks(text []byte) (whole bool) {
 	seq, asked := 0, 0
 	for at := 0; at < len(text); at += chunkSize {
 		seq++
@@ -219,11 +228,11 @@ func (c *call) sendChunks(text []byte) {
 			continue
 		}
 		if asked--; !c.awaitAck() {
-			n.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.slot.ID(), "sent", at)
-			return
+			c.s.slot.node.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.slot.ID(), "sent", at)
+			return false
 		}
 	}
-	c.send(frameEnd, fmt.Appendf(nil, `{"length":%d}`, len(text)), 0)
+	return true
 }
 
 // awaitAck waits until the caller has taken one more lot of what was sent.
