@@ -100,10 +100,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 			cancel()
 		}
 	})
+	b.reloading.Lock() // a reload that was quicker would be undone
 	b.mu.Lock()
 	b.fleetCx = ctx
 	b.mu.Unlock()
-	b.reloading.Lock()
 	b.adopt(ctx, p)
 	b.reloading.Unlock()
 	wg.Go(func() { b.report(nodeCtx, asked) }) // owned by Run; ends when the fleet has
@@ -116,6 +116,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.mu.Unlock()
 	b.log.Info("stopping the extensions", "extensions", running)
 	watching.Wait() // it may be starting something
+	b.awaitReload() // so may that; a later one finds ctx ended
 	b.fleet.wait()
 	stopNode()
 	wg.Wait()
@@ -128,6 +129,19 @@ func (b *Bridge) config() config.Config {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.settings
+}
+
+// fleetContext is that of everything that the fleet runs, nil before there is a plan.
+func (b *Bridge) fleetContext() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fleetCx
+}
+
+// awaitReload waits for a reload that is under way.
+func (b *Bridge) awaitReload() {
+	b.reloading.Lock()
+	defer b.reloading.Unlock()
 }
 
 // adopt makes p the current plan. The caller holds reloading, or is Run before anybody else can be.
@@ -168,9 +182,7 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	}
 	p := b.makePlan(ctx)
 	b.keepWhatMayBe(&p)
-	b.mu.Lock()
-	fleetCx := b.fleetCx
-	b.mu.Unlock()
+	fleetCx := b.fleetContext()
 	if fleetCx == nil || fleetCx.Err() != nil {
 		return nil, nil, nil, errors.New("the bridge is not running")
 	}

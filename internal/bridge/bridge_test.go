@@ -29,6 +29,7 @@ import (
 type host struct {
 	t   *testing.T
 	dir string
+	srv *server.Server
 	nc  *nats.Conn
 	log lockedBuffer
 }
@@ -69,7 +70,7 @@ func newHost(t *testing.T, change ...func(*server.Options)) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close(); s.Shutdown(); s.WaitForShutdown() })
-	return &host{t: t, dir: t.TempDir(), nc: nc}
+	return &host{t: t, dir: t.TempDir(), srv: s, nc: nc}
 }
 
 // extension writes an extension in shell. answer is what it answers tools/say with.
@@ -138,6 +139,17 @@ func (h *host) says(id, want string) {
 		got, err = client.Call(h.t.Context(), id+"/say", nil)
 		return err == nil && string(got) == want
 	}, func() string { return fmt.Sprintf("%s, %v", got, err) })
+}
+
+// other is another connection: what it sends is in no order with what h.nc does.
+func (h *host) other() *nats.Conn {
+	h.t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(h.srv))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(nc.Close)
+	return nc
 }
 
 func (h *host) gone(id string) {
@@ -350,6 +362,10 @@ func TestDrainStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.write(late, strings.Replace(string(script), "#!/bin/sh\n", "#!/bin/sh\nwhile [ -e go ]; do sleep 0.01; done\n", 1), 0o755)
+	announced, err := h.nc.SubscribeSync("ext.registry.announce.late")
+	if err != nil {
+		t.Fatal(err)
+	}
 	h.run(nil)
 	h.says("dies", `"back"`)
 	instance := func(id string) (i bridge.InstanceStatus) {
@@ -363,7 +379,15 @@ func TestDrainStays(t *testing.T) {
 	if err := os.Remove(filepath.Join(h.dir, "ext", "late", "go")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the late one shakes hands", func() bool { return strings.Contains(h.log.String(), "extension ready\" extension=late") }, nil)
+	for a := (mesh.Announce{}); a.HandshakeHash == ""; {
+		m, err := announced.NextMsg(15 * time.Second)
+		if err != nil {
+			t.Fatalf("the late one does not shake hands: %v", err)
+		}
+		if err := json.Unmarshal(m.Data, &a); err != nil {
+			t.Fatal(err)
+		}
+	}
 	h.control("drain", `{"id":"dies"}`)
 	h.gone("dies")
 	if p, err := os.FindProcess(instance("dies").PID); err != nil || p.Kill() != nil {

@@ -18,15 +18,8 @@ func (s *slot) containerLife(ctx context.Context, ready func()) error {
 	}
 	s.mesh.Update(func(a *mesh.Announce) { a.HandshakeHash = hs.hash })
 	ready()
-	sctx, drain := context.WithCancelCause(ctx)
-	defer drain(nil)
-	s.past.serving(drain)
 	defer s.past.end(nil, nil)
-	err := s.mesh.Serve(sctx, container{hs, s.unit.id()}, mesh.ServeOptions{DrainTimeout: s.unit.limits.drain})
-	if err == nil {
-		<-ctx.Done()
-	}
-	return err
+	return s.answer(ctx, container{hs, s.unit.id()}, mesh.ServeOptions{DrainTimeout: s.unit.limits.drain})
 }
 
 // container answers for an extension without tools.

@@ -42,6 +42,9 @@ func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, e
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s wants params {"id"}`, r.Method)
 	}
 	slots := c.b.fleet.find(t.ID, t.Instance)
+	if len(slots) == 0 && !c.b.fleet.begun() {
+		return nil, c.starting()
+	}
 	if len(slots) == 0 {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "bridge %s runs no extension %q", c.b.cfg.Name, t.ID)
 	}
@@ -49,11 +52,17 @@ func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, e
 	case "restart":
 		return instances(slots, (*slot).restart), nil
 	case "drain":
-		return instances(slots, (*slot).drain), nil
+		return drain(ctx, slots), nil
 	case "logs":
 		return logs(slots, t.Lines)
 	}
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; there are restart, drain, reload, logs, ping and status", r.Method)
+}
+
+// starting is for who is too early.
+func (c control) starting() error {
+	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Spawning),
+		RetryAfterMS: startingRetry.Milliseconds()}, "bridge %s starts, and has not read its manifests yet", c.b.cfg.Name)
 }
 
 // status answers for one extension, or instance, or for all of them.
@@ -95,6 +104,30 @@ func instances(slots []*slot, do func(*slot)) json.RawMessage {
 	}
 	return out
 }
+
+// retireLimit bounds how long drain waits for NATS: a second is what telling it may take.
+const retireLimit = 2 * time.Second
+
+// drain drains the slots and says which, once NATS sends them no more calls.
+func drain(ctx context.Context, slots []*slot) json.RawMessage {
+	var retired []<-chan struct{}
+	out := instances(slots, func(s *slot) { retired = append(retired, s.drain()) })
+	late := time.NewTimer(retireLimit)
+	defer late.Stop()
+	for _, c := range retired {
+		select {
+		case <-c:
+		case <-late.C: // NATS is away: nor does it send any
+			return out
+		case <-ctx.Done():
+			return out
+		}
+	}
+	return out
+}
+
+// startingRetry is the hint to who is too early: manifests are read in milliseconds.
+const startingRetry = 200 * time.Millisecond
 
 // logLine is one line of logs' answer, and a record of P.log.<id>, where Dropped, how many lines were left out, may
 // stand in place of Line.
@@ -150,6 +183,9 @@ func logs(slots []*slot, n int) (json.RawMessage, error) {
 }
 
 func (c control) reload(ctx context.Context) (json.RawMessage, error) {
+	if c.b.fleetContext() == nil {
+		return nil, c.starting()
+	}
 	started, replaced, stopped, err := c.b.reload(ctx)
 	if err != nil {
 		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "%v", err)
@@ -184,9 +220,9 @@ type InstanceStatus struct {
 // question may be lost.
 const nameTries = 3
 
-// maxReloads bounds the reloads that are asked for and not answered. They come one after the other: each reads what was
-// there when it was asked for, or later.
-const maxReloads = 8
+// maxSlow bounds the reloads and drains that are asked for and not answered. Reloads come one after the other: each reads
+// what was there when it was asked for, or later.
+const maxSlow = 16
 
 // serveControl answers on P.control.<bridge> until stop is called. A bridge of the same name that is alive
 // already is an error: two would fight over one host's key.
@@ -202,24 +238,25 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 		}
 	}
 	var wg sync.WaitGroup
-	reloads := make(chan struct{}, maxReloads)
-	// The verbs are quick and answered in the subscription's goroutine; reload reads a tree of files.
+	slow := make(chan struct{}, maxSlow)
+	// The verbs are quick and answered in the subscription's goroutine; reload reads a tree of files, and drain waits
+	// for NATS.
 	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
 		env, err := rpc.Scan(m.Data)
-		if err != nil || env.MethodName() != "reload" {
+		if verb := env.MethodName(); err != nil || verb != "reload" && verb != "drain" {
 			b.respond(m, answer(ctx, control{b}, m.Data))
 			return
 		}
 		select {
-		case reloads <- struct{}{}:
-			wg.Go(func() { // owned by serveControl; ends when the files are read
+		case slow <- struct{}{}:
+			wg.Go(func() { // owned by serveControl; ends when the files are read, or within retireLimit
 				response := answer(ctx, control{b}, m.Data)
-				<-reloads // before the answer: who asks again with it in hand must not be refused
+				<-slow // before the answer: who asks again with it in hand must not be refused
 				b.respond(m, response)
 			})
 		default:
-			b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxReloads},
-				"%d reloads are under way or wait already", maxReloads)))
+			b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxSlow},
+				"%d reloads and drains are under way or wait already", maxSlow)))
 		}
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ type fleet struct {
 	make func(u *unit, replica int) *slot
 
 	mu      sync.Mutex
+	applied bool                       // there has been a plan
 	units   map[string]*running        // by id
 	leaving map[string]<-chan struct{} // of those that were stopped: closed when nothing of them is left
 	wg      sync.WaitGroup
@@ -38,6 +39,7 @@ func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, sto
 	started, replaced, stopped = f.diff(plan) // only apply changes what it looks at, and apply has one caller at a time
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.applied = true
 	maps.DeleteFunc(f.leaving, func(_ string, left <-chan struct{}) bool {
 		select {
 		case <-left:
@@ -61,6 +63,13 @@ func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, sto
 		}
 	}
 	return started, replaced, stopped
+}
+
+// begun reports whether there has been a plan.
+func (f *fleet) begun() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.applied
 }
 
 // start runs u's slots once after is closed. The caller holds mu.

@@ -51,9 +51,9 @@ func TestComesBack(t *testing.T) {
 func TestReloadsFollowEachOther(t *testing.T) {
 	h := newHost(t)
 	h.run(nil)
-	eventually(t, "it is there", func() bool {
-		_, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Second)
-		return err == nil
+	eventually(t, "it runs", func() bool {
+		m, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"reload"}`), 15*time.Second)
+		return err == nil && strings.Contains(string(m.Data), `"result"`)
 	}, func() string { return h.log.String() })
 	var askers sync.WaitGroup
 	for range 8 {

@@ -157,7 +157,6 @@ func (s *slot) introduce(ctx context.Context, f *forwarder, end func(error), rea
 	s.breaker.Close()
 	s.learn(f, hs)
 	ready(hs)
-	s.log.Info("extension ready", "dialect", hs.dialect, "tools", len(hs.tools))
 	return nil
 }
 
@@ -206,30 +205,53 @@ func (s *slot) learn(f *forwarder, hs *handshake) {
 	})
 }
 
-// serve answers calls until ctx ends. Where an operator has asked for a drain it stops taking them, and keeps
-// the child until ctx ends all the same.
+// serve answers calls with f until ctx ends.
 func (s *slot) serve(ctx context.Context, f *forwarder) error {
+	hs := f.shaken.Load()
+	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
+	// the connection, they end with it. An operator's drain waits for the longest call there can be.
+	return s.answer(ctx, f, mesh.ServeOptions{
+		CallTimeout: s.unit.limits.call, MaxCallTimeout: s.unit.limits.maxCall,
+		MaxInflight: s.unit.limits.maxInflight, DrainTimeout: s.unit.limits.maxCall,
+		OnReady: func() { s.log.Info("extension ready", "dialect", hs.dialect, "tools", len(hs.tools)) },
+	})
+}
+
+// answer answers calls with h until ctx ends. Where an operator has asked for a drain it stops taking them, and keeps
+// what runs until ctx ends all the same.
+func (s *slot) answer(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions) error {
 	sctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
-	s.past.serving(drain)
+	retired := make(chan struct{})
+	retire := sync.OnceFunc(func() { close(retired) })
+	defer retire()
+	s.past.serving(drain, retired)
 	if s.past.isDrained() { // before there was anything to be ended
-		s.mesh.SetState(heartbeat.Draining, errDrain.Error())
+		s.tell(heartbeat.Draining, "")
+		retire()
 		<-ctx.Done()
 		return nil
 	}
-	s.unit.siblings.join(f)
-	defer context.AfterFunc(sctx, func() { s.unit.siblings.leave(f) })()
-	defer s.unit.siblings.leave(f)
-	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
-	// the connection, they end with it. An operator's drain waits for the longest call there can be.
-	err := s.mesh.Serve(sctx, f, mesh.ServeOptions{
-		CallTimeout: s.unit.limits.call, MaxCallTimeout: s.unit.limits.maxCall,
-		MaxInflight: s.unit.limits.maxInflight, DrainTimeout: s.unit.limits.maxCall,
+	// From here on it is not ready, whatever Serve was about to say; the end of what runs, which supervision hears of, may
+	// be a while off.
+	told := make(chan struct{})
+	untold := context.AfterFunc(sctx, func() {
+		defer close(told)
+		s.tell(heartbeat.Restarting, s.reason(context.Cause(sctx)))
 	})
-	if err == nil && ctx.Err() == nil {
-		if s.past.isDrained() { // it may have said that it is ready behind the operator's word
-			s.mesh.SetState(heartbeat.Draining, errDrain.Error())
+	defer func() {
+		if !untold() {
+			<-told
 		}
+	}()
+	if f, ok := h.(*forwarder); ok {
+		s.unit.siblings.join(f)
+		defer context.AfterFunc(sctx, func() { s.unit.siblings.leave(f) })()
+		defer s.unit.siblings.leave(f)
+	}
+	opt.OnRetired = retire
+	err := s.mesh.Serve(sctx, h, opt)
+	if err == nil {
 		<-ctx.Done()
 	}
 	return err

@@ -24,6 +24,7 @@ type record struct {
 	pid      int // of the present life's process
 	stats    func() rpc.Stats
 	endServe context.CancelCauseFunc // once the present life is ready
+	retired  <-chan struct{}         // closed when it takes no more calls
 }
 
 // Exit is how a process ended.
@@ -69,7 +70,7 @@ func (r *record) end(exit *child.ExitError, clean func(string) string) {
 	if r.stats != nil {
 		r.skipped = r.skipped.plus(r.stats())
 	}
-	r.pid, r.stats, r.endServe = 0, nil, nil
+	r.pid, r.stats, r.endServe, r.retired = 0, nil, nil, nil
 	if exit == nil {
 		return
 	}
@@ -131,20 +132,23 @@ func (r *record) idled() int {
 	return r.idle
 }
 
-// serving keeps what ends the serving, for endServing.
-func (r *record) serving(end context.CancelCauseFunc) {
+// serving keeps what ends the serving, for endServing, and what is closed when that has come about.
+func (r *record) serving(end context.CancelCauseFunc, retired <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endServe = end
+	r.endServe, r.retired = end, retired
 }
 
-func (r *record) endServing(why error) {
+// endServing ends the serving, if there is any. What it returns is closed when no more calls arrive.
+func (r *record) endServing(why error) (retired <-chan struct{}) {
 	r.mu.Lock()
-	end := r.endServe
+	end, retired := r.endServe, r.retired
 	r.mu.Unlock()
-	if end != nil {
-		end(why)
+	if end == nil {
+		return closed
 	}
+	end(why)
+	return retired
 }
 
 // fill tells s what is known.

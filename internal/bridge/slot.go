@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
@@ -27,6 +28,9 @@ type slot struct {
 	vocal   bucket // for notifications
 	toMesh  func(logLine)
 	events  func(notification []byte) error
+
+	telling  sync.Mutex // held where the mesh is told how the slot is
+	stopping bool       // guarded by telling
 }
 
 // hostInfo is what children are told about us.
@@ -37,10 +41,10 @@ type hostInfo struct {
 // run keeps the slot on the mesh and its lives coming until ctx ends. It returns when nothing of it runs any more.
 func (s *slot) run(ctx context.Context) error {
 	s.mesh.Enter()
-	stop := context.AfterFunc(ctx, func() { s.mesh.SetState(heartbeat.Draining, "stopping") })
-	defer stop()
+	unstop := context.AfterFunc(ctx, s.stop)
+	defer unstop()
 	if s.unit.gated != "" {
-		s.mesh.SetState(heartbeat.Gated, s.unit.gated)
+		s.tell(heartbeat.Gated, s.unit.gated)
 		<-ctx.Done()
 	} else {
 		_ = s.sup.Run(ctx) // ctx's cause: there is no other way out
@@ -48,30 +52,58 @@ func (s *slot) run(ctx context.Context) error {
 	return s.mesh.Leave(context.Cause(ctx)) // after the child's end, so that the mesh sees draining first
 }
 
-// restart begins a new life now, out of whatever state.
+// stop says that the slot stops, whatever else is said of it from then on.
+func (s *slot) stop() {
+	s.telling.Lock()
+	s.stopping = true
+	s.telling.Unlock()
+	s.tell(heartbeat.Draining, "")
+}
+
+// tell tells the mesh how the slot is. What an operator has asked for comes before what supervision finds, whoever is
+// first to say so, and a stop before all; that it is ready says mesh.Slot.Serve.
+func (s *slot) tell(state heartbeat.State, reason string) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	switch {
+	case s.stopping:
+		state, reason = heartbeat.Draining, "stopping"
+	case s.past.isDrained():
+		state, reason = heartbeat.Draining, errDrain.Error()
+	}
+	s.mesh.SetState(state, reason)
+}
+
+// restart begins a new life now, out of whatever state. What runs takes no more calls, which is said at once: it may
+// take its time to end.
 func (s *slot) restart() {
 	s.past.drain(false)
+	if s.unit.gated == "" {
+		s.tell(heartbeat.Restarting, supervise.ErrRestart.Error())
+	}
 	s.sup.Restart()
 }
 
 var errDrain = errors.New("asked to drain")
 
 // drain lets what is in flight finish and takes nothing new, until somebody asks for a restart: also where it dies
-// meanwhile, or had not come as far as taking anything.
-func (s *slot) drain() {
+// meanwhile, or had not come as far as taking anything. retired is closed when NATS sends it no more calls.
+func (s *slot) drain() (retired <-chan struct{}) {
 	if s.unit.gated != "" { // it takes nothing as it is, and a restart would not be the way back
-		return
+		return closed
 	}
 	s.past.drain(true)
-	s.mesh.SetState(heartbeat.Draining, errDrain.Error())
-	s.past.endServing(errDrain)
+	s.tell(heartbeat.Draining, "")
+	return s.past.endServing(errDrain)
 }
+
+var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // transition tells the mesh what supervision decided.
 func (s *slot) transition(e supervise.Event) {
 	reason := s.reason(e.Err)
 	if s.past.isDrained() {
-		s.mesh.SetState(heartbeat.Draining, errDrain.Error())
+		s.tell(heartbeat.Draining, "")
 		if e.Kind != supervise.Starting {
 			s.say(e, reason)
 		}
@@ -81,17 +113,17 @@ func (s *slot) transition(e supervise.Event) {
 	case supervise.Starting:
 		life := e.Life - s.past.idled()
 		if life == 1 {
-			s.mesh.SetState(heartbeat.Spawning, "")
+			s.tell(heartbeat.Spawning, "")
 			return
 		}
 		s.mesh.SetRestarts(uint64(life - 1))
-		s.mesh.SetState(heartbeat.Restarting, reason)
+		s.tell(heartbeat.Restarting, reason)
 		s.mesh.Beat() // the count is news where state and reason are not
 	case supervise.Restarting:
-		s.mesh.SetState(heartbeat.Restarting, reason)
+		s.tell(heartbeat.Restarting, reason)
 		s.say(e, reason)
 	case supervise.Failed:
-		s.mesh.SetState(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
+		s.tell(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
 		level := slog.LevelDebug
 		if s.past.firstGivenUp() {
 			level = slog.LevelError

@@ -17,8 +17,10 @@ func TestWatchdogFirst(t *testing.T) {
 	defer goOn()
 	h.run(func(c *bridge.Config) { c.Watchdog = func() { close(awaited); <-there } })
 	<-awaited
-	if got := h.control("reload", "{}"); !strings.Contains(got, "the bridge is not running") {
-		t.Errorf("reload: %s", got)
+	for _, verb := range []string{"reload", "restart", "logs"} {
+		if got := h.control(verb, `{"id":"talker"}`); !strings.Contains(got, `"code":-32003`) || !strings.Contains(got, `"ran":"no"`) {
+			t.Errorf("%s: %s", verb, got)
+		}
 	}
 	if got := h.control("status", "{}"); !strings.Contains(got, `"instances":[]`) {
 		t.Errorf("status: %s", got)

@@ -30,13 +30,13 @@ type call struct {
 	handled bool        // guarded by it, too: its handler is waited for
 	left    bool        // it has given its place back; only whoever sends the answer looks
 	claimed atomic.Bool // by the one who answers it
+	framing sync.Mutex  // of a stream: held where a frame is sent, and where the answer is claimed, so that it is the last
 
 	stop context.CancelFunc // of a synchronous handler
 
 	stream    bool // the caller takes frames
 	began     time.Time
 	lastFrame atomic.Int64         // unix nanoseconds; 0: none sent yet
-	chunking  atomic.Bool          // the answer is there and on its way
 	token     string               // guarded by the node's streams
 	flow      atomic.Pointer[flow] // of an answer in chunks
 
@@ -177,14 +177,23 @@ func (s *service) stopped() *rpc.Error {
 
 // Deliver answers the caller and ends the call.
 func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
-	if c.claimed.CompareAndSwap(false, true) {
+	if c.claim() {
 		c.deliver(r)
 	}
 }
 
+// claim reports whether the caller is the one who answers c.
+func (c *call) claim() bool {
+	if c.stream {
+		c.framing.Lock()
+		defer c.framing.Unlock()
+	}
+	return c.claimed.CompareAndSwap(false, true)
+}
+
 // abandon ends a call whose handler did not, though it was told to; false if it has.
 func (c *call) abandon() bool {
-	if !c.claimed.CompareAndSwap(false, true) {
+	if !c.claim() {
 		return false
 	}
 	c.deliver(rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.slot.ID())})
@@ -292,7 +301,6 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
 		return false
 	}
-	c.chunking.Store(true)
 	c.flow.Store(&flow{acks: make(chan struct{}, maxUnacked), left: make(chan struct{})})
 	text, letGo := r.Keep(c.id)
 	if extra := int64(len(text)) - size; extra != 0 {

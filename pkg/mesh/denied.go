@@ -59,11 +59,17 @@ func (s *service) tell(reason string) {
 // package aside), and leaves to another goroutine what needs more of one.
 func (s *service) attend(ctx context.Context) {
 	var reason string
+	ready := s.opt.OnReady
 	aside.Run(func() { reason = s.deafSoon(ctx) })
 	for pause := minDeniedPause; ctx.Err() == nil; pause = min(2*pause, maxDeniedPause) {
 		if reason == "" {
 			pause = minDeniedPause
-			aside.Run(func() { s.slot.SetState(heartbeat.Ready, "") })
+			aside.Run(func() {
+				if s.slot.setWhile(ctx, heartbeat.Ready, "") && ready != nil {
+					ready()
+					ready = nil
+				}
+			})
 			select {
 			case reason = <-s.deaf:
 			case <-ctx.Done():
@@ -71,7 +77,7 @@ func (s *service) attend(ctx context.Context) {
 			}
 		}
 		aside.Run(func() {
-			s.slot.SetState(heartbeat.Failed, reason)
+			s.slot.setWhile(ctx, heartbeat.Failed, reason)
 			reason = s.listenAgain(ctx, pause)
 		})
 	}

@@ -67,7 +67,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 		}
 	})
 	slot.Enter()
-	unsay := context.AfterFunc(ctx, func() { slot.SetState(heartbeat.Draining, "stopping") })
+	unsay := context.AfterFunc(serving, func() { slot.SetState(heartbeat.Draining, "stopping") })
 	defer unsay()
 	err = slot.Serve(serving, e.Handler, e.Options)
 	// The good-bye comes last, when what was in flight is answered. That of a closed connection says nothing new.

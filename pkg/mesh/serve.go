@@ -20,6 +20,9 @@ type ServeOptions struct {
 	MaxCallTimeout time.Duration // the most that Ext-Timeout may ask for. Default 1 h
 	MaxInflight    int           // calls at once; more are answered CodeOverloaded. Default 256
 	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended; then their contexts end. Default 30 s
+
+	OnReady   func() // if not nil, called when the slot has first been said to be ready: calls arrive
+	OnRetired func() // if not nil, called after ctx has ended and before what is in flight has finished: none arrive any more
 }
 
 func (o ServeOptions) withDefaults() ServeOptions {
@@ -63,8 +66,8 @@ type service struct {
 
 // Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx
 // ends. The service is gone from the mesh first, so that nothing new arrives; then what is in flight
-// finishes, for at most DrainTimeout; then Serve returns nil. What the slot is after that is the owner's to
-// say, best with SetState before ctx ends.
+// finishes, for at most DrainTimeout; then Serve returns nil. What the slot is from then on is the owner's to
+// say, with SetState as soon as ctx has ended: Serve says nothing of it any more.
 //
 // A handler whose time is up has its context ended and a second more. One that goes on regardless is left behind: its
 // call is answered with CodeExited, and what it returns goes nowhere.
@@ -147,6 +150,9 @@ func (s *service) drain() error {
 	select {
 	case <-s.slot.node.takenUp():
 	case <-ctx.Done():
+	}
+	if s.opt.OnRetired != nil {
+		s.opt.OnRetired()
 	}
 	s.untilIdle(ctx)
 	s.endCalls()

@@ -109,7 +109,17 @@ func (s *Slot) Instance() string { return s.instance }
 
 // SetState tells the mesh how the slot is, at once.
 func (s *Slot) SetState(state heartbeat.State, reason string) {
+	s.setWhile(context.Background(), state, reason)
+}
+
+// setWhile is SetState while ctx has not ended: what is said once it has is never overtaken by what was about to be
+// said before.
+func (s *Slot) setWhile(ctx context.Context, state heartbeat.State, reason string) (said bool) {
 	s.mu.Lock()
+	if ctx.Err() != nil {
+		s.mu.Unlock()
+		return false
+	}
 	changed := s.state != state || s.reason != reason
 	s.state, s.reason = state, reason
 	beacon := s.beacon
@@ -117,6 +127,7 @@ func (s *Slot) SetState(state heartbeat.State, reason string) {
 	if changed {
 		beacon.Kick()
 	}
+	return true
 }
 
 // State is what SetState was told last.

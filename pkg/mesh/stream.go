@@ -81,7 +81,7 @@ func (n *Node) tick(now time.Time) {
 	n.streams.mu.Unlock()
 	for _, s := range services {
 		s.calls.each(func(c *call) {
-			if !c.stream || c.chunking.Load() {
+			if !c.stream || c.claimed.Load() {
 				return
 			}
 			switch last := c.lastFrame.Load(); {
@@ -159,7 +159,9 @@ func (f *flow) leave() { f.once.Do(func() { close(f.left) }) }
 
 // frame sends one frame of c's, unless c has its answer: nothing follows that.
 func (c *call) frame(kind string, body []byte) {
-	if c.s.calls.hasEnded(c) {
+	c.framing.Lock()
+	defer c.framing.Unlock()
+	if c.claimed.Load() {
 		return
 	}
 	c.lastFrame.Store(time.Now().UnixNano())
@@ -192,7 +194,7 @@ type ProgressSink interface {
 
 // Progress implements ProgressSink.
 func (c *call) Progress(notification []byte) {
-	if c.stream && !c.chunking.Load() {
+	if c.stream {
 		c.frame(frameProgress, notification)
 	}
 }

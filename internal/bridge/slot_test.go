@@ -1,0 +1,98 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// TestEndIsSaid: from the end of a life on its slot is not ready, however long what is in flight takes to finish, and
+// what the end of a life is makes no difference to what an operator has asked for.
+func TestEndIsSaid(t *testing.T) {
+	srv, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	defer srv.WaitForShutdown()
+	defer srv.Shutdown()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not come up")
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(srv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, tt := range []struct {
+		name   string
+		do     func(s *slot, end context.CancelCauseFunc)
+		state  heartbeat.State
+		reason string
+	}{
+		{"it dies", func(_ *slot, end context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
+		{"it is drained", func(s *slot, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "asked to drain"},
+		{"it is drained, and dies", func(s *slot, end context.CancelCauseFunc) {
+			<-s.drain()
+			end(errors.New("it crashed"))
+		}, heartbeat.Draining, "asked to drain"},
+		{"it stops, and dies", func(s *slot, end context.CancelCauseFunc) {
+			s.stop()
+			end(errors.New("it crashed"))
+		}, heartbeat.Draining, "stopping"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := mesh.Announce{ID: "one", Version: "1.0.0"}
+			s := &slot{unit: &unit{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a)}
+			called, goOn := make(chan struct{}), make(chan struct{})
+			h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
+				close(called)
+				<-goOn
+				return json.RawMessage("{}"), nil
+			})
+			life, end := context.WithCancelCause(t.Context())
+			ready := make(chan struct{})
+			var serving sync.WaitGroup
+			serving.Go(func() { // ends with life
+				if err := s.answer(life, h, mesh.ServeOptions{OnReady: func() { close(ready) }}); err != nil {
+					t.Error(err)
+				}
+			})
+			<-ready
+			if state, _ := s.mesh.State(); state != heartbeat.Ready {
+				t.Errorf("it is %s", state)
+			}
+			if err := nc.PublishRequest("ext.one.rpc", nc.NewInbox(), []byte(`{"id":1,"method":"tools/x"}`)); err != nil {
+				t.Fatal(err)
+			}
+			<-called
+			tt.do(s, end)
+			var state heartbeat.State
+			var reason string
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for deadline := time.Now().Add(15 * time.Second); state != tt.state && time.Now().Before(deadline); <-tick.C {
+				state, reason = s.mesh.State()
+			}
+			if state != tt.state || reason != tt.reason {
+				t.Errorf("with a call in flight it is %s: %s", state, reason)
+			}
+			close(goOn)
+			end(nil)
+			serving.Wait()
+			if state, reason := s.mesh.State(); state != tt.state || reason != tt.reason {
+				t.Errorf("in the end it is %s: %s", state, reason)
+			}
+		})
+	}
+}
