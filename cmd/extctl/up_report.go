@@ -145,7 +145,7 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 		}
 		switch i.State {
 		case heartbeat.Ready:
-			return i.State, "", len(e.Spec.Tools) > 0 || e.Spec.HandshakeHash != "" || time.Since(i.Since) > toolsTimeout
+			return i.State, "", introduced(e) || time.Since(i.Since) > toolsTimeout
 		case heartbeat.Failed, heartbeat.Gated:
 			return i.State, i.Reason, true
 		case heartbeat.Restarting: // it will be tried again, and told of when it comes up

@@ -43,10 +43,7 @@ func (a *app) waitCmd() *cobra.Command {
 
 func (s *session) wait(ctx context.Context, id, want string) error {
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-		err := c.WaitFor(ctx, func(c *mesh.Catalog) bool {
-			e, ok := c.Get(id)
-			return !ok && want == gone || ok && string(e.State.State) == want
-		})
+		err := waitFor(ctx, c, id, want)
 		if err != nil {
 			select {
 			case <-c.Ready():
@@ -72,6 +69,38 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 		}
 		return nil
 	})
+}
+
+// waitFor waits until the extension is as wanted; a ready one until its tools are in the catalog, too, where the registry
+// shakes hands with it in time.
+func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
+	is := func(c *mesh.Catalog) bool {
+		e, ok := c.Get(id)
+		return !ok && want == gone || ok && string(e.State.State) == want
+	}
+	for {
+		err := c.WaitFor(ctx, is)
+		if err != nil || want != string(heartbeat.Ready) {
+			return err
+		}
+		shaken, cancel := context.WithTimeout(ctx, toolsTimeout)
+		err = c.WaitFor(shaken, func(c *mesh.Catalog) bool {
+			e, _ := c.Get(id)
+			return !is(c) || introduced(e)
+		})
+		cancel()
+		if is(c) {
+			return nil
+		}
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// introduced reports whether the registry has shaken hands with an extension: the tools are those that it has.
+func introduced(e mesh.Extension) bool {
+	return e.Spec != nil && (len(e.Spec.Tools) > 0 || e.Spec.HandshakeHash != "")
 }
 
 func orDash(s string) string {

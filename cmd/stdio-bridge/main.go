@@ -64,6 +64,7 @@ func program() daemon.Program {
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
 				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Watchdog: awaitWatchdog, Logger: p.Logger,
 			})
+			p.Health.Ready(b.Ready)
 			p.Health.Metrics(b.WriteMetrics)
 			return b.Run(ctx)
 		},

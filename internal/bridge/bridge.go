@@ -52,6 +52,8 @@ type Bridge struct {
 	withdrawn []string        // declared no longer, and said so once
 	told      map[string]bool // what the log says of the plan that was made last
 	fleetCx   context.Context // of everything that the fleet runs; set by Run
+	begun     time.Time       // when that was
+	cameUp    bool            // what it ran then is up, or was waited for long enough
 }
 
 // New makes a bridge on nc. It starts nothing.
@@ -102,7 +104,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	})
 	b.reloading.Lock() // a reload that was quicker would be undone
 	b.mu.Lock()
-	b.fleetCx = ctx
+	b.fleetCx, b.begun = ctx, time.Now()
 	b.mu.Unlock()
 	b.adopt(ctx, p)
 	b.reloading.Unlock()

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 	"time"
 
@@ -29,6 +30,28 @@ func (b *Bridge) settle(ctx context.Context) {
 	if sleep(ctx, settleRest) {
 		debug.FreeOSMemory()
 	}
+}
+
+// Ready is nil once b does its work: everything that it found at its start has come up, or failed to, or is still at it
+// after half a minute. A rolling update that waits for it takes the next host's away when this one's are there.
+func (b *Bridge) Ready() error {
+	b.mu.Lock()
+	ctx, begun, cameUp := b.fleetCx, b.begun, b.cameUp
+	b.mu.Unlock()
+	switch {
+	case ctx == nil || !b.fleet.begun():
+		return errors.New("starting: the manifests are not read yet")
+	case ctx.Err() != nil:
+		return errors.New("stopping")
+	case cameUp:
+		return nil
+	case b.fleet.comesUp() && time.Since(begun) < settleLimit:
+		return errors.New("starting: not all extensions have come up, or failed to")
+	}
+	b.mu.Lock()
+	b.cameUp = true
+	b.mu.Unlock()
+	return nil
 }
 
 // comesUp reports whether the first life of some slot has not come as far as saying how it is.

@@ -105,6 +105,10 @@ func TestHealth(t *testing.T) {
 	}
 	code := runProgram(t.Context(), io.Discard, []string{"--server", srv.ClientURL(), "--http", addr}, func(_ context.Context, p Process) error {
 		eventually(t, "it serves", func() bool { c, _ := get("/healthz"); return c == 200 })
+		if c, body := get("/readyz"); c != 503 || body != "starting\n" {
+			t.Errorf("readyz before the program has said: %d %s", c, body)
+		}
+		p.Health.Ready(func() error { return nil })
 		if c, body := get("/readyz"); c != 200 {
 			t.Errorf("readyz: %d %s", c, body)
 		}

@@ -127,8 +127,9 @@ func (h *Health) readiness() error {
 	if d := h.deaf.Load(); d != nil && d.reconnects == nc.Stats().Reconnects {
 		return fmt.Errorf("NATS does not let it listen on %s; see its user's permissions", d.subject)
 	}
-	if f := h.ready.Load(); f != nil {
-		return (*f)()
+	f := h.ready.Load()
+	if f == nil {
+		return errors.New("starting")
 	}
-	return nil
+	return (*f)()
 }

@@ -203,8 +203,12 @@ func (l *loop) noteSilence(p *probe, own bool) {
 func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Time) {
 	p.running = false
 	x := l.exts[p.id]
-	if x == nil || l.probes[probeKey{p.id, p.instance}] != p {
-		delete(l.probes, probeKey{p.id, p.instance})
+	key := probeKey{p.id, p.instance}
+	if l.probes[key] != p { // deposed meanwhile, and perhaps leader again: the instance is another probe's to release
+		return
+	}
+	if x == nil {
+		delete(l.probes, key)
 		return
 	}
 	if err != nil || reason == notAnswering && !l.pulse.fresh(now) {

@@ -268,6 +268,9 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 		}
 		return res, unresolved(p.Name, found, nearest)
 	}
+	if spec == nil { // it has its name, and is not in the catalog yet
+		return res, unresolved(p.Name, nil, nil)
+	}
 	if err := json.Unmarshal(spec, &res.Spec); err != nil {
 		return res, fmt.Errorf("spec of %s: %w", res.ID, err)
 	}

@@ -32,10 +32,11 @@ type LameDuck struct {
 	gate       atomic.Pointer[gate] // where new calls of clients wait; nil, and they need not
 	publishing sync.RWMutex         // held for writing: no answers of services, either
 
-	moving sync.Mutex // held while it moves
-
-	mu    sync.Mutex
-	nodes map[*Node]struct{}
+	mu     sync.Mutex
+	nodes  map[*Node]struct{}
+	moving bool   // it moves
+	left   string // the server that it moves away from, by its id
+	next   string // another one that has said meanwhile that it will leave
 }
 
 type gate struct{ open chan struct{} }
@@ -64,11 +65,30 @@ func (d *LameDuck) Option() nats.Option {
 	}
 }
 
+// move moves away from the server that says it leaves, and from the next one if that says so meanwhile.
 func (d *LameDuck) move(nc *nats.Conn) {
-	if !d.moving.TryLock() { // it was said twice
+	server := nc.ConnectedServerId()
+	d.mu.Lock()
+	if d.moving {
+		if server != d.left { // or it was said twice
+			d.next = server
+		}
+		d.mu.Unlock()
 		return
 	}
-	defer d.moving.Unlock()
+	d.moving, d.left = true, server
+	d.mu.Unlock()
+	for more := true; more; {
+		d.moveOnce(nc)
+		server := nc.ConnectedServerId()
+		d.mu.Lock()
+		more = server != "" && server == d.next
+		d.moving, d.left, d.next = more, server, ""
+		d.mu.Unlock()
+	}
+}
+
+func (d *LameDuck) moveOnce(nc *nats.Conn) {
 	closed := nc.StatusChanged(nats.CLOSED)
 	defer nc.RemoveStatusListener(closed)
 	if len(d.services()) == 0 {

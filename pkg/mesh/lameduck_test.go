@@ -21,7 +21,7 @@ import (
 )
 
 // duckServers runs n servers of one cluster, that in lame-duck mode close nothing for two seconds.
-func duckServers(t *testing.T, n int) (servers []*server.Server) {
+func duckServers(t *testing.T, n int, change ...func(*server.Options)) (servers []*server.Server) {
 	t.Helper()
 	others := goleak.IgnoreCurrent()
 	t.Cleanup(func() { // after everything else
@@ -34,6 +34,9 @@ func duckServers(t *testing.T, n int) (servers []*server.Server) {
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
 			LameDuckGracePeriod: 2 * time.Second, LameDuckDuration: 2100 * time.Millisecond,
 			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: -1},
+		}
+		for _, c := range change {
+			c(o)
 		}
 		if i > 0 {
 			o.Routes = server.RoutesFromStr("nats://" + servers[0].ClusterAddr().String())
@@ -156,6 +159,60 @@ func TestLameDuckMoves(t *testing.T) {
 			t.Errorf("on %q after %d reconnects, want n1 and 1", c.ConnectedServerName(), c.Stats().Reconnects)
 		}
 	}
+}
+
+// TestLameDuckAgain tells the server that a connection has just moved to, before all of its services are back, that it
+// is to go, too: the connection goes on to the third in time.
+func TestLameDuckAgain(t *testing.T) {
+	servers := duckServers(t, 3, func(o *server.Options) { o.LameDuckGracePeriod, o.LameDuckDuration = time.Minute, 61*time.Second })
+	var d LameDuck
+	nc := duckConn(t, servers[0], d.Option())
+	serveOn(t, nc, &d, echoBox())
+	soonTrue(t, "all servers are known", func() bool { return len(nc.DiscoveredServers()) >= 2 })
+	var going sync.WaitGroup
+	defer going.Wait()
+	defer func() {
+		for _, s := range servers {
+			s.Shutdown()
+		}
+	}()
+	leave := func(s *server.Server) { going.Go(s.LameDuckShutdown) } // ends with Shutdown
+	d.hold() // an answer that is on its way
+	leave(servers[0])
+	s := d.services()[0]
+	soonTrue(t, "it is off the mesh", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.paused
+	})
+	s.mu.Lock()
+	back := sync.OnceFunc(s.mu.Unlock)
+	defer back() // it cannot be on the mesh again before
+	d.release()
+	var second string
+	soonTrue(t, "it has moved", func() bool {
+		second = nc.ConnectedServerName()
+		return second != "" && second != "n0"
+	})
+	for n, s := range servers {
+		if second == fmt.Sprintf("n%d", n) {
+			leave(s)
+		}
+	}
+	soonTrue(t, "the word is there", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.next != ""
+	})
+	back()
+	soonTrue(t, "it has moved again", func() bool {
+		name := nc.ConnectedServerName()
+		return name != "" && name != "n0" && name != second
+	})
+	soonTrue(t, "it answers", func() bool {
+		_, err := NewClient(nc, ClientOptions{}).Call(t.Context(), "duck/echo", nil)
+		return err == nil
+	})
 }
 
 // TestLameDuckDrains moves a service one of whose messages is still being taken up: a subscription that drains is

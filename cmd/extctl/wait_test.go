@@ -1,0 +1,42 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestWaitForTools: an extension that is ready is waited for until its tools are in the catalog, too, but not beyond the
+// time that there is.
+func TestWaitForTools(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	put := func(key, value string) {
+		if _, err := b.kv.PutString(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func(timeout string) (code int, took time.Duration) {
+		began := time.Now()
+		args := strings.Fields("wait w --server " + b.url + " --timeout " + timeout)
+		return run(t.Context(), args, nil, io.Discard, io.Discard, func(string) string { return "" }), time.Since(began)
+	}
+	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready"}]}`)
+	put("spec.w", `{"id":"w","version":"1.0.0","tools":[]}`)
+	if code, took := wait("5s"); code != exitOK || took < 5*time.Second {
+		t.Errorf("without tools: exit %d after %s", code, took)
+	}
+	put("spec.w", `{"id":"w","version":"1.0.0","handshake_hash":"x","tools":[]}`)
+	if code, _ := wait("1m"); code != exitOK {
+		t.Errorf("with a handshake: exit %d", code)
+	}
+	put("spec.w", `{"id":"w","version":"1.0.0","tools":[{"name":"ext_w_a","tool":"a"}]}`)
+	if code, _ := wait("1m"); code != exitOK {
+		t.Errorf("with a tool: exit %d", code)
+	}
+}
