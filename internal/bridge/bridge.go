@@ -123,7 +123,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 	stopNode()
 	wg.Wait()
 	b.sayGoodbye() // nobody reports any more
-	return errors.Join(nodeErr, b.flush())
+	b.flush()
+	return nodeErr
 }
 
 // config is the settings as they were read last.
@@ -193,12 +194,12 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	return started, replaced, stopped, nil
 }
 
-// flush lets the last words reach the server, for a second at most.
-func (b *Bridge) flush() error {
-	if b.nc.Status() != nats.CONNECTED {
-		return nil
+// flush lets the last words reach the server, for a second at most: a stop does not fail for a server that is slow, or
+// goes.
+func (b *Bridge) flush() {
+	if b.nc.Status() == nats.CONNECTED {
+		_ = b.nc.FlushTimeout(time.Second)
 	}
-	return b.nc.FlushTimeout(time.Second)
 }
 
 // status is what this bridge runs, as it sees it; all of it, unless of names an extension.

@@ -141,6 +141,24 @@ func (h *host) says(id, want string) {
 	}, func() string { return fmt.Sprintf("%s, %v", got, err) })
 }
 
+// refusesASecond wants a second bridge of the name not to run. The first has 1.5 seconds to say that it is there; on a
+// machine that stands still for as long, it is asked again.
+func (h *host) refusesASecond() {
+	h.t.Helper()
+	var err error
+	for range 5 {
+		ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Second)
+		err = bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: h.t.TempDir()}).Run(ctx)
+		cancel()
+		if err != nil {
+			break
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), `"b1" is alive`) {
+		h.t.Errorf("a second bridge of the name: %v", err)
+	}
+}
+
 // other is another connection: what it sends is in no order with what h.nc does.
 func (h *host) other() *nats.Conn {
 	h.t.Helper()
@@ -343,10 +361,7 @@ func TestControl(t *testing.T) {
 	h.control("restart", `{"id":"one"}`)
 	h.says("one", `"one"`)
 
-	second := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "b1") {
-		t.Errorf("a second bridge of the name: %v", err)
-	}
+	h.refusesASecond()
 }
 
 // TestDrainStays drains an extension that then dies, and one that is not ready yet: neither takes a call before it is
@@ -388,6 +403,7 @@ func TestDrainStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	eventually(t, "it is said to be ready", func() bool { return strings.Contains(h.log.String(), "extension ready\" extension=dies") }, nil)
 	h.control("drain", `{"id":"dies"}`)
 	h.gone("dies")
 	if p, err := os.FindProcess(instance("dies").PID); err != nil || p.Kill() != nil {
@@ -494,7 +510,7 @@ func TestRestartsAreTold(t *testing.T) {
 		case <-deadline:
 			t.Fatal("no beat counts a restart")
 		}
-		if b.State == heartbeat.Restarting && b.Restarts == 2 {
+		if b.State == heartbeat.Restarting && b.Restarts >= 2 { // two at once may be one beat
 			return
 		}
 	}

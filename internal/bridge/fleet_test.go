@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/extmesh/extmesh/internal/bridge"
 )
 
 // TestComesBack: an extension that was taken away and is there again while its old life is still stopping waits for that.
@@ -23,7 +25,7 @@ func TestComesBack(t *testing.T) {
 	}
 	text := strings.Replace(string(script), "\n", "\necho begin >>"+log+"\n", 1) + "while [ ! -e " + goOn + " ]; do sleep 0.01; done\necho end >>" + log + "\n"
 	h.write(filepath.Join(dir, "say.sh"), text, 0o755)
-	h.run(nil)
+	h.run(func(c *bridge.Config) { c.Settings.Supervision.ShutdownGrace = time.Minute })
 	h.says("lingers", `"here"`)
 	manifest, away := filepath.Join(dir, "plugin.toml"), filepath.Join(dir, "away")
 	for _, move := range []struct{ from, to, want string }{
@@ -118,7 +120,8 @@ func TestTooLargeAnAnswer(t *testing.T) {
 		got = h.control("logs", `{"id":"talker"}`)
 		return strings.Contains(got, `"kind":"too_large"`)
 	}, func() string { return got })
-	if got := h.control("logs", `{"id":"talker","lines":3}`); !strings.Contains(got, "number 99") {
-		t.Errorf("three lines: %s", got)
-	}
+	eventually(t, "the last three lines are there", func() bool {
+		got = h.control("logs", `{"id":"talker","lines":3}`)
+		return strings.Contains(got, "number 99")
+	}, func() string { return got })
 }

@@ -1,6 +1,8 @@
 package bridge_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/config"
 )
 
 // ask asks on a connection of its own for what say answers, or any error in its place.
@@ -30,7 +35,7 @@ func TestRestartIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.write(script, string(text)+"while [ ! -e "+goOn+" ]; do sleep 0.01; done\n", 0o755)
-	h.run(nil)
+	h.run(func(c *bridge.Config) { c.Settings.Supervision.ShutdownGrace = time.Minute })
 	other := h.other()
 	for _, before := range []string{"", "drain"} {
 		h.says("slow", `"here"`)
@@ -62,13 +67,15 @@ func TestDrainedTakesNothing(t *testing.T) {
 	h.extension("one", `"here"`, "")
 	h.run(nil)
 	other := h.other()
-	for n := range 30 {
+	for range 30 {
 		h.says("one", `"here"`)
+		asked := time.Now()
 		if got := ask(other, "ext.control.b1", "drain", `{"id":"one"}`); !strings.Contains(got, "instances") {
 			t.Fatalf("drain: %s", got)
 		}
-		if got := ask(other, "ext.one.rpc", "tools/say", "{}"); got != nats.ErrNoResponders.Error() {
-			t.Fatalf("the %dth time: %s", n, got)
+		inTime := time.Since(asked) < time.Second // NATS is waited for for no longer
+		if got := ask(other, "ext.one.rpc", "tools/say", "{}"); inTime && got != nats.ErrNoResponders.Error() {
+			t.Fatalf("behind a drain: %s", got)
 		}
 		h.control("restart", `{"id":"one"}`)
 	}
@@ -88,5 +95,48 @@ func TestReadyIsTrue(t *testing.T) {
 			t.Fatalf("life %d: %s", lives, got)
 		}
 		h.control("restart", `{"id":"one"}`)
+	}
+}
+
+// TestReady: a bridge is ready when what it found has come up, or failed to, and not before it has read its manifests.
+func TestReady(t *testing.T) {
+	h := newHost(t)
+	h.extension("late", `"here"`, "")
+	h.extension("broken", `"here"`, "")
+	h.write(filepath.Join(h.dir, "ext", "broken", "say.sh"), "#!/bin/sh\nexit 3\n", 0o755)
+	script, goOn := filepath.Join(h.dir, "ext", "late", "say.sh"), filepath.Join(h.dir, "go-on")
+	text, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write(script, strings.Replace(string(text), "\n", "\nwhile [ ! -e "+goOn+" ]; do sleep 0.01; done\n", 1), 0o755)
+	settings := config.Default()
+	settings.SearchPaths = []string{filepath.Join(h.dir, "ext")}
+	awaited, there := make(chan struct{}), make(chan struct{})
+	b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: settings, StateDir: t.TempDir(), Watchdog: func() { close(awaited); <-there }})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }() // ends with stop
+	says := func(want string) func() bool {
+		return func() bool { err := b.Ready(); return err != nil && strings.Contains(err.Error(), want) }
+	}
+	<-awaited
+	if !says("the manifests are not read yet")() {
+		t.Errorf("before it has a plan: %v", b.Ready())
+	}
+	close(there)
+	eventually(t, "they come up", says("not all extensions have come up"), func() string { return fmt.Sprint(b.Ready()) })
+	h.write(goOn, "", 0o644)
+	eventually(t, "it is ready", func() bool { return b.Ready() == nil }, func() string { return fmt.Sprint(b.Ready()) })
+	h.control("restart", `{"id":"late"}`)
+	if err := b.Ready(); err != nil {
+		t.Errorf("with an extension that restarts: %v", err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if !says("stopping")() {
+		t.Errorf("in the end: %v", b.Ready())
 	}
 }

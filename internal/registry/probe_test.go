@@ -280,3 +280,26 @@ func TestHoldSurvivesHandOver(t *testing.T) {
 		b.await("it is back", b.is("weather", heartbeat.Ready))
 	})
 }
+
+// TestLateProbe: a probe that ends when its registry has been deposed, and leads again, leaves the one alone that asks
+// the same instance since: nobody else would call it back.
+func TestLateProbe(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	e := b.ext("weather", "1.0.0", "n1", "get")
+	e.up()
+	b.await("it is up", b.is("weather", heartbeat.Ready))
+	if err := r.ask(t.Context(), func(l *loop) {
+		key := probeKey{"weather", "n1"}
+		late, now := &probe{id: key.id, instance: key.instance, running: true}, &probe{id: key.id, instance: key.instance, held: true}
+		l.probes[key] = now
+		l.probed(late, true, "", nil, time.Now())
+		if l.probes[key] != now {
+			t.Error("nobody asks any more")
+		}
+		delete(l.probes, key)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

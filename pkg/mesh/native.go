@@ -75,7 +75,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	leave()
 	wg.Wait()
 	if nc.Status() == nats.CONNECTED {
-		err = errors.Join(err, unlessClosed(nc.FlushTimeout(time.Second)))
+		_ = nc.FlushTimeout(time.Second) // a good-bye that is late, or lost, is no fault: whoever waits for beats misses them
 	}
 	return errors.Join(err, nodeErr)
 }

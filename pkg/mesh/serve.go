@@ -111,7 +111,7 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 		return nil, err
 	}
 	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
-	if err := s.flush(ctx); err != nil && ctx.Err() == nil {
+	if err := s.flush(ctx, enterLimit); err != nil && ctx.Err() == nil {
 		n.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)
 	}
 	return s, nil
@@ -146,7 +146,7 @@ func (s *service) drain() error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
 	err := s.slot.node.stop(s.retire())
-	_ = s.flush(ctx) // without a connection nothing comes any more, either
+	_ = s.flush(ctx, time.Second) // without a connection nothing comes any more, either
 	select {
 	case <-s.slot.node.takenUp():
 	case <-ctx.Done():
@@ -156,7 +156,7 @@ func (s *service) drain() error {
 	}
 	s.untilIdle(ctx)
 	s.endCalls()
-	_ = s.flush(context.WithoutCancel(s.ctx)) // best effort: answers that do not get out now get out later or not at all
+	_ = s.flush(context.WithoutCancel(s.ctx), time.Second) // best effort: answers that do not get out now get out later or not at all
 	if err != nil {
 		return fmt.Errorf("stopping the service: %w", err)
 	}
@@ -197,10 +197,13 @@ func (s *service) endCalls() {
 	}
 }
 
-// flush waits until the server has seen what was sent, for a second at most: a server that is away will get
+// enterLimit is how long a service that nobody hears of yet waits for a server that is slow.
+const enterLimit = 10 * time.Second
+
+// flush waits until the server has seen what was sent, but no longer than limit: a server that is away will get
 // it from the connection's buffer when it is back.
-func (s *service) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+func (s *service) flush(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if s.nc.Status() != nats.CONNECTED {
 		return nats.ErrConnectionReconnecting
