@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/gate"
@@ -37,6 +38,7 @@ type Bridge struct {
 	nc    *nats.Conn
 	node  *mesh.Node
 	fleet fleet
+	run   string // which of all the runs of bridges of its name this is
 	since time.Time
 	log   *slog.Logger
 
@@ -67,7 +69,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, run: nuid.Next(), reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}, leaving: map[string]<-chan struct{}{}}
 	return b
@@ -112,6 +114,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer b.settling.begin(ctx, b.settle)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
+	var nameErr error
+	watching.Go(func() { // owned by Run; ends with ctx, or ends it
+		if nameErr = b.keepName(ctx); nameErr != nil {
+			cancel()
+		}
+	})
 	<-ctx.Done()
 	b.mu.Lock()
 	running := b.current.host.Extensions
@@ -122,9 +130,11 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.fleet.wait()
 	stopNode()
 	wg.Wait()
-	b.sayGoodbye() // nobody reports any more
+	if nameErr == nil { // or the host's key, and the skills, are another one's
+		b.sayGoodbye() // nobody reports any more
+	}
 	b.flush()
-	return nodeErr
+	return errors.Join(nodeErr, nameErr)
 }
 
 // config is the settings as they were read last.

@@ -141,24 +141,6 @@ func (h *host) says(id, want string) {
 	}, func() string { return fmt.Sprintf("%s, %v", got, err) })
 }
 
-// refusesASecond wants a second bridge of the name not to run. The first has 1.5 seconds to say that it is there; on a
-// machine that stands still for as long, it is asked again.
-func (h *host) refusesASecond() {
-	h.t.Helper()
-	var err error
-	for range 5 {
-		ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Second)
-		err = bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: h.t.TempDir()}).Run(ctx)
-		cancel()
-		if err != nil {
-			break
-		}
-	}
-	if err == nil || !strings.Contains(err.Error(), `"b1" is alive`) {
-		h.t.Errorf("a second bridge of the name: %v", err)
-	}
-}
-
 // other is another connection: what it sends is in no order with what h.nc does.
 func (h *host) other() *nats.Conn {
 	h.t.Helper()
@@ -336,7 +318,7 @@ func TestControl(t *testing.T) {
 	h.run(nil)
 	h.says("one", `"one"`)
 	for _, tt := range []struct{ method, params, want string }{
-		{"ping", "{}", `"result":{}`},
+		{"ping", "{}", `"result":{"run":"`},
 		{"restart", `{"id":"one"}`, `"instances":["`},
 		{"restart", `{"id":"nobody"}`, `runs no extension \"nobody\"`},
 		{"restart", `{}`, `wants params`},

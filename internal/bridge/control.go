@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +30,7 @@ type target struct {
 func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	switch r.Method {
 	case "ping":
-		return json.RawMessage("{}"), nil
+		return json.Marshal(c.b.pong())
 	case "status":
 		return c.status(r.Params)
 	case "reload":
@@ -216,32 +215,20 @@ type InstanceStatus struct {
 	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // of the last handshake
 }
 
-// nameTries is how often a bridge asks whether somebody has its name, while there is somebody who does not answer: the
-// question may be lost.
-const nameTries = 3
-
 // maxSlow bounds the reloads and drains that are asked for and not answered. Reloads come one after the other: each reads
 // what was there when it was asked for, or later.
 const maxSlow = 16
 
-// serveControl answers on P.control.<bridge> until stop is called. A bridge of the same name that is alive
-// already is an error: two would fight over one host's key.
+// serveControl answers on P.control.<bridge> until stop is called, unless somebody does already.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
-	subject := b.cfg.Prefix.Control(b.cfg.Name)
-	for range nameTries {
-		_, err := b.nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), 500*time.Millisecond)
-		if err == nil {
-			return nil, fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
-		}
-		if !errors.Is(err, nats.ErrTimeout) {
-			break
-		}
+	if err := b.claimName(); err != nil {
+		return nil, err
 	}
 	var wg sync.WaitGroup
 	slow := make(chan struct{}, maxSlow)
 	// The verbs are quick and answered in the subscription's goroutine; reload reads a tree of files, and drain waits
 	// for NATS.
-	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) {
+	sub, err := b.nc.Subscribe(b.cfg.Prefix.Control(b.cfg.Name), func(m *nats.Msg) {
 		env, err := rpc.Scan(m.Data)
 		if verb := env.MethodName(); err != nil || verb != "reload" && verb != "drain" {
 			b.respond(m, answer(ctx, control{b}, m.Data))

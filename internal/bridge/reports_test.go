@@ -160,18 +160,3 @@ func TestWithdraws(t *testing.T) {
 		t.Errorf("after that: %s %s", m.Subject, m.Data)
 	}
 }
-
-// TestNameIsTaken: also where the question, or the answer, is lost once.
-func TestNameIsTaken(t *testing.T) {
-	h := newHost(t)
-	asked := 0
-	_, err := h.nc.Subscribe("ext.control.b1", func(m *nats.Msg) {
-		if asked++; asked > 1 {
-			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.refusesASecond()
-}
