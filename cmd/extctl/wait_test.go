@@ -11,16 +11,7 @@ import (
 // time that there is.
 func TestWaitForTools(t *testing.T) {
 	t.Parallel()
-	b, stop, err := newBed(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
-	put := func(key, value string) {
-		if _, err := b.kv.PutString(t.Context(), key, value); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b, put := catalogBed(t)
 	wait := func(timeout string) (code int, took time.Duration) {
 		began := time.Now()
 		args := strings.Fields("wait w --server " + b.url + " --timeout " + timeout)

@@ -9,18 +9,25 @@ import (
 	"testing"
 )
 
-func TestWatch(t *testing.T) {
-	t.Parallel()
+// catalogBed is a bed whose catalog the test writes itself.
+func catalogBed(t *testing.T) (b *bed, put func(key, value string)) {
+	t.Helper()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	put := func(key, value string) {
+	return b, func(key, value string) {
+		t.Helper()
 		if _, err := b.kv.PutString(t.Context(), key, value); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	b, put := catalogBed(t)
 	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready"}]}`)
 	put("spec.w", `{"id":"w","version":"1.0.0","tools":[{"name":"ext_w_a","tool":"a"}]}`)
 	for _, tc := range []struct {
