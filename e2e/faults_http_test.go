@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -32,7 +33,7 @@ func (w *webServer) run(t testing.TB, answer http.HandlerFunc) {
 		return
 	}
 	w.answer.Store(&answer)
-	w.addr = "127.0.0.1:0"
+	w.addr = freeport.Addr(t)
 	w.start(t)
 	t.Cleanup(w.stop)
 }
@@ -43,7 +44,6 @@ func (w *webServer) start(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.addr = l.Addr().String()
 	w.url = "http://" + w.addr
 	w.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { (*w.answer.Load())(rw, r) })}
 	w.ended = make(chan struct{})
@@ -276,7 +276,7 @@ var httpFaults = []fault{
 		bridge:   "pings it when a call is overdue, and gives it up after 3 s",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) {
-			s.CallTimeout, s.HandshakeTimeout = 200*time.Millisecond, 300*time.Millisecond
+			s.CallTimeout, s.HandshakeTimeout, s.MaxRestarts = 2*time.Second, 300*time.Millisecond, 1000
 		},
 		test: func(h *host) {
 			h.ready()
@@ -285,11 +285,21 @@ var httpFaults = []fault{
 				<-r.Context().Done()
 			})
 			h.web.answer.Store(&waits)
-			for range 5 {
-				_, err := h.ask("tools/echo", "{}")
+			began := time.Now()
+			var wg sync.WaitGroup
+			errs := make([]error, 5)
+			for i := range errs {
+				wg.Go(func() { _, errs[i] = h.ask("tools/echo", "{}") }) // ends with its time
+			}
+			wg.Wait()
+			for _, err := range errs {
 				h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
 			}
 			_, err := h.ask("tools/echo", "{}")
+			if took := time.Since(began); took > 5*time.Second { // it has been given up
+				h.tooSlow("the calls took %s", took)
+				return
+			}
 			h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:http:http-hangs")
 			h.becomes(heartbeat.Restarting)
 			well := http.HandlerFunc(native)

@@ -71,8 +71,8 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 	})
 }
 
-// waitFor waits until the extension is as wanted; a ready one until its tools are in the catalog, too, where the registry
-// shakes hands with it in time.
+// waitFor waits until the extension is as wanted; one that has just become ready until its tools are in the catalog, too,
+// if the registry shakes hands with it in time.
 func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 	is := func(c *mesh.Catalog) bool {
 		e, ok := c.Get(id)
@@ -83,19 +83,32 @@ func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 		if err != nil || want != string(heartbeat.Ready) {
 			return err
 		}
-		shaken, cancel := context.WithTimeout(ctx, toolsTimeout)
+		e, _ := c.Get(id)
+		shaken, cancel := context.WithTimeout(ctx, toolsTimeout-readyFor(e))
 		err = c.WaitFor(shaken, func(c *mesh.Catalog) bool {
 			e, _ := c.Get(id)
 			return !is(c) || introduced(e)
 		})
 		cancel()
-		if is(c) {
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			return ctx.Err()
+		case is(c):
 			return nil
-		}
-		if err != nil && ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return err
 		}
 	}
+}
+
+// readyFor is how long some instance of an extension has been ready.
+func readyFor(e mesh.Extension) (longest time.Duration) {
+	for _, i := range e.State.Instances {
+		if i.State == heartbeat.Ready {
+			longest = max(longest, time.Since(i.Since))
+		}
+	}
+	return longest
 }
 
 // introduced reports whether the registry has shaken hands with an extension: the tools are those that it has.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"strings"
 	"testing"
@@ -17,10 +18,15 @@ func TestWaitForTools(t *testing.T) {
 		args := strings.Fields("wait w --server " + b.url + " --timeout " + timeout)
 		return run(t.Context(), args, nil, io.Discard, io.Discard, func(string) string { return "" }), time.Since(began)
 	}
-	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready"}]}`)
+	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready","since":"`+time.Now().UTC().Format(time.RFC3339Nano)+`"}]}`)
 	put("spec.w", `{"id":"w","version":"1.0.0","tools":[]}`)
 	if code, took := wait("5s"); code != exitOK || took < 5*time.Second {
 		t.Errorf("without tools: exit %d after %s", code, took)
+	}
+	interrupted, interrupt := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, interrupt)
+	if code := run(interrupted, strings.Fields("wait w --server "+b.url), nil, io.Discard, io.Discard, func(string) string { return "" }); code != exitInterrupted {
+		t.Errorf("interrupted: exit %d", code)
 	}
 	put("spec.w", `{"id":"w","version":"1.0.0","handshake_hash":"x","tools":[]}`)
 	if code, _ := wait("1m"); code != exitOK {

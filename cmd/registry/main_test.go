@@ -12,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{

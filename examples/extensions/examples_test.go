@@ -15,14 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // The examples that answer offline. "everything" needs npm's registry, and runs with the other real MCP servers
 // in the interop suite.

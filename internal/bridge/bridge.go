@@ -47,6 +47,8 @@ type Bridge struct {
 	reloaded  chan struct{} // poked when the settings have been read again
 	adopted   chan struct{} // poked when a plan has been
 	settling  chore         // when the fleet has changed
+	rivals    chan identity // others of this name that were heard of
+	contested chan struct{} // poked when one of them may have reported in b's place
 
 	mu        sync.Mutex
 	settings  config.Config
@@ -69,7 +71,8 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, run: nuid.Next(), reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, run: nuid.Next(), rivals: make(chan identity, 4), contested: make(chan struct{}, 1),
+		reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}, leaving: map[string]<-chan struct{}{}}
 	return b
@@ -79,13 +82,22 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 // stop, side by side, and Run returns when nothing that it started is left. The error is that of a start
 // that could not be: an unreadable configuration, a name that is taken.
 func (b *Bridge) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	stopControl, err := b.serveControl(ctx)
 	if err != nil {
 		return err
 	}
 	defer stopControl()
+	var nameErr error
+	var naming sync.WaitGroup
+	naming.Go(func() { // owned by Run; ends with ctx, or ends it
+		if nameErr = b.keepName(ctx); nameErr != nil {
+			cancel(mesh.ErrRemoved) // what it runs will not return
+		}
+	})
+	defer naming.Wait()
+	defer cancel(nil)
 	asked, deaf, err := b.hearRequests()
 	if err != nil {
 		return err
@@ -101,25 +113,16 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var nodeErr error
 	wg.Go(func() { // owned by Run; ends when the fleet has
 		if nodeErr = b.node.Run(nodeCtx); nodeErr != nil {
-			cancel()
+			cancel(nil)
 		}
 	})
-	b.reloading.Lock() // a reload that was quicker would be undone
-	b.mu.Lock()
-	b.fleetCx, b.begun = ctx, time.Now()
-	b.mu.Unlock()
-	b.adopt(ctx, p)
-	b.reloading.Unlock()
+	if ctx.Err() == nil { // or it stops already, and perhaps because another one is there
+		b.begin(ctx, p)
+	}
 	wg.Go(func() { b.report(nodeCtx, asked) }) // owned by Run; ends when the fleet has
 	defer b.settling.begin(ctx, b.settle)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
-	var nameErr error
-	watching.Go(func() { // owned by Run; ends with ctx, or ends it
-		if nameErr = b.keepName(ctx); nameErr != nil {
-			cancel()
-		}
-	})
 	<-ctx.Done()
 	b.mu.Lock()
 	running := b.current.host.Extensions
@@ -130,6 +133,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.fleet.wait()
 	stopNode()
 	wg.Wait()
+	naming.Wait()
 	if nameErr == nil { // or the host's key, and the skills, are another one's
 		b.sayGoodbye() // nobody reports any more
 	}
@@ -155,6 +159,16 @@ func (b *Bridge) fleetContext() context.Context {
 func (b *Bridge) awaitReload() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
+}
+
+// begin makes p the first plan.
+func (b *Bridge) begin(ctx context.Context, p plan) {
+	b.reloading.Lock() // a reload that was quicker would be undone
+	defer b.reloading.Unlock()
+	b.mu.Lock()
+	b.fleetCx, b.begun = ctx, time.Now()
+	b.mu.Unlock()
+	b.adopt(ctx, p)
 }
 
 // adopt makes p the current plan. The caller holds reloading, or is Run before anybody else can be.

@@ -15,9 +15,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// control answers P.control.<bridge>: restart, drain, reload, logs, ping, status.
+// control answers one message on P.control.<bridge>: restart, drain, reload, logs, ping, status.
 type control struct {
-	b *Bridge
+	b       *Bridge
+	retired []<-chan struct{} // closed, one by one, when what was drained is sent no more calls: then is the time to answer
 }
 
 // target is the params of the verbs about one extension.
@@ -27,10 +28,11 @@ type target struct {
 	Lines    int    `json:"lines"`
 }
 
-func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	switch r.Method {
 	case "ping":
-		return json.Marshal(c.b.pong())
+		c.b.pinged(r.Params)
+		return json.Marshal(c.b.identity())
 	case "status":
 		return c.status(r.Params)
 	case "reload":
@@ -51,7 +53,7 @@ func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, e
 	case "restart":
 		return instances(slots, (*slot).restart), nil
 	case "drain":
-		return drain(ctx, slots), nil
+		return instances(slots, func(s *slot) { c.retired = append(c.retired, s.drain()) }), nil
 	case "logs":
 		return logs(slots, t.Lines)
 	}
@@ -59,13 +61,13 @@ func (c control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, e
 }
 
 // starting is for who is too early.
-func (c control) starting() error {
+func (c *control) starting() error {
 	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Spawning),
 		RetryAfterMS: startingRetry.Milliseconds()}, "bridge %s starts, and has not read its manifests yet", c.b.cfg.Name)
 }
 
 // status answers for one extension, or instance, or for all of them.
-func (c control) status(params json.RawMessage) (json.RawMessage, error) {
+func (c *control) status(params json.RawMessage) (json.RawMessage, error) {
 	var t target
 	if len(params) > 0 {
 		if err := json.Unmarshal(params, &t); err != nil {
@@ -100,27 +102,6 @@ func instances(slots []*slot, do func(*slot)) json.RawMessage {
 	out, err := json.Marshal(map[string]any{"instances": names})
 	if err != nil { // strings always encode
 		panic(err)
-	}
-	return out
-}
-
-// retireLimit bounds how long drain waits for NATS: a second is what telling it may take.
-const retireLimit = 2 * time.Second
-
-// drain drains the slots and says which, once NATS sends them no more calls.
-func drain(ctx context.Context, slots []*slot) json.RawMessage {
-	var retired []<-chan struct{}
-	out := instances(slots, func(s *slot) { retired = append(retired, s.drain()) })
-	late := time.NewTimer(retireLimit)
-	defer late.Stop()
-	for _, c := range retired {
-		select {
-		case <-c:
-		case <-late.C: // NATS is away: nor does it send any
-			return out
-		case <-ctx.Done():
-			return out
-		}
 	}
 	return out
 }
@@ -181,7 +162,7 @@ func logs(slots []*slot, n int) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{"lines": lines})
 }
 
-func (c control) reload(ctx context.Context) (json.RawMessage, error) {
+func (c *control) reload(ctx context.Context) (json.RawMessage, error) {
 	if c.b.fleetContext() == nil {
 		return nil, c.starting()
 	}
@@ -215,9 +196,40 @@ type InstanceStatus struct {
 	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // of the last handshake
 }
 
-// maxSlow bounds the reloads and drains that are asked for and not answered. Reloads come one after the other: each reads
-// what was there when it was asked for, or later.
+// maxSlow bounds the reloads and drains that are not answered yet. Reloads come one after the other: each reads what was
+// there when it was asked for, or later.
 const maxSlow = 16
+
+type places chan struct{}
+
+func (p places) take() bool {
+	select {
+	case p <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p places) giveBack() { <-p }
+
+// retireLimit bounds how long drain waits for NATS: a second is what telling it may take.
+const retireLimit = 2 * time.Second
+
+// awaitRetired waits until NATS sends no more calls to what was drained. Where it is away it sends none, either.
+func (c *control) awaitRetired(ctx context.Context) {
+	late := time.NewTimer(retireLimit)
+	defer late.Stop()
+	for _, retired := range c.retired {
+		select {
+		case <-retired:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
 
 // serveControl answers on P.control.<bridge> until stop is called, unless somebody does already.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
@@ -225,26 +237,34 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	var wg sync.WaitGroup
-	slow := make(chan struct{}, maxSlow)
-	// The verbs are quick and answered in the subscription's goroutine; reload reads a tree of files, and drain waits
-	// for NATS.
+	slow := make(places, maxSlow)
+	// The verbs are done in the subscription's goroutine, one after the other; reload reads a tree of files.
 	sub, err := b.nc.Subscribe(b.cfg.Prefix.Control(b.cfg.Name), func(m *nats.Msg) {
+		c := &control{b: b}
 		env, err := rpc.Scan(m.Data)
-		if verb := env.MethodName(); err != nil || verb != "reload" && verb != "drain" {
-			b.respond(m, answer(ctx, control{b}, m.Data))
-			return
-		}
-		select {
-		case slow <- struct{}{}:
-			wg.Go(func() { // owned by serveControl; ends when the files are read, or within retireLimit
-				response := answer(ctx, control{b}, m.Data)
-				<-slow // before the answer: who asks again with it in hand must not be refused
+		if err == nil && env.MethodName() == "reload" {
+			if !slow.take() {
+				b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxSlow},
+					"%d reloads and drains are under way already", maxSlow)))
+				return
+			}
+			wg.Go(func() { // owned by serveControl; ends when the files are read
+				response := answer(ctx, c, m.Data)
+				slow.giveBack() // before the answer: who asks again with it in hand must not be refused
 				b.respond(m, response)
 			})
-		default:
-			b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxSlow},
-				"%d reloads and drains are under way or wait already", maxSlow)))
+			return
 		}
+		response := answer(ctx, c, m.Data)
+		if len(c.retired) == 0 || !slow.take() { // who drains when too many wait already is told at once
+			b.respond(m, response)
+			return
+		}
+		wg.Go(func() { // owned by serveControl; ends within retireLimit
+			c.awaitRetired(ctx)
+			slow.giveBack()
+			b.respond(m, response)
+		})
 	})
 	if err != nil {
 		return nil, err

@@ -207,27 +207,27 @@ func (s *slot) learn(f *forwarder, hs *handshake) {
 
 // serve answers calls with f until ctx ends.
 func (s *slot) serve(ctx context.Context, f *forwarder) error {
-	hs := f.shaken.Load()
+	dialect, tools := f.shaken.Load().dialect, len(f.shaken.Load().tools)
 	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
 	// the connection, they end with it. An operator's drain waits for the longest call there can be.
 	return s.answer(ctx, f, mesh.ServeOptions{
 		CallTimeout: s.unit.limits.call, MaxCallTimeout: s.unit.limits.maxCall,
 		MaxInflight: s.unit.limits.maxInflight, DrainTimeout: s.unit.limits.maxCall,
-		OnReady: func() { s.log.Info("extension ready", "dialect", hs.dialect, "tools", len(hs.tools)) },
+		OnReady: func() { s.log.Info("extension ready", "dialect", dialect, "tools", tools) },
 	})
 }
 
 // answer answers calls with h until ctx ends. Where an operator has asked for a drain it stops taking them, and keeps
 // what runs until ctx ends all the same.
 func (s *slot) answer(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions) error {
-	sctx, drain := context.WithCancelCause(ctx)
-	defer drain(nil)
+	sctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	retired := make(chan struct{})
 	retire := sync.OnceFunc(func() { close(retired) })
 	defer retire()
-	s.past.serving(drain, retired)
+	s.past.serving(end, retired)
 	if s.past.isDrained() { // before there was anything to be ended
-		s.tell(heartbeat.Draining, "")
+		s.tell(heartbeat.Draining, errDrain.Error())
 		retire()
 		<-ctx.Done()
 		return nil

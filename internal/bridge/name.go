@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // A bridge's name is its host's key in the catalog, and one host's only: two bridges that share it would take each
@@ -16,29 +18,28 @@ import (
 
 const (
 	nameTries = 3                      // the question may be lost
-	nameWait  = 500 * time.Millisecond // for those who answer
+	nameWait  = 500 * time.Millisecond // between two times
+	maxMet    = 64                     // others that the log tells of
 )
 
-// pong is the answer to ping on P.control.<bridge>.
-type pong struct {
+// identity is the answer to ping on P.control.<bridge>, and what a bridge that asks for its own name says of itself.
+type identity struct {
 	Run   string    `json:"run"` // of one run of one bridge
 	Since time.Time `json:"since"`
 }
 
-// before reports whether the run that answers p keeps the name, and that of q gives way: the one that began first, on
-// whatever clocks, so that both come to the same.
-func (p pong) before(q pong) bool {
-	return cmp.Or(p.Since.Compare(q.Since), cmp.Compare(p.Run, q.Run)) < 0
+// before reports whether the run i keeps the name, and other gives way: the one that began first, on whatever clocks, so
+// that both come to the same.
+func (i identity) before(other identity) bool {
+	return cmp.Or(i.Since.Compare(other.Since), cmp.Compare(i.Run, other.Run)) < 0
 }
 
-func (b *Bridge) pong() pong { return pong{b.run, b.since} }
-
-var pingMessage = []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+func (b *Bridge) identity() identity { return identity{b.run, b.since} }
 
 // claimName is an error if a bridge of the same name is alive already.
 func (b *Bridge) claimName() error {
 	for range nameTries {
-		_, err := b.nc.Request(b.cfg.Prefix.Control(b.cfg.Name), pingMessage, nameWait)
+		_, err := b.nc.Request(b.cfg.Prefix.Control(b.cfg.Name), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), nameWait)
 		if err == nil {
 			return fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
 		}
@@ -49,9 +50,21 @@ func (b *Bridge) claimName() error {
 	return nil
 }
 
-// keepName looks, once b can be asked itself and after each reconnect, whether another bridge of its name is there:
-// claimName finds none where two start at once, or where one was cut off. It returns nil when ctx ends, or an error if b
-// has to give way.
+// pinged takes note of who asks, if it is another bridge of b's name.
+func (b *Bridge) pinged(params []byte) {
+	var i identity
+	if json.Unmarshal(params, &i) != nil || i.Run == "" {
+		return
+	}
+	select {
+	case b.rivals <- i:
+	default: // it asks again
+	}
+}
+
+// keepName looks, once b can be asked itself and after each reconnect, whether another bridge of its name is there, and
+// hears of those that look: claimName finds none where two start at once, or where one was cut off. It returns nil when
+// ctx ends, or an error if b has to give way.
 func (b *Bridge) keepName(ctx context.Context) error {
 	answers := make(chan *nats.Msg, 16)
 	inbox := b.nc.NewInbox()
@@ -62,47 +75,50 @@ func (b *Bridge) keepName(ctx context.Context) error {
 	defer func() { _ = sub.Unsubscribe() }() // it fails on a closed connection only
 	connected := b.nc.StatusChanged(nats.CONNECTED)
 	defer b.nc.RemoveStatusListener(connected)
-	for {
-		for range nameTries {
-			if err := b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, pingMessage); err != nil {
-				break // no connection; there will be another look when there is
-			}
-			if err := b.othersOfName(ctx, answers); err != nil || ctx.Err() != nil {
-				return err
-			}
-		}
+	params, err := json.Marshal(b.identity())
+	if err != nil {
+		return err
+	}
+	ping := rpc.AppendRequest(nil, []byte("1"), "ping", params)
+	met := map[string]bool{}
+	look := time.NewTimer(0)
+	defer look.Stop()
+	for looks := nameTries; ; {
+		var other struct{ Result identity }
 		select {
 		case <-ctx.Done():
 			return nil
 		case _, open := <-connected:
 			if !open {
 				connected = nil
-			}
-		}
-	}
-}
-
-// othersOfName looks at who answers within nameWait.
-func (b *Bridge) othersOfName(ctx context.Context, answers <-chan *nats.Msg) error {
-	late := time.NewTimer(nameWait)
-	defer late.Stop()
-	for {
-		var answer struct{ Result pong }
-		select {
-		case m := <-answers:
-			if json.Unmarshal(m.Data, &answer) != nil || answer.Result.Run == "" || answer.Result.Run == b.run {
 				continue
 			}
-		case <-late.C:
-			return nil
-		case <-ctx.Done():
-			return nil
+			looks = nameTries
+			look.Reset(0)
+			continue
+		case <-look.C:
+			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // without a connection there is nobody to meet
+			if looks--; looks > 0 {
+				look.Reset(nameWait)
+			}
+			continue
+		case m := <-answers:
+			_ = json.Unmarshal(m.Data, &other) // of another make, if it is none
+		case other.Result = <-b.rivals:
 		}
-		if answer.Result.before(b.pong()) {
-			return fmt.Errorf("another bridge named %q runs on this mesh, since %s; choose another --name", b.cfg.Name,
-				answer.Result.Since.Format(time.RFC3339Nano))
+		switch i := other.Result; {
+		case i.Run == "" || i.Run == b.run:
+		case i.before(b.identity()):
+			return fmt.Errorf("another bridge named %q runs on this mesh, since %s; choose another --name", b.cfg.Name, i.Since.Format(time.RFC3339Nano))
+		case len(met) < maxMet && !met[i.Run]:
+			met[i.Run] = true
+			b.log.Warn("another bridge of this name has started, and gives way", "since", i.Since)
+			fallthrough
+		default:
+			select {
+			case b.contested <- struct{}{}: // its reports took the place of b's
+			default:
+			}
 		}
-		b.log.Warn("another bridge of this name has started, and gives way", "since", answer.Result.Since)
-		b.publishReports() // its own took their place
 	}
 }

@@ -47,61 +47,102 @@ func TestNameIsTaken(t *testing.T) {
 	h.refusesASecond()
 }
 
-// TestTwoOfAName: of two that start at once, and find nobody, the one that began later gives way.
-func TestTwoOfAName(t *testing.T) {
-	for since, gives := range map[string]bool{"2020-01-01T00:00:00Z": true, "2999-01-01T00:00:00Z": false} {
-		t.Run(since, func(t *testing.T) {
+// rival is another bridge of the name, which is there once three questions of the first one have been lost. It answers
+// nobody that asks with an empty run.
+type rival struct {
+	nc  *nats.Conn
+	run string
+	at  string // since when it runs
+
+	mu    sync.Mutex
+	asked int
+}
+
+func (r *rival) appear(t *testing.T) {
+	_, err := r.nc.Subscribe("ext.control.b1", func(m *nats.Msg) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.asked++; r.asked > 3 && r.run != "" {
+			m.Respond(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":{"run":%q,"since":%q}}`, r.run, r.at))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rival) heard() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked
+}
+
+const longAgo, yetToCome = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+
+// TestGivesWay: a bridge that meets one which began before it ends, whichever of the two asks.
+func TestGivesWay(t *testing.T) {
+	for name, asks := range map[string]bool{"it asks": false, "it is asked": true} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
-			h.extension("one", `"here"`, "")
-			var mu sync.Mutex
-			asked := 0
-			_, err := h.other().Subscribe("ext.control.b1", func(m *nats.Msg) { // the other one, which was not there yet
-				mu.Lock()
-				defer mu.Unlock()
-				if asked++; asked > 3 {
-					m.Respond(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":{"run":"other","since":%q}}`, since))
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
+			r := &rival{nc: h.other(), at: longAgo}
+			if !asks {
+				r.run = "other"
 			}
-			reports, err := h.other().SubscribeSync("ext.registry.host.b1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			settings := config.Default()
-			ctx, cancel := context.WithCancel(t.Context())
-			b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: settings, StateDir: t.TempDir()})
+			r.appear(t)
+			b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
 			done := make(chan error, 1)
-			go func() { done <- b.Run(ctx) }() // ends with cancel, or gives way
-			if gives {
-				if err := <-done; err == nil || !strings.Contains(err.Error(), `another bridge named "b1" runs on this mesh, since 2020`) {
-					t.Errorf("Run: %v", err)
-				}
-				cancel()
-				return
+			go func() { done <- b.Run(t.Context()) }() // ends when it gives way
+			if asks {
+				eventually(t, "it has asked in vain", func() bool { return r.heard() >= 4 }, nil)
+				ask(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+longAgo+`"}`)
 			}
-			eventually(t, "it has asked three times", func() bool {
-				mu.Lock()
-				defer mu.Unlock()
-				return asked == 6
-			}, nil)
-			for range 4 { // its first, and one for each answer
-				if _, err := reports.NextMsg(15 * time.Second); err != nil {
-					t.Fatalf("it reports no more: %v", err)
-				}
-			}
-			cancel()
-			if err := <-done; err != nil {
+			if err := <-done; err == nil || !strings.Contains(err.Error(), `another bridge named "b1" runs on this mesh, since 2020`) {
 				t.Errorf("Run: %v", err)
 			}
 		})
 	}
 }
 
+// TestStays: a bridge that meets one which began after it goes on, and reports again when that one has gone.
+func TestStays(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	r := &rival{nc: h.other(), at: yetToCome, run: "other"}
+	r.appear(t)
+	reports, err := r.nc.SubscribeSync("ext.registry.host.b1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }() // ends with cancel
+	next := func(what string) {
+		t.Helper()
+		if _, err := reports.NextMsg(30 * time.Second); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	next("the first report")
+	next("it comes again")
+	eventually(t, "it has asked three times", func() bool { return r.heard() >= 6 }, nil)
+	for range 2 { // the second time it is known
+		ask(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+yetToCome+`"}`)
+		next("what the other one may have put in its place")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 // TestTwoAtOnce starts two of a name side by side: in the end one of them runs.
 func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	done := make(chan error, 2)
 	ctx, cancel := context.WithCancel(t.Context())

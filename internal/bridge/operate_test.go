@@ -140,3 +140,29 @@ func TestReady(t *testing.T) {
 		t.Errorf("in the end: %v", b.Ready())
 	}
 }
+
+// TestVerbsInOrder: what one client asks for without waiting for the answers is done in the order in which it asked.
+func TestVerbsInOrder(t *testing.T) {
+	h := newHost(t)
+	h.extension("one", `"here"`, "")
+	h.run(nil)
+	inbox := h.nc.NewInbox()
+	answers, err := h.nc.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		h.says("one", `"here"`)
+		for _, verb := range []string{"drain", "restart", "drain", "restart"} {
+			if err := h.nc.PublishRequest("ext.control.b1", inbox, []byte(`{"jsonrpc":"2.0","id":1,"method":"`+verb+`","params":{"id":"one"}}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			if m, err := answers.NextMsg(15 * time.Second); err != nil || !strings.Contains(string(m.Data), "instances") {
+				t.Fatalf("%v, %v", m, err)
+			}
+		}
+	}
+	h.says("one", `"here"`)
+}

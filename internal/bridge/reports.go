@@ -52,6 +52,11 @@ func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 			held = false
 			again.Reset(next)
 			continue
+		case <-b.contested:
+			if !held {
+				again.Reset(next) // when the other one has gone
+			}
+			continue
 		case <-asked:
 			if early := reportEvery - time.Since(last); early > 0 {
 				held = true

@@ -29,8 +29,8 @@ type slot struct {
 	toMesh  func(logLine)
 	events  func(notification []byte) error
 
-	telling  sync.Mutex // held where the mesh is told how the slot is
-	stopping bool       // guarded by telling
+	telling sync.Mutex      // held where the mesh is told how the slot is
+	ctx     context.Context // run's; guarded by telling
 }
 
 // hostInfo is what children are told about us.
@@ -40,9 +40,12 @@ type hostInfo struct {
 
 // run keeps the slot on the mesh and its lives coming until ctx ends. It returns when nothing of it runs any more.
 func (s *slot) run(ctx context.Context) error {
+	s.telling.Lock()
+	s.ctx = ctx
+	s.telling.Unlock()
 	s.mesh.Enter()
-	unstop := context.AfterFunc(ctx, s.stop)
-	defer unstop()
+	unsay := context.AfterFunc(ctx, func() { s.tell(heartbeat.Draining, stopping) })
+	defer unsay()
 	if s.unit.gated != "" {
 		s.tell(heartbeat.Gated, s.unit.gated)
 		<-ctx.Done()
@@ -52,13 +55,8 @@ func (s *slot) run(ctx context.Context) error {
 	return s.mesh.Leave(context.Cause(ctx)) // after the child's end, so that the mesh sees draining first
 }
 
-// stop says that the slot stops, whatever else is said of it from then on.
-func (s *slot) stop() {
-	s.telling.Lock()
-	s.stopping = true
-	s.telling.Unlock()
-	s.tell(heartbeat.Draining, "")
-}
+// stopping is the reason of a slot that leaves.
+const stopping = "stopping"
 
 // tell tells the mesh how the slot is. What an operator has asked for comes before what supervision finds, whoever is
 // first to say so, and a stop before all; that it is ready says mesh.Slot.Serve.
@@ -66,8 +64,8 @@ func (s *slot) tell(state heartbeat.State, reason string) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	switch {
-	case s.stopping:
-		state, reason = heartbeat.Draining, "stopping"
+	case s.ctx != nil && s.ctx.Err() != nil:
+		state, reason = heartbeat.Draining, stopping
 	case s.past.isDrained():
 		state, reason = heartbeat.Draining, errDrain.Error()
 	}
@@ -93,42 +91,36 @@ func (s *slot) drain() (retired <-chan struct{}) {
 		return closed
 	}
 	s.past.drain(true)
-	s.tell(heartbeat.Draining, "")
+	s.tell(heartbeat.Draining, errDrain.Error())
 	return s.past.endServing(errDrain)
 }
 
 var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// transition tells the mesh what supervision decided.
+// transition tells the mesh what supervision decided. Lives that were drained, or in which nothing was started, are no
+// restarts.
 func (s *slot) transition(e supervise.Event) {
-	reason := s.reason(e.Err)
-	if s.past.isDrained() {
-		s.tell(heartbeat.Draining, "")
-		if e.Kind != supervise.Starting {
-			s.say(e, reason)
-		}
-		return
-	}
-	switch e.Kind {
-	case supervise.Starting:
-		life := e.Life - s.past.idled()
-		if life == 1 {
-			s.tell(heartbeat.Spawning, "")
-			return
-		}
+	reason, drained := s.reason(e.Err), s.past.isDrained()
+	life := e.Life - s.past.idled()
+	switch {
+	case e.Kind == supervise.Starting && life == 1:
+		s.tell(heartbeat.Spawning, "")
+	case e.Kind == supervise.Starting && !drained:
 		s.mesh.SetRestarts(uint64(life - 1))
 		s.tell(heartbeat.Restarting, reason)
 		s.mesh.Beat() // the count is news where state and reason are not
-	case supervise.Restarting:
-		s.tell(heartbeat.Restarting, reason)
-		s.say(e, reason)
-	case supervise.Failed:
+	case e.Kind == supervise.Failed && !drained:
 		s.tell(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
 		level := slog.LevelDebug
 		if s.past.firstGivenUp() {
 			level = slog.LevelError
 		}
 		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
+	default:
+		s.tell(heartbeat.Restarting, reason)
+		if e.Kind != supervise.Starting {
+			s.say(e, reason)
+		}
 	}
 }
 

@@ -36,31 +36,34 @@ func TestEndIsSaid(t *testing.T) {
 	defer nc.Close()
 	for _, tt := range []struct {
 		name   string
-		do     func(s *slot, end context.CancelCauseFunc)
+		do     func(s *slot, end, stop context.CancelCauseFunc)
 		state  heartbeat.State
 		reason string
 	}{
-		{"it dies", func(_ *slot, end context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
-		{"it is drained", func(s *slot, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "asked to drain"},
-		{"it is drained, and dies", func(s *slot, end context.CancelCauseFunc) {
+		{"it dies", func(_ *slot, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
+		{"it is drained", func(s *slot, _, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "asked to drain"},
+		{"it is drained, and dies", func(s *slot, end, _ context.CancelCauseFunc) {
 			<-s.drain()
 			end(errors.New("it crashed"))
 		}, heartbeat.Draining, "asked to drain"},
-		{"it stops, and dies", func(s *slot, end context.CancelCauseFunc) {
-			s.stop()
+		{"it stops", func(_ *slot, _, stop context.CancelCauseFunc) { stop(nil) }, heartbeat.Draining, "stopping"},
+		{"it dies, and stops", func(_ *slot, end, stop context.CancelCauseFunc) {
 			end(errors.New("it crashed"))
+			stop(nil)
 		}, heartbeat.Draining, "stopping"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := mesh.Announce{ID: "one", Version: "1.0.0"}
-			s := &slot{unit: &unit{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a)}
+			stays, stop := context.WithCancelCause(t.Context())
+			s := &slot{unit: &unit{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a), ctx: stays}
+			defer context.AfterFunc(stays, func() { s.tell(heartbeat.Draining, stopping) })() // as run does
 			called, goOn := make(chan struct{}), make(chan struct{})
 			h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 				close(called)
 				<-goOn
 				return json.RawMessage("{}"), nil
 			})
-			life, end := context.WithCancelCause(t.Context())
+			life, end := context.WithCancelCause(stays)
 			ready := make(chan struct{})
 			var serving sync.WaitGroup
 			serving.Go(func() { // ends with life
@@ -76,7 +79,7 @@ func TestEndIsSaid(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-called
-			tt.do(s, end)
+			tt.do(s, end, stop)
 			var state heartbeat.State
 			var reason string
 			tick := time.NewTicker(time.Millisecond)

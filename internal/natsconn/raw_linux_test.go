@@ -71,7 +71,7 @@ func TestRawConn(t *testing.T) {
 			}
 		}},
 		{"a deadline for writing", func(t *testing.T, c, peer net.Conn) {
-			c.SetWriteDeadline(time.Now().Add(time.Millisecond))
+			c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // enough to begin
 			n, err := c.Write(large)
 			late(t, "write", err)
 			if n == 0 || n == len(large) {

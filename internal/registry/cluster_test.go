@@ -89,8 +89,11 @@ func TestCluster(t *testing.T) {
 	t.Logf("the catalog was right %v after the leading registry's server went", time.Since(start))
 	b.await("one of them leads", func() bool { return b.status(one).Leading != b.status(two).Leading })
 	for n := range 20 {
-		if s := b.state(fmt.Sprint("e", n)).State; s != heartbeat.Ready {
-			t.Errorf("e%d is %s", n, s)
+		id := fmt.Sprint("e", n)
+		var s heartbeat.State // "": around an election a question may get lost
+		b.await("the state of "+id+" is read", func() bool { s = b.state(id).State; return s != "" })
+		if s != heartbeat.Ready {
+			t.Errorf("%s is %s", id, s)
 		}
 	}
 }

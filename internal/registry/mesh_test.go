@@ -54,9 +54,11 @@ func TestWithMesh(t *testing.T) {
 	if len(e.Spec.Diagnostics) != 0 || e.Spec.Transport != "nats" {
 		t.Errorf("spec: %+v", e.Spec)
 	}
-	if id, revision := c.Revision(); id != b.status(r).CatalogID || revision != b.status(r).Revision {
-		t.Errorf("the follower is at %d of %s, the registry at %+v", revision, id, b.status(r).Stand)
-	}
+	b.await("the follower and the registry are at the same revision", func() bool {
+		id, revision := c.Revision()
+		s := b.status(r)
+		return id == s.CatalogID && revision == s.Revision
+	})
 
 	client := mesh.NewClient(b.connect(), mesh.ClientOptions{Catalog: c})
 	got, err := client.Call(t.Context(), "ext_greeter_greet", json.RawMessage(`{"name":"Ada"}`))

@@ -138,10 +138,19 @@ func TestRebuild(t *testing.T) {
 				s, _ := b.spec("weather")
 				return len(s.Tools) == 1 && b.state("weather").State == heartbeat.Ready
 			}
+			// Each ruin takes the spec. That it is gone may be seen or not: the registry may be quicker.
+			written := func() (at time.Time) {
+				if r, ok, err := b.bucket().newest(b.Context(), specKey("weather")); err == nil && ok && !r.deleted {
+					at = r.at
+				}
+				return at
+			}
 			b.await("it is up", good)
-			ruin(b, stop)
-			b.await("the ruin shows", func() bool { return !good() })
+			var before time.Time
+			b.await("the spec is read", func() bool { before = written(); return !before.IsZero() })
 			start := time.Now()
+			ruin(b, stop)
+			b.await("the spec is written anew", func() bool { at := written(); return !at.IsZero() && !at.Equal(before) })
 			b.await("it is up again", good)
 			t.Logf("rebuilt in %v", time.Since(start))
 		})

@@ -52,11 +52,14 @@ func TestService(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
+	exts := []*fakeExt{b.ext("a", "1.0.0", "na", "b_c"), b.ext("a_b", "1.0.0", "nb", "c")}
 	for n := range 5 {
-		b.ext(fmt.Sprintf("e%d", n), "1.0.0", fmt.Sprintf("n%d", n), "get", "set").up()
+		exts = append(exts, b.ext(fmt.Sprintf("e%d", n), "1.0.0", fmt.Sprintf("n%d", n), "get", "set"))
 	}
-	b.ext("a", "1.0.0", "na", "b_c").up()
-	b.ext("a_b", "1.0.0", "nb", "c").up()
+	for _, e := range exts {
+		e.up()
+		e.keepBeating()
+	}
 	b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0"})
 	b.publish(prefix.Skills("b1"), mesh.SkillReport{Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
 	b.await("all is there", func() bool {

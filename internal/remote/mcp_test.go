@@ -277,17 +277,20 @@ func TestReadOnGivesUp(t *testing.T) {
 
 // TestTimeoutIsTold wants the server to know that nobody waits any more: to MCP a connection's end means nothing.
 func TestTimeoutIsTold(t *testing.T) {
-	m := newMCP(t)
-	m.call = func(w http.ResponseWriter, r *request) { <-r.HTTP.Context().Done() }
-	c := m.connect(Config{})
-	sink := make(ended, 1)
-	c.Start(&rpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
-	<-sink
-	eventually(t, "notifications/cancelled", func() bool { return len(m.requests(cancelled)) == 1 })
-	id := m.requests("x")[0].ID
-	if got := string(m.requests(cancelled)[0].Params); got != `{"requestId":`+string(id)+`,"reason":"timeout"}` {
-		t.Errorf("told %s, of request %s", got, id)
-	}
+	synctest.Test(t, func(t *testing.T) { // the request has to be sent before its deadline
+		m := newPipedMCP(t)
+		m.call = func(w http.ResponseWriter, r *request) { <-r.HTTP.Context().Done() }
+		c := m.connect(Config{})
+		sink := make(ended, 1)
+		c.Start(&rpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
+		<-sink
+		eventually(t, "notifications/cancelled", func() bool { return len(m.requests(cancelled)) == 1 })
+		id := m.requests("x")[0].ID
+		if got := string(m.requests(cancelled)[0].Params); got != `{"requestId":`+string(id)+`,"reason":"timeout"}` {
+			t.Errorf("told %s, of request %s", got, id)
+		}
+		c.end(t)
+	})
 }
 
 // TestFlood answers a call behind more requests of the server's than are answered.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -27,7 +27,7 @@ type catalogBed struct {
 
 func newCatalogBed(t testing.TB) *catalogBed {
 	b := &catalogBed{t: t, opts: &server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+		Host: "127.0.0.1", Port: freeport.Port(t), JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
 	}}
 	b.start()
 	t.Cleanup(func() {
@@ -49,7 +49,6 @@ func (b *catalogBed) start() {
 		b.t.Fatal("server not ready")
 	}
 	b.srv = srv
-	b.opts.Port = srv.Addr().(*net.TCPAddr).Port // the same one after a restart
 }
 
 func (b *catalogBed) connect() *nats.Conn {

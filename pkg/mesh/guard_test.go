@@ -91,10 +91,17 @@ func TestFleetsBreaker(t *testing.T) {
 		_, err := client.Call(t.Context(), "ext_echo_x", nil)
 		return err
 	}
+	began := time.Now()
 	if err := call(); err != nil {
 		t.Errorf("the catalog has no veto: %v", err)
 	}
-	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) || !strings.Contains(err.Error(), "not answering") {
+	again := time.Now()
+	err := call()
+	for err == nil && time.Since(began) >= throughEvery { // it was the next second's
+		began, again = again, time.Now()
+		err = call()
+	}
+	if !errors.Is(err, rpc.CodeBreakerOpen) || !strings.Contains(err.Error(), "not answering") {
 		t.Errorf("the second call within a second: %v", err)
 	}
 	past := time.Now().Add(-time.Second)

@@ -145,11 +145,20 @@ func serveNative(t *testing.T, nc *nats.Conn, h rpc.Handler) (stop func()) {
 func TestNativeStopsWithoutLoss(t *testing.T) {
 	connect := startServer(t)
 	box := greeter()
+	serve := func() (stop func(), answered *atomic.Int64) {
+		answered = new(atomic.Int64)
+		return serveNative(t, connect(), rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+			if r.Method == "tools/echo" {
+				answered.Add(1)
+			}
+			return box.Handle(ctx, r)
+		})), answered
+	}
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	var calls atomic.Int64
 	load, end := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	stop := serveNative(t, connect(), box)
+	stop, _ := serve()
 	for range 8 {
 		wg.Go(func() { // ends with load
 			for load.Err() == nil {
@@ -165,9 +174,8 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 	for range rounds {
 		before := calls.Load()
 		eventually(t, "calls flow", func() bool { return calls.Load() > before+100 || t.Failed() })
-		next := serveNative(t, connect(), box)
-		before = calls.Load()
-		eventually(t, "calls flow", func() bool { return calls.Load() > before+20 || t.Failed() })
+		next, answered := serve()
+		eventually(t, "the next one answers, too", func() bool { return answered.Load() > 20 || t.Failed() })
 		stop()
 		stop = next
 	}

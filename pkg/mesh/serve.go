@@ -21,8 +21,9 @@ type ServeOptions struct {
 	MaxInflight    int           // calls at once; more are answered CodeOverloaded. Default 256
 	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended; then their contexts end. Default 30 s
 
-	OnReady   func() // if not nil, called when the slot has first been said to be ready: calls arrive
-	OnRetired func() // if not nil, called after ctx has ended and before what is in flight has finished: none arrive any more
+	// If not nil, called by Serve, which waits for them: OnReady when the slot is first said to be ready, for calls
+	// arrive; OnRetired after ctx has ended, when none do any more and what is in flight has yet to finish.
+	OnReady, OnRetired func()
 }
 
 func (o ServeOptions) withDefaults() ServeOptions {
