@@ -177,7 +177,7 @@ func TestLameDuckAgain(t *testing.T) {
 		}
 	}()
 	leave := func(s *server.Server) { going.Go(s.LameDuckShutdown) } // ends with Shutdown
-	d.hold() // an answer that is on its way
+	d.hold()                                                         // an answer that is on its way
 	leave(servers[0])
 	s := d.services()[0]
 	soonTrue(t, "it is off the mesh", func() bool {
