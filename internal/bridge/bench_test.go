@@ -32,26 +32,33 @@ func (instant) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
 func (instant) Notify(string, json.RawMessage) error { return nil }
 func (instant) Run(ctx context.Context) error        { <-ctx.Done(); return nil }
 
+// inProcess starts a NATS server in this process, and returns what connects to it, until tb ends.
+func inProcess(tb testing.TB) (connect func() *nats.Conn) {
+	tb.Helper()
+	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.Start()
+	tb.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		tb.Fatal("the server does not come up")
+	}
+	return func() *nats.Conn {
+		tb.Helper()
+		nc, err := nats.Connect("", nats.InProcessServer(s))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(nc.Close)
+		return nc
+	}
+}
+
 // BenchmarkServe compares a call through the bridge's whole path but the child with a bare micro endpoint. The
 // client's own allocations are the same on both sides: what differs is the service's.
 func BenchmarkServe(b *testing.B) {
-	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	s.Start()
-	defer s.Shutdown()
-	if !s.ReadyForConnections(10 * time.Second) {
-		b.Fatal("the server does not come up")
-	}
-	connect := func() *nats.Conn {
-		nc, err := nats.Connect("", nats.InProcessServer(s))
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(nc.Close)
-		return nc
-	}
+	connect := inProcess(b)
 	bare, err := micro.AddService(connect(), micro.Config{Name: "bare", Version: "1.0.0"})
 	if err != nil {
 		b.Fatal(err)

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -19,21 +16,7 @@ import (
 // TestEndIsSaid: from the end of a life on its slot is not ready, however long what is in flight takes to finish, and
 // what the end of a life is makes no difference to what an operator has asked for.
 func TestEndIsSaid(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	defer srv.WaitForShutdown()
-	defer srv.Shutdown()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not come up")
-	}
-	nc, err := nats.Connect("", nats.InProcessServer(srv))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := inProcess(t)()
 	for _, tt := range []struct {
 		name   string
 		do     func(s *slot, end, stop context.CancelCauseFunc)
