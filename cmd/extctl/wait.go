@@ -23,7 +23,9 @@ func (a *app) waitCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait ID [--for STATE]",
 		Short: "Wait until an extension is in a state",
-		Args:  cobra.ExactArgs(1),
+		Long: `Wait until an extension is in a state, for a minute unless --timeout says otherwise. One that has just become
+ready is waited for until its tools are in the catalog, too.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if want != gone && !heartbeat.State(want).Valid() {
 				return usage("--for %q: want %s, or one of the other states", want, orList([]string{"ready", "lost", "failed", gone}))

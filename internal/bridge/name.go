@@ -19,7 +19,9 @@ import (
 const (
 	nameTries = 3                      // the question may be lost
 	nameWait  = 500 * time.Millisecond // between two times
-	maxMet    = 64                     // others that the log tells of
+	maxMet    = 64                     // others that are made anything of, in one run
+
+	maxMeetings = 2 * nameTries // with each: it asks, and answers
 )
 
 // identity is the answer to ping on P.control.<bridge>, and what a bridge that asks for its own name says of itself.
@@ -80,7 +82,7 @@ func (b *Bridge) keepName(ctx context.Context) error {
 		return err
 	}
 	ping := rpc.AppendRequest(nil, []byte("1"), "ping", params)
-	met := map[string]bool{}
+	met := map[string]int{} // how often, by run
 	look := time.NewTimer(0)
 	defer look.Stop()
 	for looks := nameTries; ; {
@@ -110,11 +112,10 @@ func (b *Bridge) keepName(ctx context.Context) error {
 		case i.Run == "" || i.Run == b.run:
 		case i.before(b.identity()):
 			return fmt.Errorf("another bridge named %q runs on this mesh, since %s; choose another --name", b.cfg.Name, i.Since.Format(time.RFC3339Nano))
-		case len(met) < maxMet && !met[i.Run]:
-			met[i.Run] = true
-			b.log.Warn("another bridge of this name has started, and gives way", "since", i.Since)
-			fallthrough
-		default:
+		case met[i.Run] < maxMeetings && (met[i.Run] > 0 || len(met) < maxMet):
+			if met[i.Run]++; met[i.Run] == 1 {
+				b.log.Warn("another bridge of this name has started, and gives way", "since", i.Since)
+			}
 			select {
 			case b.contested <- struct{}{}: // its reports took the place of b's
 			default:
