@@ -1,18 +1,18 @@
-"""Reads what go test -json wrote: a line for each package, and all that was said by a test that failed. A test that
-is skipped here is never run, and so is a failure."""
+"""Reads the output of go test -json. Prints one line for each package and the output of every failed test. A skipped test
+counts as a failure, because CI is the only place that would have run it."""
 import collections, json, sys
 
-said, failed, skipped, ended = collections.defaultdict(list), [], [], 0
+output, failed, skipped, ended = collections.defaultdict(list), [], [], 0
 for line in open(sys.argv[1], errors="replace"):
     try:
         event = json.loads(line)
     except ValueError:
-        said[None].append(line)  # the go command's own
+        output[None].append(line)  # from the go command itself
         continue
     key = event.get("Package") or event.get("ImportPath"), event.get("Test")
     action = event["Action"]
     if action in ("output", "build-output"):
-        said[key].append(event["Output"])
+        output[key].append(event["Output"])
     elif action in ("fail", "build-fail"):
         failed.append(key)
     elif action == "skip" and key[1]:
@@ -22,8 +22,8 @@ for line in open(sys.argv[1], errors="replace"):
         print(f"{action}  {key[0]}  {event.get('Elapsed', 0):.1f}s")
 for key in failed:
     print(f"\n--- {key[0]} {key[1] or ''}")
-    print("".join(said[key])[-8000:])
+    print("".join(output[key])[-8000:])
 for package, test in skipped:
     print(f"skipped: {package} {test}")
-print("".join(said[None]))
+print("".join(output[None]))
 sys.exit(1 if failed or skipped or not ended else 0)
