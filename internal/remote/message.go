@@ -115,9 +115,13 @@ func (c *Conn) another(id uint64) *flight {
 	return f
 }
 
-// idOf reads an id of ours. It may come back as a string or with a fraction of zero: some SDKs do that.
+// idOf reads an id of ours. It may come back as a string or with a fraction of zero: some SDKs do that. A string with
+// zeros in front is another id.
 func idOf(raw []byte) (uint64, bool) {
 	s := string(bytes.Trim(raw, `"`))
+	if len(s) > 1 && s[0] == '0' {
+		return 0, false
+	}
 	if n, err := strconv.ParseUint(s, 10, 64); err == nil {
 		return n, true
 	}

@@ -56,10 +56,17 @@ func TestCallAgainstOddChildren(t *testing.T) {
 		{name: "error null and result", text: `{"jsonrpc":"2.0","id":ID,"error":null,"result":1}` + "\n", want: `1`},
 		{name: "both", text: `{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":"x"},"result":1}` + "\n", want: `1`},
 		{name: "neither", text: `{"jsonrpc":"2.0","id":ID}` + "\n", code: CodeInternal, message: "neither"},
+		{name: "neither, the error null", text: `{"jsonrpc":"2.0","id":ID,"error":null}` + "\n", code: CodeInternal, message: "neither"},
 		{name: "neither, of some version", text: `{"id":ID,"jsonrpc":2}` + "\n", code: CodeInternal, message: "neither"},
 		{name: "broken JSON", text: `{"jsonrpc":"2.0","id":ID,"result":NaN}` + "\n", code: CodeInternal, message: "not valid JSON"},
 		{name: "too long, id first", text: `{"jsonrpc":"2.0","id":ID,"result":"` + strings.Repeat("x", 9000) + "\"}\n", code: CodeTooLarge, message: "9", maxLine: 8000},
 		{name: "too long, id last", text: `{"jsonrpc":"2.0","result":{"id":77,"t":"\"id\":5,` + strings.Repeat("x", 90000) + `"},"id":ID}` + "\n", code: CodeTooLarge, message: "90", maxLine: 8000},
+		{name: "byte order mark", text: "\ufeff" + ok, want: `{"ok":true}`},
+		{name: "byte order mark before a banner", text: "\ufeffready\r\n" + ok, want: `{"ok":true}`},
+		{name: "half an answer and the end", text: `{"jsonrpc":"2.0","id":ID,"result":{"a":`, code: CodeExited, message: "ended before the answer"},
+		{name: "half an answer, not UTF-8, and the end", text: `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + "\xc3", code: CodeExited, message: "ended before the answer"},
+		{name: "zeros before the id", text: `{"jsonrpc":"2.0","id":"00ID","result":0}` + "\n" + ok, want: `{"ok":true}`},
+		{name: "hexadecimal id", text: `{"jsonrpc":"2.0","id":"0xIDp0","result":0}` + "\n" + ok, want: `{"ok":true}`},
 		{name: "no newline at the end", text: strings.TrimSuffix(ok, "\n"), want: `{"ok":true}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

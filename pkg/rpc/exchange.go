@@ -77,6 +77,9 @@ func ParseReply(text []byte) (Reply, error) {
 	if !env.IsResponse() {
 		return Reply{}, errors.New("it is JSON, but no JSON-RPC response")
 	}
+	if env.Result == nil && !isError(&env) {
+		return Reply{Err: neither()}, nil
+	}
 	normalise(&env)
 	return Reply{line: text, env: env}, nil
 }
@@ -213,9 +216,9 @@ func (x *Exchange) appendFrame(dst []byte) []byte {
 // isError reports whether a response is an error: its error member is there and not null.
 func isError(e *Envelope) bool { return e.Error != nil && string(e.Error) != "null" }
 
-// normalise mends a response of odd shape, so that what leaves here is JSON-RPC: an error becomes an object
-// with an integer code and a string message; both a result and an error become the error, unless the result
-// is not null; neither becomes an error that says so.
+// normalise fixes a response of odd shape, which has a result or an error, so that what leaves here is JSON-RPC: an
+// error becomes an object with an integer code and a string message; both a result and an error become the error,
+// unless the result is not null.
 func normalise(e *Envelope) {
 	switch {
 	case isError(e) && e.Result != nil && string(e.Result) != "null":
@@ -228,9 +231,7 @@ func normalise(e *Envelope) {
 			e.Error, _ = json.Marshal(mended) // Data was scanned: it is JSON
 			e.plain = false
 		}
-	case e.Result == nil:
-		e.Result, e.plain = []byte("null"), false
-	case e.Error != nil:
+	case e.Error != nil: // null, next to a result
 		e.plain = false
 	}
 }

@@ -38,7 +38,9 @@ type lineReader struct {
 	end   int
 	seen  int // buf[start:start+seen] holds no newline
 	err   error
-	count *atomic.Uint64 // bytes read, if anybody wants to know
+	begun bool           // the stream's first bytes were looked at for a byte order mark
+	cut   bool           // the line returned last ended with the stream, not with a newline
+	count *atomic.Uint64 // bytes read; nil: not counted
 }
 
 // lazyReader is what NewConn documents.
@@ -57,10 +59,22 @@ func newLineReader(r io.Reader, max int) *lineReader {
 	return l
 }
 
-// next returns the next line without its end ("\n" or "\r\n"), valid until the next call. A last line that
-// lacks its newline counts. A line over the limit is discarded and reported as *LongLineError; reading may
-// go on after it. Any other error is the stream's end.
+// byteOrderMark is UTF-8's. PowerShell and .NET write it in front of their first line.
+var byteOrderMark = []byte("\ufeff")
+
+// next returns the next line without its end ("\n" or "\r\n") and without a byte order mark at the beginning of the
+// stream, valid until the next call. A last line that lacks its newline counts, and sets cut. A line over the limit is
+// discarded and reported as *LongLineError; reading may go on after it. Any other error is the stream's end.
 func (l *lineReader) next() ([]byte, error) {
+	line, err := l.nextLine()
+	if err == nil && !l.begun {
+		l.begun = true
+		line = bytes.TrimPrefix(line, byteOrderMark)
+	}
+	return line, err
+}
+
+func (l *lineReader) nextLine() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(l.buf[l.start+l.seen:l.end], '\n'); i >= 0 {
 			at := l.start + l.seen + i
@@ -81,7 +95,7 @@ func (l *lineReader) next() ([]byte, error) {
 				return nil, l.err
 			}
 			line := l.buf[l.start:l.end:l.end]
-			l.start, l.end, l.seen = 0, 0, 0
+			l.start, l.end, l.seen, l.cut = 0, 0, 0, true
 			return bytes.TrimSuffix(line, []byte{'\r'}), nil
 		}
 		l.fill()

@@ -31,11 +31,14 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
 	if space(line, 0) == len(line) {
 		return
 	}
+	cut := lines.cut
 	if !utf8.Valid(line) {
 		line, lines = toValidUTF8(line), nil
 	}
 	env, err := Scan(line)
 	switch {
+	case err != nil && cut: // the process ended while it wrote: the end of the stream says how, and fails the call
+		c.noiseLine(line, errors.New("the output ended in the middle of a line"))
 	case err != nil:
 		c.broken(line, err)
 	case env.IsResponse() || env.Method == nil && env.ID != nil && env.versioned:
@@ -58,12 +61,17 @@ func (c *Conn) answer(line []byte, env *Envelope, lines *lineReader) {
 		}
 		return
 	}
-	if env.Result == nil && env.Error == nil {
-		x.Sink.Deliver(x, Reply{Err: Errorf(CodeInternal, RanMaybe, "the extension answered with neither a result nor an error")})
+	if env.Result == nil && !isError(env) {
+		x.Sink.Deliver(x, Reply{Err: neither()})
 		return
 	}
 	normalise(env)
 	x.Sink.Deliver(x, Reply{line: line, env: *env, from: lines})
+}
+
+// neither is the error for a response without a result and without an error, or with the error null.
+func neither() *Error {
+	return Errorf(CodeInternal, RanMaybe, "the extension answered with neither a result nor an error")
 }
 
 // claim takes the exchange that an answer's id belongs to. A number may come back as a string or with a
@@ -83,6 +91,9 @@ func parseID(id []byte) (uint64, bool) {
 		id = id[1 : len(id)-1]
 	}
 	if len(id) == 0 || len(id) > 24 {
+		return 0, false
+	}
+	if len(id) > 1 && id[0] == '0' && id[1] != '.' && id[1] != 'e' && id[1] != 'E' { // "007" is a string of its own, not 7
 		return 0, false
 	}
 	n := uint64(0)
