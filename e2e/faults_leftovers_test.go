@@ -171,7 +171,7 @@ var leftoverFaults = []fault{
 	},
 	{
 		mode: "tells-secrets", does: "prints a token everywhere: standard error, noise, its last words, the error of `initialize`",
-		caller:   "`[FAULT_TOKEN]` in `stderr_tail` and reason",
+		caller:   "`[FAULT_TOKEN]` in the reason, nothing of standard error",
 		operator: "`[FAULT_TOKEN]` in log, `P.log.<id>`, control status and catalog",
 		bridge:   "replaces known values of secrets before a line leaves it",
 		tools:    []string{"act"},
@@ -196,11 +196,14 @@ var leftoverFaults = []fault{
 			}
 			h.ready()
 			_, err := h.call("act", "{}")
-			d := h.fails(err, rpc.CodeExited, rpc.RanMaybe)
+			h.fails(err, rpc.CodeExited, rpc.RanMaybe)
+			if told := string(rpc.AsError(err).Data) + err.Error(); strings.Contains(told, "connecting") {
+				h.Errorf("the caller got the last lines of standard error: %s", told)
+			}
 			state := h.becomes("failed", "refused: [FAULT_TOKEN]").State
 			h.eventually("the line is on the mesh", func() bool { return told.Load() != nil })
 			for where, text := range map[string]string{
-				"stderr_tail": d.StderrTail, "P.log": *told.Load(), "status": fmt.Sprintf("%+v", h.status().LastExit),
+				"P.log": *told.Load(), "status": fmt.Sprintf("%+v", h.status().LastExit),
 				"logs": string(h.control("logs", fmt.Sprintf(`{"id":%q}`, h.id))), "catalog": state.Reason, "log": h.log.String(),
 			} {
 				if strings.Contains(text, secretOfTheHost) {

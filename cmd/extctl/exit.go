@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -215,8 +214,8 @@ func (a *app) hint(code int, err error) string {
 		return f.hint
 	}
 	if e, ok := errors.AsType[*rpc.Error](err); ok {
-		if d := e.Details(); d.StderrTail != "" {
-			return "its last words: " + clean(strings.TrimSpace(d.StderrTail))
+		if e.Code == rpc.CodeExited && e.Details().Status != "" {
+			return "`extctl show ID` and `extctl logs ID` have what it wrote to stderr"
 		}
 	}
 	switch {

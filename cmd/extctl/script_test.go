@@ -186,7 +186,7 @@ func (b *bed) fakeExtension(id string) error {
 		case "fail":
 			return "", &rpc.Error{Code: 7, Message: "no such city", Data: json.RawMessage(`{"city":"Atlantis"}`)}
 		case "gone":
-			return "", rpc.NewError(rpc.CodeExited, rpc.Details{Status: "exit status 3", StderrTail: "panic: boom"}, "it exited")
+			return "", rpc.NewError(rpc.CodeExited, rpc.Details{Status: "exit status 3"}, "it exited")
 		case "slow":
 			return "", nil
 		case "hooks/before_message":

@@ -280,7 +280,8 @@ var (
 func gone(ctx context.Context, id string, err error) *rpc.Error {
 	cause := context.Cause(ctx)
 	if exit, ok := cause.(*child.ExitError); ok {
-		return rpc.NewError(rpc.CodeExited, rpc.Details{Status: exit.Status(), StderrTail: exit.StderrTail},
+		// Not what it wrote to stderr, which may hold anything: operators find that in status and logs.
+		return rpc.NewError(rpc.CodeExited, rpc.Details{Status: exit.Status()},
 			"%s ended with the call in flight: %s", id, exit.Status())
 	}
 	switch {

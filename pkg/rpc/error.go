@@ -85,7 +85,6 @@ type Details struct {
 	State        string `json:"state,omitempty"`
 	Reason       string `json:"reason,omitempty"`
 	Status       string `json:"status,omitempty"`
-	StderrTail   string `json:"stderr_tail,omitempty"`
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
 	Limit        int64  `json:"limit,omitempty"`
 	Size         int64  `json:"size,omitempty"`
