@@ -121,7 +121,7 @@ func testServices(t *testing.T, commands map[string][]string) {
 		return len(found) == 3 && !slices.ContainsFunc(slices.Collect(maps.Values(found)), func(x listed) bool { return x.Transport == "" || x.State == "" })
 	})
 	for id, x := range found {
-		if x.Available || x.State != "lost" || x.Transport != "nats" || !strings.Contains(x.Reason, "no beat yet") {
+		if x.Available || x.State != "lost" || x.Transport != "nats" || !strings.Contains(x.Reason, "no heartbeat yet") {
 			t.Errorf("before it ever ran %s is %s (%s)", id, x.State, x.Reason)
 		}
 	}

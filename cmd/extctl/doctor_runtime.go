@@ -168,7 +168,7 @@ func (t *tryout) beat(ctx context.Context, id string, limit time.Duration) (deta
 		case err != nil:
 			last = fmt.Errorf("what came on %s is no beat: %w", subject, err)
 		case b.ID != id:
-			last = fmt.Errorf("a beat of %q came on %s", b.ID, subject)
+			last = fmt.Errorf("a heartbeat of %q came on %s", b.ID, subject)
 		case b.State == heartbeat.Ready:
 			return strings.TrimSpace("it beats " + b.Version), nil
 		default:

@@ -218,7 +218,7 @@ func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
 		if instance == "" {
 			continue
 		}
-		if c, ok := l.mon.Condemn(x.id, instance, reason, now); ok {
+		if c, ok := l.mon.MarkLost(x.id, instance, reason, now); ok {
 			l.changed(c)
 			l.urge(x.id)
 			lost++

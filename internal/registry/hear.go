@@ -49,7 +49,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 	delete(l.removed, removal{id, b.Instance})
 	l.heardAt(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
-	if c.Reborn {
+	if c.NewRun {
 		l.reborn(x, b.Instance)
 	}
 	l.considerAsking(x, &b, now)
@@ -203,7 +203,7 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	var ok bool
 	switch {
 	case g.Reason != mesh.GoodbyeRemoved:
-		c, ok = l.mon.Goodbye(id, g.Instance, g.Reason, now)
+		c, ok = l.mon.Deregister(id, g.Instance, g.Reason, now)
 	case g.Instance == "" && x != nil && l.livesWithout(x):
 		l.withdrawn(x) // the manifest went, the service that it described is still there
 	case g.Instance == "":

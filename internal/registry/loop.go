@@ -238,5 +238,5 @@ func (l *loop) connection(s nats.Status) {
 func (l *loop) deafened(why string) {
 	now := time.Now()
 	l.log.Info("condemning nobody before a full grace of listening", "reason", why)
-	l.mon.Deaf(now.Add(-1), now)
+	l.mon.ListeningGap(now.Add(-1), now)
 }

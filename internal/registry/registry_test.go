@@ -37,7 +37,7 @@ func TestShowsLostAndBack(t *testing.T) {
 			t.Errorf("state: %+v", d)
 		}
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		if d := b.state("weather"); d.Available || !strings.HasPrefix(d.Reason, "no beat for") {
+		if d := b.state("weather"); d.Available || !strings.HasPrefix(d.Reason, "no heartbeat for") {
 			t.Errorf("lost: %+v", d)
 		}
 		e.keepBeating()

@@ -179,7 +179,7 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		if known && i.State == heartbeat.Lost && mine.State != heartbeat.Lost && i.Since.After(mine.LastBeat) {
 			// The leader knew more (its bridge is gone, say), and nothing was heard of the instance since: to
 			// this replica it looks alive only because its grace is not over yet.
-			if c, ok := l.mon.Condemn(x.id, i.Instance, i.Reason, now); ok {
+			if c, ok := l.mon.MarkLost(x.id, i.Instance, i.Reason, now); ok {
 				l.changed(c)
 			}
 		}

@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// Beacons sends the beats of any number of instances, from one goroutine with one timer: a thousand slots of a
-// bridge that each had their own would keep a thousand stacks for nothing. Run is the goroutine; Add and Stop may
-// be called by anybody and at any time, before Run, too, with which the beats begin.
+// Beacons sends the heartbeats of any number of instances from one goroutine with one timer, because a bridge has up
+// to a thousand instances and each goroutine has a stack. Run is that goroutine. Add and Stop may be called from any
+// goroutine at any time, also before Run.
 type Beacons struct {
 	interval time.Duration
-	window   time.Duration // how much too early a beat may go out, with others
-	wake     chan struct{} // poked when something is due earlier than it was
+	window   time.Duration // how early a heartbeat may be sent, to share a wakeup with others
+	wake     chan struct{} // receives when a heartbeat is due earlier than the timer
 
-	// beating is held while one beat is made and published: who stops a Beacon waits for that.
-	beating sync.Mutex
+	// publishing is held while one heartbeat is built and published, so that Stop can wait for it.
+	publishing sync.Mutex
 
 	mu  sync.Mutex
 	due schedule
 }
 
-// Beacon is the cadence of one instance's beats: the first at a random offset within the interval, so that a
-// thousand slots of one bridge do not beat in step, then one an interval ±10 %, and one at once after each Kick.
+// Beacon schedules one instance's heartbeats: the first at a random offset within the interval, so that the instances
+// of one bridge do not all send at once, then one per interval ±10 %, and one immediately after each Kick.
 type Beacon struct {
 	set     *Beacons
 	current func() Beat
-	seq     uint64 // of the last one published; guarded by the set's beating
+	seq     uint64 // of the last heartbeat published; guarded by the set's publishing
 
-	// Guarded by the set's mu.
-	due   time.Time // the latest time for the next beat; zero: at once
-	place int       // in the schedule; -1: stopped
+	// The set's mu guards these.
+	due   time.Time // the latest time for the next heartbeat; zero: now
+	index int       // in the schedule; -1: stopped
 }
 
-// NewBeacons returns an empty set that beats every interval (0: DefaultInterval; clamped to MinInterval and
-// MaxInterval, as the other side would).
+// NewBeacons returns an empty set that sends heartbeats every interval (0: DefaultInterval). The interval is clamped
+// to MinInterval and MaxInterval, as the receiver does.
 func NewBeacons(interval time.Duration) *Beacons {
 	if interval == 0 {
 		interval = DefaultInterval
@@ -45,8 +45,8 @@ func NewBeacons(interval time.Duration) *Beacons {
 	return &Beacons{interval: interval, window: interval / 60, wake: make(chan struct{}, 1)}
 }
 
-// Add begins the beats of one more instance. current returns what to say now; its Seq, TS and IntervalMS are filled
-// in. It is called by Run's goroutine only, and must not stop a Beacon of the same set.
+// Add starts the heartbeats of one more instance. current returns the heartbeat to send; the set fills in its Seq, TS
+// and IntervalMS. Only Run's goroutine calls current, which must not stop a Beacon of the same set.
 func (s *Beacons) Add(current func() Beat) *Beacon {
 	b := &Beacon{set: s, current: current, due: time.Now().Add(rand.N(s.interval))}
 	s.mu.Lock()
@@ -56,18 +56,17 @@ func (s *Beacons) Add(current func() Beat) *Beacon {
 	return b
 }
 
-// Kick asks for a beat now, because what current returns has changed: it is called after the kick. Kick never
-// waits for a beat, and several kicks before the next one are one. Of a nil Beacon, or one that is stopped, it does
-// nothing.
+// Kick requests a heartbeat now because the result of current has changed; current is called after the kick. Kick
+// never blocks, and several kicks before the next heartbeat count as one. It does nothing on a nil or stopped Beacon.
 func (b *Beacon) Kick() {
 	if b == nil {
 		return
 	}
 	b.set.mu.Lock()
-	kicked := b.place >= 0 && !b.due.IsZero()
+	kicked := b.index >= 0 && !b.due.IsZero()
 	if kicked {
 		b.due = time.Time{}
-		heap.Fix(&b.set.due, b.place)
+		heap.Fix(&b.set.due, b.index)
 	}
 	b.set.mu.Unlock()
 	if kicked {
@@ -75,16 +74,16 @@ func (b *Beacon) Kick() {
 	}
 }
 
-// Stop ends the beats. It waits for one that is just being published, by whichever Beacon: once it has returned, none
-// follows.
+// Stop ends the heartbeats. It waits while any Beacon of the set is publishing, so that no heartbeat of this one
+// follows its return.
 func (b *Beacon) Stop() {
 	s := b.set
-	s.beating.Lock()
-	defer s.beating.Unlock()
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b.place >= 0 {
-		heap.Remove(&s.due, b.place)
+	if b.index >= 0 {
+		heap.Remove(&s.due, b.index)
 	}
 }
 
@@ -95,18 +94,20 @@ func (s *Beacons) poke() {
 	}
 }
 
-// republish is how soon a beat that could not be published is tried again.
+// republish is the delay before a failed publish is tried again.
 const republish = time.Second
 
-// Run publishes beats until ctx is done, and returns nil then. Those that are due within a sixtieth of the interval
-// go out together, never nearer to the one before than the interval -10 %. A beat whose publish fails has not been
-// sent: its number is used again, and it is tried again after a second. publish must not stop a Beacon of the set.
+// Run publishes heartbeats until ctx is done, and then returns nil. Heartbeats that are due within a sixtieth of the
+// Run publishes heartbeats until ctx is done, and then returns nil. Heartbeats that are due within a sixtieth of the
+// interval are sent together, but never earlier after the previous one than the interval -10 %. After a failed
+// publish the heartbeat is tried again in a second with the same sequence number. publish must not stop a Beacon of
+// the set.
 func (s *Beacons) Run(ctx context.Context, publish func(Beat) error) error {
 	timer := time.NewTimer(s.interval)
 	defer timer.Stop()
 	for {
 		now := time.Now()
-		for ctx.Err() == nil && s.beat(now, publish) {
+		for ctx.Err() == nil && s.publishDue(now, publish) {
 		}
 		if next, ok := s.next(); ok {
 			timer.Reset(time.Until(next))
@@ -122,7 +123,7 @@ func (s *Beacons) Run(ctx context.Context, publish func(Beat) error) error {
 	}
 }
 
-// next is when the next beat is due, false if there is nobody.
+// next returns the time of the next heartbeat, or false if the set is empty.
 func (s *Beacons) next() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,11 +133,11 @@ func (s *Beacons) next() (time.Time, bool) {
 	return s.due[0].due, true
 }
 
-// beat publishes one beat that may go out at now, false if there is none.
-func (s *Beacons) beat(now time.Time, publish func(Beat) error) bool {
-	s.beating.Lock()
-	defer s.beating.Unlock()
-	b := s.take(now)
+// publishDue publishes one heartbeat that may be sent at now, or returns false if none is due.
+func (s *Beacons) publishDue(now time.Time, publish func(Beat) error) bool {
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
+	b := s.nextDue(now)
 	if b == nil {
 		return false
 	}
@@ -150,27 +151,28 @@ func (s *Beacons) beat(now time.Time, publish func(Beat) error) bool {
 	return true
 }
 
-// take returns a Beacon that may beat at now, with its next turn set: a kick from now on is for a beat after this one.
-func (s *Beacons) take(now time.Time) *Beacon {
+// nextDue returns a Beacon whose heartbeat may be sent at now and sets its next time. It does so before current is
+// called, so that a kick during the publish leads to one more heartbeat.
+func (s *Beacons) nextDue(now time.Time) *Beacon {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.due) == 0 || s.due[0].due.After(now.Add(s.window)) {
 		return nil
 	}
 	b := s.due[0]
-	// Its own window before that is the earliest.
+	// The earliest time is one window later: a heartbeat may be sent up to a window before it is due.
 	earliest := s.interval*9/10 + s.window
 	b.due = time.Now().Add(earliest + rand.N(s.interval*11/10-earliest))
-	heap.Fix(&s.due, b.place)
+	heap.Fix(&s.due, b.index)
 	return b
 }
 
-// retry has b's turn come soon again, unless somebody has kicked it since.
+// retry schedules b again soon, unless it was kicked since.
 func (s *Beacons) retry(b *Beacon) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !b.due.IsZero() {
 		b.due = time.Now().Add(republish + s.window)
-		heap.Fix(&s.due, b.place)
+		heap.Fix(&s.due, b.index)
 	}
 }

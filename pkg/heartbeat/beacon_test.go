@@ -23,9 +23,9 @@ func run(t *testing.T, s *Beacons, publish func(Beat) error) {
 	})
 }
 
-func saying(id string) func() Beat { return func() Beat { return Beat{ID: id, State: Ready} } }
+func ready(id string) func() Beat { return func() Beat { return Beat{ID: id, State: Ready} } }
 
-// TestBeaconCadence has many beat side by side, each in its own time.
+// TestBeaconCadence checks the cadence of 1 and of 100 Beacons in one set.
 func TestBeaconCadence(t *testing.T) {
 	for _, n := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestBeaconCadence(t *testing.T) {
 			at, turns := map[string][]time.Duration{}, map[time.Duration]bool{}
 			s := NewBeacons(0)
 			for i := range n {
-				s.Add(saying(fmt.Sprint(i)))
+				s.Add(ready(fmt.Sprint(i)))
 			}
 			run(t, s, func(b Beat) error {
 				now := time.Since(start)
@@ -51,22 +51,22 @@ func TestBeaconCadence(t *testing.T) {
 					early++
 				}
 				if at[0] >= 15*time.Second {
-					t.Errorf("the first beat of %s came after %v", id, at[0])
+					t.Errorf("the first heartbeat of %s came after %v", id, at[0])
 				}
 				for i := 1; i < len(at); i++ {
 					if d := at[i] - at[i-1]; d < 13500*time.Millisecond || d >= 16500*time.Millisecond {
-						t.Errorf("beat %d of %s came %v after the one before", i+1, id, d)
+						t.Errorf("heartbeat %d of %s came %v after the previous one", i+1, id, d)
 					}
 				}
 				if n := len(at); n < 36 || n > 45 {
-					t.Errorf("%d beats of %s in 10 minutes", n, id)
+					t.Errorf("%d heartbeats of %s in 10 minutes", n, id)
 				}
 			}
 			if len(at) != n || n == 100 && (early < 10 || early > 90) {
-				t.Errorf("%d of %d beat, %d of them in the first half of the interval", len(at), n, early)
+				t.Errorf("%d of %d Beacons sent heartbeats, %d of them in the first half of the interval", len(at), n, early)
 			}
 			if limit := int(10*time.Minute/(250*time.Millisecond)) + 1; len(turns) > limit {
-				t.Errorf("%d beats woke the goroutine %d times, want at most %d", 40*n, len(turns), limit)
+				t.Errorf("%d heartbeats woke the goroutine %d times, want at most %d", 40*n, len(turns), limit)
 			}
 		})
 	}
@@ -91,14 +91,14 @@ func TestBeaconKick(t *testing.T) {
 		time.Sleep(53 * time.Second)
 		synctest.Wait()
 		if len(beats) != n {
-			t.Error("a kick did not move the next turn")
+			t.Error("a kick did not postpone the next heartbeat")
 		}
 		(*Beacon)(nil).Kick()
 	})
 }
 
-// TestBeaconKickedInBeat: what changes while a beat is on its way is said by the next, at once.
-func TestBeaconKickedInBeat(t *testing.T) {
+// TestBeaconKickDuringPublish: a change during a publish leads to another heartbeat immediately after it.
+func TestBeaconKickDuringPublish(t *testing.T) {
 	for _, err := range []error{nil, errors.New("not connected")} {
 		synctest.Test(t, func(t *testing.T) {
 			start, state, beats := time.Now(), Spawning, []Beat{}
@@ -121,14 +121,14 @@ func TestBeaconKickedInBeat(t *testing.T) {
 	}
 }
 
-// TestBeaconPublishFails: a beat that could not be sent is tried again after a second, under its own number.
+// TestBeaconPublishFails: a failed publish is tried again after a second with the same sequence number.
 func TestBeaconPublishFails(t *testing.T) {
 	for _, interval := range []time.Duration{MinInterval, time.Minute, MaxInterval} {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
 			var at []time.Duration
 			s := NewBeacons(interval)
-			s.Add(saying("weather")).Kick()
+			s.Add(ready("weather")).Kick()
 			run(t, s, func(b Beat) error {
 				if at = append(at, time.Since(start)); b.Seq != 1 && len(at) <= 4 {
 					t.Errorf("try %d has the number %d", len(at), b.Seq)
@@ -152,12 +152,12 @@ func TestBeaconPublishFails(t *testing.T) {
 	}
 }
 
-// TestBeaconStop: once Stop has returned no beat follows, and those of others do.
+// TestBeaconStop: after Stop has returned, no heartbeat of that Beacon follows; the others continue.
 func TestBeaconStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewBeacons(0)
-		gone := s.Add(saying("gone"))
-		s.Add(saying("stays"))
+		gone := s.Add(ready("gone"))
+		s.Add(ready("stays"))
 		publishing, goOn := make(chan struct{}), make(chan struct{})
 		var mu sync.Mutex
 		beats := map[string]int{}
@@ -174,27 +174,27 @@ func TestBeaconStop(t *testing.T) {
 		})
 		gone.Kick()
 		<-publishing
-		gone.Kick() // would be the next
+		gone.Kick() // would be the next heartbeat
 		stopped := make(chan int, 1)
-		go func() { gone.Stop(); stopped <- of("gone") }() // ends when the beat is out
+		go func() { gone.Stop(); stopped <- of("gone") }() // ends when the heartbeat is published
 		close(goOn)
-		told := <-stopped
-		if told != 1 && told != 2 { // the second may be quicker than Stop
-			t.Errorf("Stop returned with %d beats out", told)
+		sent := <-stopped
+		if sent != 1 && sent != 2 { // the second may be published before Stop
+			t.Errorf("Stop returned after %d heartbeats, want 1 or 2", sent)
 		}
 		gone.Kick()
 		gone.Stop()
 		before := of("stays")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if of("gone") != told || of("stays") < before+3 {
-			t.Errorf("beats: %v, %d of them when it was stopped", beats, told)
+		if of("gone") != sent || of("stays") < before+3 {
+			t.Errorf("heartbeats: %v; %d when Stop returned", beats, sent)
 		}
 	})
 }
 
-// TestBeaconsComeAndGo adds, kicks and stops from many goroutines while the set runs.
-func TestBeaconsComeAndGo(t *testing.T) {
+// TestBeaconsConcurrent adds, kicks and stops Beacons from many goroutines while the set runs.
+func TestBeaconsConcurrent(t *testing.T) {
 	s := NewBeacons(0)
 	var mu sync.Mutex
 	last := map[string]uint64{}
@@ -202,7 +202,7 @@ func TestBeaconsComeAndGo(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if b.Seq != last[b.ID]+1 {
-			t.Errorf("%s: beat %d after %d", b.ID, b.Seq, last[b.ID])
+			t.Errorf("%s: heartbeat %d after %d", b.ID, b.Seq, last[b.ID])
 		}
 		last[b.ID] = b.Seq
 		return nil
@@ -210,10 +210,10 @@ func TestBeaconsComeAndGo(t *testing.T) {
 	of := func(id string) uint64 { mu.Lock(); defer mu.Unlock(); return last[id] }
 	var wg sync.WaitGroup
 	for i := range 8 {
-		wg.Go(func() { // ends by itself
+		wg.Go(func() { // ends after its loop
 			for j := range 200 {
 				id := fmt.Sprint(i, "/", j)
-				b := s.Add(saying(id))
+				b := s.Add(ready(id))
 				for range j % 4 {
 					b.Kick()
 				}
@@ -221,14 +221,14 @@ func TestBeaconsComeAndGo(t *testing.T) {
 				n := of(id)
 				b.Kick()
 				if of(id) != n {
-					t.Errorf("%s beat when it was stopped", id)
+					t.Errorf("%s was published after Stop", id)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	if len(s.due) != 0 {
-		t.Errorf("%d are left", len(s.due))
+		t.Errorf("%d Beacons are left in the schedule", len(s.due))
 	}
 }
 
@@ -236,12 +236,12 @@ func BenchmarkBeacons(b *testing.B) {
 	s := NewBeacons(0)
 	var beacons []*Beacon
 	for range 1000 {
-		beacons = append(beacons, s.Add(saying("weather")))
+		beacons = append(beacons, s.Add(ready("weather")))
 	}
 	publish := func(Beat) error { return nil }
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		beacons[i%len(beacons)].Kick()
-		s.beat(time.Now(), publish)
+		s.publishDue(time.Now(), publish)
 	}
 }

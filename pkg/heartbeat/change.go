@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// Kind says what a Change is about.
+// Kind is the kind of a Change.
 type Kind string
 
 // The kinds of changes.
 const (
-	New       Kind = "new"       // an instance was heard for the first time, or an extension declared
+	New       Kind = "new"       // the first heartbeat of an instance, or a declared extension
 	Moved     Kind = "moved"     // an instance changed state
 	WentLost  Kind = "lost"      // an instance is lost
-	CameBack  Kind = "back"      // a lost instance was heard again
-	Detail    Kind = "detail"    // version, reason, breaker, restarts, or a gap between beats; same state
-	Dropped   Kind = "dropped"   // an instance is no longer kept; To is ""
-	Forgotten Kind = "forgotten" // an extension is no longer kept; Instance and To are ""
+	CameBack  Kind = "back"      // a lost instance sent a heartbeat
+	Detail    Kind = "detail"    // version, reason, breaker, restarts, or missed heartbeats; same state
+	Dropped   Kind = "dropped"   // the Monitor removed an instance; To is ""
+	Forgotten Kind = "forgotten" // the Monitor removed an extension; Instance and To are ""
 )
 
-// Change is one thing that happened to one instance, or (Forgotten, and New without an Instance) to an extension.
+// Change is one event of one instance or (Forgotten, and New without an Instance) of an extension.
 type Change struct {
 	Kind          Kind
 	ID, Instance  string
 	From, To      State         // of the instance
 	WasBest, Best State         // of the extension
-	Reason        string        // as now shown
-	Silence       time.Duration // of an instance that is lost: since its last sign of life
-	Missed        uint64        // beats that a gap in seq says were lost
-	Reborn        bool          // the instance began again under its old name
+	Reason        string        // as shown now
+	Silence       time.Duration // of a lost instance: the time since its last sign of life
+	Missed        uint64        // heartbeats lost, from the gap in Seq
+	NewRun        bool          // the instance began a new run under the same name
 }
 
-// String is a line for people: "weather/n1: ready → lost (no beat for 45s)".
+// String returns a log line: "weather/n1: ready → lost (no heartbeat for 45s)".
 func (c Change) String() string {
 	s := c.ID
 	if c.Instance != "" {
@@ -66,15 +66,15 @@ func kindOf(from, to State) Kind {
 	return Moved
 }
 
-// Instance is what a Monitor knows of one instance.
+// Instance is the state that a Monitor keeps of one instance.
 type Instance struct {
-	Instance string // as the beats name it; "" for a service that does not
+	Instance string // as in its heartbeats; "" for a service without instance names
 	Version  string
 	State    State
-	Reason   string // of the state; Note is shown instead while there is one
+	Reason   string // of the state; Note is shown instead if set
 	Note     string
 	Since    time.Time // of State
-	Held     bool      // shown lost although its owner beats (Monitor.Hold)
+	Held     bool      // shown lost although its owner sends heartbeats (Monitor.Hold)
 	Breaker  *Breaker
 	Restarts uint64
 
@@ -84,11 +84,11 @@ type Instance struct {
 	Inflight int64
 	Calls    uint64
 	Errors   uint64
-	Missed   uint64 // beats lost, by the gaps in seq
-	Reborn   uint64 // times it began again under the same name
+	Missed   uint64 // heartbeats lost, from the gaps in Seq
+	NewRuns  uint64 // new runs under the same name, without an increase of Restarts
 }
 
-// Available reports whether i takes calls: it is ready and its breaker is not open.
+// Available reports whether i accepts calls: it is ready and its breaker is not open.
 func (i Instance) Available() bool {
 	return i.State == Ready && (i.Breaker == nil || i.Breaker.State != BreakerOpen)
 }
@@ -100,7 +100,7 @@ func (i *Instance) reason() string {
 	return i.Reason
 }
 
-// shown is the part of i that a reader of the catalog sees.
+// shown returns the part of i that readers of the catalog see.
 func (i *Instance) shown() visible {
 	v := visible{Version: i.Version, State: i.State, Reason: i.reason(), Since: i.Since, Restarts: i.Restarts}
 	if i.Breaker != nil {
@@ -126,17 +126,17 @@ func (v visible) equal(w visible) bool {
 	return same && v == w
 }
 
-// Extension is what a Monitor knows of one extension.
+// Extension is the state that a Monitor keeps of one extension.
 type Extension struct {
 	ID        string
-	State     State // the best of its instances'; lost without any
-	Available bool  // some instance is
+	State     State // the best state of its instances; lost without any
+	Available bool  // whether any instance is
 	Reason    string
 	Since     time.Time  // of State
-	Instances []Instance // sorted by name; Reason is the one to show, with any Note applied
+	Instances []Instance // sorted by name; Reason is the one to show, with Note applied
 }
 
-// Extension returns what m knows of id.
+// Extension returns the extension id.
 func (m *Monitor) Extension(id string) (Extension, bool) {
 	x := m.exts[id]
 	if x == nil {
@@ -159,10 +159,10 @@ func (m *Monitor) Extension(id string) (Extension, bool) {
 	return e, true
 }
 
-// Known reports whether m knows of id.
+// Known reports whether m has the extension id.
 func (m *Monitor) Known(id string) bool { return m.exts[id] != nil }
 
-// Instance returns what m knows of one instance.
+// Instance returns one instance.
 func (m *Monitor) Instance(id, instance string) (Instance, bool) {
 	i := m.find(id, instance)
 	if i == nil {
@@ -171,7 +171,7 @@ func (m *Monitor) Instance(id, instance string) (Instance, bool) {
 	return i.Instance, true
 }
 
-// IDs are the ids of all extensions, in no order.
+// IDs yields the ids of all extensions, in no order.
 func (m *Monitor) IDs() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for id := range m.exts {
@@ -182,8 +182,8 @@ func (m *Monitor) IDs() iter.Seq[string] {
 	}
 }
 
-// Counts says how many extensions and instances are in each state; states that nobody is in are left out. It does
-// not look at them one by one: whoever asks often must not cost a large mesh its registry.
+// Counts returns how many extensions and instances are in each state, without the states that are empty. The counts
+// are maintained on every change, so that frequent calls are cheap even for a large mesh.
 func (m *Monitor) Counts() (extensions, instances map[State]int) {
 	return counted(m.best), counted(m.count)
 }

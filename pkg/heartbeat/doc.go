@@ -1,24 +1,25 @@
-// Package heartbeat decides who on the mesh is alive. It is pure: no goroutine watches a clock on your behalf,
-// nothing here knows NATS, and every decision is a function of what was observed and of the time you pass in.
+// Package heartbeat implements liveness on the mesh: the heartbeat message, its sender, and the failure detector that
+// the registry runs. It does no I/O: the detector reads no clock and starts no goroutine; every decision depends only
+// on what was observed and on the time that the caller passes in.
 //
-// Three things make it up. A [Beat] is one sign of life as it stands on the wire (docs/protocol.md, "Beat"). A
-// [Beacon] sends them: at once on a change of state, otherwise once an interval with a little jitter; all Beacons of a
-// program are one set of [Beacons]. A [Monitor] hears them and tells what changed:
+// It has three parts. A [Beat] is one heartbeat message (docs/protocol.md, "Beat"). A [Beacon] sends the heartbeats
+// of one instance: immediately on a change of state, otherwise once per interval with a little jitter; all Beacons of
+// a program form one set of [Beacons]. A [Monitor] receives heartbeats and returns what changed:
 //
 //	m := heartbeat.NewMonitor(heartbeat.Config{})
 //	if c, ok := m.Observe(beat, time.Now()); ok {
-//		log.Print(c) // weather/n1 ready
+//		log.Print(c) // weather/n1: ready
 //	}
 //	for range time.Tick(time.Second) {
 //		for _, c := range m.Expire(time.Now()) {
-//			log.Print(c) // weather/n1 lost after 45s
+//			log.Print(c) // weather/n1: ready → lost (no heartbeat for 45s)
 //		}
 //	}
 //
-// The Monitor is somewhat like a failure detector of the memberlist kind, except that it is passive: it condemns
-// the silent, and never for a silence that it cannot vouch for. A monitor that was paused, or cut off from the
-// wire, has heard nobody; it then waits for a full grace period of listening before it calls anybody lost. Pauses
-// it sees by itself, from the gap between two calls of Expire; being cut off it is told by [Monitor.Deaf].
+// The Monitor is a failure detector like memberlist's, but passive: it marks an instance lost when its heartbeats
+// stop. It never does so for a time in which it could not receive any: after a pause of the process or a gap in its
+// subscription it waits for a full grace period first. It detects pauses by itself, from the time between two calls
+// of Expire; the caller reports subscription gaps with [Monitor.ListeningGap].
 //
 // Layer: pure, below everything (see layers_test.go).
 package heartbeat

@@ -31,7 +31,7 @@ func ExampleMonitor() {
 	}
 	// Output:
 	// weather/n1: ready
-	// weather/n1: ready → lost (no beat for 45s)
+	// weather/n1: ready → lost (no heartbeat for 45s)
 	// weather/n1: lost → ready
 }
 
@@ -42,7 +42,7 @@ func ExampleBeacons() {
 	weather := beacons.Add(func() heartbeat.Beat {
 		return heartbeat.Beat{ID: "weather", Instance: "n1", State: heartbeat.Ready}
 	})
-	weather.Kick() // the state has changed: beat at once
+	weather.Kick() // the state has changed: send a heartbeat now
 	err := beacons.Run(ctx, func(beat heartbeat.Beat) error {
 		fmt.Println(beat.ID, beat.State, beat.IntervalMS)
 		cancel()

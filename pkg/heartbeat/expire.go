@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Expire says what the passing of time changed: instances lost, dropped, extensions forgotten. Call it about once
-// a second, after the beats that arrived before now were observed. A gap of more than Config.MaxPause since the
-// last call means that this process did not run, or that the caller could not vouch for its hearing, and counts
-// as time not listened. A now before that of the last call is ignored.
+// Expire returns what changed because time passed: instances lost or dropped, extensions removed. Call it about once
+// a second, after observing the heartbeats that arrived before now. A gap of more than Config.MaxPause since the last
+// call means that this process, or its subscription, was interrupted, and counts as a ListeningGap. A now before the
+// last call's is ignored.
 func (m *Monitor) Expire(now time.Time) []Change {
 	m.listen(now)
 	if now.Before(m.ticked) {
 		return nil
 	}
 	if !m.ticked.IsZero() && now.Sub(m.ticked) > m.cfg.MaxPause {
-		m.Deaf(m.ticked, now)
+		m.ListeningGap(m.ticked, now)
 	}
 	m.ticked = now
 	var out []Change
@@ -27,15 +27,15 @@ func (m *Monitor) Expire(now time.Time) []Change {
 	return out
 }
 
-// Deaf tells the Monitor that it could not hear between from and to. Nobody is condemned for silence before a
-// full grace period has passed since to.
-func (m *Monitor) Deaf(from, to time.Time) {
+// ListeningGap reports that no heartbeat could be received between from and to. No instance is marked lost for
+// missing heartbeats before a full grace period has passed since to.
+func (m *Monitor) ListeningGap(from, to time.Time) {
 	if to.After(from) && to.After(m.listening) {
 		m.listening = to
 	}
 }
 
-// Listening is the time since when the Monitor has heard without interruption; zero before it was first used.
+// Listening returns the time since which the Monitor has received without a gap; zero before its first use.
 func (m *Monitor) Listening() time.Time { return m.listening }
 
 func (m *Monitor) listen(now time.Time) {
@@ -44,11 +44,11 @@ func (m *Monitor) listen(now time.Time) {
 	}
 }
 
-// gone reports whether i is in a state that only a sign of life can end.
+// gone reports whether i is in a state that only a heartbeat can end.
 func (i *instance) gone() bool { return i.State == Lost || i.State == Shutdown }
 
-// deadline is when i's timer should fire next. While i is gone that is when it may be dropped; one that may not,
-// since no other is ready, is looked at again after a tenth of DropAfter.
+// deadline returns when i's timer should fire next. If i is gone, that is when it may be dropped. check postpones the
+// drop by a tenth of DropAfter while no other instance is ready.
 func (i *instance) deadline(m *Monitor) time.Time {
 	if i.gone() {
 		return i.Since.Add(m.cfg.DropAfter)
@@ -56,28 +56,28 @@ func (i *instance) deadline(m *Monitor) time.Time {
 	return i.silentSince(m).Add(i.grace)
 }
 
-// silentSince is the last moment at which i may have given a sign that was not heard.
+// silentSince returns the end of the last time in which a heartbeat of i was received or could have been missed.
 func (i *instance) silentSince(m *Monitor) time.Time {
-	if i.heard.Before(m.listening) {
+	if i.lastSign.Before(m.listening) {
 		return m.listening
 	}
-	return i.heard
+	return i.lastSign
 }
 
-// check is what an instance's timer does: it moves on, or is armed again for a deadline that has grown since.
+// check runs when an instance's timer fires: the state of i changes, or the timer is set to a later deadline.
 func (m *Monitor) check(i *instance, now time.Time) (Change, bool) {
 	if at := i.deadline(m); at.After(now) {
 		m.rearm(&i.timer, at)
 		return Change{}, false
 	}
 	if !i.gone() {
-		c, ok := m.condemn(i, "no beat for "+now.Sub(i.heard).Round(time.Second).String(), now)
+		c, ok := m.markLost(i, "no heartbeat for "+now.Sub(i.lastSign).Round(time.Second).String(), now)
 		m.rearm(&i.timer, i.deadline(m))
 		return c, ok
 	}
 	others := i.ext.count[Ready] > 0
 	forgotten := m.cfg.ForgetAfter > 0 && now.Sub(i.Since) >= m.cfg.ForgetAfter && len(i.ext.instances) > 1
-	silent := !i.Held || now.Sub(i.silentSince(m)) > i.grace // one on hold may beat on
+	silent := !i.Held || now.Sub(i.silentSince(m)) > i.grace // the owner of a held instance may still send heartbeats
 	if (others || forgotten) && silent {
 		return m.drop(i, "gone for "+now.Sub(i.Since).Round(time.Second).String(), now), true
 	}
@@ -85,9 +85,9 @@ func (m *Monitor) check(i *instance, now time.Time) (Change, bool) {
 	return Change{}, false
 }
 
-// checkForget is what an extension's timer does.
+// checkForget runs when an extension's timer fires.
 func (m *Monitor) checkForget(x *extension, now time.Time) (Change, bool) {
-	at := x.sign.Add(m.cfg.ForgetAfter)
+	at := x.lastSign.Add(m.cfg.ForgetAfter)
 	if at.After(now) {
 		m.rearm(&x.timer, at)
 		return Change{}, false
@@ -96,7 +96,7 @@ func (m *Monitor) checkForget(x *extension, now time.Time) (Change, bool) {
 		m.rearm(&x.timer, now.Add(m.cfg.ForgetAfter/10+1))
 		return Change{}, false
 	}
-	return m.forget(x, "no sign of life for "+now.Sub(x.sign).Round(time.Second).String()), true
+	return m.forget(x, "no sign of life for "+now.Sub(x.lastSign).Round(time.Second).String()), true
 }
 
 func (m *Monitor) arm(t *timer, at time.Time) {
@@ -104,7 +104,7 @@ func (m *Monitor) arm(t *timer, at time.Time) {
 	case t.index < 0:
 		t.at = at
 		heap.Push(&m.due, t)
-	case at.Before(t.at): // a later deadline is found out when the earlier one fires: beats do not touch the heap
+	case at.Before(t.at): // a later deadline is set when the earlier one fires, so that heartbeats leave the heap alone
 		t.at = at
 		heap.Fix(&m.due, t.index)
 	}
@@ -121,9 +121,8 @@ func (m *Monitor) rearm(t *timer, at time.Time) {
 	heap.Fix(&m.due, t.index)
 }
 
-// A timer is an entry of the heap of deadlines. A heap and not a wheel: a beat never touches it (see arm), so
-// its log n is paid once a grace period per instance, and one that holds far and near deadlines alike needs no
-// tuning.
+// A timer is an entry of the heap of deadlines. A heap costs log n only once per grace period and instance, because
+// heartbeats do not touch it (see arm), and unlike a timer wheel it needs no tuning for mixed near and far deadlines.
 type timer struct {
 	at    time.Time
 	fire  func(now time.Time) (Change, bool)
@@ -139,7 +138,7 @@ func (h dueHeap) Swap(a, b int) {
 	h[a].index, h[b].index = a, b
 }
 
-// Push and Pop are for container/heap.
+// Push is for container/heap.
 func (h *dueHeap) Push(t any) {
 	t.(*timer).index = len(*h)
 	*h = append(*h, t.(*timer))

@@ -21,7 +21,7 @@ func (m *Monitor) extension(id string, now time.Time) *extension {
 		return nil
 	}
 	x := &extension{id: strings.Clone(id), instances: map[string]*instance{}, count: map[State]int{},
-		best: Lost, since: now, sign: now}
+		best: Lost, since: now, lastSign: now}
 	x.timer = timer{fire: func(now time.Time) (Change, bool) { return m.checkForget(x, now) }, index: -1}
 	m.exts[x.id] = x
 	m.best[x.best]++
@@ -31,7 +31,7 @@ func (m *Monitor) extension(id string, now time.Time) *extension {
 	return x
 }
 
-// add makes a new instance in no state yet, or nil when there is no room.
+// add creates an instance without a state, or returns nil if there is no room.
 func (m *Monitor) add(id, name string, now time.Time) *instance {
 	x := m.extension(id, now)
 	if x == nil {
@@ -41,7 +41,7 @@ func (m *Monitor) add(id, name string, now time.Time) *instance {
 		m.refused++
 		return nil
 	}
-	i := &instance{ext: x, heard: now, grace: time.Duration(float64(m.cfg.Interval) * m.cfg.Grace)}
+	i := &instance{ext: x, lastSign: now, grace: time.Duration(float64(m.cfg.Interval) * m.cfg.Grace)}
 	i.Instance.Instance, i.Since, i.Interval = strings.Clone(name), now, m.cfg.Interval
 	i.timer = timer{fire: func(now time.Time) (Change, bool) { return m.check(i, now) }, index: -1}
 	x.instances[i.Instance.Instance] = i
@@ -71,7 +71,7 @@ func (m *Monitor) drop(i *instance, reason string, now time.Time) Change {
 	m.count[i.State]--
 	m.instances--
 	m.disarm(&i.timer)
-	m.settle(x, now)
+	m.updateBest(x, now)
 	return Change{Kind: Dropped, ID: x.id, Instance: i.Instance.Instance, From: i.State, Reason: reason,
 		WasBest: wasBest, Best: x.best}
 }

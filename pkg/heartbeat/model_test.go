@@ -13,7 +13,7 @@ import (
 
 var modelSeed = flag.Uint64("model.seed", 0, "seed of TestMonitorModel; 0 draws one")
 
-// model is what a Monitor must say, worked out the slow way: everything is looked at every second.
+// model computes the expected state of a Monitor the slow way: every tick looks at every instance.
 type model struct {
 	cfg       Config
 	exts      map[string]*modelExt
@@ -22,17 +22,17 @@ type model struct {
 }
 
 type modelExt struct {
-	sign      time.Time
-	wasReady  bool // some instance was, before the last tick called any lost
+	lastSign  time.Time
+	wasReady  bool // whether any instance was ready before the last tick marked any lost
 	instances map[string]*modelInstance
 }
 
 type modelInstance struct {
-	state, said  State
-	heard, since time.Time
-	grace        time.Duration
-	held         bool
-	droppable    time.Time // since when it might have been dropped; zero: may not
+	state, reported State
+	lastSign, since time.Time
+	grace           time.Duration
+	held            bool
+	droppable       time.Time // since when the instance may be dropped; zero: it may not
 }
 
 func (x *modelExt) best() State {
@@ -48,7 +48,7 @@ func (x *modelExt) best() State {
 	return best
 }
 
-func (i *modelInstance) enter(s State, now time.Time) {
+func (i *modelInstance) setState(s State, now time.Time) {
 	if i.state != s {
 		i.state, i.since = s, now
 	}
@@ -70,19 +70,19 @@ func (m *model) beat(b Beat, now time.Time) {
 		ms = m.cfg.Interval.Milliseconds()
 	}
 	ms = max(1000, min(ms, 300_000))
-	x.sign, i.heard, i.grace = now, now, time.Duration(float64(ms)*m.cfg.Grace)*time.Millisecond
-	if i.said = b.State; i.said == "" {
-		i.said = Ready
+	x.lastSign, i.lastSign, i.grace = now, now, time.Duration(float64(ms)*m.cfg.Grace)*time.Millisecond
+	if i.reported = b.State; i.reported == "" {
+		i.reported = Ready
 	}
-	if i.said != Ready {
+	if i.reported != Ready {
 		i.held = false
 	}
 	if !i.held {
-		i.enter(i.said, now)
+		i.setState(i.reported, now)
 	}
 }
 
-// tick is a second passing. paused says that the Monitor was not called for a while before.
+// tick advances the model to now. A long time since the last tick is a pause of the Monitor.
 func (m *model) tick(now time.Time) {
 	if !m.ticked.IsZero() && now.Sub(m.ticked) > m.cfg.MaxPause {
 		m.listening = now
@@ -91,25 +91,25 @@ func (m *model) tick(now time.Time) {
 	for _, x := range m.exts {
 		x.wasReady = x.best() == Ready
 		for _, i := range x.instances {
-			heard := i.heard
-			if heard.Before(m.listening) {
-				heard = m.listening
+			lastSign := i.lastSign
+			if lastSign.Before(m.listening) {
+				lastSign = m.listening
 			}
-			if i.state != Lost && i.state != Shutdown && now.Sub(heard) >= i.grace {
-				i.enter(Lost, now)
+			if i.state != Lost && i.state != Shutdown && now.Sub(lastSign) >= i.grace {
+				i.setState(Lost, now)
 			}
 		}
 	}
 }
 
-// compare checks a Monitor against the model. What a Monitor drops it may drop a little late, never early.
+// compare checks a Monitor against the model. The Monitor may drop instances a little late, but never early.
 func (m *model) compare(t *testing.T, mon *Monitor, now time.Time) {
 	t.Helper()
 	late := m.cfg.DropAfter/10 + 3*time.Second
 	for id, x := range m.exts {
 		got, ok := mon.Extension(id)
 		gone := !slices.ContainsFunc(slices.Collect(maps.Values(x.instances)), func(i *modelInstance) bool { return i.state != Lost && i.state != Shutdown })
-		overdue := now.Sub(x.sign) - m.cfg.ForgetAfter
+		overdue := now.Sub(x.lastSign) - m.cfg.ForgetAfter
 		if !ok {
 			if overdue < 0 || !gone {
 				t.Fatalf("%v: %s was forgotten too early", now, id)
@@ -126,12 +126,12 @@ func (m *model) compare(t *testing.T, mon *Monitor, now time.Time) {
 		}
 		several := len(x.instances) > 1
 		for name, i := range x.instances {
-			heard := i.heard
-			if heard.Before(m.listening) {
-				heard = m.listening
+			lastSign := i.lastSign
+			if lastSign.Before(m.listening) {
+				lastSign = m.listening
 			}
 			might := several && (i.state == Lost || i.state == Shutdown) && now.Sub(i.since) >= m.cfg.DropAfter &&
-				(x.wasReady || now.Sub(i.since) >= m.cfg.ForgetAfter) && (!i.held || now.Sub(heard) > i.grace)
+				(x.wasReady || now.Sub(i.since) >= m.cfg.ForgetAfter) && (!i.held || now.Sub(lastSign) > i.grace)
 			h, ok := have[name]
 			switch {
 			case !ok && might:
@@ -163,7 +163,7 @@ func (m *model) compare(t *testing.T, mon *Monitor, now time.Time) {
 	}
 }
 
-// compareCounts checks that what a Monitor counts as it goes is what there is.
+// compareCounts checks the counts that the Monitor maintains.
 func (m *model) compareCounts(t *testing.T, mon *Monitor, now time.Time) {
 	t.Helper()
 	extensions, instances := map[State]int{}, map[State]int{}
@@ -178,19 +178,19 @@ func (m *model) compareCounts(t *testing.T, mon *Monitor, now time.Time) {
 	}
 }
 
-// TestMonitorModel runs 24 fake hours of beats, silences, lies, good-byes, condemnations and pauses against the
-// model.
+// TestMonitorModel runs 24 fake hours of heartbeats, silences, wrong intervals, shutdown notices, marks and pauses
+// against the model.
 func TestMonitorModel(t *testing.T) {
 	seed := *modelSeed
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d (-model.seed)", seed)
-	synctest.Test(t, func(t *testing.T) { live(t, seed) })
+	synctest.Test(t, func(t *testing.T) { runModel(t, seed) })
 }
 
-// live is a day of a Monitor and of the model, by the bubble's clock.
-func live(t *testing.T, seed uint64) {
+// runModel runs a Monitor and the model for one day of the bubble's clock.
+func runModel(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	cfg := Config{Interval: 15 * time.Second, Grace: 3, DropAfter: 10 * time.Minute, ForgetAfter: 2 * time.Hour, MaxPause: 2 * time.Second}
 	mon, m := NewMonitor(cfg), &model{cfg: cfg, exts: map[string]*modelExt{}, listening: time.Now()}
@@ -198,7 +198,7 @@ func live(t *testing.T, seed uint64) {
 		id, instance string
 		interval     int64
 		next         time.Time
-		quiet        time.Time // until
+		quiet        time.Time // no heartbeats until then
 	}
 	var senders []*sender
 	for n := range 40 {
@@ -213,7 +213,7 @@ func live(t *testing.T, seed uint64) {
 	for time.Since(start) < 24*time.Hour {
 		step := time.Second
 		if r.IntN(2000) == 0 {
-			step += time.Duration(r.IntN(120)) * time.Second // this process was stopped, or heard nothing
+			step += time.Duration(r.IntN(120)) * time.Second // the process was stopped, or received nothing
 		}
 		time.Sleep(step) // fake time
 		now := time.Now()
@@ -241,7 +241,7 @@ func live(t *testing.T, seed uint64) {
 	}
 }
 
-// random does one thing other than a beat to both.
+// random applies one random operation other than a heartbeat to the Monitor and the model.
 func random(r *rand.Rand, mon *Monitor, m *model, id, instance string, now time.Time) {
 	var i *modelInstance
 	x := m.exts[id]
@@ -250,34 +250,34 @@ func random(r *rand.Rand, mon *Monitor, m *model, id, instance string, now time.
 	}
 	switch r.IntN(8) {
 	case 0:
-		mon.Goodbye(id, instance, "bye", now)
+		mon.Deregister(id, instance, "bye", now)
 		if i != nil {
-			x.sign, i.held, i.said = now, false, Shutdown
-			i.enter(Shutdown, now)
+			x.lastSign, i.held, i.reported = now, false, Shutdown
+			i.setState(Shutdown, now)
 		}
 	case 1:
-		mon.Condemn(id, instance, "its host is gone", now)
+		mon.MarkLost(id, instance, "its host is gone", now)
 		if i != nil && i.state != Shutdown {
-			i.enter(Lost, now)
+			i.setState(Lost, now)
 		}
 	case 2, 3:
 		mon.Hold(id, instance, "not answering", now)
 		if i != nil && i.state != Shutdown && !i.held {
 			i.held = true
-			i.enter(Lost, now)
+			i.setState(Lost, now)
 		}
 	case 4, 5:
 		mon.Release(id, instance, now)
 		if i != nil && i.held {
-			i.held, i.heard = false, now
-			i.enter(i.said, now)
+			i.held, i.lastSign = false, now
+			i.setState(i.reported, now)
 		}
 	case 6:
 		mon.Declare(id, now)
 		if x == nil {
-			m.exts[id] = &modelExt{sign: now, instances: map[string]*modelInstance{}}
+			m.exts[id] = &modelExt{lastSign: now, instances: map[string]*modelInstance{}}
 		} else {
-			x.sign = now
+			x.lastSign = now
 		}
 	case 7:
 		if r.IntN(10) == 0 {

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Config is what a Monitor may be told. The zero value is the mesh's default.
+// Config configures a Monitor. Its zero value has the defaults of the mesh.
 type Config struct {
-	Interval    time.Duration // cadence assumed of a beat without interval_ms; default 15 s
-	Grace       float64       // silence of Grace × interval makes an instance lost; default 3
-	DropAfter   time.Duration // a lost instance is dropped after this long if another is ready; default 10 min
-	ForgetAfter time.Duration // an extension without a sign of life is forgotten; default 24 h, negative: never
-	MaxPause    time.Duration // a longer gap between two calls of Expire is time not listened; default 2 s
-	Max         int           // of extensions, and of instances in all; default 200,000
+	Interval    time.Duration // assumed for heartbeats without interval_ms; default 15 s
+	Grace       float64       // an instance is lost after Grace × interval without a heartbeat; default 3
+	DropAfter   time.Duration // a lost instance is dropped after this time if another is ready; default 10 min
+	ForgetAfter time.Duration // an extension without a sign of life is removed after this time; default 24 h, negative: never
+	MaxPause    time.Duration // a longer gap between two calls of Expire is a ListeningGap; default 2 s
+	Max         int           // of extensions, and of instances in total; default 200,000
 	MaxPerID    int           // of instances of one extension; default 4,096
 }
 
-// The bounds that an interval from the wire is clamped to, and what it is when the beat names none.
+// Received intervals are clamped to MinInterval and MaxInterval; heartbeats without one have DefaultInterval.
 const (
 	MinInterval     = time.Second
 	MaxInterval     = 5 * time.Minute
@@ -24,8 +24,8 @@ const (
 	DefaultGrace    = 3
 )
 
-// NoBeatYet is the reason shown for an extension that was declared and has not been heard.
-const NoBeatYet = "no beat yet"
+// NoBeatYet is the reason shown for an extension that was declared and has not sent a heartbeat.
+const NoBeatYet = "no heartbeat yet"
 
 func (c Config) withDefaults() Config {
 	def := func(d *time.Duration, v time.Duration) {
@@ -49,9 +49,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Monitor turns beats, good-byes and silence into changes. It has no lock: one goroutine owns it. Times passed
-// to it should carry a monotonic reading (time.Now does) and be the receiver's own; what a beat says of the time
-// is never judged by.
+// Monitor turns heartbeats, shutdown notices and silence into changes. It has no lock: one goroutine owns it. Times
+// passed to it should have a monotonic reading (time.Now's have) and come from the receiver's clock; no decision uses
+// the sender's clock.
 type Monitor struct {
 	cfg       Config
 	exts      map[string]*extension
@@ -59,7 +59,7 @@ type Monitor struct {
 	count     map[State]int // instances
 	instances int
 	due       dueHeap
-	listening time.Time // nobody is condemned for silence before this
+	listening time.Time // end of the last listening gap
 	ticked    time.Time // the last Expire
 	refused   uint64
 }
@@ -70,32 +70,32 @@ type extension struct {
 	count     map[State]int
 	best      State
 	since     time.Time // of best
-	sign      time.Time // last beat, good-bye or declaration
-	timer     timer     // fires when it may be time to forget
+	lastSign  time.Time // last heartbeat, shutdown notice or declaration
+	timer     timer     // fires when the extension may be due for removal
 }
 
 type instance struct {
 	Instance
-	ext   *extension
-	said  State // the owner's last word, shown again when a hold ends
-	why   string
-	seq   uint64
-	heard time.Time // last beat, or when it was adopted
-	grace time.Duration
-	timer timer // fires when it may be lost or, while lost, dropped
+	ext            *extension
+	reported       State  // the state last reported by the owner, shown again when a hold ends
+	reportedReason string // the reason last reported by the owner
+	seq            uint64
+	lastSign       time.Time // last heartbeat or release, or when it was adopted
+	grace          time.Duration
+	timer          timer // fires when the instance may be lost or, while lost, dropped
 }
 
-// NewMonitor returns a Monitor that knows nobody.
+// NewMonitor returns an empty Monitor.
 func NewMonitor(cfg Config) *Monitor {
 	return &Monitor{cfg: cfg.withDefaults(), exts: map[string]*extension{}, best: map[State]int{}, count: map[State]int{}}
 }
 
-// Observe takes a beat that arrived at now. ok reports whether anything changed that a reader of the catalog
-// could see, or whether the beat tells of missed beats or of a rebirth.
+// Observe processes a heartbeat that arrived at now. ok reports whether anything changed that readers of the catalog
+// see, or whether the heartbeat shows that others were missed or that the instance was restarted.
 //
-// A beat of an instance that was lost brings it back; one of an instance on hold does not (see Hold). The beat of
-// a new instance is refused, and counted, when there are Config.Max instances already, or Config.MaxPerID of its
-// extension with none among them lost.
+// A heartbeat of a lost instance brings it back unless it is held (see Hold). The heartbeat of a new instance is
+// refused, and counted, if there are Config.Max instances already, or Config.MaxPerID of its extension with none of
+// them lost.
 func (m *Monitor) Observe(b Beat, now time.Time) (c Change, ok bool) {
 	m.listen(now)
 	i := m.find(b.ID, b.Instance)
@@ -107,26 +107,26 @@ func (m *Monitor) Observe(b Beat, now time.Time) (c Change, ok bool) {
 	}
 	before := i.shown()
 	wasBest := i.ext.best
-	c.Missed, c.Reborn = i.follow(b)
-	i.ext.sign, i.heard, i.LastBeat = now, now, now
+	c.Missed, c.NewRun = i.follow(b)
+	i.ext.lastSign, i.lastSign, i.LastBeat = now, now, now
 	i.Interval = m.interval(b)
 	i.grace = time.Duration(float64(i.Interval) * m.cfg.Grace)
 	i.Version, i.Restarts, i.Breaker = b.Version, b.Restarts, b.Breaker
 	i.Calls, i.Errors, i.Inflight = b.Calls, b.Errors, b.Inflight
 	i.Uptime = time.Duration(max(0, min(b.UptimeSecs, maxUptime))) * time.Second
-	i.said, i.why = b.State, b.Reason
-	if i.said == "" {
-		i.said = Ready
+	i.reported, i.reportedReason = b.State, b.Reason
+	if i.reported == "" {
+		i.reported = Ready
 	}
-	if i.Held && i.said != Ready {
-		i.Held = false // its owner admits it: that is the better word, and ready again is a new life
+	if i.Held && i.reported != Ready {
+		i.Held = false // the owner's own report is more specific, and ready after it is a new run
 	}
 	if !i.Held {
-		if i.said != i.State || c.Reborn {
+		if i.reported != i.State || c.NewRun {
 			i.Note = ""
 		}
-		m.enter(i, i.said, i.why, now)
-		if c.Reborn {
+		m.setState(i, i.reported, i.reportedReason, now)
+		if c.NewRun {
 			i.Since = now
 		}
 	}
@@ -136,30 +136,30 @@ func (m *Monitor) Observe(b Beat, now time.Time) (c Change, ok bool) {
 		c.Kind = kindOf(before.State, after.State)
 	}
 	c = m.finish(c, i, before.State, wasBest)
-	return c, c.Kind != Detail || c.Missed > 0 || c.Reborn || !before.equal(after)
+	return c, c.Kind != Detail || c.Missed > 0 || c.NewRun || !before.equal(after)
 }
 
 // maxUptime keeps a hostile uptime_secs from overflowing a Duration.
 const maxUptime = 1 << 32
 
-// follow compares b with the instance's last beat.
-func (i *instance) follow(b Beat) (missed uint64, reborn bool) {
+// follow compares b with the instance's previous heartbeat.
+func (i *instance) follow(b Beat) (missed uint64, newRun bool) {
 	last := i.seq
 	i.seq = b.Seq
 	switch {
 	case b.Seq == 0:
-		reborn = !i.LastBeat.IsZero() && time.Duration(max(0, b.UptimeSecs))*time.Second < i.Uptime && b.Restarts <= i.Restarts
+		newRun = !i.LastBeat.IsZero() && time.Duration(max(0, b.UptimeSecs))*time.Second < i.Uptime && b.Restarts <= i.Restarts
 	case last == 0:
 	case b.Seq < last:
-		reborn = true
+		newRun = true
 	case b.Seq > last+1:
 		missed = b.Seq - last - 1
 	}
-	if reborn {
-		i.Reborn++
+	if newRun {
+		i.NewRuns++
 	}
 	i.Missed += missed
-	return missed, reborn
+	return missed, newRun
 }
 
 func (m *Monitor) interval(b Beat) time.Duration {
@@ -170,61 +170,61 @@ func (m *Monitor) interval(b Beat) time.Duration {
 	return max(MinInterval, time.Duration(ms)*time.Millisecond)
 }
 
-// Goodbye takes an instance's own good-bye, effective at once. The instance shows as Shutdown until it is
-// dropped, or until it beats again.
-func (m *Monitor) Goodbye(id, instance, reason string, now time.Time) (Change, bool) {
+// Deregister processes an instance's shutdown notice, effective immediately. The instance is shown as Shutdown until
+// it is dropped or sends another heartbeat.
+func (m *Monitor) Deregister(id, instance, reason string, now time.Time) (Change, bool) {
 	m.listen(now)
 	i := m.find(id, instance)
 	if i == nil {
 		return Change{}, false
 	}
-	i.ext.sign, i.Held, i.Note = now, false, ""
-	i.said, i.why = Shutdown, reason
+	i.ext.lastSign, i.Held, i.Note = now, false, ""
+	i.reported, i.reportedReason = Shutdown, reason
 	return m.move(i, Shutdown, reason, now)
 }
 
-// Condemn makes an instance lost without waiting for its grace to pass, for a reason that the caller has
-// evidence of: its host is gone, say. Its next beat brings it back.
-func (m *Monitor) Condemn(id, instance, reason string, now time.Time) (Change, bool) {
+// MarkLost makes an instance lost without waiting for its grace period, because the caller has other evidence, such
+// as the loss of its host. Its next heartbeat brings it back.
+func (m *Monitor) MarkLost(id, instance, reason string, now time.Time) (Change, bool) {
 	i := m.find(id, instance)
 	if i == nil || i.State == Lost || i.State == Shutdown {
 		return Change{}, false
 	}
 	i.Note = ""
-	return m.condemn(i, reason, now)
+	return m.markLost(i, reason, now)
 }
 
-// Hold condemns like Condemn, but its owner's beats do not bring the instance back: the owner (a bridge whose
-// child hangs, say) may well beat on while nobody answers. Release ends the hold, and so does a beat in which the
-// owner itself says anything but ready.
+// Hold marks an instance lost like MarkLost, but its owner's heartbeats do not bring it back: a bridge whose child
+// hangs still sends them. Release ends the hold, and so does a heartbeat in which the owner reports a state other
+// than ready.
 func (m *Monitor) Hold(id, instance, reason string, now time.Time) (Change, bool) {
 	i := m.find(id, instance)
 	if i == nil || i.State == Shutdown || i.Held {
 		return Change{}, false
 	}
 	i.Held, i.Note = true, ""
-	return m.condemn(i, reason, now)
+	return m.markLost(i, reason, now)
 }
 
-func (m *Monitor) condemn(i *instance, reason string, now time.Time) (Change, bool) {
+func (m *Monitor) markLost(i *instance, reason string, now time.Time) (Change, bool) {
 	c, ok := m.move(i, Lost, reason, now)
-	c.Silence = now.Sub(i.heard)
+	c.Silence = now.Sub(i.lastSign)
 	return c, ok
 }
 
-// Release ends a hold: the instance shows its owner's last word again. The evidence for the release counts as a
-// sign of life.
+// Release ends a hold: the instance is shown in the state that its owner last reported. The release counts as a sign
+// of life.
 func (m *Monitor) Release(id, instance string, now time.Time) (Change, bool) {
 	i := m.find(id, instance)
 	if i == nil || !i.Held {
 		return Change{}, false
 	}
-	i.Held, i.heard = false, now
-	return m.move(i, i.said, i.why, now)
+	i.Held, i.lastSign = false, now
+	return m.move(i, i.reported, i.reportedReason, now)
 }
 
-// Note shows note as the reason of an instance, whose state stays, until the state changes or Note is called
-// with "".
+// Note shows note as the reason of an instance without a change of its state. It ends when the state changes or when
+// Note is called with "".
 func (m *Monitor) Note(id, instance, note string) (Change, bool) {
 	i := m.find(id, instance)
 	if i == nil || i.Note == note || i.Held {
@@ -234,12 +234,12 @@ func (m *Monitor) Note(id, instance, note string) (Change, bool) {
 	return m.finish(Change{Kind: Detail}, i, i.State, i.ext.best), true
 }
 
-// Declare makes an extension known that has not been heard: without instances it shows as lost, NoBeatYet. It
-// reports false when the Monitor is full.
+// Declare adds an extension that has not sent a heartbeat: without instances it is shown as lost, with the reason
+// NoBeatYet. It returns false if the extension exists or the Monitor is full.
 func (m *Monitor) Declare(id string, now time.Time) (Change, bool) {
 	m.listen(now)
 	if x := m.exts[id]; x != nil {
-		x.sign = now
+		x.lastSign = now
 		return Change{}, false
 	}
 	x := m.extension(id, now)
@@ -249,9 +249,8 @@ func (m *Monitor) Declare(id string, now time.Time) (Change, bool) {
 	return Change{Kind: New, ID: id, To: Lost, Reason: NoBeatYet, Best: x.best}, true
 }
 
-// Adopt takes an instance over from somebody else's record (a catalog that another monitor wrote). Nothing is
-// changed when the instance is known already. One that is not lost there gets a full grace of listening from
-// now on before it is.
+// Adopt adds an instance from a catalog that another registry wrote; it does nothing if the instance exists. An
+// instance that is not lost there is marked lost only after a full grace period from now.
 func (m *Monitor) Adopt(id string, rec Instance, now time.Time) {
 	m.listen(now)
 	if m.find(id, rec.Instance) != nil {
@@ -269,15 +268,15 @@ func (m *Monitor) Adopt(id string, rec Instance, now time.Time) {
 		rec.State = Lost
 	}
 	i.Version, i.Restarts, i.Breaker = rec.Version, rec.Restarts, rec.Breaker
-	i.said, i.why = rec.State, rec.Reason
-	m.enter(i, rec.State, rec.Reason, since)
+	i.reported, i.reportedReason = rec.State, rec.Reason
+	m.setState(i, rec.State, rec.Reason, since)
 	if i.ext.best == rec.State && since.Before(i.ext.since) {
 		i.ext.since = since
 	}
 	m.arm(&i.timer, i.deadline(m))
 }
 
-// Remove drops one instance, and reports whether there was one.
+// Remove drops one instance. It returns false if it does not exist.
 func (m *Monitor) Remove(id, instance string, now time.Time) (Change, bool) {
 	i := m.find(id, instance)
 	if i == nil {
@@ -286,7 +285,7 @@ func (m *Monitor) Remove(id, instance string, now time.Time) (Change, bool) {
 	return m.drop(i, "removed", now), true
 }
 
-// Forget drops an extension with all its instances, and reports whether there was one.
+// Forget drops an extension with all its instances. It returns false if it does not exist.
 func (m *Monitor) Forget(id string) (Change, bool) {
 	x := m.exts[id]
 	if x == nil {
@@ -295,19 +294,19 @@ func (m *Monitor) Forget(id string) (Change, bool) {
 	return m.forget(x, "removed"), true
 }
 
-// Refused counts the beats of new instances that were turned away because there was no room.
+// Refused returns how many heartbeats of new instances were refused because there was no room.
 func (m *Monitor) Refused() uint64 { return m.refused }
 
-// move is enter with everything that belongs to it, for changes that are not beats.
+// move sets the state of i for a cause other than a heartbeat, sets its timer, and returns the change.
 func (m *Monitor) move(i *instance, to State, reason string, now time.Time) (Change, bool) {
 	before, wasBest := i.shown(), i.ext.best
-	m.enter(i, to, reason, now)
+	m.setState(i, to, reason, now)
 	m.arm(&i.timer, i.deadline(m))
 	return m.finish(Change{Kind: kindOf(before.State, to)}, i, before.State, wasBest), !before.equal(i.shown())
 }
 
-// enter shows i in a state, and keeps its extension's count and best state true.
-func (m *Monitor) enter(i *instance, to State, reason string, now time.Time) {
+// setState sets the state of i and updates its extension's counts and best state.
+func (m *Monitor) setState(i *instance, to State, reason string, now time.Time) {
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
@@ -322,13 +321,13 @@ func (m *Monitor) enter(i *instance, to State, reason string, now time.Time) {
 	i.State, i.Since = to, now
 	i.ext.count[to]++
 	m.count[to]++
-	m.settle(i.ext, now)
+	m.updateBest(i.ext, now)
 }
 
 const maxReason = 512
 
-// settle recomputes the best state of x.
-func (m *Monitor) settle(x *extension, now time.Time) {
+// updateBest recomputes the best state of x.
+func (m *Monitor) updateBest(x *extension, now time.Time) {
 	best := Lost // without instances
 	if len(x.instances) > 0 {
 		best = ""
@@ -345,6 +344,7 @@ func (m *Monitor) settle(x *extension, now time.Time) {
 	}
 }
 
+// finish fills in the fields that all changes of an instance have.
 func (m *Monitor) finish(c Change, i *instance, from, wasBest State) Change {
 	c.ID, c.Instance, c.From, c.To = i.ext.id, i.Instance.Instance, from, i.State
 	c.Reason, c.WasBest, c.Best = i.reason(), wasBest, i.ext.best

@@ -28,7 +28,7 @@ func TestLostAndBack(t *testing.T) {
 		t.Fatalf("first beat: %+v, %v", c, ok)
 	}
 	if _, ok := m.Observe(Beat{ID: "weather", Instance: "n1"}, at(1)); ok {
-		t.Error("a beat that says nothing new is reported")
+		t.Error("a heartbeat without a change is reported")
 	}
 	if got := tick(m, 1, 45); len(got) != 0 {
 		t.Fatalf("before the grace is over: %v", got)
@@ -43,32 +43,32 @@ func TestLostAndBack(t *testing.T) {
 	}
 }
 
-func TestPauseCondemnsNobody(t *testing.T) {
+func TestPauseMarksNoneLost(t *testing.T) {
 	m := NewMonitor(Config{})
 	m.Observe(Beat{ID: "a", IntervalMS: 1000}, at(0))
 	tick(m, 0, 2)
-	// Stopped for a minute; the first thing the thawed process does is to look at the clock.
+	// The process was stopped for a minute; Expire is the first call after it.
 	if got := m.Expire(at(62)); len(got) != 0 {
-		t.Fatalf("condemned after a pause: %v", got)
+		t.Fatalf("marked lost after a pause: %v", got)
 	}
 	if got := tick(m, 63, 64); len(got) != 0 {
-		t.Fatalf("condemned before a full grace of listening: %v", got)
+		t.Fatalf("marked lost before a full grace period of listening: %v", got)
 	}
 	if got := tick(m, 65, 66); len(got) != 1 || got[0].Kind != WentLost {
-		t.Fatalf("not condemned after it: %v", got)
+		t.Fatalf("not marked lost after it: %v", got)
 	}
 }
 
-func TestDeaf(t *testing.T) {
+func TestListeningGap(t *testing.T) {
 	m := NewMonitor(Config{})
 	m.Observe(Beat{ID: "a", IntervalMS: 1000}, at(0))
 	tick(m, 0, 1)
-	m.Deaf(at(1), at(2.5))
+	m.ListeningGap(at(1), at(2.5))
 	if got := tick(m, 2, 5); len(got) != 0 {
-		t.Fatalf("condemned: %v", got)
+		t.Fatalf("marked lost: %v", got)
 	}
 	if got := tick(m, 6, 6); len(got) != 1 {
-		t.Fatalf("not condemned: %v", got)
+		t.Fatalf("not marked lost: %v", got)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestDropAndForget(t *testing.T) {
 	m := NewMonitor(Config{ForgetAfter: time.Hour, MaxPause: time.Hour})
 	m.Observe(Beat{ID: "a", Instance: "n1"}, at(0))
 	m.Observe(Beat{ID: "b", Instance: "n1"}, at(0))
-	m.Goodbye("b", "n1", "maintenance", at(1))
+	m.Deregister("b", "n1", "maintenance", at(1))
 	m.Declare("c", at(0))
 	beat := func(s float64) { m.Observe(Beat{ID: "a", Instance: "n2"}, at(s)) }
 	var seen []string
@@ -87,7 +87,7 @@ func TestDropAndForget(t *testing.T) {
 		}
 	}
 	want := []string{
-		"a/n1: ready → lost (no beat for 50s)",
+		"a/n1: ready → lost (no heartbeat for 50s)",
 		"a/n1: dropped (gone for 10m0s)",
 		"c: forgotten (no sign of life for 1h0m0s)",
 		"b: forgotten (no sign of life for 1h0m9s)",
@@ -110,12 +110,12 @@ func TestIntervalIsClamped(t *testing.T) {
 	}
 }
 
-func TestGapsAndRebirths(t *testing.T) {
+func TestMissedHeartbeatsAndNewRuns(t *testing.T) {
 	m := NewMonitor(Config{})
 	for n, c := range []struct {
 		beat   Beat
 		missed uint64
-		reborn bool
+		newRun bool
 	}{
 		{Beat{Seq: 7}, 0, false},
 		{Beat{Seq: 8}, 0, false},
@@ -123,23 +123,23 @@ func TestGapsAndRebirths(t *testing.T) {
 		{Beat{Seq: 12}, 3, false},
 		{Beat{Seq: 1}, 0, true},
 		{Beat{Seq: 2}, 0, false},
-		{Beat{UptimeSecs: 50}, 0, false}, // a service that does not count
+		{Beat{UptimeSecs: 50}, 0, false}, // a service without sequence numbers
 		{Beat{UptimeSecs: 65}, 0, false},
 		{Beat{UptimeSecs: 3}, 0, true},
-		{Beat{UptimeSecs: 1, Restarts: 1}, 0, false}, // a slot says itself that it lives again
+		{Beat{UptimeSecs: 1, Restarts: 1}, 0, false}, // the bridge itself reports the new run
 	} {
 		c.beat.ID = "a"
 		got, _ := m.Observe(c.beat, at(float64(n)))
-		if got.Missed != c.missed || got.Reborn != c.reborn {
-			t.Errorf("beat %d: missed %d, reborn %v; want %d, %v", n, got.Missed, got.Reborn, c.missed, c.reborn)
+		if got.Missed != c.missed || got.NewRun != c.newRun {
+			t.Errorf("heartbeat %d: missed %d, newRun %v; want %d, %v", n, got.Missed, got.NewRun, c.missed, c.newRun)
 		}
 	}
-	if i, _ := m.Instance("a", ""); i.Missed != 3 || i.Reborn != 2 {
-		t.Errorf("in all: %d missed, reborn %d times", i.Missed, i.Reborn)
+	if i, _ := m.Instance("a", ""); i.Missed != 3 || i.NewRuns != 2 {
+		t.Errorf("in total: %d missed, %d new runs", i.Missed, i.NewRuns)
 	}
 }
 
-// TestChangesAreReported: what a reader of the catalog could see is reported, what rots is not.
+// TestChangesAreReported: changes that readers of the catalog see are reported, counters are not.
 func TestChangesAreReported(t *testing.T) {
 	retry := at(100)
 	m := NewMonitor(Config{})
@@ -159,7 +159,7 @@ func TestChangesAreReported(t *testing.T) {
 		c.beat.ID = "a"
 		got, ok := m.Observe(c.beat, at(float64(n)))
 		if ok != (c.kind != "") || ok && got.Kind != c.kind {
-			t.Errorf("beat %d: %v %v, want %q", n, got, ok, c.kind)
+			t.Errorf("heartbeat %d: %v %v, want %q", n, got, ok, c.kind)
 		}
 		if e, _ := m.Extension("a"); n == 5 && e.Available {
 			t.Error("available with an open breaker")
@@ -175,7 +175,7 @@ func TestHold(t *testing.T) {
 	m.Hold("a", "", "not answering", at(1))
 	beat(Ready, 2)
 	if state() != Lost {
-		t.Error("a beat ended the hold")
+		t.Error("a heartbeat ended the hold")
 	}
 	m.Release("a", "", at(3))
 	if state() != Ready {
@@ -184,43 +184,43 @@ func TestHold(t *testing.T) {
 	m.Hold("a", "", "not answering", at(4))
 	beat(Restarting, 5)
 	if state() != Restarting {
-		t.Error("the owner's own word did not end the hold")
+		t.Error("the owner's own report did not end the hold")
 	}
 	beat(Ready, 6)
-	m.Condemn("a", "", "its host is gone", at(7))
+	m.MarkLost("a", "", "its host is gone", at(7))
 	if state() != Lost {
-		t.Error("not condemned")
+		t.Error("not marked lost")
 	}
 	beat(Ready, 8)
 	if state() != Ready {
-		t.Error("a beat did not bring the condemned back")
+		t.Error("a heartbeat did not bring the lost instance back")
 	}
 }
 
-// TestAdopt: what another monitor wrote down is taken over, and condemned only after a full grace of listening.
+// TestAdopt: an instance from another registry's catalog is marked lost only after a full grace period.
 func TestAdopt(t *testing.T) {
 	m := NewMonitor(Config{Interval: time.Second})
 	m.Adopt("a", Instance{Instance: "n1", State: Ready, Since: at(-100), Version: "1.0.0"}, at(0))
 	m.Adopt("a", Instance{Instance: "n2", State: Lost, Reason: "gone", Since: at(-50)}, at(0))
 	m.Observe(Beat{ID: "b", Instance: "n1", State: Draining}, at(0))
-	m.Adopt("b", Instance{Instance: "n1", State: Ready}, at(0)) // heard already: no news
+	m.Adopt("b", Instance{Instance: "n1", State: Ready}, at(0)) // a heartbeat was received already: no change
 	e, _ := m.Extension("a")
 	if e.State != Ready || !e.Since.Equal(at(-100)) || len(e.Instances) != 2 || e.Instances[1].Reason != "gone" {
 		t.Errorf("adopted: %+v", e)
 	}
 	if e, _ := m.Extension("b"); e.State != Draining {
-		t.Errorf("adopted over what was heard: %+v", e)
+		t.Errorf("the adopted state replaced that of a heartbeat: %+v", e)
 	}
 	if got := tick(m, 0, 2); len(got) != 0 {
-		t.Errorf("condemned too early: %v", got)
+		t.Errorf("marked lost too early: %v", got)
 	}
 	if got := tick(m, 3, 4); len(got) != 2 {
-		t.Errorf("condemned: %v", got)
+		t.Errorf("marked lost: %v", got)
 	}
 }
 
-// TestBounds: hostile beats cannot make a Monitor grow without end, nor keep it from taking a new instance in the
-// place of one that is gone.
+// TestBounds: hostile heartbeats cannot grow a Monitor without limit, and cannot prevent a new instance from
+// replacing a lost one.
 func TestBounds(t *testing.T) {
 	m := NewMonitor(Config{Max: 10, MaxPerID: 4, Interval: time.Second, MaxPause: time.Hour})
 	for n := range 100 {

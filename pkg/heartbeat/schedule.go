@@ -1,7 +1,7 @@
 package heartbeat
 
-// schedule is a heap of Beacons (container/heap), the one that is due first at its top. Each knows its place, so that
-// a kick finds it.
+// schedule is a heap of Beacons (container/heap); the first is due first. Each Beacon stores its index so that Kick
+// can move it.
 type schedule []*Beacon
 
 func (s schedule) Len() int           { return len(s) }
@@ -9,13 +9,13 @@ func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
 
 func (s schedule) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].place, s[j].place = i, j
+	s[i].index, s[j].index = i, j
 }
 
 // Push implements heap.Interface.
 func (s *schedule) Push(x any) {
 	b := x.(*Beacon)
-	b.place = len(*s)
+	b.index = len(*s)
 	*s = append(*s, b)
 }
 
@@ -25,6 +25,6 @@ func (s *schedule) Pop() any {
 	b := (*s)[last]
 	(*s)[last] = nil
 	*s = (*s)[:last]
-	b.place = -1
+	b.index = -1
 	return b
 }

@@ -11,17 +11,17 @@ import (
 // State is what an instance, or an extension as a whole, is doing.
 type State string
 
-// The states of an instance. All but Lost are said by the instance's owner (a bridge or a native service);
-// Lost is the registry's word for one that fell silent.
+// The states of an instance. The owner of the instance (a bridge or a native service) reports all of them but Lost;
+// the registry sets Lost when heartbeats stop.
 const (
-	Spawning   State = "spawning"   // a life begins: process started, handshake not yet done
-	Ready      State = "ready"      // takes calls
-	Restarting State = "restarting" // between two lives, backing off or spawning again
-	Failed     State = "failed"     // out of restarts, or refused for good
+	Spawning   State = "spawning"   // the process was started, the handshake is not done yet
+	Ready      State = "ready"      // accepts calls
+	Restarting State = "restarting" // between two runs: backing off or spawning again
+	Failed     State = "failed"     // out of restarts, or refused permanently
 	Gated      State = "gated"      // declared requirements are missing; never spawned
-	Draining   State = "draining"   // finishes what is in flight, takes nothing new
-	Shutdown   State = "shutdown"   // said good-bye
-	Lost       State = "lost"       // silent for longer than its grace
+	Draining   State = "draining"   // finishes calls in flight, accepts no new ones
+	Shutdown   State = "shutdown"   // sent its shutdown notice
+	Lost       State = "lost"       // no heartbeat for longer than its grace period
 )
 
 // rank orders states from best to worst: an extension's state is its best instance's.
@@ -46,7 +46,7 @@ func (s State) Better(t State) bool {
 	return a < b
 }
 
-// BreakerState is the state of a circuit breaker as it stands on the wire.
+// BreakerState is the state of a circuit breaker as sent in heartbeats.
 type BreakerState string
 
 // The states of a breaker.
@@ -67,15 +67,15 @@ type Breaker struct {
 	RetryAt *time.Time   `json:"retry_at,omitempty"`
 }
 
-// Beat is one sign of life of one instance, published on <prefix>.registry.heartbeat.<id>. Only ID is
-// required: a foreign service may beat with {"id":"weather"} alone.
+// Beat is one heartbeat of one instance, published on <prefix>.registry.heartbeat.<id>. Only ID is required:
+// {"id":"weather"} is a valid heartbeat of a third-party service.
 type Beat struct {
 	ID         string    `json:"id"`
 	Version    string    `json:"version,omitempty"`
 	Instance   string    `json:"instance,omitempty"`
-	Seq        uint64    `json:"seq,omitempty"`         // rises by one a beat; a gap means lost messages
-	TS         time.Time `json:"ts,omitzero"`           // the sender's clock: for people, never judged by
-	IntervalMS int64     `json:"interval_ms,omitempty"` // the sender's cadence, in milliseconds
+	Seq        uint64    `json:"seq,omitempty"`         // increases by one per heartbeat; a gap means lost messages
+	TS         time.Time `json:"ts,omitzero"`           // the sender's clock: for people, no decision uses it
+	IntervalMS int64     `json:"interval_ms,omitempty"` // the sender's interval, in milliseconds
 	UptimeSecs int64     `json:"uptime_secs,omitempty"`
 	State      State     `json:"state,omitempty"` // absent: ready
 	Reason     string    `json:"reason,omitempty"`
@@ -85,20 +85,22 @@ type Beat struct {
 	Errors     uint64    `json:"errors,omitempty"`
 	Restarts   uint64    `json:"restarts,omitempty"`
 
-	// Announced tells which announcement this instance last published: a registry that has another asks again.
-	// 16 hex digits (mesh.AnnounceDigest), or "" for an instance that does not say.
+	// Announced is the digest of the announcement that this instance last published (mesh.AnnounceDigest, 16 hex
+	// digits). A registry that has a different announcement requests a new one. "" means that the instance does not
+	// report it.
 	Announced string `json:"announced,omitempty"`
 }
 
-// MaxBeat is the largest beat, in bytes, that ParseBeat looks at.
+// MaxBeat is the largest heartbeat, in bytes, that ParseBeat accepts.
 const MaxBeat = 16 << 10
 
-// instanceSyntax keeps an instance usable as a token of a subject. (A bound in it would be unrolled as programs start.)
+// instanceSyntax keeps an instance name usable as a token of a subject. The length is checked separately: a bound in
+// the expression would be unrolled at every program start.
 var instanceSyntax = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 const maxInstance = 64
 
-// CheckInstance checks the name of an instance: 1 to 64 of [A-Za-z0-9_-], or "" for a service that names none.
+// CheckInstance checks an instance name: 1 to 64 of [A-Za-z0-9_-], or "" for a service without instance names.
 func CheckInstance(s string) error {
 	if s != "" && (len(s) > maxInstance || !instanceSyntax.MatchString(s)) {
 		return fmt.Errorf("instance %.80q: want at most %d of [A-Za-z0-9_-]", s, maxInstance)
@@ -106,37 +108,37 @@ func CheckInstance(s string) error {
 	return nil
 }
 
-// ParseBeat reads a beat from the wire. Unknown members are ignored; an unknown state is an error, and so
-// is a body over MaxBeat, one without an id, an instance that CheckInstance refuses, a version or
-// an Announced over 64 bytes or an unknown state of the breaker.
+// ParseBeat decodes a heartbeat. Unknown members are ignored. It returns an error for a body over MaxBeat, a missing
+// id, an unknown state or breaker state, an instance that CheckInstance refuses, and a version or an Announced over
+// 64 bytes.
 func ParseBeat(data []byte) (Beat, error) {
 	var b Beat
 	if len(data) > MaxBeat {
-		return b, fmt.Errorf("beat of %d bytes is over the limit of %d", len(data), MaxBeat)
+		return b, fmt.Errorf("heartbeat of %d bytes is over the limit of %d", len(data), MaxBeat)
 	}
 	if err := json.Unmarshal(data, &b); err != nil {
-		return b, fmt.Errorf("beat is not valid JSON: %w", err)
+		return b, fmt.Errorf("heartbeat is not valid JSON: %w", err)
 	}
 	if b.ID == "" {
-		return b, errors.New(`beat has no "id"`)
+		return b, errors.New(`heartbeat has no "id"`)
 	}
 	if b.State == "" {
 		b.State = Ready
 	}
 	if !b.State.Valid() {
-		return b, fmt.Errorf("beat of %s has the unknown state %q", b.ID, b.State)
+		return b, fmt.Errorf("heartbeat of %s has the unknown state %q", b.ID, b.State)
 	}
 	if err := CheckInstance(b.Instance); err != nil {
-		return b, fmt.Errorf("beat of %s: %w", b.ID, err)
+		return b, fmt.Errorf("heartbeat of %s: %w", b.ID, err)
 	}
 	if len(b.Version) > 64 {
-		return b, fmt.Errorf("beat of %s has a version of %d bytes", b.ID, len(b.Version))
+		return b, fmt.Errorf("heartbeat of %s has a version of %d bytes, want at most 64", b.ID, len(b.Version))
 	}
 	if len(b.Announced) > 64 {
-		return b, fmt.Errorf("beat of %s says with %d bytes what was announced", b.ID, len(b.Announced))
+		return b, fmt.Errorf("heartbeat of %s has an announcement digest of %d bytes, want at most 64", b.ID, len(b.Announced))
 	}
 	if b.Breaker != nil && !b.Breaker.State.Valid() {
-		return b, fmt.Errorf("beat of %s has the unknown breaker state %q", b.ID, b.Breaker.State)
+		return b, fmt.Errorf("heartbeat of %s has the unknown breaker state %q", b.ID, b.Breaker.State)
 	}
 	return b, nil
 }

@@ -41,7 +41,7 @@ func TestBetter(t *testing.T) {
 	}
 }
 
-// FuzzParseBeat: what is parsed keeps its bounds, and a Monitor takes it without harm.
+// FuzzParseBeat: a parsed heartbeat is within its bounds, and a Monitor processes it safely.
 func FuzzParseBeat(f *testing.F) {
 	f.Add([]byte(`{"id":"weather","version":"1.0.0","instance":"n1","seq":3,"interval_ms":15000,"state":"ready"}`))
 	f.Add([]byte(`{"id":"weather","uptime_secs":-9223372036854775808,"seq":18446744073709551615}`))
