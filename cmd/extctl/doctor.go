@@ -302,7 +302,7 @@ func (d *doctor) printStripped(results []doctorResult) {
 	if len(order) == 0 {
 		return
 	}
-	fmt.Fprintln(d.stdout, "\nVariables that look secret and that requires.env does not name are kept from:")
+	fmt.Fprintln(d.stdout, "\nVariables that look secret or reach services of this host, and that requires.env does not name, are withheld from:")
 	for _, names := range order {
 		fmt.Fprintf(d.stdout, "    %s: %s\n", strings.Join(from[names], ", "), clean(names))
 	}

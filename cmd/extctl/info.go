@@ -169,7 +169,7 @@ func (a *app) printInfo(o infoJSON) error {
 		line("Sets", strings.Join(p.Env, ", "))
 		line("Headers", strings.Join(p.Headers, ", "))
 		line("Missing", strings.Join(slices.Concat(p.MissingBins, p.MissingEnv), ", "))
-		line("Kept from it", strings.Join(p.StrippedEnv, ", "))
+		line("Withheld", strings.Join(p.StrippedEnv, ", "))
 		line("Error", p.Error)
 	}
 	return w.Flush()

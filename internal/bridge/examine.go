@@ -51,7 +51,7 @@ func (l Local) Check(c discovery.Candidate, m *manifest.Manifest) (p Preflight) 
 	p.Missing = b.cfg.Gate.CheckManifest(m, c.Root)
 	p.Gated = !p.Missing.OK() && b.config().GatingFor(m.Plugin.ID) == config.Skip
 	if p.Transport.Type == manifest.Stdio {
-		_, p.Stripped = gate.Env(b.cfg.Environ, gate.EnvOptions{Allow: m.Requires.Env, Add: p.Transport.Env})
+		_, p.Stripped = gate.Env(b.cfg.Environ, b.envOptions(m, p.Transport))
 	}
 	return p
 }

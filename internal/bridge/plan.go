@@ -178,9 +178,9 @@ func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manife
 		return err
 	}
 	t := u.transport
-	env, stripped := gate.Env(b.cfg.Environ, gate.EnvOptions{
-		Allow: m.Requires.Env, Add: t.Env, AgentVersion: b.agentVersion(), ExtensionID: u.id(), StateDir: state,
-	})
+	options := b.envOptions(m, t)
+	options.AgentVersion, options.ExtensionID, options.StateDir = b.agentVersion(), u.id(), state
+	env, stripped := gate.Env(b.cfg.Environ, options)
 	if len(stripped) > 0 {
 		b.log.Debug("secret-like variables are kept from the child", "extension", u.id(), "names", stripped)
 	}
@@ -189,6 +189,11 @@ func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manife
 		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: u.grace, Redact: u.redact,
 	}
 	return nil
+}
+
+// envOptions say which of the bridge's variables m's child gets, and which its manifest sets: those of t.
+func (b *Bridge) envOptions(m *manifest.Manifest, t manifest.Transport) gate.EnvOptions {
+	return gate.EnvOptions{Minimal: b.config().InheritEnv == config.InheritMinimal, Allow: m.Requires.Env, Add: t.Env}
 }
 
 // addSkills reads this host's skills.

@@ -48,10 +48,11 @@ type Config struct {
 	Allowlist   []string // the only ids that are run; empty: all
 
 	Watch        Watch
-	SkillsDir    string   // skills are <SkillsDir>/<name>/SKILL.md; default "": this host has none
-	AgentVersion string   // the host's version for min_agent_version, strict semver; default "": the program's own
-	ReservedIDs  []string // ids the host uses itself, besides those of manifest.Reserved
-	Gating       Gating   // what becomes of an extension whose requirements are not met; default skip
+	SkillsDir    string     // skills are <SkillsDir>/<name>/SKILL.md; default "": this host has none
+	AgentVersion string     // the host's version for min_agent_version, strict semver; default "": the program's own
+	ReservedIDs  []string   // ids the host uses itself, besides those of manifest.Reserved
+	Gating       Gating     // what becomes of an extension whose requirements are not met; default skip
+	InheritEnv   InheritEnv // which of the bridge's variables a stdio child gets without declaring them; default all
 	Doctor       Doctor
 
 	HeartbeatInterval    time.Duration // between two beats of an instance; default 15 s, 1 s to 5 min
@@ -85,6 +86,16 @@ const (
 	Warn Gating = "warn" // it is started all the same
 )
 
+// InheritEnv says which of the bridge's environment variables a stdio child gets although its manifest does not declare
+// them.
+type InheritEnv string
+
+// The ways of inheriting; package gate has the lists.
+const (
+	InheritAll     InheritEnv = "all"     // all but those that look secret or reach services of the host
+	InheritMinimal InheritEnv = "minimal" // PATH, HOME and a few others; what extctl writes into a new file
+)
+
 // Doctor bounds extctl doctor --runtime.
 type Doctor struct {
 	Parallel    int           // extensions examined side by side; default 4, 1 to 64
@@ -101,6 +112,7 @@ func Default() Config {
 		MaxDepth:             4,
 		Watch:                Watch{Enabled: true, Debounce: 500 * time.Millisecond},
 		Gating:               Skip,
+		InheritEnv:           InheritAll,
 		Doctor:               Doctor{Parallel: 4, Timeout: 30 * time.Second, BeatTimeout: 20 * time.Second},
 		HeartbeatInterval:    15 * time.Second,
 		HeartbeatGraceFactor: 3,

@@ -96,13 +96,19 @@ func RemoveLink(ctx context.Context, path, target string) (changed bool, err err
 	return Edit(ctx, path, func(l *Lists) { l.Unlink(target) })
 }
 
+// starter is what a new file begins with. Without a file, and in one without the key, inherit_env is all.
+const starter = `extensions:
+  # Extensions get PATH, HOME and a few other variables, and those that their manifests declare; "all" adds the others.
+  inherit_env: minimal
+`
+
 // lockWait is how long Edit waits for another one.
 const lockWait = 10 * time.Second
 
 // Edit changes the lists of the extensions.yaml at path; an empty path is DefaultPath. It reads the file, calls
 // change with its lists as they are written, and writes what change made of them into the text: comments, order,
-// quoting and line ends of everything else stay. A file that is not there is made, and one that is a symbolic link
-// stays one. changed is false, and nothing is written, when change changed nothing. change may be called twice.
+// quoting and line ends of everything else stay. A file that does not exist is created, with
+// inherit_env: minimal, and one that is a symbolic link stays one. changed is false, and nothing is written, when change changed nothing. change may be called twice.
 //
 // Two Edits at a time follow each other: a lock file, .<name>.lock, lies beside the file and stays there. A reader
 // sees the old text or the new one, never half of it.
@@ -118,7 +124,7 @@ func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, 
 	}
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		if text, err := edited(path, "", change); err != nil || text == "" {
+		if text, err := edited(path, starter, change); err != nil || text == starter {
 			return false, err // not worth a directory
 		}
 	}
@@ -131,7 +137,10 @@ func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, 
 	}
 	defer unlock()
 	old, err := read(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		old, err = []byte(starter), nil
+	}
+	if err != nil {
 		return false, fmt.Errorf("editing the configuration: %w", err)
 	}
 	text, err := edited(path, string(old), change)

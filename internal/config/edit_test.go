@@ -124,11 +124,11 @@ func TestSetDisabled(t *testing.T) {
 		want     string // the file's text; "-": no file
 	}{
 		{"weather", false, false, "-"},
-		{"weather", true, true, "extensions:\n  disabled: [weather]\n"},
-		{"weather", true, false, "extensions:\n  disabled: [weather]\n"},
-		{"slack", true, true, "extensions:\n  disabled: [weather, slack]\n"},
-		{"weather", false, true, "extensions:\n  disabled: [slack]\n"},
-		{"slack", false, true, "extensions:\n  disabled: []\n"},
+		{"weather", true, true, starter + "  disabled: [weather]\n"},
+		{"weather", true, false, starter + "  disabled: [weather]\n"},
+		{"slack", true, true, starter + "  disabled: [weather, slack]\n"},
+		{"weather", false, true, starter + "  disabled: [slack]\n"},
+		{"slack", false, true, starter + "  disabled: []\n"},
 	} {
 		changed, err := SetDisabled(ctx, path, step.id, step.disabled)
 		if got := text(path); err != nil || changed != step.changed || got != step.want {
@@ -156,7 +156,7 @@ func TestLinks(t *testing.T) {
 	if len(diags) > 0 || !slices.Equal(c.Links, []string{src}) || !slices.Equal(c.Roots(), []string{"./extensions", src}) {
 		t.Errorf("%v, %v, %v", c.Links, c.Roots(), diags)
 	}
-	if changed, err := RemoveLink(ctx, path, "src/../src"); err != nil || !changed || text(path) != "extensions:\n  links: []\n" {
+	if changed, err := RemoveLink(ctx, path, "src/../src"); err != nil || !changed || text(path) != starter+"  links: []\n" {
 		t.Errorf("%v, %v, got %q", changed, err, text(path))
 	}
 }

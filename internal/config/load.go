@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -88,6 +89,7 @@ func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	m.text("skills_dir", &c.SkillsDir, wrongPath)
 	m.text("agent_version", &c.AgentVersion, wrongVersion)
 	m.gating(&c.Gating)
+	m.text("inherit_env", (*string)(&c.InheritEnv), oneOf(InheritAll, InheritMinimal))
 	m.doctor(&c.Doctor)
 	m.duration("heartbeat_interval", &c.HeartbeatInterval, time.Second, 5*time.Minute)
 	m.factor("heartbeat_grace_factor", &c.HeartbeatGraceFactor, 1.5, 100)
@@ -193,6 +195,16 @@ func wrongGating(s string) string {
 		return ""
 	}
 	return show(s) + " is no way of gating; want skip or warn"
+}
+
+// oneOf is a check for one of two words.
+func oneOf[T ~string](a, b T) func(string) string {
+	return func(s string) string {
+		if s == string(a) || s == string(b) {
+			return ""
+		}
+		return fmt.Sprintf("is %s; want %s or %s", show(s), a, b)
+	}
 }
 
 // home replaces a leading "~/". Without a home directory it stays, and the path is then not found.

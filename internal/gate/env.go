@@ -8,7 +8,7 @@ import (
 )
 
 // What makes a variable's name look secret. The rules are the contract's and are kept to the letter, so that
-// an operator can tell from a name alone: a bare TOKEN passes, and so do SSH_AUTH_SOCK and PWD.
+// an operator can tell from a name alone: a bare TOKEN passes, and so does PWD.
 var (
 	secretSuffixes = []string{
 		"_TOKEN", "_KEY", "_SECRET", "_PASSWORD", "_PASSWD", "_PWD", "_CREDENTIAL", "_CREDENTIALS",
@@ -26,6 +26,40 @@ func SecretLike(name string) bool {
 		slices.ContainsFunc(secretSubstrings, func(s string) bool { return strings.Contains(name, s) })
 }
 
+// hostOnly are the variables with which a process reaches services of the host: the mesh's own NATS and the nats
+// command's contexts, the user's SSH agent, the message bus, Docker. A name that ends in "_" is a prefix.
+var hostOnly = []string{"NATS_", "EXTMESH_", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "DBUS_", "DOCKER_HOST"}
+
+// basic are the variables of inherit_env: minimal: what nearly every program needs, and no more. A name that ends in
+// "_" is a prefix.
+var (
+	basic        = []string{"PATH", "HOME", "LANG", "LC_", "TZ", "TMPDIR", "USER", "SHELL", "TERM"}
+	basicWindows = []string{"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP", "USERNAME",
+		"USERPROFILE", "HOMEDRIVE", "HOMEPATH", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES"}
+)
+
+// matches reports whether name is one of names, or begins with one of them that ends in "_".
+func matches(name string, names []string) bool {
+	return slices.ContainsFunc(names, func(n string) bool {
+		return name == n || strings.HasSuffix(n, "_") && strings.HasPrefix(name, n)
+	})
+}
+
+// Basic reports whether every child gets the variable name, also with inherit_env: minimal.
+func Basic(name string) bool { return isBasic(name, runtime.GOOS == "windows") }
+
+func isBasic(name string, windows bool) bool {
+	if !windows {
+		return matches(name, basic)
+	}
+	return matches(strings.ToUpper(name), slices.Concat(basic, basicWindows)) || strings.HasPrefix(name, "=")
+}
+
+// withheld reports whether a child gets the variable only if its manifest declares it, whatever inherit_env says.
+func withheld(name, value string) bool {
+	return SecretLike(name) || matches(strings.ToUpper(name), hostOnly) || holdsPassword(value)
+}
+
 // The variables that tell a child where it is.
 const (
 	agentVersion     = "AGENT_VERSION"
@@ -35,21 +69,28 @@ const (
 
 // EnvOptions say what makes one child's environment differ from the bridge's.
 type EnvOptions struct {
-	Allow []string          // requires.env: names that pass although they look secret
-	Add   map[string]string // transport.env with its placeholders replaced; beats everything else
+	Minimal bool              // inherit_env: minimal; of parent only the basic variables and those of Allow pass
+	Allow   []string          // requires.env: names that pass in any case
+	Add     map[string]string // transport.env with its placeholders replaced; beats everything else
 
 	AgentVersion string // AGENT_VERSION; "" leaves it unset
 	ExtensionID  string // AGENT_EXTENSION_ID; "" leaves it unset
 	StateDir     string // EXTMESH_STATE_DIR, of MakeStateDir; "" leaves it unset
 }
 
-// Env is the environment of a child: parent (KEY=value, as of os.Environ; of a name that stands there twice the
-// last counts) without the variables that look secret, unless o.Allow names them; with AGENT_VERSION,
-// AGENT_EXTENSION_ID and EXTMESH_STATE_DIR, of which parent's own never pass, since they speak of somebody else;
-// and with o.Add. It is sorted by name. Names and values are bytes and pass as they are, UTF-8 or not. Names are
-// compared as the system compares them: on Windows without regard to case.
+// Env is the environment of a child. It consists of
 //
-// stripped are the names that were held back and not set by o.Add, sorted, for extctl doctor; never values.
+//   - parent (KEY=value, as of os.Environ; of a name that occurs twice the last counts), without the variables whose
+//     names look secret or that reach services of the host (NATS_*, SSH_AUTH_SOCK, …), and without those whose values
+//     contain an address with a password, unless o.Allow names them; with o.Minimal only the basic ones and o.Allow;
+//   - AGENT_VERSION, AGENT_EXTENSION_ID and EXTMESH_STATE_DIR of o; parent's own never pass, they describe parent;
+//   - o.Add.
+//
+// It is sorted by name. Names and values are bytes and pass unchanged, UTF-8 or not. Names are compared as the system
+// compares them: on Windows without regard to case.
+//
+// stripped are the names that were withheld as secret and not set by o.Add, sorted, for extctl doctor; never values.
+// Names that only o.Minimal leaves out are not among them.
 func Env(parent []string, o EnvOptions) (env, stripped []string) {
 	return childEnv(parent, o, runtime.GOOS == "windows")
 }
@@ -59,15 +100,18 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 	allowed := nameSet(o.Allow, key)
 	pass, held := map[string]string{}, map[string]string{} // entries and names, by key
 	for _, entry := range parent {
-		name, _, ok := split(entry)
+		name, value, ok := split(entry)
 		if !ok {
 			continue
 		}
 		k := key(name)
+		delete(pass, k) // of an earlier entry with this name, whose value may have been harmless
+		delete(held, k)
 		switch {
 		case k == agentVersion || k == agentExtensionID || k == stateDir:
-		case SecretLike(name) && !allowed[k]:
+		case withheld(name, value) && !allowed[k]:
 			held[k] = name
+		case o.Minimal && !allowed[k] && !isBasic(name, fold):
 		default:
 			pass[k] = entry
 		}
@@ -109,9 +153,9 @@ func nameSet(names []string, key func(string) string) map[string]bool {
 	return set
 }
 
-// split cuts an entry into name and value. An entry without a name or a "=" is no variable: no program can ask
-// for it, and whether it is secret cannot be told. A name may begin with "=", as those do in which Windows
-// keeps the current directory of each drive.
+// split cuts an entry into name and value. An entry without a name or a "=" is no variable: no program can look it
+// up, and whether it is secret cannot be decided. On Windows the names that hold the current directory of each drive
+// begin with "=".
 func split(entry string) (name, value string, ok bool) {
 	if entry == "" {
 		return "", "", false

@@ -28,9 +28,10 @@ type Redactor struct {
 	names []string // of the variables that hold the values in known
 }
 
-// NewRedactor knows the values of parent's (KEY=value, as of os.Environ) variables that look secret or that
-// allow (requires.env) names, whether or not the child gets them, and those of add (transport.env with its
-// placeholders replaced) whose names look secret or are in allow. What a placeholder has put into another of
+// NewRedactor makes a Redactor of the values of parent's (KEY=value, as of os.Environ) variables that look secret or
+// that allow (requires.env) names, whether or not the child gets them, and of those of add (transport.env with its
+// placeholders replaced) whose names look secret or are in allow. A value with an address that contains a password
+// counts whatever its name is, and so does the password by itself. What a placeholder has put into another of
 // add is known by the name of the variable it came from, if that looks secret or is in allow.
 //
 // Only values of at least 6 bytes count. Of a value with several lines each line of at least 6 bytes counts by
@@ -47,15 +48,22 @@ func newRedactor(parent []string, allow []string, add map[string]string, fold bo
 	key := nameKey(fold)
 	declared := nameSet(allow, key)
 	b := secretSet{}
-	for _, entry := range parent {
-		if name, value, ok := split(entry); ok && (SecretLike(name) || declared[key(name)]) {
+	consider := func(name, value string) {
+		passwords := urlSecrets(value)
+		if len(passwords) > 0 || SecretLike(name) || declared[key(name)] {
 			b.add(name, value)
+		}
+		for _, p := range passwords {
+			b.add(name, p)
+		}
+	}
+	for _, entry := range parent {
+		if name, value, ok := split(entry); ok {
+			consider(name, value)
 		}
 	}
 	for name, value := range add {
-		if SecretLike(name) || declared[key(name)] {
-			b.add(name, value)
-		}
+		consider(name, value)
 	}
 	return b.redactor()
 }

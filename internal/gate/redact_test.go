@@ -37,6 +37,8 @@ func TestRedact(t *testing.T) {
 		{name: "prefix of a line's end", parent: []string{"A_KEY=abcdefgh"}, line: "xabcdefg", want: "xabcdefg"},
 		{name: "added, secret-like", add: map[string]string{"A_KEY": "secret1"}, line: "secret1", want: "[A_KEY]"},
 		{name: "added, plain", add: map[string]string{"LEVEL": "warning"}, line: "warning", want: "warning"},
+		{name: "address with a password", parent: []string{"DB=pg://u:p%40ssword@h"}, line: "pg://u:p%40ssword@h p@ssword p%40ssword", want: "[DB] [DB] [DB]"},
+		{name: "added address with a password", add: map[string]string{"DB": "pg://u:hunter2@h"}, line: "user u, password hunter2", want: "user u, password [DB]"},
 		{name: "added from a placeholder", parent: []string{"GITHUB_TOKEN=ghp_abc"}, add: map[string]string{"HEADER": "Bearer ghp_abc"},
 			line: "sent Bearer ghp_abc", want: "sent Bearer [GITHUB_TOKEN]"},
 		{name: "longest first", parent: []string{"A_KEY=abcdef", "B_KEY=abcdefghi", "C_KEY=abcdefg"},

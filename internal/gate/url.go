@@ -1,0 +1,76 @@
+package gate
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// natsSchemes are the schemes of NATS addresses, in which a user alone (nats://token@host) is a token.
+var natsSchemes = []string{"nats", "tls", "ws", "wss"}
+
+// holdsPassword reports whether value contains an address with a password in it: scheme://user:password@host.
+func holdsPassword(value string) bool { return len(urlSecrets(value)) > 0 }
+
+// urlSecrets are the passwords in the addresses that value contains, as they are written and decoded. value may be a
+// list of addresses, or a command line that contains one.
+func urlSecrets(value string) (secrets []string) {
+	for rest := value; ; {
+		before, after, ok := strings.Cut(rest, "://")
+		if !ok {
+			return secrets
+		}
+		if secret := userSecret(scheme(before), after); secret != "" {
+			secrets = append(secrets, secret)
+			if plain, err := url.PathUnescape(secret); err == nil && plain != secret {
+				secrets = append(secrets, plain)
+			}
+		}
+		rest = after
+	}
+}
+
+// maxAuthority bounds what is searched for the end of a password, in bytes: a value may consist of nothing but
+// beginnings of addresses.
+const maxAuthority = 4 << 10
+
+// scheme is the name that the text before "://" ends with.
+func scheme(before string) string {
+	i := strings.LastIndexFunc(before, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("+-.", r))
+	})
+	return strings.ToLower(before[i+1:])
+}
+
+// userSecret is the password, or the token, at the beginning of rest, which follows "://". A password may contain "/"
+// although it should be escaped there: what must not be taken for one is a port with a path after it.
+func userSecret(scheme, rest string) string {
+	rest = rest[:min(len(rest), maxAuthority)]
+	if end := strings.IndexFunc(rest, func(r rune) bool { return r <= ' ' || r == ',' || r == '"' || r == '\'' }); end >= 0 {
+		rest = rest[:end]
+	}
+	user, password, ok := strings.Cut(rest, ":")
+	if !ok || strings.ContainsAny(user, "/?#@[") {
+		token, _, ok := strings.Cut(rest, "@")
+		if ok && slices.Contains(natsSchemes, scheme) && !strings.ContainsAny(token, "/?#[:") {
+			return token
+		}
+		return ""
+	}
+	port := strings.TrimLeft(password, "0123456789")
+	if len(port) < len(password) && (port == "" || strings.ContainsAny(port[:1], "/?#")) {
+		return ""
+	}
+	i := strings.IndexByte(password, '@')
+	if next := strings.IndexAny(password, "/?#"); i >= 0 && (next < 0 || next > i) {
+		// Up to the last "@" of the authority: a password may contain one.
+		if next < 0 {
+			next = len(password)
+		}
+		i = strings.LastIndexByte(password[:next], '@')
+	}
+	if i <= 0 {
+		return ""
+	}
+	return password[:i]
+}
