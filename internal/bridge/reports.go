@@ -88,8 +88,8 @@ func (b *Bridge) publishReports() {
 	b.mu.Lock()
 	p := b.current
 	b.mu.Unlock()
-	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), p.skills)
 	b.publishHost(p.host)
+	b.publishSkills(p.skills.Skills)
 	for _, d := range p.declared {
 		b.publish(b.cfg.Prefix.Announce(d.announce.ID), d.announce)
 	}
@@ -98,6 +98,10 @@ func (b *Bridge) publishReports() {
 func (b *Bridge) publishHost(host mesh.Host) {
 	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
 	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
+}
+
+func (b *Bridge) publishSkills(skills []mesh.SkillEntry) {
+	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Bridge: b.cfg.Name, Skills: append([]mesh.SkillEntry{}, skills...)})
 }
 
 func (b *Bridge) publish(subject string, v any) {
@@ -149,5 +153,5 @@ func (b *Bridge) sayGoodbye() {
 	p := b.current
 	b.mu.Unlock()
 	b.publishHost(p.host)
-	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Skills: []mesh.SkillEntry{}})
+	b.publishSkills(nil)
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -38,8 +39,13 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 		l.refuse("beat", id, err)
 		return
 	}
-	l.traffic.beat(b, now)
 	x := l.exts[id]
+	if b.Instance == "" && !l.mayOmitInstance(id) {
+		l.refuse("beat", id, errNoInstance)
+		l.askAgain(x, "", now)
+		return
+	}
+	l.traffic.beat(b, now)
 	if x == nil {
 		if x = l.strayBeat(b, now); x == nil {
 			return
@@ -159,15 +165,41 @@ func (l *loop) considerAsking(x *extension, b *heartbeat.Beat, now time.Time) {
 	if _, known := l.mon.Instance(x.id, b.Instance); !known {
 		return
 	}
-	a := x.asked[b.Instance]
+	l.askAgain(x, b.Instance, now)
+}
+
+// askAgain requests announcements because of an instance of x that has not sent its own.
+func (l *loop) askAgain(x *extension, instance string, now time.Time) {
+	a := x.asked[instance]
 	if a == nil {
-		if len(x.asked) >= 2*maxSaid { // the monitor has made room for new ones without a word
+		if len(x.asked) >= 2*maxSaid { // the monitor drops instances without an event to make room for new ones
 			l.forgetUnknown(x)
 		}
 		a = new(asked)
-		x.asked[strings.Clone(b.Instance)] = a
+		x.asked[strings.Clone(instance)] = a
 	}
 	l.askFor(a, now)
+}
+
+var errNoInstance = errors.New("it names no instance, and the instances of this extension have names")
+
+// mayOmitInstance reports whether a heartbeat or shutdown notice of an extension counts that names no instance. It does
+// if the extension was announced without one, or is known by its heartbeats alone. While this replica has received no
+// announcement, the catalog decides.
+func (l *loop) mayOmitInstance(id string) bool {
+	x := l.exts[id]
+	if x == nil || x.said[""] != nil {
+		return true
+	}
+	for _, a := range x.said {
+		return a.implied // of implied announcements there are either all or none
+	}
+	var d mesh.StateDoc
+	if value := l.view.get(stateKey(id)); value != nil && json.Unmarshal(value, &d) != nil {
+		return false
+	}
+	unnamed := func(i mesh.InstanceState) bool { return i.Instance == "" }
+	return len(d.Instances) == 0 || slices.ContainsFunc(d.Instances, unnamed)
 }
 
 // announce takes in what an instance says of itself.
@@ -190,6 +222,9 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	err := json.Unmarshal(data, &g)
 	if err == nil && g.ID != id {
 		err = fmt.Errorf("its id %.80q is not that of the subject", g.ID)
+	}
+	if err == nil && g.Instance == "" && !l.mayOmitInstance(id) {
+		err = errNoInstance
 	}
 	if err != nil {
 		l.refuse("shutdown", id, err)

@@ -179,10 +179,20 @@ func (l *loop) listen(now time.Time) {
 	l.requestAnnounces(now)
 }
 
-// receive takes in one message of P.registry.>.
+// receive handles one message of P.registry.>.
 func (l *loop) receive(m *nats.Msg) {
 	verb, rest, _ := strings.Cut(strings.TrimPrefix(m.Subject, string(l.cfg.Prefix)+".registry."), ".")
 	now := time.Now()
+	if verb == "catalog" {
+		l.catalogEvent(rest, m, now)
+		return
+	}
+	if err := checkControl(m); err != nil {
+		if refusedAs, ok := controlVerbs[verb]; ok {
+			l.refuse(refusedAs, rest, err)
+		}
+		return
+	}
 	switch verb {
 	case "heartbeat":
 		l.beat(rest, m.Data, now)
@@ -198,8 +208,6 @@ func (l *loop) receive(m *nats.Msg) {
 		l.hostReport(rest, m.Data, now)
 	case "skills":
 		l.skillReport(rest, m.Data, now)
-	case "catalog":
-		l.catalogEvent(rest, m, now)
 	}
 }
 

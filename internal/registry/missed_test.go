@@ -62,7 +62,7 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		b.leading(r)
 		standby, _ := b.registry(Config{})
 		one := b.bridge("one")
-		skills := mesh.SkillReport{Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
+		skills := mesh.SkillReport{Bridge: "one", Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
 		there := func() bool { return b.get(skillKey("cook")) != nil }
 		b.await("the standby has heard", func() (heard bool) {
 			one.report()

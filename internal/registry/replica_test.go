@@ -169,7 +169,7 @@ func TestRestart(t *testing.T) {
 		}
 		e.keepBeating()
 		b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0", Since: t0, Extensions: []string{"weather"}})
-		b.publish(prefix.Skills("b1"), mesh.SkillReport{Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+		b.publish(prefix.Skills("b1"), mesh.SkillReport{Bridge: "b1", Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
 		b.await("all is there", func() bool {
 			return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() && b.get("host.b1") != nil && b.get("skill.cook") != nil
 		})

@@ -61,7 +61,7 @@ func TestService(t *testing.T) {
 		e.keepBeating()
 	}
 	b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0"})
-	b.publish(prefix.Skills("b1"), mesh.SkillReport{Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+	b.publish(prefix.Skills("b1"), mesh.SkillReport{Bridge: "b1", Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
 	b.await("all is there", func() bool {
 		s := b.status(r)
 		return s.Extensions[heartbeat.Ready] == 7 && s.Tools == 12 && s.Pending == 0 && b.get("skill.cook") != nil && b.get("host.b1") != nil

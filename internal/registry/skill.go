@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -23,12 +24,18 @@ var skillDir = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 
 func skillKey(dir string) string { return mesh.KindSkill + "." + dir }
 
-// skillReport takes in all the skills of one bridge.
+// skillReport replaces all the skills of one bridge by those that it reports.
 func (l *loop) skillReport(name string, data []byte, now time.Time) {
 	var r mesh.SkillReport
 	err := checkBridge(name)
 	if err == nil {
 		err = json.Unmarshal(data, &r)
+	}
+	if err == nil && r.Bridge != name {
+		err = fmt.Errorf("its bridge %.80q is not that of the subject", r.Bridge)
+	}
+	if err == nil && r.Skills == nil {
+		err = errors.New(`it has no list "skills"`)
 	}
 	if err == nil && len(r.Skills) > maxSkills {
 		err = fmt.Errorf("%d skills are over the limit of %d", len(r.Skills), maxSkills)
@@ -50,9 +57,6 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 		}
 		return err != nil
 	})
-	if skills == nil {
-		skills = []mesh.SkillEntry{} // it has none
-	}
 	l.replaceSkills(b, skills)
 }
 

@@ -268,6 +268,7 @@ func HandshakeHash(tools []Tool, hooks []string) (string, error) {
 
 // SkillReport is what a bridge publishes on P.registry.skills.<bridge>: all its skills, on change and on request.
 type SkillReport struct {
+	Bridge string       `json:"bridge"`
 	Skills []SkillEntry `json:"skills"`
 }
 

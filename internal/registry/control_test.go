@@ -1,0 +1,117 @@
+package registry
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestForgedControlMessages: a caller can have the NATS server or a service publish an answer on a subject that the
+// caller may not publish on. None of these answers changes anything in the catalog.
+func TestForgedControlMessages(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	one := b.bridge("one")
+	one.report()
+	b.publish(prefix.Skills("one"), mesh.SkillReport{Bridge: "one", Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}})
+	b.ext("weather", "1.0.0", "n", "get").up()
+	unnamed := b.ext("plain", "1.0.0", "", "get")
+	unnamed.up()
+	specs := []string{specKey("weather"), specKey("plain")}
+	documents := append([]string{skillKey("cook"), hostKey("one"), stateKey("weather"), stateKey("plain")}, specs...)
+	b.await("everything is in the catalog", func() bool {
+		for _, id := range []string{"weather", "plain"} {
+			if s, _ := b.spec(id); len(s.Tools) != 1 || b.state(id).State != heartbeat.Ready {
+				return false
+			}
+		}
+		return b.get(skillKey("cook")) != nil && one.is(heartbeat.Ready)()
+	})
+	catalog := func() (all [][]byte) {
+		for _, key := range documents {
+			all = append(all, b.get(key))
+		}
+		return all
+	}
+	before := catalog()
+
+	text := func(v any) string {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	announcement := mesh.Announce{ID: "weather", Version: "999.0.0", Instance: "evil", Features: []string{mesh.FeatureInstance}}
+	otherHost := mesh.Host{Bridge: "one", Version: "6.6.6", Extensions: []string{}}
+	for _, tc := range []struct {
+		name, what, subject, body string
+		headers                   bool
+	}{
+		{"a direct get's answer as an announcement", "announce", prefix.Announce("weather"), text(announcement), true},
+		{"a direct get's answer as a heartbeat", "beat", prefix.Heartbeat("plain"), `{"id":"plain","state":"failed"}`, true},
+		{"a direct get's answer as a shutdown notice", "shutdown", prefix.Shutdown("plain"), `{"id":"plain"}`, true},
+		{"a direct get's answer as a removal", "shutdown", prefix.Shutdown("plain"), `{"id":"plain","reason":"removed"}`, true},
+		{"a direct get's answer as a skill report", "skills", prefix.Skills("one"), `{"bridge":"one","skills":[]}`, true},
+		{"a direct get's answer as a host report", "host", prefix.HostReport("one"), text(otherHost), true},
+		{"a direct get's answer as a suspect", "suspect", prefix.Suspect("weather"), ``, true},
+		{"a direct get's answer as a breaker report", "breaker", prefix.Breaker("weather"), `{"id":"weather","state":"open"}`, true},
+		{"a service's answer as a heartbeat", "beat", prefix.Heartbeat("plain"), `{"jsonrpc":"2.0","id":"plain","state":"failed"}`, false},
+		{"a service's answer as a shutdown notice", "shutdown", prefix.Shutdown("plain"), `{"jsonrpc":"2.0","id":"plain","result":{}}`, false},
+		{"a service's answer as an announcement", "announce", prefix.Announce("plain"), `{"version":"9.0.0","id":"plain","jsonrpc":"2.0"}`, false},
+		{"a service's answer as a skill report", "skills", prefix.Skills("one"), `{"jsonrpc":"2.0","bridge":"one","skills":[]}`, false},
+		{"any object as a skill report", "skills", prefix.Skills("one"), `{"id":"weather","version":"1.0.0"}`, false},
+		{"another bridge's skill report", "skills", prefix.Skills("one"), `{"bridge":"two","skills":[]}`, false},
+		{"a skill report without a list", "skills", prefix.Skills("one"), `{"bridge":"one"}`, false},
+		{"a heartbeat without the instance", "beat", prefix.Heartbeat("weather"), `{"id":"weather"}`, false},
+		{"a shutdown notice without the instance", "shutdown", prefix.Shutdown("weather"), `{"id":"weather"}`, false},
+		{"a removal without the instance", "shutdown", prefix.Shutdown("weather"), `{"id":"weather","reason":"removed"}`, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			refused := b.status(r).Refused[tc.what]
+			m := &nats.Msg{Subject: tc.subject, Data: []byte(tc.body)}
+			if tc.headers {
+				m.Header = nats.Header{"Nats-Stream": {"KV_ext_catalog"}}
+			}
+			if err := b.nc.PublishMsg(m); err != nil {
+				t.Fatal(err)
+			}
+			b.await("it is refused", func() bool { return b.status(r).Refused[tc.what] == refused+1 })
+		})
+	}
+	// A message of the registry's own makes it write whatever the forged ones changed.
+	b.ext("last", "1.0.0", "n", "get").up()
+	b.await("the last extension is in the catalog", func() bool { s, _ := b.spec("last"); return len(s.Tools) == 1 })
+	for n, now := range catalog() {
+		if string(now) != string(before[n]) {
+			t.Errorf("%s changed:\n%s\n%s", documents[n], before[n], now)
+		}
+	}
+}
+
+// TestHeartbeatWithoutInstanceAfterRestart: a service that announced without an instance keeps its place when the
+// registry restarts and has received heartbeats only; for one with named instances such a heartbeat does not count.
+func TestHeartbeatWithoutInstanceAfterRestart(t *testing.T) {
+	b := newBed(t)
+	r, stop := b.registry(Config{})
+	b.leading(r)
+	plain, named := b.ext("plain", "1.0.0", "", "get"), b.ext("weather", "1.0.0", "n", "get")
+	plain.up()
+	named.up()
+	b.await("both are ready", func() bool { return plain.is("plain", heartbeat.Ready)() && plain.is("weather", heartbeat.Ready)() })
+	stop()
+	r, _ = b.registry(Config{})
+	b.leading(r)
+	plain.beat(heartbeat.Failed)
+	b.await("its heartbeat counts", plain.is("plain", heartbeat.Failed))
+	b.publish(prefix.Heartbeat("weather"), `{"id":"weather","state":"failed"}`)
+	b.await("the other one does not", func() bool { return b.status(r).Refused["beat"] == 1 })
+	if d := b.state("weather"); len(d.Instances) != 1 || d.Instances[0].Instance != "n" {
+		t.Errorf("state: %+v", d)
+	}
+}
