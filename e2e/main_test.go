@@ -142,8 +142,15 @@ func (p *process) output() string {
 // start starts a program; the test's end kills it if nothing else did.
 func start(t *testing.T, env []string, name string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), env...)
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	return startCmd(t, cmd)
+}
+
+// startCmd is start for a program that needs more than arguments and an environment.
+func startCmd(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.WaitDelay = time.Second
 	if err := p.cmd.Start(); err != nil {
@@ -157,7 +164,7 @@ func start(t *testing.T, env []string, name string, args ...string) *process {
 		p.cmd.Process.Kill()
 		<-p.done
 		if t.Failed() {
-			t.Logf("output of %s %s:\n%s", filepath.Base(name), strings.Join(args, " "), p.output())
+			t.Logf("output of %s %s:\n%s", filepath.Base(cmd.Path), strings.Join(cmd.Args[1:], " "), p.output())
 		}
 	})
 	return p

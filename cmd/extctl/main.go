@@ -18,6 +18,7 @@ import (
 )
 
 func main() {
+	child.Protect()
 	child.MaybeGuard()
 	ctx, stop := daemon.Signals(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)

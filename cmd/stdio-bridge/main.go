@@ -22,6 +22,7 @@ import (
 )
 
 func main() {
+	child.Protect()
 	child.MaybeGuard()
 	os.Exit(daemon.Main(program()))
 }

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package child
+
+// Protect does nothing here.
+func Protect() {}
