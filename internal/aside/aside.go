@@ -1,12 +1,12 @@
 // Package aside keeps the stacks of long-lived goroutines small.
 //
-// A goroutine's stack grows by doubling and shrinks only while less than a quarter of it is in use, so one that was deep
-// once keeps the stack for it while it waits, for days, a few frames from its start. What a thousand of them have
-// to do once, to get to where they wait, is done aside.
+// A goroutine's stack grows by doubling and shrinks only while less than a quarter of it is in use. A goroutine that
+// was once deep therefore keeps its large stack while it waits, for days, a few frames from its start. With a
+// thousand such goroutines it pays to run the deep initial work on separate goroutines.
 package aside
 
-// Run runs f on a goroutine of its own and returns when f has. A panic of f's is the program's end, as it would have
-// been in the caller without a recover; runtime.Goexit in f is not for here.
+// Run runs f on a new goroutine and returns when f has returned. A panic in f ends the program even if the caller
+// recovers; f must not call runtime.Goexit.
 func Run(f func()) {
 	done := make(chan struct{})
 	go func() { // owned by Run, which waits; ends when f returns

@@ -13,15 +13,15 @@ func TestRunWaits(t *testing.T) {
 	n := 0
 	aside.Run(func() { n++ })
 	if n != 1 {
-		t.Errorf("it was run %d times", n)
+		t.Errorf("f was run %d times, want 1", n)
 	}
 }
 
-// TestStacksStaySmall has many goroutines wait behind something deep, and looks at what their stacks take.
+// TestStacksStaySmall compares the stacks of many goroutines that wait after deep work, with and without Run.
 func TestStacksStaySmall(t *testing.T) {
 	const n = 200
 	waiting := func(first func()) int64 {
-		runtime.GC() // what the last ones had is given back
+		runtime.GC() // release the stacks of the previous round
 		before := stacks()
 		var ready, all sync.WaitGroup
 		end := make(chan struct{})
@@ -41,9 +41,9 @@ func TestStacksStaySmall(t *testing.T) {
 		return took / n
 	}
 	here, there := waiting(func() { deep(1) }), waiting(func() { aside.Run(func() { deep(1) }) })
-	t.Logf("%d bytes each, %d aside", here, there)
+	t.Logf("%d bytes of stack per goroutine, %d with Run", here, there)
 	if there*2 > here {
-		t.Errorf("aside a goroutine keeps %d bytes of stack, and %d without", there, here)
+		t.Errorf("a goroutine keeps %d bytes of stack with Run, %d without", there, here)
 	}
 }
 

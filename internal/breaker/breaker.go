@@ -2,23 +2,21 @@
 //
 //	tok, err := b.Acquire()
 //	if err != nil {
-//		return err // an *OpenError, with the time to come back
+//		return err // an *OpenError with the time of the next try
 //	}
-//	outcome := breaker.Neutral // what stands if the call panics
+//	outcome := breaker.Neutral // the outcome if the call panics
 //	defer func() { tok.Done(outcome) }()
 //
-// It is failsafe-go's breaker, except for what that one cannot do (docs/protocol.md, "Breaker"):
+// It is built on failsafe-go's circuit breaker and adds what that one cannot do (docs/protocol.md, "Breaker"):
 //
-//   - A call's outcome counts only in the state that the call began in. There, results of calls from before
-//     would be counted as probes, and let more probes in.
-//   - There is a third outcome, neither success nor failure: a caller that gave up says nothing about the
-//     other side. There, a probe without a result would close the breaker for good, or never let one in
-//     again.
+//   - A call's outcome counts only in the state in which the call began. failsafe-go counts the results of
+//     earlier calls as probes and admits more probes for them.
+//   - There is a third outcome, neither success nor failure: a cancelled call is no evidence about the
+//     extension. In failsafe-go a probe without a result would close the breaker or block all further probes.
 //   - The delay doubles with each failed probe.
 //
-// The counting and the states remain failsafe-go's. Each state here is a failsafe-go breaker of its own,
-// made with the delay that a failure in that state would bring, and left behind with the state: what comes
-// too late finds a breaker that nobody looks at.
+// failsafe-go still counts and decides the states. Each state here has a failsafe-go breaker of its own, created with
+// the delay that a failure in that state causes. It is discarded with the state, so that late results have no effect.
 package breaker
 
 import (
@@ -33,43 +31,43 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// Settings are a breaker's numbers; zero means the default.
+// Settings are the parameters of a breaker; zero means the default.
 type Settings struct {
-	Threshold int           // failures in a row that open it; 5
+	Threshold int           // consecutive failures that open it; 5
 	Delay     time.Duration // from open to half-open; 10 s, doubled by each failed probe
-	MaxDelay  time.Duration // the most that Delay is doubled to; 120 s
+	MaxDelay  time.Duration // the limit of the doubling; 120 s
 	Successes int           // successful probes that close it; 2
 
-	// OnChange, if set, is told each change of state, with the time of the next probe if the new state is
-	// open. It is called by whoever caused the change, one call at a time, in order, outside of all
-	// locks; changes that come faster than it returns may be merged into the last one.
+	// OnChange, if set, receives each change of state, with the time of the next probe if the new state is open. It
+	// is called on the goroutine that caused the change, one call at a time, in order, with no lock held; changes
+	// during a call may be merged into the last one.
 	OnChange func(state heartbeat.BreakerState, retryAt time.Time)
 }
 
-// Outcome is what a call says about the other side.
+// Outcome is the result of a call as evidence about the extension.
 type Outcome int
 
-// The outcomes. Only a time-out and a write that could not complete are failures; any answer is a success,
-// an error of the extension's own included.
+// The outcomes. Only a timeout and an incomplete write are failures; any reply is a success, including an error from
+// the extension.
 const (
-	Neutral Outcome = iota // nothing: cancelled, refused, died under way, panicked
+	Neutral Outcome = iota // no evidence: cancelled, refused, process ended during the call, panicked
 	Success
 	Failure
 )
 
-// OpenError is Acquire's refusal.
+// OpenError is the error of Acquire when the breaker refuses a call.
 type OpenError struct {
 	Name    string
-	State   heartbeat.BreakerState // open, or half-open while a probe is under way
-	RetryAt time.Time              // when it is worth coming back
+	State   heartbeat.BreakerState // open, or half-open while a probe is in flight
+	RetryAt time.Time              // when to try again
 }
 
 func (e *OpenError) Error() string {
 	return fmt.Sprintf("breaker %s is %s, retry in %s", e.Name, e.State, max(0, time.Until(e.RetryAt)).Round(time.Millisecond))
 }
 
-// RetryAfter is how long to wait after Acquire's refusal err, in whole milliseconds and not too short; 0 for any other
-// error, and for a refusal that is past.
+// RetryAfter returns how long to wait after Acquire returned err, in milliseconds, rounded up; 0 for any other error,
+// and if the time has passed.
 func RetryAfter(err error) time.Duration {
 	open, ok := errors.AsType[*OpenError](err)
 	if !ok {
@@ -78,18 +76,18 @@ func RetryAfter(err error) time.Duration {
 	return max(0, time.Until(open.RetryAt)+time.Millisecond-1).Truncate(time.Millisecond)
 }
 
-// Breaker is a circuit breaker. Its methods may be called at any time, from any goroutine.
+// Breaker is a circuit breaker. Its methods are safe for concurrent use.
 type Breaker struct {
 	name  string
 	set   Settings
 	phase atomic.Pointer[phase] // changed under mu
 
-	mu      sync.Mutex
-	telling bool   // somebody is calling OnChange
-	told    *phase // what it was told last
+	mu        sync.Mutex
+	notifying bool   // a goroutine is calling OnChange
+	notified  *phase // the phase that OnChange received last
 }
 
-// New returns a closed breaker. The name is for people: ext:stdio:<id>, ext:http:<id>, ext:nats:<id>.
+// New returns a closed breaker. The name appears in errors: ext:stdio:<id>, ext:http:<id>, ext:nats:<id>.
 func New(name string, s Settings) *Breaker {
 	if s.Threshold <= 0 {
 		s.Threshold = 5
@@ -105,22 +103,22 @@ func New(name string, s Settings) *Breaker {
 	}
 	b := &Breaker{name: name, set: s}
 	b.phase.Store(closedPhase(s))
-	b.told = b.phase.Load()
+	b.notified = b.phase.Load()
 	return b
 }
 
-// Name is what New was given.
+// Name returns the name given to New.
 func (b *Breaker) Name() string { return b.name }
 
 // Token is the permission for one call. The zero Token's Done does nothing.
 type Token struct {
 	b     *Breaker
 	phase *phase
-	probe uint64 // half-open: its number
+	probe uint64 // half-open: the number of the probe
 }
 
-// Acquire asks for permission to make one call. Each Token wants one Done, at the latest with the call's
-// deadline. The error is an *OpenError. While the breaker is closed this costs a few nanoseconds.
+// Acquire requests permission for one call. Each Token needs one Done, at the latest at the call's deadline. The
+// error is an *OpenError. While the breaker is closed, Acquire takes a few nanoseconds.
 func (b *Breaker) Acquire() (Token, error) {
 	if p := b.phase.Load(); p.state == heartbeat.BreakerClosed {
 		return Token{b: b, phase: p}, nil
@@ -129,7 +127,7 @@ func (b *Breaker) Acquire() (Token, error) {
 	now := time.Now()
 	p := b.phase.Load()
 	if p.state == heartbeat.BreakerOpen && p.cb.RemainingDelay() == 0 {
-		p = b.enter(halfOpenPhase(b.set, p.delay))
+		p = b.setPhase(halfOpenPhase(b.set, p.delay))
 	}
 	t := Token{b: b, phase: p}
 	var err error
@@ -143,25 +141,25 @@ func (b *Breaker) Acquire() (Token, error) {
 		}
 	}
 	b.mu.Unlock()
-	b.tell()
+	b.notify()
 	if err != nil {
 		return Token{}, err
 	}
 	return t, nil
 }
 
-// Done says how the call went. Only the first Done of a probe counts, and none if the breaker's state has
-// changed since Acquire, or Close was called.
+// Done records the outcome of the call. Only the first Done of a probe counts. No Done counts if the breaker's state
+// has changed since Acquire, or if Close was called.
 func (t Token) Done(o Outcome) {
 	if t.b == nil || o == Neutral && t.probe == 0 {
 		return
 	}
 	if t.b.record(t, o) {
-		t.b.tell()
+		t.b.notify()
 	}
 }
 
-// record reports whether the state has changed.
+// record applies an outcome and reports whether it changed the state.
 func (b *Breaker) record(t Token, o Outcome) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +167,7 @@ func (b *Breaker) record(t Token, o Outcome) (changed bool) {
 	if p != t.phase || !p.giveSlot(t.probe) || o == Neutral {
 		return false
 	}
-	// failsafe-go hears of a probe only now that it has a result: it could not take a permit back.
+	// The permit is taken only now that the probe has a result: failsafe-go could not take an unused permit back.
 	if p.state == heartbeat.BreakerHalfOpen && !p.cb.TryAcquirePermit() {
 		return false
 	}
@@ -180,40 +178,39 @@ func (b *Breaker) record(t Token, o Outcome) (changed bool) {
 	}
 	switch p.cb.State() {
 	case circuitbreaker.OpenState:
-		b.enter(openPhase(p, time.Now()))
+		b.setPhase(openPhase(p, time.Now()))
 		return true
 	case circuitbreaker.ClosedState:
 		if p.state != heartbeat.BreakerClosed {
-			b.enter(closedPhase(b.set))
+			b.setPhase(closedPhase(b.set))
 			return true
 		}
 	}
 	return false
 }
 
-// Close closes the breaker, whatever its state, and forgets all failures and the doubled delay: a handshake
-// has succeeded. Calls that are under way no longer count.
+// Close closes the breaker in any state and clears its failures and the doubled delay, because a handshake has
+// succeeded. Calls in flight no longer count.
 func (b *Breaker) Close() {
 	b.mu.Lock()
-	b.enter(closedPhase(b.set))
+	b.setPhase(closedPhase(b.set))
 	b.mu.Unlock()
-	b.tell()
+	b.notify()
 }
 
-// HalfOpen lets a probe in at once if the breaker is open: the other side is said to be back. In any other
+// HalfOpen admits a probe immediately if the breaker is open, because the extension was reported ready. In any other
 // state it does nothing.
 func (b *Breaker) HalfOpen() {
 	b.mu.Lock()
 	if p := b.phase.Load(); p.state == heartbeat.BreakerOpen {
-		b.enter(halfOpenPhase(b.set, p.delay))
+		b.setPhase(halfOpenPhase(b.set, p.delay))
 	}
 	b.mu.Unlock()
-	b.tell()
+	b.notify()
 }
 
-// State returns the state and, if it is open, the time of the next probe. An open breaker whose delay is
-// over is half-open, although OnChange hears of that only from the next Acquire: nothing here runs by
-// itself.
+// State returns the state and, if it is open, the time of the next probe. An open breaker is half-open when its delay
+// is over; OnChange receives that only with the next Acquire, because no timer runs here.
 func (b *Breaker) State() (state heartbeat.BreakerState, retryAt time.Time) {
 	p := b.phase.Load()
 	if p.state == heartbeat.BreakerOpen && p.cb.RemainingDelay() == 0 {
@@ -222,34 +219,34 @@ func (b *Breaker) State() (state heartbeat.BreakerState, retryAt time.Time) {
 	return p.state, p.retryAt
 }
 
-// enter makes p the present phase. b.mu is held.
-func (b *Breaker) enter(p *phase) *phase {
+// setPhase makes p the present phase. b.mu is held.
+func (b *Breaker) setPhase(p *phase) *phase {
 	b.phase.Store(p)
 	return p
 }
 
-// tell brings OnChange up to date, unless somebody is at it already, who sees to it then.
-func (b *Breaker) tell() {
+// notify calls OnChange until it has the present phase, unless another goroutine is doing so already.
+func (b *Breaker) notify() {
 	if b.set.OnChange == nil {
 		return
 	}
-	for b.tellOne() {
+	for b.notifyOnce() {
 	}
 }
 
-// tellOne reports whether there was something to tell.
-func (b *Breaker) tellOne() bool {
+// notifyOnce reports whether OnChange was called.
+func (b *Breaker) notifyOnce() bool {
 	b.mu.Lock()
 	p := b.phase.Load()
-	if b.telling || p.state == b.told.state && p.retryAt.Equal(b.told.retryAt) {
+	if b.notifying || p.state == b.notified.state && p.retryAt.Equal(b.notified.retryAt) {
 		b.mu.Unlock()
 		return false
 	}
-	b.telling, b.told = true, p
+	b.notifying, b.notified = true, p
 	b.mu.Unlock()
-	defer func() { // also after a panic: the next change must not be lost
+	defer func() { // also after a panic, so that the next change is reported
 		b.mu.Lock()
-		b.telling = false
+		b.notifying = false
 		b.mu.Unlock()
 	}()
 	b.set.OnChange(p.state, p.retryAt)

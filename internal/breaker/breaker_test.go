@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// rig is a breaker that writes its changes down.
+// rig is a breaker with a log of its changes.
 type rig struct {
 	*Breaker
 	t     *testing.T
@@ -33,7 +33,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// call wants to be let in.
+// call makes calls with the given outcomes; each must be admitted.
 func (r *rig) call(outcomes ...Outcome) {
 	r.t.Helper()
 	for _, o := range outcomes {
@@ -50,7 +50,7 @@ func (r *rig) acquire() Token {
 	return tok
 }
 
-// refused wants not to be let in, and a time to come back.
+// refused checks that a call is refused, with the time to try again.
 func (r *rig) refused(s heartbeat.BreakerState, retryIn time.Duration) {
 	r.t.Helper()
 	_, err := r.Acquire()
@@ -71,15 +71,15 @@ func (r *rig) state(want heartbeat.BreakerState, retryIn time.Duration) {
 	}
 }
 
-func (r *rig) told(want ...string) {
+func (r *rig) changes(want ...string) {
 	r.t.Helper()
 	if !slices.Equal(r.log, want) {
-		r.t.Errorf("told %q\nwant %q", r.log, want)
+		r.t.Errorf("changes %q\nwant %q", r.log, want)
 	}
 	r.log = nil
 }
 
-// open makes it open, as of now, for 10 s.
+// open opens the breaker, as of now, for 10 s.
 func (r *rig) open() {
 	r.t.Helper()
 	r.call(Failure, Failure, Failure, Failure, Failure)
@@ -102,7 +102,7 @@ func TestOnlyFailuresInARowOpen(t *testing.T) {
 		r.refused(heartbeat.BreakerOpen, 10*time.Second)
 		time.Sleep(4 * time.Second)
 		r.refused(heartbeat.BreakerOpen, 6*time.Second)
-		r.told("0s open until 10s")
+		r.changes("0s open until 10s")
 	})
 }
 
@@ -114,12 +114,12 @@ func TestTwoProbesClose(t *testing.T) {
 		probe := r.acquire()
 		r.refused(heartbeat.BreakerHalfOpen, time.Second) // one at a time
 		probe.Done(Success)
-		probe.Done(Success) // once is enough
+		probe.Done(Success) // only the first Done counts
 		r.state(heartbeat.BreakerHalfOpen, 0)
 		r.call(Success)
 		r.state(heartbeat.BreakerClosed, 0)
-		r.told("0s open until 10s", "10s half-open", "10s closed")
-		r.open() // and the delay is the first again
+		r.changes("0s open until 10s", "10s half-open", "10s closed")
+		r.open() // and the delay starts with the first one again
 	})
 }
 
@@ -135,7 +135,7 @@ func TestDelayDoubles(t *testing.T) {
 			r.call(Failure)
 		}
 		time.Sleep(2 * time.Minute)
-		r.call(Success, Failure) // one good probe does not take the doubling back
+		r.call(Success, Failure) // one successful probe does not reset the delay
 		r.refused(heartbeat.BreakerOpen, 2*time.Minute)
 		time.Sleep(2 * time.Minute)
 		r.call(Success, Success)
@@ -143,7 +143,7 @@ func TestDelayDoubles(t *testing.T) {
 	})
 }
 
-// A neutral probe gives its place back, as often as it likes, and is forgotten.
+// A neutral probe releases its slot every time, and does not count.
 func TestNeutralProbe(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.open()
@@ -173,7 +173,7 @@ func TestPanickingProbe(t *testing.T) {
 	})
 }
 
-// A probe that never comes back holds its place for the delay, not for ever, and no longer counts.
+// A probe that never ends blocks others for the delay only, and no longer counts.
 func TestLostProbe(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.open()
@@ -193,7 +193,7 @@ func TestLostProbe(t *testing.T) {
 	})
 }
 
-// Calls that began in an earlier state change nothing, whatever they say.
+// Calls that began in an earlier state change nothing, whatever their outcome.
 func TestStaleCalls(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var early []Token
@@ -225,11 +225,11 @@ func TestCloseAndHalfOpenByHand(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.HalfOpen() // not when closed
 		r.Close()
-		r.told()
+		r.changes()
 		r.call(Failure, Failure, Failure, Failure)
-		r.Close() // forgets them
+		r.Close() // clears the failures
 		r.call(Failure, Failure, Failure, Failure)
-		r.told()
+		r.changes()
 		early := r.acquire()
 		r.Close()
 		early.Done(Failure)
@@ -237,17 +237,17 @@ func TestCloseAndHalfOpenByHand(t *testing.T) {
 		r.open()
 		r.HalfOpen()
 		probe := r.acquire()
-		r.HalfOpen() // changes nothing for the probe
+		r.HalfOpen() // has no effect on the probe
 		r.refused(heartbeat.BreakerHalfOpen, time.Second)
 		probe.Done(Failure)
 		r.refused(heartbeat.BreakerOpen, 20*time.Second)
 		r.Close()
 		r.open()
-		r.told("0s open until 10s", "0s half-open", "0s open until 20s", "0s closed", "0s open until 10s")
+		r.changes("0s open until 10s", "0s half-open", "0s open until 20s", "0s closed", "0s open until 10s")
 	})
 }
 
-// OnChange may call back, and hears of the last state whatever else happens.
+// OnChange may call the breaker, and receives the last state even after a panic.
 func TestOnChangeCallsBack(t *testing.T) {
 	var b *Breaker
 	var seen []heartbeat.BreakerState
@@ -269,7 +269,7 @@ func TestOnChangeCallsBack(t *testing.T) {
 	tok, _ := b.Acquire()
 	tok.Done(Failure)
 	if want := []heartbeat.BreakerState{"open", "open", "closed"}; !slices.Equal(seen, want) {
-		t.Errorf("told %v, want %v", seen, want)
+		t.Errorf("changes %v, want %v", seen, want)
 	}
 }
 
@@ -291,7 +291,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Many callers at once, in all states: never more than one probe, and in the end it works again.
+// Many concurrent callers in all states: never more than one probe, and the breaker closes in the end.
 func TestConcurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -348,7 +348,7 @@ func TestConcurrent(t *testing.T) {
 		}
 		wg.Wait()
 		if s, _ := b.State(); s != heartbeat.BreakerClosed || last != s {
-			t.Errorf("state %s, told %s", s, last)
+			t.Errorf("state %s, last change %s", s, last)
 		}
 	})
 }

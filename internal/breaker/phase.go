@@ -8,22 +8,21 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// phase is a breaker between two changes of state. state, cb, delay and retryAt never change.
+// phase is the time between two changes of a breaker's state. state, cb, delay and retryAt never change.
 type phase struct {
 	state   heartbeat.BreakerState
-	cb      circuitbreaker.CircuitBreaker[any] // in that state; the moment it leaves it the phase is over
-	delay   time.Duration                      // for which cb is open, or would be after a failure
-	retryAt time.Time                          // open: when it ends
+	cb      circuitbreaker.CircuitBreaker[any] // in that state; the phase ends when cb leaves it
+	delay   time.Duration                      // how long cb is open, or would be after a failure
+	retryAt time.Time                          // open: when the phase ends
 
-	// Half-open: the probes. A probe that takes longer than delay no longer keeps others out, and no longer
-	// counts: a call may take an hour.
-	probes uint64    // handed out so far
-	busy   bool      // the last of them is under way
-	until  time.Time // and keeps others out
+	// Half-open: the probes. After delay a slow probe no longer blocks others and no longer counts, because a call
+	// may take an hour.
+	probes uint64    // admitted so far
+	busy   bool      // the last probe is in flight
+	until  time.Time // and blocks others until then
 }
 
-// probeRetry is what a caller who meets a probe under way is told to wait: it will have ended soon, or
-// failed.
+// probeRetry is the wait for callers that are refused while a probe is in flight: it ends soon, or fails.
 const probeRetry = time.Second
 
 func newBreaker(s Settings, delay time.Duration) circuitbreaker.CircuitBreaker[any] {
@@ -38,12 +37,13 @@ func closedPhase(s Settings) *phase {
 	return &phase{state: heartbeat.BreakerClosed, cb: newBreaker(s, s.Delay), delay: s.Delay}
 }
 
-// openPhase follows a phase whose cb has just opened.
+// openPhase returns the open phase after last, in which cb has just opened.
 func openPhase(last *phase, now time.Time) *phase {
 	return &phase{state: heartbeat.BreakerOpen, cb: last.cb, delay: last.delay, retryAt: now.Add(last.delay)}
 }
 
-// halfOpenPhase follows a phase that was open for delay; failing, it is open for twice as long.
+// halfOpenPhase returns the half-open phase after one that was open for delay; after a failed probe the breaker is open
+// for twice as long.
 func halfOpenPhase(s Settings, delay time.Duration) *phase {
 	delay = min(2*delay, max(s.MaxDelay, s.Delay))
 	p := &phase{state: heartbeat.BreakerHalfOpen, cb: newBreaker(s, delay), delay: delay}
@@ -51,7 +51,7 @@ func halfOpenPhase(s Settings, delay time.Duration) *phase {
 	return p
 }
 
-// takeSlot returns the number of a new probe, or 0 and when to come back.
+// takeSlot returns the number of a new probe, or 0 and the time to try again.
 func (p *phase) takeSlot(now time.Time) (probe uint64, free time.Time) {
 	if p.busy && now.Before(p.until) {
 		if free = now.Add(probeRetry); p.until.Before(free) {
@@ -64,8 +64,8 @@ func (p *phase) takeSlot(now time.Time) (probe uint64, free time.Time) {
 	return p.probes, time.Time{}
 }
 
-// giveSlot takes the slot back from a probe. It reports whether the call counts at all: it was no probe, or
-// the one under way.
+// giveSlot releases the slot of a probe. It reports whether the call's outcome counts: the call was no probe, or it
+// was the present one.
 func (p *phase) giveSlot(probe uint64) bool {
 	if p.state != heartbeat.BreakerHalfOpen {
 		return true

@@ -27,7 +27,7 @@ func (b *Bridge) makeSlot(u *unit, replica int) *slot {
 	}
 	s.breaker = breaker.New("ext:"+string(kind)+":"+u.id(), breaker.Settings{OnChange: s.changed})
 	s.mesh.SetBreaker(s.breakerState)
-	s.sup = supervise.New(supervise.Options{Policy: u.policy, Life: s.life, Notify: s.transition})
+	s.sup = supervise.New(supervise.Options{Policy: u.policy, Run: s.life, Notify: s.transition})
 	events, log := b.cfg.Prefix.Event(u.id()), b.cfg.Prefix.Log(u.id())
 	s.events = func(n []byte) error { return b.nc.Publish(events, n) }
 	s.toMesh = func(l logLine) {

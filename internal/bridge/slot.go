@@ -101,7 +101,7 @@ var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 // restarts.
 func (s *slot) transition(e supervise.Event) {
 	reason, drained := s.reason(e.Err), s.past.isDrained()
-	life := e.Life - s.past.idled()
+	life := e.Run - s.past.idled()
 	switch {
 	case e.Kind == supervise.Starting && life == 1:
 		s.tell(heartbeat.Spawning, "")

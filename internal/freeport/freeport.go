@@ -1,5 +1,6 @@
-// Package freeport finds ports for the servers of tests that have to know each other's, or come back on the same one.
-// Whoever needs only some port listens on 0 instead. It is for tests only.
+// Package freeport finds ports for test servers whose port must be fixed before they start, for the routes of a
+// cluster or for a restart on the same port. A test that needs any free port listens on port 0 instead. The package
+// is for tests only.
 package freeport
 
 import (
@@ -9,17 +10,17 @@ import (
 	"testing"
 )
 
-// The ports that are given: below those that systems give to whoever asks for any, and to those who dial.
+// The range of ports: below those that systems assign to listeners on port 0 and to outgoing connections.
 const (
 	first = 10_000
 	after = 32_000
 )
 
-// Addr is an address on loopback to listen on. Until the test's end nobody else is given it by this package, in this
-// process or another.
+// Addr returns a loopback address to listen on. This package, in this process or another, does not return it again
+// before the test ends.
 func Addr(t testing.TB) string { return fmt.Sprintf("127.0.0.1:%d", Port(t)) }
 
-// Port is the port of an Addr.
+// Port returns a port like that of Addr.
 func Port(t testing.TB) int {
 	t.Helper()
 	var err error
@@ -27,7 +28,7 @@ func Port(t testing.TB) int {
 		port := first + rand.N(after-first)
 		var taken net.PacketConn
 		if taken, err = net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
-			continue // UDP has ports of its own, which are worth a lock on ours
+			continue // the UDP port of the same number is the lock that other processes see
 		}
 		var l net.Listener
 		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {

@@ -7,13 +7,13 @@ import (
 	"github.com/extmesh/extmesh/internal/freeport"
 )
 
-// TestAddr: who asks for this address gets it, again and again, and nobody is given it twice.
+// TestAddr: an address can be listened on repeatedly, and is never returned twice.
 func TestAddr(t *testing.T) {
 	given := map[string]bool{}
 	for range 200 {
 		addr := freeport.Addr(t)
 		if given[addr] {
-			t.Errorf("%s is given twice", addr)
+			t.Errorf("%s is returned twice", addr)
 		}
 		given[addr] = true
 		for range 2 {

@@ -11,9 +11,9 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// TestNoneWaits has a goroutine end behind goleak's own patience.
+// TestNoneWaits leaves a goroutine that ends after goleak's own timeout.
 func TestNoneWaits(t *testing.T) {
 	others := goleak.IgnoreCurrent()
-	go func() { <-time.After(700 * time.Millisecond) }() // ends by itself
+	go func() { <-time.After(700 * time.Millisecond) }() // ends after 700 ms
 	leaks.None(t, others)
 }

@@ -1,10 +1,11 @@
-// Package load calls a func from many goroutines for a while and says how long that took: what extctl bench and
-// the benchmark table are made of.
+// Package load calls a function from many goroutines for a while and measures how long the calls took. extctl bench
+// and the benchmark table use it.
 //
 //	r := load.Run(ctx, load.Options{Callers: 64, For: time.Second}, func(ctx context.Context) error { … })
 //	fmt.Println(r.Quantile(0.5), r.Quantile(0.99), r.Rate())
 //
-// Every call is counted, those that failed apart: a mean would hide what a median and a tail show.
+// Every successful call's duration is kept, for medians and tails that a mean would hide; failed calls are counted
+// separately.
 package load
 
 import (
@@ -16,12 +17,12 @@ import (
 	"time"
 )
 
-// Options say how much to call. With neither For nor Calls, Run goes on until its context ends.
+// Options set how many calls are made. With neither For nor Calls, Run continues until its context ends.
 type Options struct {
 	Callers int                // goroutines; default 1
-	For     time.Duration      // start no call after that
-	Calls   int                // start no more than so many
-	Kind    func(error) string // sorts errors; default: all are "error"
+	For     time.Duration      // no call is started after this time
+	Calls   int                // at most this many calls are started
+	Kind    func(error) string // classifies errors; default: all are "error"
 	Done    *atomic.Int64      // counts the calls that have ended, for a progress bar; may be nil
 }
 
@@ -32,8 +33,8 @@ type Result struct {
 	Elapsed time.Duration
 }
 
-// Run calls f from Options.Callers goroutines and returns when all calls have ended. A call under way when ctx
-// ends, or when the time is over, is waited for.
+// Run calls f from Options.Callers goroutines and returns when all calls have ended. It waits for calls in flight
+// when ctx or the time ends.
 func Run(ctx context.Context, o Options, f func(context.Context) error) Result {
 	callers := make([]Result, max(1, o.Callers))
 	began := time.Now()
@@ -87,7 +88,7 @@ func (r *Result) fail(kind func(error) string, err error) {
 	r.Errors[k]++
 }
 
-// Quantile is the time that a share q of the successful calls (0.5, 0.99, 1) did not exceed; 0 without calls.
+// Quantile returns the time that a share q (0.5, 0.99, 1) of the successful calls did not exceed; 0 without calls.
 func (r Result) Quantile(q float64) time.Duration {
 	if len(r.Took) == 0 {
 		return 0
@@ -96,7 +97,7 @@ func (r Result) Quantile(q float64) time.Duration {
 	return r.Took[min(max(i, 0), len(r.Took)-1)]
 }
 
-// Rate is how many calls succeeded a second.
+// Rate returns how many calls succeeded per second.
 func (r Result) Rate() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -104,7 +105,7 @@ func (r Result) Rate() float64 {
 	return float64(len(r.Took)) / r.Elapsed.Seconds()
 }
 
-// Failed is how many calls failed.
+// Failed returns how many calls failed.
 func (r Result) Failed() int {
 	n := 0
 	for _, k := range r.Errors {
@@ -113,14 +114,14 @@ func (r Result) Failed() int {
 	return n
 }
 
-// Bucket is a bar of a histogram: how many calls took at most UpTo, and longer than the bar before.
+// Bucket is a bar of a histogram: the number of calls that took at most UpTo and longer than the previous bar.
 type Bucket struct {
 	UpTo  time.Duration
 	Count int
 }
 
-// Histogram sorts the successful calls into at most n buckets, each twice as wide as the one before, and leaves
-// out the empty ones at both ends.
+// Histogram sorts the successful calls into at most n buckets, each twice as wide as the previous one, and omits the
+// empty ones at both ends.
 func (r Result) Histogram(n int) []Bucket {
 	if len(r.Took) == 0 || n < 1 {
 		return nil

@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if r := Run(ctx, Options{}, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); r.Failed() != 1 || r.Errors["error"] != 1 {
-			t.Errorf("a run that its context ends: %+v", r)
+			t.Errorf("a run ended by its context: %+v", r)
 		}
 	})
 }
@@ -47,7 +47,7 @@ func TestQuantiles(t *testing.T) {
 		}
 	}
 	if (Result{}).Quantile(0.5) != 0 || (Result{}).Rate() != 0 || (Result{}).Histogram(5) != nil {
-		t.Error("no calls do not come out as nothing")
+		t.Error("a result without calls has a quantile, a rate or a histogram")
 	}
 	total := 0
 	for _, b := range r.Histogram(4) {

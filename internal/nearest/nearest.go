@@ -1,5 +1,4 @@
-// Package nearest finds what somebody may have meant who typed a word that is none: a key of a manifest, an id, the
-// name of a tool.
+// Package nearest finds suggestions for a mistyped word: a key of a manifest, an id, the name of a tool.
 package nearest
 
 import (
@@ -8,11 +7,11 @@ import (
 	"strings"
 )
 
-// maxWord is the longest word that is compared: nobody mistypes more, and the time goes with the square.
+// maxWord is the longest word that is compared: longer words are not typed by hand, and the time grows quadratically.
 const maxWord = 256
 
-// Word is the one of candidates, which are in lower case, that key is most likely meant to be: one slip away in a
-// short word, a few in a long one. ok is false if there is none.
+// Word returns the candidate closest to key, at a distance of 1 for a short word and a few for a long one. The
+// candidates are in lower case. ok is false if none is close enough.
 func Word(key string, candidates []string) (word string, ok bool) {
 	if len(key) > 64 {
 		return "", false
@@ -26,20 +25,20 @@ func Word(key string, candidates []string) (word string, ok bool) {
 	return word, word != ""
 }
 
-// Words are up to three of candidates that asked may be meant to be, whatever their case, the nearest first: those a
-// few slips away, and those that contain it.
-func Words(asked string, candidates []string) []string {
+// Words returns up to three candidates closest to typed, the closest first, ignoring case: those within a few edits,
+// and those that contain it.
+func Words(typed string, candidates []string) []string {
 	type hit struct {
 		word string
 		d    int
 	}
 	var hits []hit
-	if len(asked) > maxWord {
+	if len(typed) > maxWord {
 		return nil
 	}
 	for _, w := range candidates {
-		d := Distance(strings.ToLower(asked), strings.ToLower(w), maxWord)
-		if d > 1+len(asked)/4 && !(len(asked) >= 3 && strings.Contains(w, asked)) {
+		d := Distance(strings.ToLower(typed), strings.ToLower(w), maxWord)
+		if d > 1+len(typed)/4 && !(len(typed) >= 3 && strings.Contains(w, typed)) {
 			continue
 		}
 		hits = append(hits, hit{w, d})
@@ -52,8 +51,8 @@ func Words(asked string, candidates []string) []string {
 	return out
 }
 
-// Distance is how many bytes have to be put in, left out, replaced, or exchanged with their neighbour to make a of b;
-// or most, if it is that many or more, which is found out sooner.
+// Distance returns the number of bytes to insert, delete, replace, or swap with the next one to turn a into b, or
+// most if it is at least that; the bound ends the computation early.
 func Distance(a, b string, most int) int {
 	if d := len(a) - len(b); d >= most || -d >= most || len(a) > maxWord || len(b) > maxWord {
 		return most
@@ -78,7 +77,7 @@ func Distance(a, b string, most int) int {
 			}
 			best = min(best, row[j])
 		}
-		if best > most { // one more than most: an exchange looks back two rows
+		if best > most { // one more than most: a swap looks back two rows
 			return most
 		}
 	}

@@ -40,7 +40,7 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestDistanceAgrees compares with the definition, without a bound and without early ends.
+// TestDistanceAgrees compares Distance with the plain definition, without a bound or an early end.
 func TestDistanceAgrees(t *testing.T) {
 	words := []string{"", "a", "ab", "ba", "abc", "acb", "cab", "bca", "abcd", "badc", "bbbb", "aXbXc"}
 	for _, a := range words {

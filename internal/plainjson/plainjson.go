@@ -1,5 +1,5 @@
-// Package plainjson writes JSON as everybody else does: encoding/json's, without its escapes of <, > and & for HTML,
-// which nobody here is. They would change what a descriptor or a result says, if not what it means.
+// Package plainjson encodes JSON without encoding/json's HTML escapes of <, > and &, because our JSON is not embedded
+// in HTML. The escapes would change the bytes of descriptors and results, though not their meaning.
 package plainjson
 
 import (
@@ -18,7 +18,7 @@ func Marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
 }
 
-// AppendString appends s as a JSON string. Names of methods and tools seldom need more than quotes.
+// AppendString appends s as a JSON string. Most names of methods and tools need only quotes.
 func AppendString(dst []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {

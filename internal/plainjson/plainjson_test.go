@@ -15,7 +15,7 @@ func TestAppendString(t *testing.T) {
 		if err := json.Unmarshal(got[1:], &back); err != nil || got[0] != 'x' {
 			t.Errorf("%q becomes %s: %v", s, got, err)
 		}
-		if want := string([]rune(s)); back != want { // what is not UTF-8 is replaced
+		if want := string([]rune(s)); back != want { // invalid UTF-8 is replaced
 			t.Errorf("%q comes back as %q", s, back)
 		}
 	}

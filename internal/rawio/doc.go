@@ -1,19 +1,19 @@
-// Package rawio reads and writes descriptors that do not block, without telling Go's scheduler.
+// Package rawio reads and writes non-blocking descriptors without notifying Go's scheduler.
 //
-// An ordinary system call tells it twice, before and after, for it might take long. One that takes more than twenty
-// microseconds loses its processor to another thread, which has to be woken for that and looks about in vain, and has to
-// find a new one when it is done. To hand bytes to a process on the same machine takes about as long, or longer
-// when that process runs at once in the place of the one that writes. So on the way of a call every read and write
-// costs a change of threads or two, and they are more than the call itself (docs/decisions/0011-raw-io.md).
+// An ordinary system call notifies the scheduler before and after, because it might block. If it takes more than 20
+// microseconds, the scheduler hands its processor to another thread, which must be woken and usually finds nothing to
+// run, and the calling thread must find a new processor afterwards. Handing bytes to a process on the same machine
+// takes about that long, or longer if the receiver runs immediately. So each read and write of a call would cost one
+// or two thread switches, more than the call itself (docs/decisions/0011-raw-io.md).
 //
-// It is for descriptors that do not block, and for those only: one that waits holds up a processor, and with it the
-// collector. Waiting is the poller's: call it in syscall.RawConn's Read, Write or Control.
+// Use it for non-blocking descriptors only: a blocking one would hold a processor, and with it the garbage collector.
+// The runtime's poller does the waiting: call Read and Write inside syscall.RawConn's Read, Write or Control.
 //
 //	raw.Read(func(fd uintptr) bool {
 //		n, err = rawio.Read(fd, p)
 //		return err != syscall.EAGAIN
 //	})
 //
-// On other systems than Linux, and under the race detector, which has to see what orders two sides, it makes ordinary
-// system calls.
+// On systems other than Linux, and under the race detector, which must see the ordering between two sides, it makes
+// ordinary system calls.
 package rawio

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read is read(2). n is 0 with any error, which is a syscall.Errno; of EINTR it knows nothing, it tries again.
+// Read is read(2). n is 0 with any error, which is a syscall.Errno; EINTR is retried.
 func Read(fd uintptr, p []byte) (n int, err error) { return call(unix.SYS_READ, fd, p) }
 
-// Write is write(2), in the same way. It may write less than p.
+// Write is write(2), with EINTR retried. It may write less than p.
 func Write(fd uintptr, p []byte) (n int, err error) { return call(unix.SYS_WRITE, fd, p) }
 
 func call(trap, fd uintptr, p []byte) (int, error) {

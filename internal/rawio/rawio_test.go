@@ -12,7 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/rawio"
 )
 
-// ends is a pipe's two ends, and what f is told are their descriptors.
+// ends opens a pipe and calls f with the descriptors of its two ends.
 func ends(t testing.TB, f func(r, w uintptr)) {
 	t.Helper()
 	r, w, err := os.Pipe()

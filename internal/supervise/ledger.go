@@ -2,29 +2,29 @@ package supervise
 
 import "time"
 
-// ledger remembers what the next decision depends on. It has no clock and no goroutine: outcome and time go
-// in, the next step comes out.
+// ledger is the restart history that the next decision depends on. It has no clock and no goroutine: its input is an
+// outcome and a time, its output the next step.
 type ledger struct {
-	restarts  []time.Time   // ends that were answered with a restart, oldest first, within the window
+	restarts  []time.Time   // ends that led to a restart, oldest first, within the window
 	streak    int           // restarts since the backoff was last cleared
 	backoff   time.Duration // the last delay before jitter; 0: none yet in this streak
-	probation bool          // the life is a retry out of failed and has not been healthy for ResetAfter
+	probation bool          // the run is a retry in the failed state and has not been healthy for ResetAfter
 }
 
-// outcome is how a life went, as far as the decision needs it.
+// outcome is what the decision uses of a run that ended.
 type outcome struct {
 	ready   bool          // it called ready
-	healthy time.Duration // for how long it ran after that
+	healthy time.Duration // how long it ran after that
 }
 
 // step is what to do next.
 type step struct {
 	failed bool          // out of restarts; otherwise restart after delay
-	delay  time.Duration // until the next life; 0 with failed: never
+	delay  time.Duration // until the next run; 0 with failed: never
 }
 
-// next decides what follows a life that ended at now. jitter, in [0, 1), picks from the 0-50 % that a
-// backoff is stretched by.
+// next decides what follows a run that ended at now. jitter, in [0, 1), selects how much of 0-50 % is added to a
+// backoff.
 func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 	if o.ready && o.healthy >= p.ResetAfter {
 		l.streak, l.backoff, l.probation = 0, 0, false
@@ -43,7 +43,7 @@ func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 	return step{delay: l.backoff + time.Duration(jitter*float64(l.backoff)/2)}
 }
 
-// slide forgets the restarts that have left the window, which is half-open: one exactly Window ago is out.
+// slide removes the restarts that have left the window, which is half-open: one exactly Window ago is out.
 func (l *ledger) slide(window time.Duration, now time.Time) {
 	n := 0
 	for n < len(l.restarts) && now.Sub(l.restarts[n]) >= window {
@@ -52,5 +52,5 @@ func (l *ledger) slide(window time.Duration, now time.Time) {
 	l.restarts = append(l.restarts[:0], l.restarts[n:]...)
 }
 
-// clear forgets everything: somebody asked for a restart and starts a clean sheet.
+// clear removes the whole history: an explicit restart has the full number of restarts again.
 func (l *ledger) clear() { *l = ledger{} }

@@ -20,7 +20,7 @@ func TestLedger(t *testing.T) {
 		jitter float64
 		ends   []end
 	}{
-		{name: "the first restart of a ready life is immediate, then the delays double", ends: []end{
+		{name: "the first restart of a ready run is immediate, then the delays double", ends: []end{
 			{at: 0, ready: true, want: 0},
 			{at: 1 * time.Second, ready: true, want: 1 * time.Second},
 			{at: 2 * time.Second, ready: true, want: 2 * time.Second},
@@ -28,27 +28,27 @@ func TestLedger(t *testing.T) {
 			{at: 4 * time.Second, ready: true, want: 8 * time.Second},
 			{at: 5 * time.Second, ready: true, failed: true, want: 5 * time.Minute},
 		}},
-		{name: "a life that never was ready waits at once", ends: []end{
+		{name: "a run that was never ready is delayed from the first restart", ends: []end{
 			{at: 0, want: 1 * time.Second},
 			{at: 1 * time.Second, ready: true, want: 2 * time.Second},
 		}},
 		{name: "the delay stops at its maximum", policy: func(p *Policy) { p.MaxRestarts, p.MaxBackoff = 10, 3*time.Second }, ends: []end{
 			{want: 1 * time.Second}, {want: 2 * time.Second}, {want: 3 * time.Second}, {want: 3 * time.Second},
 		}},
-		{name: "jitter adds up to half", jitter: 0.5, ends: []end{
+		{name: "jitter adds up to half of the delay", jitter: 0.5, ends: []end{
 			{want: 1250 * time.Millisecond}, {want: 2500 * time.Millisecond},
 		}},
-		{name: "health clears the backoff", ends: []end{
+		{name: "a healthy run clears the backoff", ends: []end{
 			{at: 0, want: 1 * time.Second},
 			{at: 1 * time.Second, want: 2 * time.Second},
 			{at: 70 * time.Second, ready: true, healthy: time.Minute, want: 0},
 			{at: 71 * time.Second, ready: true, healthy: time.Second, want: 1 * time.Second},
 		}},
-		{name: "one short of healthy does not", ends: []end{
+		{name: "a run slightly too short does not clear it", ends: []end{
 			{at: 0, want: 1 * time.Second},
 			{at: 70 * time.Second, ready: true, healthy: time.Minute - 1, want: 2 * time.Second},
 		}},
-		{name: "health does not clear the window", policy: func(p *Policy) { p.MaxRestarts = 2 }, ends: []end{
+		{name: "a healthy run does not clear the window", policy: func(p *Policy) { p.MaxRestarts = 2 }, ends: []end{
 			{at: 0, ready: true, healthy: time.Minute, want: 0},
 			{at: 1 * time.Minute, ready: true, healthy: time.Minute, want: 0},
 			{at: 2 * time.Minute, ready: true, healthy: time.Minute, failed: true, want: 5 * time.Minute},
@@ -59,7 +59,7 @@ func TestLedger(t *testing.T) {
 			{at: 5 * time.Minute, ready: true, healthy: time.Minute, want: 0},
 			{at: 7*time.Minute - 1, ready: true, healthy: time.Minute, failed: true, want: 5 * time.Minute},
 		}},
-		{name: "out of failed one life at a time, until one proves healthy", policy: func(p *Policy) { p.MaxRestarts = 1 }, ends: []end{
+		{name: "failed: single retries until one is healthy", policy: func(p *Policy) { p.MaxRestarts = 1 }, ends: []end{
 			{at: 0, want: 1 * time.Second},
 			{at: 1 * time.Second, failed: true, want: 5 * time.Minute},
 			{at: 20 * time.Minute, failed: true, want: 5 * time.Minute},
@@ -86,7 +86,7 @@ func TestLedger(t *testing.T) {
 					t.Fatalf("end %d: got %+v, want %+v", i, got, want)
 				}
 				if len(l.restarts) > p.MaxRestarts {
-					t.Fatalf("end %d: remembers %d restarts, the budget is %d", i, len(l.restarts), p.MaxRestarts)
+					t.Fatalf("end %d: has %d restarts, the limit is %d", i, len(l.restarts), p.MaxRestarts)
 				}
 			}
 		})

@@ -1,24 +1,24 @@
-// Package supervise runs a func again and again: with a backoff between its lives and a budget of restarts
-// in a sliding window, after which it rests in failed.
+// Package supervise runs a function repeatedly, with a backoff between runs and a limit on restarts in a sliding
+// window. When the limit is reached the supervisor enters the failed state.
 //
-// It is like a supervisor in Erlang or suture, cut down to one function under one supervisor, except that
-// it never gives up for good: out of failed it retries once in a while, and Restart is always the way back.
+// It is a supervisor as in Erlang or suture, reduced to one function, except that it never gives up permanently: in
+// the failed state it retries at a slow interval, and Restart always starts a new run.
 //
 //	s := supervise.New(supervise.Options{
 //		Policy: supervise.DefaultPolicy(),
-//		Life: func(ctx context.Context, ready func()) error {
+//		Run: func(ctx context.Context, ready func()) error {
 //			return child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
-//				… shake hands …
+//				… handshake …
 //				ready()
 //				… serve until ctx ends …
 //			})
 //		},
-//		Notify: func(e supervise.Event) { log.Info("life", "event", e) },
+//		Notify: func(e supervise.Event) { log.Info("run", "event", e) },
 //	})
 //	err := s.Run(ctx) // until ctx ends
 //
-// The package is pure: standard library only, no process, no network. What is decided, and when, is a
-// function of (past, now, outcome) in ledger.go.
+// The package is pure: standard library only, no process, no network. ledger.go makes the decisions as a function of
+// the past, the time and the outcome of a run.
 package supervise
 
 import (
@@ -30,23 +30,23 @@ import (
 	"time"
 )
 
-// ErrRestart is the cause (context.Cause) of a life's context that was ended by Restart.
+// ErrRestart is the cause (context.Cause) of a run's context that Restart cancelled.
 var ErrRestart = errors.New("restart requested")
 
-// Policy says how often and how fast lives follow each other. Fields are taken as they stand, zero
-// included: the zero Policy runs one life and then rests in failed. DefaultPolicy has the documented
-// defaults (docs/protocol.md, "Supervision").
+// Policy sets how often and how fast runs follow each other. Zero fields are not replaced by defaults: the zero
+// Policy runs once and then enters the failed state. DefaultPolicy has the documented defaults (docs/protocol.md,
+// "Supervision").
 type Policy struct {
-	MaxRestarts int           // restarts within Window before failed: N restarts are N+1 lives
-	Window      time.Duration // the sliding window that restarts are counted in
-	BaseBackoff time.Duration // the first delay; doubles with each restart of a streak
+	MaxRestarts int           // restarts within Window before failed: N restarts are N+1 runs
+	Window      time.Duration // the sliding window in which restarts are counted
+	BaseBackoff time.Duration // the first delay; it doubles with each restart in a row
 	MaxBackoff  time.Duration // the longest delay, before 0-50 % of jitter is added
 	ResetAfter  time.Duration // running this long after ready clears the backoff, though not the window
-	FailedRetry time.Duration // out of failed, one life is tried this often; 0: never
+	FailedRetry time.Duration // in the failed state, the interval of retries; 0: never
 }
 
-// DefaultPolicy returns 5 restarts in 5 minutes, a backoff from 1 s to 60 s that is cleared by 60 s of
-// health, and a retry out of failed every 5 minutes.
+// DefaultPolicy returns 5 restarts in 5 minutes, a backoff from 1 s to 60 s that is cleared after 60 s in the ready
+// state, and a retry every 5 minutes in the failed state.
 func DefaultPolicy() Policy {
 	return Policy{
 		MaxRestarts: 5,
@@ -58,14 +58,14 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// Kind is what an Event says.
+// Kind is the kind of an Event.
 type Kind int
 
 // The kinds of events.
 const (
-	Starting   Kind = iota // a life starts now
-	Restarting             // a life ended; the next one starts in Delay
-	Failed                 // a life ended and the budget is spent; the next one starts in Delay, 0: never
+	Starting   Kind = iota // a run starts now
+	Restarting             // a run ended; the next one starts in Delay
+	Failed                 // a run ended and the limit is reached; the next one starts in Delay, 0: never
 )
 
 func (k Kind) String() string {
@@ -80,40 +80,40 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Event is one transition. A life that becomes ready is no event: it said so itself.
+// Event is one transition. There is no event for a run that becomes ready: its function calls ready itself.
 type Event struct {
 	Kind     Kind
-	Life     int           // Starting: the number of the life that starts, from 1; otherwise of the one that ended
-	Err      error         // why the last life ended; nil at the first start. After Restart it wraps ErrRestart
-	Ready    bool          // the life that ended had become ready (Restarting, Failed)
-	Delay    time.Duration // until the next life; Failed: 0 means never, until somebody calls Restart
-	Restarts int           // restarts in the window, this one included
+	Run      int           // Starting: the number of the run that starts, from 1; otherwise of the one that ended
+	Err      error         // why the last run ended; nil at the first start; after Restart it wraps ErrRestart
+	Ready    bool          // the run that ended had become ready (Restarting, Failed)
+	Delay    time.Duration // until the next run; Failed: 0 means only after Restart
+	Restarts int           // restarts in the window, including this one
 }
 
-// Options are what a Supervisor is made of. Life is required.
+// Options configure a Supervisor. Run is required.
 type Options struct {
 	Policy Policy
 
-	// Life runs one life and returns when it is over, cleaned up. It calls ready (from any goroutine, once
-	// or more often) when it has begun to do its work. Returning nil is an end like any other: nobody asked
-	// for it. It must return soon after ctx ends.
-	Life func(ctx context.Context, ready func()) error
+	// Run is the supervised function. It returns after it has released its resources, and soon after ctx ends. It
+	// calls ready, from any goroutine, once or more often, when it can do its work. A nil error counts as an
+	// unexpected end like any other.
+	Run func(ctx context.Context, ready func()) error
 
-	// Notify, if set, is told each transition, in order, from the goroutine that called Run. Nothing
-	// happens before it returns.
+	// Notify, if set, receives each transition, in order, on the goroutine that called Run. The supervisor waits
+	// until it returns.
 	Notify func(Event)
 
 	// Jitter, if set, replaces the random source: it returns numbers in [0, 1).
 	Jitter func() float64
 }
 
-// A Supervisor runs the lives of one func. Make it with New, run it with Run, once.
+// A Supervisor runs one function repeatedly. Create it with New, and call Run once.
 type Supervisor struct {
 	opts Options
 
 	mu     sync.Mutex
-	forced bool                    // Restart was called and not yet acted upon
-	cancel context.CancelCauseFunc // ends the present phase: a life, or the wait for the next one
+	forced bool                    // Restart was called and has not been handled yet
+	cancel context.CancelCauseFunc // ends the present phase: a run, or the wait for the next one
 }
 
 // New returns a Supervisor. It starts nothing.
@@ -127,9 +127,9 @@ func New(o Options) *Supervisor {
 	return &Supervisor{opts: o}
 }
 
-// Restart ends the present life (its context's cause is ErrRestart), or the wait for the next one, failed
-// included, clears the budget and the backoff, and starts the next life at once. It returns without waiting
-// for any of that; several calls before the next life are one. Before Run it does nothing.
+// Restart cancels the present run (with the cause ErrRestart) or the wait for the next one, also in the failed state,
+// clears the restart count and the backoff, and starts the next run immediately. It does not block; several calls
+// before the next run count as one. Before Run it does nothing.
 func (s *Supervisor) Restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,21 +139,20 @@ func (s *Supervisor) Restart() {
 	}
 }
 
-// Run runs life after life until ctx ends, and returns ctx's cause once the last one has returned. In a
-// backoff or in failed it returns at once. There is no other way out: in failed without a retry it waits
-// for Restart.
+// Run starts one run after the other until ctx ends, and returns ctx's cause after the last one has returned. During
+// a backoff or in the failed state it returns immediately. In the failed state without a retry it waits for Restart.
 func (s *Supervisor) Run(ctx context.Context) error {
-	defer s.enter(nil)
+	defer s.begin(nil)
 	var past ledger
 	var last error
-	for life := 1; ctx.Err() == nil; life++ {
-		s.opts.Notify(Event{Kind: Starting, Life: life, Err: last, Restarts: len(past.restarts)})
-		o, err := s.live(ctx)
+	for run := 1; ctx.Err() == nil; run++ {
+		s.opts.Notify(Event{Kind: Starting, Run: run, Err: last, Restarts: len(past.restarts)})
+		o, err := s.runOnce(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		last = err
-		e := Event{Kind: Restarting, Life: life, Err: err, Ready: o.ready}
+		e := Event{Kind: Restarting, Run: run, Err: err, Ready: o.ready}
 		forced := s.takeForced()
 		if forced {
 			e.Err = because(ErrRestart, err)
@@ -165,7 +164,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			}
 			e.Delay, e.Restarts = next.delay, len(past.restarts)
 			s.opts.Notify(e)
-			forced = s.rest(ctx, next)
+			forced = s.wait(ctx, next)
 		}
 		if forced {
 			last = because(ErrRestart, err)
@@ -175,7 +174,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// because says that err came with, or was cut short by, a restart that somebody asked for.
+// because wraps err, the end of a run, in the restart that was requested during or after it.
 func because(cause, err error) error {
 	switch {
 	case err == nil, errors.Is(err, cause):
@@ -184,14 +183,14 @@ func because(cause, err error) error {
 	return fmt.Errorf("%w (%w)", cause, err)
 }
 
-// live runs one life.
-func (s *Supervisor) live(ctx context.Context) (outcome, error) {
+// runOnce runs the function once.
+func (s *Supervisor) runOnce(ctx context.Context) (outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.enter(cancel) // a Restart that came since the last phase gets what it asked for
+	s.begin(cancel) // a Restart requested since the last phase is satisfied by this run
 	var mu sync.Mutex
 	var since time.Time
-	err := s.opts.Life(ctx, func() {
+	err := s.opts.Run(ctx, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if since.IsZero() {
@@ -206,11 +205,11 @@ func (s *Supervisor) live(ctx context.Context) (outcome, error) {
 	return outcome{ready: true, healthy: time.Since(since)}, err
 }
 
-// rest waits for the next life. It reports whether Restart cut the wait short.
-func (s *Supervisor) rest(ctx context.Context, next step) (forced bool) {
+// wait waits for the next run. It returns true if Restart ended the wait.
+func (s *Supervisor) wait(ctx context.Context, next step) (forced bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if s.enter(cancel) {
+	if s.begin(cancel) {
 		return true
 	}
 	switch {
@@ -227,9 +226,9 @@ func (s *Supervisor) rest(ctx context.Context, next step) (forced bool) {
 	return s.takeForced()
 }
 
-// enter begins a phase, which cancel ends; nil is the end of all. It reports whether Restart was called
-// between the last phase and this one.
-func (s *Supervisor) enter(cancel context.CancelCauseFunc) (forced bool) {
+// begin starts a phase, which cancel ends; nil is the end of Run. It reports whether Restart was called between the
+// last phase and this one.
+func (s *Supervisor) begin(cancel context.CancelCauseFunc) (forced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cancel, forced, s.forced = cancel, s.forced, false

@@ -14,7 +14,7 @@ import (
 
 var errCrash = errors.New("crashed")
 
-// rig runs a supervisor in a bubble and writes down what happens when.
+// rig runs a Supervisor in a bubble and logs its events with their times.
 type rig struct {
 	*supervise.Supervisor
 	log   []string
@@ -23,16 +23,16 @@ type rig struct {
 	stop  context.CancelCauseFunc
 }
 
-func start(t *testing.T, p supervise.Policy, life func(ctx context.Context, ready func()) error) *rig {
+func start(t *testing.T, p supervise.Policy, run func(ctx context.Context, ready func()) error) *rig {
 	r := &rig{begin: time.Now(), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r.stop = cancel
 	r.Supervisor = supervise.New(supervise.Options{
 		Policy: p,
-		Life:   life,
+		Run:    run,
 		Jitter: func() float64 { return 0 },
 		Notify: func(e supervise.Event) {
-			line := fmt.Sprintf("%v %v %d", time.Since(r.begin), e.Kind, e.Life)
+			line := fmt.Sprintf("%v %v %d", time.Since(r.begin), e.Kind, e.Run)
 			if e.Kind != supervise.Starting {
 				line += fmt.Sprintf(" delay=%v restarts=%d", e.Delay, e.Restarts)
 			}
@@ -46,7 +46,7 @@ func start(t *testing.T, p supervise.Policy, life func(ctx context.Context, read
 	return r
 }
 
-// finish cancels and wants Run back within no time at all, with the cause.
+// finish cancels Run and checks that it returns the cause immediately.
 func (r *rig) finish(t *testing.T) {
 	t.Helper()
 	cause := errors.New("the end")
@@ -101,7 +101,7 @@ func TestCrashLoop(t *testing.T) {
 	})
 }
 
-func TestRestartOfARunningLife(t *testing.T) {
+func TestRestartWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, supervise.DefaultPolicy(), crash(time.Hour))
 		time.Sleep(time.Second)
@@ -116,7 +116,7 @@ func TestRestartOfARunningLife(t *testing.T) {
 	})
 }
 
-func TestRestartClearsTheBudget(t *testing.T) {
+func TestRestartClearsTheHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := supervise.DefaultPolicy()
 		p.MaxRestarts, p.FailedRetry = 1, 0
@@ -128,12 +128,12 @@ func TestRestartClearsTheBudget(t *testing.T) {
 			"1s starting 2: crashed",
 			"1s failed 2 delay=0s restarts=1: crashed",
 		)
-		r.Restart() // out of failed, which has no retry
+		r.Restart() // in the failed state without a retry
 		r.want(t,
 			"24h0m0s starting 3: restart requested (crashed)",
 			"24h0m0s restarting 3 delay=1s restarts=1: crashed",
 		)
-		r.Restart() // out of a backoff
+		r.Restart() // in a backoff
 		r.want(t,
 			"24h0m0s starting 4: restart requested (crashed)",
 			"24h0m0s restarting 4 delay=1s restarts=1: crashed",
@@ -147,7 +147,7 @@ func TestCancelInEachState(t *testing.T) {
 	crashed := func(context.Context, func()) error { return errCrash }
 	for _, tt := range []struct {
 		name  string
-		life  func(context.Context, func()) error
+		run   func(context.Context, func()) error
 		after time.Duration
 	}{
 		{"running", crash(time.Hour), time.Minute},
@@ -157,10 +157,10 @@ func TestCancelInEachState(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := start(t, p, tt.life)
+				r := start(t, p, tt.run)
 				time.Sleep(tt.after)
 				r.finish(t)
-				r.Restart() // after the end: nothing
+				r.Restart() // after the end it does nothing
 				n := len(r.log)
 				time.Sleep(time.Hour)
 				if len(r.log) != n {
@@ -171,7 +171,7 @@ func TestCancelInEachState(t *testing.T) {
 	}
 }
 
-func TestCancelWaitsForTheLife(t *testing.T) {
+func TestCancelWaitsForTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := false
 		r := start(t, supervise.DefaultPolicy(), func(ctx context.Context, _ func()) error {
@@ -183,25 +183,25 @@ func TestCancelWaitsForTheLife(t *testing.T) {
 		synctest.Wait()
 		r.stop(nil)
 		if err := <-r.done; !errors.Is(err, context.Canceled) || !over {
-			t.Errorf("Run returned %v with the life over: %v", err, over)
+			t.Errorf("Run returned %v , run returned: %v", err, over)
 		}
 	})
 }
 
-// Restart from Notify comes between two phases; it must neither deadlock, nor get lost, nor kill the life
-// that is about to start.
+// TestRestartBetweenPhases calls Restart in Notify, between two phases: it must not deadlock, be lost, or cancel the
+// run that is about to start.
 func TestRestartBetweenPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lives := 0
+		runs := 0
 		var s *supervise.Supervisor
 		s = supervise.New(supervise.Options{
 			Policy: supervise.Policy{MaxRestarts: 1, Window: time.Hour, BaseBackoff: time.Hour, MaxBackoff: time.Hour},
-			Life: func(ctx context.Context, _ func()) error {
+			Run: func(ctx context.Context, _ func()) error {
 				if ctx.Err() != nil {
-					t.Error("a life began cancelled")
+					t.Error("a run started with a cancelled context")
 				}
-				lives++
-				if lives == 5 {
+				runs++
+				if runs == 5 {
 					<-ctx.Done()
 				}
 				return errCrash
@@ -213,8 +213,8 @@ func TestRestartBetweenPhases(t *testing.T) {
 		begin := time.Now()
 		go func() { done <- s.Run(ctx) }() // ends with cancel below
 		synctest.Wait()
-		if lives != 5 || time.Since(begin) != 0 {
-			t.Errorf("%d lives after %v, want 5 at once", lives, time.Since(begin))
+		if runs != 5 || time.Since(begin) != 0 {
+			t.Errorf("%d runs after %v, want 5 immediately", runs, time.Since(begin))
 		}
 		cancel()
 		<-done
