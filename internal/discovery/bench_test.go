@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// generate makes n extensions below dir, 100 to a directory.
+// generate creates n extensions below dir, 100 per directory.
 func generate(tb testing.TB, dir string, n int) {
 	tb.Helper()
 	for i := range n {
@@ -60,7 +60,7 @@ func BenchmarkScan10000(b *testing.B) {
 	}
 }
 
-// peakMemory is the most memory that this process ever had resident, where the system tells.
+// peakMemory returns the peak resident memory of this process, where the system reports it.
 func peakMemory() (kB float64, ok bool) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -71,7 +71,7 @@ func peakMemory() (kB float64, ok bool) {
 	return kB, n == 1
 }
 
-// BenchmarkRefresh10000 is what Watch does when something changed.
+// BenchmarkRefresh10000 measures the work of Watch after an event.
 func BenchmarkRefresh10000(b *testing.B) {
 	dir := b.TempDir()
 	generate(b, dir, 10_000)

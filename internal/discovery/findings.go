@@ -6,7 +6,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// findings gathers what is to be reported.
+// findings collects diagnostics.
 type findings struct {
 	diags      []manifest.Diagnostic
 	incomplete bool // Report.Incomplete

@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// minimal is what "#minimal ID" in a golden file's plugin.toml stands for.
+// minimal replaces "#minimal ID" in the plugin.toml of golden files.
 const minimal = `[plugin]
 id = "%s"
 version = "1.0.0"
@@ -28,8 +28,8 @@ type = "stdio"
 command = "true"
 `
 
-// TestScanGolden scans the tree in each testdata/scan/*.txtar: options.json holds Options with roots relative to the
-// tree, links its symbolic links; report is what comes of it.
+// TestScanGolden scans the tree in each testdata/scan/*.txtar: options.json contains the Options with roots relative
+// to the tree, links the symbolic links, and report the expected result.
 func TestScanGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/scan/*.txtar")
 	if err != nil || len(files) < 10 {
@@ -46,7 +46,7 @@ func TestScanGolden(t *testing.T) {
 			got := render(dir, Scan(t.Context(), opt))
 			for range 3 {
 				if again := render(dir, Scan(t.Context(), opt)); again != got {
-					t.Fatalf("another scan came out differently:\n%s\nthan\n%s", again, got)
+					t.Fatalf("two scans of the same tree differ:\n%s\nthan\n%s", again, got)
 				}
 			}
 			if last := &archive.Files[len(archive.Files)-1]; last.Name != "report" {
@@ -63,7 +63,7 @@ func TestScanGolden(t *testing.T) {
 	}
 }
 
-// unpack makes the tree of a golden file in a directory of its own.
+// unpack creates the tree of a golden file in a directory of its own.
 func unpack(t *testing.T, archive *txtar.Archive) (string, Options) {
 	dir := tempDir(t)
 	var opt Options
@@ -117,7 +117,7 @@ func render(dir string, r Report) string {
 	return filepath.ToSlash(strings.ReplaceAll(b.String(), dir, "$DIR"))
 }
 
-// tempDir is a canonical t.TempDir.
+// tempDir returns a canonical t.TempDir.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

@@ -9,11 +9,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// maxSkippedLinks bounds the diagnostics about links that are not followed; some package managers make thousands.
+// maxSkippedLinks limits the diagnostics about links that are not followed; some package managers create thousands.
 const maxSkippedLinks = 100
 
-// linkedFile is the path to read for a manifest or sidecar, which may be a link; empty if it is not to be read. A
-// link that leads nowhere is reported at level broken.
+// linkedFile returns the path to read for a manifest or sidecar, which may be a link, or "" if it must not be read. A
+// broken link is reported at level broken.
 func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.Level) string {
 	path := filepath.Join(dir, e.Name())
 	if e.Type()&fs.ModeSymlink == 0 {
@@ -32,14 +32,14 @@ func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.L
 		w.refused++
 	}
 	if err != nil {
-		w.add(broken, path, "", "the symbolic link leads nowhere: %v", reason(err))
+		w.add(broken, path, "", "the symbolic link is broken: %v", reason(err))
 	} else {
 		w.escape(r, path, target)
 	}
 	return ""
 }
 
-// linkedDir is the directory that the link dir/name leads to; empty if it is no directory or not to be entered.
+// linkedDir returns the directory that the link dir/name points to, or "" if it is none or must not be entered.
 func (w *walker) linkedDir(r root, dir, name string) string {
 	path := filepath.Join(dir, name)
 	info, err := os.Stat(path)
@@ -52,15 +52,15 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 	}
 	switch {
 	case err == nil && w.elsewhere(r, path, target):
-		// walked there
+		// the walk of that root scans it
 	case !w.follow:
 		w.skipLink(path)
 	case err != nil:
-		w.add(manifest.Warn, path, "", "the symbolic link leads nowhere: %v", reason(err))
+		w.add(manifest.Warn, path, "", "the symbolic link is broken: %v", reason(err))
 	case !within(r.dir, target):
 		w.escape(r, path, target)
 	case within(target, dir):
-		w.add(manifest.Info, path, "", "the symbolic link leads back to %s, above it, and is skipped", target)
+		w.add(manifest.Info, path, "", "the symbolic link leads to %s, a parent directory, and is skipped", target)
 	case w.ignore[filepath.Base(target)]:
 		// not entered
 	default:
@@ -70,16 +70,16 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 	return ""
 }
 
-// elsewhere reports whether a link out of r leads into one of Options.Links. It is no escape then: the operator has
-// written down that the extension is meant, and it is found there (docs/decisions/0007). Another of Options.Roots
-// does not excuse it: that is a place to look, and no word about this link.
+// elsewhere reports whether a link out of r leads into one of Options.Links. This is not an escape: the operator has
+// listed the extension, and it is found there (docs/decisions/0007). Another one of Options.Roots does not count: it
+// is a place to search, and does not show that the operator wants this link.
 func (w *walker) elsewhere(r root, path, target string) bool {
 	if within(r.dir, target) {
 		return false
 	}
 	for _, other := range w.roots {
 		if other.link && within(other.dir, target) {
-			w.add(manifest.Info, path, "", "the symbolic link leads to %s, which is looked at by itself, being in links", target)
+			w.add(manifest.Info, path, "", "the symbolic link leads to %s, which is scanned as one of links", target)
 			return true
 		}
 	}
@@ -88,7 +88,7 @@ func (w *walker) elsewhere(r root, path, target string) bool {
 
 func (w *walker) skipLink(path string) {
 	if w.skipped++; w.skipped <= maxSkippedLinks {
-		w.add(manifest.Info, path, "", "a symbolic link, skipped; set follow_links to follow those that stay within their root, or list its target in links")
+		w.add(manifest.Info, path, "", "the symbolic link is skipped; set follow_links to follow links that stay within their root, or list its target in links")
 	}
 }
 
@@ -96,7 +96,7 @@ func (w *walker) escape(r root, path, target string) {
 	w.add(manifest.Error, path, "", "the symbolic link leads out of the root %s to %s and is not followed; move the target into the root, or list it in links", r.dir, target)
 }
 
-// within reports whether path is dir or lies below it; both are canonical.
+// within reports whether path is dir or below it; both are canonical.
 func within(dir, path string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, string(filepath.Separator)))
 	return ok && (rest == "" || os.IsPathSeparator(rest[0]))

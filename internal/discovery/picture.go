@@ -14,8 +14,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// sum stands for a file's content: its SHA-256, or that of the reason why it cannot be read, since a manifest that
-// becomes unreadable has changed too.
+// sum identifies a file's content: its SHA-256, or that of the error if it cannot be read, so that a manifest that
+// becomes unreadable counts as changed.
 type sum [sha256.Size]byte
 
 func sumOf(file string) sum {
@@ -26,8 +26,8 @@ func sumOf(file string) sum {
 	return sha256.Sum256(data)
 }
 
-// refresh walks the roots, watches each directory before it is read, so that nothing slips between the two, and
-// returns what is not as it was.
+// refresh walks the roots and returns the changes since the last time. It watches each directory before reading it,
+// so that no change between the two is lost.
 func (w *watcher) refresh(ctx context.Context) ([]Change, error) {
 	began := time.Now()
 	if err := w.reopen(); err != nil {
@@ -48,19 +48,19 @@ func (w *watcher) refresh(ctx context.Context) ([]Change, error) {
 	}
 	for dir := range before {
 		if w.dirs[dir] == 0 {
-			w.fs.Remove(dir) // gone or out of reach; if gone, the watch is too, and the error says so
+			w.fs.Remove(dir) // gone or out of reach; if it is gone, so is its watch, and the error can be ignored
 		}
 	}
 	partial := walk.incomplete || ctx.Err() != nil
-	w.again = partial && walk.left >= 0 // over the limit it will be the next time, too
+	w.again = partial && walk.left >= 0 // a walk over the limit will be over it next time, too
 	changes := w.compare(files, partial)
-	// Where a walk is slow, because there is much or because the disk is, do not spend all the time walking.
+	// If a walk is slow, because of the size or the disk, wait long enough that most of the time is not spent walking.
 	w.quiet = max(w.opt.Debounce, 4*time.Since(began))
 	return changes, nil
 }
 
-// reopen drops all watches if they are stale. One by one would not do: there is no telling which inode a watch
-// is on, and taking one off the old name would take it off the new.
+// reopen drops all watches if they are stale. Dropping single ones would not work: a watch may be on a renamed inode,
+// and removing it by its old name could remove the watch of another directory that has this name now.
 func (w *watcher) reopen() error {
 	if !w.stale {
 		return nil
@@ -76,11 +76,11 @@ func (w *watcher) reopen() error {
 	return nil
 }
 
-// read sums what the walk found.
+// read computes the sums of the files that the walk found.
 func (w *watcher) read(ctx context.Context, walk *walker) (map[string]sum, error) {
 	w.links = set(walk.links)
-	files := make(map[string]sum, len(walk.places))
-	for _, p := range walk.places {
+	files := make(map[string]sum, len(walk.locations))
+	for _, p := range walk.locations {
 		for name, file := range map[string]string{manifest.FileName: p.file, manifest.SidecarName: p.sidecar} {
 			if file == "" || ctx.Err() != nil {
 				continue
@@ -100,11 +100,11 @@ func (w *watcher) read(ctx context.Context, walk *walker) (map[string]sum, error
 	return files, nil
 }
 
-// maxDirDepth marks a directory that is watched for one file in it only: nothing below it is entered.
+// maxDirDepth marks a directory that is watched only for one file in it; nothing below it is entered.
 const maxDirDepth = 1 << 30
 
-// compare replaces the old picture by files and returns the difference. What a partial picture does not show need
-// not be gone.
+// compare replaces the stored files by files and returns the difference. Files missing from a partial result are
+// kept.
 func (w *watcher) compare(files map[string]sum, partial bool) []Change {
 	var changes []Change
 	for path, now := range files {

@@ -9,11 +9,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// readRegular is os.ReadFile for hostile trees: it refuses what is no regular file, since a pipe would hang it and a
-// device never end, and reads one byte more than manifest.MaxFile at most, enough for the parsers to refuse the
-// rest.
+// readRegular is os.ReadFile for hostile trees: it refuses anything but regular files, because a pipe would block and
+// a device might never end. It reads at most one byte more than manifest.MaxFile, so that the parsers can refuse
+// larger files.
 func readRegular(path string) ([]byte, error) {
-	// Before the open, which may do something to a device; after it, since the file may be another by then.
+	// Check before the open, which may affect a device, and after it, because the file may have been replaced.
 	info, err := os.Lstat(path)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func readRegular(path string) ([]byte, error) {
 	if err := regular(info); err != nil {
 		return nil, err
 	}
-	// A buffer of the file's size, and not io.ReadAll's growing ones: there may be thousands of files.
+	// One buffer of the file's size instead of io.ReadAll's growing ones: there may be thousands of files.
 	size := min(max(info.Size(), 0), manifest.MaxFile) + 1
 	data := make([]byte, size)
 	n, err := io.ReadFull(f, data)

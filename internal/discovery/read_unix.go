@@ -4,5 +4,5 @@ package discovery
 
 import "syscall"
 
-// nonblock keeps the open of a pipe, put in a file's place at the last moment, from waiting for a writer.
+// nonblock keeps the open from blocking if a pipe has replaced the file since the check.
 const nonblock = syscall.O_NONBLOCK

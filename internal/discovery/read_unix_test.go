@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// TestScanSpecialFiles would hang if a pipe without a writer were opened for reading.
+// TestScanSpecialFiles would block if a pipe without a writer were opened for reading.
 func TestScanSpecialFiles(t *testing.T) {
 	for _, test := range []struct {
 		name, want string
@@ -49,7 +49,7 @@ func TestScanSpecialFiles(t *testing.T) {
 	}
 }
 
-// TestScanLinkToPipe goes through a link, which the walk follows and the reader must not trust.
+// TestScanLinkToPipe uses a link to a pipe: the walk follows it, and the reader must still check the file.
 func TestScanLinkToPipe(t *testing.T) {
 	dir := tempDir(t)
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644); err != nil {

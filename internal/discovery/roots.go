@@ -17,18 +17,18 @@ type root struct {
 	link  bool // one of Options.Links
 }
 
-// canonical makes the roots absolute and free of symbolic links; one that cannot be used is a warning, and so is
-// one that comes twice. Indexes count the unusable ones too, so that they are those of the configuration.
+// canonical makes the roots absolute and free of symbolic links. Unusable and duplicate roots are warnings. The
+// indexes include unusable roots, so that they match the configuration.
 func canonical(roots, links []string, f *findings) []root {
 	var out []root
 	first := map[string]string{}
 	for i, path := range append(append([]string(nil), roots...), links...) {
-		key, remedy := "extensions.search_paths", "create it, or take it out of search_paths"
+		key, remedy := "extensions.search_paths", "create it, or remove it from search_paths"
 		if i >= len(roots) {
-			key, remedy = "extensions.links", "restore it, or take it out of links"
+			key, remedy = "extensions.links", "restore it, or remove it from links"
 		}
 		if path == "" {
-			f.add(manifest.Warn, path, key, "a root is empty and is skipped; want the path of a directory")
+			f.add(manifest.Warn, path, key, "the root is an empty string and is skipped; want the path of a directory")
 			continue
 		}
 		dir, info, err := canonicalDir(path)
@@ -64,12 +64,12 @@ func canonicalDir(path string) (string, fs.FileInfo, error) {
 	return dir, info, err
 }
 
-// lasting reports whether err says how things are, and not that something went wrong for the moment.
+// lasting reports whether err describes a permanent condition rather than a temporary failure.
 func lasting(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, errNotDir)
 }
 
-// reason is err without the operation and the path, which the diagnostic names already.
+// reason returns err without the operation and the path, which is part of the diagnostic anyway.
 func reason(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err

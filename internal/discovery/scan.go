@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// scan is a scan after the walk: each method is one of the steps.
+// scan is the state of a scan after the walk; each method is one step.
 type scan struct {
 	candidates []Candidate       // by root index, then path
 	first      map[string]string // id → path of the first candidate that has it
@@ -23,23 +23,23 @@ type scan struct {
 	findings
 }
 
-// parsed is what one place came to; m is nil if the manifest was refused.
+// parsed is the result of one location; m is nil if the manifest was refused.
 type parsed struct {
 	m     *manifest.Manifest
 	diags []manifest.Diagnostic
 	done  bool
 }
 
-// parse reads the manifests and their sidecars, side by side, and puts what comes of them in the places' order.
-func (s *scan) parse(ctx context.Context, places []place, opt manifest.Options) {
-	results := make([]parsed, len(places))
+// parse reads the manifests and their sidecars in parallel and stores the results in the order of the locations.
+func (s *scan) parse(ctx context.Context, locations []location, opt manifest.Options) {
+	results := make([]parsed, len(locations))
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(places)) {
-		// Owned by parse, which waits for it; ends when no place is left or with ctx.
+	for range min(runtime.GOMAXPROCS(0), len(locations)) {
+		// Owned by parse, which waits for it; ends when no location is left or ctx ends.
 		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(places)) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				results[i] = places[i].parse(opt)
+			for i := next.Add(1) - 1; i < int64(len(locations)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				results[i] = locations[i].parse(opt)
 			}
 		})
 	}
@@ -47,7 +47,7 @@ func (s *scan) parse(ctx context.Context, places []place, opt manifest.Options) 
 	for i, r := range results {
 		if !r.done {
 			s.incomplete = true
-			s.add(manifest.Error, places[i].path(), "", "the scan was cut short here: %v", context.Cause(ctx))
+			s.add(manifest.Error, locations[i].path(), "", "the scan was interrupted here: %v", context.Cause(ctx))
 			return
 		}
 		s.diags = append(s.diags, r.diags...)
@@ -55,12 +55,12 @@ func (s *scan) parse(ctx context.Context, places []place, opt manifest.Options) 
 			s.invalid++
 			continue
 		}
-		p := places[i]
+		p := locations[i]
 		s.candidates = append(s.candidates, Candidate{Manifest: r.m, Root: p.dir, Path: p.path(), RootIndex: p.root})
 	}
 }
 
-func (p place) parse(opt manifest.Options) parsed {
+func (p location) parse(opt manifest.Options) parsed {
 	var f findings
 	data, err := readRegular(p.file)
 	if err != nil {
@@ -71,7 +71,7 @@ func (p place) parse(opt manifest.Options) parsed {
 	if p.sidecar != "" {
 		path := filepath.Join(p.dir, manifest.SidecarName)
 		if data, err := readRegular(p.sidecar); err != nil {
-			f.add(manifest.Warn, path, "", "the sidecar cannot be read and is passed over: %v", reason(err))
+			f.add(manifest.Warn, path, "", "the sidecar cannot be read and is ignored: %v", reason(err))
 		} else {
 			opt.Sidecar = &manifest.Sidecar{Path: path, Data: data}
 		}
@@ -80,8 +80,8 @@ func (p place) parse(opt manifest.Options) parsed {
 	return parsed{m: m, diags: append(diags, f.diags...), done: true}
 }
 
-// pruneNested drops candidates within another: what an extension carries along, as a vendored copy or an example,
-// is its own business. It looks up each one's ancestors, and does not compare all with all.
+// pruneNested drops candidates inside another one, because an extension may contain others as vendored copies or
+// examples. It looks up each candidate's parents, which is cheaper than comparing all pairs.
 func (s *scan) pruneNested() {
 	ids := make(map[string]string, len(s.candidates))
 	for _, c := range s.candidates {
@@ -91,7 +91,7 @@ func (s *scan) pruneNested() {
 		for dir := c.Root; filepath.Dir(dir) != dir; {
 			dir = filepath.Dir(dir)
 			if id, nested := ids[dir]; nested {
-				s.add(manifest.Info, c.Path, "", "lies within the extension %q in %s and is not an extension of its own", id, dir)
+				s.add(manifest.Info, c.Path, "", "is inside the extension %q in %s and is skipped", id, dir)
 				return true
 			}
 		}
@@ -99,13 +99,13 @@ func (s *scan) pruneNested() {
 	})
 }
 
-// dedupe keeps the first of each id.
+// dedupe keeps the first candidate of each id.
 func (s *scan) dedupe() {
 	s.first = make(map[string]string, len(s.candidates))
 	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
 		id := c.Manifest.Plugin.ID
 		if path, taken := s.first[id]; taken {
-			s.add(manifest.Warn, c.Path, "plugin.id", "%q is the id of %s too, which comes first; this one is not used: give it another id, or remove it", id, path)
+			s.add(manifest.Warn, c.Path, "plugin.id", "id %q is already used by %s, which comes first; this one is skipped: give it another id, or remove it", id, path)
 			s.shadowed = append(s.shadowed, c)
 			return true
 		}
@@ -121,7 +121,7 @@ func (s *scan) disable(ids []string) {
 	s.disabled = before - len(s.candidates)
 }
 
-// allow keeps only the ids that are listed, if any are. An id that is listed and disabled is known all the same.
+// allow keeps only the listed ids, if any are listed. A listed id that is disabled counts as found.
 func (s *scan) allow(ids []string) {
 	if len(ids) == 0 {
 		return
@@ -130,13 +130,13 @@ func (s *scan) allow(ids []string) {
 	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
 		id := c.Manifest.Plugin.ID
 		if !on[id] {
-			s.add(manifest.Info, c.Path, "plugin.id", "%q is not in the allowlist and is left out", id)
+			s.add(manifest.Info, c.Path, "plugin.id", "%q is not in the allowlist and is skipped", id)
 		}
 		return !on[id]
 	})
 	for _, id := range slices.Sorted(maps.Keys(on)) {
 		if _, known := s.first[id]; !known {
-			s.add(manifest.Warn, "extensions.yaml", "extensions.allowlist", "%q is no extension that was found; correct it, or take it out", id)
+			s.add(manifest.Warn, "extensions.yaml", "extensions.allowlist", "no extension %q was found; correct the id, or remove it from the allowlist", id)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 func minimalManifest(id string) string { return fmt.Sprintf(minimal, id) }
 
-// one is the only diagnostic of a report.
+// one returns the only diagnostic of a report.
 func one(t *testing.T, diags []manifest.Diagnostic) manifest.Diagnostic {
 	t.Helper()
 	if len(diags) != 1 {
@@ -65,7 +65,7 @@ func TestScanHash(t *testing.T) {
 		}
 		seen[hash] = text
 	}
-	// A sidecar that supplies nothing is not a part of the extension.
+	// A sidecar without servers is not part of the extension.
 	own := minimalManifest("one") + "[mcp_servers.mine]\ntype = \"stdio\"\ncommand = \"mine\"\n"
 	write(t, filepath.Join(dir, "plugin.toml"), own)
 	before := scan()
@@ -80,12 +80,12 @@ func TestScanLimit(t *testing.T) {
 	for i := range 20 {
 		write(t, filepath.Join(dir, fmt.Sprintf("d%02d", i), "plugin.toml"), minimalManifest(fmt.Sprintf("id%02d", i)))
 	}
-	for _, test := range []struct{ limit, places int }{{40, 20}, {39, 19}, {25, 5}, {20, 0}, {19, 0}, {0, 0}} {
+	for _, test := range []struct{ limit, locations int }{{40, 20}, {39, 19}, {25, 5}, {20, 0}, {19, 0}, {0, 0}} {
 		w := newWalker(nil, 0, false)
 		w.left = test.limit
 		w.walk(t.Context(), canonical([]string{dir}, nil, &w.findings))
-		if cut := test.places < 20; len(w.places) != test.places || w.incomplete != cut {
-			t.Errorf("limit %d: got %d places, incomplete %t; want %d, %t", test.limit, len(w.places), w.incomplete, test.places, cut)
+		if cut := test.locations < 20; len(w.locations) != test.locations || w.incomplete != cut {
+			t.Errorf("limit %d: got %d locations, incomplete %t; want %d, %t", test.limit, len(w.locations), w.incomplete, test.locations, cut)
 		} else if cut {
 			if d := one(t, w.diags); d.Level != manifest.Error || !strings.Contains(d.Message, "1000000 directory entries") {
 				t.Errorf("limit %d: got %v", test.limit, d)
@@ -103,9 +103,9 @@ func TestScanCancelled(t *testing.T) {
 	if d := one(t, r.Diagnostics); !r.Incomplete || len(r.Candidates) != 0 || !strings.Contains(d.Message, "enough") {
 		t.Errorf("got %+v", r)
 	}
-	// Between the walk and the parsing, too.
+	// The context may also end between the walk and the parsing.
 	s := scan{}
-	s.parse(ctx, []place{{dir: dir, file: filepath.Join(dir, "a", "plugin.toml")}}, manifest.Options{})
+	s.parse(ctx, []location{{dir: dir, file: filepath.Join(dir, "a", "plugin.toml")}}, manifest.Options{})
 	if d := one(t, s.diags); !s.incomplete || d.Level != manifest.Error {
 		t.Errorf("got %+v", s)
 	}
@@ -125,7 +125,7 @@ func TestScanManySkippedLinks(t *testing.T) {
 	}
 }
 
-// TestScanThousands holds the order to be independent of which of the parsers is first, and the time to be short.
+// TestScanThousands checks that the order does not depend on which parser is first, and that the scan is fast.
 func TestScanThousands(t *testing.T) {
 	dir := tempDir(t)
 	generate(t, dir, 2000)
@@ -139,7 +139,7 @@ func TestScanThousands(t *testing.T) {
 		t.Fatalf("got %d candidates, %d disabled, %d directories, %v", len(first.Candidates), first.DisabledCount, first.ScannedDirs, first.Diagnostics)
 	}
 	if !reflect.DeepEqual(Scan(t.Context(), opt), first) {
-		t.Error("a second scan came out differently")
+		t.Error("two scans of the same tree differ")
 	}
 }
 

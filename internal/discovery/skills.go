@@ -12,21 +12,21 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// maxSkills bounds the directories below a skills_dir that are looked at; a bridge announces its skills in one
-// message, which holds far fewer.
+// maxSkills limits the directories below a skills_dir that are read; the one message in which a bridge announces its
+// skills holds far fewer.
 const maxSkills = 10_000
 
-// Skill is a SKILL.md that was found and is valid.
+// Skill is a valid SKILL.md.
 type Skill struct {
-	Dir  string // the directory's name, the skill's key; it has the syntax of an extension's id
+	Dir  string // the directory's name, which is the skill's key and has the syntax of an extension id
 	Path string // the SKILL.md, absolute
 	*manifest.Skill
 }
 
-// ScanSkills reads dir/<name>/SKILL.md for every <name>, sorted by name. A file with a fault is a diagnostic and the
-// others load; a directory without SKILL.md is passed over, and a dir that is not there has no skills, with an Info.
-// A <name> may be a symbolic link, and so may the file: dir is written by the operator, one entry a skill, and there
-// is no tree to get lost in.
+// ScanSkills reads dir/<name>/SKILL.md for every <name>, sorted by name. An invalid file is a diagnostic and the
+// others are loaded; a directory without SKILL.md is ignored; a dir that does not exist has no skills, with an Info.
+// Both <name> and the file may be symbolic links: the operator fills dir with one entry per skill, and there is no
+// tree to search.
 func ScanSkills(dir string) ([]Skill, []manifest.Diagnostic) {
 	var f findings
 	abs, err := filepath.Abs(dir)
@@ -36,13 +36,13 @@ func ScanSkills(dir string) ([]Skill, []manifest.Diagnostic) {
 	names, err := subdirs(abs)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		f.add(manifest.Info, abs, "extensions.skills_dir", "there is no such directory, and so no skills")
+		f.add(manifest.Info, abs, "extensions.skills_dir", "the directory does not exist; no skills are loaded")
 		return nil, f.diags
 	case err != nil:
 		f.add(manifest.Warn, abs, "extensions.skills_dir", "the skills cannot be read: %v", reason(err))
 		return nil, f.diags
 	case len(names) > maxSkills:
-		f.add(manifest.Error, abs, "extensions.skills_dir", "there are %d directories, of which only the first %d are looked at", len(names), maxSkills)
+		f.add(manifest.Error, abs, "extensions.skills_dir", "there are %d directories; only the first %d are read", len(names), maxSkills)
 		names = names[:maxSkills]
 	}
 	var out []Skill
@@ -54,13 +54,13 @@ func ScanSkills(dir string) ([]Skill, []manifest.Diagnostic) {
 	return out, f.diags
 }
 
-// skill reads one skill; nil if there is none or it has a fault.
+// skill reads one skill; it returns nil if there is no file or it is invalid.
 func (f *findings) skill(dir, name string) *Skill {
 	path := filepath.Join(dir, name, manifest.SkillFileName)
 	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(path); err == nil {
-			f.add(manifest.Error, path, "", "the symbolic link leads nowhere")
+			f.add(manifest.Error, path, "", "the symbolic link is broken")
 		}
 		return nil
 	}
@@ -84,7 +84,7 @@ func (f *findings) skill(dir, name string) *Skill {
 	return &Skill{Dir: name, Path: path, Skill: s}
 }
 
-// subdirs are the names in dir that are directories or links, sorted.
+// subdirs returns the names in dir that are directories or links, sorted.
 func subdirs(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -46,7 +46,7 @@ func TestScanSkills(t *testing.T) {
 		"a-dir/SKILL.md: error: the skill cannot be read: it is a directory, not a regular file",
 		"broken/SKILL.md: warn: description: missing; agents choose a skill by its description",
 		"broken/SKILL.md:2:1: error: max_chars: ",
-		"hollow/SKILL.md: error: the symbolic link leads nowhere",
+		"hollow/SKILL.md: error: the symbolic link is broken",
 		"unclosed/SKILL.md:1:1: error: the front matter is never closed",
 	}
 	if len(got) != len(want) {
@@ -63,7 +63,7 @@ func TestScanSkillsDir(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "file"), "")
 	for _, test := range []struct{ dir, want string }{
-		{filepath.Join(dir, "missing"), "info: extensions.skills_dir: there is no such directory"},
+		{filepath.Join(dir, "missing"), "info: extensions.skills_dir: the directory does not exist"},
 		{filepath.Join(dir, "file"), "warn: extensions.skills_dir: the skills cannot be read"},
 	} {
 		skills, diags := ScanSkills(test.dir)

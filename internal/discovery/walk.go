@@ -13,41 +13,41 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// MaxEntries is how many directory entries a scan looks at, over all roots; then it stops with an Error. A root
-// that was set to / by mistake is to be found by its diagnostic and not by its hours.
+// MaxEntries is the number of directory entries that a scan reads, over all roots; then it stops with an Error, so
+// that a root set to / by mistake causes a diagnostic instead of a scan of hours.
 const MaxEntries = 1_000_000
 
-// place is a directory with a manifest.
-type place struct {
+// location is a directory with a manifest.
+type location struct {
 	dir     string
 	file    string // the manifest to read: dir/plugin.toml, or what that links to
 	sidecar string // the .mcp.json to read; empty: none
 	root    int
 }
 
-func (p place) path() string { return filepath.Join(p.dir, manifest.FileName) }
+func (p location) path() string { return filepath.Join(p.dir, manifest.FileName) }
 
-// walker finds the places below roots.
+// walker finds the locations below roots.
 //
-// It goes breadth first, so that a directory that can be reached in two ways, directly or through a link, is met
-// at its least depth, and one set of visited directories is enough to cut loops without cutting what lies below.
+// It walks breadth first, so that a directory with two paths, one of them through a link, is visited at its lowest
+// depth. One set of visited directories therefore breaks loops without hiding anything below the directory.
 type walker struct {
 	ignore   map[string]bool
 	maxDepth int
 	follow   bool
-	enter    func(step) error // called before a directory is read, an error ends the walk; nil: nothing
+	enter    func(step) error // called before a directory is read; an error ends the walk; may be nil
 
-	roots   []root
-	left    int             // of MaxEntries
-	visited map[string]bool // directories of the root that is being walked
-	taken   map[string]bool // directories of all places
-	places  []place         // by root, then path
-	scanned int
-	refused int // manifests that are not to be read
-	skipped int // links not followed
-	stopped bool
-	err     error    // of enter
-	links   []string // that were followed
+	roots     []root
+	left      int             // of MaxEntries
+	visited   map[string]bool // directories visited in the root being walked
+	taken     map[string]bool // directories of all locations
+	locations []location      // by root, then path
+	scanned   int
+	refused   int // manifests that must not be read
+	skipped   int // links not followed
+	stopped   bool
+	err       error    // of enter
+	links     []string // that were followed
 	findings
 }
 
@@ -58,7 +58,7 @@ func newWalker(ignore []string, maxDepth int, follow bool) *walker {
 	}
 }
 
-// step is a directory to be read.
+// step is a directory to read.
 type step struct {
 	dir   string
 	depth int // of a manifest in it: 1 in the root
@@ -67,16 +67,16 @@ type step struct {
 func (w *walker) walk(ctx context.Context, roots []root) {
 	w.roots = roots
 	for _, r := range roots {
-		from := len(w.places)
+		from := len(w.locations)
 		w.visited = map[string]bool{r.dir: true}
 		for queue := []step{{r.dir, 1}}; len(queue) > 0 && !w.stopped; queue = queue[1:] {
 			if err := context.Cause(ctx); err != nil {
-				w.stop(queue[0].dir, "the scan was cut short here: %v", err)
+				w.stop(queue[0].dir, "the scan was interrupted here: %v", err)
 				break
 			}
 			queue = append(queue, w.read(r, queue[0])...)
 		}
-		slices.SortFunc(w.places[from:], func(a, b place) int { return strings.Compare(a.dir, b.dir) })
+		slices.SortFunc(w.locations[from:], func(a, b location) int { return strings.Compare(a.dir, b.dir) })
 	}
 	if more := w.skipped - maxSkippedLinks; more > 0 {
 		w.add(manifest.Info, roots[0].dir, "", "%d more symbolic links were skipped, in all roots together", more)
@@ -88,7 +88,7 @@ func (w *walker) stop(dir, format string, args ...any) {
 	w.add(manifest.Error, dir, "", format, args...)
 }
 
-// read takes one directory and returns those below it.
+// read reads one directory and returns those below it.
 func (w *walker) read(r root, s step) []step {
 	if w.enter != nil {
 		if w.err = w.enter(s); w.err != nil {
@@ -122,25 +122,25 @@ func (w *walker) read(r root, s step) []step {
 		}
 	}
 	if file != nil {
-		w.place(r, s.dir, file, sidecar)
+		w.addLocation(r, s.dir, file, sidecar)
 	}
 	return below
 }
 
-// place notes that dir has a manifest, unless that is a link which must not be read or an earlier root has it.
-func (w *walker) place(r root, dir string, file, sidecar fs.DirEntry) {
+// addLocation records the manifest in dir, unless it is a link that must not be read or an earlier root contains it.
+func (w *walker) addLocation(r root, dir string, file, sidecar fs.DirEntry) {
 	if w.taken[dir] {
 		return
 	}
 	w.taken[dir] = true
-	p := place{dir: dir, root: r.index, file: w.linkedFile(r, dir, file, manifest.Error)}
+	p := location{dir: dir, root: r.index, file: w.linkedFile(r, dir, file, manifest.Error)}
 	if p.file == "" {
 		return
 	}
 	if sidecar != nil {
 		p.sidecar = w.linkedFile(r, dir, sidecar, manifest.Warn)
 	}
-	w.places = append(w.places, p)
+	w.locations = append(w.locations, p)
 }
 
 func (w *walker) descend(below []step, s step) []step {
@@ -151,8 +151,8 @@ func (w *walker) descend(below []step, s step) []step {
 	return append(below, s)
 }
 
-// entries are the directories, links, manifest and sidecar in dir, by name. All else is only counted: a directory
-// of a million files is not to be kept in memory.
+// entries returns the directories, links, manifest and sidecar in dir, sorted by name. Others are only counted, so
+// that a directory with a million files does not fill the memory.
 func (w *walker) entries(dir string) ([]fs.DirEntry, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -168,7 +168,7 @@ func (w *walker) entries(dir string) ([]fs.DirEntry, error) {
 			}
 		}
 		if w.left -= len(batch); w.left < 0 {
-			w.stop(dir, "the scan stops here after %d directory entries, and what lies beyond is not seen; name smaller roots, lower max_depth, or add to ignore_dirs", MaxEntries)
+			w.stop(dir, "the scan stops here after %d directory entries, and does not read the rest; configure smaller roots, lower max_depth, or add to ignore_dirs", MaxEntries)
 			return nil, nil
 		}
 		if err == io.EOF {

@@ -16,64 +16,63 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// MaxWatches is how many directories Watch watches; each costs the kernel about a kilobyte, and the whole host has
-// one limit for them.
+// MaxWatches is the number of directories that Watch watches. Each costs about a kilobyte of kernel memory, and the
+// host has one limit for all programs.
 const MaxWatches = 65_536
 
-// DefaultDebounce is the Debounce of options that say none.
+// DefaultDebounce is used if Debounce is 0.
 const DefaultDebounce = 500 * time.Millisecond
 
-// rootPoll is how often the roots themselves are looked at, which nothing watches: one may be made after the watch
-// began, be moved away with all its parents, or be a link to the release of the day.
+// rootPoll is the interval at which the roots themselves are checked, because no watch covers them: a root may be
+// created later, moved with its parents, or be a link that changes with each release.
 const rootPoll = 2 * time.Second
 
-// WatchOptions say what to watch; those that Options has too mean the same.
+// WatchOptions configure Watch; the fields that Options has too have the same meaning.
 type WatchOptions struct {
 	Roots       []string // Options.Roots and Links together
 	IgnoreDirs  []string
 	MaxDepth    int
 	FollowLinks bool
-	// Debounce is how long it must be quiet before changes are reported; under steady changes they are reported
-	// after ten times as long. 0 means DefaultDebounce.
+	// Debounce is the time without changes before a report; under steady changes they are reported after ten times
+	// that. 0 means DefaultDebounce.
 	Debounce time.Duration
-	// Ready, if set, is called once, when everything is watched: what changes from then on is reported. Who needs
-	// to miss nothing scans in it.
+	// Ready, if set, is called once, when all directories are watched: later changes are reported. A caller that must
+	// not miss any change scans in Ready.
 	Ready func()
 }
 
-// ChangeKind is what happened to a file.
+// ChangeKind is the kind of a Change.
 type ChangeKind string
 
-// The kinds of change. Added and Removed also stand for a manifest's coming into reach and going out of it.
+// The kinds of change. A manifest that comes into reach is Added, and one that goes out of reach is Removed.
 const (
 	Added   ChangeKind = "added"
 	Changed ChangeKind = "changed"
 	Removed ChangeKind = "removed"
 )
 
-// Change is a change of a plugin.toml, or of an .mcp.json beside one.
+// Change is a change of a plugin.toml or of the .mcp.json next to one.
 type Change struct {
 	Path string // canonical
 	Kind ChangeKind
 }
 
-// Watch calls report with what changed below the roots, until ctx ends; then it returns nil. Only manifests and
-// sidecars count, and only their content: a file that was touched, replaced by an equal one, or is back as it was
-// by the time of the report has not changed. Changes are sorted by path; those that follow on each other within
-// Debounce come in one report.
+// Watch calls report with the changes below the roots until ctx ends; then it returns nil. Only the contents of
+// manifests and sidecars count: a file that was touched, replaced by an equal one, or changed back before the report
+// has not changed. Changes are sorted by path; changes that follow each other within Debounce come in one report.
 //
-// Ready and report are called from the goroutine that called Watch, never at the same time. While report runs, the
-// kernel keeps what happens; should it lose some of it, everything is read again.
+// Ready and report are called on the goroutine that called Watch, never concurrently. While report runs, the kernel
+// queues events; if the queue overflows, everything is read again.
 //
-// A root that is not there is waited for. The error is that of the system's refusing to watch, or of there being
-// more than MaxWatches directories.
+// Watch waits for roots that do not exist. It returns an error if the system refuses to watch, or if there are more
+// than MaxWatches directories.
 func Watch(ctx context.Context, opt WatchOptions, report func([]Change)) error {
 	return newWatcher(opt, report).run(ctx)
 }
 
-// watcher is a Watch. Events only tell it that, not what, something changed: it then walks the roots as Scan does
-// and compares. That is some milliseconds for a hundred extensions, and there is no way for the two to disagree,
-// nor for an event that was lost, late or out of order to leave a wrong picture behind.
+// watcher implements Watch. An event only shows that something has changed, not what: the watcher then walks the
+// roots like Scan and compares the result. That takes some milliseconds for a hundred extensions, gives the same
+// result as Scan, and cannot be confused by lost, late or reordered events.
 type watcher struct {
 	opt        WatchOptions
 	report     func([]Change)
@@ -85,8 +84,8 @@ type watcher struct {
 	dirs  map[string]int  // directories watched, and their depth
 	links map[string]bool // links followed, and the files they lead to
 	files map[string]sum  // manifests and sidecars
-	stale bool            // the watches may be on other directories than their names say
-	again bool            // the last picture was incomplete
+	stale bool            // watches may be on other directories than their names
+	again bool            // the last walk was incomplete
 	quiet time.Duration   // how long to wait for more events
 }
 
@@ -121,11 +120,11 @@ func (w *watcher) run(ctx context.Context) error {
 				due.arm(w.quiet)
 			}
 		case <-w.fs.Errors:
-			// Most likely an overflow: events are missing, perhaps the one that says a directory was renamed.
+			// Most likely an overflow: events are missing, perhaps that of a renamed directory.
 			w.stale = true
 			due.arm(w.quiet)
 		case <-poll.C:
-			// Not again while it is due, which would put it off.
+			// Do not arm it again while it is armed, which would delay it.
 			if due.c() == nil && (w.again || w.rootsMoved()) {
 				due.arm(w.quiet)
 			}
@@ -142,12 +141,12 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// concerns reports whether an event may have changed what a walk finds. It keeps a program that writes to its own
-// directory from causing one.
+// concerns reports whether an event may have changed the result of a walk. It prevents walks caused by a program that
+// writes to its own directory.
 func (w *watcher) concerns(e fsnotify.Event) bool {
 	name, dir := filepath.Base(e.Name), filepath.Dir(e.Name)
 	if _, known := w.dirs[e.Name]; known {
-		// The watches below a directory that was renamed go on, under the old names.
+		// The watches below a renamed directory continue under the old names.
 		w.stale = w.stale || e.Has(fsnotify.Rename)
 		return true
 	}
@@ -162,7 +161,7 @@ func (w *watcher) concerns(e fsnotify.Event) bool {
 	return err == nil && (info.IsDir() || w.opt.FollowLinks && info.Mode()&fs.ModeSymlink != 0)
 }
 
-// rootsMoved reports whether a root is another directory than before.
+// rootsMoved reports whether a root is a different directory than before.
 func (w *watcher) rootsMoved() bool {
 	now := canonical(w.opt.Roots, nil, &findings{})
 	moved := len(now) != len(w.roots)
@@ -173,23 +172,23 @@ func (w *watcher) rootsMoved() bool {
 	return moved
 }
 
-// watch adds a watch; dir may be gone, which its parent's watch tells.
+// watch adds a watch. dir may have been removed; the watch of its parent reports that.
 func (w *watcher) watch(dir string, depth int) error {
 	if w.dirs[dir] = depth; len(w.dirs) > w.maxWatches {
-		return fmt.Errorf("watching for manifests: there are more than %d directories; name smaller roots, lower max_depth, or add to ignore_dirs", w.maxWatches)
+		return fmt.Errorf("watching for manifests: there are more than %d directories; configure smaller roots, lower max_depth, or add to ignore_dirs", w.maxWatches)
 	}
 	switch err := w.fs.Add(dir); {
 	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Errorf("watching for manifests: the system allows no watch beyond the %d that stand; raise fs.inotify.max_user_watches, lower max_depth, or add to ignore_dirs: %w", len(w.dirs)-1, err)
+		return fmt.Errorf("watching for manifests: the limit of inotify watches is reached after %d; raise fs.inotify.max_user_watches, lower max_depth, or add to ignore_dirs: %w", len(w.dirs)-1, err)
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, fsnotify.ErrClosed):
 		return fmt.Errorf("watching for manifests: %w", err)
 	default:
-		// Gone or not readable; the walk meets the same, and the next poll tries again if it is worth it.
+		// Gone or not readable: the walk has the same error, and the next poll tries again if that is useful.
 		return nil
 	}
 }
 
-// timer fires when nothing armed it for a while, but not later than ten whiles after it was first armed.
+// timer fires when it was not armed for a while, but at most ten such times after it was first armed.
 type timer struct {
 	t     *time.Timer
 	limit time.Time
@@ -206,7 +205,7 @@ func (t *timer) arm(quiet time.Duration) {
 
 func (t *timer) disarm() { *t = timer{} }
 
-// c is nil, which blocks, while the timer is not armed.
+// c returns nil, which blocks, while the timer is not armed.
 func (t *timer) c() <-chan time.Time {
 	if t.t == nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// watching is a Watch that runs for the length of a test.
+// watching is a Watch that runs until the test ends.
 type watching struct {
 	*watcher
 	t       *testing.T
@@ -39,7 +39,7 @@ func watch(t *testing.T, dir string, opt WatchOptions, adjust func(*watcher)) *w
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	// Owned by the test, whose clean-up ends and awaits it.
+	// Owned by the test, whose cleanup ends it and waits for it.
 	go func() { done <- w.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -50,12 +50,12 @@ func watch(t *testing.T, dir string, opt WatchOptions, adjust func(*watcher)) *w
 	select {
 	case <-ready:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the watch does not become ready")
+		t.Fatal("the watch did not become ready")
 	}
 	return w
 }
 
-// want waits for changes, "kind path" each, in as many reports as they may come.
+// want waits for changes, "kind path" each, in any number of reports.
 func (w *watching) want(want ...string) {
 	w.t.Helper()
 	var got []string
@@ -67,7 +67,7 @@ func (w *watching) want(want ...string) {
 				got = append(got, fmt.Sprintf("%s %s", c.Kind, filepath.ToSlash(rel)))
 			}
 		case <-time.After(10 * time.Second):
-			w.t.Fatalf("waited in vain; got %q, want %q", got, want)
+			w.t.Fatalf("timed out; got %q, want %q", got, want)
 		}
 	}
 	slices.Sort(got)
@@ -76,7 +76,7 @@ func (w *watching) want(want ...string) {
 	}
 }
 
-// put replaces a file in one step, as editors do, so that no half of it is seen.
+// put replaces a file atomically, as editors do, so that no partial content is read.
 func (w *watching) put(name, text string) {
 	w.t.Helper()
 	path := filepath.Join(w.dir, name)
@@ -110,7 +110,7 @@ func TestWatch(t *testing.T) {
 	w.put("old/.mcp.json", "{ }")
 	w.want("changed old/.mcp.json")
 
-	// None of this is a change; the last line tells when it was seen.
+	// None of these is a change; the last line shows when they were processed.
 	w.put("old/plugin.toml", "old")
 	w.do(os.Chtimes(w.path("old/plugin.toml"), time.Now(), time.Now()))
 	w.put("alone/.mcp.json", "{}")
@@ -128,7 +128,7 @@ func TestWatch(t *testing.T) {
 	w.want("added new/deep/er/plugin.toml")
 }
 
-// TestWatchRename moves directories about, whose watches move with them and go on under their old names.
+// TestWatchRename moves directories; their watches move with them and continue under their old names.
 func TestWatchRename(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "root", "a", "sub", "plugin.toml"), "1")
@@ -151,7 +151,7 @@ func TestWatchRename(t *testing.T) {
 }
 
 func TestWatchSquash(t *testing.T) {
-	t.Parallel() // it waits, most of the time
+	t.Parallel() // it waits most of the time
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "a", "plugin.toml"), "1")
 	w := watch(t, dir, WatchOptions{Roots: []string{dir}, Debounce: 2 * time.Second}, nil)
@@ -166,7 +166,7 @@ func TestWatchSquash(t *testing.T) {
 	w.want("added b/plugin.toml", "added d/plugin.toml")
 }
 
-// TestWatchRoots: roots come, go and come again, and one is a link that is turned.
+// TestWatchRoots: roots are created, removed and created again, and one is a link whose target changes.
 func TestWatchRoots(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "v1", "plugin.toml"), "1")
@@ -207,11 +207,11 @@ func TestWatchFollowLinks(t *testing.T) {
 	w.do(os.Remove(w.path("y")))
 	w.want("removed .store/y/plugin.toml")
 	if list := w.fs.WatchList(); slices.Contains(list, w.path(".store/y")) {
-		t.Errorf("what is out of reach is still watched: %q", list)
+		t.Errorf("directories out of reach are still watched: %q", list)
 	}
 }
 
-// TestConcerns: what an extension writes beside its manifest is not to cause a walk.
+// TestConcerns: files that an extension writes next to its manifest must not cause a walk.
 func TestConcerns(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "sub", "deep", "dir", "file"), "")
@@ -245,12 +245,12 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// TestWatchOverflow loses the events of a rename, as an overflow may; the watch below goes on under the old name.
+// TestWatchOverflow drops the events of a rename, as an overflow may; the watch below continues under the old name.
 func TestWatchOverflow(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "a", "sub", "plugin.toml"), "1")
 	w := watch(t, dir, WatchOptions{Roots: []string{dir}}, nil)
-	fs := w.fs // which the watcher replaces only after it has heard of the overflow
+	fs := w.fs // the watcher replaces it only after it has received the overflow
 	w.do(fs.Remove(dir))
 	w.do(fs.Remove(w.path("a")))
 	w.do(os.Rename(w.path("a"), w.path("b")))
@@ -278,12 +278,12 @@ func TestWatchEnds(t *testing.T) {
 	if err := Watch(ctx, WatchOptions{Roots: []string{t.TempDir()}, Ready: ready}, nil); err != nil {
 		t.Errorf("Watch: %v", err)
 	}
-	if err := Watch(ctx, WatchOptions{Ready: func() { t.Error("ready though it had ended") }}, nil); err != nil {
+	if err := Watch(ctx, WatchOptions{Ready: func() { t.Error("Ready was called after the context ended") }}, nil); err != nil {
 		t.Errorf("Watch: %v", err)
 	}
 }
 
-// TestComparePartial: what a cut walk did not reach is not removed, now or later.
+// TestComparePartial: files that an interrupted walk did not reach are not reported as removed, now or later.
 func TestComparePartial(t *testing.T) {
 	w := newWatcher(WatchOptions{}, nil)
 	w.files = map[string]sum{"a": {1}, "b": {1}, "c": {1}}
