@@ -259,7 +259,7 @@ func TestDenied(t *testing.T) {
 	at := start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX_bridge-0", "--http", "127.0.0.1:0",
 		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir()).serves(t)
 	eventually(t, time.Minute, "the bridge is unready, and says why", func() bool {
-		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS does not let it listen on ext.control.another;")
+		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS denied the subscription to ext.control.another;")
 	})
 	// And this service's may announce itself, and listen under a prefix that is not the one it was given.
 	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX_primes", "--subject-prefix", "elsewhere")

@@ -166,7 +166,7 @@ func TestUp(t *testing.T) {
 		t.Errorf("exit %d\n%s", code, u.err.String())
 	}
 	u.done <- 0
-	if said := u.err.String(); !strings.Contains(said, "\nstopping the extensions, ") || !strings.HasSuffix(said, "\nstopped\n") || strings.Contains(said, "lost NATS") || strings.Contains(said, "{") {
+	if said := u.err.String(); !strings.Contains(said, "\nstopping the extensions, ") || !strings.HasSuffix(said, "\nstopped\n") || strings.Contains(said, "NATS connection lost") || strings.Contains(said, "{") {
 		t.Errorf("it stops with %s", said) // and logs text where it says text, also in a pipe
 	}
 	if took := time.Since(start); took > 20*time.Second { // less than it would wait for calls in flight

@@ -77,7 +77,7 @@ func TestRuns(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	cancel()
 	wg.Wait()
-	if !strings.Contains(log.String(), "registry runs") {
+	if !strings.Contains(log.String(), "registry is running") {
 		t.Errorf("log: %s", log.String())
 	}
 }

@@ -13,43 +13,43 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// ConnectOptions say how a program uses its connection.
+// ConnectOptions configure a program's connection.
 type ConnectOptions struct {
 	Name   string       // shown by the server, e.g. bridge/host1
-	Logger *slog.Logger // losses, returns and errors of the connection; nil discards them
+	Logger *slog.Logger // for disconnects, reconnects and errors of the connection; nil discards them
 
-	// Wait is for daemons: a server that is not there yet, or does not let us in yet, is waited for, and a line
-	// in the log says so. Without it the first failure is the error.
+	// Wait is for daemons: Connect waits for a server that is not reachable or refuses the connection, and logs why.
+	// Without it the first failure is returned.
 	Wait bool
 
-	// NoBuffer refuses to publish while disconnected. Callers want it: a request that is sent when the
-	// connection returns runs although its caller has given up. Those who answer do not.
+	// NoBuffer refuses to publish while disconnected. Callers set it: otherwise a request sent after the reconnect
+	// would run although its caller has given up. Services do not set it.
 	NoBuffer bool
 
-	LameDuck *mesh.LameDuck // is told when the server is about to go; nil: nobody is
-	OnDenied func(error)    // a permission violation; NATS reports it apart from the call that met it
+	LameDuck *mesh.LameDuck // notified when the server enters lame duck mode; may be nil
+	OnDenied func(error)    // called on a permission violation, which NATS reports separately from the operation
 	Extra    []nats.Option  // applied last
 }
 
-// connectTimeout is how long one server may take to let us in. An auth callout is part of that.
+// connectTimeout is how long the connection to one server may take, including an auth callout.
 const connectTimeout = 5 * time.Second
 
-// ConnectError is a NATS that cannot be reached.
+// ConnectError is returned if NATS cannot be reached.
 type ConnectError struct {
-	Addr   string // what was tried, without passwords
-	Source string // where the address is from
+	Addr   string // the servers tried, without passwords
+	Source string // the origin of the address
 	Err    error
 }
 
 func (e *ConnectError) Error() string {
-	return fmt.Sprintf("no NATS at %s (from %s): %v", e.Addr, e.Source, e.Err)
+	return fmt.Sprintf("cannot connect to NATS at %s (from %s): %v", e.Addr, e.Source, e.Err)
 }
 
-// Unwrap is what nats.go said.
+// Unwrap returns nats.go's error.
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// Connect connects, and reconnects for ever after. It returns when the connection stands; the error is a
-// *ConnectError, or ctx's.
+// Connect connects and, after that, reconnects without a limit. It returns when the connection is established; the
+// error is a *ConnectError, or ctx's.
 func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -61,7 +61,7 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 		all = append(all, nats.Timeout(min(connectTimeout, time.Until(at))))
 	}
 	all = append(all, o.Extra...)
-	for _, opt := range append(all, mesh.LowLatency()) { // a context may want a dialer of its own, a proxy
+	for _, opt := range append(all, mesh.LowLatency()) { // last, because a nats context may have set a dialer, such as a proxy
 		if err := opt(&opts); err != nil {
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
@@ -100,18 +100,18 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 			}
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil { // nil: closed by ourselves
-				o.Logger.Warn("lost NATS, reconnecting", "error", err)
+			if err != nil { // nil: this program closed it
+				o.Logger.Warn("NATS connection lost, reconnecting", "error", err)
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			o.Logger.Info("NATS is back", "server", nc.ConnectedUrlRedacted())
+			o.Logger.Info("reconnected to NATS", "server", nc.ConnectedUrlRedacted())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { o.asyncError(sub, err) }),
 	}
 	if o.Wait {
 		w := &waiting{logger: o.Logger, server: t.Addr()}
-		// Credentials may be refused for a while only: an auth callout that is down, a key being rolled.
+		// Credentials may be refused temporarily: an auth callout is down, or a key is being rotated.
 		opts = append(opts, nats.IgnoreAuthErrorAbort(), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { w.failed(err, time.Now()) }))
 	}
 	if o.LameDuck != nil {
@@ -123,7 +123,7 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 	return opts
 }
 
-// asyncError logs what NATS reports outside any call.
+// asyncError logs errors that NATS reports outside any call.
 func (o ConnectOptions) asyncError(sub *nats.Subscription, err error) {
 	args := []any{"error", err}
 	if sub != nil {
@@ -136,20 +136,20 @@ func (o ConnectOptions) asyncError(sub *nats.Subscription, err error) {
 		}
 		o.Logger.Error("NATS denied an operation; check the user's permissions", args...)
 	case errors.Is(err, nats.ErrSlowConsumer):
-		o.Logger.Warn("messages were dropped, they came faster than they were read", args...)
+		o.Logger.Warn("messages dropped: they arrived faster than they were processed", args...)
 	default:
-		o.Logger.Error("NATS", args...)
+		o.Logger.Error("NATS error", args...)
 	}
 }
 
-// The bounds of the pause between two rounds of attempts.
+// The bounds of the delay between two rounds of connection attempts.
 const (
 	reconnectMin = 100 * time.Millisecond
 	reconnectMax = 10 * time.Second
 )
 
-// reconnectDelay doubles its bound with every round, with full jitter, so that a fleet does not return in
-// step after a server's restart.
+// reconnectDelay doubles its upper bound with every round and adds full jitter, so that the clients of a restarted
+// server do not all reconnect at once.
 func reconnectDelay(attempts int) time.Duration {
 	bound := min(reconnectMax, reconnectMin<<min(max(attempts, 1), 10))
 	return reconnectMin + rand.N(bound-reconnectMin+1)

@@ -17,7 +17,7 @@ import (
 	"github.com/extmesh/extmesh/internal/freeport"
 )
 
-// logBuffer is a log that tests read while it is written.
+// logBuffer is a log that tests can read while it is written.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -35,7 +35,7 @@ func (b *logBuffer) String() string {
 	return b.buf.String()
 }
 
-// eventually waits until cond holds.
+// eventually waits until cond is true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -74,7 +74,7 @@ func resolve(t *testing.T, url string) Target {
 	return target
 }
 
-func TestConnectFailsAtOnce(t *testing.T) {
+func TestConnectFailsImmediately(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -88,11 +88,11 @@ func TestConnectFailsAtOnce(t *testing.T) {
 		t.Errorf("%v; want a ConnectError that names %s and --server", err, addr)
 	}
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("Connect took %v", took)
 	}
 }
 
-// A server that takes the connection and says nothing costs no more than the caller has time for.
+// A server that accepts the connection and sends nothing costs at most the caller's deadline.
 func TestConnectHasADeadline(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,7 +106,7 @@ func TestConnectHasADeadline(t *testing.T) {
 		t.Errorf("%v; want a ConnectError", err)
 	}
 	if took := time.Since(start); took >= connectTimeout {
-		t.Errorf("it took %v", took)
+		t.Errorf("Connect took %v", took)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestConnectWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := resolve(t, url).Connect(ctx, ConnectOptions{Wait: true}); !errors.Is(err, context.Canceled) {
-		t.Errorf("with its context at an end: %v", err)
+		t.Errorf("after the context ended: %v", err)
 	}
 	done := make(chan struct{})
 	go func() { // ends when connected
@@ -131,7 +131,7 @@ func TestConnectWaits(t *testing.T) {
 		}
 		nc.Close()
 	}()
-	eventually(t, "a line that says it waits", func() bool {
+	eventually(t, "a log line about waiting", func() bool {
 		return strings.Contains(log.String(), "waiting for NATS") && strings.Contains(log.String(), url)
 	})
 	runServer(t, &server.Options{Port: port})
@@ -173,7 +173,7 @@ func TestReconnectDelay(t *testing.T) {
 	}
 }
 
-// TestConnectIsQuick: programs have mesh.LowLatency's connections, but for those who bring a dialer.
+// TestConnectIsQuick: programs use mesh.LowLatency connections unless they set a dialer.
 func TestConnectIsQuick(t *testing.T) {
 	srv := runServer(t, &server.Options{Port: -1})
 	mine := &net.Dialer{}
@@ -191,7 +191,7 @@ func TestConnectIsQuick(t *testing.T) {
 			}
 			defer nc.Close()
 			if d := nc.Opts.CustomDialer; d == nil || (d == nats.CustomDialer(mine)) != tt.mine {
-				t.Errorf("its dialer is %#v", d)
+				t.Errorf("the dialer is %#v", d)
 			}
 		})
 	}

@@ -1,6 +1,5 @@
-// Package daemon is what the mains of the three programs share: how they find and keep NATS, how they log,
-// how they end, what they answer over HTTP, and which version they are. A long-lived program's main is a
-// Program:
+// Package daemon contains what the main packages of the three programs share: connecting to NATS, logging, shutdown,
+// HTTP endpoints and the version. The main function of a long-lived program runs a Program:
 //
 //	func main() {
 //		var forget time.Duration
@@ -42,24 +41,24 @@ type Program struct {
 	Summary string // the first lines of --help
 	Flags   func(*flag.FlagSet)
 
-	// Check looks at the program's own flags, and the files they name, before NATS is waited for: a mistake shows
-	// at once and not when the server is there. Its error is a UsageError. It may be nil.
+	// Check validates the program's own flags, and the files they name, before the program waits for NATS, so that
+	// mistakes are reported immediately. Errors become UsageErrors. It may be nil.
 	Check func(*slog.Logger) error
 
-	// Connect changes how the program connects, after the flags are read; nil changes nothing.
+	// Connect changes the connection's options after the flags are parsed; it may be nil.
 	Connect func(*ConnectOptions)
 
-	// Run is the program. It ends when ctx does; p.NC is connected, and closed after it.
+	// Run is the program's work. It returns when ctx ends. p.NC is connected, and is closed after Run.
 	Run func(ctx context.Context, p Process) error
 }
 
-// Process is what a Program runs with.
+// Process is what a Program's Run receives.
 type Process struct {
 	NC       *nats.Conn
-	LameDuck *mesh.LameDuck // NC's
+	LameDuck *mesh.LameDuck // of NC
 	Prefix   mesh.Prefix
 	Logger   *slog.Logger
-	Health   *Health // takes the program's readiness and metrics
+	Health   *Health // for the program's readiness and metrics
 }
 
 // Main runs p with the process's arguments until SIGINT or SIGTERM, and returns the exit code.
@@ -69,30 +68,30 @@ func Main(p Program) int {
 	return p.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
-// Signals is a context that the first SIGINT or SIGTERM ends. One that comes more than a second later meets the default
-// action: the process ends at once. Until then further ones are no impatience but the same wish: a terminal, timeout(1)
-// and whatever else starts programs signal the process and its group.
+// Signals returns a context that ends with the first SIGINT or SIGTERM. A signal more than a second later has the
+// default action: the process exits immediately. Signals within that second count as the first one, because
+// terminals, timeout(1) and process managers signal both the process and its group.
 func Signals(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, func() { time.AfterFunc(sameWish, stop) })
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	return ctx, stop
 }
 
-const sameWish = time.Second
+const sameSignal = time.Second
 
 // UsageError is a mistake on the command line, or in a file that it names; the exit code is 2.
 type UsageError struct {
 	Err  error
-	Hint string // what to do about it; empty: see --help
+	Hint string // what to do about it; empty: refer to --help
 }
 
 func (e UsageError) Error() string { return e.Err.Error() }
 
-// Unwrap is the mistake.
+// Unwrap returns the mistake.
 func (e UsageError) Unwrap() error { return e.Err }
 
-// Execute runs the program with these arguments and returns its exit code: 0, also where ctx's end was the
-// reason, 1 for a failure, 2 for a mistake on the command line.
+// Execute runs the program with args and returns its exit code: 0, also if ctx ended it, 1 for a failure, 2 for a
+// mistake on the command line.
 func (p Program) Execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := p.run(ctx, args, stdout, stderr)
 	switch {
@@ -108,7 +107,7 @@ func (p Program) Execute(ctx context.Context, args []string, stdout, stderr io.W
 	return 2
 }
 
-// asUsage is err as a UsageError, which it may be already.
+// asUsage wraps err in a UsageError, unless it is one already.
 func asUsage(err error) error {
 	if errors.As(err, new(UsageError)) {
 		return err
@@ -127,7 +126,7 @@ type settings struct {
 func (p Program) parse(args []string, stdout io.Writer) (settings, error) {
 	var s settings
 	fs := flag.NewFlagSet(p.Name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard) // the error says all of it
+	fs.SetOutput(io.Discard) // the returned error has the whole message
 	fs.Usage = func() {}
 	s.nats.AddFlags(fs)
 	s.log.AddFlags(fs)
@@ -154,14 +153,14 @@ func printFlags(w io.Writer, fs *flag.FlagSet) {
 	fs.VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "  --%-28s %s", f.Name+" "+value, usage)
-		if !slices.Contains([]string{"", "false", "0", "0s"}, f.DefValue) { // of those the usage says what they mean
+		if !slices.Contains([]string{"", "false", "0", "0s"}, f.DefValue) { // for these, the usage text explains the default
 			fmt.Fprintf(w, " (default %s)", f.DefValue)
 		}
 		fmt.Fprintln(w)
 	})
 }
 
-// run returns when the program and the health endpoints beside it have ended.
+// run returns when the program and its health endpoints have ended.
 func (p Program) run(parent context.Context, args []string, stdout, stderr io.Writer) error {
 	s, err := p.parse(args, stdout)
 	if err != nil {
@@ -192,7 +191,7 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 	ctx, cancel := context.WithCancelCause(parent)
 	health := &Health{Addr: s.http, Logger: logger}
 	healthDone := make(chan struct{})
-	go func() { // ends with ctx or, where it cannot listen, ends the program; awaited below
+	go func() { // ends with ctx, or ends the program if it cannot listen; awaited below
 		defer close(healthDone)
 		if err := health.Run(ctx); err != nil {
 			cancel(err)
@@ -202,25 +201,25 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 	err = p.connected(ctx, target, Process{Prefix: prefix, Logger: logger, Health: health})
 	switch {
 	case parent.Err() == nil && ctx.Err() != nil:
-		return context.Cause(ctx) // the health endpoints'
+		return context.Cause(ctx) // an error of the health endpoints
 	case parent.Err() != nil && errors.Is(err, parent.Err()):
 		return nil
 	}
 	return err
 }
 
-// connected waits for NATS and runs the program on it.
+// connected connects to NATS, waiting if necessary, and runs the program.
 func (p Program) connected(ctx context.Context, t Target, proc Process) error {
 	proc.LameDuck = new(mesh.LameDuck)
 	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true, LameDuck: proc.LameDuck}
 	if p.Connect != nil {
 		p.Connect(&o)
 	}
-	told := o.OnDenied
+	onDenied := o.OnDenied
 	o.OnDenied = func(err error) {
 		proc.Health.denied(proc.Prefix, err)
-		if told != nil {
-			told(err)
+		if onDenied != nil {
+			onDenied(err)
 		}
 	}
 	nc, err := t.Connect(ctx, o)
@@ -230,7 +229,7 @@ func (p Program) connected(ctx context.Context, t Target, proc Process) error {
 	defer nc.Close()
 	proc.NC = nc
 	proc.Health.connected.Store(nc)
-	proc.Logger.Info(p.Name+" runs", "version", Version(), "server", nc.ConnectedUrlRedacted(), "from", t.Source,
+	proc.Logger.Info(p.Name+" is running", "version", Version(), "server", nc.ConnectedUrlRedacted(), "from", t.Source,
 		"prefix", string(proc.Prefix))
 	return p.Run(ctx, proc)
 }

@@ -36,7 +36,7 @@ func TestProgramExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{"fine", nil, ok, 0, "prog runs"},
+		{"fine", nil, ok, 0, "prog is running"},
 		{"failure", nil, func(context.Context, Process) error { return errors.New("boom") }, 1, "prog: error: boom"},
 		{"unknown flag", []string{"--nope"}, ok, 2, "prog: error: flag provided but not defined: -nope\nprog: hint"},
 		{"argument", []string{"x"}, ok, 2, `unexpected argument "x"`},
@@ -73,14 +73,14 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit %d", code)
 	}
-	// The same while NATS is still waited for.
+	// The same while the program waits for NATS.
 	ctx, cancel = context.WithCancel(t.Context())
 	var log logBuffer
 	done := make(chan int, 1)
 	go func() { // ends with cancel
 		done <- runProgram(ctx, &log, []string{"--server", freeport.Addr(t)}, nil)
 	}()
-	eventually(t, "it waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
+	eventually(t, "the program waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
 	cancel()
 	if code := <-done; code != 0 {
 		t.Errorf("while waiting: exit %d", code)
@@ -104,9 +104,9 @@ func TestHealth(t *testing.T) {
 		return resp.StatusCode, string(body)
 	}
 	code := runProgram(t.Context(), io.Discard, []string{"--server", srv.ClientURL(), "--http", addr}, func(_ context.Context, p Process) error {
-		eventually(t, "it serves", func() bool { c, _ := get("/healthz"); return c == 200 })
+		eventually(t, "the endpoints respond", func() bool { c, _ := get("/healthz"); return c == 200 })
 		if c, body := get("/readyz"); c != 503 || body != "starting\n" {
-			t.Errorf("readyz before the program has said: %d %s", c, body)
+			t.Errorf("readyz before Health.Ready: %d %s", c, body)
 		}
 		p.Health.Ready(func() error { return nil })
 		if c, body := get("/readyz"); c != 200 {
@@ -185,7 +185,7 @@ func TestBuildVersion(t *testing.T) {
 	}
 }
 
-// What is wrong with the command line, or with a file that it names, shows before NATS is waited for.
+// Mistakes on the command line, or in a file that it names, are reported before the program waits for NATS.
 func TestProgramChecksItsFlags(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -202,8 +202,8 @@ func TestProgramChecksItsFlags(t *testing.T) {
 	}
 }
 
-// An operator who stops a program reads which signal it got, that it stops, and when it has.
-func TestProgramSaysThatItStops(t *testing.T) {
+// The log of a stopped program shows the signal, that it is stopping, and when it has stopped.
+func TestProgramLogsItsStop(t *testing.T) {
 	emptyHome(t)
 	srv := runServer(t, &server.Options{Port: -1})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -214,12 +214,12 @@ func TestProgramSaysThatItStops(t *testing.T) {
 		p.Logger.Info("draining")
 		return ctx.Err()
 	})
-	stops := regexp.MustCompile(`msg="prog stops; a second signal ends it at once" reason="terminated signal received"\n`)
+	stops := regexp.MustCompile(`msg="prog is stopping; a second signal ends it immediately" reason="terminated signal received"\n`)
 	ended := regexp.MustCompile(`msg=draining\n(.*\n)*.*msg="prog has stopped" took=\S+\n$`)
 	if out := log.String(); code != 0 || !stops.MatchString(out) || !ended.MatchString(out) {
 		t.Errorf("exit %d, %s", code, out)
 	}
-	// One that ends by itself was not stopped.
+	// A program that ends by itself does not log a stop.
 	var quiet logBuffer
 	runProgram(t.Context(), &quiet, []string{"--server", srv.ClientURL()}, func(context.Context, Process) error { return nil })
 	if out := quiet.String(); strings.Contains(out, "stop") {

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// TestDeniedSubscriptionIsUnready denies a program what it has to hear. What concerns one extension, or nobody, does
-// not make the program unready.
+// TestDeniedSubscriptionIsUnready denies a subscription that the program needs. Denied subscriptions of an extension
+// do not make the program unready.
 func TestDeniedSubscriptionIsUnready(t *testing.T) {
 	emptyHome(t)
 	srv := runServer(t, &server.Options{Port: -1, Users: []*server.User{{
@@ -27,15 +27,15 @@ func TestDeniedSubscriptionIsUnready(t *testing.T) {
 		if _, err := p.NC.SubscribeSync("ext.registry.rpc"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is unready", func() bool { return p.Health.readiness() != nil })
-		if err := p.Health.readiness(); !strings.Contains(err.Error(), "listen on ext.registry.rpc;") {
+		eventually(t, "the program is unready", func() bool { return p.Health.readiness() != nil })
+		if err := p.Health.readiness(); !strings.Contains(err.Error(), "subscription to ext.registry.rpc;") {
 			t.Error("unready:", err)
 		}
 		if err := p.NC.ForceReconnect(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is denied anew", func() bool {
-			d := p.Health.deaf.Load()
+		eventually(t, "the subscription is denied again", func() bool {
+			d := p.Health.deniedSub.Load()
 			return d != nil && d.reconnects == 1 && p.Health.readiness() != nil
 		})
 		return nil

@@ -17,27 +17,27 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// Health serves /healthz (the process lives), /readyz (it does its work; else 503 and why) and /metrics
-// (Prometheus text). A Program is unready while NATS is away in any case.
+// Health serves /healthz (the process runs), /readyz (the program can do its work; otherwise 503 and the reason) and
+// /metrics (Prometheus text). A Program is never ready while NATS is disconnected.
 type Health struct {
 	Addr   string // host:port; empty: Run serves nothing
 	Logger *slog.Logger
 
 	connected atomic.Pointer[nats.Conn]
 	ready     atomic.Pointer[func() error]
-	deaf      atomic.Pointer[deaf]
+	deniedSub atomic.Pointer[deniedSub]
 	metrics   atomic.Pointer[func(io.Writer)]
 }
 
-// Ready sets the program's own readiness: f returns nil, or why the program cannot do its work. f is called
-// from many goroutines.
+// Ready sets the program's own readiness check: f returns nil, or why the program cannot do its work. f must be safe
+// for concurrent use.
 func (h *Health) Ready(f func() error) { h.ready.Store(&f) }
 
-// Metrics sets what writes the program's own metrics, whole families in Prometheus's text format. f is called
-// from many goroutines.
+// Metrics sets the function that writes the program's own metrics as complete families in Prometheus's text format. f
+// must be safe for concurrent use.
 func (h *Health) Metrics(f func(io.Writer)) { h.metrics.Store(&f) }
 
-// Run serves until ctx ends and returns nil then. The error is an address that cannot be listened on.
+// Run serves until ctx ends, and then returns nil. It returns an error if it cannot listen on Addr.
 func (h *Health) Run(ctx context.Context) error {
 	if h.Addr == "" {
 		<-ctx.Done()
@@ -62,13 +62,13 @@ func (h *Health) serve(ctx context.Context, l net.Listener) error {
 		h.Logger.Info("health endpoints", "addr", l.Addr().String())
 	}
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }() // ends with Close below; awaited
+	go func() { done <- srv.Serve(l) }() // ends with Close below, which waits for it
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
 	}
-	// Nobody's work hangs on a scrape: no graceful shutdown.
+	// A graceful shutdown is not needed for health checks and scrapes.
 	err := srv.Close()
 	if serveErr := <-done; !errors.Is(serveErr, http.ErrServerClosed) {
 		err = errors.Join(err, serveErr)
@@ -97,22 +97,22 @@ func (h *Health) handler() http.Handler {
 	return mux
 }
 
-// deaf is a subscription of the program's own that NATS has denied.
-type deaf struct {
+// deniedSub is a subscription of the program that NATS has denied.
+type deniedSub struct {
 	subject    string
-	reconnects uint64 // when it was; a reconnect asks for it anew
+	reconnects uint64 // of the connection at that time; a reconnect subscribes again
 }
 
-// denied takes note of err, if it is a subscription that was denied and without which the program cannot do its work.
-// Those of extensions are not: each says so itself, in its state. Nor is the discovery of micro services.
+// denied records err if it denies a subscription that the program needs for its work. Subscriptions of extensions are
+// excluded, because each extension reports that in its own state, and so is the discovery of micro services.
 func (h *Health) denied(prefix mesh.Prefix, err error) {
 	subject, ok := mesh.DeniedSubscription(err)
 	switch nc := h.connected.Load(); {
 	case !ok, strings.HasPrefix(subject, "$SRV."), strings.HasPrefix(subject, prefix.CatalogEvents()+".state."):
 	case subject != prefix.RegistryRPC() && (strings.HasSuffix(subject, ".rpc") || strings.HasSuffix(subject, ".cancel") || strings.Contains(subject, ".rpc.")):
-	case nc == nil: // so early that it can be none of those; it is logged
+	case nc == nil: // too early for a subscription that the program needs; it is logged
 	default:
-		h.deaf.Store(&deaf{subject, nc.Stats().Reconnects})
+		h.deniedSub.Store(&deniedSub{subject, nc.Stats().Reconnects})
 	}
 }
 
@@ -124,8 +124,8 @@ func (h *Health) readiness() error {
 	case !nc.IsConnected():
 		return fmt.Errorf("NATS: %s", nc.Status())
 	}
-	if d := h.deaf.Load(); d != nil && d.reconnects == nc.Stats().Reconnects {
-		return fmt.Errorf("NATS does not let it listen on %s; see its user's permissions", d.subject)
+	if d := h.deniedSub.Load(); d != nil && d.reconnects == nc.Stats().Reconnects {
+		return fmt.Errorf("NATS denied the subscription to %s; check the user's permissions", d.subject)
 	}
 	f := h.ready.Load()
 	if f == nil {

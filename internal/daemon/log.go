@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// LogFlags say what is logged and how.
+// LogFlags configure logging.
 type LogFlags struct {
 	Level  string
 	Format string
@@ -22,7 +22,7 @@ func (f *LogFlags) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.Format, "log-format", "auto", "`FORMAT` of the log: text, json, or auto (text on a terminal)")
 }
 
-// New makes the logger, which writes to w.
+// New returns a logger that writes to w.
 func (f LogFlags) New(w io.Writer) (*slog.Logger, error) {
 	var o slog.HandlerOptions
 	level := new(slog.LevelVar)

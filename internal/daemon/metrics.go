@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// processStart is close enough to the process's start for a metric.
+// processStart is close enough to the process's start time for a metric.
 var processStart = time.Now()
 
 // Family writes the head of a metric family in Prometheus's text format; typ is counter, gauge or histogram.
@@ -21,7 +21,7 @@ func Family(w io.Writer, name, typ, help string) {
 
 var labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// Sample writes one sample; labels are names and values in turn.
+// Sample writes one sample; labels are alternating names and values.
 func Sample(w io.Writer, name string, value float64, labels ...string) {
 	var b strings.Builder
 	b.WriteString(name)
@@ -35,7 +35,7 @@ func Sample(w io.Writer, name string, value float64, labels ...string) {
 	fmt.Fprintf(w, "%s %s\n", b.String(), strconv.FormatFloat(value, 'g', -1, 64))
 }
 
-// writeProcessMetrics writes what every program has to tell.
+// writeProcessMetrics writes the metrics that every program has.
 func writeProcessMetrics(w io.Writer, nc *nats.Conn) {
 	Family(w, "extmesh_build_info", "gauge", "1, with the program's version.")
 	Sample(w, "extmesh_build_info", 1, "version", Version(), "goversion", runtime.Version())

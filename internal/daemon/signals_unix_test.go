@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Two signals at once are one wish, as timeout(1) sends them to the process and then to its group. What would be the
-// default action ends this test.
+// Two signals within a second count as one, because timeout(1) sends one to the process and one to its group. The
+// default action would end this test.
 func TestSignalsSentTwice(t *testing.T) {
 	ctx, stop := Signals(t.Context())
 	defer stop()

@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// announceStop logs when ctx ends, with the signal that ended it, that the program stops; done, called when all of
-// it has, logs that. Without the two lines a program that drains looks like one that hangs.
+// announceStop logs that the program is stopping when ctx ends, with the signal that ended it. The caller calls done
+// when everything has stopped, which is logged too. Without the two lines a program that drains looks like one that
+// hangs.
 func announceStop(ctx context.Context, name string, logger *slog.Logger) (done func()) {
 	var began time.Time
-	said := make(chan struct{})
-	// Owned by done, which waits for it unless it never ran.
+	logged := make(chan struct{})
+	// Owned by done, which waits for it unless it never started.
 	cancel := context.AfterFunc(ctx, func() {
-		defer close(said)
+		defer close(logged)
 		began = time.Now()
-		logger.Info(name+" stops; a second signal ends it at once", "reason", context.Cause(ctx).Error())
+		logger.Info(name+" is stopping; a second signal ends it immediately", "reason", context.Cause(ctx).Error())
 	})
 	return func() {
 		if cancel() {
 			return
 		}
-		<-said
+		<-logged
 		logger.Info(name+" has stopped", "took", time.Since(began).Round(time.Millisecond).String())
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// NATSFlags say how NATS is reached (docs/operations.md).
+// NATSFlags configure how a program connects to NATS (docs/operations.md).
 type NATSFlags struct {
 	Server      string // URLs, comma-separated
 	Context     string // a context of the nats CLI: its name, or an absolute path
@@ -48,11 +48,11 @@ func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
 // Target is a NATS to connect to.
 type Target struct {
 	Servers []string
-	Source  string // where the address is from, for messages: --server, NATS_URL, …
+	Source  string // the origin of the address, for messages: --server, NATS_URL, …
 	base    nats.Options
 }
 
-// Addr is the servers' addresses without passwords, for messages.
+// Addr returns the servers' addresses without passwords, for messages.
 func (t Target) Addr() string {
 	var out []string
 	for _, s := range t.Servers {
@@ -64,9 +64,8 @@ func (t Target) Addr() string {
 	return strings.Join(out, ",")
 }
 
-// Resolve decides which NATS is meant: --server, else --context, else NATS_URL, else a running `extctl up`,
-// else the nats CLI's selected context, else nats://127.0.0.1:4222. Credentials and TLS flags go on top of
-// whichever it is.
+// Resolve decides which NATS to use: --server, else --context, else NATS_URL, else a running `extctl up`, else the
+// nats CLI's selected context, else nats://127.0.0.1:4222. Flags for credentials and TLS apply to any of them.
 func (f NATSFlags) Resolve() (Target, error) {
 	t, err := f.address()
 	if err != nil {
@@ -90,7 +89,7 @@ func (f NATSFlags) Resolve() (Target, error) {
 	return t, nil
 }
 
-// InProcess is the server that runs in this process: natsd.Server.InProcess gives the option.
+// InProcess returns the server that runs in this process; natsd.Server.InProcess returns the option.
 func InProcess(server nats.Option) (Target, error) {
 	t := Target{Servers: []string{"nats://in-process"}, Source: "this process", base: nats.GetDefaultOptions()}
 	t.base.Servers = t.Servers
@@ -116,11 +115,11 @@ func (f NATSFlags) address() (Target, error) {
 	return contextTarget("", "the selected nats context")
 }
 
-// contextTarget reads a context of the nats CLI; an empty name means the selected one, and the default address
-// where none is selected.
+// contextTarget reads a context of the nats CLI. An empty name means the selected one, or the default address if none
+// is selected.
 func contextTarget(name, source string) (Target, error) {
-	// natscontext only connects. An option that keeps what it has made of the context and then refuses gives
-	// us the reading without the connecting.
+	// natscontext can only connect. An option that copies what it has built from the context and then fails reads the
+	// context without connecting.
 	stop := errors.New("stop")
 	t := Target{Source: source}
 	_, _, err := natscontext.Connect(name, func(o *nats.Options) error {
@@ -180,7 +179,7 @@ func splitURLs(s string) []string {
 	return out
 }
 
-// checkURL finds what nats.go would only report as one of many reasons for not connecting.
+// checkURL reports errors that nats.go would hide among other reasons for a failed connection.
 func checkURL(s string) error {
 	if !strings.Contains(s, "://") {
 		s = "nats://" + s
@@ -197,8 +196,8 @@ func checkURL(s string) error {
 	return nil
 }
 
-// StoreDir is where `extctl up` keeps its server's data under the data directory dir; an empty dir means the
-// user's own, $XDG_DATA_HOME/extmesh or its like on other systems.
+// StoreDir returns where `extctl up` stores its server's data below the data directory dir. An empty dir means the
+// user's own, $XDG_DATA_HOME/extmesh or its equivalent on other systems.
 func StoreDir(dir string) string {
 	return filepath.Join(cmp.Or(dir, filepath.Join(xdg.DataHome, "extmesh")), "nats")
 }

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// emptyHome gives the test a user without data and configuration.
+// emptyHome gives the test a home directory without data and configuration.
 func emptyHome(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 // version is set by release builds: -ldflags "-X github.com/extmesh/extmesh/internal/daemon.version=1.2.3".
 var version string
 
-// Version is the program's version: what the linker was told, else the module's version, else the commit it
-// was built from, else "devel".
+// Version returns the program's version: the one set by the linker, else the module's version, else the commit it was
+// built from, else "devel".
 func Version() string {
 	if version != "" {
 		return version

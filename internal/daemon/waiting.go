@@ -8,29 +8,27 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// waitingEvery is how often a program that waits for NATS says so. Whoever looks at a log that is quiet for longer
-// takes the program for dead.
+// waitingEvery is how often a program that waits for NATS repeats that in its log, so that it does not look stuck.
 const waitingEvery = 30 * time.Second
 
-// waiting is what has been said about a NATS that is not there. It is told of failures by one goroutine, that of
-// the reconnecting connection.
+// waiting logs why NATS cannot be reached. Only the goroutine of the reconnecting connection uses it.
 type waiting struct {
 	logger *slog.Logger
 	server string
 
-	said string    // the last reason
-	at   time.Time // when it was said
+	logged string    // the last reason logged
+	at     time.Time // when it was logged
 }
 
-// failed says why connecting failed, when it is news or has not been said for a while.
+// failed logs why connecting failed if the reason is new or was last logged a while ago.
 func (w *waiting) failed(err error, now time.Time) {
-	// After the first round nats.go only says that no server was available; the next round says why.
+	// After the first round nats.go reports only that no server is available; the next round has the reason.
 	if err == nil || errors.Is(err, nats.ErrNoServers) {
 		return
 	}
-	if err.Error() == w.said && now.Sub(w.at) < waitingEvery {
+	if err.Error() == w.logged && now.Sub(w.at) < waitingEvery {
 		return
 	}
-	w.said, w.at = err.Error(), now
+	w.logged, w.at = err.Error(), now
 	w.logger.Warn("still waiting for NATS", "server", w.server, "error", err)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/natsconn"
 )
 
-// BenchmarkRequest is a request and its answer, each over a connection of its own, in one process with the server.
+// BenchmarkRequest measures a request and its reply, each over its own connection, with the server in the same process.
 func BenchmarkRequest(b *testing.B) {
 	cert, pool := selfSigned(b)
 	plain := runServer(b, &server.Options{Port: -1})

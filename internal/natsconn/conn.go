@@ -9,104 +9,102 @@ import (
 )
 
 const (
-	// maxGathered is how much is gathered before whoever adds to it has to write it.
-	maxGathered = 128 << 10
-	// maxCopied is the largest message that is gathered. A larger one is written at once, behind the others: to copy it
-	// costs more than to write it by itself.
+	// maxBuffered is how much is buffered before the next Write must flush it.
+	maxBuffered = 128 << 10
+	// maxCopied is the largest message that is buffered. A larger one is written directly after the buffered ones,
+	// because copying it costs more than a write of its own.
 	maxCopied = 32 << 10
-	// maxSingles is how often in a row one message has to be all that was gathered before there is no crowd any more.
+	// maxSingles is the number of consecutive flushes of a single message that end batching.
 	maxSingles = 8
-	// closeTimeout is how long a write may still wait once the connection is closed.
+	// closeTimeout is how long a pending write may continue after Close.
 	closeTimeout = time.Second
 )
 
-// conn is a connection that writes at once while it talks in turns with the server, and gathers while it does not. It
-// takes messages whole, one with each Write, which is what nats.go gives it; with TLS or a WebSocket in between it is
-// what these make of them.
+// conn is a connection that writes immediately while requests and replies alternate, and buffers while they do not.
+// Each Write is one complete message from nats.go, or what TLS or a WebSocket in between make of it.
 //
-// It has a goroutine only while something is gathered: nats.go drops a connection that comes to nothing as it connects
-// without closing it, and leaves it to the collector.
+// It has a goroutine only while something is buffered: nats.go does not close a connection that fails during its
+// setup but leaves it to the garbage collector, so a permanent goroutine would leak.
 type conn struct {
 	net.Conn
-	limit time.Duration  // how long a write may wait for a server that does not read; 0: for ever
-	spawn func(f func()) // starts writeGathered
+	limit time.Duration  // how long a write may wait for a server that does not read; 0: no limit
+	spawn func(f func()) // starts flushSoon
 	close sync.Once
 
-	unanswered atomic.Int32 // writes since something was read
+	unanswered atomic.Int32 // writes since the last read
 
-	mu       sync.Mutex // held while something is written
-	crowd    bool       // what is written is gathered
-	gathered []byte
-	messages int  // in gathered
-	writing  bool // writeGathered is about to
-	singles  int  // how often there was only one, in a row
-	failed   bool
-	closed   bool
-	writers  sync.WaitGroup
+	mu           sync.Mutex // held during writes
+	batching     bool       // writes are buffered
+	buffered     []byte
+	messages     int  // in buffered
+	flushPending bool // flushSoon has been started
+	singles      int  // consecutive flushes of a single message
+	failed       bool
+	closed       bool
+	writers      sync.WaitGroup
 
-	patience sync.Mutex
-	until    time.Time // by SetWriteDeadline
-	closing  bool
+	deadlineMu sync.Mutex
+	deadline   time.Time // set by SetWriteDeadline
+	closing    bool
 }
 
 func newConn(c net.Conn, limit time.Duration) *conn {
 	w := &conn{Conn: c, limit: limit}
-	w.spawn = w.writers.Go // ends when it has written; Close waits for it
+	w.spawn = w.writers.Go // ends after its write; Close waits for it
 	return w
 }
 
-// Read is net.Conn's.
+// Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.unanswered.Store(0)
 	return n, err
 }
 
-// Write writes p or gathers it. Who publishes through nats.go does not hear of a write that fails, but sees the
-// connection end; so it is here: there is an error behind Close only.
+// Write writes p or buffers it. A failed write is not returned as an error, because nats.go's publishers do not see
+// write errors either: it ends the connection. Write returns an error only after Close.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return 0, net.ErrClosed
 	}
-	if len(p) == 0 { // a flush
+	if len(p) == 0 { // nats.go flushes
 		c.flush()
 		return 0, nil
 	}
-	if c.unanswered.Add(1) > 1 && !c.crowd {
-		c.crowd, c.singles = true, 0
+	if c.unanswered.Add(1) > 1 && !c.batching {
+		c.batching, c.singles = true, 0
 	}
-	if !c.crowd || len(p) > maxCopied {
+	if !c.batching || len(p) > maxCopied {
 		c.flush()
-		c.patience.Lock()
-		until := c.until
-		c.patience.Unlock()
+		c.deadlineMu.Lock()
+		until := c.deadline
+		c.deadlineMu.Unlock()
 		c.write(p, until)
 		return len(p), nil
 	}
-	if len(c.gathered)+len(p) > maxGathered {
+	if len(c.buffered)+len(p) > maxBuffered {
 		c.flush()
 	}
-	if !c.writing {
-		c.writing = true
-		c.spawn(c.writeGathered)
+	if !c.flushPending {
+		c.flushPending = true
+		c.spawn(c.flushSoon)
 	}
-	c.gathered = append(c.gathered, p...)
+	c.buffered = append(c.buffered, p...)
 	c.messages++
 	return len(p), nil
 }
 
-// flush writes what has been gathered. The caller holds mu.
+// flush writes what is buffered. The caller holds mu.
 func (c *conn) flush() {
 	if c.messages > 0 {
-		c.write(c.gathered, time.Time{}) // what was taken is not to be late by a deadline of later
-		c.gathered, c.messages = c.gathered[:0], 0
+		c.write(c.buffered, time.Time{}) // a deadline set after these messages were accepted does not apply to them
+		c.buffered, c.messages = c.buffered[:0], 0
 	}
 }
 
-// write writes p now. If that fails the connection ends, and whoever reads from it, nats.go, sees that. The caller
-// holds mu.
+// write writes p now. A failure closes the connection, which nats.go's read loop detects. The caller holds mu.
 func (c *conn) write(p []byte, until time.Time) {
 	if c.failed {
 		return
@@ -118,14 +116,14 @@ func (c *conn) write(p []byte, until time.Time) {
 	}
 }
 
-// writeGathered writes what has been gathered. It lets those go first who are about to add to it.
-func (c *conn) writeGathered() {
+// flushSoon writes what is buffered, after yielding to goroutines that may add to it.
+func (c *conn) flushSoon() {
 	runtime.Gosched()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing = false
+	c.flushPending = false
 	switch c.messages {
-	case 0: // somebody else has written it
+	case 0: // already flushed
 		return
 	case 1:
 		c.singles++
@@ -134,29 +132,29 @@ func (c *conn) writeGathered() {
 	}
 	c.flush()
 	if c.singles >= maxSingles {
-		c.crowd, c.gathered = false, nil
+		c.batching, c.buffered = false, nil
 	}
 }
 
-// SetDeadline is net.Conn's, but for the writes that begin after it.
+// SetDeadline implements net.Conn; the write deadline applies to later writes only.
 func (c *conn) SetDeadline(t time.Time) error {
 	c.SetWriteDeadline(t)
 	return c.Conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline is for the writes that begin after it, and not for what is gathered.
+// SetWriteDeadline applies to later writes only, not to buffered messages.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.patience.Lock()
-	defer c.patience.Unlock()
-	c.until = t
+	c.deadlineMu.Lock()
+	defer c.deadlineMu.Unlock()
+	c.deadline = t
 	return nil
 }
 
-// setDeadline says when the write that is about to begin is given up: at until, or by the limit.
+// setDeadline sets the deadline of the next write: until, or the limit.
 func (c *conn) setDeadline(until time.Time) {
-	c.patience.Lock()
-	defer c.patience.Unlock()
-	if c.closing { // Close has said it
+	c.deadlineMu.Lock()
+	defer c.deadlineMu.Unlock()
+	if c.closing { // Close has set it
 		return
 	}
 	if c.limit > 0 {
@@ -167,14 +165,14 @@ func (c *conn) setDeadline(until time.Time) {
 	c.Conn.SetWriteDeadline(until)
 }
 
-// Close writes what has been gathered and closes the connection. A server that does not read is waited for no longer
-// than closeTimeout.
+// Close writes what is buffered and closes the connection. It waits for a server that does not read at most for
+// closeTimeout.
 func (c *conn) Close() (err error) {
 	c.close.Do(func() {
-		c.patience.Lock()
+		c.deadlineMu.Lock()
 		c.closing = true
 		c.Conn.SetWriteDeadline(time.Now().Add(closeTimeout))
-		c.patience.Unlock()
+		c.deadlineMu.Unlock()
 		c.mu.Lock()
 		c.flush()
 		c.closed = true

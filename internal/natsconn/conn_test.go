@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// tape is a connection that keeps what is written to it, write by write.
+// tape is a connection that records each write.
 type tape struct {
 	net.Conn
 	writes []string
@@ -27,21 +27,21 @@ func (t *tape) Write(p []byte) (int, error) {
 func (t *tape) Read([]byte) (int, error)         { return 1, nil }
 func (t *tape) SetWriteDeadline(time.Time) error { return nil }
 
-// TestConnGathers plays conversations: a letter is a message, "<" is something read, "|" is the writer's turn.
-func TestConnGathers(t *testing.T) {
+// TestConnBuffers runs sequences of events: a letter is a message, "<" is a read, "|" lets flushSoon run.
+func TestConnBuffers(t *testing.T) {
 	large := strings.Repeat("L", maxCopied+1)
 	again := func(s string, n int) string { return strings.Repeat(s, n) }
 	for _, tt := range []struct{ name, play, want string }{
-		{"in turns", "a<b<c<d", "a b c d"},
+		{"alternating", "a<b<c<d", "a b c d"},
 		{"nothing to write", "a<|b<|", "a b"},
-		{"two without an answer", "ab<|", "a b"},
-		{"a crowd", "abcd|<efg|", "a bcd efg"},
-		{"a crowd is one for a while", "abc|<d|<e|<fg|", "a bc d e fg"},
-		{"and no longer when nobody has come with another for long", "ab|" + again("<s|", maxSingles-1) + "<c<d", "a b" + again(" s", maxSingles-1) + " c d"},
-		{"unless they do in between", "ab|" + again("<s|", maxSingles-2) + "<cd|" + again("<s|", maxSingles-1) + "<ef|", "a b" + again(" s", maxSingles-2) + " cd" + again(" s", maxSingles-1) + " ef"},
-		{"a crowd again", "ab|" + again("<s|", maxSingles-1) + "<cd|<e|", "a b" + again(" s", maxSingles-1) + " c d e"},
-		{"a large one waits for nobody", "abcLd|", "a bc " + large + " d"},
-		{"a large one alone", "L<L", large + " " + large},
+		{"two messages without a reply", "ab<|", "a b"},
+		{"a batch", "abcd|<efg|", "a bcd efg"},
+		{"batching continues for a while", "abc|<d|<e|<fg|", "a bc d e fg"},
+		{"batching ends after maxSingles single messages", "ab|" + again("<s|", maxSingles-1) + "<c<d", "a b" + again(" s", maxSingles-1) + " c d"},
+		{"a batch restarts the count", "ab|" + again("<s|", maxSingles-2) + "<cd|" + again("<s|", maxSingles-1) + "<ef|", "a b" + again(" s", maxSingles-2) + " cd" + again(" s", maxSingles-1) + " ef"},
+		{"batching again", "ab|" + again("<s|", maxSingles-1) + "<cd|<e|", "a b" + again(" s", maxSingles-1) + " c d e"},
+		{"a large message is not buffered", "abcLd|", "a bc " + large + " d"},
+		{"single large messages", "L<L", large + " " + large},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tape := &tape{}
@@ -75,7 +75,7 @@ func TestConnGathers(t *testing.T) {
 	}
 }
 
-// TestConnBounds: no more is gathered than maxGathered, whoever writes it.
+// TestConnBounds: at most maxBuffered bytes are buffered, regardless of the writer.
 func TestConnBounds(t *testing.T) {
 	tape := &tape{}
 	c := newConn(tape, 0)
@@ -83,17 +83,17 @@ func TestConnBounds(t *testing.T) {
 	message := bytes.Repeat([]byte("m"), maxCopied-1)
 	for range 100 {
 		c.Write(message)
-		if len(c.gathered) > maxGathered {
-			t.Fatalf("%d bytes are gathered", len(c.gathered))
+		if len(c.buffered) > maxBuffered {
+			t.Fatalf("%d bytes are buffered", len(c.buffered))
 		}
 	}
-	c.writeGathered()
+	c.flushSoon()
 	if n := len(strings.Join(tape.writes, "")); n != 100*len(message) || len(tape.writes) > 27 {
 		t.Errorf("%d bytes were written, in %d writes", n, len(tape.writes))
 	}
 }
 
-// TestConnWhole: from many writers at once every message arrives whole and each writer's in order.
+// TestConnWhole: messages of concurrent writers arrive complete, and those of each writer in order.
 func TestConnWhole(t *testing.T) {
 	near, far := net.Pipe()
 	c := newConn(near, time.Minute)
@@ -132,9 +132,9 @@ func TestConnWhole(t *testing.T) {
 	}
 }
 
-// TestConnClose: what is gathered is written first, and a server that does not read holds nobody up for long.
+// TestConnClose: buffered messages are written first, and a server that does not read delays Close only briefly.
 func TestConnClose(t *testing.T) {
-	t.Run("what was gathered", func(t *testing.T) {
+	t.Run("buffered messages", func(t *testing.T) {
 		near, far := net.Pipe()
 		c := newConn(near, 0)
 		c.spawn = func(func()) {}
@@ -149,13 +149,13 @@ func TestConnClose(t *testing.T) {
 			t.Errorf("arrived: %q", s)
 		}
 		if n, err := c.Write([]byte("c")); n != 0 || !errors.Is(err, net.ErrClosed) {
-			t.Errorf("behind that: %d, %v", n, err)
+			t.Errorf("after that: %d, %v", n, err)
 		}
 		if err := c.Close(); err != nil {
 			t.Errorf("again: %v", err)
 		}
 	})
-	t.Run("nobody reads", func(t *testing.T) { // no bubble: its time stands still while somebody waits for a mutex
+	t.Run("server does not read", func(t *testing.T) { // no bubble: its clock stops while a goroutine waits for a mutex
 		near, far := net.Pipe()
 		defer far.Close()
 		blocked := make(chan struct{})
@@ -170,7 +170,7 @@ func TestConnClose(t *testing.T) {
 	})
 }
 
-// signal is a connection that says when it is written to.
+// signal is a connection that signals each write.
 type signal struct {
 	net.Conn
 	writing chan struct{}
@@ -181,18 +181,18 @@ func (s signal) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// TestConnFails: a write that fails, or waits too long, ends the connection for the reader; who writes hears nothing.
+// TestConnFails: a write that fails or times out ends the connection for the reader; the writer gets no error.
 func TestConnFails(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		limit time.Duration
-		set   time.Duration // by SetWriteDeadline
+		set   time.Duration // set by SetWriteDeadline
 		takes time.Duration
 	}{
 		{"the limit", time.Minute, 0, time.Minute},
 		{"a deadline before it", time.Minute, time.Second, time.Second},
-		{"a deadline behind it", time.Minute, time.Hour, time.Minute},
-		{"a deadline and no limit", 0, time.Second, time.Second},
+		{"a deadline after it", time.Minute, time.Hour, time.Minute},
+		{"a deadline without a limit", 0, time.Second, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -210,10 +210,10 @@ func TestConnFails(t *testing.T) {
 					}
 				}
 				if took := time.Since(began); took != tt.takes {
-					t.Errorf("it took %s", took)
+					t.Errorf("closing took %s", took)
 				}
 				if _, err := c.Read(make([]byte, 1)); err == nil {
-					t.Error("there is still something to read")
+					t.Error("the connection is still open for reads")
 				}
 			})
 		})

@@ -1,14 +1,15 @@
-// Package natsconn makes connections to NATS that carry calls quickly.
+// Package natsconn provides connections to NATS with a low latency for calls.
 //
 //	nc, err := nats.Connect(url, nats.MaxReconnects(-1), natsconn.Option())
 //
-// nats.go leaves all that is published to a goroutine of its own, its flusher. That is right for a crowd, whose messages
-// then leave together, and wrong for a lone call: before it is written, a goroutine has to be scheduled, for which Go
-// wakes a thread. Here a message is written by whoever publishes it as long as messages and answers take turns. While
-// they do not, what is published is gathered, and written together by a goroutine that lets everybody else go first.
+// nats.go writes all published messages on a separate goroutine, its flusher. That is efficient for many concurrent
+// messages, which are then written together, but slow for a single call: a goroutine must be scheduled before the
+// write, for which Go wakes a thread. Here the publishing goroutine writes a message itself as long as messages and
+// replies alternate. While they do not, published messages are buffered, and written together by a goroutine that
+// first yields to the others.
 //
 // On Linux the connection is also read and written with raw system calls (package rawio). Over a WebSocket, whose
-// messages are written in two parts, all is gathered.
+// messages are written in two parts, everything is buffered.
 //
-// docs/decisions/0011-raw-io.md and 0012-connections.md have the reasons and the figures.
+// docs/decisions/0011-raw-io.md and 0012-connections.md have the reasons and the measurements.
 package natsconn

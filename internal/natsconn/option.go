@@ -8,33 +8,33 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Option has nats.Connect make connections of this package. It belongs behind the other options: with a dialer of
-// somebody else's, or a server in this process, it leaves all as it is.
+// Option makes nats.Connect use connections of this package. It must be the last option: if there is a custom dialer,
+// or an in-process server, it changes nothing.
 func Option() nats.Option {
 	return func(o *nats.Options) error {
 		if o.CustomDialer != nil || o.Dialer != nil || o.InProcessServer != nil {
 			return nil
 		}
 		o.CustomDialer = &dialer{Dialer: net.Dialer{Timeout: o.Timeout}, limit: o.FlusherTimeout}
-		// The dialer looks names up: nats.go does it itself otherwise, and the dialer could not know how many addresses
-		// have to share the time.
+		// The dialer resolves names itself: with nats.go's lookup it would not get the number of addresses that share
+		// the timeout.
 		o.SkipHostLookup = true
-		o.WriteBufferSize = 1 // so that each message gets to the connection at once
-		o.FlusherTimeout = 0  // the connection sees to it: nats.go sets a deadline for each message, and takes it away again
+		o.WriteBufferSize = 1 // each message is passed to the connection immediately
+		o.FlusherTimeout = 0  // the connection sets the deadline: nats.go would set and clear one for each message
 		return nil
 	}
 }
 
-// dialer dials the connections of one nats.Conn, one after another.
+// dialer dials the connections of one nats.Conn, one after the other.
 type dialer struct {
 	net.Dialer
 	limit time.Duration // of a write
 }
 
-// Dial is net.Dialer.Dial, but tries the addresses of a name in any order, each for its share of the time. That is what
-// nats.go does where it has no dialer: a fleet that has one name for its servers is spread over them.
+// Dial is net.Dialer.Dial, but tries the addresses of a name in random order, each for its share of the timeout.
+// nats.go does the same without a dialer: it spreads clients over the servers that share a name.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
-	addresses := []string{address} // also where the name cannot be looked up: the dialer says why
+	addresses := []string{address} // also if the lookup fails: the dialer returns the reason
 	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host) == nil {
 		if found, err := net.LookupHost(host); err == nil {
 			addresses = addresses[:0]

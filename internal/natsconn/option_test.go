@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// TestOption: connections of the package carry what others do, with TLS or WebSockets on top, lone messages and crowds,
-// small and large; those with somebody else's dialer, or without a socket, are left alone.
+// TestOption: connections of the package carry the same traffic as others, with TLS or WebSockets on top, single
+// messages and batches, small and large. Connections with a custom dialer or without a socket are not changed.
 func TestOption(t *testing.T) {
 	cert, pool := selfSigned(t)
 	plain := runServer(t, &server.Options{Port: -1})
@@ -47,9 +47,9 @@ func TestOption(t *testing.T) {
 		{"TLS to a name", strings.Replace(secure.ClientURL(), "127.0.0.1", "localhost", 1), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
 		{"WebSocket", web.WebsocketURL(), nil, true},
 		{"WebSocket and TLS", secureWeb.WebsocketURL(), []nats.Option{nats.Secure(&tls.Config{RootCAs: pool})}, true},
-		{"another's options", plain.ClientURL(), []nats.Option{nats.Dialer(&net.Dialer{})}, false},
-		{"another dialer", plain.ClientURL(), []nats.Option{nats.SetCustomDialer(&net.Dialer{})}, false},
-		{"in this process", "", []nats.Option{nats.InProcessServer(plain)}, false},
+		{"a custom net.Dialer", plain.ClientURL(), []nats.Option{nats.Dialer(&net.Dialer{})}, false},
+		{"a custom dialer", plain.ClientURL(), []nats.Option{nats.SetCustomDialer(&net.Dialer{})}, false},
+		{"in process", "", []nats.Option{nats.InProcessServer(plain)}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nc, err := nats.Connect(tt.url, append(tt.opts, natsconn.Option())...)
@@ -58,10 +58,10 @@ func TestOption(t *testing.T) {
 			}
 			defer nc.Close()
 			if ours := fmt.Sprintf("%T", nc.Opts.CustomDialer) == "*natsconn.dialer"; ours != tt.ours {
-				t.Errorf("its dialer is a %T", nc.Opts.CustomDialer)
+				t.Errorf("the dialer is a %T", nc.Opts.CustomDialer)
 			}
 			if small := nc.Opts.WriteBufferSize == 1; small != tt.ours {
-				t.Errorf("its write buffer is %d", nc.Opts.WriteBufferSize)
+				t.Errorf("the write buffer is %d", nc.Opts.WriteBufferSize)
 			}
 			if _, err := nc.Subscribe("echo", func(m *nats.Msg) { m.Respond(m.Data) }); err != nil {
 				t.Fatal(err)
@@ -91,7 +91,7 @@ func TestOption(t *testing.T) {
 	}
 }
 
-// TestReconnect: what is published while NATS is away arrives when it is back.
+// TestReconnect: messages published while NATS is unreachable arrive after the reconnect.
 func TestReconnect(t *testing.T) {
 	port := freeport.Port(t)
 	srv := runServer(t, &server.Options{Port: port})
@@ -109,7 +109,7 @@ func TestReconnect(t *testing.T) {
 	srv.Shutdown()
 	srv.WaitForShutdown()
 	for nc.IsConnected() {
-		nc.Publish("lost", nil) // into a connection that nobody has noticed to be gone: not an error
+		nc.Publish("lost", nil) // the connection is closed but not yet detected as such: not an error
 	}
 	for i := range 50 {
 		if err := nc.Publish("here", []byte{byte(i)}); err != nil {
@@ -122,16 +122,16 @@ func TestReconnect(t *testing.T) {
 		select {
 		case m := <-got:
 			if m.Data[0] != byte(i) {
-				t.Fatalf("%d came as number %d", m.Data[0], i)
+				t.Fatalf("message %d arrived as number %d", m.Data[0], i)
 			}
 		case <-time.After(15 * time.Second):
-			t.Fatalf("%d did not come", i)
+			t.Fatalf("message %d did not arrive", i)
 		}
 	}
 }
 
-// TestTurnedAway: nats.go drops connections that the server turns away without closing them. Nothing may be left
-// running for them, which TestMain looks for, and the collector has to find them.
+// TestTurnedAway: nats.go does not close connections that the server refuses. They must leave no goroutine, which
+// TestMain checks, and the garbage collector must be able to close them.
 func TestTurnedAway(t *testing.T) {
 	port := freeport.Port(t)
 	srv := runServer(t, &server.Options{Port: port})
@@ -170,7 +170,7 @@ func TestTurnedAway(t *testing.T) {
 			return
 		case <-time.After(20 * time.Millisecond):
 		case <-deadline:
-			t.Fatal("no connection that was turned away has been closed")
+			t.Fatal("no refused connection has been closed")
 		}
 	}
 }
@@ -185,12 +185,12 @@ func runServer(t testing.TB, o *server.Options) *server.Server {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(15 * time.Second) {
-		t.Fatal("the server does not come up")
+		t.Fatal("the server did not start")
 	}
 	return s
 }
 
-// selfSigned is a certificate for 127.0.0.1, and who trusts it.
+// selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.
 func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/internal/rawio"
 )
 
-// rawConn is a TCP connection that package rawio reads and writes. What cannot be done at once is waited for in Go's
-// poller, as with any other connection, and deadlines and Close end that.
+// rawConn is a TCP connection that package rawio reads and writes. An operation that would block waits in Go's
+// poller, as with any other connection, where deadlines and Close end it.
 type rawConn struct {
 	net.Conn
 	rc   syscall.RawConn
@@ -22,10 +22,10 @@ type rawConn struct {
 
 	mu      sync.Mutex
 	until   time.Time // the deadline for writing
-	waiting bool      // a write waits in the poller, which knows the deadline
+	waiting bool      // a write waits in the poller, which has the deadline
 }
 
-// half is one direction. It is a struct so that the func that RawConn wants is made once.
+// half is one direction. Its op is stored so that the function for RawConn is allocated only once.
 type half struct {
 	mu  sync.Mutex // one read, one write at a time
 	op  func(fd uintptr) bool
@@ -45,14 +45,14 @@ func raw(tcp *net.TCPConn) (net.Conn, error) {
 	return c, nil
 }
 
-// read is done unless it has to wait.
+// read returns false if it has to wait.
 func (h *half) read(fd uintptr) bool {
 	n, err := rawio.Read(fd, h.p)
 	h.n, h.err = n, os.NewSyscallError("read", err)
 	return err != syscall.EAGAIN
 }
 
-// write is done when all is written.
+// write returns true when everything is written.
 func (c *rawConn) write(fd uintptr) bool {
 	h := &c.w
 	for h.n < len(h.p) {
@@ -71,7 +71,7 @@ func (c *rawConn) write(fd uintptr) bool {
 	return true
 }
 
-// do does one read or write of p. wait is RawConn's, which knows how to wait.
+// do performs one read or write of p. wait is RawConn's Read or Write, which waits in the poller.
 func (h *half) do(p []byte, wait func(func(uintptr) bool) error) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,7 +84,7 @@ func (h *half) do(p []byte, wait func(func(uintptr) bool) error) (int, error) {
 	return h.n, err
 }
 
-// Read is net.TCPConn.Read.
+// Read implements net.Conn like net.TCPConn.
 func (c *rawConn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -96,23 +96,23 @@ func (c *rawConn) Read(p []byte) (int, error) {
 	return n, c.explain("read", err)
 }
 
-// Write is net.TCPConn.Write.
+// Write implements net.Conn like net.TCPConn.
 func (c *rawConn) Write(p []byte) (int, error) {
 	n, err := c.w.do(p, c.writeWith)
 	return n, c.explain("write", err)
 }
 
-// writeWith is RawConn.Write, and ends what op has said of waiting.
+// writeWith is RawConn.Write; afterwards it clears the deadline that op has set in the poller.
 func (c *rawConn) writeWith(op func(fd uintptr) bool) error {
 	err := c.rc.Write(op)
-	if c.waiting { // only the one who writes changes it
+	if c.waiting { // only the writer changes it
 		c.wait(false)
 	}
 	return err
 }
 
-// SetWriteDeadline is net.Conn's. There is one for each write, and hardly any write waits: the poller hears of it only
-// then, since to tell it costs as much as the rest of a small write.
+// SetWriteDeadline implements net.Conn. It is called for each write, but hardly any write waits: the poller gets the
+// deadline only if one does, because setting it costs as much as the rest of a small write.
 func (c *rawConn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *rawConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// wait tells the poller that a write waits, or that it no longer does.
+// wait records whether a write waits, and sets or clears the deadline in the poller.
 func (c *rawConn) wait(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,12 +138,12 @@ func (c *rawConn) wait(yes bool) {
 	}
 }
 
-// explain makes an error look as the connection's own do.
+// explain gives an error the form of net.TCPConn's errors.
 func (c *rawConn) explain(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	if e, ok := err.(*net.OpError); ok { // what RawConn says of its waiting
+	if e, ok := err.(*net.OpError); ok { // an error of RawConn's wait
 		err = e.Err
 	}
 	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}

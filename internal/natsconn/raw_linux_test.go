@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestRawConn holds connections with raw system calls to what ordinary ones do.
+// TestRawConn checks that connections with raw system calls behave like ordinary ones.
 func TestRawConn(t *testing.T) {
 	large := bytes.Repeat([]byte("all that fits into no buffer"), 1<<20)
 	for _, tt := range []struct {
@@ -43,7 +43,7 @@ func TestRawConn(t *testing.T) {
 				t.Error(err)
 			}
 			if s := strings.Trim(string(got), string(got[:1])); strings.Trim(s, s[:1]) != "" {
-				t.Error("they are mixed")
+				t.Error("the two writes are mixed")
 			}
 		}},
 		{"nothing", func(t *testing.T, c, peer net.Conn) {
@@ -80,7 +80,7 @@ func TestRawConn(t *testing.T) {
 			peer.(*net.TCPConn).CloseWrite()
 			got := make([]byte, n)
 			if _, err := io.ReadFull(peer, got); err != nil || !bytes.Equal(got, large[:n]) {
-				t.Errorf("the peer has read something else, or %v", err)
+				t.Errorf("the peer received different bytes, or %v", err)
 			}
 		}},
 		{"closed while it reads", func(t *testing.T, c, peer net.Conn) {
@@ -98,7 +98,7 @@ func TestRawConn(t *testing.T) {
 			peer.(*net.TCPConn).SetLinger(0)
 			peer.Close()
 			var err error
-			for err == nil { // the first may be on its way already
+			for err == nil { // the first may already be in flight
 				_, err = c.Write([]byte("x"))
 			}
 			if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) || !strings.Contains(err.Error(), "->127.0.0.1:") {
@@ -132,7 +132,7 @@ func TestRawConn(t *testing.T) {
 	}
 }
 
-// TestDialerShares: of several addresses none takes more than its share of the time, and each is tried.
+// TestDialerShares: each of several addresses is tried, and gets at most its share of the timeout.
 func TestDialerShares(t *testing.T) {
 	const timeout = time.Minute
 	tried := map[string]bool{}
@@ -141,10 +141,10 @@ func TestDialerShares(t *testing.T) {
 		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout/3 {
 			t.Errorf("%s may take until %v", address, deadline)
 		}
-		return errors.New("nobody is there")
+		return errors.New("connection refused")
 	}}}
 	c, err := d.dialAny("tcp", []string{"127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"})
-	if c != nil || err == nil || !strings.Contains(err.Error(), "nobody is there") || len(tried) != 3 {
+	if c != nil || err == nil || !strings.Contains(err.Error(), "connection refused") || len(tried) != 3 {
 		t.Errorf("%v, %v after %v", c, err, tried)
 	}
 }

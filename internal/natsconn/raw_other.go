@@ -4,6 +4,6 @@ package natsconn
 
 import "net"
 
-// raw is worth something on Linux only. The race detector has to see system calls: they order what is done on either
-// side.
+// raw makes a difference on Linux only. The race detector must see the system calls, because they order the
+// operations of the two sides.
 func raw(tcp *net.TCPConn) (net.Conn, error) { return tcp, nil }
