@@ -19,8 +19,8 @@ import (
 
 const module = "github.com/extmesh/extmesh/"
 
-// layers is the architecture, from the ground up (docs/decisions/0001-layers.md). A package may import its own
-// layer and those below. A path stands for the packages under it, too.
+// layers is the architecture, from the lowest layer up (docs/decisions/0001-layers.md). A package may import its own
+// layer and those below it. A path includes the packages below it.
 var layers = []struct {
 	name string
 	dirs []string
@@ -34,35 +34,35 @@ var layers = []struct {
 	{"commands", []string{"cmd", "e2e", "bench"}},
 }
 
-// confined lists what only some packages may import themselves. Tests are free of it.
+// confined lists imports that only some packages may use directly. Tests may use them anywhere.
 var confined = []struct {
 	path string
 	only []string // empty: tests only
 	why  string
 }{
 	{"github.com/BurntSushi/toml", []string{"pkg/manifest"},
-		"one package knows the manifest's format; the rest sees manifest.Manifest"},
+		"only one package depends on the manifest's format; the others use manifest.Manifest"},
 	{"github.com/goccy/go-yaml", []string{"internal/config", "pkg/manifest"},
-		"YAML is the format of extensions.yaml and of a SKILL.md's front matter, and nobody else's business"},
+		"YAML is the format of extensions.yaml and of a SKILL.md's front matter, and of nothing else"},
 	{"github.com/failsafe-go/failsafe-go", []string{"internal/breaker"},
 		"its half-open state jams or closes wrongly without the tokens that internal/breaker adds"},
 	{"github.com/nats-io/nats-server", []string{"internal/natsd"},
-		"the embedded server has one owner, who holds the lock on its store"},
+		"only natsd locks the store of the embedded server"},
 	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
 		"internal/daemon", "cmd", "e2e", "bench", "examples/services"},
-		"what runs below pkg/mesh is tested without a server, and would work over another wire"},
+		"packages below pkg/mesh are tested without a server and do not depend on NATS"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"pkg/mesh/schema"},
-		"strangers' schemas are bounded in one place"},
+		"the limits on third-party schemas are in one package"},
 	{"github.com/spf13", []string{"cmd"},
-		"flags are for main; a package takes a plain struct"},
-	{"go.uber.org/goleak", []string{"internal/leaks"}, "it is a test's tool"},
-	{module + "internal/leaks", nil, "it is a test's tool"},
-	{module + "internal/freeport", nil, "it is a test's tool"},
-	{"github.com/rogpeppe/go-internal", nil, "it is a test's tool"},
-	{"golang.org/x/tools/txtar", nil, "it is a test's tool"},
+		"only commands parse flags; other packages have a configuration struct"},
+	{"go.uber.org/goleak", []string{"internal/leaks"}, "it is for tests only"},
+	{module + "internal/leaks", nil, "it is for tests only"},
+	{module + "internal/freeport", nil, "it is for tests only"},
+	{"github.com/rogpeppe/go-internal", nil, "it is for tests only"},
+	{"golang.org/x/tools/txtar", nil, "it is for tests only"},
 }
 
-// unreached lists what must not even be reached through others: it would be linked into the binary.
+// unreached lists packages that must not be imported even indirectly, because they would be linked into the binary.
 var unreached = []struct {
 	path string
 	from []string
@@ -72,16 +72,16 @@ var unreached = []struct {
 		"internal/config", "internal/discovery", "internal/gate", "internal/child", "internal/breaker",
 		"internal/remote"}, "no NATS below pkg/mesh"},
 	{"github.com/nats-io/nats-server", []string{"pkg", "internal/bridge", "internal/registry", "cmd/registry",
-		"cmd/stdio-bridge"}, "only extctl carries a server; the others would grow by one they never start"},
+		"cmd/stdio-bridge"}, "only extctl contains a server; the other binaries would grow without starting one"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"internal/bridge", "internal/registry", "cmd/registry", "cmd/stdio-bridge"},
-		"it compiles the schemas of all drafts as a program starts, which takes as long as all the rest of that; only callers need it"},
+		"it compiles the schemas of all drafts at program start, which doubles the start time; only callers need it"},
 	{"os/exec", []string{"pkg/rpc", "pkg/heartbeat", "internal/supervise"},
-		"pure packages are tested in a synctest bubble, where processes and virtual time do not mix"},
+		"pure packages are tested in a synctest bubble, where processes do not follow the virtual time"},
 	{"net", []string{"pkg/heartbeat", "internal/supervise"},
-		"pure packages are functions of their arguments and the time"},
+		"the results of pure packages depend only on arguments and the time"},
 }
 
-// listed is what go list says of a package.
+// listed is the output of go list for a package.
 type listed struct {
 	ImportPath   string
 	Dir          string
@@ -95,47 +95,47 @@ type listed struct {
 	XTestImports []string
 }
 
-// violations judges packages by the tables above.
+// violations checks packages against the tables above.
 func violations(packages []listed) []string {
 	var out []string
-	say := func(p, imported, format string, args ...any) {
+	report := func(p, imported, format string, args ...any) {
 		out = append(out, fmt.Sprintf("%s imports %s: %s", p, imported, fmt.Sprintf(format, args...)))
 	}
 	for _, p := range packages {
 		here := strings.TrimPrefix(p.ImportPath, module)
 		if len(p.GoFiles)+len(p.CgoFiles) == 0 {
-			continue // not written yet, or tests only
+			continue // no code yet, or tests only
 		}
 		example := under(here, "examples")
 		rank := rankOf(here)
 		if rank < 0 && !example {
-			out = append(out, here+" is in no layer: say in layers_test.go where it belongs")
+			out = append(out, here+" is in no layer: add it to layers in layers_test.go")
 		}
 		for _, imported := range p.Imports {
 			there, ours := strings.CutPrefix(imported, module)
 			switch {
 			case ours && example && !under(there, "pkg"):
-				say(here, there, "an example uses what its readers can use, and that is pkg/")
+				report(here, there, "an example may use only packages that its readers can import, those in pkg/")
 			case ours && !example && rank >= 0 && rankOf(there) > rank:
-				say(here, there, "imports point down, and %q lies above %q", layers[rankOf(there)].name, layers[rank].name)
+				report(here, there, "layer %q is above layer %q; imports must point down", layers[rankOf(there)].name, layers[rank].name)
 			}
 			for _, c := range confined {
 				if under(imported, c.path) && !anyUnder(here, c.only) {
-					say(here, imported, "%s", c.why)
+					report(here, imported, "%s", c.why)
 				}
 			}
 		}
 		for _, u := range unreached {
 			if anyUnder(here, u.from) && slices.ContainsFunc(p.Deps, func(d string) bool { return reaches(d, u.path) }) {
-				say(here, u.path, "if only through others: %s", u.why)
+				report(here, u.path, "indirectly: %s", u.why)
 			}
 		}
-		// The two programs talk over NATS or not at all, in their tests, too: those with both are in e2e.
+		// The bridge and the registry communicate only over NATS, also in their tests: tests of both are in e2e.
 		for _, imported := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
 			there := strings.TrimPrefix(imported, module)
 			if under(here, "internal/bridge") && under(there, "internal/registry") ||
 				under(here, "internal/registry") && under(there, "internal/bridge") {
-				say(here, there, "bridge and registry meet on the wire only; each is deployed without the other")
+				report(here, there, "bridge and registry communicate only over NATS; each is deployed without the other")
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func rankOf(dir string) int {
 	return -1
 }
 
-// reaches is under, except that in the standard library net is not net/url.
+// reaches is like under, but a path in the standard library does not include those below it: net is not net/url.
 func reaches(dep, path string) bool {
 	return dep == path || strings.Contains(path, ".") && under(dep, path)
 }
@@ -169,7 +169,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestViolations shows that each table can refuse.
+// TestViolations checks that each table reports violations.
 func TestViolations(t *testing.T) {
 	for _, tt := range []struct {
 		dir     string
@@ -184,24 +184,24 @@ func TestViolations(t *testing.T) {
 		{dir: "examples/extensions/clock", imports: module + "pkg/mesh"},
 		{dir: "internal/child", imports: "os/exec", deps: "os/exec"},
 		{dir: "pkg/manifest", imports: "net/url", deps: "net/netip"},
-		{dir: "pkg/rpc", imports: module + "pkg/mesh", want: `"mesh" lies above "pure"`},
-		{dir: "pkg/mesh", imports: module + "internal/bridge", want: `"programs" lies above "mesh"`},
-		{dir: "internal/bridge", imports: module + "cmd/extctl", want: `"commands" lies above "programs"`},
-		{dir: "internal/bridge/sub", imports: module + "internal/registry", want: "on the wire only"},
-		{dir: "internal/registry", imports: module + "internal/bridge", want: "on the wire only"},
+		{dir: "pkg/rpc", imports: module + "pkg/mesh", want: `"mesh" is above layer "pure"`},
+		{dir: "pkg/mesh", imports: module + "internal/bridge", want: `"programs" is above layer "mesh"`},
+		{dir: "internal/bridge", imports: module + "cmd/extctl", want: `"commands" is above layer "programs"`},
+		{dir: "internal/bridge/sub", imports: module + "internal/registry", want: "only over NATS"},
+		{dir: "internal/registry", imports: module + "internal/bridge", want: "only over NATS"},
 		{dir: "internal/util", imports: "fmt", want: "in no layer"},
-		{dir: "examples/extensions/clock", imports: module + "internal/child", want: "its readers can use"},
+		{dir: "examples/extensions/clock", imports: module + "internal/child", want: "its readers can import"},
 		{dir: "internal/config", imports: "github.com/BurntSushi/toml", want: "manifest's format"},
 		{dir: "internal/gate", imports: "github.com/goccy/go-yaml/ast", want: "YAML"},
 		{dir: "pkg/mesh", imports: "github.com/failsafe-go/failsafe-go/circuitbreaker", want: "half-open"},
-		{dir: "cmd/extctl", imports: "github.com/nats-io/nats-server/v2/server", want: "one owner"},
+		{dir: "cmd/extctl", imports: "github.com/nats-io/nats-server/v2/server", want: "only natsd"},
 		{dir: "internal/child", imports: "github.com/nats-io/nats.go/micro", want: "without a server"},
-		{dir: "internal/bridge", imports: "github.com/spf13/cobra", want: "flags are for main"},
-		{dir: "internal/child", imports: "go.uber.org/goleak", want: "a test's tool"},
+		{dir: "internal/bridge", imports: "github.com/spf13/cobra", want: "only commands parse flags"},
+		{dir: "internal/child", imports: "go.uber.org/goleak", want: "for tests only"},
 		{dir: "internal/child", deps: "github.com/nats-io/nats.go", want: "no NATS below"},
 		{dir: "cmd/registry", deps: "github.com/nats-io/nats-server/v2/server", want: "only extctl"},
 		{dir: "internal/supervise", deps: "os/exec", want: "bubble"},
-		{dir: "pkg/heartbeat", deps: "net", want: "functions of their arguments"},
+		{dir: "pkg/heartbeat", deps: "net", want: "depend only on arguments"},
 	} {
 		p := listed{ImportPath: module + tt.dir, GoFiles: []string{"x.go"}}
 		if tt.imports != "" {
@@ -215,12 +215,12 @@ func TestViolations(t *testing.T) {
 		case tt.want == "" && len(got) > 0:
 			t.Errorf("%s importing %s%s: %q, want nothing", tt.dir, tt.imports, tt.deps, got)
 		case tt.want != "" && (len(got) != 1 || !strings.Contains(got[0], tt.want)):
-			t.Errorf("%s importing %s%s: %q, want one that says %q", tt.dir, tt.imports, tt.deps, got, tt.want)
+			t.Errorf("%s importing %s%s: %q, want one with %q", tt.dir, tt.imports, tt.deps, got, tt.want)
 		}
 	}
 }
 
-// TestOnePackageDoc wants each package explained, in one place.
+// TestOnePackageDoc checks that each package has one package comment.
 func TestOnePackageDoc(t *testing.T) {
 	for _, p := range list(t) {
 		var with []string
@@ -231,7 +231,7 @@ func TestOnePackageDoc(t *testing.T) {
 			}
 			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // gone since go list saw it
+				continue // removed since go list ran
 			} else if err != nil {
 				t.Error(err)
 			} else if f.Doc.Text() != "" {
@@ -242,13 +242,13 @@ func TestOnePackageDoc(t *testing.T) {
 			}
 		}
 		if len(p.GoFiles)+len(p.CgoFiles) > 0 && len(with) != 1 {
-			t.Errorf("%s has %d package doc comments %v, want exactly one: its tutorial", p.ImportPath, len(with), with)
+			t.Errorf("%s has %d package doc comments %v, want exactly one", p.ImportPath, len(with), with)
 		}
 	}
 }
 
-// list asks go list for the module's packages. It needs no network (GOPROXY=off), and -e has it report what it
-// can of a package that does not build at the moment.
+// list returns go list's output for the module's packages. It needs no network (GOPROXY=off); with -e it also reports
+// packages that do not build at the moment.
 func list(t *testing.T) []listed {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e",

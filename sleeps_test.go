@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestNoSleepingTests refuses time.Sleep in tests: a test waits for a condition, or sleeps in a synctest bubble,
-// where it costs nothing. Let through are the pauses of a for loop that polls, what the test binary does as a
-// child (modes_test.go), and a sleep that is itself the point, with a comment on its line or the one above.
+// TestNoSleepingTests reports time.Sleep in tests: a test waits for a condition, or sleeps in a synctest bubble,
+// where it takes no time. Exceptions are the pauses of a for loop that polls, the code of the test binary as a child
+// (modes_test.go), and a sleep with a comment on its line or the one above.
 func TestNoSleepingTests(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -29,7 +29,7 @@ func TestNoSleepingTests(t *testing.T) {
 			return err
 		}
 		for _, line := range sleeps(t, path, src) {
-			t.Errorf("%s:%d: time.Sleep in a test: wait for a condition, use testing/synctest, or say why in a comment", path, line)
+			t.Errorf("%s:%d: time.Sleep in a test: wait for a condition, use testing/synctest, or give the reason in a comment", path, line)
 		}
 		return nil
 	})
@@ -63,8 +63,8 @@ func TestSleeps(t *testing.T) {
 	}
 }
 
-// sleeps finds the lines of a test file that sleep without an excuse. A bubble is a function handed to
-// synctest.Test, in place or by its name; what such a function calls in turn is not followed.
+// sleeps returns the lines of a test file with an unexplained sleep. A bubble is a function literal or named function
+// that is passed to synctest.Test; functions that it calls are not followed.
 func sleeps(t *testing.T, path string, src []byte) []int {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, path, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -77,7 +77,7 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 		commented[fset.Position(group.End()).Line] = true
 	}
 	makers := bubbleMakers(f)
-	bubbles := map[string]bool{} // functions handed over by name
+	bubbles := map[string]bool{} // functions passed by name
 	ast.Inspect(f, func(n ast.Node) bool {
 		if arg, ok := bubble(n, makers); ok {
 			if name, ok := arg.(*ast.Ident); ok {
@@ -99,7 +99,7 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 					return false
 				}
 			case *ast.FuncLit:
-				if m != n { // what is started in a loop is not the loop's pause
+				if m != n { // code started in a loop is not the loop's pause
 					visit(x, false)
 					return false
 				}
@@ -118,8 +118,7 @@ func sleeps(t *testing.T, path string, src []byte) []int {
 	return lines
 }
 
-// bubbleMakers are the file's own functions that call synctest.Test: what is handed to one of them runs in its
-// bubble.
+// bubbleMakers returns the file's own functions that call synctest.Test: functions passed to them run in a bubble.
 func bubbleMakers(f *ast.File) map[string]bool {
 	makers := map[string]bool{}
 	for _, decl := range f.Decls {
@@ -137,7 +136,7 @@ func bubbleMakers(f *ast.File) map[string]bool {
 	return makers
 }
 
-// bubble returns the function that n hands to synctest.Test, or to one of makers.
+// bubble returns the function that n passes to synctest.Test, or to one of makers.
 func bubble(n ast.Node, makers map[string]bool) (ast.Expr, bool) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
