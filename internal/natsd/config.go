@@ -13,9 +13,9 @@ import (
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
-// RunConfig runs the server that a nats-server configuration file describes, JetStream on, until ctx ends: a node
-// of a cluster, say, which Config has no words for. Like Start it takes the lock of the store, leaves signals to
-// the program, and logs to logger (nil discards). The errors are the file's faults and those of Start.
+// RunConfig runs a server with a nats-server configuration file, with JetStream, until ctx ends. It serves for what
+// Config cannot express, such as a node of a cluster. Like Start it locks the store, leaves signals to the program,
+// and logs to logger (nil discards). It returns errors in the file and those of Start.
 func RunConfig(ctx context.Context, path string, logger *slog.Logger) error {
 	opts, err := server.ProcessConfigFile(path)
 	switch {

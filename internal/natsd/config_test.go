@@ -26,7 +26,7 @@ func writeConfig(t *testing.T, text string) (path string) {
 func TestRunConfig(t *testing.T) {
 	store := t.TempDir()
 	path := writeConfig(t, fmt.Sprintf("server_name: n1\nlisten: \"127.0.0.1:-1\"\njetstream { store_dir: %q }\nmax_payload: 2MB\n", store))
-	dir := filepath.Join(store, "jetstream") // as the server has it
+	dir := filepath.Join(store, "jetstream") // where the server stores its data
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -41,7 +41,7 @@ func TestRunConfig(t *testing.T) {
 	defer tick.Stop()
 	for deadline := time.Now().Add(20 * time.Second); info.URL == ""; <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatal("the server does not come up")
+			t.Fatal("the server did not start")
 		}
 		for _, d := range []string{store, dir} {
 			if i, ok := storelock.Running(d); ok {
@@ -55,12 +55,12 @@ func TestRunConfig(t *testing.T) {
 	}
 	var locked *storelock.LockedError
 	if err := RunConfig(ctx, path, nil); !errors.As(err, &locked) {
-		t.Errorf("a second server over the store: %v, want a LockedError", err)
+		t.Errorf("a second server with the same store: %v, want a LockedError", err)
 	}
 	cancel()
 	wg.Wait()
 	if _, err := storelock.Acquire(store); err != nil {
-		t.Errorf("the lock was kept: %v", err)
+		t.Errorf("the lock was not released: %v", err)
 	}
 }
 

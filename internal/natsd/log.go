@@ -5,9 +5,8 @@ import (
 	"log/slog"
 )
 
-// serverLog is the server's logger: warnings and errors go to slog, notices (the banner, the list of what it
-// listens on) to the debug level, and a fatal error, on which the server stops itself, also to whoever waits
-// for the start.
+// serverLog is the server's logger: warnings and errors go to slog, notices (the banner, the listen addresses) to the
+// debug level. A fatal error, after which the server stops itself, is also sent to fatal for start to return.
 type serverLog struct {
 	logger *slog.Logger
 	fatal  chan error

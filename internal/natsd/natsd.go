@@ -1,6 +1,5 @@
-// Package natsd runs a NATS server inside the process: the server of `extctl up` and of tests. JetStream is
-// on, the settings are those of docs/operations.md ("Server settings"), and unless told otherwise it listens
-// on 127.0.0.1 only.
+// Package natsd runs a NATS server inside the process, for `extctl up` and for tests. JetStream is enabled, the
+// settings are those of docs/operations.md ("Server settings"), and by default the server listens on 127.0.0.1 only.
 //
 //	srv, err := natsd.Start(natsd.Config{StoreDir: dir})
 //	if err != nil {
@@ -9,8 +8,8 @@
 //	defer srv.Shutdown()
 //	nc, err := nats.Connect("", srv.InProcess())
 //
-// One directory has one server: a second one is refused with a *storelock.LockedError that says who holds it,
-// and storelock.Running tells other programs where it listens.
+// A directory has at most one server: a second one is refused with a *storelock.LockedError that names the process
+// with the lock, and storelock.Running returns the address of the running one.
 package natsd
 
 import (
@@ -29,11 +28,11 @@ import (
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
-// Config says where a server listens and keeps its data. Only StoreDir is required.
+// Config sets where a server listens and stores its data. Only StoreDir is required.
 type Config struct {
 	Host       string       // default 127.0.0.1
 	Port       int          // 0: 4222; -1: a free one
-	StoreDir   string       // JetStream's files, the lock and the note of who runs; made if missing
+	StoreDir   string       // for JetStream's files, the lock and the note about its holder; created if missing
 	DontListen bool         // in-process connections only
 	ServerName string       // default extmesh-<host name>
 	Logger     *slog.Logger // the server's warnings and errors; nil discards them
@@ -45,14 +44,14 @@ type Server struct {
 	lock *storelock.Lock
 }
 
-// startTimeout is how long a server may take until it accepts connections; recovery of a large store counts.
+// startTimeout is how long a server may take to accept connections, including the recovery of a large store.
 const startTimeout = 30 * time.Second
 
-// Start starts a server and returns when it takes connections. The errors are a *storelock.LockedError if another
-// process has the store, a *PortError if the port cannot be listened on, or what the server said.
+// Start starts a server and returns when it accepts connections. It returns a *storelock.LockedError if another
+// process uses the store, a *PortError if the port is not free, or the server's error.
 func Start(cfg Config) (*Server, error) {
 	if cfg.StoreDir == "" {
-		return nil, errors.New("embedded NATS: no store directory given")
+		return nil, errors.New("embedded NATS: the store directory is missing")
 	}
 	if err := os.MkdirAll(cfg.StoreDir, 0o700); err != nil {
 		return nil, fmt.Errorf("embedded NATS: %w", err)
@@ -73,7 +72,7 @@ func Start(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// options are the settings that the mesh wants of a server; docs/operations.md explains each.
+// options returns the server settings for the mesh; docs/operations.md explains each.
 func options(cfg Config) *server.Options {
 	if cfg.Host == "" {
 		cfg.Host = "127.0.0.1"
@@ -97,19 +96,18 @@ func options(cfg Config) *server.Options {
 		StoreDir:         cfg.StoreDir,
 		SyncInterval:     10 * time.Second,
 		MaxPayload:       4 << 20,
-		PingInterval:     10 * time.Second, // a hung member of a queue group keeps its share of calls until it misses two
+		PingInterval:     10 * time.Second, // a hung member of a queue group receives its share of calls until it misses two
 		MaxPingsOut:      2,
 		WriteDeadline:    5 * time.Second,
 		AuthTimeout:      5,
 		LameDuckDuration: 30 * time.Second,
-		NoSigs:           true, // signals belong to the program
+		NoSigs:           true, // the program handles signals
 	}
 }
 
-// start runs a server up to the point where it accepts connections.
+// start runs a server until it accepts connections.
 func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
-	// The server itself reports a taken port as a fatal log line of its own wording; asking first gives the caller an
-	// error to act on.
+	// The server reports a port in use only as a fatal log line; checking first gives the caller a typed error.
 	if err := tryPort(opts); err != nil {
 		return nil, err
 	}
@@ -123,7 +121,7 @@ func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
 	if err := awaitReady(srv, log.fatal); err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
-		if taken := tryPort(opts); taken != nil { // in between: two that start at once do that to each other
+		if taken := tryPort(opts); taken != nil { // taken since the check: two servers that start at the same time cause that
 			return nil, taken
 		}
 		return nil, fmt.Errorf("embedded NATS: %w", err)
@@ -131,7 +129,7 @@ func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
 	return srv, nil
 }
 
-// tryPort looks whether the port can be listened on; the error is a *PortError.
+// tryPort checks whether the port is free; the error is a *PortError.
 func tryPort(opts *server.Options) error {
 	if opts.DontListen || opts.Port <= 0 {
 		return nil
@@ -147,7 +145,7 @@ func tryPort(opts *server.Options) error {
 	return nil
 }
 
-// awaitReady polls in short steps, because ReadyForConnections does not notice that the server gave up.
+// awaitReady polls at short intervals, because ReadyForConnections does not notice that the server gave up.
 func awaitReady(srv *server.Server, fatal <-chan error) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		select {
@@ -165,7 +163,7 @@ func awaitReady(srv *server.Server, fatal <-chan error) error {
 	return fmt.Errorf("not ready for connections after %v", startTimeout)
 }
 
-// PortError is a port that cannot be listened on, usually because another program does.
+// PortError reports a port that cannot be listened on, usually because another program uses it.
 type PortError struct {
 	Addr string // host:port
 	Err  error
@@ -173,10 +171,10 @@ type PortError struct {
 
 func (e *PortError) Error() string { return fmt.Sprintf("cannot listen on %s: %v", e.Addr, e.Err) }
 
-// Unwrap is the listener's error.
+// Unwrap returns the listener's error.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// ClientURL is the address for clients, nats://127.0.0.1:4222, or "" if the server does not listen.
+// ClientURL returns the address for clients, nats://127.0.0.1:4222, or "" if the server does not listen.
 func (s *Server) ClientURL() string {
 	addr := s.srv.Addr()
 	if addr == nil {
@@ -185,14 +183,14 @@ func (s *Server) ClientURL() string {
 	return (&url.URL{Scheme: "nats", Host: addr.String()}).String()
 }
 
-// InProcess connects without a socket: nats.Connect("", s.InProcess()).
+// InProcess returns the option that connects without a socket: nats.Connect("", s.InProcess()).
 func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.srv) }
 
-// Shutdown stops the server and returns when everything it ran has stopped and the store's lock is free.
-// It may be called again.
+// Shutdown stops the server and returns when all of its goroutines have ended and the store is unlocked. It may be
+// called again.
 func (s *Server) Shutdown() {
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()
-	// The lock ends with the process in any case, so there is nobody to tell about a failure.
+	// The lock ends with the process in any case, so a failure can be ignored.
 	_ = s.lock.Release()
 }

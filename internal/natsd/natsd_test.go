@@ -101,7 +101,7 @@ func TestSecondServerIsRefused(t *testing.T) {
 	}
 	s.Shutdown()
 	if i, ok := storelock.Running(dir); ok {
-		t.Errorf("Running after the shutdown = %+v", i)
+		t.Errorf("Running after the shutdown = %+v, want none", i)
 	}
 	startServer(t, Config{StoreDir: dir, Port: -1})
 }
@@ -118,11 +118,11 @@ func TestTakenPort(t *testing.T) {
 	if !errors.As(err, &port) || port.Addr != l.Addr().String() {
 		t.Fatalf("%v, want a PortError for %s", err, l.Addr())
 	}
-	startServer(t, Config{StoreDir: dir, Port: -1}) // the failed start gave the lock back
+	startServer(t, Config{StoreDir: dir, Port: -1}) // the failed start has released the lock
 }
 
-// TestOnePortForTwo starts two servers at once on one port: one has it, and the other is told that it is taken, whenever
-// it finds out.
+// TestOnePortForTwo starts two servers with the same port at the same time: one gets it, and the other fails with a
+// PortError, whenever it detects the conflict.
 func TestOnePortForTwo(t *testing.T) {
 	for range 10 {
 		port := freeport.Port(t)
@@ -140,7 +140,7 @@ func TestOnePortForTwo(t *testing.T) {
 		wg.Wait()
 		refused := errors.Join(errs[0], errs[1])
 		if errs[0] != nil && errs[1] != nil || !errors.As(refused, new(*PortError)) {
-			t.Fatalf("the two ended with %v and %v", errs[0], errs[1])
+			t.Fatalf("the two servers returned %v and %v", errs[0], errs[1])
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package storelock gives a store directory to one process, and tells others who has it and where that one
-// listens. It is apart from natsd so that a program can look for a running server without linking one.
+// Package storelock locks a store directory for one process and records which process that is and where it listens.
+// It is separate from natsd so that programs can find a running server without linking one.
 package storelock
 
 import (
@@ -13,17 +13,17 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Info says which process runs the server over a store, and where it listens.
+// Info is the process that runs the server of a store, and its address.
 type Info struct {
 	PID   int       `json:"pid"`
-	URL   string    `json:"url,omitempty"` // of clients; empty if it takes in-process connections only
+	URL   string    `json:"url,omitempty"` // for clients; empty if it accepts in-process connections only
 	Since time.Time `json:"since"`
 }
 
-// LockedError is a store that another process uses. Two servers over one store would both write to it.
+// LockedError reports a store that another process uses. Two servers would both write to its files.
 type LockedError struct {
 	StoreDir string
-	Holder   Info // zero if the holder has not said who it is
+	Holder   Info // zero if the holder has not written its note yet
 }
 
 func (e *LockedError) Error() string {
@@ -38,20 +38,20 @@ func (e *LockedError) Error() string {
 	return msg + "; stop it, or choose another directory"
 }
 
-// The note stands beside the lock and not in it, because a locked file cannot be read on Windows.
+// The note is a separate file because a locked file cannot be read on Windows.
 const (
 	lockFile = "extmesh.lock"
 	noteFile = "extmesh.json"
 )
 
-// Lock is a store that is ours.
+// Lock is a store locked by this process.
 type Lock struct {
 	dir  string
 	file *flock.Flock
 }
 
-// Acquire takes the lock of the directory dir, which must exist. The error is a *LockedError if another
-// process has it. Running holds the lock for an instant while it looks, hence the few tries.
+// Acquire locks the directory dir, which must exist. The error is a *LockedError if another process has locked it.
+// Acquire retries briefly, because Running locks the directory while it checks.
 func Acquire(dir string) (*Lock, error) {
 	l := &Lock{dir: dir, file: flock.New(filepath.Join(dir, lockFile), flock.SetPermissions(0o600))}
 	for range 5 {
@@ -68,7 +68,7 @@ func Acquire(dir string) (*Lock, error) {
 	return nil, &LockedError{StoreDir: dir, Holder: holder}
 }
 
-// Note writes down who holds the lock; whole, so that a reader never sees half of it.
+// Note records the holder of the lock. It replaces the note atomically, so that no reader gets a part of it.
 func (l *Lock) Note(i Info) error {
 	data, err := json.Marshal(i)
 	if err != nil {
@@ -76,12 +76,12 @@ func (l *Lock) Note(i Info) error {
 	}
 	path := filepath.Join(l.dir, noteFile)
 	if err := os.WriteFile(path+".new", append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("noting who runs: %w", err)
+		return fmt.Errorf("recording the lock's holder: %w", err)
 	}
 	return os.Rename(path+".new", path)
 }
 
-// Release removes the note and gives the lock back. It may be called again.
+// Release removes the note and unlocks the directory. It may be called again.
 func (l *Lock) Release() error {
 	if !l.file.Locked() {
 		return nil
@@ -102,8 +102,8 @@ func readNote(dir string) (Info, bool) {
 	return i, true
 }
 
-// Running reports which server runs over storeDir, if one does. What a server that was killed left behind
-// does not count: the lock went with it.
+// Running returns the server that runs in storeDir, if any. The note of a killed server is ignored, because its lock
+// ended with it.
 func Running(storeDir string) (Info, bool) {
 	i, ok := readNote(storeDir)
 	if !ok {
@@ -115,7 +115,7 @@ func Running(storeDir string) (Info, bool) {
 		return Info{}, false
 	}
 	if free {
-		// Closing the file gives the lock back in any case.
+		// Closing the file would unlock it as well.
 		_ = probe.Unlock()
 		return Info{}, false
 	}

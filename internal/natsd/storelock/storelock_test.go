@@ -24,7 +24,7 @@ func TestOneHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err = Acquire(dir); !errors.As(err, &locked) || locked.Holder != want {
-		t.Fatalf("second holder: %v; want one that names %+v", err, want)
+		t.Fatalf("second holder: %v; want a LockedError with %+v", err, want)
 	}
 	if i, ok := Running(dir); !ok || i != want {
 		t.Errorf("Running = %+v, %v", i, ok)
@@ -45,7 +45,7 @@ func TestOneHolder(t *testing.T) {
 	}
 }
 
-func TestRunningIgnoresWhatACrashLeft(t *testing.T) {
+func TestRunningIgnoresNoteOfCrashedServer(t *testing.T) {
 	dir := t.TempDir()
 	note := `{"pid":1,"url":"nats://127.0.0.1:1","since":"2026-01-01T00:00:00Z"}`
 	if err := os.WriteFile(filepath.Join(dir, noteFile), []byte(note), 0o600); err != nil {
