@@ -13,11 +13,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// maxArguments bounds what is read from a file or stdin as arguments.
+// maxArguments limits the size of arguments read from a file or stdin.
 const maxArguments = 64 << 20
 
-// toolArguments makes the arguments of a call of what stands on the command line: a JSON object, @file, - for
-// stdin, or key=value and key:=JSON pairs. schema decides what the value of key=value means.
+// toolArguments parses the arguments of a call: a JSON object, @file, - for stdin, or key=value and key:=JSON pairs.
+// schema determines the type of the value in key=value.
 func toolArguments(args []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
@@ -31,7 +31,7 @@ func toolArguments(args []string, schema json.RawMessage, stdin io.Reader) (json
 	return pairs(args, properties(schema))
 }
 
-// wholeArguments reads arguments that are one JSON text.
+// wholeArguments reads arguments that are given as one JSON text.
 func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err error) {
 	arg := args[0]
 	name, file := strings.CutPrefix(arg, "@")
@@ -39,13 +39,13 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	case !file && arg != "-" && !strings.HasPrefix(strings.TrimSpace(arg), "{"):
 		return nil, false, nil
 	case len(args) > 1:
-		return nil, true, usage("%s stands for all arguments; %q is one too many", short(arg, 30), args[1])
+		return nil, true, usage("%s already gives all arguments; remove %q", short(arg, 30), args[1])
 	case file:
 		f, err := os.Open(name)
 		if err != nil {
 			return nil, true, usage("arguments: %w", err)
 		}
-		defer func() { _ = f.Close() }() // only read
+		defer func() { _ = f.Close() }() // read only
 		stdin = f
 	case arg != "-":
 		return []byte(arg), true, nil
@@ -55,7 +55,7 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	case err != nil:
 		return nil, true, usage("arguments: %w", err)
 	case len(text) > maxArguments:
-		return nil, true, usage("arguments: over %d MiB", maxArguments>>20)
+		return nil, true, usage("the arguments are larger than %d MiB", maxArguments>>20)
 	}
 	return text, true, nil
 }
@@ -63,7 +63,7 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 func checkObject(text []byte) (json.RawMessage, error) {
 	text = bytes.TrimSpace(text)
 	if !json.Valid(text) {
-		// The decoder says where; Valid does not.
+		// Unmarshal's error has the position of the fault.
 		var v any
 		return nil, usage("arguments are not JSON: %w", json.Unmarshal(text, &v))
 	}
@@ -73,7 +73,7 @@ func checkObject(text []byte) (json.RawMessage, error) {
 	return text, nil
 }
 
-// pairs makes an object of key=value and key:=JSON, in their order. Every mistake is reported.
+// pairs builds an object from key=value and key:=JSON, in their order. It reports every mistake.
 func pairs(args []string, schema []property) (json.RawMessage, error) {
 	var out bytes.Buffer
 	var faults []string
@@ -116,7 +116,7 @@ func pairs(args []string, schema []property) (json.RawMessage, error) {
 	return out.Bytes(), nil
 }
 
-// literal is value as JSON of one of types; "json" stands for any. A JSON literal goes as it was written: a
+// literal is value as JSON of one of types; "json" means any type. A JSON literal is passed on unchanged, so that a
 // number keeps all its digits.
 func literal(value string, types []string) (json.RawMessage, error) {
 	if len(types) == 0 || slices.Contains(types, "string") {
@@ -131,7 +131,7 @@ func literal(value string, types []string) (json.RawMessage, error) {
 	if slices.Contains(types, "json") {
 		return nil, fmt.Errorf("%s is not JSON", short(value, 40))
 	}
-	return nil, fmt.Errorf("%s is not of type %s, which the tool's schema wants", short(value, 40), orList(types))
+	return nil, fmt.Errorf("%s is not of type %s, which the tool's schema requires", short(value, 40), orList(types))
 }
 
 // typeOf is the JSON Schema type of a valid JSON text.
@@ -154,12 +154,12 @@ func typeOf(text string) string {
 // property is one argument that a tool's schema declares.
 type property struct {
 	name        string
-	types       []string // none: any
+	types       []string // empty: any type
 	description string
 }
 
-// properties reads the arguments that a schema declares, in its order. A schema that cannot be read declares
-// none.
+// properties reads the arguments that a schema declares, in the schema's order. It returns none if the schema cannot
+// be read.
 func properties(schema json.RawMessage) []property {
 	var top struct {
 		Properties json.RawMessage `json:"properties"`

@@ -27,9 +27,9 @@ func (a *app) benchCmd() *cobra.Command {
 	var data string
 	cmd := &cobra.Command{
 		Use:   "bench TOOL [JSON | key=value… | @file | -]",
-		Short: "Call a tool again and again and say how long it takes",
-		Long: `Call a tool from a number of callers side by side, over the whole path that agents use, and print how
-long the calls took. It calls for real: choose a tool that does no harm when it is called ten thousand times.`,
+		Short: "Measure the latency and the rate of a tool's calls",
+		Long: `Call a tool from several callers in parallel, over the same path as agents, and print how long the calls
+		took. The calls are real: choose a tool that can be called ten thousand times without harm.`,
 		Example: `  extctl bench ext_textkit_wordcount text='one two' --callers 64 --duration 5s
   extctl bench ext_hello_greet name=Ada --calls 100 --json`,
 		Args: cobra.MinimumNArgs(1),
@@ -52,16 +52,16 @@ long the calls took. It calls for real: choose a tool that does no harm when it 
 		ValidArgsFunction: a.completeTools,
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.Callers, "callers", 1, "call from `N` callers side by side")
+	f.IntVar(&o.Callers, "callers", 1, "call from `N` callers in parallel")
 	f.IntVar(&o.Calls, "calls", 0, "stop after `N` calls (0: only --duration counts)")
-	f.DurationVar(&o.For, "duration", 5*time.Second, "start no call after `DURATION`")
-	f.IntVar(&warmUp, "warm-up", 100, "make `N` calls first that do not count")
-	f.StringVar(&data, "args", "", "the tool's arguments as one `JSON` object, instead of behind its name")
+	f.DurationVar(&o.For, "duration", 5*time.Second, "start no new call after `DURATION`")
+	f.IntVar(&warmUp, "warm-up", 100, "make `N` calls first that are not measured")
+	f.StringVar(&data, "args", "", "the tool's arguments as one `JSON` object, instead of after its name")
 	return cmd
 }
 
 func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o load.Options, warmUp int) error {
-	synced, cancel := context.WithTimeout(ctx, askTimeout)
+	synced, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := c.WaitSynced(synced); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 		_, err := client.Call(ctx, t.Name, raw)
 		return err
 	}
-	if err := call(ctx); err != nil { // one that fails now would only fail a thousand times
+	if err := call(ctx); err != nil { // do not measure a call that always fails
 		return cmp.Or(endedBy(ctx), err)
 	}
 	load.Run(ctx, load.Options{Callers: o.Callers, Calls: warmUp, For: o.For}, call)
@@ -92,10 +92,10 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	stop := s.progress(ctx, o)
 	r := load.Run(ctx, o, call)
 	stop()
-	if err := endedBy(ctx); err != nil { // of the time after that, the numbers say nothing
+	if err := endedBy(ctx); err != nil { // the measurement includes time without a connection
 		return err
 	}
-	if ctx.Err() != nil { // what there was by then stands; that we gave calls up is not the tool's fault
+	if ctx.Err() != nil { // keep the results so far, without the calls that were cancelled here
 		delete(r.Errors, rpc.CodeCancelled.Kind())
 	}
 	if s.json {
@@ -109,7 +109,7 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	return err
 }
 
-// errorKind sorts what calls fail with.
+// errorKind groups the errors of calls.
 func errorKind(err error) string {
 	if e, ok := errors.AsType[*rpc.Error](err); ok {
 		if kind := e.Details().Kind; kind != "" {
@@ -150,7 +150,7 @@ func (s *session) progress(ctx context.Context, o load.Options) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// benchResult is extctl bench --json; times are in microseconds.
+// benchResult is the output of extctl bench --json; times are in microseconds.
 type benchResult struct {
 	SchemaVersion schemaVersion  `json:"schema_version"`
 	Tool          string         `json:"tool"`

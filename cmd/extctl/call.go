@@ -16,19 +16,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
 )
 
-// callTimeout is how long a call may take unless --timeout says otherwise: what a bridge allows by default.
+// callTimeout is the default timeout of a call; it equals the bridge's default.
 const callTimeout = 30 * time.Second
 
 func (a *app) callCmd() *cobra.Command {
 	var o mesh.ClientOptions
 	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON | key=value… | @file | -]",
-		Short: "Call a tool and print its result as it came",
-		Long: `Call a tool and print its result as it came. TOOL is its registered name, <id>/<own name>, or its own name
-alone where no other extension has a tool of that name.
+		Short: "Call a tool and print its result",
+		Long: `Call a tool and print its result unchanged. TOOL is the registered name (ext_hello_greet), <id>/<local name>
+		(hello/greet), or the local name (greet) if no other extension has a tool of that name.
 
-Arguments are one JSON object, given as it is, in a @file or on stdin (-), or pairs: key=value is a string
-unless the tool's schema says number, integer, boolean, array or object; key:=JSON is JSON in any case.`,
+		Arguments are one JSON object, given directly, in a @file or on stdin (-), or pairs: key=value is a string
+		unless the tool's schema requires another type; key:=JSON is always JSON.`,
 		Example: `  extctl call ext_hello_greet name=Ada
   extctl call clock/now tz=Europe/Rome
   extctl call ext_textkit_wordcount '{"text": "one two"}'`,
@@ -44,7 +44,7 @@ unless the tool's schema says number, integer, boolean, array or object; key:=JS
 		},
 		ValidArgsFunction: a.completeTools,
 	}
-	cmd.Flags().StringVar(&o.Agent, "agent-id", "", "the `ID` of the agent that calls, for extensions that ask for it")
+	cmd.Flags().StringVar(&o.Agent, "agent-id", "", "the `ID` of the calling agent, for extensions that require it")
 	cmd.Flags().StringVar(&o.Session, "session-id", "", "the `ID` of the agent's session")
 	return cmd
 }
@@ -58,7 +58,7 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 		o.Catalog, input = c, t.InputSchema
 		tool = cmp.Or(t.Name, tool)
 	case (errors.Is(err, mesh.ErrNoCatalog) || errors.Is(err, nats.ErrPermissionViolation)) && strings.Contains(tool, "/"):
-		// <id>/<tool> says all that a call needs; the catalog only lends names.
+		// <id>/<tool> is sufficient for a call; the catalog is only needed to resolve other names.
 	default:
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	return result, err
 }
 
-// watchCall is ctx for calls of a tool; it ends when NATS denies one. Without a catalog, the tool is <id>/<own name>.
+// watchCall returns ctx for calls of a tool; it ends when NATS denies one. Without a catalog, tool is <id>/<local name>.
 func (s *session) watchCall(ctx context.Context, c *mesh.Catalog, tool string) (context.Context, context.CancelFunc) {
 	id, _, _ := strings.Cut(tool, "/")
 	subject := ""
@@ -97,8 +97,8 @@ func callLine(tool string, args []string) string {
 	return strings.Join(append([]string{"extctl call", tool}, args...), " ")
 }
 
-// printResult prints a result byte for byte. An MCP result can itself say that it is an error; it is printed
-// all the same, and the exit code tells.
+// printResult prints a result byte for byte. An MCP result with isError is printed in the same way and sets the exit
+// code.
 func (s *session) printResult(result json.RawMessage) error {
 	if len(result) == 0 {
 		result = json.RawMessage("null")

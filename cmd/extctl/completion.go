@@ -9,10 +9,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// completeTimeout bounds what somebody who pressed Tab waits for.
+// completeTimeout limits how long a completion may take.
 const completeTimeout = time.Second
 
-// completeIDs offers the ids of the live catalog for the first argument.
+// completeIDs completes the first argument with the ids in the catalog.
 func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -26,7 +26,7 @@ func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTools offers the live tools' names for the first argument, and that tool's arguments after it.
+// completeTools completes the first argument with the tools' names, and the others with the tool's arguments.
 func (a *app) completeTools(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	directive := cobra.ShellCompDirectiveNoFileComp
@@ -47,9 +47,9 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, _ string) ([]cobr
 	return out, directive
 }
 
-// complete loads the catalog for f. Without one there is nothing to offer, and no place to say why.
+// complete loads the catalog for f. Errors are dropped: a completion cannot show them.
 func (a *app) complete(cmd *cobra.Command, f func(*mesh.Catalog)) {
-	// cobra runs completions outside the verb's own Execute, where the context may be missing.
+	// cobra runs completions outside Execute, where the context may be nil.
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()

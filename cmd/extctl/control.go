@@ -17,13 +17,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// controlJSON is a bridge's answer to an operator's verb.
+// controlJSON is a bridge's reply to a control request.
 type controlJSON struct {
 	Bridge string          `json:"bridge"`
 	Result json.RawMessage `json:"result"`
 }
 
-// bridgeFlags choose among the bridges that run an extension.
+// bridgeFlags select among the bridges that run an extension.
 type bridgeFlags struct {
 	bridge, instance string
 }
@@ -55,21 +55,21 @@ func (f bridgeFlags) bridgesOf(c *mesh.Catalog, id string) ([]string, error) {
 	case len(out) > 0:
 		return out, nil
 	case len(others) > 0:
-		return nil, fail(exitNotFound, "there is no such instance of %s; there is %s", id, strings.Join(others[:min(len(others), 5)], ", "))
+		return nil, fail(exitNotFound, "no such instance of %s; its instances are %s", id, strings.Join(others[:min(len(others), 5)], ", "))
 	}
-	return nil, fail(exitNotFound, "no bridge runs such an instance of %s; a service on NATS is its owner's to operate", id)
+	return nil, fail(exitNotFound, "no bridge runs an instance of %s (services on NATS are managed by their owner)", id)
 }
 
-// answer is what a bridge says to a verb, or why it says nothing.
+// answer is a bridge's reply to a control request, or the error of the request.
 type answer[T any] struct {
 	controlJSON
-	said T // the result
-	err  error
+	parsed T // Result, decoded
+	err    error
 }
 
-// operate sends a verb about an extension to all bridges that run it at once: one that hangs takes no time from the
-// others. Each has as long as limit says, or ctx where that is 0. What it returns is sorted by bridge, whoever was first;
-// where nobody did what was asked, it is an error.
+// operate sends a control request to all bridges that run an extension, in parallel, so that one that hangs does not
+// delay the others. limit is the time limit of each request; 0 means that of ctx. The results are sorted by bridge. If
+// every bridge fails, operate returns an error.
 func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int, limit time.Duration) ([]answer[T], failures, error) {
 	c, err := s.catalog(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id s
 	answers := make([]answer[T], len(bridges))
 	var wg sync.WaitGroup
 	for n, b := range bridges {
-		wg.Go(func() { answers[n] = askBridge[T](ctx, s, b, method, params) }) // ends with ctx
+		wg.Go(func() { answers[n] = requestBridge[T](ctx, s, b, method, params) }) // ends with ctx
 	}
 	wg.Wait()
 	var failed failures
@@ -111,26 +111,26 @@ func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id s
 	return answers, failed, nil
 }
 
-func askBridge[T any](ctx context.Context, s *session, bridge, method string, params any) (a answer[T]) {
+func requestBridge[T any](ctx context.Context, s *session, bridge, method string, params any) (a answer[T]) {
 	a.Bridge = bridge
-	result, err := s.ask(ctx, s.prefix.Control(bridge), "bridge "+bridge, method, params)
-	own := as[*rpc.Error](err)
+	result, err := s.request(ctx, s.prefix.Control(bridge), "bridge "+bridge, method, params)
+	unnamed := as[*rpc.Error](err) // the error does not name the bridge
 	if err == nil {
 		a.Result = result
-		err = json.Unmarshal(result, &a.said)
-		own = err != nil
+		err = json.Unmarshal(result, &a.parsed)
+		unnamed = err != nil
 	}
 	switch {
-	case errors.Is(err, rpc.CodeInvalidParams): // the catalog knows the instance, and the bridge does not run it any more
+	case errors.Is(err, rpc.CodeInvalidParams): // the bridge no longer runs the instance that the catalog lists
 		err = fail(exitNotFound, "%w", err)
-	case own: // which does not say whose it is
+	case unnamed:
 		err = fmt.Errorf("bridge %s: %w", bridge, err)
 	}
 	a.err = err
 	return a
 }
 
-// failedJSON is a bridge that did not do what others did.
+// failedJSON is a bridge whose request failed while others succeeded.
 type failedJSON struct {
 	Bridge string    `json:"bridge"`
 	Error  faultJSON `json:"error"`
@@ -139,7 +139,7 @@ type failedJSON struct {
 	err  error
 }
 
-// failures are those bridges, sorted.
+// failures are the failed bridges, sorted.
 type failures []failedJSON
 
 func (s *session) failureOf(bridge string, err error) failedJSON {
@@ -147,14 +147,14 @@ func (s *session) failureOf(bridge string, err error) failedJSON {
 	return failedJSON{Bridge: bridge, Error: s.fault(code, err), code: code, err: err}
 }
 
-// tell says on stderr what failed.
-func (f failures) tell(a *app) {
+// print prints the errors on stderr.
+func (f failures) print(a *app) {
 	for _, b := range f {
-		a.tell(b.code, b.err)
+		a.printError(b.code, b.err)
 	}
 }
 
-// exit ends extctl, which has told them, with the code of the first.
+// exit returns the exit code of the first failure; print has printed them.
 func (f failures) exit() error {
 	if len(f) == 0 {
 		return nil
@@ -162,12 +162,12 @@ func (f failures) exit() error {
 	return silentError(f[0].code)
 }
 
-// operated is what a bridge says of the instances that a verb was about.
+// operated is the result of restart and drain.
 type operated struct {
 	Instances []string `json:"instances"`
 }
 
-// operateCmd is a verb that asks bridges to do something to an extension's instances.
+// operateCmd makes a command that sends a control request about an extension's instances to its bridges.
 func (a *app) operateCmd(method, short, done string) *cobra.Command {
 	var f bridgeFlags
 	cmd := &cobra.Command{
@@ -175,7 +175,7 @@ func (a *app) operateCmd(method, short, done string) *cobra.Command {
 		Short: short,
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				answers, failed, err := operate[operated](ctx, s, f, method, args[0], 0, 0)
 				if err != nil {
 					return err
@@ -202,8 +202,8 @@ func (s *session) printOperated(answers []answer[operated], failed failures, don
 		return s.printJSON(out)
 	}
 	for _, a := range answers {
-		fmt.Fprintf(s.stdout, "%s: %s %s\n", clean(a.Bridge), done, plural(len(a.said.Instances), "instance"))
+		fmt.Fprintf(s.stdout, "%s: %s %s\n", clean(a.Bridge), done, plural(len(a.parsed.Instances), "instance"))
 	}
-	failed.tell(s.app)
+	failed.print(s.app)
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// runsOn puts an extension into the catalog that runs on bridges, one instance on each.
-func (b *bed) runsOn(t *testing.T, id string, bridges ...string) {
+// putExtension writes an extension to the catalog, with one instance on each bridge.
+func (b *bed) putExtension(t *testing.T, id string, bridges ...string) {
 	t.Helper()
 	state := mesh.StateDoc{State: "ready", Available: true}
 	for _, bridge := range bridges {
@@ -29,8 +29,8 @@ func (b *bed) runsOn(t *testing.T, id string, bridges ...string) {
 	}
 }
 
-// operable answers what is asked of a bridge as one that has one instance, when before lets it.
-func (b *bed) operable(t *testing.T, bridge string, before func()) {
+// serveControl answers the control requests of a bridge with one instance. It calls before first, if not nil.
+func (b *bed) serveControl(t *testing.T, bridge string, before func()) {
 	t.Helper()
 	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control(bridge), func(string, json.RawMessage) (string, *rpc.Error) {
 		before()
@@ -40,8 +40,8 @@ func (b *bed) operable(t *testing.T, bridge string, before func()) {
 	}
 }
 
-// said is what restart or logs print with --json.
-type said struct {
+// output is the JSON output of restart or logs.
+type output struct {
 	Bridges []struct{ Bridge string }
 	Lines   []struct{ Instance string }
 	Failed  []struct {
@@ -51,8 +51,8 @@ type said struct {
 	Error *faultJSON
 }
 
-// oneObject reads stdout, which is to be that.
-func oneObject(t *testing.T, stdout string) (out said) {
+// decodeOutput decodes stdout and fails unless it is exactly one JSON object.
+func decodeOutput(t *testing.T, stdout string) (out output) {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(stdout))
 	if err := d.Decode(&out); err != nil {
@@ -64,28 +64,28 @@ func oneObject(t *testing.T, stdout string) (out said) {
 	return out
 }
 
-// TestOperateInPart is an extension on three bridges of which the first does not do what it is asked: the others do, each
-// with the whole time, and what is missing is told.
-func TestOperateInPart(t *testing.T) {
+// TestControlPartialFailure sends requests to three bridges, of which one fails. The other two must succeed, with the
+// whole time limit each, and the failure must be printed.
+func TestControlPartialFailure(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	b.operable(t, "b2", func() {})
-	b.operable(t, "b3", func() {})
+	b.serveControl(t, "b2", func() {})
+	b.serveControl(t, "b3", func() {})
 	for _, tc := range []struct {
 		name   string
-		answer func(string, json.RawMessage) (string, *rpc.Error) // nil: it is gone
+		answer func(string, json.RawMessage) (string, *rpc.Error) // nil: no subscriber
 		code   int
 		kind   string
 		says   string
 	}{
-		{"gone", nil, exitUnavailable, "unavailable", "bridge gone does not answer: nobody listens on ext.control.gone"},
-		{"hung", func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }, exitTimeout, "timeout", "asking bridge hung: "},
+		{"gone", nil, exitUnavailable, "unavailable", "bridge gone is not available: no subscriber on ext.control.gone"},
+		{"hung", func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }, exitTimeout, "timeout", "bridge hung: request "},
 		{"refuses", func(string, json.RawMessage) (string, *rpc.Error) {
-			return "", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "I stop")
+			return "", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "the bridge is stopping")
 		}, exitUnavailable, "unavailable", "bridge refuses: "},
 		{"odd", func(string, json.RawMessage) (string, *rpc.Error) { return `{"instances":7,"lines":7}`, nil }, exitOther, "other", "bridge odd: "},
 	} {
@@ -96,10 +96,10 @@ func TestOperateInPart(t *testing.T) {
 				}
 			}
 			id := "on-" + tc.name
-			b.runsOn(t, id, "b3", tc.name, "b2")
+			b.putExtension(t, id, "b3", tc.name, "b2")
 			verb := func(line, want string) (stdout, stderr string) {
 				code := 0
-				patiently(func(timeout string) bool {
+				withTimeouts(func(timeout string) bool {
 					if tc.code != exitTimeout {
 						timeout = "1m"
 					}
@@ -119,7 +119,7 @@ func TestOperateInPart(t *testing.T) {
 			}
 			for _, line := range []string{"restart " + id + " --json", "logs " + id + " --json"} {
 				stdout, stderr := verb(line, "b2")
-				out := oneObject(t, stdout)
+				out := decodeOutput(t, stdout)
 				if len(out.Bridges)+len(out.Lines) != 2 || stderr != "" || out.Error != nil {
 					t.Errorf("%s: %s%s", line, stdout, stderr)
 				}
@@ -129,20 +129,20 @@ func TestOperateInPart(t *testing.T) {
 			}
 		})
 	}
-	t.Run("none", func(t *testing.T) { // it is a failure like any other
-		b.runsOn(t, "nowhere", "gone", "away")
+	t.Run("all fail", func(t *testing.T) {
+		b.putExtension(t, "nowhere", "gone", "away")
 		for _, verb := range []string{"restart", "logs"} {
 			code, stdout, _ := extctl(t.Context(), b.url, verb, "nowhere", "--json")
-			if out := oneObject(t, stdout); code != exitUnavailable || out.Error == nil || out.Error.Kind != "unavailable" || out.Failed != nil {
+			if out := decodeOutput(t, stdout); code != exitUnavailable || out.Error == nil || out.Error.Kind != "unavailable" || out.Failed != nil {
 				t.Errorf("%s: exit code %d, %s", verb, code, stdout)
 			}
 		}
 	})
 }
 
-// TestOperateSideBySide is bridges each of which answers when the one behind it has: they are asked at once, and listed
-// in order all the same.
-func TestOperateSideBySide(t *testing.T) {
+// TestControlInParallel uses bridges that each reply after the next one has: the requests must be sent in parallel, and
+// the results listed in order.
+func TestControlInParallel(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
@@ -150,10 +150,10 @@ func TestOperateSideBySide(t *testing.T) {
 	}
 	t.Cleanup(stop)
 	names := []string{"b1", "b2", "b3"}
-	b.runsOn(t, "x", "b2", "b3", "b1")
+	b.putExtension(t, "x", "b2", "b3", "b1")
 	answered := map[string]chan bool{"b1": make(chan bool, 9), "b2": make(chan bool, 9), "b3": make(chan bool, 9)}
 	for i, name := range names {
-		b.operable(t, name, func() {
+		b.serveControl(t, name, func() {
 			if i+1 < len(names) {
 				select {
 				case <-answered[names[i+1]]:
@@ -165,18 +165,18 @@ func TestOperateSideBySide(t *testing.T) {
 	}
 	want := []struct{ Bridge string }{{"b1"}, {"b2"}, {"b3"}}
 	code, stdout, _ := extctl(t.Context(), b.url, "restart", "x", "--json", "--timeout", "1m")
-	if out := oneObject(t, stdout); code != 0 || !reflect.DeepEqual(out.Bridges, want) {
+	if out := decodeOutput(t, stdout); code != 0 || !reflect.DeepEqual(out.Bridges, want) {
 		t.Errorf("restart: exit code %d, %s", code, stdout)
 	}
 	lines := []struct{ Instance string }{{"on-b1"}, {"on-b2"}, {"on-b3"}}
 	code, stdout, _ = extctl(t.Context(), b.url, "logs", "x", "--json", "--timeout", "1m")
-	if out := oneObject(t, stdout); code != 0 || !reflect.DeepEqual(out.Lines, lines) {
+	if out := decodeOutput(t, stdout); code != 0 || !reflect.DeepEqual(out.Lines, lines) {
 		t.Errorf("logs: exit code %d, %s", code, stdout)
 	}
 }
 
-// TestFollowHung: whoever follows hears what comes, though the bridge does not answer for what has been.
-func TestFollowHung(t *testing.T) {
+// TestLogsFollowWithHungBridge: logs -f prints live lines although the bridge does not return the stored ones.
+func TestLogsFollowWithHungBridge(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
@@ -186,14 +186,14 @@ func TestFollowHung(t *testing.T) {
 	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control("hung"), func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }); err != nil {
 		t.Fatal(err)
 	}
-	b.runsOn(t, "x", "hung")
+	b.putExtension(t, "x", "hung")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	u := &upRun{cancel: cancel, done: make(chan int, 1)}
 	go func() { // ends with cancel
 		u.done <- run(ctx, []string{"logs", "-f", "x", "--server", b.url}, nil, &u.out, &u.err, func(string) string { return "" })
 	}()
-	u.await(t, "asking bridge hung: ")
+	u.await(t, "bridge hung: request logs: ")
 	if err := b.nc.Publish(mesh.Prefix(mesh.DefaultPrefix).Log("x"), []byte(`{"id":"x","instance":"on-hung","ts":"2026-01-02T03:04:05Z","line":"what comes"}`)); err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// denials are the permission violations of a connection. NATS reports them apart from the request that met one, which
-// would otherwise wait until its time is out for an answer that cannot come.
+// denials are the permission violations of a connection. NATS reports them separately from the request that caused
+// one, so without this the request would wait for its timeout.
 type denials struct {
 	mu      sync.Mutex
 	first   error
@@ -26,7 +26,7 @@ type waiter struct {
 	cancel  context.CancelCauseFunc
 }
 
-// add takes in a violation; its text has the subject in quotes.
+// add records a violation; its text has the subject in quotes.
 func (d *denials) add(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -40,23 +40,23 @@ func (d *denials) add(err error) {
 	}
 }
 
-// explain is why err came about: the first violation, if there was one and err only says that no answer came.
+// explain returns the first violation if there is one and err only means that no reply arrived, otherwise err.
 func (d *denials) explain(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.first != nil && slices.ContainsFunc(silences, func(s error) bool { return errors.Is(err, s) }) {
+	if d.first != nil && slices.ContainsFunc(noReplyErrors, func(s error) bool { return errors.Is(err, s) }) {
 		return d.first
 	}
 	return err
 }
 
-// silences are what a missing answer looks like from here.
-var silences = []error{
+// noReplyErrors are the errors that a missing reply results in.
+var noReplyErrors = []error{
 	context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, rpc.CodeTimeout, rpc.CodeCancelled, mesh.ErrNoCatalog,
 }
 
-// endedBy is why ctx is over, if it is NATS that ended it: it denied something, or its connection is closed for good. It
-// is nil for a time-out, an interrupt, and while ctx goes on.
+// endedBy returns the reason if NATS ended ctx: it denied a subject or closed the connection. It returns nil for a
+// timeout, an interrupt, and while ctx is active.
 func endedBy(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrConnectionClosed) {
 		return err
@@ -64,7 +64,7 @@ func endedBy(ctx context.Context) error {
 	return nil
 }
 
-// watch is ctx for requests on subject, or on those that begin with it; it ends when NATS denies one.
+// watch returns ctx for requests on subjects that begin with subject; it ends when NATS denies one of them.
 func (d *denials) watch(ctx context.Context, subject string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	d.mu.Lock()

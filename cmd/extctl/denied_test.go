@@ -8,25 +8,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// TestDenialsWatch ends the requests that a violation is about, and keeps nothing of those that are over.
+// TestDenialsWatch: a violation ends the requests on its subject, and finished requests are removed from the list.
 func TestDenialsWatch(t *testing.T) {
 	var d denials
 	hit, done := d.watch(t.Context(), `a.b"`)
 	other, otherDone := d.watch(t.Context(), `a"`)
 	_, over := d.watch(t.Context(), `a.b"`)
 	over()
-	over() // once more changes nothing
+	over() // a second call has no effect
 	if len(d.waiting) != 2 {
-		t.Errorf("%d wait, want 2", len(d.waiting))
+		t.Errorf("%d waiters, want 2", len(d.waiting))
 	}
 	violation := fmt.Errorf(`%w: Permissions Violation for Publish to "a.b"`, nats.ErrPermissionViolation)
 	d.add(violation)
 	if context.Cause(hit) != violation || other.Err() != nil {
-		t.Errorf("the one it is about ended with %v, the other with %v", context.Cause(hit), other.Err())
+		t.Errorf("the denied request ended with %v, the other with %v", context.Cause(hit), other.Err())
 	}
 	done()
 	otherDone()
 	if len(d.waiting) != 0 {
-		t.Errorf("%d wait when all is over", len(d.waiting))
+		t.Errorf("%d waiters at the end", len(d.waiting))
 	}
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// candidateJSON is one extension in the output of discover. What is missing counts its members, too.
+// candidateJSON is one extension in the output of discover. Missing programs and variables include its members'.
 type candidateJSON struct {
 	ID          string   `json:"id"`
 	Version     string   `json:"version"`
 	Path        string   `json:"path"`
-	Transport   string   `json:"transport"` // "" for one that only holds members
+	Transport   string   `json:"transport"` // "" if it only contains members
 	RootIndex   int      `json:"root_index"`
 	MissingBins []string `json:"missing_bins"`
 	MissingEnv  []string `json:"missing_env"`
 	Members     []string `json:"members"`
 }
 
-// discoverJSON is what discover prints.
+// discoverJSON is the output of discover.
 type discoverJSON struct {
 	header
 	Candidates    []candidateJSON       `json:"candidates"`
@@ -38,11 +38,11 @@ func (a *app) discoverCmd() *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use:   "discover [DIR…]",
-		Short: "Look for extensions on this host, without starting any",
-		Long: `Look for extensions as a bridge on this host would, without starting any: in each DIR, or else in the
-search_paths of extensions.yaml, or else in ./extensions.
+		Short: "List the extensions on this host without starting any",
+		Long: `Find extensions as a bridge on this host would, without starting any: in each DIR, otherwise in the
+		search_paths of extensions.yaml, otherwise in ./extensions.
 
-All that is wrong with any manifest is said, and what an extension requires and this host lacks.`,
+		The output includes every fault of every manifest, and what an extension requires and this host lacks.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.search = append(f.search, args...)
 			return a.discover(cmd.Context(), f)
@@ -72,7 +72,7 @@ func (a *app) discover(ctx context.Context, f hostFlags) error {
 		out.Diagnostics = list(out.Diagnostics)
 		return a.printJSON(out)
 	}
-	out.Diagnostics = report.Diagnostics // the others were said when the configuration was read
+	out.Diagnostics = report.Diagnostics // load has printed those of the configuration
 	if !h.settings().Enabled {
 		fmt.Fprintf(a.stderr, "extensions.enabled is false in %s: this host runs no extensions\n", h.path)
 	}
@@ -112,7 +112,7 @@ func (a *app) printCandidates(out discoverJSON) error {
 		return err
 	}
 	printDiagnostics(a.stderr, out.Diagnostics)
-	fmt.Fprintf(a.stderr, "%s, %d disabled, %s; %d directories were read\n",
+	fmt.Fprintf(a.stderr, "%s, %d disabled, %s; %d directories read\n",
 		plural(len(out.Candidates), "extension"), out.DisabledCount, plural(out.InvalidCount, "invalid manifest"), out.ScannedDirs)
 	return nil
 }

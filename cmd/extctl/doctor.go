@@ -23,7 +23,7 @@ const (
 	outcomeSkip = "skip" // gated: a bridge would not start it either
 )
 
-// doctorResult is what doctor found out about an extension, or a member of one.
+// doctorResult is doctor's result for an extension, or for a member of one.
 type doctorResult struct {
 	ID          string   `json:"id"`
 	Transport   string   `json:"transport"`
@@ -33,15 +33,15 @@ type doctorResult struct {
 	Path        string   `json:"path"`
 	MissingBins []string `json:"missing_bins"`
 	MissingEnv  []string `json:"missing_env"`
-	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not get
+	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not receive
 
-	// Of the runtime check.
+	// Set by the runtime check.
 	Detail     string   `json:"detail,omitempty"`
 	ExitStatus string   `json:"exit_status,omitempty"`
 	Stderr     []string `json:"stderr,omitempty"` // the last lines
 }
 
-// doctorJSON is what doctor prints.
+// doctorJSON is the output of doctor.
 type doctorJSON struct {
 	header
 	Results     []doctorResult        `json:"results"`
@@ -65,16 +65,16 @@ func (a *app) doctorCmd() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [--runtime] [DIR…]",
-		Short: "Check this host's extensions as a bridge would; with --runtime, try each",
-		Long: `Check extensions.yaml, every manifest and skill, what is required and what is kept from children, just as a
-bridge on this host would; in each DIR, if there are any, instead of the search_paths.
+		Short: "Check this host's extensions as a bridge would; with --runtime, start each",
+		Long: `Check extensions.yaml, every manifest and skill, the requirements, and the environment variables withheld from
+		children, as a bridge on this host would; in each DIR, if given, instead of the search_paths.
 
-With --runtime each extension is tried, some side by side: one on stdio is started, greeted, asked for its tools
-and stopped; from a service on NATS a beat is waited for; an HTTP endpoint is asked with HEAD, then GET, and fails if
-nothing is at its path or it takes no credentials of ours. --timeout bounds each of these (default:
-extensions.doctor in extensions.yaml, and the manifest's handshake_timeout).
+		With --runtime also test each extension, several in parallel: a stdio extension is started, its tools are listed,
+		and it is stopped; a service on NATS must send a heartbeat; an HTTP endpoint receives HEAD, then GET, and fails
+		if its path does not exist or it refuses the credentials. --timeout limits each test (default: extensions.doctor
+		in extensions.yaml, and the manifest's handshake_timeout).
 
-The exit code is 9 when anything is an error. A gated extension is none: it is skipped, as by a bridge.`,
+		The exit code is 9 if anything is an error. A gated extension is not an error: it is skipped, as by a bridge.`,
 		Example: "  extctl doctor --runtime ./extensions",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.search = append(o.search, args...)
@@ -82,9 +82,9 @@ The exit code is 9 when anything is an error. A gated extension is none: it is s
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().BoolVar(&o.runtime, "runtime", false, "try each extension")
-	cmd.Flags().StringArrayVar(&o.only, "ext", nil, "only the extension `ID`, its members and what is said of them; may be repeated")
-	cmd.Flags().StringVar(&o.stateDir, "state-dir", bridge.DefaultStateDir(), "with --runtime, under `DIR` each extension has a directory of its own")
+	cmd.Flags().BoolVar(&o.runtime, "runtime", false, "also test each extension")
+	cmd.Flags().StringArrayVar(&o.only, "ext", nil, "only the extension `ID`, its members and their findings; may be repeated")
+	cmd.Flags().StringVar(&o.stateDir, "state-dir", bridge.DefaultStateDir(), "with --runtime, `DIR` in which each extension gets its own state directory")
 	return cmd
 }
 
@@ -99,8 +99,8 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 		return usage("%w", err)
 	}
 	d := &doctor{app: a, host: h, diags: h.diags}
-	if !manifest.HasErrors(h.diags) { // a configuration with errors is not to be used
-		if err := d.look(ctx, o.only); err != nil {
+	if !manifest.HasErrors(h.diags) { // a configuration with errors is not used
+		if err := d.checkHost(ctx, o.only); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 	return d.print()
 }
 
-// doctor gathers what is found out.
+// doctor collects the results.
 type doctor struct {
 	*app
 	host    localHost
@@ -124,8 +124,8 @@ type doctor struct {
 	results []doctorResult // of parts
 }
 
-// look does all that can be done without starting anything.
-func (d *doctor) look(ctx context.Context, only []string) error {
+// checkHost makes all checks that start nothing.
+func (d *doctor) checkHost(ctx context.Context, only []string) error {
 	report := d.host.scan(ctx)
 	if !d.host.settings().Enabled {
 		report.Diagnostics = append(report.Diagnostics, manifest.Diagnostic{Level: manifest.Info, Path: d.host.path,
@@ -157,7 +157,7 @@ func (d *doctor) look(ctx context.Context, only []string) error {
 		if !p.Missing.OK() && p.Err == nil {
 			d.warn(p, "requires", "%s", p.Missing)
 		}
-		d.lookUp(p)
+		d.checkCommand(p)
 	}
 	if len(only) == 0 {
 		d.skills()
@@ -165,26 +165,26 @@ func (d *doctor) look(ctx context.Context, only []string) error {
 	return nil
 }
 
-// lookUp warns about a program that is not on $PATH where the manifest does not say that it needs it: a bridge would not
-// gate the extension but try to start it, again and again. One that is given by its path was looked for with the manifest.
-func (d *doctor) lookUp(p part) {
+// checkCommand warns about a command that is not on $PATH and not in requires.bins: a bridge would not gate the
+// extension, but start it again and again. The manifest's own checks cover a command given by its path.
+func (d *doctor) checkCommand(p part) {
 	t := p.Preflight.Transport
 	_, own := t.Env["PATH"]
 	if p.m.Transport.Type != manifest.Stdio || p.Err != nil || own || strings.ContainsAny(t.Command, `/\`) || slices.Contains(p.m.Requires.Bins, t.Command) {
 		return
 	}
 	if _, err := exec.LookPath(t.Command); err != nil {
-		d.warn(p, "transport.command", "%q is not on $PATH: install it; named in requires.bins, it would show as what is missing", t.Command)
+		d.warn(p, "transport.command", "%q is not on $PATH: install it, and add it to requires.bins so that it is reported as missing", t.Command)
 	}
 }
 
-// warn adds a finding about an extension that does not keep it from being run.
+// warn adds a warning about an extension.
 func (d *doctor) warn(p part, key, format string, args ...any) {
 	d.diags = append(d.diags, manifest.Diagnostic{Level: manifest.Warn, Path: p.Path, Key: key,
 		Message: p.m.Plugin.ID + ": " + fmt.Sprintf(format, args...)})
 }
 
-// skills looks at this host's skills, of which doctor has nothing to say but what is wrong.
+// skills checks this host's skills; doctor only reports their faults.
 func (d *doctor) skills() {
 	dir := d.host.settings().SkillsDir
 	if dir == "" {
@@ -259,7 +259,7 @@ func (d *doctor) printText(out doctorJSON) error {
 	}
 	for _, r := range out.Results {
 		if r.Outcome == outcomeFail {
-			d.printLastWords(r)
+			d.printStderrTail(r)
 		}
 	}
 	d.printStripped(out.Results)
@@ -268,8 +268,8 @@ func (d *doctor) printText(out doctorJSON) error {
 	return err
 }
 
-// printLastWords prints what does not fit into a line of the table.
-func (d *doctor) printLastWords(r doctorResult) {
+// printStderrTail prints the exit status and the last lines of stderr, which do not fit into the table.
+func (d *doctor) printStderrTail(r doctorResult) {
 	if len(r.Stderr) == 0 && r.ExitStatus == "" {
 		return
 	}
@@ -281,13 +281,13 @@ func (d *doctor) printLastWords(r doctorResult) {
 		fmt.Fprintln(d.stdout, " and wrote nothing to stderr")
 		return
 	}
-	fmt.Fprintln(d.stdout, "; the last of its stderr:")
+	fmt.Fprintln(d.stdout, "; the last lines of its stderr:")
 	for _, line := range r.Stderr {
 		fmt.Fprintf(d.stdout, "    %s\n", clean(line))
 	}
 }
 
-// printStripped prints which variables are kept from whom; mostly it is the same ones from everybody.
+// printStripped prints the withheld variables, grouped: usually the same ones are withheld from every extension.
 func (d *doctor) printStripped(results []doctorResult) {
 	var order []string
 	from := map[string][]string{}

@@ -21,7 +21,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// tryAll tries what a bridge would start, as many side by side as the configuration says.
+// tryAll tests every part, as many in parallel as the configuration allows.
 func (d *doctor) tryAll(ctx context.Context) error {
 	prefix, err := mesh.ParsePrefix(d.nats.Prefix)
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *doctor) tryAll(ctx context.Context) error {
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	for range min(d.host.settings().Doctor.Parallel, len(d.parts)) {
-		wg.Go(func() { // owned here; ends when no part is left, or with ctx
+		wg.Go(func() { // ends when no part is left, or with ctx; waited for below
 			for i := int(next.Add(1)) - 1; i < len(d.parts) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
 				t.try(ctx, i)
 			}
@@ -44,7 +44,7 @@ func (d *doctor) tryAll(ctx context.Context) error {
 	return nil
 }
 
-// connect connects to NATS, for the extensions there.
+// connect connects to NATS for the extensions that are services there.
 func (d *doctor) connect(ctx context.Context) (*nats.Conn, error) {
 	target, err := d.nats.Resolve()
 	if err != nil {
@@ -53,17 +53,17 @@ func (d *doctor) connect(ctx context.Context) (*nats.Conn, error) {
 	return target.Connect(ctx, daemon.ConnectOptions{Name: "extctl doctor", NoBuffer: true})
 }
 
-// tryout is one run of the runtime checks.
+// tryout is the state of the runtime checks.
 type tryout struct {
 	*doctor
 	prefix  mesh.Prefix
-	connect func() (*nats.Conn, error) // once, for the first that needs it
+	connect func() (*nats.Conn, error) // connects on the first call
 	used    atomic.Bool
 
 	terminal bool // stderr is one
 
 	mu      sync.Mutex
-	running []string // what is being tried
+	running []string // ids of the parts being tested
 	done    int
 }
 
@@ -76,7 +76,7 @@ func (t *tryout) close() {
 	}
 }
 
-// try tries part i, unless it cannot be started anyway.
+// try tests part i, unless the static checks have failed or it is gated.
 func (t *tryout) try(ctx context.Context, i int) {
 	p, r := t.parts[i], &t.results[i]
 	if r.Outcome != outcomeOK {
@@ -94,9 +94,9 @@ func (t *tryout) try(ctx context.Context, i int) {
 	case manifest.Stdio:
 		err = t.stdio(ctx, p, r)
 	case manifest.NATS:
-		r.Detail, err = t.beat(ctx, r.ID, limit)
+		r.Detail, err = t.awaitHeartbeat(ctx, r.ID, limit)
 	case manifest.HTTP:
-		r.Detail, err = "it answers", remote.Probe(ctx, p.Preflight.Transport.URL, p.Preflight.Transport.Headers)
+		r.Detail, err = "reachable", remote.Probe(ctx, p.Preflight.Transport.URL, p.Preflight.Transport.Headers)
 	}
 	r.ElapsedMS = float64(time.Since(began).Microseconds()) / 1000
 	if err != nil {
@@ -104,7 +104,7 @@ func (t *tryout) try(ctx context.Context, i int) {
 	}
 }
 
-// limit is how long one check may take. A manifest that asks for a long handshake gets it, as from a bridge.
+// limit is the time limit of one test. A manifest with a longer handshake_timeout gets that, as from a bridge.
 func (t *tryout) limit(p part) time.Duration {
 	s := t.host.settings()
 	switch {
@@ -118,7 +118,7 @@ func (t *tryout) limit(p part) time.Duration {
 	return s.Doctor.Timeout
 }
 
-// stdio starts an extension, shakes hands, asks for its tools and stops it.
+// stdio starts an extension, makes the handshake, lists its tools and stops it.
 func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
 	trial := t.host.local.Examine(ctx, p.Candidate, p.m)
 	r.Stderr = trial.Stderr
@@ -141,9 +141,9 @@ func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
 	return nil
 }
 
-// beat waits for a sign of life of a service on NATS. One that says it is not well counts only if no other
-// instance says better in time.
-func (t *tryout) beat(ctx context.Context, id string, limit time.Duration) (detail string, err error) {
+// awaitHeartbeat waits for a heartbeat of a service on NATS with the state ready. A heartbeat with another state fails
+// the check only if no other instance is ready in time.
+func (t *tryout) awaitHeartbeat(ctx context.Context, id string, limit time.Duration) (detail string, err error) {
 	t.used.Store(true)
 	nc, err := t.connect()
 	if err != nil {
@@ -152,32 +152,32 @@ func (t *tryout) beat(ctx context.Context, id string, limit time.Duration) (deta
 	subject := t.prefix.Heartbeat(id)
 	sub, err := nc.SubscribeSync(subject)
 	if err != nil {
-		return "", fmt.Errorf("listening for its beat: %w", err)
+		return "", fmt.Errorf("subscribing to its heartbeats: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection is closed soon
-	last := fmt.Errorf("no beat on %s within %s", subject, limit)
+	last := fmt.Errorf("no heartbeat on %s within %s", subject, limit)
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return "", last
 		} else if err != nil {
-			return "", fmt.Errorf("listening for its beat: %w", err)
+			return "", fmt.Errorf("subscribing to its heartbeats: %w", err)
 		}
 		b, err := heartbeat.ParseBeat(m.Data)
 		switch {
 		case err != nil:
-			last = fmt.Errorf("what came on %s is no beat: %w", subject, err)
+			last = fmt.Errorf("invalid heartbeat on %s: %w", subject, err)
 		case b.ID != id:
 			last = fmt.Errorf("a heartbeat of %q came on %s", b.ID, subject)
 		case b.State == heartbeat.Ready:
-			return strings.TrimSpace("it beats " + b.Version), nil
+			return strings.TrimSpace("ready " + b.Version), nil
 		default:
-			last = fmt.Errorf("it beats, but says that it is %s (%s)", b.State, orDash(b.Reason))
+			last = fmt.Errorf("it sends heartbeats with the state %s (%s)", b.State, orDash(b.Reason))
 		}
 	}
 }
 
-// count keeps the progress line up to date.
+// count updates the progress line.
 func (t *tryout) count(id string, done bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,14 +187,14 @@ func (t *tryout) count(id string, done bool) {
 		t.done++
 		t.running = slices.DeleteFunc(t.running, func(r string) bool { return r == id })
 	}
-	line := fmt.Sprintf("%d of %d tried", t.done, len(t.parts))
+	line := fmt.Sprintf("%d of %d tested", t.done, len(t.parts))
 	if len(t.running) > 0 {
-		line += "; trying " + strings.Join(t.running, ", ")
+		line += "; testing " + strings.Join(t.running, ", ")
 	}
 	t.progress(line)
 }
 
-// progress replaces the line that stands on a terminal; elsewhere it would only be noise.
+// progress replaces the progress line on a terminal; it prints nothing elsewhere.
 func (t *tryout) progress(line string) {
 	if t.terminal {
 		fmt.Fprint(t.stderr, "\r\x1b[K", short(line, 100))

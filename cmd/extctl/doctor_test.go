@@ -15,7 +15,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// runtime runs doctor --runtime --json over manifests and returns its results by id.
+// runtimeCheck runs doctor --runtime --json over manifests and returns its results by id.
 func runtimeCheck(t *testing.T, url string, wantCode int, manifests map[string]string, args ...string) map[string]doctorResult {
 	t.Helper()
 	args = append([]string{"doctor", "--runtime", "--json", "--state-dir", t.TempDir(), extensionDir(t, manifests)}, args...)
@@ -45,18 +45,18 @@ func natsManifest(id string) string {
 	return fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"nats\"\nsubject_prefix = \"other\"\n", id)
 }
 
-func TestDoctorBeats(t *testing.T) {
+func TestDoctorHeartbeats(t *testing.T) {
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	// Beats come until the test ends: doctor listens from whenever it does.
+	// Publish heartbeats until the test ends: it is not known when doctor subscribes.
 	beats := map[string]string{
 		"alive":  `{"id":"alive","version":"1.2.3"}`,
 		"failed": `{"id":"failed","state":"failed","reason":"out of memory"}`,
 		"wrong":  `{"id":"another"}`,
-		"broken": `no beat`,
+		"broken": `not JSON`,
 	}
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
@@ -79,22 +79,22 @@ func TestDoctorBeats(t *testing.T) {
 		}
 	}()
 	r := runtimeCheck(t, b.url, exitOK, map[string]string{"alive": natsManifest("alive")}, "--timeout", "30s")
-	expect(t, r["alive"], "ok", "it beats 1.2.3")
-	// These last as long as they may; and a beat may come late.
+	expect(t, r["alive"], "ok", "ready 1.2.3")
+	// These checks last until their timeout, and a heartbeat may arrive late.
 	manifests := map[string]string{"silent": natsManifest("silent")}
 	for _, id := range []string{"failed", "wrong", "broken"} {
 		manifests[id] = natsManifest(id)
 	}
 	var limit string
-	patiently(func(timeout string) bool {
+	withTimeouts(func(timeout string) bool {
 		limit = timeout
 		r = runtimeCheck(t, b.url, exitRuntimeCheck, manifests, "--timeout", timeout)
-		return !slices.ContainsFunc([]string{"failed", "wrong", "broken"}, func(id string) bool { return strings.Contains(r[id].Error, "no beat on") })
+		return !slices.ContainsFunc([]string{"failed", "wrong", "broken"}, func(id string) bool { return strings.Contains(r[id].Error, "no heartbeat on") })
 	})
-	expect(t, r["failed"], "fail", "says that it is "+string(heartbeat.Failed)+" (out of memory)")
-	expect(t, r["wrong"], "fail", `a beat of "another"`)
-	expect(t, r["broken"], "fail", "is no beat")
-	expect(t, r["silent"], "fail", "no beat on ext.registry.heartbeat.silent within "+limit)
+	expect(t, r["failed"], "fail", "state "+string(heartbeat.Failed)+" (out of memory)")
+	expect(t, r["wrong"], "fail", `heartbeat of "another"`)
+	expect(t, r["broken"], "fail", "invalid heartbeat")
+	expect(t, r["silent"], "fail", "no heartbeat on ext.registry.heartbeat.silent within "+limit)
 }
 
 func TestDoctorHTTP(t *testing.T) {
@@ -128,7 +128,7 @@ func TestDoctorHTTP(t *testing.T) {
 		"good": manifest("good", good.URL), "bad": manifest("bad", bad.URL), "gone": manifest("gone", "http://127.0.0.1:1/"),
 		"locked": manifest("locked", answers(401)), "nowhere": manifest("nowhere", answers(404)),
 	})
-	expect(t, r["good"], "ok", "it answers")
+	expect(t, r["good"], "ok", "reachable")
 	expect(t, r["bad"], "fail", "502 Bad Gateway")
 	expect(t, r["gone"], "fail", "127.0.0.1:1")
 	expect(t, r["locked"], "fail", "401 Unauthorized")
@@ -151,8 +151,8 @@ func TestDoctorProgress(t *testing.T) {
 	tr.count("one", true)
 	tr.count("two", true)
 	tr.progress("")
-	lines := strings.Split(strings.TrimPrefix(out.String(), "\r\x1b[K"), "\r\x1b[K") // each in the place of the one before
-	want := []string{"0 of 2 tried; trying one", "0 of 2 tried; trying one, two", "1 of 2 tried; trying two", "2 of 2 tried", ""}
+	lines := strings.Split(strings.TrimPrefix(out.String(), "\r\x1b[K"), "\r\x1b[K") // each line replaces the previous one
+	want := []string{"0 of 2 tested; testing one", "0 of 2 tested; testing one, two", "1 of 2 tested; testing two", "2 of 2 tested", ""}
 	if !slices.Equal(lines, want) {
 		t.Errorf("%q, want %q", lines, want)
 	}
@@ -163,8 +163,8 @@ func TestDoctorProgress(t *testing.T) {
 	}
 }
 
-// TestDoctorSideBySide tries four extensions at once, and no fifth: each may be a process, and somebody else's load.
-func TestDoctorSideBySide(t *testing.T) {
+// TestDoctorInParallel: doctor tests four extensions at a time, because each may be a process.
+func TestDoctorInParallel(t *testing.T) {
 	const most = 4
 	var mu sync.Mutex
 	var now, peak int
@@ -179,8 +179,8 @@ func TestDoctorSideBySide(t *testing.T) {
 		mu.Unlock()
 		select {
 		case <-full:
-			<-time.After(50 * time.Millisecond) // in which a fifth would come
-		case <-r.Context().Done(): // fewer are tried at once
+			<-time.After(50 * time.Millisecond) // time for a fifth request to arrive
+		case <-r.Context().Done(): // fewer are tested at a time
 		}
 		mu.Lock()
 		now--
@@ -193,9 +193,9 @@ func TestDoctorSideBySide(t *testing.T) {
 		manifests[id] = fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"x\"]\n[transport]\ntype = \"http\"\nurl = %q\n", id, srv.URL)
 	}
 	for _, r := range runtimeCheck(t, "nats://127.0.0.1:1", exitOK, manifests) {
-		expect(t, r, "ok", "it answers")
+		expect(t, r, "ok", "reachable")
 	}
 	if peak != most {
-		t.Errorf("%d were tried at once, want %d", peak, most)
+		t.Errorf("%d were tested at a time, want %d", peak, most)
 	}
 }

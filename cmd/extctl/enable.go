@@ -10,27 +10,29 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// enableJSON is what enable and disable print.
+// enableJSON is the output of enable and disable.
 type enableJSON struct {
 	header
 	ID      string `json:"id"`
 	Enabled bool   `json:"enabled"`
-	Changed bool   `json:"changed"` // false: it was so already
+	Changed bool   `json:"changed"` // false if it already was
 	Config  string `json:"config"`
 }
 
 func (a *app) enableCmd() *cobra.Command {
-	return a.switchCmd(true, "enable ID", "Let an extension of this host be run",
-		`Take ID off extensions.disabled and, where there is an allowlist, put it on that.
+	return a.switchCmd(true, "enable ID", "Enable an extension of this host",
+		`Remove ID from extensions.disabled and, if there is an allowlist, add it to that.
 
-The rest of extensions.yaml, comments and all, stays as it is. A running bridge takes it up with extctl reload.`)
+The rest of extensions.yaml, including comments, is not changed. A running bridge applies the change after
+extctl reload.`)
 }
 
 func (a *app) disableCmd() *cobra.Command {
-	return a.switchCmd(false, "disable ID", "Keep an extension of this host from being run",
-		`Put ID on extensions.disabled.
+	return a.switchCmd(false, "disable ID", "Disable an extension of this host",
+		`Add ID to extensions.disabled.
 
-The rest of extensions.yaml, comments and all, stays as it is. A running bridge takes it up with extctl reload.`)
+The rest of extensions.yaml, including comments, is not changed. A running bridge applies the change after
+extctl reload.`)
 }
 
 func (a *app) switchCmd(on bool, use, short, long string) *cobra.Command {
@@ -57,7 +59,7 @@ func (a *app) setEnabled(ctx context.Context, f hostFlags, id string, on bool) e
 	if err := h.usable(exitConfigWrite); err != nil {
 		return err
 	}
-	// An id that is disabled may be enabled although its extension is gone, or the list could not be tidied.
+	// A disabled id can be enabled without its extension; otherwise it could not be removed from the list.
 	if !on || !slices.Contains(h.settings().Disabled, id) {
 		if _, _, err := h.find(ctx, id); err != nil {
 			return err
@@ -72,11 +74,11 @@ func (a *app) setEnabled(ctx context.Context, f hostFlags, id string, on bool) e
 	}
 	what := map[bool]string{true: "enabled", false: "disabled"}[on]
 	if !changed {
-		fmt.Fprintf(a.stdout, "%s was %s already\n", id, what)
+		fmt.Fprintf(a.stdout, "%s is already %s\n", id, what)
 		return nil
 	}
 	fmt.Fprintf(a.stdout, "%s is %s in %s\n", id, what, h.path)
-	fmt.Fprintln(a.stderr, "a running bridge takes it up with: extctl reload BRIDGE")
+	fmt.Fprintln(a.stderr, "to apply this on a running bridge: extctl reload BRIDGE")
 	return nil
 }
 
@@ -85,7 +87,7 @@ func setDisabled(ctx context.Context, path, id string, disabled bool) (changed b
 	return changed, notWritten(ctx, err)
 }
 
-// notWritten makes the error of an edit of extensions.yaml one with its exit code.
+// notWritten adds the exit code to an error of editing extensions.yaml.
 func notWritten(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 const (
 	exitOK           = 0
 	exitNotFound     = 1
-	exitUsage        = 2 // also: invalid manifest, arguments that the schema rejects
+	exitUsage        = 2 // also: invalid manifest, arguments that do not match the schema
 	exitConfigWrite  = 3
 	exitInvalidID    = 4
 	exitExists       = 5
@@ -36,7 +36,7 @@ const (
 	exitInterrupted  = 130
 )
 
-// kinds name the exit codes in JSON errors.
+// kinds are the names of the exit codes in JSON errors.
 var kinds = map[int]string{
 	exitNotFound: "not_found", exitUsage: "usage", exitConfigWrite: "config_write_failed", exitInvalidID: "invalid_id",
 	exitExists: "exists", exitIDCollision: "id_collision", exitNeedsYes: "confirmation_missing",
@@ -45,12 +45,12 @@ var kinds = map[int]string{
 	exitAmbiguous: "ambiguous", exitOther: "other", exitInterrupted: "interrupted",
 }
 
-// failure is an error whose verb knows its exit code. The hint, if any, says what to do about it.
+// failure is an error with its exit code. The hint, if any, is what the user can do.
 type failure struct {
 	code int
 	err  error
 	hint string
-	data any // of the JSON error
+	data any // the JSON error's data member
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -64,12 +64,12 @@ func usage(format string, args ...any) error {
 	return daemon.UsageError{Err: fmt.Errorf(format, args...)}
 }
 
-// silentError ends extctl with a code after the verb has printed all there is to say.
+// silentError sets the exit code of a command that has already printed everything.
 type silentError int
 
 func (e silentError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// exitRules map errors to exit codes; the first that matches counts. A failure's own code goes before all.
+// exitRules map errors to exit codes; the first match applies. A failure's own code takes precedence.
 var exitRules = []struct {
 	match func(error) bool
 	code  int
@@ -83,7 +83,7 @@ var exitRules = []struct {
 	{is(mesh.ErrNoCatalog), exitNoNATS},
 	{is(nats.ErrConnectionClosed), exitNoNATS},
 	{is(nats.ErrReconnectBufExceeded), exitNoNATS},
-	{isOwn, exitToolError},
+	{isToolError, exitToolError},
 	{is(rpc.CodeInvalidParams), exitUsage},
 	{is(rpc.CodeMethodNotFound), exitNotFound},
 	{is(rpc.CodeExited), exitUnavailable},
@@ -103,14 +103,14 @@ func is(target error) func(error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
 }
 
-// isAuth reports that NATS does not take the credentials, or not any longer.
+// isAuth reports that NATS refused the credentials, or that they have expired or been revoked.
 func isAuth(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
 		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
-// isOwn reports an error that an extension answered itself: the mesh's own carry their kind.
-func isOwn(err error) bool {
+// isToolError reports an error that the extension itself returned. Errors of the mesh carry a kind.
+func isToolError(err error) bool {
 	e, ok := errors.AsType[*rpc.Error](err)
 	return ok && e.Details().Kind == ""
 }
@@ -133,17 +133,17 @@ func exitCode(err error) int {
 	return exitOther
 }
 
-// exit reports err, if there is one, and returns the exit code.
+// exit prints err, if any, and returns the exit code.
 func (a *app) exit(ctx context.Context, err error) int {
 	code := exitCode(err)
 	switch {
 	case err == nil || as[silentError](err):
 		return code
 	case ctx.Err() != nil && code == exitOther:
-		code = exitInterrupted // whatever came to grief, it was because we were told to stop
+		code = exitInterrupted // the failure is a consequence of the interrupt
 	}
 	if code == exitInterrupted && !a.json {
-		return code // whoever interrupted us knows
+		return code // the user pressed Ctrl-C and needs no message
 	}
 	if a.json {
 		if err := a.printJSON(errorJSON{Error: a.fault(code, err)}); err != nil {
@@ -151,12 +151,12 @@ func (a *app) exit(ctx context.Context, err error) int {
 		}
 		return code
 	}
-	a.tell(code, err)
+	a.printError(code, err)
 	return code
 }
 
-// tell says on stderr what failed, and what to do about it.
-func (a *app) tell(code int, err error) {
+// printError prints an error and its hint on stderr.
+func (a *app) printError(code int, err error) {
 	fmt.Fprintf(a.stderr, "extctl: error: %s\n", cleanLines(err.Error()))
 	if h := a.hint(code, err); h != "" {
 		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", h)
@@ -169,8 +169,8 @@ type errorJSON struct {
 	Error faultJSON `json:"error"`
 }
 
-// faultJSON is what failed. Code is the JSON-RPC code where a call failed, and the exit code otherwise; Kind tells more
-// reliably.
+// faultJSON is an error in JSON. Code is the JSON-RPC code if a call failed, otherwise the exit code; programs should
+// compare Kind.
 type faultJSON struct {
 	Code    int    `json:"code"`
 	Kind    string `json:"kind"`
@@ -208,7 +208,7 @@ func (a *app) fault(code int, err error) faultJSON {
 	return out
 }
 
-// hint says what to do about an error, where that is not plain from the error itself.
+// hint is what the user can do about an error, if the error does not make that obvious.
 func (a *app) hint(code int, err error) string {
 	if f, ok := errors.AsType[*failure](err); ok && f.hint != "" {
 		return f.hint
@@ -222,9 +222,9 @@ func (a *app) hint(code int, err error) string {
 	case code == exitNoNATS && errors.Is(err, mesh.ErrNoCatalog):
 		return "is a registry running, and is --prefix right?"
 	case code == exitNoNATS:
-		return "start one with `extctl up`, or say where it is with --server, --context or NATS_URL"
+		return "start one with `extctl up`, or give its address with --server, --context or NATS_URL"
 	case code == exitDenied && isAuth(err):
-		return "NATS takes none of the credentials, or wants some: a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
+		return "NATS refused the credentials (or requires some): a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
 	case code == exitUsage && as[daemon.UsageError](err):
 		e, _ := errors.AsType[daemon.UsageError](err)
 		return cmp.Or(e.Hint, "see "+a.verb+" --help")

@@ -65,10 +65,10 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// extctl runs it in this process.
+// extctl runs extctl in this process.
 func extctl(ctx context.Context, url string, args ...string) (code int, stdout, stderr string) {
 	var out bytes.Buffer
-	var errs logBuffer // what NATS denies may be logged while it is closed
+	var errs logBuffer // a violation may be logged while the connection is closed
 	code = run(ctx, append([]string{"--server", url}, args...), strings.NewReader(""), &out, &errs, func(string) string { return "" })
 	return code, out.String(), errs.String()
 }
@@ -98,7 +98,7 @@ func TestRunExitCodes(t *testing.T) {
 	if err := b.fakeExtension("weather"); err != nil {
 		t.Fatal(err)
 	}
-	// Two tools with one bare name.
+	// Two tools with the same registered name.
 	for id, own := range map[string]string{"a": "b_c", "a_b": "c"} {
 		s := mesh.Spec{ID: id, Version: "1.0.0", Tools: []mesh.Tool{{Name: mesh.SuffixedName(id, own, 6), Own: own}}}
 		data, err := json.Marshal(s)
@@ -130,7 +130,7 @@ func TestRunExitCodes(t *testing.T) {
 		{"call ext_a_b_c", 15},
 	} {
 		verb := func(args ...string) (code int, stdout, stderr string) {
-			patiently(func(timeout string) bool {
+			withTimeouts(func(timeout string) bool {
 				args := strings.Fields(strings.Replace(tc.args, "TIMEOUT", timeout, 1) + " " + strings.Join(args, " "))
 				code, stdout, stderr = extctl(t.Context(), b.url, args...)
 				return code == tc.code || !strings.Contains(tc.args, "TIMEOUT")
@@ -148,7 +148,7 @@ func TestRunExitCodes(t *testing.T) {
 		switch {
 		case jcode != tc.code:
 			t.Errorf("%s --json: exit code %d, want %d", tc.args, jcode, tc.code)
-		case tc.code == 12 && strings.Contains(tc.args, "iserror"): // printed as it came
+		case tc.code == 12 && strings.Contains(tc.args, "iserror"): // printed unchanged
 		case json.Unmarshal([]byte(stdout), &out) != nil || out.SchemaVersion != 1 || stderr != "":
 			t.Errorf("%s --json: stdout %q, stderr %q; want one JSON object on stdout", tc.args, stdout, stderr)
 		}
@@ -174,11 +174,11 @@ func TestRunDenied(t *testing.T) {
 		if code, _, stderr := extctl(t.Context(), url, strings.Fields(args)...); code != 14 || !strings.Contains(stderr, "$JS.API.DIRECT.GET") {
 			t.Errorf("%s: exit code %d, %q; want 14 and the subject", args, code, stderr)
 		}
-		if took := time.Since(began); took > time.Minute { // what NATS refuses is known at once; nobody waits for the answer
+		if took := time.Since(began); took > time.Minute { // a denied request must not wait for its timeout
 			t.Fatalf("%s took %s", args, took)
 		}
 	}
-	// What needs no catalog is not kept from it, and fails for its own reason if it does.
+	// A call by <id>/<tool> needs no catalog; it fails because the extension is not available.
 	if code, _, stderr := extctl(t.Context(), url, "call", "x/y"); code != exitUnavailable || strings.Contains(stderr, "$JS") {
 		t.Errorf("call x/y: exit code %d, %q", code, stderr)
 	}
@@ -200,11 +200,11 @@ func TestRunInterrupted(t *testing.T) {
 	go func() { // ends with cancel
 		done <- run(ctx, []string{"watch", "--server", b.url}, nil, io.Discard, w, func(string) string { return "" })
 	}()
-	if _, err := r.Read(make([]byte, 100)); err != nil { // it says that it watches
+	if _, err := r.Read(make([]byte, 100)); err != nil { // the first line is printed
 		t.Fatal(err)
 	}
 	cancel()
-	if code := <-done; code != 130 { // and says nothing, or it would wait for a reader
+	if code := <-done; code != 130 { // it must print nothing more: w has no reader
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// resolveTimeout is how long a registry may take to say which tool is meant; the catalog itself says it too.
+// resolveTimeout limits the request to the registry; after it, the name is resolved from the whole catalog.
 const resolveTimeout = time.Second
 
-// findTool finds a tool by any of its names. The catalog it returns knows the tool's extension and maybe no
-// other: to call one tool, extctl asks the registry which one is meant instead of loading all of them, and falls
-// back on the whole catalog where no registry answers, or where it knows no such name.
+// findTool finds a tool by any of its names. To call one tool, extctl sends the name to the registry and loads only
+// that extension, which is then the only one in the returned catalog. If no registry replies or it does not find the
+// name, findTool loads the whole catalog.
 func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *mesh.Tool, error) {
-	var unknown *mesh.NotFoundError // the registry's word
+	var unknown *mesh.NotFoundError // the registry's reply
 	id, _, full := strings.Cut(name, "/")
 	if !full || mesh.CheckID(id, true) != nil {
 		found, err := s.resolve(ctx, name)
@@ -50,23 +50,23 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *me
 		if unknown != nil && len(e.Nearest) == 0 {
 			e = unknown
 		}
-		t, err = ownName(c, name, e)
+		t, err = findByLocalName(c, name, e)
 	}
 	return c, t, err
 }
 
-// ownName finds a tool by the name that its extension gave it: no agent sees those, but people read them in a manifest
-// and type them. That is enough where only one extension has such a tool. notFound is the error where none has; it
-// gets the nearest, too.
-func ownName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.Tool, error) {
+// findByLocalName finds a tool by the name that its extension uses. Agents see registered names only, but people read the
+// local name in a manifest and type it. It must be unique among the extensions. notFound is the error if no tool has the
+// name; findByLocalName adds similar names to it.
+func findByLocalName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.Tool, error) {
 	var found []*mesh.Tool
-	var own []string
+	var local []string
 	registered := map[string]string{}
 	amb := &mesh.AmbiguousError{Name: name}
 	for _, e := range c.All() {
 		for i := range e.Spec.Tools {
 			t := &e.Spec.Tools[i]
-			own, registered[t.Own] = append(own, t.Own), t.Name
+			local, registered[t.Own] = append(local, t.Own), t.Name
 			if t.Own == name {
 				found, amb.Candidates = append(found, t), append(amb.Candidates, t.Name)
 			}
@@ -76,7 +76,7 @@ func ownName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.
 	case 1:
 		return found[0], nil
 	case 0:
-		for _, near := range nearest.Words(name, own) {
+		for _, near := range nearest.Words(name, local) {
 			if len(notFound.Nearest) < 3 && !slices.Contains(notFound.Nearest, registered[near]) {
 				notFound.Nearest = append(notFound.Nearest, registered[near])
 			}
@@ -86,7 +86,7 @@ func ownName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.
 	return nil, amb
 }
 
-// oneExtension loads what the catalog has of one extension.
+// oneExtension loads the catalog's documents of one extension.
 func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
@@ -94,12 +94,12 @@ func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, e
 	return c, s.denied.explain(err)
 }
 
-// resolve asks the registry. The zero key means that no registry could tell.
+// resolve sends a tool's name to the registry. It returns the zero key if no registry resolved it.
 func (s *session) resolve(ctx context.Context, name string) (mesh.ToolKey, error) {
 	none := mesh.ToolKey{}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	raw, err := s.ask(ctx, s.prefix.RegistryRPC(), "the registry", "resolve", map[string]string{"name": name})
+	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "resolve", map[string]string{"name": name})
 	if err == nil {
 		var found struct {
 			ID   string
@@ -108,7 +108,7 @@ func (s *session) resolve(ctx context.Context, name string) (mesh.ToolKey, error
 		if json.Unmarshal(raw, &found) == nil && found.Tool != nil {
 			return mesh.ToolKey{ID: found.ID, Tool: found.Tool.Own}, nil
 		}
-		return none, nil // an extension's id, say
+		return none, nil // the name is not a tool's, for example an extension's id
 	}
 	e, ok := errors.AsType[*rpc.Error](err)
 	if !ok {

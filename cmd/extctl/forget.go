@@ -15,10 +15,10 @@ import (
 func (a *app) forgetCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forget ID",
-		Short: "Take an extension out of the catalog at once, instead of when it has been away long enough",
+		Short: "Remove a lost extension from the catalog now, instead of after the registry's --forget-after",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 					return s.forget(ctx, c, args[0])
 				})
@@ -28,7 +28,7 @@ func (a *app) forgetCmd() *cobra.Command {
 	}
 }
 
-// forget says good-bye in the extension's place, and waits until the registry has believed it.
+// forget publishes a deregistration for the extension and waits until the registry has removed it.
 func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error {
 	if err := c.WaitSynced(ctx); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 	if err != nil {
 		return err
 	}
-	if err := alive(e); err != nil {
+	if err := checkGone(e); err != nil {
 		return err
 	}
 	data, err := json.Marshal(mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
@@ -65,8 +65,8 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 	return nil
 }
 
-// alive says that an extension cannot be forgotten, since somebody speaks for it: its next beat would bring it back.
-func alive(e mesh.Extension) error {
+// checkGone fails if the extension still has a running instance: its next heartbeat would add it again.
+func checkGone(e mesh.Extension) error {
 	for _, i := range e.State.Instances {
 		if i.State == heartbeat.Lost || i.State == heartbeat.Shutdown {
 			continue

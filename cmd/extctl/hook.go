@@ -23,10 +23,10 @@ func (a *app) hookCmd() *cobra.Command {
 func (a *app) hookFireCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "fire NAME [JSON | key=value… | @file | -]",
-		Short: "Ask every extension that offers a hook, and print what became of the event",
-		Long: `Ask every extension that offers a hook, lowest priority first, as an agent would, and print the event with
-every override merged in. Where an extension aborts a before_* hook, its id and its reason go to stderr and the
-exit code is 12.`,
+		Short: "Send an event to every extension with a hook, and print the resulting event",
+		Long: `Send an event to every extension that offers the hook, lowest priority first, as an agent would, and print
+		the event with all overrides merged. If an extension aborts a before_* hook, its id and its reason go to stderr and
+		the exit code is 12.`,
 		Example: `  extctl hook fire before_message text='my card is 4111 1111'`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,7 +52,7 @@ exit code is 12.`,
 	}
 }
 
-// noteUnknownHook says that nobody will be asked, which is no failure, but may be a slip of the keyboard.
+// noteUnknownHook prints a note if no extension offers the hook. That is not an error, but often a typing mistake.
 func (s *session) noteUnknownHook(c *mesh.Catalog, name string) {
 	var known []string
 	for _, e := range c.All() {
@@ -66,7 +66,7 @@ func (s *session) noteUnknownHook(c *mesh.Catalog, name string) {
 	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
 		note += "; did you mean " + orList(near) + "?"
 	}
-	fmt.Fprintln(s.stderr, "extctl: "+clean(note)) // hooks have their names from extensions
+	fmt.Fprintln(s.stderr, "extctl: "+clean(note)) // the names come from extensions
 }
 
 func (s *session) printFired(f mesh.Fired) error {
@@ -82,7 +82,7 @@ func (s *session) printFired(f mesh.Fired) error {
 			fmt.Fprintf(s.stderr, "extctl: %s: %s\n", w.ID, clean(w.Message))
 		}
 		if f.Aborted {
-			fmt.Fprintf(s.stderr, "extctl: %s aborts: %s\n", f.By, clean(f.Reason))
+			fmt.Fprintf(s.stderr, "extctl: %s aborted the event: %s\n", f.By, clean(f.Reason))
 		}
 		if _, err := fmt.Fprintln(s.stdout, string(f.Event)); err != nil {
 			return err

@@ -19,10 +19,10 @@ type hookJSON struct {
 func (a *app) hooksCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "hooks",
-		Short: "List the hooks and the extensions that answer them",
+		Short: "List the hooks and the extensions that offer them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err

@@ -14,10 +14,10 @@ import (
 func (a *app) hostsCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "hosts",
-		Short: "List the bridges, what they run, and what they could not start and why",
+		Short: "List the bridges and what they could not start, with the reason",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err
@@ -51,13 +51,13 @@ func (a *app) printHosts(hosts []mesh.Host) error {
 	return problems.print(a.stdout)
 }
 
-// hostState is whether a bridge answers, and since when it does not. Its start is in a column of its own.
+// hostState is the state of a bridge, and for a lost one since when. SINCE is the bridge's start.
 func hostState(h mesh.Host) string {
 	switch h.State {
 	case heartbeat.Lost:
 		return fmt.Sprintf("lost %s", ago(h.StateSince))
 	case "":
-		return "-" // it has never answered, or the registry is of an older version
+		return "-" // it has never replied to the registry
 	}
 	return string(h.State)
 }

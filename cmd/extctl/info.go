@@ -16,8 +16,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// infoJSON is what info prints. Of variables and headers it has the names, never the values, and of a URL what
-// stands before the "?".
+// infoJSON is the output of info. It has the names of variables and headers, never their values, and URLs without the
+// query.
 type infoJSON struct {
 	header
 	ID           string        `json:"id"`
@@ -41,10 +41,10 @@ type infoJSON struct {
 		Env  []string `json:"env"`
 	} `json:"requires"`
 	Parts   []partJSON `json:"parts"`
-	Shadows []string   `json:"shadows"` // paths of other manifests with this id, which are not used
+	Shadows []string   `json:"shadows"` // paths of manifests with the same id that are not used
 }
 
-// partJSON is what is started of an extension: itself, and each of its members.
+// partJSON is what a bridge starts separately: the extension itself, and each of its members.
 type partJSON struct {
 	ID          string   `json:"id"`
 	Transport   string   `json:"transport"`
@@ -64,7 +64,7 @@ func (a *app) infoCmd() *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use:   "info ID",
-		Short: "Show an extension of this host: where it is, how it is started, what it lacks",
+		Short: "Show an extension of this host: its path, its command, what it lacks",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.info(cmd.Context(), f, args[0])
@@ -105,13 +105,13 @@ func (a *app) info(ctx context.Context, f hostFlags, id string) error {
 	return a.printInfo(out)
 }
 
-// enabled reports whether the configuration lets the extension id be run.
+// enabled reports whether the configuration enables the extension id.
 func enabled(s config.Config, id string) bool {
 	return s.Enabled && !slices.Contains(s.Disabled, id) && (len(s.Allowlist) == 0 || slices.Contains(s.Allowlist, id))
 }
 
 func (p part) json() partJSON {
-	t := p.m.Transport // as it is written: with placeholders, without what they stand for
+	t := p.m.Transport // as written in the manifest: placeholders are not expanded, because values may be secret
 	out := partJSON{
 		ID: p.m.Plugin.ID, Transport: string(t.Type), Dialect: string(t.Dialect), Command: []string{}, URL: withoutQuery(t.URL),
 		Subject: t.SubjectPrefix, Env: slices.Sorted(maps.Keys(t.Env)), Headers: slices.Sorted(maps.Keys(t.Headers)),
@@ -127,7 +127,7 @@ func (p part) json() partJSON {
 	return out
 }
 
-// withoutQuery leaves out of a URL what people put secrets into.
+// withoutQuery removes the parts of a URL that often contain secrets: the query and the password.
 func withoutQuery(s string) string {
 	s, _, _ = strings.Cut(s, "?")
 	if u, err := url.Parse(s); err == nil && u.User != nil {

@@ -22,12 +22,12 @@ type installOptions struct {
 	update, enable, dryRun, link bool
 }
 
-// installJSON is what install prints.
+// installJSON is the output of install.
 type installJSON struct {
 	header
 	ID       string `json:"id"`
 	Version  string `json:"version"`
-	Action   string `json:"action"`   // installed, updated, linked, or unchanged: it was linked already
+	Action   string `json:"action"`   // installed, updated, linked, or unchanged (already linked)
 	Replaced string `json:"replaced"` // the version before an update
 	Path     string `json:"path"`
 	Enabled  bool   `json:"enabled"`
@@ -40,12 +40,12 @@ func (a *app) installCmd() *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install PATH",
-		Short: "Copy an extension into this host's extensions, or link it with --link",
-		Long: `Check the extension in the directory PATH and copy it, without .git, to <search path>/<id>; of several search
-paths, the first. It is there as a whole or not at all, and an update that fails leaves the old one in place.
+		Short: "Install an extension on this host, as a copy or with --link",
+		Long: `Check the extension in the directory PATH and copy it, without .git, to <first search path>/<id>. The copy is
+		atomic: a failed install leaves nothing, and a failed update leaves the old version in place.
 
-A symbolic link within the extension is copied as a link. One that leads out of it is not followed: it is an
-error. With --link nothing is copied; PATH is put on extensions.links in extensions.yaml.`,
+		A symbolic link within the extension is copied as a link; one that leads out of it is an error. With --link
+		nothing is copied; PATH is added to extensions.links in extensions.yaml.`,
 		Example: "  extctl install ./weather\n  extctl install --update ./weather\n  extctl install --link ~/src/weather",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,16 +53,16 @@ error. With --link nothing is copied; PATH is put on extensions.links in extensi
 		},
 	}
 	o.add(cmd)
-	cmd.Flags().BoolVar(&o.update, "update", false, "replace the extension if it is there")
-	cmd.Flags().BoolVar(&o.enable, "enable", false, "enable it, if extensions.yaml keeps it from being run")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check everything and say what would be done")
-	cmd.Flags().BoolVar(&o.link, "link", false, "run it from where it is instead of copying it")
+	cmd.Flags().BoolVar(&o.update, "update", false, "replace the extension if it is already installed")
+	cmd.Flags().BoolVar(&o.enable, "enable", false, "enable it if extensions.yaml disables it")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "check everything and print what would be done")
+	cmd.Flags().BoolVar(&o.link, "link", false, "run it from PATH instead of copying it")
 	return cmd
 }
 
 func (a *app) install(ctx context.Context, o installOptions, path string) error {
 	if o.update && o.link {
-		return usage("--update and --link exclude each other: what is linked is always as it is at PATH")
+		return usage("--update and --link exclude each other: a linked extension is always the current content of PATH")
 	}
 	h, err := a.loadConfig(o.hostFlags)
 	if err != nil {
@@ -87,14 +87,14 @@ func (a *app) install(ctx context.Context, o installOptions, path string) error 
 	return in.finish(ctx)
 }
 
-// installation is one install on its way.
+// installation is one run of install.
 type installation struct {
 	*app
 	installOptions
 	host      localHost
 	place     placement
 	source    discovery.Candidate
-	installed discovery.Report // what is here, before
+	installed discovery.Report // the extensions of this host before the installation
 	out       installJSON
 }
 
@@ -105,7 +105,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fail(exitNotFound, "there is no %s", path)
+		return fail(exitNotFound, "%s does not exist", path)
 	case err != nil:
 		return fail(exitNotFound, "%w", err)
 	case !info.IsDir():
@@ -113,7 +113,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	}
 	report := discovery.Scan(ctx, discovery.Options{Roots: []string{path}, MaxDepth: 1, Manifest: in.host.local.ManifestOptions()})
 	report.Diagnostics = slices.DeleteFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
-		return d.Level == manifest.Info // about links, which are looked at below
+		return d.Level == manifest.Info // about links, which are checked below
 	})
 	if !in.json {
 		printDiagnostics(in.stderr, report.Diagnostics)
@@ -134,7 +134,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	return nil
 }
 
-// same are the extensions here that have the new one's id.
+// same are the extensions of this host with the id of the new one.
 func (in *installation) same() []discovery.Candidate {
 	var out []discovery.Candidate
 	for _, c := range slices.Concat(in.installed.Candidates, in.installed.Shadowed) {
@@ -145,7 +145,7 @@ func (in *installation) same() []discovery.Candidate {
 	return out
 }
 
-// linkIt records the extension as a root of its own.
+// linkIt adds the extension to extensions.links.
 func (in *installation) linkIt(ctx context.Context, path string) error {
 	in.out.Action, in.out.Path = "linked", in.source.Root
 	if same := in.same(); len(same) > 0 {
@@ -154,7 +154,7 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 		case c.Root != in.source.Root:
 			return in.collision(c)
 		case c.RootIndex < len(in.host.settings().SearchPaths):
-			f := fail(exitExists, "%s is found in %s already, through a search path", in.id(), c.Root)
+			f := fail(exitExists, "%s is already in %s, which is in a search path", in.id(), c.Root)
 			f.hint = "no link is needed"
 			return f
 		}
@@ -171,13 +171,13 @@ func (in *installation) linkIt(ctx context.Context, path string) error {
 }
 
 func (in *installation) collision(c discovery.Candidate) error {
-	f := fail(exitIDCollision, "%s has the id %q, too", c.Root, in.id())
+	f := fail(exitIDCollision, "id %q is already used by %s", in.id(), c.Root)
 	f.hint = "extctl uninstall " + in.id() + ", or give one of them another id"
 	f.data = map[string]any{"path": c.Path, "root_index": c.RootIndex}
 	return f
 }
 
-// copyIt puts a copy of the extension into the first search path.
+// copyIt copies the extension into the first search path.
 func (in *installation) copyIt(ctx context.Context) error {
 	target, err := in.target()
 	if err != nil {
@@ -196,7 +196,7 @@ func (in *installation) copyIt(ctx context.Context) error {
 		return in.notCopied(ctx, err)
 	}
 	if err := in.place.discard(); err != nil {
-		fmt.Fprintf(in.stderr, "%s is left over and may be removed: %v\n", in.place.work, err)
+		fmt.Fprintf(in.stderr, "could not remove the temporary directory %s: %v; remove it by hand\n", in.place.work, err)
 	}
 	return nil
 }
@@ -207,12 +207,12 @@ func (in *installation) notCopied(ctx context.Context, err error) error {
 	}
 	f := fail(exitCopyFailed, "%s was not installed: %w", in.id(), err)
 	if e, ok := errors.AsType[*unfitError](err); ok {
-		f.hint, f.data = "copy what they lead to into the extension, or install it with --link", map[string]any{"entries": e.entries}
+		f.hint, f.data = "copy the targets of the links into the extension, or install it with --link", map[string]any{"entries": e.entries}
 	}
 	return f
 }
 
-// finish enables what was installed and says what was done.
+// finish enables what was installed and prints what was done.
 func (in *installation) finish(ctx context.Context) error {
 	settings := in.host.settings()
 	if in.out.Enabled = enabled(settings, in.id()); in.enable && !in.out.Enabled {
@@ -230,7 +230,7 @@ func (in *installation) finish(ctx context.Context) error {
 	text := fmt.Sprintf("%s %s %s: %s", o.Action, o.ID, o.Version, o.Path)
 	switch {
 	case o.Action == "unchanged":
-		text = fmt.Sprintf("%s is linked already: %s", o.ID, o.Path)
+		text = fmt.Sprintf("%s is already linked: %s", o.ID, o.Path)
 	case o.Action == "updated":
 		text = fmt.Sprintf("updated %s from %s to %s: %s", o.ID, o.Replaced, o.Version, o.Path)
 	}
@@ -238,7 +238,7 @@ func (in *installation) finish(ctx context.Context) error {
 		text += fmt.Sprintf(" (%s, %d bytes)", plural(o.Files, "file"), o.Bytes)
 	}
 	if o.DryRun {
-		text = "dry run, nothing was done: " + text
+		text = "dry run, nothing was changed: " + text
 	}
 	if _, err := fmt.Fprintln(in.stdout, clean(text)); err != nil {
 		return err
@@ -247,7 +247,7 @@ func (in *installation) finish(ctx context.Context) error {
 	return nil
 }
 
-// advise says what is still to be done before it runs.
+// advise prints what is left to do before the extension runs.
 func (in *installation) advise() {
 	if !in.out.Enabled {
 		fmt.Fprintf(in.stderr, "it is not enabled: extctl enable %s\n", in.id())
@@ -258,11 +258,11 @@ func (in *installation) advise() {
 		}
 	}
 	if !in.dryRun && in.out.Action != "unchanged" {
-		fmt.Fprintln(in.stderr, "a running bridge takes it up with: extctl reload BRIDGE")
+		fmt.Fprintln(in.stderr, "to apply this on a running bridge: extctl reload BRIDGE")
 	}
 }
 
-// target decides where the copy goes, and refuses what stands in its way. An update goes where the old one is.
+// target returns where the copy goes, or an error if that path is taken. An update replaces the old copy where it is.
 func (in *installation) target() (string, error) {
 	root, err := in.root()
 	if err != nil {
@@ -277,7 +277,7 @@ func (in *installation) target() (string, error) {
 		}
 		return target, in.apart(root, target)
 	}
-	c := same[0] // the others are in its shadow, and stay there
+	c := same[0] // it takes precedence over the others, which are not changed
 	version := c.Manifest.Plugin.Version
 	if c.RootIndex != 0 {
 		return "", in.collision(c)
@@ -291,11 +291,11 @@ func (in *installation) target() (string, error) {
 	return c.Root, in.apart(root, c.Root)
 }
 
-// root is the directory to install into, canonical if it is there.
+// root is the directory to install into; its canonical path if it exists.
 func (in *installation) root() (string, error) {
 	paths := in.host.settings().SearchPaths
 	if len(paths) == 0 {
-		return "", usage("extensions.search_paths is empty in %s; say where to with --search-path", in.host.path)
+		return "", usage("extensions.search_paths is empty in %s; give a directory with --search-path", in.host.path)
 	}
 	root, err := filepath.Abs(paths[0])
 	if err != nil {
@@ -307,8 +307,7 @@ func (in *installation) root() (string, error) {
 	return root, nil
 }
 
-// free refuses a target where something lies that is not the extension. One whose manifest is broken may be
-// updated.
+// free fails if target exists. With --update, an extension there whose manifest is broken may be replaced.
 func (in *installation) free(target string) error {
 	info, err := os.Lstat(target)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -321,11 +320,11 @@ func (in *installation) free(target string) error {
 	case err != nil:
 		return fail(exitCopyFailed, "%w", err)
 	case info.Mode()&fs.ModeSymlink != 0:
-		f.hint = "it is a symbolic link; extctl uninstall " + in.id() + " removes it, and not what it points to"
+		f.hint = "it is a symbolic link; extctl uninstall " + in.id() + " removes the link only"
 	case !info.IsDir() || noManifest != nil:
-		f.hint = "it is no extension; move it away"
+		f.hint = "the target exists and is not an extension; move or remove it"
 	case slices.ContainsFunc(in.installed.Candidates, func(c discovery.Candidate) bool { return c.Root == target }):
-		f.hint = "it holds another extension; move that to a directory of its own name"
+		f.hint = "it contains another extension; rename its directory to that extension's id"
 	case !in.update:
 		f.hint = "its manifest is not valid; replace it with --update"
 	default:
@@ -335,27 +334,27 @@ func (in *installation) free(target string) error {
 	return f
 }
 
-// apart refuses a target that would lie in the source, or the other way round, or in another extension, where
-// nobody would find it.
+// apart fails if the target and the source contain each other, or the target is inside another extension, where
+// discovery would not find it.
 func (in *installation) apart(root, target string) error {
 	source := in.source.Root
 	switch {
 	case target == root:
-		return usage("%s is a search path itself, and cannot be replaced; update it in place", root)
+		return usage("%s is itself a search path and cannot be replaced; update it in place", root)
 	case source == target:
-		return usage("%s is where it would be installed", source)
+		return usage("%s is also the target of the installation", source)
 	case within(source, target), within(target, source):
-		return usage("%s and %s, where it would be installed, lie one in the other", source, target)
+		return usage("the source %s and the target %s contain each other", source, target)
 	}
 	for _, c := range in.installed.Candidates {
 		if within(c.Root, target) && c.Root != target {
-			return usage("%s lies in the extension %s, within which no other is looked for", target, c.Manifest.Plugin.ID)
+			return usage("%s is inside the extension %s, where no other extension is found", target, c.Manifest.Plugin.ID)
 		}
 	}
 	return nil
 }
 
-// within reports whether path is dir or lies below it; both are absolute and clean.
+// within reports whether path is dir or below it; both are absolute and clean.
 func within(dir, path string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)

@@ -13,20 +13,20 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// placement puts directories in place and takes them away, so that whoever looks finds the old one, the new
-// one or none, and never half of one.
+// placement replaces and removes directories by renaming, so that a reader finds the old directory, the new one or none,
+// never half of one.
 //
-// What is not in place yet, or no more, lies in a directory beside it, on the same file system. There a bridge
-// could find it, and after a crash for good; so it lies in one of a name that discovery does not enter.
+// New and old directories are kept next to the target, on the same file system, until they are renamed or removed. They
+// are in a directory whose name discovery ignores, because a bridge must not find them, also after a crash.
 type placement struct {
 	rename  func(from, to string) error
 	ignored []string // extensions.ignore_dirs
 
-	work  string // to be removed in the end
-	inner string
+	work  string // the temporary directory
+	inner string // in it, with an ignored name
 }
 
-// open makes the working directory beside target.
+// open makes the temporary directory next to target.
 func (p *placement) open(target string) error {
 	dir := filepath.Dir(target)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -46,7 +46,7 @@ func (p *placement) open(target string) error {
 	return os.Mkdir(p.inner, 0o700)
 }
 
-// discard removes the working directory and what is in it.
+// discard removes the temporary directory and its content.
 func (p *placement) discard() error {
 	if p.work == "" {
 		return nil
@@ -54,8 +54,8 @@ func (p *placement) discard() error {
 	return os.RemoveAll(p.work)
 }
 
-// put copies t and puts the copy in target's place. After an error target is what it was. hash is that of the
-// manifest that was checked.
+// put replaces target by a copy of t. After an error target is unchanged. hash is the hash of the manifest that was
+// checked.
 func (p *placement) put(ctx context.Context, t *tree, target, hash string) error {
 	if err := p.open(target); err != nil {
 		return errors.Join(err, p.discard())
@@ -73,14 +73,14 @@ func (p *placement) put(ctx context.Context, t *tree, target, hash string) error
 	}
 	if err != nil {
 		if lost, ok := errors.AsType[*strandedError](err); ok {
-			return lost // the old one is in there
+			return lost // keep the temporary directory: it contains the old version
 		}
 		return errors.Join(err, p.discard())
 	}
 	return nil
 }
 
-// unchanged refuses a copy whose manifest is not the one that was checked.
+// unchanged fails if the copy's manifest is not the one that was checked.
 func unchanged(dir, hash string) error {
 	data, err := os.ReadFile(filepath.Join(dir, manifest.FileName))
 	if err != nil {
@@ -90,24 +90,24 @@ func unchanged(dir, hash string) error {
 	sum := sha256.Sum256(data)
 	both := sha256.Sum256(append(append(data, 0), sidecar...))
 	if got := hex.EncodeToString(sum[:]); got != hash && (err != nil || hex.EncodeToString(both[:]) != hash) {
-		return errors.New("the manifest changed while it was copied; try again")
+		return errors.New("the manifest changed during the copy; try again")
 	}
 	return nil
 }
 
-// strandedError is an old directory that could not be put back.
+// strandedError is an old directory that could not be restored.
 type strandedError struct {
 	old string
 	err error
 }
 
 func (e *strandedError) Error() string {
-	return fmt.Sprintf("%v; the old one could not be put back either and lies in %s", e.err, e.old)
+	return fmt.Sprintf("%v; the old version could not be restored either; it is in %s", e.err, e.old)
 }
 
 func (e *strandedError) Unwrap() error { return e.err }
 
-// swap puts staged in target's place; what is there goes into the working directory.
+// swap replaces target by staged, and moves the old content to the temporary directory.
 func (p *placement) swap(staged, target string) error {
 	old := filepath.Join(p.inner, "old")
 	err := p.rename(target, old)
@@ -126,12 +126,12 @@ func (p *placement) swap(staged, target string) error {
 		}
 		return err
 	}
-	// It is done. A disk that cannot even say so does not undo it.
+	// The rename has happened; a failed sync does not undo it.
 	_ = syncDir(filepath.Dir(target))
 	return nil
 }
 
-// remove takes the directory target away.
+// remove moves target to the temporary directory.
 func (p *placement) remove(target string) error {
 	if err := p.open(target); err != nil {
 		return errors.Join(err, p.discard())

@@ -23,7 +23,7 @@ func tiny(t *testing.T, dir, text string) string {
 	return dir
 }
 
-// names are what is in dir, "" for nothing.
+// names lists the content of dir, "" if it is empty.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -49,17 +49,17 @@ func content(t *testing.T, dir string) string {
 // sumOfNew is the SHA-256 of "new".
 const sumOfNew = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"
 
-// TestSwapPutsBack fails each rename of an update in turn: target is always the old one or the new one.
-func TestSwapPutsBack(t *testing.T) {
+// TestSwapRestoresOld fails each rename of an update in turn: target must always be the old or the new version.
+func TestSwapRestoresOld(t *testing.T) {
 	disk := errors.New("the disk is tired")
 	for failing, want := range map[int]struct {
 		content string
 		err     error
-		left    bool // the old one lies in the working directory
+		left    bool // the old version is in the temporary directory
 	}{
 		1: {"old", disk, false},
 		2: {"old", disk, false},
-		3: {"new", nil, false}, // there is no third
+		3: {"new", nil, false}, // there is no third rename
 	} {
 		t.Run(fmt.Sprint(failing), func(t *testing.T) {
 			dir := t.TempDir()
@@ -82,7 +82,7 @@ func TestSwapPutsBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := content(t, target); got != want.content {
-				t.Errorf("target is the %s one, want the %s one", got, want.content)
+				t.Errorf("target is the %s version, want the %s version", got, want.content)
 			}
 			if got := names(t, filepath.Join(dir, "root")); got != "x" {
 				t.Errorf("left over: %s", got)
@@ -91,7 +91,7 @@ func TestSwapPutsBack(t *testing.T) {
 	}
 }
 
-// TestSwapStranded cannot even put the old one back: it is kept, and the error says where.
+// TestSwapStranded: if the old version cannot be restored, it is kept and the error has its path.
 func TestSwapStranded(t *testing.T) {
 	dir := t.TempDir()
 	target := tiny(t, filepath.Join(dir, "root", "x"), "old")
@@ -109,14 +109,14 @@ func TestSwapStranded(t *testing.T) {
 	err = p.put(t.Context(), source, target, sumOfNew)
 	stranded, ok := errors.AsType[*strandedError](err)
 	if !ok {
-		t.Fatalf("error %v, want one that says where the old one is", err)
+		t.Fatalf("error %v, want one with the path of the old version", err)
 	}
 	if got := content(t, stranded.old); got != "old" {
-		t.Errorf("%s is the %s one", stranded.old, got)
+		t.Errorf("%s is the %s version", stranded.old, got)
 	}
 }
 
-// TestCopyChanged refuses a copy whose manifest is not the one that was checked.
+// TestCopyChanged: install fails if the copied manifest is not the one that was checked.
 func TestCopyChanged(t *testing.T) {
 	dir := t.TempDir()
 	source, err := survey(t.Context(), tiny(t, filepath.Join(dir, "source"), "newer"))
@@ -125,7 +125,7 @@ func TestCopyChanged(t *testing.T) {
 	}
 	target := filepath.Join(dir, "root", "x")
 	p := placement{rename: os.Rename}
-	if err := p.put(t.Context(), source, target, sumOfNew); err == nil || !strings.Contains(err.Error(), "changed while it was copied") {
+	if err := p.put(t.Context(), source, target, sumOfNew); err == nil || !strings.Contains(err.Error(), "changed during the copy") {
 		t.Errorf("error %v", err)
 	}
 	if got := names(t, filepath.Join(dir, "root")); got != "" {
@@ -133,9 +133,8 @@ func TestCopyChanged(t *testing.T) {
 	}
 }
 
-// TestCopyDoesNotFollow makes a file a link out of the tree after it was looked at, as somebody who wants to be
-// followed would.
-func TestCopyDoesNotFollow(t *testing.T) {
+// TestCopyFollowsNoNewLink replaces a file by a link out of the tree after the tree was listed, as an attacker could.
+func TestCopyFollowsNoNewLink(t *testing.T) {
 	dir := t.TempDir()
 	secret := tiny(t, filepath.Join(dir, "elsewhere"), "secret")
 	source := tiny(t, filepath.Join(dir, "source"), "new")
@@ -177,7 +176,7 @@ func TestInstallInterrupted(t *testing.T) {
 	}
 }
 
-// TestCopyModes keeps what may be executed, and gives nobody a directory that he could not remove again.
+// TestCopyModes: executable files remain executable, and the owner can remove every directory.
 func TestCopyModes(t *testing.T) {
 	dir := t.TempDir()
 	source := tiny(t, filepath.Join(dir, "source"), "new")

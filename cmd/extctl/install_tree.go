@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// maxTreeEntries bounds what install copies. A node_modules of ten thousand files is usual, a home directory that was named
-// by mistake is not to be copied.
+// maxTreeEntries limits what install copies: 10,000 files in node_modules are usual, a home directory named by mistake
+// must not be copied.
 const maxTreeEntries = 200_000
 
-// tree is a directory that is to be copied.
+// tree is the content of a directory to be copied.
 type tree struct {
 	root    string // canonical
 	entries []treeEntry
@@ -23,14 +23,14 @@ type tree struct {
 	bytes   int64
 }
 
-// treeEntry is a directory, a regular file or a symbolic link, a directory before what is in it.
+// treeEntry is a directory, a regular file or a symbolic link. A directory comes before its content.
 type treeEntry struct {
 	rel  string
 	mode fs.FileMode
-	link string // of a symbolic link: what the copy points to
+	link string // the target of a symbolic link in the copy
 }
 
-// unfitError lists what is in a tree and cannot be copied.
+// unfitError lists the entries of a tree that cannot be copied.
 type unfitError struct{ entries []string }
 
 func (e *unfitError) Error() string {
@@ -42,8 +42,8 @@ func (e *unfitError) Error() string {
 	return text
 }
 
-// survey lists what is in root, except .git: the copy is no checkout. It follows no link. Everything that cannot be
-// copied is in the error.
+// survey lists the content of root without .git and without following links. The error lists everything that cannot be
+// copied.
 func survey(ctx context.Context, root string) (*tree, error) {
 	t := &tree{root: root}
 	unfit := &unfitError{}
@@ -59,10 +59,10 @@ func survey(ctx context.Context, root string) (*tree, error) {
 			if d.IsDir() {
 				return fs.SkipDir
 			}
-			return nil // of a submodule or a worktree: a file
+			return nil // in a submodule or a worktree .git is a file
 		}
 		if len(t.entries) == maxTreeEntries {
-			return fmt.Errorf("%s holds over %d files and directories; is it the right one? --link copies nothing", root, maxTreeEntries)
+			return fmt.Errorf("%s has more than %d files and directories; check the path, or use --link, which copies nothing", root, maxTreeEntries)
 		}
 		why, err := t.add(rel, d)
 		if why != "" {
@@ -79,7 +79,7 @@ func survey(ctx context.Context, root string) (*tree, error) {
 	return t, nil
 }
 
-// add notes one entry; unfit says why it cannot be copied.
+// add adds one entry; unfit is the reason why it cannot be copied.
 func (t *tree) add(rel string, d fs.DirEntry) (unfit string, err error) {
 	info, err := d.Info()
 	if err != nil {
@@ -106,8 +106,8 @@ func (t *tree) add(rel string, d fs.DirEntry) (unfit string, err error) {
 	return "", nil
 }
 
-// link is what a copy of the link rel has to point to, so that it leads to the same place in the copy; ok is false
-// when that is not in the tree.
+// link is the text of the copy of the link rel, so that it leads to the same file in the copy. ok is false if that file
+// is not in the tree.
 func (t *tree) link(rel string) (text string, ok bool, err error) {
 	path := filepath.Join(t.root, rel)
 	if text, err = os.Readlink(path); err != nil {
@@ -116,24 +116,24 @@ func (t *tree) link(rel string) (text string, ok bool, err error) {
 	local := !filepath.IsAbs(text) && filepath.IsLocal(filepath.Join(filepath.Dir(rel), text))
 	real, err := filepath.EvalSymlinks(path)
 	switch {
-	case err != nil: // it leads nowhere, and may do so in the copy as long as it stays there
+	case err != nil: // a dangling link is copied if its target would be in the tree
 		return text, local, nil
 	case !within(t.root, real):
 		return "", false, nil
-	case !local: // absolute, or by way of the name of the tree
+	case !local: // absolute, or through the name of the tree's root
 		text, err = filepath.Rel(filepath.Dir(path), real)
 	}
 	return text, err == nil, err
 }
 
-// copy makes dst, which must not exist, a copy of t, and returns when it is on disk.
+// copy copies t to dst, which must not exist, and returns when the copy is on disk.
 func (t *tree) copy(ctx context.Context, dst string) error {
-	// Through an os.Root, so that a file which becomes a link while we copy is not followed either.
+	// os.Root: a file that is replaced by a link during the copy must not be followed either.
 	src, err := os.OpenRoot(t.root)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = src.Close() }() // only read
+	defer func() { _ = src.Close() }() // read only
 	for _, e := range t.entries {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (t *tree) copy(ctx context.Context, dst string) error {
 func (e treeEntry) copy(src *os.Root, path string) error {
 	switch {
 	case e.mode.IsDir():
-		// Without the owner's own permissions it could not be filled, nor removed again.
+		// Without the owner's permissions the directory could not be filled or removed.
 		if err := os.Mkdir(path, 0o700); err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func copyFile(src *os.Root, rel, path string, perm fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // only read
+	defer func() { _ = in.Close() }() // read only
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestBenchInterrupted: what was measured is printed, without the calls that were given up, and nothing is where nothing
-// was measured.
+// TestBenchInterrupted: an interrupted bench prints its measurements without the cancelled calls, and nothing if there
+// are none.
 func TestBenchInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -65,11 +65,11 @@ func TestStaleness(t *testing.T) {
 	}{
 		{0, ""},
 		{staleAfter, ""},
-		{staleAfter + time.Second, "no registry leads, the catalog is 11s old"},
+		{staleAfter + time.Second, "no registry is leading; the catalog is 11s old"},
 		{staleAfter + time.Minute, ""},
-		{time.Second, "a registry leads again"},
+		{time.Second, "a registry is leading again"},
 		{0, ""},
-		{time.Hour, "no registry leads"},
+		{time.Hour, "no registry is leading"},
 	} {
 		if got := s.note(step.age); step.want == "" && got != "" || !strings.Contains(got, step.want) {
 			t.Errorf("at %s: %q, want %q", step.age, got, step.want)
@@ -77,27 +77,27 @@ func TestStaleness(t *testing.T) {
 	}
 }
 
-// TestWhichInstance: who names an instance that is not there is told what is, and a bridge's word that it runs none is no
-// mistake on the command line.
-func TestWhichInstance(t *testing.T) {
+// TestUnknownInstance: the error for an instance that does not exist lists those that do, and a bridge that no longer
+// runs the instance is not a usage error.
+func TestUnknownInstance(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	b.runsOn(t, "x", "b1", "b2")
-	b.runsOn(t, "left", "b3")
-	b.runsOn(t, "native")
+	b.putExtension(t, "x", "b1", "b2")
+	b.putExtension(t, "left", "b3")
+	b.putExtension(t, "native")
 	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control("b3"), func(string, json.RawMessage) (string, *rpc.Error) {
 		return "", rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `bridge b3 runs no extension "left"`)
 	}); err != nil {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"restart x --bridge nope":   "there is no such instance of x; there is on-b1 on bridge b1, on-b2 on bridge b2",
-		"logs x --instance nope":    "there is no such instance of x; there is on-b1 on bridge b1, on-b2 on bridge b2",
-		"drain native":              "no bridge runs such an instance of native",
+		"restart x --bridge nope":   "no such instance of x; its instances are on-b1 on bridge b1, on-b2 on bridge b2",
+		"logs x --instance nope":    "no such instance of x; its instances are on-b1 on bridge b1, on-b2 on bridge b2",
+		"drain native":              "no bridge runs an instance of native",
 		"restart left":              `bridge b3 runs no extension "left"`,
 		"logs left":                 `bridge b3 runs no extension "left"`,
 		"restart left --bridge b3 ": `bridge b3 runs no extension "left"`,

@@ -40,7 +40,7 @@ func toJSON(e mesh.Extension) extensionJSON {
 	return out
 }
 
-// revisionJSON says which state of the catalog a result is of.
+// revisionJSON is the catalog's revision that a result was made from.
 type revisionJSON struct {
 	CatalogID string `json:"catalog_id"`
 	Revision  uint64 `json:"revision"`
@@ -54,10 +54,10 @@ func revisionOf(c *mesh.Catalog) revisionJSON {
 func (a *app) listCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the extensions and how they are",
+		Short: "List the extensions with their state",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err

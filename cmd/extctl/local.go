@@ -20,9 +20,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// The verbs that need no mesh look at this host as a bridge does that is started here with the same flags.
+// The commands that need no mesh read this host as a bridge with the same flags would.
 
-// hostFlags say where the extensions of this host are.
+// hostFlags are the flags that locate the extensions of this host.
 type hostFlags struct {
 	config string
 	search []string
@@ -30,27 +30,27 @@ type hostFlags struct {
 
 func (f *hostFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.config, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it is there)")
-	cmd.Flags().StringArrayVar(&f.search, "search-path", nil, "look for extensions in `DIR`, instead of where the file says; may be repeated")
+	cmd.Flags().StringArrayVar(&f.search, "search-path", nil, "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
 }
 
-// localHost is this host as its configuration has it.
+// localHost is this host with its configuration.
 type localHost struct {
-	path  string // of the configuration, which need not exist
+	path  string // of the configuration file, which may not exist
 	diags []manifest.Diagnostic
 	cfg   bridge.Config
-	local bridge.Local // with cfg
+	local bridge.Local // made from cfg
 }
 
-// settings are the configuration's; what is wrong in the file has its default.
+// settings are the configuration's; a setting with an error has its default.
 func (h localHost) settings() config.Config { return h.cfg.Settings }
 
-// with is h with other settings.
+// with returns h with other settings.
 func (h localHost) with(cfg bridge.Config) localHost {
 	h.cfg, h.local = cfg, bridge.NewLocal(cfg)
 	return h
 }
 
-// readHost reads the configuration. What is wrong with it is in diags; see load for whoever cannot do with that.
+// readHost reads the configuration and keeps its errors in diags. Use load if errors must stop the command.
 func (f hostFlags) readHost() localHost {
 	h := localHost{path: f.config}
 	if h.path == "" {
@@ -64,7 +64,7 @@ func (f hostFlags) readHost() localHost {
 	return h.with(bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ()})
 }
 
-// load reads the configuration, says what is wrong with it, and checks the directories that were named.
+// load reads the configuration, prints its errors, and checks the directories given on the command line.
 func (a *app) load(f hostFlags) (localHost, error) {
 	h, err := a.loadConfig(f)
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *app) load(f hostFlags) (localHost, error) {
 	return h, nil
 }
 
-// loadConfig is load for a verb that makes the directories.
+// loadConfig is load for a command that creates the directories.
 func (a *app) loadConfig(f hostFlags) (localHost, error) {
 	h := f.readHost()
 	if !a.json {
@@ -85,18 +85,18 @@ func (a *app) loadConfig(f hostFlags) (localHost, error) {
 	return h, h.usable(exitUsage)
 }
 
-// usable is a failure with code if the configuration has errors; the caller has said which.
+// usable returns a failure with code if the configuration has errors, which the caller has printed.
 func (h localHost) usable(code int) error {
 	n := errorsIn(h.diags)
 	if n == 0 {
 		return nil
 	}
 	f := fail(code, "%s cannot be used: it has %s", h.path, plural(n, "error"))
-	f.hint, f.data = "mend it first; nothing was done", map[string]any{"diagnostics": h.diags}
+	f.hint, f.data = "fix it first; nothing was changed", map[string]any{"diagnostics": h.diags}
 	return f
 }
 
-// errorsIn counts the errors among findings.
+// errorsIn counts the errors in diags.
 func errorsIn(diags []manifest.Diagnostic) (n int) {
 	for _, d := range diags {
 		if d.Level == manifest.Error {
@@ -106,14 +106,14 @@ func errorsIn(diags []manifest.Diagnostic) (n int) {
 	return n
 }
 
-// part is an extension, or a member of one: what is started apart.
+// part is what a bridge starts separately: an extension, or a member of one.
 type part struct {
 	discovery.Candidate
 	m *manifest.Manifest
 	bridge.Preflight
 }
 
-// parts are what a bridge would start of c, checked.
+// parts are the parts of c that a bridge would start, each with the result of its checks.
 func (h localHost) parts(c discovery.Candidate) []part {
 	var out []part
 	for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
@@ -124,8 +124,7 @@ func (h localHost) parts(c discovery.Candidate) []part {
 	return out
 }
 
-// scan looks for the extensions that a bridge would run. What is wrong with the configuration in the light of what was
-// found is said of the file that was read.
+// scan finds the extensions that a bridge would run. Findings about the configuration refer to the file that was read.
 func (h localHost) scan(ctx context.Context) discovery.Report {
 	report := h.local.Scan(ctx)
 	for i, d := range report.Diagnostics {
@@ -136,14 +135,15 @@ func (h localHost) scan(ctx context.Context) discovery.Report {
 	return report
 }
 
-// all scans for extensions, also those that the configuration keeps from being run.
+// all finds every extension, including those that the configuration disables.
 func (h localHost) all(ctx context.Context) discovery.Report {
 	cfg := h.cfg
 	cfg.Settings.Enabled, cfg.Settings.Disabled, cfg.Settings.Allowlist = true, nil, nil
 	return h.with(cfg).scan(ctx)
 }
 
-// find looks for the extension id, run or not. others have its id, too, and come later.
+// find finds the extension id, also if it is disabled. others are extensions with the same id that it takes precedence
+// over.
 func (h localHost) find(ctx context.Context, id string) (c discovery.Candidate, others []discovery.Candidate, err error) {
 	if err := checkLocalID(id); err != nil {
 		return c, nil, err
@@ -167,7 +167,7 @@ func (h localHost) find(ctx context.Context, id string) (c discovery.Candidate, 
 	return c, nil, h.notFound(id, known, report.InvalidCount)
 }
 
-// checkLocalID checks an id that was typed. A member has no life of its own on a host.
+// checkLocalID checks an id from the command line. Members are rejected: they are managed with their extension.
 func checkLocalID(id string) error {
 	err := mesh.CheckID(id, false)
 	if err == nil {
@@ -175,12 +175,12 @@ func checkLocalID(id string) error {
 	}
 	f := &failure{code: exitInvalidID, err: err}
 	if parent, _, dotted := strings.Cut(id, "."); dotted && mesh.CheckID(parent, false) == nil {
-		f.hint = "a member belongs to its extension: say " + parent
+		f.hint = "members are managed with their extension: use " + parent
 	}
 	return f
 }
 
-// notFound is the failure for an id that no extension here has.
+// notFound is the failure for an id that no extension on this host has.
 func (h localHost) notFound(id string, known []string, invalid int) error {
 	f := fail(exitNotFound, "no extension in %s has the id %q", strings.Join(h.settings().Roots(), ", "), id)
 	if slices.Contains(h.settings().Disabled, id) {
@@ -189,16 +189,16 @@ func (h localHost) notFound(id string, known []string, invalid int) error {
 		f.hint = "did you mean " + orList(near) + "?"
 		f.data = map[string]any{"nearest": near}
 	} else if invalid > 0 {
-		f.hint = plural(invalid, "manifest") + " there cannot be used; extctl discover says why"
+		f.hint = plural(invalid, "manifest") + " there cannot be used; `extctl discover` shows why"
 	} else if len(known) > 0 {
-		f.hint = "extctl discover lists those that are there"
+		f.hint = "`extctl discover` lists the extensions of this host"
 	} else {
-		f.hint = "there is none at all; say where they are with --search-path, or with extensions.search_paths"
+		f.hint = "no extension was found; give their directory with --search-path, or in extensions.search_paths"
 	}
 	return f
 }
 
-// completeLocal offers the ids of this host's extensions for the first argument.
+// completeLocal completes the first argument with the ids of this host's extensions.
 func (f *hostFlags) completeLocal(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	if len(args) == 0 {
@@ -213,12 +213,12 @@ func (f *hostFlags) completeLocal(cmd *cobra.Command, args []string, _ string) (
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// printDiagnostics prints findings, one a line: path:line:column: level: key: message.
+// printDiagnostics prints one finding per line: path:line:column: level: key: message.
 func printDiagnostics(w io.Writer, diags []manifest.Diagnostic) {
 	for _, d := range diags {
 		fmt.Fprintln(w, clean(d.String()))
 	}
 }
 
-// list is names as JSON has them: never null.
+// list copies names into a slice that JSON encodes as [], never as null.
 func list[T any](names []T) []T { return append([]T{}, names...) }

@@ -12,12 +12,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestLocalScript runs testdata/local: the verbs that need no mesh, and so without a NATS server. Beyond
-// testscript's own commands there is
+// TestLocalScript runs testdata/local: the commands that need no mesh, without a NATS server. In addition to testscript's
+// own commands there is
 //
-//	exits CODE PROGRAM ARG…   run the program, and want this exit code
+//	exits CODE PROGRAM ARG…   run the program and require this exit code
 //
-// and the condition [modes]: what runs here is kept out by the modes of files.
+// and the condition [modes]: file modes restrict what the test starts.
 func TestLocalScript(t *testing.T) {
 	var modes atomic.Bool // the same in all scripts
 	testscript.Run(t, testscript.Params{
@@ -25,9 +25,9 @@ func TestLocalScript(t *testing.T) {
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		Setup: func(env *testscript.Env) error {
-			modes.Store(heedModes())
+			modes.Store(enforceFileModes())
 			env.Setenv("NATS_URL", "nats://127.0.0.1:1")
-			env.Setenv("GORACE", "atexit_sleep_ms=0") // or every extctl takes a second longer under -race
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise every extctl takes a second longer under -race
 			for name, dir := range map[string]string{"XDG_DATA_HOME": ".data", "XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".state"} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}

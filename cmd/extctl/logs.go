@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// logLine is one line of a child's stderr, as bridges keep and publish them.
+// logLine is one line of a child's stderr, as bridges store and publish it.
 type logLine struct {
 	ID       string    `json:"id"`
 	Instance string    `json:"instance"`
@@ -21,7 +21,7 @@ type logLine struct {
 	Line     string    `json:"line"`
 }
 
-// key tells a line that is both in the past and among the live ones.
+// key identifies a line, to skip lines that are both in the stored and in the live output.
 func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line) }
 
 func (a *app) logsCmd() *cobra.Command {
@@ -33,7 +33,7 @@ func (a *app) logsCmd() *cobra.Command {
 		Short: "Print the last lines of an extension's stderr",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			limit := askTimeout
+			limit := requestTimeout
 			if follow {
 				limit = 0
 			}
@@ -44,8 +44,8 @@ func (a *app) logsCmd() *cobra.Command {
 		ValidArgsFunction: a.completeIDs,
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on printing lines as they come")
-	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "how many lines `N` of the past")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new lines")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "start with the last `N` lines")
 	return cmd
 }
 
@@ -55,12 +55,12 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	live := make(chan *nats.Msg, 1024)
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
-	if follow { // before the past is read, so that nothing falls between
+	if follow { // subscribe before reading the stored lines, so that no line is missed
 		sub, err := s.nc.ChanSubscribe(s.prefix.Log(id), live)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+		defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 	}
 	past, failed, err := s.pastLogs(ctx, f, id, lines, follow)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 			return err
 		}
 	}
-	failed.tell(s.app)
+	failed.print(s.app)
 	for follow {
 		select {
 		case <-ctx.Done():
@@ -100,13 +100,13 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	return failed.exit()
 }
 
-// followTimeout is how long a bridge that hangs may keep what comes now from whoever follows.
+// followTimeout limits how long a bridge that hangs can delay the live lines.
 const followTimeout = 2 * time.Second
 
-// pastLogs are the last lines that the bridges have kept, oldest first. For who follows, a past that does not come in time
-// is no reason not to.
+// pastLogs are the last lines that the bridges have stored, oldest first. With follow a timeout is only printed: live
+// lines can still arrive.
 func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) ([]logLine, failures, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	limit := time.Duration(0)
 	if follow {
@@ -117,7 +117,7 @@ func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines 
 	}
 	answers, failed, err := operate[kept](ctx, s, f, "logs", id, max(lines, 1), limit)
 	if follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		s.tell(exitTimeout, err)
+		s.printError(exitTimeout, err)
 		return nil, nil, nil
 	}
 	if err != nil {
@@ -125,13 +125,13 @@ func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines 
 	}
 	var past []logLine
 	for _, a := range answers {
-		past = append(past, a.said.Lines...)
+		past = append(past, a.parsed.Lines...)
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
 	return past[max(0, len(past)-max(lines, 0)):], failed, nil
 }
 
-// printLog prints one line; with --json and -f each is an object of its own.
+// printLog prints one line. With --json and -f each line is a JSON object.
 func (s *session) printLog(l logLine) error {
 	if s.json {
 		return s.printJSON(l)

@@ -1,11 +1,11 @@
-// Command extctl asks the mesh what extensions there are, whether they are up and why not, calls their tools,
-// and with `extctl up` runs a mesh of its own: NATS, registry and bridge in one process.
+// Command extctl shows what extensions are on the mesh, whether they are available and why not, and calls their tools.
+// `extctl up` runs a whole mesh in one process: NATS, the registry and a bridge.
 //
 //	extctl up examples/extensions
 //	extctl list
 //	extctl call ext_hello_greet name=Ada
 //
-// Results go to stdout and the rest to stderr; --json makes the result one JSON object, also of a failure. The
+// Results go to stdout, everything else to stderr. With --json the result, or the error, is one JSON object. The
 // exit codes are in exit.go.
 package main
 

@@ -20,34 +20,33 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// newTemplates has a directory for each language. The names end in .tmpl, so that what is in them is neither built
-// nor taken for a module here.
+// newTemplates has one directory per language. The suffix .tmpl keeps go build and go list from reading the files.
 //
 //go:embed new_templates
 var newTemplates embed.FS
 
-// newLanguages are the languages of new, and what each calls its test.
+// newLanguages are the languages of new with the command that runs the test.
 var newLanguages = []struct{ name, test string }{
 	{"go", "go test"}, {"python", "python3 -m unittest"}, {"node", "node --test"}, {"shell", "sh test.sh"},
 }
 
-// newJSON is what new prints.
+// newJSON is the output of new.
 type newJSON struct {
 	header
 	ID         string   `json:"id"`
 	Lang       string   `json:"lang"`
 	Path       string   `json:"path"`
 	Files      []string `json:"files"`
-	AllowWrite string   `json:"allow_write"` // the variable without which the destructive tool refuses
+	AllowWrite string   `json:"allow_write"` // the variable that the destructive tool requires
 }
 
 func (a *app) newCmd() *cobra.Command {
 	var lang, dir string
 	cmd := &cobra.Command{
 		Use:   "new NAME --lang go|python|node|shell",
-		Short: "Begin an extension: a directory with two tools, a manifest and a test",
-		Long: `Make a directory NAME with an extension that works as it is: a manifest, a tool that reads, one that destroys
-and refuses unless <NAME>_ALLOW_WRITE is set, and a test of its own. It needs nothing but its language.`,
+		Short: "Create an extension: a directory with two tools, a manifest and a test",
+		Long: `Create a directory NAME with a working extension: a manifest, a tool that reads, a destructive tool that
+		requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language.`,
 		Example: "  extctl new dice --lang python\n  extctl doctor --runtime dice",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,7 +55,7 @@ and refuses unless <NAME>_ALLOW_WRITE is set, and a test of its own. It needs no
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringVar(&lang, "lang", "", "the `LANGUAGE`: go, python, node or shell")
-	cmd.Flags().StringVar(&dir, "dir", ".", "make it in `DIR`")
+	cmd.Flags().StringVar(&dir, "dir", ".", "create it in `DIR`")
 	_ = cmd.RegisterFlagCompletionFunc("lang", cobra.FixedCompletions([]cobra.Completion{"go", "python", "node", "shell"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
 }
@@ -98,20 +97,20 @@ func (a *app) new(id, lang, dir string) error {
 		}
 		return a.printJSON(out)
 	}
-	if _, err := fmt.Fprintf(a.stdout, "made %s\n", target); err != nil {
+	if _, err := fmt.Fprintf(a.stdout, "created %s\n", target); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "\nIts test:         cd %s && %s\nAs a bridge does: extctl doctor --runtime %s\nOn a mesh:        extctl up %s\n", target, test, target, target)
+	fmt.Fprintf(a.stderr, "\nRun its test:     cd %s && %s\nCheck it:         extctl doctor --runtime %s\nRun it on a mesh: extctl up %s\n", target, test, target, target)
 	return nil
 }
 
-// newFile is a file of a new extension.
+// newFile is one file of a new extension.
 type newFile struct {
 	name string
 	text []byte
 }
 
-// skeleton fills in the templates of a language.
+// skeleton executes the templates of a language.
 func skeleton(lang string, data map[string]any) ([]newFile, error) {
 	dir := path.Join("new_templates", lang)
 	entries, err := newTemplates.ReadDir(dir)
@@ -134,12 +133,12 @@ func skeleton(lang string, data map[string]any) ([]newFile, error) {
 		}
 		out = append(out, newFile{strings.TrimSuffix(e.Name(), ".tmpl"), b.Bytes()})
 	}
-	// The manifest comes last: until it is there, a bridge that watches has nothing to start.
+	// The manifest is written last, so that a watching bridge does not start an incomplete extension.
 	i := slices.IndexFunc(out, func(f newFile) bool { return f.name == manifest.FileName })
 	return append(slices.Delete(slices.Clone(out), i, i+1), out[i]), nil
 }
 
-// write makes the directory target with files in it, all of them or none.
+// write creates the directory target with files in it, all of them or none.
 func write(target string, files []newFile) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return fail(exitCopyFailed, "%w", err)

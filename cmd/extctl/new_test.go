@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// TestNew makes an extension in each language, lets doctor run it as a bridge would, and runs its own test.
+// TestNew creates an extension in each language, checks it with doctor --runtime, and runs its test.
 func TestNew(t *testing.T) {
 	for lang, test := range map[string][]string{
 		"go": {"go", "test"}, "python": {"python3", "-m", "unittest"}, "node": {"node", "--test"}, "shell": {"sh", "test.sh"},
 	} {
-		// Not side by side: three compilers at once have outlasted doctor's patience on small machines.
+		// Not in parallel: three compilers at once exceed doctor's timeout on small machines.
 		t.Run(lang, func(t *testing.T) {
 			if _, err := exec.LookPath(test[0]); err != nil {
 				if os.Getenv("CI") == "true" {
@@ -22,7 +22,7 @@ func TestNew(t *testing.T) {
 				}
 				t.Skip(err)
 			}
-			// Whoever runs the tests may allow it.
+			// The environment of the test run may set it.
 			for _, name := range []string{"MY_EXT_ALLOW_WRITE", "EXTMESH_STATE_DIR"} {
 				t.Setenv(name, "")
 			}

@@ -13,12 +13,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// header begins every JSON object that extctl prints.
+// header is the first member of every JSON object that extctl prints.
 type header struct {
 	SchemaVersion schemaVersion `json:"schema_version"`
 }
 
-// schemaVersion is always 1, also in a header that nobody filled in.
+// schemaVersion is always 1, also in its zero value.
 type schemaVersion struct{}
 
 // MarshalJSON writes the version.
@@ -31,7 +31,7 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// clean makes text from the mesh safe for a terminal: whoever describes a tool must not move the cursor.
+// clean makes text from the mesh safe for a terminal: a tool's description must not contain escape sequences.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -44,8 +44,8 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
-// cleanLines is clean for a message of several lines, of which all but the first are indented: none of them can
-// pass for a message of ours.
+// cleanLines is clean for a message of several lines. It indents all but the first, so that none of them can imitate a
+// message of extctl.
 func cleanLines(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	for i, l := range lines {
@@ -64,7 +64,7 @@ func short(s string, n int) string {
 	return s
 }
 
-// table prints aligned columns. A column whose name is STATE is coloured by what stands in it.
+// table prints aligned columns. Cells of a column named STATE are coloured.
 type table struct {
 	names  []string
 	rows   [][]string
@@ -75,7 +75,7 @@ func (a *app) newTable(names ...string) *table {
 	return &table{names: names, colour: a.colour()}
 }
 
-// colour reports whether stdout takes colours: a terminal whose user has not said NO_COLOR.
+// colour reports whether to colour stdout: it is a terminal and NO_COLOR is not set.
 func (a *app) colour() bool {
 	return a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && daemon.IsTerminal(a.stdout)
 }
@@ -121,7 +121,7 @@ func (t *table) line(w io.Writer, row []string, width []int, colour bool) {
 	fmt.Fprintln(w)
 }
 
-// paint colours a state: green for what works, yellow for what is on its way, red for what is down.
+// paint colours a state: green if ready, yellow in transition, red if failed or lost.
 func paint(state string) string {
 	code := ""
 	switch heartbeat.State(state) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPage holds docs/extctl.md to the code: every exit code with its kind, and no other; every verb, with its JSON.
-func TestPage(t *testing.T) {
+// TestExtctlPage compares docs/extctl.md with the code: every exit code with its kind, and every command with its JSON.
+func TestExtctlPage(t *testing.T) {
 	data, err := os.ReadFile("../../docs/extctl.md")
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestPage(t *testing.T) {
 		delete(listed, code)
 	}
 	if delete(listed, exitOK); len(listed) > 0 {
-		t.Errorf("the page has codes that are none: %v", listed)
+		t.Errorf("the page lists unknown codes: %v", listed)
 	}
 	_, shapes, _ := strings.Cut(page, "\n## JSON\n")
 	shapes, _, _ = strings.Cut(shapes, "\n## ")
@@ -38,7 +38,7 @@ func TestPage(t *testing.T) {
 		cmd := v.make(&app{})
 		name := cmd.Name()
 		if !regexp.MustCompile("(?m)^\\|[^|]*`" + name + "[ `]").MatchString(shapes) {
-			t.Errorf("the page does not say what %s prints with --json", name)
+			t.Errorf("the page does not describe the --json output of %s", name)
 		}
 	}
 }

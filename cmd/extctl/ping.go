@@ -24,10 +24,10 @@ type pingJSON struct {
 func (a *app) pingCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ping [ID]",
-		Short: "Ask an extension, or all of them, for a sign of life",
+		Short: "Send a ping to one extension or to all",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err
@@ -46,7 +46,7 @@ func (a *app) pingCmd() *cobra.Command {
 	}
 }
 
-// ping asks all of targets, some at a time: a fleet's worth of pings at once would measure itself.
+// ping sends a ping to all targets, at most 32 at a time: more would measure their own load.
 func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) []pingJSON {
 	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, WaitReady: -1, LameDuck: &s.duck})
 	out := make([]pingJSON, len(targets))
@@ -95,7 +95,7 @@ func (s *session) printPings(results []pingJSON) error {
 			return err
 		}
 	} else {
-		t := s.newTable("ID", "ANSWER", "TIME", "ERROR")
+		t := s.newTable("ID", "REPLY", "TIME", "ERROR")
 		for _, r := range results {
 			answer := "ok"
 			if !r.OK {

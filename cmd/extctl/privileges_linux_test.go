@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heedModes makes what this goroutine starts from now on heed the modes of files, which root does not: a bad disk or
-// a foreign directory can then be played on a machine, or in a container, where tests run as root. It reports whether
-// modes count. The goroutine keeps its thread for itself, and the thread ends with it.
-func heedModes() bool {
+// enforceFileModes drops the capability that lets root ignore file modes, for everything this goroutine starts from now
+// on. Tests that run as root in a container can then simulate an unreadable file. It reports whether modes apply. The
+// goroutine keeps its thread, which ends with it.
+func enforceFileModes() bool {
 	if os.Geteuid() != 0 {
 		return true
 	}

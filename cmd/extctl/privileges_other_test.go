@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// heedModes reports whether the modes of files count for what the tests start.
-func heedModes() bool { return os.Geteuid() != 0 }
+// enforceFileModes reports whether file modes restrict what the tests start.
+func enforceFileModes() bool { return os.Geteuid() != 0 }

@@ -16,11 +16,11 @@ import (
 func (a *app) reloadCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload BRIDGE",
-		Short: "Have a bridge read its manifests again",
+		Short: "Make a bridge reread its configuration and manifests",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
-				result, err := s.ask(ctx, s.prefix.Control(args[0]), "bridge "+args[0], "reload", nil)
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
+				result, err := s.request(ctx, s.prefix.Control(args[0]), "bridge "+args[0], "reload", nil)
 				if err != nil {
 					return s.hintBridge(ctx, args[0], err)
 				}
@@ -49,7 +49,8 @@ func (a *app) reloadCmd() *cobra.Command {
 	}
 }
 
-// hintBridge adds what the catalog knows of a bridge that nobody answered for, or of those whose names are like it.
+// hintBridge adds a hint to the error of a bridge without a subscriber: the bridge's state in the catalog, or bridges
+// with similar names.
 func (s *session) hintBridge(ctx context.Context, name string, err error) error {
 	f, ok := errors.AsType[*failure](err)
 	if !ok || f.code != exitUnavailable {
@@ -57,17 +58,17 @@ func (s *session) hintBridge(ctx context.Context, name string, err error) error 
 	}
 	c, loadErr := s.catalog(ctx)
 	if loadErr != nil {
-		return err // which says enough
+		return err // without a hint
 	}
 	var names []string
 	for _, h := range c.Hosts() {
 		if h.Bridge == name {
-			f.hint = "extctl hosts has what is known of it: " + clean(whatOf(h))
+			f.hint = "its last state in `extctl hosts` is " + clean(whatOf(h))
 			return f
 		}
 		names = append(names, h.Bridge)
 	}
-	f.hint = "extctl hosts has the bridges that are known"
+	f.hint = "`extctl hosts` lists the bridges"
 	if near := nearest.Words(name, names); len(near) > 0 {
 		f.hint, f.data = "did you mean "+clean(orList(near))+"?", map[string]any{"nearest": near}
 	}
@@ -78,7 +79,7 @@ func (s *session) hintBridge(ctx context.Context, name string, err error) error 
 func whatOf(h mesh.Host) string {
 	what := hostState(h)
 	if what == "-" {
-		what = "it has never answered"
+		what = "unknown (it has never replied to the registry)"
 	}
 	if h.Reason != "" {
 		what += ": " + h.Reason
@@ -86,7 +87,7 @@ func whatOf(h mesh.Host) string {
 	return what
 }
 
-// completeBridges offers the names of the bridges that have reported.
+// completeBridges completes the first argument with the names of the bridges in the catalog.
 func (a *app) completeBridges(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	if len(args) == 0 {

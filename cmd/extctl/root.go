@@ -12,7 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 )
 
-// app is one run of extctl: its streams and the flags that all verbs have.
+// app is one run of extctl: its streams and the flags that all commands have.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -21,10 +21,10 @@ type app struct {
 	nats    daemon.NATSFlags
 	json    bool
 	timeout time.Duration
-	verb    string // as it is written, for hints: extctl call
+	verb    string // the command path as typed, for hints: extctl call
 }
 
-// verbs are the commands, in the groups of the help text. A new verb is one more line here.
+// verbs are the commands, in the groups of the help text.
 var verbs = []struct {
 	group string
 	make  func(*app) *cobra.Command
@@ -64,13 +64,13 @@ var verbs = []struct {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
 	root := a.rootCmd()
-	began := false // cobra does not tell its own errors, which are all usage errors, from ours
-	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	started := false // cobra's own errors are all usage errors; they occur before the command starts
+	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	a.verb = cmd.CommandPath()
-	if err != nil && !began {
-		a.json = a.json || slices.Contains(args, "--json") // the flags may not have been read that far
+	if err != nil && !started {
+		a.json = a.json || slices.Contains(args, "--json") // parsing may have stopped before this flag
 		err = usageFailure(a.verb, err)
 	}
 	return a.exit(ctx, err)
@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (a *app) rootCmd() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "extctl",
-		Short:         "Ask the extension mesh what exists, whether it is up, and why not",
+		Short:         "Show the extensions of a mesh, call their tools, and run a mesh",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -90,7 +90,7 @@ func (a *app) rootCmd() *cobra.Command {
 	a.nats.AddFlags(fs)
 	root.PersistentFlags().AddGoFlagSet(fs)
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON object (docs/extctl.md has the shapes)")
-	root.PersistentFlags().DurationVar(&a.timeout, "timeout", 0, "give up after `DURATION`, e.g. 2s; each verb has its own default")
+	root.PersistentFlags().DurationVar(&a.timeout, "timeout", 0, "give up after `DURATION`, e.g. 2s; each command has its own default")
 	root.AddGroup(&cobra.Group{ID: "mesh", Title: "The mesh:"}, &cobra.Group{ID: "operate", Title: "Operate:"},
 		&cobra.Group{ID: "local", Title: "Local:"})
 	for _, v := range verbs {

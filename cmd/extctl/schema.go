@@ -8,9 +8,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// schemas are what schema can print.
+// schemas are the schemas that the command prints.
 var schemas = []schemaJSON{
-	{"manifest", "plugin.toml, as JSON Schema (draft-07): editors complete and check it", manifest.Schema},
+	{"manifest", "JSON Schema (draft-07) of plugin.toml, for completion and checks in editors", manifest.Schema},
 }
 
 type schemaJSON struct {
@@ -23,8 +23,8 @@ func (a *app) schemaCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema [NAME]",
 		Short: "Print the JSON Schema of plugin.toml, for editors",
-		Long: `Print a schema by its name; without one, the names there are. "manifest" is the JSON Schema (draft-07) of
-plugin.toml, with which editors complete and check manifests.
+		Long: `Print a schema by its name; without a name, list the schemas. "manifest" is the JSON Schema (draft-07) of
+		plugin.toml; editors use it to complete and check manifests.
 
 With Even Better TOML or taplo: save it as plugin.schema.json, and begin the manifest with the comment
 
@@ -41,7 +41,7 @@ With Even Better TOML or taplo: save it as plugin.schema.json, and begin the man
 	}
 }
 
-// listSchemas prints what schema can print.
+// listSchemas prints the names of the schemas.
 func (a *app) listSchemas() error {
 	if a.json {
 		return a.printJSON(struct {

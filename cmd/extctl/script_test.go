@@ -22,24 +22,24 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// The test binary is extctl when it is called extctl.
+// TestMain makes the test binary run as extctl if that is its name.
 func TestMain(m *testing.M) {
 	child.MaybeGuard()
 	testscript.Main(m, map[string]func(){"extctl": main})
 }
 
-// TestScript runs testdata/script. Every script has a NATS server of its own, whose address is NATS_URL, and an
-// empty catalog. Beyond testscript's own commands there are
+// TestScript runs testdata/script. Every script has its own NATS server, whose address is in NATS_URL, and an empty
+// catalog. In addition to testscript's own commands there are
 //
 //	put KEY FILE   write FILE's text under KEY in the catalog
 //	del KEY        delete KEY
 //	fake ID        run an extension that answers calls; see fakeExtension
-//	bridge NAME    run a bridge that answers operators' verbs; see fakeBridge
+//	bridge NAME    run a bridge that answers control requests; see fakeBridge
 //	registry       run a registry that answers resolve; see fakeRegistry
 //	completes LINE PROGRAM ARG…
-//	               run the program until it prints the line: what a shell asks for has a second, and then there is none
+//	               run the program until it prints the line: a completion has one second, then it prints nothing
 //	timesout TEXT PROGRAM ARG…
-//	               run the program with a time-out that it exceeds, saying TEXT; see patiently
+//	               run the program with a timeout that it exceeds, printing TEXT; see withTimeouts
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -62,10 +62,9 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// patiently tries longer and longer time-outs until one holds. One that is over before extctl has as much as read the
-// catalog, on a machine that has other things to do, says nothing of what is tested; one that is surely long enough
-// makes every test as long.
-func patiently(holds func(timeout string) bool) bool {
+// withTimeouts tries longer and longer timeouts until holds returns true. On a loaded machine a short timeout may end
+// before extctl has read the catalog, and a timeout that is always sufficient would make every test slow.
+func withTimeouts(holds func(timeout string) bool) bool {
 	return slices.ContainsFunc([]string{"100ms", "1s", "5s", "20s"}, holds)
 }
 
@@ -73,12 +72,12 @@ func timesOut(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: timesout TEXT PROGRAM ARG…")
 	}
-	if !patiently(func(timeout string) bool {
+	if !withTimeouts(func(timeout string) bool {
 		err := ts.Exec(args[1], append(args[2:len(args):len(args)], "--timeout", timeout)...)
 		exit, ok := errors.AsType[*exec.ExitError](err)
 		return ok && exit.ExitCode() == exitTimeout && strings.Contains(ts.ReadFile("stdout")+ts.ReadFile("stderr"), args[0])
 	}) {
-		ts.Fatalf("it does not run out of time, saying %q", args[0])
+		ts.Fatalf("it does not time out with the message %q", args[0])
 	}
 }
 
@@ -113,7 +112,7 @@ func setupScript(env *testscript.Env) error {
 	return nil
 }
 
-// bed is a NATS server with an empty catalog, on which a test plays registry, bridge and extensions.
+// bed is a NATS server with an empty catalog, on which a test acts as registry, bridge and extensions.
 type bed struct {
 	url string
 	srv *server.Server
@@ -123,7 +122,7 @@ type bed struct {
 
 func newBed(dir string) (b *bed, stop func(), err error) { return newBedWith(dir, &server.Options{}) }
 
-// newBedWith has the users of o; opts say who the bed itself is.
+// newBedWith makes a bed whose server has the options o; opts are those of the bed's own connection.
 func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, stop func(), err error) {
 	o.Host, o.Port, o.JetStream, o.StoreDir, o.NoLog, o.NoSigs = "127.0.0.1", -1, true, dir, true, true
 	srv, err := server.NewServer(o)
@@ -171,9 +170,9 @@ func (b *bed) answer(subject string, f func(method string, params json.RawMessag
 	return b.nc.Flush()
 }
 
-// fakeExtension answers tools/echo with its arguments, tools/exact with a result that no decoder may touch,
-// tools/iserror with an MCP error, tools/fail with an error of its own, tools/gone as a dying child's bridge
-// does, and tools/slow never.
+// fakeExtension answers tools/echo with its arguments, tools/exact with a result that must not be re-encoded,
+// tools/iserror with an MCP error, tools/fail with its own error, tools/gone as a bridge does whose child has exited, and
+// never answers tools/slow.
 func (b *bed) fakeExtension(id string) error {
 	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC(id), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch strings.TrimPrefix(method, "tools/") {
@@ -201,7 +200,7 @@ func (b *bed) fakeExtension(id string) error {
 	})
 }
 
-// fakeBridge answers what extctl asks of a bridge.
+// fakeBridge answers the control requests of extctl.
 func (b *bed) fakeBridge(name string) error {
 	return b.answer(mesh.Prefix(mesh.DefaultPrefix).Control(name), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch method {
@@ -220,7 +219,7 @@ func (b *bed) fakeBridge(name string) error {
 	})
 }
 
-// fakeRegistry resolves one name to weather's echo, and knows that one is ambiguous.
+// fakeRegistry resolves one name to weather's echo, and returns an ambiguity for another.
 func (b *bed) fakeRegistry() error {
 	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RegistryRPC(), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch {

@@ -17,23 +17,22 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// askTimeout is how long verbs that ask and go may take, unless --timeout says otherwise.
-const askTimeout = 10 * time.Second
+// requestTimeout is the default time limit of commands that send a few requests and exit.
+const requestTimeout = 10 * time.Second
 
-// staleAfter is the age from which on the catalog's word is worth a warning: the leading registry renews its
-// lease every 2 s.
+// staleAfter is the catalog age above which extctl prints a warning. The leading registry renews its lease every 2 s.
 const staleAfter = 10 * time.Second
 
-// session is a connection to the mesh for the length of one verb.
+// session is the connection of one command to the mesh.
 type session struct {
 	*app
 	nc     *nats.Conn
-	duck   mesh.LameDuck // nc's
+	duck   mesh.LameDuck // of nc
 	prefix mesh.Prefix
 	denied denials
 }
 
-// withMesh connects and runs f. limit is the verb's default time-out, 0 for none.
+// withMesh connects and runs f. limit is the command's default timeout, 0 for none.
 func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.Context, *session) error) error {
 	ctx := cmd.Context()
 	if a.timeout > 0 {
@@ -57,7 +56,7 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 	}
 	s := &session{app: a, prefix: prefix}
 	var logger *slog.Logger
-	if limit == 0 { // somebody watches, and wants to know why nothing comes
+	if limit == 0 { // the output is endless: log disconnects, so that the user can see why it stopped
 		logger = slog.New(slog.NewTextHandler(a.stderr, nil))
 	}
 	s.nc, err = target.Connect(ctx, daemon.ConnectOptions{
@@ -77,22 +76,22 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 	return s.denied.explain(err)
 }
 
-// lost is the error of a connection that is closed for good. It comes back from everything but NATS's refusal of the
-// user, which is what it says then.
+// lost is the error of a connection that NATS will not restore. The client reconnects after every failure except a
+// refusal of the user's credentials.
 func (s *session) lost() error {
 	why := cmp.Or(s.nc.LastError(), nats.ErrConnectionClosed)
-	f := fail(exitNoNATS, "the connection to NATS is closed for good: %w", why)
+	f := fail(exitNoNATS, "NATS closed the connection: %w", why)
 	if isAuth(why) {
 		f.code = exitDenied
 	}
 	return f
 }
 
-// directGet begins the subjects on which the catalog is read, and without which it cannot be. (That the stream's details
-// are denied is no matter.)
+// directGet is the prefix of the subjects that read the catalog. A user without permission for them cannot read it at
+// all; permission for the stream's information is optional.
 const directGet = "$JS.API.DIRECT.GET."
 
-// catalog loads the catalog, and says so if it is old.
+// catalog loads the catalog, and warns if it is stale.
 func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
@@ -104,15 +103,15 @@ func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
 	return c, nil
 }
 
-// warnIfOld says so if no registry keeps the catalog.
+// warnIfOld warns if no registry maintains the catalog.
 func (s *session) warnIfOld(c *mesh.Catalog) {
 	if age := c.Age(); age > staleAfter && !s.json {
-		fmt.Fprintf(s.stderr, "extctl: no registry leads, the catalog is %v old: it may be out of date\n", age.Round(time.Second))
+		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog is %v old and may be out of date\n", age.Round(time.Second))
 	}
 }
 
-// follow runs a catalog while f runs. f's context ends when there is nothing to come: NATS denies the catalog, or the
-// connection is closed for good.
+// follow keeps a catalog up to date while f runs. f's context ends when no further update can arrive: NATS denies
+// access to the catalog, or closes the connection.
 func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Catalog) error) error {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
@@ -122,14 +121,14 @@ func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Cata
 	wg.Go(func() { end(c.Run(ctx)) }) // ends with ctx
 	err := f(ctx, c)
 	if by := endedBy(ctx); err != nil && by != nil {
-		err = by // whatever f made of its end
+		err = by // the reason, instead of f's "context canceled"
 	}
 	end(nil)
 	wg.Wait()
 	return err
 }
 
-// extension finds an extension by its id; the error names ids that may have been meant.
+// extension finds an extension by its id. The error suggests similar ids.
 func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 	if e, ok := c.Get(id); ok {
 		return e, nil
@@ -143,7 +142,7 @@ func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 		f.hint = "did you mean " + orList(near) + "?"
 		f.data = map[string]any{"nearest": near}
 	} else {
-		f.hint = "extctl list has those that are known; extctl hosts, what bridges could not start and why"
+		f.hint = "`extctl list` lists the extensions; `extctl hosts` shows what bridges could not start and why"
 	}
 	return mesh.Extension{}, f
 }

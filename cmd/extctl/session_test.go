@@ -15,8 +15,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// users are those that a server takes, by name. Users of the server's own are changed by a reload of its options, which
-// has a data race with the traffic of those that it disconnects.
+// users authenticates the clients of a server by name. Changing the server's own users would need a reload of its
+// options, which has a data race with clients that it disconnects.
 type users struct {
 	mu   sync.Mutex
 	user map[string]server.User
@@ -32,8 +32,8 @@ func (u *users) Check(c server.ClientAuthentication) bool {
 	return ok
 }
 
-// roll gives a user another password, and ends its connections.
-func (u *users) roll(t *testing.T, b *bed, name, password string) {
+// changePassword sets another password and disconnects the user.
+func (u *users) changePassword(t *testing.T, b *bed, name, password string) {
 	t.Helper()
 	u.mu.Lock()
 	user := u.user[name]
@@ -45,12 +45,12 @@ func (u *users) roll(t *testing.T, b *bed, name, password string) {
 		t.Fatalf("%s is not connected: %v", name, err)
 	}
 	for _, c := range all.Conns {
-		_ = b.srv.DisconnectClientByID(c.Cid) // or it has gone by itself
+		_ = b.srv.DisconnectClientByID(c.Cid) // it may have disconnected already
 	}
 }
 
-// guardedBed has two users: one that the bed itself is, and op, in whose name the url is.
-func guardedBed(t *testing.T, op server.User) (*bed, *users) {
+// bedWithUsers has two users: bed for the test, and op in the URL.
+func bedWithUsers(t *testing.T, op server.User) (*bed, *users) {
 	t.Helper()
 	op.Username, op.Password = "op", "first"
 	all := &users{user: map[string]server.User{"bed": {Username: "bed", Password: "bed"}, "op": op}}
@@ -63,14 +63,14 @@ func guardedBed(t *testing.T, op server.User) (*bed, *users) {
 	return b, all
 }
 
-// TestClosedForGood is a password that is rolled while somebody watches: NATS takes the old one never again, so there is
-// nothing to wait for.
-func TestClosedForGood(t *testing.T) {
+// TestCredentialsRevoked changes a password while commands run. NATS will not accept the old one again, so the commands
+// must exit.
+func TestCredentialsRevoked(t *testing.T) {
 	t.Parallel()
-	b, all := guardedBed(t, server.User{})
-	b.operable(t, "b2", func() {})
-	b.runsOn(t, "x", "gone", "b2")
-	called := make(chan bool, 500) // the first calls are not yet what it measures
+	b, all := bedWithUsers(t, server.User{})
+	b.serveControl(t, "b2", func() {})
+	b.putExtension(t, "x", "gone", "b2")
+	called := make(chan bool, 500) // the warm-up calls are not measured
 	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC("busy"), func(string, json.RawMessage) (string, *rpc.Error) {
 		select {
 		case called <- true:
@@ -85,12 +85,12 @@ func TestClosedForGood(t *testing.T) {
 	}
 	verbs := []struct {
 		line  string
-		until string // it has said it, it is under way
+		until string // printed when the command is running
 		run   *upRun
 	}{
 		{line: "watch", until: "watching from revision"},
-		{line: "logs -f x", until: "bridge gone does not answer"},
-		{line: "logs -f x --json", until: "bridge gone does not answer"},
+		{line: "logs -f x", until: "bridge gone is not available"},
+		{line: "logs -f x --json", until: "bridge gone is not available"},
 		{line: "bench ext_busy_do --duration 5m --json"},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,22 +107,22 @@ func TestClosedForGood(t *testing.T) {
 		<-called
 	}
 	if out := verbs[1].run.out.String(); !strings.HasSuffix(out, "from b2\n") {
-		t.Errorf("logs -f: %q, without what came", out)
+		t.Errorf("logs -f: %q, without the live line", out)
 	}
-	all.roll(t, b, "op", "second")
+	all.changePassword(t, b, "op", "second")
 	late := time.After(time.Minute)
 	for _, v := range verbs {
 		select {
 		case code := <-v.run.done:
-			said := v.run.err.String()
+			text := v.run.err.String()
 			if strings.HasPrefix(v.line, "bench") {
-				said = v.run.out.String()
-				if out := oneObject(t, said); out.Error == nil || out.Error.Kind != "denied" || out.Error.Hint == "" {
-					t.Errorf("%s: %s", v.line, said)
+				text = v.run.out.String()
+				if out := decodeOutput(t, text); out.Error == nil || out.Error.Kind != "denied" || out.Error.Hint == "" {
+					t.Errorf("%s: %s", v.line, text)
 				}
 			}
-			if code != exitDenied || !strings.Contains(strings.ToLower(said+v.run.out.String()), "closed for good: nats: authorization violation") {
-				t.Errorf("%s: exit code %d, %s", v.line, code, said)
+			if code != exitDenied || !strings.Contains(strings.ToLower(text+v.run.out.String()), "nats closed the connection: nats: authorization violation") {
+				t.Errorf("%s: exit code %d, %s", v.line, code, text)
 			}
 		case <-late:
 			t.Fatalf("%s still runs", v.line)
@@ -130,10 +130,10 @@ func TestClosedForGood(t *testing.T) {
 	}
 }
 
-// TestCallDenied is a user that may not call an extension: what NATS refuses is known at once.
+// TestCallDenied: requests that NATS denies fail immediately, without waiting for the timeout.
 func TestCallDenied(t *testing.T) {
 	t.Parallel()
-	b, _ := guardedBed(t, server.User{Permissions: &server.Permissions{Publish: &server.SubjectPermission{
+	b, _ := bedWithUsers(t, server.User{Permissions: &server.Permissions{Publish: &server.SubjectPermission{
 		Deny: []string{"ext.registry.rpc", "ext.x.rpc", "other.y.rpc", "ext.control.b1"},
 	}}})
 	for key, value := range map[string]string{
@@ -144,8 +144,8 @@ func TestCallDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.runsOn(t, "z", "b1", "b2")
-	b.operable(t, "b2", func() {})
+	b.putExtension(t, "z", "b1", "b2")
+	b.serveControl(t, "b2", func() {})
 	for line, subject := range map[string]string{
 		"call ext_x_do":         "ext.x.rpc",
 		"call x/do":             "ext.x.rpc",

@@ -19,7 +19,7 @@ func (a *app) showCmd() *cobra.Command {
 		Short: "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				if args[0] == "registry" { // reserved: no extension has this id
 					return s.showRegistry(ctx)
 				}
@@ -86,7 +86,7 @@ func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
 		return err
 	}
 	a.printExits(exits)
-	return a.printOwnTools(e.Spec.Tools)
+	return a.printToolsOf(e.Spec.Tools)
 }
 
 func (a *app) printInstances(instances []mesh.InstanceState) error {
@@ -101,7 +101,7 @@ func (a *app) printInstances(instances []mesh.InstanceState) error {
 	return t.print(a.stdout)
 }
 
-func (a *app) printOwnTools(tools []mesh.Tool) error {
+func (a *app) printToolsOf(tools []mesh.Tool) error {
 	if len(tools) == 0 {
 		return nil
 	}

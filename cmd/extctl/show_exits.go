@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// exitJSON is how the last process of an instance that did not end as it should did, as its bridge knows it.
+// exitJSON is the last unexpected exit of an instance's process, as its bridge reports it.
 type exitJSON struct {
 	Bridge     string    `json:"bridge"`
 	Instance   string    `json:"instance"`
@@ -24,11 +24,11 @@ type exitJSON struct {
 	At         time.Time `json:"at"`
 }
 
-// exitsTimeout is how long show waits for a bridge: what the catalog says does not depend on it.
+// exitsTimeout limits the requests to bridges; the rest of the output comes from the catalog.
 const exitsTimeout = time.Second
 
-// lastExits asks the bridges of an extension how its processes ended, all at once. One that does not answer, or may not
-// be asked, has nothing to say.
+// lastExits requests the last exits from the extension's bridges, in parallel. It leaves out a bridge that does not
+// reply, or to which NATS denies the request.
 func (s *session) lastExits(ctx context.Context, e mesh.Extension) []exitJSON {
 	ctx, cancel := context.WithTimeout(ctx, exitsTimeout)
 	defer cancel()
@@ -50,7 +50,7 @@ func (s *session) lastExits(ctx context.Context, e mesh.Extension) []exitJSON {
 }
 
 func (s *session) exitsOf(ctx context.Context, bridge, id string) (out []exitJSON) {
-	result, err := s.ask(ctx, s.prefix.Control(bridge), "bridge "+bridge, "status", map[string]string{"id": id})
+	result, err := s.request(ctx, s.prefix.Control(bridge), "bridge "+bridge, "status", map[string]string{"id": id})
 	var status struct {
 		Instances []struct {
 			ID, Instance string
@@ -69,14 +69,14 @@ func (s *session) exitsOf(ctx context.Context, bridge, id string) (out []exitJSO
 	return out
 }
 
-// printExits shows the exits, with the end of what each process had to say.
+// printExits prints the exits, each with the end of the process's stderr.
 func (a *app) printExits(exits []exitJSON) {
 	const lines = 10
 	for _, e := range exits {
 		fmt.Fprintf(a.stdout, "\nLast exit of %s on %s: %s after %s, %s\n", clean(e.Instance), clean(e.Bridge), clean(e.Status),
 			time.Duration(e.UptimeSecs*float64(time.Second)).Round(time.Millisecond), ago(e.At))
 		if e.Cause != "" {
-			fmt.Fprintf(a.stdout, "  the bridge ended it: %s\n", short(e.Cause, 200))
+			fmt.Fprintf(a.stdout, "  stopped by the bridge: %s\n", short(e.Cause, 200))
 		}
 		tail := strings.Split(strings.TrimSpace(e.StderrTail), "\n")
 		for _, line := range tail[max(0, len(tail)-lines):] {

@@ -11,9 +11,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// showRegistry prints what the registry says of itself: its numbers, the replicas that it hears, and what it refused.
+// showRegistry prints the registry's status: its counters, the replicas it receives from, and what it refused.
 func (s *session) showRegistry(ctx context.Context) error {
-	status, err := s.ask(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
+	status, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	if err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func (s *session) showRegistry(ctx context.Context) error {
 	return nil
 }
 
-// replicas is the table of the registries that are heard. What is not as expected shows as nothing: the registry may
-// be of another version, and its JSON is for those who want all of it.
+// replicas is the table of the registry replicas. A value of another shape is left out: the registry may have another
+// version, and --json prints everything.
 func (s *session) replicas(value json.RawMessage) *table {
 	var all []struct {
 		Name, Instance, Version string
@@ -77,7 +77,7 @@ func (s *session) replicas(value json.RawMessage) *table {
 	return t
 }
 
-// breakers is the table of what callers complain of, a line for each who does.
+// breakers is the table of the circuit breakers that callers report, one line per reporter.
 func (s *session) breakers(value json.RawMessage) *table {
 	var all []struct {
 		ID, State string
@@ -86,7 +86,7 @@ func (s *session) breakers(value json.RawMessage) *table {
 			At                      time.Time
 		}
 	}
-	t := s.newTable("BREAKER", "FLEET", "REPORTER", "SAYS", "AT", "REASON")
+	t := s.newTable("BREAKER", "FLEET", "REPORTER", "STATE", "AT", "REASON")
 	if json.Unmarshal(value, &all) != nil {
 		return t
 	}
@@ -101,7 +101,7 @@ func (s *session) breakers(value json.RawMessage) *table {
 	return t
 }
 
-// refusals is the table of what was refused lately, and why.
+// refusals is the table of what the registry refused recently, and why.
 func (s *session) refusals(value json.RawMessage) *table {
 	var all []struct {
 		What, ID, Reason string

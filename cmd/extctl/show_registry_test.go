@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// TestShowRegistry: people read what the registry refused, and from whom, scripts get its own words.
+// TestShowRegistry: the output has tables of refusals and replicas; --json prints the registry's own JSON.
 func TestShowRegistry(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())
@@ -28,7 +28,7 @@ func TestShowRegistry(t *testing.T) {
 		`"breakers":[{"id":"mail","state":"open","retry_at":"2026-01-02T03:04:05Z","reporters":[{"reporter":"agent-7","state":"open","reason":"timeout","at":"2026-01-02T03:04:05Z"}]}],` +
 		`"refusals":[{"what":"announce","id":"Bad!","reason":"the id \"Bad!\": want ^[a-z]","count":3,"last":"2026-01-02T03:04:05Z"}]}`
 	if _, err := nc.Subscribe("ext.registry.rpc", func(m *nats.Msg) {
-		_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":` + status + `}`)) // who asked fails the test
+		_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":` + status + `}`)) // the request fails the test otherwise
 	}); err != nil {
 		t.Fatal(err)
 	}

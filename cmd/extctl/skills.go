@@ -15,7 +15,7 @@ func (a *app) skillsCmd() *cobra.Command {
 		Short: "List the skills and the hosts that have them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err

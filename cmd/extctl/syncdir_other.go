@@ -2,5 +2,5 @@
 
 package main
 
-// syncDir does nothing where a directory cannot be opened to be synced.
+// syncDir does nothing on systems where a directory cannot be opened and synced.
 func syncDir(string) error { return nil }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// syncDir waits until the names in dir are on disk. Some file systems cannot do that for directories.
+// syncDir waits until the names in dir are on disk. It ignores file systems that do not support this for directories.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

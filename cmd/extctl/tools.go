@@ -29,7 +29,7 @@ func (a *app) toolsCmd() *cobra.Command {
 		Short: "List the tools of all extensions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, askTimeout, func(ctx context.Context, s *session) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err
@@ -58,7 +58,7 @@ func (a *app) toolsCmd() *cobra.Command {
 	return cmd
 }
 
-// matching are the tools that hold every word of search, in the order of their names.
+// matching are the tools whose text contains every word of search, sorted by name.
 func matching(all []mesh.Extension, search string) []toolJSON {
 	words := strings.Fields(strings.ToLower(search))
 	out := []toolJSON{}
@@ -92,7 +92,7 @@ func (a *app) printTools(c *mesh.Catalog, tools []toolJSON) error {
 	return t.print(a.stdout)
 }
 
-// printClashes says, beside the list, which names are not what somebody may have expected.
+// printClashes prints, after the list, the tools that were renamed because of a name clash.
 func (a *app) printClashes(all []mesh.Extension) {
 	if a.json { // show has the diagnostics
 		return

@@ -14,14 +14,14 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 )
 
-// uninstallJSON is what uninstall prints.
+// uninstallJSON is the output of uninstall.
 type uninstallJSON struct {
 	header
 	ID      string `json:"id"`
 	Version string `json:"version"`
-	Action  string `json:"action"` // removed, or unlinked: what the link pointed to is still there
-	Path    string `json:"path"`   // of what was removed, or of what the link pointed to
-	Next    string `json:"next"`   // the manifest with the same id that is used from now on
+	Action  string `json:"action"` // removed, or unlinked (the link's target still exists)
+	Path    string `json:"path"`   // the removed directory, or the link's target
+	Next    string `json:"next"`   // the manifest with the same id that is used now
 }
 
 func (a *app) uninstallCmd() *cobra.Command {
@@ -30,9 +30,9 @@ func (a *app) uninstallCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall ID --yes",
 		Short: "Remove an extension from this host",
-		Long: `Remove the directory of the extension ID. If it is a link, only the link is removed, never what it points to.
+		Long: `Remove the directory of the extension ID. If it is a link, only the link is removed, never its target.
 
-What the extension has stored (EXTMESH_STATE_DIR) stays.`,
+The extension's stored data (EXTMESH_STATE_DIR) is kept.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.uninstall(cmd.Context(), f, args[0], yes)
@@ -40,7 +40,7 @@ What the extension has stored (EXTMESH_STATE_DIR) stays.`,
 		ValidArgsFunction: f.completeLocal,
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it; without this, say only what would be removed")
+	cmd.Flags().BoolVar(&yes, "yes", false, "remove it; without this flag, only print what would be removed")
 	return cmd
 }
 
@@ -58,7 +58,7 @@ func (a *app) uninstall(ctx context.Context, f hostFlags, id string, yes bool) e
 	}
 	if !yes {
 		f := fail(exitNeedsYes, "this would %s", u)
-		f.hint, f.data = "if that is what you want: extctl uninstall "+id+" --yes", map[string]any{"action": u.out.Action, "path": u.out.Path}
+		f.hint, f.data = "to do that: extctl uninstall "+id+" --yes", map[string]any{"action": u.out.Action, "path": u.out.Path}
 		return f
 	}
 	if err := u.do(ctx, h); err != nil {
@@ -69,16 +69,16 @@ func (a *app) uninstall(ctx context.Context, f hostFlags, id string, yes bool) e
 	}
 	fmt.Fprintf(a.stdout, "%s %s: %s\n", u.out.Action, id, clean(u.out.Path))
 	if u.out.Next != "" {
-		fmt.Fprintf(a.stderr, "%s is from now on %s\n", id, clean(u.out.Next))
+		fmt.Fprintf(a.stderr, "%s now resolves to %s\n", id, clean(u.out.Next))
 	}
-	fmt.Fprintln(a.stderr, "a running bridge takes it up with: extctl reload BRIDGE")
+	fmt.Fprintln(a.stderr, "to apply this on a running bridge: extctl reload BRIDGE")
 	return nil
 }
 
-// removal is what uninstall is to do: one of link, symlink and dir is set.
+// removal is what uninstall will do: exactly one of link, symlink and dir is set.
 type removal struct {
 	out     uninstallJSON
-	link    string // of extensions.links
+	link    string // an entry of extensions.links
 	symlink string
 	dir     string
 }
@@ -86,18 +86,18 @@ type removal struct {
 func (u removal) String() string {
 	switch {
 	case u.link != "":
-		return fmt.Sprintf("take %s out of extensions.links, and leave it as it is", u.link)
+		return fmt.Sprintf("remove %s from extensions.links and keep its files", u.link)
 	case u.symlink != "":
-		return fmt.Sprintf("remove the symbolic link %s, and leave %s as it is", u.symlink, u.out.Path)
+		return fmt.Sprintf("remove the symbolic link %s and keep %s", u.symlink, u.out.Path)
 	}
 	return "remove " + u.dir + " and everything in it"
 }
 
-// planRemoval finds out what makes id an extension of this host.
+// planRemoval finds what makes id an extension of this host: a link, a symbolic link or a directory.
 func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) {
 	c, others, err := h.find(ctx, id)
 	if err != nil {
-		if u, ok := h.deadLink(id); ok && exitCode(err) == exitNotFound {
+		if u, ok := h.danglingLink(id); ok && exitCode(err) == exitNotFound {
 			return u, nil
 		}
 		return removal{}, err
@@ -110,7 +110,7 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 	if c.RootIndex >= len(paths) {
 		u.link = h.settings().Links[c.RootIndex-len(paths)]
 		if !sameDir(u.link, c.Root) {
-			return u, usage("%s was found below the link %s and is not one itself; remove it by hand, or take the link out of extensions.links", c.Root, u.link)
+			return u, usage("%s is a subdirectory of the link %s; remove it by hand, or remove the link from extensions.links", c.Root, u.link)
 		}
 		return u, nil
 	}
@@ -118,14 +118,14 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 		return u, nil
 	}
 	if u.dir = c.Root; sameDir(paths[c.RootIndex], c.Root) {
-		return u, usage("%s is a search path itself; take it out of extensions.search_paths", c.Root)
+		return u, usage("%s is itself a search path; remove it from extensions.search_paths", c.Root)
 	}
 	u.out.Action = "removed"
 	return u, nil
 }
 
-// deadLink looks for a link with the name id that discovery does not follow or that leads nowhere.
-func (h localHost) deadLink(id string) (removal, bool) {
+// danglingLink finds a link named id that discovery does not follow or whose target does not exist.
+func (h localHost) danglingLink(id string) (removal, bool) {
 	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
 	for _, dir := range h.settings().SearchPaths {
 		path := filepath.Join(dir, id)
@@ -134,7 +134,7 @@ func (h localHost) deadLink(id string) (removal, bool) {
 			continue
 		}
 		u.symlink = path
-		u.out.Path, _ = os.Readlink(path) // for people
+		u.out.Path, _ = os.Readlink(path) // for display only
 		return u, true
 	}
 	for _, link := range h.settings().Links {
@@ -146,7 +146,7 @@ func (h localHost) deadLink(id string) (removal, bool) {
 	return u, false
 }
 
-// linkTo is the symbolic link in the search path dir by which c is found; empty if it is found without one.
+// linkTo is the symbolic link in the search path dir that leads to c; empty if there is none.
 func linkTo(dir string, c discovery.Candidate) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -186,7 +186,7 @@ func (u removal) do(ctx context.Context, h localHost) error {
 		return fail(exitCopyFailed, "%s was not removed: %w", u.dir, err)
 	}
 	if err := p.discard(); err != nil {
-		return fail(exitCopyFailed, "it is out of the way, but the rest of it, in %s, could not be removed: %w", p.work, err)
+		return fail(exitCopyFailed, "uninstalled, but files in %s could not be removed: %w", p.work, err)
 	}
 	return nil
 }

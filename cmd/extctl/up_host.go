@@ -17,7 +17,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// hostPlan is what the bridge of an extctl up is to run.
+// hostPlan is the configuration of the bridge in extctl up.
 type hostPlan struct {
 	name     string
 	stateDir string
@@ -25,7 +25,7 @@ type hostPlan struct {
 	reread   func() (config.Config, error)
 }
 
-// planHost reads the settings and checks the directories before anything is started.
+// planHost reads the settings and checks the directories before anything starts.
 func (a *app) planHost(o upOptions, logger *slog.Logger) (hostPlan, error) {
 	p := hostPlan{
 		name: cmp.Or(o.name, bridge.DefaultName()), stateDir: bridge.DefaultStateDir(),
@@ -39,24 +39,23 @@ func (a *app) planHost(o upOptions, logger *slog.Logger) (hostPlan, error) {
 	}
 	var err error
 	if p.settings, err = p.reread(); err != nil {
-		return p, daemon.UsageError{Err: err, Hint: "mend the file; nothing was started"}
+		return p, daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
 	}
 	if err := checkDirs(o.dirs); err != nil {
 		return p, daemon.UsageError{Err: err}
 	}
 	if len(o.dirs) == 0 && checkDirs(p.settings.SearchPaths) != nil {
-		a.note("not every directory of %s is here: give `extctl up` the one with your extensions", strings.Join(p.settings.SearchPaths, ", "))
+		a.note("not every directory of %s exists: pass the directory of your extensions to `extctl up`", strings.Join(p.settings.SearchPaths, ", "))
 	}
 	return p, nil
 }
 
-// withoutFindings is a logger that leaves out why manifests were refused: report tells that, from the catalog, as
-// every other terminal can.
+// withoutFindings is a logger that omits the reasons for refused manifests: report prints them from the catalog.
 func withoutFindings(l *slog.Logger) *slog.Logger { return slog.New(findingsFilter{l.Handler()}) }
 
 type findingsFilter struct{ slog.Handler }
 
-// Handle drops what the bridge says of a refused manifest.
+// Handle drops the bridge's messages about refused manifests.
 func (f findingsFilter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == "manifest refused" {
 		return nil
@@ -74,7 +73,7 @@ func (f findingsFilter) WithGroup(name string) slog.Handler {
 	return findingsFilter{f.Handler.WithGroup(name)}
 }
 
-// checkDirs names all that are no directories.
+// checkDirs reports every path that is not a directory.
 func checkDirs(dirs []string) error {
 	var faults []error
 	for _, d := range dirs {
@@ -87,17 +86,18 @@ func checkDirs(dirs []string) error {
 	return errors.Join(faults...)
 }
 
-// registryConfig is what the registry of an extctl up is to know; it judges the instances of this one host.
-func (m *ownMesh) registryConfig() registry.Config {
+// registryConfig is the configuration of the registry in extctl up. Its heartbeat settings are those of this host, the
+// only one.
+func (m *localMesh) registryConfig() registry.Config {
 	return registry.Config{
 		Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger,
 		Heartbeat: heartbeat.Config{Interval: m.host.settings.HeartbeatInterval, Grace: m.host.settings.HeartbeatGraceFactor},
 	}
 }
 
-// runBridge runs the bridge until ctx ends and nothing of it is left.
-func (m *ownMesh) runBridge(ctx context.Context) error {
-	host, _ := os.Hostname() // for people; an unknown one is no fault
+// runBridge runs the bridge until ctx ends and returns when it has stopped.
+func (m *localMesh) runBridge(ctx context.Context) error {
+	host, _ := os.Hostname() // for display only; may be empty
 	return bridge.New(m.bridgeNC, bridge.Config{
 		Name: m.host.name, Host: host, Prefix: m.prefix, Version: daemon.Version(),
 		Settings: m.host.settings, Reread: m.host.reread, StateDir: m.host.stateDir, Watchdog: m.watchdog, Logger: withoutFindings(m.logger),

@@ -13,9 +13,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// tellsExtension answers its tool with two variables and its id, after it has told them to stderr. then is what it does
-// instead of answering, if it is not "".
-func tellsExtension(id, requires, then string) string {
+// envExtension returns the manifest of an extension whose tool returns two variables and its id, after it has written
+// them to stderr. If then is not "", the extension runs that instead of answering.
+func envExtension(id, requires, then string) string {
 	return fmt.Sprintf(`
 [plugin]
 id = %q
@@ -26,13 +26,13 @@ tools = ["env"]
 type = "stdio"
 command = "sh"
 args = ["-c", '''
-echo "I have $TELLS_TOKEN and $OTHER_SECRET" >&2
+echo "I have $ENV_TOKEN and $OTHER_SECRET" >&2
 %s
 while read -r line; do
 	id=${line#*\"id\":}; id=${id%%%%[,\}]*}
 	case $line in
 	*initialize*) r='{"server_version":"1","tools":[{"name":"env","input_schema":{"type":"object"}}],"hooks":[]}' ;;
-	*) r="\"$TELLS_TOKEN,$OTHER_SECRET,$AGENT_EXTENSION_ID,$(basename "$EXTMESH_STATE_DIR")\"" ;;
+	*) r="\"$ENV_TOKEN,$OTHER_SECRET,$AGENT_EXTENSION_ID,$(basename "$EXTMESH_STATE_DIR")\"" ;;
 	esac
 	echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$r}"
 done''']
@@ -41,17 +41,17 @@ done''']
 `, id, then, requires)
 }
 
-// TestUpHost is a host whose extensions want secrets, lack something or come later, and that has skills: what reaches a
-// child, what is told and what is not, and what a reload takes up.
+// TestUpHost runs extensions that need secrets, lack a requirement or are added later, and skills. It checks what reaches
+// a child, what is printed and what is not, and what a reload applies.
 func TestUpHost(t *testing.T) {
 	const token, other = "hunter22hunter22", "hunter33hunter33"
-	t.Setenv("TELLS_TOKEN", token)
+	t.Setenv("ENV_TOKEN", token)
 	t.Setenv("OTHER_SECRET", other)
 	dir := extensionDir(t, map[string]string{
-		"with":    tellsExtension("with", `env = ["TELLS_TOKEN"]`, ""),
-		"without": tellsExtension("without", "", ""),
-		"dies":    tellsExtension("dies", `env = ["TELLS_TOKEN"]`, "exit 3"),
-		"later":   tellsExtension("later", `bins = ["./later.sh"]`, ""),
+		"with":    envExtension("with", `env = ["ENV_TOKEN"]`, ""),
+		"without": envExtension("without", "", ""),
+		"crashes": envExtension("crashes", `env = ["ENV_TOKEN"]`, "exit 3"),
+		"later":   envExtension("later", `bins = ["./later.sh"]`, ""),
 	})
 	skills := t.TempDir()
 	skill := func(name, front string) {
@@ -76,7 +76,7 @@ func TestUpHost(t *testing.T) {
 	u.await(t, "Ctrl-C stops everything.")
 	_, rest, _ := strings.Cut(u.out.String(), "NATS listens on ")
 	url, _, _ := strings.Cut(rest, ",")
-	seen := &strings.Builder{} // what may hold no value
+	seen := &strings.Builder{} // all output; must not contain a secret
 	verb := func(line string) string {
 		t.Helper()
 		code, stdout, stderr := extctl(t.Context(), url, strings.Fields(line)...)
@@ -92,23 +92,23 @@ func TestUpHost(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); !strings.Contains(verb(line), want); {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s never has %q: %s", line, want, verb(line))
+				t.Fatalf("%s: %q is not printed: %s", line, want, verb(line))
 			}
 		}
 	}
 
-	// What is declared arrives; what only looks secret does not.
+	// A declared variable reaches the child; one that looks secret and is not declared does not.
 	for id, want := range map[string]string{"with": token + ",,with,with", "without": ",,without,without"} {
 		if got := verb("call " + id + "/env"); got != `"`+want+"\"\n" {
 			t.Errorf("%s has %s, want %s", id, got, want)
 		}
 	}
-	// Wherever its words go, the names stand for the values.
-	until("logs with", "I have [TELLS_TOKEN] and")
-	until("show dies --json", "stderr: I have [TELLS_TOKEN] and")
-	u.await(t, "I have [TELLS_TOKEN] and")
+	// In all output, the values are replaced by the variables' names.
+	until("logs with", "I have [ENV_TOKEN] and")
+	until("show crashes --json", "stderr: I have [ENV_TOKEN] and")
+	u.await(t, "I have [ENV_TOKEN] and")
 
-	// A manifest that comes is only told of; a reload takes it up, and looks again for what was missing.
+	// A new manifest is only reported; a reload starts it, and checks missing requirements again.
 	until("list", "gated")
 	if err := os.WriteFile(filepath.Join(dir, "later", "later.sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -117,16 +117,16 @@ func TestUpHost(t *testing.T) {
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(fresh, "plugin.toml"), []byte(tellsExtension("fresh", "", "")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(fresh, "plugin.toml"), []byte(envExtension("fresh", "", "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	u.await(t, "a reload would take this over")
 	if out := verb("list"); strings.Contains(out, "fresh") {
-		t.Errorf("it was started without being asked for:\n%s", out)
+		t.Errorf("the extension was started without a reload:\n%s", out)
 	}
 
-	// Of the skills those that this host can do, until they go.
-	until("skills --json", `"stays"`) // both come in one report, and are written one after the other
+	// Skills are published if their requirements are met, until they are removed.
+	until("skills --json", `"stays"`) // one report, but two writes to the catalog
 	until("skills --json", `"good"`)
 	out := verb("skills --json")
 	if !strings.Contains(out, `"good"`) || !strings.Contains(out, `"stays"`) || strings.Contains(out, `"gated"`) || strings.Contains(out, `"bad"`) {
@@ -144,14 +144,14 @@ func TestUpHost(t *testing.T) {
 	}
 	until("skills --json", `"skills":[{"name":"stays"`)
 
-	for _, said := range []string{seen.String(), u.out.String(), u.err.String()} {
-		if strings.Contains(said, "hunter") {
-			t.Errorf("a value was told:\n%s", said)
+	for _, text := range []string{seen.String(), u.out.String(), u.err.String()} {
+		if strings.Contains(text, "hunter") {
+			t.Errorf("a secret was printed:\n%s", text)
 		}
 	}
 }
 
-// TestUpRegistryConfig: what extensions.yaml says of heartbeats reaches the one who judges by them.
+// TestUpRegistryConfig: the heartbeat settings of extensions.yaml apply to the registry.
 func TestUpRegistryConfig(t *testing.T) {
 	settings := filepath.Join(t.TempDir(), "extensions.yaml")
 	if err := os.WriteFile(settings, []byte("extensions: {heartbeat_interval: 2s, heartbeat_grace_factor: 7.5}"), 0o600); err != nil {
@@ -166,7 +166,7 @@ func TestUpRegistryConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &ownMesh{prefix: mesh.DefaultPrefix, host: plan}
+		m := &localMesh{prefix: mesh.DefaultPrefix, host: plan}
 		if got := m.registryConfig(); got.Heartbeat != want || got.Prefix != m.prefix {
 			t.Errorf("with %q: %+v", config, got)
 		}

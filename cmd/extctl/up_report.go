@@ -13,15 +13,15 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// report says what came up, what did not and why, and how to call the first tool; then every change of state
-// until ctx ends.
-func (m *ownMesh) report(ctx context.Context) error {
+// report prints which extensions started, which did not and why, and how to call the first tool. Then it prints every
+// change of state until ctx ends.
+func (m *localMesh) report(ctx context.Context) error {
 	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
 	if !m.json {
-		fmt.Fprintf(m.stdout, "NATS listens on %s, its data is in %s\n", m.url, m.data)
+		fmt.Fprintf(m.stdout, "NATS listens on %s, data directory: %s\n", m.url, m.data)
 	}
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-		p := &progress{ownMesh: m, catalog: c, told: map[string]bool{}}
+		p := &progress{localMesh: m, catalog: c, printed: map[string]bool{}}
 		if p.settle(ctx); ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -35,7 +35,7 @@ func (m *ownMesh) report(ctx context.Context) error {
 			case ev.Op == mesh.OpSynced:
 				w.remember()
 			case ev.Kind() == mesh.KindState:
-				_ = w.print(ev) // a stdout that is gone is no reason to stop
+				_ = w.print(ev) // a closed stdout must not stop the mesh
 			case ev.Kind() == mesh.KindHost:
 				p.readHost()
 			}
@@ -43,27 +43,27 @@ func (m *ownMesh) report(ctx context.Context) error {
 	})
 }
 
-// progress is what has been told of the extensions that come up.
+// progress is what has been printed while the extensions start.
 type progress struct {
-	*ownMesh
-	catalog *mesh.Catalog
-	found   mesh.Host
-	known   bool // the bridge has said what it runs
-	told    map[string]bool
-	order   []string // the extensions that were told of
+	*localMesh
+	catalog  *mesh.Catalog
+	info     mesh.Host       // the bridge's report
+	reported bool            // the report has arrived
+	printed  map[string]bool // ids of extensions, and problems
+	order    []string        // the printed extensions
 }
 
-// settle tells of the extensions as they come up, until all have or it has waited long enough since the bridge said
-// which there are: before that there is nothing to tell, and a registry that takes its time is no end of it. It looks
-// now and then instead of at each change, because one that is ready without tools is settled by nothing but time.
+// settle prints the extensions as they start, until all have started or failed, or settleTimeout has passed since the
+// bridge's report. It has no timeout before the report, because the registry may start slowly. It polls, because an
+// extension without tools settles through time alone.
 func (p *progress) settle(ctx context.Context) {
 	late := time.NewTimer(settleTimeout)
 	defer late.Stop()
-	var callable <-chan time.Time // since there is a tool to call
+	var callable <-chan time.Time // set as soon as a tool can be called
 	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	for waits := true; !p.advance(); {
-		if p.known && waits {
+		if p.reported && waits {
 			waits = false
 			late.Reset(settleTimeout)
 		}
@@ -77,7 +77,7 @@ func (p *progress) settle(ctx context.Context) {
 			if !waits {
 				return
 			}
-			p.say("the catalog is not there yet; waiting for it")
+			p.printf("the catalog does not exist yet; waiting for it")
 		case <-callable:
 			return
 		case <-tick.C:
@@ -85,18 +85,18 @@ func (p *progress) settle(ctx context.Context) {
 	}
 }
 
-// toolsTimeout is how long after being ready an extension may still get its tools: a registry shows them when it has
-// shaken hands. Of one that has none it shows the handshake, so this is for those with which it cannot.
+// toolsTimeout is how long after it became ready an extension may still have no tools in the catalog. The registry
+// records the handshake with the tools, so this is only reached if the registry's handshake fails.
 const toolsTimeout = 10 * time.Second
 
-// advance tells what has settled since the last look, and reports whether everything has.
+// advance prints the extensions that have settled since the last call, and reports whether all have.
 func (p *progress) advance() bool {
-	if p.readHost(); !p.known {
+	if p.readHost(); !p.reported {
 		return false
 	}
 	all := true
-	for _, id := range p.found.Extensions {
-		if p.told[id] {
+	for _, id := range p.info.Extensions {
+		if p.printed[id] {
 			continue
 		}
 		state, reason, ok := p.settled(id)
@@ -104,33 +104,33 @@ func (p *progress) advance() bool {
 			all = false
 			continue
 		}
-		p.told[id] = true
+		p.printed[id] = true
 		p.order = append(p.order, id)
-		p.sayExtension(id, state, reason)
+		p.printState(id, state, reason)
 	}
 	return all
 }
 
-// readHost takes in what the bridge says it runs, and tells of the problems that it has not told of.
+// readHost reads the bridge's report and prints its new problems.
 func (p *progress) readHost() {
 	for _, h := range p.catalog.Hosts() {
 		if h.Bridge != p.host.name || h.Since.Before(p.started) {
 			continue
 		}
-		p.found, p.known = h, true
+		p.info, p.reported = h, true
 		for _, problem := range h.Problems {
 			line := fmt.Sprintf("%-9s %s", problem.Kind, clean(strings.TrimSpace(problem.ID+" "+problem.Path+": "+problem.Message)))
-			if problem.Kind == "gated" || p.told[line] { // the gated are extensions, and told as such
+			if problem.Kind == "gated" || p.printed[line] { // gated extensions are printed as extensions
 				continue
 			}
-			p.told[line] = true
-			p.say("%s", line)
+			p.printed[line] = true
+			p.printf("%s", line)
 		}
 	}
 }
 
-// settled reports how an extension is once it is up, or is not going to be for now. What the catalog remembers
-// of an earlier run does not count.
+// settled returns the state of an extension if it is ready, or will not be for now. It ignores instances of an earlier
+// run that are still in the catalog.
 func (p *progress) settled(id string) (state heartbeat.State, reason string, ok bool) {
 	e, _ := p.catalog.Get(id)
 	if e.Spec != nil && e.Spec.Transport == "nats" {
@@ -145,17 +145,17 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 		}
 		switch i.State {
 		case heartbeat.Ready:
-			return i.State, "", introduced(e) || time.Since(i.Since) > toolsTimeout
+			return i.State, "", toolsKnown(e) || time.Since(i.Since) > toolsTimeout
 		case heartbeat.Failed, heartbeat.Gated:
 			return i.State, i.Reason, true
-		case heartbeat.Restarting: // it will be tried again, and told of when it comes up
+		case heartbeat.Restarting: // the bridge retries; a later start is printed as a change
 			return i.State, i.Reason, i.Reason != ""
 		}
 	}
 	return state, reason, false
 }
 
-func (p *progress) sayExtension(id string, state heartbeat.State, reason string) {
+func (p *progress) printState(id string, state heartbeat.State, reason string) {
 	e, _ := p.catalog.Get(id)
 	text := string(state)
 	if p.colour() {
@@ -168,31 +168,31 @@ func (p *progress) sayExtension(id string, state heartbeat.State, reason string)
 	if reason != "" {
 		line += ": " + clean(reason)
 	}
-	p.say("%s", line)
+	p.printf("%s", line)
 }
 
-func (p *progress) say(format string, args ...any) {
+func (p *progress) printf(format string, args ...any) {
 	if !p.json {
 		fmt.Fprintf(p.stdout, format+"\n", args...)
 	}
 }
 
-// summary tells what has not settled, and what to do next.
+// summary prints what has not settled, and what to do next.
 func (p *progress) summary() error {
 	if p.json {
 		return p.summaryJSON()
 	}
-	for _, id := range p.found.Extensions {
-		if !p.told[id] {
+	for _, id := range p.info.Extensions {
+		if !p.printed[id] {
 			state, reason, _ := p.settled(id)
-			p.sayExtension(id, cmp.Or(state, "starting"), reason)
+			p.printState(id, cmp.Or(state, "starting"), reason)
 		}
 	}
-	p.say("")
+	p.printf("")
 	if call := p.firstCall(); call != "" {
-		p.say("Call a tool from another terminal:\n\n    %s\n", call)
+		p.printf("Call a tool from another terminal:\n\n    %s\n", call)
 	}
-	p.say("Ctrl-C stops everything.")
+	p.printf("Ctrl-C stops everything.")
 	return nil
 }
 
@@ -206,8 +206,8 @@ func (p *progress) summaryJSON() error {
 		Extensions []extensionJSON    `json:"extensions"`
 		Problems   []mesh.HostProblem `json:"problems"`
 	}{revisionJSON: revisionOf(p.catalog), Server: p.url, Data: p.data, Bridge: p.host.name,
-		Extensions: []extensionJSON{}, Problems: append([]mesh.HostProblem{}, p.found.Problems...)}
-	for _, id := range p.found.Extensions {
+		Extensions: []extensionJSON{}, Problems: append([]mesh.HostProblem{}, p.info.Problems...)}
+	for _, id := range p.info.Extensions {
 		if e, ok := p.catalog.Get(id); ok {
 			out.Extensions = append(out.Extensions, toJSON(e))
 		}
@@ -215,8 +215,8 @@ func (p *progress) summaryJSON() error {
 	return p.printJSON(out)
 }
 
-// firstCall is a command line that calls the tool that wants the fewest arguments but at least one, or else one
-// that wants none: a call with an argument shows more.
+// firstCall is a command line that calls the tool with the fewest required arguments, but at least one if there is such
+// a tool: a call with an argument shows more.
 func (p *progress) firstCall() string {
 	best, bestArgs := "", []string(nil)
 	for _, id := range p.order {
@@ -261,7 +261,7 @@ func exampleArguments(schema json.RawMessage) []string {
 	return out
 }
 
-// shellWord quotes a word where a shell would take it apart; a quoted value stays as it is.
+// shellWord quotes a word for the shell if necessary; a quoted value stays as it is.
 func shellWord(s string) string {
 	if strings.HasSuffix(s, "'") || !strings.ContainsAny(clean(s), " \"'$`\\*?;&|<>(){}[]#~!") {
 		return clean(s)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// upRun is an extctl up in this process.
+// upRun is an extctl up that runs in this process.
 type upRun struct {
 	cancel context.CancelFunc
 	done   chan int
@@ -51,7 +51,7 @@ func startUp(t *testing.T, args ...string) *upRun {
 	return u
 }
 
-// await waits until stdout or stderr has text.
+// await waits until stdout or stderr contains text.
 func (u *upRun) await(t *testing.T, text string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -63,12 +63,12 @@ func (u *upRun) await(t *testing.T, text string) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("never: %s\n%s%s", text, u.out.String(), u.err.String())
+			t.Fatalf("not printed: %s\n%s%s", text, u.out.String(), u.err.String())
 		}
 	}
 }
 
-// extensionDir makes one extension a file: id/plugin.toml.
+// extensionDir creates a directory with the manifests id/plugin.toml.
 func extensionDir(t *testing.T, manifests map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func extensionDir(t *testing.T, manifests map[string]string) string {
 	return dir
 }
 
-// shellExtension answers initialize and every call from a shell.
+// shellExtension is a shell script that answers initialize and every call.
 const shellExtension = `
 [plugin]
 id = "echo"
@@ -115,7 +115,7 @@ func TestUp(t *testing.T) {
 	})
 	data := t.TempDir()
 	settings := filepath.Join(data, "extensions.yaml")
-	// However late the catalog comes, one of them still crashes then, and one hangs.
+	// crashy and hangs must still be in these states when the catalog exists, however late that is.
 	text := "extensions: {supervision: {shutdown_grace: 100ms, handshake_timeout: 5m, max_restarts: 1000}}"
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestUp(t *testing.T) {
 	u.await(t, "ready     echo")
 	began := time.Now()
 	u.await(t, "Ctrl-C stops everything.")
-	if took := time.Since(began); took > settleTimeout-3*time.Second { // what crashes or hangs keeps nobody waiting
+	if took := time.Since(began); took > settleTimeout-3*time.Second { // extensions that crash or hang do not delay the summary
 		t.Errorf("the first call was shown %s after there was something to call", took)
 	}
 	out := u.out.String()
@@ -136,26 +136,26 @@ func TestUp(t *testing.T) {
 		"starting  hangs 1.0.0\n",
 		"no-such-program-anywhere",
 		"broken/plugin.toml: ",
-		"    extctl call ext_echo_say what=hello --server nats://127.0.0.1:", // its data is not where others look
+		"    extctl call ext_echo_say what=hello --server nats://127.0.0.1:", // --data is not the default, so the URL is needed
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 	if strings.Contains(u.err.String(), "broken") {
-		t.Errorf("told twice:\n%s", u.err.String())
+		t.Errorf("printed twice:\n%s", u.err.String())
 	}
 	url := strings.Fields(out[strings.Index(out, "nats://"):])[0]
 	url = strings.TrimSuffix(url, ",")
 	if code, stdout, stderr := extctl(t.Context(), url, "call", "ext_echo_say", "what=hello"); code != 0 || stdout != "\"said\"\n" {
 		t.Errorf("call: exit %d, %s%s", code, stdout, stderr)
 	}
-	// A second one over the same data.
+	// A second mesh cannot use the same data directory.
 	code, _, stderr := extctl(t.Context(), url, "up", dir, "--listen", "0", "--data", data)
-	if code != exitOther || !strings.Contains(stderr, url) || !strings.Contains(stderr, "hint: it is up already") {
+	if code != exitOther || !strings.Contains(stderr, url) || !strings.Contains(stderr, "hint: a mesh is already running") {
 		t.Errorf("second up: exit %d, %s", code, stderr)
 	}
-	// While it runs, its own children can be restarted, and the line says so.
+	// A restart of a child is printed.
 	if code, stdout, stderr := extctl(t.Context(), url, "restart", "echo"); code != 0 || stdout != "b1: restarting 1 instance\n" {
 		t.Errorf("restart: exit %d, %s%s", code, stdout, stderr)
 	}
@@ -166,13 +166,13 @@ func TestUp(t *testing.T) {
 		t.Errorf("exit %d\n%s", code, u.err.String())
 	}
 	u.done <- 0
-	if said := u.err.String(); !strings.Contains(said, "\nstopping the extensions, ") || !strings.HasSuffix(said, "\nstopped\n") || strings.Contains(said, "NATS connection lost") || strings.Contains(said, "{") {
-		t.Errorf("it stops with %s", said) // and logs text where it says text, also in a pipe
+	if stderr := u.err.String(); !strings.Contains(stderr, "\nstopping the extensions, ") || !strings.HasSuffix(stderr, "\nstopped\n") || strings.Contains(stderr, "NATS connection lost") || strings.Contains(stderr, "{") {
+		t.Errorf("it stops with %s", stderr) // the log is text, also in a pipe
 	}
-	if took := time.Since(start); took > 20*time.Second { // less than it would wait for calls in flight
+	if took := time.Since(start); took > 20*time.Second { // less than the limit for calls in flight
 		t.Errorf("stopping took %v", took)
 	}
-	// It leaves its data, and comes up with it again.
+	// The data is kept, and a new mesh can use it.
 	u = startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--json", "--log-level", "error", "--config", settings)
 	u.await(t, `"schema_version":1`)
 	var first struct {
@@ -194,12 +194,12 @@ func TestUp(t *testing.T) {
 	}
 	for _, i := range first.Extensions[0].Instances[:len(first.Extensions[0].Instances)-1] {
 		if i.State != "shutdown" {
-			t.Errorf("of the earlier run an instance is %s", i.State)
+			t.Errorf("an instance of the earlier run is %s", i.State)
 		}
 	}
 }
 
-func TestUpTakesAFreePort(t *testing.T) {
+func TestUpFallsBackToFreePort(t *testing.T) {
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestUpTakesAFreePort(t *testing.T) {
 	dir := extensionDir(t, nil)
 	code, _, stderr := extctl(t.Context(), b.url, "up", dir, "--listen", port, "--data", t.TempDir())
 	if code != exitOther || !strings.Contains(stderr, "cannot listen on 127.0.0.1:"+port) {
-		t.Errorf("a port that was asked for: exit %d, %s", code, stderr)
+		t.Errorf("with --listen: exit %d, %s", code, stderr)
 	}
 	a := &app{stderr: &logBuffer{}}
 	srv, err := a.startNATS(upOptions{listen: port, data: t.TempDir()}, nil)
@@ -217,8 +217,8 @@ func TestUpTakesAFreePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Shutdown()
-	if said := a.stderr.(*logBuffer).String(); !strings.Contains(said, port+" is taken") {
-		t.Errorf("said %q", said)
+	if stderr := a.stderr.(*logBuffer).String(); !strings.Contains(stderr, port+" is in use") {
+		t.Errorf("stderr: %q", stderr)
 	}
 }
 

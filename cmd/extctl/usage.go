@@ -12,7 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
-// usageFailure makes what cobra says of a command line an error and a hint.
+// usageFailure turns cobra's message about a command line into an error and a hint.
 func usageFailure(verb string, err error) error {
 	if as[*failure](err) {
 		return err
@@ -27,12 +27,12 @@ func usageFailure(verb string, err error) error {
 	return f
 }
 
-// flagNames finds the names in a list of flags as --help has it.
+// flagNames matches the names in a list of flags as --help prints it.
 var flagNames = regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z-]+)`)
 
-// flagFailure says of an unknown flag which one may have been meant.
+// flagFailure suggests the flag that an unknown one may have been meant to be.
 func flagFailure(cmd *cobra.Command, err error) error {
-	// pflag's *NotExistError, whose module is not ours to import.
+	// This is pflag's *NotExistError; pflag is an indirect dependency, which must not be imported.
 	unknown, ok := errors.AsType[interface {
 		error
 		GetSpecifiedName() string
@@ -46,7 +46,7 @@ func flagFailure(cmd *cobra.Command, err error) error {
 	}
 	f := fail(exitUsage, "%w", err)
 	f.hint = "see " + cmd.CommandPath() + " --help"
-	if strings.HasPrefix(err.Error(), "flag needs an argument") { // it is known, and only lacks its value
+	if strings.HasPrefix(err.Error(), "flag needs an argument") { // the flag exists, its value is missing
 		return f
 	}
 	if near := nearest.Words(unknown.GetSpecifiedName(), known); len(near) > 0 {
@@ -55,8 +55,8 @@ func flagFailure(cmd *cobra.Command, err error) error {
 	return f
 }
 
-// explainArguments makes cmd, and what is below it, say which argument is missing. cobra only counts: "accepts 1
-// arg(s), received 0".
+// explainArguments makes cmd and its subcommands name the missing argument. cobra only counts: "accepts 1 arg(s),
+// received 0".
 func explainArguments(cmd *cobra.Command) {
 	switch check := cmd.Args; {
 	case cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable():
@@ -76,8 +76,7 @@ func explainArguments(cmd *cobra.Command) {
 	}
 }
 
-// onlySubcommands runs a verb that only has others below it. cobra prints its help whatever else stands on the line, and
-// calls that a success.
+// onlySubcommands runs a command that only has subcommands. cobra would print help for any argument and exit with 0.
 func onlySubcommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -86,10 +85,10 @@ func onlySubcommands(cmd *cobra.Command, args []string) error {
 	for _, sub := range cmd.Commands() {
 		names = append(names, cmd.CommandPath()+" "+sub.Name())
 	}
-	return usage("there is no %q; want %s", cmd.CommandPath()+" "+args[0], orList(names))
+	return usage("unknown command %q; want %s", cmd.CommandPath()+" "+args[0], orList(names))
 }
 
-// helpOf makes help, cobra's, say that there is no such verb. It prints that with its own, and calls it a success.
+// helpOf makes `extctl help VERB` fail if the verb does not exist. cobra's own help prints a message and exits with 0.
 func helpOf(help func(*cobra.Command, []string)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if _, _, err := cmd.Root().Find(args); err != nil {
@@ -100,7 +99,7 @@ func helpOf(help func(*cobra.Command, []string)) func(*cobra.Command, []string) 
 	}
 }
 
-// argumentsFailure says what is wrong with the number of arguments, and gives an example of what would be right.
+// argumentsFailure reports a wrong number of arguments, with an example of a correct command line.
 func argumentsFailure(cmd *cobra.Command, args []string) error {
 	want, optional := wanted(cmd)
 	line := strings.TrimSpace(cmd.Parent().CommandPath() + " " + cmd.Use)
@@ -109,18 +108,18 @@ func argumentsFailure(cmd *cobra.Command, args []string) error {
 	case len(args) < len(want):
 		f.err = fmt.Errorf("%s is missing: %s", want[len(args)], line)
 	case len(want) == 0 && !optional:
-		f.err, f.hint = fmt.Errorf("%s takes no argument, and %q is one", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help"
+		f.err, f.hint = fmt.Errorf("%s takes no arguments, got %q", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help"
 	default:
-		f.err = fmt.Errorf("%q is one argument too many: %s", args[len(args)-1], line)
+		f.err = fmt.Errorf("unexpected argument %q: %s", args[len(args)-1], line)
 	}
 	return f
 }
 
-// wanted are the arguments that cmd's usage line says are needed, and whether there are others that it may have.
+// wanted reads cmd's usage line: the required arguments, and whether there are optional ones.
 func wanted(cmd *cobra.Command) (required []string, optional bool) {
 	for _, w := range strings.Fields(cmd.Use)[1:] {
 		switch {
-		case strings.HasPrefix(w, "-"): // a flag, with its value
+		case strings.HasPrefix(w, "-"): // a flag and its value end the arguments
 			return required, optional
 		case strings.HasPrefix(w, "[-"):
 			if !strings.HasSuffix(w, "]") {
@@ -135,7 +134,7 @@ func wanted(cmd *cobra.Command) (required []string, optional bool) {
 	return required, optional
 }
 
-// exampleOf is a command line that works, or would if there were such an extension.
+// exampleOf is a valid command line of cmd.
 func exampleOf(cmd *cobra.Command) string {
 	if first, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); first != "" {
 		return first
@@ -152,5 +151,5 @@ func exampleOf(cmd *cobra.Command) string {
 	return strings.Join(out, " ")
 }
 
-// placeholders are the names of arguments in usage lines, and what stands for them in an example.
+// placeholders are the argument names in usage lines with an example value each.
 var placeholders = [][2]string{{"ID", "hello"}, {"TOOL", "ext_hello_greet"}, {"BRIDGE", "web-1"}}

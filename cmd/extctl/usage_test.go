@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Every verb that needs an argument names it, and its example is one that the verb takes.
+// TestMissingArguments: the error of every command with a required argument names it, with a valid example.
 func TestMissingArguments(t *testing.T) {
 	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, getenv: func(string) string { return "" }}
 	var visit func(*cobra.Command)
@@ -28,13 +28,13 @@ func TestMissingArguments(t *testing.T) {
 		}
 		example, ok := strings.CutPrefix(f.hint, "for example: "+cmd.CommandPath()+" ")
 		if !ok || strings.Contains(example, "--help") {
-			t.Errorf("%s: %q is no example", cmd.CommandPath(), f.hint)
+			t.Errorf("%s: %q is not an example", cmd.CommandPath(), f.hint)
 		} else if err := cmd.Args(cmd, strings.Fields(example)[:1]); err != nil {
 			t.Errorf("%s: %q: %v", cmd.CommandPath(), f.hint, err)
 		}
 	}
 	visit(a.rootCmd())
 	if checked < 15 {
-		t.Errorf("%d verbs want an argument", checked)
+		t.Errorf("%d commands require an argument", checked)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// validated is what validate found out about one file.
+// validated is the result for one file.
 type validated struct {
 	Path        string                `json:"path"`
 	OK          bool                  `json:"ok"`
@@ -25,18 +25,18 @@ type validated struct {
 	Version     string                `json:"version"`
 	Diagnostics []manifest.Diagnostic `json:"diagnostics"`
 
-	absent bool // there is nothing at Path
+	absent bool // Path does not exist
 }
 
 func (a *app) validateCmd() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
-		Short: "Check manifests, every fault at once; - is a manifest on stdin",
-		Long: `Check manifests and say all that is wrong with them, each fault with line and column.
+		Short: "Check manifests and list every fault; - reads a manifest from stdin",
+		Long: `Check manifests and print every fault with its line and column.
 
-PATH is a plugin.toml, a directory in which all are looked for, a pattern such as 'extensions/*/plugin.toml', or -
-for a manifest on stdin. A SKILL.md and an extensions.yaml are checked for what they are.
+		PATH is a plugin.toml, a directory that is searched for them, a pattern such as 'extensions/*/plugin.toml', or -
+		for a manifest on stdin. A SKILL.md or an extensions.yaml is checked by its own rules.
 
 The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was found at a PATH.`,
 		Example: "  extctl validate extensions\n  extctl validate - < plugin.toml",
@@ -52,7 +52,7 @@ The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was
 func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
 	h := f.readHost()
 	if errorsIn(h.diags) > 0 {
-		fmt.Fprintf(a.stderr, "%s has errors; what it says of reserved_ids and agent_version may not be heeded\n", h.path)
+		fmt.Fprintf(a.stderr, "%s has errors; its reserved_ids and agent_version may not be applied\n", h.path)
 	}
 	v := &validator{stdin: a.stdin, settings: h.settings(), rules: h.local.ManifestOptions(), seen: map[string]bool{}}
 	for _, arg := range args {
@@ -102,7 +102,7 @@ func (a *app) printValidated(results []validated) error {
 	return nil
 }
 
-// validator gathers what is found out about the files that were named.
+// validator collects the results for the given files.
 type validator struct {
 	stdin    io.Reader
 	settings config.Config
@@ -111,7 +111,7 @@ type validator struct {
 	results  []validated
 }
 
-// add notes what was found out about a file, once.
+// add adds the result for a file, once.
 func (v *validator) add(r validated) {
 	if v.seen[filepath.Clean(r.Path)] {
 		return
@@ -121,7 +121,7 @@ func (v *validator) add(r validated) {
 	v.results = append(v.results, r)
 }
 
-// absent notes that there is nothing at path.
+// absent adds the result for a path that does not exist.
 func (v *validator) absent(path, why string) {
 	v.add(validated{Path: path, absent: true, Diagnostics: []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: why}}})
 }
@@ -129,7 +129,7 @@ func (v *validator) absent(path, why string) {
 // argument checks what one argument names.
 func (v *validator) argument(ctx context.Context, arg string) {
 	if arg == "-" {
-		data, err := io.ReadAll(io.LimitReader(v.stdin, manifest.MaxFile+1)) // the byte too many is Parse's to refuse
+		data, err := io.ReadAll(io.LimitReader(v.stdin, manifest.MaxFile+1)) // Parse refuses more than MaxFile
 		v.manifest("-", data, nil, err)
 		return
 	}
@@ -140,7 +140,7 @@ func (v *validator) argument(ctx context.Context, arg string) {
 	matches, err := filepath.Glob(arg)
 	switch {
 	case err != nil:
-		v.add(validated{Path: arg, Diagnostics: []manifest.Diagnostic{{Level: manifest.Error, Path: arg, Message: "is no pattern: " + err.Error()}}})
+		v.add(validated{Path: arg, Diagnostics: []manifest.Diagnostic{{Level: manifest.Error, Path: arg, Message: "invalid pattern: " + err.Error()}}})
 	case len(matches) == 0:
 		v.absent(arg, "nothing matches the pattern")
 	}
@@ -178,7 +178,7 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 	}
 	rules := v.rules
 	rules.Sidecar = sidecar
-	if path != "-" { // of one on stdin nobody knows where it will lie
+	if path != "-" { // the directory of a manifest on stdin is unknown
 		rules.Program = gate.Program(filepath.Dir(path))
 	}
 	m, diags := manifest.Parse(path, data, rules)
@@ -188,17 +188,17 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 	v.add(r)
 }
 
-// sidecar reads what stands beside a plugin.toml. One that cannot be read is discovery's to report.
+// sidecar reads the sidecar file next to a plugin.toml. Discovery reports one that cannot be read.
 func sidecar(path string) *manifest.Sidecar {
 	if filepath.Base(path) != manifest.FileName {
 		return nil
 	}
-	beside := filepath.Join(filepath.Dir(path), manifest.SidecarName)
-	data, err := readRegular(beside)
+	file := filepath.Join(filepath.Dir(path), manifest.SidecarName)
+	data, err := readRegular(file)
 	if err != nil {
 		return nil
 	}
-	return &manifest.Sidecar{Path: beside, Data: data}
+	return &manifest.Sidecar{Path: file, Data: data}
 }
 
 func (v *validator) skill(path string) {
@@ -211,7 +211,7 @@ func (v *validator) skill(path string) {
 	v.add(validated{Path: path, ID: nameOf(filepath.Dir(path)), Diagnostics: diags})
 }
 
-// nameOf is a directory's own name, also of ".".
+// nameOf is the base name of a directory, also of ".".
 func nameOf(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
@@ -226,7 +226,7 @@ func unreadable(path string, err error) []manifest.Diagnostic {
 	return []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + err.Error()}}
 }
 
-// readRegular reads a file of bounded size: a pipe or a device would hang or never end.
+// readRegular reads a regular file up to its size limit. Reading a pipe or a device could hang or never end.
 func readRegular(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -239,6 +239,6 @@ func readRegular(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // read only
 	return io.ReadAll(io.LimitReader(f, manifest.MaxFile+1))
 }

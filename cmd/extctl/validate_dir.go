@@ -10,12 +10,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// maxValidateDepth is how deep below a directory manifests are looked for: deeper than any bridge looks, since
-// what is checked in a repository may be installed elsewhere.
+// maxValidateDepth is how deep below a directory manifests are searched: deeper than any bridge does, because a
+// repository's extensions may be installed elsewhere.
 const maxValidateDepth = 32
 
-// directory checks every manifest in dir. What is said of none of them, such as a link that leads out of dir, is said
-// of dir itself.
+// directory checks every manifest in dir. Findings that belong to no manifest, such as a link out of dir, are reported
+// for dir itself.
 func (v *validator) directory(ctx context.Context, dir string) {
 	s := v.settings
 	report := discovery.Scan(ctx, discovery.Options{
@@ -62,7 +62,7 @@ func (v *validator) directory(ctx context.Context, dir string) {
 	}
 }
 
-// renamer returns what turns a path below dir as discovery has it, canonical, into one below dir as it was typed.
+// renamer returns a function that turns discovery's canonical path of a file in dir into a path below dir as typed.
 func renamer(dir string) func(string) string {
 	canonical, err := filepath.Abs(dir)
 	if err == nil {

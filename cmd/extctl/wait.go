@@ -12,10 +12,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// waitTimeout is how long wait waits unless --timeout says otherwise.
+// waitTimeout is the default timeout of wait.
 const waitTimeout = time.Minute
 
-// gone is what wait --for understands besides the states.
+// gone is the value of --for that waits until the extension is not in the catalog.
 const gone = "gone"
 
 func (a *app) waitCmd() *cobra.Command {
@@ -23,12 +23,12 @@ func (a *app) waitCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait ID [--for STATE]",
 		Short: "Wait until an extension is in a state",
-		Long: `Wait until an extension is in a state, for a minute unless --timeout says otherwise. One that has just become
-ready is waited for until its tools are in the catalog, too.`,
+		Long: `Wait until an extension is in a state (default timeout: one minute). For the state ready, also wait until the
+		extension's tools are in the catalog.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if want != gone && !heartbeat.State(want).Valid() {
-				return usage("--for %q: want %s, or one of the other states", want, orList([]string{"ready", "lost", "failed", gone}))
+				return usage("--for %q: want %s, or another state", want, orList([]string{"ready", "lost", "failed", gone}))
 			}
 			if err := mesh.CheckID(args[0], true); err != nil {
 				return &failure{code: exitInvalidID, err: err}
@@ -49,16 +49,16 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 		if err != nil {
 			select {
 			case <-c.Ready():
-			default: // nothing is known of any extension, and nothing can be said of this one
+			default: // the catalog has not been read, so the extension's state is unknown
 				return fmt.Errorf("reading the catalog: %w", err)
 			}
 		}
 		e, ok := c.Get(id)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && !ok:
-			return fail(exitTimeout, "%s did not appear in time", id)
+			return fail(exitTimeout, "%s did not appear in the catalog in time", id)
 		case errors.Is(err, context.DeadlineExceeded):
-			return fail(exitTimeout, "%s is not %s in time: it is %s (%s)", id, want, e.State.State, orDash(e.State.Reason))
+			return fail(exitTimeout, "%s did not become %s in time: it is %s (%s)", id, want, e.State.State, orDash(e.State.Reason))
 		case err != nil:
 			return err
 		}
@@ -73,8 +73,8 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 	})
 }
 
-// waitFor waits until the extension is as wanted; one that has just become ready until its tools are in the catalog, too,
-// if the registry shakes hands with it in time.
+// waitFor waits until the extension is in the state want. If that is ready, it also waits for the extension's tools, but
+// at most toolsTimeout, because the registry's handshake may fail.
 func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 	is := func(c *mesh.Catalog) bool {
 		e, ok := c.Get(id)
@@ -86,10 +86,10 @@ func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 			return err
 		}
 		e, _ := c.Get(id)
-		shaken, cancel := context.WithTimeout(ctx, toolsTimeout-readyFor(e))
-		err = c.WaitFor(shaken, func(c *mesh.Catalog) bool {
+		toolsCtx, cancel := context.WithTimeout(ctx, toolsTimeout-readyFor(e))
+		err = c.WaitFor(toolsCtx, func(c *mesh.Catalog) bool {
 			e, _ := c.Get(id)
-			return !is(c) || introduced(e)
+			return !is(c) || toolsKnown(e)
 		})
 		cancel()
 		switch {
@@ -103,7 +103,7 @@ func waitFor(ctx context.Context, c *mesh.Catalog, id, want string) error {
 	}
 }
 
-// readyFor is how long some instance of an extension has been ready.
+// readyFor is how long the extension has had a ready instance.
 func readyFor(e mesh.Extension) (longest time.Duration) {
 	for _, i := range e.State.Instances {
 		if i.State == heartbeat.Ready {
@@ -113,8 +113,8 @@ func readyFor(e mesh.Extension) (longest time.Duration) {
 	return longest
 }
 
-// introduced reports whether the registry has shaken hands with an extension: the tools are those that it has.
-func introduced(e mesh.Extension) bool {
+// toolsKnown reports whether the catalog has the extension's tools: the registry has completed the handshake with it.
+func toolsKnown(e mesh.Extension) bool {
 	return e.Spec != nil && (len(e.Spec.Tools) > 0 || e.Spec.HandshakeHash != "")
 }
 

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// TestWaitForTools: an extension that is ready is waited for until its tools are in the catalog, too, but not beyond the
-// time that there is.
+// TestWaitForTools: wait --for ready also waits for the extension's tools, but not longer than the timeout.
 func TestWaitForTools(t *testing.T) {
 	t.Parallel()
-	b, put := catalogBed(t)
+	b, put := newCatalogBed(t)
 	wait := func(timeout string) (code int, took time.Duration) {
 		began := time.Now()
 		args := strings.Fields("wait w --server " + b.url + " --timeout " + timeout)

@@ -18,7 +18,7 @@ import (
 func (a *app) watchCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch",
-		Short: "Print a line for every change of the catalog, until interrupted",
+		Short: "Print every change of the catalog until interrupted",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
@@ -43,8 +43,8 @@ func (a *app) watchCmd() *cobra.Command {
 	}
 }
 
-// watchAge says on stderr when nobody keeps the catalog any more, without which silence would look like peace, and when
-// somebody does again, until stop is called.
+// watchAge prints a warning on stderr when no registry maintains the catalog, because then no change is shown, and a
+// message when one does again. It runs until stop is called.
 func (w *watcher) watchAge(ctx context.Context) (stop func()) {
 	if w.json {
 		return func() {}
@@ -62,41 +62,41 @@ func (w *watcher) watchAge(ctx context.Context) (stop func()) {
 				return
 			case <-tick.C:
 			}
-			if id, _ := w.catalog.Revision(); id == "" { // it is not there yet
+			if id, _ := w.catalog.Revision(); id == "" { // the catalog has not been loaded yet
 				continue
 			}
 			if text := s.note(w.catalog.Age()); text != "" {
-				w.say(text)
+				w.warn(text)
 			}
 		}
 	}()
 	return func() { cancel(); <-done }
 }
 
-// staleness remembers whether it was said that the catalog is old.
-type staleness struct{ said bool }
+// staleness stores whether the warning has been printed.
+type staleness struct{ warned bool }
 
-// note is what there is to say of a catalog of this age, if anything.
+// note returns the message for a catalog of this age, or "" if nothing has changed.
 func (s *staleness) note(age time.Duration) string {
 	old := age > staleAfter
-	if old == s.said {
+	if old == s.warned {
 		return ""
 	}
-	s.said = old
+	s.warned = old
 	if old {
-		return fmt.Sprintf("extctl: no registry leads, the catalog is %v old: changes are not shown until one does", age.Round(time.Second))
+		return fmt.Sprintf("extctl: warning: no registry is leading; the catalog is %v old and changes are not shown", age.Round(time.Second))
 	}
-	return "extctl: a registry leads again"
+	return "extctl: a registry is leading again"
 }
 
-// say writes a line on stderr.
-func (w *watcher) say(text string) {
-	w.saying.Lock()
-	defer w.saying.Unlock()
+// warn prints a line on stderr.
+func (w *watcher) warn(text string) {
+	w.stderrMu.Lock()
+	defer w.stderrMu.Unlock()
 	fmt.Fprintln(w.stderr, text)
 }
 
-// streamEnd is how an endless output ends: being interrupted is not an event of the stream.
+// streamEnd is the error of an endless output: an interrupt needs no message.
 func streamEnd(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return silentError(exitInterrupted)
@@ -104,21 +104,21 @@ func streamEnd(err error) error {
 	return err
 }
 
-// watcher remembers what it printed, so that its lines can say what changed.
+// watcher keeps the last state of each extension and bridge, so that its lines can show what changed.
 type watcher struct {
 	*session
-	catalog *mesh.Catalog
-	states  map[string]heartbeat.State
-	specs   map[string]*mesh.Spec
-	hosts   map[string]heartbeat.State
-	saying  sync.Mutex
+	catalog  *mesh.Catalog
+	states   map[string]heartbeat.State
+	specs    map[string]*mesh.Spec
+	hosts    map[string]heartbeat.State
+	stderrMu sync.Mutex
 }
 
 func (w *watcher) print(ev mesh.Event) error {
 	if ev.Op == mesh.OpSynced {
 		w.remember()
 		id, rev := w.catalog.Revision()
-		w.say(fmt.Sprintf("watching from revision %d of catalog %s", rev, id))
+		w.warn(fmt.Sprintf("watching from revision %d of catalog %s", rev, id))
 		return nil
 	}
 	if w.json {
@@ -133,7 +133,7 @@ func (w *watcher) print(ev mesh.Event) error {
 	return err
 }
 
-// remember takes what stands as known.
+// remember stores the current state of the catalog.
 func (w *watcher) remember() {
 	w.states, w.specs, w.hosts = map[string]heartbeat.State{}, map[string]*mesh.Spec{}, map[string]heartbeat.State{}
 	for _, h := range w.catalog.Hosts() {
@@ -144,7 +144,7 @@ func (w *watcher) remember() {
 	}
 }
 
-// describe says what a change means; "" where it means nothing to people.
+// describe is one line about a change; "" if there is nothing to print.
 func (w *watcher) describe(ev mesh.Event) string {
 	switch ev.Kind() {
 	case mesh.KindState:
@@ -159,7 +159,7 @@ func (w *watcher) describe(ev mesh.Event) string {
 	return ev.Key + " " + verbOf(ev.Op)
 }
 
-// describeHost says whether a bridge came or went; else that it has another report.
+// describeHost reports a bridge that was lost or returned, otherwise that its report changed.
 func (w *watcher) describeHost(ev mesh.Event) string {
 	bridge := ev.Name()
 	was := w.hosts[bridge]
@@ -190,7 +190,7 @@ func (w *watcher) describeState(ev mesh.Event) string {
 	was := w.states[id]
 	if ev.Op == mesh.OpDelete {
 		delete(w.states, id)
-		return "forgotten"
+		return "removed"
 	}
 	var doc mesh.StateDoc
 	if err := json.Unmarshal(ev.Value, &doc); err != nil {
@@ -249,7 +249,7 @@ func (w *watcher) describeSpec(ev mesh.Event) string {
 	return text
 }
 
-// toolDiff is "+new -old" over the tools' own names.
+// toolDiff is "+new -old" over the tools' local names.
 func toolDiff(old, now []mesh.Tool) string {
 	had := map[string]bool{}
 	for _, t := range old {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// catalogBed is a bed whose catalog the test writes itself.
-func catalogBed(t *testing.T) (b *bed, put func(key, value string)) {
+// newCatalogBed is a bed whose catalog the test writes.
+func newCatalogBed(t *testing.T) (b *bed, put func(key, value string)) {
 	t.Helper()
 	b, stop, err := newBed(t.TempDir())
 	if err != nil {
@@ -27,7 +27,7 @@ func catalogBed(t *testing.T) (b *bed, put func(key, value string)) {
 
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	b, put := catalogBed(t)
+	b, put := newCatalogBed(t)
 	put("state.w", `{"state":"ready","available":true,"instances":[{"instance":"i","state":"ready"}]}`)
 	put("spec.w", `{"id":"w","version":"1.0.0","tools":[{"name":"ext_w_a","tool":"a"}]}`)
 	for _, tc := range []struct {
@@ -40,7 +40,7 @@ func TestWatch(t *testing.T) {
 			`^\S+  5 +h +bridge's report changed$`,
 			`^\S+  6 +h +bridge ready$`,
 			`^\S+  7 +h +bridge lost  it is gone$`,
-			`^\S+  8 +w +forgotten$`,
+			`^\S+  8 +w +removed$`,
 		}},
 		{"--json", []string{
 			`^\{"revision":9,"key":"state.w","op":"put","value":\{"state":"restarting","reason":"exit status 1"\}\}$`,

@@ -1,5 +1,6 @@
-// Command registry keeps the mesh's catalog: it hears announces and beats, and publishes what exists and how it
-// is. Any number of them run side by side with no configuration but NATS; one at a time writes.
+// Command registry maintains the mesh's catalog: it receives announcements and heartbeats, and publishes which extensions
+// exist and their state. Any number of replicas run side by side with no configuration except NATS; one of them leads
+// and writes.
 package main
 
 import (
@@ -22,12 +23,12 @@ func program() daemon.Program {
 	var cfg registry.Config
 	return daemon.Program{
 		Name:    "registry",
-		Summary: "registry keeps the mesh's catalog of extensions. Run any number; one at a time writes.",
+		Summary: "Maintains the mesh's catalog of extensions. Run any number of replicas; one of them leads and writes.",
 		Flags: func(fs *flag.FlagSet) {
-			fs.StringVar(&cfg.Name, "name", "", "`NAME` of this replica, for people (default the host's name)")
-			fs.DurationVar(&cfg.Heartbeat.Interval, "heartbeat-interval", heartbeat.DefaultInterval, "`CADENCE` assumed of a beat that does not name its own")
-			fs.Float64Var(&cfg.Heartbeat.Grace, "heartbeat-grace-factor", heartbeat.DefaultGrace, "silence of this `FACTOR` times its interval makes an instance lost")
-			fs.DurationVar(&cfg.Heartbeat.ForgetAfter, "forget-after", 24*time.Hour, "an extension without a sign of life for this `DURATION` is forgotten; negative: never")
+			fs.StringVar(&cfg.Name, "name", "", "`NAME` of this replica, for display (default the host's name)")
+			fs.DurationVar(&cfg.Heartbeat.Interval, "heartbeat-interval", heartbeat.DefaultInterval, "`INTERVAL` of heartbeats that do not state their own")
+			fs.Float64Var(&cfg.Heartbeat.Grace, "heartbeat-grace-factor", heartbeat.DefaultGrace, "an instance is lost after `FACTOR` heartbeat intervals without a heartbeat")
+			fs.DurationVar(&cfg.Heartbeat.ForgetAfter, "forget-after", 24*time.Hour, "remove an extension from the catalog after this `DURATION` without a heartbeat; negative: never")
 			fs.IntVar(&cfg.Replicas, "replicas", 0, "`COPIES` of the catalog in JetStream (default 3 in a cluster, 1 on a single server)")
 		},
 		Check: func(*slog.Logger) error { return check(cfg) },
@@ -53,20 +54,20 @@ func check(cfg registry.Config) error {
 	return nil
 }
 
-// answerTimeout bounds what a scraper waits for, also before the registry's loop runs.
-const answerTimeout = 2 * time.Second
+// statusTimeout limits /readyz and /metrics requests while the registry is starting or busy.
+const statusTimeout = 2 * time.Second
 
 func run(ctx context.Context, p daemon.Process, r *registry.Registry) error {
 	p.Health.Ready(func() error {
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 		defer cancel()
 		return r.Ready(ctx)
 	})
 	p.Health.Metrics(func(w io.Writer) {
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 		defer cancel()
 		if s, err := r.Status(ctx); err == nil {
-			_ = s.WriteMetrics(w) // a scraper that hung up is nobody's concern
+			_ = s.WriteMetrics(w) // the client has closed its connection
 		}
 	})
 	return r.Run(ctx)

@@ -34,7 +34,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// The registry runs, says that it is ready, and stops when it is told to.
+// TestRuns: the registry starts, becomes ready and leader, and stops when its context ends.
 func TestRuns(t *testing.T) {
 	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: -1})
 	if err != nil {
@@ -56,21 +56,21 @@ func TestRuns(t *testing.T) {
 		defer tick.Stop()
 		for deadline := time.Now().Add(30 * time.Second); !holds(); <-tick.C {
 			if time.Now().After(deadline) {
-				t.Fatalf("it never %s:\n%s", what, log.String())
+				t.Fatalf("the registry never %s:\n%s", what, log.String())
 			}
 		}
 	}
 	var addr string
 	says := regexp.MustCompile(`health endpoints.*(127\.0\.0\.1:\d+)`)
-	eventually("says where it serves", func() bool {
+	eventually("logged its HTTP address", func() bool {
 		m := says.FindStringSubmatch(log.String())
 		if m != nil {
 			addr = m[1]
 		}
 		return m != nil
 	})
-	eventually("is ready", func() bool { _, err := get(addr + "/readyz"); return err == nil })
-	eventually("leads", func() bool { // the lease, and with it readiness, comes before that is known everywhere
+	eventually("was ready", func() bool { _, err := get(addr + "/readyz"); return err == nil })
+	eventually("led", func() bool { // the registry is ready before its metrics show the lease
 		body, err := get(addr + "/metrics")
 		return err == nil && strings.Contains(body, "extmesh_registry_leader 1\n")
 	})

@@ -1,10 +1,10 @@
-// Command stdio-bridge runs the extensions of one host and stands in for them on the mesh.
+// Command stdio-bridge runs the extensions of one host and makes them available on the mesh.
 //
 //	stdio-bridge --search-path ./extensions
 //	stdio-bridge --config config/extensions.yaml --name web-3 --http 127.0.0.1:8222
 //
-// It waits for NATS, stops everything it started on SIGTERM or Ctrl-C, and leaves nothing behind even when it
-// is killed. docs/operations.md says how to run it.
+// It waits for NATS. On SIGTERM or Ctrl-C it stops everything that it started; if it is killed, its guard process stops
+// the extensions. docs/operations.md describes how to run it.
 package main
 
 import (
@@ -40,26 +40,26 @@ func program() daemon.Program {
 	var awaitWatchdog, stopWatchdog func()
 	return daemon.Program{
 		Name:    "stdio-bridge",
-		Summary: "Runs the extensions of this host and stands in for them on the mesh.",
+		Summary: "Runs the extensions of this host and makes them available on the mesh.",
 		Flags: func(fs *flag.FlagSet) {
-			fs.StringVar(&file, "config", "", "extensions.yaml, as `FILE` (default "+config.DefaultPath+" if it is there)")
-			fs.Var(&search, "search-path", "look for extensions in `DIR`, instead of where the file says; may be repeated")
+			fs.StringVar(&file, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it is there)")
+			fs.Var(&search, "search-path", "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
 			fs.StringVar(&name, "name", bridge.DefaultName(), "this bridge's `NAME` on the mesh")
-			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "under `DIR` each extension has a directory of its own")
+			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "`DIR` in which each extension gets its own state directory")
 		},
 		Check: func(log *slog.Logger) (err error) {
 			if err := bridge.CheckName(name); err != nil {
 				return fmt.Errorf("--name: %w", err)
 			}
 			if settings, err = bridge.Settings(file, search, log); err != nil {
-				return daemon.UsageError{Err: err, Hint: "mend the file; nothing was started"}
+				return daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
 			}
-			awaitWatchdog, stopWatchdog = bridge.StartWatchdog(log) // while NATS is connected to
+			awaitWatchdog, stopWatchdog = bridge.StartWatchdog(log) // starts while the connection to NATS is made
 			return nil
 		},
 		Run: func(ctx context.Context, p daemon.Process) error {
 			reread := func() (config.Config, error) { return bridge.Settings(file, search, p.Logger) }
-			host, _ := os.Hostname() // for people; an unknown one is no fault
+			host, _ := os.Hostname() // for display only; may be empty
 			defer stopWatchdog()
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// What is wrong with the flags or with extensions.yaml shows at once: nobody waits for a NATS that is not there to
-// learn of a slip of the pen.
-func TestMistakesShowBeforeNATSIsThere(t *testing.T) {
+// TestUsageErrorsBeforeConnecting: errors in the flags or in extensions.yaml are reported before the bridge waits for
+// NATS.
+func TestUsageErrorsBeforeConnecting(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("bad.yaml", []byte("extensions:\n  gating: maybe\n  wath: {}\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func TestMistakesShowBeforeNATSIsThere(t *testing.T) {
 	for args, want := range map[string][]string{
 		"--config bad.yaml": {
 			"stdio-bridge: error: bad.yaml cannot be used:\nbad.yaml:2:11: error: extensions.gating: ",
-			"\nbad.yaml:3:3: error: extensions.wath: unknown key; did you mean watch?\nstdio-bridge: hint: mend the file",
+			"\nbad.yaml:3:3: error: extensions.wath: unknown key; did you mean watch?\nstdio-bridge: hint: fix the file",
 		},
 		"--config none.yaml": {"none.yaml: error: there is no such file"},
 		"--name A":           {`--name: id "A"`, "hint: see stdio-bridge --help"},
@@ -37,7 +37,7 @@ func TestMistakesShowBeforeNATSIsThere(t *testing.T) {
 			}
 		}
 	}
-	// The same file where it is looked for when nobody names one.
+	// The default path of the configuration has the same checks.
 	if err := os.Mkdir("config", 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// ask makes one JSON-RPC request on a subject; who names the other side in errors.
-func (s *session) ask(ctx context.Context, subject, who, method string, params any) (json.RawMessage, error) {
+// request sends one JSON-RPC request to a subject. peer names the receiver in errors.
+func (s *session) request(ctx context.Context, subject, peer, method string, params any) (json.RawMessage, error) {
 	var raw json.RawMessage
 	if params != nil {
 		var err error
@@ -26,18 +26,18 @@ func (s *session) ask(ctx context.Context, subject, who, method string, params a
 	m, err := s.nc.RequestWithContext(ctx, subject, rpc.AppendRequest(nil, []byte("1"), method, raw))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return nil, fail(exitUnavailable, "%s does not answer: nobody listens on %s", who, subject)
+		return nil, fail(exitUnavailable, "%s is not available: no subscriber on %s", peer, subject)
 	case err != nil:
-		return nil, fmt.Errorf("asking %s: %w", who, cmp.Or(endedBy(ctx), err))
+		return nil, fmt.Errorf("%s: request %s: %w", peer, method, cmp.Or(endedBy(ctx), err))
 	}
 	env, err := rpc.Scan(m.Data)
 	if err != nil || !env.IsResponse() {
-		return nil, fail(exitOther, "%s answered something that is no JSON-RPC response", who)
+		return nil, fail(exitOther, "%s returned something that is not a JSON-RPC response", peer)
 	}
 	if len(env.Error) > 0 && string(env.Error) != "null" {
 		e := new(rpc.Error)
 		if err := json.Unmarshal(env.Error, e); err != nil {
-			return nil, fail(exitOther, "%s answered an error of odd shape", who)
+			return nil, fail(exitOther, "%s returned a malformed error", peer)
 		}
 		return nil, e
 	}
