@@ -149,10 +149,10 @@ func (l *loop) pingBridges(now time.Time) {
 			continue
 		}
 		b.pinging = true
-		subject := l.cfg.Prefix.Control(b.name)
+		q := question{nc: l.nc, subject: l.cfg.Prefix.Control(b.name), method: "ping"}
 		l.pings.start(func() {
-			l.wg.Go(func() { // owned by the loop; ends with the time-out of request
-				_, err := request(l.ctx, l.nc, subject, "ping", nil, pingTimeout)
+			l.wg.Go(func() { // owned by the loop; ends with pingTimeout at the latest
+				_, err := q.ask(l.ctx, pingTimeout)
 				l.report(func(l *loop) {
 					l.pings.finish()
 					l.pinged(b, err, time.Now())

@@ -25,7 +25,7 @@ func TestManyClashes(t *testing.T) {
 		var names mesh.Names
 		names.Set("a_b", own)
 		names.Set("a", other)
-		value, err := marshalSpec(x.spec(heartbeat.Extension{}, &names), 1<<20-2048)
+		value, err := marshalSpec(x.spec(heartbeat.Extension{}, &names), cuts{}, 1<<20-2048)
 		var s mesh.Spec
 		if err == nil {
 			err = json.Unmarshal(value, &s)

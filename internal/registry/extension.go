@@ -53,10 +53,19 @@ type shake struct {
 	pending bool
 	err     string // of the last try
 	at      time.Time
-	size    int // bytes of the answer
+	size    int // bytes that are kept of the answer
+	cuts    cuts
 	tools   []mesh.Tool
 	hooks   []string
 	notes   []mesh.Diagnostic
+}
+
+// cut is what was left out of the tools that are shown.
+func (x *extension) cut() cuts {
+	if x.tools == nil {
+		return cuts{}
+	}
+	return x.tools.cuts
 }
 
 func newExtension(id string) *extension {

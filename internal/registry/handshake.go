@@ -1,14 +1,12 @@
 package registry
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -20,10 +18,6 @@ const (
 	maxHandshakes    = 64
 	handshakeTimeout = 10 * time.Second
 )
-
-// retryNoResponders are the pauses before asking again whom nobody was found to answer for: a subscription takes
-// a moment to be known in a whole cluster.
-var retryNoResponders = [...]time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
 
 // considerHandshake asks an instance for its tools if the leader has to: it is ready (or it is a service that
 // names no instance), and nobody like it has answered. It is called on every announce and beat, which are also
@@ -52,35 +46,82 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 		return
 	}
 	s.pending = true
+	l.shakeHands(x, s, a)
+}
+
+// shakeHands sends initialize to where a says. Most answers fit into one message. The few that do not are requested a
+// second time in chunks, and one at a time, which bounds the memory that they take.
+func (l *loop) shakeHands(x *extension, s *shake, a *announced) {
+	q := question{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: ackSubject(a, l.cfg.Prefix),
+		params: json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, l.cfg.Version, x.id))}
+	chunked, limit := a.has(mesh.FeatureStream), l.specLimit()
 	l.handshakes.start(func() {
-		params := json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, l.cfg.Version, x.id))
-		subject := a.rpcSubject()
 		l.wg.Go(func() { // owned by the loop; ends with handshakeTimeout at the latest
-			answer, err := request(l.ctx, l.nc, subject, "initialize", params, handshakeTimeout)
-			var h mesh.Handshake
-			if err == nil {
-				h, err = mesh.ParseHandshake(answer)
-			}
+			answer, err := q.ask(l.ctx, handshakeTimeout)
+			offered := parseOffer(answer, err, limit)
 			l.report(func(l *loop) {
 				l.handshakes.finish()
-				l.shaken(x, s, h, len(answer), err)
+				if chunked && errors.Is(err, rpc.CodeTooLarge) {
+					l.shakeHandsInChunks(x, s, q, limit)
+					return
+				}
+				l.shaken(x, s, offered)
 			})
 		})
 	})
 }
 
-// shaken takes in the end of a handshake.
-func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, size int, err error) {
+func (l *loop) shakeHandsInChunks(x *extension, s *shake, q question, limit int) {
+	l.large.start(func() {
+		l.wg.Go(func() { // owned by the loop; ends with largeTimeout at the latest
+			answer, err := q.askInChunks(l.ctx, largeTimeout)
+			offered := parseOffer(answer, err, limit)
+			l.report(func(l *loop) {
+				l.large.finish()
+				l.shaken(x, s, offered)
+			})
+		})
+	})
+}
+
+// offer is what an extension answered to initialize, cut to what the catalog can show.
+type offer struct {
+	mesh.Handshake
+	cuts cuts
+	size int
+	err  error
+}
+
+func parseOffer(answer json.RawMessage, err error, limit int) (o offer) {
+	if err != nil {
+		return offer{err: err}
+	}
+	if o.Handshake, o.err = mesh.ParseHandshake(answer); o.err != nil {
+		return o
+	}
+	if over := toolsSize(o.Tools) - limit; over > 0 {
+		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the array would keep the tools that are left out
+	}
+	o.size = toolsSize(o.Tools)
+	for _, h := range o.Hooks {
+		o.size += len(h)
+	}
+	return o
+}
+
+// shaken handles the end of a handshake.
+func (l *loop) shaken(x *extension, s *shake, o offer) {
 	s.pending = false
 	if l.exts[x.id] != x {
 		return // forgotten meanwhile
 	}
-	if err == nil && l.size+size > maxSize {
+	err := o.err
+	if err == nil && l.size+o.size > maxSize {
 		err = fmt.Errorf("the registry keeps %d bytes already", l.size)
 	}
 	if err != nil {
 		if s.err != err.Error() {
-			level := slog.LevelDebug // nobody is there yet, says the state
+			level := slog.LevelDebug // the state shows already that nothing answers
 			if how, _ := l.mon.Extension(x.id); how.State == heartbeat.Ready {
 				level = slog.LevelWarn
 			}
@@ -90,9 +131,9 @@ func (l *loop) shaken(x *extension, s *shake, h mesh.Handshake, size int, err er
 		}
 		return
 	}
-	s.done, s.err, s.at, s.size = true, "", time.Now(), size
-	s.tools, s.hooks, s.notes = h.Tools, h.Hooks, h.Problems
-	l.keep(x, size)
+	s.done, s.err, s.at, s.size, s.cuts = true, "", time.Now(), o.size, o.cuts
+	s.tools, s.hooks, s.notes = o.Tools, o.Hooks, o.Problems
+	l.keep(x, o.size)
 	l.reconsider[x.id] = true
 }
 
@@ -121,38 +162,5 @@ func (q *limiter) finish() {
 	}
 }
 
-// request asks one JSON-RPC question and returns the raw result. A missing responder is asked again a few times.
-func request(ctx context.Context, nc *nats.Conn, subject, method string, params json.RawMessage, timeout time.Duration) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	body := []byte(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"`)
-	if len(params) > 0 {
-		body = append(append(body, `,"params":`...), params...)
-	}
-	body = append(body, '}')
-	var m *nats.Msg
-	var err error
-	for try := 0; ; try++ {
-		m, err = nc.RequestWithContext(ctx, subject, body)
-		if !errors.Is(err, nats.ErrNoResponders) || try == len(retryNoResponders) || !sleep(ctx, retryNoResponders[try]) {
-			break
-		}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("no answer on %s within %v: %w", subject, timeout, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("asking %s: %w", subject, err)
-	}
-	var answer struct {
-		Result json.RawMessage `json:"result"`
-		Error  *rpc.Error      `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return nil, fmt.Errorf("the answer on %s is not JSON-RPC: %w", subject, err)
-	}
-	if answer.Error != nil {
-		return nil, fmt.Errorf("the answer on %s is an error: %w", subject, answer.Error)
-	}
-	return answer.Result, nil
-}
+// count is how many pieces of work are under way or queued.
+func (q *limiter) count() int { return q.running + len(q.queue) }

@@ -33,6 +33,7 @@ type bed struct {
 	dir    string
 	nc     *nats.Conn
 	denied []string // what nobody may publish
+	change func(*server.Options)
 }
 
 // newBed is for tests that do not wait for time to pass.
@@ -59,8 +60,17 @@ func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed))
 	})
 }
 
+// makeBedWith is for tests that need other options of the server and much of the machine: they do not run in parallel.
+func makeBedWith(t *testing.T, change func(*server.Options)) *bed {
+	return startBed(&bed{T: t, dir: t.TempDir(), change: change})
+}
+
 func makeBed(t *testing.T, denied []string) *bed {
-	b := &bed{T: t, dir: t.TempDir(), denied: denied}
+	return startBed(&bed{T: t, dir: t.TempDir(), denied: denied})
+}
+
+func startBed(b *bed) *bed {
+	t := b.T
 	b.start(true)
 	t.Cleanup(func() { b.stop() })
 	b.nc = b.connect()
@@ -75,6 +85,9 @@ func (b *bed) start(js bool) {
 		o.NoAuthUser = "somebody"
 		o.Users = []*server.User{{Username: o.NoAuthUser, Password: "none", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Deny: b.denied}}}}
+	}
+	if b.change != nil {
+		b.change(o)
 	}
 	s, err := server.NewServer(o)
 	if err != nil {
@@ -183,7 +196,12 @@ func (w testWriter) Write(p []byte) (int, error) {
 // await waits until cond holds, by looking often: what is waited for is in another process in real life.
 func (b *bed) await(what string, cond func() bool) {
 	b.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	b.awaitFor(10*time.Second, what, cond)
+}
+
+func (b *bed) awaitFor(limit time.Duration, what string, cond func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(limit)
 	for !cond() {
 		if time.Now().After(deadline) {
 			b.Fatalf("timed out waiting until %s", what)
@@ -239,18 +257,19 @@ func (b *bed) publish(subject string, doc any) {
 // fakeExt is one instance of an extension, spoken by hand.
 type fakeExt struct {
 	*bed
-	nc    *nats.Conn
-	a     mesh.Announce
-	mu    sync.Mutex
-	tools []string
-	asked int // initialize
-	pings int
-	sub   *nats.Subscription
-	seq   uint64
-	said  string // what beats say was announced
-	hang  bool   // pings are not answered
-	deaf  bool   // initialize is not answered
-	fault *rpc.Error
+	nc     *nats.Conn
+	a      mesh.Announce
+	mu     sync.Mutex
+	tools  []string
+	asked  int // initialize
+	pings  int
+	sub    *nats.Subscription
+	seq    uint64
+	said   string // what beats say was announced
+	hang   bool   // pings are not answered
+	deaf   bool   // initialize is not answered
+	fault  *rpc.Error
+	frames []*nats.Msg // of the answer to a request that takes them
 }
 
 func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
@@ -317,6 +336,15 @@ func (e *fakeExt) answer(m *nats.Msg) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if m.Header.Get(mesh.HeaderStream) == "1" && len(e.frames) > 0 {
+		for _, f := range e.frames {
+			f.Subject = m.Reply
+			if err := e.nc.PublishMsg(f); err != nil {
+				e.Logf("frame: %v", err)
+			}
+		}
+		return
+	}
 	result := any(struct{}{})
 	if req.Method == "initialize" {
 		e.asked++

@@ -66,7 +66,7 @@ type memory struct {
 }
 
 // workers bounds what is asked of others at a time.
-type workers struct{ handshakes, pings, probing limiter }
+type workers struct{ handshakes, large, pings, probing limiter }
 
 // election is this replica's part in the election of a leader.
 type election struct {
@@ -96,7 +96,7 @@ func newLoop(r *Registry) (*loop, error) {
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
 		more:    make(chan struct{}, 1),
 		memory:  newMemory(r.cfg.Heartbeat),
-		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
+		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxLargeHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
 		view:    view{records: map[string]record{}},
 		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:     newPublisher(),

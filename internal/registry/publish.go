@@ -250,7 +250,7 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 	switch {
 	case kind == mesh.KindSpec && x != nil:
 		if s := x.spec(how, &l.names); s != nil {
-			return marshalSpec(s, l.valueLimit()-l.stateRoom())
+			return marshalSpec(s, x.cut(), l.specLimit())
 		}
 	case kind == mesh.KindState && known && x != nil:
 		var was *mesh.StateDoc
@@ -277,6 +277,9 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 
 // valueLimit is the largest value that the server takes, less room for the subject and the headers.
 func (l *loop) valueLimit() int { return int(l.nc.MaxPayload()) - 2048 }
+
+// specLimit is the largest spec.
+func (l *loop) specLimit() int { return l.valueLimit() - l.stateRoom() }
 
 // stateRoom is how much smaller a spec is kept, so that an ordinary state fits into the same page of the catalog.
 func (l *loop) stateRoom() int { return int(l.nc.MaxPayload()) / 32 }

@@ -145,7 +145,7 @@ func TestLargeSpec(t *testing.T) {
 	for n := range 100 {
 		tools = append(tools, big(n*100))
 	}
-	value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, 100_000)
+	value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, cuts{}, 100_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestLargeSpec(t *testing.T) {
 		t.Error("not the largest were dropped")
 	}
 	for _, limit := range []int{20_000, 5_000, 3_000} {
-		if value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, limit); err != nil || len(value) > limit {
+		if value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, cuts{}, limit); err != nil || len(value) > limit {
 			t.Errorf("limit %d: %d bytes, %v", limit, len(value), err)
 		}
 	}

@@ -9,52 +9,76 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// codeSchemaDropped is the diagnostic of a spec that did not fit.
+// codeSchemaDropped is the diagnostic of a spec that did not fit into a message.
 const codeSchemaDropped = "schema_dropped"
 
-// marshalSpec is the value of a spec of at most limit bytes. Where it does not fit, the largest schemas are
-// replaced by {"type":"object"}; should that not suffice, other members of descriptors go too, and at last tools.
-func marshalSpec(s *mesh.Spec, limit int) ([]byte, error) {
-	value, err := plainjson.Marshal(s)
-	if err != nil || len(value) <= limit {
-		return value, err
-	}
-	s.Tools = slices.Clone(s.Tools)
-	note := func(format string, args ...any) {
-		s.Diagnostics = append(s.Diagnostics, mesh.Diagnostic{Level: "warn", Code: codeSchemaDropped,
-			Message: fmt.Sprintf(format, args...) + fmt.Sprintf(": the spec is over the limit of %d bytes", limit)})
-	}
-	over := len(value) - limit + 1024 // room for the notes
-	dropped := 0
-	for _, n := range largest(s.Tools, func(t mesh.Tool) int { return len(t.InputSchema) }) {
-		saved := len(s.Tools[n].InputSchema) - len(mesh.EmptySchema)
+// cuts counts what was left out of an extension's tools because it is too large for the catalog.
+type cuts struct {
+	schemas int // tools whose schema is shown as {"type":"object"}
+	members int // tools whose descriptor is shown without its other members
+	tools   int // tools that are not shown
+}
+
+// cut returns tools shortened by about over bytes: the largest schemas are replaced first, then the descriptors with the
+// most other members are stripped of them, and at last tools are left out.
+func (c *cuts) cut(tools []mesh.Tool, over int) []mesh.Tool {
+	tools = slices.Clone(tools)
+	for _, n := range largest(tools, func(t mesh.Tool) int { return len(t.InputSchema) }) {
+		saved := len(tools[n].InputSchema) - len(mesh.EmptySchema)
 		if over <= 0 || saved <= 0 {
 			break
 		}
-		s.Tools[n].InputSchema = mesh.EmptySchema
+		tools[n].InputSchema = mesh.EmptySchema
 		over -= saved
-		dropped++
+		c.schemas++
 	}
-	note(`the schemas of %d of %d tools are shown as {"type":"object"}`, dropped, len(s.Tools))
-	if over > 0 {
-		for n := range s.Tools {
-			over -= extraSize(s.Tools[n])
-			s.Tools[n].Extra = nil
+	for _, n := range largest(tools, extraSize) {
+		saved := extraSize(tools[n])
+		if over <= 0 || saved == 0 {
+			break
 		}
-		note("the descriptors' other members are left out")
+		tools[n].Extra = nil
+		over -= saved
+		c.members++
 	}
-	if value, err = plainjson.Marshal(s); err != nil || len(value) <= limit {
-		return value, err
+	for over > 0 && len(tools) > 0 {
+		last := len(tools) - 1
+		over -= toolSize(tools[last])
+		tools = tools[:last]
+		c.tools++
 	}
-	all := len(s.Tools)
-	for len(value) > limit && len(s.Tools) > 0 {
-		s.Tools = s.Tools[:len(s.Tools)*9/10]
-		if value, err = plainjson.Marshal(s); err != nil {
-			return nil, err
+	return tools
+}
+
+// notes are the diagnostics of an extension of which all tools are shown or counted in c.tools.
+func (c *cuts) notes(shown, limit int) (out []mesh.Diagnostic) {
+	all := shown + c.tools
+	note := func(count int, format string) {
+		if count > 0 {
+			out = append(out, mesh.Diagnostic{Level: "warn", Code: codeSchemaDropped,
+				Message: fmt.Sprintf(format, count, all) + fmt.Sprintf(": the spec is over the limit of %d bytes", limit)})
 		}
 	}
-	note("%d of %d tools are left out", all-len(s.Tools), all)
-	return plainjson.Marshal(s)
+	note(c.schemas, `the schemas of %d of %d tools are shown as {"type":"object"}`)
+	note(c.members, "the descriptors' other members are left out of %d of %d tools")
+	note(c.tools, "%d of %d tools are left out")
+	return out
+}
+
+// notesRoom is kept free for the diagnostics that a cut adds.
+const notesRoom = 1024
+
+// marshalSpec is the value of a spec of at most limit bytes. already is what was left out of its tools before.
+func marshalSpec(s *mesh.Spec, already cuts, limit int) ([]byte, error) {
+	diagnostics := s.Diagnostics
+	for c := already; ; {
+		s.Diagnostics = slices.Concat(diagnostics, c.notes(len(s.Tools), limit))
+		value, err := plainjson.Marshal(s)
+		if err != nil || len(value) <= limit || len(s.Tools) == 0 {
+			return value, err
+		}
+		s.Tools = c.cut(s.Tools, len(value)-limit+notesRoom)
+	}
 }
 
 // largest is the indexes of tools in falling order of size.
@@ -71,6 +95,22 @@ func extraSize(t mesh.Tool) int {
 	sum := 0
 	for _, m := range t.Extra {
 		sum += len(m.Key) + len(m.Value) + 4
+	}
+	return sum
+}
+
+// toolRoom is about what a tool takes apart from its texts.
+const toolRoom = 100
+
+// toolSize is about how many bytes a tool takes, in memory and in the catalog.
+func toolSize(t mesh.Tool) int {
+	return toolRoom + len(t.Own) + len(t.Description) + len(t.InputSchema) + extraSize(t)
+}
+
+func toolsSize(tools []mesh.Tool) int {
+	sum := 0
+	for _, t := range tools {
+		sum += toolSize(t)
 	}
 	return sum
 }

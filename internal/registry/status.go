@@ -71,7 +71,7 @@ func (l *loop) status() Status {
 	s := Status{Stand: l.stand(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
 		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.unread, "ok"), Listening: l.mon.Listening(),
 		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
-		Pending: len(l.pub.dirty) + len(l.pub.backlog) + len(l.pub.inflight), Handshakes: l.handshakes.running + len(l.handshakes.queue),
+		Pending: len(l.pub.dirty) + len(l.pub.backlog) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
 		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas(),
 		Breakers: l.breakers(time.Now())}
 	if s.Leading {

@@ -1,0 +1,176 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// question is one JSON-RPC request to an extension or a bridge.
+type question struct {
+	nc      *nats.Conn
+	subject string
+	method  string
+	params  json.RawMessage
+	acks    func(subject string) bool // reports whether chunks may be acknowledged there
+}
+
+// The bounds of answers in chunks. Parsing takes several times their size.
+const (
+	maxLargeHandshakes = 1
+	maxLargeAnswer     = 16 << 20
+	maxPendingChunks   = 24 << 20 // a sender may be 8 MiB ahead of what was acknowledged
+	largeTimeout       = 30 * time.Second
+	silenceTimeout     = 5 * time.Second // an instance that is still there sends a frame every 2 s
+)
+
+// retryNoResponders are the pauses before a request is sent again that found no responders: a subscription takes a moment
+// to reach all servers of a cluster.
+var retryNoResponders = [...]time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
+
+func (q question) body() []byte {
+	body := []byte(`{"jsonrpc":"2.0","id":1,"method":"` + q.method + `"`)
+	if len(q.params) > 0 {
+		body = append(append(body, `,"params":`...), q.params...)
+	}
+	return append(body, '}')
+}
+
+// ask returns the raw result. Where there are no responders it tries a few times.
+func (q question) ask(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	body := q.body()
+	var m *nats.Msg
+	var err error
+	for try := 0; ; try++ {
+		m, err = q.nc.RequestWithContext(ctx, q.subject, body)
+		if !errors.Is(err, nats.ErrNoResponders) || try == len(retryNoResponders) || !sleep(ctx, retryNoResponders[try]) {
+			break
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("no answer on %s within %v: %w", q.subject, timeout, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", q.subject, err)
+	}
+	return q.result(m.Data)
+}
+
+func (q question) result(text []byte) (json.RawMessage, error) {
+	var answer struct {
+		Result json.RawMessage `json:"result"`
+		Error  *rpc.Error      `json:"error"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, fmt.Errorf("the answer on %s is not JSON-RPC: %w", q.subject, err)
+	}
+	if answer.Error != nil {
+		return nil, fmt.Errorf("the answer on %s is an error: %w", q.subject, answer.Error)
+	}
+	return answer.Result, nil
+}
+
+// askInChunks is ask for an answer that does not fit into one message (docs/protocol.md, "Streaming").
+func (q question) askInChunks(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	inbox := q.nc.NewInbox()
+	sub, err := q.nc.SubscribeSync(inbox)
+	if err == nil {
+		defer func() { _ = sub.Unsubscribe() }() // it fails on a closed connection only
+		err = sub.SetPendingLimits(-1, maxPendingChunks)
+	}
+	if err == nil {
+		err = q.nc.PublishMsg(&nats.Msg{Subject: q.subject, Reply: inbox, Data: q.body(), Header: nats.Header{
+			mesh.HeaderStream: {"1"}, mesh.HeaderTimeout: {strconv.FormatInt(timeout.Milliseconds(), 10)}}})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", q.subject, err)
+	}
+	a := assembly{question: q}
+	for {
+		m, err := nextWithin(ctx, sub, silenceTimeout)
+		if err != nil {
+			return nil, fmt.Errorf("the answer on %s stopped after %d bytes: %w", q.subject, len(a.text), err)
+		}
+		if text, done, err := a.add(m); done || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			return q.result(text)
+		}
+	}
+}
+
+func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return sub.NextMsgWithContext(ctx)
+}
+
+// assembly is an answer as its frames arrive.
+type assembly struct {
+	question
+	text   []byte
+	chunks int
+}
+
+// add handles one frame; done is true when the answer is complete.
+func (a *assembly) add(m *nats.Msg) (text []byte, done bool, err error) {
+	switch m.Header.Get(mesh.HeaderFrame) {
+	case "":
+		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+			return nil, false, fmt.Errorf("asking %s: %w", a.subject, nats.ErrNoResponders)
+		}
+		return m.Data, true, nil
+	case "chunk":
+		return nil, false, a.chunk(m)
+	case "end":
+		var end struct {
+			Length int `json:"length"`
+		}
+		if json.Unmarshal(m.Data, &end) != nil || end.Length != len(a.text) {
+			return nil, false, fmt.Errorf("a part of the answer on %s was lost: %d bytes arrived of %.100s", a.subject, len(a.text), m.Data)
+		}
+		return a.text, true, nil
+	}
+	return nil, false, nil // accepted, progress or keepalive
+}
+
+func (a *assembly) chunk(m *nats.Msg) error {
+	a.chunks++
+	switch {
+	case m.Header.Get(mesh.HeaderSeq) != strconv.Itoa(a.chunks):
+		return fmt.Errorf("a part of the answer on %s was lost: chunk %.20q arrived as number %d", a.subject, m.Header.Get(mesh.HeaderSeq), a.chunks)
+	case len(a.text)+len(m.Data) > maxLargeAnswer:
+		return fmt.Errorf("the answer on %s is over the limit of %d bytes", a.subject, maxLargeAnswer)
+	}
+	a.text = append(a.text, m.Data...)
+	if m.Reply == "" {
+		return nil
+	}
+	if !a.acks(m.Reply) {
+		return fmt.Errorf("a chunk of the answer on %s asks for an acknowledgement on %.128q, which is no subject for one", a.subject, m.Reply)
+	}
+	return a.nc.Publish(m.Reply, nil)
+}
+
+// ackSubject returns the check of the subjects on which an instance may have its chunks acknowledged: inboxes, and the
+// extension's own.
+func ackSubject(a *announced, prefix mesh.Prefix) func(string) bool {
+	own := strings.TrimSuffix(a.subject(), "rpc") + "ack."
+	return func(subject string) bool {
+		return prefix.MayAnswer(subject) || strings.HasPrefix(subject, own) && !strings.ContainsAny(subject, "*> ")
+	}
+}

@@ -1,0 +1,125 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// offersTools answers initialize with count tools, whose descriptors have size bytes and more.
+func offersTools(count, size int) rpc.Handler {
+	return rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
+		list := make([]json.RawMessage, count)
+		for n := range list {
+			list[n] = fmt.Appendf(nil, `{"name":"t%d","input_schema":{"type":"object","description":%q}}`, n, strings.Repeat("x", size))
+		}
+		return json.Marshal(map[string]any{"server_version": "1.0.0", "tools": list, "hooks": []string{}})
+	})
+}
+
+// TestLargeHandshake: the answer to initialize may be larger than a message. What fits into the catalog is shown whole,
+// and of what does not, a diagnostic counts what was left out.
+func TestLargeHandshake(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		payload     int32
+		count, size int
+		schemas     int // that are shown
+		diagnostic  string
+	}{
+		{"800 tools of 1.5 kB", 1 << 20, 800, 1500, 600, "of 800 tools are shown as"},
+		{"ten tools of 300 kB", 1 << 20, 10, 300_000, 3, "the schemas of 7 of 10 tools are shown as"},
+		{"ten tools of 300 kB, and larger messages", 4 << 20, 10, 300_000, 10, ""},
+		{"ten tools of 1 MB", 1 << 20, 10, 1_000_000, 1, "the schemas of 9 of 10 tools are shown as"},
+		{"10,000 tools", 4 << 20, mesh.MaxTools, 500, 1, "of 10000 tools are shown as"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := makeBedWith(t, func(o *server.Options) { o.MaxPayload = tc.payload })
+			r, _ := b.registry(Config{})
+			b.leading(r)
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			service := b.connect()
+			go func() { // ends with stop
+				ended <- mesh.Serve(ctx, service, mesh.Service{ID: "big", Version: "1.0.0", Handler: offersTools(tc.count, tc.size)})
+			}()
+			defer func() { stop(); <-ended }()
+			b.awaitFor(time.Minute, "its tools have names", func() bool { return b.status(r).Tools > 0 })
+			var s mesh.Spec
+			b.await("its tools are shown", func() bool { s, _ = b.spec("big"); return len(s.Tools) > 0 })
+			whole := 0
+			for _, tool := range s.Tools {
+				if len(tool.InputSchema) >= tc.size {
+					whole++
+				}
+			}
+			if len(s.Tools) != tc.count || whole < tc.schemas {
+				t.Errorf("%d tools, %d of them with their schemas; want %d and at least %d", len(s.Tools), whole, tc.count, tc.schemas)
+			}
+			var codes []string
+			for _, d := range s.Diagnostics {
+				codes = append(codes, d.Code+": "+d.Message)
+			}
+			switch {
+			case tc.diagnostic == "" && len(codes) > 0:
+				t.Errorf("diagnostics: %v", codes)
+			case tc.diagnostic != "" && (len(codes) != 1 || !strings.HasPrefix(codes[0], codeSchemaDropped) || !strings.Contains(codes[0], tc.diagnostic)):
+				t.Errorf("diagnostics: %v, want one that contains %q", codes, tc.diagnostic)
+			}
+		})
+	}
+}
+
+// TestHandshakeInBadChunks: a handshake fails whose chunks do not fit together, are too many, or are to be acknowledged
+// on a subject that is neither an inbox nor the extension's. The next one is not held up.
+func TestHandshakeInBadChunks(t *testing.T) {
+	frame := func(kind, seq, ack, data string) *nats.Msg {
+		m := &nats.Msg{Reply: ack, Data: []byte(data), Header: nats.Header{mesh.HeaderFrame: {kind}}}
+		if seq != "" {
+			m.Header.Set(mesh.HeaderSeq, seq)
+		}
+		return m
+	}
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	acks, err := b.nc.SubscribeSync("ext.registry.heartbeat.victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := make([]*nats.Msg, 0, 40)
+	for n := range cap(large) {
+		large = append(large, frame("chunk", fmt.Sprint(n+1), "", strings.Repeat(" ", 512<<10)))
+	}
+	for _, tc := range []struct {
+		id, want string
+		frames   []*nats.Msg
+	}{
+		{"gap", `chunk "2" arrived as number 1`, []*nats.Msg{frame("chunk", "2", "", "{}")}},
+		{"short", "2 bytes arrived of", []*nats.Msg{frame("chunk", "1", "", "{}"), frame("end", "", "", `{"length":3}`)}},
+		{"ack", "no subject for one", []*nats.Msg{frame("chunk", "1", "ext.registry.heartbeat.victim", "{}")}},
+		{"endless", "over the limit of", large},
+	} {
+		e := b.ext(tc.id, "1.0.0", "n", "get")
+		e.a.Features = append(e.a.Features, mesh.FeatureStream)
+		e.fault = rpc.NewError(rpc.CodeTooLarge, rpc.Details{}, "too large")
+		e.frames = tc.frames
+		e.up()
+		b.await(tc.id+" shows why", func() bool { return strings.Contains(b.failure(tc.id), tc.want) })
+	}
+	b.ext("good", "1.0.0", "n", "get").up()
+	b.await("the next one is shown", b.is("good", heartbeat.Ready))
+	if m, err := acks.NextMsg(1); err == nil {
+		t.Errorf("acknowledged: %v", m)
+	}
+}
