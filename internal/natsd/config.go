@@ -15,7 +15,7 @@ import (
 
 // RunConfig runs a server with a nats-server configuration file, with JetStream, until ctx ends. It serves for what
 // Config cannot express, such as a node of a cluster. Like Start it locks the store, leaves signals to the program,
-// and logs to logger (nil discards). It returns errors in the file and those of Start.
+// and logs to logger (nil discards). It returns errors in the file and Start's.
 func RunConfig(ctx context.Context, path string, logger *slog.Logger) error {
 	opts, err := server.ProcessConfigFile(path)
 	switch {

@@ -13,14 +13,15 @@ import (
 // maxSubjectPrefix leaves room for the id and the instance in NATS's control line of 4096 bytes.
 const maxSubjectPrefix = 255
 
-// hostSyntax is a DNS name or an IPv4 address, international letters and the underscores of container names
-// included. With all letters that there are it takes most of a millisecond to compile, and few manifests have a URL.
+// hostSyntax matches a DNS name or an IPv4 address, including international letters and the underscores of container
+// names. It is compiled on first use: with all letters of Unicode that takes most of a millisecond, and few manifests
+// have a URL.
 var hostSyntax = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[\pL\pN_]([\pL\pN_-]*[\pL\pN_])?(\.[\pL\pN_]([\pL\pN_-]*[\pL\pN_])?)*\.?$`)
 })
 
-// url reads the key url. One with placeholders is checked as far as its text goes; the rest is seen when they
-// are replaced.
+// url reads the key url. A URL with placeholders is checked as far as possible now, and completely after they are
+// replaced.
 func (t *table) url(required, query bool) string {
 	want := "http(s)://host[:port][/path]"
 	if required {
@@ -33,16 +34,16 @@ func (t *table) url(required, query bool) string {
 	case blank(s):
 		t.fault(key, "is blank; want %s", want)
 	case t.placeholders(key, s):
-		if wrong := wrongURL(standIn(s), query); wrong != "" {
+		if wrong := wrongURL(sampleURL(s), query); wrong != "" {
 			t.fault(key, "%s; want %s", wrong, want)
 		}
 	}
 	return s
 }
 
-// standIn replaces the placeholders of a URL by 1, which is legal as a host, a port and a path. It returns ""
-// when the placeholders leave nothing to check.
-func standIn(s string) string {
+// sampleURL replaces the placeholders of a URL by 1, which is valid in a host, a port and a path. It returns "" if
+// nothing is left to check.
+func sampleURL(s string) string {
 	pieces, err := split(s)
 	if err != nil || len(pieces) == 0 || pieces[0].kind != literal || strings.Contains(s, "[${") {
 		return ""
@@ -58,20 +59,20 @@ func standIn(s string) string {
 	return b.String()
 }
 
-// wrongURL says what is wrong with a URL, without repeating any of it: it may hold a secret. The empty string
-// is nothing to check.
+// wrongURL returns what is wrong with a URL, or "". It never quotes the URL, which may contain a secret. An empty URL
+// is not checked.
 func wrongURL(s string, query bool) string {
 	if s == "" {
 		return ""
 	}
 	if !printable(s) || strings.ContainsFunc(s, unicode.IsSpace) {
-		return "holds a blank or a control character"
+		return "contains white space or a control character"
 	}
 	if strings.Contains(s, "#") {
 		return "has a fragment (#…), which is never sent"
 	}
 	if !query && strings.Contains(s, "?") {
-		return "has a query (?…), which is not possible here"
+		return "has a query (?…), which is not allowed here"
 	}
 	scheme, rest, _ := strings.Cut(s, "://")
 	if scheme = strings.ToLower(scheme); scheme != "http" && scheme != "https" || rest == "" {
@@ -93,7 +94,7 @@ func wrongURL(s string, query bool) string {
 	return ""
 }
 
-// wrongHost says what is wrong with host[:port].
+// wrongHost returns what is wrong with host[:port], or "".
 func wrongHost(s string) string {
 	host, port, hasPort := s, "", false
 	if inside, ok := strings.CutPrefix(s, "["); ok {
@@ -102,7 +103,7 @@ func wrongHost(s string) string {
 			return "has no IPv6 address in its brackets, such as [::1]"
 		}
 		if port, hasPort = strings.CutPrefix(after, ":"); after != "" && !hasPort {
-			return "has something other than :port behind the IPv6 address"
+			return "has something other than :port after the IPv6 address"
 		}
 	} else {
 		if strings.Count(s, ":") > 1 {
@@ -110,11 +111,11 @@ func wrongHost(s string) string {
 		}
 		host, port, hasPort = strings.Cut(s, ":")
 		if len(host) > 253 || !hostSyntax().MatchString(host) {
-			return "has no legal host name"
+			return "has an invalid host name"
 		}
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0) {
-		return "has no legal port, 1 to 65535"
+		return "has an invalid port (1 to 65535)"
 	}
 	return ""
 }
@@ -129,14 +130,14 @@ func (t *table) subjectPrefix(id string) string {
 	if wrong := wrongPrefix(s); wrong != "" {
 		t.fault(key, `%s %s; want tokens joined by dots, such as "ext" or "team.ext"`, show(s), wrong)
 	} else if id != "" && s[strings.LastIndexByte(s, '.')+1:] == id {
-		t.warn(key, "%s ends in the extension's id: the service would be called at %s; usually the prefix is only what stands before the id",
+		t.warn(key, "%s ends in the extension's id: the service would be called at %s; usually the prefix is only the part before the id",
 			show(s), show(s+"."+id+".rpc"))
 	}
 	return s
 }
 
-// wrongPrefix says what keeps s from being the beginning of a NATS subject (docs.nats.io, "Subject-Based
-// Messaging").
+// wrongPrefix returns why s cannot be the beginning of a NATS subject (docs.nats.io, "Subject-Based Messaging"), or
+// "".
 func wrongPrefix(s string) string {
 	if blank(s) {
 		return "is blank"
@@ -145,10 +146,10 @@ func wrongPrefix(s string) string {
 		return "is longer than 255 bytes"
 	}
 	if !printable(s) || strings.ContainsFunc(s, unicode.IsSpace) {
-		return "holds a blank or a control character"
+		return "contains white space or a control character"
 	}
 	if strings.HasPrefix(s, "$") || s == "_INBOX" || strings.HasPrefix(s, "_INBOX.") {
-		return "is among the subjects that NATS keeps for itself"
+		return "is reserved by NATS"
 	}
 	for token := range strings.SplitSeq(s, ".") {
 		if token == "" {
@@ -156,7 +157,7 @@ func wrongPrefix(s string) string {
 		}
 	}
 	if strings.ContainsAny(s, "*>") {
-		return "holds a wildcard"
+		return "contains a wildcard"
 	}
 	return ""
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
-// capabilities reads [capabilities]; the rule of the tools' names depends on the transport's dialect.
+// capabilities reads [capabilities]; the syntax of tool names depends on the transport's dialect.
 func (t *table) capabilities(d Dialect) Capabilities {
 	t = t.table("capabilities")
 	c := Capabilities{
@@ -22,14 +22,14 @@ func (t *table) capabilities(d Dialect) Capabilities {
 			if near, ok := nearest.Word(h, hooks); ok {
 				hint = "did you mean " + near + "?"
 			}
-			t.warn(element(t.key("hooks"), i), "%s is no hook that agents fire; %s", show(h), hint)
+			t.warn(element(t.key("hooks"), i), "%s is not a hook that agents fire; %s", show(h), hint)
 		}
 	}
 	t.unknown(Error)
 	return c
 }
 
-// nameRule says what is wrong with a name in a list of n, or "" when nothing is.
+// nameRule returns what is wrong with a name in a list of n, or "".
 type nameRule func(name string, n int) string
 
 func plainRule(name string, _ int) string {
@@ -58,14 +58,14 @@ func toolRule(d Dialect) nameRule {
 func mcpToolRule(name string, n int) string {
 	switch {
 	case name == "*" && n > 1:
-		return `it means every tool the server offers and stands alone: ["*"]`
+		return `it means every tool the server offers and must be the only entry: ["*"]`
 	case name != "*" && !mcpToolSyntax().MatchString(name):
 		return `want 1 to 128 of A-Z, a-z, 0-9, "_", "-" and "."`
 	}
 	return ""
 }
 
-// names reads a list of names, each of which follows the rule and stands there once.
+// names reads a list of distinct names that follow the rule.
 func (t *table) names(key string, rule nameRule) []string {
 	list, skip := t.strs(key)
 	first := make(map[string]int, len(list))
@@ -77,7 +77,7 @@ func (t *table) names(key string, rule nameRule) []string {
 		if wrong := rule(name, len(list)); wrong != "" {
 			t.fault(at, "%s is not a legal name here; %s", show(name), wrong)
 		} else if j, dup := first[name]; dup {
-			t.fault(at, "%s stands in the list already, at index %d; want each name once", show(name), j)
+			t.fault(at, "%s is in the list already, at index %d; want each name once", show(name), j)
 		} else {
 			first[name] = i
 		}
@@ -85,7 +85,7 @@ func (t *table) names(key string, rule nameRule) []string {
 	return list
 }
 
-// container checks what an extension has to offer: a transport and capabilities, or MCP servers only.
+// container checks that the extension offers something: a transport and capabilities, or only MCP servers.
 func (t *table) container(m *Manifest) {
 	capable := !m.Capabilities.empty()
 	switch {
@@ -100,8 +100,8 @@ func (t *table) container(m *Manifest) {
 	}
 }
 
-// brokenCapabilities reports whether [capabilities] holds something of a wrong type, which was reported; that
-// nothing is left of it is then no further fault.
+// brokenCapabilities reports whether [capabilities] contains a value of a wrong type. That was reported, so an empty
+// result is not reported as well.
 func (t *table) brokenCapabilities() bool {
 	m, ok := t.m["capabilities"].(map[string]any)
 	if !ok {
@@ -115,7 +115,7 @@ func (t *table) brokenCapabilities() bool {
 	return false
 }
 
-// listsServers reports whether [mcp_servers] holds anything, right or wrong.
+// listsServers reports whether [mcp_servers] contains anything, valid or not.
 func (t *table) listsServers() bool {
 	m, ok := t.m["mcp_servers"].(map[string]any)
 	return len(m) > 0 || !ok && t.has("mcp_servers")

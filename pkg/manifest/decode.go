@@ -8,7 +8,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// decodeTOML makes the tree of a TOML file. A fault of the syntax comes alone, with its place.
+// decodeTOML decodes a TOML file. A syntax error is reported alone, with its position.
 func (f *file) decodeTOML() (map[string]any, bool) {
 	end, over := f.scan()
 	if over != nil {
@@ -17,7 +17,7 @@ func (f *file) decodeTOML() (map[string]any, bool) {
 	}
 	text := f.text
 	if end < len(text) {
-		// The scanner lost its way in this line. The decoder is given no more than the scanner has bounded.
+		// The scanner stopped in this line. The decoder gets only text that the scanner has checked for the limits.
 		if n := strings.IndexByte(text[end:], '\n'); n >= 0 {
 			text = text[:end+n+1]
 		}
@@ -35,10 +35,10 @@ func (f *file) decodeTOML() (map[string]any, bool) {
 	return tree, f.faults == 0
 }
 
-// decodeTOML decodes into plain maps. Decoding into the Go types instead would stop at the first value of a
-// wrong type and could not tell an absent key from an empty one.
+// decodeTOML decodes into plain maps. Decoding into the Go types would stop at the first value of a wrong type and
+// could not distinguish an absent key from an empty one.
 func decodeTOML(text string) (tree map[string]any, err error) {
-	// The decoder panics where it finds a bug of its own; a manifest must not end the host that reads it.
+	// The decoder panics on its own bugs; a manifest must not end the program that reads it.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the TOML decoder cannot read this file: %s", clip(fmt.Sprint(r), maxShown))

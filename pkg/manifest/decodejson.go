@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// decodeJSON makes the tree of a JSON file, which must be an object.
+// decodeJSON decodes a JSON file, which must be an object.
 func (f *file) decodeJSON() (map[string]any, bool) {
 	f.tables = "an object"
 	var whole json.RawMessage
@@ -19,9 +19,9 @@ func (f *file) decodeJSON() (map[string]any, bool) {
 		}
 		return nil, false
 	}
-	// The text is read a second time, for the positions: Unmarshal knows them only in errors.
+	// The text is read again for the positions, which Unmarshal has only in errors.
 	d := jsonReader{file: f, dec: json.NewDecoder(strings.NewReader(f.text))}
-	d.dec.UseNumber() // nothing wants a number, so one beyond float64 is no fault
+	d.dec.UseNumber() // no key is a number, so a number beyond float64 is not a fault
 	v, ok := d.value("", 0)
 	if !ok {
 		return nil, false
@@ -33,7 +33,7 @@ func (f *file) decodeJSON() (map[string]any, bool) {
 	return tree, ok
 }
 
-// jsonReader makes a tree out of JSON that is known to be well-formed.
+// jsonReader decodes JSON that is known to be valid, and records positions.
 type jsonReader struct {
 	*file
 	dec *json.Decoder
@@ -57,12 +57,12 @@ func (d jsonReader) value(path string, depth int) (any, bool) {
 			key, _ := d.dec.Token()
 			name, _ := key.(string)
 			sub := join(path, name)
-			if over := d.place(sub, at); over != nil {
+			if over := d.setPos(sub, at); over != nil {
 				d.faultAt(at, "%v", over)
 				return nil, false
 			}
 			if _, twice := m[name]; twice {
-				d.warn(sub, "stands here twice; the last one counts")
+				d.warn(sub, "appears twice; the last one is used")
 			}
 			v, ok := d.value(sub, depth+1)
 			if !ok {
@@ -76,7 +76,7 @@ func (d jsonReader) value(path string, depth int) (any, bool) {
 		list := []any{}
 		for d.dec.More() {
 			sub := path
-			if len(list) < maxElements && d.place(element(path, len(list)), d.next()) == nil {
+			if len(list) < maxElements && d.setPos(element(path, len(list)), d.next()) == nil {
 				sub = element(path, len(list))
 			}
 			v, ok := d.value(sub, depth+1)
@@ -91,7 +91,7 @@ func (d jsonReader) value(path string, depth int) (any, bool) {
 	return tok, true
 }
 
-// next is where the next token begins.
+// next returns the offset of the next token.
 func (d jsonReader) next() int {
 	i := int(d.dec.InputOffset())
 	for i < len(d.text) && strings.IndexByte(" \t\r\n,:", d.text[i]) >= 0 {

@@ -11,13 +11,12 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// decodeYAML makes the tree of a front matter, whose lines are those of the file. It reads the parser's syntax
-// tree and does not decode: the tree has the positions, and leaves aliases alone, which decoded could grow
-// without bound.
+// decodeYAML decodes a front matter; its line numbers match the file. It uses the parser's syntax tree instead of
+// decoding, because the tree has the positions and does not expand aliases, whose expansion could grow without bound.
 func (f *file) decodeYAML(text string) (tree map[string]any, ok bool) {
 	f.tables = "keys and values below it"
-	// The parser is known to panic, or to leave holes in its tree, on texts that nobody writes; a skill must
-	// not end the host that reads it.
+	// The parser panics, or leaves gaps in its tree, on some malformed texts; a skill must not end the program that
+	// reads it.
 	defer func() {
 		if r := recover(); r != nil {
 			f.fault("", "the YAML parser cannot read this front matter: %s", clip(fmt.Sprint(r), maxShown))
@@ -49,7 +48,7 @@ func (f *file) decodeYAML(text string) (tree map[string]any, ok bool) {
 	return tree, f.faults == 0
 }
 
-// yaml makes a tree out of a syntax tree, and records the positions.
+// yaml converts a syntax tree and records the positions.
 func (f *file) yaml(path string, n ast.Node, depth int) any {
 	if depth > maxNesting {
 		f.faultAt(f.offset(n.GetToken()), "%v", errDeep)
@@ -89,20 +88,20 @@ func (f *file) yaml(path string, n ast.Node, depth int) any {
 				return int64(v)
 			}
 		}
-		return float64(0) // beyond 64 bits: as good as no whole number
+		return float64(0) // beyond 64 bits: reported like a number that is not whole
 	case *ast.FloatNode:
 		return n.Value
 	case *ast.NullNode, nil:
 		return nil
 	}
-	f.faultAt(f.offset(n.GetToken()), "%s have no place in a front matter; write the value out", what(n))
+	f.faultAt(f.offset(n.GetToken()), "%s are not supported in a front matter; write the value out", what(n))
 	return nil
 }
 
 func (f *file) yamlPair(path string, v *ast.MappingValueNode, m map[string]any, depth int) {
 	key, ok := v.Key.(*ast.StringNode)
 	if !ok {
-		f.faultAt(f.offset(v.Key.GetToken()), "a key that is no plain string; want one such as name")
+		f.faultAt(f.offset(v.Key.GetToken()), "this key is not a plain string; want one such as name")
 		return
 	}
 	sub := join(path, key.Value)
@@ -120,7 +119,7 @@ func what(n ast.Node) string {
 	return "values of this kind"
 }
 
-// offset is where a token stands; its columns count characters.
+// offset returns the offset of a token, whose column counts characters.
 func (f *file) offset(t *token.Token) int {
 	if t == nil || t.Position == nil || t.Position.Line < 1 || t.Position.Line > len(f.lines) {
 		return 0

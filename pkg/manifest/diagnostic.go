@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Level is how grave a diagnostic is.
+// Level is the severity of a diagnostic.
 type Level string
 
-// The levels. A file with an Error is not used; Warn and Info are for the operator to read.
+// The levels. A file with an Error is not used; Warn and Info are for the operator.
 const (
 	Error Level = "error"
 	Warn  Level = "warn"
 	Info  Level = "info"
 )
 
-// Diagnostic is one finding about one place in a file: what is wrong and what would be right. Messages never
-// hold the value of a variable, a header or a URL, since those may be secrets.
+// Diagnostic is one finding about one position in a file: what is wrong and what would be right. Messages never
+// contain the value of a variable, a header or a URL, because those may be secrets.
 type Diagnostic struct {
 	Level   Level  `json:"level"`
 	Path    string `json:"path"`
@@ -28,8 +28,8 @@ type Diagnostic struct {
 	Message string `json:"message"`
 }
 
-// String is path:line:column: level: key: message, with what is absent left out; editors and terminals can
-// jump to it.
+// String returns path:line:column: level: key: message, without the absent parts; editors and terminals can jump to
+// it.
 func (d Diagnostic) String() string {
 	var b strings.Builder
 	b.WriteString(d.Path)
@@ -49,7 +49,7 @@ func HasErrors(diags []Diagnostic) bool {
 	return slices.ContainsFunc(diags, func(d Diagnostic) bool { return d.Level == Error })
 }
 
-// sortDiagnostics puts one file's findings in the file's order, those about the file as a whole first.
+// sortDiagnostics sorts the findings of one file by position; those about the whole file are first.
 func sortDiagnostics(diags []Diagnostic) {
 	slices.SortStableFunc(diags, func(a, b Diagnostic) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

@@ -24,7 +24,7 @@ args = ["main.py"]
 	// Output: weather stdio [get_weather] 0
 }
 
-// Every fault comes at once, and the manifest is nil.
+// All faults are reported together, and the manifest is nil.
 func ExampleParse_faults() {
 	m, diags := manifest.Parse("weather/plugin.toml", []byte(`[plugin]
 id = "Weather"
@@ -46,12 +46,12 @@ url = "http://localhost"
 	// weather/plugin.toml:1:2: error: plugin.version: missing; want strict semver, such as "1.0.0"
 	// weather/plugin.toml:2:1: error: plugin.id: "Weather" is not a legal name; want a lower-case letter, then lower-case letters, digits, "_" or "-", at most 64 bytes, such as "weather"
 	// weather/plugin.toml:3:1: error: plugin.verison: unknown key; did you mean version?
-	// weather/plugin.toml:6:25: error: capabilities.tools[1]: "get_weather" stands in the list already, at index 0; want each name once
+	// weather/plugin.toml:6:25: error: capabilities.tools[1]: "get_weather" is in the list already, at index 0; want each name once
 	// weather/plugin.toml:8:2: error: transport.command: missing; want the program to run
 	// weather/plugin.toml:10:1: error: transport.url: does not belong to type = "stdio" but to "http"; remove it or change type
 }
 
-// A manifest may only hold MCP servers; each becomes a member that is run like any extension.
+// A manifest may contain only MCP servers; each becomes a member that is run like an extension.
 func ExampleManifest_Members() {
 	m, _ := manifest.Parse("google/plugin.toml", []byte(`
 [plugin]

@@ -10,36 +10,36 @@ import (
 )
 
 const (
-	// MaxFile is the size in bytes above which a manifest, a sidecar or a skill is refused.
+	// MaxFile is the maximum size in bytes of a manifest, a sidecar or a skill.
 	MaxFile = 1 << 20
 
-	maxNesting     = 16      // tables and arrays inside one another, and parts of one dotted key
-	maxPath        = 256     // bytes of a key with all the tables around it
-	maxKeys        = 1 << 15 // in a file, elements of arrays included
-	maxElements    = 1 << 12 // of an array with a position of their own; later ones point at the array
-	maxDiagnostics = 500     // per file; the rest is counted
+	maxNesting     = 16      // nested tables and arrays, and parts of one dotted key
+	maxPath        = 256     // bytes of a key including all the tables around it
+	maxKeys        = 1 << 15 // in a file, including elements of arrays
+	maxElements    = 1 << 12 // elements of an array with their own position; later ones have the array's
+	maxDiagnostics = 500     // per file; further ones are counted
 	maxShown       = 64      // characters of a user's value in a message
 )
 
-// file is one text under examination: where its keys stand, and what was found in it so far. The rules do not
-// know which syntax the text has: TOML, JSON and YAML all become a tree of map[string]any, []any and scalars,
-// and a position for each key path.
+// file is a text being parsed: the positions of its keys, and the findings so far. The rules do not depend on the
+// syntax: TOML, JSON and YAML are all decoded to map[string]any, []any and scalars, with a position for each key
+// path.
 type file struct {
 	path   string
 	text   string         // without a byte order mark
 	lines  []int          // the offset of each line's start
 	pos    map[string]int // key path → offset
 	level  Level          // of a fault: Error, but Warn in a sidecar
-	tables string         // what the syntax calls a table, if not TOML
+	tables string         // the word for a table in this syntax, if not TOML
 
 	program func(command, cwd string) string // Options.Program
 
 	diags  []Diagnostic
 	faults int // faults found, at whatever level
-	more   int // findings beyond maxDiagnostics
+	more   int // findings after maxDiagnostics
 }
 
-// open checks what all syntaxes share, size and encoding. Its fault is the only one of such a file.
+// open checks size and encoding, which all syntaxes share. A fault in them is the only one reported for a file.
 func open(path string, data []byte, level Level) (*file, bool) {
 	f := &file{path: path, level: level, pos: map[string]int{}}
 	if len(data) > MaxFile {
@@ -67,17 +67,17 @@ func open(path string, data []byte, level Level) (*file, bool) {
 	return f, true
 }
 
-// The limits of a tree. Without them a small file could ask for gigabytes (a long table name, repeated in the
-// path of each of its keys), minutes (a dotted key of ten thousand parts: the TOML decoder's time grows with
-// the cube) or the whole stack (arrays in arrays in arrays).
+// The limits of a tree. Without them a small file could use gigabytes (a long table name, repeated in the path of
+// each of its keys), minutes (a dotted key of ten thousand parts: the TOML decoder's time grows with the third power)
+// or the whole stack (deeply nested arrays).
 var (
-	errDeep = fmt.Errorf("nested more than %d levels deep; nothing that is read here is", maxNesting)
-	errLong = fmt.Errorf("the key is longer than %d bytes, with the tables around it; none that is read here is", maxPath)
+	errDeep = fmt.Errorf("nested more than %d levels deep", maxNesting)
+	errLong = fmt.Errorf("the key is longer than %d bytes, including the tables around it", maxPath)
 	errMany = fmt.Errorf("more than %d keys and elements", maxKeys)
 )
 
-// place records that path stands at off.
-func (f *file) place(path string, off int) error {
+// setPos records the offset of the key path.
+func (f *file) setPos(path string, off int) error {
 	switch {
 	case len(path) > maxPath:
 		return errLong
@@ -88,7 +88,7 @@ func (f *file) place(path string, off int) error {
 	return nil
 }
 
-// lineCol turns an offset into a 1-based line and column.
+// lineCol converts an offset to a 1-based line and column.
 func (f *file) lineCol(off int) (line, col int) {
 	i, found := slices.BinarySearch(f.lines, off)
 	if !found {
@@ -97,7 +97,7 @@ func (f *file) lineCol(off int) (line, col int) {
 	return i + 1, off - f.lines[i] + 1
 }
 
-// fault reports that the value at key is wrong; warn and info that it is merely odd.
+// fault reports a wrong value at key; warn and info report a questionable one.
 func (f *file) fault(key, format string, args ...any) {
 	f.faults++
 	f.add(f.level, key, format, args...)
@@ -106,7 +106,7 @@ func (f *file) fault(key, format string, args ...any) {
 func (f *file) warn(key, format string, args ...any) { f.add(Warn, key, format, args...) }
 func (f *file) info(key, format string, args ...any) { f.add(Info, key, format, args...) }
 
-// faultAt reports a fault of the syntax, which has a place but no key.
+// faultAt reports a syntax error, which has a position but no key.
 func (f *file) faultAt(off int, format string, args ...any) {
 	f.faults++
 	line, col := f.lineCol(min(max(off, 0), len(f.text)))
@@ -130,8 +130,7 @@ func (f *file) put(d Diagnostic) {
 	f.diags = append(f.diags, d)
 }
 
-// find is the position of key, or, for one that is missing, of the innermost table around it that stands in
-// the file.
+// find returns the position of key or, if the key is missing, of the innermost table around it in the file.
 func (f *file) find(key string) (int, bool) {
 	for key != "" {
 		if off, ok := f.pos[key]; ok {
@@ -142,7 +141,7 @@ func (f *file) find(key string) (int, bool) {
 	return 0, false
 }
 
-// done returns the findings in the file's order.
+// done returns the findings, sorted by position.
 func (f *file) done() []Diagnostic {
 	sortDiagnostics(f.diags)
 	if f.more > 0 {
@@ -153,7 +152,7 @@ func (f *file) done() []Diagnostic {
 	return f.diags
 }
 
-// join is the path of key in the table at path, quoted as TOML would where it must be.
+// join returns the path of key in the table at path, quoted if TOML requires it.
 func join(path, key string) string {
 	if !bare(key) {
 		key = strconv.Quote(key)
@@ -164,7 +163,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// element is the path of an array's i-th element.
+// element returns the path of an array's i-th element.
 func element(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 func bare(key string) bool {
@@ -183,7 +182,7 @@ func bareByte(c byte) bool {
 // show quotes a user's value for a message.
 func show(s string) string { return strconv.Quote(clip(s, maxShown)) }
 
-// clip cuts s to n characters and says so with an ellipsis.
+// clip cuts s to n characters and marks the cut with an ellipsis.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s

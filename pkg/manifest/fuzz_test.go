@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// seed adds the golden files with the extension ext to f.
+// seed adds the files with the extension ext in the golden archives to f.
 func seed(f *testing.F, glob, ext string) {
 	paths, err := filepath.Glob(glob)
 	if err != nil || len(paths) == 0 {
@@ -30,13 +30,13 @@ func seed(f *testing.F, glob, ext string) {
 	}
 }
 
-// places checks that every diagnostic stands in the text.
-func places(t *testing.T, diags []Diagnostic, data []byte) {
+// positions checks that the position of every diagnostic is in the text.
+func positions(t *testing.T, diags []Diagnostic, data []byte) {
 	t.Helper()
 	text := strings.Split(strings.TrimPrefix(string(data), "\xef\xbb\xbf"), "\n")
 	for _, d := range diags {
 		if d.Message == "" || d.Line < 0 || d.Line > len(text) || d.Line > 0 && (d.Column < 1 || d.Column > len(text[d.Line-1])+1) {
-			t.Errorf("%v is nowhere in the file", d)
+			t.Errorf("%v has a position outside the file", d)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func FuzzParse(f *testing.F) {
 		if (m == nil) != HasErrors(diags) {
 			t.Fatalf("manifest is nil: %v, errors: %v", m == nil, HasErrors(diags))
 		}
-		places(t, diags, data)
+		positions(t, diags, data)
 		scanned(t, data)
 		if m != nil {
 			tree, err := decodeTOML(strings.TrimPrefix(string(data), "\xef\xbb\xbf"))
@@ -76,7 +76,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// scanned checks that the scanner follows whatever the decoder can read, and finds each of its keys.
+// scanned checks that the scanner accepts what the decoder accepts, and finds each of its keys.
 func scanned(t *testing.T, data []byte) {
 	t.Helper()
 	file, ok := open("p", data, Error)
@@ -93,7 +93,7 @@ func scanned(t *testing.T, data []byte) {
 		return
 	}
 	if end < len(file.text) {
-		t.Fatalf("the scanner lost its way at %q", file.text[end:])
+		t.Fatalf("the scanner stopped at %q", file.text[end:])
 	}
 	for _, key := range md.Keys() {
 		path := ""
@@ -106,7 +106,7 @@ func scanned(t *testing.T, data []byte) {
 	}
 }
 
-// inArray reports whether path runs through an element of an array, whose index the decoder's keys lack.
+// inArray reports whether path goes through an element of an array; the decoder's keys omit the index.
 func inArray(pos map[string]int, path string) bool {
 	for _, p := range slices.Sorted(maps.Keys(pos)) {
 		if i := strings.IndexByte(p, '['); i > 0 && strings.HasPrefix(path, p[:i]) {
@@ -116,7 +116,7 @@ func inArray(pos map[string]int, path string) bool {
 	return false
 }
 
-// nothing is an Expander in an empty world.
+// nothing is an Expander without variables and files.
 var nothing = Expander{
 	Root:      "/root",
 	LookupEnv: func(string) (string, bool) { return "", false },
@@ -130,7 +130,7 @@ func FuzzSidecar(f *testing.F) {
 		if HasErrors(diags) {
 			t.Errorf("errors %v", diags)
 		}
-		places(t, diags, data)
+		positions(t, diags, data)
 		for name, s := range servers {
 			if !idSyntax.MatchString(name) || s.Type != ServerStdio && s.Type != ServerStreamableHTTP || blank(s.Command+s.URL) {
 				t.Errorf("%q: %+v", name, s)
@@ -146,7 +146,7 @@ func FuzzSkill(f *testing.F) {
 		if (s == nil) != HasErrors(diags) {
 			t.Errorf("skill is nil: %v, errors: %v", s == nil, HasErrors(diags))
 		}
-		places(t, diags, data)
+		positions(t, diags, data)
 		if s != nil && s.MaxChars > 0 && len([]rune(s.Body)) > s.MaxChars {
 			t.Errorf("the body has %d characters, max_chars is %d", len([]rune(s.Body)), s.MaxChars)
 		}
@@ -170,7 +170,7 @@ func FuzzExpand(f *testing.F) {
 		if slices.ContainsFunc(missing, func(name string) bool { return name != "U" }) {
 			t.Errorf("Expand(%q): missing %q", s, missing)
 		}
-		// A literal is what comes out when every "${" in it is escaped.
+		// If every "${" in a value is escaped, the result is that value.
 		escaped := strings.ReplaceAll(s, "${", "$${")
 		if again, _, err := e.Expand(escaped); err != nil || !strings.HasSuffix(s, "$") && !strings.Contains(s, "$$") && again != s {
 			t.Errorf("Expand(%q) = %q, %v; want %q", escaped, again, err, s)

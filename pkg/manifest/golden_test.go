@@ -18,10 +18,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files and plugin.schema.json")
 
-// TestRules holds every rule of plugin.toml to its golden file: testdata/rules/<rule>.txtar. In it ok*.toml
-// must parse without a word, warn*.toml with warnings, and bad*.toml not at all; x.want is what x.toml got,
-// and whether the schema accepts it. x.mcp.json is the sidecar of x.toml. The archive's comment may set
-// options, as "agent_version: 1.0.0", "reserved_ids: a b" and "programs: ./a ./b" on lines of their own.
+// TestRules tests every rule of plugin.toml with its golden file testdata/rules/<rule>.txtar. ok*.toml must parse
+// without diagnostics, warn*.toml with warnings, and bad*.toml must be refused; x.want has the diagnostics of x.toml
+// and whether the schema accepts it. x.mcp.json is the sidecar of x.toml. The archive's comment may set options, as
+// lines "agent_version: 1.0.0", "reserved_ids: a b" and "programs: ./a ./b".
 func TestRules(t *testing.T) {
 	s, err := schema()
 	if err != nil {
@@ -49,7 +49,7 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// TestSidecars is TestRules for .mcp.json; x.want also lists the servers that are used.
+// TestSidecars does the same for .mcp.json; x.want also lists the servers that are used.
 func TestSidecars(t *testing.T) {
 	golden(t, "testdata/sidecars/*.txtar", ".json", func(t *testing.T, a *txtar.Archive, f txtar.File) (string, []Diagnostic) {
 		servers, diags := ParseSidecar(".mcp.json", f.Data)
@@ -64,7 +64,7 @@ func TestSidecars(t *testing.T) {
 	})
 }
 
-// TestSkills is TestRules for SKILL.md; x.want also holds the skill.
+// TestSkills does the same for SKILL.md; x.want also contains the skill.
 func TestSkills(t *testing.T) {
 	golden(t, "testdata/skills/*.txtar", ".md", func(t *testing.T, a *txtar.Archive, f txtar.File) (string, []Diagnostic) {
 		s, diags := ParseSkill("SKILL.md", f.Data)
@@ -78,8 +78,8 @@ func TestSkills(t *testing.T) {
 	})
 }
 
-// golden runs parse on every file with the extension ext of the archives, and compares what it found with
-// the archive's .want files.
+// golden runs parse on each file with the extension ext in the archives, and compares the result with the archive's
+// .want files.
 func golden(t *testing.T, glob, ext string, parse func(*testing.T, *txtar.Archive, txtar.File) (string, []Diagnostic)) {
 	paths, err := filepath.Glob(glob)
 	if err != nil || len(paths) == 0 {
@@ -111,7 +111,7 @@ func golden(t *testing.T, glob, ext string, parse func(*testing.T, *txtar.Archiv
 				out.Files = append(out.Files, txtar.File{Name: name + ".want", Data: []byte(got)})
 			}
 			if levels["ok"]+levels["warn"] == 0 || levels["bad"]+levels["warn"] == 0 {
-				t.Errorf("a rule wants a passing and a failing twin, have %v", levels)
+				t.Errorf("a rule needs a file that passes and one that fails, have %v", levels)
 			}
 			if *update {
 				if err := os.WriteFile(path, txtar.Format(out), 0o644); err != nil {
@@ -122,7 +122,7 @@ func golden(t *testing.T, glob, ext string, parse func(*testing.T, *txtar.Archiv
 	}
 }
 
-// expected checks that a file called ok, warn or bad is that, and returns which.
+// expected checks that the diagnostics match the file's name (ok, warn or bad), and returns which it is.
 func expected(t *testing.T, name string, diags []Diagnostic) string {
 	t.Helper()
 	warned := slices.ContainsFunc(diags, func(d Diagnostic) bool { return d.Level == Warn })
@@ -131,7 +131,7 @@ func expected(t *testing.T, name string, diags []Diagnostic) string {
 		t.Errorf("%s: call it ok, warn or bad (kind %q)", name, kind)
 	case strings.HasPrefix(name, "ok"):
 		if HasErrors(diags) || warned {
-			t.Errorf("%s: want nothing, got\n%s", name, lines(diags))
+			t.Errorf("%s: want no diagnostics, got\n%s", name, lines(diags))
 		}
 		return "ok"
 	case strings.HasPrefix(name, "warn"):
@@ -197,7 +197,7 @@ func asJSON(t *testing.T, v any) string {
 	return strings.TrimSpace(b.String())
 }
 
-// TestSchemaFile fails when plugin.schema.json is not what Schema makes of the types.
+// TestSchemaFile fails if plugin.schema.json is not the output of Schema.
 func TestSchemaFile(t *testing.T) {
 	got, err := Schema()
 	if err != nil {
@@ -217,7 +217,7 @@ func TestSchemaFile(t *testing.T) {
 	}
 }
 
-// TestSchemaKeys fails when the schema and Parse do not know the same keys.
+// TestSchemaKeys fails if the schema and Parse accept different keys.
 func TestSchemaKeys(t *testing.T) {
 	s, err := schema()
 	if err != nil {
@@ -227,7 +227,7 @@ func TestSchemaKeys(t *testing.T) {
 	visit = func(path string, s *jsonschema.Schema) {
 		var b strings.Builder
 		for _, key := range slices.Sorted(maps.Keys(s.Properties)) {
-			fmt.Fprintf(&b, "%s = 1979-05-27\n", key) // of no key's type
+			fmt.Fprintf(&b, "%s = 1979-05-27\n", key) // a type that no key has
 		}
 		header := ""
 		if path != "" {
@@ -241,7 +241,7 @@ func TestSchemaKeys(t *testing.T) {
 			}
 		}
 		if want := []string{join(path, "unheard-of")}; !slices.Equal(unknown, want) {
-			t.Errorf("[%s]: unknown to Parse are %q, want %q", path, unknown, want)
+			t.Errorf("[%s]: Parse reports %q as unknown, want %q", path, unknown, want)
 		}
 		for key, sub := range s.Properties {
 			if len(sub.Properties) > 0 {

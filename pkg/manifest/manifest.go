@@ -2,11 +2,11 @@ package manifest
 
 import "time"
 
-// FileName is the manifest's file name; discovery looks for it.
+// FileName is the file name of a manifest.
 const FileName = "plugin.toml"
 
-// Manifest is a parsed and validated plugin.toml, or one of its members (see Members). Its json tags name the
-// file's keys for Schema; a Manifest is not meant to be marshalled.
+// Manifest is a parsed and valid plugin.toml, or one of its members (see Members). Its json tags are the file's keys,
+// for Schema; a Manifest is not meant to be marshalled.
 type Manifest struct {
 	Plugin       Plugin               `json:"plugin" jsonschema:"Which extension this is."`
 	Capabilities Capabilities         `json:"capabilities,omitzero" jsonschema:"What the extension offers, by name. At least one list is non-empty, unless the extension is only a container of mcp_servers."`
@@ -16,21 +16,21 @@ type Manifest struct {
 	Meta         Meta                 `json:"meta,omitzero" jsonschema:"Information for people."`
 	MCPServers   map[string]MCPServer `json:"mcp_servers,omitempty" jsonschema:"MCP servers bundled with the extension, by name; each becomes the member <id>.<name>. Without any, a sidecar .mcp.json is read."`
 
-	// Hash is manifest_hash: the SHA-256 of the file's bytes in lower-case hex, 64 digits. When the servers
-	// came from a sidecar, it is the SHA-256 of the file, a zero byte and the sidecar, so that a change of
-	// either is a change. A member has its parent's. Empty in a manifest that was not parsed.
+	// Hash is manifest_hash: the SHA-256 of the file's bytes in lower-case hex, 64 digits. If the servers come from a
+	// sidecar, it is the SHA-256 of the file, a zero byte and the sidecar, so that it changes with either. A member
+	// has its parent's. It is empty in a manifest that was not parsed.
 	Hash string `json:"-"`
-	// Parent is the id of the extension a member belongs to; empty in a parsed manifest.
+	// Parent is the id of the extension that a member belongs to; empty in a parsed manifest.
 	Parent string `json:"-"`
 
-	parent *Manifest // of a member: whose variables gate it too
+	parent *Manifest // of a member: its variables are required too
 }
 
-// Container reports whether the extension runs nothing itself and only holds MCP servers: it has no
-// [transport] and no capabilities of its own.
+// Container reports whether the extension runs nothing itself and only contains MCP servers: it has no [transport]
+// and no capabilities.
 func (m *Manifest) Container() bool { return m.Transport.Type == "" }
 
-// Plugin says which extension this is.
+// Plugin identifies the extension.
 type Plugin struct {
 	// ID is ^[a-z][a-z0-9_-]*$, at most MaxID bytes and not reserved; a member's is <parent>.<server>.
 	ID              string `json:"id" jsonschema:"The extension's id, unique on the mesh."`
@@ -41,8 +41,8 @@ type Plugin struct {
 	Priority        int32  `json:"priority,omitempty" jsonschema:"The order of hooks among extensions."`
 }
 
-// Capabilities lists what the extension offers, by name. Tools may be ["*"] with dialect mcp: whatever the
-// server offers.
+// Capabilities lists what the extension offers, by name. With dialect mcp, Tools may be ["*"]: all tools of the
+// server.
 type Capabilities struct {
 	Tools     []string `json:"tools,omitempty" jsonschema:"Tools. With dialect mcp their names follow MCP's rule, and * alone means whatever the server offers."`
 	Hooks     []string `json:"hooks,omitempty" jsonschema:"Hooks: before_message, after_message, before_tool_call, after_tool_call."`
@@ -50,12 +50,12 @@ type Capabilities struct {
 	Providers []string `json:"providers,omitempty" jsonschema:"Providers."`
 }
 
-// empty reports whether no name at all is listed.
+// empty reports whether all lists are empty.
 func (c Capabilities) empty() bool {
 	return len(c.Tools)+len(c.Hooks)+len(c.Channels)+len(c.Providers) == 0
 }
 
-// TransportType tells how an extension is reached.
+// TransportType is how an extension is reached.
 type TransportType string
 
 // The transports.
@@ -65,19 +65,19 @@ const (
 	HTTP  TransportType = "http"
 )
 
-// Dialect tells which JSON-RPC dialect an extension speaks.
+// Dialect is the JSON-RPC dialect of an extension.
 type Dialect string
 
-// The dialects. Auto (the default) lets the answer to initialize decide.
+// The dialects. With Auto (the default) the response to initialize decides.
 const (
 	Auto Dialect = "auto"
 	Ext  Dialect = "ext"
 	MCP  Dialect = "mcp"
 )
 
-// Transport tells how the extension is reached. Type decides which of the other fields have a meaning; Parse
-// leaves the others zero. Env, Headers and URL (a member's Command, Args and Cwd too) may hold placeholders,
-// which Manifest.Resolve replaces.
+// Transport is how the extension is reached. Type decides which of the other fields are used; Parse leaves the others
+// zero. Env, Headers and URL (for a member also Command, Args and Cwd) may contain placeholders, which
+// Manifest.Resolve replaces.
 type Transport struct {
 	Type    TransportType     `json:"type" jsonschema:"How the extension is reached; kind is another name for this key."`
 	Command string            `json:"command,omitempty" jsonschema:"The program to run, looked up on $PATH or relative to the manifest's directory."`
@@ -90,18 +90,17 @@ type Transport struct {
 	URL              string            `json:"url,omitempty" jsonschema:"http(s)://host[:port][/path]. May hold placeholders."`
 	Headers          map[string]string `json:"headers,omitempty" jsonschema:"Headers sent with each request. Values may hold placeholders."`
 
-	// Cwd is the working directory of a member; empty means the extension's root. [transport] has no such
-	// key.
+	// Cwd is the working directory of a member; empty means the extension's root. [transport] has no such key.
 	Cwd string `json:"-"`
 }
 
-// Requires are the preconditions for a spawn.
+// Requires lists what must be present before the extension is started.
 type Requires struct {
 	Bins []string `json:"bins,omitempty" jsonschema:"Programs that must be on $PATH."`
 	Env  []string `json:"env,omitempty" jsonschema:"Variables that must be set and non-empty; they pass the secret filter."`
 }
 
-// Context asks for call context to be passed along.
+// Context configures whether calls carry their context.
 type Context struct {
 	Passthrough bool `json:"passthrough,omitempty" jsonschema:"Calls carry agent_id and session_id in _meta."`
 }
@@ -121,8 +120,8 @@ const (
 	ServerStreamableHTTP ServerType = "streamable_http"
 )
 
-// MCPServer is one MCP server bundled with the extension; it becomes the member <id>.<name>. Every value may
-// hold placeholders.
+// MCPServer is one MCP server bundled with the extension; it becomes the member <id>.<name>. Every value may contain
+// placeholders.
 type MCPServer struct {
 	Type    ServerType        `json:"type" jsonschema:"How the server is reached; transport is another name for this key."`
 	Command string            `json:"command,omitempty" jsonschema:"The program to run."`

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// Members are the bundled MCP servers as manifests of their own, sorted by name, so that a bridge can run,
-// gate and announce each like any other extension: the id is <id>.<name>, Parent is set, the dialect is mcp,
-// tools are whatever the server offers, and version, priority, requirements, context, meta and hash are the
-// parent's.
+// Members returns the bundled MCP servers as separate manifests, sorted by name, so that a bridge can run, gate and
+// announce each like any other extension: the id is <id>.<name>, Parent is set, the dialect is mcp, tools are all
+// that the server offers, and version, priority, requirements, context, meta and hash are the parent's.
 func (m *Manifest) Members() []*Manifest {
 	var out []*Manifest
 	for _, name := range slices.Sorted(maps.Keys(m.MCPServers)) {

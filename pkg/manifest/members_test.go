@@ -29,7 +29,7 @@ func TestMembers(t *testing.T) {
 		t.Errorf("types %s, %s", drive.Transport.Type, gmail.Transport.Type)
 	}
 
-	// A parent answers for itself; a member for itself and its parent.
+	// A parent's variables are its own; a member's include its parent's.
 	if got := parent.Variables(); !slices.Equal(got, []string{"PARENT_TOKEN"}) {
 		t.Errorf("parent's variables %q", got)
 	}

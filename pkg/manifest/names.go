@@ -44,7 +44,7 @@ func Reserved(name string) bool { return slices.Contains(reserved, name) }
 // hooks are the hooks that agents fire.
 var hooks = []string{"before_message", "after_message", "before_tool_call", "after_tool_call"}
 
-// name checks what is called an id in the manifest: the extension's own and the names of its servers.
+// name checks the names that follow the id's syntax: the extension's id and the names of its servers.
 func (f *file) name(key, id string, limit int) bool {
 	if idSyntax.MatchString(id) && len(id) <= limit {
 		return true
@@ -62,14 +62,14 @@ func (f *file) name(key, id string, limit int) bool {
 	return false
 }
 
-// blank reports whether s has nothing to see in it.
+// blank reports whether s consists only of white space.
 func blank(s string) bool { return strings.TrimSpace(s) == "" }
 
 // printable reports whether s is free of control characters.
 func printable(s string) bool { return !strings.ContainsFunc(s, unicode.IsControl) }
 
-// variable reports whether s can name an environment variable. Systems allow nearly everything, so this
-// refuses only what cannot work.
+// variable reports whether s can name an environment variable. Systems allow nearly every name, so only impossible
+// ones are refused.
 func variable(s string) bool {
 	return s != "" && !strings.Contains(s, "=") && printable(s) && !strings.ContainsFunc(s, unicode.IsSpace)
 }

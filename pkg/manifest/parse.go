@@ -12,38 +12,37 @@ import (
 // Limits of texts for people, in Unicode characters.
 const (
 	MaxDescription = 512
-	maxLabel       = 128 // plugin.name, meta.author, meta.license: they travel in every announce
+	maxLabel       = 128 // plugin.name, meta.author, meta.license: they are part of every announcement
 )
 
-// Options are what a manifest's rules need to know of the host. The zero value checks everything that does
-// not depend on one.
+// Options are the host's settings that the rules depend on. The zero value checks everything else.
 type Options struct {
-	// AgentVersion is the host's version, compared with plugin.min_agent_version. Empty: not compared.
+	// AgentVersion is the host's version, compared with plugin.min_agent_version; empty: not compared.
 	AgentVersion string
-	// ReservedIDs are ids that the host uses itself, besides those of Reserved.
+	// ReservedIDs are ids that the host uses itself, in addition to the ones that Reserved reports.
 	ReservedIDs []string
-	// Sidecar is the .mcp.json beside the manifest, if there is one. It is read only when the manifest has
-	// no mcp_servers of its own. It is a part of parsing because of the one rule that needs both files: a
-	// manifest without [transport] is legal only as a container of servers, wherever they come from.
+	// Sidecar is the .mcp.json next to the manifest, if any. It is read only if the manifest has no mcp_servers of
+	// its own. Parse needs it for the rule that a manifest without [transport] is valid only as a container of
+	// servers, from either file.
 	Sidecar *Sidecar
-	// Program says what is wrong with a program to run, "" for nothing: cwd is the directory that a server names, ""
-	// for the extension's own. What it says becomes a warning at the command, and no more, since a build may make the
-	// program later. It is not asked about a command or a cwd with placeholders. Nil: nobody looks.
+	// Program returns what is wrong with a program, or "". cwd is the directory that a server specifies, or "" for
+	// the extension's own. The result becomes only a warning, because a build may create the program later. Commands
+	// and directories with placeholders are not checked. Nil: no check.
 	Program func(command, cwd string) string
 }
 
-// Sidecar is an .mcp.json file beside a manifest.
+// Sidecar is an .mcp.json file next to a manifest.
 type Sidecar struct {
 	Path string // for diagnostics
 	Data []byte
 }
 
-// Parse reads a plugin.toml; path is only for the diagnostics. It returns every semantic fault of the file at
-// once, in the file's order, each with line, column and key; a fault of the syntax, a file over MaxFile or one
-// that is not UTF-8 comes alone. The manifest is nil when any diagnostic is an Error; Warn and Info come with
-// one. A sidecar's diagnostics follow, under its own path; they are warnings only.
+// Parse parses a plugin.toml; path is only for the diagnostics. It returns all semantic faults of the file at once,
+// sorted by position, each with line, column and key. A syntax error, a file over MaxFile and a file that is not
+// UTF-8 are reported alone. The manifest is nil if any diagnostic is an Error. The diagnostics of a sidecar follow,
+// with its own path; they are never Errors.
 //
-// Parse does not look at the file system or the environment, and does not panic, whatever data holds.
+// Parse does not use the file system or the environment, and does not panic on any input.
 func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	f, ok := open(path, data, Error)
 	if !ok {
@@ -78,7 +77,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	return m, diags
 }
 
-// hash is the manifest_hash of the parts put together.
+// hash returns the manifest_hash of the concatenated parts.
 func hash(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -87,9 +86,9 @@ func hash(parts ...[]byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// home is the table in which a key that stands at the top of the file belongs: the usual slip is to leave
-// out [plugin] or [transport].
-func home(key string) string {
+// tableOf returns the table that a key at the top of the file belongs to, because a common mistake is to omit
+// [plugin] or [transport].
+func tableOf(key string) string {
 	for _, t := range []struct{ name, keys string }{
 		{"[plugin]", "id version name description min_agent_version priority"},
 		{"[capabilities]", "tools hooks channels providers"},
@@ -145,7 +144,7 @@ func (t *table) id(hostReserved []string) string {
 	return id
 }
 
-// version is the strict semver at key; nil when there is none.
+// version reads the strict semver at key; nil if it is absent or invalid.
 func (t *table) version(key string) (string, *semver.Version) {
 	s, ok := t.str(key)
 	if !ok {
@@ -187,13 +186,13 @@ func (t *table) requires(unknown Level) Requires {
 	r.Bins, skip = t.strs("bins")
 	for i, b := range r.Bins {
 		if !skip(i) && (blank(b) || !printable(b)) {
-			t.fault(element(t.key("bins"), i), `%s is no program's name; want one to be found on $PATH, such as "git"`, show(b))
+			t.fault(element(t.key("bins"), i), `%s is not a program name; want one to look up on $PATH, such as "git"`, show(b))
 		}
 	}
 	r.Env, skip = t.strs("env")
 	for i, e := range r.Env {
 		if !skip(i) && !variable(e) {
-			t.fault(element(t.key("env"), i), `not the name of a variable; want one such as "MY_TOKEN", without a value`)
+			t.fault(element(t.key("env"), i), `not a variable name; want one such as "MY_TOKEN", without a value`)
 		}
 	}
 	t.unknown(unknown)

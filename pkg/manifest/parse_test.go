@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
-// everyKey is a manifest with every key there is, but those of other transports.
+// everyKey is a manifest with all keys, except the keys of other transports.
 const everyKey = `
 [plugin]
 id = "google"
@@ -144,7 +144,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// TestParseManyFaults wants an end to the diagnostics of a file that has nothing but faults.
+// TestParseManyFaults checks the limit on diagnostics of one file.
 func TestParseManyFaults(t *testing.T) {
 	var b bytes.Buffer
 	for i := range 2000 {
@@ -157,8 +157,8 @@ func TestParseManyFaults(t *testing.T) {
 	}
 }
 
-// TestParseHostile has files that would take a decoder minutes, gigabytes or the whole stack; the limits answer
-// first.
+// TestParseHostile parses files that would take a decoder minutes, gigabytes or the whole stack; the limits prevent
+// that.
 func TestParseHostile(t *testing.T) {
 	fill := func(s string) string { return strings.Repeat(s, MaxFile/8/len(s)) }
 	keys := func(format string) string {
@@ -210,7 +210,7 @@ func TestParseHostile(t *testing.T) {
 	}
 	front := func(s string) string { return "---\n" + strings.Repeat(s, maxFrontMatter/2/len(s)) + "\n---\n" }
 	for _, s := range []string{"[", "{a: ", "- ", "a:\n ", "&a ", "? ", "!!a ", "|\n", "a: b\n", "'", "*a", "<<: "} {
-		ParseSkill("p", []byte(front(s))) // to return is all that is asked
+		ParseSkill("p", []byte(front(s))) // it must only return
 	}
 }
 
@@ -240,8 +240,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestMessagesHoldNoSecrets has values that may be secrets be wrong in every way and looks for them in what
-// is said about it.
+// TestMessagesHoldNoSecrets uses values that may be secrets in every invalid form, and looks for them in the
+// diagnostics.
 func TestMessagesHoldNoSecrets(t *testing.T) {
 	const secret = "hunter2"
 	texts := []string{

@@ -6,20 +6,20 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// scanner finds where the keys of a TOML text stand. The decoder knows, but tells only in an error, one at a
-// time and at a cost that grows with the file, so that all faults of a manifest could not be placed that way.
-// It runs before the decoder and keeps from it what is over the limits of a tree.
+// scanner finds the positions of the keys of a TOML text. The decoder reports positions only in errors, one at a time
+// and at a cost that grows with the file, so it cannot give the positions of all faults. The scanner runs before the
+// decoder and enforces the limits of a tree.
 //
-// It checks no more syntax than it needs to find its way, and stops where it loses it; file.decodeTOML then
-// has the decoder say what is wrong there.
+// It checks only as much syntax as it needs to find the keys, and stops where it fails; file.decodeTOML then gets the
+// error from the decoder.
 type scanner struct {
 	*file
 	i    int   // the next byte
-	over error // the limit that stopped it
+	over error // the limit that was exceeded
 }
 
-// scan records the positions of all keys in f.pos. It returns how far it came, and the limit that stopped it
-// there, if one did.
+// scan records the positions of all keys in f.pos. It returns the offset where it stopped, and the limit that was
+// exceeded there, if any.
 func (f *file) scan() (end int, over error) {
 	s := scanner{file: f}
 	table := ""
@@ -37,14 +37,14 @@ func (f *file) scan() (end int, over error) {
 	return s.i, nil
 }
 
-// header is [a.b] or [[a.b]]; an array of tables has no place in a manifest, so its elements share a path.
+// header reads [a.b] or [[a.b]]. The elements of an array of tables share a path, because manifests have none.
 func (s *scanner) header() (path string, ok bool) {
 	open := s.run("[", 2)
 	path, ok = s.key("")
 	return path, ok && s.run("]", open) == open
 }
 
-// pair is key = value in the table at path; depth counts the values around it.
+// pair reads key = value in the table at path; depth counts the values around it.
 func (s *scanner) pair(path string, depth int) bool {
 	path, ok := s.key(path)
 	if !ok || s.run("=", 1) != 1 {
@@ -67,9 +67,9 @@ func (s *scanner) key(path string) (string, bool) {
 		path = join(path, part)
 		s.blanks()
 		more := s.i < len(s.text) && s.text[s.i] == '.'
-		// A table may be named first in a deeper one's header and defined later: its definition wins.
+		// A table may first appear in a deeper table's header and be defined later: the definition's position is used.
 		if _, seen := s.pos[path]; !seen || !more {
-			if s.over = s.place(path, start); s.over != nil {
+			if s.over = s.setPos(path, start); s.over != nil {
 				s.i = start
 				return "", false
 			}
@@ -83,18 +83,18 @@ func (s *scanner) key(path string) (string, bool) {
 	return "", false
 }
 
-// part is one part of a key: bare, "quoted" or 'quoted'.
+// part reads one part of a key: bare, "quoted" or 'quoted'.
 func (s *scanner) part() (string, bool) {
 	start := s.i
 	if s.i < len(s.text) && (s.text[s.i] == '"' || s.text[s.i] == '\'') {
-		if !s.line(s.text[s.i]) {
+		if !s.singleLine(s.text[s.i]) {
 			return "", false
 		}
 		raw := s.text[start:s.i]
 		if raw[0] == '\'' || !strings.Contains(raw, `\`) {
 			return raw[1 : len(raw)-1], true
 		}
-		// Escapes are rare in keys; the decoder's own reading of them is the right one.
+		// Escapes are rare in keys, so the decoder can decode them.
 		var k struct{ K string }
 		_, err := toml.Decode("K="+raw, &k)
 		return k.K, err == nil
@@ -117,13 +117,13 @@ func (s *scanner) value(path string, depth int) bool {
 	switch c := s.text[s.i]; c {
 	case '"', '\'':
 		if three := strings.Repeat(string(c), 3); strings.HasPrefix(s.text[s.i:], three) {
-			return s.lines3(three)
+			return s.multiLine(three)
 		}
-		return s.line(c)
+		return s.singleLine(c)
 	case '[':
 		return s.list(']', func(i int) bool {
 			p := path
-			if i < maxElements && s.place(element(path, i), s.i) == nil {
+			if i < maxElements && s.setPos(element(path, i), s.i) == nil {
 				p = element(path, i)
 			}
 			return s.value(p, depth+1)
@@ -140,7 +140,7 @@ func (s *scanner) value(path string, depth int) bool {
 	return n > 0
 }
 
-// list is an array or an inline table: items with commas between them, over any number of lines.
+// list reads an array or an inline table: items with commas between them, over any number of lines.
 func (s *scanner) list(end byte, item func(i int) bool) bool {
 	s.i++
 	for i := 0; ; i++ {
@@ -159,8 +159,8 @@ func (s *scanner) list(end byte, item func(i int) bool) bool {
 	}
 }
 
-// line is a string on one line; backslashes escape between double quotes only.
-func (s *scanner) line(quote byte) bool {
+// singleLine reads a string on one line; backslashes escape only in double quotes.
+func (s *scanner) singleLine(quote byte) bool {
 	for s.i++; s.i < len(s.text); s.i++ {
 		switch c := s.text[s.i]; {
 		case c == quote:
@@ -176,8 +176,8 @@ func (s *scanner) line(quote byte) bool {
 	return false
 }
 
-// lines3 is a string between three quotes each; up to two more quotes may stand before the closing three.
-func (s *scanner) lines3(three string) bool {
+// multiLine reads a string in triple quotes; up to two more quotes may precede the closing three.
+func (s *scanner) multiLine(three string) bool {
 	for s.i += 3; s.i < len(s.text); s.i++ {
 		if s.text[s.i] == '\\' && three[0] == '"' {
 			s.i++
@@ -191,7 +191,7 @@ func (s *scanner) lines3(three string) bool {
 	return false
 }
 
-// run skips up to n of the byte c and returns how many there were.
+// run skips up to n of the byte c and returns how many it skipped.
 func (s *scanner) run(c string, n int) int {
 	k := 0
 	for k < n && strings.HasPrefix(s.text[s.i:], c) {
@@ -207,7 +207,7 @@ func (s *scanner) blanks() {
 	}
 }
 
-// skip skips blanks and a comment, and with lines all blank lines and comments up to the next thing.
+// skip skips white space and a comment and, with lines, all blank lines and comments.
 func (s *scanner) skip(lines bool) {
 	for s.i < len(s.text) {
 		switch s.text[s.i] {
@@ -230,7 +230,7 @@ func (s *scanner) skip(lines bool) {
 	}
 }
 
-// lineEnd reports whether nothing but a comment follows on the line.
+// lineEnd reports whether the rest of the line is empty or a comment.
 func (s *scanner) lineEnd() bool {
 	s.skip(false)
 	return s.i == len(s.text) || s.text[s.i] == '\n'

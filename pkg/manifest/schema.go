@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// semverPattern is the one that semver.org suggests.
+	// semverPattern is semver.org's recommended pattern.
 	semverPattern   = `^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`
 	durationPattern = `^\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`
 	prefixPattern   = `^[^\s.*>$][^\s.*>]*(\.[^\s.*>]+)*$`
-	urlPattern      = `^([hH][tT][tT][pP][sS]?://[^\s#]+|[\s\S]*\$\{[\s\S]*)$` // or whatever a placeholder may make of it
+	urlPattern      = `^([hH][tT][tT][pP][sS]?://[^\s#]+|[\s\S]*\$\{[\s\S]*)$` // or any text with a placeholder
 	notBlank        = `\S`
 )
 
-// Schema is the JSON Schema (draft-07, which editors' TOML plugins read) of plugin.toml, generated from the
-// types and enriched with the rules that a schema can state; plugin.schema.json is its output. It accepts
-// every manifest that Parse does, and refuses less: what depends on the host, on two keys' order or on a
-// sidecar is left to Parse. The same version of the package always gives the same bytes.
+// Schema returns the JSON Schema (draft-07, which editors' TOML plugins support) of plugin.toml, generated from the
+// types and extended with the rules that a schema can express; plugin.schema.json is its output. It accepts every
+// manifest that Parse accepts, and some more: only Parse checks rules that depend on the host, on the order of two
+// keys or on a sidecar. The same version of the package always returns the same bytes.
 func Schema() ([]byte, error) {
 	s, err := schema()
 	if err != nil {
@@ -37,7 +37,7 @@ func Schema() ([]byte, error) {
 
 func schema() (*jsonschema.Schema, error) {
 	s, err := jsonschema.For[Manifest](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		// A TOML value is never null, which the generator allows for slices.
+		// A TOML value is never null, which the generator would allow for slices.
 		reflect.TypeFor[[]string]():      {Type: "array", Items: &jsonschema.Schema{Type: "string"}},
 		reflect.TypeFor[TransportType](): enum(Stdio, NATS, HTTP),
 		reflect.TypeFor[Dialect]():       enum(Auto, Ext, MCP),
@@ -76,7 +76,7 @@ func pluginRules(s *jsonschema.Schema) {
 	p["priority"].Default = json.RawMessage("0")
 }
 
-// capabilityRules state what [capabilities] needs where there is a transport, and that tools follow MCP's rule
+// capabilityRules adds that an extension with a transport needs capabilities, and that tool names follow MCP's rule
 // only with its dialect.
 func capabilityRules(s *jsonschema.Schema) {
 	p := s.Properties["capabilities"].Properties
@@ -90,7 +90,7 @@ func capabilityRules(s *jsonschema.Schema) {
 	}
 	plain := &jsonschema.Schema{Type: "string", Pattern: capabilityPattern, MaxLength: jsonschema.Ptr(MaxID)}
 	p["channels"].Items, p["providers"].Items = plain, plain.CloneSchemas()
-	// Other hooks are legal; the enum is there for completion.
+	// Other hooks are valid; the enum is for completion.
 	p["hooks"].Items = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{enum(hooks...), plain.CloneSchemas()}}
 	p["tools"].Items = &jsonschema.Schema{Type: "string", Pattern: `^(\*|[A-Za-z0-9_.-]{1,128})$`}
 	isMCP := under("transport", &jsonschema.Schema{
@@ -126,7 +126,7 @@ func serverRules(s *jsonschema.Schema) {
 	tagged(s, "transport", serverFields, map[string]string{"stdio": "command", "streamable_http": "url"})
 }
 
-// tagged makes s a union: type, or its other name, decides which fields there are and which of them must be.
+// tagged makes s a union: type, or its alias, decides which fields are allowed and which are required.
 func tagged(s *jsonschema.Schema, alias string, fields []field, required map[string]string) {
 	s.Properties[alias] = s.Properties["type"].CloneSchemas()
 	s.Properties[alias].Description = "Another name for type."
@@ -171,7 +171,7 @@ func exactly(v string) *jsonschema.Schema {
 	return &jsonschema.Schema{Const: jsonschema.Ptr[any](v)}
 }
 
-// under is a schema of a table in which key is there and follows s.
+// under returns the schema of a table that has key, with a value that matches s.
 func under(key string, s *jsonschema.Schema) *jsonschema.Schema {
 	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: s}}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MaxServers is how many MCP servers an extension may bundle; each is a process or a connection of its own.
+// MaxServers is how many MCP servers an extension may bundle; each is a process or a connection.
 const MaxServers = 64
 
 // servers reads [mcp_servers.<name>].
@@ -36,7 +36,7 @@ func (t *table) serverName(name string) {
 	}
 }
 
-// server reads one server of the given type; "" is one that was reported already.
+// server reads one server of the given type; "" is an invalid type that was reported already.
 func (t *table) server(kind ServerType) MCPServer {
 	s := MCPServer{Type: kind}
 	s.Command = t.command(kind == ServerStdio)
@@ -47,7 +47,7 @@ func (t *table) server(kind ServerType) MCPServer {
 	}
 	s.Env = t.env()
 	s.Cwd = t.cwd()
-	t.looked(kind == ServerStdio, s.Command, s.Cwd)
+	t.checkProgram(kind == ServerStdio, s.Command, s.Cwd)
 	s.URL = t.url(kind == ServerStreamableHTTP, true)
 	s.Headers = t.headers()
 	return s
@@ -58,16 +58,15 @@ func (t *table) cwd() string {
 	switch {
 	case !ok:
 	case blank(s):
-		t.fault(t.key("cwd"), "is blank; want a directory, or none of it for the extension's own")
+		t.fault(t.key("cwd"), "is blank; want a directory, or no cwd for the extension's own")
 	case strings.ContainsRune(s, 0):
-		t.fault(t.key("cwd"), "holds a NUL character, which no directory's name can")
+		t.fault(t.key("cwd"), "contains a NUL character, which is not allowed in a path")
 	}
 	t.placeholders(t.key("cwd"), s)
 	return s
 }
 
-// spelling brings the ways in which MCP clients write a server's transport to ours; what it does not know it
-// returns as it came.
+// spelling converts the names that MCP clients use for a server's transport to ours; it returns others unchanged.
 func spelling(s string) ServerType {
 	switch strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s)) {
 	case "stdio", "local":

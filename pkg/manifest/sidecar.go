@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// SidecarName is the name of the file beside a manifest that MCP clients keep their servers in.
+// SidecarName is the name of the file next to a manifest in which MCP clients configure their servers.
 const SidecarName = ".mcp.json"
 
-// ParseSidecar reads the servers of an .mcp.json: the object mcpServers or mcp_servers at its top, as other
-// MCP clients write it. A server's transport stands in type or transport, in any of the usual spellings of
-// stdio and streamable HTTP, or is guessed from command or url. Keys that are other clients' business are
-// passed over, and so is a server with disabled set to true.
+// ParseSidecar reads the servers of an .mcp.json: its top-level object mcpServers or mcp_servers, as other MCP
+// clients write it. A server's transport is given by type or transport, in any of the usual spellings of stdio and
+// streamable HTTP, or derived from command or url. Keys of other clients are ignored, and so is a server with
+// disabled set to true.
 //
-// Nothing in a sidecar is an Error: a server with a fault is left out with warnings that say why, and of a
-// file that is no JSON object nothing is used. SSE servers are refused: MCP deprecated that transport in 2025.
+// Nothing in a sidecar is an Error: an invalid server is skipped with warnings, and a file that is not a JSON object
+// is not used. SSE servers are refused: MCP deprecated that transport in 2025.
 func ParseSidecar(path string, data []byte) (map[string]MCPServer, []Diagnostic) {
 	return parseSidecar(Sidecar{path, data}, nil)
 }
@@ -38,7 +38,7 @@ func (t *table) sidecar() map[string]MCPServer {
 	if !t.has(key) {
 		key = "mcp_servers"
 	} else if t.has("mcp_servers") {
-		t.warn("mcp_servers", "is passed over, since mcpServers is here too; keep one")
+		t.warn("mcp_servers", "is ignored because mcpServers is present too; keep one")
 	}
 	if !t.has(key) {
 		t.fault("", `has no servers; want an object such as {"mcpServers": {"name": {"command": "…"}}}`)
@@ -69,7 +69,7 @@ func (t *table) sidecar() map[string]MCPServer {
 	return out
 }
 
-// sidecarKind is the transport of a server in a sidecar, said or guessed; "" was reported.
+// sidecarKind returns the transport of a server in a sidecar, given or derived; "" was reported.
 func (t *table) sidecarKind() ServerType {
 	s, key := t.either("type", "transport")
 	if key == "" {
@@ -81,7 +81,7 @@ func (t *table) sidecarKind() ServerType {
 	case "sse", "SSE", "http+sse", "http-sse":
 		t.fault(t.key(key), `SSE is not supported: MCP deprecated it, and it ties a session to one connection; use the server's streamable HTTP endpoint with "http"`)
 	default:
-		t.fault(t.key(key), `%s is not a transport here; want "stdio" or "streamable_http"`, show(s))
+		t.fault(t.key(key), `%s is not a supported transport; want "stdio" or "streamable_http"`, show(s))
 	}
 	return ""
 }
@@ -91,7 +91,7 @@ func (t *table) guessKind() ServerType {
 	case t.broken || t.m["type"] != nil || t.m["transport"] != nil:
 		// reported
 	case t.has("command") && t.has("url"):
-		t.fault(t.path, `has both command and url; say with "type" which of them counts`)
+		t.fault(t.path, `has both command and url; set "type" to choose one`)
 	case t.has("command"):
 		return ServerStdio
 	case t.has("url"):
@@ -102,7 +102,7 @@ func (t *table) guessKind() ServerType {
 	return ""
 }
 
-// only drops the fields that belong to the other transport; other clients pass over them too.
+// only removes the fields of the other transport; other clients ignore them too.
 func (s MCPServer) only() MCPServer {
 	if s.Type == ServerStdio {
 		s.URL, s.Headers = "", nil

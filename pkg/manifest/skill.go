@@ -8,26 +8,26 @@ import (
 // SkillFileName is the name of a skill's file, below skills_dir/<name>/.
 const SkillFileName = "SKILL.md"
 
-// maxFrontMatter is far more than its keys need; the YAML parser's time grows with the square of it.
+// maxFrontMatter is far more than the keys need; the YAML parser's time grows quadratically.
 const maxFrontMatter = 8 << 10
 
-// Skill is a parsed SKILL.md: instructions for an agent, with a front matter about them.
+// Skill is a parsed SKILL.md: instructions for an agent, with metadata in the front matter.
 type Skill struct {
 	Name        string   // any label; the skill's key is its directory's name
 	Description string   // when to use it
-	MaxChars    int      // the most of Body that is published, in Unicode characters; 0 = all of it
-	Requires    Requires // a skill that misses one is not published
-	Body        string   // what stands below the front matter, cut to MaxChars
+	MaxChars    int      // how much of Body is published, in Unicode characters; 0 = all of it
+	Requires    Requires // a skill with a missing requirement is not published
+	Body        string   // the text after the front matter, cut to MaxChars
 }
 
-// ParseSkill reads a SKILL.md; path is only for the diagnostics. The front matter is YAML between two lines
-// of "---", the first of which is the file's first; its keys are name, description, max_chars and requires
-// with bins and env. All its faults come together, with line, column and key; a fault of the syntax comes
-// alone. The skill is nil when any diagnostic is an Error.
+// ParseSkill parses a SKILL.md; path is only for the diagnostics. The front matter is YAML between two lines of
+// "---", the first of which is the first line of the file; its keys are name, description, max_chars and requires
+// with bins and env. All its faults are reported together, with line, column and key; a syntax error is reported
+// alone. The skill is nil if any diagnostic is an Error.
 //
-// A file without front matter is a skill without a name, with a warning. An unknown key is a warning, since
-// other hosts have keys of their own. A body over max_chars is cut there, with a warning: it is a budget that
-// the skill's author set for the agent's context, and a skill that lost its end helps more than none.
+// A file without front matter is a skill without a name, with a warning. An unknown key is a warning because other
+// hosts have their own keys. A body over max_chars is cut, with a warning: max_chars is the author's limit for the
+// agent's context, and a shortened skill is more useful than none.
 func ParseSkill(path string, data []byte) (*Skill, []Diagnostic) {
 	f, ok := open(path, data, Error)
 	if !ok {
@@ -56,8 +56,8 @@ func ParseSkill(path string, data []byte) (*Skill, []Diagnostic) {
 	return s, f.done()
 }
 
-// frontMatter cuts the text in two. The first part begins with the empty line that stands for the opening
-// "---", so that lines are counted as in the file.
+// frontMatter splits the text in two. The first part begins with an empty line in place of the opening "---", so that
+// line numbers match the file.
 func (f *file) frontMatter() (front, body string, ok bool) {
 	first, rest, _ := strings.Cut(f.text, "\n")
 	if strings.TrimRight(first, " \t\r") != "---" {
@@ -84,7 +84,7 @@ func (f *file) frontMatter() (front, body string, ok bool) {
 func (t *table) skill(front bool) *Skill {
 	s := &Skill{Name: t.text("name", maxLabel), Description: t.text("description", 2*MaxDescription)}
 	if _, isText := t.m["name"].(string); isText && (blank(s.Name) || !printable(s.Name)) {
-		t.fault("name", "is blank or holds a control character; want a label, or none of it")
+		t.fault("name", "is blank or contains a control character; want a label, or no name")
 	}
 	if !front {
 		t.warn("", `has no front matter; want "---", name, description, "---" at its top`)

@@ -2,7 +2,7 @@ package manifest
 
 import "strings"
 
-// legalID makes an id out of what somebody wrote instead of one; "" when nothing of it can be used.
+// legalID converts an invalid id to a valid one; "" if that is not possible.
 func legalID(s string, limit int) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(clip(s, limit)) {

@@ -12,15 +12,15 @@ import (
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
-// table reads one table of a file's tree. Its accessors report values of a wrong type, and unknown reports the
-// keys that no accessor asked for.
+// table reads one table of a file's tree. Its accessors report values of a wrong type, and unknown reports the keys
+// that no accessor has read.
 type table struct {
 	*file
 	path    string
 	m       map[string]any
 	known   []string
-	present bool // stands in the file
-	broken  bool // stands in the file, but is no table: what it lacks is not worth saying
+	present bool // the file has this table
+	broken  bool // the file has this key, but not as a table: missing keys are not reported
 }
 
 func (f *file) root(m map[string]any) *table { return &table{file: f, m: m, present: true} }
@@ -28,17 +28,17 @@ func (f *file) root(m map[string]any) *table { return &table{file: f, m: m, pres
 // key is the path of one of the table's keys.
 func (t *table) key(key string) string { return join(t.path, key) }
 
-// get is the value of key. A null, as JSON and YAML have it, is as good as absent.
+// get returns the value of key. A null, which JSON and YAML allow, counts as absent.
 func (t *table) get(key string) (any, bool) {
 	t.known = append(t.known, key)
 	v := t.m[key]
 	return v, v != nil
 }
 
-// has reports whether key is set, to whatever value.
+// has reports whether key is set, to any value.
 func (t *table) has(key string) bool { return t.m[key] != nil }
 
-// missing reports that key, which must be there, is not.
+// missing reports the required key if it is absent.
 func (t *table) missing(key, want string) {
 	if !t.broken && !t.has(key) {
 		t.fault(t.key(key), "missing; want %s", want)
@@ -49,7 +49,7 @@ func (t *table) wrongType(path string, v any, want string) {
 	t.fault(path, "is %s; want %s", kindOf(v), want)
 }
 
-// str is the string at key; ok is false when it is absent or something else, which is then reported.
+// str returns the string at key; ok is false if it is absent, or of another type, which is reported.
 func (t *table) str(key string) (s string, ok bool) {
 	v, present := t.get(key)
 	if !present {
@@ -61,7 +61,7 @@ func (t *table) str(key string) (s string, ok bool) {
 	return s, ok
 }
 
-// text is a string of at most limit characters, for people to read.
+// text returns a string of at most limit characters, for people to read.
 func (t *table) text(key string, limit int) string {
 	s, _ := t.str(key)
 	if n := utf8.RuneCountInString(s); n > limit {
@@ -79,7 +79,7 @@ func (t *table) boolean(key string) bool {
 	return b
 }
 
-// integer is the whole number at key, in the range lo to hi; ok is false when it is absent or not one.
+// integer returns the whole number at key, in the range lo to hi; ok is false if it is absent or invalid.
 func (t *table) integer(key string, lo, hi int64) (n int64, ok bool) {
 	v, present := t.get(key)
 	if !present {
@@ -94,8 +94,8 @@ func (t *table) integer(key string, lo, hi int64) (n int64, ok bool) {
 	return n, ok
 }
 
-// strs is the array of strings at key. An element of another type is reported and read as "", so that indexes
-// stay those of the file; skip tells a rule to pass over it.
+// strs returns the array of strings at key. An element of another type is reported and read as "", so that indexes
+// match the file; skip returns true for it.
 func (t *table) strs(key string) (list []string, skip func(i int) bool) {
 	v, present := t.get(key)
 	array, ok := v.([]any)
@@ -114,7 +114,7 @@ func (t *table) strs(key string) (list []string, skip func(i int) bool) {
 	return list, func(i int) bool { return bad[i] }
 }
 
-// strMap is the table of strings at key; pairs of another type are reported and left out.
+// strMap returns the table of strings at key; values of another type are reported and omitted.
 func (t *table) strMap(key string) map[string]string {
 	sub := t.table(key)
 	if len(sub.m) == 0 {
@@ -129,7 +129,7 @@ func (t *table) strMap(key string) map[string]string {
 	return out
 }
 
-// table is the table at key; an absent one reads as empty.
+// table returns the table at key; an absent one reads as empty.
 func (t *table) table(key string) *table {
 	v, present := t.get(key)
 	m, ok := v.(map[string]any)
@@ -143,19 +143,19 @@ func (t *table) table(key string) *table {
 	return &table{file: t.file, path: t.key(key), m: m, present: present, broken: present && !ok || t.broken}
 }
 
-// unknown reports the keys that nobody asked for, with the nearest one that would do or the table of a manifest
-// that has such a key. A manifest's are errors; where level is Warn the file has other readers too.
+// unknown reports the keys that no accessor has read, with the nearest known key or the table of a manifest that has
+// such a key. In a manifest they are errors; with level Warn the file has other readers too.
 func (t *table) unknown(level Level) {
 	slices.Sort(t.known)
 	for _, k := range slices.Sorted(maps.Keys(t.m)) {
 		if _, ok := slices.BinarySearch(t.known, k); ok {
 			continue
 		}
-		hint := "known here: " + strings.Join(slices.Compact(t.known), ", ")
+		hint := "known keys: " + strings.Join(slices.Compact(t.known), ", ")
 		if near, ok := nearest.Word(k, t.known); ok {
 			hint = fmt.Sprintf("did you mean %s?", near)
-		} else if level == Error && home(k) != "" {
-			hint = "it belongs in " + home(k)
+		} else if level == Error && tableOf(k) != "" {
+			hint = "it belongs in " + tableOf(k)
 		}
 		if level == Error {
 			t.faults++
@@ -164,7 +164,7 @@ func (t *table) unknown(level Level) {
 	}
 }
 
-// kindOf names a value's type as TOML calls it.
+// kindOf returns TOML's name for a value's type.
 func kindOf(v any) string {
 	switch v.(type) {
 	case string:
@@ -188,5 +188,5 @@ func kindOf(v any) string {
 	case nil:
 		return "null"
 	}
-	return "of a type with no place here"
+	return "of an unsupported type"
 }

@@ -12,7 +12,7 @@ import (
 // MaxHandshakeTimeout is the longest transport.handshake_timeout.
 const MaxHandshakeTimeout = 5 * time.Minute
 
-// fields tells which transports each field of [transport] belongs to, and servers the same of [mcp_servers.*].
+// fields lists the transports to which each field of [transport] belongs, serverFields the same for [mcp_servers.*].
 var (
 	fields = []field{
 		{"command", "stdio"}, {"args", "stdio"}, {"env", "stdio"}, {"handshake_timeout", "stdio"},
@@ -30,8 +30,8 @@ type field struct{ key, types string }
 
 func (f field) belongs(kind string) bool { return slices.Contains(strings.Fields(f.types), kind) }
 
-// kind reads which transport a table is about, under either of its names, and reports the fields that belong
-// to another one. It returns "" for none that is legal.
+// kind reads the transport of a table, given by either of two keys, and reports the fields that belong to another
+// transport. It returns "" if there is no valid one.
 func (t *table) kind(a, b string, legal []string, fields []field) string {
 	s, key := t.either(a, b)
 	if !t.has(a) && !t.has(b) {
@@ -43,10 +43,10 @@ func (t *table) kind(a, b string, legal []string, fields []field) string {
 	}
 	if !slices.Contains(legal, s) {
 		hint := ""
-		if near, ok := meant(s, legal); ok {
+		if near, ok := nearestTransport(s, legal); ok {
 			hint = "; did you mean " + show(near) + "?"
 		}
-		t.fault(t.key(key), "%s is not a transport here; want %s%s", show(s), list(legal), hint)
+		t.fault(t.key(key), "%s is not a supported transport; want %s%s", show(s), list(legal), hint)
 		return ""
 	}
 	for _, f := range fields {
@@ -58,13 +58,13 @@ func (t *table) kind(a, b string, legal []string, fields []field) string {
 	return s
 }
 
-// either reads a string that has two names. Both may be given if they agree.
+// either reads a string that has two names. Both may be present if they agree.
 func (t *table) either(a, b string) (s, key string) {
 	s, aok := t.str(a)
 	other, bok := t.str(b)
 	switch {
 	case aok && bok && s != other:
-		t.fault(t.key(b), "is %s, but %s is %s; the two are names for one thing, keep one", show(other), a, show(s))
+		t.fault(t.key(b), "is %s, but %s is %s; both keys mean the same, keep one", show(other), a, show(s))
 		return "", ""
 	case aok:
 		return s, a
@@ -74,17 +74,17 @@ func (t *table) either(a, b string) (s, key string) {
 	return "", ""
 }
 
-// guess says which transport the fields that are there point to.
+// guess returns a hint about the transport that the present fields belong to.
 func (t *table) guess(fields []field) string {
 	for _, f := range fields {
 		if t.has(f.key) && !strings.Contains(f.types, " ") {
-			return "; " + f.key + " points to " + show(f.types)
+			return "; " + f.key + " belongs to " + show(f.types)
 		}
 	}
 	return ""
 }
 
-// list is "a", "b" or "c".
+// list formats words as "a", "b" or "c".
 func list(words []string) string {
 	var b strings.Builder
 	for i, w := range words {
@@ -103,11 +103,11 @@ func list(words []string) string {
 func (t *table) transport(id string) Transport {
 	t = t.table("transport")
 	if !t.present {
-		return Transport{} // whether that is right, container says
+		return Transport{} // container reports a missing transport
 	}
 	tr := Transport{Type: TransportType(t.kind("type", "kind", []string{"stdio", "nats", "http"}, fields))}
 	tr.Command = t.command(tr.Type == Stdio)
-	t.looked(tr.Type == Stdio, tr.Command, "")
+	t.checkProgram(tr.Type == Stdio, tr.Command, "")
 	tr.Args = t.args()
 	tr.Env = t.env()
 	tr.Dialect = t.dialect()
@@ -125,8 +125,8 @@ func (t *table) transport(id string) Transport {
 	return tr
 }
 
-// misplaced warns about placeholders where none is replaced. Only those with the mesh's own names: ${HOME} may
-// well be meant for the shell that the extension runs in.
+// misplaced warns about placeholders in values where they are not replaced. It warns only about the mesh's own names,
+// because ${HOME} may be for the shell that the extension runs.
 func (t *table) misplaced(tr Transport) {
 	const note = "placeholders are not replaced here, only in env, headers and url; the program runs in the extension's directory, so a relative path will do"
 	if strings.Contains(tr.Command, "${EXTENSION_") {
@@ -147,13 +147,13 @@ func (t *table) command(required bool) string {
 	if ok && blank(s) {
 		t.fault(t.key("command"), "is blank; want the program to run")
 	} else if strings.ContainsRune(s, 0) {
-		t.fault(t.key("command"), "holds a NUL character, which no program's name can")
+		t.fault(t.key("command"), "contains a NUL character, which is not allowed in a command")
 	}
 	return s
 }
 
-// looked warns about a program that cannot be run as things are.
-func (t *table) looked(stdio bool, command, cwd string) {
+// checkProgram warns about a program that cannot be run at present.
+func (t *table) checkProgram(stdio bool, command, cwd string) {
 	if t.program == nil || !stdio || blank(command) || strings.Contains(command+cwd, "${") || strings.ContainsRune(command+cwd, 0) {
 		return
 	}
@@ -166,7 +166,7 @@ func (t *table) args() []string {
 	list, _ := t.strs("args")
 	for i, a := range list {
 		if strings.ContainsRune(a, 0) {
-			t.fault(element(t.key("args"), i), "holds a NUL character, which no argument can")
+			t.fault(element(t.key("args"), i), "contains a NUL character, which is not allowed in an argument")
 		}
 	}
 	return list
@@ -178,10 +178,10 @@ func (t *table) env() map[string]string {
 		value := env[name]
 		key := join(t.key("env"), name)
 		if !variable(name) {
-			t.fault(key, `not the name of a variable; want one such as "MY_MODE"`)
+			t.fault(key, `not a variable name; want one such as "MY_MODE"`)
 		}
 		if strings.ContainsRune(value, 0) {
-			t.fault(key, "holds a NUL character, which no variable can")
+			t.fault(key, "contains a NUL character, which is not allowed in a variable")
 		}
 		t.placeholders(key, value)
 	}
@@ -207,7 +207,7 @@ func (t *table) handshakeTimeout() time.Duration {
 	case err != nil:
 		t.fault(key, `%s is not a duration; want one such as "30s" or "1m30s"`, show(s))
 	case d <= 0:
-		t.fault(key, `%s leaves no time; want more than 0, such as "30s"`, show(s))
+		t.fault(key, `%s is too short; want more than 0, such as "30s"`, show(s))
 	case d > MaxHandshakeTimeout:
 		t.fault(key, `%s is too long; want at most "5m"`, show(s))
 	}
@@ -221,15 +221,15 @@ func (t *table) headers() map[string]string {
 		value := headers[name]
 		key := join(t.key("headers"), name)
 		if !headerSyntax.MatchString(name) {
-			t.fault(key, `not the name of a header; want one such as "Authorization"`)
+			t.fault(key, `not a header name; want one such as "Authorization"`)
 		}
 		if lower := strings.ToLower(name); seen[lower] {
-			t.fault(key, "stands here twice, in different case; header names ignore case, keep one")
+			t.fault(key, "appears twice, in different case; header names ignore case, keep one")
 		} else {
 			seen[lower] = true
 		}
 		if !headerValue(value) {
-			t.fault(key, "its value holds a line break or another control character, which no header can")
+			t.fault(key, "its value contains a line break or another control character, which is not allowed in a header")
 		}
 		t.placeholders(key, value)
 	}
@@ -239,8 +239,8 @@ func (t *table) headers() map[string]string {
 // headerValue reports whether s can be a header's value.
 func headerValue(s string) bool { return printable(strings.ReplaceAll(s, "\t", "")) }
 
-// meant is the legal transport that s is another spelling of.
-func meant(s string, legal []string) (string, bool) {
+// nearestTransport returns the supported transport that s probably means.
+func nearestTransport(s string, legal []string) (string, bool) {
 	if known := string(spelling(s)); slices.Contains(legal, known) {
 		return known, true
 	}
