@@ -23,11 +23,11 @@ var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// The examples that answer offline. "everything" needs npm's registry, and runs with the other real MCP servers
+// examples are the examples that run offline. "everything" needs npm's registry, and runs with the other real MCP servers
 // in the interop suite.
 var examples = []string{"hello", "clock", "textkit"}
 
-// TestManifests finds nothing to say about any manifest here.
+// TestManifests: the manifests have no errors and no warnings.
 func TestManifests(t *testing.T) {
 	for _, dir := range append(examples, "everything") {
 		parse(t, dir)
@@ -51,8 +51,8 @@ func parse(t *testing.T, dir string) *manifest.Manifest {
 	return m
 }
 
-// TestConversations types testdata/<example>.txt at each example and compares what comes back, to the byte.
-// Lines are sent one at a time and every request waits for its answer, so the order is fixed.
+// TestConversations sends the requests of testdata/<example>.txt to each example and compares the responses byte for
+// byte. Lines are sent one at a time and every request waits for its response, so the order is fixed.
 func TestConversations(t *testing.T) {
 	for _, dir := range examples {
 		t.Run(dir, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestConversations(t *testing.T) {
 				}
 			}
 			if rest := x.end(t); rest != "" {
-				t.Errorf("unasked, at the end: %q", rest)
+				t.Errorf("output after the last response: %q", rest)
 			}
 			if *update {
 				if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
@@ -88,13 +88,13 @@ func TestConversations(t *testing.T) {
 				return
 			}
 			if got.String() != string(golden) {
-				t.Errorf("the conversation went\n%s\nwant\n%s", got.String(), golden)
+				t.Errorf("conversation:\n%s\nwant\n%s", got.String(), golden)
 			}
 		})
 	}
 }
 
-// answered says whether a line gets an answer: requests do, and hello says so when a line is not JSON.
+// answered reports whether a line gets a response: requests do, and hello also reports a line that is not JSON.
 func answered(dir, line string) bool {
 	var m struct {
 		ID     json.RawMessage
@@ -139,30 +139,30 @@ func TestClockSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now.ID != 2 || now.Result.TZ != "Asia/Kathmandu" || !strings.Contains(line, "+05:45") {
-		t.Errorf("now answered %s", line)
+		t.Errorf("response of now: %s", line)
 	}
 	if d := time.Since(now.Result.Time); d < -time.Minute || d > time.Minute {
-		t.Errorf("now is %v away from now", d)
+		t.Errorf("the returned time is off by %v", d)
 	}
 
 	x.send(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	if got, want := x.read(t), `{"jsonrpc":"2.0","id":1,"error":{"code":-32007,"message":"cancelled"}}`; got != want {
-		t.Errorf("the cancelled sleep answered %s, want %s", got, want)
+		t.Errorf("response of the cancelled sleep: %s, want %s", got, want)
 	}
 
 	x.send(t, `{"jsonrpc":"2.0","id":3,"method":"tools/sleep","params":{"ms":3600000}}`)
-	x.stdin.Close() // the end of stdin ends the sleep, too
+	x.stdin.Close() // the end of stdin also ends the sleep
 	if got := x.read(t); !strings.Contains(got, `"id":3`) || !strings.Contains(got, "cancelled") {
-		t.Errorf("at the end of stdin the sleep answered %s", got)
+		t.Errorf("response of the sleep at the end of stdin: %s", got)
 	}
 	x.end(t)
 }
 
-// TestTextkitSideBySide has 200 calls answered, each whole and on a line of its own, in whatever order.
-func TestTextkitSideBySide(t *testing.T) {
+// TestTextkitConcurrentCalls sends 200 calls; each response must be complete and on its own line, in any order.
+func TestTextkitConcurrentCalls(t *testing.T) {
 	x := start(t, "textkit")
 	const calls = 200
-	go func() { // ends when all is sent; the loop below cannot end before that
+	go func() { // ends when everything is sent, before the loop below ends
 		for i := range calls {
 			fmt.Fprintf(x.stdin, `{"jsonrpc":"2.0","id":%d,"method":"tools/reverse","params":{"text":"%d%s"}}`+"\n",
 				i, i, strings.Repeat("x", 10_000))
@@ -194,9 +194,8 @@ type example struct {
 	stderr bytes.Buffer
 }
 
-// start runs an example as its manifest says, with two minutes for everything: clock compiles first. What it
-// requires and is not installed skips the test, and fails it where CI=true: a green run there means that all
-// were run.
+// start runs an example as its manifest describes, with a limit of two minutes because clock compiles first. A missing
+// requirement skips the test, and fails it if CI=true: a green run there means that all examples were run.
 func start(t *testing.T, dir string) *example {
 	t.Helper()
 	m := parse(t, dir)
@@ -225,7 +224,7 @@ func start(t *testing.T, dir string) *example {
 	if err := x.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // after a failure; end has stopped it otherwise
+	t.Cleanup(func() { // only after a failure; otherwise end has stopped it
 		stdin.Close()
 		cancel()
 		_ = x.cmd.Wait()
@@ -249,7 +248,7 @@ func (x *example) read(t *testing.T) string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// end closes stdin, waits for the extension to leave by itself with status 0, and returns what it still said.
+// end closes stdin, waits for the extension to exit with status 0, and returns its remaining output.
 func (x *example) end(t *testing.T) string {
 	t.Helper()
 	x.stdin.Close()
@@ -258,7 +257,7 @@ func (x *example) end(t *testing.T) string {
 		t.Error(err)
 	}
 	if err := x.cmd.Wait(); err != nil {
-		t.Errorf("it ended with %v; stderr: %s", err, x.stderr.String())
+		t.Errorf("exit: %v; stderr: %s", err, x.stderr.String())
 	}
 	return string(rest)
 }

@@ -1,6 +1,6 @@
-// Clock is an extension in Go that uses nothing but the standard library: JSON-RPC, a message a line, on stdin
-// and stdout (docs/protocol.md, "A child on stdin and stdout"). Calls run side by side, so that a long sleep
-// delays nobody, and a call that is cancelled ends at once.
+// Clock is an extension in Go that uses only the standard library. It reads JSON-RPC requests from stdin and writes the
+// responses to stdout, one message per line (docs/protocol.md, "A child on stdin and stdout"). Calls run concurrently,
+// so a long sleep delays no other call, and a cancelled call returns immediately.
 package main
 
 import (
@@ -13,13 +13,13 @@ import (
 	"os"
 	"sync"
 	"time"
-	_ "time/tzdata" // zone names work on machines without a zone database, too
+	_ "time/tzdata" // zone names also work on machines without a zone database
 )
 
 const handshake = `{"server_version":"1.0.0","hooks":[],"tools":[
 {"name":"now","description":"The current time.","input_schema":{"type":"object","properties":{
 "tz":{"type":"string","description":"an IANA zone such as Europe/Rome; default UTC"}}}},
-{"name":"sleep","description":"Answers after a while.","input_schema":{"type":"object","properties":{
+{"name":"sleep","description":"Returns after a delay.","input_schema":{"type":"object","properties":{
 "ms":{"type":"integer","minimum":0,"description":"milliseconds"}},"required":["ms"]}}]}`
 
 type message struct {
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// serve answers until in ends or says shutdown; then it cancels what is in flight and waits for it.
+// serve handles requests until in ends or shutdown arrives; then it cancels the running calls and waits for them.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var calls sync.WaitGroup
@@ -50,7 +50,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	defer cancel()
 
 	var inFlight sync.Map  // raw id → context.CancelFunc
-	var writing sync.Mutex // one line at a time
+	var writing sync.Mutex // one response at a time
 	answer := func(m message) {
 		writing.Lock()
 		defer writing.Unlock()
@@ -64,7 +64,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	for lines.Scan() {
 		var m message
 		if json.Unmarshal(lines.Bytes(), &m) != nil {
-			continue // the empty line that announces the end, or noise
+			continue // the empty line before the end of stdin, or not JSON
 		}
 		switch {
 		case m.Method == "shutdown":
@@ -73,14 +73,14 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 			var p struct {
 				RequestID json.RawMessage `json:"requestId"`
 			}
-			_ = json.Unmarshal(m.Params, &p) // a cancel that names no call cancels none
+			_ = json.Unmarshal(m.Params, &p) // a notification without a request id cancels nothing
 			if stop, ok := inFlight.Load(string(p.RequestID)); ok {
 				stop.(context.CancelFunc)()
 			}
 		case m.Method != "" && m.ID != nil:
 			callCtx, stop := context.WithCancel(ctx)
 			inFlight.Store(string(m.ID), stop)
-			calls.Go(func() { // one call's; serve waits for it
+			calls.Go(func() { // ends when the call returns; serve waits for it
 				defer stop()
 				defer inFlight.Delete(string(m.ID))
 				result, err := handle(callCtx, m.Method, m.Params)
@@ -98,7 +98,7 @@ func handle(ctx context.Context, method string, params json.RawMessage) (any, *r
 	}
 	if len(params) > 0 {
 		if json.Unmarshal(params, &args) != nil {
-			return nil, &rpcError{-32602, "want an object: tz a string, ms an integer"}
+			return nil, &rpcError{-32602, "the arguments must be an object: tz a string, ms an integer"}
 		}
 	}
 	switch method {
@@ -110,7 +110,7 @@ func handle(ctx context.Context, method string, params json.RawMessage) (any, *r
 		return now(args.TZ)
 	case "tools/sleep":
 		if args.MS == nil || *args.MS < 0 || *args.MS > time.Hour.Milliseconds() {
-			return nil, &rpcError{-32602, "sleep wants ms, milliseconds from 0 to 3600000"}
+			return nil, &rpcError{-32602, "sleep requires ms, an integer from 0 to 3600000"}
 		}
 		return sleep(ctx, time.Duration(*args.MS)*time.Millisecond)
 	}
@@ -119,8 +119,8 @@ func handle(ctx context.Context, method string, params json.RawMessage) (any, *r
 
 func now(name string) (any, *rpcError) {
 	zone, err := time.LoadLocation(name)
-	if err != nil || zone == time.Local { // "Local" means this host's, which says nothing to the caller
-		return nil, &rpcError{-32602, fmt.Sprintf("no time zone is called %q: want a name such as Europe/Rome", name)}
+	if err != nil || zone == time.Local { // "Local" is the zone of this host, not the caller's
+		return nil, &rpcError{-32602, fmt.Sprintf("unknown time zone %q: want a name such as Europe/Rome", name)}
 	}
 	t := time.Now().In(zone)
 	return map[string]any{"time": t.Format(time.RFC3339Nano), "tz": zone.String(), "unix_ms": t.UnixMilli()}, nil

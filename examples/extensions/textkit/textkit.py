@@ -1,7 +1,7 @@
 """textkit: an extension in Python, standard library only.
 
-One JSON-RPC message a line on stdin and stdout; stderr is for people. Calls run side by side in threads.
-Written from docs/protocol.md.
+It reads JSON-RPC requests from stdin and writes the responses to stdout, one message per line. Logs go to stderr.
+Calls run concurrently in threads. It was written from docs/protocol.md.
 """
 
 import json
@@ -17,8 +17,8 @@ def wordcount(text):
 
 
 def slugify(text):
-    # NFKD takes letters and their accents apart, and what is not ASCII then is dropped: "Hällo" keeps its a. A
-    # text in another script has an empty slug; a table of every script would be a package of its own.
+    # NFKD separates letters from their accents; characters that are not ASCII are then dropped: "Hällo" becomes "hallo".
+    # A text in another script has an empty slug.
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return {"slug": re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")}
 
@@ -30,13 +30,13 @@ def reverse(text):
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TOOLS = {
     "wordcount": (wordcount, "Counts the lines, words and characters of a text."),
-    "slugify": (slugify, "Makes a slug for a URL of a text."),
-    "reverse": (reverse, "Turns a text round, last character first."),
+    "slugify": (slugify, "Makes a URL slug from a text."),
+    "reverse": (reverse, "Reverses a text."),
 }
 
 
-class Refused(Exception):
-    """An answer with a JSON-RPC error: Refused(code, message)."""
+class ToolError(Exception):
+    """A JSON-RPC error: ToolError(code, message)."""
 
 
 def handle(method, params):
@@ -47,18 +47,18 @@ def handle(method, params):
         return {}
     tool = TOOLS.get(method[len("tools/"):]) if method.startswith("tools/") else None
     if tool is None:
-        raise Refused(-32601, f"textkit has no method {method!r}")
+        raise ToolError(-32601, f"textkit has no method {method!r}")
     text = params.get("text") if isinstance(params, dict) else None
     if not isinstance(text, str):
-        raise Refused(-32602, 'want {"text": "…"}')
+        raise ToolError(-32602, 'want {"text": "…"}')
     return tool[0](text)
 
 
-writing = threading.Lock()  # one line at a time
+writing = threading.Lock()  # one response at a time
 
 
 def answer(message):
-    line = json.dumps(message)  # ASCII with escapes: no character can break the line or the encoding
+    line = json.dumps(message)  # ASCII with escapes: no line breaks, no encoding errors
     with writing:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -68,25 +68,25 @@ def call(request):
     reply = {"jsonrpc": "2.0", "id": request["id"]}
     try:
         reply["result"] = handle(request["method"], request.get("params"))
-    except Refused as e:
+    except ToolError as e:
         reply["error"] = {"code": e.args[0], "message": e.args[1]}
-    except Exception as e:  # a fault of ours is an answer too, never silence
+    except Exception as e:  # every request gets a response
         reply["error"] = {"code": -32603, "message": f"{type(e).__name__}: {e}"}
     answer(reply)
 
 
 def main():
-    with ThreadPoolExecutor() as pool:  # leaving it waits for the calls in flight
+    with ThreadPoolExecutor() as pool:  # leaving the block waits for running calls
         for line in sys.stdin.buffer:
             try:
                 message = json.loads(line)
             except ValueError:
-                continue  # the empty line that announces the end, or noise
+                continue  # the empty line before the end of stdin, or not JSON
             if not isinstance(message, dict) or not isinstance(message.get("method"), str):
                 continue
             if message["method"] == "shutdown":
                 break
-            if "id" in message:  # without one it is a notification, and none that we know
+            if "id" in message:  # without an id it is an unknown notification
                 pool.submit(call, message)
 
 

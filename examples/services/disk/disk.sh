@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# disk: an extension with a life of its own in shell, and NATS over nothing but bash's own TCP socket. What it
-# says and hears there is docs/protocol.md and, below that, NATS's text protocol: lines, and bodies of a length
-# that is said before them.
+# disk: an extension in bash that runs as its own service, with a NATS client over bash's TCP socket. It implements
+# docs/protocol.md and, below that, NATS's text protocol: command lines, and bodies whose length the command states.
 #
 #     disk.sh --nats-url nats://127.0.0.1:4222 --subject-prefix ext
 #
-# It answers one call after the other, which is right for tools that are quick.
+# It handles one call at a time, which is sufficient for fast tools.
 export LC_ALL=C # lengths are in bytes
 id=disk version=1.0.0 instance=sh-$$-$RANDOM state=ready
 
@@ -13,15 +12,15 @@ url=${NATS_URL:-nats://127.0.0.1:4222} prefix=ext subjects=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--nats-url) url=$2 ;;
-	--prefix) prefix=$2 ;;          # the mesh's
-	--subject-prefix) subjects=$2 ;; # of its own subjects; default the mesh's
-	*) echo "disk: unknown flag $1; there are --nats-url, --prefix and --subject-prefix" >&2 && exit 2 ;;
+	--prefix) prefix=$2 ;;          # of the mesh
+	--subject-prefix) subjects=$2 ;; # of this service's subjects; default: that of the mesh
+	*) echo "disk: unknown flag $1; want --nats-url, --prefix or --subject-prefix" >&2 && exit 2 ;;
 	esac
-	shift 2 || { echo "disk: that flag wants a value" >&2 && exit 2; }
+	shift 2 || { echo "disk: the flag requires a value" >&2 && exit 2; }
 done
 subjects=${subjects:-$prefix}
 
-# nats://user:password@host:port; none of them has characters that JSON would escape.
+# nats://user:password@host:port, without characters that JSON would escape.
 if [[ ! $url =~ ^(nats://)?(([^:@/\"\\]*):([^@/\"\\]*)@)?([^:/@,]+)(:([0-9]+))?/?$ ]]; then
 	echo "disk: cannot read the address $url; want nats://[user:password@]host[:port]" >&2
 	exit 2
@@ -45,9 +44,9 @@ beat() {
 tools='[{"name":"usage","description":"How full the disk is that holds a path.","input_schema":{"type":"object","properties":{"path":{"type":"string","description":"an absolute path; default /"}}},"annotations":{"readOnlyHint":true}},
 {"name":"mounts","description":"How many file systems are mounted.","input_schema":{"type":"object"},"annotations":{"readOnlyHint":true}}]'
 
-# envelope prints "<id> <method>" of a message, "-" for what is missing. Members come in any order and params may
-# hold an "id" of their own, so it takes away, in this order: escapes, brackets inside strings, the outer braces,
-# and whatever is nested. What is left are the envelope's own scalars.
+# envelope prints "<id> <method>" of a message, with "-" for a missing one. Members may be in any order and params may
+# contain an "id", so it removes, in this order: escapes, brackets inside strings, the outer braces, and nested values.
+# The message's own scalars remain.
 envelope() {
 	printf '%s\n' "$1" | tr '\n' ' ' | sed -n '
 		s/\\./_/g
@@ -80,7 +79,7 @@ envelope() {
 		p'
 }
 
-answer() { # the request's text; the answer is printed
+answer() { # takes the request, prints the response
 	local envelope id method path percent
 	envelope=$(envelope "$1")
 	id=${envelope% *} method=${envelope##* }
@@ -91,14 +90,14 @@ answer() { # the request's text; the answer is printed
 	*,tools/mounts) result "$id" '{"mounts":'$(($(df -P | wc -l) - 1))'}' ;;
 	*,tools/usage)
 		path=/
-		if [[ $1 == *'"path"'* ]]; then # taken as it stands, so without what JSON escapes
+		if [[ $1 == *'"path"'* ]]; then # escapes are not decoded, so the path must not contain any
 			[[ $1 =~ \"path\"[[:space:]]*:[[:space:]]*\"(/[A-Za-z0-9_./@ -]*)\" ]] && path=${BASH_REMATCH[1]} || path=
 		fi
 		percent=$([ -n "$path" ] && df -P -- "$path" 2>/dev/null | awk 'NR == 2 { print $5 + 0 }')
 		if [ -n "$percent" ]; then
 			result "$id" '{"path":"'"$path"'","used_percent":'"$percent"'}'
 		else
-			error "$id" -32602 "path must be the absolute path of something that exists here"
+			error "$id" -32602 "path must be an absolute path that exists on this host"
 		fi
 		;;
 	*) error "$id" -32601 "disk has no method $method" ;;
@@ -107,7 +106,7 @@ answer() { # the request's text; the answer is printed
 result() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}' "$1" "$2"; }
 error() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":%s,"message":"%s"}}' "$1" "$2" "$3"; }
 
-# To stop without losing a call: unsubscribe, and answer on until the server says, by PONG, that it has seen that.
+# To stop without losing a call: unsubscribe, and keep answering until the server confirms with PONG.
 stop() {
 	[ -n "$stopping" ] && return
 	stopping=yes state=draining
@@ -116,14 +115,14 @@ stop() {
 	send "UNSUB 1" "UNSUB 2" PING
 }
 trap stop TERM INT
-# From here on only backquotes: where bash 5.2 comes upon $(…) it runs a trap in the midst of reading that, and fails
-# over both ("unexpected EOF while looking for matching `)'"). What runs inside of them has no traps, and may use it.
+# Below, only backquotes are used: bash 5.2 may run a trap while it parses $(…), and then both fail ("unexpected EOF while
+# looking for matching `)'"). Functions called inside backquotes have no traps and may use $(…).
 
-# connection serves one connection, until it ends.
+# connection serves calls until the connection ends.
 connection() {
 	local line part words body text status
 	{ exec 3<>"/dev/tcp/$host/$port"; } 2>/dev/null || return
-	# Without "headers" the server takes them off what it delivers, and says nothing about missing responders.
+	# With "headers":false the server removes headers from messages and sends no "no responders" status.
 	send 'CONNECT {"verbose":false,"pedantic":false,"name":"disk","lang":"bash","version":"'$version'","headers":false,"user":"'"$user"'","pass":"'"$password"'"}' \
 		"SUB $subjects.$id.rpc q 1" "SUB $prefix.registry.request 2"
 	connected=yes
@@ -135,18 +134,18 @@ connection() {
 		[ $SECONDS -lt $next ] || beat
 		if [ $status -gt 0 ]; then
 			part+=$line
-			[ $status -gt 128 ] || return # 1 is the end; above 128 nothing has come for a second
+			[ $status -gt 128 ] || return # 1 is the end of the connection; above 128 is the timeout
 			continue
 		fi
 		line=$part${line%$'\r'} part=
 		case $line in
-		MSG\ *) # subject, our number of the subscription, where to answer if anybody waits, length
+		MSG\ *) # subject, subscription id, reply subject if any, length
 			read -ra words <<<"$line"
-			body=`head -c "${words[-1]}" <&3; echo .` # the dot saves newlines at the end
+			body=`head -c "${words[-1]}" <&3; echo .` # the dot protects newlines at the end
 			read -r -u 3 _
 			case ${words[2]},${#words[@]},${words[3]} in
 			2,*) announce ;;
-			1,4,* | *,\$JS.ACK*) ;; # nobody waits
+			1,4,* | *,\$JS.ACK*) ;; # no reply expected
 			1,5,*)
 				text=`answer "${body%.}"`
 				publish "${words[3]}" "$text"
@@ -155,7 +154,7 @@ connection() {
 			;;
 		PING) send PONG ;;
 		PONG)
-			if [ "$stopping" = yes ]; then # answered is all that there was
+			if [ "$stopping" = yes ]; then # all requests are answered
 				stopping=flushed
 				publish "$prefix.registry.shutdown.$id" '{"id":"disk","instance":"'$instance'","reason":"shutdown"}'
 				send PING
@@ -163,8 +162,8 @@ connection() {
 				exit 0
 			fi
 			;;
-		INFO*'"tls_required":true'*) echo "disk: this server wants TLS, which bash does not have" >&2 && exit 1 ;;
-		-ERR*) echo "disk: NATS says ${line#-ERR }" >&2 ;;
+		INFO*'"tls_required":true'*) echo "disk: this server requires TLS, which bash does not support" >&2 && exit 1 ;;
+		-ERR*) echo "disk: error from NATS: ${line#-ERR }" >&2 ;;
 		esac
 	done
 }
@@ -173,6 +172,6 @@ while :; do
 	connection
 	connected=
 	[ -z "$stopping" ] || exit 0
-	echo "disk: no NATS at $host:$port, trying again" >&2
+	echo "disk: cannot connect to NATS at $host:$port, retrying" >&2
 	sleep 1
 done

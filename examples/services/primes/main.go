@@ -1,5 +1,5 @@
-// Primes is an extension with a life of its own: a service on NATS, for a container or another machine. With
-// --stdio the same handler is a child of a bridge instead. docs/writing-an-extension.md leads through it.
+// Primes is an extension that runs as its own service on NATS, for example in a container or on another machine. With
+// --stdio the same handler runs as a child of a bridge. docs/writing-an-extension.md explains it.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const version = "1.0.0"
 
-// These lines are the extension.
+// tools is the extension itself.
 func tools() *mesh.Toolbox {
 	box := &mesh.Toolbox{Version: version}
 	mesh.AddTool(box, "factor", "The prime factors of a number.", func(_ context.Context, in struct {
@@ -29,17 +29,17 @@ func tools() *mesh.Toolbox {
 	}) ([]int64, error) {
 		return factor(in.N)
 	})
-	box.AddRaw("count", "Counts the primes below a limit, and says on the way how far it is.",
+	box.AddRaw("count", "Counts the primes below a limit, with progress notifications.",
 		[]byte(`{"type":"object","properties":{"below":{"type":"integer","minimum":2,"maximum":100000000}},"required":["below"]}`), count)
 	return box
 }
 
-// The rest is how it gets to its callers.
+// The rest connects it to its callers.
 func main() {
 	url := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS server `URL`s, comma-separated")
 	prefix := flag.String("prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
-	subjects := flag.String("subject-prefix", "", "the `PREFIX` of its own subjects (default the mesh's)")
-	inbox := flag.String("inbox-prefix", "_INBOX", "`PREFIX` of reply subjects, where permissions want one")
+	subjects := flag.String("subject-prefix", "", "the `PREFIX` of this service's subjects (default the mesh's)")
+	inbox := flag.String("inbox-prefix", "_INBOX", "`PREFIX` of reply subjects, if permissions require one")
 	stdio := flag.Bool("stdio", false, "serve standard input and output, as a bridge's child, instead of NATS")
 	show := flag.Bool("version", false, "print the version")
 	flag.Parse()
@@ -60,14 +60,14 @@ func main() {
 	}
 }
 
-// onNATS serves until ctx ends; then it finishes what is in flight.
+// onNATS serves until ctx ends; then it finishes the running calls.
 func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 	p, err := mesh.ParsePrefix(prefix)
 	if err != nil {
 		return err
 	}
-	// It waits for a server that is not there yet and never gives up on one that went away, or that does not let it in
-	// for a while: its password is being changed, say.
+	// The options make the client wait for a server that has not started, and reconnect after any failure, also if the
+	// server refuses the credentials while a password is changed.
 	var duck mesh.LameDuck
 	nc, err := nats.Connect(url, nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(), nats.CustomInboxPrefix(inbox), duck.Option(), mesh.LowLatency())
@@ -78,11 +78,11 @@ func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 	return mesh.Serve(ctx, nc, mesh.Service{
 		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
 		Prefix: p, SubjectPrefix: subjects, LameDuck: &duck,
-		Options: mesh.ServeOptions{MaxInflight: 64}, // more are answered "overloaded", and go to another instance
+		Options: mesh.ServeOptions{MaxInflight: 64}, // more calls get "overloaded", and callers try another instance
 	})
 }
 
-// factor divides by every candidate up to the root: at most 32 million of them.
+// factor tries every divisor up to the square root: at most 32 million.
 func factor(n int64) ([]int64, error) {
 	if n < 2 || n > 1e15 {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "n must be from 2 to 10^15, not %d", n)
@@ -100,21 +100,21 @@ func factor(n int64) ([]int64, error) {
 	return out, nil
 }
 
-// count is a long call as it should be: it stops when nobody waits any more, and tells those who listen how far
-// it is.
+// count is an example of a long call: it stops when the caller cancels, and sends its progress.
 func count(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	var in struct{ Below int }
 	if err := json.Unmarshal(r.Params, &in); err != nil || in.Below < 2 || in.Below > 1e8 {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "below must be an integer from 2 to 10^8")
 	}
-	composite := make([]uint64, in.Below/64+1) // a bit for each: 12 MB at the most
+	composite := make([]uint64, in.Below/64+1) // one bit per number: at most 12 MB
 	primes, next := 0, 0
 	for n := 2; n < in.Below; n++ {
-		if n >= next { // a hundred times a call
+		if n >= next { // 100 times per call
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			// Without anybody who listens this does nothing; a message that is lost is made up for by the next.
+			// This does nothing if the caller did not request progress. An error needs no handling: a later message replaces a
+			// lost one.
 			_ = r.Send("notifications/progress", fmt.Appendf(nil, `{"progress":%d,"total":%d}`, n, in.Below))
 			next = n + max(1, in.Below/100)
 		}

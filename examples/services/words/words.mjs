@@ -1,5 +1,5 @@
-// words: an extension with a life of its own in Node. It was written from docs/protocol.md and imports nothing of
-// extmesh; "nats" from npm speaks to the server.
+// words: an extension in Node that runs as its own service. It was written from docs/protocol.md, imports nothing of
+// extmesh, and uses the client "nats" from npm.
 //
 //     npm install && node words.mjs --nats-url nats://127.0.0.1:4222 --subject-prefix ext
 import { connect, headers, nuid } from "nats";
@@ -9,8 +9,8 @@ import { parseArgs } from "node:util";
 const { values: flags } = parseArgs({
   options: {
     "nats-url": { type: "string", default: process.env.NATS_URL ?? "nats://127.0.0.1:4222" },
-    prefix: { type: "string", default: "ext" }, // the mesh's
-    "subject-prefix": { type: "string" }, // of its own subjects; default the mesh's
+    prefix: { type: "string", default: "ext" }, // of the mesh
+    "subject-prefix": { type: "string" }, // of this service's subjects; default: that of the mesh
     "inbox-prefix": { type: "string", default: "_INBOX" },
   },
 });
@@ -22,7 +22,7 @@ const P = flags.prefix;
 const SP = flags["subject-prefix"] ?? P;
 const maxInflight = 256;
 
-// The tools. Each gets its arguments and a signal that aborts when nobody waits any more.
+// The tools. Each gets its arguments and a signal that aborts when the call is cancelled or times out.
 const tools = {
   count: {
     description: "Counts the words and characters of a text.",
@@ -34,7 +34,7 @@ const tools = {
     },
   },
   linger: {
-    description: "Answers after a while, as a slow tool would.",
+    description: "Returns after a delay, as a slow tool does.",
     input_schema: { type: "object", properties: { ms: { type: "integer", minimum: 0 } }, required: ["ms"] },
     async run({ ms }, signal) {
       if (!Number.isInteger(ms) || ms < 0) throw failure(-32602, "ms must be an integer from 0");
@@ -76,15 +76,15 @@ const nc = await connect({
   waitOnFirstConnect: true,
 });
 
-const running = new Map(); // call id, or a number where there is none → AbortController
-const cancelled = new Map(); // call id → when; a cancel may overtake its call
+const running = new Map(); // call id, or a number if there is none → AbortController
+const cancelled = new Map(); // call id → time; a cancel may arrive before its call
 let state = "ready";
 let calls = 0;
 let errors = 0;
 let seq = 0;
 const born = Date.now();
 
-// take answers one request. Requests run side by side: nothing here is awaited by the subscription.
+// take handles one request. Requests run concurrently: the subscription does not wait for take.
 async function take(err, m) {
   if (err || !m.reply || m.reply.startsWith("$JS.ACK")) return;
   let key = ++calls;
@@ -94,7 +94,7 @@ async function take(err, m) {
     requestID = request.id;
     const { timeout, callID } = limits(m.headers);
     if (running.size >= maxInflight)
-      throw failure(-32005, `${maxInflight} calls are in flight already`, { kind: "overloaded", ran: "no", limit: maxInflight, retry_after_ms: 50 });
+      throw failure(-32005, `${maxInflight} calls are already running`, { kind: "overloaded", ran: "no", limit: maxInflight, retry_after_ms: 50 });
     const aborter = new AbortController();
     if (callID) key = callID;
     running.set(key, aborter);
@@ -114,7 +114,7 @@ async function take(err, m) {
   }
 }
 
-// parse reads the envelope: not JSON or not UTF-8 is -32700, no method or no usable id -32600.
+// parse reads the envelope: -32700 if it is not JSON in UTF-8, -32600 without a method or a valid id.
 function parse(data) {
   let request;
   try {
@@ -128,7 +128,7 @@ function parse(data) {
   return request;
 }
 
-// limits reads the headers that concern time.
+// limits reads the call's time limits and its id from the headers.
 function limits(h) {
   let timeout = 30_000;
   if (h?.has("Ext-Timeout")) {
@@ -148,7 +148,7 @@ function number(h, name) {
   return n;
 }
 
-// ours marks an error that the serving made, as opposed to a tool.
+// ours marks an error of this service, as opposed to one of a tool.
 const ours = (code, message, data) => Object.assign(failure(code, message, data), { ours: true });
 const abort = (aborter, code, kind) => aborter.abort(ours(code, kind, { kind, ran: "maybe" }));
 
@@ -173,7 +173,7 @@ function cancel(err, m) {
   try {
     callID = m.json().call_id;
   } catch {
-    return; // names no call
+    return; // without a call id
   }
   const aborter = running.get(callID);
   if (aborter) return abort(aborter, -32007, "cancelled");
@@ -188,7 +188,7 @@ function announce() {
   publish("announce", {
     schema_version: 1, id, version, instance, host: hostname(), subject_prefix: SP, transport: "nats", dialect: "ext",
     features: ["cancel", "instance"], name: "Words", description: "Counts words.",
-    handshake_hash: version, // anything that changes with the tools
+    handshake_hash: version, // any value that changes when the tools change
   });
   beat();
 }
@@ -200,14 +200,14 @@ function beat() {
   });
 }
 
-// The queue group is q, for everybody: NATS gives a request to one member of each group.
+// The queue group must be q: NATS delivers a request to one member of each queue group.
 const serving = [
   nc.subscribe(`${SP}.${id}.rpc`, { queue: "q", callback: take }),
   nc.subscribe(`${SP}.${id}.rpc.${instance}`, { callback: take }),
 ];
 nc.subscribe(`${SP}.${id}.cancel`, { callback: cancel });
 nc.subscribe(`${P}.registry.request`, { callback: (err) => err || announce() });
-await nc.flush(); // ready is said when the server knows that it is so
+await nc.flush(); // announce only after the server has processed the subscriptions
 announce();
 
 let beating = setTimeout(function again() {
@@ -219,8 +219,8 @@ let beating = setTimeout(function again() {
   for await (const s of nc.status()) if (s.type === "reconnect") announce();
 })();
 
-// To stop without losing a call: unsubscribe, flush, answer what had arrived by then, say good-bye. drain is the
-// first two; the library's unsubscribe would drop what is on its way.
+// To stop without losing a call: unsubscribe, flush, answer the requests that have arrived, deregister. drain does the
+// first two; the library's unsubscribe would drop requests that are already delivered.
 async function stop() {
   clearTimeout(beating);
   state = "draining";
