@@ -23,11 +23,11 @@ type Lists struct {
 	Links     []string
 }
 
-// Disable makes the extension id one that is not run.
+// Disable disables the extension id.
 func (l *Lists) Disable(id string) { l.Disabled = with(l.Disabled, id) }
 
-// Enable makes the extension id one that is run. Where there is an allowlist it is put on it, too, since
-// otherwise enabling would change nothing.
+// Enable enables the extension id. If there is an allowlist, the id is added to it, because otherwise enabling would
+// have no effect.
 func (l *Lists) Enable(id string) {
 	l.Disabled = without(l.Disabled, func(s string) bool { return s == id })
 	if len(l.Allowlist) > 0 {
@@ -35,14 +35,14 @@ func (l *Lists) Enable(id string) {
 	}
 }
 
-// Link records dir, which should be absolute, as a root of its own.
+// Link records dir, which should be absolute, as a further root.
 func (l *Lists) Link(dir string) {
 	if !slices.ContainsFunc(l.Links, func(s string) bool { return sameDir(s, dir) }) {
 		l.Links = append(l.Links, dir)
 	}
 }
 
-// Unlink forgets a recorded dir.
+// Unlink removes a recorded dir.
 func (l *Lists) Unlink(dir string) {
 	l.Links = without(l.Links, func(s string) bool { return sameDir(s, dir) })
 }
@@ -58,18 +58,18 @@ func without(list []string, drop func(string) bool) []string {
 	return slices.DeleteFunc(slices.Clone(list), drop)
 }
 
-// sameDir compares paths as they are written; what they point to may be gone.
+// sameDir compares the paths only as text, because their directories may no longer exist.
 func sameDir(a, b string) bool {
 	x, errX := filepath.Abs(home(a))
 	y, errY := filepath.Abs(home(b))
 	return errX == nil && errY == nil && x == y
 }
 
-// SetDisabled puts the extension id on extensions.disabled or takes it off; see Edit for how, and for the errors. Taking
-// it off also puts it on extensions.allowlist, where there is one that lacks it. An id that is none is an error.
+// SetDisabled adds the extension id to extensions.disabled or removes it; see Edit for how, and for the errors.
+// Removing also adds it to extensions.allowlist if there is one without it. An invalid id is an error.
 func SetDisabled(ctx context.Context, path, id string, disabled bool) (changed bool, err error) {
-	if complaint := wrongID(id); complaint != "" {
-		return false, errors.New(complaint)
+	if wrong := wrongID(id); wrong != "" {
+		return false, errors.New(wrong)
 	}
 	return Edit(ctx, path, func(l *Lists) {
 		if disabled {
@@ -80,8 +80,8 @@ func SetDisabled(ctx context.Context, path, id string, disabled bool) (changed b
 	})
 }
 
-// AddLink records target in extensions.links, made absolute; see Edit for how, and for the errors. A target that is
-// recorded under another spelling of its path is recorded already.
+// AddLink records target in extensions.links as an absolute path; see Edit for how, and for the errors. A target that
+// is recorded with a different spelling of its path is not added again.
 func AddLink(ctx context.Context, path, target string) (changed bool, err error) {
 	target, err = filepath.Abs(target)
 	if err != nil {
@@ -90,8 +90,8 @@ func AddLink(ctx context.Context, path, target string) (changed bool, err error)
 	return Edit(ctx, path, func(l *Lists) { l.Link(target) })
 }
 
-// RemoveLink takes target out of extensions.links, however its path is spelt there; see Edit for how, and for the
-// errors. target need not exist any more.
+// RemoveLink removes target from extensions.links, regardless of the spelling of its path there; see Edit for how,
+// and for the errors. target need not exist.
 func RemoveLink(ctx context.Context, path, target string) (changed bool, err error) {
 	return Edit(ctx, path, func(l *Lists) { l.Unlink(target) })
 }
@@ -102,19 +102,19 @@ const starter = `extensions:
   inherit_env: minimal
 `
 
-// lockWait is how long Edit waits for another one.
+// lockWait is how long Edit waits for another Edit.
 const lockWait = 10 * time.Second
 
 // Edit changes the lists of the extensions.yaml at path; an empty path is DefaultPath. It reads the file, calls
-// change with its lists as they are written, and writes what change made of them into the text: comments, order,
-// quoting and line ends of everything else stay. A file that does not exist is created, with
-// inherit_env: minimal, and one that is a symbolic link stays one. changed is false, and nothing is written, when change changed nothing. change may be called twice.
+// change with its lists as they are written, and writes the changed lists into the text: comments, order, quoting and
+// line ends of everything else stay. A file that does not exist is created with inherit_env: minimal, and a symbolic
+// link is followed. changed is false, and nothing is written, if change has no effect. change may be called twice.
 //
-// Two Edits at a time follow each other: a lock file, .<name>.lock, lies beside the file and stays there. A reader
-// sees the old text or the new one, never half of it.
+// Concurrent Edits are serialized by a lock file, .<name>.lock, next to the file, which is not removed. The file is
+// replaced atomically.
 //
-// A file with errors is not edited; the error is an *InvalidError then. Nor is one that is written in a way that
-// Edit cannot change without a risk to the rest; the error then says what to write by hand.
+// A file with errors is not edited; the error is then an *InvalidError. A file that Edit cannot change without a risk
+// to the rest is not edited either; the error then contains what to write by hand.
 func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, err error) {
 	if path == "" {
 		path = DefaultPath
@@ -125,7 +125,7 @@ func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, 
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		if text, err := edited(path, starter, change); err != nil || text == starter {
-			return false, err // not worth a directory
+			return false, err // nothing to write, so no directory either
 		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -153,7 +153,7 @@ func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, 
 	return true, nil
 }
 
-// InvalidError is a file that is not edited because of what is wrong in it.
+// InvalidError is returned for a file that was not edited because it has errors.
 type InvalidError struct {
 	Path        string
 	Diagnostics []manifest.Diagnostic
@@ -166,11 +166,10 @@ func (e *InvalidError) Error() string {
 			n = i
 		}
 	}
-	return fmt.Sprintf("%s has errors and was not changed; mend it first: %v", e.Path, e.Diagnostics[n])
+	return fmt.Sprintf("%s has errors and was not changed; fix it first: %v", e.Path, e.Diagnostics[n])
 }
 
-// target follows symbolic links, so that the file is replaced and not the link to it. The last one may lead to a
-// file that is not there yet.
+// target follows symbolic links, so that the file is replaced and not the link. The file itself need not exist.
 func target(path string) (string, error) {
 	for range 40 {
 		info, err := os.Lstat(path)
@@ -192,12 +191,12 @@ func target(path string) (string, error) {
 	return "", fmt.Errorf("%s: too many symbolic links", path)
 }
 
-// lock waits for its turn. The lock is a file of its own because the configuration is replaced: a lock on the old
-// file would not keep anybody from the new one.
+// lock acquires the lock. It is a separate file because the configuration is replaced: a lock on the old file would
+// not lock the new one.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	name := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".lock")
 	l := flock.New(name, flock.SetPermissions(0o644))
-	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("somebody else has held %s for %s", name, lockWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("another process has held the lock %s for %s", name, lockWait))
 	defer cancel()
 	if ok, err := l.TryLockContext(ctx, 20*time.Millisecond); ctx.Err() != nil {
 		return nil, fmt.Errorf("locking the configuration: %w", context.Cause(ctx))
@@ -205,11 +204,11 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		return nil, fmt.Errorf("locking the configuration: %w", err)
 	}
 	return func() {
-		_ = l.Unlock() // closing the file, which it does in any case, gives the lock back
+		_ = l.Unlock() // also closes the file, which unlocks it in any case
 	}, nil
 }
 
-// edited is text with its lists changed.
+// edited returns text with changed lists.
 func edited(path, text string, change func(*Lists)) (string, error) {
 	before, diags := Parse(path, []byte(text))
 	if manifest.HasErrors(diags) {
@@ -227,21 +226,21 @@ func edited(path, text string, change func(*Lists)) (string, error) {
 	} {
 		var err error
 		if out, err = setList(path, out, l.key, l.old, l.want); err != nil {
-			return "", fmt.Errorf("%s was not changed, since it is written in a way that cannot be edited safely (%w); write by hand: %s: %s", path, err, l.key, flow(l.want))
+			return "", fmt.Errorf("%s was not changed because it cannot be edited safely (%w); edit it by hand:  %s: %s", path, err, l.key, flow(l.want))
 		}
 	}
-	// Whatever the surgery did, the result must read as what was asked for, and all else as before.
+	// Whatever was changed in the text, the result must parse to the wanted lists, and the rest must be unchanged.
 	after, diags := Parse(path, []byte(out))
 	got := written(path, out)
 	before.Disabled, before.Allowlist, before.Links = after.Disabled, after.Allowlist, after.Links
 	if manifest.HasErrors(diags) || !got.equal(want) || !reflect.DeepEqual(before, after) {
-		return "", fmt.Errorf("%s was not changed, since it is written in a way that cannot be edited safely; write by hand: disabled: %s, allowlist: %s, links: %s",
+		return "", fmt.Errorf("%s was not changed because it cannot be edited safely; edit it by hand:  disabled: %s, allowlist: %s, links: %s",
 			path, flow(want.Disabled), flow(want.Allowlist), flow(want.Links))
 	}
 	return out, nil
 }
 
-// written are the lists as the text has them: Parse fills in home directories.
+// written returns the lists as they are in the text; Parse expands home directories.
 func written(path, text string) (l Lists) {
 	if f, ok := open(path, text); ok {
 		any := func(string) string { return "" }

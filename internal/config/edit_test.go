@@ -18,8 +18,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// TestEdits holds what is done to a text to its golden file: testdata/edits/<edit>.txtar. The archive's comment is
-// the edit, x.want is what it makes of x.yaml, or why nothing, behind "error:".
+// TestEdits tests each edit with its golden file testdata/edits/<edit>.txtar. The archive's comment is the edit,
+// x.want is the result for x.yaml, or the error after "error:".
 func TestEdits(t *testing.T) {
 	t.Setenv("HOME", "/home/someone")
 	t.Setenv("USERPROFILE", "/home/someone")
@@ -56,8 +56,8 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// otherEnds checks that the same comes of the same text with other line ends, without the last of them, and behind
-// a byte order mark; and that doing it twice does nothing more.
+// otherEnds checks that the edit has the same result for the text with other line ends, without the last line end,
+// and after a byte order mark, and that repeating it changes nothing.
 func otherEnds(t *testing.T, name, text, got string, change func(*Lists)) {
 	t.Helper()
 	if strings.HasPrefix(got, "error:") {
@@ -136,7 +136,7 @@ func TestSetDisabled(t *testing.T) {
 		}
 	}
 	if _, err := SetDisabled(ctx, path, "No Id", true); err == nil || !strings.Contains(err.Error(), "not an extension's id") {
-		t.Errorf("an id that is none: %v", err)
+		t.Errorf("an invalid id: %v", err)
 	}
 }
 
@@ -161,8 +161,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestEditKeeps checks what an edit leaves as it is: the mode, a symbolic link, and a file that needs no change
-// or that has errors.
+// TestEditKeeps checks what an edit does not change: the mode, a symbolic link, and a file that needs no change or
+// has errors.
 func TestEditKeeps(t *testing.T) {
 	dir := t.TempDir()
 	ctx := t.Context()
@@ -178,7 +178,7 @@ func TestEditKeeps(t *testing.T) {
 		t.Errorf("the link's target is %q", got)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		t.Errorf("the link is a link no more: %v, %v", info, err)
+		t.Errorf("the link was replaced: %v, %v", info, err)
 	}
 	before, err := os.Stat(real)
 	if err != nil || before.Mode().Perm() != 0o600 {
@@ -188,7 +188,7 @@ func TestEditKeeps(t *testing.T) {
 		t.Errorf("%v, %v, want no change", changed, err)
 	}
 	if after, err := os.Stat(real); err != nil || !os.SameFile(before, after) {
-		t.Errorf("rewritten for nothing: %v", err)
+		t.Errorf("rewritten without a change: %v", err)
 	}
 	const broken = "extensions: {gatting: warn}\n"
 	must(t, os.WriteFile(real, []byte(broken), 0o600))
@@ -203,7 +203,7 @@ func TestEditKeeps(t *testing.T) {
 	}
 }
 
-// TestEditsAtOnce fails when two edits at a time lose one.
+// TestEditsAtOnce fails if one of two concurrent edits is lost.
 func TestEditsAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "extensions.yaml")
 	var wg sync.WaitGroup
@@ -232,11 +232,11 @@ func TestEditWaitsForTheLock(t *testing.T) {
 		t.Errorf("%v, want the context's cause", err)
 	}
 	if got := text(path); got != "-" {
-		t.Errorf("written without the lock: %q", got)
+		t.Errorf("the file was written without the lock: %q", got)
 	}
 }
 
-// FuzzEdit checks, for whatever text, that an edit does what it says or nothing, and loses no other line.
+// FuzzEdit checks that an edit of any text either has its effect or fails, and removes no comment.
 func FuzzEdit(f *testing.F) {
 	for _, glob := range []string{"testdata/edits/*.txtar", "testdata/rules/*.txtar"} {
 		paths, _ := filepath.Glob(glob)
@@ -258,11 +258,11 @@ func FuzzEdit(f *testing.F) {
 		}
 		c, diags := Parse("x", []byte(added))
 		if manifest.HasErrors(diags) || !slices.Contains(c.Disabled, "weather") {
-			t.Fatalf("disabling in %q made %q: %v", text, added, diags)
+			t.Fatalf("disabling in %q results in %q: %v", text, added, diags)
 		}
 		for line := range strings.Lines(text) {
 			if line = strings.TrimSpace(line); strings.HasPrefix(line, "#") && !strings.Contains(added, line) {
-				t.Errorf("disabling in %q made %q: %q is gone", text, added, line)
+				t.Errorf("disabling in %q results in %q: %q is gone", text, added, line)
 			}
 		}
 		removed, err := edited("x", added, func(l *Lists) { l.Disabled = without(l.Disabled, func(s string) bool { return s == "weather" }) })
@@ -270,12 +270,12 @@ func FuzzEdit(f *testing.F) {
 			return
 		}
 		if c, diags := Parse("x", []byte(removed)); manifest.HasErrors(diags) || slices.Contains(c.Disabled, "weather") {
-			t.Fatalf("enabling in %q made %q: %v", added, removed, diags)
+			t.Fatalf("enabling in %q results in %q: %v", added, removed, diags)
 		}
 	})
 }
 
-// text is the content of a file, "-" if there is none.
+// text returns the content of a file, "-" if there is none.
 func text(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {

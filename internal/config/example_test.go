@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// A program reads the file once, shows all that is wrong in it, and asks for what holds for each extension.
+// A program parses the file once, reports all faults, and gets the settings of each extension.
 func ExampleParse() {
 	c, diags := config.Parse("extensions.yaml", []byte(`
 extensions:
@@ -26,7 +26,7 @@ extensions:
 		s := c.SupervisionFor(id)
 		fmt.Println(id, s.CallTimeout, s.HangTimeout, s.Replicas, c.GatingFor(id))
 	}
-	// The manifest asks for 30 s, and nobody on this host says otherwise.
+	// The manifest requests 30 s, and the configuration does not override it.
 	fmt.Println(c.HandshakeTimeout("weather", 30*time.Second))
 	// Output:
 	// weather 1m0s 1m0s 1 skip
@@ -51,7 +51,7 @@ func ExampleParse_faults() {
 	// extensions.yaml:5:19: error: extensions.supervision.call_timeout: 30 has no unit; want a duration such as 30s, 30ms or 1m30s
 }
 
-// An edit touches one list, and no comment.
+// An edit changes one list and keeps the comments.
 func ExampleSetDisabled() {
 	dir, err := os.MkdirTemp("", "config")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestHostile holds Parse to its word about time. The parser alone would take minutes for some of these. A file may be
-// sixteen times as large, and then takes sixteen times as long. The limit is for a machine that is busy with other things.
+// TestHostile checks that Parse is fast on hostile files; the YAML parser alone would take minutes for some of them.
+// A file may be sixteen times as large, and then takes sixteen times as long. The limit allows for a busy machine.
 func TestHostile(t *testing.T) {
 	const size = MaxFile / 16
 	fill := func(s string) string { return strings.Repeat(s, size/len(s)) }

@@ -18,9 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestRules holds every rule of extensions.yaml to its golden file: testdata/rules/<rule>.txtar. In it ok*.yaml
-// must be read without a word, warn*.yaml with warnings, and bad*.yaml with errors; x.want is what was said about
-// x.yaml, and how what was read differs from the defaults.
+// TestRules tests every rule of extensions.yaml with its golden file testdata/rules/<rule>.txtar. ok*.yaml must parse
+// without diagnostics, warn*.yaml with warnings, and bad*.yaml with errors; x.want has the diagnostics of x.yaml and
+// how the result differs from the defaults.
 func TestRules(t *testing.T) {
 	paths, err := filepath.Glob("testdata/rules/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -60,7 +60,7 @@ func golden(t *testing.T, path string) {
 		case strings.HasPrefix(name, "bad") && bad:
 			failed++
 		default:
-			t.Errorf("%s: not what its name says: %v", f.Name, diags)
+			t.Errorf("%s: the result does not match the file's name: %v", f.Name, diags)
 		}
 		var b strings.Builder
 		for _, d := range diags {
@@ -73,7 +73,7 @@ func golden(t *testing.T, path string) {
 		out.Files = append(out.Files, f, txtar.File{Name: name + ".want", Data: []byte(b.String())})
 	}
 	if passed == 0 || failed == 0 {
-		t.Errorf("a rule wants a passing and a failing twin, have %d and %d", passed, failed)
+		t.Errorf("a rule needs a file that passes and one that fails, have %d and %d", passed, failed)
 	}
 	if *update {
 		if err := os.WriteFile(path, txtar.Format(out), 0o644); err != nil {
@@ -82,7 +82,7 @@ func golden(t *testing.T, path string) {
 	}
 }
 
-// differences lists the fields in which got is not want.
+// differences lists the fields in which got differs from want.
 func differences(b *strings.Builder, path string, want, got reflect.Value) {
 	if want.Kind() != reflect.Struct {
 		if !reflect.DeepEqual(want.Interface(), got.Interface()) {
@@ -109,7 +109,7 @@ func differences(b *strings.Builder, path string, want, got reflect.Value) {
 	}
 }
 
-// TestDefaults pins what docs/protocol.md promises.
+// TestDefaults checks the defaults that docs/protocol.md documents.
 func TestDefaults(t *testing.T) {
 	want := Supervision{
 		HandshakeTimeout: 10 * time.Second, CallTimeout: 30 * time.Second, MaxCallTimeout: time.Hour,
@@ -200,10 +200,10 @@ extensions:
 	}{
 		{"other", 0, 10 * time.Second},
 		{"other", time.Minute, time.Minute},
-		{"slow", time.Minute, 10 * time.Second}, // the operator said so, if with the default's value
+		{"slow", time.Minute, 10 * time.Second}, // set by the operator, to the default's value
 	} {
 		if got := c.HandshakeTimeout(tt.id, tt.asked); got != tt.want {
-			t.Errorf("%s asking for %s: %s, want %s", tt.id, tt.asked, got, tt.want)
+			t.Errorf("%s with the manifest's %s: %s, want %s", tt.id, tt.asked, got, tt.want)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func FuzzParse(f *testing.F) {
 		_, diags := Parse("p", data)
 		for _, d := range diags {
 			if d.Message == "" || d.Line < 0 || d.Line > len(lines) || d.Line > 0 && (d.Column < 1 || d.Column > len(lines[d.Line-1])+1) {
-				t.Errorf("%v is nowhere in the file", d)
+				t.Errorf("%v has a position outside the file", d)
 			}
 		}
 	})

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing: the directory decides.
+// keepOwner does nothing: the directory determines the owner.
 func keepOwner(*os.File, fs.FileInfo) {}

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// keepOwner gives f the owner that info shows, if we may.
+// keepOwner sets the owner of f to that in info, if permitted.
 func keepOwner(f *os.File, info fs.FileInfo) {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		_ = f.Chown(int(st.Uid), int(st.Gid)) // only root may; for others the file is their own already, or becomes it
+		_ = f.Chown(int(st.Uid), int(st.Gid)) // fails unless run by root; other users already own the new file
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// replace puts data in path's place: all of it or, on an error, nothing. Mode and, where the system lets us, owner
-// stay, so that an edit by root does not take the file from the service that reads it.
+// replace writes data to path: all of it or, on an error, nothing. The mode and, if permitted, the owner stay, so
+// that the service can still read the file after an edit by root.
 func replace(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // gone already, if all went well
+	defer os.Remove(tmp.Name()) // fails if the rename has succeeded
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()

@@ -12,10 +12,10 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// The text of the file is changed in place, by the positions in its syntax tree. Writing the tree out again would
-// be shorter, and would rewrite indentation, blank lines and quotes that are none of our business.
+// The text of the file is changed in place, at the positions from its syntax tree. Writing the tree would be shorter,
+// but would also change indentation, blank lines and quotes elsewhere in the file.
 
-// setList makes the list at extensions.<key>, which is old, want.
+// setList changes the list at extensions.<key> from old to want.
 func setList(path, text, key string, old, want []string) (string, error) {
 	var err error
 	for _, s := range old {
@@ -36,9 +36,9 @@ type splice struct {
 	*file
 	key  string
 	ext  *mapping // extensions
-	pair pair     // key and its list, if it is there
+	pair pair     // key and its list, if present
 	eol  string
-	json bool // the file is written as JSON, and stays it
+	json bool // the file is written as JSON, and stays JSON
 }
 
 func surgery(path, text, key string, op func(*splice) error) (string, error) {
@@ -60,7 +60,7 @@ func surgery(path, text, key string, op func(*splice) error) (string, error) {
 	return bom + t.text, err
 }
 
-// insert puts s at an offset.
+// insert inserts s at an offset.
 func (t *splice) insert(at int, s string) error {
 	t.text, t.last = t.text[:at]+s+t.text[at:], place{}
 	return nil
@@ -69,7 +69,7 @@ func (t *splice) insert(at int, s string) error {
 // cut removes the text from one offset to another.
 func (t *splice) cut(from, to int) { t.text, t.last = t.text[:from]+t.text[to:], place{} }
 
-// add puts an item at the end of the list.
+// add appends an item to the list.
 func (t *splice) add(item string) error {
 	switch v := t.pair.value.(type) {
 	case nil:
@@ -86,10 +86,10 @@ func (t *splice) add(item string) error {
 		indent := strings.Repeat(" ", v.Start.Position.Column-1)
 		return t.insertLine(lastLine(last), indent+"- "+t.scalar(item))
 	}
-	return errors.New("the list is none")
+	return errors.New("its value is not a list")
 }
 
-// addFlow puts an item at the end of [a, b]; on a line of its own, if that is how the last one stands.
+// addFlow appends an item to [a, b]; on a separate line if the last item is.
 func (t *splice) addFlow(v *ast.SequenceNode, item string) error {
 	if len(v.Values) == 0 {
 		at, end := t.offset(v.Start)+1, t.offset(v.End)
@@ -120,7 +120,7 @@ func (t *splice) addFlow(v *ast.SequenceNode, item string) error {
 	return nil
 }
 
-// dropNull takes out a null that is written, with the blanks before it.
+// dropNull removes an explicit null, with the white space before it.
 func (t *splice) dropNull(p pair) {
 	if p.null == nil {
 		return
@@ -133,7 +133,7 @@ func (t *splice) dropNull(p pair) {
 	}
 }
 
-// addKey puts a new key with its value below extensions.
+// addKey adds a new key with its value below extensions.
 func (t *splice) addKey(entry string) error {
 	top := t.top.pairs
 	if len(top) == 0 {
@@ -163,13 +163,13 @@ func (t *splice) addKey(entry string) error {
 	return t.insert(end, ", "+entry)
 }
 
-// rest is how much stands behind a colon in its line, without the line's end.
+// rest returns the length of the text after a colon in its line, without the line end.
 func (t *splice) rest(colon *token.Token) int {
 	line, _, _ := strings.Cut(t.text[t.offset(colon)+1:], "\n")
 	return len(strings.TrimSuffix(line, "\r"))
 }
 
-// insertLine puts a line after the line with this number.
+// insertLine inserts a line after the line with this number.
 func (t *splice) insertLine(after int, line string) error {
 	if after < len(t.lines) {
 		return t.insert(t.lines[after], line+t.eol)
@@ -181,14 +181,14 @@ func (t *splice) insertLine(after int, line string) error {
 	return nil
 }
 
-// remove takes every occurrence of an item from the list.
+// remove removes every occurrence of an item from the list.
 func (t *splice) remove(item string) error {
 	seq, ok := t.pair.value.(*ast.SequenceNode)
 	if !ok {
-		return errors.New("the list is none")
+		return errors.New("its value is not a list")
 	}
 	left := len(seq.Values)
-	// From the end, so that the positions before it stay true.
+	// From the end, so that the positions before it stay valid.
 	for i := len(seq.Values) - 1; i >= 0; i-- {
 		if s, _ := str(seq.Values[i]); s != item {
 			continue
@@ -214,7 +214,7 @@ func (t *splice) remove(item string) error {
 	return nil
 }
 
-// removeFlow takes a node out of [a, b], with the comma after it or, for the last one, the one before it.
+// removeFlow removes a node from [a, b], with the comma after it or, for the last one, the one before it.
 func (t *splice) removeFlow(n ast.Node) error {
 	from, to, err := t.extent(n)
 	if err != nil {
@@ -229,7 +229,7 @@ func (t *splice) removeFlow(n ast.Node) error {
 		from = len(before) - 1
 	}
 	t.cut(from, to)
-	// A line that held nothing else, but for a comment on it, goes, too.
+	// A line that contained nothing else except a comment is removed too.
 	start := strings.LastIndexByte(t.text[:from], '\n') + 1
 	if end := strings.IndexByte(t.text[from:], '\n'); start > 0 && end >= 0 {
 		if left := strings.TrimSpace(t.text[start : from+end]); left == "" || left[0] == '#' {
@@ -239,7 +239,7 @@ func (t *splice) removeFlow(n ast.Node) error {
 	return nil
 }
 
-// extent is where a scalar or a flow collection begins and ends.
+// extent returns where a scalar or a flow collection begins and ends.
 func (t *splice) extent(n ast.Node) (from, to int, err error) {
 	start, end := n.GetToken(), (*token.Token)(nil)
 	switch n := n.(type) {
@@ -251,17 +251,17 @@ func (t *splice) extent(n ast.Node) (from, to int, err error) {
 		from = t.offset(start)
 		raw := strings.TrimSpace(start.Origin)
 		if raw == "" || !strings.HasPrefix(t.text[from:], raw) {
-			return 0, 0, errors.New("an item has no clear end")
+			return 0, 0, errors.New("the end of an item cannot be determined")
 		}
 		return from, from + len(raw), nil
 	}
 	if end == nil {
-		return 0, 0, errors.New("an item has no clear end")
+		return 0, 0, errors.New("the end of an item cannot be determined")
 	}
 	return t.offset(start), t.offset(end) + 1, nil
 }
 
-// lastLine is the number of the last line that a node reaches.
+// lastLine returns the number of the last line of a node.
 func lastLine(n ast.Node) int {
 	last := 0
 	ast.Walk(visit(func(n ast.Node) {
@@ -295,10 +295,10 @@ func (v visit) Visit(n ast.Node) ast.Visitor {
 	return v
 }
 
-// plain is what YAML, of whatever version, reads as the string it looks like.
+// plain matches what every version of YAML reads as a string without quotes.
 var plain = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
 
-// scalar writes a string as the rest of the file does.
+// scalar formats a string in the style of the file.
 func (t *splice) scalar(s string) string {
 	if t.json {
 		return strconv.Quote(s)
@@ -306,7 +306,7 @@ func (t *splice) scalar(s string) string {
 	return scalar(s)
 }
 
-// scalar writes a string as YAML.
+// scalar formats a string as YAML.
 func scalar(s string) string {
 	words := []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 	if plain.MatchString(s) && !slices.Contains(words, strings.ToLower(s)) {
@@ -315,7 +315,7 @@ func scalar(s string) string {
 	return strconv.Quote(s)
 }
 
-// flow writes a list as YAML.
+// flow formats a list as YAML.
 func flow(list []string) string {
 	var parts []string
 	for _, s := range list {

@@ -23,15 +23,15 @@ func (m *mapping) boolean(key string, v *bool) {
 	}
 }
 
-// text reads a string that check, which returns what is wrong with it, accepts.
+// text reads a string that check accepts. check returns what is wrong with the string, or "".
 func (m *mapping) text(key string, v *string, check func(string) string) {
 	n := m.value(key)
 	s, ok := str(n)
 	if n != nil && !ok {
 		m.wrong(n, key, "a string; put it in quotes")
 	} else if ok {
-		if complaint := check(s); complaint != "" {
-			m.report(n.GetToken(), join(m.path, key), "%s", complaint)
+		if wrong := check(s); wrong != "" {
+			m.report(n.GetToken(), join(m.path, key), "%s", wrong)
 			return
 		}
 		*v = s
@@ -65,8 +65,8 @@ func (m *mapping) list(key string, v *[]string, check func(string) string) {
 		s, ok := str(e)
 		if !ok {
 			m.wrong(e, key, "a string; put it in quotes")
-		} else if complaint := check(s); complaint != "" {
-			m.report(e.GetToken(), join(m.path, key), "%s", complaint)
+		} else if wrong := check(s); wrong != "" {
+			m.report(e.GetToken(), join(m.path, key), "%s", wrong)
 		} else {
 			*v = append(*v, s)
 		}
@@ -88,7 +88,7 @@ func (m *mapping) integer(key string, v *int, lo, hi int) {
 	}
 }
 
-// whole is a whole number; one beyond 64 bits comes out as the largest.
+// whole returns a whole number; a number beyond 64 bits becomes the largest.
 func whole(n ast.Node) (int64, bool) {
 	i, ok := n.(*ast.IntegerNode)
 	if !ok {
@@ -129,7 +129,7 @@ func (m *mapping) duration(key string, v *time.Duration, lo, hi time.Duration) {
 	m.anyDuration(key, v, lo, hi, false)
 }
 
-// durationOrOff also takes 0, which means never or none.
+// durationOrOff also accepts 0, which means never or none.
 func (m *mapping) durationOrOff(key string, v *time.Duration, lo, hi time.Duration) {
 	m.anyDuration(key, v, lo, hi, true)
 }
@@ -139,17 +139,17 @@ func (m *mapping) anyDuration(key string, v *time.Duration, lo, hi time.Duration
 	if n == nil {
 		return
 	}
-	say := func(format string, args ...any) { m.report(n.GetToken(), join(m.path, key), format, args...) }
+	report := func(format string, args ...any) { m.report(n.GetToken(), join(m.path, key), format, args...) }
 	var d time.Duration
 	if i, ok := whole(n); ok {
 		if i != 0 {
-			say(`%d has no unit; want a duration such as %ds, %dms or 1m30s`, i, i, i)
+			report(`%d has no unit; want a duration such as %ds, %dms or 1m30s`, i, i, i)
 			return
 		}
 	} else if s, ok := str(n); ok {
 		var err error
 		if d, err = time.ParseDuration(s); err != nil {
-			say("%s is not a duration; want one such as 10s, 500ms or 1m30s", show(s))
+			report("%s is not a duration; want one such as 10s, 500ms or 1m30s", show(s))
 			return
 		}
 	} else {
@@ -160,13 +160,13 @@ func (m *mapping) anyDuration(key string, v *time.Duration, lo, hi time.Duration
 	case off && d == 0, d >= lo && d <= hi:
 		*v = d
 	case off:
-		say("%s is out of range; want 0 or %s to %s", brief(d), brief(lo), brief(hi))
+		report("%s is out of range; want 0 or %s to %s", brief(d), brief(lo), brief(hi))
 	default:
-		say("%s is out of range; want %s to %s", brief(d), brief(lo), brief(hi))
+		report("%s is out of range; want %s to %s", brief(d), brief(lo), brief(hi))
 	}
 }
 
-// brief is a duration without zeros at its end: 5m, not 5m0s.
+// brief formats a duration without zeros at its end: 5m, not 5m0s.
 func brief(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -191,18 +191,18 @@ func (m *mapping) size(key string, v *int64, lo, hi int64) {
 	if n == nil {
 		return
 	}
-	say := func(format string, args ...any) { m.report(n.GetToken(), join(m.path, key), format, args...) }
+	report := func(format string, args ...any) { m.report(n.GetToken(), join(m.path, key), format, args...) }
 	i, ok := whole(n)
 	if s, isText := str(n); isText {
 		if i, ok = parseSize(s); !ok {
-			say("%s is not a size; want bytes, or one such as 64MiB", show(s))
+			report("%s is not a size; want bytes, or one such as 64MiB", show(s))
 			return
 		}
 	}
 	if !ok {
 		m.wrong(n, key, "a size: bytes, or one such as 64MiB")
 	} else if i < lo || i > hi {
-		say("%d bytes are out of range; want %s to %s", i, showSize(lo), showSize(hi))
+		report("%d bytes are out of range; want %s to %s", i, showSize(lo), showSize(hi))
 	} else {
 		*v = i
 	}
@@ -238,7 +238,7 @@ func showSize(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// show quotes a user's value for a message, and cuts a long one.
+// show quotes a user's value for a message, and shortens a long one.
 func show(s string) string {
 	const most = 64
 	if r := []rune(s); len(r) > most {

@@ -19,21 +19,21 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// MaxFile is the size in bytes above which a configuration is refused.
+// MaxFile is the maximum size of a configuration in bytes.
 const MaxFile = 1 << 20
 
-// file is the text of an extensions.yaml, its syntax tree and what was found in it.
+// file is the text of an extensions.yaml, its syntax tree and the findings so far.
 type file struct {
 	path  string
 	text  string // without a byte order mark
 	lines []int  // the offset of each line's start
 	top   *mapping
 	diags []manifest.Diagnostic
-	last  place // that offset has found
+	last  place // the last result of offset
 }
 
-// open parses text. The syntax tree is read as it is, and not decoded into Go types: a decoder stops at the first
-// value of a wrong type. ok is false when there is nothing to read, which has been reported.
+// open parses text. It uses the syntax tree directly, because decoding into Go types stops at the first value of a
+// wrong type. ok is false if the text cannot be parsed, which has been reported.
 func open(path, text string) (f *file, ok bool) {
 	f = &file{path: path, text: strings.TrimPrefix(text, "\xef\xbb\xbf"), lines: []int{0}}
 	for i := range len(f.text) {
@@ -49,10 +49,10 @@ func open(path, text string) (f *file, ok bool) {
 		f.report(nil, "", "the file is not UTF-8; save it as UTF-8")
 		return f, false
 	}
-	// The parser counts some of the lines that end in \r\n twice. Its lines and columns are those of f.text all the same.
+	// The parser counts some lines that end in \r\n twice. The lines and columns of the converted text match f.text.
 	unix := strings.ReplaceAll(f.text, "\r\n", "\n")
 	if before, _, lone := strings.Cut(unix, "\r"); lone {
-		f.report(nil, "", "line %d holds a carriage return that is no line end; end lines in \\n or \\r\\n", strings.Count(before, "\n")+1)
+		f.report(nil, "", "line %d contains a carriage return that is not a line end; end lines with \\n or \\r\\n", strings.Count(before, "\n")+1)
 		return f, false
 	}
 	doc, err := parse(unix)
@@ -76,7 +76,7 @@ func open(path, text string) (f *file, ok bool) {
 }
 
 func parse(text string) (doc *ast.File, err error) {
-	// The parser is known to panic on texts that nobody writes.
+	// The parser panics on some malformed texts.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the YAML parser cannot read this: %v", r)
@@ -86,21 +86,21 @@ func parse(text string) (doc *ast.File, err error) {
 	if at, why := bounded(tokens); why != "" {
 		return nil, &yaml.SyntaxError{Message: why, Token: at}
 	}
-	// Duplicate keys are reported by mapping, all of them and with what else is wrong.
+	// mapping reports duplicate keys, all of them and together with other faults.
 	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
-// The parser recurses into what is nested, and its time grows with the square of the depth and of the number of keys;
-// so it is not given what no configuration has. What a file needs is five deep.
+// The parser is recursive, and its time grows quadratically with the depth and with the number of keys, so texts over
+// these limits are refused before parsing. Valid files are at most five levels deep.
 const (
 	maxNesting = 32
 	maxEntries = 5_000 // keys and items
 )
 
-// bounded says why and where the parser would spend minutes, or the stack, on these tokens; "" if it would not.
+// bounded returns where and why the parser would need minutes or a deep stack for these tokens; "" if it would not.
 func bounded(tokens token.Tokens) (at *token.Token, why string) {
-	var indents []int          // columns of the blocks that the line stands in
-	line, run, flow := 0, 0, 0 // run: entries opened one in the other without a line of their own
+	var indents []int          // columns of the blocks around the line
+	line, run, flow := 0, 0, 0 // run: nested entries that began on the same line
 	entries, oddities := 0, 0
 	for _, t := range tokens {
 		if flow == 0 && t.Position.Line != line {
@@ -149,7 +149,7 @@ func (f *file) add(level manifest.Level, at *token.Token, key, message string) {
 	f.diags = append(f.diags, d)
 }
 
-// done returns the findings in the file's order.
+// done returns the findings, sorted by position.
 func (f *file) done() []manifest.Diagnostic {
 	slices.SortStableFunc(f.diags, func(a, b manifest.Diagnostic) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -157,17 +157,17 @@ func (f *file) done() []manifest.Diagnostic {
 	return f.diags
 }
 
-// place is a line and column, both from 1 and in characters, and the offset that they come to.
+// place is a line and column, both from 1 and in characters, and the offset of that position.
 type place struct{ line, column, offset int }
 
-// offset is where a token begins in the text. The parser's own offsets are unreliable; its lines and columns are not.
+// offset returns where a token begins in the text. The parser's own offsets are unreliable; its lines and columns are not.
 func (f *file) offset(t *token.Token) int {
 	if t.Position.Line > len(f.lines) {
 		return len(f.text)
 	}
 	at := place{t.Position.Line, 1, f.lines[t.Position.Line-1]}
 	if f.last.line == at.line && f.last.column <= t.Position.Column {
-		at = f.last // or a long line with many faults would be counted through for each
+		at = f.last // start from the last result: otherwise many faults in one long line would take quadratic time
 	}
 	for ; at.column < t.Position.Column && at.offset < len(f.text) && f.text[at.offset] != '\n'; at.column++ {
 		_, n := utf8.DecodeRuneInString(f.text[at.offset:])
@@ -177,12 +177,12 @@ func (f *file) offset(t *token.Token) int {
 	return at.offset
 }
 
-// mapping reads one mapping of the file. Its accessors set what the file has, leave alone what it has not, and
-// report what is wrong; unknown reports the keys that no accessor asked for.
+// mapping reads one mapping of the file. Its accessors set the values that are present, leave others unchanged, and
+// report invalid ones; unknown reports the keys that no accessor has read.
 type mapping struct {
 	*file
 	path  string
-	node  *ast.MappingNode // nil when it is absent, null or no mapping
+	node  *ast.MappingNode // nil if it is absent, null or not a mapping
 	pairs []pair
 	known []string
 }
@@ -193,10 +193,10 @@ type pair struct {
 	key   *token.Token
 	colon *token.Token
 	value ast.Node     // nil for null
-	null  *token.Token // of a null, written or not
+	null  *token.Token // the token of a null, explicit or not
 }
 
-// mapping takes a node that should be a mapping. Null is an empty one.
+// mapping reads a node that should be a mapping. Null is an empty one.
 func (f *file) mapping(path string, n ast.Node) *mapping {
 	m := &mapping{file: f, path: path}
 	var ok bool
@@ -209,11 +209,11 @@ func (f *file) mapping(path string, n ast.Node) *mapping {
 	for _, v := range m.node.Values {
 		key, ok := v.Key.(*ast.StringNode)
 		if !ok {
-			f.report(v.Key.GetToken(), path, "a key that is %s; want a plain word", kindOf(v.Key))
+			f.report(v.Key.GetToken(), path, "a key is %s; want a plain word", kindOf(v.Key))
 			continue
 		}
 		if i := slices.IndexFunc(m.pairs, func(p pair) bool { return p.name == key.Value }); i >= 0 {
-			f.report(v.Key.GetToken(), join(path, key.Value), "is here twice, first in line %d; keep one", m.pairs[i].key.Position.Line)
+			f.report(v.Key.GetToken(), join(path, key.Value), "appears twice, first in line %d; keep one", m.pairs[i].key.Position.Line)
 			continue
 		}
 		p := pair{name: key.Value, key: key.GetToken(), colon: v.Start, value: v.Value}
@@ -241,10 +241,10 @@ func (m *mapping) value(key string) ast.Node {
 	return p.value
 }
 
-// sub is the mapping at key.
+// sub returns the mapping at key.
 func (m *mapping) sub(key string) *mapping { return m.mapping(join(m.path, key), m.value(key)) }
 
-// one is the first of keys that is set.
+// one returns the first of keys that is set.
 func (m *mapping) one(keys ...string) string {
 	for _, k := range keys {
 		if m.value(k) != nil {
@@ -254,7 +254,7 @@ func (m *mapping) one(keys ...string) string {
 	return ""
 }
 
-// fault reports something about key, which is set; warn does so without making the file unusable.
+// fault reports an error about key, which is set; warn reports a warning, with which the file can still be used.
 func (m *mapping) fault(key, format string, args ...any) {
 	p, _ := m.find(key)
 	m.report(p.key, join(m.path, key), format, args...)
@@ -265,7 +265,7 @@ func (m *mapping) warn(key, message string) {
 	m.add(manifest.Warn, p.key, join(m.path, key), message)
 }
 
-// unknown reports the keys that nobody asked for.
+// unknown reports the keys that no accessor has read.
 func (m *mapping) unknown() {
 	slices.Sort(m.known)
 	m.known = slices.Compact(m.known)
@@ -277,13 +277,13 @@ func (m *mapping) unknown() {
 		if near, ok := nearest.Word(p.name, m.known); ok {
 			hint = "did you mean " + near + "?"
 		} else if m.path == "" {
-			hint = "everything stands below extensions"
+			hint = "all keys belong below extensions"
 		}
 		m.report(p.key, join(m.path, p.name), "unknown key; %s", hint)
 	}
 }
 
-// kindOf names what a node is.
+// kindOf describes a node's kind.
 func kindOf(n ast.Node) string {
 	switch n.(type) {
 	case *ast.StringNode, *ast.LiteralNode:
@@ -303,12 +303,12 @@ func kindOf(n ast.Node) string {
 	case *ast.MappingNode:
 		return "a mapping"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
-		return "an anchor or alias, which is not read here"
+		return "an anchor or alias, which is not supported"
 	}
-	return "a tag or another construct, which is not read here"
+	return "a tag or another construct, which is not supported"
 }
 
-// join is the path of key below path.
+// join returns the path of key below path.
 func join(path, key string) string {
 	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r == '.' || r == '"' }) {
 		key = strconv.Quote(key)
