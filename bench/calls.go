@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,9 +56,8 @@ func (s *stage) headedRequest(args json.RawMessage) func() error {
 	request := rpc.AppendRequest(nil, []byte("1"), "tools/echo", args)
 	timeout, stream, id := []string{"30000"}, []string{"1"}, []string{s.nc.NewInbox()}
 	return func() error {
-		deadline := strconv.FormatInt(time.Now().Add(30*time.Second).UnixMilli(), 10)
 		m := &nats.Msg{Subject: "bare.echo", Data: request, Header: nats.Header{mesh.HeaderTimeout: timeout,
-			mesh.HeaderDeadline: {deadline}, mesh.HeaderCallID: id, mesh.HeaderStream: stream}}
+			mesh.HeaderCallID: id, mesh.HeaderStream: stream}}
 		_, err := s.nc.RequestMsg(m, 10*time.Second)
 		return err
 	}

@@ -20,7 +20,7 @@ type table struct {
 
 func newTable(o options) *table {
 	t := &table{opt: o}
-	t.header = fmt.Sprintf("%s, %s/%s, %d processors (%s%s), %s%s; medians of %d interleaved rounds of %s, the lowest and the highest behind them; headers on with every call: Ext-Timeout, Ext-Deadline, Ext-Call-Id, Ext-Stream; none with the bare requests\n",
+	t.header = fmt.Sprintf("%s, %s/%s, %d processors (%s%s), %s%s; medians of %d interleaved rounds of %s, the lowest and the highest behind them; headers on with every call: Ext-Timeout, Ext-Call-Id, Ext-Stream; none with the bare requests\n",
 		time.Now().UTC().Format("2006-01-02"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), processor(), polling(), runtime.Version(), environment(o.env), o.rounds, o.span)
 	fmt.Println(t.header)
 	fmt.Println(strings.Join(tableHead, "\n"))

@@ -257,7 +257,7 @@ func TestSubjects(t *testing.T) {
 			t.Errorf("%s is not in the table of subjects", subject)
 		}
 	}
-	for _, header := range []string{mesh.HeaderTimeout, mesh.HeaderDeadline, mesh.HeaderCallID, mesh.HeaderAgent,
+	for _, header := range []string{mesh.HeaderTimeout, mesh.HeaderCallID, mesh.HeaderAgent,
 		mesh.HeaderSession, mesh.HeaderStream, mesh.HeaderFrame, mesh.HeaderSeq, mesh.HeaderTraceparent} {
 		if !strings.Contains(page, "`"+header+"`") {
 			t.Errorf("the header %s is not on the page", header)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -174,22 +173,6 @@ var callFaults = []fault{
 			}
 			_, err := h.ask("tools/act", "{}")
 			h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
-		},
-	},
-	{
-		mode: "late-request", does: "nothing: the request lay somewhere until its caller had given up (`Ext-Deadline`)",
-		caller: "`timeout` (`ran: no`), with both clocks", operator: "nothing", bridge: "does not run it",
-		tools: []string{"act", "cancelled"},
-		kid:   waitsForCancel,
-		test: func(h *host) {
-			h.ready()
-			past := strconv.FormatInt(time.Now().Add(-10*time.Second).UnixMilli(), 10)
-			_, err := h.ask("tools/act", "{}", "Ext-Deadline", past)
-			h.fails(err, rpc.CodeTimeout, rpc.RanNo, "past when the call arrived")
-			h.good() // goes the same way: had the other one been passed on, it would have come first
-			if h.events("got") != 0 {
-				h.Error("it was run")
-			}
 		},
 	},
 	{

@@ -207,36 +207,26 @@ var dialectFaults = []fault{
 		},
 	},
 	{
-		mode: "tools-call-only", does: "is native, and knows only `tools/call`: -32601 to `tools/<name>`",
-		caller: "nothing", operator: "nothing", bridge: "asks again the other way, once, and remembers for the process's life",
-		tools: []string{"asked"},
+		mode: "tools-call-only", does: "is native, and takes only `tools/call`: -32601 to `tools/<name>`",
+		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on: it may be the error of a tool that has run. Such a program has to answer `initialize` as an MCP server",
 		kid: func(k *kid) {
-			asked := 0
 			for {
 				m, ok := k.next()
 				if !ok {
 					return
 				}
-				switch name, args := m.tool(); {
-				case name == "":
+				if name, _ := m.tool(); name == "" || m.Method == "tools/call" {
 					k.handle(m, nil)
-				case m.Method != "tools/call":
-					asked++
+				} else {
 					k.fail(m, -32601, "no such method")
-				case name == "asked":
-					k.result(m, fmt.Sprint(asked))
-				default:
-					k.result(m, string(args))
 				}
 			}
 		},
 		test: func(h *host) {
 			h.ready()
-			for range 5 {
-				h.good()
-			}
-			if got, err := h.call("asked", "{}"); err != nil || got != "1" {
-				h.Errorf("it was asked the wrong way %s times, %v", got, err)
+			_, err := h.call("echo", "{}")
+			if e := rpc.AsError(err); e.Code != rpc.CodeMethodNotFound || e.Message != "no such method" {
+				h.Errorf("it came as %+v", e)
 			}
 		},
 	},
@@ -263,17 +253,51 @@ var dialectFaults = []fault{
 		},
 	},
 	{
-		mode: "unknown-method", does: "answers -32601 to both ways of calling a tool",
-		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on",
+		mode: "unknown-method", does: "has a tool that runs, and answers -32601 of its own",
+		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on, and runs the tool once",
 		tools: []string{"act"},
-		kid:   func(k *kid) { k.serve(only("act", func(m message) { k.fail(m, -32601, "its own words") })) },
+		kid:   actsOnce,
+		test:  runsOnce,
+	},
+	{
+		mode: "unlisted-tool", does: "is called by a name that it does not list",
+		caller: "`method_not_found` (`ran: no`)", operator: "nothing", bridge: "refuses the call without asking it",
+		kid: actsOnce,
 		test: func(h *host) {
 			h.ready()
-			_, err := h.call("act", "{}")
-			if e := rpc.AsError(err); e.Code != rpc.CodeMethodNotFound || e.Message != "its own words" || e.Data != nil {
-				h.Errorf("it came as %+v", e)
+			for method, params := range map[string]string{"tools/act": "{}", "tools/call": `{"name":"act"}`} {
+				_, err := h.ask(method, params)
+				h.fails(err, rpc.CodeMethodNotFound, rpc.RanNo, "no tool named \"act\"")
 			}
 			h.good()
+			if h.events("ran") != 0 {
+				h.Error("it was run")
+			}
+		},
+	},
+	{
+		mode: "unknown-method-mcp", does: "is an MCP server that has a tool that runs, and answers -32601 of its own",
+		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on, and runs the tool once",
+		mcp:   true,
+		tools: []string{"act"},
+		kid:   actsOnce,
+		test:  runsOnce,
+	},
+	{
+		mode: "unlisted-tool-mcp", does: "is an MCP server that is called by a name that it does not list",
+		caller: "`method_not_found` (`ran: no`)", operator: "nothing", bridge: "refuses the call without asking it",
+		mcp: true,
+		kid: actsOnce,
+		test: func(h *host) {
+			h.ready()
+			for method, params := range map[string]string{"tools/act": "{}", "tools/call": `{"name":"act"}`} {
+				_, err := h.ask(method, params)
+				h.fails(err, rpc.CodeMethodNotFound, rpc.RanNo, "no tool named \"act\"")
+			}
+			h.good()
+			if h.events("ran") != 0 {
+				h.Error("it was run")
+			}
 		},
 	},
 	{
@@ -361,6 +385,33 @@ var dialectFaults = []fault{
 			}
 		},
 	},
+}
+
+// actsOnce is a kid whose tool act reports that it ran and answers that there is no such method.
+func actsOnce(k *kid) {
+	k.serve(only("act", func(m message) {
+		k.notify("ran", "{}")
+		k.fail(m, -32601, "its own words")
+	}))
+}
+
+// runsOnce calls act in each way that there is, and counts its runs.
+func runsOnce(h *host) {
+	h.ready()
+	for n, call := range []func() error{
+		func() error { _, err := h.call("act", "{}"); return err },
+		func() error { _, err := h.ask("tools/act", "{}"); return err },
+		func() error { _, err := h.ask("tools/call", `{"name":"act","arguments":{}}`); return err },
+	} {
+		if e := rpc.AsError(call()); e == nil || e.Code != rpc.CodeMethodNotFound || e.Message != "its own words" || e.Data != nil {
+			h.Errorf("it came as %+v", e)
+		}
+		h.good() // sent after any second run
+		h.eventually("it ran", func() bool { return h.events("ran") > n })
+		if runs := h.events("ran"); runs != n+1 {
+			h.Errorf("%d calls were run %d times", n+1, runs)
+		}
+	}
 }
 
 // olderVersions are MCP's before the one that the bridge asks for.

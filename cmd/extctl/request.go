@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -23,7 +24,7 @@ func (s *session) request(ctx context.Context, subject, peer, method string, par
 	}
 	ctx, cancel := s.denied.watch(ctx, subject+`"`)
 	defer cancel()
-	m, err := s.nc.RequestWithContext(ctx, subject, rpc.AppendRequest(nil, []byte("1"), method, raw))
+	m, err := natsconn.Request(ctx, s.nc, subject, rpc.AppendRequest(nil, []byte("1"), method, raw))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, fail(exitUnavailable, "%s is not available: no subscriber on %s", peer, subject)

@@ -29,7 +29,6 @@ type forwarder struct {
 	breaker     *breaker.Breaker
 	shaken      atomic.Pointer[handshake]
 	introduced  atomic.Pointer[json.RawMessage] // what it said of itself last, if that was not in the handshake
-	callForm    atomic.Bool                     // a native child that knows tools/call only; remembered for its life
 	progress    progress
 	relisting   chore         // reads the tools again, by the child's word that they have changed
 	probing     chore         // finds out whether a child hangs
@@ -59,6 +58,10 @@ func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage
 func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	hs := f.shaken.Load()
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok && hs.dialect == manifest.MCP && name != "list" && name != "call" {
+		if !hs.names[name] {
+			refuseTool(x, name)
+			return
+		}
 		r.Method, r.Params = "tools/call", mesh.AppendCallParams(nil, name, r.Params)
 	}
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
@@ -77,7 +80,7 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	case method == "tools/call":
 		f.toolsCall(hs, r, x)
 	case strings.HasPrefix(method, "tools/"):
-		f.tool(method, r.Params, x)
+		f.tool(hs, strings.TrimPrefix(method, "tools/"), r.Params, x)
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passed(method):
 		f.start(x, method, r.Params)
 	default:
@@ -103,31 +106,38 @@ func passed(method string) bool {
 	return false
 }
 
-// toolsCall forwards tools/call {name, arguments, …}.
+// toolsCall forwards tools/call {name, arguments, …}, or refuses a tool that the child does not list.
 func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
-	if hs.dialect == manifest.MCP || f.callForm.Load() {
-		f.start(x, r.Method, r.Params)
-		return
-	}
 	name, args, err := mesh.CallParams(r.Params)
-	if err != nil {
+	switch {
+	case err != nil:
 		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
-		return
+	case hs.dialect != manifest.MCP:
+		f.tool(hs, name, args, x)
+	case !hs.names[name]:
+		refuseTool(x, name)
+	default:
+		f.start(x, r.Method, r.Params)
 	}
-	f.tool("tools/"+name, args, x)
 }
 
-// tool runs a tool, given as tools/<own name>, with these arguments.
-func (f *forwarder) tool(method string, args []byte, x *rpc.Exchange) {
-	name := strings.TrimPrefix(method, "tools/")
-	if f.callForm.Load() || name == "call" || name == "list" { // these two have another meaning in the short form
+// tool runs a native child's tool with these arguments. It is sent once: an error of the child's own, -32601 included,
+// is the answer, because it may be that of a tool that has run.
+func (f *forwarder) tool(hs *handshake, name string, args []byte, x *rpc.Exchange) {
+	switch {
+	case !hs.names[name]:
+		refuseTool(x, name)
+	case name == "call" || name == "list": // tools/call and tools/list are methods of their own
 		f.start(x, "tools/call", mesh.AppendCallParams(nil, name, args))
-		return
+	default:
+		f.start(x, "tools/"+name, args)
 	}
-	h := f.newHop(x)
-	h.Method, h.Params, h.Hold = method, args, x.Hold
-	h.fallback, h.args = name, args
-	h.run()
+}
+
+// refuseTool answers in the child's place that it has no such tool. The child is not asked: callers retry only a
+// refusal that certainly ran nothing, on an instance of another version.
+func refuseTool(x *rpc.Exchange, name string) {
+	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "this instance has no tool named %.128q", name)})
 }
 
 // start forwards one request.
@@ -140,14 +150,12 @@ func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
 // hop is one exchange with the child, on behalf of outer.
 type hop struct {
 	rpc.Exchange
-	f        *forwarder
-	outer    *rpc.Exchange
-	token    breaker.Token
-	fallback string // the tool, while the other form of calling it may still be tried,
-	args     []byte // and its arguments as the caller sent them
-	params   []byte // Params, before the progress token was exchanged
-	moved    bool   // it was another replica's
-	unask    func() // ends the caller's interest in progress
+	f      *forwarder
+	outer  *rpc.Exchange
+	token  breaker.Token
+	params []byte // Params, before the progress token was exchanged
+	moved  bool   // it was another replica's
+	unask  func() // ends the caller's interest in progress
 }
 
 // newHop makes a hop, which nobody else knows of before run.
@@ -158,7 +166,7 @@ func (f *forwarder) newHop(x *rpc.Exchange) *hop {
 }
 
 // takenBack stands in for the inner exchange of one that was cancelled while it had none to be cancelled: it is
-// about to be sent, or on its way from one form, or one replica, to the next.
+// about to be sent, or on its way from one replica to the next.
 var takenBack rpc.Exchange
 
 // run starts h. From here on it can be cancelled, so that all that CancelExchange reads of it stands.
@@ -203,10 +211,6 @@ func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 		}
 	} else {
 		h.token.Done(breaker.Success)
-		if h.fallback != "" && r.ErrorCode() == rpc.CodeMethodNotFound {
-			h.tryOtherForm()
-			return
-		}
 		if result, err := r.Result(); err == nil && len(result) > h.f.maxResult {
 			r = rpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
 				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.maxResult)}
@@ -243,30 +247,11 @@ func (f *forwarder) isInDoubt() {
 	}
 }
 
-// tryOtherForm asks a child that does not know tools/<name> with tools/call, once; a child that answers
-// anything but "no such method" to that is asked so from now on.
-func (h *hop) tryOtherForm() {
-	second := h.f.newHop(h.outer)
-	second.Method, second.Params = "tools/call", mesh.AppendCallParams(nil, h.fallback, h.args)
-	second.Sink = learn{second}
-	second.run()
-}
-
-// learn is the sink of the second try.
-type learn struct{ h *hop }
-
-func (l learn) Deliver(x *rpc.Exchange, r rpc.Reply) {
-	if r.Err == nil && r.ErrorCode() != rpc.CodeMethodNotFound {
-		l.h.f.callForm.Store(true)
-	}
-	l.h.Deliver(x, r)
-}
-
 // CancelExchange ends x for a caller that has gone, and tells the child.
 func (f *forwarder) CancelExchange(x *rpc.Exchange) {
 	for {
 		inner := x.Inner.Load()
-		if inner == &takenBack || inner != nil && hopOf(inner).cancel() || x.Inner.CompareAndSwap(inner, &takenBack) {
+		if inner == &takenBack || inner != nil && inner.Sink.(*hop).cancel() || x.Inner.CompareAndSwap(inner, &takenBack) {
 			return
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -84,7 +83,7 @@ func replicas(dialect manifest.Dialect, links ...*scripted) []*forwarder {
 	for _, l := range links {
 		f := testForwarder(l)
 		f.siblings = all
-		f.shaken.Store(&handshake{dialect: dialect})
+		f.shaken.Store(&handshake{dialect: dialect, names: map[string]bool{"say": true, "list": true, "call": true, "a/b": true}})
 		all.join(f)
 		out = append(out, f)
 	}
@@ -109,6 +108,11 @@ func TestToolForms(t *testing.T) {
 		{manifest.MCP, "hooks/before", `{}`, ""},
 		{manifest.Ext, "resources/list", `{}`, ""},
 		{manifest.MCP, "resources/list", `{}`, "resources/list {}"},
+		{manifest.Ext, "tools/other", `{}`, ""},
+		{manifest.Ext, "tools/call", `{"name":"other"}`, ""},
+		{manifest.MCP, "tools/other", `{}`, ""},
+		{manifest.MCP, "tools/call", `{"name":"other"}`, ""},
+		{manifest.MCP, "tools/call", `{}`, ""},
 	} {
 		l := &scripted{answer: result("1")}
 		f := replicas(tt.dialect, l)[0]
@@ -119,27 +123,29 @@ func TestToolForms(t *testing.T) {
 	}
 }
 
-// TestFallbackKeepsToken asks a second time in the other form: with what the caller had sent, not with what the
-// first child was.
-func TestFallbackKeepsToken(t *testing.T) {
-	l := &scripted{}
-	l.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
-		if x.Method != "tools/call" {
-			r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"what?"}}`))
-			return r, err == nil
+// TestListedToolIsSentOnce: an error of the child's own may be that of a tool that has run, whatever its code and data
+// say. A tool that the child does not list is refused in its place, marked as certainly not run.
+func TestListedToolIsSentOnce(t *testing.T) {
+	for _, dialect := range []manifest.Dialect{manifest.Ext, manifest.MCP} {
+		for _, data := range []string{``, `,"data":{"kind":"method_not_found","ran":"no"}`} {
+			l := &scripted{}
+			l.answer = func(*rpc.Exchange) (rpc.Reply, bool) {
+				r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"its own"` + data + `}}`))
+				return r, err == nil
+			}
+			f := replicas(dialect, l, &scripted{answer: result("2")})[0]
+			for _, r := range []rpc.Request{{Method: "tools/say"}, {Method: "tools/call", Params: json.RawMessage(`{"name":"say"}`)}} {
+				l.sent = nil
+				_, err := f.Handle(t.Context(), &r)
+				if len(l.sent) != 1 || !errors.Is(err, rpc.CodeMethodNotFound) || err.Error() != "its own" {
+					t.Errorf("%s: %s was sent as %q, %v", dialect, r.Method, l.sent, err)
+				}
+			}
+			_, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/other"})
+			if d := rpc.AsError(err).Details(); d.Kind != "method_not_found" || d.Ran != rpc.RanNo {
+				t.Errorf("%s: a tool that is not listed: %v", dialect, err)
+			}
 		}
-		return rpc.NewReply(json.RawMessage("1"), nil), true
-	}
-	f := replicas(manifest.Ext, l)[0]
-	w := &progressWaiter{Waiter: rpc.NewWaiter()}
-	f.HandleAsync(&rpc.Request{Method: "tools/say", Params: json.RawMessage(`{"_meta":{"progressToken":"mine"}}`)}, &rpc.Exchange{Sink: w})
-	_, err := w.Result()
-	want := []string{`tools/say {"_meta":{"progressToken":1}}`, `tools/call {"name":"say","arguments":{"_meta":{"progressToken":"mine"}}}`}
-	if err != nil || fmt.Sprint(l.sent) != fmt.Sprint(want) {
-		t.Errorf("sent %q, %v; want %q", l.sent, err, want)
-	}
-	if len(f.progress.wants) != 0 {
-		t.Errorf("%d tokens are kept for ended calls", len(f.progress.wants))
 	}
 }
 
@@ -244,92 +250,75 @@ func TestCancelMoved(t *testing.T) {
 	}
 }
 
-// TestCancelInBetween cancels a call at the moments when nothing of it is under way: before it is sent, between an
-// answer and the second try, before that is sent.
+// TestCancelInBetween cancels a call at the moments when nothing of it is under way: before it is sent, between two
+// replicas, before it is under way at the second.
 func TestCancelInBetween(t *testing.T) {
-	unknown := func(*rpc.Exchange) (rpc.Reply, bool) {
-		return rpc.NewReply(nil, &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"}), true
-	}
 	for _, tt := range []struct {
 		name      string
 		at        int // the number of the request during which it is cancelled; 0: before the first
 		sent      int
-		cancelled int // at the link
+		cancelled int // at the second replica
 	}{
 		{"before it is sent", 0, 0, 0},
-		{"after the first answer", 1, 1, 0},
-		{"before the second is under way", 2, 2, 1},
+		{"at the first replica", 1, 1, 0},
+		{"before it is under way at the second", 2, 2, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := &scripted{}
-			f := replicas(manifest.Ext, l)[0]
+			a, b := &scripted{}, &scripted{}
+			f := replicas(manifest.Ext, a, b)[0]
 			w := rpc.NewWaiter()
 			x := &rpc.Exchange{Sink: w}
-			l.answer = func(inner *rpc.Exchange) (rpc.Reply, bool) {
-				if len(l.sent) == tt.at {
+			cancelAt := func(n int) {
+				if tt.at == n {
 					f.CancelExchange(x)
 				}
-				if len(l.sent) == 2 {
-					return never(inner)
-				}
-				return unknown(inner)
 			}
-			if tt.at == 0 {
-				f.CancelExchange(x)
+			a.answer = func(*rpc.Exchange) (rpc.Reply, bool) {
+				cancelAt(1)
+				return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
 			}
+			b.answer = func(inner *rpc.Exchange) (rpc.Reply, bool) {
+				cancelAt(2)
+				return never(inner)
+			}
+			cancelAt(0)
 			f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
 			select {
 			case <-w.Done():
 			default:
 				t.Fatal("the cancellation is lost")
 			}
-			if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) || len(l.sent) != tt.sent || l.cancelled != tt.cancelled {
-				t.Errorf("it ended with %v; sent %q, cancelled %d", err, l.sent, l.cancelled)
+			if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) || len(a.sent)+len(b.sent) != tt.sent || b.cancelled != tt.cancelled {
+				t.Errorf("it ended with %v; sent %q and %q, cancelled %d", err, a.sent, b.sent, b.cancelled)
 			}
 			f.CancelExchange(x) // once more changes nothing
 		})
 	}
 }
 
-// TestCancelNext cancels a call as soon as its second or third hop can be seen, from another goroutine. Under the race
-// detector it fails if anything that cancelling reads of a hop is written after that.
+// TestCancelNext cancels a call as soon as its second hop can be seen, from another goroutine. Under the race detector
+// it fails if anything that cancelling reads of a hop is written after that.
 func TestCancelNext(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		moves bool // the second form meets a death
-	}{{name: "the other form"}, {"the other form, moved", true}} {
-		t.Run(tt.name, func(t *testing.T) {
-			a, b := &scripted{}, &scripted{answer: never}
-			f := replicas(manifest.Ext, a, b)[0]
-			var last atomic.Pointer[rpc.Exchange] // the hop before the one that is to be cancelled
-			a.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
-				if x.Method == "tools/call" {
-					if !tt.moves {
-						return never(x)
-					}
-					last.Store(x)
-					return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
-				}
-				if !tt.moves {
-					last.Store(x)
-				}
-				return rpc.NewReply(nil, &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"}), true
-			}
-			w := rpc.NewWaiter()
-			x := &rpc.Exchange{Sink: w}
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				for last.Load() == nil || x.Inner.Load() == last.Load() {
-					runtime.Gosched()
-				}
-				f.CancelExchange(x)
-			})
-			f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
-			wg.Wait()
-			if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) {
-				t.Errorf("it ended with %v", err)
-			}
-		})
+	a, b := &scripted{}, &scripted{answer: never}
+	f := replicas(manifest.Ext, a, b)[0]
+	var last atomic.Pointer[rpc.Exchange] // the hop before the one that is to be cancelled
+	a.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
+		last.Store(x)
+		return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
+	}
+	w := rpc.NewWaiter()
+	x := &rpc.Exchange{Sink: w}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for last.Load() == nil || x.Inner.Load() == last.Load() {
+			runtime.Gosched()
+		}
+		f.CancelExchange(x)
+	})
+	f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
+	wg.Wait()
+	if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

@@ -21,6 +21,7 @@ const askedVersion = "2025-11-25"
 type handshake struct {
 	dialect    manifest.Dialect // ext or mcp
 	tools      []mesh.Tool
+	names      map[string]bool // of the tools
 	hooks      []string
 	hash       string
 	initialize json.RawMessage // the answer to initialize
@@ -188,9 +189,10 @@ func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
 	return nil
 }
 
-// uniqueTools drops the tools of later pages that repeat a name.
+// uniqueTools drops the tools of later pages that repeat a name, and sets names.
 func uniqueTools(hs *handshake) []mesh.Tool {
 	seen := make(map[string]bool, len(hs.tools))
+	hs.names = seen
 	return slices.DeleteFunc(hs.tools, func(t mesh.Tool) bool {
 		if seen[t.Own] {
 			hs.problems = append(hs.problems, mesh.Diagnostic{Level: "warn", Code: "bad_tool",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -41,11 +42,13 @@ func (b *Bridge) identity() identity { return identity{b.run, b.since} }
 // claimName is an error if a bridge of the same name is alive already.
 func (b *Bridge) claimName() error {
 	for range nameTries {
-		_, err := b.nc.Request(b.cfg.Prefix.Control(b.cfg.Name), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), nameWait)
+		ctx, cancel := context.WithTimeout(context.Background(), nameWait)
+		_, err := natsconn.Request(ctx, b.nc, b.cfg.Prefix.Control(b.cfg.Name), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+		cancel()
 		if err == nil {
 			return fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
 		}
-		if !errors.Is(err, nats.ErrTimeout) {
+		if !errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 	}
@@ -69,7 +72,7 @@ func (b *Bridge) pinged(params []byte) {
 // ctx ends, or an error if b has to give way.
 func (b *Bridge) keepName(ctx context.Context) error {
 	answers := make(chan *nats.Msg, 16)
-	inbox := b.nc.NewInbox()
+	inbox := natsconn.Inbox(b.nc)
 	sub, err := b.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return fmt.Errorf("subscribing to an inbox: %w", err)

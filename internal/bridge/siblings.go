@@ -3,8 +3,6 @@ package bridge
 import (
 	"slices"
 	"sync"
-
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // siblings are the ready lives of one unit's replicas. A call that finds its own replica dead, or held off by its
@@ -50,23 +48,7 @@ func (h *hop) move() bool {
 	}
 	h2 := to.newHop(h.outer)
 	h2.moved = true
-	h2.Method, h2.Params, h2.fallback, h2.args = h.Method, h.params, h.fallback, h.args
-	if h.fallback == "" {
-		if l, ok := h.Sink.(learn); ok && l.h == h {
-			h2.Sink = learn{h2}
-		}
-	}
+	h2.Method, h2.Params = h.Method, h.params
 	h2.run()
 	return true
-}
-
-// hopOf is the hop that an exchange belongs to.
-func hopOf(x *rpc.Exchange) *hop {
-	switch s := x.Sink.(type) {
-	case *hop:
-		return s
-	case learn:
-		return s.h
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -237,7 +238,7 @@ func (b *bucket) scan(ctx context.Context) (*snapshot, error) {
 func (b *bucket) page(ctx context.Context, from uint64) (page []record, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	inbox := b.nc.NewInbox()
+	inbox := natsconn.Inbox(b.nc)
 	sub, err := b.nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil, false, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -157,7 +158,7 @@ func ask(ctx context.Context, nc *nats.Conn, subject string, tries int) (reason 
 func askOnce(ctx context.Context, nc *nats.Conn, subject string) (reason string, err error) {
 	asked, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	m, err := nc.RequestWithContext(asked, subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+	m, err := natsconn.Request(asked, nc, subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return "no responders", nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -53,7 +54,7 @@ func (q question) ask(ctx context.Context, timeout time.Duration) (json.RawMessa
 	var m *nats.Msg
 	var err error
 	for try := 0; ; try++ {
-		m, err = q.nc.RequestWithContext(ctx, q.subject, body)
+		m, err = natsconn.Request(ctx, q.nc, q.subject, body)
 		if !errors.Is(err, nats.ErrNoResponders) || try == len(retryNoResponders) || !sleep(ctx, retryNoResponders[try]) {
 			break
 		}
@@ -85,7 +86,7 @@ func (q question) result(text []byte) (json.RawMessage, error) {
 func (q question) askInChunks(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	inbox := q.nc.NewInbox()
+	inbox := natsconn.Inbox(q.nc)
 	sub, err := q.nc.SubscribeSync(inbox)
 	if err == nil {
 		defer func() { _ = sub.Unsubscribe() }() // it fails on a closed connection only

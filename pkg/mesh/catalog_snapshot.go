@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/natsconn"
 )
 
 // The size of one page of a snapshot. The server holds writes to the bucket back while it sends a page, so
@@ -69,7 +71,7 @@ func (c *Catalog) page(ctx context.Context, from uint64) (page []change, more bo
 
 // askPage asks once, on an inbox of its own: what an earlier question still brings must not mix in.
 func (c *Catalog) askPage(ctx context.Context, req []byte) (page []change, more bool, err error) {
-	inbox := c.nc.NewInbox()
+	inbox := natsconn.Inbox(c.nc)
 	sub, err := c.nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil, false, err

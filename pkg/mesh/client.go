@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -23,7 +21,7 @@ import (
 // ClientOptions are a Client's settings; the zero value works for CallExt.
 type ClientOptions struct {
 	Prefix  Prefix   // default DefaultPrefix
-	Catalog *Catalog // names and reasons; without one, tools are named <id>/<tool>
+	Catalog *Catalog // names, dialects and reasons; without one, tools are named <id>/<tool> and called as tools/<tool>
 
 	Agent, Session string // who calls: sent as Ext-Agent and Ext-Session
 
@@ -48,9 +46,9 @@ type ClientOptions struct {
 // Client calls tools. It needs a connection and, for calling by registered name, a Catalog. It is safe for
 // use by many goroutines.
 //
-// A call that surely did not run is tried again while there is time: that hides the moment between two
-// lives of a child. A call that may have run is not, unless its tool's annotations (readOnlyHint,
-// idempotentHint) say that it may be.
+// A call that the mesh refused before it ran is retried while there is time: that hides the restart of a child. A call
+// that may have run is not, unless its tool's annotations (readOnlyHint, idempotentHint) allow it. An error of the
+// extension's own is final, whatever its code and data are.
 //
 // An error that it returns speaks of the call that it made. A handler may return it all the same, wrapped or not: it is
 // the handler's own then, CodeInternal with its text and no Details. A handler that forwards calls, whose caller is to
@@ -59,7 +57,6 @@ type Client struct {
 	nc      *nats.Conn
 	opt     ClientOptions
 	inbox   inbox
-	forms   sync.Map // extension id → struct{}: it was found to want callForm
 	guards  sync.Map // extension id → *guard
 	schemas sync.Map // extension id → *checks
 	offered atomic.Pointer[offeredHooks]
@@ -106,57 +103,18 @@ func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessa
 	return result, ofCall(err)
 }
 
-// callTool checks the arguments and asks for the tool, until somebody answers who knows it.
+// callTool checks the arguments and calls the tool.
 func (c *Client) callTool(ctx context.Context, target target, tool string, args json.RawMessage) (json.RawMessage, error) {
 	if target.check != nil {
 		if err := target.check(args); err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "the arguments do not fit %s: %v", tool, err)
 		}
 	}
-	result, err := c.askInForm(ctx, target, args)
-	for tries := 1; refusedUnrun(&target, err) && ctx.Err() == nil && tries < c.mixedTries(target.id); tries++ {
-		result, err = c.askInForm(ctx, target, args)
-	}
-	return result, err
-}
-
-// askInForm asks for the tool in the form that its extension wants.
-func (c *Client) askInForm(ctx context.Context, target target, args json.RawMessage) (json.RawMessage, error) {
-	form, other := formOf(target.dialect), callForm
-	_, found := c.forms.Load(target.id)
-	switch {
-	case target.own == "list" || target.own == "call": // their short forms are methods of their own
+	form := formOf(target.dialect)
+	if target.own == "list" || target.own == "call" { // tools/list and tools/call are methods of their own
 		form = callForm
-	case found:
-		form, other = callForm, form
 	}
-	result, err := c.askAs(ctx, form, target, args)
-	if form == other || !errors.Is(err, rpc.CodeMethodNotFound) {
-		return result, err
-	}
-	// A foreign service may know only the other form, or no longer the one that it knew: ask once more, and remember
-	// what it answers to.
-	if found {
-		c.forms.Delete(target.id)
-	}
-	again, err2 := c.askAs(ctx, other, target, args)
-	if errors.Is(err2, rpc.CodeMethodNotFound) {
-		return result, err
-	}
-	if other == callForm && answered(err2) {
-		c.forms.Store(target.id, struct{}{})
-	}
-	return again, err2
-}
-
-func (c *Client) askAs(ctx context.Context, form toolForm, target target, args json.RawMessage) (json.RawMessage, error) {
 	return c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.progress != nil))
-}
-
-// answered reports whether it was the extension that ended a call: with a result, or an error of its own.
-func answered(err error) bool {
-	e, ok := errors.AsType[*rpc.Error](err)
-	return err == nil || ok && e.Details().Kind == ""
 }
 
 // CallExt sends one request to an extension by its id, without looking anything up: tools/<name>,
@@ -178,7 +136,8 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 // target is where a call goes, and what the one who answers is known to be able to.
 type target struct {
 	id, own, subject, dialect string
-	known, stream             bool                             // the catalog knows its features; it streams
+	instance                  string                           // the subject of one instance; "": any, over subject
+	known, stream             bool                             // the catalog has its features; it streams
 	passthrough               bool                             // it wants to know who calls
 	tool                      *Tool                            // where it is known
 	check                     func(args json.RawMessage) error // nil: unchecked
@@ -249,10 +208,9 @@ func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.
 	return p
 }
 
-// ask sends a request until it ran, or may have, or there is no more to hope for.
+// ask sends a request, and sends it again as long as next allows. This is the only loop that repeats calls.
 func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
-	waited := false
-	var away time.Time // since when nobody was there to run it: until then it may have lain with one who then died
+	var r retries
 	deadline, known := ctx.Deadline()
 	if !known {
 		deadline = time.Now().Add(c.opt.Timeout)
@@ -261,20 +219,23 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		params = WithContext(method, t.dialect, params, c.opt.Agent, c.opt.Session)
 	}
 	g := c.guardOf(t.id)
-	for try := 0; ; try++ {
+	for ; ; r.made++ {
 		token, refused := c.enter(g, time.Now())
 		if refused != nil {
 			return nil, refused
 		}
-		result, err := c.once(ctx, &t, deadline, method, params)
-		verdict := outcome(err)
+		a := c.once(ctx, &t, deadline, method, params)
+		verdict := a.verdict()
 		if verdict == breaker.Failure && c.wasAway(t.connects) {
 			verdict = breaker.Neutral
 		}
 		token.Done(verdict)
-		wait, again := t.again(err, try)
-		if !again || ctx.Err() != nil || !time.Now().Before(deadline) {
-			return result, err
+		if a.err == nil {
+			return a.result, nil
+		}
+		s := r.next(c, &t, &a)
+		if s == stop || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return nil, r.final(c, &t, &a)
 		}
 		if !known { // only now: a context with a deadline costs more than most of a call
 			var cancel context.CancelFunc
@@ -282,32 +243,15 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 			defer cancel()
 			known = true
 		}
-		if try == 0 && absent(err) {
-			c.suspect(t.id, "no_responders")
-		}
-		if away.IsZero() && absent(err) {
-			away = time.Now()
-		}
-		switch state := c.stateOf(t.id); {
-		case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !waited && c.opt.WaitReady > 0:
-			waited = true
+		switch s {
+		case whenReady:
 			c.waitReady(ctx, t.id)
-		case try >= len(pauses) && !(absent(err) && c.mayReturn(t.id) && time.Since(away) < c.opt.WaitReady), !sleep(ctx, wait):
-			return result, c.explain(t.id, err)
+		case afterPause:
+			if !sleep(ctx, r.pause) {
+				return nil, r.final(c, &t, &a)
+			}
 		}
 	}
-}
-
-// result reads a reply.
-func result(id string, m *nats.Msg) (json.RawMessage, error) {
-	r, err := rpc.ParseReply(m.Data)
-	if err != nil {
-		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service that does not speak JSON-RPC errors
-			return nil, &rpc.Error{Code: rpc.CodeInternal, Message: text}
-		}
-		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered something that is no JSON-RPC response: %v", id, err)
-	}
-	return r.Result()
 }
 
 // suspectEvery is how often a Client complains of one extension: one word is enough for the registry to look.

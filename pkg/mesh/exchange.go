@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,31 +13,35 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // once sends one request and waits for its answer until deadline, however many messages that takes. It sets t.connects.
-func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method string, params json.RawMessage) (json.RawMessage, error) {
+func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method string, params json.RawMessage) (a attempt) {
 	if err := c.opt.LameDuck.ask(ctx, deadline); err != nil {
-		return nil, outOfTime(t.id, err)
+		a.err = outOfTime(t.id, err)
+		return a
 	}
 	defer c.opt.LameDuck.answered()
 	t.connects = c.nc.Stats().Reconnects
 	place, err := c.inbox.open(deadline)
 	if err != nil {
-		return nil, fmt.Errorf("calling %s: %w", t.id, err)
+		a.err = fmt.Errorf("calling %s: %w", t.id, err)
+		return a
 	}
 	defer c.inbox.close(place)
-	if err := c.send(ctx, *t, place, method, params); err != nil {
-		return nil, err
+	if a.err = c.send(ctx, *t, place, method, params); a.err != nil {
+		return a
 	}
 	r := reception{c: c, t: *t, streaming: t.stream}
-	result, err := r.receive(ctx, place)
-	if !r.ended { // the other side is at it still, or may be
+	a.result, a.err = r.receive(ctx, place)
+	a.origin = r.origin
+	if !r.ended { // the instance still runs it, or may
 		c.cancel(*t, place.reply)
 	}
-	return result, err
+	return a
 }
 
 // outgoing is a request while it is sent. The connection copies it, so that it can be used again.
@@ -64,10 +69,9 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 	defer outgoings.Put(o)
 	clear(o.msg.Header)
 	msg := &o.msg
-	msg.Subject, msg.Reply = t.subject, p.reply
-	msg.Data = rpc.AppendRequest(msg.Data[:0], []byte("1"), method, params)
+	msg.Subject, msg.Reply = cmp.Or(t.instance, t.subject), p.reply
+	msg.Data = rpc.AppendRequest(msg.Data[:0], []byte(requestID), method, params)
 	o.set(HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
-	o.set(HeaderDeadline, strconv.FormatInt(p.deadline.UnixMilli(), 10))
 	o.set(HeaderCallID, p.reply) // as unique as a name can be
 	if t.stream || !t.known {
 		o.set(HeaderStream, "1")
@@ -120,12 +124,16 @@ func (c *Client) cancel(t target, callID string) {
 	}
 }
 
+// requestID is the JSON-RPC id of every request: what tells the answers apart is the inbox's token.
+const requestID = "1"
+
 // reception is the answer of one call as it comes in.
 type reception struct {
 	c         *Client
 	t         target
-	streaming bool // frames have come, or will: silence means something
-	ended     bool // nothing more will come
+	origin    origin // of the error
+	streaming bool   // frames have come, or will: silence means something
+	ended     bool   // nothing more will come
 	chunks    [][]byte
 	size      int // of the chunks
 }
@@ -166,15 +174,15 @@ func (r *reception) gaveUp(cause error) error {
 // take handles one message of the answer.
 func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		r.ended = true
-		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "nobody answers for %s", r.t.id)
+		r.ended, r.origin = true, byNATS
+		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "no instance of %s is subscribed", r.t.id)
 	}
 	kind := m.Header.Get(HeaderFrame)
 	r.streaming = r.streaming || kind != ""
 	switch kind {
 	case "":
 		r.ended = true
-		result, err := result(r.t.id, m)
+		result, err := r.result(m)
 		return result, true, err
 	case frameProgress:
 		r.progress(m.Data)
@@ -231,5 +239,29 @@ func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
 	if err := json.Unmarshal(m.Data, &end); err != nil || end.Length != r.size {
 		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: %d bytes came, of %s", r.t.id, r.size, m.Data)
 	}
-	return result(r.t.id, &nats.Msg{Data: bytes.Join(r.chunks, nil)})
+	return r.result(&nats.Msg{Data: bytes.Join(r.chunks, nil)})
+}
+
+// result reads the answer. Only errors with the headers of micro's are the mesh's; any other is the extension's own,
+// whatever its data is.
+func (r *reception) result(m *nats.Msg) (json.RawMessage, error) {
+	reply, err := rpc.ParseReply(m.Data)
+	if err != nil {
+		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service whose errors are not JSON-RPC
+			r.origin = byExtension
+			return nil, &rpc.Error{Code: rpc.CodeInternal, Message: text}
+		}
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered with something that is not a JSON-RPC response: %v", r.t.id, err)
+	}
+	result, err := reply.Result()
+	if id := reply.ID(); string(id) != requestID && !(err != nil && (id == nil || string(id) == "null")) {
+		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered with the id %.64q, and the request's is %s", r.t.id, id, requestID)
+	}
+	if err != nil {
+		r.origin = byExtension
+		if e := rpc.AsError(err); m.Header.Get(micro.ErrorCodeHeader) != "" && e.Details().Kind != "" {
+			r.origin = byMesh
+		}
+	}
+	return result, err
 }

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"encoding/json"
-	"errors"
 	"sync"
 	"time"
 
@@ -103,20 +102,4 @@ func (c *Client) heed(g *guard, e Extension, now time.Time) *rpc.Error {
 	}
 	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: b.RetryAt.Sub(now).Milliseconds(),
 		State: string(e.State.State), Reason: e.State.Reason}, "the registry finds that %s does not answer (%s)", g.id, e.State.Reason)
-}
-
-// outcome is what a call's end says about the other side: only a time-out counts against it.
-func outcome(err error) breaker.Outcome {
-	e, ok := errors.AsType[*rpc.Error](err)
-	switch {
-	case err == nil:
-		return breaker.Success
-	case !ok:
-		return breaker.Neutral
-	case e.Details().Kind == "":
-		return breaker.Success // the extension's own error is an answer, whatever its code
-	case e.Code == rpc.CodeTimeout && e.Details().Ran != rpc.RanNo:
-		return breaker.Failure
-	}
-	return breaker.Neutral
 }

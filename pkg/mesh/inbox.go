@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	crand "crypto/rand"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,7 +20,7 @@ type inbox struct {
 	mu      sync.Mutex
 	prefix  string
 	waiting map[string]*place // by token
-	last    uint64
+	tokens  *rand.ChaCha8     // 64 random bits a call: whoever has seen some tokens cannot tell the next
 	timer   *time.Timer
 	armed   time.Time // when timer fires; zero: not set
 	fired   time.Time // when it did last
@@ -55,12 +57,13 @@ func (b *inbox) open(deadline time.Time) (*place, error) {
 		if _, err := b.nc.Subscribe(prefix+"*", b.receive); err != nil {
 			return nil, err
 		}
-		b.prefix, b.waiting = prefix, map[string]*place{}
+		var seed [32]byte
+		_, _ = crand.Read(seed[:]) // never fails
+		b.prefix, b.waiting, b.tokens = prefix, map[string]*place{}, rand.NewChaCha8(seed)
 	}
-	b.last++
 	p := places.Get().(*place)
 	var text [128]byte
-	p.reply = string(strconv.AppendUint(append(text[:0], b.prefix...), b.last, 36))
+	p.reply = string(strconv.AppendUint(append(text[:0], b.prefix...), b.tokens.Uint64(), 36))
 	p.token = p.reply[len(b.prefix):]
 	p.deadline = deadline
 	b.waiting[p.token] = p

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -12,77 +13,154 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestMixedVersions calls a tool that only the newer one of two ready versions has. Callers may not address an
-// instance; they ask until one answers that knows it.
+const (
+	unlisted   = `"error":{"code":-32601,"message":"no such tool","data":{"kind":"method_not_found","ran":"no"}}`
+	ownUnknown = `"error":{"code":-32601,"message":"its own"}`
+)
+
+// TestMixedVersions calls a tool that only the newer one of two ready versions has. An instance of the older one refuses
+// it; the client then addresses an instance of the newer one, once.
 func TestMixedVersions(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
-	var asked atomic.Int64
-	var answers atomic.Pointer[string]
+	var queue, direct atomic.Int64 // requests
+	var queueSends, directSends atomic.Pointer[string]
 	nc := b.connect()
-	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) {
-		body := `"result":"new"`
-		if asked.Add(1) < 6 {
-			body = *answers.Load()
+	answer := func(n *atomic.Int64, body *atomic.Pointer[string]) nats.MsgHandler {
+		return func(m *nats.Msg) {
+			n.Add(1)
+			asMesh(m, *body.Load())
 		}
-		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,` + body + `}`))
+	}
+	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, answer(&queue, &queueSends)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Subscribe("ext.x.rpc.i2.0.0", answer(&direct, &directSends)); err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	state := func(versions ...string) StateDoc {
+		doc := StateDoc{State: heartbeat.Ready, Available: true}
+		for _, v := range versions {
+			doc.Instances = append(doc.Instances, InstanceState{Instance: "i" + v, Version: v, State: heartbeat.Ready})
+		}
+		return doc
+	}
+	const done = `"result":"new"`
+	for _, tt := range []struct {
+		what          string
+		features      []string
+		queue, direct string // answers
+		state         StateDoc
+		queued, sent  int64 // requests
+		code          rpc.Code
+		text          string
+	}{
+		{"two versions", []string{FeatureInstance}, unlisted, done, state("1.0.0", "2.0.0"), 1, 1, 0, ""},
+		{"in neither", []string{FeatureInstance}, unlisted, unlisted, state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
+		{"in neither of 16", []string{FeatureInstance}, unlisted, unlisted,
+			state(append(strings.Split(strings.Repeat("1.0.0 ", 15), " ")[:15], "2.0.0")...), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
+		{"the tool's own error", []string{FeatureInstance}, ownUnknown, done, state("1.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "its own"},
+		{"the tool's own error, at the newer one", []string{FeatureInstance}, unlisted, ownUnknown, state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "its own"},
+		{"the newer one has stopped", []string{FeatureInstance}, unlisted, `"error":{"code":-32003,"message":"stopped","data":{"kind":"unavailable","ran":"no"}}`,
+			state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
+		{"no subjects of their own", nil, unlisted, done, state("1.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
+		{"one version", []string{FeatureInstance}, unlisted, done, state("2.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
+		{"none of the shown one", []string{FeatureInstance}, unlisted, done, state("1.0.0", "1.5.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			queue.Store(0)
+			direct.Store(0)
+			queueSends.Store(&tt.queue)
+			directSends.Store(&tt.direct)
+			b.put("spec.x", Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Dialect: "mcp", Features: tt.features, Tools: []Tool{{Name: "ext_x_new", Own: "new"}}})
+			b.put("state.x", tt.state)
+			catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := NewClient(b.nc, ClientOptions{Catalog: catalog}).Call(t.Context(), "ext_x_new", nil)
+			if tt.code == 0 && string(got) != `"new"` || tt.code != 0 && (rpc.AsError(err).Code != tt.code || err.Error() != tt.text) {
+				t.Errorf("got %s, %v", got, err)
+			}
+			if queue.Load() != tt.queued || direct.Load() != tt.sent {
+				t.Errorf("%d requests to the queue group and %d to the newer instance, want %d and %d", queue.Load(), direct.Load(), tt.queued, tt.sent)
+			}
+		})
+	}
+}
+
+// TestToolRunsOnce counts the runs of a tool that answers -32601 and others of the mesh's codes as its own error: in
+// either dialect, served by a Toolbox, by a handler and by a foreign service, while the catalog shows two versions.
+func TestToolRunsOnce(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	var runs atomic.Int64
+	node := NewNode(b.connect(), NodeOptions{})
+	own := func(code rpc.Code) error { return &rpc.Error{Code: code, Message: "its own"} }
+	var code atomic.Int64
+	run := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
+		runs.Add(1)
+		return nil, own(rpc.Code(code.Load()))
+	})
+	box := &Toolbox{Version: "1.0.0"}
+	box.AddRaw("act", "", nil, run)
+	box.AddRaw("claims", "", nil, func(context.Context, *rpc.Request) (json.RawMessage, error) {
+		runs.Add(1)
+		return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "its own")
+	})
+	serveSlot(t, node, "box", box)
+	serveSlot(t, node, "bare", run)
+	nc := b.connect()
+	if _, err := nc.QueueSubscribe("ext.foreign.rpc", QueueGroup, func(m *nats.Msg) {
+		runs.Add(1)
+		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":` + rpcNumber(code.Load()) + `,"message":"its own","data":{"kind":"method_not_found","ran":"no"}}}`))
 	}); err != nil {
 		t.Fatal(err)
 	}
 	nc.Flush()
-	b.put("spec.x", Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Dialect: "mcp", Tools: []Tool{{Name: "ext_x_new", Own: "new"}}})
-	state := func(versions ...string) StateDoc {
-		doc := StateDoc{State: heartbeat.Ready, Available: true}
-		for _, v := range versions {
-			doc.Instances = append(doc.Instances, InstanceState{Instance: v, Version: v, State: heartbeat.Ready})
-		}
-		return doc
-	}
-	const (
-		unknown = `"error":{"code":-32601,"message":"no such tool"}`
-		unfit   = `"error":{"code":-32602,"message":"no such argument","data":{"ran":"no"}}`
-		maybe   = `"error":{"code":-32602,"message":"half way through"}`
-	)
-	for _, tt := range []struct {
-		what, answer string
-		state        StateDoc
-		asked        int64
-		code         rpc.Code
-	}{
-		{"two versions", unknown, state("1.0.0", "2.0.0"), 6, 0},
-		{"an argument of the new one", unfit, state("1.0.0", "2.0.0"), 6, 0},
-		{"what may have run", maybe, state("1.0.0", "2.0.0"), 1, rpc.CodeInvalidParams},
-		{"one version", unknown, state("2.0.0", "2.0.0"), 1, rpc.CodeMethodNotFound},
-		{"none of the shown one", unknown, state("1.0.0", "1.5.0"), 1, rpc.CodeMethodNotFound},
-	} {
-		asked.Store(0)
-		answers.Store(&tt.answer)
-		b.put("state.x", tt.state)
-		catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := NewClient(b.nc, ClientOptions{Catalog: catalog}).Call(t.Context(), "ext_x_new", nil)
-		if tt.code == 0 && string(got) != `"new"` || tt.code != 0 && rpc.AsError(err).Code != tt.code || asked.Load() != tt.asked {
-			t.Errorf("%s: %s, %v after %d tries", tt.what, got, err, asked.Load())
+	for _, id := range []string{"box", "bare", "foreign"} {
+		for _, dialect := range []string{"ext", "mcp"} {
+			b.put("spec."+id, Spec{ID: id, Version: "2.0.0", Subject: "ext." + id + ".rpc", Dialect: dialect, Features: []string{FeatureInstance},
+				Tools: []Tool{{Name: "ext_" + id + "_act", Own: "act"}, {Name: "ext_" + id + "_claims", Own: "claims"}}})
+			b.put("state."+id, StateDoc{State: heartbeat.Ready, Available: true, Instances: []InstanceState{
+				{Instance: "a", Version: "1.0.0", State: heartbeat.Ready}, {Instance: id, Version: "2.0.0", State: heartbeat.Ready}}})
+			catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, tool := range []string{"act", "claims"} {
+				for _, c := range []rpc.Code{rpc.CodeMethodNotFound, rpc.CodeInvalidParams, rpc.CodeUnavailable, rpc.CodeOverloaded, rpc.CodeExited} {
+					runs.Store(0)
+					code.Store(int64(c))
+					_, err := NewClient(b.nc, ClientOptions{Catalog: catalog}).Call(t.Context(), "ext_"+id+"_"+tool, nil)
+					if runs.Load() != 1 || err == nil || err.Error() != "its own" {
+						t.Errorf("%s, %s, %s, %d: it ran %d times: %v", id, dialect, tool, c, runs.Load(), err)
+					}
+				}
+			}
 		}
 	}
+}
 
-	// One that never finds it ends, and so does one whose caller leaves.
-	asked.Store(-1000)
-	answers.Store(new(unknown))
-	b.put("state.x", state("1.0.0", "2.0.0"))
-	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = NewClient(b.nc, ClientOptions{Catalog: catalog}).Call(t.Context(), "ext_x_new", json.RawMessage(`{}`))
-	if rpc.AsError(err).Code != rpc.CodeMethodNotFound || asked.Load() != -1000+16 {
-		t.Errorf("%v after %d tries, want 16", err, asked.Load()+1000)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := NewClient(b.nc, ClientOptions{Catalog: catalog}).Call(ctx, "ext_x_new", nil); rpc.AsError(err).Code != rpc.CodeCancelled {
-		t.Errorf("with a context that has ended: %v", err)
-	}
+// serveSlot serves h as an instance of id's, named like it, until the test ends.
+func serveSlot(t *testing.T, node *Node, id string, h rpc.Handler) {
+	t.Helper()
+	ready := make(chan struct{})
+	slot := node.Join(Announce{ID: id, Version: "2.0.0", Instance: id})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- slot.Serve(ctx, h, ServeOptions{OnReady: func() { close(ready) }}) }() // ends with ctx
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	<-ready
+}
+
+func rpcNumber(n int64) string {
+	text, _ := json.Marshal(n)
+	return string(text)
 }

@@ -78,7 +78,7 @@ func TestNestedCalls(t *testing.T) {
 	eventually(t, "it is there", func() bool { _, err := client.CallExt(t.Context(), "greeter", "ping", nil); return err == nil })
 
 	const (
-		nobody = "nobody answers for mailer"
+		nobody = "no instance of mailer is subscribed"
 		wrap   = "ordered, but nobody was told: "
 	)
 	call := func(tool string) func(args json.RawMessage) error {

@@ -67,8 +67,8 @@ func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
 	return nil
 }
 
-// deadline is when the caller will have given up. Ext-Timeout counts from the arrival, so that clocks do not
-// matter; Ext-Deadline is the caller's clock against ours and only discards what is long past.
+// deadline is when the caller will have given up. Ext-Timeout is a duration that counts from the arrival, so that the
+// clocks of caller and instance do not matter.
 func (s *service) deadline(h nats.Header, now time.Time) (time.Time, *rpc.Error) {
 	timeout := s.opt.CallTimeout
 	if len(h) == 0 {
@@ -82,16 +82,6 @@ func (s *service) deadline(h nats.Header, now time.Time) (time.Time, *rpc.Error)
 		timeout = s.opt.MaxCallTimeout
 		if ms < timeout.Milliseconds() {
 			timeout = time.Duration(ms) * time.Millisecond
-		}
-	}
-	if v := h.Get(HeaderDeadline); v != "" {
-		ms, err := strconv.ParseInt(v, 10, 64)
-		if err != nil {
-			return now, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "%s %q is not a unix time in milliseconds", HeaderDeadline, v)
-		}
-		if at := time.UnixMilli(ms); now.Sub(at) > 2*time.Second {
-			return now, rpc.Errorf(rpc.CodeTimeout, rpc.RanNo, "the caller's deadline %s was past when the call arrived, at %s by this host's clock",
-				at.UTC().Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
 		}
 	}
 	return now.Add(timeout), nil

@@ -4,45 +4,207 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// pauses are the waits before a call that met no responders, or surely did not run, is tried again: a
-// subscription may be on its way through the cluster, a child between two lives.
+// pauses are the waits before a call that no instance took is made again.
 var pauses = []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
 
-// maxPause is the longest that a call waits because it was told to come back later; one that would have to
-// wait for longer, for a breaker, is better off knowing at once.
+// maxPause is the longest retry_after_ms that a call waits for. With a longer one, of a breaker, it fails at once.
 const maxPause = time.Second
 
-// maxRepeats is how often a call that may have run is made again, if its tool bears that.
+// maxRepeats is how often a call that may have run is made again, if its tool's annotations allow that.
 const maxRepeats = 2
 
-// again reports whether a call that failed is to be tried again, and after how long (docs/protocol.md, "Trying
-// again").
-func (t *target) again(err error, try int) (wait time.Duration, ok bool) {
-	e, ok := errors.AsType[*rpc.Error](err)
-	if !ok {
-		return 0, false
+// origin is where an attempt's error was made. It is not read from the error's data, which an extension may fill as it
+// likes.
+type origin int
+
+const (
+	byClient    origin = iota // this Client: no answer came, or none that can be read
+	byNATS                    // no responders
+	byMesh                    // a bridge or a service, marked with the headers of micro's errors
+	byExtension               // the extension itself
+)
+
+// attempt is how one request ended.
+type attempt struct {
+	result json.RawMessage
+	err    error
+	origin origin
+}
+
+// mesh is the error of an attempt that the extension itself did not answer; nil if it did, or if it is not an
+// *rpc.Error.
+func (a *attempt) mesh() *rpc.Error {
+	if a.origin == byExtension {
+		return nil
 	}
-	wait = pauses[min(try, len(pauses)-1)]
+	e, _ := errors.AsType[*rpc.Error](a.err)
+	return e
+}
+
+// absent reports that no instance took the call, for now. An extension that has failed, or that refuses its bridge's
+// credentials, does not return within a call's time.
+func (a *attempt) absent() bool {
+	e := a.mesh()
+	if e == nil || e.Code != rpc.CodeUnavailable && e.Code != rpc.CodeExited {
+		return false
+	}
 	d := e.Details()
-	if absent(err) {
-		return wait, true
+	return d.Ran == rpc.RanNo && d.State != string(heartbeat.Failed) && d.State != string(heartbeat.Gated)
+}
+
+// unlisted reports that the instance has no such tool: it refused the call without running anything.
+func (a *attempt) unlisted() bool {
+	e := a.mesh()
+	return e != nil && a.origin == byMesh && e.Code == rpc.CodeMethodNotFound && e.Details().Ran == rpc.RanNo
+}
+
+// verdict is what the attempt means to the breaker: only a time-out counts against the other side.
+func (a *attempt) verdict() breaker.Outcome {
+	switch e := a.mesh(); {
+	case a.err == nil || a.origin == byExtension:
+		return breaker.Success
+	case e != nil && e.Code == rpc.CodeTimeout && e.Details().Ran != rpc.RanNo:
+		return breaker.Failure
 	}
+	return breaker.Neutral
+}
+
+// step is what follows an attempt that failed.
+type step int
+
+const (
+	stop       step = iota // the error is the call's
+	atOnce                 // another request, now
+	afterPause             // another request, after retries.pause
+	whenReady              // another request, when the catalog shows the extension ready, or WaitReady is over
+)
+
+// retries is what one call has been through so far.
+type retries struct {
+	made     int           // attempts before the present one
+	pause    time.Duration // for afterPause
+	waited   bool          // for ready
+	away     time.Time     // since when no instance took it
+	unlisted error         // the refusal after which an instance of the shown version was addressed
+}
+
+// next decides what follows a failed attempt (docs/protocol.md, "Trying again").
+func (r *retries) next(c *Client, t *target, a *attempt) step {
+	r.pause = pauses[min(r.made, len(pauses)-1)]
+	e := a.mesh()
+	switch {
+	case e == nil:
+		return stop
+	case a.unlisted():
+		return r.elsewhere(c, t, a)
+	case a.absent():
+		return r.whenAbsent(c, t)
+	}
+	d := e.Details()
 	switch e.Code {
 	case rpc.CodeOverloaded, rpc.CodeBreakerOpen:
-		soon := d.RetryAfterMS >= 0 && d.RetryAfterMS <= maxPause.Milliseconds()
-		wait = max(wait, time.Duration(d.RetryAfterMS)*time.Millisecond)
-		return wait, soon && d.Ran == rpc.RanNo && try < len(pauses)
+		r.pause = max(r.pause, time.Duration(d.RetryAfterMS)*time.Millisecond)
+		if d.Ran == rpc.RanNo && d.RetryAfterMS >= 0 && d.RetryAfterMS <= maxPause.Milliseconds() && r.made < len(pauses) {
+			return afterPause
+		}
 	case rpc.CodeExited, rpc.CodeTimeout, rpc.CodeInternal:
-		// Without a kind it is the extension's own error, and its last word.
-		return wait, d.Kind != "" && try < maxRepeats && t.repeatable()
+		if d.Ran != rpc.RanNo && r.made < maxRepeats && t.repeatable() {
+			return afterPause
+		}
 	}
-	return 0, false
+	return stop
+}
+
+// elsewhere follows a refusal by an instance that does not have the tool: while ready instances are of several
+// versions, one of the version that the catalog shows is addressed, once (docs/decisions/0009-mixed-versions.md).
+func (r *retries) elsewhere(c *Client, t *target, a *attempt) step {
+	if r.unlisted != nil {
+		return stop
+	}
+	if t.instance = c.shownInstance(t); t.instance == "" {
+		return stop
+	}
+	r.unlisted = a.err
+	return atOnce
+}
+
+// whenAbsent follows an attempt that met no instance: the subscription may be on its way through the cluster, or the
+// child is being restarted.
+func (r *retries) whenAbsent(c *Client, t *target) step {
+	if t.instance != "" { // that instance has stopped meanwhile; the others have refused the call
+		return stop
+	}
+	if r.away.IsZero() {
+		r.away = time.Now() // until then the call may have been with an instance that then exited
+	}
+	if r.made == 0 {
+		c.suspect(t.id, "no_responders")
+	}
+	state := c.stateOf(t.id)
+	switch {
+	case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !r.waited && c.opt.WaitReady > 0:
+		r.waited = true
+		return whenReady
+	case r.made < len(pauses), c.mayReturn(t.id) && time.Since(r.away) < c.opt.WaitReady:
+		return afterPause
+	}
+	return stop
+}
+
+// final is the error of the call, of which a was the last attempt.
+func (r *retries) final(c *Client, t *target, a *attempt) error {
+	if r.unlisted != nil && (a.absent() || c.mayNotAddress(t)) {
+		return r.unlisted
+	}
+	if a.origin == byNATS {
+		return c.explain(t.id, a.err)
+	}
+	return a.err
+}
+
+// mayNotAddress reports whether NATS denied the request to the instance's subject.
+func (c *Client) mayNotAddress(t *target) bool {
+	err := c.nc.LastError()
+	return t.instance != "" && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.instance+`"`)
+}
+
+// shownInstance is the subject of a random ready instance of the version whose tools the catalog shows, "" where ready
+// instances are of one version or have no subjects of their own.
+func (c *Client) shownInstance(t *target) string {
+	if c.opt.Catalog == nil {
+		return ""
+	}
+	e, ok := c.opt.Catalog.Get(t.id)
+	if !ok || !slices.Contains(e.Spec.Features, FeatureInstance) {
+		return ""
+	}
+	var shown []string
+	mixed := false
+	for _, i := range e.State.Instances {
+		switch {
+		case i.State != heartbeat.Ready:
+		case i.Version != e.Spec.Version:
+			mixed = true
+		case i.Instance != "":
+			shown = append(shown, i.Instance)
+		}
+	}
+	if !mixed || len(shown) == 0 {
+		return ""
+	}
+	return t.subject + "." + shown[rand.IntN(len(shown))]
 }
 
 // callError is the error of a call that a Client made; errors.As finds the *rpc.Error in it. It is marked because
@@ -92,46 +254,6 @@ func (t *target) repeatable() bool {
 	return false
 }
 
-// refusedUnrun reports whether an instance did not know the tool, or not with these arguments, and surely ran nothing.
-func refusedUnrun(t *target, err error) bool {
-	e, ok := errors.AsType[*rpc.Error](err)
-	return ok && (e.Code == rpc.CodeMethodNotFound ||
-		e.Code == rpc.CodeInvalidParams && (e.Details().Ran == rpc.RanNo || t.repeatable()))
-}
-
-// mixedTries is how often a call is made at most that instances refuse in this way: once, or, while ready instances are
-// of several versions, until with all likelihood one of the version that the catalog shows was met, whose tools the
-// caller picked from (docs/decisions/0009-mixed-versions.md).
-func (c *Client) mixedTries(id string) int {
-	const least, most = 16, 64
-	if c.opt.Catalog == nil {
-		return 1
-	}
-	e, ok := c.opt.Catalog.Get(id)
-	if !ok {
-		return 1
-	}
-	ready, shown := 0, 0
-	for _, i := range e.State.Instances {
-		if i.State == heartbeat.Ready {
-			ready++
-			if i.Version == e.Spec.Version {
-				shown++
-			}
-		}
-	}
-	if shown == 0 || shown == ready {
-		return 1
-	}
-	return min(most, max(least, 4*ready))
-}
-
-// absent reports an error that says no more than that there was nobody to run the call.
-func absent(err error) bool {
-	e, ok := errors.AsType[*rpc.Error](err)
-	return ok && (e.Code == rpc.CodeUnavailable || e.Code == rpc.CodeExited) && e.Details().Ran == rpc.RanNo
-}
-
 // justNow is how long ago an extension may have been lost for its return to be worth a wait.
 const justNow = 5 * time.Second
 
@@ -152,13 +274,13 @@ func (c *Client) mayReturn(id string) bool {
 	return e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
 }
 
-// explain adds what the catalog knows to an error that says only that nobody answers.
+// explain adds what the catalog has on an extension that has no responders.
 func (c *Client) explain(id string, err error) error {
-	if c.opt.Catalog == nil || !absent(err) {
+	if c.opt.Catalog == nil {
 		return err
 	}
 	e, ok := c.opt.Catalog.Get(id)
-	if !ok || e.State == nil || e.State.State == "" {
+	if !ok || e.State.State == "" {
 		return err
 	}
 	reason := e.State.Reason
@@ -168,7 +290,7 @@ func (c *Client) explain(id string, err error) error {
 	}
 	d := rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason}
 	if e.State.State == heartbeat.Ready {
-		return rpc.NewError(rpc.CodeUnavailable, d, "nobody answers for %s, though the catalog still calls it ready", id)
+		return rpc.NewError(rpc.CodeUnavailable, d, "no instance of %s is subscribed, though the catalog still shows it ready", id)
 	}
 	return rpc.NewError(rpc.CodeUnavailable, d, "%s takes no calls (%s)", id, text)
 }

@@ -10,10 +10,22 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
+
+// asMesh answers a request; an error gets the headers that mark it as the mesh's, unless its text is "its own".
+func asMesh(m *nats.Msg, body string) {
+	r := nats.NewMsg(m.Reply)
+	if strings.Contains(body, `"error"`) && !strings.Contains(body, "its own") {
+		r.Header.Set(micro.ErrorHeader, "refused")
+		r.Header.Set(micro.ErrorCodeHeader, "-32000")
+	}
+	r.Data = []byte(`{"jsonrpc":"2.0","id":1,` + body + `}`)
+	m.RespondMsg(r)
+}
 
 func TestTryingAgain(t *testing.T) {
 	b := newCatalogBed(t)
@@ -22,7 +34,7 @@ func TestTryingAgain(t *testing.T) {
 	var answer func(try int32) string
 	nc := b.connect()
 	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) {
-		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,` + answer(tries.Add(1)) + `}`))
+		asMesh(m, answer(tries.Add(1)))
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +61,11 @@ func TestTryingAgain(t *testing.T) {
 		later      = `"error":{"code":-32004,"message":"open","data":{"kind":"breaker_open","ran":"no","retry_after_ms":9000}}`
 		hostile    = `"error":{"code":-32005,"message":"full","data":{"kind":"overloaded","ran":"no","retry_after_ms":-9000000000000000}}`
 		gone       = `"error":{"code":-32003,"message":"gone","data":{"kind":"unavailable","ran":"no"}}`
+		failed     = `"error":{"code":-32003,"message":"401","data":{"kind":"unavailable","ran":"no","state":"failed"}}`
+		ownGone    = `"error":{"code":-32003,"message":"its own","data":{"kind":"unavailable","ran":"no"}}`
+		ownUnknown = `"error":{"code":-32601,"message":"its own","data":{"kind":"method_not_found","ran":"no"}}`
+		ownFull    = `"error":{"code":-32005,"message":"its own","data":{"kind":"overloaded","ran":"no","retry_after_ms":1}}`
+		ownExited  = `"error":{"code":-32000,"message":"its own","data":{"kind":"extension_exited","ran":"maybe"}}`
 		done       = `"result":true`
 	)
 	for _, tt := range []struct {
@@ -64,7 +81,12 @@ func TestTryingAgain(t *testing.T) {
 		{"twice and no more", "same", "e", 3, rpc.CodeExited, 0},
 		{"odd annotations", "odd", "ed", 1, rpc.CodeExited, 0},
 		{"its own error", "read", "od", 1, rpc.CodeExited, 0},
-		{"no such method", "read", "u", 2, rpc.CodeMethodNotFound, 0}, // the other form
+		{"no such tool", "read", "u", 1, rpc.CodeMethodNotFound, 0},
+		{"failed", "plain", "Fd", 1, rpc.CodeUnavailable, 0},
+		{"the extension's own unavailable", "plain", "1d", 1, rpc.CodeUnavailable, 0},
+		{"the extension's own method_not_found", "plain", "2d", 1, rpc.CodeMethodNotFound, 0},
+		{"the extension's own overloaded", "plain", "3d", 1, rpc.CodeOverloaded, 0},
+		{"the extension's own extension_exited", "read", "4d", 1, rpc.CodeExited, 0},
 		{"overloaded for a moment", "plain", "ffd", 3, 0, 70 * time.Millisecond},
 		{"overloaded", "plain", "f", 4, rpc.CodeOverloaded, 0},
 		{"a breaker that is open for long", "plain", "l", 1, rpc.CodeBreakerOpen, 0},
@@ -76,7 +98,8 @@ func TestTryingAgain(t *testing.T) {
 			tries.Store(0)
 			answer = func(try int32) string {
 				c := tt.answers[min(int(try), len(tt.answers))-1]
-				return map[byte]string{'e': exited, 'o': own, 'u': unknown, 'f': overloaded, 'l': later, 'h': hostile, 'H': strings.ReplaceAll(hostile, "-9", "9"), 'g': gone, 'd': done}[c]
+				return map[byte]string{'e': exited, 'o': own, 'u': unknown, 'f': overloaded, 'l': later, 'h': hostile, 'H': strings.ReplaceAll(hostile, "-9", "9"), 'g': gone, 'd': done,
+					'F': failed, '1': ownGone, '2': ownUnknown, '3': ownFull, '4': ownExited}[c]
 			}
 			began := time.Now()
 			_, err := client.Call(t.Context(), "ext_x_"+tt.tool, nil)
@@ -121,10 +144,10 @@ func TestAwayFromWhen(t *testing.T) {
 				<-time.After(patience)
 			}
 			if tries <= len(pauses)+2 { // more than are made without patience
-				m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32003,"message":"gone","data":{"kind":"unavailable","ran":"no"}}}`))
+				asMesh(m, `"error":{"code":-32003,"message":"gone","data":{"kind":"unavailable","ran":"no"}}`)
 				return
 			}
-			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":true}`))
+			asMesh(m, `"result":true`)
 		})
 		if err == nil {
 			err = nc.Flush()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,6 +125,41 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// TestClocksDoNotMatter: a caller whose clock is an hour behind or ahead has all of its time. No request of a Client has a
+// time of day in it, and one in a header of somebody else's is ignored.
+func TestClocksDoNotMatter(t *testing.T) {
+	connect := startServer(t)
+	nc := connect()
+	requests, err := nc.SubscribeSync("ext.weather.rpc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	nc.Flush()
+	if _, err := mesh.NewClient(connect(), mesh.ClientOptions{Agent: "a", Session: "s"}).Call(t.Context(), "weather/today", nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := requests.NextMsg(10 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range m.Header {
+		if n, err := strconv.ParseInt(values[0], 10, 64); err == nil && n > time.Hour.Milliseconds() {
+			t.Errorf("%s: %d is no duration of a call", name, n)
+		}
+	}
+	for _, off := range []time.Duration{-time.Hour, -3500 * time.Millisecond, time.Hour} {
+		m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Data: []byte(`{"id":1,"method":"tools/today"}`), Header: nats.Header{
+			"Ext-Timeout": {"20000"}, "Ext-Deadline": {strconv.FormatInt(time.Now().Add(off+time.Second).UnixMilli(), 10)}}}, 20*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if env, err := rpc.Scan(m.Data); err != nil || env.Result == nil {
+			t.Errorf("a clock that is off by %s: %s", off, m.Data)
+		}
+	}
+}
+
 func TestRefusedRequests(t *testing.T) {
 	connect := startServer(t)
 	release := make(chan struct{})
@@ -153,7 +189,6 @@ func TestRefusedRequests(t *testing.T) {
 		{name: "id is an object", body: `{"jsonrpc":"2.0","id":{},"method":"ping"}`, code: "-32600", id: `null`},
 		{name: "no method", body: `{"jsonrpc":"2.0","id":1}`, code: "-32600", id: `1`},
 		{name: "shutdown", body: `{"jsonrpc":"2.0","id":1,"method":"shutdown"}`, code: "-32601", id: `1`},
-		{name: "past deadline", body: `{"id":1,"method":"x"}`, header: nats.Header{"Ext-Deadline": {"1000"}}, code: "-32001", id: `1`},
 		{name: "odd time-out", body: `{"id":1,"method":"x"}`, header: nats.Header{"Ext-Timeout": {"soon"}}, code: "-32600", id: `1`},
 		{name: "time-out", body: `{"id":1,"method":"tools/wait"}`, header: nats.Header{"Ext-Timeout": {"20"}}, code: "-32001", id: `1`},
 		{name: "panic", body: `{"id":1,"method":"tools/panic"}`, code: "-32603", id: `1`},

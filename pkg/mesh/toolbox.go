@@ -205,13 +205,13 @@ func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		if t := b.tool(name); t != nil { // also one named list or call, which has no short form
 			q := *r
 			q.Method, q.Params = "tools/"+name, args
-			return t.run(ctx, &q)
+			return t.call(ctx, &q)
 		}
 		return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no tool is named %.128q", name)
 	}
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok {
 		if t := b.tool(name); t != nil {
-			return t.run(ctx, r)
+			return t.call(ctx, r)
 		}
 	}
 	if name, ok := strings.CutPrefix(r.Method, "hooks/"); ok && b.hooks[name] != nil {
@@ -222,6 +222,17 @@ func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		return encode(result)
 	}
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128q is not offered", r.Method)
+}
+
+// call runs the tool. A method_not_found of the tool's own is stripped of its data, which would make callers try another
+// instance: that is for tools that the Toolbox does not have.
+func (t *boxTool) call(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	result, err := t.run(ctx, r)
+	err = ofHandler(ctx, err)
+	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeMethodNotFound {
+		return nil, &rpc.Error{Code: e.Code, Message: e.Message}
+	}
+	return result, err
 }
 
 func (b *Toolbox) initialize() (json.RawMessage, error) {

@@ -19,14 +19,13 @@ const (
 
 // Headers of a call, all optional (docs/protocol.md).
 const (
-	HeaderTimeout  = "Ext-Timeout"  // milliseconds left to the caller
-	HeaderDeadline = "Ext-Deadline" // unix milliseconds; only discards a request that is long past it
-	HeaderCallID   = "Ext-Call-Id"
-	HeaderAgent    = "Ext-Agent"
-	HeaderSession  = "Ext-Session"
-	HeaderStream   = "Ext-Stream"
-	HeaderFrame    = "Ext-Frame" // accepted | progress | keepalive | chunk | end
-	HeaderSeq      = "Ext-Seq"
+	HeaderTimeout = "Ext-Timeout" // milliseconds left to the caller, from the request's arrival on
+	HeaderCallID  = "Ext-Call-Id"
+	HeaderAgent   = "Ext-Agent"
+	HeaderSession = "Ext-Session"
+	HeaderStream  = "Ext-Stream"
+	HeaderFrame   = "Ext-Frame" // accepted | progress | keepalive | chunk | end
+	HeaderSeq     = "Ext-Seq"
 
 	HeaderTraceparent = "traceparent" // W3C Trace Context
 )

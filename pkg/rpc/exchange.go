@@ -99,6 +99,9 @@ func (r *Reply) Result() (json.RawMessage, error) {
 	return json.RawMessage(r.env.Result), nil
 }
 
+// ID is the answer's id as it was written; nil where the answer has none.
+func (r *Reply) ID() []byte { return r.env.ID }
+
 // ErrorCode is the code of the answer's error or of Err, 0 for a result. An error whose own code is 0 counts
 // as CodeInternal here.
 func (r *Reply) ErrorCode() Code {

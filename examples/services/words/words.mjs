@@ -134,11 +134,6 @@ function limits(h) {
   if (h?.has("Ext-Timeout")) {
     timeout = Math.min(number(h, "Ext-Timeout"), 3_600_000);
   }
-  if (h?.has("Ext-Deadline")) {
-    const deadline = number(h, "Ext-Deadline");
-    if (Date.now() - deadline > 2000)
-      throw ours(-32001, `the deadline ${deadline} has passed; it is ${Date.now()} here`, { kind: "timeout", ran: "no" });
-  }
   return { timeout, callID: h?.get("Ext-Call-Id")?.slice(0, 128) };
 }
 

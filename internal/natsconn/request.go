@@ -1,0 +1,28 @@
+package natsconn
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Inbox is a reply subject under the connection's inbox prefix that nobody can guess. Those of nats.go can be guessed
+// from others: a NUID is the one before plus a constant, and the tokens of Conn.Request come from a generator with
+// 2^31 seeds.
+func Inbox(nc *nats.Conn) string { return nc.NewInbox() + "." + rand.Text() }
+
+// Request is nats.Conn.RequestWithContext with a reply subject from Inbox. Use it for requests that are answered by
+// other programs than the NATS server: whoever answers one request must not be able to answer the next.
+func Request(ctx context.Context, nc *nats.Conn, subject string, data []byte) (*nats.Msg, error) {
+	inbox := Inbox(nc)
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	if err := nc.PublishRequest(subject, inbox, data); err != nil {
+		return nil, err
+	}
+	return sub.NextMsgWithContext(ctx)
+}
