@@ -136,7 +136,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 	}
 	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
 	nc.Flush()
-	if _, err := mesh.NewClient(connect(), mesh.ClientOptions{Agent: "a", Session: "s"}).Call(t.Context(), "weather/today", nil); err != nil {
+	if _, err := mesh.NewClient(connect(), mesh.ClientOptions{Agent: "a", Session: "s"}).Call(t.Context(), "weather/echo", nil); err != nil {
 		t.Fatal(err)
 	}
 	m, err := requests.NextMsg(10 * time.Second)
@@ -149,7 +149,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 		}
 	}
 	for _, off := range []time.Duration{-time.Hour, -3500 * time.Millisecond, time.Hour} {
-		m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Data: []byte(`{"id":1,"method":"tools/today"}`), Header: nats.Header{
+		m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Data: []byte(`{"id":1,"method":"tools/echo"}`), Header: nats.Header{
 			"Ext-Timeout": {"20000"}, "Ext-Deadline": {strconv.FormatInt(time.Now().Add(off+time.Second).UnixMilli(), 10)}}}, 20*time.Second)
 		if err != nil {
 			t.Fatal(err)
