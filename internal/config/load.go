@@ -17,11 +17,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// Load reads the extensions.yaml at path; an empty path is DefaultPath. Where there is no such file, Default holds:
-// set mustExist when somebody named the file, and its absence is an Error too.
+// Load reads the extensions.yaml at path; an empty path is DefaultPath. If the file does not exist, it returns
+// Default, and with mustExist also an Error: set it if the user named the file.
 //
-// The diagnostics hold all that is wrong in the file, in its order. A configuration with errors is not to be used,
-// though it is complete: what is wrong in the file has its default.
+// The diagnostics contain all faults of the file, sorted by position. A configuration with errors must not be used;
+// it is complete, with defaults in place of invalid values.
 func Load(path string, mustExist bool) (Config, []manifest.Diagnostic) {
 	if path == "" {
 		path = DefaultPath
@@ -38,7 +38,7 @@ func Load(path string, mustExist bool) (Config, []manifest.Diagnostic) {
 	return Parse(path, text)
 }
 
-// reason is err without the path, which the diagnostic has already.
+// reason returns err without the path, which is part of the diagnostic anyway.
 func reason(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err
@@ -46,7 +46,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// read reads a file of bounded size; a pipe or a device would hang or never end.
+// read reads a file of limited size; a pipe or a device could block or never end.
 func read(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -60,14 +60,14 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxFile+1)) // the byte too many is Parse's to report
+	return io.ReadAll(io.LimitReader(f, MaxFile+1)) // one byte more, so that Parse reports the size
 }
 
-// Parse is Load for the content of a file; path is only for the diagnostics. It does not panic, whatever data holds,
-// and is done with the worst of it in about a second: a file over MaxFile, one that is nested deeper than any setting,
-// or one with more than five thousand keys and items is refused.
+// Parse is Load for the content of a file; path is only for the diagnostics. It does not panic on any input, and
+// takes at most about a second: it refuses a file over MaxFile, one nested deeper than any valid file, and one with
+// more than five thousand keys and items.
 //
-// Anchors, aliases and tags are errors: nothing in the file needs them, and what they expand to has no bound.
+// Anchors, aliases and tags are errors: no valid file needs them, and their expansion has no limit.
 func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	c := Default()
 	f, ok := open(path, string(data))
@@ -116,7 +116,7 @@ func (m *mapping) watch(w *Watch) {
 	w.Debounce = time.Duration(ms) * time.Millisecond
 	m.unknown()
 	if w.Reload && !w.Enabled {
-		m.warn("reload", "does nothing while watch.enabled is not true")
+		m.warn("reload", "has no effect because watch.enabled is not true")
 	}
 }
 
@@ -128,7 +128,7 @@ func (m *mapping) doctor(d *Doctor) {
 	m.unknown()
 }
 
-// entries reads the overrides by id. A parent comes before its members, which start from it.
+// entries reads the entries by id. A parent comes before its members, because a member's entry starts with its parent's.
 func (m *mapping) entries(c Config) map[string]Entry {
 	m = m.sub("entries")
 	c.Entries = make(map[string]Entry, len(m.pairs))
@@ -154,7 +154,7 @@ func (m *mapping) entries(c Config) map[string]Entry {
 
 func (m *mapping) gating(g *Gating) { m.text("gating", (*string)(g), wrongGating) }
 
-// wrongMember reports whether s is neither an extension's id nor, with a dot, that of a member.
+// wrongMember reports whether s is neither the id of an extension nor, with a dot, of a member.
 func wrongMember(s string) bool {
 	parent, member, dotted := strings.Cut(s, ".")
 	return wrongID(parent) != "" || dotted && wrongID(member) != ""
@@ -194,10 +194,10 @@ func wrongGating(s string) string {
 	if s == string(Skip) || s == string(Warn) {
 		return ""
 	}
-	return show(s) + " is no way of gating; want skip or warn"
+	return show(s) + " is not a gating mode; want skip or warn"
 }
 
-// oneOf is a check for one of two words.
+// oneOf returns a check for one of two words.
 func oneOf[T ~string](a, b T) func(string) string {
 	return func(s string) string {
 		if s == string(a) || s == string(b) {
@@ -207,7 +207,7 @@ func oneOf[T ~string](a, b T) func(string) string {
 	}
 }
 
-// home replaces a leading "~/". Without a home directory it stays, and the path is then not found.
+// home replaces a leading "~/". Without a home directory the path stays as it is, and is then not found.
 func home(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		if dir, err := os.UserHomeDir(); err == nil {

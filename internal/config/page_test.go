@@ -18,8 +18,8 @@ type row struct{ key, kind, standard, bounds string }
 
 var rowSyntax = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| ([^|]+) \\| ([^|]*)\\| ([^|]*)\\|")
 
-// TestPage holds docs/configuration.md to what Parse does: every key has its row, every default is the default, every
-// bound the last value that is taken, and every example is read without a word.
+// TestPage compares docs/configuration.md with Parse: every key has its row, every default and every bound is right,
+// and every example parses without diagnostics.
 func TestPage(t *testing.T) {
 	data, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestPage(t *testing.T) {
 
 func sortedCopy(s []string) []string { s = slices.Clone(s); slices.Sort(s); return s }
 
-// keysOf are the keys that Parse knows in a section, told by its complaint about one that it does not.
+// keysOf returns the keys that Parse accepts in a section, from its diagnostic about an unknown one.
 func keysOf(t *testing.T, section string) []string {
 	t.Helper()
 	_, diags := Parse("x", []byte(in(section, "somethingelsealtogether: 1")))
@@ -67,7 +67,7 @@ func keysOf(t *testing.T, section string) []string {
 	return strings.Split(known, ", ")
 }
 
-// in is a file with text in a section.
+// in returns a file with text in a section.
 func in(section, text string) string {
 	if section == "extensions" {
 		return "extensions: {" + text + "}"
@@ -103,7 +103,7 @@ func (r row) check(t *testing.T, section string) {
 		lo: true, hi: true, r.beside(t, lo, -1): false, r.beside(t, hi, 1): false, "0": zero || lo == "0",
 	} {
 		_, diags := Parse("x", []byte(in(section, r.key+": "+value)))
-		// That two keys do not go together is another matter than a bound.
+		// A conflict of two keys is not a wrong bound.
 		diags = slices.DeleteFunc(diags, func(d manifest.Diagnostic) bool { return strings.HasSuffix(d.Message, "the other way round") })
 		if (len(diags) == 0) != legal {
 			t.Errorf("%s.%s: %s: legal is %t, but %v", section, r.key, value, legal, diags)
@@ -111,7 +111,7 @@ func (r row) check(t *testing.T, section string) {
 	}
 }
 
-// beside is the value just below (-1) or above (1) one of r's kind.
+// beside returns the next value below (-1) or above (1) a value of r's kind.
 func (r row) beside(t *testing.T, value string, step int) string {
 	t.Helper()
 	switch r.kind {
@@ -124,7 +124,7 @@ func (r row) beside(t *testing.T, value string, step int) string {
 	case "size":
 		n, ok := parseSize(value)
 		if !ok {
-			t.Fatalf("%s: %s is no size", r.key, value)
+			t.Fatalf("%s: %s is not a size", r.key, value)
 		}
 		return strconv.FormatInt(n+int64(step), 10)
 	}

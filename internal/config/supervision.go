@@ -8,28 +8,28 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// LikeCallTimeout is the HangTimeout that nobody has set; SupervisionFor replaces it by the CallTimeout.
+// LikeCallTimeout is the default HangTimeout; SupervisionFor replaces it by the CallTimeout.
 const LikeCallTimeout time.Duration = -1
 
-// Supervision is how one extension is kept alive and what it may cost (docs/protocol.md, "Supervision"). The
-// comments give the default, then the bounds of the file.
+// Supervision configures the restarts and the limits of one extension (docs/protocol.md, "Supervision"). The comments
+// have the default, then the bounds of the file.
 type Supervision struct {
-	HandshakeTimeout time.Duration // from spawn to the answer to initialize; 10 s, 10 ms to 5 min. See Config.HandshakeTimeout
-	CallTimeout      time.Duration // of a call that names none: queueing, writing, answering; 30 s, 10 ms to 24 h, at most MaxCallTimeout
-	MaxCallTimeout   time.Duration // the most that a caller may ask for; 1 h, 10 ms to 24 h
-	HangTimeout      time.Duration // silence, pings included, of a child with an overdue call, until it is restarted; LikeCallTimeout, 10 ms to 24 h, 0: never
+	HandshakeTimeout time.Duration // from the start to the response to initialize; 10 s, 10 ms to 5 min. See Config.HandshakeTimeout
+	CallTimeout      time.Duration // of a call without a timeout: queueing, writing, replying; 30 s, 10 ms to 24 h, at most MaxCallTimeout
+	MaxCallTimeout   time.Duration // the maximum timeout of a call; 1 h, 10 ms to 24 h
+	HangTimeout      time.Duration // a silent child with an overdue call is restarted after this; LikeCallTimeout, 10 ms to 24 h, 0: never
 
-	MaxRestarts   int           // in RestartWindow before the extension counts as failed; 5, 0 to 1000
-	RestartWindow time.Duration // the sliding window that restarts are counted in; 5 min, 10 ms to 24 h
-	FailedRetry   time.Duration // out of failed, one life is tried this often; 5 min, 10 ms to 24 h, 0: never
-	BaseBackoff   time.Duration // the first delay, doubled with each restart of a streak; 1 s, 1 ms to 1 h, at most MaxBackoff
+	MaxRestarts   int           // in RestartWindow before the extension is failed; 5, 0 to 1000
+	RestartWindow time.Duration // the sliding window in which restarts are counted; 5 min, 10 ms to 24 h
+	FailedRetry   time.Duration // the interval of retries in the failed state; 5 min, 10 ms to 24 h, 0: never
+	BaseBackoff   time.Duration // the first delay, doubled with each consecutive restart; 1 s, 1 ms to 1 h, at most MaxBackoff
 	MaxBackoff    time.Duration // the longest delay, before jitter; 60 s, 1 ms to 1 h
-	ResetAfter    time.Duration // of healthy running clears the backoff; 60 s, 10 ms to 24 h
-	ShutdownGrace time.Duration // from being told to stop to SIGTERM; 3 s, 10 ms to 5 min
+	ResetAfter    time.Duration // healthy time that clears the backoff; 60 s, 10 ms to 24 h
+	ShutdownGrace time.Duration // from the request to stop to SIGTERM; 3 s, 10 ms to 5 min
 
 	MaxLine     int64 // bytes of one line of the child's output; 64 MiB, 4 KiB to 1 GiB
-	MaxResult   int64 // bytes of one answer; 64 MiB, 4 KiB to 1 GiB
-	MaxInflight int   // calls at once, per instance; 256, 1 to 65536
+	MaxResult   int64 // bytes of one result; 64 MiB, 4 KiB to 1 GiB
+	MaxInflight int   // concurrent calls per instance; 256, 1 to 65536
 	Replicas    int   // instances on this host; 1, 1 to 64
 }
 
@@ -54,7 +54,7 @@ func defaultSupervision() Supervision {
 	}
 }
 
-// Policy is the part of s that internal/supervise wants to know.
+// Policy returns the part of s that internal/supervise uses.
 func (s Supervision) Policy() supervise.Policy {
 	return supervise.Policy{
 		MaxRestarts: s.MaxRestarts,
@@ -66,20 +66,20 @@ func (s Supervision) Policy() supervise.Policy {
 	}
 }
 
-// Entry is what holds for one extension or member that the file has an entry for. It is complete: what the entry
-// does not set comes from elsewhere.
+// Entry has the settings of one extension or member with an entry in the file. It is complete: settings that the
+// entry does not have come from its parent's entry or the general settings.
 //
-// There is no entries.<id>.enabled, since extensions.disabled says it already, and two places can disagree.
+// There is no entries.<id>.enabled, because it could contradict extensions.disabled.
 type Entry struct {
 	Supervision Supervision
 	Gating      Gating
 
-	// OwnHandshakeTimeout tells that the entry, or its parent's, sets handshake_timeout: the operator has
-	// decided, and the manifest is not asked.
+	// OwnHandshakeTimeout is true if the entry, or its parent's, sets handshake_timeout: the operator's value takes
+	// precedence over the manifest's.
 	OwnHandshakeTimeout bool
 }
 
-// entry is what holds for id: its own entry, else its parent's, else the file's general part.
+// entry returns the settings of id: its entry, else its parent's, else the general ones.
 func (c Config) entry(id string) Entry {
 	if e, ok := c.Entries[id]; ok {
 		return e
@@ -92,8 +92,8 @@ func (c Config) entry(id string) Entry {
 	return Entry{Supervision: c.Supervision, Gating: c.Gating}
 }
 
-// SupervisionFor is what holds for the extension or member id: its entry, else its parent's, else c.Supervision.
-// HangTimeout is never LikeCallTimeout in it.
+// SupervisionFor returns the settings of the extension or member id: from its entry, else its parent's, else
+// c.Supervision. Its HangTimeout is never LikeCallTimeout.
 func (c Config) SupervisionFor(id string) Supervision {
 	s := c.entry(id).Supervision
 	if s.HangTimeout == LikeCallTimeout {
@@ -102,7 +102,7 @@ func (c Config) SupervisionFor(id string) Supervision {
 	return s
 }
 
-// GatingFor is the gating that holds for the extension or member id.
+// GatingFor returns the gating mode of the extension or member id.
 func (c Config) GatingFor(id string) Gating { return c.entry(id).Gating }
 
 // HandshakeTimeout is how long the handshake of id may take. What an operator wrote for it wins over asked, the
@@ -115,13 +115,13 @@ func (c Config) HandshakeTimeout(id string, asked time.Duration) time.Duration {
 	return e.Supervision.HandshakeTimeout
 }
 
-// The bounds of durations: long enough for whoever needs it, and short enough that a slip of the unit is seen.
+// The bounds of durations are wide enough for every use, and narrow enough to detect a wrong unit.
 const (
 	instant = 10 * time.Millisecond
 	day     = 24 * time.Hour
 )
 
-// supervision reads the keys of extensions.supervision, or of an entry, over what s holds.
+// supervision reads the keys of extensions.supervision, or of an entry, into s.
 func (m *mapping) supervision(s *Supervision) {
 	before := len(m.diags)
 	m.duration("handshake_timeout", &s.HandshakeTimeout, instant, manifest.MaxHandshakeTimeout)
@@ -140,13 +140,13 @@ func (m *mapping) supervision(s *Supervision) {
 	m.integer("max_inflight", &s.MaxInflight, 1, 1<<16)
 	m.integer("replicas", &s.Replicas, 1, 64)
 	if len(m.diags) > before {
-		return // a comparison with a default that was not meant would only confuse
+		return // comparing with a default would only confuse
 	}
 	m.ordered("call_timeout", s.CallTimeout, "max_call_timeout", s.MaxCallTimeout)
 	m.ordered("base_backoff", s.BaseBackoff, "max_backoff", s.MaxBackoff)
 }
 
-// ordered reports a lesser duration that is not the lesser, if one of the two is set in m.
+// ordered reports a lesser duration that is greater than the greater one, if one of the two is set in m.
 func (m *mapping) ordered(lesser string, a time.Duration, greater string, b time.Duration) {
 	if at := m.one(lesser, greater); a > b && at != "" {
 		m.fault(at, "%s is %s and %s is %s; want it the other way round", lesser, brief(a), greater, brief(b))

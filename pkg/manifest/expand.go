@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// MaxFileText is the most that ${file:PATH} may read, in bytes.
+	// MaxFileText is the maximum size of a file in ${file:PATH}, in bytes.
 	MaxFileText = 64 << 10
 
-	// So that a few bytes of manifest cannot ask for gigabytes. What a program is started with is bounded by the
-	// system, too, mostly by 2 MiB.
+	// These limits prevent a few bytes of manifest from using gigabytes. The system also limits arguments and
+	// environment, mostly to 2 MiB.
 	maxExpanded = 1 << 20 // of one value
 	maxResolved = 4 << 20 // of all values of a transport
 )
 
-// Expander replaces the placeholders of a manifest's values. The zero value knows no constants and reads the
-// process's own environment and files.
+// Expander replaces the placeholders in a manifest's values. The zero value has no constants and uses the environment
+// and the files of the process.
 //
 //	${EXTENSION_ROOT}     Root
 //	${EXTENSION_ID}       ID
@@ -42,9 +42,9 @@ type Expander struct {
 	ReadFile  func(path string) ([]byte, error) // nil: regular files of the operating system; path is absolute if Root is
 }
 
-// Expand replaces the placeholders in s. Variables that are unset and have no default are listed in missing,
-// each once and in order, and replaced by nothing. An error is a placeholder that is wrong or a file that
-// cannot be read; it never holds a value.
+// Expand replaces the placeholders in s. missing lists the variables that are unset and have no default, each once
+// and in order; they are replaced by nothing. An error is an invalid placeholder or a file that cannot be read; it
+// never contains a value.
 func (e Expander) Expand(s string) (out string, missing []string, err error) {
 	pieces, err := split(s)
 	if err != nil {
@@ -60,14 +60,14 @@ func (e Expander) Expand(s string) (out string, missing []string, err error) {
 			missing = append(missing, p.text)
 		}
 		if b.Len()+len(v) > maxExpanded {
-			return "", nil, fmt.Errorf("with its placeholders replaced the value is over %d bytes", maxExpanded)
+			return "", nil, fmt.Errorf("the value is over %d bytes after replacing its placeholders", maxExpanded)
 		}
 		b.WriteString(v)
 	}
 	return b.String(), missing, nil
 }
 
-// value is what p stands for; ok is false for a variable that is unset.
+// value returns the text that replaces p; ok is false for an unset variable.
 func (e Expander) value(p piece) (v string, ok bool, err error) {
 	switch p.kind {
 	case fileText:
@@ -135,14 +135,14 @@ func readRegular(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, MaxFileText+1))
 }
 
-// Resolve is m's transport with its placeholders replaced: in env, headers and url, for a member in every
-// value. ID, Version and Root's meaning are the parent's for a member; an empty ID or Version is taken from m.
-// A member's Cwd comes out as a directory: Root, or cwd relative to Root.
+// Resolve returns m's transport with its placeholders replaced: in env, headers and url, for a member in every value.
+// For a member, ID, Version and Root are those of the parent; an empty ID or Version is taken from m. A member's Cwd
+// becomes a directory: Root, or cwd relative to Root.
 //
-// missing are the variables that are unset and have no default, sorted; where gating is "warn" the transport
-// may be used all the same, with nothing in their place. The error joins every fault, each with its key: a
-// file that cannot be read, or a value that is illegal with its placeholders replaced (a URL, a header with a
-// line break, a variable with a NUL). It holds no value. m itself is not changed.
+// missing lists the variables that are unset and have no default, sorted; with the gating mode "warn" the transport
+// may be used nevertheless, with nothing in their place. The error joins all faults, each with its key: a file that
+// cannot be read, or a value that is invalid after the replacement (a URL, a header with a line break, a variable
+// with a NUL). It contains no value. m itself is not changed.
 func (m *Manifest) Resolve(e Expander) (t Transport, missing []string, err error) {
 	if e.ID == "" {
 		e.ID = m.Plugin.ID
@@ -168,7 +168,7 @@ func (m *Manifest) Resolve(e Expander) (t Transport, missing []string, err error
 		}
 		v.set(out)
 		if total += len(out); total > maxResolved {
-			errs = append(errs, fmt.Errorf("%s: with this one, the values with their placeholders replaced are over %d bytes together", v.key, maxResolved))
+			errs = append(errs, fmt.Errorf("%s: with this value, all values together are over %d bytes after replacing their placeholders", v.key, maxResolved))
 			break
 		}
 	}
@@ -189,12 +189,12 @@ func (t Transport) clone() Transport {
 	return t
 }
 
-// illegal checks what Parse could not see: the values with their placeholders replaced. Where a variable is
-// missing a URL or a command is bound to be incomplete, which missing says already.
+// illegal checks what Parse could not check: the values with their placeholders replaced. With a missing variable, a
+// URL or a command is incomplete, which missing reports.
 func (t Transport) illegal(member, incomplete bool) []error {
 	var errs []error
 	wrong := func(key, what string) {
-		errs = append(errs, fmt.Errorf("%s: with its placeholders replaced it %s", key, what))
+		errs = append(errs, fmt.Errorf("%s: after replacing its placeholders it %s", key, what))
 	}
 	if t.Type == HTTP && !incomplete {
 		if blank(t.URL) {
@@ -208,9 +208,9 @@ func (t Transport) illegal(member, incomplete bool) []error {
 	}
 	for _, v := range (&Manifest{Transport: t, Parent: "any"}).templates() {
 		if strings.HasPrefix(v.key, "headers.") && !headerValue(v.value) {
-			wrong(v.key, "holds a line break or another control character")
+			wrong(v.key, "contains a line break or another control character")
 		} else if strings.ContainsRune(v.value, 0) {
-			wrong(v.key, "holds a NUL character")
+			wrong(v.key, "contains a NUL character")
 		}
 	}
 	return errs

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// host is an Expander over a small world of its own.
+// host returns an Expander with a fixed environment and files.
 func host() Expander {
 	env := map[string]string{"A": "one", "EMPTY": "", "AGAIN": "${A}", "NL": "a\r\nb", "NUL": "a\x00", "HOST": "example.com"}
 	root := string(filepath.Separator) + filepath.Join("srv", "ext")
@@ -52,7 +52,7 @@ func TestExpand(t *testing.T) {
 		{in: "${UNSET:-d}${EMPTY:-e}${A:-f}${UNSET:-}", want: "deone"},
 		{in: "${UNSET:-a:-b c\n$d}", want: "a:-b c\n$d"},
 		{in: "${EXTENSION_ID:-d}", want: "weather"},
-		{in: "${AGAIN}", want: "${A}"}, // never expanded again
+		{in: "${AGAIN}", want: "${A}"}, // not expanded again
 		{in: "$${A} $A $ $$ 5$", want: "${A} $A $ $$ 5$"},
 		{in: "$$${A}", want: "$${A}"}, // from left to right: "$", then "$${"
 		{in: "${file:token}|${file:crlf}|${file:two}", want: "t0ken|t0ken|a\n"},
@@ -67,9 +67,9 @@ func TestExpand(t *testing.T) {
 		{in: strings.Repeat("${file:just}", 17), err: "over 1048576 bytes"},
 		{in: "${", err: "never closed"},
 		{in: "a ${A", err: "never closed"},
-		{in: "${}", err: "begins no placeholder"},
-		{in: "${file:}", err: "names no file"},
-		{in: "${A-b}", err: "begins no placeholder"},
+		{in: "${}", err: "is not a placeholder"},
+		{in: "${file:}", err: "has no path"},
+		{in: "${A-b}", err: "is not a placeholder"},
 		{in: "${A:-${A}}", err: "do not nest"},
 	}
 	for _, tt := range tests {
@@ -145,13 +145,13 @@ func TestResolveFaults(t *testing.T) {
 		parent string
 		want   string
 	}{
-		{"URL", Transport{Type: HTTP, URL: "${A}"}, "", "url: with its placeholders replaced it does not begin with http:// or https:// and a host"},
-		{"blank URL", Transport{Type: HTTP, URL: "${EMPTY}"}, "", "url: with its placeholders replaced it is blank"},
+		{"URL", Transport{Type: HTTP, URL: "${A}"}, "", "url: after replacing its placeholders it does not begin with http:// or https:// and a host"},
+		{"blank URL", Transport{Type: HTTP, URL: "${EMPTY}"}, "", "url: after replacing its placeholders it is blank"},
 		{"query", Transport{Type: HTTP, URL: "http://${HOST}/${file:q}"}, "", "${file:q}: open"},
-		{"header", Transport{Type: HTTP, URL: "http://${HOST}", Headers: map[string]string{"H": "${NL}"}}, "", "headers.H: with its placeholders replaced it holds a line break"},
-		{"env", Transport{Type: Stdio, Command: "x", Env: map[string]string{"E": "${NUL}"}}, "", "env.E: with its placeholders replaced it holds a NUL"},
-		{"command", Transport{Type: Stdio, Command: "${EMPTY}"}, "p", "command: with its placeholders replaced it is blank"},
-		{"argument", Transport{Type: Stdio, Command: "x", Args: []string{"", "${NUL}"}}, "p", "args[1]: with its placeholders replaced it holds a NUL"},
+		{"header", Transport{Type: HTTP, URL: "http://${HOST}", Headers: map[string]string{"H": "${NL}"}}, "", "headers.H: after replacing its placeholders it contains a line break"},
+		{"env", Transport{Type: Stdio, Command: "x", Env: map[string]string{"E": "${NUL}"}}, "", "env.E: after replacing its placeholders it contains a NUL"},
+		{"command", Transport{Type: Stdio, Command: "${EMPTY}"}, "p", "command: after replacing its placeholders it is blank"},
+		{"argument", Transport{Type: Stdio, Command: "x", Args: []string{"", "${NUL}"}}, "p", "args[1]: after replacing its placeholders it contains a NUL"},
 		{"all", Transport{Type: Stdio, Command: "${", Cwd: "${", Env: map[string]string{"A": "${"}}, "p", "env.A: "},
 	}
 	for _, tt := range tests {
@@ -163,14 +163,14 @@ func TestResolveFaults(t *testing.T) {
 			}
 		})
 	}
-	// What is missing is said once, as missing.
+	// A missing variable is reported only once, as missing.
 	m := &Manifest{Transport: Transport{Type: HTTP, URL: "${UNSET}"}}
 	if _, missing, err := m.Resolve(host()); err != nil || !slices.Equal(missing, []string{"UNSET"}) {
 		t.Errorf("got %q, %v", missing, err)
 	}
 }
 
-// A manifest of a few hundred lines may ask for a long file in every one of them.
+// A manifest of a few hundred lines may refer to a large file in each of them.
 func TestResolveIsBounded(t *testing.T) {
 	long := strings.Repeat("x", MaxFileText)
 	reads := 0
@@ -183,12 +183,12 @@ func TestResolveIsBounded(t *testing.T) {
 	}
 	add(maxResolved / MaxFileText)
 	if _, _, err := m.Resolve(e); err != nil {
-		t.Errorf("as much as may be: %v", err)
+		t.Errorf("at the limit: %v", err)
 	}
 	add(10_000)
 	reads = 0
 	if _, _, err := m.Resolve(e); err == nil || !strings.HasPrefix(err.Error(), "env.V00064: ") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%v; want one error, at the value that is too many", err)
+		t.Errorf("%v; want one error, at the first value over the limit", err)
 	}
 	if limit := maxResolved/MaxFileText + 1; reads > limit {
 		t.Errorf("%d files were read, want at most %d", reads, limit)

@@ -68,7 +68,7 @@ func FuzzParse(f *testing.F) {
 			}
 			for _, n := range append(m.Members(), m) {
 				n.Variables()
-				if _, _, err := n.Resolve(nothing); err != nil && strings.Contains(err.Error(), "begins no placeholder") {
+				if _, _, err := n.Resolve(nothing); err != nil && strings.Contains(err.Error(), "is not a placeholder") {
 					t.Errorf("Parse let pass %v", err)
 				}
 			}

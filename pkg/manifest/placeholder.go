@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// pieceKind is what a part of a value stands for.
+// pieceKind is the kind of a part of a value.
 type pieceKind int
 
 const (
 	literal  pieceKind = iota
-	constant           // ${EXTENSION_ROOT} and the other names the mesh knows
+	constant           // ${EXTENSION_ROOT} and the other predefined names
 	envVar             // ${VAR}, ${VAR:-default}
 	fileText           // ${file:PATH}
 )
 
-// piece is a part of a value: text as it is, or a placeholder.
+// piece is a part of a value: literal text or a placeholder.
 type piece struct {
 	kind       pieceKind
 	text       string // the literal's text, the placeholder's name or the file's path
@@ -26,7 +26,7 @@ type piece struct {
 	hasDefault bool
 }
 
-// The placeholders with a meaning of their own.
+// The predefined names.
 const (
 	extensionRoot    = "EXTENSION_ROOT"
 	extensionID      = "EXTENSION_ID"
@@ -36,16 +36,15 @@ const (
 
 var constants = []string{extensionRoot, extensionID, extensionVersion, agentVersion}
 
-// placeholderSyntax is what may stand between ${ and }. Names are those of a POSIX shell, so that anything
-// else is seen to be a slip rather than an odd variable.
+// placeholderSyntax matches the text between ${ and }. Names are those of a POSIX shell, so that anything else is
+// reported as a mistake.
 var (
 	placeholderSyntax = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)(:-((?s:.*)))?$`)
 	nameSyntax        = regexp.MustCompile(`^[A-Za-z0-9_]*`)
 )
 
-// split takes a value apart. It reads from left to right: "$${" is a literal "${", and "${" begins a
-// placeholder; any other "$" is itself. Placeholders do not nest. Errors name the placeholder but never a
-// default, which may be a secret.
+// split splits a value, from left to right: "$${" is a literal "${", and "${" begins a placeholder; any other "$" is
+// literal. Placeholders do not nest. Errors contain the placeholder but never a default, which may be a secret.
 func split(s string) ([]piece, error) {
 	var out []piece
 	var lit strings.Builder
@@ -86,20 +85,20 @@ func split(s string) ([]piece, error) {
 	return out, nil
 }
 
-// placeholder reads what stands between ${ and }.
+// placeholder parses the text between ${ and }.
 func placeholder(inner string) (piece, error) {
 	if strings.Contains(inner, "${") {
 		return piece{}, fmt.Errorf("placeholders do not nest; use one at a time")
 	}
 	if path, ok := strings.CutPrefix(inner, "file:"); ok {
 		if blank(path) || strings.ContainsRune(path, 0) {
-			return piece{}, fmt.Errorf("${file:} names no file; write ${file:PATH}")
+			return piece{}, fmt.Errorf("${file:} has no path; write ${file:PATH}")
 		}
 		return piece{kind: fileText, text: path}, nil
 	}
 	m := placeholderSyntax.FindStringSubmatch(inner)
 	if m == nil {
-		return piece{}, fmt.Errorf(`"${%s" begins no placeholder; want ${NAME}, ${NAME:-default} or ${file:PATH}, or $${ for a literal "${"`,
+		return piece{}, fmt.Errorf(`"${%s" is not a placeholder; want ${NAME}, ${NAME:-default} or ${file:PATH}, or $${ for a literal "${"`,
 			clip(nameSyntax.FindString(inner), maxShown))
 	}
 	p := piece{kind: envVar, text: m[1], fallback: m[3], hasDefault: m[2] != ""}
@@ -118,10 +117,10 @@ func (f *file) placeholders(key, value string) bool {
 	return err == nil
 }
 
-// Variables are the environment variables that m's transport refers to as ${VAR} without a default, sorted. A
-// variable that is unset is a missing requirement of m, like one in requires.env. A member's include its
-// parent's, since a gated parent gates its members; a parent's do not include its members', since one server
-// without its token need not hold up the others: ask each of Members too.
+// Variables returns the environment variables that m's transport refers to as ${VAR} without a default, sorted. An
+// unset one is an unmet requirement of m, like one in requires.env. A member's variables include its parent's,
+// because a gated parent gates its members. A parent's do not include its members', because one server without its
+// token need not stop the others: check each of Members too.
 func (m *Manifest) Variables() []string {
 	set := map[string]bool{}
 	for n := m; n != nil; n = n.parent {
@@ -143,8 +142,8 @@ type template struct {
 	set        func(string)
 }
 
-// templates are the values of m's transport in which placeholders are replaced: env, headers and url, and for
-// a member all of them. Their order is fixed, so that errors have one.
+// templates returns the values of m's transport in which placeholders are replaced: env, headers and url, and for a
+// member all of them. Their order is fixed, so that the order of errors is.
 func (m *Manifest) templates() []template {
 	var out []template
 	add := func(key string, s *string) { out = append(out, template{key, *s, func(v string) { *s = v }}) }
