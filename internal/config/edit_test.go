@@ -275,7 +275,7 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
-// text returns the content of a file, "-" if there is none.
+// text returns the content of a file, "-" if it does not exist.
 func text(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {

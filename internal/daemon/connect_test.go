@@ -45,7 +45,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("never: " + what)
+			t.Fatal("timed out waiting until " + what)
 		}
 	}
 }

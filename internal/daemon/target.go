@@ -45,7 +45,7 @@ func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.Prefix, "prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
 }
 
-// Target is a NATS to connect to.
+// Target is a NATS server, or cluster, to connect to.
 type Target struct {
 	Servers []string
 	Source  string // the origin of the address, for messages: --server, NATS_URL, …

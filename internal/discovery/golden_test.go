@@ -13,7 +13,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 // minimal replaces "#minimal ID" in the plugin.toml of golden files.
 const minimal = `[plugin]

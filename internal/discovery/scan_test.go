@@ -61,7 +61,7 @@ func TestScanHash(t *testing.T) {
 		write(t, filepath.Join(dir, ".mcp.json"), text)
 		hash := scan()
 		if was, twice := seen[hash]; twice || len(hash) != 64 {
-			t.Errorf("with sidecar %s the hash %s is that of %s", text, hash, was)
+			t.Errorf("the hash for sidecar %s, %s, is also that for %s", text, hash, was)
 		}
 		seen[hash] = text
 	}

@@ -143,7 +143,7 @@ func TestWatchRename(t *testing.T) {
 
 	w.do(os.Rename(w.path("root/b"), w.path("outside")))
 	w.want("removed root/b/sub/plugin.toml")
-	w.put("outside/sub/plugin.toml", "nobody's business")
+	w.put("outside/sub/plugin.toml", "not watched")
 	w.put("root/a/sub/plugin.toml", "4")
 	w.want("changed root/a/sub/plugin.toml")
 	w.do(os.Rename(w.path("outside"), w.path("root/c")))

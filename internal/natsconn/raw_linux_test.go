@@ -22,7 +22,7 @@ func TestRawConn(t *testing.T) {
 		name string
 		test func(t *testing.T, c, peer net.Conn)
 	}{
-		{"large, both ways at once", func(t *testing.T, c, peer net.Conn) {
+		{"large, in both directions at once", func(t *testing.T, c, peer net.Conn) {
 			go io.Copy(peer, peer) // ends with the connection
 			wrote := make(chan error, 1)
 			go func() { _, err := c.Write(large); wrote <- err }() // ends below
@@ -54,13 +54,13 @@ func TestRawConn(t *testing.T) {
 				t.Errorf("write: %d, %v", n, err)
 			}
 		}},
-		{"the end", func(t *testing.T, c, peer net.Conn) {
+		{"end of file", func(t *testing.T, c, peer net.Conn) {
 			peer.Close()
 			if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 				t.Errorf("%d, %v", n, err)
 			}
 		}},
-		{"a deadline for reading", func(t *testing.T, c, peer net.Conn) {
+		{"a read deadline", func(t *testing.T, c, peer net.Conn) {
 			c.SetReadDeadline(time.Now().Add(time.Millisecond))
 			_, err := c.Read(make([]byte, 1))
 			late(t, "read", err)
@@ -70,7 +70,7 @@ func TestRawConn(t *testing.T) {
 				t.Errorf("after that: %d, %v", n, err)
 			}
 		}},
-		{"a deadline for writing", func(t *testing.T, c, peer net.Conn) {
+		{"a write deadline", func(t *testing.T, c, peer net.Conn) {
 			c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // enough to begin
 			n, err := c.Write(large)
 			late(t, "write", err)
@@ -83,7 +83,7 @@ func TestRawConn(t *testing.T) {
 				t.Errorf("the peer received different bytes, or %v", err)
 			}
 		}},
-		{"closed while it reads", func(t *testing.T, c, peer net.Conn) {
+		{"closed during a read", func(t *testing.T, c, peer net.Conn) {
 			read := make(chan error, 1)
 			go func() { _, err := c.Read(make([]byte, 1)); read <- err }() // ends below
 			c.Close()
@@ -94,7 +94,7 @@ func TestRawConn(t *testing.T) {
 				t.Errorf("write: %v", err)
 			}
 		}},
-		{"a peer that has gone", func(t *testing.T, c, peer net.Conn) {
+		{"a closed peer", func(t *testing.T, c, peer net.Conn) {
 			peer.(*net.TCPConn).SetLinger(0)
 			peer.Close()
 			var err error

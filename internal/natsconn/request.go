@@ -7,13 +7,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Inbox is a reply subject under the connection's inbox prefix that nobody can guess. Those of nats.go can be guessed
-// from others: a NUID is the one before plus a constant, and the tokens of Conn.Request come from a generator with
-// 2^31 seeds.
+// Inbox returns a reply subject under the connection's inbox prefix that cannot be guessed. nats.go's own inboxes can
+// be guessed from earlier ones: a NUID is the previous one plus a constant, and the tokens of Conn.Request come from
+// a generator with 2^31 seeds.
 func Inbox(nc *nats.Conn) string { return nc.NewInbox() + "." + rand.Text() }
 
-// Request is nats.Conn.RequestWithContext with a reply subject from Inbox. Use it for requests that are answered by
-// other programs than the NATS server: whoever answers one request must not be able to answer the next.
+// Request is nats.Conn.RequestWithContext with a reply subject from Inbox. Use it for requests that programs other
+// than the NATS server answer, so that the responder of one request cannot answer the next one.
 func Request(ctx context.Context, nc *nats.Conn, subject string, data []byte) (*nats.Msg, error) {
 	inbox := Inbox(nc)
 	sub, err := nc.SubscribeSync(inbox)

@@ -17,7 +17,7 @@ type outcome struct {
 	healthy time.Duration // how long it ran after that
 }
 
-// step is what to do next.
+// step is the decision of next.
 type step struct {
 	failed bool          // out of restarts; otherwise restart after delay
 	delay  time.Duration // until the next run; 0 with failed: never

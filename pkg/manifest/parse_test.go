@@ -127,7 +127,7 @@ func TestParseBytes(t *testing.T) {
 		{"at the limit", atLimit, ""},
 		{"over the limit", atLimit + "x", "p: error: the file has 1048577 bytes; at most 1048576 (1 MiB) are read\n"},
 		{"byte order mark", "\xef\xbb\xbf" + small, ""},
-		{"fault behind a byte order mark", "\xef\xbb\xbfx y\n", "p:1:3: error: syntax: expected '.' or '=', but got 'y' instead\n"},
+		{"fault after a byte order mark", "\xef\xbb\xbfx y\n", "p:1:3: error: syntax: expected '.' or '=', but got 'y' instead\n"},
 		{"CRLF", strings.ReplaceAll(small, "\n", "\r\n"), ""},
 		{"UTF-16", "\xff\xfe[\x00p\x00", "p:1:1: error: the file is not UTF-8; save it as UTF-8\n"},
 		{"Latin-1", "# a\n# \xfc\n", "p:2:3: error: the file is not UTF-8; save it as UTF-8\n"},
