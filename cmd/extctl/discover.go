@@ -21,6 +21,7 @@ type candidateJSON struct {
 	RootIndex   int      `json:"root_index"`
 	MissingBins []string `json:"missing_bins"`
 	MissingEnv  []string `json:"missing_env"`
+	Refused     []string `json:"refused"`
 	Members     []string `json:"members"`
 }
 
@@ -83,16 +84,17 @@ func (h localHost) candidate(c discovery.Candidate) candidateJSON {
 	p := c.Manifest.Plugin
 	out := candidateJSON{
 		ID: p.ID, Version: p.Version, Path: c.Path, Transport: string(c.Manifest.Transport.Type), RootIndex: c.RootIndex,
-		MissingBins: []string{}, MissingEnv: []string{}, Members: []string{},
+		MissingBins: []string{}, MissingEnv: []string{}, Refused: []string{}, Members: []string{},
 	}
 	for _, part := range h.parts(c) {
 		out.MissingBins = append(out.MissingBins, part.Missing.MissingBins...)
 		out.MissingEnv = append(out.MissingEnv, part.Missing.MissingEnv...)
+		out.Refused = append(out.Refused, part.refused()...)
 		if part.m.Parent != "" {
 			out.Members = append(out.Members, part.m.Plugin.ID)
 		}
 	}
-	for _, names := range []*[]string{&out.MissingBins, &out.MissingEnv} {
+	for _, names := range []*[]string{&out.MissingBins, &out.MissingEnv, &out.Refused} {
 		slices.Sort(*names)
 		*names = slices.Compact(*names)
 	}
@@ -106,7 +108,7 @@ func (a *app) printCandidates(out discoverJSON) error {
 		if transport == "" {
 			transport = plural(len(c.Members), "member")
 		}
-		t.add(c.ID, c.Version, transport, strings.Join(slices.Concat(c.MissingBins, c.MissingEnv), ", "), c.Path)
+		t.add(c.ID, c.Version, transport, strings.Join(slices.Concat(c.MissingBins, c.MissingEnv, c.Refused), ", "), c.Path)
 	}
 	if err := t.print(a.stdout); err != nil {
 		return err

@@ -34,6 +34,8 @@ type doctorResult struct {
 	MissingBins []string `json:"missing_bins"`
 	MissingEnv  []string `json:"missing_env"`
 	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not receive
+	Takes       []string `json:"takes"`        // variables, and files as file:PATH, that its manifest takes from the host
+	Refused     []string `json:"refused"`      // those of them that it must not get
 
 	// Set by the runtime check.
 	Detail     string   `json:"detail,omitempty"`
@@ -92,7 +94,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 	if a.timeout < 0 {
 		return usage("--timeout %v: want a positive duration", a.timeout)
 	}
-	h := o.readHost()
+	h := o.readHost(a.credentials())
 	h.cfg.StateDir = o.stateDir
 	h = h.with(h.cfg)
 	if err := checkDirs(o.search); err != nil {
@@ -204,6 +206,7 @@ func (p part) result() doctorResult {
 	r := doctorResult{
 		ID: p.m.Plugin.ID, Transport: string(p.m.Transport.Type), Outcome: outcomeOK, Path: p.Path,
 		MissingBins: list(p.Missing.MissingBins), MissingEnv: list(p.Missing.MissingEnv), StrippedEnv: list(p.Stripped),
+		Takes: p.takes(), Refused: p.refused(),
 	}
 	switch {
 	case p.Err != nil:
@@ -262,6 +265,7 @@ func (d *doctor) printText(out doctorJSON) error {
 			d.printStderrTail(r)
 		}
 	}
+	d.printTaken(out.Results)
 	d.printStripped(out.Results)
 	_, err := fmt.Fprintf(d.stdout, "\n%d ok, %d failed, %d skipped; %s, %s\n", out.Summary.OK, out.Summary.Fail, out.Summary.Skip,
 		plural(errorsIn(out.Diagnostics), "error"), plural(warningsIn(out.Diagnostics), "warning"))
@@ -284,6 +288,17 @@ func (d *doctor) printStderrTail(r doctorResult) {
 	fmt.Fprintln(d.stdout, "; the last lines of its stderr:")
 	for _, line := range r.Stderr {
 		fmt.Fprintf(d.stdout, "    %s\n", clean(line))
+	}
+}
+
+// printTaken prints what manifests take from this host.
+func (d *doctor) printTaken(results []doctorResult) {
+	title := "\nTaken from this host:\n"
+	for _, r := range results {
+		if len(r.Takes) > 0 {
+			fmt.Fprintf(d.stdout, "%s    %s: %s\n", title, r.ID, clean(strings.Join(r.Takes, ", ")))
+			title = ""
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (t *tryout) try(ctx context.Context, i int) {
 	case manifest.NATS:
 		r.Detail, err = t.awaitHeartbeat(ctx, r.ID, limit)
 	case manifest.HTTP:
-		r.Detail, err = "reachable", remote.Probe(ctx, p.Preflight.Transport.URL, p.Preflight.Transport.Headers)
+		r.Detail, err = "reachable", t.probe(ctx, p)
 	}
 	r.ElapsedMS = float64(time.Since(began).Microseconds()) / 1000
 	if err != nil {
@@ -139,6 +139,12 @@ func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
 	}
 	r.Detail += ", dialect " + string(trial.Dialect)
 	return nil
+}
+
+// probe checks whether an HTTP endpoint answers.
+func (t *tryout) probe(ctx context.Context, p part) error {
+	to := p.Preflight.Transport
+	return remote.Probe(ctx, remote.Config{URL: to.URL, Headers: to.Headers, Allow: t.host.settings().HTTPAllow})
 }
 
 // awaitHeartbeat waits for a heartbeat of a service on NATS with the state ready. A heartbeat with another state fails

@@ -52,7 +52,7 @@ func (a *app) setEnabled(ctx context.Context, f hostFlags, id string, on bool) e
 	if err := checkLocalID(id); err != nil {
 		return err
 	}
-	h := f.readHost()
+	h := f.readHost(a.credentials())
 	if !a.json {
 		printDiagnostics(a.stderr, h.diags)
 	}

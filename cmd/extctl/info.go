@@ -57,6 +57,8 @@ type partJSON struct {
 	MissingBins []string `json:"missing_bins"`
 	MissingEnv  []string `json:"missing_env"`
 	StrippedEnv []string `json:"stripped_env"`
+	Takes       []string `json:"takes"`
+	Refused     []string `json:"refused"`
 	Error       string   `json:"error"`
 }
 
@@ -116,6 +118,7 @@ func (p part) json() partJSON {
 		ID: p.m.Plugin.ID, Transport: string(t.Type), Dialect: string(t.Dialect), Command: []string{}, URL: withoutQuery(t.URL),
 		Subject: t.SubjectPrefix, Env: slices.Sorted(maps.Keys(t.Env)), Headers: slices.Sorted(maps.Keys(t.Headers)),
 		MissingBins: list(p.Missing.MissingBins), MissingEnv: list(p.Missing.MissingEnv), StrippedEnv: list(p.Stripped),
+		Takes: p.takes(), Refused: p.refused(),
 	}
 	out.Env, out.Headers = list(out.Env), list(out.Headers)
 	if t.Type == manifest.Stdio {
@@ -168,6 +171,8 @@ func (a *app) printInfo(o infoJSON) error {
 		line("Subject", p.Subject)
 		line("Sets", strings.Join(p.Env, ", "))
 		line("Headers", strings.Join(p.Headers, ", "))
+		line("Takes", strings.Join(p.Takes, ", "))
+		line("Refused", strings.Join(p.Refused, ", "))
 		line("Missing", strings.Join(slices.Concat(p.MissingBins, p.MissingEnv), ", "))
 		line("Withheld", strings.Join(p.StrippedEnv, ", "))
 		line("Error", p.Error)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,15 +26,16 @@ type installOptions struct {
 // installJSON is the output of install.
 type installJSON struct {
 	header
-	ID       string `json:"id"`
-	Version  string `json:"version"`
-	Action   string `json:"action"`   // installed, updated, linked, or unchanged (already linked)
-	Replaced string `json:"replaced"` // the version before an update
-	Path     string `json:"path"`
-	Enabled  bool   `json:"enabled"`
-	DryRun   bool   `json:"dry_run"`
-	Files    int    `json:"files"`
-	Bytes    int64  `json:"bytes"`
+	ID       string   `json:"id"`
+	Version  string   `json:"version"`
+	Action   string   `json:"action"`   // installed, updated, linked, or unchanged (already linked)
+	Replaced string   `json:"replaced"` // the version before an update
+	Path     string   `json:"path"`
+	Enabled  bool     `json:"enabled"`
+	DryRun   bool     `json:"dry_run"`
+	Takes    []string `json:"takes"` // variables, and files as file:PATH, that its manifest, or that of a member, takes from the host
+	Files    int      `json:"files"`
+	Bytes    int64    `json:"bytes"`
 }
 
 func (a *app) installCmd() *cobra.Command {
@@ -223,6 +225,12 @@ func (in *installation) finish(ctx context.Context) error {
 		}
 		in.out.Enabled = settings.Enabled
 	}
+	in.out.Takes = []string{}
+	for _, p := range in.host.parts(in.source) {
+		in.out.Takes = append(in.out.Takes, p.takes()...)
+	}
+	slices.Sort(in.out.Takes)
+	in.out.Takes = slices.Compact(in.out.Takes)
 	if in.json {
 		return in.printJSON(in.out)
 	}
@@ -253,8 +261,11 @@ func (in *installation) advise() {
 		fmt.Fprintf(in.stderr, "it is not enabled: extctl enable %s\n", in.id())
 	}
 	for _, p := range in.host.parts(in.source) {
+		if takes := p.takes(); len(takes) > 0 {
+			fmt.Fprintf(in.stderr, "%s takes from this host: %s\n", p.m.Plugin.ID, clean(strings.Join(takes, ", ")))
+		}
 		if !p.Missing.OK() {
-			fmt.Fprintf(in.stderr, "%s lacks what it requires: %s\n", p.m.Plugin.ID, clean(p.Missing.String()))
+			fmt.Fprintf(in.stderr, "%s cannot be started yet: %s\n", p.m.Plugin.ID, clean(p.Missing.String()))
 		}
 	}
 	if !in.dryRun && in.out.Action != "unchanged" {

@@ -15,6 +15,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -51,7 +52,7 @@ func (h localHost) with(cfg bridge.Config) localHost {
 }
 
 // readHost reads the configuration and keeps its errors in diags. Use load if errors must stop the command.
-func (f hostFlags) readHost() localHost {
+func (f hostFlags) readHost(mesh gate.Credentials) localHost {
 	h := localHost{path: f.config}
 	if h.path == "" {
 		h.path = config.DefaultPath
@@ -61,7 +62,17 @@ func (f hostFlags) readHost() localHost {
 		settings.SearchPaths = f.search
 	}
 	h.diags = diags
-	return h.with(bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ()})
+	return h.with(bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ(), Mesh: mesh})
+}
+
+// credentials are those with which a bridge that is started here with the same flags would reach NATS. Flags that cannot
+// be used are reported by the verbs that do use them.
+func (a *app) credentials() gate.Credentials {
+	target, err := a.nats.Resolve()
+	if err != nil {
+		return gate.Credentials{}
+	}
+	return gate.Credentials(target.Secrets)
 }
 
 // load reads the configuration, prints its errors, and checks the directories given on the command line.
@@ -78,7 +89,7 @@ func (a *app) load(f hostFlags) (localHost, error) {
 
 // loadConfig is load for a command that creates the directories.
 func (a *app) loadConfig(f hostFlags) (localHost, error) {
-	h := f.readHost()
+	h := f.readHost(a.credentials())
 	if !a.json {
 		printDiagnostics(a.stderr, h.diags)
 	}
@@ -111,6 +122,21 @@ type part struct {
 	discovery.Candidate
 	m *manifest.Manifest
 	bridge.Preflight
+}
+
+// takes lists what the manifest takes from the host: names of variables, and files as file:PATH.
+func (p part) takes() []string {
+	needs := p.m.Needs()
+	out := list(needs.Env)
+	for _, path := range needs.Files {
+		out = append(out, "file:"+path)
+	}
+	return out
+}
+
+// refused lists what of it the extension must not get; a file has its whole path here.
+func (p part) refused() []string {
+	return append(list(p.Missing.NotGranted), p.Missing.Mesh...)
 }
 
 // parts are the parts of c that a bridge would start, each with the result of its checks.
@@ -206,7 +232,7 @@ func (f *hostFlags) completeLocal(cmd *cobra.Command, args []string, _ string) (
 		if ctx == nil { // cobra runs completions outside Execute
 			ctx = context.Background()
 		}
-		for _, c := range f.readHost().all(ctx).Candidates {
+		for _, c := range f.readHost(gate.Credentials{}).all(ctx).Candidates {
 			out = append(out, cobra.CompletionWithDesc(c.Manifest.Plugin.ID, short(c.Manifest.Plugin.Description, 60)))
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/registry"
@@ -167,6 +168,7 @@ type localMesh struct {
 	flags   string // that extctl in another terminal needs to connect to this mesh
 	prefix  mesh.Prefix
 	host    hostPlan
+	mesh    gate.Credentials
 	logger  *slog.Logger
 
 	watchdog func()
@@ -180,6 +182,7 @@ func (m *localMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error 
 	if err != nil {
 		return err
 	}
+	m.mesh = gate.Credentials(target.Secrets)
 	for _, c := range []struct {
 		name string
 		nc   **nats.Conn

@@ -100,6 +100,6 @@ func (m *localMesh) runBridge(ctx context.Context) error {
 	host, _ := os.Hostname() // for display only; may be empty
 	return bridge.New(m.bridgeNC, bridge.Config{
 		Name: m.host.name, Host: host, Prefix: m.prefix, Version: daemon.Version(),
-		Settings: m.host.settings, Reread: m.host.reread, StateDir: m.host.stateDir, Watchdog: m.watchdog, Logger: withoutFindings(m.logger),
+		Settings: m.host.settings, Reread: m.host.reread, StateDir: m.host.stateDir, Mesh: m.mesh, Watchdog: m.watchdog, Logger: withoutFindings(m.logger),
 	}).Run(ctx)
 }

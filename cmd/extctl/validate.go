@@ -50,7 +50,7 @@ The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was
 }
 
 func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
-	h := f.readHost()
+	h := f.readHost(a.credentials())
 	if errorsIn(h.diags) > 0 {
 		fmt.Fprintf(a.stderr, "%s has errors; its reserved_ids and agent_version may not be applied\n", h.path)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/gate"
 )
 
 func main() {
@@ -64,6 +65,7 @@ func program() daemon.Program {
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
 				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Watchdog: awaitWatchdog, Logger: p.Logger,
+				Mesh: gate.Credentials(p.Secrets),
 			})
 			p.Health.Ready(b.Ready)
 			p.Health.Metrics(b.WriteMetrics)

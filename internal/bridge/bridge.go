@@ -27,6 +27,7 @@ type Config struct {
 	StateDir string                        // under it each extension has a directory of its own
 	Environ  []string                      // what children inherit from; default os.Environ()
 	Gate     gate.Host                     // where requirements are looked up; default this host
+	Mesh     gate.Credentials              // with which this process reaches NATS; no extension gets them
 	LameDuck *mesh.LameDuck                // of the connection; nil: stay until its server closes it
 	Watchdog func()                        // waited for before the first child is started; nil: there is none
 	Logger   *slog.Logger                  // default: discard

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/extmesh/extmesh/internal/child"
-	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -34,9 +33,9 @@ func (l Local) ManifestOptions() manifest.Options {
 
 // Preflight is what can be said of an extension, or of a member of one, before it is started.
 type Preflight struct {
-	Transport manifest.Transport // its placeholders replaced: env, headers and url may hold secrets
-	Missing   gate.Result        // what it requires and this host lacks
-	Gated     bool               // Missing is not empty, and gating is skip: it is not started
+	Transport manifest.Transport // its placeholders replaced, unless Missing.Refused: env, headers and url may hold secrets
+	Missing   gate.Result        // what it requires and this host lacks or refuses
+	Gated     bool               // it is not started because of Missing
 	Stripped  []string           // names of the variables that a stdio child does not get, sorted
 	Err       error              // why it cannot be started at all: a placeholder's file, a value that is no URL
 }
@@ -45,11 +44,14 @@ type Preflight struct {
 // except to make its state directory.
 func (l Local) Check(c discovery.Candidate, m *manifest.Manifest) (p Preflight) {
 	b := l.b
-	if p.Transport, _, p.Err = m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()}); p.Err != nil {
-		return p
+	p.Missing = b.check(m, c.Root)
+	p.Gated = b.gates(m, p.Missing)
+	p.Transport = m.Transport
+	if !p.Missing.Refused() {
+		if p.Transport, p.Err = b.resolve(m, c.Root); p.Err != nil {
+			return p
+		}
 	}
-	p.Missing = b.cfg.Gate.CheckManifest(m, c.Root)
-	p.Gated = !p.Missing.OK() && b.config().GatingFor(m.Plugin.ID) == config.Skip
 	if p.Transport.Type == manifest.Stdio {
 		_, p.Stripped = gate.Env(b.cfg.Environ, b.envOptions(m, p.Transport))
 	}
@@ -76,6 +78,9 @@ const maxTrialLines = 20
 func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.Manifest) Trial {
 	b := l.b
 	u, err := b.makeUnit(c, m)
+	if err == nil && u.missing.Refused() {
+		err = errors.New(u.missing.String())
+	}
 	if err != nil {
 		return Trial{Err: err}
 	}

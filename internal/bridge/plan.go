@@ -109,9 +109,13 @@ func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
 // filtered.
 func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, error) {
 	settings := b.config()
-	transport, _, err := m.Resolve(manifest.Expander{Root: c.Root, AgentVersion: b.agentVersion()})
-	if err != nil {
-		return nil, err
+	missing := b.check(m, c.Root)
+	transport := m.Transport
+	if !missing.Refused() { // else its placeholders stay as they are: it is not started
+		var err error
+		if transport, err = b.resolve(m, c.Root); err != nil {
+			return nil, err
+		}
 	}
 	s := settings.SupervisionFor(m.Plugin.ID)
 	u := &unit{
@@ -126,10 +130,9 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 		},
 		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, siblings: new(siblings),
 	}
-	u.transport = transport
-	u.missing = b.cfg.Gate.CheckManifest(m, c.Root)
-	if !u.missing.OK() && settings.GatingFor(u.id()) == config.Skip {
-		u.gated = u.missing.String()
+	u.transport, u.missing, u.httpAllow = transport, missing, settings.HTTPAllow
+	if b.gates(m, missing) {
+		u.gated = missing.String()
 	}
 	switch transport.Type {
 	case manifest.Stdio:
@@ -140,6 +143,30 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 		u.replicas = 1
 	}
 	return u, nil
+}
+
+// check looks up what m requires, and whether it may have what it takes from this host.
+func (b *Bridge) check(m *manifest.Manifest, root string) gate.Result {
+	host := b.cfg.Gate
+	host.Grants = b.grants(m)
+	return host.CheckManifest(m, root)
+}
+
+// gates reports whether m is not started because of what check found.
+func (b *Bridge) gates(m *manifest.Manifest, r gate.Result) bool {
+	return r.Refused() || !r.OK() && b.config().GatingFor(m.Plugin.ID) == config.Skip
+}
+
+// resolve replaces the placeholders of m's transport.
+func (b *Bridge) resolve(m *manifest.Manifest, root string) (manifest.Transport, error) {
+	t, _, err := m.Resolve(manifest.Expander{Root: root, AgentVersion: b.agentVersion(), Files: b.grants(m).Files()})
+	return t, err
+}
+
+// grants are what m may take from this host.
+func (b *Bridge) grants(m *manifest.Manifest) gate.Grants {
+	c := b.config()
+	return gate.Grants{Strict: c.Secrets == config.SecretsGranted, Allowed: c.GrantsFor(m.Plugin.ID), Mesh: b.cfg.Mesh}
 }
 
 // childDrain is how long a stop waits for calls in flight before the child is told to end. With the grace, and a
@@ -193,7 +220,7 @@ func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manife
 
 // envOptions say which of the bridge's variables m's child gets, and which its manifest sets: those of t.
 func (b *Bridge) envOptions(m *manifest.Manifest, t manifest.Transport) gate.EnvOptions {
-	return gate.EnvOptions{Minimal: b.config().InheritEnv == config.InheritMinimal, Allow: m.Requires.Env, Add: t.Env}
+	return gate.EnvOptions{Minimal: b.config().InheritEnv == config.InheritMinimal, Allow: m.Requires.Env, Add: t.Env, Mesh: b.cfg.Mesh}
 }
 
 // addSkills reads this host's skills.
@@ -220,7 +247,7 @@ func (b *Bridge) addSkills(p *plan) {
 // same reports whether a change of plan leaves a unit as it is.
 func (u *unit) same(v *unit) bool {
 	return u.announce.ManifestHash == v.announce.ManifestHash && u.gated == v.gated &&
-		u.limits == v.limits && u.grace == v.grace && u.policy == v.policy && u.replicas == v.replicas && reflect.DeepEqual(u.transport, v.transport) &&
+		u.limits == v.limits && u.grace == v.grace && u.policy == v.policy && u.replicas == v.replicas && reflect.DeepEqual(u.transport, v.transport) && slices.Equal(u.httpAllow, v.httpAllow) &&
 		u.spec.Command == v.spec.Command && u.spec.Dir == v.spec.Dir &&
 		slices.Equal(u.spec.Args, v.spec.Args) && slices.Equal(u.spec.Env, v.spec.Env)
 }

@@ -23,6 +23,7 @@ func (s *slot) remoteLife(ctx context.Context, ready func()) error {
 	f.remote = true
 	conn := remote.New(remote.Config{
 		URL: s.unit.transport.URL, Headers: s.unit.transport.Headers, Dialect: s.unit.transport.Dialect,
+		Allow:          s.unit.httpAllow,
 		MaxResult:      int64(s.unit.limits.maxResult),
 		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
 		OnReopened:     func(result json.RawMessage) { f.introduced.Store(&result) },

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
@@ -27,6 +28,8 @@ type unit struct {
 	siblings  *siblings
 	missing   gate.Result // what it requires and this host lacks
 	gated     string      // why it is not started; "" when it is
+
+	httpAllow []netip.Prefix // refused addresses to which it may be connected nevertheless
 }
 
 // limits bound the calls and the handshakes of a unit.

@@ -26,6 +26,7 @@
 package config
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -47,11 +48,13 @@ type Config struct {
 	Allowlist   []string // the only ids that are run; empty: all
 
 	Watch        Watch
-	SkillsDir    string     // skills are <SkillsDir>/<name>/SKILL.md; default "": this host has none
-	AgentVersion string     // the host's version for min_agent_version, strict semver; default "": the program's own
-	ReservedIDs  []string   // ids the host uses itself, besides those of manifest.Reserved
-	Gating       Gating     // what becomes of an extension whose requirements are not met; default skip
-	InheritEnv   InheritEnv // which of the bridge's variables a stdio child gets without declaring them; default all
+	SkillsDir    string         // skills are <SkillsDir>/<name>/SKILL.md; default "": this host has none
+	AgentVersion string         // the host's version for min_agent_version, strict semver; default "": the program's own
+	ReservedIDs  []string       // ids the host uses itself, besides those of manifest.Reserved
+	Gating       Gating         // what becomes of an extension whose requirements are not met; default skip
+	Secrets      Secrets        // what an extension may take from the host without a grant in its entry; default inherit
+	HTTPAllow    []netip.Prefix // link-local and metadata addresses that http extensions may be reached at; default none
+	InheritEnv   InheritEnv     // which of the bridge's variables a stdio child gets without declaring them; default all
 	Doctor       Doctor
 
 	HeartbeatInterval    time.Duration // between two heartbeats of an instance; default 15 s, 1 s to 5 min
@@ -94,6 +97,16 @@ const (
 	InheritMinimal InheritEnv = "minimal" // PATH, HOME and a few others; what extctl writes into a new file
 )
 
+// Secrets says which of the host's variables an extension may take, by requires.env or a placeholder, without being
+// granted them by name in its entry. Files outside of its directory need a grant in any case.
+type Secrets string
+
+// The ways of granting.
+const (
+	SecretsInherit Secrets = "inherit" // all but the mesh's own credentials
+	SecretsGranted Secrets = "granted" // none but PATH, HOME and a few others
+)
+
 // Doctor bounds extctl doctor --runtime.
 type Doctor struct {
 	Parallel    int           // extensions examined concurrently; default 4, 1 to 64
@@ -110,6 +123,7 @@ func Default() Config {
 		MaxDepth:             4,
 		Watch:                Watch{Enabled: true, Debounce: 500 * time.Millisecond},
 		Gating:               Skip,
+		Secrets:              SecretsInherit,
 		InheritEnv:           InheritAll,
 		Doctor:               Doctor{Parallel: 4, Timeout: 30 * time.Second, BeatTimeout: 20 * time.Second},
 		HeartbeatInterval:    15 * time.Second,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -90,6 +91,8 @@ func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	m.text("agent_version", &c.AgentVersion, wrongVersion)
 	m.gating(&c.Gating)
 	m.text("inherit_env", (*string)(&c.InheritEnv), oneOf(InheritAll, InheritMinimal))
+	m.text("secrets", (*string)(&c.Secrets), oneOf(SecretsInherit, SecretsGranted))
+	m.httpAllow(&c.HTTPAllow)
 	m.doctor(&c.Doctor)
 	m.duration("heartbeat_interval", &c.HeartbeatInterval, time.Second, 5*time.Minute)
 	m.factor("heartbeat_grace_factor", &c.HeartbeatGraceFactor, 1.5, 100)
@@ -142,6 +145,9 @@ func (m *mapping) entries(c Config) map[string]Entry {
 		sub := m.sub(p.name)
 		sub.supervision(&e.Supervision)
 		sub.gating(&e.Gating)
+		var granted []string
+		sub.list("secrets", &granted, wrongGrant)
+		e.Secrets = slices.Concat(e.Secrets, granted) // a member has its parent's, too
 		sub.unknown()
 		e.OwnHandshakeTimeout = e.OwnHandshakeTimeout || sub.value("handshake_timeout") != nil
 		c.Entries[p.name] = e
@@ -150,6 +156,40 @@ func (m *mapping) entries(c Config) map[string]Entry {
 		return nil
 	}
 	return c.Entries
+}
+
+// httpAllow reads addresses and networks.
+func (m *mapping) httpAllow(v *[]netip.Prefix) {
+	var list []string
+	m.list("http_allow", &list, func(s string) string {
+		if _, ok := network(s); !ok {
+			return show(s) + " is not an IP address nor a network such as 169.254.0.0/16"
+		}
+		return ""
+	})
+	for _, s := range list {
+		n, _ := network(s)
+		*v = append(*v, n)
+	}
+}
+
+func network(s string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	n, err := netip.ParsePrefix(s)
+	return n.Masked(), err == nil
+}
+
+var variableSyntax = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// wrongGrant checks an item of entries.<id>.secrets.
+func wrongGrant(s string) string {
+	path, file := strings.CutPrefix(s, "file:")
+	if file && filepath.IsAbs(path) && filepath.Clean(path) == path || !file && variableSyntax.MatchString(s) {
+		return ""
+	}
+	return show(s) + " is not a secret; want the name of a variable, such as GITHUB_TOKEN, or file: with an absolute path, such as file:/run/secrets/token"
 }
 
 func (m *mapping) gating(g *Gating) { m.text("gating", (*string)(g), wrongGating) }

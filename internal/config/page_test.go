@@ -49,7 +49,7 @@ func TestPage(t *testing.T) {
 		})
 	}
 	entry := keysOf(t, "entries: {x")
-	if want := append(keysOf(t, "supervision"), "gating"); !slices.Equal(sortedCopy(entry), sortedCopy(want)) {
+	if want := append(keysOf(t, "supervision"), "gating", "secrets"); !slices.Equal(sortedCopy(entry), sortedCopy(want)) {
 		t.Errorf("an entry has %v, and the page says %v", entry, want)
 	}
 }

@@ -73,6 +73,7 @@ func (s Supervision) Policy() supervise.Policy {
 type Entry struct {
 	Supervision Supervision
 	Gating      Gating
+	Secrets     []string // what is granted: names of variables, and file: with an absolute path; a member's include its parent's
 
 	// OwnHandshakeTimeout is true if the entry, or its parent's, sets handshake_timeout: the operator's value takes
 	// precedence over the manifest's.
@@ -104,6 +105,9 @@ func (c Config) SupervisionFor(id string) Supervision {
 
 // GatingFor returns the gating mode of the extension or member id.
 func (c Config) GatingFor(id string) Gating { return c.entry(id).Gating }
+
+// GrantsFor are the variables and files that are granted to the extension or member id.
+func (c Config) GrantsFor(id string) []string { return c.entry(id).Secrets }
 
 // HandshakeTimeout is how long the handshake of id may take. What an operator wrote for it wins over asked, the
 // manifest's transport.handshake_timeout, and that, unless it is 0, over the general one.

@@ -57,6 +57,7 @@ type Process struct {
 	NC       *nats.Conn
 	LameDuck *mesh.LameDuck // of NC
 	Prefix   mesh.Prefix
+	Secrets  Credentials // with which NC was connected
 	Logger   *slog.Logger
 	Health   *Health // for the program's readiness and metrics
 }
@@ -198,7 +199,7 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 		}
 	}()
 	defer func() { cancel(nil); <-healthDone }()
-	err = p.connected(ctx, target, Process{Prefix: prefix, Logger: logger, Health: health})
+	err = p.connected(ctx, target, Process{Prefix: prefix, Secrets: target.Secrets, Logger: logger, Health: health})
 	switch {
 	case parent.Err() == nil && ctx.Err() != nil:
 		return context.Cause(ctx) // an error of the health endpoints

@@ -49,7 +49,9 @@ func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
 type Target struct {
 	Servers []string
 	Source  string // the origin of the address, for messages: --server, NATS_URL, …
+	Secrets Credentials
 	base    nats.Options
+	context string // the file of the nats CLI's context that it is from, if it is from one
 }
 
 // Addr returns the servers' addresses without passwords, for messages.
@@ -86,12 +88,14 @@ func (f NATSFlags) Resolve() (Target, error) {
 		}
 	}
 	t.base.Servers = t.Servers
+	t.Secrets = f.secretsOf(t)
 	return t, nil
 }
 
 // InProcess returns the server that runs in this process; natsd.Server.InProcess returns the option.
 func InProcess(server nats.Option) (Target, error) {
 	t := Target{Servers: []string{"nats://in-process"}, Source: "this process", base: nats.GetDefaultOptions()}
+	t.Secrets = NATSFlags{}.secretsOf(t)
 	t.base.Servers = t.Servers
 	return t, server(&t.base)
 }
@@ -126,6 +130,7 @@ func contextTarget(name, source string) (Target, error) {
 		t.base = *o
 		return stop
 	})
+	t.context = contextFile(name)
 	if !errors.Is(err, stop) {
 		return Target{}, UsageError{Err: fmt.Errorf("%s: %w", source, err)}
 	}

@@ -16,7 +16,7 @@ import (
 // names.
 const (
 	maxListed = 16 // names of a kind
-	maxShown  = 64 // bytes of a name
+	maxShown  = 96 // bytes of a name, or of a file's path
 )
 
 // Host is where requirements are looked up. The zero value is the real one: this process's PATH and
@@ -27,13 +27,18 @@ type Host struct {
 	LookPath func(file string) (string, error)
 	// LookupEnv returns a variable and whether it is set. Nil: os.LookupEnv.
 	LookupEnv func(name string) (string, bool)
+	// Grants are those of the extension that CheckManifest is about.
+	Grants Grants
 }
 
-// Result is what an extension or a skill requires and the host lacks; the zero value says that nothing is
-// missing. Both lists are sorted and name each thing once.
+// Result is what an extension or a skill requires and the host lacks or refuses; the zero value means that nothing
+// is. The lists are sorted and name each thing once.
 type Result struct {
 	MissingBins []string
 	MissingEnv  []string
+
+	NotGranted []string // variables, and files as file:PATH, that the operator has not granted
+	Mesh       []string // likewise, what contains the mesh's own credentials
 }
 
 // Check looks up what is required. Each of bins must be on $PATH and executable; one with a path separator is
@@ -83,11 +88,15 @@ func sorted(names []string) []string {
 	return slices.Compact(names)
 }
 
-// OK reports whether nothing is missing.
-func (r Result) OK() bool { return len(r.MissingBins)+len(r.MissingEnv) == 0 }
+// OK reports whether nothing is missing or refused.
+func (r Result) OK() bool { return len(r.MissingBins)+len(r.MissingEnv) == 0 && !r.Refused() }
 
-// String says what is missing, as in "missing bins: jq, node; missing env: API_TOKEN"; it is "" when nothing
-// is. It lists at most 16 names of a kind and counts the others.
+// Refused reports whether the extension asks for something that it must not get. It is not started then, whatever
+// gating says.
+func (r Result) Refused() bool { return len(r.NotGranted)+len(r.Mesh) > 0 }
+
+// String says what is missing or refused, as in "missing bins: jq, node; asks for API_TOKEN, not granted: …"; it is ""
+// when nothing is. It lists at most 16 names of a kind and counts the others.
 func (r Result) String() string {
 	var parts []string
 	if len(r.MissingBins) > 0 {
@@ -95,6 +104,12 @@ func (r Result) String() string {
 	}
 	if len(r.MissingEnv) > 0 {
 		parts = append(parts, "missing env: "+list(r.MissingEnv))
+	}
+	if len(r.NotGranted) > 0 {
+		parts = append(parts, "asks for "+list(r.NotGranted)+", not granted: to grant it, list it in extensions.yaml under secrets of the extension's entry")
+	}
+	if len(r.Mesh) > 0 {
+		parts = append(parts, "asks for "+list(r.Mesh)+", which contains credentials of the mesh itself and is never passed on: give the extension credentials of its own")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -115,9 +130,10 @@ func list(names []string) string {
 }
 
 // LogSkipped warns that an extension is not started (gating: skip). Operators alert on the text and on the
-// fields extension, missing_bins and missing_env; neither changes.
+// fields extension, missing_bins, missing_env and refused; neither changes.
 func LogSkipped(log *slog.Logger, extension string, r Result) {
-	log.Warn("extension skipped: declared preconditions not satisfied", r.attrs("extension", extension)...)
+	refused := append(append([]string{}, r.NotGranted...), r.Mesh...)
+	log.Warn("extension skipped: declared preconditions not satisfied", append(r.attrs("extension", extension), "refused", refused)...)
 }
 
 // LogContinuing warns that an extension is started although something is missing (gating: warn). Operators

@@ -120,12 +120,15 @@ func TestResultIsBounded(t *testing.T) {
 // The texts and fields that operators alert on.
 func TestLog(t *testing.T) {
 	r := gate.Result{MissingBins: []string{"jq", "node"}}
+	refused := gate.Result{NotGranted: []string{"KEY"}, Mesh: []string{"NATS_URL"}}
 	for _, tt := range []struct {
 		log  func(*slog.Logger)
 		want string
 	}{
 		{func(l *slog.Logger) { gate.LogSkipped(l, "weather", r) },
-			`{"level":"WARN","msg":"extension skipped: declared preconditions not satisfied","extension":"weather","missing_bins":["jq","node"],"missing_env":[]}`},
+			`{"level":"WARN","msg":"extension skipped: declared preconditions not satisfied","extension":"weather","missing_bins":["jq","node"],"missing_env":[],"refused":[]}`},
+		{func(l *slog.Logger) { gate.LogSkipped(l, "weather", refused) },
+			`{"level":"WARN","msg":"extension skipped: declared preconditions not satisfied","extension":"weather","missing_bins":[],"missing_env":[],"refused":["KEY","NATS_URL"]}`},
 		{func(l *slog.Logger) { gate.LogContinuing(l, "weather", gate.Result{MissingEnv: []string{"API_TOKEN"}}) },
 			`{"level":"WARN","msg":"extension preflight: declared requires not satisfied (continuing anyway)","extension":"weather","missing_bins":[],"missing_env":["API_TOKEN"]}`},
 		{func(l *slog.Logger) { gate.LogSkillDisabled(l, "pdf", r) },

@@ -9,8 +9,8 @@ import (
 )
 
 // CheckManifest is Check for all that m requires: bins and env, and each variable that must be set for a placeholder
-// of its transport. A variable of a placeholder may be empty, unlike one of env: ${VAR} says what is to stand there,
-// and nothing may be it. root is the extension's directory.
+// of its transport. A variable of a placeholder may be empty, unlike one of env. It also checks whether h.Grants allow
+// what m takes from the host. root is the extension's directory.
 //
 // For a member its parent's requirements and placeholders count too, since a gated parent gates its members. That
 // is why manifest.Manifest.Resolve's list of unset variables is not enough for one: it knows the member's own only.
@@ -22,7 +22,9 @@ func (h Host) CheckManifest(m *manifest.Manifest, root string) Result {
 		_, set := h.LookupEnv(name)
 		return set
 	})
-	return h.Check(m.Requires, root, unset)
+	r := h.Check(m.Requires, root, unset)
+	r.NotGranted, r.Mesh = h.refused(m, root)
+	return r
 }
 
 // Declared are the variables whose values NewRedactor is to know for m, whatever their names look like: those of

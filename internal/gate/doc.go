@@ -4,12 +4,12 @@
 //
 // The order in which a bridge, and extctl doctor, asks:
 //
-//	t, _, err := m.Resolve(expander)                     // pkg/manifest: placeholders
-//	r := gate.Host{}.CheckManifest(m, root)              // bins, env and the variables of placeholders
-//	if !r.OK() && gating == config.Skip {
+//	r := gate.Host{Grants: g}.CheckManifest(m, root)     // bins, env, what placeholders take from the host
+//	if r.Refused() || !r.OK() && gating == config.Skip {
 //		gate.LogSkipped(log, id, r)                  // the catalog's reason is r.String()
 //		return
 //	}
+//	t, _, err := m.Resolve(expander)                     // pkg/manifest: placeholders
 //	dir, err := gate.MakeStateDir(base, id)
 //	env, stripped := gate.Env(os.Environ(), gate.EnvOptions{Allow: m.Requires.Env, Add: t.Env, StateDir: dir, …})
 //	redactor := gate.NewRedactor(os.Environ(), gate.Declared(m), t.Env)

@@ -72,6 +72,7 @@ type EnvOptions struct {
 	Minimal bool              // inherit_env: minimal; of parent only the basic variables and those of Allow pass
 	Allow   []string          // requires.env: names that pass in any case
 	Add     map[string]string // transport.env with its placeholders replaced; beats everything else
+	Mesh    Credentials       // variables that contain one of them do not pass, whatever they are called
 
 	AgentVersion string // AGENT_VERSION; "" leaves it unset
 	ExtensionID  string // AGENT_EXTENSION_ID; "" leaves it unset
@@ -109,7 +110,7 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 		delete(held, k)
 		switch {
 		case k == agentVersion || k == agentExtensionID || k == stateDir:
-		case withheld(name, value) && !allowed[k]:
+		case o.Mesh.in(value), withheld(name, value) && !allowed[k]:
 			held[k] = name
 		case o.Minimal && !allowed[k] && !isBasic(name, fold):
 		default:

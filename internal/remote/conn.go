@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ type Config struct {
 	URL     string            // http or https, with its placeholders replaced
 	Headers map[string]string // sent with every request, likewise; what the protocol itself sets comes on top
 	Dialect manifest.Dialect  // ext, mcp, or auto, which is the default: the answer to initialize decides
+
+	Allow []netip.Prefix // link-local and metadata addresses that may be connected to; others are refused
 
 	MaxResult int64 // bytes of one answer or event; default 64 MiB
 
@@ -71,7 +74,7 @@ type Conn struct {
 // New makes a Conn. A Config that cannot work, such as a URL that is none, is Run's error and every call's.
 func New(cfg Config) *Conn {
 	c := &Conn{
-		at:   newEndpoint(cfg.URL, cfg.Headers, cmp.Or(max(cfg.MaxResult, 0), DefaultMaxResult)),
+		at:   newEndpoint(cfg),
 		tell: teller{to: cfg.OnNotification},
 		log:  cfg.Logger,
 

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -26,6 +27,7 @@ type endpoint struct {
 	host   string // to be sent in place of the URL's; "" for the same
 	header http.Header
 	max    int64 // bytes of one body or event
+	to     addresses
 	hide   *gate.Redactor
 	base   *http.Client // a test's, or nil
 	client *http.Client // set by connect
@@ -34,9 +36,10 @@ type endpoint struct {
 
 // newEndpoint reads a URL. What user and password there are in it become a header, as net/http would have it,
 // only that this one survives a redirect on the same host.
-func newEndpoint(address string, headers map[string]string, max int64) *endpoint {
-	e := &endpoint{header: http.Header{"User-Agent": {"extmesh"}}, max: max}
-	u, err := url.Parse(address)
+func newEndpoint(cfg Config) *endpoint {
+	headers := cfg.Headers
+	e := &endpoint{header: http.Header{"User-Agent": {"extmesh"}}, max: cmp.Or(max(cfg.MaxResult, 0), DefaultMaxResult), to: addresses{refusedNetworks, cfg.Allow}}
+	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		e.name = "the endpoint"
 		e.bad = errors.New("the url is not http(s)://host[:port][/path]")
@@ -56,6 +59,7 @@ func newEndpoint(address string, headers map[string]string, max int64) *endpoint
 		}
 	}
 	e.name, e.url = origin(u), u.String()
+	e.bad = e.to.checkURL(u)
 	return e
 }
 
@@ -98,15 +102,15 @@ func (e *endpoint) connect(wires context.Context) {
 		c = *e.base
 		c.Timeout = 0 // each request has its own
 	} else {
-		c.Transport = newTransport(wires)
+		c.Transport = newTransport(wires, e.to)
 	}
 	c.CheckRedirect = e.checkRedirect
 	e.client = &c
 }
 
 // newTransport is http.DefaultTransport but for what is said here.
-func newTransport(wires context.Context) *http.Transport {
-	dialer := net.Dialer{Timeout: 10 * time.Second}
+func newTransport(wires context.Context, to addresses) *http.Transport {
+	dialer := net.Dialer{Timeout: 10 * time.Second, ControlContext: to.control}
 	return &http.Transport{
 		Proxy: proxy,
 		// The transport dials on for the next request when the one that asked has ended. Nothing of that may

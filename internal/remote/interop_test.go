@@ -69,7 +69,7 @@ func TestServerEverything(t *testing.T) {
 	l.Close()
 	stop := everything(t, port)
 	url := "http://127.0.0.1:" + port + "/mcp"
-	if err := Probe(soon(t), url, nil); err != nil {
+	if err := Probe(soon(t), Config{URL: url}); err != nil {
 		t.Errorf("Probe: %v", err)
 	}
 	var said heard

@@ -7,13 +7,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Probe asks whether an extension answers at a URL, with HEAD and, where that brings nothing, GET. Every HTTP answer
-// below 500 is life, one that refuses the method and a redirect included: what the extension behind it can do only
-// initialize would tell. Only one that refuses the credentials, or finds nothing at the path, is none. Since that may be
-// how a server answers that knows POST alone, it is then asked with a JSON-RPC ping, too. ctx bounds it. The error is an
-// *rpc.Error, of rpc.CodeUnavailable where nothing answers.
-func Probe(ctx context.Context, url string, headers map[string]string) error {
-	at := newEndpoint(url, headers, DefaultMaxResult)
+// Probe checks whether a server answers at cfg's URL, with HEAD and, if that fails, GET. It uses URL, Headers and Allow.
+// Every HTTP answer below 500 is a success, one that refuses the method and a redirect included; not one that refuses the
+// credentials, or finds nothing at the path. Since that may be how a server answers that supports POST only, a JSON-RPC
+// ping is then tried, too. ctx bounds it. The error is an *rpc.Error, of rpc.CodeUnavailable where nothing answers.
+func Probe(ctx context.Context, cfg Config) error {
+	at := newEndpoint(cfg)
 	if at.bad != nil {
 		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%v", at.bad)
 	}

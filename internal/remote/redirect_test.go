@@ -127,7 +127,7 @@ func TestProbe(t *testing.T) {
 				<-r.Context().Done()
 			}
 		}))
-		err := Probe(soon(t), srv.URL+"/"+secret, map[string]string{"X-Key": secret})
+		err := Probe(soon(t), Config{URL: srv.URL + "/" + secret, Headers: map[string]string{"X-Key": secret}})
 		srv.Close()
 		if tt.says == "" {
 			if err != nil {
@@ -137,7 +137,7 @@ func TestProbe(t *testing.T) {
 		}
 		fails(t, err, rpc.CodeUnavailable, rpc.RanNo, tt.says)
 	}
-	if err := Probe(soon(t), "http://"+secret+"\x00", nil); err == nil || strings.Contains(err.Error(), secret) {
+	if err := Probe(soon(t), Config{URL: "http://" + secret + "\x00"}); err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -149,5 +149,5 @@ func TestProbeTimeout(t *testing.T) {
 	}
 	defer l.Close()
 	ctx := within(t, 50e6)
-	fails(t, Probe(ctx, "http://"+l.Addr().String(), nil), rpc.CodeTimeout, rpc.RanNo, "in time")
+	fails(t, Probe(ctx, Config{URL: "http://" + l.Addr().String()}), rpc.CodeTimeout, rpc.RanNo, "in time")
 }

@@ -174,8 +174,8 @@ func TestIDs(t *testing.T) {
 
 // TestSecrets has a server repeat what it was sent, in every way it could be quoted.
 func TestSecrets(t *testing.T) {
-	at := newEndpoint("https://some%40one:"+secret+"@h.example/"+secret+"/x?k="+secret+"&short=abc", map[string]string{
-		"authorization": "Bearer " + secret, "Accept": "text/plain", "X-Other": secret + "=="}, 1)
+	at := newEndpoint(Config{URL: "https://some%40one:" + secret + "@h.example/" + secret + "/x?k=" + secret + "&short=abc", Headers: map[string]string{
+		"authorization": "Bearer " + secret, "Accept": "text/plain", "X-Other": secret + "=="}})
 	if at.name != "https://h.example" {
 		t.Errorf("name %q", at.name)
 	}

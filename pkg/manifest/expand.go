@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -33,10 +34,12 @@ const (
 //	${file:PATH}          the file's content without one trailing line break, at most MaxFileText bytes
 //	$${                   a literal ${
 //
-// A relative PATH is relative to Root and may not leave it; for a file elsewhere, such as /run/secrets/token,
-// PATH is absolute. What a placeholder stands for is never expanded again.
+// A relative PATH is relative to Root. A file that lies outside of Root, symbolic links followed, must be one of Files.
+// What a placeholder stands for is never expanded again.
 type Expander struct {
 	Root, ID, Version, AgentVersion string
+
+	Files []string // absolute and clean paths of files outside of Root that may be read, such as /run/secrets/token
 
 	LookupEnv func(name string) (string, bool)  // nil: os.LookupEnv
 	ReadFile  func(path string) ([]byte, error) // nil: regular files of the operating system; path is absolute if Root is
@@ -93,18 +96,10 @@ func (e Expander) value(p piece) (v string, ok bool, err error) {
 }
 
 func (e Expander) file(path string) (string, error) {
-	read := e.ReadFile
-	if read == nil {
-		read = readRegular
+	if !filepath.IsAbs(path) && !filepath.IsLocal(path) {
+		return "", fmt.Errorf("${file:%s} leaves the extension's directory; write an absolute path for a file elsewhere", clip(path, maxShown))
 	}
-	full := path
-	if !filepath.IsAbs(path) {
-		if !filepath.IsLocal(path) {
-			return "", fmt.Errorf("${file:%s} leaves the extension's directory; write an absolute path for a file elsewhere", clip(path, maxShown))
-		}
-		full = filepath.Join(e.Root, path)
-	}
-	data, err := read(full)
+	data, err := e.read(path)
 	if err != nil {
 		return "", fmt.Errorf("${file:%s}: %w", clip(path, maxShown), err)
 	}
@@ -118,16 +113,83 @@ func (e Expander) file(path string) (string, error) {
 	return s, nil
 }
 
+// full is the clean path of ${file:path}, absolute if Root is.
+func (e Expander) full(path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(e.Root, path)
+}
+
+// Outside returns the file that must be in Files for ${file:path} to be read: the path as it is written, or, where a
+// symbolic link leads out of Root, the file that it leads to. It returns "" for a file within Root.
+func (e Expander) Outside(path string) string {
+	full := e.full(path)
+	if !within(e.Root, full) {
+		return full
+	}
+	root, file, err := e.followed(full)
+	if err != nil || within(root, file) { // an error is that of reading, too
+		return ""
+	}
+	return file
+}
+
+// followed are Root and full with their symbolic links followed.
+func (e Expander) followed(full string) (root, file string, err error) {
+	if root, err = filepath.EvalSymlinks(cmp.Or(e.Root, ".")); err != nil {
+		return "", "", err
+	}
+	file, err = filepath.EvalSymlinks(full)
+	return root, file, err
+}
+
+func within(root, file string) bool {
+	rel, err := filepath.Rel(root, file)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// errNotGranted is a file outside of Root that is not in Files.
+var errNotGranted = errors.New("it lies outside of the extension's directory, and the host does not grant it")
+
+// read reads the file of ${file:path} if it may be read. What is within Root is opened in a way that a symbolic link
+// put there meanwhile cannot lead out of it.
+func (e Expander) read(path string) ([]byte, error) {
+	outside := e.Outside(path)
+	switch {
+	case outside != "" && !slices.Contains(e.Files, outside):
+		return nil, errNotGranted
+	case e.ReadFile != nil:
+		return e.ReadFile(e.full(path))
+	case outside != "":
+		return readRegular(os.Stat, os.Open, outside)
+	}
+	dir, file, err := e.followed(e.full(path))
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	rel, err := filepath.Rel(dir, file)
+	if err != nil {
+		return nil, err
+	}
+	return readRegular(root.Stat, root.Open, rel)
+}
+
 // readRegular is os.ReadFile for what ${file:} may be: a pipe or a device would hang or never end.
-func readRegular(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+func readRegular(stat func(string) (os.FileInfo, error), open func(string) (*os.File, error), path string) ([]byte, error) {
+	info, err := stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("not a regular file")
 	}
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func host() Expander {
 		filepath.FromSlash("/run/secret"): "abs",
 	}
 	return Expander{
-		Root: root, ID: "weather", Version: "1.0.0", AgentVersion: "2.0.0",
+		Root: root, Files: []string{filepath.FromSlash("/run/secret")}, ID: "weather", Version: "1.0.0", AgentVersion: "2.0.0",
 		LookupEnv: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		ReadFile: func(path string) ([]byte, error) {
 			if s, ok := files[path]; ok {
@@ -59,6 +59,9 @@ func TestExpand(t *testing.T) {
 		{in: "${file:${A}}", err: "do not nest"},
 		{in: "${file:/run/secret}", want: "abs"},
 		{in: "${file:./token}", want: "t0ken"},
+		{in: "${file:/run/other}", err: "${file:/run/other}: it lies outside of the extension's directory"},
+		{in: "${file:/run/../etc/passwd}", err: "does not grant it"},
+		{in: "${file:" + filepath.Join(root, "token") + "}", want: "t0ken"},
 		{in: "${file:../x}", err: "absolute path"},
 		{in: "${file:a/../../x}", err: "absolute path"},
 		{in: "${file:nope}", err: "${file:nope}: open"},
@@ -192,5 +195,97 @@ func TestResolveIsBounded(t *testing.T) {
 	}
 	if limit := maxResolved/MaxFileText + 1; reads > limit {
 		t.Errorf("%d files were read, want at most %d", reads, limit)
+	}
+}
+
+// TestFilesStayInRoot: no symbolic link leads ${file:} out of the extension's directory, unless the host grants the file
+// that it leads to.
+func TestFilesStayInRoot(t *testing.T) {
+	dir := t.TempDir()
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(dir, "root")
+	for path, text := range map[string]string{"root/own": "own", "root/sub/deep": "deep", "key": "key", "other/token": "token"} {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{
+		"root/out": "../key", "root/abs": filepath.Join(dir, "key"), "root/dir": "../other", "root/in": "sub/deep",
+		"root/absin": filepath.Join(root, "own"), "root/chain": "out", "root/broken": "nothing", "rooted": "root",
+	} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, token := filepath.Join(dir, "key"), filepath.Join(dir, "other", "token")
+	for _, tt := range []struct {
+		path, outside string
+		want          string // without Files
+		granted       string // with Files key and token
+	}{
+		{"own", "", "own", "own"},
+		{"sub/deep", "", "deep", "deep"},
+		{"in", "", "deep", "deep"},
+		{"absin", "", "own", "own"},
+		{filepath.Join(root, "own"), "", "own", "own"},
+		{"out", key, "", "key"},
+		{"abs", key, "", "key"},
+		{"chain", key, "", "key"},
+		{"dir/token", token, "", "token"},
+		{key, key, "", "key"},
+		{root + "/../key", key, "", "key"},
+		{filepath.Join(dir, "none"), filepath.Join(dir, "none"), "", ""},
+		{"broken", "", "", ""},
+		{"none", "", "", ""},
+	} {
+		for _, at := range []string{root, filepath.Join(dir, "rooted")} {
+			if strings.HasPrefix(tt.path, root) && at != root {
+				continue // elsewhere, as far as the paths tell
+			}
+			e := Expander{Root: at}
+			if have := e.Outside(tt.path); have != tt.outside {
+				t.Errorf("Outside(%s) = %q, want %q", tt.path, have, tt.outside)
+			}
+			if have, _, err := e.Expand("${file:" + tt.path + "}"); have != tt.want || (err == nil) != (tt.want != "") {
+				t.Errorf("%s in %s: %q, %v; want %q", tt.path, at, have, err, tt.want)
+			}
+			e.Files = []string{key, token}
+			if have, _, err := e.Expand("${file:" + tt.path + "}"); have != tt.granted || (err == nil) != (tt.granted != "") {
+				t.Errorf("%s in %s, granted: %q, %v; want %q", tt.path, at, have, err, tt.granted)
+			}
+		}
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	m, diags := Parse("plugin.toml", []byte(`
+[plugin]
+id = "a"
+version = "1.0.0"
+[capabilities]
+tools = ["t"]
+[transport]
+type = "http"
+url = "https://${HOST:-h}/${EXTENSION_ID}"
+headers = { A = "${file:/run/a}${TOKEN}", B = "$${NOT}${file:b}" }
+[requires]
+env = ["KEY", "TOKEN"]
+`), Options{Sidecar: &Sidecar{".mcp.json", []byte(`{"mcpServers": {"m": {"command": "${CMD}", "args": ["${ARG:-x}"], "env": {"E": "${file:/run/m}"}}}}`)}})
+	if m == nil {
+		t.Fatal(diags)
+	}
+	if have, want := m.Needs(), (Needs{[]string{"HOST", "KEY", "TOKEN"}, []string{"/run/a", "b"}}); !reflect.DeepEqual(have, want) {
+		t.Errorf("have %+v\nwant %+v", have, want)
+	}
+	have := m.Members()[0].Needs()
+	if want := (Needs{[]string{"ARG", "CMD", "HOST", "KEY", "TOKEN"}, []string{"/run/a", "/run/m", "b"}}); !reflect.DeepEqual(have, want) {
+		t.Errorf("member: have %+v\nwant %+v", have, want)
 	}
 }

@@ -136,6 +136,34 @@ func (m *Manifest) Variables() []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
+// Needs is what an extension takes from the host that runs it.
+type Needs struct {
+	Env   []string // the variables of requires.env and of the placeholders, with a default or without one; sorted
+	Files []string // the files of ${file:PATH}, as they are written; sorted
+}
+
+// Needs lists what m takes from its host. A member's needs include its parent's, as its Variables do.
+func (m *Manifest) Needs() Needs {
+	env, files := map[string]bool{}, map[string]bool{}
+	for n := m; n != nil; n = n.parent {
+		for _, name := range n.Requires.Env {
+			env[name] = true
+		}
+		for _, v := range n.templates() {
+			pieces, _ := split(v.value) // Parse has reported what is wrong with them
+			for _, p := range pieces {
+				switch p.kind {
+				case envVar:
+					env[p.text] = true
+				case fileText:
+					files[p.text] = true
+				}
+			}
+		}
+	}
+	return Needs{Env: slices.Sorted(maps.Keys(env)), Files: slices.Sorted(maps.Keys(files))}
+}
+
 // template is one value of a transport in which placeholders are replaced.
 type template struct {
 	key, value string
