@@ -220,8 +220,8 @@ func TestReservedNames(t *testing.T) {
 			t.Errorf("%q is reserved on the page and not in the code", m[1])
 		}
 	}
-	if len(names) != 15 {
-		t.Errorf("%d reserved names on the page, want 15", len(names))
+	if len(names) != 16 {
+		t.Errorf("%d reserved names on the page, want 16", len(names))
 	}
 }
 
@@ -248,7 +248,7 @@ func TestSubjects(t *testing.T) {
 	p := mesh.Prefix("P")
 	for _, subject := range []string{
 		strings.Replace(p.RPC("<id>"), "P", "SP", 1), strings.Replace(p.InstanceRPC("<id>", "<instance>"), "P", "SP", 1),
-		strings.Replace(p.Cancel("<id>"), "P", "SP", 1), strings.Replace(p.Event("<id>"), "P", "SP", 1),
+		strings.Replace(p.Cancel("<id>"), "P", "SP", 1), strings.Replace(p.Ack("<id>", "<token>"), "P", "SP", 1), strings.Replace(p.Event("<id>"), "P", "SP", 1),
 		p.Announce("<id>"), p.AnnounceRequest(), p.Heartbeat("<id>"), p.Shutdown("<id>"), p.Suspect("<id>"),
 		p.Breaker("<id>"), p.Skills("<bridge>"), p.HostReport("<bridge>"), p.RegistryRPC(), p.CatalogEvents() + ".>",
 		p.Control("<bridge>"), p.Log("<id>"),

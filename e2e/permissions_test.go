@@ -69,7 +69,7 @@ func permissionTable(t *testing.T) (rows []permissionRow) {
 // try does what a row says and returns whether the server allowed it.
 func (r permissionRow) try(t *testing.T, url, user string) bool {
 	t.Helper()
-	nc, err := nats.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX_"+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatalf("as %s: %v", user, err)
 	}
@@ -144,7 +144,7 @@ func TestPermissions(t *testing.T) {
 func TestRoles(t *testing.T) {
 	url, server := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
-	inbox := func(user string) string { return "--inbox-prefix=_INBOX_" + user }
+	inbox := func(user string) string { return "--inbox-prefix=_INBOX." + user }
 	logs := []*process{
 		start(t, env("registry"), program(t, "registry"), "--name", "a", inbox("registry")),
 		start(t, env("registry"), program(t, "registry"), "--name", "b", inbox("registry")),
@@ -178,7 +178,7 @@ args = ["mcp.sh"]
 		}
 		return out
 	}
-	client, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
+	client, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX.agent"))
 	eventually(t, time.Minute, "everything is ready", func() bool {
 		return instances(catalog, "who", "") == 2 && instances(catalog, "primes", "") == 1 && instances(catalog, "bundle.inner", "") == 2
 	})
@@ -254,16 +254,16 @@ done
 func TestDenied(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
-	start(t, env("registry"), program(t, "registry"), "--inbox-prefix", "_INBOX_registry")
+	start(t, env("registry"), program(t, "registry"), "--inbox-prefix", "_INBOX.registry")
 	// The user is bridge-0's: it may announce what it likes, and take orders under that name only.
-	at := start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX_bridge-0", "--http", "127.0.0.1:0",
+	at := start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX.bridge-0", "--http", "127.0.0.1:0",
 		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir()).serves(t)
 	eventually(t, time.Minute, "the bridge is unready, and says why", func() bool {
 		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS denied the subscription to ext.control.another;")
 	})
 	// And this service's may announce itself, and listen under a prefix that is not the one it was given.
-	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX_primes", "--subject-prefix", "elsewhere")
-	_, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
+	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX.primes", "--subject-prefix", "elsewhere")
+	_, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX.agent"))
 	eventually(t, time.Minute, "the service is failed, and says why", func() bool {
 		e, _ := catalog.Get("primes")
 		return e.State != nil && e.State.State == "failed" && !e.State.Available && strings.Contains(e.State.Reason, "elsewhere.primes.rpc")

@@ -290,15 +290,15 @@ func TestLameDuck(t *testing.T) {
 	c := startCluster(t)
 	env := func(i int, user string) []string { return []string{"NATS_URL=" + c.at(i, user)} }
 	for i := range 2 {
-		start(t, env(i, "registry"), program(t, "registry"), "--inbox-prefix", "_INBOX_registry")
+		start(t, env(i, "registry"), program(t, "registry"), "--inbox-prefix", "_INBOX.registry")
 	}
 	binary := primes(t)
 	for i, name := range []string{"bridge-0", "bridge-1"} {
-		start(t, env(i, name), program(t, "stdio-bridge"), "--name", name, "--inbox-prefix", "_INBOX_"+name,
+		start(t, env(i, name), program(t, "stdio-bridge"), "--name", name, "--inbox-prefix", "_INBOX."+name,
 			"--search-path", writePrimes(t, binary, "1.0.0"), "--state-dir", t.TempDir())
 	}
-	start(t, env(0, "primes"), binary, "--inbox-prefix", "_INBOX_primes")
-	client, catalog := caller(t, c.at(2, "agent"), nats.CustomInboxPrefix("_INBOX_agent"))
+	start(t, env(0, "primes"), binary, "--inbox-prefix", "_INBOX.primes")
+	client, catalog := caller(t, c.at(2, "agent"), nats.CustomInboxPrefix("_INBOX.agent"))
 	eventually(t, 60*time.Second, "both bridges and the service are ready, with their tools", func() bool {
 		_, _, known := catalog.Tool("ext_primes_factor")
 		return known && instances(catalog, "primes", "") == 3

@@ -117,7 +117,7 @@ func TestCompose(t *testing.T) {
 		if set == nil || *set != password {
 			t.Errorf("%s logs in as %s with a password that the server does not have", name, u.User.Username())
 		}
-		if inbox := "_INBOX_" + u.User.Username(); !slices.Contains(slices.Concat(s.Entrypoint, s.Command), inbox) {
+		if inbox := "_INBOX." + u.User.Username(); !slices.Contains(slices.Concat(s.Entrypoint, s.Command), inbox) {
 			t.Errorf("%s may listen to %s only and is not told so", name, inbox)
 		}
 	}

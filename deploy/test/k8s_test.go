@@ -129,7 +129,7 @@ func TestK8sManifests(t *testing.T) {
 		if err := json.Unmarshal([]byte(strings.ReplaceAll(text, "inbox_prefix", "InboxPrefix")), &c); err != nil {
 			t.Error(err)
 		}
-		if c.User+".json" != file || c.Password != m.secrets["nats-passwords"].StringData[users(t)[c.User]] || c.InboxPrefix != "_INBOX_"+c.User {
+		if c.User+".json" != file || c.Password != m.secrets["nats-passwords"].StringData[users(t)[c.User]] || c.InboxPrefix != "_INBOX."+c.User {
 			t.Errorf("%s logs in as %+v", file, c)
 		}
 	}

@@ -177,7 +177,7 @@ func runMesh(t *testing.T, units []process, swap map[string]string, operator str
 
 func extctl(t *testing.T, url string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.Command(binary(t, "extctl"), append(args, "--inbox-prefix", "_INBOX_operator")...)
+	cmd := exec.Command(binary(t, "extctl"), append(args, "--inbox-prefix", "_INBOX.operator")...)
 	cmd.Env = append(os.Environ(), "NATS_URL="+url)
 	out, err := cmd.Output()
 	return string(out), err

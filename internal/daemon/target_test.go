@@ -69,9 +69,9 @@ func TestResolveOrder(t *testing.T) {
 func TestResolveContextSettings(t *testing.T) {
 	home := emptyHome(t)
 	writeFile(t, filepath.Join(home, "config", "nats", "context", "c.json"),
-		`{"url":"nats://h:1","user":"u","password":"p","inbox_prefix":"_INBOX_u"}`)
+		`{"url":"nats://h:1","user":"u","password":"p","inbox_prefix":"_INBOX.u"}`)
 	got, err := NATSFlags{Context: "c"}.Resolve()
-	if err != nil || got.base.User != "u" || got.base.Password != "p" || got.base.InboxPrefix != "_INBOX_u" {
+	if err != nil || got.base.User != "u" || got.base.Password != "p" || got.base.InboxPrefix != "_INBOX.u" {
 		t.Errorf("%+v, %v", got.base, err)
 	}
 }

@@ -32,12 +32,12 @@ var (
 // reserved are the names that the agent and the mesh use themselves (docs/protocol.md, "Words").
 var reserved = []string{
 	"agent", "browser", "core", "email", "heartbeat", "memory", "telegram", "whatsapp",
-	"rpc", "cancel", "event", "registry", "control", "log", "bridge",
+	"rpc", "cancel", "ack", "event", "registry", "control", "log", "bridge",
 }
 
 // Reserved reports whether name may not be an extension's id, an MCP server's name or a bridge's name,
 // because the agent (agent, browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc,
-// cancel, event, registry, control, log, bridge) uses it. What a host reserves besides is in
+// cancel, ack, event, registry, control, log, bridge) uses it. What a host reserves besides is in
 // Options.ReservedIDs.
 func Reserved(name string) bool { return slices.Contains(reserved, name) }
 

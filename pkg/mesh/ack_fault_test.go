@@ -12,10 +12,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestAcknowledgesToInboxes answers with a chunk that is to be acknowledged on a subject of the service's choosing. NATS
-// lets a caller publish wherever it is sent a reply subject: the registry's lease, and the catalog's end, are not among
-// what it acknowledges.
-func TestAcknowledgesToInboxes(t *testing.T) {
+// TestAcknowledgesNothingElse answers with a chunk that is to be acknowledged on a subject of the service's choosing. A
+// caller acknowledges on the ack subject of what it called, or on an inbox, and nowhere else that it may publish.
+func TestAcknowledgesNothingElse(t *testing.T) {
 	connect := startServer(t)
 	svc, cc := connect(), connect()
 	const answer = `{"jsonrpc":"2.0","id":1,"result":"whole"}`
@@ -32,13 +31,20 @@ func TestAcknowledgesToInboxes(t *testing.T) {
 		svc.PublishMsg(end)
 	})
 	for _, tt := range []struct {
-		ack   string
-		inbox bool
+		ack string
+		may bool
 	}{
 		{"$KV.ext_catalog.lease.registry", false},
 		{"$JS.API.STREAM.DELETE.KV_ext_catalog", false},
 		{"ext.registry.shutdown.victim", false},
 		{"ext.victim.rpc", false},
+		{"ext.victim.ack.token", false},
+		{"ext.weather.cancel", false},
+		{"ext.weather.ack", false},
+		{"ext.weather.ack.token.rpc", false},
+		{"ext.weather.member.ack.token", false},
+		{"ext.registry.ack.token", false},
+		{"ext.weather.ack.token", true},
 		{"_INBOX.abc.1", true},
 		{"_INBOX_agent.abc", true},
 		{"ext2.inbox", true},
@@ -53,10 +59,10 @@ func TestAcknowledgesToInboxes(t *testing.T) {
 			defer heard.Unsubscribe()
 			svc.Flush()
 			got, err := mesh.NewClient(cc, mesh.ClientOptions{}).CallExt(t.Context(), "weather", "tools/x", nil)
-			if tt.inbox && (err != nil || string(got) != `"whole"`) {
+			if tt.may && (err != nil || string(got) != `"whole"`) {
 				t.Errorf("= %s, %v", got, err)
 			}
-			if !tt.inbox && (!errors.Is(err, rpc.CodeInternal) || rpc.AsError(err).Details().Ran != rpc.RanMaybe || !strings.Contains(err.Error(), ack)) {
+			if !tt.may && (!errors.Is(err, rpc.CodeInternal) || rpc.AsError(err).Details().Ran != rpc.RanMaybe || !strings.Contains(err.Error(), ack)) {
 				t.Errorf("= %s, %v, want an internal error that names %s", got, err, ack)
 			}
 			cc.Publish(ack, []byte("what comes behind it"))
@@ -64,9 +70,35 @@ func TestAcknowledgesToInboxes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if acknowledged := len(m.Data) == 0; acknowledged != tt.inbox {
-				t.Errorf("acknowledged: %t, want %t", acknowledged, tt.inbox)
+			if acknowledged := len(m.Data) == 0; acknowledged != tt.may {
+				t.Errorf("acknowledged: %t, want %t", acknowledged, tt.may)
 			}
 		})
+	}
+}
+
+func TestMayAcknowledge(t *testing.T) {
+	for _, tt := range []struct {
+		subject, reply string
+		want           bool
+	}{
+		{"ext.weather.rpc", "ext.weather.ack.t", true},
+		{"ext.google.mail.rpc", "ext.google.mail.ack.t", true},
+		{"ext.google.rpc", "ext.google.mail.ack.t", false},
+		{"ext.weather.rpc", "ext.weather.ack.", false},
+		{"ext.weather.rpc", "ext.weather.ack.*", false},
+		{"ext.weather.rpc", "ext.weather.ack.>", false},
+		{"ext.weather.rpc", "ext.weather.ack.a b", false},
+		{"ext.weather.rpc", "", false},
+		// A service may announce a subject prefix of its own.
+		{"ext.registry.rpc", "ext.registry.ack.t", false},
+		{"ext.registry.announce.rpc", "ext.registry.announce.ack.t", false},
+		{"ext.control.rpc", "ext.control.ack.t", false},
+		{"ext.log.rpc", "ext.log.ack.t", false},
+		{"other.weather.rpc", "other.weather.ack.t", true},
+	} {
+		if mesh.Prefix(mesh.DefaultPrefix).MayAcknowledge(tt.subject, tt.reply) != tt.want {
+			t.Errorf("MayAcknowledge(%q, %q) = %t", tt.subject, tt.reply, !tt.want)
+		}
 	}
 }

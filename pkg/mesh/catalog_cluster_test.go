@@ -25,7 +25,7 @@ func TestCatalogWithAgentPermissions(t *testing.T) {
 		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
 		Users: []*server.User{{Username: "registry", Password: "p"}, {Username: "agent", Password: "p", Permissions: &server.Permissions{
 			Publish:   &server.SubjectPermission{Allow: []string{"$JS.API.DIRECT.GET.KV_ext_catalog", "$JS.API.DIRECT.GET.KV_ext_catalog.>"}},
-			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_agent.>", "ext.registry.catalog.>"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.agent.>", "ext.registry.catalog.>"}},
 		}}},
 	})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestCatalogWithAgentPermissions(t *testing.T) {
 	b.bucket()
 	b.put("spec.a", testSpec("a", "1.0.0", "x"))
 	b.put(KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
-	agent := connect("agent", nats.CustomInboxPrefix("_INBOX_agent"), nats.PermissionErrOnSubscribe(true),
+	agent := connect("agent", nats.CustomInboxPrefix("_INBOX.agent"), nats.PermissionErrOnSubscribe(true),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Errorf("agent: %v", err) }))
 	c := b.followOn(agent, CatalogOptions{})
 	b.put("state.a", testState(heartbeat.Ready))

@@ -223,8 +223,8 @@ func (r *reception) chunk(m *nats.Msg) error {
 	if m.Reply == "" {
 		return nil
 	}
-	if !r.c.opt.Prefix.MayAnswer(m.Reply) { // NATS would let it pass: this connection has just been sent it
-		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s wants a chunk acknowledged on %.128q, which is no inbox", r.t.id, m.Reply)
+	if !r.c.opt.Prefix.MayAcknowledge(r.t.subject, m.Reply) {
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s wants a chunk acknowledged on %.128q, which is neither its ack subject nor an inbox", r.t.id, m.Reply)
 	}
 	if err := r.c.nc.Publish(m.Reply, nil); err != nil {
 		return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)

@@ -81,16 +81,6 @@ func (n *Node) Run(ctx context.Context) error {
 		return err
 	}
 	defer sub.Unsubscribe()
-	acks := n.nc.NewInbox() + "."
-	ackSub, err := n.nc.ChanSubscribe(acks+"*", n.in)
-	if err != nil {
-		return err
-	}
-	defer ackSub.Unsubscribe()
-	n.streams.mu.Lock()
-	n.streams.inbox = acks
-	n.streams.mu.Unlock()
-
 	notAll, err := n.listenForAll()
 	if err != nil {
 		return err
@@ -200,8 +190,8 @@ func (n *Node) receive(m *nats.Msg) {
 		}
 		return
 	}
-	if n.streams.inbox != "" && strings.HasPrefix(m.Subject, n.streams.inbox) { // written by this goroutine only
-		n.acknowledged(m)
+	if token, ok := ackToken(m.Subject); ok {
+		n.acknowledged(m, token)
 		return
 	}
 	if id, ok := strings.CutPrefix(m.Subject, n.stateEvents()); ok {

@@ -21,7 +21,7 @@ func TestNodeTicksWhenItMust(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	idle := func() bool { return !n.ticking.Load() }
-	soonTrue(t, "it listens", func() bool { n.streams.mu.Lock(); defer n.streams.mu.Unlock(); return n.streams.inbox != "" })
+	soonTrue(t, "it listens", func() bool { return nc.NumSubscriptions() > 0 })
 	soonTrue(t, "it sleeps", idle)
 
 	heard, err := nc.SubscribeSync(n.opt.Prefix.Announce("x"))

@@ -22,6 +22,22 @@ func (p Prefix) MayAnswer(reply string) bool {
 	return reply != "" && reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
 }
 
+// MayAcknowledge reports whether a caller of subject, SP.<id>.rpc, may acknowledge a chunk on a reply subject: on what is
+// called's own ack subject, SP.<id>.ack.<token>, or where MayAnswer allows it. NATS does not prevent anything else that the
+// caller may publish.
+func (p Prefix) MayAcknowledge(subject, reply string) bool {
+	if p.MayAnswer(reply) {
+		return true
+	}
+	for _, own := range []string{".registry.", ".control.", ".log."} {
+		if strings.HasPrefix(subject, string(p)+own) {
+			return false
+		}
+	}
+	token, ok := strings.CutPrefix(reply, strings.TrimSuffix(subject, ".rpc")+".ack.")
+	return ok && token != "" && !strings.ContainsAny(token, ".*> \t\r\n")
+}
+
 // mayAnswer is MayAnswer for what a Node is asked.
 func (n *Node) mayAnswer(reply string) bool { return n.opt.Prefix.MayAnswer(reply) }
 

@@ -47,6 +47,8 @@ type service struct {
 	gathers rpc.Flusher      // h, if it can
 	ctx     context.Context  // of handlers; ends when draining is given up
 
+	ackPrefix string // SP.<id>.ack.
+
 	lastMethod atomic.Pointer[string]
 	handlers   sync.WaitGroup
 	closed     atomic.Bool
@@ -58,6 +60,7 @@ type service struct {
 	// Of what begin began, for end.
 	giveUp   context.CancelFunc // ends ctx
 	cancels  *nats.Subscription
+	acks     *nats.Subscription
 	unlisten func() // to denials
 
 	mu     sync.Mutex
@@ -100,14 +103,18 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 	s.gathers, _ = h.(rpc.Flusher)
 	s.unlisten = n.listenForDenials()
 	n.addService(s) // before it subscribes, or a denial would find nobody
-	err := s.enter(a)
-	if err != nil {
-		s.leaveNode()
-		return nil, err
+	sp := Prefix(a.SubjectPrefix)
+	s.ackPrefix = sp.Ack(a.ID, "")
+	var err error
+	// Before the first call, or a cancellation or an acknowledgement could be lost.
+	if s.cancels, err = n.nc.ChanSubscribe(sp.Cancel(a.ID), n.in); err == nil {
+		s.acks, err = n.nc.ChanSubscribe(sp.Ack(a.ID, "*"), n.in)
 	}
-	s.cancels, err = n.nc.ChanSubscribe(Prefix(a.SubjectPrefix).Cancel(a.ID), n.in)
+	if err == nil {
+		err = s.enter(a)
+	}
 	if err != nil {
-		s.retire().stop()
+		s.unsubscribe()
 		s.leaveNode()
 		return nil, err
 	}
@@ -121,9 +128,18 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 // end is the other end of begin.
 func (s *service) end() error {
 	err := s.drain()
-	_ = s.cancels.Unsubscribe() // or the connection is closed, and it with it
+	s.unsubscribe()
 	s.leaveNode()
 	return err
+}
+
+// unsubscribe ends what begin subscribed to. An error means that the connection is closed, and the subscriptions with it.
+func (s *service) unsubscribe() {
+	for _, sub := range []*nats.Subscription{s.cancels, s.acks} {
+		if sub != nil {
+			_ = sub.Unsubscribe()
+		}
+	}
 }
 
 func (s *service) leaveNode() {

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -39,17 +40,15 @@ const (
 // line is gone when the next one comes.
 const maxStreaming = 256 << 20
 
-// streams is the part of a Node that looks after streaming calls: accepted and keepalive frames on time, and
-// an inbox where NATS says that a caller has gone and callers acknowledge chunks.
+// streams is the part of a Node that handles streaming calls: accepted and keepalive frames on time, and the messages to
+// the reply subjects of frames: acknowledgements of chunks, and the server's status when a caller no longer listens.
 type streams struct {
 	open atomic.Int64 // calls in flight whose caller takes frames
 
 	mu       sync.Mutex
 	services map[*service]struct{}
-	inbox    string           // the acknowledgements' subject, up to the token
 	tokens   map[string]*call // calls that sent a frame with a reply subject
-	last     uint64
-	bytes    int64 // of large answers under way
+	bytes    int64            // of large answers under way
 }
 
 func (n *Node) addService(s *service) {
@@ -102,22 +101,19 @@ func (n *Node) openStream() {
 
 func (n *Node) closeStream() { n.streams.open.Add(-1) }
 
-// token makes c known to the acknowledgements' inbox and returns the reply subject for its frames.
-func (n *Node) token(c *call) string {
+// ackSubject returns the reply subject for c's frames. Its token is random: every caller may publish on the ack subjects
+// of an extension, and a guessed token would let one caller cancel the call of another.
+func (n *Node) ackSubject(c *call) string {
 	n.streams.mu.Lock()
 	defer n.streams.mu.Unlock()
-	if n.streams.inbox == "" { // Node.Run is not there to listen
-		return ""
-	}
 	if c.token == "" {
-		if c.s.calls.hasEnded(c) { // dropToken has been here, or is about to be
+		if c.s.calls.hasEnded(c) { // dropToken was called, or is about to be
 			return ""
 		}
-		n.streams.last++
-		c.token = strconv.FormatUint(n.streams.last, 36)
+		c.token = rand.Text()
 		n.streams.tokens[c.token] = c
 	}
-	return n.streams.inbox + c.token
+	return c.s.ackPrefix + c.token
 }
 
 func (n *Node) dropToken(c *call) {
@@ -128,14 +124,20 @@ func (n *Node) dropToken(c *call) {
 	}
 }
 
-// acknowledged handles a message to the acknowledgements' inbox: a caller's, for a chunk, or NATS's own, that
-// nobody listens any more.
-func (n *Node) acknowledged(m *nats.Msg) {
+// ackToken returns the token of an ack subject. No other subject that a Node reads matches: the id "ack" is reserved.
+func ackToken(subject string) (token string, ok bool) {
+	i := strings.LastIndexByte(subject, '.')
+	return subject[i+1:], strings.HasSuffix(subject[:max(i, 0)], ".ack")
+}
+
+// acknowledged handles a message to an ack subject: a caller's acknowledgement of a chunk, or the server's status that
+// nobody listens on the caller's inbox any more.
+func (n *Node) acknowledged(m *nats.Msg, token string) {
 	n.streams.mu.Lock()
-	c := n.streams.tokens[strings.TrimPrefix(m.Subject, n.streams.inbox)]
+	c := n.streams.tokens[token]
 	n.streams.mu.Unlock()
 	switch {
-	case c == nil:
+	case c == nil || m.Sub != c.s.acks: // one message reaches each replica on this connection: count it once
 	case m.Header.Get("Status") == "503":
 		c.cancel()
 	default:
@@ -175,7 +177,7 @@ func (c *call) send(kind string, body []byte, seq int) {
 		msg.Header.Set(HeaderSeq, strconv.Itoa(seq))
 	}
 	if kind != frameChunk || seq%(ackEvery/chunkSize) == 0 {
-		msg.Reply = c.s.slot.node.token(c)
+		msg.Reply = c.s.slot.node.ackSubject(c)
 	}
 	msg.Data = body
 	c.s.slot.node.opt.LameDuck.hold()

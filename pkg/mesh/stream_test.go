@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -31,6 +33,60 @@ func TestLargeAnswers(t *testing.T) {
 	m, err := connect().Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/big"}`), 10*time.Second)
 	if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32006" || !strings.Contains(string(m.Data), `"size":262`) {
 		t.Errorf("without a stream: %.300s, %v", m.Data, err)
+	}
+}
+
+// TestAcknowledgements reads the chunks of a large answer by hand. Two instances share a connection, so that each
+// acknowledgement reaches it twice, and counts once: the sender is 8 MiB ahead of what was acknowledged, and no more.
+func TestAcknowledgements(t *testing.T) {
+	connect := startServer(t)
+	nc := connect()
+	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 40<<20/16) + `"`)
+	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() { node.Run(ctx) }) // ends with ctx
+	for range 2 {
+		slot := node.Join(weather)
+		wg.Go(func() { slot.Serve(ctx, h, mesh.ServeOptions{DrainTimeout: time.Millisecond}) }) // ends with ctx
+		eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+	}
+	caller := connect()
+	reply := caller.NewInbox()
+	sub, err := caller.SubscribeSync(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller.PublishMsg(&nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"id":1,"method":"tools/x"}`),
+		Header: nats.Header{"Ext-Stream": {"1"}}})
+	acks := map[string]bool{}
+	const lot = 8 // chunks of 512 KiB
+	for chunks := 1; chunks <= 3*lot; chunks++ {
+		m, err := sub.NextMsg(10 * time.Second)
+		if err != nil {
+			t.Fatalf("chunk %d: %v", chunks, err)
+		}
+		if (m.Reply != "") != (chunks%lot == 0) {
+			t.Fatalf("chunk %d has the reply subject %q", chunks, m.Reply)
+		}
+		if m.Reply == "" {
+			continue
+		}
+		acks[m.Reply] = true
+		if token, ok := strings.CutPrefix(m.Reply, "ext.weather.ack."); !ok || len(token) < 13 || strings.ContainsAny(token, ".*>") {
+			t.Errorf("to be acknowledged on %s", m.Reply)
+		}
+		if chunks == lot {
+			caller.Publish(m.Reply, nil)
+		}
+	}
+	if m, err := sub.NextMsg(300 * time.Millisecond); err == nil {
+		t.Errorf("one lot was acknowledged, and a fourth is sent: chunk %s", m.Header.Get("Ext-Seq"))
+	}
+	if len(acks) != 1 {
+		t.Errorf("the ack subjects of one answer are %v", acks)
 	}
 }
 

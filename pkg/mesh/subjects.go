@@ -60,6 +60,10 @@ func (p Prefix) InstanceRPC(id, instance string) string { return p.RPC(id) + "."
 // Cancel is SP.<id>.cancel.
 func (p Prefix) Cancel(id string) string { return string(p) + "." + id + ".cancel" }
 
+// Ack is SP.<id>.ack.<token>: a caller acknowledges the chunks of one answer. The token is the owner's choice; "*" makes
+// it a subscription to all.
+func (p Prefix) Ack(id, token string) string { return string(p) + "." + id + ".ack." + token }
+
 // Event is SP.<id>.event: notifications out of the extension.
 func (p Prefix) Event(id string) string { return string(p) + "." + id + ".event" }
 
