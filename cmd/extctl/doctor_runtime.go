@@ -111,7 +111,7 @@ func (t *tryout) limit(p part) time.Duration {
 	case t.timeout > 0:
 		return t.timeout
 	case p.m.Transport.Type == manifest.NATS:
-		return s.Doctor.BeatTimeout
+		return s.Doctor.HeartbeatTimeout
 	case p.m.Transport.Type == manifest.Stdio:
 		return max(s.Doctor.Timeout, s.HandshakeTimeout(p.m.Plugin.ID, p.m.Transport.HandshakeTimeout))
 	}

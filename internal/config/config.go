@@ -50,8 +50,8 @@ type Config struct {
 	Watch        Watch
 	SkillsDir    string         // skills are <SkillsDir>/<name>/SKILL.md; default "": this host has none
 	AgentVersion string         // the host's version for min_agent_version, strict semver; default "": the program's own
-	ReservedIDs  []string       // ids the host uses itself, besides those of manifest.Reserved
-	Gating       Gating         // what becomes of an extension whose requirements are not met; default skip
+	ReservedIDs  []string       // ids that the host uses itself, in addition to manifest.Reserved
+	Gating       Gating         // what happens to an extension with unmet requirements; default skip
 	Secrets      Secrets        // what an extension may take from the host without a grant in its entry; default inherit
 	HTTPAllow    []netip.Prefix // link-local and metadata addresses that http extensions may be reached at; default none
 	InheritEnv   InheritEnv     // which of the bridge's variables a stdio child gets without declaring them; default all
@@ -101,17 +101,17 @@ const (
 // granted them by name in its entry. Files outside of its directory need a grant in any case.
 type Secrets string
 
-// The ways of granting.
+// The modes of granting secrets.
 const (
 	SecretsInherit Secrets = "inherit" // all but the mesh's own credentials
 	SecretsGranted Secrets = "granted" // none but PATH, HOME and a few others
 )
 
-// Doctor bounds extctl doctor --runtime.
+// Doctor configures extctl doctor --runtime.
 type Doctor struct {
-	Parallel    int           // extensions examined concurrently; default 4, 1 to 64
-	Timeout     time.Duration // for one stdio or http extension, unless its handshake timeout is longer; default 30 s, 10 ms to 1 h
-	BeatTimeout time.Duration // how long to wait for the heartbeat of a nats extension; default 20 s, 10 ms to 1 h
+	Parallel         int           // extensions examined concurrently; default 4, 1 to 64
+	Timeout          time.Duration // for one stdio or http extension, unless its handshake timeout is longer; default 30 s, 10 ms to 1 h
+	HeartbeatTimeout time.Duration // how long to wait for the heartbeat of a nats extension; default 20 s, 10 ms to 1 h
 }
 
 // Default returns the configuration of a host without a file.
@@ -125,7 +125,7 @@ func Default() Config {
 		Gating:               Skip,
 		Secrets:              SecretsInherit,
 		InheritEnv:           InheritAll,
-		Doctor:               Doctor{Parallel: 4, Timeout: 30 * time.Second, BeatTimeout: 20 * time.Second},
+		Doctor:               Doctor{Parallel: 4, Timeout: 30 * time.Second, HeartbeatTimeout: 20 * time.Second},
 		HeartbeatInterval:    15 * time.Second,
 		HeartbeatGraceFactor: 3,
 		Supervision:          defaultSupervision(),

@@ -127,7 +127,7 @@ func (m *mapping) doctor(d *Doctor) {
 	m = m.sub("doctor")
 	m.integer("parallel", &d.Parallel, 1, 64)
 	m.duration("timeout", &d.Timeout, instant, time.Hour)
-	m.duration("beat_timeout", &d.BeatTimeout, instant, time.Hour)
+	m.duration("heartbeat_timeout", &d.HeartbeatTimeout, instant, time.Hour)
 	m.unknown()
 }
 
@@ -147,7 +147,7 @@ func (m *mapping) entries(c Config) map[string]Entry {
 		sub.gating(&e.Gating)
 		var granted []string
 		sub.list("secrets", &granted, wrongGrant)
-		e.Secrets = slices.Concat(e.Secrets, granted) // a member has its parent's, too
+		e.Secrets = slices.Concat(e.Secrets, granted) // a member also has its parent's
 		sub.unknown()
 		e.OwnHandshakeTimeout = e.OwnHandshakeTimeout || sub.value("handshake_timeout") != nil
 		c.Entries[p.name] = e
@@ -163,7 +163,7 @@ func (m *mapping) httpAllow(v *[]netip.Prefix) {
 	var list []string
 	m.list("http_allow", &list, func(s string) string {
 		if _, ok := network(s); !ok {
-			return show(s) + " is not an IP address nor a network such as 169.254.0.0/16"
+			return show(s) + " is neither an IP address nor a network such as 169.254.0.0/16"
 		}
 		return ""
 	})

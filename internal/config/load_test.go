@@ -194,16 +194,16 @@ extensions:
 		}
 	}
 	for _, tt := range []struct {
-		id    string
-		asked time.Duration
-		want  time.Duration
+		id        string
+		requested time.Duration
+		want      time.Duration
 	}{
 		{"other", 0, 10 * time.Second},
 		{"other", time.Minute, time.Minute},
 		{"slow", time.Minute, 10 * time.Second}, // set by the operator, to the default's value
 	} {
-		if got := c.HandshakeTimeout(tt.id, tt.asked); got != tt.want {
-			t.Errorf("%s with the manifest's %s: %s, want %s", tt.id, tt.asked, got, tt.want)
+		if got := c.HandshakeTimeout(tt.id, tt.requested); got != tt.want {
+			t.Errorf("%s with the manifest's %s: %s, want %s", tt.id, tt.requested, got, tt.want)
 		}
 	}
 }

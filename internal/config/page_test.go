@@ -44,13 +44,13 @@ func TestPage(t *testing.T) {
 				r.check(t, section)
 			}
 			if known := keysOf(t, section); !slices.Equal(sortedCopy(listed), sortedCopy(known)) {
-				t.Errorf("the page has %v\nParse knows %v", sortedCopy(listed), sortedCopy(known))
+				t.Errorf("the page has %v\nParse accepts %v", sortedCopy(listed), sortedCopy(known))
 			}
 		})
 	}
 	entry := keysOf(t, "entries: {x")
 	if want := append(keysOf(t, "supervision"), "gating", "secrets"); !slices.Equal(sortedCopy(entry), sortedCopy(want)) {
-		t.Errorf("an entry has %v, and the page says %v", entry, want)
+		t.Errorf("an entry has %v, the page has %v", entry, want)
 	}
 }
 

@@ -73,7 +73,7 @@ func (s Supervision) Policy() supervise.Policy {
 type Entry struct {
 	Supervision Supervision
 	Gating      Gating
-	Secrets     []string // what is granted: names of variables, and file: with an absolute path; a member's include its parent's
+	Secrets     []string // granted variables, by name, and files, as file: and an absolute path; a member's include its parent's
 
 	// OwnHandshakeTimeout is true if the entry, or its parent's, sets handshake_timeout: the operator's value takes
 	// precedence over the manifest's.
@@ -106,15 +106,15 @@ func (c Config) SupervisionFor(id string) Supervision {
 // GatingFor returns the gating mode of the extension or member id.
 func (c Config) GatingFor(id string) Gating { return c.entry(id).Gating }
 
-// GrantsFor are the variables and files that are granted to the extension or member id.
+// GrantsFor returns the variables and files that are granted to the extension or member id.
 func (c Config) GrantsFor(id string) []string { return c.entry(id).Secrets }
 
-// HandshakeTimeout is how long the handshake of id may take. What an operator wrote for it wins over asked, the
-// manifest's transport.handshake_timeout, and that, unless it is 0, over the general one.
-func (c Config) HandshakeTimeout(id string, asked time.Duration) time.Duration {
+// HandshakeTimeout returns how long the handshake of id may take: the operator's setting for id, else requested,
+// which is the manifest's transport.handshake_timeout, else, if that is 0, the general setting.
+func (c Config) HandshakeTimeout(id string, requested time.Duration) time.Duration {
 	e := c.entry(id)
-	if asked > 0 && !e.OwnHandshakeTimeout {
-		return min(asked, manifest.MaxHandshakeTimeout)
+	if requested > 0 && !e.OwnHandshakeTimeout {
+		return min(requested, manifest.MaxHandshakeTimeout)
 	}
 	return e.Supervision.HandshakeTimeout
 }

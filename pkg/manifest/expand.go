@@ -34,8 +34,8 @@ const (
 //	${file:PATH}          the file's content without one trailing line break, at most MaxFileText bytes
 //	$${                   a literal ${
 //
-// A relative PATH is relative to Root. A file that lies outside of Root, symbolic links followed, must be one of Files.
-// What a placeholder stands for is never expanded again.
+// A relative PATH is relative to Root. A file outside of Root, after following symbolic links, must be one of Files.
+// The replacement of a placeholder is not expanded again.
 type Expander struct {
 	Root, ID, Version, AgentVersion string
 
@@ -113,7 +113,7 @@ func (e Expander) file(path string) (string, error) {
 	return s, nil
 }
 
-// full is the clean path of ${file:path}, absolute if Root is.
+// full returns the clean path of ${file:path}, absolute if Root is.
 func (e Expander) full(path string) string {
 	if filepath.IsAbs(path) {
 		return filepath.Clean(path)
@@ -121,21 +121,21 @@ func (e Expander) full(path string) string {
 	return filepath.Join(e.Root, path)
 }
 
-// Outside returns the file that must be in Files for ${file:path} to be read: the path as it is written, or, where a
-// symbolic link leads out of Root, the file that it leads to. It returns "" for a file within Root.
+// Outside returns the file that must be in Files for ${file:path}: the path itself or, if a symbolic link leads out
+// of Root, the file that it points to. It returns "" for a file within Root.
 func (e Expander) Outside(path string) string {
 	full := e.full(path)
 	if !within(e.Root, full) {
 		return full
 	}
 	root, file, err := e.followed(full)
-	if err != nil || within(root, file) { // an error is that of reading, too
+	if err != nil || within(root, file) { // read returns the same error
 		return ""
 	}
 	return file
 }
 
-// followed are Root and full with their symbolic links followed.
+// followed returns Root and full with their symbolic links resolved.
 func (e Expander) followed(full string) (root, file string, err error) {
 	if root, err = filepath.EvalSymlinks(cmp.Or(e.Root, ".")); err != nil {
 		return "", "", err
@@ -149,11 +149,11 @@ func within(root, file string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// errNotGranted is a file outside of Root that is not in Files.
-var errNotGranted = errors.New("it lies outside of the extension's directory, and the host does not grant it")
+// errNotGranted is the error for a file outside of Root that is not in Files.
+var errNotGranted = errors.New("the file is outside of the extension's directory and the host does not grant it")
 
-// read reads the file of ${file:path} if it may be read. What is within Root is opened in a way that a symbolic link
-// put there meanwhile cannot lead out of it.
+// read reads the file of ${file:path} if that is allowed. A file within Root is opened relative to Root, so that a
+// symbolic link created since the check cannot lead out of it.
 func (e Expander) read(path string) ([]byte, error) {
 	outside := e.Outside(path)
 	switch {
@@ -180,7 +180,7 @@ func (e Expander) read(path string) ([]byte, error) {
 	return readRegular(root.Stat, root.Open, rel)
 }
 
-// readRegular is os.ReadFile for what ${file:} may be: a pipe or a device would hang or never end.
+// readRegular is os.ReadFile for regular files only: a pipe could block, and a device might never end.
 func readRegular(stat func(string) (os.FileInfo, error), open func(string) (*os.File, error), path string) ([]byte, error) {
 	info, err := stat(path)
 	if err != nil {

@@ -59,7 +59,7 @@ func TestExpand(t *testing.T) {
 		{in: "${file:${A}}", err: "do not nest"},
 		{in: "${file:/run/secret}", want: "abs"},
 		{in: "${file:./token}", want: "t0ken"},
-		{in: "${file:/run/other}", err: "${file:/run/other}: it lies outside of the extension's directory"},
+		{in: "${file:/run/other}", err: "${file:/run/other}: the file is outside of the extension's directory"},
 		{in: "${file:/run/../etc/passwd}", err: "does not grant it"},
 		{in: "${file:" + filepath.Join(root, "token") + "}", want: "t0ken"},
 		{in: "${file:../x}", err: "absolute path"},
@@ -198,8 +198,8 @@ func TestResolveIsBounded(t *testing.T) {
 	}
 }
 
-// TestFilesStayInRoot: no symbolic link leads ${file:} out of the extension's directory, unless the host grants the file
-// that it leads to.
+// TestFilesStayInRoot: no symbolic link in ${file:} leads out of the extension's directory, unless the host grants
+// its target.
 func TestFilesStayInRoot(t *testing.T) {
 	dir := t.TempDir()
 	dir, err := filepath.EvalSymlinks(dir)
@@ -247,7 +247,7 @@ func TestFilesStayInRoot(t *testing.T) {
 	} {
 		for _, at := range []string{root, filepath.Join(dir, "rooted")} {
 			if strings.HasPrefix(tt.path, root) && at != root {
-				continue // elsewhere, as far as the paths tell
+				continue // outside of the root, judging by the paths
 			}
 			e := Expander{Root: at}
 			if have := e.Outside(tt.path); have != tt.outside {

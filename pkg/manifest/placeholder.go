@@ -136,13 +136,13 @@ func (m *Manifest) Variables() []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// Needs is what an extension takes from the host that runs it.
+// Needs lists what an extension uses of its host.
 type Needs struct {
-	Env   []string // the variables of requires.env and of the placeholders, with a default or without one; sorted
-	Files []string // the files of ${file:PATH}, as they are written; sorted
+	Env   []string // variables in requires.env and in placeholders, with or without a default; sorted
+	Files []string // paths in ${file:PATH}, as written; sorted
 }
 
-// Needs lists what m takes from its host. A member's needs include its parent's, as its Variables do.
+// Needs returns what m uses of its host. A member's needs include its parent's, like its Variables.
 func (m *Manifest) Needs() Needs {
 	env, files := map[string]bool{}, map[string]bool{}
 	for n := m; n != nil; n = n.parent {
