@@ -9,23 +9,24 @@ import (
 
 // The bounds of what announces and handshakes may make a replica keep.
 const (
-	maxSaid    = 4096            // announces of one id, by instance
-	maxSize    = 1 << 30         // bytes in all
+	maxSaid    = 4096            // announcements of one id, by instance
+	maxPerID   = 4 << 20         // bytes of the announcements of one id
+	maxOffers  = 2               // documents' worth of tools of one id: what is shown, and its successor
 	shakeAgain = 5 * time.Second // at least this long between handshakes that only an announce asks for
 )
 
-// admit makes an announce part of its extension, if it may be; nil if not.
+// admit adds an announcement to its extension, or returns nil after it was refused.
 func (l *loop) admit(a *announced, now time.Time) *extension {
+	err := l.makeRoom(a.size, now)
 	x, known := l.exts[a.ID]
-	err := l.checkOwner(a)
+	if err == nil {
+		err = l.checkOwner(a)
+	}
 	if err == nil {
 		err = l.checkParent(a)
 	}
-	if err == nil && l.size+a.size > maxSize {
-		err = fmt.Errorf("the registry keeps %d bytes already", l.size)
-	}
-	if err == nil && x != nil && x.said[a.Instance] == nil && len(x.said) >= maxSaid {
-		err = fmt.Errorf("there are %d instances already", len(x.said))
+	if err == nil {
+		err = x.roomFor(a)
 	}
 	if err == nil {
 		if c, fresh := l.mon.Declare(a.ID, now); fresh {
@@ -42,12 +43,13 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 	delete(l.stray, a.ID)
 	if x != nil && l.repeats(x, a) {
 		x.said[a.Instance].at = a.at
-		l.bridgeNamed(a.Bridge, now)
+		l.seenBridge(a.Bridge, now)
 		return x
 	}
 	if x == nil {
 		x = newExtension(a.ID)
 		l.exts[x.id] = x
+		l.keep(x, extensionRoom)
 	}
 	l.owners[a.subject()] = x.id
 	if !a.implied {
@@ -60,9 +62,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 	}
 	l.say(x, a)
 	l.placed(x, a.Instance, &place{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
-	if a.Bridge != "" && checkBridge(a.Bridge) == nil {
-		l.bridgeNamed(a.Bridge, now)
-	}
+	l.seenBridge(a.Bridge, now)
 	l.pub.mark(stateKey(x.id), !known) // it shows host and bridge
 	l.reconsider[x.id] = true
 	return x

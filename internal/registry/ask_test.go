@@ -38,7 +38,7 @@ func TestAsksAgain(t *testing.T) {
 		defer reports.Unsubscribe()
 		second.announceOnRequest()
 		start := time.Now()
-		b.await("the host is shown", one.is(heartbeat.Ready))
+		b.awaitFor(2*requestEvery, "the host is shown", one.is(heartbeat.Ready))
 		b.await("the instance has its host", func() bool {
 			return slices.ContainsFunc(b.state("weather").Instances, func(i mesh.InstanceState) bool {
 				return i.Instance == "second" && i.Host == "host of one"

@@ -21,6 +21,11 @@ func (b *bed) checkBooks(r *Registry) {
 				b.Errorf("of %s %d bytes are kept, and %d counted", id, x.size(), x.kept)
 			}
 		}
+		for name, br := range l.bridges {
+			if size += br.kept; br.kept != br.reportSize() {
+				b.Errorf("of bridge %s %d bytes are kept, and %d counted", name, br.reportSize(), br.kept)
+			}
+		}
 		if size != l.size {
 			b.Errorf("%d bytes are kept, and %d counted", size, l.size)
 		}

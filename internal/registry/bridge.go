@@ -20,7 +20,8 @@ type bridge struct {
 	name   string
 	host   *mesh.Host
 	skills []mesh.SkillEntry
-	seen   time.Time // a report, an announce, an answer
+	seen   time.Time // a report, an announcement, an answer
+	kept   int       // bytes of its reports that are counted
 
 	answered bool  // has ever answered on its control subject, so its absence there means something
 	reported bool  // to this replica: what it knows of the host need not be the catalog's word
@@ -43,21 +44,55 @@ const (
 	maxBridgePing = 256
 )
 
-// bridgeNamed finds or makes the record of a bridge; nil when there are too many.
+// bridgeNamed finds or makes the record of a bridge that has reported, on the subject that NATS lets nobody else publish
+// on; nil when there are too many.
 func (l *loop) bridgeNamed(name string, now time.Time) *bridge {
+	if b := l.seenBridge(name, now); b != nil {
+		return b
+	}
+	if len(l.bridges) >= maxBridges {
+		return nil
+	}
+	b := &bridge{name: name, seen: now}
+	l.bridges[name] = b
+	return b
+}
+
+// seenBridge notes that something was received from a bridge, or from what it runs. An announcement can name any bridge,
+// so one that has never reported does not come to exist by it.
+func (l *loop) seenBridge(name string, now time.Time) *bridge {
 	b := l.bridges[name]
 	if b == nil {
-		if len(l.bridges) >= maxBridges {
-			return nil
-		}
-		b = &bridge{name: name}
-		l.bridges[name] = b
+		return nil
 	}
 	b.seen = now
 	if b.gone {
-		b.next, b.pause = time.Time{}, 0 // a sign of life: ask it again soon
+		b.next, b.pause = time.Time{}, 0 // ping it again soon
 	}
 	return b
+}
+
+// keepReports counts the bytes of a bridge's reports after a change.
+func (l *loop) keepReports(b *bridge) {
+	size := b.reportSize()
+	l.size += size - b.kept
+	b.kept = size
+}
+
+// reportSize is about how many bytes are kept of a bridge's reports.
+func (b *bridge) reportSize() (sum int) {
+	if b.host != nil {
+		for _, id := range b.host.Extensions {
+			sum += len(id) + 16
+		}
+		for _, p := range b.host.Problems {
+			sum += len(p.ID) + len(p.Path) + len(p.Kind) + len(p.Message) + 64
+		}
+	}
+	for _, s := range b.skills {
+		sum += len(s.Name) + len(s.Dir) + len(s.Description) + len(s.Body) + 64
+	}
+	return sum
 }
 
 // checkBridge checks a bridge's name: it is a token of subjects and a key of the bucket.
@@ -86,6 +121,9 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	if err == nil && (len(h.Extensions) > maxListed || len(h.Problems) > maxListed) {
 		err = fmt.Errorf("more than %d extensions or problems", maxListed)
 	}
+	if err == nil {
+		err = l.makeRoom(len(data), now)
+	}
 	var b *bridge
 	if err == nil {
 		if b = l.bridgeNamed(name, now); b == nil {
@@ -101,6 +139,7 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	anew := !first && !b.host.Since.Equal(h.Since)
 	others := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
 	b.host, b.reported = &h, true
+	l.keepReports(b)
 	if anew {
 		b.leaving = false
 		l.begunAnew(b, now)
@@ -240,6 +279,7 @@ func (l *loop) sweepBridges(now time.Time) {
 			delete(l.bridges, name)
 			l.pub.mark(hostKey(name), false)
 			l.replaceSkills(b, nil)
+			l.size -= b.kept
 		}
 	}
 }

@@ -18,11 +18,14 @@ import (
 // extension is what was announced of one id, and what its instances answered when asked for their tools. How
 // they are is the Monitor's.
 type extension struct {
-	id       string
-	said     map[string]*announced // by instance; "" for an announce without one
-	places   map[string]*place     // by instance
-	asked    map[string]*asked     // by instance that says to have announced what was not heard, or only beats
-	shakes   map[shakeKey]*shake
+	id     string
+	said   map[string]*announced // by instance; "" for an announce without one
+	places map[string]*place     // by instance
+	asked  map[string]*asked     // by instance that says to have announced what was not heard, or only beats
+	shakes map[shakeKey]*shake
+
+	unreported asked // because it names a bridge that has not reported
+
 	shown    *announced // the announce that the spec is made of; kept when its instance has gone
 	tools    *shake     // the handshake that goes with it; nil before the first
 	legacy   bool       // known from the catalog alone

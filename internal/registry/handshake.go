@@ -116,8 +116,14 @@ func (l *loop) shaken(x *extension, s *shake, o offer) {
 		return // forgotten meanwhile
 	}
 	err := o.err
-	if err == nil && l.size+o.size > maxSize {
-		err = fmt.Errorf("the registry keeps %d bytes already", l.size)
+	if err == nil {
+		err = l.makeRoom(o.size, time.Now())
+	}
+	if kept := x.offered(); err == nil && kept > 0 && kept+o.size > maxOffers*l.specLimit() {
+		err = fmt.Errorf("the registry keeps %d bytes of tools of other versions already", kept)
+	}
+	if l.exts[x.id] != x {
+		return // evicted
 	}
 	if err != nil {
 		if s.err != err.Error() {

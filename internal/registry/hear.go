@@ -59,6 +59,9 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 		l.reborn(x, b.Instance)
 	}
 	l.considerAsking(x, &b, now)
+	if p := x.places[b.Instance]; p != nil && p.bridge != "" && l.bridges[p.bridge] == nil {
+		l.askFor(&x.unreported, now)
+	}
 	if changed {
 		l.changed(c)
 	}
@@ -211,7 +214,8 @@ func (l *loop) announce(id string, data []byte, now time.Time) {
 	}
 	l.traffic.Announces++
 	l.announced = now
-	if x := l.admit(&announced{Announce: a, at: now, size: len(data), digest: mesh.AnnounceDigest(data)}, now); x != nil {
+	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake's answer has them
+	if x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: mesh.AnnounceDigest(data)}, now); x != nil {
 		l.considerHandshake(x, a.Instance)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What a replica keeps of extensions is counted, byte by byte as it comes and goes, for there is a most of it: maxSize.
+// What a replica keeps of extensions is counted as it comes and goes, since it is limited (see budget.go).
 
 // keep adds to what is counted of x; bytes is negative for what is let go.
 func (l *loop) keep(x *extension, bytes int) {
@@ -51,7 +51,7 @@ func (l *loop) prune(x *extension) {
 
 // size is about how many bytes x keeps of what it was sent.
 func (x *extension) size() int {
-	sum := 0
+	sum := extensionRoom
 	for _, a := range x.said {
 		sum += a.size
 	}

@@ -18,7 +18,7 @@ func BenchmarkSweep(b *testing.B) {
 }
 
 func largeLoop(size int) *loop {
-	l := &loop{memory: newMemory(heartbeat.Config{}), pub: newPublisher()}
+	l := &loop{memory: newMemory(Config{}.withDefaults()), pub: newPublisher()}
 	now := time.Now()
 	for n := range size {
 		x := newExtension(fmt.Sprintf("ext%06d", n))
@@ -48,7 +48,7 @@ func TestSweep(t *testing.T) {
 	for range sweepRound - 1 {
 		l.sweepExtensions(time.Now())
 	}
-	if want := (10*sweepRound - 1) * (500 + 1300); l.size != want {
+	if want := (10*sweepRound - 1) * (extensionRoom + 500 + 1300); l.size != want {
 		t.Errorf("%d bytes are counted, %d kept", l.size, want)
 	}
 	if len(l.unswept) != 0 {
@@ -70,7 +70,7 @@ func TestKeep(t *testing.T) {
 		x.shakes[a.shakeKey()] = s
 		l.keep(x, s.size)
 		x.tools = s
-		if l.size != x.size() || l.size > 100+2*1300 {
+		if l.size != x.size() || l.size > extensionRoom+100+2*1300 {
 			t.Fatalf("%d bytes are counted, %d kept", l.size, x.size())
 		}
 	}

@@ -56,7 +56,9 @@ type memory struct {
 	relisted   map[string]bool       // bridges that have reported other extensions than before; true: for the first time
 	runs       map[string]run        // by bridge
 	unrestored map[string]bool       // extensions of which the catalog may say what is not known yet
-	size       int                   // bytes of announces and tools kept
+	size       int                   // bytes of announcements, tools and reports that are kept
+	room       int                   // bytes that may be kept
+	evicted    time.Time             // when there was last no room for more
 	unswept    []string              // extensions that have yet to be looked through in this round
 	portion    int                   // of them at a time
 	refused    refusals
@@ -83,8 +85,8 @@ type election struct {
 	hurry     func() // ends the pause of the scan; set while scanning
 }
 
-// inbox is how many messages may wait between the subscription and the loop.
-const inbox = 1024
+// inbox is how many messages may wait between the subscription and the loop, apart from Config.maxWaiting.
+const inbox = 16
 
 func newLoop(r *Registry) (*loop, error) {
 	js, err := jetstream.New(r.nc)
@@ -95,7 +97,7 @@ func newLoop(r *Registry) (*loop, error) {
 		Registry: r, log: r.cfg.Logger, in: make(chan *nats.Msg, inbox),
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
 		more:    make(chan struct{}, 1),
-		memory:  newMemory(r.cfg.Heartbeat),
+		memory:  newMemory(r.cfg),
 		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxLargeHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
 		view:    view{records: map[string]record{}},
 		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
@@ -106,9 +108,9 @@ func newLoop(r *Registry) (*loop, error) {
 	return l, nil
 }
 
-func newMemory(cfg heartbeat.Config) memory {
+func newMemory(cfg Config) memory {
 	return memory{
-		mon: heartbeat.NewMonitor(cfg), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
+		mon: heartbeat.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]*stray{},
 		bridges: map[string]*bridge{}, residents: map[string]map[residence]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
 		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},

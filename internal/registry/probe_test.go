@@ -100,6 +100,7 @@ func TestBridgeGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		b.publish(prefix.HostReport("bridge-n1"), mesh.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		foreign := b.ext("foreign", "1.0.0", "n2", "get") // its bridge has no control subject
 		foreign.up()
@@ -150,6 +151,7 @@ func TestLostSurvivesHandOver(t *testing.T) {
 			return sub
 		}
 		bridge := answer()
+		b.publish(prefix.HostReport("bridge-n1"), mesh.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		b.await("the bridge has answered", func() bool {
@@ -240,6 +242,7 @@ func TestBridgeHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = sub.Unsubscribe() }()
+		b.publish(prefix.HostReport("bridge-n1"), mesh.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		time.Sleep(3 * time.Second) // fake time: until it has answered

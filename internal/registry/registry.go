@@ -26,6 +26,8 @@ type Config struct {
 	Replicas  int              // of the bucket; default 3 in a cluster, 1 on a single server
 	LeaseTTL  time.Duration    // whole seconds; default 10 s in a cluster, 3 s on a single server
 	Logger    *slog.Logger     // default: discard
+
+	MemoryLimit int64 // bytes, of which it derives how much it keeps; default GOMEMLIMIT or the control group's limit, else 1 GiB
 }
 
 func (c Config) withDefaults() Config {
@@ -35,6 +37,10 @@ func (c Config) withDefaults() Config {
 		c.Name, _ = os.Hostname() // a name for people: an unknown one is no fault
 		c.Name = cmp.Or(c.Name, "registry")
 	}
+	if c.MemoryLimit <= 0 {
+		c.MemoryLimit = memoryLimit()
+	}
+	c.MemoryLimit = max(c.MemoryLimit, minMemory)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -104,10 +110,10 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
-// hear subscribes to all that the mesh says to registries, and moves it to in until ctx is done. It is done by a
-// callback, and not by SubscribeSync or a channel: what may wait there is bounded by a number of messages alone, and
-// either that is 65,536, whatever the limits are set to, which a mesh of thirty thousand exceeds when all announce, or
-// a flood of large ones fills the memory.
+// hear subscribes to all subjects of registries, and passes the messages on to in until ctx is done. It uses a callback
+// and not SubscribeSync or a channel: there only a number of messages limits what may wait, which is 65,536 whatever the
+// limits are set to. A mesh of thirty thousand exceeds that when all announce, and a flood of large messages fills the
+// memory long before.
 func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscription, error) {
 	sub, err := r.nc.Subscribe(string(r.cfg.Prefix)+".registry.>", func(m *nats.Msg) {
 		select {
@@ -118,18 +124,12 @@ func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscri
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
-	if err := sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes); err != nil {
+	if err := sub.SetPendingLimits(r.cfg.maxWaiting()); err != nil {
 		_ = sub.Unsubscribe() // or it would stay with the connection, which is not ours
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
 	return sub, nil
 }
-
-// What may wait for the loop.
-const (
-	maxWaitingMessages = 2_000_000
-	maxWaitingBytes    = 256 << 20
-)
 
 // serveOn is how long requests are answered still, once the loop hears no more.
 const serveOn = 100 * time.Millisecond

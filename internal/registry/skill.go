@@ -40,11 +40,12 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 	if err == nil && len(r.Skills) > maxSkills {
 		err = fmt.Errorf("%d skills are over the limit of %d", len(r.Skills), maxSkills)
 	}
-	var b *bridge
 	if err == nil {
-		if b = l.bridgeNamed(name, now); b == nil {
-			err = fmt.Errorf("there are %d bridges already", maxBridges)
-		}
+		err = l.makeRoom(len(data), now)
+	}
+	b := l.seenBridge(name, now)
+	if err == nil && b == nil {
+		err = fmt.Errorf("bridge %s has not reported on %s", name, l.cfg.Prefix.HostReport(name))
 	}
 	if err != nil {
 		l.refuse("skills", name, err)
@@ -88,6 +89,7 @@ func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
 		}
 	}
 	b.skills = skills
+	l.keepReports(b)
 	for _, s := range skills {
 		if l.skills[s.Dir] == nil {
 			l.skills[s.Dir] = map[string]mesh.SkillEntry{}
@@ -150,6 +152,7 @@ func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
 		report := h
 		report.State, report.Reason, report.StateSince = "", "", time.Time{}
 		b.host = &report
+		l.keepReports(b)
 	}
 	if h.State == "" || !b.host.Since.Equal(h.Since) {
 		return

@@ -1,0 +1,194 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// What a replica keeps is bounded by its memory limit: a quarter of it for announcements, tools and reports, and a
+// sixteenth for messages that wait for the loop. The catalog's documents, which every replica has as well, take about as
+// much as the first, and the garbage collector lets the heap double.
+const (
+	defaultMemory  = 4 << 30 // at most, where neither GOMEMLIMIT nor a control group sets a limit
+	minMemory      = 128 << 20
+	keptShare      = 4
+	waitingShare   = 16
+	maxWaitingSize = 96 << 20
+	waitingMessage = 256 // bytes that a message takes apart from its body
+)
+
+// What is counted apart from the texts.
+const (
+	extensionRoom = 2048
+	announceRoom  = 512
+)
+
+// memoryLimit is the memory that this process may use: the lower one of GOMEMLIMIT and its control groups' limits, or else
+// the machine's.
+func memoryLimit() int64 {
+	limit := debug.SetMemoryLimit(-1) // a negative limit only reads it
+	if groups, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		limit = min(limit, cgroupLimit("/sys/fs/cgroup", string(groups)))
+	}
+	if limit < math.MaxInt64 {
+		return limit
+	}
+	text, _ := os.ReadFile("/proc/meminfo") // Linux only
+	var kib int64
+	if _, err := fmt.Sscanf(string(text), "MemTotal: %d kB", &kib); err == nil && kib > 0 {
+		return min(kib<<10, defaultMemory)
+	}
+	return defaultMemory
+}
+
+// cgroupLimit is the lowest memory limit of the control groups that /proc/self/cgroup lists, and of the groups above them,
+// in version 2 or 1 of their file system. In a container the path may be that of the host, and only the root is there.
+func cgroupLimit(root, groups string) int64 {
+	limit := int64(math.MaxInt64)
+	for line := range strings.Lines(groups) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		base, file := root, "memory.max"
+		if fields[1] != "" {
+			if !slices.Contains(strings.Split(fields[1], ","), "memory") {
+				continue
+			}
+			base, file = path.Join(root, "memory"), "memory.limit_in_bytes"
+		}
+		for dir := path.Clean("/" + fields[2]); ; dir = path.Dir(dir) {
+			text, err := os.ReadFile(path.Join(base, dir, file))
+			if n, e := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && e == nil && n > 0 && n < 1<<60 {
+				limit = min(limit, n)
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return limit
+}
+
+// maxKept is how many bytes a replica keeps of announcements, tools and reports.
+func (c Config) maxKept() int { return int(c.MemoryLimit / keptShare) }
+
+// maxWaiting is how much may wait for the loop.
+func (c Config) maxWaiting() (messages, bytes int) {
+	bytes = min(int(c.MemoryLimit/waitingShare), maxWaitingSize)
+	return bytes / waitingMessage, bytes
+}
+
+// evictEvery is how often a replica without room looks for something to evict.
+const evictEvery = time.Second
+
+// makeRoom returns an error if there is no room for so many bytes more, even without the announcements of instances that
+// have never sent a heartbeat.
+func (l *loop) makeRoom(bytes int, now time.Time) error {
+	if l.size+bytes > l.room && now.Sub(l.evicted) >= evictEvery {
+		l.evicted = now
+		l.evict(l.room*3/4 - bytes)
+	}
+	if l.size+bytes > l.room {
+		return fmt.Errorf("the registry keeps %d bytes already, and its memory limit allows %d", l.size, l.room)
+	}
+	return nil
+}
+
+// evict removes announcements of instances that have never sent a heartbeat, those of the extension that takes most first,
+// until no more than target bytes are kept.
+func (l *loop) evict(target int) {
+	before := l.size
+	largest := slices.SortedFunc(maps.Values(l.exts), func(a, b *extension) int {
+		return cmp.Or(cmp.Compare(b.kept, a.kept), cmp.Compare(a.id, b.id))
+	})
+	for _, x := range largest {
+		if l.size <= target {
+			break
+		}
+		l.evictSilent(x)
+	}
+	l.log.Warn("evicted announcements of instances that never sent a heartbeat", "bytes", before-l.size, "kept", l.size)
+}
+
+// evictSilent removes the announcements of x's instances that have never sent a heartbeat, and x if nothing else is left.
+func (l *loop) evictSilent(x *extension) {
+	how, _ := l.mon.Extension(x.id)
+	seen := map[string]bool{"": len(how.Instances) > 0} // an announcement without an instance is that of all
+	for _, i := range how.Instances {
+		seen[i.Instance] = true
+	}
+	for name := range x.said {
+		if !seen[name] {
+			l.unsay(x, name)
+			l.displaced(x, name)
+		}
+	}
+	l.prune(x)
+	if len(x.said) == 0 && l.empty(x.id) {
+		if c, ok := l.mon.Forget(x.id); ok {
+			l.changed(c)
+		}
+	}
+}
+
+// roomFor returns an error if an announcement would make its extension take more than one may.
+func (x *extension) roomFor(a *announced) error {
+	if x == nil {
+		return nil
+	}
+	old := x.said[a.Instance]
+	if old == nil && len(x.said) >= maxSaid {
+		return fmt.Errorf("there are %d instances already", len(x.said))
+	}
+	if x.kept+a.size <= maxPerID {
+		return nil
+	}
+	sum := a.text()
+	for _, other := range x.said {
+		if other != old {
+			sum += other.text()
+		}
+	}
+	if sum > maxPerID {
+		return fmt.Errorf("the announcements of this extension would take %d bytes, over the limit of %d", sum, maxPerID)
+	}
+	return nil
+}
+
+// offered is how many bytes are kept of x's handshakes.
+func (x *extension) offered() (sum int) {
+	for _, s := range x.shakes {
+		sum += s.size
+	}
+	return sum
+}
+
+// text is how many bytes an announcement takes of what its extension may.
+func (a *announced) text() int { return max(0, a.size-announceRoom) }
+
+// keptSize is about how many bytes are kept of an announcement.
+func keptSize(a *mesh.Announce) int {
+	sum := announceRoom
+	for _, s := range []string{a.ID, a.Version, a.SubjectPrefix, a.Instance, a.Host, a.Bridge, a.Transport, a.Dialect,
+		a.ManifestHash, a.HandshakeHash, a.Name, a.Description, a.Parent} {
+		sum += len(s)
+	}
+	for _, list := range [][]string{a.Features, a.Capabilities.Tools, a.Capabilities.Hooks, a.Capabilities.Channels, a.Capabilities.Providers} {
+		for _, s := range list {
+			sum += len(s) + 24 // of which 16 are the slice's
+		}
+	}
+	return sum
+}

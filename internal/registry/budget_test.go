@@ -1,0 +1,145 @@
+package registry
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestCgroupLimit reads the limits of both versions of control groups.
+func TestCgroupLimit(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"memory.max":                              "max\n",
+		"pod/memory.max":                          "536870912\n",
+		"pod/container/memory.max":                "max\n",
+		"memory/memory.limit_in_bytes":            "9223372036854771712\n", // no limit
+		"memory/docker/abc/memory.limit_in_bytes": "268435456\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name, groups string
+		want         int64
+	}{
+		{"version 2, limited above", "0::/pod/container\n", 512 << 20},
+		{"version 2, no limit", "0::/\n", math.MaxInt64},
+		{"version 2, the host's path in a container", "0::/../kubepods/x\n", math.MaxInt64},
+		{"version 1", "12:cpu:/docker/abc\n5:memory:/docker/abc\n", 256 << 20},
+		{"version 1, no limit", "5:memory:/\n", math.MaxInt64},
+		{"both", "5:memory:/docker/abc\n0::/pod\n", 256 << 20},
+		{"nothing", "", math.MaxInt64},
+	} {
+		if got := cgroupLimit(root, tc.groups); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// large is an announcement of about so many bytes.
+func large(id, instance string, size int) mesh.Announce {
+	return mesh.Announce{ID: id, Version: "1.0.0", Instance: instance, HandshakeHash: "h",
+		Capabilities: mesh.Capabilities{Channels: []string{strings.Repeat("x", size)}}}
+}
+
+// TestBytesPerID: the announcements of one extension are limited in size, and refusing one harms no other extension.
+func TestBytesPerID(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	const size = 200 << 10
+	for n := range 40 {
+		b.publish(prefix.Announce("greedy"), large("greedy", fmt.Sprint("i", n), size))
+	}
+	b.await("some are refused", func() bool { return b.status(r).Refused["announce"] >= 40-maxPerID/size })
+	b.publish(prefix.Announce("greedy"), large("greedy", "i0", size-1)) // in place of an admitted one
+	b.ext("weather", "1.0.0", "n", "get").up()
+	b.await("another extension is admitted", b.is("weather", heartbeat.Ready))
+	if err := r.ask(t.Context(), func(l *loop) {
+		x := l.exts["greedy"]
+		if n := len(x.said); n != maxPerID/size || len(x.said["i0"].Capabilities.Channels[0]) != size-1 {
+			t.Errorf("%d announcements are kept, the first of %d bytes", n, x.said["i0"].size)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEviction: when there is no room left, announcements of instances that never sent a heartbeat make room, those of
+// the extension that takes most first. An instance that did keeps its place.
+func TestEviction(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{MemoryLimit: minMemory})
+	b.leading(r)
+	alive := b.ext("alive", "1.0.0", "n", "get")
+	alive.up()
+	b.await("it is up", alive.is("alive", heartbeat.Ready))
+	const size = 250 << 10
+	for id := range 10 { // 40 MB in all, of a room of 32
+		before := b.status(r).Traffic.Announces
+		for n := range maxPerID / size {
+			b.publish(prefix.Announce(fmt.Sprint("silent", id)), large(fmt.Sprint("silent", id), fmt.Sprint("i", n), size))
+		}
+		b.await("they are handled", func() bool { return b.status(r).Traffic.Announces >= before+maxPerID/size })
+	}
+	b.await("there was no room", func() (evicted bool) {
+		err := r.ask(t.Context(), func(l *loop) { evicted = !l.evicted.IsZero() })
+		return err == nil && evicted
+	})
+	late := b.ext("late", "1.0.0", "n", "get")
+	b.await("a new extension is admitted", func() bool { late.up(); return late.is("late", heartbeat.Ready)() })
+	if err := r.ask(t.Context(), func(l *loop) {
+		if l.size > l.room || l.exts["alive"].said["n"] == nil {
+			t.Errorf("%d of %d bytes are kept; the instance that sends heartbeats: %v", l.size, l.room, l.exts["alive"].said["n"])
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInventedBridges: a bridge exists by its own report. Announcements that name others neither take their places nor
+// have them pinged.
+func TestInventedBridges(t *testing.T) {
+	b := newBed(t)
+	r, _ := b.registry(Config{})
+	b.leading(r)
+	pings, err := b.nc.SubscribeSync(prefix.Control("*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := b.ext("weather", "1.0.0", "n", "get")
+	e.up()
+	for n := range maxBridges + 10 {
+		a := e.a
+		a.Bridge = fmt.Sprint("invented", n)
+		b.publish(prefix.Announce("weather"), a)
+	}
+	b.await("all are handled", func() bool { return b.status(r).Traffic.Announces == maxBridges+11 })
+	if s := b.status(r); s.Bridges != 0 {
+		t.Errorf("there are %d bridges", s.Bridges)
+	}
+	real := b.bridge("real")
+	b.await("a new host is admitted", real.is(heartbeat.Ready))
+	for {
+		m, err := pings.NextMsg(time.Millisecond)
+		if err != nil {
+			break
+		}
+		if m.Subject != prefix.Control("real") {
+			t.Errorf("pinged: %s", m.Subject)
+		}
+	}
+}
