@@ -122,7 +122,7 @@ func TestCalling(t *testing.T) {
 	}
 	names := map[string]string{"go": "main.go", "sh": "call.sh", "python": "call.py"}
 	want := map[string][]string{
-		"go":     {"ext_hello_greet: [ext:hello] ", "Hello, Ada!", "The arguments are wrong: ", "on its way: ", `{"primes":148933}`},
+		"go":     {"ext_hello_greet: [ext:hello] ", "Hello, Ada!", "The arguments are wrong: ", "progress: ", `{"primes":148933}`},
 		"sh":     {"ext_hello_greet: [ext:hello] ", "Hello, Ada!", "Hello, Grace!", "Hello, Mary!", "not_found: ", "ext_hello_greet"},
 		"python": {"ext_hello_greet - [ext:hello] ", "{'greeting': 'Hello, Ada!'}", "invalid_params: "},
 	}
