@@ -35,10 +35,9 @@ var reserved = []string{
 	"rpc", "cancel", "ack", "event", "registry", "control", "log", "bridge",
 }
 
-// Reserved reports whether name may not be an extension's id, an MCP server's name or a bridge's name,
-// because the agent (agent, browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc,
-// cancel, ack, event, registry, control, log, bridge) uses it. What a host reserves besides is in
-// Options.ReservedIDs.
+// Reserved reports whether name may not be the id of an extension, the name of an MCP server or the name of a bridge,
+// because the agent (agent, browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc, cancel,
+// ack, event, registry, control, log, bridge) uses it. Options.ReservedIDs has those that a host reserves.
 func Reserved(name string) bool { return slices.Contains(reserved, name) }
 
 // hooks are the hooks that agents fire.
