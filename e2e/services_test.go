@@ -90,8 +90,8 @@ var serviceCalls = map[string][]struct {
 	"disk": {
 		{args: []string{"ext_disk_usage", "path=/"}, answer: `{"path":"/","used_percent":`},
 		{args: []string{"ext_disk_usage"}, answer: `{"path":"/","used_percent":`},
-		{args: []string{"ext_disk_usage", "path=/no/such/place"}, answer: "something that exists here", code: 2},
-		{args: []string{"ext_disk_usage", `path=/";rm -rf "`}, answer: "something that exists here", code: 2},
+		{args: []string{"ext_disk_usage", "path=/no/such/place"}, answer: "exists on this host", code: 2},
+		{args: []string{"ext_disk_usage", `path=/";rm -rf "`}, answer: "exists on this host", code: 2},
 		{args: []string{"ext_disk_mounts"}, answer: `{"mounts":`},
 	},
 	"words": {
