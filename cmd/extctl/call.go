@@ -53,12 +53,15 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	o.Prefix, o.LameDuck, o.Schemas = s.prefix, &s.duck, schema.Compile
 	var input json.RawMessage
 	c, t, err := s.findTool(ctx, tool)
+	notFound, _ := errors.AsType[*mesh.NotFoundError](err)
 	switch {
 	case err == nil:
 		o.Catalog, input = c, t.InputSchema
 		tool = cmp.Or(t.Name, tool)
 	case (errors.Is(err, mesh.ErrNoCatalog) || errors.Is(err, nats.ErrPermissionViolation)) && strings.Contains(tool, "/"):
 		// <id>/<tool> is sufficient for a call; the catalog is only needed to resolve other names.
+	case notFound != nil && strings.Contains(tool, "/"):
+		o.Catalog = c // an extension that it lacks is called all the same: the catalog may have been lost
 	default:
 		return nil, err
 	}
@@ -71,6 +74,9 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
 	if by := endedBy(ctx); err != nil && by != nil {
 		return nil, by
+	}
+	if _, still := errors.AsType[*mesh.NotFoundError](err); still && notFound != nil {
+		return nil, notFound // with the nearest names
 	}
 	if err != nil && exitCode(err) == exitUsage && len(input) > 0 {
 		f := &failure{code: exitUsage, err: err}

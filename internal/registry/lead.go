@@ -148,6 +148,29 @@ func (l *loop) lookAtLease() {
 	}
 }
 
+// verifyTicks is how many pulses are between two looks at the bucket: 5 s.
+const verifyTicks = 10
+
+// verify compares the view with the number of messages in the bucket, and reads the bucket again if it was purged.
+func (l *loop) verify() {
+	if !l.view.synced || l.election.scanning || l.election.verifying {
+		return
+	}
+	l.election.verifying = true
+	last := l.view.last
+	l.wg.Go(func() { // owned by the loop; ends with info's time-out
+		info, err := l.bucket.info(l.ctx)
+		l.report(func(l *loop) {
+			l.election.verifying = false
+			// With events on their way the two are not of the same moment.
+			if err == nil && l.view.synced && l.view.last == last && info.State.LastSeq == last && l.view.purged(info.State.FirstSeq, info.State.Msgs) {
+				l.log.Warn("messages of the catalog are missing: it was purged; reading it again")
+				l.resync()
+			}
+		})
+	})
+}
+
 // snapshot reads the whole bucket; one scan at a time.
 func (l *loop) snapshot() { l.snapshotAfter(0) }
 

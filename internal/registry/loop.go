@@ -82,6 +82,7 @@ type election struct {
 	online    chan struct{} // to the elector: the connection was made anew
 	scanning  bool          // a scan is under way, or pauses before it begins
 	scanAgain bool
+	verifying bool   // the bucket is being compared with the view
 	hurry     func() // ends the pause of the scan; set while scanning
 }
 
@@ -99,7 +100,7 @@ func newLoop(r *Registry) (*loop, error) {
 		more:    make(chan struct{}, 1),
 		memory:  newMemory(r.cfg),
 		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxLargeHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
-		view:    view{records: map[string]record{}},
+		view:    view{records: map[string]record{}, markers: map[string]time.Time{}},
 		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:     newPublisher(),
 		election: election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1),
@@ -222,6 +223,9 @@ func (l *loop) housekeep(now time.Time) {
 		l.retryHolds(now)
 	}
 	l.sweepExtensions(now)
+	if l.pulse.ticks%verifyTicks == 0 {
+		l.verify()
+	}
 	if l.pulse.ticks%20 == 0 {
 		l.sweepBridges(now)
 		l.sweepStrays(now)

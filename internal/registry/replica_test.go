@@ -113,6 +113,15 @@ func TestRebuild(t *testing.T) {
 				b.Fatal(err)
 			}
 		},
+		"a spec purged, and the lease not": func(b *bed, _ func()) {
+			s, err := b.bucket().js.Stream(b.Context(), "KV_ext_catalog")
+			if err == nil {
+				err = s.Purge(b.Context(), jetstream.WithPurgeSubject(b.bucket().subject(specKey("weather"))))
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		},
 		"bucket deleted": func(b *bed, _ func()) {
 			if err := b.bucket().js.DeleteStream(b.Context(), "KV_ext_catalog"); err != nil {
 				b.Fatal(err)

@@ -11,14 +11,15 @@ import (
 // replica has one, so a new leader knows at once what it need not write, and any replica can answer for the
 // catalog.
 type view struct {
-	records  map[string]record // deleted ones only of the lease
-	last     uint64            // every message up to here is in
-	at       time.Time         // of the newest message, by the server's clock
-	revision uint64            // the last change of a spec, state, skill or host key
-	created  time.Time         // the stream's creation: the catalog id
-	synced   bool              // false until there is a snapshot, and again from a gap to the next
-	waiting  []record          // heard while not synced
-	heard    time.Time         // when the lease was last seen to change: a leader is at work
+	records  map[string]record    // deleted ones only of the lease
+	markers  map[string]time.Time // deleted keys: when
+	last     uint64               // every message up to here is in
+	at       time.Time            // of the newest message, by the server's clock
+	revision uint64               // the last change of a spec, state, skill or host key
+	created  time.Time            // the stream's creation: the catalog id
+	synced   bool                 // false until there is a snapshot, and again from a gap to the next
+	waiting  []record             // heard while not synced
+	heard    time.Time            // when the lease was last seen to change: a leader is at work
 
 	order []string // see loop.order; nil when a key came or went
 }
@@ -61,6 +62,7 @@ func (v *view) lose() { v.synced, v.waiting = false, nil }
 func (v *view) load(s *snapshot) (changed []string, gap bool) {
 	old, waiting := v.records, v.waiting
 	v.records, v.waiting, v.order = make(map[string]record, len(s.records)), nil, nil
+	v.markers = map[string]time.Time{}
 	v.last, v.created, v.synced, v.revision, v.at = s.last, s.created, true, 0, time.Time{}
 	for _, r := range s.records {
 		v.keep(r)
@@ -102,6 +104,11 @@ func (v *view) keep(r record) {
 	if had == r.deleted || old.deleted != r.deleted {
 		v.order = nil
 	}
+	if r.deleted {
+		v.markers[strings.Clone(r.key)] = r.at
+	} else {
+		delete(v.markers, r.key)
+	}
 	if r.deleted && r.key != mesh.KeyLease {
 		delete(v.records, r.key)
 		return
@@ -115,4 +122,29 @@ func (v *view) get(key string) []byte {
 		return r.value
 	}
 	return nil
+}
+
+// markerAge is for how long the marker of a deleted key is in the bucket for certain: less than markerTTL.
+const markerAge = markerTTL / 2
+
+// purged reports whether a bucket of so many messages cannot have everything that is in the view. A purge is republished
+// to nobody, and leaves no gap in the sequences. Each key has one message, the value or the marker of its deletion.
+func (v *view) purged(first uint64, messages uint64) bool {
+	want := 0
+	for _, r := range v.records {
+		if r.deleted { // its marker is counted below
+			continue
+		}
+		if want++; r.seq < first {
+			return true
+		}
+	}
+	for key, at := range v.markers {
+		if v.at.Sub(at) > markerAge {
+			delete(v.markers, key)
+		} else {
+			want++
+		}
+	}
+	return messages < uint64(want)
 }

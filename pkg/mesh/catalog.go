@@ -41,6 +41,8 @@ type Catalog struct {
 	nc    *nats.Conn
 	opts  CatalogOptions
 	ready chan struct{} // closed when the first load is in
+	check time.Duration // from one look at the bucket to the next
+	keep  time.Duration // how long what a new or purged bucket lacks is kept
 
 	mu       sync.RWMutex
 	data     catalogData           // guarded by mu; written by Run's goroutine only
@@ -70,6 +72,8 @@ func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 	return &Catalog{
 		nc: nc, opts: o,
 		ready:    make(chan struct{}),
+		check:    checkInterval,
+		keep:     keepOld,
 		data:     newCatalogData(),
 		watchers: map[*watcher]struct{}{},
 	}

@@ -4,6 +4,10 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // TestCatalogTailOfAnotherBucket: a bucket is made anew while a follower is away, and gets further than the old one had,
@@ -40,6 +44,7 @@ func TestCatalogTailOfAnotherBucket(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewCatalog(nil, CatalogOptions{})
+			c.keep = 0
 			c.takeAll(tt.old, tt.old[len(tt.old)-1].at, "")
 			c.take(tt.tail, time.Now())
 			w := &watcher{pending: map[string]Event{}, wake: make(chan struct{}, 1)}
@@ -68,6 +73,7 @@ func TestCatalogTailOfAnotherBucket(t *testing.T) {
 func TestCatalogTailWithAnotherID(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	c := NewCatalog(nc, CatalogOptions{})
+	c.keep = 0
 	began := time.Now()
 	old := change{key: "state.old", at: stamp{7, began.UnixNano()}, value: []byte(`{"state":"ready"}`)}
 	c.takeAll([]change{old}, old.at, "the old one")
@@ -78,4 +84,118 @@ func TestCatalogTailWithAnotherID(t *testing.T) {
 	if c.data.id != "the new one" || len(c.data.stamps) != 0 || len(c.All()) != 0 {
 		t.Errorf("of %q it has %v", c.data.id, c.data.stamps)
 	}
+}
+
+// TestCatalogPurged: a purge is republished to nobody, and writes after it leave no gap in the sequences. A follower finds
+// it by looking at the bucket.
+func TestCatalogPurged(t *testing.T) {
+	for name, purge := range map[string]func(b *catalogBed, s jetstream.Stream) error{
+		"all of it, and one key is not written again": func(b *catalogBed, s jetstream.Stream) error {
+			defer b.put("state.b", testState(heartbeat.Ready))
+			return s.Purge(b.t.Context())
+		},
+		"one key": func(b *catalogBed, s jetstream.Stream) error {
+			return s.Purge(b.t.Context(), jetstream.WithPurgeSubject("$KV.ext_catalog.state.a"))
+		},
+		"one key, after another was deleted": func(b *catalogBed, s jetstream.Stream) error {
+			b.del("state.c")
+			return s.Purge(b.t.Context(), jetstream.WithPurgeSubject("$KV.ext_catalog.state.a"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newCatalogBed(t)
+			b.bucket()
+			b.put("lease.registry", "{}")
+			for _, key := range []string{"state.b", "state.a", "state.c", "state.b"} {
+				b.put(key, testState(heartbeat.Ready))
+			}
+			js, err := jetstream.New(b.nc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := js.Stream(t.Context(), "KV_ext_catalog")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := NewCatalog(b.connect(), CatalogOptions{})
+			c.check, c.keep = 50*time.Millisecond, 100*time.Millisecond
+			b.run(c)
+			await(t, c, "c is ready", has("c", heartbeat.Ready))
+			if err := purge(b, s); err != nil {
+				t.Fatal(err)
+			}
+			b.compare(c)
+		})
+	}
+}
+
+// TestCatalogCheckFindsNothing: a follower that has what the bucket has reads it once.
+func TestCatalogCheckFindsNothing(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	b.put("epoch.registry", "{}")
+	b.put("lease.registry", "{}")
+	for _, key := range []string{"state.a", "state.b", "state.c", "state.a"} {
+		b.put(key, testState(heartbeat.Ready))
+	}
+	b.del("state.b")
+	b.put("state.b", testState(heartbeat.Ready))
+	b.del("state.c")
+	c := NewCatalog(b.nc, CatalogOptions{})
+	consistent := func(when string) {
+		t.Helper()
+		at, err := c.newest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, messages, err := c.extent(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if messages != 5 || c.data.purged(first, messages, at) { // a, b, the marker of c, and the registries' two
+			t.Errorf("%s: %d messages from %d on, and it has %v, %v and the markers %v", when, messages, first.seq, c.data.stamps, c.data.own, c.data.markers)
+		}
+		if !c.data.purged(first, messages-1, at) || !c.data.purged(at, messages, at) {
+			t.Errorf("%s: a missing message is not noticed", when)
+		}
+	}
+	if err := c.loadAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	consistent("after the snapshot")
+	b.put("state.a", testState(heartbeat.Lost))
+	b.put("lease.registry", "{}")
+	if err := c.loadTail(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	consistent("after the tail")
+}
+
+// TestCatalogKeepsTheOldCopy: while a registry writes a bucket that was made again, tools are found as before. What it
+// does not write goes after a while.
+func TestCatalogKeepsTheOldCopy(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	b.put("spec.a", testSpec("a", "1.0.0", "one"))
+	b.put("spec.b", testSpec("b", "1.0.0", "two"))
+	b.put("spec.gone", testSpec("gone", "1.0.0", "three"))
+	c := NewCatalog(b.connect(), CatalogOptions{})
+	c.keep = 3 * time.Second
+	b.run(c)
+	await(t, c, "all are there", func(c *Catalog) bool { return len(c.All()) == 3 })
+	b.dropBucket()
+	b.bucket()
+	b.put("spec.a", testSpec("a", "2.0.0", "one"))
+	await(t, c, "the new bucket is read", func(c *Catalog) bool {
+		e, _ := c.Get("a")
+		return e.Spec != nil && e.Spec.Version == "2.0.0"
+	})
+	for _, name := range []string{"ext_a_one", "ext_b_two", "ext_gone_three", "b/two"} {
+		if _, _, err := c.Resolve(name); err != nil {
+			t.Errorf("while the bucket is written: %v", err)
+		}
+	}
+	b.put("spec.b", testSpec("b", "2.0.0", "two"))
+	await(t, c, "what is not written goes", func(c *Catalog) bool { _, ok := c.Get("gone"); return !ok })
+	b.compare(c)
 }

@@ -128,6 +128,14 @@ func (b *catalogBed) follow(o CatalogOptions) *Catalog {
 func (b *catalogBed) followOn(nc *nats.Conn, o CatalogOptions) *Catalog {
 	b.t.Helper()
 	c := NewCatalog(nc, o)
+	c.keep = 200 * time.Millisecond
+	b.run(c)
+	return c
+}
+
+// run has a catalog follow until the test ends.
+func (b *catalogBed) run(c *Catalog) {
+	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends with the test
@@ -136,7 +144,6 @@ func (b *catalogBed) followOn(nc *nats.Conn, o CatalogOptions) *Catalog {
 		}
 	})
 	b.t.Cleanup(func() { cancel(); wg.Wait() })
-	return c
 }
 
 // await waits until cond holds of the catalog.

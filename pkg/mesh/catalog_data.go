@@ -47,10 +47,14 @@ type catalogData struct {
 	last     stamp     // the newest message that is in
 	heard    time.Time // when the catalog last showed life
 	stamps   map[string]stamp
-	exts     map[string]Extension
-	skills   map[string]Skill
-	hosts    map[string]Host
-	names    nameIndex
+	own      map[string]stamp // the registries' own keys
+	markers  map[string]stamp // deleted keys, as far as their markers may still be in the bucket
+
+	keepUntil time.Time // until then the documents with a zero stamp stay, which are not in this stream; zero: there are none
+	exts      map[string]Extension
+	skills    map[string]Skill
+	hosts     map[string]Host
+	names     nameIndex
 
 	unindexed map[string]struct{} // whose tools changed since the form index saw them; nil: it has to see all
 
@@ -59,7 +63,7 @@ type catalogData struct {
 
 func newCatalogData() catalogData {
 	return catalogData{
-		stamps: map[string]stamp{},
+		stamps: map[string]stamp{}, own: map[string]stamp{}, markers: map[string]stamp{},
 		exts:   map[string]Extension{},
 		skills: map[string]Skill{},
 		hosts:  map[string]Host{},
@@ -108,10 +112,20 @@ func (d *catalogData) apply(ch change) (ev Event, ok bool) {
 	if ch.at.seq > d.last.seq {
 		d.last = ch.at
 	}
+	if ch.value == nil {
+		d.markers[ch.key] = ch.at
+	} else {
+		delete(d.markers, ch.key)
+	}
 	kind, name, _ := strings.Cut(ch.key, ".")
 	switch kind {
 	case KindSpec, KindState, KindSkill, KindHost:
 	default:
+		if ch.value == nil {
+			delete(d.own, ch.key)
+		} else {
+			d.own[ch.key] = ch.at
+		}
 		return Event{}, false
 	}
 	old, had := d.stamps[ch.key]
@@ -206,15 +220,43 @@ func (d *catalogData) replace(snapshot map[string]change) {
 }
 
 // missing are deletions for the keys that stand here and not in a full snapshot that reaches up to through.
-// Keys that changed after the snapshot was made stay.
+// Keys that changed after the snapshot was made stay, and so do those of another stream, until keepUntil.
 func (d *catalogData) missing(snapshot map[string]change, through stamp) []change {
 	var gone []change
 	for key, at := range d.stamps {
+		if at == (stamp{}) && !d.keepUntil.IsZero() {
+			continue
+		}
 		if _, ok := snapshot[key]; !ok && at.seq < through.seq {
 			gone = append(gone, change{key: key, at: through})
 		}
 	}
 	return gone
+}
+
+// markerAge is for how long the marker of a deleted key is in the bucket for certain.
+const markerAge = 5 * time.Minute
+
+// purged reports whether a bucket cannot have everything that is in here: the number of its messages is too small, or its
+// first one too new. Each key has one message, the value or the marker of its deletion.
+func (d *catalogData) purged(first stamp, messages int, newest stamp) bool {
+	want := len(d.own)
+	for _, at := range d.stamps {
+		if at == (stamp{}) {
+			continue
+		}
+		if want++; at.seq < first.seq {
+			return true
+		}
+	}
+	for key, at := range d.markers {
+		if newest.ts-at.ts > int64(markerAge) {
+			delete(d.markers, key)
+		} else {
+			want++
+		}
+	}
+	return messages < want
 }
 
 // sortedValues lists m's values in the order of its keys.

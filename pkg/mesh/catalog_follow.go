@@ -20,9 +20,13 @@ import (
 
 const (
 	eventBuffer   = 8192 // events that wait while a snapshot is read; more is a hole, found and filled
-	checkInterval = 30 * time.Second
-	retryMin      = 100 * time.Millisecond
-	retryMax      = 5 * time.Second
+	checkInterval = 25 * time.Second
+
+	// keepOld is how long a follower keeps what a bucket lacks that was made again or purged: the registry is writing it.
+	// A purge is found by a check, so that both together are under a minute.
+	keepOld  = 15 * time.Second
+	retryMin = 100 * time.Millisecond
+	retryMax = 5 * time.Second
 
 	// behindTries bounds how often a snapshot is read again because an event promised more than the bucket
 	// has. Replicas catch up within that; a forged event must not keep a follower busy.
@@ -50,6 +54,8 @@ type follower struct {
 	retry   *time.Timer // fires when the debt is to be paid
 	pending stamp       // the newest event that was seen while in debt
 	told    bool        // that there is no catalog has been logged
+	whole   *time.Timer // fires when a whole snapshot is due: the old copy has been kept for long enough
+	waits   bool        // whole is set
 }
 
 // Run fills the catalog and keeps it up to date until ctx ends; then it returns nil. It waits for a bucket
@@ -64,10 +70,12 @@ func (c *Catalog) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
-	f := &follower{Catalog: c, retry: time.NewTimer(0)}
+	f := &follower{Catalog: c, retry: time.NewTimer(0), whole: time.NewTimer(time.Hour)}
 	defer f.retry.Stop()
+	f.whole.Stop()
+	defer f.whole.Stop()
 	f.owe(owesAll, true)
-	check := time.NewTimer(jitter(checkInterval))
+	check := time.NewTimer(jitter(c.check))
 	defer check.Stop()
 	for {
 		select {
@@ -83,8 +91,11 @@ func (c *Catalog) Run(ctx context.Context) error {
 		case m := <-events:
 			f.event(m)
 		case <-check.C:
-			f.check(ctx)
-			check.Reset(jitter(checkInterval))
+			f.verify(ctx)
+			check.Reset(jitter(c.check))
+		case <-f.whole.C:
+			f.waits = false
+			f.owe(owesAll, true)
 		}
 	}
 }
@@ -167,6 +178,9 @@ func (f *follower) pay(ctx context.Context) {
 		f.opts.Logger.Info("the catalog is back", "bucket", f.opts.Prefix.Bucket())
 		f.told = false
 	}
+	if !f.data.keepUntil.IsZero() {
+		f.wholeAfter(time.Until(f.data.keepUntil) + time.Millisecond)
+	}
 	f.debt = owesNothing
 	if f.pending.seq > f.data.last.seq && f.pending.ts > f.data.last.ts && f.tries < behindTries {
 		f.owe(owesTail, false) // a replica answered that is behind what we have seen
@@ -175,15 +189,20 @@ func (f *follower) pay(ctx context.Context) {
 	f.pending, f.tries = stamp{}, 0
 }
 
-// check compares with the bucket's newest message, for events whose loss no later event has shown. It fails
-// where JetStream is away, which is no news.
-func (f *follower) check(ctx context.Context) {
+// verify compares with the bucket, for changes that no event has shown: lost events, and purges, which are republished to
+// nobody. It fails where JetStream is away, which is no news.
+func (f *follower) verify(ctx context.Context) {
 	if f.debt != owesNothing {
 		return
 	}
 	at, err := f.newest(ctx)
+	var first stamp
+	var messages int
+	if err == nil {
+		first, messages, err = f.extent(ctx)
+	}
 	if err != nil {
-		if !errors.Is(err, nats.ErrNoResponders) && ctx.Err() == nil {
+		if !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, ErrNoCatalog) && ctx.Err() == nil {
 			f.opts.Logger.Debug("checking the catalog", "error", err)
 		}
 		return
@@ -193,6 +212,17 @@ func (f *follower) check(ctx context.Context) {
 		f.owe(owesAll, true)
 	case at.seq > f.data.last.seq:
 		f.owe(owesTail, true)
+	}
+	if f.data.purged(first, messages, at) { // the registry may be about to write it all again
+		f.wholeAfter(f.keep)
+	}
+}
+
+// wholeAfter has a whole snapshot read after d, unless one is to be read already.
+func (f *follower) wholeAfter(d time.Duration) {
+	if !f.waits {
+		f.waits = true
+		f.whole.Reset(d)
 	}
 }
 
@@ -207,7 +237,8 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 }
 
 // takeAll takes in what differs from a whole snapshot, which reaches up to through, of the stream with this id, if
-// that is known.
+// that is known. What another stream lacks is kept for a while: until the registry has written all of it, calls by name
+// go on.
 func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 	snapshot := make(map[string]change, len(changes))
 	for _, ch := range changes {
@@ -224,12 +255,20 @@ func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 	var events []Event
 	if c.isOther(id, changes, snapshot, through) {
 		c.data.replace(snapshot)
+		if c.keep > 0 {
+			c.data.keepUntil = time.Now().Add(c.keep)
+		}
 		events = append(events, Event{Op: OpSynced})
+	} else if !time.Now().Before(c.data.keepUntil) {
+		c.data.keepUntil = time.Time{}
 	}
+	clear(c.data.own)
+	clear(c.data.markers)
+	missing := c.data.missing(snapshot, through)
 	if id != "" {
 		c.data.id = id
 	}
-	for _, ch := range append(c.data.missing(snapshot, through), changes...) {
+	for _, ch := range append(missing, changes...) {
 		if s, ok := snapshot[ch.key]; ok {
 			if s.at != ch.at {
 				continue // replaced while the snapshot was read
@@ -239,6 +278,9 @@ func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 		if ev, ok := c.data.apply(ch); ok {
 			events = append(events, ev)
 		}
+	}
+	for _, ch := range missing {
+		delete(c.data.markers, ch.key)
 	}
 	c.heardAt(through)
 	select {

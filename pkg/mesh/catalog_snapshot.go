@@ -62,53 +62,57 @@ func (c *Catalog) page(ctx context.Context, from uint64) (page []change, more bo
 		return nil, false, err
 	}
 	for try := 1; ; try++ {
-		page, more, err = c.askPage(ctx, req)
+		page, pending, err := c.askPage(ctx, req)
 		if err == nil || try == pageTries || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return page, more, err
+			return page, pending > 0, err
 		}
 	}
 }
 
 // askPage asks once, on an inbox of its own: what an earlier question still brings must not mix in.
-func (c *Catalog) askPage(ctx context.Context, req []byte) (page []change, more bool, err error) {
+func (c *Catalog) askPage(ctx context.Context, req []byte) (page []change, pending int, err error) {
 	inbox := natsconn.Inbox(c.nc)
 	sub, err := c.nc.SubscribeSync(inbox)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	if err := c.nc.PublishRequest(c.directGet(), inbox, req); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	return c.readPage(ctx, sub)
 }
 
-// readPage reads the answers to one page's request, up to the server's end mark.
-func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []change, more bool, err error) {
+// readPage reads the answers to one page's request, up to the server's end mark, which tells how many messages follow.
+func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []change, pending int, err error) {
 	for {
 		m, err := nextWithin(ctx, sub, pageSilence)
 		if errors.Is(err, nats.ErrNoResponders) {
-			return nil, false, c.noCatalog()
+			return nil, 0, c.noCatalog()
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
+			return nil, 0, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
 			ch, err := c.stored(m)
 			if err != nil {
-				return nil, false, err
+				return nil, 0, err
 			}
 			page = append(page, ch)
 		case "204": // end of batch
-			return page, m.Header.Get("Nats-Num-Pending") != "0", nil
+			pending, err := strconv.Atoi(m.Header.Get("Nats-Num-Pending"))
+			if err != nil {
+				return nil, 0, fmt.Errorf("reading the catalog %s: the page ends without Nats-Num-Pending", c.opts.Prefix.Bucket())
+			}
+			return page, pending, nil
 		case "404": // no message at or after the sequence
-			return page, false, nil
+			return page, 0, nil
 		default:
-			return nil, false, fmt.Errorf("reading the catalog %s: JetStream says %s %s",
+			return nil, 0, fmt.Errorf("reading the catalog %s: JetStream says %s %s",
 				c.opts.Prefix.Bucket(), status, m.Header.Get("Description"))
 		}
 	}
@@ -136,6 +140,19 @@ func (c *Catalog) requestPatiently(ctx context.Context, subject string, data []b
 		}
 	}
 	return m, err
+}
+
+// extent is the stamp of the bucket's first message, and the number of all of them.
+func (c *Catalog) extent(ctx context.Context) (first stamp, messages int, err error) {
+	req, err := json.Marshal(map[string]any{"next_by_subj": c.keyPrefix() + ">", "seq": 1, "batch": 1})
+	if err != nil {
+		return stamp{}, 0, err
+	}
+	page, pending, err := c.askPage(ctx, req)
+	if err != nil || len(page) == 0 {
+		return stamp{}, 0, err
+	}
+	return page[0].at, len(page) + pending, nil
 }
 
 // newest is the stamp of the bucket's newest message; zero for an empty bucket.

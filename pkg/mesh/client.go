@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -74,8 +75,8 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	return &Client{nc: nc, opt: opt, inbox: inbox{nc: nc}}
 }
 
-// Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>; args is a JSON
-// object, nil for none. Errors are *NotFoundError, *AmbiguousError, one in which errors.As finds an *rpc.Error (the
+// Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>, which needs no catalog;
+// args is a JSON object, nil for none. Errors are *NotFoundError, *AmbiguousError, one in which errors.As finds an *rpc.Error (the
 // extension's own, or the mesh's with its Details), *AbortedError with ToolHooks, or what the connection says when it
 // is closed or draining.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
@@ -137,6 +138,7 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 type target struct {
 	id, own, subject, dialect string
 	instance                  string                           // the subject of one instance; "": any, over subject
+	notFound                  *NotFoundError                   // of an extension that the Catalog lacks: the error where nothing is subscribed
 	known, stream             bool                             // the catalog has its features; it streams
 	passthrough               bool                             // it wants to know who calls
 	tool                      *Tool                            // where it is known
@@ -158,20 +160,29 @@ func (c *Client) targetOf(e Extension) target {
 }
 
 func (c *Client) find(tool string) (target, error) {
+	notFound := &NotFoundError{Name: tool}
+	id, own, full := strings.Cut(tool, "/")
+	full = full && own != "" && CheckID(id, true) == nil
 	if c.opt.Catalog != nil {
 		e, t, err := c.opt.Catalog.Resolve(tool)
-		if err != nil {
+		if err == nil {
+			at := c.targetOf(e)
+			at.own, at.tool, at.check = t.Own, t, c.checkOf(e.Spec, t)
+			return at, nil
+		}
+		// An extension that the catalog lacks may be there: the bucket may have been lost, or the registry.
+		if _, known := c.opt.Catalog.Get(id); known || !full || !errors.As(err, &notFound) {
 			return target{}, err
 		}
-		at := c.targetOf(e)
-		at.own, at.tool, at.check = t.Own, t, c.checkOf(e.Spec, t)
-		return at, nil
 	}
-	id, own, ok := strings.Cut(tool, "/")
-	if !ok || CheckID(id, true) != nil || own == "" {
-		return target{}, &NotFoundError{Name: tool}
+	if !full {
+		return target{}, notFound
 	}
-	return target{id: id, own: own, subject: c.opt.Prefix.RPC(id)}, nil
+	at := target{id: id, own: own, subject: c.opt.Prefix.RPC(id)}
+	if c.opt.Catalog != nil {
+		at.notFound = notFound
+	}
+	return at, nil
 }
 
 // toolForm is how an extension wants its tools called.

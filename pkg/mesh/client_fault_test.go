@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -218,5 +219,122 @@ func TestHostileStreams(t *testing.T) {
 				t.Errorf("cancelled for nothing: %s", m.Data)
 			}
 		})
+	}
+}
+
+// TestPairNeedsNoCatalog: <id>/<own name> reaches an extension that the catalog lacks, with hooks and without. Where
+// nothing is subscribed either, there is no such tool.
+func TestPairNeedsNoCatalog(t *testing.T) {
+	connect := startServer(t)
+	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	nc := connect()
+	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
+	for _, hooks := range []bool{false, true} {
+		client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, ToolHooks: hooks})
+		if _, err := client.Call(t.Context(), "weather/echo", nil); err != nil {
+			t.Errorf("hooks %t: %v", hooks, err)
+		}
+		for _, name := range []string{"elsewhere/echo", "weather/", "Weather/echo", "ext_weather_echo"} {
+			if _, err := client.Call(t.Context(), name, nil); !errors.As(err, new(*mesh.NotFoundError)) {
+				t.Errorf("hooks %t: %s: %v", hooks, name, err)
+			}
+		}
+	}
+}
+
+// TestForgedAnswers: somebody who knows a caller's inbox and may publish there sends answers as fast as that goes, to tokens
+// of the kind that it has seen in requests of the same caller. None is taken.
+func TestForgedAnswers(t *testing.T) {
+	const calls = 20
+	connect := startServer(t)
+	attacker := connect()
+	seen := make(chan string, 1)
+	foreign(t, attacker, func(m *nats.Msg) { // an extension of the attacker's, which the caller calls, too
+		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":"its own"}`))
+		select {
+		case seen <- m.Reply:
+		default:
+		}
+	})
+	victim := connect()
+	started := make(chan string, calls)
+	release := make(chan struct{})
+	if _, err := victim.QueueSubscribe("ext.bank.rpc", "q", func(m *nats.Msg) {
+		started <- m.Reply
+		go func() { // ends with the flood
+			<-release
+			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":"true"}`))
+		}()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	victim.Flush()
+	nc := connect()
+	client := mesh.NewClient(nc, mesh.ClientOptions{Timeout: time.Minute})
+	if _, err := client.Call(t.Context(), "weather/x", nil); err != nil {
+		t.Fatal(err)
+	}
+	reply := <-seen
+	ends := make(chan string, calls)
+	for range calls {
+		go func() { // ends with its answer
+			got, err := client.Call(t.Context(), "bank/balance", nil)
+			ends <- fmt.Sprint(string(got), err)
+		}()
+	}
+	tokens := map[string]bool{}
+	for range calls {
+		r := <-started
+		if i := strings.LastIndexByte(r, '.'); r[:i] != reply[:i] {
+			t.Fatalf("another inbox: %s, %s", r, reply)
+		}
+		tokens[r] = true
+	}
+	if len(tokens) != calls {
+		t.Errorf("%d tokens for %d calls", len(tokens), calls)
+	}
+	prefix, token := reply[:strings.LastIndexByte(reply, '.')+1], reply[strings.LastIndexByte(reply, '.')+1:]
+	base, err := strconv.ParseUint(token, 36, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := []byte(`{"jsonrpc":"2.0","id":1,"result":"forged"}`)
+	for n := range uint64(5000) { // 10 s of 1,000 a second
+		attacker.Publish(prefix+strconv.FormatUint(n, 36), forged)
+		attacker.Publish(prefix+strconv.FormatUint(base+n, 36), forged)
+	}
+	attacker.Flush()
+	nc.Flush() // all of them have arrived
+	close(release)
+	for range calls {
+		if end := <-ends; end != `"true"<nil>` {
+			t.Errorf("a call ended with %s", end)
+		}
+	}
+}
+
+// TestAnswersToOtherRequests: an answer with another id is an error, not a result.
+func TestAnswersToOtherRequests(t *testing.T) {
+	connect := startServer(t)
+	var answer string
+	foreign(t, connect(), func(m *nats.Msg) { m.Respond([]byte(answer)) })
+	client := mesh.NewClient(connect(), mesh.ClientOptions{})
+	for body, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":1,"result":true}`:                                                  "",
+		`{"jsonrpc":"2.0","id":2,"result":true}`:                                                  "the id \"2\"",
+		`{"jsonrpc":"2.0","id":"1","result":true}`:                                                "the id",
+		`{"jsonrpc":"2.0","id":null,"result":true}`:                                               "the id",
+		`{"jsonrpc":"2.0","result":true}`:                                                         "",
+		`{"jsonrpc":"2.0","id":2,"error":{"code":7,"message":"of another"}}`:                      "the id",
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"I could not read the id"}}`: "could not read",
+	} {
+		answer = body
+		_, err := client.Call(t.Context(), "weather/x", nil)
+		if want == "" && !strings.Contains(body, `"id"`) {
+			want = "the id"
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", body, err)
+		}
 	}
 }

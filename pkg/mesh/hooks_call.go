@@ -57,7 +57,10 @@ type toolEvent struct {
 
 // callHooked is callTool between its hooks. Hooks that nobody offers cost a look at the catalog.
 func (c *Client) callHooked(ctx context.Context, t target, tool string, args json.RawMessage) (json.RawMessage, error) {
-	e := toolEvent{Tool: cmp.Or(t.tool.Name, tool), Extension: t.id, Arguments: args, Agent: c.opt.Agent, Session: c.opt.Session}
+	if t.tool != nil {
+		tool = cmp.Or(t.tool.Name, tool)
+	}
+	e := toolEvent{Tool: tool, Extension: t.id, Arguments: args, Agent: c.opt.Agent, Session: c.opt.Session}
 	if len(c.hooked(beforeToolCall)) > 0 && json.Valid(args) { // what is not JSON, callTool refuses
 		changed, err := c.askBefore(ctx, e)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 // whatever else happens.
 func TestHookedIsKept(t *testing.T) {
 	c := NewCatalog(nil, CatalogOptions{})
+	c.keep = 0
 	client := NewClient(nil, ClientOptions{Catalog: c})
 	value := func(id, version string, hooks ...string) []byte {
 		s := testSpec(id, version, "x")

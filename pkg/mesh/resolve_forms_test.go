@@ -87,6 +87,7 @@ func TestResolveAfterChanges(t *testing.T) {
 // TestResolveKeepsItsIndex makes the index over all forms once, and changes in it what changes, if anything.
 func TestResolveKeepsItsIndex(t *testing.T) {
 	w := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
+	w.c.keep = 0
 	w.set("weather", nil, "get")
 	if w.c.forms.names != nil {
 		t.Error("an index nobody has asked for")

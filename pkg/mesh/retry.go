@@ -149,7 +149,7 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 	if r.away.IsZero() {
 		r.away = time.Now() // until then the call may have been with an instance that then exited
 	}
-	if r.made == 0 {
+	if r.made == 0 && t.notFound == nil {
 		c.suspect(t.id, "no_responders")
 	}
 	state := c.stateOf(t.id)
@@ -168,10 +168,13 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 	if r.unlisted != nil && (a.absent() || c.mayNotAddress(t)) {
 		return r.unlisted
 	}
-	if a.origin == byNATS {
-		return c.explain(t.id, a.err)
+	switch {
+	case a.origin != byNATS:
+		return a.err
+	case t.notFound != nil:
+		return t.notFound
 	}
-	return a.err
+	return c.explain(t.id, a.err)
 }
 
 // mayNotAddress reports whether NATS denied the request to the instance's subject.
