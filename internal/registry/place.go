@@ -145,28 +145,30 @@ func (l *loop) begunAnew(b *bridge, now time.Time) {
 	}
 }
 
-// unlisted reports whether an instance is of an extension that its bridge, which is there, says that it runs no more: its
-// good-bye was not heard. Of a bridge that is gone the last report need not have been.
+// unlisted reports whether an instance is of an extension that the report of its bridge, which is there, does not list: its
+// shutdown notice was missed, or its manifest was removed while the bridge did not run. The last report of a bridge that is
+// gone may have been missed as well.
 func (l *loop) unlisted(x *extension, instance string) bool {
 	p := x.places[instance]
 	if p == nil || p.bridge == "" {
 		return false
 	}
 	b := l.bridges[p.bridge]
-	return b != nil && b.reported && !b.gone && b.host.Extensions != nil && b.host.Since.Equal(p.run) &&
-		!slices.Contains(b.host.Extensions, x.id)
+	return b != nil && b.reported && !b.gone && b.host.Extensions != nil && !slices.Contains(b.host.Extensions, x.id)
 }
 
-// dropFormer drops the instances of x that are gone and whose bridge has begun anew since. The last one stays: that
-// an extension was there and is lost is what somebody who misses it has to read. Not so where its bridge, in the same
-// run, says that it runs it no more: then it is dropped, and the extension forgotten if nothing else is left of it.
+// dropFormer drops the instances of x that are gone and whose bridge has restarted since. The last one stays: somebody who
+// misses the extension has to find that it was there and is lost. If the report of its bridge lists the extension no more,
+// the last one is dropped too, and the extension is forgotten when no instance is left.
 func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 	left := len(how.Instances)
 	for _, i := range how.Instances {
-		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown
-		unheard := i.LastBeat.IsZero() && x.said[i.Instance] == nil // known from the catalog alone
-		unlisted := (unheard || gone) && i.State != heartbeat.Shutdown && l.unlisted(x, i.Instance)
-		if !unlisted && (!gone || left < 2 || !l.former(x, i.Instance)) {
+		former := l.former(x, i.Instance)
+		inherited := i.LastBeat.IsZero() && x.said[i.Instance] == nil // known from the catalog alone
+		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && former
+		final := i.State == heartbeat.Shutdown && !former // its bridge has just stopped it, and reports that next
+		unlisted := (inherited || gone) && !final && l.unlisted(x, i.Instance)
+		if !unlisted && (!gone || left < 2 || !former) {
 			continue
 		}
 		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {

@@ -24,7 +24,7 @@ const (
 	probeNote    = 100 * time.Millisecond // unanswered for so long, the catalog says so
 	probeRest    = 500 * time.Millisecond // an instance that has just answered is not asked again sooner
 	maxProbes    = 64
-	maxProbing   = 10_000
+	maxProbing   = 100_000
 	holdRetry    = 2 * time.Second // doubling to holdRetryMax
 	holdRetryMax = time.Minute
 )

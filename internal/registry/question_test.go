@@ -107,7 +107,7 @@ func TestHandshakeInBadChunks(t *testing.T) {
 	}{
 		{"gap", `chunk "2" arrived as number 1`, []*nats.Msg{frame("chunk", "2", "", "{}")}},
 		{"short", "2 bytes arrived of", []*nats.Msg{frame("chunk", "1", "", "{}"), frame("end", "", "", `{"length":3}`)}},
-		{"ack", "no subject for one", []*nats.Msg{frame("chunk", "1", "ext.registry.heartbeat.victim", "{}")}},
+		{"elsewhere", "no subject for one", []*nats.Msg{frame("chunk", "1", "ext.registry.heartbeat.victim", "{}")}},
 		{"endless", "over the limit of", large},
 	} {
 		e := b.ext(tc.id, "1.0.0", "n", "get")

@@ -77,6 +77,7 @@ func (l *loop) restore(id string) {
 		l.considerHandshake(x, instance)
 	}
 	l.reconsider[id] = true
+	l.suspected(id, "", now) // what is ready in the catalog, or in this replica's memory, may have ended while nobody led
 }
 
 // disowned notes whether the leader has dropped an extension: its good-bye need not have been heard by this replica, which

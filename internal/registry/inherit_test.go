@@ -1,0 +1,122 @@
+package registry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// TestInherited: instances that the catalog calls ready when a registry begins to lead are pinged once. Those that have
+// ended meanwhile are found within two seconds, long before their heartbeats are missed.
+func TestInherited(t *testing.T) {
+	for _, standby := range []bool{false, true} {
+		t.Run(fmt.Sprintf("standby %v", standby), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				slow := Config{Heartbeat: heartbeat.Config{Grace: 100}}
+				r, stop := b.registry(slow)
+				b.leading(r)
+				var next *Registry
+				if standby {
+					next, _ = b.registry(slow)
+				}
+				var all []*fakeExt
+				for n := range 7 {
+					all = append(all, b.ext("weather", "1.0.0", fmt.Sprint("n", n), "get"))
+				}
+				ready := func(n int) func() bool {
+					return func() bool { return strings.Count(b.instances("weather"), "ready") == n }
+				}
+				b.await("all are ready", func() bool {
+					for _, e := range all {
+						e.up()
+					}
+					return ready(7)() && (next == nil || b.status(next).Instances[heartbeat.Ready] == 7)
+				})
+				stop()
+				for _, e := range all[:5] {
+					e.silence()
+				}
+				if next == nil {
+					next, _ = b.registry(slow)
+				}
+				b.leading(next)
+				start := time.Now()
+				b.await("the five that ended are lost", ready(2))
+				if d := time.Since(start); d > 2*time.Second {
+					t.Errorf("it took %v", d)
+				}
+				time.Sleep(5 * time.Second) // in the bubble
+				if !ready(2)() {
+					t.Errorf("later: %s", b.instances("weather"))
+				}
+			})
+		})
+	}
+}
+
+// TestInheritedFromEarlierRun: a bridge restarted while no registry ran. The instances of its earlier run are dropped
+// when it has reported, whatever their state was, and so is an extension that was removed meanwhile.
+func TestInheritedFromEarlierRun(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		slow := Config{Heartbeat: heartbeat.Config{Grace: 100}}
+		r, stop := b.registry(slow)
+		b.leading(r)
+		one := b.bridge("one")
+		old, starting, removed := b.ext("weather", "1.0.0", "old", "get").on(one), b.ext("weather", "1.0.0", "starting", "get").on(one),
+			b.ext("removed", "1.0.0", "r", "get").on(one)
+		old.up()
+		starting.announce()
+		starting.beat(heartbeat.Restarting)
+		removed.up()
+		b.await("they are shown", func() bool {
+			return b.instances("weather") == "old ready, starting restarting" && b.instances("removed") == "r ready" && one.is(heartbeat.Ready)()
+		})
+		stop()
+		for _, e := range []*fakeExt{old, starting, removed} {
+			e.silence()
+		}
+		one.kill()
+		r, _ = b.registry(slow)
+		b.leading(r)
+		start := time.Now()
+		b.bridge("one") // its report lists weather only
+		b.ext("weather", "1.0.0", "new", "get").on(one).up()
+		b.await("only the new run is shown", func() bool {
+			return b.instances("weather") == "new ready" && b.get(specKey("removed")) == nil && b.get(stateKey("removed")) == nil
+		})
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// TestRemovedWhileItsBridgeRestarts: a manifest is removed while its bridge does not run. The extension is dropped when the
+// bridge's next report does not list it, whether the bridge was stopped in order or killed.
+func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
+	for _, inOrder := range []bool{false, true} {
+		t.Run(fmt.Sprintf("in order %v", inOrder), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bed) {
+				r, _ := b.registry(Config{})
+				b.leading(r)
+				one := b.bridge("one")
+				e := b.ext("removed", "1.0.0", "r", "get").on(one)
+				e.up()
+				b.await("it is ready", func() bool { return b.is("removed", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
+				e.silence()
+				want := heartbeat.Lost
+				if inOrder {
+					want = heartbeat.Shutdown
+					b.publish(prefix.Shutdown("removed"), mesh.Goodbye{ID: "removed", Instance: "r", Reason: "shutdown"})
+				}
+				one.kill()
+				b.await("the bridge and its extension are gone", func() bool { return one.is(heartbeat.Lost)() && b.is("removed", want)() })
+				b.bridge("one") // its report lists weather only
+				b.await("it is forgotten", func() bool { return b.get(specKey("removed")) == nil && b.get(stateKey("removed")) == nil })
+			})
+		})
+	}
+}
