@@ -1,114 +1,143 @@
-// Command bench measures what the product adds to the two things it cannot avoid, a bare NATS request and a bare
-// pipe to a child: they are measured in the same run, in the same interleaved rounds, and the product is given as a
-// ratio to them.
+// Command bench measures extmesh with real processes and prints the tables of three pages of the documentation, in
+// Markdown:
 //
-//	go run ./bench                                       # the table, about eight minutes
-//	go run ./bench -quick                                # a look, a minute
-//	go run ./bench -only 'alone'                         # rows whose name has that
-//	go run ./bench -into docs/performance.md -run first  # the table, into the place of that name in the file
-//	go run ./bench -only '16 KiB' -bridge-env GOGC=200   # what an option of the runtime makes of the bridge
+//	go run ./bench performance   docs/performance.md: what a call costs, compared with a bare NATS request and a bare pipe
+//	go run ./bench scale         docs/scale.md: how the registry and its followers handle large catalogs
+//	go run ./bench faults        docs/faults.md: what is lost when a process is killed or stopped
 //
-// It builds the programs, runs a NATS server, a registry, a bridge, a bare micro service and the children as
-// processes of their own and calls from one more, itself. It needs Linux for the processes' memory and processor
-// time; elsewhere those columns say 0. docs/performance.md holds its output and says how to read it.
+// Each builds the programs, starts NATS servers, registries, bridges and extensions as processes of their own, and
+// stops all of them before it returns. Run it from the root of the module. The memory and processor time of processes
+// are read from /proc: on systems other than Linux they are 0.
+//
+// What one package does by itself is measured by its own benchmarks: go test -bench . ./pkg/rpc, for example.
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"runtime/pprof"
-	"strings"
-	"time"
-
-	"github.com/extmesh/extmesh/bench/internal/page"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
 )
 
-// options are the command line's.
-type options struct {
-	rounds int           // medians are over so many
-	span   time.Duration // of each figure in each round
-	only   string
-	fleet  int // extensions on one bridge
-	large  int // bytes of the large answer
-	into   string
-	run    string
-	plots  string
-	env    []string // of the bridge, on top of this program's
+// setup is what all measurements share.
+type setup struct {
+	bin  string // directory of the built programs
+	logs string // directory for the logs of all processes; empty: they are deleted
+}
+
+// measurement runs a subcommand after its flags were parsed. It fails by check.
+type measurement func(context.Context, setup)
+
+var commands = []struct {
+	name, about string
+	flags       func(*flag.FlagSet) measurement
+}{
+	{"performance", "what a call costs, compared with a bare NATS request and a bare pipe: about eight minutes", performanceFlags},
+	{"scale", "how the registry and its followers handle large catalogs: about ten minutes", scaleFlags},
+	{"faults", "what is lost when a process is killed or stopped: about twenty minutes", faultsFlags},
 }
 
 func main() {
-	if role := os.Getenv("BENCH_ROLE"); role != "" {
-		exit(play(role))
+	if role := os.Getenv(roleVar); role != "" {
+		exit(attempt(role, func() { play(role) }))
 	}
-	o := options{}
-	flag.IntVar(&o.rounds, "rounds", 7, "interleaved rounds; medians are given")
-	flag.DurationVar(&o.span, "span", 400*time.Millisecond, "how long each figure is measured in each round")
-	flag.StringVar(&o.only, "only", "", "only the rows whose name contains `TEXT`")
-	flag.IntVar(&o.fleet, "fleet", 1000, "extensions in the row about many")
-	flag.IntVar(&o.large, "large", 25_000_000, "bytes of the large answer")
-	flag.StringVar(&o.into, "into", "", "write the table into the place named by -run in `FILE`")
-	flag.StringVar(&o.run, "run", "first", "the `NAME` of the place")
-	flag.StringVar(&o.plots, "plots", "", "draw the growth into `DIR`: minutes more")
-	env := flag.String("bridge-env", "", "variables of the bridge's environment, e.g. `GOGC=200`, separated by spaces")
-	quick := flag.Bool("quick", false, "short rounds, few of them, and a small fleet")
-	profile := flag.String("cpuprofile", "", "write a profile of this program, the caller, to `FILE`")
-	flag.Parse()
-	o.env = strings.Fields(*env)
-	if *quick {
-		o.rounds, o.span, o.fleet = 3, 150*time.Millisecond, min(o.fleet, 100)
-	}
-	if *profile != "" {
-		f, err := os.Create(*profile)
-		if err == nil {
-			err = pprof.StartCPUProfile(f)
-		}
-		if err != nil {
-			exit(err)
-		}
-	}
-	err := bench(o)
-	pprof.StopCPUProfile()
-	exit(err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(run(ctx, os.Args[1:]))
 }
 
 func exit(err error) {
-	if err != nil {
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// bench makes the table, and the plots if they are asked for.
-func bench(o options) error {
-	s := &stage{env: o.env}
-	defer s.close()
-	if err := s.set(); err != nil {
-		return err
-	}
-	t := newTable(o)
-	steps := []struct {
-		name string
-		run  func(*stage, *table) error
-	}{
-		{"calls", (*stage).calls}, {"half of the peak", (*stage).half}, {"embedded", (*stage).embedded},
-		{"large", (*stage).largeAnswer}, {"slow beside fast", (*stage).beside}, {"allocations", (*stage).allocations},
-		{"start", (*stage).start}, {"memory", (*stage).memory}, {"fleet", (*stage).fleet},
-	}
-	for _, step := range steps {
-		if err := step.run(s, t); err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
+// run runs the subcommand that the first argument names, or prints the help of all.
+func run(ctx context.Context, args []string) error {
+	help := len(args) == 0 || args[0] == "-h" || args[0] == "--help" || args[0] == "help"
+	for _, c := range commands {
+		fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
+		logs := fs.String("logs", "", "keep the logs of all processes in `DIR`")
+		measure := c.flags(fs)
+		fs.Usage = func() {
+			fmt.Fprintf(os.Stderr, "go run ./bench %s [flags]: %s\n", c.name, c.about)
+			fs.PrintDefaults()
+		}
+		switch {
+		case help:
+			fs.Usage()
+		case args[0] == c.name:
+			if err := fs.Parse(args[1:]); err != nil {
+				return err
+			}
+			return attempt(c.name, func() { withPrograms(ctx, func(bin string) { measure(ctx, setup{bin, *logs}) }) })
 		}
 	}
-	fmt.Println("\n" + t.processes())
-	if o.into != "" {
-		if err := page.Put(o.into, o.run, t.text()); err != nil {
-			return err
-		}
-	}
-	if o.plots == "" {
+	if help {
 		return nil
 	}
-	return s.growth(o)
+	return fmt.Errorf("unknown subcommand %q: want performance, scale or faults", args[0])
+}
+
+// withPrograms builds the programs into a directory that exists until use returns.
+func withPrograms(ctx context.Context, use func(bin string)) {
+	bin := must(os.MkdirTemp("", "extmesh-bench-bin-"))
+	defer os.RemoveAll(bin)
+	build := exec.CommandContext(ctx, "go", "build", "-o", bin+string(filepath.Separator), "./cmd/...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the container images
+	if out, err := build.CombinedOutput(); err != nil {
+		fail("go build (run this from the root of the module): %w\n%s", err, out)
+	}
+	use(bin)
+}
+
+// failure is what check panics with. A measurement with an error has no result, so errors end it where they occur;
+// attempt turns them into an ordinary error. Only the goroutine that called attempt may fail this way.
+type failure struct{ error }
+
+func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
+
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func attempt(what string, f func()) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			failed, ok := v.(failure)
+			if !ok {
+				panic(v)
+			}
+			err = fmt.Errorf("%s: %w", what, failed.error)
+		}
+	}()
+	f()
+	return nil
+}
+
+// filter selects rows by their name, the first column. The zero filter selects all.
+type filter struct{ pattern *regexp.Regexp }
+
+func (f *filter) wants(name string) bool { return f.pattern == nil || f.pattern.MatchString(name) }
+
+func (f *filter) addFlag(fs *flag.FlagSet) {
+	fs.Func("only", "measure only the rows whose name, the first column, matches `REGEXP`", func(s string) (err error) {
+		f.pattern, err = regexp.Compile(s)
+		return err
+	})
 }

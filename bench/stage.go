@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,166 +15,200 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/mesh/schema"
 )
 
-// stage is everything that is running while the table is made.
+const prefix = mesh.Prefix(mesh.DefaultPrefix)
+
+// stage is what a table is measured on: NATS servers and processes, and this program's own connections to them.
 type stage struct {
-	self    string // this program
-	bin     string // of the built programs
-	dir     string
-	url     string
-	env     []string   // of the bridge, on top of this program's
-	nc      *nats.Conn // of the bare requests, and of everything that is no call
-	client  *mesh.Client
-	plain   *mesh.Client  // on a connection without mesh.LowLatency
-	catalog *mesh.Catalog // the client's
-
-	natsd, micro, registry, bridge *exec.Cmd
-
-	stop []func()
+	self      string // path of this program, which is also its own server and its own extensions (roles.go)
+	bin       string // directory of the built programs
+	dir, logs string // directories of all files, removed in the end, and of the logs
+	servers   []*server
+	programs  map[string]*process // by name; a restarted one replaces the one before
+	nc        *nats.Conn          // for requests that are not measured calls
+	cleanups  []func()
 }
 
-// set builds and starts everything.
-func (s *stage) set() (err error) {
-	if s.self, err = os.Executable(); err != nil {
-		return err
+// server is a NATS server. Its ports are fixed, so that it comes back at the same address.
+type server struct {
+	name                string
+	client, route, http int
+	*process
+}
+
+func (s *server) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.client) }
+
+// set starts NATS servers: one, or a cluster. Close must be called even after a failure.
+func (s *stage) set(ctx context.Context, set setup, servers int) {
+	s.self, s.bin, s.logs, s.programs = must(os.Executable()), set.bin, set.logs, map[string]*process{}
+	s.dir = must(os.MkdirTemp("", "extmesh-bench-"))
+	if s.logs == "" {
+		s.logs = s.dir
 	}
-	if s.dir, err = os.MkdirTemp("", "extmesh-bench-"); err != nil {
-		return err
+	check(os.MkdirAll(s.logs, 0o755))
+	ports := freePorts(3 * servers)
+	for i := range servers {
+		s.servers = append(s.servers, &server{name: fmt.Sprintf("n%d", i+1), client: ports[3*i], route: ports[3*i+1], http: ports[3*i+2]})
 	}
-	s.stop = append(s.stop, func() { os.RemoveAll(s.dir) })
-	s.bin = filepath.Join(s.dir, "bin") + string(filepath.Separator)
-	build := exec.Command("go", "build", "-o", s.bin, "./cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the container images
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
+	for _, srv := range s.servers {
+		s.startServer(srv)
 	}
-	if s.natsd, s.url, err = s.role("natsd"); err != nil {
-		return err
-	}
-	if s.micro, _, err = s.role("micro"); err != nil {
-		return err
-	}
-	for _, child := range []string{"json", "echo", "slow"} {
-		if err := s.manifest("ext", child, child, s.self); err != nil {
-			return err
+	until(ctx, 30*time.Second, "a connection to NATS", func() { s.nc = s.connect(s.urls(0), "requests") })
+}
+
+// startServer starts one server with the settings of docs/operations.md, for the first time or again.
+func (s *stage) startServer(srv *server) {
+	text := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nhttp: \"127.0.0.1:%d\"\njetstream { store_dir: %q }\n"+
+		"ping_interval: \"10s\"\nping_max: 2\nmax_payload: 4MB\nwrite_deadline: \"5s\"\n", srv.name, srv.client, srv.http, filepath.Join(s.dir, srv.name))
+	if len(s.servers) > 1 {
+		text += fmt.Sprintf("cluster { name: bench, listen: \"127.0.0.1:%d\", routes: [", srv.route)
+		for _, other := range s.servers {
+			text += fmt.Sprintf("\"nats://127.0.0.1:%d\", ", other.route)
 		}
+		text += "] }\n"
 	}
-	if s.registry, err = s.program("registry", nil); err != nil {
-		return err
-	}
-	if s.bridge, err = s.startBridge("bench", "ext"); err != nil {
-		return err
-	}
-	if s.nc, err = nats.Connect(s.url); err != nil {
-		return err
-	}
-	s.stop = append(s.stop, s.nc.Close)
-	if s.plain, _, err = s.dial(s.url); err != nil {
-		return err
-	}
-	s.client, s.catalog, err = s.dial(s.url, mesh.LowLatency())
-	return err
+	config := filepath.Join(s.dir, srv.name+".conf")
+	check(os.WriteFile(config, []byte(text), 0o600))
+	srv.process = startProcess(filepath.Join(s.logs, srv.name+".log"), []string{roleVar + "=natsd", "NATS_CONFIG=" + config}, s.self)
 }
 
-// dial makes a client as an agent has one, with a catalog that knows the children.
-func (s *stage) dial(url string, opts ...nats.Option) (*mesh.Client, *mesh.Catalog, error) {
-	nc, err := nats.Connect(url, append([]nats.Option{nats.ReconnectBufSize(-1), nats.MaxReconnects(-1)}, opts...)...)
-	if err != nil {
-		return nil, nil, err
+// freePorts finds ports that are not in use at the moment.
+func freePorts(n int) (ports []int) {
+	for range n {
+		l := must(net.Listen("tcp", "127.0.0.1:0"))
+		defer l.Close() // only after the last one is found: all are different
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	s.stop = append(s.stop, nc.Close)
-	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { catalog.Run(ctx) }) // ends with ctx, in close
-	s.stop = append(s.stop, func() { cancel(); wg.Wait() })
-	wctx, done := context.WithTimeout(ctx, 30*time.Second)
-	defer done()
-	err = catalog.WaitFor(wctx, func(c *mesh.Catalog) bool {
-		for _, child := range []string{"json", "echo", "slow"} {
-			if e, _, ok := c.Tool("ext_" + child + "_echo"); !ok || !e.State.Available {
-				return false
-			}
-		}
-		return true
-	})
-	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile}), catalog, err
+	return ports
 }
 
+// close ends this program's connections, then the programs, then the servers.
 func (s *stage) close() {
-	for i := len(s.stop) - 1; i >= 0; i-- {
-		s.stop[i]()
+	for _, f := range slices.Backward(s.cleanups) {
+		f()
 	}
+	var wg sync.WaitGroup
+	for _, p := range s.programs {
+		wg.Go(p.end) // returns within seconds
+	}
+	wg.Wait()
+	for _, srv := range s.servers {
+		if srv.process != nil {
+			wg.Go(srv.end) // returns within seconds
+		}
+	}
+	wg.Wait()
+	os.RemoveAll(s.dir)
 }
 
-// role starts this program in another role and returns the first line it says.
-func (s *stage) role(name string, env ...string) (*exec.Cmd, string, error) {
-	cmd := exec.Command(s.self)
-	cmd.Env = append(append(os.Environ(), "BENCH_ROLE="+name, "NATS_URL="+s.url), env...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, "", err
+func (s *stage) onClose(f func()) { s.cleanups = append(s.cleanups, f) }
+
+// urls are the addresses of all servers as clients have them, beginning with one of them.
+func (s *stage) urls(first int) string {
+	var all []string
+	for i := range s.servers {
+		all = append(all, s.servers[(first+i)%len(s.servers)].url())
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, "", err
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, "", err
-	}
-	s.stop = append(s.stop, func() { stdin.Close(); cmd.Wait() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	return cmd, strings.TrimSpace(line), err
+	return strings.Join(all, ",")
 }
 
-// program starts one of ours; it ends with the stage.
-func (s *stage) program(name string, env []string, args ...string) (*exec.Cmd, error) {
-	cmd := exec.Command(filepath.Join(s.bin, name), append(args, "--log-level", "error")...)
-	cmd.Env = append(append(os.Environ(), "NATS_URL="+s.url), env...)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	s.stop = append(s.stop, func() { end(cmd) })
-	return cmd, nil
+// start starts one of the built programs. It connects to the first server unless env has another NATS_URL.
+func (s *stage) start(name, program string, env []string, args ...string) *process {
+	return s.startAt(name, filepath.Join(s.bin, program), env, args...)
 }
 
-// end asks a program to stop and waits until it has.
-func end(cmd *exec.Cmd) {
-	if cmd.ProcessState == nil {
-		cmd.Process.Signal(os.Interrupt)
-		cmd.Wait()
-	}
+// startRole starts this program in another role.
+func (s *stage) startRole(name, role string, env ...string) *process {
+	return s.startAt(name, s.self, append(env, roleVar+"="+role))
 }
 
-func (s *stage) startBridge(name, dir string) (*exec.Cmd, error) {
-	return s.program("stdio-bridge", s.env, "--name", name, "--search-path", filepath.Join(s.dir, dir), "--state-dir", filepath.Join(s.dir, "state"))
+func (s *stage) startAt(name, path string, env []string, args ...string) *process {
+	env = append([]string{"NATS_URL=" + s.servers[0].url()}, env...)
+	s.programs[name] = startProcess(filepath.Join(s.logs, name+".log"), env, path, args...)
+	return s.programs[name]
 }
 
-// manifest makes an extension in a directory of the stage.
-func (s *stage) manifest(dir, id, role, command string, args ...string) error {
+// startBridge starts a bridge with the extensions in a directory of the stage.
+func (s *stage) startBridge(name, dir string, env ...string) *process {
+	return s.start("bridge-"+name, "stdio-bridge", env, "--name", name, "--search-path", filepath.Join(s.dir, dir),
+		"--state-dir", filepath.Join(s.dir, "state-"+name))
+}
+
+// manifest writes an extension with the tool echo into a directory of the stage. Its command is this program in a role,
+// unless there is another one.
+func (s *stage) manifest(dir, id, role string, command ...string) {
 	dir = filepath.Join(s.dir, dir, id)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	check(os.MkdirAll(dir, 0o755))
+	if len(command) == 0 {
+		command = []string{s.self}
 	}
-	quoted := make([]string, len(args))
-	for i, a := range args {
-		quoted[i] = fmt.Sprintf("%q", a)
-	}
-	return os.WriteFile(filepath.Join(dir, "plugin.toml"), fmt.Appendf(nil, `
-[plugin]
+	args := must(json.Marshal(command[1:])) // looks the same in TOML
+	check(os.WriteFile(filepath.Join(dir, "plugin.toml"), fmt.Appendf(nil, `[plugin]
 id = %q
 version = "1.0.0"
 [capabilities]
-tools = ["echo", "big"]
+tools = ["echo"]
 [transport]
 type = "stdio"
 dialect = "ext"
 command = %q
-args = [%s]
-env = { BENCH_ROLE = %q }
-`, id, command, strings.Join(quoted, ", "), role), 0o644)
+args = %s
+env = { %s = %q }
+`, id, command[0], args, roleVar, role), 0o644))
+}
+
+// connect connects this program. It detects a lost server the way the programs do.
+func (s *stage) connect(urls, name string, more ...nats.Option) *nats.Conn {
+	nc := must(nats.Connect(urls, append([]nats.Option{
+		nats.Name("bench-" + name), nats.DontRandomize(), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond),
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(2 * time.Second),
+	}, more...)...))
+	s.onClose(nc.Close)
+	return nc
+}
+
+// request calls a method of a program over NATS and decodes its result.
+func (s *stage) request(ctx context.Context, subject, method string, result any) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	m := must(s.nc.RequestWithContext(ctx, subject, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q}`, method)))
+	var answer struct{ Result, Error json.RawMessage }
+	check(json.Unmarshal(m.Data, &answer))
+	if answer.Result == nil {
+		fail("%s on %s: %s", method, subject, answer.Error)
+	}
+	check(json.Unmarshal(answer.Result, result))
+}
+
+// child is the process id of an extension's child, as its bridge reports it.
+func (s *stage) child(ctx context.Context, bridge, id string) int {
+	var status struct {
+		Instances []struct {
+			ID  string
+			PID int
+		}
+	}
+	s.request(ctx, prefix.Control(bridge), "status", &status)
+	for _, i := range status.Instances {
+		if i.ID == id && i.PID != 0 {
+			return i.PID
+		}
+	}
+	fail("bridge %s has no child of %s", bridge, id)
+	return 0
+}
+
+// registryStatus is what is used of the registry's status.
+type registryStatus struct {
+	Leading                    bool
+	Extensions                 map[string]int // by state
+	Tools, Pending, Handshakes int
+	Traffic                    struct{ Beats, Writes uint64 }
+	Replicas                   []struct{ Leading bool }
+}
+
+func (s *stage) registryStatus(ctx context.Context) (st registryStatus) {
+	s.request(ctx, prefix.RegistryRPC(), "status", &st)
+	return st
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -10,115 +9,83 @@ import (
 	"time"
 )
 
-// table is what was measured, printed as it comes and kept for the document.
-type table struct {
-	opt    options
-	rows   []string
-	costs  []string
-	header string
-}
+// table prints a Markdown table row by row.
+type table struct{ columns int }
 
-func newTable(o options) *table {
-	t := &table{opt: o}
-	t.header = fmt.Sprintf("%s, %s/%s, %d processors (%s%s), %s%s; medians of %d interleaved rounds of %s, the lowest and the highest behind them; headers on with every call: Ext-Timeout, Ext-Call-Id, Ext-Stream; none with the bare requests\n",
-		time.Now().UTC().Format("2006-01-02"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), processor(), polling(), runtime.Version(), environment(o.env), o.rounds, o.span)
-	fmt.Println(t.header)
-	fmt.Println(strings.Join(tableHead, "\n"))
+// newTable prints the head of a table.
+func newTable(columns ...string) *table {
+	t := &table{len(columns)}
+	t.row(columns...)
+	fmt.Println("|" + strings.Repeat("---|", len(columns)))
 	return t
 }
 
-var tableHead = []string{"| | measured | spread | must | aim | |", "|---|---|---|---|---|---|"}
-
-// wants reports whether a row was asked for.
-func (t *table) wants(name string) bool { return strings.Contains(name, t.opt.only) }
-
-// row adds one, with the verdict on its limit.
-func (t *table) row(name string, v []float64, format, must, aim, how string) {
-	m := median(v)
-	spread := ""
-	if len(v) > 1 {
-		spread = fmt.Sprintf(format+" – "+format, slices.Min(v), slices.Max(v))
-	}
-	verdict := must
-	if ok, known := holds(m, must, format); known && !ok {
-		verdict += ", missed"
-	}
-	line := fmt.Sprintf("| %s | **"+format+"** | %s | %s | %s | %s |", name, m, spread, verdict, aim, how)
-	t.rows = append(t.rows, line)
-	fmt.Println(line)
+// row prints one row; missing cells are empty.
+func (t *table) row(cells ...string) {
+	line := strings.Join(append(cells, make([]string, t.columns-len(cells))...), "\x00")
+	fmt.Println("| " + strings.NewReplacer("|", "/", "\n", " ", "\x00", " | ").Replace(line) + " |")
 }
 
-// holds reports whether a figure, as it is printed, keeps to a limit like "≤ 1.40".
-func holds(v float64, limit, format string) (ok, known bool) {
-	var bound, shown float64
-	sign, number, found := strings.Cut(limit, " ")
-	if !found {
-		return false, false
-	}
-	if _, err := fmt.Sscan(number, &bound); err != nil {
-		return false, false
-	}
-	if _, err := fmt.Sscan(fmt.Sprintf(format, v), &shown); err != nil || math.IsNaN(v) {
-		return false, false
-	}
-	if sign == "≥" {
-		return shown >= bound, true
-	}
-	return shown <= bound, true
-}
-
-// spent adds where the processor time of a row went.
-func (t *table) spent(name string, r *comparison) {
-	line := "| " + name + " |"
-	for _, p := range []string{"caller", "server", "bridge", "child", "registry", "bare caller", "bare server", "bare service"} {
-		line += fmt.Sprintf(" %.1f |", r.cpu(p))
-	}
-	t.costs = append(t.costs, line)
-}
-
-// text is the whole as Markdown.
-func (t *table) text() string {
-	lines := append([]string{t.header}, tableHead...)
-	return strings.Join(append(append(lines, t.rows...), "", t.processes()), "\n")
-}
-
-// processes is the table of where processor time went.
-func (t *table) processes() string {
-	if len(t.costs) == 0 {
-		return ""
-	}
-	lines := []string{"µs of processor time for each call, by process; on the right, for each bare request:", "",
-		"| | caller | server | bridge | child | registry | bare: caller | server | service |", "|---|---|---|---|---|---|---|---|---|"}
-	return strings.Join(append(lines, t.costs...), "\n") + "\n"
-}
-
-// processor is the model of this machine's, as far as the system tells.
-func processor() string {
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "unknown"
-	}
-	for line := range strings.Lines(string(data)) {
+// heading prints when, where and how the tables below it were measured. In a virtual machine that includes how long an
+// idle processor polls before it halts: waking a halted one is most of the time of a lone call.
+func heading(how string) {
+	model := "unknown"
+	cpus, _ := os.ReadFile("/proc/cpuinfo") // absent on other systems
+	for line := range strings.Lines(string(cpus)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
+			model = strings.TrimSpace(value)
 		}
 	}
-	return "unknown"
+	if ns, err := os.ReadFile("/sys/module/haltpoll/parameters/guest_halt_poll_ns"); err == nil {
+		model += ", guest_halt_poll_ns=" + strings.TrimSpace(string(ns))
+	}
+	fmt.Printf("%s, %s/%s, %d processors (%s), %s; %s\n\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), model, runtime.Version(), how)
 }
 
-// polling says how long an idle processor of a virtual machine waits before it halts, where that can be known: waking
-// one that has halted is most of what a lone call costs.
-func polling() string {
-	ns, err := os.ReadFile("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
-	if err != nil {
+// step prints on standard error what is measured now.
+func step(what string) { fmt.Fprintln(os.Stderr, "bench:", time.Now().Format(time.TimeOnly), what) }
+
+// series is one measured value for each round.
+type series []float64
+
+func (s series) median() float64 { return slices.Sorted(slices.Values(s))[len(s)/2] }
+
+// spread is the lowest and the highest value, or nothing for a single one.
+func (s series) spread(format string) string {
+	if len(s) < 2 {
 		return ""
 	}
-	return ", guest_halt_poll_ns=" + strings.TrimSpace(string(ns))
+	return fmt.Sprintf(format+" – "+format, slices.Min(s), slices.Max(s))
 }
 
-func environment(bridge []string) string {
-	if len(bridge) == 0 {
-		return ""
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// ms is a duration in milliseconds, or in seconds if it is long, with the digits that carry meaning.
+func ms(d time.Duration) string {
+	switch v := millis(d); {
+	case v < 10:
+		return fmt.Sprintf("%.1f ms", v)
+	case v < 10_000:
+		return fmt.Sprintf("%.0f ms", v)
 	}
-	return "; the bridge with " + strings.Join(bridge, " ")
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// grouped writes 10000 as 10,000.
+func grouped(n int) string {
+	s := fmt.Sprint(n)
+	for at := len(s) - 3; at > 0; at -= 3 {
+		s = s[:at] + "," + s[at:]
+	}
+	return s
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return grouped(n) + " " + what + "s"
 }

@@ -22,6 +22,7 @@ type Options struct {
 	Callers int                // goroutines; default 1
 	For     time.Duration      // no call is started after this time
 	Calls   int                // at most this many calls are started
+	Rate    float64            // calls per second of all callers together; 0: each calls again when its call has ended
 	Kind    func(error) string // classifies errors; default: all are "error"
 	Done    *atomic.Int64      // counts the calls that have ended, for a progress bar; may be nil
 }
@@ -47,7 +48,9 @@ func Run(ctx context.Context, o Options, f func(context.Context) error) Result {
 	for i := range callers {
 		wg.Go(func() { // ends with the load; Run waits
 			r := &callers[i]
-			for at := time.Now(); ctx.Err() == nil && (until.IsZero() || at.Before(until)); {
+			p := newPacer(o, began, i)
+			defer p.stop()
+			for at := time.Now(); p.wait(ctx, &at) && ctx.Err() == nil && (until.IsZero() || at.Before(until)); {
 				if o.Calls > 0 && started.Add(1) > int64(o.Calls) {
 					return
 				}
@@ -75,6 +78,45 @@ func Run(ctx context.Context, o Options, f func(context.Context) error) Result {
 	}
 	slices.Sort(all.Took)
 	return all
+}
+
+// pacer gives one caller its times of Options.Rate: evenly spaced, and between those of the other callers. A late
+// caller calls at once until it has caught up. The zero pacer does not wait.
+type pacer struct {
+	next  time.Time
+	every time.Duration
+	timer *time.Timer
+}
+
+func newPacer(o Options, began time.Time, caller int) *pacer {
+	if o.Rate <= 0 {
+		return &pacer{}
+	}
+	callers := float64(max(1, o.Callers))
+	every := time.Duration(float64(time.Second) * callers / o.Rate)
+	return &pacer{next: began.Add(time.Duration(float64(every) * float64(caller) / callers)), every: every, timer: time.NewTimer(0)}
+}
+
+// wait waits for the next time and sets at to the time when it returns. It reports false if ctx ended first.
+func (p *pacer) wait(ctx context.Context, at *time.Time) bool {
+	if p.timer == nil {
+		return true
+	}
+	p.timer.Reset(time.Until(p.next))
+	p.next = p.next.Add(p.every)
+	select {
+	case <-p.timer.C:
+		*at = time.Now()
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (p *pacer) stop() {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
 }
 
 func (r *Result) fail(kind func(error) string, err error) {

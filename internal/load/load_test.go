@@ -36,6 +36,38 @@ func TestRun(t *testing.T) {
 	})
 }
 
+func TestRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var starts []time.Duration
+		began := time.Now()
+		r := Run(t.Context(), Options{Callers: 4, Rate: 40, For: 990 * time.Millisecond}, func(context.Context) error {
+			starts = append(starts, time.Since(began)) // one call at a time: it takes no time
+			return nil
+		})
+		for i, at := range starts {
+			if want := time.Duration(i) * 25 * time.Millisecond; at != want {
+				t.Fatalf("call %d was made at %s, want %s", i, at, want)
+			}
+		}
+		if len(starts) != 40 || len(r.Took) != 40 {
+			t.Errorf("%d calls, %d measured, want 40", len(starts), len(r.Took))
+		}
+		// Callers that are late call at once: two callers whose calls take twice as long as their turns.
+		r = Run(t.Context(), Options{Callers: 2, Rate: 20, For: time.Second}, func(context.Context) error {
+			time.Sleep(200 * time.Millisecond)
+			return nil
+		})
+		if len(r.Took) != 10 || r.Elapsed > 1100*time.Millisecond {
+			t.Errorf("%d calls in %s, want 10 in 1.05s", len(r.Took), r.Elapsed)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := Run(ctx, Options{Callers: 1, Rate: 0.1}, func(context.Context) error { return nil }); len(r.Took) != 1 || r.Elapsed != time.Second {
+			t.Errorf("a run that its context ends between two calls: %d calls in %s", len(r.Took), r.Elapsed)
+		}
+	})
+}
+
 func TestQuantiles(t *testing.T) {
 	var r Result
 	for i := range 100 {
