@@ -75,8 +75,8 @@ func natsd() {
 	select {} // until it is killed
 }
 
-// startNATS runs a NATS server in a process of its own and returns its URL.
-func startNATS(t *testing.T) (url string, p *process) {
+// startNATS runs a NATS server in a process of its own, with further lines of configuration, and returns its URL.
+func startNATS(t *testing.T, settings ...string) (url string, p *process) {
 	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "nats.conf")
@@ -86,7 +86,8 @@ func startNATS(t *testing.T) (url string, p *process) {
 		jetstream { store_dir: %q }
 		ping_interval: "10s"
 		ping_max: 2
-	`, dir, filepath.Join(dir, "js")))
+		%s
+	`, dir, filepath.Join(dir, "js"), strings.Join(settings, "\n")))
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

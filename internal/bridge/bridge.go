@@ -35,13 +35,14 @@ type Config struct {
 
 // Bridge runs the extensions of one host and stands in for them on the mesh.
 type Bridge struct {
-	cfg   Config
-	nc    *nats.Conn
-	node  *mesh.Node
-	fleet fleet
-	run   string // which of all the runs of bridges of its name this is
-	since time.Time
-	log   *slog.Logger
+	cfg    Config
+	nc     *nats.Conn
+	node   *mesh.Node
+	memory *memory
+	fleet  fleet
+	run    string // which of all the runs of bridges of its name this is
+	since  time.Time
+	log    *slog.Logger
 
 	reloading sync.Mutex    // one plan is made and adopted at a time
 	reporting sync.Mutex    // what is reported last is what was adopted last
@@ -74,7 +75,9 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	}
 	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, run: nuid.Next(), rivals: make(chan identity, 4), contested: make(chan struct{}, 1),
 		reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
-	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger, LameDuck: cfg.LameDuck})
+	b.memory = newMemory(cfg.Settings.MaxBuffered)
+	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
+		LameDuck: cfg.LameDuck, Reserve: b.memory.reserve})
 	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}, leaving: map[string]<-chan struct{}{}}
 	return b
 }

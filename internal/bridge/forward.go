@@ -38,6 +38,7 @@ type forwarder struct {
 	remote      bool         // over HTTP
 	inflight    atomic.Int64 // only counted over HTTP
 	siblings    *siblings
+	memory      *memory
 }
 
 // Handle is HandleAsync for whoever wants to wait.
@@ -155,6 +156,7 @@ type hop struct {
 	token  breaker.Token
 	params []byte // Params, before the progress token was exchanged
 	moved  bool   // it was another replica's
+	copied int64  // bytes of Params, if they were copied for the progress token
 	unask  func() // ends the caller's interest in progress
 }
 
@@ -187,6 +189,16 @@ func (h *hop) run() {
 	}
 	h.token = token
 	h.Params, h.unask = h.f.progress.ask(h.Params, h.outer.Sink)
+	if h.unask != nil {
+		h.copied = int64(len(h.Params))
+		if !h.f.memory.reserve(h.copied) {
+			h.unask()
+			h.token.Done(breaker.Neutral)
+			h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: h.copied},
+				"this host has no memory left for a call of %d bytes that wants progress", h.copied)})
+			return
+		}
+	}
 	if h.f.remote {
 		h.f.inflight.Add(1)
 	}
@@ -203,6 +215,7 @@ func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	}
 	if h.unask != nil {
 		h.unask()
+		h.f.memory.reserve(-h.copied)
 	}
 	if r.Err != nil {
 		h.cameToNothing(r.Err)

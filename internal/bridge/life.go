@@ -100,6 +100,7 @@ func (s *slot) connect(talk context.Context, f *forwarder, p *child.Process, end
 		time.AfterFunc(lastAnswers, func() { end(errClosedInput) })
 	})}, rpc.Options{
 		MaxLine:        s.unit.limits.maxLine,
+		Reserve:        s.memory.reserve,
 		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
 		OnNoise:        s.noise,
 		Gone:           func(err error) *rpc.Error { return gone(talk, s.unit.id(), err) },
@@ -260,7 +261,7 @@ func (s *slot) answer(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions)
 func (s *slot) forwarder() *forwarder {
 	return &forwarder{
 		breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough, maxResult: s.unit.limits.maxResult,
-		doubt: make(chan struct{}, 1), siblings: s.unit.siblings,
+		doubt: make(chan struct{}, 1), siblings: s.unit.siblings, memory: s.memory,
 	}
 }
 

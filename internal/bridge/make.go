@@ -12,11 +12,12 @@ import (
 func (b *Bridge) makeSlot(u *unit, replica int) *slot {
 	s := &slot{
 		unit: u, host: hostInfo{agentVersion: b.agentVersion()},
-		mesh:  b.node.Join(u.announce),
-		log:   b.log.With("extension", u.id()),
-		lines: &ring{},
-		noisy: noiseBucket(),
-		vocal: eventBucket(),
+		mesh:   b.node.Join(u.announce),
+		memory: b.memory,
+		log:    b.log.With("extension", u.id()),
+		lines:  &ring{},
+		noisy:  noiseBucket(),
+		vocal:  eventBucket(),
 	}
 	if u.replicas > 1 {
 		s.log = s.log.With("replica", replica)

@@ -19,6 +19,7 @@ type slot struct {
 	unit    *unit
 	host    hostInfo
 	mesh    *mesh.Slot
+	memory  *memory
 	log     *slog.Logger
 	breaker *breaker.Breaker
 	sup     *supervise.Supervisor

@@ -60,6 +60,10 @@ type Config struct {
 	HeartbeatInterval    time.Duration // between two heartbeats of an instance; default 15 s, 1 s to 5 min
 	HeartbeatGraceFactor float64       // an instance is lost after this many intervals without a heartbeat; default 3, 1.5 to 100
 
+	// MaxBuffered bounds the bytes of requests in flight and of unfinished lines of children, of all extensions of this
+	// host together; default 0: a quarter of the memory that the bridge may have, at most 160 MiB. 16 MiB to 64 GiB
+	MaxBuffered int64
+
 	// Supervision is for extensions without an entry; use SupervisionFor.
 	Supervision Supervision
 

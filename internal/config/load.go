@@ -96,6 +96,7 @@ func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	m.doctor(&c.Doctor)
 	m.duration("heartbeat_interval", &c.HeartbeatInterval, time.Second, 5*time.Minute)
 	m.factor("heartbeat_grace_factor", &c.HeartbeatGraceFactor, 1.5, 100)
+	m.size("max_buffered", &c.MaxBuffered, 16<<20, 64<<30)
 	supervision := m.sub("supervision")
 	supervision.supervision(&c.Supervision)
 	supervision.unknown()

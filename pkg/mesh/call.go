@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -24,6 +25,7 @@ type call struct {
 	s       *service
 	at      *endpoint
 	id      []byte // as the caller wrote it
+	size    int64  // of the request, as it was reserved
 	reply   string
 	callID  string
 	ended   bool        // guarded by the list's mutex
@@ -92,9 +94,12 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		s.refuse(at, reply, env.ID, e)
 		return
 	}
-	c := &call{s: s, at: at, id: env.ID, reply: reply, began: now}
+	c := &call{s: s, at: at, id: env.ID, size: int64(len(data)), reply: reply, began: now}
+	if len(data) > 16<<10 { // the handler may go on with another form of it: the id should not keep the whole in memory
+		c.id = bytes.Clone(env.ID)
+	}
 	c.Deadline, c.Sink = deadline, c
-	c.request = rpc.Request{ID: env.ID, Method: s.methodName(&env), Params: env.Params}
+	c.request = rpc.Request{ID: c.id, Method: s.methodName(&env), Params: env.Params}
 	if h := req.Header; len(h) > 0 {
 		c.callID = h.Get(HeaderCallID)
 		c.request.Agent, c.request.Session = h.Get(HeaderAgent), h.Get(HeaderSession)
@@ -165,6 +170,11 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
 			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.slot.ID(), s.opt.MaxInflight)
 	}
+	if reserve := s.slot.node.opt.Reserve; reserve != nil && !reserve(c.size) {
+		s.slot.inflight.Add(-1)
+		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.size, RetryAfterMS: retryAfter.Milliseconds()},
+			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.size, s.slot.ID())
+	}
 	s.calls.add(c)
 	return nil
 }
@@ -224,6 +234,9 @@ func (s *service) leave(c *call) {
 	if !c.left {
 		c.left = true
 		s.slot.inflight.Add(-1)
+		if reserve := s.slot.node.opt.Reserve; reserve != nil {
+			reserve(-c.size)
+		}
 	}
 }
 

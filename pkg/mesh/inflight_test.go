@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,5 +70,69 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 			}
 			kind = m.Header.Get(mesh.HeaderFrame)
 		}
+	}
+}
+
+// TestReserve refuses the requests that there is no memory for, and takes them again when others have ended.
+func TestReserve(t *testing.T) {
+	connect := startServer(t)
+	var used atomic.Int64
+	node := mesh.NewNode(connect(), mesh.NodeOptions{Reserve: func(n int64) bool {
+		if used.Add(n) > 1000 && n > 0 {
+			used.Add(-n)
+			return false
+		}
+		return true
+	}})
+	release := make(chan struct{})
+	h := rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request) (json.RawMessage, error) {
+		<-release
+		return json.RawMessage(`{}`), nil
+	})
+	slot := node.Join(weather)
+	slot.Enter()
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan struct{})
+	ready := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(served)
+		_ = slot.Serve(ctx, h, mesh.ServeOptions{OnReady: func() { close(ready) }})
+	}()
+	defer func() { stop(); <-served }()
+	<-ready
+	nc := connect()
+	inbox := nc.NewInbox()
+	answers, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x","params":{"x":"` + strings.Repeat("x", 340) + `"}}`)
+	next := func() string {
+		t.Helper()
+		m, err := answers.NextMsg(30 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(m.Data)
+	}
+	for range 3 { // two are as many as there is memory for
+		if err := nc.PublishRequest("ext.weather.rpc", inbox, body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := next(); !strings.Contains(got, `"kind":"overloaded","ran":"no"`) {
+		t.Fatalf("the third request: %s", got)
+	}
+	close(release)
+	for range 2 {
+		if got := next(); !strings.Contains(got, `"result":{}`) {
+			t.Fatalf("a request that was taken: %s", got)
+		}
+	}
+	if err := nc.PublishRequest("ext.weather.rpc", inbox, body); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(); !strings.Contains(got, `"result":{}`) {
+		t.Fatalf("after the others: %s", got)
 	}
 }

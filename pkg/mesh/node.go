@@ -25,6 +25,10 @@ type NodeOptions struct {
 	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
 	Logger            *slog.Logger  // default: discard
 	LameDuck          *LameDuck     // of the connection; nil: stay until the server closes it
+
+	// Reserve, if set, is called with the number of bytes of each request that is taken up, and with a negative number
+	// when it has ended. Where it returns false the request is refused with rpc.CodeOverloaded.
+	Reserve func(n int64) bool
 }
 
 // Node is what all slots of one program share: one connection, one reader for the mesh's requests to

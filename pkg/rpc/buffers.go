@@ -7,7 +7,7 @@ const (
 	smallBuffer = 4 << 10
 	readBuffer  = 64 << 10 // a pipe's capacity on Linux
 	keepBuffer  = 256 << 10
-	poolBuffer  = 32 << 20 // the largest that is worth keeping until the next collection or two
+	poolBuffer  = 4 << 20 // the largest that is kept until the next collection or two: nothing bounds how many are
 )
 
 // The buffers that nobody needs at the moment, for the next line of any connection. Arrays go through a Pool without
@@ -26,8 +26,10 @@ func borrow(n int) []byte {
 	case n <= keepBuffer:
 		return middling.Get().(*[keepBuffer]byte)[:]
 	}
-	if b, ok := large.Get().(*[]byte); ok && len(*b) >= n {
-		return *b
+	if n <= poolBuffer {
+		if b, ok := large.Get().(*[]byte); ok && len(*b) >= n {
+			return *b
+		}
 	}
 	return make([]byte, n)
 }

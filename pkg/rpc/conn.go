@@ -20,6 +20,11 @@ type Options struct {
 	MaxHandlers int // handlers running side by side; more are answered CodeOverloaded. Default 256
 	MaxLine     int // bytes; default DefaultMaxLine
 
+	// Reserve, if set, is called from the reader before a line gets a buffer of more than 256 KiB, with the number of
+	// bytes that it grows by, and with a negative number when they are given back. Where it returns false the line is
+	// thrown away, and the call that it answers fails with CodeOverloaded. It may be shared by many Conns.
+	Reserve func(n int64) bool
+
 	// OnNotification is called from the reader for every notification: it must not block, and params is only
 	// valid during the call. With a Handler set, notifications go there instead.
 	OnNotification func(method string, params []byte)

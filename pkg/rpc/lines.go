@@ -10,15 +10,28 @@ import (
 // DefaultMaxLine is the longest line a Conn takes when its Options name no other: 64 MiB.
 const DefaultMaxLine = 64 << 20
 
-// LongLineError says that a line was over the limit and was thrown away, all Size bytes of it. ID is the raw
-// top-level id found in it on the way, nil if there was none.
+// LongLineError says that a line was over the limit, or that Options.Reserve refused the memory for it (NoMemory). All
+// Size bytes of it were thrown away. ID is the raw top-level id found in it on the way, nil if there was none.
 type LongLineError struct {
 	Size, Limit int64
 	ID          []byte
+	NoMemory    bool
 }
 
 func (e *LongLineError) Error() string {
+	if e.NoMemory {
+		return fmt.Sprintf("there was no memory left for a line of %d bytes", e.Size)
+	}
 	return fmt.Sprintf("a line of %d bytes is over the limit of %d", e.Size, e.Limit)
+}
+
+// A line that goes on for this long, or for four times its limit if that is more, does not end: it ends the stream.
+const endlessLine = 256 << 20
+
+type endlessLineError struct{ size int64 }
+
+func (e endlessLineError) Error() string {
+	return fmt.Sprintf("a line of more than %d MiB does not end", e.size>>20)
 }
 
 // lineReader cuts a stream into lines. Memory stays bounded by the limit whatever comes, and falls back to
@@ -32,7 +45,11 @@ type lineReader struct {
 	roomFunc    func() []byte // the methods as values, made once
 	releaseFunc func()
 
-	max   int
+	max      int
+	endless  int64              // a line longer than this does not end
+	reserve  func(n int64) bool // Options.Reserve
+	reserved int64              // what it has granted: the size of a buffer over keepBuffer
+
 	buf   []byte // buf[start:end] is read and not yet returned
 	start int
 	end   int
@@ -48,11 +65,11 @@ type lazyReader interface {
 	ReadLazy(buffer func() []byte, release func()) (n int, err error)
 }
 
-func newLineReader(r io.Reader, max int) *lineReader {
-	if max <= 0 {
-		max = DefaultMaxLine
+func newLineReader(r io.Reader, limit int) *lineReader {
+	if limit <= 0 {
+		limit = DefaultMaxLine
 	}
-	l := &lineReader{r: r, max: max}
+	l := &lineReader{r: r, max: limit, endless: max(endlessLine, 4*int64(limit))}
 	if l.lazy, _ = r.(lazyReader); l.lazy != nil {
 		l.roomFunc, l.releaseFunc = l.room, l.release
 	}
@@ -87,7 +104,7 @@ func (l *lineReader) nextLine() ([]byte, error) {
 		}
 		l.seen = l.end - l.start
 		if l.seen > l.max {
-			return nil, l.discard()
+			return nil, l.discard(false)
 		}
 		if l.err != nil {
 			if l.seen == 0 {
@@ -97,6 +114,9 @@ func (l *lineReader) nextLine() ([]byte, error) {
 			line := l.buf[l.start:l.end:l.end]
 			l.start, l.end, l.seen, l.cut = 0, 0, 0, true
 			return bytes.TrimSuffix(line, []byte{'\r'}), nil
+		}
+		if !l.makeRoom() {
+			return nil, l.discard(true)
 		}
 		l.fill()
 	}
@@ -127,33 +147,67 @@ func (l *lineReader) read() (int, error) {
 	return l.r.Read(l.room())
 }
 
-// room makes room to read into: by moving what is left to the front, by growing (to a pipe's capacity and beyond
-// only for a line that needs it), or by letting go of a buffer that one large line had blown up.
-func (l *lineReader) room() []byte {
-	if l.start == l.end {
-		// Nobody says when a plain read waits: its buffer stays until it has been larger than needed.
-		if l.lazy == nil && len(l.buf) > smallBuffer && (l.end <= smallBuffer || len(l.buf) > keepBuffer) {
+// makeRoom makes room to read into: by moving what is left to the front, by growing (to a pipe's capacity and beyond
+// only for a line that needs it), or by letting go of a buffer that one large line had made large. It reports whether
+// there is room: not where the memory for a larger buffer is refused.
+func (l *lineReader) makeRoom() bool {
+	switch {
+	case l.start == l.end:
+		// Nothing tells when a plain read waits: its buffer stays until it has been larger than needed.
+		if len(l.buf) > keepBuffer || l.lazy == nil && len(l.buf) > smallBuffer && l.end <= smallBuffer {
 			l.letGo()
 		}
 		l.start, l.end, l.seen = 0, 0, 0
-	}
-	switch {
-	case l.buf == nil && l.lazy != nil:
-		l.buf = borrow(readBuffer)
-	case l.buf == nil:
-		if l.small == nil {
-			l.small = make([]byte, smallBuffer)
-		}
-		l.buf = l.small
+	case l.start > len(l.buf)/2 && len(l.buf) > keepBuffer && l.end-l.start < readBuffer:
+		return l.move(readBuffer)
 	case l.end < len(l.buf):
 	case l.start > len(l.buf)/2:
 		l.end = copy(l.buf, l.buf[l.start:l.end])
 		l.start = 0
 	default:
-		bigger := borrow(max(readBuffer, 2*len(l.buf)))
-		l.end = copy(bigger, l.buf[l.start:l.end])
-		giveBack(l.buf)
-		l.start, l.buf = 0, bigger
+		size := max(readBuffer, min(2*len(l.buf), l.max+readBuffer))
+		return l.move(size)
+	}
+	return true
+}
+
+// move moves what is unread to a buffer of another size, unless the memory for it is refused. For a moment there are two.
+func (l *lineReader) move(size int) bool {
+	more := int64(0)
+	to := borrow(size)
+	if len(to) > keepBuffer && l.reserve != nil {
+		more = int64(len(to))
+		if !l.reserve(more) {
+			giveBack(to)
+			return false
+		}
+	}
+	n := copy(to, l.buf[l.start:l.end])
+	giveBack(l.buf)
+	l.unreserve()
+	l.buf, l.start, l.end, l.reserved = to, 0, n, more
+	return true
+}
+
+// unreserve returns what Options.Reserve has granted: the large buffer is gone.
+func (l *lineReader) unreserve() {
+	if l.reserved > 0 {
+		l.reserve(-l.reserved)
+		l.reserved = 0
+	}
+}
+
+// room is what to read into: what makeRoom has made, or a first buffer.
+func (l *lineReader) room() []byte {
+	switch {
+	case l.buf != nil:
+	case l.lazy != nil:
+		l.buf = borrow(readBuffer)
+	default:
+		if l.small == nil {
+			l.small = make([]byte, smallBuffer)
+		}
+		l.buf = l.small
 	}
 	return l.buf[l.end:]
 }
@@ -161,6 +215,7 @@ func (l *lineReader) room() []byte {
 // detach gives the buffer away that the line returned last is in. What is unread of it is read from another.
 func (l *lineReader) detach() []byte {
 	buf, rest := l.buf, l.buf[l.start:l.end]
+	l.unreserve() // it is counted by whoever has it now
 	l.buf, l.start, l.end, l.seen = nil, 0, len(rest), 0
 	if len(rest) > 0 {
 		l.buf = borrow(len(rest))
@@ -179,6 +234,7 @@ func (l *lineReader) release() {
 // letGo gives an empty buffer back.
 func (l *lineReader) letGo() {
 	giveBack(l.buf)
+	l.unreserve()
 	l.buf, l.start, l.end, l.seen = nil, 0, 0, 0
 }
 
@@ -188,8 +244,9 @@ func (l *lineReader) tooLong(line []byte) error {
 	return &LongLineError{Size: int64(len(line)), Limit: int64(l.max), ID: s.id()}
 }
 
-// discard throws the rest of an over-long line away, looking for its id on the way: some SDKs write it last.
-func (l *lineReader) discard() error {
+// discard throws the rest of an over-long line away, looking for its id on the way: some SDKs write it last. A line that
+// does not end ends the stream.
+func (l *lineReader) discard(noMemory bool) error {
 	var s idScanner
 	size := int64(0)
 	for {
@@ -208,27 +265,52 @@ func (l *lineReader) discard() error {
 		if l.err != nil {
 			break
 		}
+		if size > l.endless {
+			l.err = endlessLineError{size}
+			break
+		}
+		l.makeRoom() // nothing is left in the buffer, which is let go of if it is large
 		l.fill()
 	}
-	return &LongLineError{Size: size, Limit: int64(l.max), ID: s.id()}
+	return &LongLineError{Size: size, Limit: int64(l.max), ID: s.id(), NoMemory: noMemory}
 }
 
 // idScanner finds the top-level "id" of a JSON object that arrives in pieces and is never held as a whole.
 // It assumes valid JSON and promises nothing for anything else than to stay within its few bytes.
 type idScanner struct {
-	depth  int
-	str    bool   // inside a string
-	esc    bool   // behind a backslash in it
-	key    bool   // the string, or the next one at depth 1, is a key
-	name   []byte // the key at depth 1, as far as it matters
-	value  []byte
-	taking bool // the value at depth 1 belongs to "id"
-	found  []byte
+	begun    bool // something other than space was in it,
+	noObject bool // which begins no object
+	depth    int
+	str      bool   // inside a string
+	esc      bool   // after a backslash in it
+	key      bool   // the string, or the next one at depth 1, is a key
+	name     []byte // the key at depth 1, as far as it matters
+	value    []byte
+	taking   bool // the value at depth 1 belongs to "id"
+	found    []byte
 }
 
 func (s *idScanner) feed(chunk []byte) {
-	for _, c := range chunk {
-		s.step(c)
+	if !s.begun {
+		at := space(chunk, 0)
+		if at == len(chunk) {
+			return
+		}
+		s.begun, s.noObject = true, chunk[at] != '{'
+	}
+	if s.noObject {
+		return
+	}
+	for i := 0; i < len(chunk); i++ {
+		if s.str && s.depth > 1 && !s.esc { // most of a long line is a string in its result
+			for i < len(chunk) && chunk[i] != '"' && chunk[i] != '\\' {
+				i++
+			}
+			if i == len(chunk) {
+				return
+			}
+		}
+		s.step(chunk[i])
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 // readLoop takes lines apart until the stream ends.
 func (c *Conn) readLoop(ctx context.Context) error {
 	lines := newLineReader(c.r, c.opt.MaxLine)
-	lines.count = &c.received
+	lines.count, lines.reserve = &c.received, c.opt.Reserve
+	defer lines.letGo()
 	for {
 		line, err := lines.next()
 		if err == nil {
@@ -134,7 +135,12 @@ func (c *Conn) noiseLine(line []byte, why error) {
 }
 
 func (c *Conn) tooLong(e *LongLineError) {
-	if x := c.claim(e.ID); x != nil {
+	switch x := c.claim(e.ID); {
+	case x != nil && e.NoMemory:
+		x.Sink.Deliver(x, Reply{Err: NewError(CodeOverloaded, Details{Size: e.Size},
+			"the extension's answer of %d bytes was thrown away: answers and requests under way take all the memory that this host has for them", e.Size)})
+		return
+	case x != nil:
 		x.Sink.Deliver(x, Reply{Err: NewError(CodeTooLarge, Details{Size: e.Size, Limit: e.Limit},
 			"the extension's answer is %d bytes, over the limit of %d", e.Size, e.Limit)})
 		return

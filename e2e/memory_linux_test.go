@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// mostMemory is what a bridge may take, whatever callers and children send.
+const mostMemory = 512 << 20
+
+// plainBridge is stdio-bridge without the race detector, which takes memory of its own.
+func plainBridge(t *testing.T) string {
+	t.Helper()
+	if !raceEnabled {
+		return program(t, "stdio-bridge")
+	}
+	path := filepath.Join(t.TempDir(), "stdio-bridge")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/stdio-bridge").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// writeShell writes an extension in shell: calls of its tool act are handled by the command act.
+func writeShell(t *testing.T, dir, id, act string) {
+	t.Helper()
+	script := `#!/bin/sh
+IFS= read -r line
+printf '{"jsonrpc":"2.0","id":1,"result":{"server_version":"1","tools":[{"name":"act","input_schema":{"type":"object"}}],"hooks":[]}}\n'
+` + act + "\n"
+	write(t, filepath.Join(dir, id, "run.sh"), script)
+	if err := os.Chmod(filepath.Join(dir, id, "run.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, id, "plugin.toml"), fmt.Sprintf(`
+[plugin]
+id = %q
+version = "1.0.0"
+[capabilities]
+tools = ["act"]
+[transport]
+type = "stdio"
+command = "./run.sh"
+`, id))
+}
+
+// readyToAct waits until the tools act of these extensions are served.
+func readyToAct(t *testing.T, nc *nats.Conn, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		eventually(t, time.Minute, id+" is ready", func() bool {
+			_, err := nc.Request("ext."+id+".rpc", []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`), time.Second)
+			return err == nil
+		})
+	}
+}
+
+// TestMemoryOfRequests sends 512 requests of 4 MB to two extensions that do not answer, one of which does not even
+// read: the bridge refuses what it has no memory for, and a neighbour goes on.
+func TestMemoryOfRequests(t *testing.T) {
+	url, _ := startNATS(t, "max_payload: 8388608", "max_pending: 1GB", "write_deadline: 60s")
+	dir := writeWho(t, "one")
+	writeShell(t, dir, "reads", "exec 3>&1; exec cat >/dev/null")
+	writeShell(t, dir, "sleeps", "exec sleep 600")
+	bridge := start(t, []string{"NATS_URL=" + url}, plainBridge(t), "--name", "one", "--search-path", dir)
+	nc := connect(t, url)
+	readyToAct(t, nc, "reads", "sleeps", "who")
+	idle := peakMemory(t, bridge)
+
+	body := []byte(`{"jsonrpc":"2.0","id":"a","method":"tools/act","params":{"x":"` + strings.Repeat("x", 4_000_000) + `"}}`)
+	inbox := nc.NewInbox() // without a third part: no share of one caller is counted
+	answers := make(chan *nats.Msg, 1024)
+	if _, err := nc.ChanSubscribe(inbox, answers); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 512 {
+		m := &nats.Msg{Subject: "ext." + []string{"reads", "sleeps"}[n%2] + ".rpc", Reply: inbox, Data: body,
+			Header: nats.Header{mesh.HeaderTimeout: {"600000"}}}
+		if err := nc.PublishMsg(m); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.FlushTimeout(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := mesh.NewClient(nc, mesh.ClientOptions{})
+	if _, err := client.Call(t.Context(), "who/who", nil); err != nil {
+		t.Errorf("a call of the neighbour: %v", err)
+	}
+	refused := 0
+	for len(answers) > 0 {
+		m := <-answers
+		if text := string(m.Data); !strings.Contains(text, `"kind":"overloaded","ran":"no"`) {
+			t.Fatalf("answer %d: %.300s %v", refused, text, m.Header)
+		}
+		refused++
+	}
+	peak := peakMemory(t, bridge)
+	t.Logf("%d of 512 calls refused; %d MiB at the most, %d MiB before", refused, peak>>20, idle>>20)
+	if peak > mostMemory || refused == 0 {
+		t.Errorf("%d of 512 calls were refused, and the bridge took %d MiB", refused, peak>>20)
+	}
+}
+
+// TestMemoryOfLines has ten children write lines without end, and ten more stop in the middle of a long one: their calls
+// fail, and a neighbour's do not.
+func TestMemoryOfLines(t *testing.T) {
+	url, _ := startNATS(t)
+	dir := writeWho(t, "one")
+	var flooding, stopping []string
+	for n := range 10 {
+		id := fmt.Sprintf("flood%d", n)
+		writeShell(t, dir, id, `IFS= read -r line; exec tr '\0' x </dev/zero`)
+		flooding = append(flooding, id)
+		id = fmt.Sprintf("stop%d", n)
+		writeShell(t, dir, id, `IFS= read -r line; head -c 60000000 /dev/zero | tr '\0' x; exec sleep 600`)
+		stopping = append(stopping, id)
+	}
+	bridge := start(t, []string{"NATS_URL=" + url}, plainBridge(t), "--name", "one", "--search-path", dir)
+	nc := connect(t, url)
+	readyToAct(t, nc, append(append([]string{"who"}, flooding...), stopping...)...)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var neighbour, offenders sync.WaitGroup
+	defer neighbour.Wait()
+	defer stop()
+	client := mesh.NewClient(nc, mesh.ClientOptions{})
+	neighbour.Go(func() { // ends with stop
+		for ctx.Err() == nil {
+			if _, err := client.Call(ctx, "who/who", nil); err != nil && ctx.Err() == nil {
+				t.Errorf("a call of the neighbour: %v", err)
+			}
+		}
+	})
+	for _, id := range stopping {
+		offenders.Go(func() { // ends with its call
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			if _, err := client.Call(ctx, id+"/act", nil); !errors.Is(err, rpc.CodeTimeout) {
+				t.Errorf("%s: %v", id, err)
+			}
+		})
+	}
+	for _, id := range flooding {
+		offenders.Go(func() { // ends with its call
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			if _, err := client.Call(ctx, id+"/act", nil); !errors.Is(err, rpc.CodeExited) || !strings.Contains(err.Error(), "does not end") {
+				t.Errorf("%s: %v", id, err)
+			}
+		})
+	}
+	offenders.Wait()
+	peak := peakMemory(t, bridge)
+	t.Logf("%d MiB at the most", peak>>20)
+	if peak > mostMemory {
+		t.Errorf("the bridge took %d MiB", peak>>20)
+	}
+}
