@@ -130,7 +130,7 @@ func requestBridge[T any](ctx context.Context, s *session, bridge, method string
 	return a
 }
 
-// failedJSON is a bridge whose request failed while others succeeded.
+// failedJSON is a bridge with a failed request, if others succeeded.
 type failedJSON struct {
 	Bridge string    `json:"bridge"`
 	Error  faultJSON `json:"error"`

@@ -175,7 +175,7 @@ func TestControlInParallel(t *testing.T) {
 	}
 }
 
-// TestLogsFollowWithHungBridge: logs -f prints live lines although the bridge does not return the stored ones.
+// TestLogsFollowWithHungBridge: logs -f prints new lines although the bridge does not return the stored ones.
 func TestLogsFollowWithHungBridge(t *testing.T) {
 	t.Parallel()
 	b, stop, err := newBed(t.TempDir())

@@ -73,7 +73,7 @@ func (a *app) discover(ctx context.Context, f hostFlags) error {
 		out.Diagnostics = list(out.Diagnostics)
 		return a.printJSON(out)
 	}
-	out.Diagnostics = report.Diagnostics // load has printed those of the configuration
+	out.Diagnostics = report.Diagnostics // load has printed the configuration's diagnostics
 	if !h.settings().Enabled {
 		fmt.Fprintf(a.stderr, "extensions.enabled is false in %s: this host runs no extensions\n", h.path)
 	}

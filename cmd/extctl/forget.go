@@ -72,7 +72,7 @@ func checkGone(e mesh.Extension) error {
 			continue
 		}
 		where := cmp.Or(i.Bridge, i.Host, "an unknown host")
-		f := fail(exitOther, "%s is not gone: its instance at %s is %s", e.ID, clean(where), i.State)
+		f := fail(exitOther, "%s is still running: its instance at %s is %s", e.ID, clean(where), i.State)
 		f.hint = "stop it first: extctl disable " + e.ID + " on its host, or stop its service or its bridge"
 		return f
 	}

@@ -111,7 +111,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	case err != nil:
 		return fail(exitNotFound, "%w", err)
 	case !info.IsDir():
-		return usage("%s is not a directory; want the one that holds %s", path, manifest.FileName)
+		return usage("%s is not a directory; want the directory with its %s", path, manifest.FileName)
 	}
 	report := discovery.Scan(ctx, discovery.Options{Roots: []string{path}, MaxDepth: 1, Manifest: in.host.local.ManifestOptions()})
 	report.Diagnostics = slices.DeleteFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
@@ -273,7 +273,7 @@ func (in *installation) advise() {
 	}
 }
 
-// target returns where the copy goes, or an error if that path is taken. An update replaces the old copy where it is.
+// target returns the directory for the copy, or an error if it is in use. An update replaces the old copy in its place.
 func (in *installation) target() (string, error) {
 	root, err := in.root()
 	if err != nil {
@@ -283,10 +283,10 @@ func (in *installation) target() (string, error) {
 	in.out.Action = "installed"
 	same := in.same()
 	if len(same) == 0 {
-		if err := in.free(target); err != nil {
+		if err := in.checkTarget(target); err != nil {
 			return "", err
 		}
-		return target, in.apart(root, target)
+		return target, in.checkSeparate(root, target)
 	}
 	c := same[0] // it takes precedence over the others, which are not changed
 	version := c.Manifest.Plugin.Version
@@ -299,7 +299,7 @@ func (in *installation) target() (string, error) {
 		return "", f
 	}
 	in.out.Action, in.out.Replaced = "updated", version
-	return c.Root, in.apart(root, c.Root)
+	return c.Root, in.checkSeparate(root, c.Root)
 }
 
 // root is the directory to install into; its canonical path if it exists.
@@ -318,8 +318,8 @@ func (in *installation) root() (string, error) {
 	return root, nil
 }
 
-// free fails if target exists. With --update, an extension there whose manifest is broken may be replaced.
-func (in *installation) free(target string) error {
+// checkTarget fails if target exists. With --update, an extension with a broken manifest there may be replaced.
+func (in *installation) checkTarget(target string) error {
 	info, err := os.Lstat(target)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -345,9 +345,9 @@ func (in *installation) free(target string) error {
 	return f
 }
 
-// apart fails if the target and the source contain each other, or the target is inside another extension, where
+// checkSeparate fails if the target and the source contain each other, or the target is inside another extension, where
 // discovery would not find it.
-func (in *installation) apart(root, target string) error {
+func (in *installation) checkSeparate(root, target string) error {
 	source := in.source.Root
 	switch {
 	case target == root:

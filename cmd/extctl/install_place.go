@@ -16,8 +16,8 @@ import (
 // placement replaces and removes directories by renaming, so that a reader finds the old directory, the new one or none,
 // never half of one.
 //
-// New and old directories are kept next to the target, on the same file system, until they are renamed or removed. They
-// are in a directory whose name discovery ignores, because a bridge must not find them, also after a crash.
+// New and old directories are stored next to the target, on the same file system, until they are renamed or removed.
+// Discovery ignores the name of their parent directory, because a bridge must not find them, also after a crash.
 type placement struct {
 	rename  func(from, to string) error
 	ignored []string // extensions.ignore_dirs

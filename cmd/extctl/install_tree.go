@@ -106,8 +106,8 @@ func (t *tree) add(rel string, d fs.DirEntry) (unfit string, err error) {
 	return "", nil
 }
 
-// link is the text of the copy of the link rel, so that it leads to the same file in the copy. ok is false if that file
-// is not in the tree.
+// link is the text of the copy of the link rel: it leads to the same file in the copy. ok is false if that file is not in
+// the tree.
 func (t *tree) link(rel string) (text string, ok bool, err error) {
 	path := filepath.Join(t.root, rel)
 	if text, err = os.Readlink(path); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestBenchInterrupted: an interrupted bench prints its measurements without the cancelled calls, and nothing if there
-// are none.
+// TestBenchInterrupted: an interrupted bench prints its measurements without the cancelled calls. Without measurements it
+// prints nothing.
 func TestBenchInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

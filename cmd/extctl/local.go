@@ -65,8 +65,8 @@ func (f hostFlags) readHost(mesh gate.Credentials) localHost {
 	return h.with(bridge.Config{Settings: settings, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ(), Mesh: mesh})
 }
 
-// credentials are those with which a bridge that is started here with the same flags would reach NATS. Flags that cannot
-// be used are reported by the verbs that do use them.
+// credentials are the credentials for NATS that a bridge with the same flags on this host would use. Commands that need
+// NATS report invalid flags.
 func (a *app) credentials() gate.Credentials {
 	target, err := a.nats.Resolve()
 	if err != nil {
@@ -134,7 +134,7 @@ func (p part) takes() []string {
 	return out
 }
 
-// refused lists what of it the extension must not get; a file has its whole path here.
+// refused lists what the extension requests and must not get. Files have their whole path.
 func (p part) refused() []string {
 	return append(list(p.Missing.NotGranted), p.Missing.Mesh...)
 }

@@ -21,7 +21,7 @@ type logLine struct {
 	Line     string    `json:"line"`
 }
 
-// key identifies a line, to skip lines that are both in the stored and in the live output.
+// key identifies a line, to skip lines that are both stored and published while logs runs.
 func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line) }
 
 func (a *app) logsCmd() *cobra.Command {
@@ -100,11 +100,11 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	return failed.exit()
 }
 
-// followTimeout limits how long a bridge that hangs can delay the live lines.
+// followTimeout limits how long a bridge that hangs can delay new lines.
 const followTimeout = 2 * time.Second
 
-// pastLogs are the last lines that the bridges have stored, oldest first. With follow a timeout is only printed: live
-// lines can still arrive.
+// pastLogs are the last lines that the bridges have stored, oldest first. With follow, a timeout is only printed, because
+// new lines can still arrive.
 func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) ([]logLine, failures, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -75,7 +75,7 @@ func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) [
 	return out
 }
 
-// printPings prints all results. The exit code is that of the first failure.
+// printPings prints all results. The exit code is the code of the first failure.
 func (s *session) printPings(results []pingJSON) error {
 	var failed error
 	for _, r := range results {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"extctl": main})
 }
 
-// TestScript runs testdata/script. Every script has its own NATS server, whose address is in NATS_URL, and an empty
+// TestScript runs testdata/script. Every script has its own NATS server (at NATS_URL) and an empty
 // catalog. In addition to testscript's own commands there are
 //
 //	put KEY FILE   write FILE's text under KEY in the catalog
@@ -122,7 +122,7 @@ type bed struct {
 
 func newBed(dir string) (b *bed, stop func(), err error) { return newBedWith(dir, &server.Options{}) }
 
-// newBedWith makes a bed whose server has the options o; opts are those of the bed's own connection.
+// newBedWith makes a bed with the server options o; opts are options of the bed's own connection.
 func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, stop func(), err error) {
 	o.Host, o.Port, o.JetStream, o.StoreDir, o.NoLog, o.NoSigs = "127.0.0.1", -1, true, dir, true, true
 	srv, err := server.NewServer(o)
@@ -171,8 +171,8 @@ func (b *bed) answer(subject string, f func(method string, params json.RawMessag
 }
 
 // fakeExtension answers tools/echo with its arguments, tools/exact with a result that must not be re-encoded,
-// tools/iserror with an MCP error, tools/fail with its own error, tools/gone as a bridge does whose child has exited, and
-// never answers tools/slow.
+// tools/iserror with an MCP error, tools/fail with its own error, tools/gone as a bridge does after its child has exited,
+// and never answers tools/slow.
 func (b *bed) fakeExtension(id string) error {
 	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC(id), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch strings.TrimPrefix(method, "tools/") {

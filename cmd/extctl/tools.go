@@ -58,7 +58,7 @@ func (a *app) toolsCmd() *cobra.Command {
 	return cmd
 }
 
-// matching are the tools whose text contains every word of search, sorted by name.
+// matching are the tools with all words of search in their name or description, sorted by name.
 func matching(all []mesh.Extension, search string) []toolJSON {
 	words := strings.Fields(strings.ToLower(search))
 	out := []toolJSON{}

@@ -124,7 +124,7 @@ func (h localHost) planRemoval(ctx context.Context, id string) (removal, error) 
 	return u, nil
 }
 
-// danglingLink finds a link named id that discovery does not follow or whose target does not exist.
+// danglingLink finds a link named id that discovery does not follow, or that leads to nothing.
 func (h localHost) danglingLink(id string) (removal, bool) {
 	u := removal{out: uninstallJSON{ID: id, Action: "unlinked"}}
 	for _, dir := range h.settings().SearchPaths {
@@ -146,7 +146,7 @@ func (h localHost) danglingLink(id string) (removal, bool) {
 	return u, false
 }
 
-// linkTo is the symbolic link in the search path dir that leads to c; empty if there is none.
+// linkTo is the symbolic link in the search path dir that leads to c, or "".
 func linkTo(dir string, c discovery.Candidate) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

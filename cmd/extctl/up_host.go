@@ -86,8 +86,8 @@ func checkDirs(dirs []string) error {
 	return errors.Join(faults...)
 }
 
-// registryConfig is the configuration of the registry in extctl up. Its heartbeat settings are those of this host, the
-// only one.
+// registryConfig is the configuration of the registry in extctl up. It uses the heartbeat settings of this host, the only
+// one.
 func (m *localMesh) registryConfig() registry.Config {
 	return registry.Config{
 		Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger,

@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// envExtension returns the manifest of an extension whose tool returns two variables and its id, after it has written
-// them to stderr. If then is not "", the extension runs that instead of answering.
+// envExtension returns the manifest of an extension with one tool. The tool returns two variables and the id, after it has
+// written them to stderr. If then is not "", the extension runs that instead of answering.
 func envExtension(id, requires, then string) string {
 	return fmt.Sprintf(`
 [plugin]

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// newCatalogBed is a bed whose catalog the test writes.
+// newCatalogBed is a bed with a catalog that the test writes.
 func newCatalogBed(t *testing.T) (b *bed, put func(key, value string)) {
 	t.Helper()
 	b, stop, err := newBed(t.TempDir())
