@@ -39,9 +39,12 @@ func (a *app) printHosts(hosts []mesh.Host) error {
 	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
 	for _, h := range hosts {
-		t.add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)), strconv.Itoa(len(h.Problems)))
+		t.add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)+h.ExtensionsLeftOut), strconv.Itoa(len(h.Problems)+h.ProblemsLeftOut))
 		for _, p := range h.Problems {
 			problems.add(h.Bridge, p.ID, p.Kind, p.Path, p.Message)
+		}
+		if h.ProblemsLeftOut > 0 {
+			problems.add(h.Bridge, "", "", "", fmt.Sprintf("%d more problems do not fit into the report; run extctl doctor on the host", h.ProblemsLeftOut))
 		}
 	}
 	if err := t.print(a.stdout); err != nil || len(problems.rows) == 0 {

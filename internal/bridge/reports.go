@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -97,7 +98,45 @@ func (b *Bridge) publishReports() {
 
 func (b *Bridge) publishHost(host mesh.Host) {
 	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
-	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), host)
+	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), fitReport(host, min(maxReport, int(b.nc.MaxPayload())-reportRoom)))
+}
+
+const (
+	maxReport        = 512 << 10 // the largest report that registries accept
+	reportRoom       = 4 << 10   // for what the registry adds, so that the report fits into the catalog
+	maxReportProblem = 2 << 10   // bytes of one message, where not all fit
+)
+
+// fitReport returns h with at most limit bytes. Where it is larger, long messages are cut, then the last problems are left
+// out. If the extensions alone take too much, all of them are left out: registries drop what an incomplete list would lack.
+func fitReport(h mesh.Host, limit int) mesh.Host {
+	if encodedSize(h) <= limit {
+		return h
+	}
+	all := h.Problems
+	h.Problems = nil
+	if encodedSize(h) > limit {
+		h.Extensions, h.ExtensionsLeftOut = nil, len(h.Extensions)
+	}
+	h.ProblemsLeftOut = len(all) // the number has its room while the others are added
+	size := encodedSize(h) + len(`"problems":[],`)
+	for _, p := range all {
+		if len(p.Message) > maxReportProblem {
+			p.Message = strings.ToValidUTF8(p.Message[:maxReportProblem], "") + " [cut]"
+		}
+		if size += encodedSize(p) + 1; size > limit {
+			break
+		}
+		h.Problems = append(h.Problems, p)
+	}
+	h.ProblemsLeftOut = len(all) - len(h.Problems)
+	return h
+}
+
+// encodedSize is the length of v as JSON.
+func encodedSize(v any) int {
+	data, _ := json.Marshal(v) // it holds strings and numbers, and a time within the years of JSON
+	return len(data)
 }
 
 func (b *Bridge) publishSkills(skills []mesh.SkillEntry) {

@@ -2,6 +2,7 @@ package bridge_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -159,4 +160,42 @@ func TestWithdraws(t *testing.T) {
 	if m, err := heard.NextMsg(500 * time.Millisecond); err == nil {
 		t.Errorf("after that: %s %s", m.Subject, m.Data)
 	}
+}
+
+// TestLargeReport: a host with a thousand broken manifests still reports, and a change arrives.
+func TestLargeReport(t *testing.T) {
+	h := newHost(t)
+	reports, err := h.nc.SubscribeSync("ext.registry.host.b1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const broken = 1000 // of several faults each
+	for n := range broken {
+		h.write(filepath.Join(h.dir, "ext", fmt.Sprint("broken", n), "plugin.toml"), "[plugin]\nid = \"Broken "+strings.Repeat("!", 200)+"\"\n", 0o644)
+	}
+	h.run(nil)
+	next := func(extensions int) {
+		t.Helper()
+		for {
+			m, err := reports.NextMsg(time.Minute)
+			if err != nil {
+				t.Fatalf("no report with %d extensions: %v", extensions, err)
+			}
+			var r mesh.Host
+			if err := json.Unmarshal(m.Data, &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Extensions == nil || len(r.Extensions) != extensions { // the report before
+				continue
+			}
+			if len(m.Data) > 512<<10 || len(r.Problems) == 0 || r.ProblemsLeftOut == 0 || len(r.Problems)+r.ProblemsLeftOut < broken {
+				t.Errorf("a report of %d bytes, with %d problems and %d left out", len(m.Data), len(r.Problems), r.ProblemsLeftOut)
+			}
+			return
+		}
+	}
+	next(0)
+	h.extension("talker", `"hi"`, "")
+	h.control("reload", "{}")
+	next(1)
 }

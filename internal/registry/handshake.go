@@ -52,7 +52,7 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 // shakeHands sends initialize to where a says. Most answers fit into one message. The few that do not are requested a
 // second time in chunks, and one at a time, which bounds the memory that they take.
 func (l *loop) shakeHands(x *extension, s *shake, a *announced) {
-	q := question{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: ackSubject(a, l.cfg.Prefix),
+	q := question{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: func(reply string) bool { return l.cfg.Prefix.MayAcknowledge(a.subject(), reply) },
 		params: json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, l.cfg.Version, x.id))}
 	chunked, limit := a.has(mesh.FeatureStream), l.specLimit()
 	l.handshakes.start(func() {

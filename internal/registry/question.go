@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -165,13 +164,4 @@ func (a *assembly) chunk(m *nats.Msg) error {
 		return fmt.Errorf("a chunk of the answer on %s asks for an acknowledgement on %.128q, which is no subject for one", a.subject, m.Reply)
 	}
 	return a.nc.Publish(m.Reply, nil)
-}
-
-// ackSubject returns the check of the subjects on which an instance may have its chunks acknowledged: inboxes, and the
-// extension's own.
-func ackSubject(a *announced, prefix mesh.Prefix) func(string) bool {
-	own := strings.TrimSuffix(a.subject(), "rpc") + "ack."
-	return func(subject string) bool {
-		return prefix.MayAnswer(subject) || strings.HasPrefix(subject, own) && !strings.ContainsAny(subject, "*> ")
-	}
 }

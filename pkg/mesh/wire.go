@@ -141,6 +141,10 @@ type Host struct {
 	Extensions []string      `json:"extensions"`
 	Problems   []HostProblem `json:"problems,omitempty"`
 
+	// How many of each list are left out, because the report would be too large. A list of extensions is complete or null.
+	ExtensionsLeftOut int `json:"extensions_left_out,omitempty"`
+	ProblemsLeftOut   int `json:"problems_left_out,omitempty"`
+
 	// The registry's words, not the bridge's: ready while it answers on its control subject, lost when it does not;
 	// "" for one that never has. Reason and StateSince go with State.
 	State      heartbeat.State `json:"state,omitempty"`
