@@ -60,7 +60,7 @@ func sortedCopy(s []string) []string { s = slices.Clone(s); slices.Sort(s); retu
 func keysOf(t *testing.T, section string) []string {
 	t.Helper()
 	_, diags := Parse("x", []byte(in(section, "somethingelsealtogether: 1")))
-	_, known, ok := strings.Cut(diags[0].Message, "known here: ")
+	_, known, ok := strings.Cut(diags[0].Message, "known keys: ")
 	if !ok {
 		t.Fatal(diags)
 	}

@@ -273,7 +273,7 @@ func (m *mapping) unknown() {
 		if slices.Contains(m.known, p.name) {
 			continue
 		}
-		hint := "known here: " + strings.Join(m.known, ", ")
+		hint := "known keys: " + strings.Join(m.known, ", ")
 		if near, ok := nearest.Word(p.name, m.known); ok {
 			hint = "did you mean " + near + "?"
 		} else if m.path == "" {
