@@ -29,7 +29,7 @@ func (a *app) benchCmd() *cobra.Command {
 		Use:   "bench TOOL [JSON | key=value… | @file | -]",
 		Short: "Measure the latency and the rate of a tool's calls",
 		Long: `Call a tool from several callers in parallel, over the same path as agents, and print how long the calls
-		took. The calls are real: choose a tool that can be called ten thousand times without harm.`,
+took. The calls are real: choose a tool that can be called ten thousand times without harm.`,
 		Example: `  extctl bench ext_textkit_wordcount text='one two' --callers 64 --duration 5s
   extctl bench ext_hello_greet name=Ada --calls 100 --json`,
 		Args: cobra.MinimumNArgs(1),

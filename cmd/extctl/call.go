@@ -25,10 +25,10 @@ func (a *app) callCmd() *cobra.Command {
 		Use:   "call TOOL [JSON | key=value… | @file | -]",
 		Short: "Call a tool and print its result",
 		Long: `Call a tool and print its result unchanged. TOOL is the registered name (ext_hello_greet), <id>/<local name>
-		(hello/greet), or the local name (greet) if no other extension has a tool of that name.
+(hello/greet), or the local name (greet) if no other extension has a tool of that name.
 
-		Arguments are one JSON object, given directly, in a @file or on stdin (-), or pairs: key=value is a string
-		unless the tool's schema requires another type; key:=JSON is always JSON.`,
+Arguments are one JSON object, given directly, in a @file or on stdin (-), or pairs: key=value is a string
+unless the tool's schema requires another type; key:=JSON is always JSON.`,
 		Example: `  extctl call ext_hello_greet name=Ada
   extctl call clock/now tz=Europe/Rome
   extctl call ext_textkit_wordcount '{"text": "one two"}'`,

@@ -41,9 +41,9 @@ func (a *app) discoverCmd() *cobra.Command {
 		Use:   "discover [DIR…]",
 		Short: "List the extensions on this host without starting any",
 		Long: `Find extensions as a bridge on this host would, without starting any: in each DIR, otherwise in the
-		search_paths of extensions.yaml, otherwise in ./extensions.
+search_paths of extensions.yaml, otherwise in ./extensions.
 
-		The output includes every fault of every manifest, and what an extension requires and this host lacks.`,
+The output includes every fault of every manifest, and what an extension requires and this host lacks.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.search = append(f.search, args...)
 			return a.discover(cmd.Context(), f)

@@ -69,14 +69,14 @@ func (a *app) doctorCmd() *cobra.Command {
 		Use:   "doctor [--runtime] [DIR…]",
 		Short: "Check this host's extensions as a bridge would; with --runtime, start each",
 		Long: `Check extensions.yaml, every manifest and skill, the requirements, and the environment variables withheld from
-		children, as a bridge on this host would; in each DIR, if given, instead of the search_paths.
+children, as a bridge on this host would; in each DIR, if given, instead of the search_paths.
 
-		With --runtime also test each extension, several in parallel: a stdio extension is started, its tools are listed,
-		and it is stopped; a service on NATS must send a heartbeat; an HTTP endpoint receives HEAD, then GET, and fails
-		if its path does not exist or it refuses the credentials. --timeout limits each test (default: extensions.doctor
-		in extensions.yaml, and the manifest's handshake_timeout).
+With --runtime also test each extension, several in parallel: a stdio extension is started, its tools are listed,
+and it is stopped; a service on NATS must send a heartbeat; an HTTP endpoint receives HEAD, then GET, and fails
+if its path does not exist or it refuses the credentials. --timeout limits each test (default: extensions.doctor
+in extensions.yaml, and the manifest's handshake_timeout).
 
-		The exit code is 9 if anything is an error. A gated extension is not an error: it is skipped, as by a bridge.`,
+The exit code is 9 if anything is an error. A gated extension is not an error: it is skipped, as by a bridge.`,
 		Example: "  extctl doctor --runtime ./extensions",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.search = append(o.search, args...)

@@ -14,7 +14,7 @@ import (
 func (a *app) hookCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hook",
-		Short: "Fire a hook by hand",
+		Short: "Fire a hook manually",
 	}
 	cmd.AddCommand(a.hookFireCmd())
 	return cmd
@@ -25,8 +25,8 @@ func (a *app) hookFireCmd() *cobra.Command {
 		Use:   "fire NAME [JSON | key=value… | @file | -]",
 		Short: "Send an event to every extension with a hook, and print the resulting event",
 		Long: `Send an event to every extension that offers the hook, lowest priority first, as an agent would, and print
-		the event with all overrides merged. If an extension aborts a before_* hook, its id and its reason go to stderr and
-		the exit code is 12.`,
+the event with all overrides merged. If an extension aborts a before_* hook, its id and its reason go to stderr and
+the exit code is 12.`,
 		Example: `  extctl hook fire before_message text='my card is 4111 1111'`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

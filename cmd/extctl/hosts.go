@@ -14,7 +14,7 @@ import (
 func (a *app) hostsCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "hosts",
-		Short: "List the bridges and what they could not start, with the reason",
+		Short: "List the bridges, and the extensions that they could not start with the reason",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {

@@ -44,10 +44,10 @@ func (a *app) installCmd() *cobra.Command {
 		Use:   "install PATH",
 		Short: "Install an extension on this host, as a copy or with --link",
 		Long: `Check the extension in the directory PATH and copy it, without .git, to <first search path>/<id>. The copy is
-		atomic: a failed install leaves nothing, and a failed update leaves the old version in place.
+atomic: a failed install leaves nothing, and a failed update leaves the old version in place.
 
-		A symbolic link within the extension is copied as a link; one that leads out of it is an error. With --link
-		nothing is copied; PATH is added to extensions.links in extensions.yaml.`,
+A symbolic link within the extension is copied as a link; one that leads out of it is an error. With --link
+nothing is copied; PATH is added to extensions.links in extensions.yaml.`,
 		Example: "  extctl install ./weather\n  extctl install --update ./weather\n  extctl install --link ~/src/weather",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

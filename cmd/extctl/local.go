@@ -30,7 +30,7 @@ type hostFlags struct {
 }
 
 func (f *hostFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.config, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it is there)")
+	cmd.Flags().StringVar(&f.config, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it exists)")
 	cmd.Flags().StringArrayVar(&f.search, "search-path", nil, "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
 }
 

@@ -46,7 +46,7 @@ func (a *app) newCmd() *cobra.Command {
 		Use:   "new NAME --lang go|python|node|shell",
 		Short: "Create an extension: a directory with two tools, a manifest and a test",
 		Long: `Create a directory NAME with a working extension: a manifest, a tool that reads, a destructive tool that
-		requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language.`,
+requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language.`,
 		Example: "  extctl new dice --lang python\n  extctl doctor --runtime dice",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -24,7 +24,7 @@ func (a *app) schemaCmd() *cobra.Command {
 		Use:   "schema [NAME]",
 		Short: "Print the JSON Schema of plugin.toml, for editors",
 		Long: `Print a schema by its name; without a name, list the schemas. "manifest" is the JSON Schema (draft-07) of
-		plugin.toml; editors use it to complete and check manifests.
+plugin.toml; editors use it to complete and check manifests.
 
 With Even Better TOML or taplo: save it as plugin.schema.json, and begin the manifest with the comment
 

@@ -49,11 +49,11 @@ func (a *app) upCmd() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up [DIR…]",
-		Short: "Run a whole mesh in one process: NATS, registry and the extensions under DIR",
+		Short: "Run a mesh on this machine: NATS, a registry and the extensions under DIR",
 		Long: `Run NATS, a registry and a bridge in this process, for the extensions under each DIR (default ./extensions).
 
-		NATS listens on 127.0.0.1 only and stores its data in the user's data directory. While it runs, extctl in any
-		other terminal connects to it by default. Ctrl-C stops everything.`,
+NATS listens on 127.0.0.1 only and stores its data in the user's data directory. While it runs, extctl in any
+other terminal connects to it by default. Ctrl-C stops everything.`,
 		Example: "  extctl up examples/extensions",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")

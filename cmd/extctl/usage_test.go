@@ -38,3 +38,15 @@ func TestMissingArguments(t *testing.T) {
 		t.Errorf("%d commands require an argument", checked)
 	}
 }
+
+// TestHelpText: help texts contain no tabs, which a multi-line literal in indented code easily gets.
+func TestHelpText(t *testing.T) {
+	for _, v := range verbs {
+		cmd := v.make(&app{})
+		for _, c := range append(cmd.Commands(), cmd) {
+			if text := c.Short + c.Long + c.Example; strings.Contains(text, "\t") || c.Short == "" {
+				t.Errorf("%s: %q", c.CommandPath(), text)
+			}
+		}
+	}
+}

@@ -35,8 +35,8 @@ func (a *app) validateCmd() *cobra.Command {
 		Short: "Check manifests and list every fault; - reads a manifest from stdin",
 		Long: `Check manifests and print every fault with its line and column.
 
-		PATH is a plugin.toml, a directory that is searched for them, a pattern such as 'extensions/*/plugin.toml', or -
-		for a manifest on stdin. A SKILL.md or an extensions.yaml is checked by its own rules.
+PATH is a plugin.toml, a directory that is searched for them, a pattern such as 'extensions/*/plugin.toml', or -
+for a manifest on stdin. A SKILL.md or an extensions.yaml is checked by its own rules.
 
 The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was found at a PATH.`,
 		Example: "  extctl validate extensions\n  extctl validate - < plugin.toml",
@@ -45,7 +45,7 @@ The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was
 			return a.validate(cmd.Context(), hostFlags{config: file}, args)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "extensions.yaml `FILE`, for reserved_ids and agent_version (default "+config.DefaultPath+" if it is there)")
+	cmd.Flags().StringVar(&file, "config", "", "extensions.yaml `FILE`, for reserved_ids and agent_version (default "+config.DefaultPath+" if it exists)")
 	return cmd
 }
 

@@ -24,7 +24,7 @@ func (a *app) waitCmd() *cobra.Command {
 		Use:   "wait ID [--for STATE]",
 		Short: "Wait until an extension is in a state",
 		Long: `Wait until an extension is in a state (default timeout: one minute). For the state ready, also wait until the
-		extension's tools are in the catalog.`,
+extension's tools are in the catalog.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if want != gone && !heartbeat.State(want).Valid() {

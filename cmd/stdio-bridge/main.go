@@ -43,7 +43,7 @@ func program() daemon.Program {
 		Name:    "stdio-bridge",
 		Summary: "Runs the extensions of this host and makes them available on the mesh.",
 		Flags: func(fs *flag.FlagSet) {
-			fs.StringVar(&file, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it is there)")
+			fs.StringVar(&file, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it exists)")
 			fs.Var(&search, "search-path", "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
 			fs.StringVar(&name, "name", bridge.DefaultName(), "this bridge's `NAME` on the mesh")
 			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "`DIR` in which each extension gets its own state directory")
