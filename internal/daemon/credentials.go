@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// maxCredentials bounds what is read of a file with credentials.
+// maxCredentials is the maximum size of a file with credentials.
 const maxCredentials = 64 << 10
 
-// Credentials are the secrets with which a Target is reached, for whoever has to keep them from others.
+// Credentials are the secrets that a program uses to connect to a Target. The bridge keeps them from its children.
 type Credentials struct {
-	Values []string // passwords, tokens, seeds and keys, as they are
-	Files  []string // paths of the files that they are from
+	Values []string // passwords, tokens, seeds and keys
+	Files  []string // paths of the files that contain them
 }
 
-// secretsOf are the credentials that t, which is made of f, uses.
+// secretsOf returns the credentials that f and t, the target resolved from f, use.
 func (f NATSFlags) secretsOf(t Target) Credentials {
 	var out Credentials
 	add := func(values ...string) {
@@ -27,7 +27,7 @@ func (f NATSFlags) secretsOf(t Target) Credentials {
 			}
 		}
 	}
-	for _, s := range append(splitURLs(os.Getenv("NATS_URL")), t.Servers...) { // the variable may be set and not be used
+	for _, s := range append(splitURLs(os.Getenv("NATS_URL")), t.Servers...) { // NATS_URL may be set without being used
 		if u, err := url.Parse(s); err == nil && u.User != nil {
 			password, set := u.User.Password()
 			if add(password); !set {
@@ -41,7 +41,7 @@ func (f NATSFlags) secretsOf(t Target) Credentials {
 			continue
 		}
 		out.Files = append(out.Files, path)
-		// One that cannot be read is none of which a part could be passed on; connecting reports it.
+		// An unreadable file needs no protection of its lines; connecting reports the error.
 		data, err := os.ReadFile(path)
 		if err == nil && len(data) <= maxCredentials {
 			add(string(data))
@@ -51,8 +51,8 @@ func (f NATSFlags) secretsOf(t Target) Credentials {
 	return out
 }
 
-// credentialLines are the lines of a file of credentials that hold them: a JWT, a seed, a key's text, but not the
-// dashes around them.
+// credentialLines returns the lines of a credentials file that contain a secret: a JWT, a seed or the text of a key,
+// without the delimiter lines.
 func credentialLines(text string) (lines []string) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); len(line) >= 32 && !strings.HasPrefix(line, "-") && !strings.Contains(line, " ") {
@@ -62,8 +62,8 @@ func credentialLines(text string) (lines []string) {
 	return lines
 }
 
-// contextFile is the file of the context name of the nats CLI; "" means the selected one. It returns "" where there is
-// none.
+// contextFile returns the file of the nats CLI's context name, "" for the selected one. It returns "" if there is no
+// such context.
 func contextFile(name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -85,7 +85,7 @@ func contextFile(name string) string {
 	return filepath.Join(parent, "nats", "context", name+".json")
 }
 
-// contextFiles are a context's file, which may hold a password, and those with credentials that it names.
+// contextFiles returns the file of a context, which may contain a password, and the credential files that it names.
 func contextFiles(path string) []string {
 	if path == "" {
 		return nil

@@ -15,7 +15,7 @@ const (
 		"-----BEGIN USER NKEY SEED-----\n" + testSeed + "\n------END USER NKEY SEED------\n"
 )
 
-// TestSecrets: whatever way a program gets its credentials for NATS, it knows which they are.
+// TestSecrets: the credentials are complete for every way to configure them.
 func TestSecrets(t *testing.T) {
 	home := emptyHome(t)
 	credsFile, seedFile := filepath.Join(home, "bridge.creds"), filepath.Join(home, "seed")
@@ -39,13 +39,13 @@ func TestSecrets(t *testing.T) {
 		"none":             {NATSFlags{Server: "nats://h:1"}, nil, nil},
 	} {
 		for _, env := range []string{"", "nats://e:environment-password@h:3"} {
-			os.Setenv("NATS_URL", env) // which emptyHome restores
+			os.Setenv("NATS_URL", env) // emptyHome restores it
 			target, err := tt.flags.Resolve()
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			want := tt.values
-			if env != "" { // it is a credential of the mesh even if a flag is used
+			if env != "" { // NATS_URL is a credential of the mesh even if a flag is used
 				want = append(slices.Clone(want), "environment-password")
 			}
 			for _, v := range want {

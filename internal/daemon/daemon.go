@@ -57,7 +57,7 @@ type Process struct {
 	NC       *nats.Conn
 	LameDuck *mesh.LameDuck // of NC
 	Prefix   mesh.Prefix
-	Secrets  Credentials // with which NC was connected
+	Secrets  Credentials // that NC was connected with
 	Logger   *slog.Logger
 	Health   *Health // for the program's readiness and metrics
 }

@@ -51,7 +51,7 @@ type Target struct {
 	Source  string // the origin of the address, for messages: --server, NATS_URL, …
 	Secrets Credentials
 	base    nats.Options
-	context string // the file of the nats CLI's context that it is from, if it is from one
+	context string // the file of the nats CLI's context, if one is used
 }
 
 // Addr returns the servers' addresses without passwords, for messages.

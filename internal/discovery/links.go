@@ -39,7 +39,7 @@ func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.L
 	return ""
 }
 
-// linkedDir returns the directory that the link dir/name points to, or "" if it is none or must not be entered.
+// linkedDir returns the directory that the link dir/name points to, or "" if it is not a directory or must not be entered.
 func (w *walker) linkedDir(r root, dir, name string) string {
 	path := filepath.Join(dir, name)
 	info, err := os.Stat(path)

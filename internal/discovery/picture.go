@@ -14,8 +14,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// sum identifies a file's content: its SHA-256, or that of the error if it cannot be read, so that a manifest that
-// becomes unreadable counts as changed.
+// sum identifies a file's content. It is the SHA-256 of the content, or of the error if the file cannot be read, so
+// that a manifest that becomes unreadable counts as changed.
 type sum [sha256.Size]byte
 
 func sumOf(file string) sum {

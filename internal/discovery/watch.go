@@ -120,7 +120,7 @@ func (w *watcher) run(ctx context.Context) error {
 				due.arm(w.quiet)
 			}
 		case <-w.fs.Errors:
-			// Most likely an overflow: events are missing, perhaps that of a renamed directory.
+			// Most likely an overflow: events are missing, perhaps one about a renamed directory.
 			w.stale = true
 			due.arm(w.quiet)
 		case <-poll.C:

@@ -39,7 +39,7 @@ func watch(t *testing.T, dir string, opt WatchOptions, adjust func(*watcher)) *w
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	// Owned by the test, whose cleanup ends it and waits for it.
+	// Owned by the test; its cleanup ends it and waits for it.
 	go func() { done <- w.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -166,7 +166,7 @@ func TestWatchSquash(t *testing.T) {
 	w.want("added b/plugin.toml", "added d/plugin.toml")
 }
 
-// TestWatchRoots: roots are created, removed and created again, and one is a link whose target changes.
+// TestWatchRoots: roots are created, removed and created again, and one is a link with a changing target.
 func TestWatchRoots(t *testing.T) {
 	dir := tempDir(t)
 	write(t, filepath.Join(dir, "v1", "plugin.toml"), "1")

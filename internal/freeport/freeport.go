@@ -1,6 +1,6 @@
-// Package freeport finds ports for test servers whose port must be fixed before they start, for the routes of a
-// cluster or for a restart on the same port. A test that needs any free port listens on port 0 instead. The package
-// is for tests only.
+// Package freeport finds ports for test servers that need a fixed port before they start, for the routes of a cluster
+// or for a restart on the same port. A test that needs any free port listens on port 0 instead. The package is for
+// tests only.
 package freeport
 
 import (

@@ -22,7 +22,7 @@ type Options struct {
 	Callers int                // goroutines; default 1
 	For     time.Duration      // no call is started after this time
 	Calls   int                // at most this many calls are started
-	Rate    float64            // calls per second of all callers together; 0: each calls again when its call has ended
+	Rate    float64            // calls per second, all callers together; 0: no pause between calls
 	Kind    func(error) string // classifies errors; default: all are "error"
 	Done    *atomic.Int64      // counts the calls that have ended, for a progress bar; may be nil
 }
@@ -80,8 +80,8 @@ func Run(ctx context.Context, o Options, f func(context.Context) error) Result {
 	return all
 }
 
-// pacer gives one caller its times of Options.Rate: evenly spaced, and between those of the other callers. A late
-// caller calls at once until it has caught up. The zero pacer does not wait.
+// pacer determines when a caller makes its calls under Options.Rate: at even intervals, interleaved with the other
+// callers. A late caller makes its calls without a delay until it has caught up. The zero pacer does not wait.
 type pacer struct {
 	next  time.Time
 	every time.Duration

@@ -41,7 +41,7 @@ func TestRate(t *testing.T) {
 		var starts []time.Duration
 		began := time.Now()
 		r := Run(t.Context(), Options{Callers: 4, Rate: 40, For: 990 * time.Millisecond}, func(context.Context) error {
-			starts = append(starts, time.Since(began)) // one call at a time: it takes no time
+			starts = append(starts, time.Since(began)) // calls take no time, so they never overlap
 			return nil
 		})
 		for i, at := range starts {
@@ -52,7 +52,7 @@ func TestRate(t *testing.T) {
 		if len(starts) != 40 || len(r.Took) != 40 {
 			t.Errorf("%d calls, %d measured, want 40", len(starts), len(r.Took))
 		}
-		// Callers that are late call at once: two callers whose calls take twice as long as their turns.
+		// Two callers with calls that take twice as long as their interval: late callers do not wait.
 		r = Run(t.Context(), Options{Callers: 2, Rate: 20, For: time.Second}, func(context.Context) error {
 			time.Sleep(200 * time.Millisecond)
 			return nil
