@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -40,12 +41,15 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 	if err := checkGone(e); err != nil {
 		return err
 	}
-	data, err := json.Marshal(mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
-	if err != nil {
-		return err
-	}
-	if err := s.nc.Publish(s.prefix.Shutdown(id), data); err != nil {
-		return err
+	// A notice without an instance does not count for an extension whose instances have names, so theirs come first.
+	for _, i := range append(slices.Clone(e.State.Instances), mesh.InstanceState{}) {
+		data, err := json.Marshal(mesh.Goodbye{ID: id, Instance: i.Instance, Reason: mesh.GoodbyeRemoved})
+		if err != nil {
+			return err
+		}
+		if err := s.nc.Publish(s.prefix.Shutdown(id), data); err != nil {
+			return err
+		}
 	}
 	err = c.WaitFor(ctx, func(c *mesh.Catalog) bool { _, ok := c.Get(id); return !ok })
 	if errors.Is(err, context.DeadlineExceeded) {
