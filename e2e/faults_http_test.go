@@ -214,6 +214,21 @@ var httpFaults = []fault{
 		test: refusedWith("403 Forbidden", "not from here", "are the headers of [transport] right?"),
 	},
 	{
+		mode: "http-refuses-calls", does: "answers `initialize` and `ping`, and calls with 401",
+		caller: "`unavailable` (`ran: no`) with the server's words, at once: such a call is made once", operator: "`ready`, reason `a call was refused: … answered 401 Unauthorized: …; are the headers of [transport] right?`, until half a minute later a call is answered",
+		bridge:   "passes the refusal on",
+		manifest: overHTTP("ext"), web: refusesCalls.ServeHTTP,
+		test: func(h *host) {
+			h.ready()
+			_, err := h.call("echo", "{}")
+			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "401 Unauthorized: the token has expired", "are the headers of [transport] right?", `"state":"failed"`)
+			if n := refusesCalls.calls.Load(); n != 1 {
+				h.Errorf("the server got %d requests", n)
+			}
+			h.becomes(heartbeat.Ready, "a call was refused", "401 Unauthorized: the token has expired", "are the headers of [transport] right?")
+		},
+	},
+	{
 		mode: "http-limits-rate", does: "answers 429",
 		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 429 Too Many Requests: …`",
 		bridge:   "tries again with backoff, and out of `failed` once a minute",
@@ -237,6 +252,26 @@ var httpFaults = []fault{
 			http.Redirect(w, r, "http://localhost:1/rpc", http.StatusTemporaryRedirect)
 		},
 		test: refusedWith("307 Temporary Redirect", "not followed"),
+	},
+	{
+		mode: "http-own-error", does: "answers -32601 of its own to a tool that it lists, and has run",
+		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on, and runs the tool once",
+		manifest: strings.Replace(overHTTP("mcp"), `["echo"]`, `["echo", "act"]`, 1), web: actsOverHTTP.ServeHTTP,
+		test: func(h *host) {
+			h.ready()
+			for n, call := range []func() error{
+				func() error { _, err := h.call("act", "{}"); return err },
+				func() error { _, err := h.ask("tools/act", "{}"); return err },
+				func() error { _, err := h.ask("tools/call", `{"name":"act"}`); return err },
+			} {
+				if e := rpc.AsError(call()); e == nil || e.Code != rpc.CodeMethodNotFound || e.Message != "its own words" || e.Data != nil {
+					h.Errorf("it came as %+v", e)
+				}
+				if runs := actsOverHTTP.runs.Load(); runs != int64(n+1) {
+					h.Errorf("%d calls were run %d times", n+1, runs)
+				}
+			}
+		},
 	},
 	{
 		mode: "http-goes-and-comes-back", does: "goes away between two calls, and comes back",
@@ -355,5 +390,46 @@ var httpFaults = []fault{
 		},
 	},
 }
+
+// httpActor is an MCP server over HTTP whose tool act counts its runs and answers that there is no such method.
+type httpActor struct{ runs atomic.Int64 }
+
+func (a *httpActor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var m message
+	body, _ := io.ReadAll(r.Body)
+	if json.Unmarshal(body, &m) != nil {
+		http.Error(w, "no JSON", http.StatusBadRequest)
+		return
+	}
+	var out strings.Builder
+	k := &kid{out: &out, mcp: true, offer: func() string { return toolList(true, "echo", "act") }}
+	k.handle(m, only("act", func(m message) {
+		a.runs.Add(1)
+		k.fail(m, -32601, "its own words")
+	}))
+	w.Header().Set("Content-Type", "application/json")
+	if out.Len() == 0 {
+		w.WriteHeader(http.StatusAccepted)
+	}
+	io.WriteString(w, out.String())
+}
+
+var actsOverHTTP = new(httpActor)
+
+// callRefuser is a native extension over HTTP that takes no calls.
+type callRefuser struct{ calls atomic.Int64 }
+
+func (c *callRefuser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if strings.Contains(string(body), `"tools/`) {
+		c.calls.Add(1)
+		status(http.StatusUnauthorized, "the token has expired")(w, r)
+		return
+	}
+	r.Body = io.NopCloser(strings.NewReader(string(body)))
+	native(w, r)
+}
+
+var refusesCalls = new(callRefuser)
 
 var forgetful = &sessions{known: map[string]bool{}}

@@ -39,6 +39,7 @@ type forwarder struct {
 	inflight    atomic.Int64 // only counted over HTTP
 	siblings    *siblings
 	memory      *memory
+	credentials *credentials // over HTTP
 }
 
 // Handle is HandleAsync for whoever wants to wait.
@@ -224,6 +225,9 @@ func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 		}
 	} else {
 		h.token.Done(breaker.Success)
+		if h.f.credentials != nil {
+			h.f.credentials.accepted()
+		}
 		if result, err := r.Result(); err == nil && len(result) > h.f.maxResult {
 			r = rpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
 				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.maxResult)}
@@ -244,6 +248,9 @@ func (h *hop) cameToNothing(e *rpc.Error) {
 		h.f.isInDoubt()
 	case rpc.CodeExited, rpc.CodeUnavailable:
 		h.f.isInDoubt()
+		if h.f.credentials != nil {
+			h.f.credentials.refused(e)
+		}
 	}
 	h.token.Done(outcome)
 }

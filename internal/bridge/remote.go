@@ -10,6 +10,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/remote"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -21,6 +22,7 @@ func (s *slot) remoteLife(ctx context.Context, ready func()) error {
 	defer s.past.end(nil, nil)
 	f := s.forwarder()
 	f.remote = true
+	f.credentials = &credentials{show: func(reason string) { s.mesh.SetReason(heartbeat.Ready, s.unit.clean(reason, maxReason)) }}
 	conn := remote.New(remote.Config{
 		URL: s.unit.transport.URL, Headers: s.unit.transport.Headers, Dialect: s.unit.transport.Dialect,
 		Allow:          s.unit.httpAllow,

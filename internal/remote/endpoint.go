@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -181,7 +182,7 @@ func (e *endpoint) do(ctx context.Context, method string, body []byte, extra htt
 // fault is what a caller is told when a request has failed without an answer.
 func (e *endpoint) fault(err error, ran rpc.Ran) *rpc.Error {
 	if r, ok := errors.AsType[*redirectError](err); ok {
-		return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, Reason: "redirect"}, "%s %v", e.name, r)
+		return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Failed), Reason: "redirect"}, "%s %v", e.name, r)
 	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the URL

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -113,6 +114,9 @@ func (c *Conn) refusedError(f *flight, r *refusal) *rpc.Error {
 	line := statusLine(r.status)
 	code, ran := meaning(r.status)
 	d := rpc.Details{Ran: ran, Status: line, Reason: line, RetryAfterMS: r.retry.Milliseconds()}
+	if code == rpc.CodeUnavailable && ran == rpc.RanNo { // the same request would be refused again
+		d.State = string(heartbeat.Failed)
+	}
 	if code == rpc.CodeTooLarge {
 		d.Size = int64(len(f.body))
 	}

@@ -130,6 +130,20 @@ func (s *Slot) setWhile(ctx context.Context, state heartbeat.State, reason strin
 	return true
 }
 
+// SetReason sets the reason of a state, unless the instance is in another one meanwhile.
+func (s *Slot) SetReason(of heartbeat.State, reason string) {
+	s.mu.Lock()
+	changed := s.state == of && s.reason != reason
+	if changed {
+		s.reason = reason
+	}
+	beacon := s.beacon
+	s.mu.Unlock()
+	if changed {
+		beacon.Kick()
+	}
+}
+
 // State is what SetState was told last.
 func (s *Slot) State() (heartbeat.State, string) {
 	s.mu.Lock()
