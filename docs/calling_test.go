@@ -82,26 +82,33 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 	return w.to.Write(b)
 }
 
-// desk is a mesh as calling-tools.md has it: extctl up over the examples, and primes. It returns the server's
-// address.
-func desk(t *testing.T) (dir, address string) {
+// desk is a mesh as calling-tools.md has it: extctl up over the examples, and primes. It returns what extctl url prints
+// for it.
+func desk(t *testing.T) (dir, url string) {
 	t.Helper()
 	dir, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address = freeport.Addr(t)
+	address := freeport.Addr(t)
 	home := t.TempDir()
 	env := []string{"XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home}
 	background(t, env, filepath.Join(dir, "extctl"), "up", "../examples/extensions/hello", "--listen", address)
-	background(t, env, filepath.Join(dir, "primes"), "--nats-url", "nats://"+address)
+	extctl := func(args ...string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "extctl"), args...)
+		cmd.Env = append(append(os.Environ(), "NATS_URL="), env...)
+		return cmd.Output()
+	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "extctl"), "tools", "--json", "--server", "nats://"+address)
-		out, err := cmd.Output()
-		if err == nil && bytes.Contains(out, []byte("ext_hello_greet")) && bytes.Contains(out, []byte("ext_primes_count")) {
-			return dir, address
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		if out, err := extctl("url"); url == "" && err == nil && bytes.Contains(out, []byte("@"+address)) {
+			url = strings.TrimSpace(string(out))
+			background(t, nil, filepath.Join(dir, "primes"), "--nats-url", url)
+		}
+		out, err := extctl("tools", "--json")
+		if url != "" && err == nil && bytes.Contains(out, []byte("ext_hello_greet")) && bytes.Contains(out, []byte("ext_primes_count")) {
+			return dir, url
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("no tools: %s, %v", out, err)
@@ -114,7 +121,7 @@ func TestCalling(t *testing.T) {
 	for _, program := range []string{"python3", "sh", "jq"} {
 		need(t, program)
 	}
-	dir, address := desk(t)
+	dir, url := desk(t)
 	commands := map[string]func(file string) []string{
 		"go":     func(file string) []string { return buildOver(t, "./call", file) },
 		"sh":     func(file string) []string { return []string{"sh", "-e", file} },
@@ -134,14 +141,14 @@ func TestCalling(t *testing.T) {
 		found++
 		t.Run(f.lang, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), names[f.lang])
-			if err := os.WriteFile(file, []byte(strings.ReplaceAll(f.text, "127.0.0.1:4222", address)), 0o644); err != nil {
+			if err := os.WriteFile(file, []byte(f.text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			command := commands[f.lang](file)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-			cmd.Env = append(os.Environ(), "NATS_URL=nats://"+address, "PATH="+dir+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "NATS_URL="+url, "PATH="+dir+":"+os.Getenv("PATH"))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)

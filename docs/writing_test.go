@@ -136,10 +136,10 @@ func TestService(t *testing.T) {
 		found = true
 		url := startServer(t)
 		file := filepath.Join(t.TempDir(), "main.go")
-		if err := os.WriteFile(file, []byte(strings.ReplaceAll(f.text, "nats://127.0.0.1:4222", url)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(f.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		background(t, nil, buildOver(t, "./service", file)[0])
+		background(t, []string{"NATS_URL=" + url}, buildOver(t, "./service", file)[0])
 		nc, err := nats.Connect(url)
 		if err != nil {
 			t.Fatal(err)

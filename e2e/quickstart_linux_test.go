@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,7 +24,10 @@ func TestQuickstart(t *testing.T) {
 	// hello needs nothing but a shell; the others show as gated where their interpreter is missing.
 	mesh := start(t, env, program(t, "extctl"), "up", filepath.Join(examples, "hello"), filepath.Join(examples, "textkit"), "--listen", "127.0.0.1:0")
 	mesh.waitFor(t, "Ctrl-C stops everything")
-	url := between(mesh.output(), "NATS listens on ", ",")
+	url := urlOf(t, env)
+	if plain := between(mesh.output(), "NATS listens on ", ","); !strings.HasPrefix(url, "nats://extmesh:") || !strings.HasSuffix(url, "@"+strings.TrimPrefix(plain, "nats://")) {
+		t.Errorf("the URL of %s is %s", plain, url)
+	}
 
 	var list struct {
 		SchemaVersion int    `json:"schema_version"`
@@ -116,6 +120,18 @@ func TestQuickstart(t *testing.T) {
 		t.Errorf("extctl up ended with %v", mesh.err)
 	}
 	eventually(t, time.Minute, "no child is left", func() bool { return len(processes(t, "hello.sh", home)) == 0 })
+}
+
+// urlOf is what extctl url prints for the extctl up with env.
+func urlOf(t *testing.T, env []string) string {
+	t.Helper()
+	cmd := exec.Command(program(t, "extctl"), "url")
+	cmd.Env = append(append(os.Environ(), "NATS_URL="), env...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 func between(s, before, after string) string {

@@ -72,8 +72,8 @@ func TestNodeCaller(t *testing.T) {
 	}
 	url := up(t, "../examples/extensions/hello/..", "hello")
 	file := filepath.Join(nodeDir(t), "call.mjs")
-	write(t, file, strings.ReplaceAll(script, "127.0.0.1:4222", strings.TrimPrefix(url, "nats://")))
-	p := start(t, nil, "node", file)
+	write(t, file, script)
+	p := start(t, []string{"NATS_URL=" + url}, "node", file)
 	select {
 	case <-p.done:
 	case <-time.After(60 * time.Second):

@@ -224,7 +224,7 @@ func (a *app) hint(code int, err error) string {
 	case code == exitNoNATS:
 		return "start one with `extctl up`, or give its address with --server, --context or NATS_URL"
 	case code == exitDenied && isAuth(err):
-		return "NATS refused the credentials (or requires some): a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
+		return "for the server of extctl up, export NATS_URL=$(extctl url), with its --data DIR if it has one; otherwise NATS refused the credentials (or requires some): a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
 	case code == exitUsage && as[daemon.UsageError](err):
 		e, _ := errors.AsType[daemon.UsageError](err)
 		return cmp.Or(e.Hint, "see "+a.verb+" --help")

@@ -30,6 +30,7 @@ var verbs = []struct {
 	make  func(*app) *cobra.Command
 }{
 	{"mesh", (*app).upCmd},
+	{"mesh", (*app).urlCmd},
 	{"mesh", (*app).listCmd},
 	{"mesh", (*app).showCmd},
 	{"mesh", (*app).toolsCmd},

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -52,8 +53,9 @@ func (a *app) upCmd() *cobra.Command {
 		Short: "Run a mesh on this machine: NATS, a registry and the extensions under DIR",
 		Long: `Run NATS, a registry and a bridge in this process, for the extensions under each DIR (default ./extensions).
 
-NATS listens on 127.0.0.1 only and stores its data in the user's data directory. While it runs, extctl in any
-other terminal connects to it by default. Ctrl-C stops everything.`,
+NATS listens on 127.0.0.1 only, requires a password that is new with each start, and stores its data in the user's data
+directory. While it runs, extctl in any other terminal connects to it by default, and finds the password; extctl url
+prints it for other programs. Ctrl-C stops everything.`,
 		Example: "  extctl up examples/extensions",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")
@@ -94,8 +96,15 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	m := &localMesh{app: a, watchdog: awaitWatchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
-	if o.data != "" || a.getenv("NATS_URL") != "" {
-		m.flags += " --server " + m.url
+	switch {
+	case o.data != "":
+		dir, err := filepath.Abs(o.data)
+		if err != nil {
+			dir = o.data
+		}
+		m.urlFlag = " --data " + shellWord(dir)
+	case a.getenv("NATS_URL") != "":
+		m.urlFlag = " --server " + m.url
 	}
 	if prefix != mesh.DefaultPrefix {
 		m.flags += " --prefix " + string(prefix)
@@ -115,7 +124,7 @@ func (a *app) startNATS(o upOptions, logger *slog.Logger) (*natsd.Server, error)
 	if err != nil {
 		return nil, err
 	}
-	cfg := natsd.Config{Host: host, Port: port, StoreDir: daemon.StoreDir(o.data), Logger: logger}
+	cfg := natsd.Config{Host: host, Port: port, StoreDir: daemon.StoreDir(o.data), RequirePassword: true, Logger: logger}
 	srv, err := natsd.Start(cfg)
 	if taken, ok := errors.AsType[*natsd.PortError](err); ok && !o.listenChosen {
 		a.note("%s is in use by another program; NATS listens on a free port instead", taken.Addr)
@@ -165,6 +174,7 @@ type localMesh struct {
 	started time.Time
 	url     string
 	data    string
+	urlFlag string // that extctl url needs to print this mesh's URL; empty if it needs none
 	flags   string // that extctl in another terminal needs to connect to this mesh
 	prefix  mesh.Prefix
 	host    hostPlan
@@ -183,6 +193,7 @@ func (m *localMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error 
 		return err
 	}
 	m.mesh = gate.Credentials(target.Secrets)
+	m.mesh.Files = append(m.mesh.Files, storelock.NotePath(m.data))
 	for _, c := range []struct {
 		name string
 		nc   **nats.Conn

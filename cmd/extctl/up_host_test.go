@@ -72,10 +72,10 @@ func TestUpHost(t *testing.T) {
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u := startUp(t, dir, "--listen", "0", "--data", t.TempDir(), "--name", "b1", "--log-level", "info", "--config", settings)
+	data := t.TempDir()
+	u := startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1", "--log-level", "info", "--config", settings)
 	u.await(t, "Ctrl-C stops everything.")
-	_, rest, _ := strings.Cut(u.out.String(), "NATS listens on ")
-	url, _, _ := strings.Cut(rest, ",")
+	url := upURL(t, data)
 	seen := &strings.Builder{} // all output; must not contain a secret
 	verb := func(line string) string {
 		t.Helper()

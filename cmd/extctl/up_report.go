@@ -19,6 +19,7 @@ func (m *localMesh) report(ctx context.Context) error {
 	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
 	if !m.json {
 		fmt.Fprintf(m.stdout, "NATS listens on %s, data directory: %s\n", m.url, m.data)
+		fmt.Fprintf(m.stdout, "For the nats command and other programs: export NATS_URL=$(extctl url%s)\n", m.urlFlag)
 	}
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		p := &progress{localMesh: m, catalog: c, printed: map[string]bool{}}
@@ -190,6 +191,9 @@ func (p *progress) summary() error {
 	}
 	p.printf("")
 	if call := p.firstCall(); call != "" {
+		if p.urlFlag != "" { // the password is not where extctl looks for it
+			call = "export NATS_URL=$(extctl url" + p.urlFlag + ")\n    " + call
+		}
 		p.printf("Call a tool from another terminal:\n\n    %s\n", call)
 	}
 	p.printf("Ctrl-C stops everything.")

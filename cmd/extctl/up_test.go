@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
 // upRun is an extctl up that runs in this process.
@@ -136,7 +140,8 @@ func TestUp(t *testing.T) {
 		"starting  hangs 1.0.0\n",
 		"no-such-program-anywhere",
 		"broken/plugin.toml: ",
-		"    extctl call ext_echo_say what=hello --server nats://127.0.0.1:", // --data is not the default, so the URL is needed
+		"\nFor the nats command and other programs: export NATS_URL=$(extctl url --data " + data + ")\n",
+		"    export NATS_URL=$(extctl url --data " + data + ")\n    extctl call ext_echo_say what=hello\n", // --data is not the default
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -145,14 +150,13 @@ func TestUp(t *testing.T) {
 	if strings.Contains(u.err.String(), "broken") {
 		t.Errorf("printed twice:\n%s", u.err.String())
 	}
-	url := strings.Fields(out[strings.Index(out, "nats://"):])[0]
-	url = strings.TrimSuffix(url, ",")
+	url := upURL(t, data)
 	if code, stdout, stderr := extctl(t.Context(), url, "call", "ext_echo_say", "what=hello"); code != 0 || stdout != "\"said\"\n" {
 		t.Errorf("call: exit %d, %s%s", code, stdout, stderr)
 	}
 	// A second mesh cannot use the same data directory.
 	code, _, stderr := extctl(t.Context(), url, "up", dir, "--listen", "0", "--data", data)
-	if code != exitOther || !strings.Contains(stderr, url) || !strings.Contains(stderr, "hint: a mesh is already running") {
+	if code != exitOther || !strings.Contains(stderr, between(out, "NATS listens on ", ",")) || strings.Contains(stderr, "@") || !strings.Contains(stderr, "hint: a mesh is already running") {
 		t.Errorf("second up: exit %d, %s", code, stderr)
 	}
 	// A restart of a child is printed.
@@ -196,6 +200,60 @@ func TestUp(t *testing.T) {
 		if i.State != "shutdown" {
 			t.Errorf("an instance of the earlier run is %s", i.State)
 		}
+	}
+}
+
+// upURL is what extctl url prints for the mesh with its data in dir.
+func upURL(t *testing.T, dir string) string {
+	t.Helper()
+	code, stdout, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "url", "--data", dir)
+	if code != 0 || stderr != "" {
+		t.Fatalf("url: exit %d, %s%s", code, stdout, stderr)
+	}
+	return strings.TrimSpace(stdout)
+}
+
+func between(s, before, after string) string {
+	_, s, _ = strings.Cut(s, before)
+	s, _, _ = strings.Cut(s, after)
+	return s
+}
+
+// TestUpRequiresItsPassword: another user of the machine, who cannot read the data directory, can neither call nor
+// control.
+func TestUpRequiresItsPassword(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	u := startUp(t, extensionDir(t, map[string]string{"echo": shellExtension}), "--listen", "0", "--data", data, "--name", "b1")
+	u.await(t, "Ctrl-C stops everything.")
+	url := upURL(t, data)
+	plain := between(u.out.String(), "NATS listens on ", ",")
+	password := between(url, "nats://extmesh:", "@")
+	if len(password) < 20 || url != strings.Replace(plain, "://", "://extmesh:"+password+"@", 1) || strings.Contains(u.out.String()+u.err.String(), password) {
+		t.Errorf("%s listens on %s", url, plain)
+	}
+	for _, at := range []string{plain, strings.Replace(url, password, password[1:], 1), strings.Replace(url, "extmesh:", "other:", 1), strings.Replace(url, "extmesh:", "", 1)} {
+		for _, args := range [][]string{{"call", "echo/say", "what=hello"}, {"restart", "echo"}, {"list"}} {
+			if code, stdout, stderr := extctl(t.Context(), at, args...); code != exitDenied {
+				t.Errorf("extctl %v --server %s: exit %d, %s%s", args, at, code, stdout, stderr)
+			}
+		}
+	}
+	if code, _, stderr := extctl(t.Context(), url, "restart", "echo"); code != 0 {
+		t.Errorf("with the password: exit %d, %s", code, stderr)
+	}
+	note := storelock.NotePath(daemon.StoreDir(data))
+	if info, err := os.Stat(note); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if text, err := os.ReadFile(note); err != nil || !strings.Contains(string(text), password) {
+		t.Errorf("%s, %v", text, err)
+	}
+	if code, _, stderr := extctl(t.Context(), "nats://h", "url", "--data", t.TempDir()); code != exitNoNATS || !strings.Contains(stderr, "no extctl up is running with its data in ") {
+		t.Errorf("url without an up: exit %d, %s", code, stderr)
+	}
+	if code, stdout, _ := extctl(t.Context(), "nats://u:p@h:1,tls://h2", "url", "--json"); code != 0 || stdout != `{"schema_version":1,"url":"nats://u:p@h:1,tls://h2"}`+"\n" {
+		t.Errorf("url of another server: exit %d, %s", code, stdout)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/adrg/xdg"
@@ -51,6 +52,7 @@ type Target struct {
 	Source  string // the origin of the address, for messages: --server, NATS_URL, …
 	Secrets Credentials
 	base    nats.Options
+	upURL   string // with its password, if this is a running `extctl up`
 	context string // the file of the nats CLI's context, if one is used
 }
 
@@ -88,17 +90,61 @@ func (f NATSFlags) Resolve() (Target, error) {
 		}
 	}
 	t.base.Servers = t.Servers
-	t.Secrets = f.secretsOf(t)
+	t.addPassword(f)
+	secrets := f.secretsOf(t)
+	secrets.Files = append(secrets.Files, t.Secrets.Files...)
+	t.Secrets = secrets
 	return t, nil
 }
 
 // InProcess returns the server that runs in this process; natsd.Server.InProcess returns the option.
 func InProcess(server nats.Option) (Target, error) {
 	t := Target{Servers: []string{"nats://in-process"}, Source: "this process", base: nats.GetDefaultOptions()}
-	t.Secrets = NATSFlags{}.secretsOf(t)
 	t.base.Servers = t.Servers
-	return t, server(&t.base)
+	err := server(&t.base)
+	t.Secrets = NATSFlags{}.secretsOf(t)
+	return t, err
 }
+
+// addPassword adds the password of the `extctl up` that runs on this host for the same user, if t is its address and has
+// no credentials of its own.
+func (t *Target) addPassword(f NATSFlags) {
+	if len(t.Servers) != 1 || f.Creds != "" || f.NKey != "" || t.base.User != "" || t.base.Token != "" {
+		return
+	}
+	store := StoreDir("")
+	up, ok := storelock.Running(store)
+	if !ok || up.Password == "" || !sameAddress(t.Servers[0], up.URL) {
+		return
+	}
+	t.base.User, t.base.Password = storelock.User, up.Password
+	t.upURL = up.URLWithPassword()
+	t.Secrets.Files = append(t.Secrets.Files, storelock.NotePath(store))
+}
+
+// sameAddress reports whether a, which must not contain a user, is the address b of a server on this host.
+func sameAddress(a, b string) bool {
+	parse := func(s string) (host, port string, ok bool) {
+		if !strings.Contains(s, "://") {
+			s = "nats://" + s
+		}
+		u, err := url.Parse(s)
+		if err != nil || u.User != nil || u.Scheme != "nats" && u.Scheme != "tls" {
+			return "", "", false
+		}
+		if host = u.Hostname(); host == "localhost" {
+			host = "127.0.0.1"
+		}
+		return host, cmp.Or(u.Port(), strconv.Itoa(nats.DefaultPort)), true
+	}
+	hostA, portA, okA := parse(a)
+	hostB, portB, okB := parse(b)
+	return okA && okB && hostA == hostB && portA == portB
+}
+
+// URLs returns the servers' addresses, with the credentials that can be part of an address: those of the addresses as
+// they were given, and those of a running `extctl up`.
+func (t Target) URLs() string { return cmp.Or(t.upURL, strings.Join(t.Servers, ",")) }
 
 func (f NATSFlags) address() (Target, error) {
 	t := Target{base: nats.GetDefaultOptions()}

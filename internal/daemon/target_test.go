@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsd"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -92,5 +94,63 @@ func TestResolveMistakes(t *testing.T) {
 		if err == nil || !errors.As(err, new(UsageError)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v; want a usage error with %q", f, err, want)
 		}
+	}
+}
+
+// TestResolveAddsThePassword: programs of the user who runs `extctl up` need no flags to use its server, by default and
+// by its address. The password is sent to no other address.
+func TestResolveAddsThePassword(t *testing.T) {
+	home := emptyHome(t)
+	srv, err := natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: -1, RequirePassword: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown()
+	plain := srv.ClientURL()
+	up, _ := storelock.Running(StoreDir(""))
+	if up.Password == "" || !strings.Contains(up.URLWithPassword(), "extmesh:"+up.Password+"@127.0.0.1:") {
+		t.Fatalf("%+v", up)
+	}
+	_, port, _ := strings.Cut(strings.TrimPrefix(plain, "nats://"), ":")
+	seed := filepath.Join(home, "seed")
+	writeFile(t, seed, testSeed)
+	for _, tt := range []struct {
+		flags NATSFlags
+		added bool
+	}{
+		{NATSFlags{}, true},
+		{NATSFlags{Server: plain}, true},
+		{NATSFlags{Server: "localhost:" + port}, true},
+		{NATSFlags{Server: "127.0.0.1:" + port}, true},
+		{NATSFlags{Server: strings.Replace(plain, "//", "//u:p@", 1)}, false},
+		{NATSFlags{Server: "127.0.0.1:1"}, false},
+		{NATSFlags{Server: "10.0.0.1:" + port}, false},
+		{NATSFlags{Server: plain + ",127.0.0.1:1"}, false},
+		{NATSFlags{Server: plain, NKey: seed}, false},
+	} {
+		target, err := tt.flags.Resolve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (target.base.Password == up.Password) != tt.added || strings.Contains(target.Addr(), up.Password) {
+			t.Errorf("%+v: password %q, address %s", tt.flags, target.base.Password, target.Addr())
+		}
+		if tt.added != slices.Contains(target.Secrets.Values, up.Password) || tt.added != slices.Contains(target.Secrets.Files, storelock.NotePath(StoreDir(""))) {
+			t.Errorf("%+v: secrets %+v", tt.flags, target.Secrets)
+		}
+		if tt.added != (target.URLs() == up.URLWithPassword()) {
+			t.Errorf("%+v: URLs %s", tt.flags, target.URLs())
+		}
+		nc, err := target.Connect(t.Context(), ConnectOptions{})
+		if err == nil {
+			nc.Close()
+		}
+		if (err == nil) != tt.added && !strings.Contains(tt.flags.Server, ",") {
+			t.Errorf("%+v: connecting: %v", tt.flags, err)
+		}
+	}
+	inside, err := InProcess(srv.InProcess())
+	if err != nil || !slices.Contains(inside.Secrets.Values, up.Password) {
+		t.Errorf("in process: %+v, %v", inside.Secrets, err)
 	}
 }

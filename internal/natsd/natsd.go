@@ -13,6 +13,8 @@
 package natsd
 
 import (
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,18 +32,22 @@ import (
 
 // Config sets where a server listens and stores its data. Only StoreDir is required.
 type Config struct {
-	Host       string       // default 127.0.0.1
-	Port       int          // 0: 4222; -1: a free one
-	StoreDir   string       // for JetStream's files, the lock and the note about its holder; created if missing
-	DontListen bool         // in-process connections only
-	ServerName string       // default extmesh-<host name>
-	Logger     *slog.Logger // the server's warnings and errors; nil discards them
+	Host       string // default 127.0.0.1
+	Port       int    // 0: 4222; -1: a free one
+	StoreDir   string // for JetStream's files, the lock and the note about its holder; created if missing
+	DontListen bool   // in-process connections only
+	ServerName string // default extmesh-<host name>
+	// RequirePassword makes the server refuse clients without a password, which Start chooses. Programs of the same user
+	// find it with storelock.Running.
+	RequirePassword bool
+	Logger          *slog.Logger // the server's warnings and errors; nil discards them
 }
 
 // Server is a running NATS server.
 type Server struct {
 	srv  *server.Server
 	lock *storelock.Lock
+	info storelock.Info
 }
 
 // startTimeout is how long a server may take to accept connections, including the recovery of a large store.
@@ -60,16 +66,31 @@ func Start(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := start(options(cfg), cfg.Logger)
-	if err != nil {
+	opts := options(cfg)
+	s := &Server{lock: held, info: storelock.Info{PID: os.Getpid(), Since: time.Now().UTC()}}
+	if cfg.RequirePassword {
+		s.info.Password = rand.Text()
+		opts.CustomClientAuthentication = password(s.info.Password)
+	}
+	if s.srv, err = start(opts, cfg.Logger); err != nil {
 		return nil, errors.Join(err, held.Release())
 	}
-	s := &Server{srv: srv, lock: held}
-	if err := held.Note(storelock.Info{PID: os.Getpid(), URL: s.ClientURL(), Since: time.Now().UTC()}); err != nil {
+	s.info.URL = s.ClientURL()
+	if err := held.Note(s.info); err != nil {
 		s.Shutdown()
 		return nil, err
 	}
 	return s, nil
+}
+
+// password accepts clients that send it. (The server's own options would do the same, and warn about a password that is
+// not hashed. A hash costs every connection tens of milliseconds, and protects a password that is kept for long.)
+type password string
+
+// Check is called by the server for each connection.
+func (p password) Check(c server.ClientAuthentication) bool {
+	got := c.GetOpts()
+	return got.Username == storelock.User && subtle.ConstantTimeCompare([]byte(got.Password), []byte(p)) == 1
 }
 
 // options returns the server settings for the mesh; docs/operations.md explains each.
@@ -184,7 +205,14 @@ func (s *Server) ClientURL() string {
 }
 
 // InProcess returns the option that connects without a socket: nats.Connect("", s.InProcess()).
-func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.srv) }
+func (s *Server) InProcess() nats.Option {
+	return func(o *nats.Options) error {
+		if s.info.Password != "" {
+			o.User, o.Password = storelock.User, s.info.Password
+		}
+		return nats.InProcessServer(s.srv)(o)
+	}
+}
 
 // Shutdown stops the server and returns when all of its goroutines have ended and the store is unlocked. It may be
 // called again.

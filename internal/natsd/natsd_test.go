@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -159,4 +160,60 @@ func TestStoreMustBeADirectory(t *testing.T) {
 			t.Errorf("store %q: refused after %v", dir, took)
 		}
 	}
+}
+
+func TestRequirePassword(t *testing.T) {
+	dir := t.TempDir()
+	var log logBuffer
+	s := startServer(t, Config{StoreDir: dir, Port: -1, RequirePassword: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	info, ok := storelock.Running(dir)
+	if !ok || len(info.Password) < 20 || info.URL != s.ClientURL() {
+		t.Fatalf("%+v, %v", info, ok)
+	}
+	if _, err := connect(t, info.URLWithPassword()).RTT(); err != nil {
+		t.Error(err)
+	}
+	nc := connect(t, "", s.InProcess())
+	if _, err := jetstream.New(nc); err != nil {
+		t.Error(err)
+	}
+	for name, opts := range map[string][]nats.Option{
+		"no credentials": nil,
+		"no user":        {nats.UserInfo("", info.Password)},
+		"another user":   {nats.UserInfo("other", info.Password)},
+		"no password":    {nats.UserInfo(storelock.User, "")},
+		"half of it":     {nats.UserInfo(storelock.User, info.Password[:len(info.Password)/2])},
+		"as a token":     {nats.Token(info.Password)},
+	} {
+		if nc, err := nats.Connect(s.ClientURL(), opts...); !errors.Is(err, nats.ErrAuthorization) {
+			nc.Close()
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if strings.Contains(log.String(), "level=WARN") || strings.Contains(log.String(), info.Password) {
+		t.Errorf("log:\n%s", log.String())
+	}
+	s.Shutdown()
+	s = startServer(t, Config{StoreDir: dir, Port: -1, RequirePassword: true})
+	if again, _ := storelock.Running(dir); again.Password == info.Password {
+		t.Error("the password is not new")
+	}
+}
+
+// logBuffer is a log that the server's goroutines write and a test reads.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf strings.Builder
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }

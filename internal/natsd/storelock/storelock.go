@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -18,7 +19,25 @@ type Info struct {
 	PID   int       `json:"pid"`
 	URL   string    `json:"url,omitempty"` // for clients; empty if it accepts in-process connections only
 	Since time.Time `json:"since"`
+
+	Password string `json:"password,omitempty"` // of User, if the server requires it; only the user who runs it can read it here
 }
+
+// User is the name that goes with Info.Password.
+const User = "extmesh"
+
+// URLWithPassword returns URL with the user and password that the server requires.
+func (i Info) URLWithPassword() string {
+	u, err := url.Parse(i.URL)
+	if err != nil || i.Password == "" {
+		return i.URL
+	}
+	u.User = url.UserPassword(User, i.Password)
+	return u.String()
+}
+
+// NotePath returns the file in storeDir that holds the Info.
+func NotePath(storeDir string) string { return filepath.Join(storeDir, noteFile) }
 
 // LockedError reports a store that another process uses. Two servers would both write to its files.
 type LockedError struct {
