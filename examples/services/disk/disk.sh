@@ -34,9 +34,9 @@ publish() { # subject text
 
 announce() {
 	publish "$prefix.registry.announce.$id" '{"id":"disk","version":"'$version'","instance":"'$instance'","subject_prefix":"'"$subjects"'","name":"Disk","description":"How full disks are."}'
-	beat
+	heartbeat
 }
-beat() {
+heartbeat() {
 	publish "$prefix.registry.heartbeat.$id" '{"id":"disk","version":"'$version'","instance":"'$instance'","state":"'$state'"}'
 	next=$((SECONDS + 15))
 }
@@ -111,7 +111,7 @@ stop() {
 	[ -n "$stopping" ] && return
 	stopping=yes state=draining
 	[ -n "$connected" ] || exit 0
-	beat
+	heartbeat
 	send "UNSUB 1" "UNSUB 2" PING
 }
 trap stop TERM INT
@@ -131,7 +131,7 @@ connection() {
 	while :; do
 		IFS= read -r -t 1 -u 3 line
 		status=$?
-		[ $SECONDS -lt $next ] || beat
+		[ $SECONDS -lt $next ] || heartbeat
 		if [ $status -gt 0 ]; then
 			part+=$line
 			[ $status -gt 128 ] || return # 1 is the end of the connection; above 128 is the timeout

@@ -84,8 +84,8 @@ let errors = 0;
 let seq = 0;
 const born = Date.now();
 
-// take handles one request. Requests run concurrently: the subscription does not wait for take.
-async function take(err, m) {
+// handleRequest handles one request. Requests run concurrently: the subscription does not wait for it.
+async function handleRequest(err, m) {
   if (err || !m.reply || m.reply.startsWith("$JS.ACK")) return;
   let key = ++calls;
   let requestID = null;
@@ -185,10 +185,10 @@ function announce() {
     features: ["cancel", "instance"], name: "Words", description: "Counts words.",
     handshake_hash: version, // any value that changes when the tools change
   });
-  beat();
+  heartbeat();
 }
 
-function beat() {
+function heartbeat() {
   publish("heartbeat", {
     id, version, instance, seq: ++seq, ts: new Date().toISOString(), interval_ms: 15000, state, inflight: running.size,
     calls, errors, uptime_secs: Math.floor((Date.now() - born) / 1000),
@@ -197,17 +197,17 @@ function beat() {
 
 // The queue group must be q: NATS delivers a request to one member of each queue group.
 const serving = [
-  nc.subscribe(`${SP}.${id}.rpc`, { queue: "q", callback: take }),
-  nc.subscribe(`${SP}.${id}.rpc.${instance}`, { callback: take }),
+  nc.subscribe(`${SP}.${id}.rpc`, { queue: "q", callback: handleRequest }),
+  nc.subscribe(`${SP}.${id}.rpc.${instance}`, { callback: handleRequest }),
 ];
 nc.subscribe(`${SP}.${id}.cancel`, { callback: cancel });
 nc.subscribe(`${P}.registry.request`, { callback: (err) => err || announce() });
 await nc.flush(); // announce only after the server has processed the subscriptions
 announce();
 
-let beating = setTimeout(function again() {
-  beat();
-  beating = setTimeout(again, 15_000 * (0.9 + Math.random() * 0.2));
+let heartbeatTimer = setTimeout(function again() {
+  heartbeat();
+  heartbeatTimer = setTimeout(again, 15_000 * (0.9 + Math.random() * 0.2));
 }, Math.random() * 15_000);
 
 (async () => {
@@ -217,9 +217,9 @@ let beating = setTimeout(function again() {
 // To stop without losing a call: unsubscribe, flush, answer the requests that have arrived, deregister. drain does the
 // first two; the library's unsubscribe would drop requests that are already delivered.
 async function stop() {
-  clearTimeout(beating);
+  clearTimeout(heartbeatTimer);
   state = "draining";
-  beat();
+  heartbeat();
   await Promise.all(serving.map((s) => s.drain()));
   while (running.size > 0) await new Promise((resolve) => setTimeout(resolve, 5));
   publish("shutdown", { id, instance, reason: "shutdown" });
