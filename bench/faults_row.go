@@ -35,9 +35,9 @@ type victim struct {
 // pick finds the victim.
 func (m *faultyMesh) pick(ctx context.Context) victim {
 	v := victim{label: m.fault.victim, server: -1, calls: []string{echoID, nativeID}, right: m.shown}
-	none := func(id, bridge string, condition func(mesh.InstanceState) bool) func(*mesh.Catalog) bool {
+	at := func(id, bridge string, condition func(mesh.InstanceState) bool, want int) func(*mesh.Catalog) bool {
 		return func(c *mesh.Catalog) bool {
-			return !slices.ContainsFunc(instances(c, id), func(i mesh.InstanceState) bool { return i.Bridge == bridge && condition(i) })
+			return count(c, id, func(i mesh.InstanceState) bool { return i.Bridge == bridge && condition(i) }) == want
 		}
 	}
 	switch m.fault.victim {
@@ -50,14 +50,13 @@ func (m *faultyMesh) pick(ctx context.Context) victim {
 	case "standby":
 		_, v.label = m.registries(ctx)
 	case "bridge":
-		v.label, v.calls, v.right = "bridge-one", v.calls[:1], none(echoID, "one", ready)
+		v.label, v.calls, v.right = "bridge-one", v.calls[:1], at(echoID, "one", ready, 0)
 	case "service":
-		v.label, v.calls, v.right = "native", v.calls[1:], none(nativeID, "", ready)
+		v.label, v.calls, v.right = "native", v.calls[1:], at(nativeID, "", ready, 0)
 	case "child":
-		v.label, v.pid, v.calls, v.right = "the child of bridge-one", m.child(ctx, "one", echoID), v.calls[:1], none(echoID, "one", healthy)
+		v.label, v.pid, v.calls, v.right = "the child of bridge-one", m.child(ctx, "one", echoID), v.calls[:1], at(echoID, "one", healthy, 0)
 		if m.hold == 0 {
-			started := none(echoID, "one", func(i mesh.InstanceState) bool { return ready(i) && i.Restarts > 0 })
-			v.right = func(c *mesh.Catalog) bool { return !started(c) }
+			v.right = at(echoID, "one", func(i mesh.InstanceState) bool { return ready(i) && i.Restarts > 0 }, 1)
 		}
 		return v
 	}

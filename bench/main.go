@@ -130,14 +130,9 @@ func attempt(what string, f func()) (err error) {
 	return nil
 }
 
-// filter selects rows by their name, the first column. The zero filter selects all.
-type filter struct{ pattern *regexp.Regexp }
-
-func (f *filter) wants(name string) bool { return f.pattern == nil || f.pattern.MatchString(name) }
-
-func (f *filter) addFlag(fs *flag.FlagSet) {
-	fs.Func("only", "measure only the rows whose name, the first column, matches `REGEXP`", func(s string) (err error) {
-		f.pattern, err = regexp.Compile(s)
-		return err
-	})
+// onlyFlag is a flag that selects rows by their name, the first column; without it all rows match.
+func onlyFlag(fs *flag.FlagSet) *regexp.Regexp {
+	var only regexp.Regexp
+	fs.TextVar(&only, "only", regexp.MustCompile(""), "measure only the rows whose name, the first column, matches `REGEXP`")
+	return &only
 }

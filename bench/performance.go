@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,7 @@ import (
 // performance measures the rows of docs/performance.md.
 type performance struct {
 	stage
-	only          filter
+	only          *regexp.Regexp
 	rounds        int           // of which the median is printed
 	span          time.Duration // of each measurement in each round
 	fleet         int           // idle extensions of one bridge
@@ -34,8 +35,7 @@ type performance struct {
 }
 
 func performanceFlags(fs *flag.FlagSet) measurement {
-	p := &performance{}
-	p.only.addFlag(fs)
+	p := &performance{only: onlyFlag(fs)}
 	fs.IntVar(&p.rounds, "rounds", 7, "interleaved rounds, of which the median is printed")
 	fs.DurationVar(&p.span, "span", 400*time.Millisecond, "duration of each measurement in each round")
 	fs.IntVar(&p.fleet, "fleet", 1000, "number of idle extensions of one bridge")
@@ -64,8 +64,17 @@ func (p *performance) run(ctx context.Context, set setup) {
 	heading(fmt.Sprintf("medians of %d interleaved rounds of %s, with the lowest and the highest; every call has the headers Ext-Timeout, "+
 		"Ext-Call-Id and Ext-Stream, bare requests have none; more of the bridge's environment: %q", p.rounds, p.span, p.env))
 	p.table = newTable("", "measured", "spread", "must", "aim", "")
-	for _, rows := range []func(context.Context){p.calls, p.halfLoad, p.embedded, p.largeAnswer, p.slowNeighbour, p.firstCalls, p.bridgeMemory, p.idleFleet} {
-		rows(ctx)
+	for _, rows := range []struct {
+		measure func(context.Context)
+		names   []string
+	}{
+		{p.calls, []string{""}}, {p.halfLoad, []string{halfRow}}, {p.embedded, []string{embeddedRow + "json child", embeddedRow + "echo child"}},
+		{p.largeAnswer, []string{largeRow}}, {p.slowNeighbour, []string{slowRow}}, {p.firstCalls, []string{firstRow + "embedded", firstRow + "external server"}},
+		{p.bridgeMemory, []string{idleRow, peakRow}}, {p.idleFleet, []string{fmt.Sprintf(fleetRow, p.fleet), fmt.Sprintf(fleetCPURow, p.fleet)}},
+	} {
+		if slices.ContainsFunc(rows.names, p.only.MatchString) || rows.names[0] == "" {
+			rows.measure(ctx)
+		}
 	}
 	fmt.Print("\nµs of processor time for each call, by process; on the right, for each bare request:\n\n")
 	t := newTable("", "caller", "server", "bridge", "child", "registry", "bare: caller", "server", "service")
@@ -73,6 +82,19 @@ func (p *performance) run(ctx context.Context, set setup) {
 		t.row(cells...)
 	}
 }
+
+// Names of rows, or their beginnings.
+const (
+	halfRow     = "p99 ÷ p50 at half of the peak load, 256 B, json child"
+	embeddedRow = "embedded (extctl up) latency ÷ S, 256 B, "
+	largeRow    = "MB/s of an answer of 25 MB, streaming caller"
+	slowRow     = "p99 of a fast tool with 200 five-second calls waiting on its neighbour ÷ without"
+	firstRow    = "ms from start to first call beyond the child's own start-up, "
+	idleRow     = "MB of a bridge with one idle child"
+	peakRow     = "MB of a bridge with one child, peak under 64 callers"
+	fleetRow    = "MB of a bridge with %d idle extensions"
+	fleetCPURow = "%% of one core for %d idle extensions"
+)
 
 // extensions are the extensions that most rows use. Their ids are their roles.
 var extensions = []string{"json", "echo", "slow", "large"}
@@ -123,7 +145,7 @@ func (p *performance) calls(ctx context.Context) {
 		{"throughput of 64 callers ÷ T, 16 KiB", 64, 16 << 10, "echo", "≥ 0.65", "0.85", "", ""},
 	} {
 		name := row.name + ", " + row.child + " child"
-		if !p.only.wants(name) {
+		if !p.only.MatchString(name) {
 			continue
 		}
 		c := p.newComparison(ctx, row.callers, row.size, row.child, p.client)
@@ -143,10 +165,7 @@ func (p *performance) calls(ctx context.Context) {
 
 // halfLoad measures the tail at half of the peak load, with callers that call at their own times.
 func (p *performance) halfLoad(ctx context.Context) {
-	const name, callers = "p99 ÷ p50 at half of the peak load, 256 B, json child", 64
-	if !p.only.wants(name) {
-		return
-	}
+	const callers = 64
 	op := call(ctx, p.client, "json", 256)
 	var tails, rates, medians series
 	for range p.rounds {
@@ -155,7 +174,7 @@ func (p *performance) halfLoad(ctx context.Context) {
 		tails = append(tails, float64(r.Quantile(0.99))/float64(r.Quantile(0.5)))
 		rates, medians = append(rates, r.Rate()), append(medians, micros(r.Quantile(0.5)))
 	}
-	p.row(name, tails, "%.1f", "≤ 8", "4", fmt.Sprintf("%.0f /s, p50 %.0f µs", rates.median(), medians.median()))
+	p.row(halfRow, tails, "%.1f", "≤ 8", "4", fmt.Sprintf("%.0f /s, p50 %.0f µs", rates.median(), medians.median()))
 }
 
 // up starts extctl up for the extensions in a directory of the stage. It does not wait until it is ready.
@@ -167,8 +186,8 @@ func (p *performance) up(dir, data string) (url string, up *process) {
 // embedded measures latency where server, registry and bridge are one process: extctl up.
 func (p *performance) embedded(ctx context.Context) {
 	for i, row := range [][]string{{"json", "≤ 1.0", "0.80"}, {"echo", "≤ 0.85", "0.70"}} {
-		name := "embedded (extctl up) latency ÷ S, 256 B, " + row[0] + " child"
-		if !p.only.wants(name) {
+		name := embeddedRow + row[0] + " child"
+		if !p.only.MatchString(name) {
 			continue
 		}
 		url, up := p.up("ext", fmt.Sprint("data-", i))
@@ -185,22 +204,18 @@ const largeSize = 25_000_000
 
 // largeAnswer measures an answer of many chunks, next to the same bytes without the mesh.
 func (p *performance) largeAnswer(ctx context.Context) {
-	const name = "MB/s of an answer of 25 MB, streaming caller"
-	if !p.only.wants(name) {
-		return
-	}
 	const fresh = 5 // the first answers use memory of four processes for the first time
 	var all, bare series
 	for i := range fresh + p.rounds {
 		began := time.Now()
 		if answer := must(p.client.Call(ctx, toolOf("large"), json.RawMessage("{}"))); len(answer) != largeSize {
-			fail("%s: the answer has %d bytes", name, len(answer))
+			fail("the large answer has %d bytes", len(answer))
 		}
 		if all = append(all, largeSize/1e6/time.Since(began).Seconds()); i >= fresh {
 			bare = append(bare, p.bareRate())
 		}
 	}
-	p.row(name, all[fresh:], "%.0f", "≥ 150", "the broker's", fmt.Sprintf("the same bytes published and received without the mesh: %.0f MB/s; the first %d answers, "+
+	p.row(largeRow, all[fresh:], "%.0f", "≥ 150", "the broker's", fmt.Sprintf("the same bytes published and received without the mesh: %.0f MB/s; the first %d answers, "+
 		"in fresh memory, are not counted: %.0f to %.0f MB/s", bare.median(), fresh, slices.Min(all[:fresh]), slices.Max(all[:fresh])))
 }
 
@@ -227,10 +242,7 @@ const slowTakes = 5 * time.Second // for a call of the slow extension
 
 // slowNeighbour measures a fast tool alone, and while many calls wait at another extension of its bridge.
 func (p *performance) slowNeighbour(ctx context.Context) {
-	const name, slowCalls = "p99 of a fast tool with 200 five-second calls waiting on its neighbour ÷ without", 200
-	if !p.only.wants(name) {
-		return
-	}
+	const slowCalls = 200
 	fast, slow, span := call(ctx, p.client, "echo", 256), call(ctx, p.client, "slow", 256), min(3*time.Second, 5*p.span)
 	var ratios, alone, busy series
 	for range min(p.rounds, 5) {
@@ -247,7 +259,7 @@ func (p *performance) slowNeighbour(ctx context.Context) {
 		})
 		with := measure(0, 1, span, fast)
 		if n := len(results); n > 0 {
-			fail("%s: %d slow calls ended during the measurement", name, n)
+			fail("%d slow calls ended during the measurement", n)
 		}
 		waiting.Wait()
 		for range slowCalls {
@@ -256,7 +268,7 @@ func (p *performance) slowNeighbour(ctx context.Context) {
 		a, b := micros(without.Quantile(0.99)), micros(with.Quantile(0.99))
 		alone, busy, ratios = append(alone, a), append(busy, b), append(ratios, b/a)
 	}
-	p.row(name, ratios, "%.2f", "≤ 1.2", "1.05", fmt.Sprintf("p99 %.0f µs without, %.0f µs with", alone.median(), busy.median()))
+	p.row(slowRow, ratios, "%.2f", "≤ 1.2", "1.05", fmt.Sprintf("p99 %.0f µs without, %.0f µs with", alone.median(), busy.median()))
 }
 
 // received is how many requests a service has received, by its own statistics.
@@ -285,11 +297,6 @@ func (p *performance) lone(ctx context.Context, name string) *process {
 // firstCalls measures the time from the start of a program to the first answered call, without the time that the
 // child takes by itself.
 func (p *performance) firstCalls(ctx context.Context) {
-	const of = "ms from start to first call beyond the child's own start-up, "
-	const embedded, external = of + "embedded", of + "external server"
-	if !p.only.wants(embedded) && !p.only.wants(external) {
-		return
-	}
 	p.manifest("solo", "solo", "echo")
 	var child, ext, emb series
 	for i := range p.rounds {
@@ -314,16 +321,12 @@ func (p *performance) firstCalls(ctx context.Context) {
 		up.end()
 	}
 	how := fmt.Sprintf("the child alone takes %.1f ms", child.median())
-	p.row(embedded, emb, "%.1f", "≤ 60", "12", how+"; a new data directory each time")
-	p.row(external, ext, "%.1f", "≤ 25", "8", how)
+	p.row(firstRow+"embedded", emb, "%.1f", "≤ 60", "12", how+"; a new data directory each time")
+	p.row(firstRow+"external server", ext, "%.1f", "≤ 25", "8", how)
 }
 
 // bridgeMemory measures a bridge with one child: idle, and under 64 callers.
 func (p *performance) bridgeMemory(ctx context.Context) {
-	const idle, peak = "MB of a bridge with one idle child", "MB of a bridge with one child, peak under 64 callers"
-	if !p.only.wants(idle) && !p.only.wants(peak) {
-		return
-	}
 	p.manifest("lone", "lone", "echo")
 	bridge := p.lone(ctx, "lone")
 	defer bridge.end()
@@ -335,8 +338,8 @@ func (p *performance) bridgeMemory(ctx context.Context) {
 		return err
 	})
 	_, most := memory(bridge.pid())
-	p.row(idle, series{now}, "%.1f", "≤ 22", "14", "resident; 5 s after its first call")
-	p.row(peak, series{most}, "%.1f", "≤ 32", "20", "resident, at most; 256 B for 5 s")
+	p.row(idleRow, series{now}, "%.1f", "≤ 22", "14", "resident; 5 s after its first call")
+	p.row(peakRow, series{most}, "%.1f", "≤ 32", "20", "resident, at most; 256 B for 5 s")
 }
 
 // tiny is a child that answers initialize and then waits, with its pipes open.
@@ -346,10 +349,6 @@ exec cat`
 
 // idleFleet measures what many idle extensions cost their bridge.
 func (p *performance) idleFleet(ctx context.Context) {
-	name, cpuName := fmt.Sprintf("MB of a bridge with %d idle extensions", p.fleet), fmt.Sprintf("%% of one core for %d idle extensions", p.fleet)
-	if !p.only.wants(name) && !p.only.wants(cpuName) {
-		return
-	}
 	for i := range p.fleet {
 		p.manifest("fleet", fmt.Sprint("tiny", i), "", "sh", "-c", tiny)
 	}
@@ -373,6 +372,6 @@ func (p *performance) idleFleet(ctx context.Context) {
 	if p.fleet != 1000 {
 		must, aim = "", ""
 	}
-	p.row(name, series{mb}, "%.1f", must, aim, fmt.Sprintf("without the children; all were ready %.1f s after the start; as many bare micro services alone take %.1f MB", ready.Seconds(), services))
-	p.row(cpuName, series{100 * idle.share()}, "%.2f", "≤ 1", "", "the bridge, over 20 s")
+	p.row(fmt.Sprintf(fleetRow, p.fleet), series{mb}, "%.1f", must, aim, fmt.Sprintf("without the children; all were ready %.1f s after the start; as many bare micro services alone take %.1f MB", ready.Seconds(), services))
+	p.row(fmt.Sprintf(fleetCPURow, p.fleet), series{100 * idle.share()}, "%.2f", "≤ 1", "", "the bridge, over 20 s")
 }

@@ -123,8 +123,7 @@ func runFollower(ctx context.Context) {
 	start := time.Now()
 	go c.Run(ctx) // ends with the process
 	check(c.WaitSynced(ctx))
-	report := followerReport{time.Since(start), len(c.All()), heap() - before}
-	check(nc.Publish(followerSubject, must(json.Marshal(report))))
+	check(nc.Publish(followerSubject, must(json.Marshal(followerReport{time.Since(start), len(c.All()), heap() - before}))))
 	<-ctx.Done()
 	runtime.KeepAlive(c)
 }

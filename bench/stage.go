@@ -205,7 +205,10 @@ type registryStatus struct {
 	Extensions                 map[string]int // by state
 	Tools, Pending, Handshakes int
 	Traffic                    struct{ Beats, Writes uint64 }
-	Replicas                   []struct{ Leading bool }
+	Replicas                   []struct {
+		Name    string
+		Leading bool
+	}
 }
 
 func (s *stage) registryStatus(ctx context.Context) (st registryStatus) {
