@@ -103,7 +103,7 @@ func callLine(tool string, args []string) string {
 	return strings.Join(append([]string{"extctl call", tool}, args...), " ")
 }
 
-// printResult prints a result byte for byte. An MCP result with isError is printed in the same way and sets the exit
+// printResult prints a result byte for byte, but for what writeJSON escapes on a terminal. An MCP result with isError is printed in the same way and sets the exit
 // code.
 func (s *session) printResult(result json.RawMessage) error {
 	if len(result) == 0 {
@@ -113,7 +113,7 @@ func (s *session) printResult(result json.RawMessage) error {
 	if s.json {
 		out = bytes.Join([][]byte{[]byte(`{"schema_version":1,"result":`), result, []byte("}")}, nil)
 	}
-	if _, err := s.stdout.Write(append(out[:len(out):len(out)], '\n')); err != nil {
+	if err := s.writeJSON(out); err != nil {
 		return err
 	}
 	var mcp struct {

@@ -159,7 +159,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 func (a *app) printError(code int, err error) {
 	fmt.Fprintf(a.stderr, "extctl: error: %s\n", cleanLines(err.Error()))
 	if h := a.hint(code, err); h != "" {
-		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", h)
+		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", cleanLines(h))
 	}
 }
 

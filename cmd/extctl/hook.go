@@ -79,12 +79,12 @@ func (s *session) printFired(f mesh.Fired) error {
 		}
 	} else {
 		for _, w := range f.Warnings {
-			fmt.Fprintf(s.stderr, "extctl: %s: %s\n", w.ID, clean(w.Message))
+			fmt.Fprintf(s.stderr, "extctl: %s: %s\n", clean(w.ID), clean(w.Message))
 		}
 		if f.Aborted {
-			fmt.Fprintf(s.stderr, "extctl: %s aborted the event: %s\n", f.By, clean(f.Reason))
+			fmt.Fprintf(s.stderr, "extctl: %s aborted the event: %s\n", clean(f.By), clean(f.Reason))
 		}
-		if _, err := fmt.Fprintln(s.stdout, string(f.Event)); err != nil {
+		if err := s.writeJSON(f.Event); err != nil {
 			return err
 		}
 	}

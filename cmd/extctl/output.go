@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/daemon"
@@ -26,10 +28,55 @@ func (schemaVersion) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
 
 // printJSON prints v on a line of its own.
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdout)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return a.writeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
+
+// writeJSON writes JSON that may contain text of others, and ends the line. On a terminal, characters that could control
+// it are escaped; anywhere else the bytes are unchanged.
+func (a *app) writeJSON(text []byte) error {
+	if daemon.IsTerminal(a.stdout) {
+		text = escapeJSON(text)
+	}
+	_, err := a.stdout.Write(append(text[:len(text):len(text)], '\n'))
+	return err
+}
+
+// escapeJSON writes control characters (also the C1 ones, U+0080 to U+009F), those that change the direction of text, and
+// others that do not print as \u escapes, so that the JSON means the same. Line breaks and tabs, which JSON has between its
+// values, stay.
+func escapeJSON(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			out = append(out, `\ufffd`...)
+		case r == '\r': // between values: in a string it is escaped already
+			out = append(out, ' ')
+		case r == '\n', r == '\t', unicode.IsPrint(r), unicode.Is(unicode.Zs, r), r == zeroWidthJoiner, r == zeroWidthNonJoiner:
+			out = append(out, text[:size]...)
+		case r > 0xFFFF:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		text = text[size:]
+	}
+	return out
+}
+
+// Two characters that do not print and are harmless: emoji and several scripts need them.
+const (
+	zeroWidthNonJoiner = '\u200c'
+	zeroWidthJoiner    = '\u200d'
+)
 
 // clean makes text from the mesh safe for a terminal: a tool's description must not contain escape sequences.
 func clean(s string) string {
