@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +17,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -75,6 +78,9 @@ func (p *performance) run(ctx context.Context, set setup) {
 		if slices.ContainsFunc(rows.names, p.only.MatchString) || rows.names[0] == "" {
 			rows.measure(ctx)
 		}
+	}
+	if len(p.costs) == 0 {
+		return
 	}
 	fmt.Print("\nµs of processor time for each call, by process; on the right, for each bare request:\n\n")
 	t := newTable("", "caller", "server", "bridge", "child", "registry", "bare: caller", "server", "service")
@@ -177,10 +183,16 @@ func (p *performance) halfLoad(ctx context.Context) {
 	p.row(halfRow, tails, "%.1f", "≤ 8", "4", fmt.Sprintf("%.0f /s, p50 %.0f µs", rates.median(), medians.median()))
 }
 
-// up starts extctl up for the extensions in a directory of the stage. It does not wait until it is ready.
-func (p *performance) up(dir, data string) (url string, up *process) {
-	address := fmt.Sprintf("127.0.0.1:%d", freePorts(1)[0])
-	return "nats://" + address, p.start("up", "extctl", p.env, "up", p.dir+"/"+dir, "--listen", address, "--data", p.dir+"/"+data, "--log-level", "error")
+// up starts extctl up for the extensions in a directory of the stage, and waits for the note with its address and
+// password, which it writes when NATS listens.
+func (p *performance) up(ctx context.Context, dir, data string) (url string, up *process) {
+	data = filepath.Join(p.dir, data)
+	up = p.start("up", "extctl", p.env, "up", filepath.Join(p.dir, dir), "--listen", fmt.Sprintf("127.0.0.1:%d", freePorts(1)[0]), "--data", data, "--log-level", "error")
+	var note storelock.Info
+	until(ctx, 10*time.Second, "the address of extctl up", func() {
+		check(json.Unmarshal(must(os.ReadFile(storelock.NotePath(daemon.StoreDir(data)))), &note))
+	})
+	return note.URLWithPassword(), up
 }
 
 // embedded measures latency where server, registry and bridge are one process: extctl up.
@@ -190,9 +202,7 @@ func (p *performance) embedded(ctx context.Context) {
 		if !p.only.MatchString(name) {
 			continue
 		}
-		url, up := p.up("ext", fmt.Sprint("data-", i))
-		// An early attempt may fail: extctl up tries the port before its server listens there.
-		until(ctx, 10*time.Second, "a connection to "+url, func() { must(nats.Connect(url)).Close() })
+		url, up := p.up(ctx, "ext", fmt.Sprint("data-", i))
 		c := p.newComparison(ctx, 1, 256, row[0], p.caller(ctx, url, mesh.LowLatency()))
 		c.measure(p, row[0])
 		up.end()
@@ -312,9 +322,8 @@ func (p *performance) firstCalls(ctx context.Context) {
 		bridge.end()
 
 		began = time.Now()
-		url, up := p.up("solo", fmt.Sprint("solo-data-", i))
-		var nc *nats.Conn
-		until(ctx, 10*time.Second, "a connection to "+url, func() { nc = must(nats.Connect(url)) })
+		url, up := p.up(ctx, "solo", fmt.Sprint("solo-data-", i))
+		nc := must(nats.Connect(url))
 		p.firstAnswer(ctx, nc, prefix.RPC("solo"))
 		child, emb = append(child, millis(own)), append(emb, millis(time.Since(began)-own))
 		nc.Close()
