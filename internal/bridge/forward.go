@@ -110,6 +110,10 @@ func passed(method string) bool {
 
 // toolsCall forwards tools/call {name, arguments, …}, or refuses a tool that the child does not list.
 func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
+	if hs.dialect == manifest.MCP && hs.lists(r.Params) {
+		f.start(x, r.Method, r.Params)
+		return
+	}
 	name, args, err := mesh.CallParams(r.Params)
 	switch {
 	case err != nil:

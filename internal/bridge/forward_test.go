@@ -112,6 +112,8 @@ func TestToolForms(t *testing.T) {
 		{manifest.Ext, "tools/call", `{"name":"other"}`, ""},
 		{manifest.MCP, "tools/other", `{}`, ""},
 		{manifest.MCP, "tools/call", `{"name":"other"}`, ""},
+		{manifest.MCP, "tools/call", `{"name":"s\u0061y"}`, `tools/call {"name":"s\u0061y"}`},
+		{manifest.MCP, "tools/call", `{"name":7}`, ""},
 		{manifest.MCP, "tools/call", `{}`, ""},
 	} {
 		l := &scripted{answer: result("1")}

@@ -30,6 +30,17 @@ type handshake struct {
 	raw        json.RawMessage // the child's own result of initialize
 }
 
+// lists reports whether the params of tools/call name a tool of the list, for a name without escapes: the usual case, and
+// the one that takes no more than a look.
+func (hs *handshake) lists(params []byte) bool {
+	at, ok := rpc.Member(params, "name")
+	if !ok {
+		return false
+	}
+	name := at.In(params)
+	return len(name) > 2 && name[0] == '"' && bytes.IndexByte(name, '\\') < 0 && hs.names[string(name[1:len(name)-1])]
+}
+
 // peer is what a handshake needs of a connection.
 type peer interface {
 	rpc.Caller

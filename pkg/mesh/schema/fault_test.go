@@ -92,3 +92,25 @@ func TestHostileSchemas(t *testing.T) {
 		})
 	}
 }
+
+// TestSchemaThatRefersToItself: nothing fits {"$ref":"#"}, which must not make the tool uncallable.
+func TestSchemaThatRefersToItself(t *testing.T) {
+	for _, text := range []string{
+		`{"$ref":"#"}`, `{"type":"object","$ref":"#"}`, `{"allOf":[{"$ref":"#"}]}`, `{"properties":{"a":{"$ref":"#/properties/a"}}}`,
+		`{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`,
+	} {
+		check, err := Compile(json.RawMessage(text))
+		if err != nil {
+			continue // not checked, either
+		}
+		for range 2 {
+			if err := check(json.RawMessage(`{"a":1}`)); err != nil {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+	check, err := Compile(json.RawMessage(`{"type":"object","properties":{"child":{"$ref":"#"}}}`))
+	if err != nil || check(json.RawMessage(`{"child":{"child":{}}}`)) != nil || check(json.RawMessage(`{"child":{"child":1}}`)) == nil {
+		t.Errorf("a schema of trees is not checked: %v", err)
+	}
+}

@@ -15,11 +15,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 )
@@ -52,7 +54,7 @@ type checker struct {
 	schema *jsonschema.Schema // nil: unchecked
 	size   schemaSize
 	why    error       // why not
-	slow   atomic.Bool // it took too long once: it is not asked again
+	slow   atomic.Bool // it took too long once, or nothing can fit the schema: it is not used again
 }
 
 // check returns what is wrong with args, with JSON pointers; nil if nothing is, or nobody can tell.
@@ -82,9 +84,19 @@ func (k *checker) check(args json.RawMessage) (err error) {
 		k.slow.Store(true)
 	}
 	if v, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
+		if refersToItself(v) {
+			k.slow.Store(true)
+			return nil
+		}
 		return explainInvalid(v)
 	}
 	return err
+}
+
+// refersToItself reports a fault of the schema, not of the arguments: {"$ref":"#"}, which nothing fits.
+func refersToItself(v *jsonschema.ValidationError) bool {
+	_, cycle := v.ErrorKind.(*kind.RefCycle)
+	return cycle || slices.ContainsFunc(v.Causes, refersToItself)
 }
 
 // maxFaults is how many faults one error names.
