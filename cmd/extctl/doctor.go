@@ -35,7 +35,7 @@ type doctorResult struct {
 	MissingEnv  []string `json:"missing_env"`
 	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not receive
 	Takes       []string `json:"takes"`        // variables, and files as file:PATH, that its manifest takes from the host
-	Refused     []string `json:"refused"`      // those of them that it must not get
+	Refused     []string `json:"refused"`      // the requested ones that it must not get
 
 	// Set by the runtime check.
 	Detail     string   `json:"detail,omitempty"`

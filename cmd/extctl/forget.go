@@ -41,7 +41,7 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 	if err := checkGone(e); err != nil {
 		return err
 	}
-	// A notice without an instance does not count for an extension whose instances have names, so theirs come first.
+	// The registry ignores a notice without an instance while the extension has named instances, so these come first.
 	for _, i := range append(slices.Clone(e.State.Instances), mesh.InstanceState{}) {
 		data, err := json.Marshal(mesh.Goodbye{ID: id, Instance: i.Instance, Reason: mesh.GoodbyeRemoved})
 		if err != nil {

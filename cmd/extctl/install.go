@@ -33,7 +33,7 @@ type installJSON struct {
 	Path     string   `json:"path"`
 	Enabled  bool     `json:"enabled"`
 	DryRun   bool     `json:"dry_run"`
-	Takes    []string `json:"takes"` // variables, and files as file:PATH, that its manifest, or that of a member, takes from the host
+	Takes    []string `json:"takes"` // variables, and files as file:PATH, that its manifests request from the host
 	Files    int      `json:"files"`
 	Bytes    int64    `json:"bytes"`
 }

@@ -161,7 +161,7 @@ func splitListen(s string) (host string, port int, err error) {
 		port = -1
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		f := fail(exitUsage, "--listen %q: this NATS server has no users, so it listens on this machine only: want a port, or 127.0.0.1:PORT", s)
+		f := fail(exitUsage, "--listen %q: the NATS server of extctl up listens on this machine only: want a port, or 127.0.0.1:PORT", s)
 		f.hint = "to accept other machines, run your own NATS server: docs/running-a-fleet.md"
 		return "", 0, f
 	}
@@ -174,7 +174,7 @@ type localMesh struct {
 	started time.Time
 	url     string
 	data    string
-	urlFlag string // that extctl url needs to print this mesh's URL; empty if it needs none
+	urlFlag string // the flags with which extctl url prints this mesh's URL; may be empty
 	flags   string // that extctl in another terminal needs to connect to this mesh
 	prefix  mesh.Prefix
 	host    hostPlan

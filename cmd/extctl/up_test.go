@@ -203,7 +203,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// upURL is what extctl url prints for the mesh with its data in dir.
+// upURL is the output of extctl url for the mesh with the data directory dir.
 func upURL(t *testing.T, dir string) string {
 	t.Helper()
 	code, stdout, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "url", "--data", dir)
@@ -219,8 +219,7 @@ func between(s, before, after string) string {
 	return s
 }
 
-// TestUpRequiresItsPassword: another user of the machine, who cannot read the data directory, can neither call nor
-// control.
+// TestUpRequiresItsPassword: a user of the machine without access to the data directory can neither call nor control.
 func TestUpRequiresItsPassword(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
@@ -249,7 +248,7 @@ func TestUpRequiresItsPassword(t *testing.T) {
 	if text, err := os.ReadFile(note); err != nil || !strings.Contains(string(text), password) {
 		t.Errorf("%s, %v", text, err)
 	}
-	if code, _, stderr := extctl(t.Context(), "nats://h", "url", "--data", t.TempDir()); code != exitNoNATS || !strings.Contains(stderr, "no extctl up is running with its data in ") {
+	if code, _, stderr := extctl(t.Context(), "nats://h", "url", "--data", t.TempDir()); code != exitNoNATS || !strings.Contains(stderr, "no extctl up is running with the data directory ") {
 		t.Errorf("url without an up: exit %d, %s", code, stderr)
 	}
 	if code, stdout, _ := extctl(t.Context(), "nats://u:p@h:1,tls://h2", "url", "--json"); code != 0 || stdout != `{"schema_version":1,"url":"nats://u:p@h:1,tls://h2"}`+"\n" {

@@ -15,10 +15,10 @@ func (a *app) urlCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "url",
 		Short: "Print the URL of NATS, with its password, for other programs",
-		Long: `Print the URL of the NATS server that extctl uses, with the user and password in it: by default the one of a
-running extctl up, whose password extctl itself finds without this. It connects to nothing.
+		Long: `Print the URL of the NATS server that extctl uses, including user and password. By default this is the server of a
+running extctl up; extctl itself reads that password automatically. The command makes no connection.
 
-The nats command, examples and most client libraries read it from NATS_URL.`,
+The nats command, the examples and most client libraries read NATS_URL.`,
 		Example: "  export NATS_URL=$(extctl url)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,11 +36,11 @@ The nats command, examples and most client libraries read it from NATS_URL.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&data, "data", "", "the `DIR` that a running extctl up was given with --data")
+	cmd.Flags().StringVar(&data, "data", "", "the `DIR` of a running extctl up that was started with --data")
 	return cmd
 }
 
-// natsURL is the URL that url prints. data is the directory of an extctl up, "" for the server that extctl uses.
+// natsURL is the URL that url prints. data is the data directory of an extctl up; "" means the server that extctl uses.
 func (a *app) natsURL(data string) (string, error) {
 	if data == "" {
 		target, err := a.nats.Resolve()
@@ -51,7 +51,7 @@ func (a *app) natsURL(data string) (string, error) {
 	}
 	up, ok := storelock.Running(daemon.StoreDir(data))
 	if !ok || up.URL == "" {
-		f := fail(exitNoNATS, "no extctl up is running with its data in %s", filepath.Clean(data))
+		f := fail(exitNoNATS, "no extctl up is running with the data directory %s", filepath.Clean(data))
 		f.hint = "start it with: extctl up --data " + shellWord(data)
 		return "", f
 	}
