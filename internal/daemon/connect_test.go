@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
 )
 
 // logBuffer is a log that tests can read while it is written.
@@ -134,7 +135,7 @@ func TestConnectWaits(t *testing.T) {
 	eventually(t, "a log line about waiting", func() bool {
 		return strings.Contains(log.String(), "waiting for NATS") && strings.Contains(log.String(), url)
 	})
-	runServer(t, &server.Options{Port: port})
+	natstest.Start(t, &server.Options{Port: port}) // it listens as soon as the port is free
 	<-done
 }
 

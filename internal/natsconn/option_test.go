@@ -19,9 +19,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/natstest"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -93,8 +93,7 @@ func TestOption(t *testing.T) {
 
 // TestReconnect: messages published while NATS is unreachable arrive after the reconnect.
 func TestReconnect(t *testing.T) {
-	port := freeport.Port(t)
-	srv := runServer(t, &server.Options{Port: port})
+	srv := natstest.Start(t, &server.Options{Port: -1})
 	back := make(chan struct{}, 1)
 	nc, err := nats.Connect(srv.ClientURL(), nats.ReconnectWait(time.Millisecond), nats.MaxReconnects(-1),
 		nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }), natsconn.Option())
@@ -106,17 +105,16 @@ func TestReconnect(t *testing.T) {
 	if _, err := nc.ChanSubscribe("here", got); err != nil {
 		t.Fatal(err)
 	}
-	srv.Shutdown()
-	srv.WaitForShutdown()
-	for nc.IsConnected() {
-		nc.Publish("lost", nil) // the connection is closed but not yet detected as such: not an error
-	}
-	for i := range 50 {
-		if err := nc.Publish("here", []byte{byte(i)}); err != nil {
-			t.Fatal(err)
+	srv.Restart(func(*server.Options) { // the server does not run here
+		for nc.IsConnected() {
+			nc.Publish("lost", nil) // the connection is closed but not yet detected as such: not an error
 		}
-	}
-	runServer(t, &server.Options{Port: port})
+		for i := range 50 {
+			if err := nc.Publish("here", []byte{byte(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 	<-back
 	for i := range 50 {
 		select {
@@ -133,8 +131,8 @@ func TestReconnect(t *testing.T) {
 // TestTurnedAway: nats.go does not close connections that the server refuses. They must leave no goroutine, which
 // TestMain checks, and the garbage collector must be able to close them.
 func TestTurnedAway(t *testing.T) {
-	port := freeport.Port(t)
-	srv := runServer(t, &server.Options{Port: port})
+	srv := runServer(t, &server.Options{Port: -1})
+	address := srv.Addr().String()
 	nc, err := nats.Connect(srv.ClientURL(), nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1), natsconn.Option())
 	if err != nil {
 		t.Fatal(err)
@@ -142,10 +140,11 @@ func TestTurnedAway(t *testing.T) {
 	defer nc.Close()
 	srv.Shutdown()
 	srv.WaitForShutdown()
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var l net.Listener
+	natstest.Eventually(t, "the port is free again", func() bool { // a child of another test may still hold it
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	})
 	defer l.Close()
 	ended := make(chan struct{}, 1)
 	for range 20 {

@@ -2,55 +2,20 @@ package registry
 
 import (
 	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
-
-// cluster starts three servers with JetStream on loopback.
-func cluster(t *testing.T) []*server.Server {
-	t.Helper()
-	var ports []int
-	var routes []*url.URL
-	for range 3 {
-		port := freeport.Port(t)
-		ports = append(ports, port)
-		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
-	}
-	var out []*server.Server
-	for n, port := range ports {
-		s, err := server.NewServer(&server.Options{ServerName: fmt.Sprint("s", n), Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
-			JetStream: true, StoreDir: t.TempDir(), Routes: routes,
-			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		out = append(out, s)
-	}
-	deadline := time.Now().Add(20 * time.Second)
-	for _, s := range out {
-		for !s.JetStreamIsCurrent() {
-			if time.Now().After(deadline) {
-				t.Fatal("the cluster does not form")
-			}
-			<-time.After(10 * time.Millisecond)
-		}
-	}
-	return out
-}
 
 // TestCluster: three servers, an R3 bucket, a registry on each of two; the leading one's server goes.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	servers := cluster(t)
+	servers := natstest.Cluster(t, 3, &server.Options{JetStream: true})
 	b := &bed{T: t}
 	connect := func(n int) *nats.Conn {
 		nc, err := nats.Connect(servers[n].ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))

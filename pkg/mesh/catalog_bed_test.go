@@ -12,43 +12,22 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // catalogBed is a server with a catalog bucket and somebody who writes it.
 type catalogBed struct {
-	t    testing.TB
-	opts *server.Options
-	srv  *server.Server
-	nc   *nats.Conn // the writer's
-	kv   jetstream.KeyValue
+	t   testing.TB
+	srv *natstest.Server
+	nc  *nats.Conn // the writer's
+	kv  jetstream.KeyValue
 }
 
 func newCatalogBed(t testing.TB) *catalogBed {
-	b := &catalogBed{t: t, opts: &server.Options{
-		Host: "127.0.0.1", Port: freeport.Port(t), JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
-	}}
-	b.start()
-	t.Cleanup(func() {
-		b.srv.Shutdown()
-		b.srv.WaitForShutdown()
-	})
+	b := &catalogBed{t: t, srv: natstest.Start(t, &server.Options{Port: -1, JetStream: true})}
 	b.nc = b.connect()
 	return b
-}
-
-func (b *catalogBed) start() {
-	b.t.Helper()
-	srv, err := server.NewServer(b.opts.Clone())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		b.t.Fatal("server not ready")
-	}
-	b.srv = srv
 }
 
 func (b *catalogBed) connect() *nats.Conn {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,35 +12,22 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // An agent may read the catalog by direct get and hear its events, and nothing else: above all it may not make
 // consumers, which can deliver into anybody's queue group. Following must be possible with that.
 func TestCatalogWithAgentPermissions(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+	srv := natstest.Start(t, &server.Options{
+		Port: -1, JetStream: true,
 		Users: []*server.User{{Username: "registry", Password: "p"}, {Username: "agent", Password: "p", Permissions: &server.Permissions{
 			Publish:   &server.SubjectPermission{Allow: []string{"$JS.API.DIRECT.GET.KV_ext_catalog", "$JS.API.DIRECT.GET.KV_ext_catalog.>"}},
 			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.agent.>", "ext.registry.catalog.>"}},
 		}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("server not ready")
-	}
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
 	connect := func(user string, opts ...nats.Option) *nats.Conn {
-		nc, err := nats.Connect(srv.ClientURL(), append(opts, nats.UserInfo(user, "p"))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
+		return srv.Connect(append(opts, nats.UserInfo(user, "p"))...)
 	}
 	b := &catalogBed{t: t, srv: srv, nc: connect("registry")}
 	b.bucket()
@@ -72,7 +57,7 @@ func TestCatalogCluster(t *testing.T) {
 	if os.Getenv("EXTMESH_SLOW") == "" {
 		t.Skip("three servers, on two cores next to other tests; set EXTMESH_SLOW=1")
 	}
-	nodes := startCluster(t)
+	nodes := natstest.Cluster(t, 3, &server.Options{JetStream: true})
 	b := &catalogBed{t: t, srv: nodes[0]}
 	b.nc = b.connect()
 	js, err := jetstream.New(b.nc)
@@ -138,54 +123,4 @@ func TestCatalogCluster(t *testing.T) {
 	}
 	await(t, c, "the end", has("end", heartbeat.Ready))
 	b.compare(c)
-}
-
-func startCluster(t *testing.T) []*server.Server {
-	t.Helper()
-	var routes []string
-	var nodes []*server.Server
-	for i := range 3 {
-		o := &server.Options{
-			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
-			JetStream: true, StoreDir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
-			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: -1},
-			Routes:  server.RoutesFromStr(strings.Join(routes, ",")),
-		}
-		if i == 0 { // JetStream starts as a cluster only where there is a route; this one leads to itself
-			o.Cluster.Port = freeport.Port(t)
-			o.Routes = server.RoutesFromStr(fmt.Sprintf("nats://127.0.0.1:%d", o.Cluster.Port))
-		}
-		s, err := server.NewServer(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		if !s.ReadyForConnections(10 * time.Second) {
-			t.Fatal("server not ready")
-		}
-		routes = append(routes, fmt.Sprintf("nats://%s", s.ClusterAddr()))
-		nodes = append(nodes, s)
-	}
-	ready := func() bool {
-		for _, s := range nodes {
-			if !s.JetStreamIsCurrent() {
-				return false
-			}
-		}
-		for _, s := range nodes {
-			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == 3 {
-				return true
-			}
-		}
-		return false
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); !ready(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatal("no JetStream leader")
-		}
-	}
-	return nodes
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -163,12 +164,11 @@ func TestCatalogFollows(t *testing.T) {
 func TestCatalogFaults(t *testing.T) {
 	faults := map[string]func(t *testing.T, b *catalogBed, c *Catalog, follower *nats.Conn){
 		"server restart": func(t *testing.T, b *catalogBed, c *Catalog, _ *nats.Conn) {
-			b.srv.Shutdown()
-			b.srv.WaitForShutdown()
-			if !has("a", heartbeat.Ready)(c) {
-				t.Error("without a server: not served from the copy")
-			}
-			b.start()
+			b.srv.Restart(func(*server.Options) { // the server does not run here
+				if !has("a", heartbeat.Ready)(c) {
+					t.Error("without a server: not served from the copy")
+				}
+			})
 		},
 		"events lost": func(t *testing.T, b *catalogBed, _ *Catalog, _ *nats.Conn) {
 			lose(t, b)
