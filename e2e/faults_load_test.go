@@ -204,7 +204,13 @@ var loadFaults = []fault{
 		set: func(s *config.Supervision) { s.MaxInflight = 4 },
 		test: func(h *host) {
 			h.ready()
-			h.inFlight(4, "act", func() {
+			h.inFlight(2, "act", func() {
+				for range 2 { // of another caller: one may have half
+					if err := h.w.nc.PublishRequest("ext."+h.id+".rpc", h.w.nc.NewInbox(), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/act"}`)); err != nil {
+						h.Fatal(err)
+					}
+				}
+				h.eventually("all calls are in flight", func() bool { return h.events("got") >= 4 })
 				h.within(500*time.Millisecond, "the refusal", func() {
 					_, err := h.ask("tools/echo", "{}")
 					if d := h.fails(err, rpc.CodeOverloaded, rpc.RanNo); d.Limit != 4 || d.RetryAfterMS <= 0 {

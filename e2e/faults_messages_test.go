@@ -32,6 +32,7 @@ var messageFaults = []fault{
 				waiting = nil
 			}))
 		},
+		set:  func(s *config.Supervision) { s.MaxInflight = 512 }, // one caller may have half of them
 		test: func(h *host) { h.ready(); h.ownAnswers(256, "act") },
 	},
 	{

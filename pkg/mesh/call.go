@@ -36,6 +36,10 @@ type call struct {
 
 	stop context.CancelFunc // of a synchronous handler
 
+	caller  string      // as far as its reply subject shows it, while shares are counted; guarded by the list's mutex, as is
+	counted uint64      // the run of counting that it is counted in
+	probed  atomic.Bool // its caller was probed
+
 	stream    bool // the caller takes frames
 	began     time.Time
 	lastFrame atomic.Int64         // unix nanoseconds; 0: none sent yet
@@ -165,7 +169,8 @@ func (s *service) admit(c *call) *rpc.Error {
 	if s.closed.Load() {
 		return s.stopped()
 	}
-	if s.slot.inflight.Add(1) > int64(s.opt.MaxInflight) {
+	n := s.slot.inflight.Add(1)
+	if n > int64(s.opt.MaxInflight) {
 		s.slot.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
 			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.slot.ID(), s.opt.MaxInflight)
@@ -175,7 +180,12 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.size, RetryAfterMS: retryAfter.Milliseconds()},
 			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.size, s.slot.ID())
 	}
-	s.calls.add(c)
+	if !s.calls.admit(c, n, int64(s.opt.MaxInflight)) {
+		s.giveBack(c)
+		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
+			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.slot.ID())
+	}
+	s.slot.node.startProbing()
 	return nil
 }
 
@@ -233,10 +243,15 @@ func (c *call) deliver(r rpc.Reply) {
 func (s *service) leave(c *call) {
 	if !c.left {
 		c.left = true
-		s.slot.inflight.Add(-1)
-		if reserve := s.slot.node.opt.Reserve; reserve != nil {
-			reserve(-c.size)
-		}
+		s.calls.uncount(c)
+		s.giveBack(c)
+	}
+}
+
+func (s *service) giveBack(c *call) {
+	s.slot.inflight.Add(-1)
+	if reserve := s.slot.node.opt.Reserve; reserve != nil {
+		reserve(-c.size)
 	}
 }
 
@@ -250,7 +265,7 @@ func (s *service) finish(c *call) {
 	took := time.Since(c.began)
 	s.slot.tally.end(took)
 	c.at.took.Add(int64(took))
-	if c.stream {
+	if c.stream || c.probed.Load() {
 		s.slot.node.dropToken(c)
 	}
 	s.leave(c)

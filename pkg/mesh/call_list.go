@@ -1,6 +1,9 @@
 package mesh
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // callList is the calls in flight of a service.
 type callList struct {
@@ -8,6 +11,9 @@ type callList struct {
 	head   *call
 	n      int
 	closed bool
+
+	shares   shares      // guarded by mu
+	counting atomic.Bool // whether shares counts
 }
 
 // enter has whoever waits for handlers wait for one more, unless the list is closed: then they may have waited

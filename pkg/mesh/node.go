@@ -50,6 +50,10 @@ type Node struct {
 	barriers barriers
 	asking   *asking
 
+	probing                  atomic.Bool   // Run does, each absentEvery
+	probe                    chan struct{} // poked when it is to
+	absentAfter, absentEvery time.Duration
+
 	ticking atomic.Bool   // Run does, each streamTick
 	wake    chan struct{} // poked when it is to
 
@@ -72,7 +76,8 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 	}
 	return &Node{
 		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{}, words: stateWords{of: map[string]*stateWord{}},
-		asking: newAsking(), wake: make(chan struct{}, 1), beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
+		asking: newAsking(), wake: make(chan struct{}, 1), probe: make(chan struct{}, 1), absentAfter: absentAfter, absentEvery: absentEvery,
+		beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
 	}
 }
 
@@ -118,6 +123,9 @@ func (n *Node) read(ctx context.Context) error {
 	defer n.nc.RemoveStatusListener(closed)
 	tick := time.NewTicker(streamTick)
 	defer tick.Stop()
+	probe := time.NewTicker(n.absentEvery)
+	defer probe.Stop()
+	n.probing.Store(true)
 	n.ticking.Store(true)
 	if n.nc.IsClosed() { // it may have been before anybody listened
 		return nats.ErrConnectionClosed
@@ -143,6 +151,15 @@ func (n *Node) read(ctx context.Context) error {
 			} else {
 				tick.Stop()
 			}
+		case now := <-probe.C:
+			n.probing.Store(false)
+			if n.probeCallers(now) { // looked after probing was set to false: a later call has it set to true
+				n.probing.Store(true)
+			} else {
+				probe.Stop()
+			}
+		case <-n.probe:
+			probe.Reset(n.absentEvery)
 		case <-n.wake:
 			if !n.ticking.Swap(true) {
 				tick.Reset(streamTick)

@@ -72,13 +72,7 @@ func (n *Node) tick(now time.Time) {
 	if n.streams.open.Load() == 0 {
 		return
 	}
-	n.streams.mu.Lock()
-	services := make([]*service, 0, len(n.streams.services))
-	for s := range n.streams.services {
-		services = append(services, s)
-	}
-	n.streams.mu.Unlock()
-	for _, s := range services {
+	for _, s := range n.listServices() {
 		s.calls.each(func(c *call) {
 			if !c.stream || c.claimed.Load() {
 				return
@@ -91,6 +85,16 @@ func (n *Node) tick(now time.Time) {
 			}
 		})
 	}
+}
+
+func (n *Node) listServices() []*service {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	services := make([]*service, 0, len(n.streams.services))
+	for s := range n.streams.services {
+		services = append(services, s)
+	}
+	return services
 }
 
 // openStream counts one more among the calls that a tick has to look at; closeStream one less.
