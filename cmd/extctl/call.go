@@ -103,8 +103,8 @@ func callLine(tool string, args []string) string {
 	return strings.Join(append([]string{"extctl call", tool}, args...), " ")
 }
 
-// printResult prints a result byte for byte, but for what writeJSON escapes on a terminal. An MCP result with isError is printed in the same way and sets the exit
-// code.
+// printResult prints a result byte for byte, except for what writeJSON escapes on a terminal. An MCP result with isError
+// is printed in the same way and sets the exit code.
 func (s *session) printResult(result json.RawMessage) error {
 	if len(result) == 0 {
 		result = json.RawMessage("null")

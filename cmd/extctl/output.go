@@ -37,7 +37,7 @@ func (a *app) printJSON(v any) error {
 	return a.writeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
-// writeJSON writes JSON that may contain text of others, and ends the line. On a terminal, characters that could control
+// writeJSON writes JSON that may contain text from the mesh, and ends the line. On a terminal, characters that could control
 // it are escaped; anywhere else the bytes are unchanged.
 func (a *app) writeJSON(text []byte) error {
 	if daemon.IsTerminal(a.stdout) {
