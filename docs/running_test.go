@@ -37,7 +37,7 @@ func TestRunningAFleet(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "deploy/nats"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer("0.0.0.0:4222", address, `"0.0.0.0:8222"`, `"127.0.0.1:-1"`)
+	config := strings.NewReplacer("0.0.0.0:4222", address, `"127.0.0.1:8222"`, `"127.0.0.1:-1"`)
 	for _, name := range []string{"one.conf", "settings.conf", "roles.conf"} {
 		text := config.Replace(read(t, "../deploy/nats/"+name))
 		if err := os.WriteFile(filepath.Join(dir, "deploy/nats", name), []byte(text), 0o644); err != nil {

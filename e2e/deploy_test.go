@@ -49,12 +49,12 @@ func as(url, user string) string {
 
 // startShipped runs one server as deploy/nats has it, but for its ports, its directory and what also swaps: texts
 // and what stands in their place.
-func startShipped(t *testing.T, file string, env []string, also ...string) (url string, p *process) {
+func startShipped(t testing.TB, file string, env []string, also ...string) (url string, p *process) {
 	t.Helper()
 	dir := t.TempDir()
 	swap := append([]string{
 		`listen: "0.0.0.0:4222"`, fmt.Sprintf("listen: \"127.0.0.1:-1\"\nports_file_dir: %q", dir),
-		`"0.0.0.0:8222"`, `"127.0.0.1:-1"`,
+		`"127.0.0.1:8222"`, `"127.0.0.1:-1"`,
 		`"/data/jetstream"`, fmt.Sprintf("%q", filepath.Join(dir, "js")),
 	}, also...)
 	all := ""
@@ -109,7 +109,7 @@ func TestNATSConfigs(t *testing.T) {
 			continue
 		}
 		switch {
-		case o.PingInterval != 10*time.Second, o.MaxPingsOut != 2, o.MaxPayload != 4<<20, o.WriteDeadline != 5*time.Second,
+		case o.PingInterval != 2*time.Second, o.MaxPingsOut != 2, o.MaxPayload != 4<<20, o.WriteDeadline != 5*time.Second,
 			o.LameDuckDuration != 30*time.Second, o.AuthTimeout != 5, o.SyncInterval != 10*time.Second, !o.JetStream, o.SystemAccount != "SYS":
 			t.Errorf("%s: not what nats-server was meant to understand: %+v", file, o)
 		case len(o.Routes) != routes, routes > 0 && (o.Cluster.Name == "" || o.Cluster.Password != password("route") || o.ServerName != "nats-1"):

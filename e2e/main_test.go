@@ -141,7 +141,7 @@ func (p *process) output() string {
 }
 
 // start starts a program; the test's end kills it if nothing else did.
-func start(t *testing.T, env []string, name string, args ...string) *process {
+func start(t testing.TB, env []string, name string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -149,7 +149,7 @@ func start(t *testing.T, env []string, name string, args ...string) *process {
 }
 
 // startCmd is start for a program that needs more than arguments and an environment.
-func startCmd(t *testing.T, cmd *exec.Cmd) *process {
+func startCmd(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p, p

@@ -59,6 +59,9 @@ func TestNodeStopsWithoutLoss(t *testing.T) {
 // TestNodeProtocol asks the Node service what the page says beyond its first half.
 func TestNodeProtocol(t *testing.T) { testProtocol(t, "words", words(t)) }
 
+// TestNodeAnswersInboxesOnly has the Node service asked to answer where heartbeats are sent.
+func TestNodeAnswersInboxesOnly(t *testing.T) { answersInboxesOnly(t, "words", words(t)) }
+
 // TestNodeCaller runs the Node caller of docs/calling-tools.md, as it stands there.
 func TestNodeCaller(t *testing.T) {
 	page, err := os.ReadFile("../docs/calling-tools.md")

@@ -19,6 +19,9 @@ func (a *app) reloadCmd() *cobra.Command {
 		Short: "Make a bridge reread its configuration and manifests",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := mesh.CheckID(args[0], false); err != nil { // it becomes part of a subject
+				return &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
+			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				result, err := s.request(ctx, s.prefix.Control(args[0]), "bridge "+args[0], "reload", nil)
 				if err != nil {

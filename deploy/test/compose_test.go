@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,8 +31,8 @@ func project(t *testing.T, env ...string) *types.Project {
 	return p
 }
 
-// composeUnits are the processes of a project, and what its extctl is told.
-func composeUnits(t *testing.T, p *types.Project) (units []process, operator string) {
+// composeUnits are the processes of a project, with their secrets in files of dir, and the login of its extctl.
+func composeUnits(t *testing.T, p *types.Project, dir string, swap *strings.Replacer) (units []process, operator string) {
 	t.Helper()
 	for _, name := range p.ServiceNames() {
 		s := p.Services[name]
@@ -54,9 +53,25 @@ func composeUnits(t *testing.T, p *types.Project) (units []process, operator str
 			}
 			u.env[k] = *v
 		}
+		for _, secret := range s.Secrets {
+			text, err := os.ReadFile(p.Secrets[secret.Source].File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, secret.Source)
+			if err := os.WriteFile(file, []byte(swap.Replace(string(text))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			u.args = slices.Clone(u.args)
+			for i, a := range u.args {
+				u.args[i] = strings.ReplaceAll(a, "/run/secrets/"+secret.Source, file)
+			}
+			if u.program == "extctl" {
+				operator = parseContext(t, swap.Replace(string(text))).login()
+			}
+		}
 		u.checkArgs(t)
 		if u.program == "extctl" {
-			operator = u.env["NATS_URL"]
 			continue
 		}
 		for i := range s.GetScale() {
@@ -97,28 +112,26 @@ func TestCompose(t *testing.T) {
 		if s.DependsOn["nats"].Condition != "service_healthy" {
 			t.Errorf("%s does not wait for NATS", name)
 		}
-		at := s.Environment["NATS_URL"]
-		for i, arg := range s.Command {
-			if arg == "--nats-url" {
-				at = &s.Command[i+1]
-			}
+		if len(s.Environment) > 0 {
+			t.Errorf("%s has %v in its environment; credentials are files", name, s.Environment)
 		}
-		if at == nil {
-			t.Errorf("%s is not told where NATS is", name)
+		if len(s.Secrets) != 1 {
+			t.Errorf("%s has the secrets %v, want its context", name, s.Secrets)
 			continue
 		}
-		u, err := url.Parse(*at)
+		file := s.Secrets[0].Source
+		text, err := os.ReadFile(p.Secrets[file].File)
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Error(err)
 			continue
 		}
-		password, _ := u.User.Password()
-		set := p.Services["nats"].Environment[known[u.User.Username()]]
-		if set == nil || *set != password {
-			t.Errorf("%s logs in as %s with a password that the server does not have", name, u.User.Username())
+		c := parseContext(t, string(text))
+		set := p.Services["nats"].Environment[known[c.User]]
+		if set == nil || *set != c.Password || c.InboxPrefix != "_INBOX."+c.User || c.User+".json" != file {
+			t.Errorf("%s logs in as %s, with an inbox or a password that the server does not have", name, c.User)
 		}
-		if inbox := "_INBOX." + u.User.Username(); !slices.Contains(slices.Concat(s.Entrypoint, s.Command), inbox) {
-			t.Errorf("%s may listen to %s only and is not told so", name, inbox)
+		if at := "/run/secrets/" + file; !slices.Contains(slices.Concat(s.Entrypoint, s.Command), at) {
+			t.Errorf("%s is not given %s", name, at)
 		}
 	}
 	if len(p.Services) != len(scale) {
@@ -133,10 +146,11 @@ func TestCompose(t *testing.T) {
 
 // TestComposeRuns runs the commands of docker-compose.yml as processes, with passwords from the environment.
 func TestComposeRuns(t *testing.T) {
-	units, operator := composeUnits(t, project(t, "REGISTRY_PASSWORD=r1", "OPERATOR_PASSWORD=o2", "BRIDGE_0_PASSWORD=b3"))
 	at := "127.0.0.1:" + port(t)
-	etc := natsFiles(t, `"0.0.0.0:4222"`, `"`+at+`"`, `"0.0.0.0:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"`+t.TempDir()+`"`)
+	mine := strings.NewReplacer("devregistry", "r1", "devoperator", "o2", "devbridge0", "b3", "//nats:4222", "//"+at)
+	units, operator := composeUnits(t, project(t, "REGISTRY_PASSWORD=r1", "OPERATOR_PASSWORD=o2", "BRIDGE_0_PASSWORD=b3"), t.TempDir(), mine)
+	etc := natsFiles(t, `"0.0.0.0:4222"`, `"`+at+`"`, `"127.0.0.1:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"`+t.TempDir()+`"`)
 	runMesh(t, units, map[string]string{
-		"@nats:4222": "@" + at, "/etc/nats": etc, "/extensions": extensions(t), "/state": t.TempDir(), ":8080": "127.0.0.1:0",
+		"/etc/nats": etc, "/extensions": extensions(t), "/state": t.TempDir(), ":8080": "127.0.0.1:0",
 	}, operator, "hello", "primes")
 }

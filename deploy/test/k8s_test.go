@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,7 +88,12 @@ func (m *manifests) add(t *testing.T, file string, doc []byte) {
 	case "policy/v1 PodDisruptionBudget":
 		m.budgets[head.Name] = decode[policy.PodDisruptionBudget](t, file, doc)
 	case "networking.k8s.io/v1 NetworkPolicy":
-		decode[networking.NetworkPolicy](t, file, doc)
+		p := decode[networking.NetworkPolicy](t, file, doc)
+		for _, in := range p.Spec.Ingress {
+			if len(in.From) == 0 || len(in.Ports) == 0 {
+				t.Errorf("%s: the network policy %s is open to everybody", file, head.Name)
+			}
+		}
 	case "apps/v1 Deployment":
 		d := decode[apps.Deployment](t, file, doc)
 		m.workloads = append(m.workloads, workload{head.Kind, d.ObjectMeta, int(*d.Spec.Replicas), d.Spec.Selector, d.Spec.Template, nil})
@@ -124,13 +128,12 @@ func TestK8sManifests(t *testing.T) {
 			t.Errorf("there is no password for %s", user)
 		}
 	}
-	for file, text := range m.secrets["bridge-contexts"].StringData {
-		var c struct{ User, Password, InboxPrefix string }
-		if err := json.Unmarshal([]byte(strings.ReplaceAll(text, "inbox_prefix", "InboxPrefix")), &c); err != nil {
-			t.Error(err)
-		}
-		if c.User+".json" != file || c.Password != m.secrets["nats-passwords"].StringData[users(t)[c.User]] || c.InboxPrefix != "_INBOX."+c.User {
-			t.Errorf("%s logs in as %+v", file, c)
+	for _, secret := range []string{"nats-contexts", "bridge-contexts"} {
+		for file, text := range m.secrets[secret].StringData {
+			c := parseContext(t, text)
+			if c.User+".json" != file || c.Password != m.secrets["nats-passwords"].StringData[users(t)[c.User]] || c.InboxPrefix != "_INBOX."+c.User {
+				t.Errorf("%s logs in as %+v", file, c)
+			}
 		}
 	}
 	for _, name := range []string{"plugin.toml", "hello.sh"} {
@@ -175,6 +178,12 @@ func (w workload) check(t *testing.T, m manifests) {
 			ports[p.Name] = p.ContainerPort
 		}
 		for what, p := range map[string]*core.Probe{"liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
+			if name == "nats" && p != nil && p.Exec != nil { // its monitoring port is for the pod itself
+				if at := p.Exec.Command[len(p.Exec.Command)-1]; !strings.HasPrefix(at, "http://127.0.0.1:8222/healthz?") {
+					t.Errorf("%s: its %s probe asks %s", name, what, at)
+				}
+				continue
+			}
 			if p == nil || p.HTTPGet == nil {
 				if name != "primes" {
 					t.Errorf("%s has no %s probe", name, what)
@@ -191,8 +200,14 @@ func (w workload) check(t *testing.T, m manifests) {
 		if c.Resources.Limits.Memory().IsZero() {
 			t.Errorf("%s has no limit of memory", name)
 		}
-		if name != "nats" && (c.SecurityContext == nil || *c.SecurityContext.AllowPrivilegeEscalation || !*w.pod.Spec.SecurityContext.RunAsNonRoot) {
+		if c.SecurityContext == nil || *c.SecurityContext.AllowPrivilegeEscalation || !*c.SecurityContext.ReadOnlyRootFilesystem ||
+			len(c.SecurityContext.Capabilities.Drop) == 0 || !*w.pod.Spec.SecurityContext.RunAsNonRoot {
 			t.Errorf("%s may be root", name)
+		}
+		for _, e := range c.Env {
+			if name != "nats" && (e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil || strings.Contains(e.Value, "nats://")) {
+				t.Errorf("%s has %s in its environment; credentials are files", name, e.Name)
+			}
 		}
 	}
 }
@@ -324,7 +339,7 @@ func TestK8sRuns(t *testing.T) {
 		for i := range w.replicas {
 			mine := append([]string{
 				"@nats:4222", "@" + clients[i], "nats://nats:4222", "nats://" + clients[i], ":8080", "127.0.0.1:0",
-				`"0.0.0.0:8222"`, `"127.0.0.1:-1"`, `"0.0.0.0:4222"`, `"` + clients[i] + `"`, `"0.0.0.0:6222"`, `"` + routes[i] + `"`,
+				`"127.0.0.1:8222"`, `"127.0.0.1:-1"`, `"0.0.0.0:4222"`, `"` + clients[i] + `"`, `"0.0.0.0:6222"`, `"` + routes[i] + `"`,
 			}, swaps...)
 			all = append(all, w.process(t, m, i, strings.NewReplacer(mine...)))
 		}

@@ -123,6 +123,25 @@ func users(t *testing.T) map[string]string {
 	return out
 }
 
+// natsContext is a context of the nats command: what a program logs in with.
+type natsContext struct {
+	URL, User, Password string
+	InboxPrefix         string `json:"inbox_prefix"`
+}
+
+func parseContext(t *testing.T, text string) (c natsContext) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		t.Errorf("%q is no context of the nats command: %v", text, err)
+	}
+	return c
+}
+
+// login is the URL for the user of a context.
+func (c natsContext) login() string {
+	return strings.Replace(c.URL, "//", "//"+c.User+":"+c.Password+"@", 1)
+}
+
 // runMesh runs units as processes on this machine. swap replaces what only exists where they are meant for: hosts'
 // names, directories. It waits until ids are ready, and calls one of them.
 func runMesh(t *testing.T, units []process, swap map[string]string, operator string, ids ...string) {

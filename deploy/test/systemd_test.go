@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,20 +26,40 @@ func service(t *testing.T, name string) map[string][]string {
 	return out
 }
 
-// systemdUnits are the processes of deploy/systemd, with the variables that their files of environment would set.
-func systemdUnits(t *testing.T) (units []process) {
+// credential is what the comment of a unit shows for the file of its LoadCredential=.
+var credential = regexp.MustCompile(`#\s+(\{"url".*\})`)
+
+// systemdUnits are the processes of deploy/systemd. Their credentials are written to files of dir, after swap.
+func systemdUnits(t *testing.T, dir string, swap *strings.Replacer) (units []process) {
 	t.Helper()
-	for program, env := range map[string]map[string]string{
-		"registry":     {"NATS_URL": "nats://registry:s1@nats:4222"},
-		"stdio-bridge": {"NATS_URL": "nats://bridge-0:s2@nats:4222", "BRIDGE_NAME": "bridge-0"},
-		"primes":       {"NATS_URL": "nats://primes:s3@nats:4222"},
-	} {
+	for program, user := range map[string]string{"registry": "registry", "stdio-bridge": "bridge-0", "primes": "primes"} {
 		s := service(t, program)
 		start := s["Service.ExecStart"]
 		if len(start) != 1 {
 			t.Fatalf("%s: ExecStart %q", program, start)
 		}
-		words := strings.Fields(os.Expand(start[0], func(k string) string {
+		example := credential.FindStringSubmatch(read(t, "deploy/systemd", program+".service"))
+		if example == nil {
+			t.Fatalf("%s shows no context", program)
+		}
+		if c := parseContext(t, example[1]); c.User != user || c.InboxPrefix != "_INBOX."+user {
+			t.Errorf("%s logs in as %+v", program, c)
+		}
+		mine := filepath.Join(dir, program)
+		if err := os.MkdirAll(mine, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(mine, "nats.json"), []byte(swap.Replace(example[1])), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if load := s["Service.LoadCredential"]; len(load) != 1 || !strings.HasPrefix(load[0], "nats.json:/etc/extmesh/") {
+			t.Errorf("%s: LoadCredential %q", program, load)
+		}
+		env := map[string]string{}
+		if program == "stdio-bridge" {
+			env["BRIDGE_NAME"] = user
+		}
+		words := strings.Fields(os.Expand(strings.ReplaceAll(start[0], "%d", mine), func(k string) string {
 			if env[k] == "" {
 				t.Errorf("%s: no value for %s", program, k)
 			}
@@ -46,7 +68,7 @@ func systemdUnits(t *testing.T) (units []process) {
 		if words[0] != "/usr/local/bin/"+program {
 			t.Errorf("%s runs %s", program, words[0])
 		}
-		if len(s["Service.EnvironmentFile"]) != 1 || len(s["Install.WantedBy"]) != 1 || s["Service.Restart"][0] != "always" {
+		if len(s["Install.WantedBy"]) != 1 || s["Service.Restart"][0] != "always" {
 			t.Errorf("%s: %v", program, s)
 		}
 		u := process{name: program, program: program, args: words[1:], env: env}
@@ -62,15 +84,46 @@ func systemdUnits(t *testing.T) (units []process) {
 // TestSystemdRuns runs the units' commands as processes.
 func TestSystemdRuns(t *testing.T) {
 	at := "127.0.0.1:" + port(t)
-	etc := natsFiles(t, `"0.0.0.0:4222"`, `"`+at+`"`, `"0.0.0.0:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"`+t.TempDir()+`"`)
+	etc := natsFiles(t, `"0.0.0.0:4222"`, `"`+at+`"`, `"127.0.0.1:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"`+t.TempDir()+`"`)
 	server := process{name: "nats", program: "nats-server", args: []string{"-c", filepath.Join(etc, "one.conf")}, env: map[string]string{
-		"REGISTRY_PASSWORD": "s1", "BRIDGE_0_PASSWORD": "s2", "BRIDGE_1_PASSWORD": "s2", "PRIMES_PASSWORD": "s3", "AGENT_PASSWORD": "s4",
-		"OPERATOR_PASSWORD": "s5", "SYS_PASSWORD": "s6",
+		"REGISTRY_PASSWORD": "s1", "BRIDGE_0_PASSWORD": "s1", "BRIDGE_1_PASSWORD": "s1", "PRIMES_PASSWORD": "s1", "AGENT_PASSWORD": "s1",
+		"OPERATOR_PASSWORD": "s1", "SYS_PASSWORD": "s1",
 	}}
-	runMesh(t, append(systemdUnits(t), server), map[string]string{
-		"@nats:4222": "@" + at, "/srv/extmesh/extensions": extensions(t), "/var/lib/extmesh": t.TempDir(),
+	units := systemdUnits(t, t.TempDir(), strings.NewReplacer("nats://nats-0:4222,nats://nats-1:4222", "nats://"+at, "…", "s1"))
+	runMesh(t, append(units, server), map[string]string{
+		"/srv/extmesh/extensions": extensions(t), "/var/lib/extmesh": t.TempDir(),
 		"127.0.0.1:8223": "127.0.0.1:0", "127.0.0.1:8224": "127.0.0.1:0",
-	}, "nats://operator:s5@nats:4222", "hello", "primes")
+	}, "nats://operator:s1@"+at, "hello", "primes")
+}
+
+// exposure is the most that "systemd-analyze security" may find in a unit: 0 is nothing, 10 no protection at all. The
+// bridge's children need what Node and Python need, and a control group of their own.
+var exposure = map[string]float64{"registry": 1.5, "primes": 1.5, "stdio-bridge": 2.0}
+
+// TestSystemdSecurity prints the score of each unit.
+func TestSystemdSecurity(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze here")
+	}
+	score := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
+	for unit, most := range exposure {
+		path := filepath.Join(root, "deploy/systemd", unit+".service")
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--no-pager", path).CombinedOutput()
+		m := score.FindSubmatch(out)
+		if err != nil || m == nil {
+			t.Errorf("%s: %v\n%s", unit, err, out)
+			continue
+		}
+		got, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s.service: %.1f of 10, at most %.1f", unit, got, most)
+		if got > most {
+			t.Errorf("%s.service is exposed by more than %.1f:\n%s", unit, most, out)
+		}
+	}
 }
 
 // TestSystemdVerify has systemd itself read the units, where it is installed.

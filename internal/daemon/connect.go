@@ -89,7 +89,8 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 		nats.Timeout(connectTimeout),
 		nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(reconnectDelay),
-		nats.PingInterval(10 * time.Second),
+		// A server that hangs is left after 4 to 6 s. deploy/nats/settings.conf has the same, and the reason.
+		nats.PingInterval(2 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.RetryOnFailedConnect(o.Wait),
 		nats.PermissionErrOnSubscribe(true),

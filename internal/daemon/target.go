@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/adrg/xdg"
 	"github.com/nats-io/nats.go"
@@ -36,7 +37,7 @@ type NATSFlags struct {
 // AddFlags defines the flags on fs.
 func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.Server, "server", "", "NATS server `URL`s, comma-separated")
-	fs.StringVar(&f.Context, "context", "", "context of the nats CLI, by `NAME`")
+	fs.StringVar(&f.Context, "context", "", "context of the nats CLI, by `NAME` or by the absolute path of its file: address, credentials and inbox prefix")
 	fs.StringVar(&f.Creds, "creds", "", "NATS credentials `FILE`")
 	fs.StringVar(&f.NKey, "nkey", "", "NKey seed `FILE`")
 	fs.StringVar(&f.TLSCert, "tlscert", "", "TLS client certificate `FILE`")
@@ -83,6 +84,9 @@ func (f NATSFlags) Resolve() (Target, error) {
 		if err := opt(&t.base); err != nil {
 			return Target{}, UsageError{Err: err}
 		}
+	}
+	if err := checkInboxPrefix(t.base.InboxPrefix); err != nil {
+		return Target{}, UsageError{Err: err}
 	}
 	for _, s := range t.Servers {
 		if err := checkURL(s); err != nil {
@@ -215,9 +219,29 @@ func (f NATSFlags) credentials() ([]nats.Option, error) {
 		opts = append(opts, nats.RootCAs(f.TLSCA))
 	}
 	if f.InboxPrefix != "" {
+		if err := checkInboxPrefix(f.InboxPrefix); err != nil {
+			return nil, UsageError{Err: err}
+		}
 		opts = append(opts, nats.CustomInboxPrefix(f.InboxPrefix))
 	}
 	return opts, nil
+}
+
+// checkInboxPrefix checks that an inbox prefix consists of subject tokens without wildcards. It contains the name of a user,
+// and is often put together by a script: with "*" in it a program would receive the answers of others.
+func checkInboxPrefix(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	for token := range strings.SplitSeq(prefix, ".") {
+		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r == '*' || r == '>' || unicode.IsSpace(r) || unicode.IsControl(r) }) {
+			return fmt.Errorf("inbox prefix %q: want tokens joined by dots, without *, > and spaces, such as _INBOX.agent", prefix)
+		}
+	}
+	if strings.HasPrefix(prefix, "$") {
+		return fmt.Errorf("inbox prefix %q: subjects that begin with $ belong to NATS; use _INBOX.agent, for example", prefix)
+	}
+	return nil
 }
 
 func splitURLs(s string) []string {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -152,5 +153,32 @@ func TestResolveAddsThePassword(t *testing.T) {
 	inside, err := InProcess(srv.InProcess())
 	if err != nil || !slices.Contains(inside.Secrets.Values, up.Password) {
 		t.Errorf("in process: %+v, %v", inside.Secrets, err)
+	}
+}
+
+// TestInboxPrefix checks names that become parts of subjects, from the flag and from a context.
+func TestInboxPrefix(t *testing.T) {
+	dir := emptyHome(t)
+	for prefix, ok := range map[string]bool{
+		"_INBOX": true, "_INBOX.agent": true, "_INBOX.bridge-0": true, "inbox": true,
+		"_INBOX.*": false, "_INBOX.>": false, "_INBOX.a b": false, "_INBOX.": false, ".agent": false, "_INBOX..a": false,
+		"_INBOX.a*": false, "_INBOX.a\tb": false, "_INBOX.\u00a0": false, "$SYS.x": false,
+	} {
+		if _, err := (NATSFlags{Server: "nats://h:1", InboxPrefix: prefix}).Resolve(); (err == nil) != ok {
+			t.Errorf("--inbox-prefix %q: %v", prefix, err)
+		}
+		text, err := json.Marshal(map[string]string{"url": "nats://h:1", "inbox_prefix": prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, "context.json")
+		writeFile(t, file, string(text))
+		got, err := NATSFlags{Context: file}.Resolve()
+		if (err == nil) != ok {
+			t.Errorf("a context with the inbox prefix %q: %v", prefix, err)
+		}
+		if ok && got.base.InboxPrefix != prefix {
+			t.Errorf("a context with the inbox prefix %q has %q", prefix, got.base.InboxPrefix)
+		}
 	}
 }

@@ -117,7 +117,7 @@ func options(cfg Config) *server.Options {
 		StoreDir:         cfg.StoreDir,
 		SyncInterval:     10 * time.Second,
 		MaxPayload:       4 << 20,
-		PingInterval:     10 * time.Second, // a hung member of a queue group receives its share of calls until it misses two
+		PingInterval:     2 * time.Second, // see deploy/nats/settings.conf
 		MaxPingsOut:      2,
 		WriteDeadline:    5 * time.Second,
 		AuthTimeout:      5,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -114,6 +115,9 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &h)
+	}
+	if err == nil && strings.ContainsAny(name, " .*>\t\r\n") { // it becomes part of the subjects of pings
+		err = fmt.Errorf("the bridge's name %.80q has to be one token of a subject", name)
 	}
 	if err == nil && h.Bridge != name {
 		err = fmt.Errorf("its bridge %.80q is not that of the subject", h.Bridge)

@@ -115,6 +115,11 @@ func (f *follower) owe(d debt, now bool) {
 // event takes in one republished message.
 func (f *follower) event(m *nats.Msg) {
 	key, _ := strings.CutPrefix(m.Subject, f.opts.Prefix.CatalogEvents()+".")
+	if stored := m.Header.Get(headerSubject); stored != "" && stored != "$KV."+f.opts.Prefix.Bucket()+"."+key {
+		// Not republished: a user of this account directed the answer to a read of another key here.
+		f.opts.Logger.Debug("ignored a message on the catalog's subject: it is of another key", "key", key, "stored", stored)
+		return
+	}
 	ch, err := parseChange(key, m)
 	if err != nil {
 		f.opts.Logger.Warn("ignored a message on the catalog's subject", "error", err)

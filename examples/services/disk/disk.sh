@@ -145,8 +145,7 @@ connection() {
 			read -r -u 3 _
 			case ${words[2]},${#words[@]},${words[3]} in
 			2,*) announce ;;
-			1,4,* | *,\$JS.ACK*) ;; # no reply expected
-			1,5,*)
+			1,5,_INBOX.*) # nothing else: the caller chooses the reply subject, and this user may publish heartbeats, too
 				text=`answer "${body%.}"`
 				publish "${words[3]}" "$text"
 				;;

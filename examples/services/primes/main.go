@@ -12,8 +12,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -40,6 +42,7 @@ func main() {
 	prefix := flag.String("prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
 	subjects := flag.String("subject-prefix", "", "the `PREFIX` of this service's subjects (default the mesh's)")
 	inbox := flag.String("inbox-prefix", "_INBOX", "`PREFIX` of reply subjects, if permissions require one")
+	file := flag.String("context", "", "a context of the nats command, instead of --nats-url and --inbox-prefix: its name, or the absolute path of a `FILE`")
 	stdio := flag.Bool("stdio", false, "serve standard input and output, as a bridge's child, instead of NATS")
 	show := flag.Bool("version", false, "print the version")
 	flag.Parse()
@@ -53,7 +56,7 @@ func main() {
 	if *stdio {
 		err = rpc.Serve(ctx, os.Stdin, os.Stdout, tools())
 	} else {
-		err = onNATS(ctx, *url, *inbox, *prefix, *subjects)
+		err = onNATS(ctx, *file, *url, *inbox, *prefix, *subjects)
 	}
 	if err != nil && ctx.Err() == nil {
 		log.Fatal("primes: ", err)
@@ -61,7 +64,7 @@ func main() {
 }
 
 // onNATS serves until ctx ends; then it finishes the running calls.
-func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
+func onNATS(ctx context.Context, file, url, inbox, prefix, subjects string) error {
 	p, err := mesh.ParsePrefix(prefix)
 	if err != nil {
 		return err
@@ -69,8 +72,14 @@ func onNATS(ctx context.Context, url, inbox, prefix, subjects string) error {
 	// The options make the client wait for a server that has not started, and reconnect after any failure, also if the
 	// server refuses the credentials while a password is changed.
 	var duck mesh.LameDuck
-	nc, err := nats.Connect(url, nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(), nats.CustomInboxPrefix(inbox), duck.Option(), mesh.LowLatency())
+	options := []nats.Option{nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), duck.Option(), mesh.LowLatency()}
+	var nc *nats.Conn
+	if file != "" { // credentials in a file are in no environment and in no list of processes
+		nc, _, err = natscontext.Connect(file, options...)
+	} else {
+		nc, err = nats.Connect(url, append(options, nats.CustomInboxPrefix(inbox))...)
+	}
 	if err != nil {
 		return err
 	}

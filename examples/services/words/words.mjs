@@ -86,7 +86,8 @@ const born = Date.now();
 
 // handleRequest handles one request. Requests run concurrently: the subscription does not wait for it.
 async function handleRequest(err, m) {
-  if (err || !m.reply || m.reply.startsWith("$JS.ACK")) return;
+  // Inboxes only: the caller chooses the reply subject, and this connection may publish heartbeats, too.
+  if (err || !m.reply?.startsWith("_INBOX.")) return;
   let key = ++calls;
   let requestID = null;
   try {

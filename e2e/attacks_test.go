@@ -1,0 +1,317 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// shippedMesh is a mesh on the shipped configuration, with every program under its own user.
+type shippedMesh struct {
+	at        func(user string) string // where a user connects: on a cluster, each on another server
+	servers   []*process
+	client    *mesh.Client // as agent
+	catalog   *mesh.Catalog
+	cancelled string // a file: a line for each call that the bundled server was told to cancel
+}
+
+// remembers is an MCP server in shell with an answer of 40 MB, a call that never ends, and a record of cancellations.
+const remembers = `
+while IFS= read -r line; do
+	id=$(printf '%%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in
+	*'"notifications/cancelled"'*) echo cancelled >>%q; continue ;;
+	*'"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}' ;;
+	*'"tools/list"'*) r='{"tools":[{"name":"slow","inputSchema":{"type":"object"}},{"name":"large","inputSchema":{"type":"object"}}]}' ;;
+	*'"slow"'*) continue ;;
+	*'"large"'*) r="{\"content\":[{\"type\":\"text\",\"text\":\"$(head -c 40000000 /dev/zero | tr '\0' x)\"}]}" ;;
+	*) r='{}' ;;
+	esac
+	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%%s,"result":%%s}\n' "$id" "$r"
+done
+`
+
+func startShippedMesh(t *testing.T, servers []*process, at func(user string) string) *shippedMesh {
+	t.Helper()
+	m := &shippedMesh{at: at, servers: servers, cancelled: filepath.Join(t.TempDir(), "cancelled")}
+	env := func(user string) []string { return []string{"NATS_URL=" + at(user)} }
+	inbox := func(user string) string { return "--inbox-prefix=_INBOX." + user }
+	start(t, env("registry"), program(t, "registry"), inbox("registry"))
+	dir := writeWho(t, "zero")
+	write(t, filepath.Join(dir, "slow", "mcp.sh"), fmt.Sprintf(remembers, m.cancelled))
+	write(t, filepath.Join(dir, "slow", "plugin.toml"), `
+[plugin]
+id = "slow"
+version = "1.0.0"
+[capabilities]
+tools = ["slow", "large"]
+[transport]
+type = "stdio"
+dialect = "mcp"
+command = "sh"
+args = ["mcp.sh"]
+`)
+	skills := filepath.Join(t.TempDir(), "skills")
+	write(t, filepath.Join(skills, "greeting", "SKILL.md"), "---\nname: Greeting\ndescription: How to greet.\n---\nSay hello.\n")
+	config := filepath.Join(t.TempDir(), "extensions.yaml")
+	write(t, config, fmt.Sprintf("extensions:\n  search_paths: [%q]\n  skills_dir: %q\n", dir, skills))
+	start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "bridge-0", "--config", config, "--state-dir", t.TempDir(), inbox("bridge-0"))
+	start(t, env("primes"), primes(t), inbox("primes"))
+	m.client, m.catalog = caller(t, at("agent"), nats.CustomInboxPrefix("_INBOX.agent"))
+	eventually(t, time.Minute, "everything is ready", func() bool {
+		return instances(m.catalog, "who", "") == 1 && instances(m.catalog, "slow", "") == 1 && instances(m.catalog, "primes", "") == 1 &&
+			len(m.catalog.Skills()) == 1
+	})
+	return m
+}
+
+// connect connects as a user, with its own inbox.
+func (m *shippedMesh) connect(t *testing.T, user string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(m.at(user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// created is when the catalog's stream was made; it fails where there is none.
+func (m *shippedMesh) created(t *testing.T, operator *nats.Conn) string {
+	t.Helper()
+	msg, err := operator.Request("$JS.API.STREAM.INFO.KV_ext_catalog", nil, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		Created string
+		Error   struct{ Description string }
+	}
+	if err := json.Unmarshal(msg.Data, &info); err != nil || info.Created == "" {
+		t.Fatalf("the catalog's stream: %s, %v", msg.Data, err)
+	}
+	return info.Created
+}
+
+// cancellations is how many calls the bundled server was told to cancel.
+func (m *shippedMesh) cancellations() int {
+	data, err := os.ReadFile(m.cancelled)
+	if err != nil {
+		return 0
+	}
+	return strings.Count(string(data), "\n")
+}
+
+// TestAccountsOnOneServer and TestAccountsOnThreeServers have callers in an account of their own: everything that they may
+// do works, and nothing else. On three servers each program is connected to another one than its caller.
+func TestAccountsOnOneServer(t *testing.T) {
+	url, server := startShipped(t, "one.conf", nil)
+	testAccounts(t, startShippedMesh(t, []*process{server}, func(user string) string { return as(url, user) }))
+}
+
+func TestAccountsOnThreeServers(t *testing.T) {
+	c := startCluster(t)
+	place := map[string]int{"registry": 1, "bridge-0": 0, "primes": 1, "agent": 2, "operator": 0}
+	testAccounts(t, startShippedMesh(t, c.nodes, func(user string) string { return c.at(place[user], user) }))
+}
+
+func testAccounts(t *testing.T, m *shippedMesh) {
+	t.Run("calls", m.testCalls)
+	t.Run("attacks", m.testAttacks)
+	for _, s := range m.servers {
+		for line := range strings.Lines(s.output()) {
+			// What testAttacks publishes itself is refused, and nothing else.
+			if strings.Contains(line, "iolation") && !strings.Contains(line, "agent") {
+				t.Errorf("the server refused something that a program does: %s", line)
+			}
+		}
+	}
+}
+
+// testCalls does what callers do.
+func (m *shippedMesh) testCalls(t *testing.T) {
+	if r, err := m.client.Call(t.Context(), "ext_primes_factor", json.RawMessage(`{"n":91}`)); err != nil || !strings.Contains(string(r), "[7,13]") {
+		t.Errorf("a service: %s, %v", r, err)
+	}
+	if _, err := m.client.Call(t.Context(), "ext_who_who", nil); err != nil {
+		t.Errorf("a child: %v", err)
+	}
+	progress := 0
+	if _, err := m.client.CallStream(t.Context(), "ext_primes_count", json.RawMessage(`{"below":2000000}`), func(json.RawMessage) { progress++ }); err != nil || progress == 0 {
+		t.Errorf("a call with progress: %v, %d messages", err, progress)
+	}
+	long, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	if r, err := m.client.Call(long, "ext_slow_large", nil); err != nil || len(r) < 40_000_000 {
+		t.Errorf("an answer of 40 MB: %d bytes, %v", len(r), err)
+	}
+	if _, err := m.client.CallExt(t.Context(), "nobody", "tools/x", nil); !errors.Is(err, rpc.CodeUnavailable) {
+		t.Errorf("an extension that does not exist: %v, want unavailable", err)
+	}
+
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	_, err := m.client.Call(short, "ext_slow_slow", nil)
+	cancel()
+	if !errors.Is(err, rpc.CodeTimeout) {
+		t.Errorf("a call without enough time: %v", err)
+	}
+	eventually(t, time.Minute, "the cancellation reaches the child", func() bool { return m.cancellations() == 1 })
+
+	// A caller that disappears without a word: NATS reports it to the next keepalive.
+	gone := m.connect(t, "agent")
+	frames, err := gone.SubscribeSync(gone.NewInbox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.PublishMsg(&nats.Msg{Subject: "ext.slow.rpc", Reply: frames.Subject, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/slow"}`),
+		Header: nats.Header{"Ext-Stream": {"1"}, "Ext-Timeout": {"3600000"}}})
+	if f, err := frames.NextMsg(20 * time.Second); err != nil || f.Header.Get("Ext-Frame") != "accepted" {
+		t.Fatalf("the first frame: %v, %v", f, err)
+	}
+	gone.Close()
+	eventually(t, time.Minute, "the call of a caller that has gone is cancelled", func() bool { return m.cancellations() == 2 })
+}
+
+// forged are subjects that an agent may not publish on, and what a message there would do.
+var forged = map[string]string{
+	"ext.registry.heartbeat.primes":          "an instance without a name is ready",
+	"ext.registry.heartbeat.registry":        "another registry",
+	"ext.registry.shutdown.primes":           "the extension is shut down",
+	"ext.registry.skills.bridge-0":           "the host has no skills",
+	"ext.registry.host.bridge-0":             "the host has no extensions",
+	"ext.registry.announce.primes":           "another version",
+	"ext.registry.request":                   "everybody announces",
+	"ext.control.bridge-0":                   "an order",
+	"ext.log.who":                            "a line of a log",
+	"ext.registry.catalog.state.primes":      "a change of the catalog",
+	"$KV.ext_catalog.lease.registry":         "the lease is taken",
+	"$JS.API.STREAM.DELETE.KV_ext_catalog":   "the catalog is deleted",
+	"$JS.API.STREAM.PURGE.KV_ext_catalog":    "the catalog is emptied",
+	"ext.registry.announce.ack.x":            "an extension named ack",
+	"ext.registry.heartbeat.rpc":             "an extension named rpc",
+	"$JS.API.CONSUMER.CREATE.KV_ext_catalog": "a consumer",
+}
+
+// testAttacks has an agent send messages to where it must not, by others: the reply subject of a request is chosen by
+// whoever sends it.
+func (m *shippedMesh) testAttacks(t *testing.T) {
+	agent, operator := m.connect(t, "agent"), m.connect(t, "operator")
+	created := m.created(t, operator)
+	heard := make(chan *nats.Msg, 1<<16)
+	for _, subject := range []string{"ext.registry.>", "ext.log.>", "_INBOX.operator.>"} {
+		if _, err := operator.ChanSubscribe(subject, heard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := operator.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	const get = "$JS.API.DIRECT.GET.KV_ext_catalog"
+	for range 20 {
+		// Owners answer any inbox: random reply subjects protect what waits there. The server's answers do not get there.
+		agent.PublishRequest(get+".$KV.ext_catalog.spec.primes", "_INBOX.operator.1", nil)
+		agent.Publish("_INBOX.operator.1", []byte(`{"id":"primes"}`))
+		for subject := range forged {
+			// A key that exists, one that does not, the form with a body, and tools of a child and of a service.
+			agent.PublishRequest(get+".$KV.ext_catalog.spec.primes", subject, nil)
+			agent.PublishRequest(get+".$KV.ext_catalog.spec.nobody", subject, nil)
+			agent.PublishRequest(get, subject, []byte(`{"last_by_subj":"$KV.ext_catalog.spec.primes"}`))
+			agent.PublishRequest("ext.primes.rpc", subject, []byte(`{"jsonrpc":"2.0","id":"primes","method":"ping"}`))
+			agent.PublishRequest("ext.who.rpc", subject, []byte(`{"jsonrpc":"2.0","id":"who","method":"ping"}`))
+			agent.PublishRequest("ext.registry.rpc", subject, []byte(`{"jsonrpc":"2.0","id":"who","method":"status"}`))
+			agent.Publish(subject, []byte(`{"id":"primes"}`))
+		}
+	}
+	// All of that has been answered when these have, and the operator has everything when it has the mark.
+	for _, subject := range []string{"ext.primes.rpc", "ext.who.rpc", "ext.registry.rpc"} {
+		if _, err := agent.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Minute); err != nil {
+			t.Fatalf("%s: %v", subject, err)
+		}
+	}
+	if answer, err := agent.Request(get+".$KV.ext_catalog.spec.primes", nil, time.Minute); err != nil || !strings.Contains(string(answer.Data), `"primes"`) {
+		t.Fatalf("the catalog: %v, %v", answer, err)
+	}
+	agent.Publish("ext.registry.suspect.the-mark", []byte(`{"id":"the-mark","reason":"timeout"}`))
+	for deadline := time.After(time.Minute); ; {
+		var got *nats.Msg
+		select {
+		case got = <-heard:
+		case <-deadline:
+			t.Fatal("the operator does not receive the mark")
+		}
+		if got.Subject == "ext.registry.suspect.the-mark" {
+			break
+		}
+		what, isForged := forged[got.Subject]
+		// Answers of the server have headers that name the stream; those of services have a jsonrpc member. Events of
+		// the catalog have such headers by right.
+		byServer := got.Header.Get("Nats-Stream") != "" && !strings.HasPrefix(got.Subject, "ext.registry.catalog.")
+		if byServer || got.Header.Get("Status") != "" || isForged && strings.Contains(string(got.Data), `"jsonrpc"`) || string(got.Data) == `{"id":"primes"}` {
+			t.Errorf("forged: %s (%s): %v %.200s", got.Subject, what, got.Header, got.Data)
+		}
+	}
+	if again := m.created(t, operator); again != created {
+		t.Errorf("the catalog's stream was created at %s, and anew at %s", created, again)
+	}
+	if _, err := m.client.Call(t.Context(), "ext_primes_factor", json.RawMessage(`{"n":91}`)); err != nil {
+		t.Errorf("a call afterwards: %v", err)
+	}
+	e, ok := m.catalog.Get("primes")
+	if !ok || e.State == nil || !e.State.Available || len(e.State.Instances) != 1 || e.State.Instances[0].Instance == "" {
+		t.Errorf("primes is shown as %+v", e.State)
+	}
+	if len(m.catalog.Skills()) != 1 || instances(m.catalog, "who", "") != 1 {
+		t.Errorf("%d skills, %d instances of who", len(m.catalog.Skills()), instances(m.catalog, "who", ""))
+	}
+}
+
+// TestServicesAnswerInboxesOnly sends requests whose reply subjects are those of heartbeats and of JetStream.
+func TestServicesAnswerInboxesOnly(t *testing.T) {
+	for id, command := range services(t) {
+		t.Run(id, func(t *testing.T) { answersInboxesOnly(t, id, command) })
+	}
+}
+
+func answersInboxesOnly(t *testing.T, id string, command []string) {
+	url, _ := startNATS(t)
+	nc := connect(t, url)
+	start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
+	ping := []byte(`{"jsonrpc":"2.0","id":"victim","method":"ping"}`)
+	subject := "ext." + id + ".rpc"
+	eventually(t, time.Minute, "it answers", func() bool {
+		_, err := nc.Request(subject, ping, time.Second)
+		return err == nil
+	})
+	heard := make(chan *nats.Msg, 64)
+	replies := []string{"ext.registry.heartbeat.victim", "ext.registry.shutdown.victim", "$KV.ext_catalog.lease.registry", "$JS.API.STREAM.DELETE.x"}
+	for _, reply := range replies {
+		if _, err := nc.ChanSubscribe(reply, heard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, reply := range replies {
+		if err := nc.PublishRequest(subject, reply, ping); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		if _, err := nc.Request(subject, ping, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(heard) > 0 {
+		m := <-heard
+		t.Errorf("it answers on %s: %s", m.Subject, m.Data)
+	}
+}
