@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -106,8 +107,16 @@ func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
 // warnIfOld warns if no registry maintains the catalog.
 func (s *session) warnIfOld(c *mesh.Catalog) {
 	if age := c.Age(); age > staleAfter && !s.json {
-		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog is %v old and may be out of date\n", age.Round(time.Second))
+		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog %s and may be out of date\n", ageText(age))
 	}
+}
+
+// ageText says how old a catalog is.
+func ageText(age time.Duration) string {
+	if age == math.MaxInt64 { // see mesh.Catalog.Age
+		return "is empty"
+	}
+	return fmt.Sprintf("is %v old", age.Round(time.Second))
 }
 
 // follow keeps a catalog up to date while f runs. f's context ends when no further update can arrive: NATS denies

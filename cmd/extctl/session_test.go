@@ -166,3 +166,15 @@ func TestCallDenied(t *testing.T) {
 		}
 	}
 }
+
+// TestAgeText: a catalog that nobody has written has no age.
+func TestAgeText(t *testing.T) {
+	for age, want := range map[time.Duration]string{
+		(&mesh.Catalog{}).Age(): "is empty",
+		90 * time.Second:        "is 1m30s old",
+	} {
+		if got := ageText(age); got != want {
+			t.Errorf("%v: %q, want %q", age, got, want)
+		}
+	}
+}

@@ -84,7 +84,7 @@ func (s *staleness) note(age time.Duration) string {
 	}
 	s.warned = old
 	if old {
-		return fmt.Sprintf("extctl: warning: no registry is leading; the catalog is %v old and changes are not shown", age.Round(time.Second))
+		return fmt.Sprintf("extctl: warning: no registry is leading; the catalog %s and changes are not shown", ageText(age))
 	}
 	return "extctl: a registry is leading again"
 }

@@ -25,8 +25,9 @@ type stateWord struct {
 	slots int                // that are on the mesh
 }
 
-// hearState has Run hear what the catalog calls an extension, for one slot more. Who is called lost, and lives, says so at
-// once instead of at the next beat; without the permission to hear it, the next beat it is.
+// hearState subscribes Run to the catalog's state of an extension, for one slot more. A live instance that finds itself shown
+// as lost, or as shut down, announces itself immediately. Without the permission to subscribe, its next heartbeat comes in
+// time.
 func (n *Node) hearState(id string) {
 	n.words.mu.Lock()
 	defer n.words.mu.Unlock()
@@ -54,15 +55,15 @@ func (n *Node) unhearState(id string) {
 	}
 }
 
-// calledLost announces those slots of an extension again that the catalog calls lost although they live. The
-// registry may have its reasons; if so, its probes will find them again.
+// calledLost announces those slots of an extension again that the catalog shows as lost or shut down although they are on
+// the mesh. If the registry is right, its probes find that out again.
 func (n *Node) calledLost(id string, data []byte) {
 	for _, s := range n.lostSlots(id, data) {
 		s.announceNow()
 	}
 }
 
-// lostSlots are those slots of an extension that its state document calls lost.
+// lostSlots are those slots of an extension that its state document shows as lost or shut down.
 func (n *Node) lostSlots(id string, data []byte) (lost []*Slot) {
 	if len(data) > maxStateDoc || n.noneLost(data) {
 		return nil
@@ -72,10 +73,14 @@ func (n *Node) lostSlots(id string, data []byte) (lost []*Slot) {
 		return nil
 	}
 	for _, i := range doc.Instances {
-		if i.State != heartbeat.Lost {
+		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
 			continue
 		}
-		if s := n.slot(i.Instance); s != nil && s.id == id {
+		s := n.slot(i.Instance)
+		if s == nil || s.id != id {
+			continue
+		}
+		if own, _ := s.State(); own != i.State {
 			lost = append(lost, s)
 		}
 	}
@@ -88,12 +93,17 @@ func (n *Node) slot(instance string) *Slot {
 	return n.slots[instance]
 }
 
-// noneLost reports whether a state document surely calls no slot of this node lost. Nearly every change of a state is
-// another one's, and of a thousand instances one is lost: neither is worth decoding all of them. So it looks at those
-// instances only in which the word stands, where they begin as the registry writes them. A word that stands anywhere else
-// leaves the question to the decoder, as does a slot of this node.
+// noneLost reports whether a state document certainly shows no slot of this node as lost or shut down. Nearly every change of
+// a state concerns other instances, and of a thousand instances one is lost: neither is worth decoding all of them.
 func (n *Node) noneLost(data []byte) bool {
-	word, begin := []byte(`"`+heartbeat.Lost+`"`), []byte(`{"instance":`)
+	return n.noneIn(heartbeat.Lost, data) && n.noneIn(heartbeat.Shutdown, data)
+}
+
+// noneIn is noneLost for one state. It decodes only those instances that contain the state's word, starting where the
+// registry writes the beginning of an instance. If the word is anywhere else, or one of the instances is a slot of this node,
+// the whole document has to be decoded.
+func (n *Node) noneIn(state heartbeat.State, data []byte) bool {
+	word, begin := []byte(`"`+state+`"`), []byte(`{"instance":`)
 	for done := 0; ; {
 		at := bytes.Index(data[done:], word)
 		if at < 0 {

@@ -49,6 +49,8 @@ func TestLostSlots(t *testing.T) {
 		{"an object in between", `{"instances":[{"instance":"mine","breaker":{"instance":"a"},"state":"lost"}]}`, "mine"},
 		{"an escaped name", `{"instances":[{"instance":"\u006dine","state":"lost"}]}`, "mine"},
 		{"a key of another case", `{"instances":[{"instance":"a","state":"ready"},{"Instance":"mine","State":"lost"}]}`, "mine"},
+		{"shut down", `{"state":"shutdown","instances":[{"instance":"a","state":"lost"},{"instance":"mine","state":"shutdown","reason":"shutdown"}]}`, "mine"},
+		{"another is shut down", `{"state":"ready","instances":[{"instance":"mine","state":"ready"},{"instance":"a","state":"shutdown","reason":"shutdown"}]}`, ""},
 		{"for a reason", `{"reason":"lost","instances":[{"instance":"mine","state":"ready","reason":"lost"}]}`, ""},
 		{"another extension's", `{"instances":[{"instance":"else","state":"lost"},{"instance":"mine","state":"lost"}]}`, "mine"},
 		{"no instances", `{"state":"lost"}`, ""},

@@ -375,6 +375,9 @@ func (c *Catalog) heardAt(at stamp) {
 // shown is when a message that was read was a sign of life: the server's time, since a snapshot does not tell when it
 // arrived. A server's clock ahead of ours must not make the catalog younger than now.
 func shown(at stamp) time.Time {
+	if at.ts == 0 { // the bucket is empty
+		return time.Time{}
+	}
 	t := time.Unix(0, at.ts)
 	if now := time.Now(); t.After(now) {
 		return now

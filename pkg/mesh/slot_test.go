@@ -170,9 +170,11 @@ func TestSlotsHearOfTheirStateOnce(t *testing.T) {
 	before = nc.NumSubscriptions()
 	lost := func(s *mesh.Slot) {
 		t.Helper()
-		registry.Publish("ext.registry.catalog.state.x", []byte(`{"instances":[{"instance":"`+s.Instance()+`","state":"lost"}]}`))
-		if m := next(t, heard, ""); !strings.Contains(string(m.Data), s.Instance()) {
-			t.Errorf("%s was called lost, and announced is %s", s.Instance(), m.Data)
+		for _, state := range []string{"lost", "shutdown"} {
+			registry.Publish("ext.registry.catalog.state.x", []byte(`{"instances":[{"instance":"`+s.Instance()+`","state":"`+state+`"}]}`))
+			if m := next(t, heard, ""); !strings.Contains(string(m.Data), s.Instance()) {
+				t.Errorf("%s was shown as %s, and announced is %s", s.Instance(), state, m.Data)
+			}
 		}
 	}
 	for _, s := range slots {
