@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +25,8 @@ type extensionJSON struct {
 	Tools     int                  `json:"tools"`
 	Breaker   *heartbeat.Breaker   `json:"breaker"`
 	Instances []mesh.InstanceState `json:"instances"`
+
+	Diagnostics []mesh.Diagnostic `json:"diagnostics"`
 }
 
 func toJSON(e mesh.Extension) extensionJSON {
@@ -34,6 +38,7 @@ func toJSON(e mesh.Extension) extensionJSON {
 	if out.Version == "" && len(out.Instances) > 0 {
 		out.Version = out.Instances[0].Version // before the first handshake
 	}
+	out.Diagnostics = append([]mesh.Diagnostic{}, e.Spec.Diagnostics...)
 	if out.Instances == nil {
 		out.Instances = []mesh.InstanceState{}
 	}
@@ -68,6 +73,20 @@ func (a *app) listCmd() *cobra.Command {
 	}
 }
 
+// reason is why the extension is in its state, and the codes of diagnostics that need attention; show has their messages.
+func reason(j extensionJSON) string {
+	parts := []string{}
+	if j.Reason != "" {
+		parts = append(parts, j.Reason)
+	}
+	for _, d := range j.Diagnostics {
+		if d.Level != "info" && !slices.Contains(parts, d.Code) {
+			parts = append(parts, d.Code)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 func (a *app) printList(c *mesh.Catalog) error {
 	out := struct {
 		header
@@ -85,7 +104,7 @@ func (a *app) printList(c *mesh.Catalog) error {
 			}
 		}
 		t.add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
-			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), short(j.Reason, 60))
+			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), short(reason(j), 60))
 	}
 	if a.json {
 		return a.printJSON(out)

@@ -60,6 +60,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 			}
 		}
 	}
+	l.checkNews(x, a, now)
 	l.say(x, a)
 	l.placed(x, a.Instance, &place{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
 	l.seenBridge(a.Bridge, now)

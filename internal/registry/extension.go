@@ -24,7 +24,10 @@ type extension struct {
 	asked  map[string]*asked     // by instance that says to have announced what was not heard, or only beats
 	shakes map[shakeKey]*shake
 
-	unreported asked // because it names a bridge that has not reported
+	unreported asked           // because it names a bridge that has not reported
+	since      time.Time       // when this replica came to know it; earlier for one that it took over from the catalog
+	hosts      map[string]bool // that it has run on, by bridge or host; see alert.go
+	alerts     []alert
 
 	shown    *announced // the announce that the spec is made of; kept when its instance has gone
 	tools    *shake     // the handshake that goes with it; nil before the first
@@ -73,7 +76,7 @@ func (x *extension) cut() cuts {
 
 func newExtension(id string) *extension {
 	return &extension{id: strings.Clone(id), said: map[string]*announced{}, places: map[string]*place{},
-		asked: map[string]*asked{}, shakes: map[shakeKey]*shake{}}
+		asked: map[string]*asked{}, shakes: map[shakeKey]*shake{}, hosts: map[string]bool{}, since: time.Now()}
 }
 
 // choose decides which announce and which handshake the spec is made of: those of the highest version that is
@@ -148,6 +151,9 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	}
 	if d, ok := x.conflict(how); ok {
 		out = append(out, d)
+	}
+	for _, a := range x.alerts {
+		out = append(out, a.diagnostic)
 	}
 	failed := map[string]bool{}
 	var failures []mesh.Diagnostic
@@ -297,6 +303,11 @@ func (x *extension) restore(value []byte) bool {
 		Capabilities: mesh.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
 	x.shown = a
+	for _, d := range s.Diagnostics {
+		if d.Code == codeNewHost || d.Code == codeVersionJump {
+			x.addAlert(alert{d, restored, time.Now()})
+		}
+	}
 	if len(s.Tools) > 0 || s.HandshakeHash != "" {
 		h := &shake{done: true, hooks: s.Hooks, tools: s.Tools}
 		for n := range h.tools {

@@ -307,6 +307,7 @@ func (l *loop) changed(c heartbeat.Change) {
 	case heartbeat.Dropped:
 		if x != nil {
 			l.unsay(x, c.Instance)
+			l.dropAlerts(x, c.Instance, time.Now())
 			l.displaced(x, c.Instance)
 			delete(x.asked, c.Instance)
 			l.prune(x)

@@ -91,6 +91,7 @@ func (l *loop) sweep(x *extension, now time.Time) {
 		}
 	}
 	l.forgetUnknown(x)
+	l.dropAlerts(x, noInstance, now)
 	l.prune(x)
 	l.keep(x, x.size()-x.kept) // for good measure
 }

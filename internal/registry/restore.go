@@ -166,6 +166,8 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 			left = true
 			continue
 		}
+		x.rememberHost(hostOf(i.Bridge, i.Host))
+		x.since = time.Time{} // its hosts are known
 		if x.places[i.Instance] == nil {
 			l.placed(x, i.Instance, &place{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)})
 		}

@@ -1,0 +1,138 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// The diagnostics of announcements that an operator should look at: they are what a stolen credential would be used for.
+const (
+	codeNewHost     = "new_host"     // a version that the extension was not known in, on a host that it had not run on
+	codeVersionJump = "version_jump" // a major version that is at least two above the highest one known
+)
+
+const (
+	alertAge   = 24 * time.Hour   // how long an alert is shown, while its instance is known
+	settleTime = 30 * time.Second // an extension that is known for less is still being announced for the first time
+	maxHosts   = 100              // that are remembered of one extension
+)
+
+// alert is a diagnostic about one instance.
+type alert struct {
+	diagnostic mesh.Diagnostic
+	instance   string // restored for one that was read from the catalog
+	at         time.Time
+}
+
+// restored names no instance: it is not legal as a name.
+const restored = "/"
+
+func hostOf(bridge, host string) string { return cmp.Or(bridge, host) }
+
+// checkNews compares an announcement with what is known of its extension, before it becomes part of that.
+func (l *loop) checkNews(x *extension, a *announced, now time.Time) {
+	host := hostOf(a.Bridge, a.Host)
+	known := x.hosts[host]
+	settled := now.Sub(x.since) >= settleTime
+	if settled && !a.implied {
+		versions := l.versionsOf(x, a.Instance)
+		if !known && len(x.hosts) > 0 && !slices.Contains(versions, a.Version) {
+			x.alert(codeNewHost, a, now, fmt.Sprintf("instance %s announced version %s on %s, where this extension had not run; it is known on %s",
+				cmp.Or(a.Instance, "without a name"), a.Version, cmp.Or(host, "a host without a name"), hostList(x.hosts)))
+		}
+		if highest := highestOf(versions); highest != "" && major(a.Version) > major(highest)+1 {
+			x.alert(codeVersionJump, a, now, fmt.Sprintf("instance %s announced version %s; the highest version before was %s",
+				cmp.Or(a.Instance, "without a name"), a.Version, highest))
+		}
+	}
+	x.rememberHost(host)
+}
+
+// versionsOf is the versions that x is known in, apart from those of one instance alone.
+func (l *loop) versionsOf(x *extension, except string) []string {
+	all := map[string]bool{}
+	how, _ := l.mon.Extension(x.id)
+	for _, i := range how.Instances {
+		if i.Instance != except {
+			all[i.Version] = true
+		}
+	}
+	for name, a := range x.said {
+		if name != except && !a.implied {
+			all[a.Version] = true
+		}
+	}
+	if x.shown != nil && !x.shown.implied {
+		all[x.shown.Version] = true
+	}
+	delete(all, "")
+	return slices.Sorted(maps.Keys(all))
+}
+
+func highestOf(versions []string) string {
+	best := ""
+	for _, v := range versions {
+		if semver.IsValid("v"+v) && (best == "" || compareVersions(v, best) > 0) {
+			best = v
+		}
+	}
+	return best
+}
+
+// major is the major version, 0 for what is not a version.
+func major(version string) int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(semver.Major("v"+version), "v"))
+	return n
+}
+
+// hostList names some hosts.
+func hostList(hosts map[string]bool) string {
+	names := slices.Sorted(maps.Keys(hosts))
+	more := len(names) - 3
+	for n, name := range names {
+		names[n] = cmp.Or(name, "a host without a name")
+	}
+	if more > 0 {
+		names = append(names[:3], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+func (x *extension) rememberHost(host string) {
+	if len(x.hosts) < maxHosts {
+		x.hosts[strings.Clone(host)] = true
+	}
+}
+
+// alert adds a diagnostic, unless there are many already.
+func (x *extension) alert(code string, a *announced, now time.Time, message string) {
+	x.addAlert(alert{mesh.Diagnostic{Level: "warn", Code: code, Message: cut(message, maxReason)}, a.Instance, now})
+}
+
+func (x *extension) addAlert(a alert) {
+	same := func(o alert) bool { return o.diagnostic == a.diagnostic }
+	if len(x.alerts) < maxAlike && !slices.ContainsFunc(x.alerts, same) {
+		x.alerts = append(x.alerts, a)
+	}
+}
+
+// dropAlerts removes the alerts about one instance, and those that are old.
+func (l *loop) dropAlerts(x *extension, instance string, now time.Time) {
+	before := len(x.alerts)
+	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == instance || now.Sub(a.at) > alertAge })
+	if len(x.alerts) != before {
+		l.pub.mark(specKey(x.id), false)
+	}
+}
+
+// noInstance is for dropAlerts where only old ones are removed.
+const noInstance = "//"
