@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -163,4 +164,41 @@ func serveSlot(t *testing.T, node *Node, id string, h rpc.Handler) {
 func rpcNumber(n int64) string {
 	text, _ := json.Marshal(n)
 	return string(text)
+}
+
+// TestMixedVersionsDenied: where NATS denies the subject of the instance, the refusal of the other one is the answer.
+func TestMixedVersionsDenied(t *testing.T) {
+	b := newCatalogBed(t)
+	b.srv.Shutdown()
+	b.srv.WaitForShutdown()
+	b.opts.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
+		Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.*.rpc.*"}}}}}
+	b.opts.NoAuthUser = "all"
+	b.start()
+	soonTrue(t, "the connection is back", b.nc.IsConnected)
+	b.bucket()
+	nc := b.connect()
+	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) { asMesh(m, unlisted) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Subscribe("ext.x.rpc.new", func(m *nats.Msg) { asMesh(m, `"result":1`) }); err != nil {
+		t.Fatal(err)
+	}
+	nc.Flush()
+	b.put("spec.x", Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Features: []string{FeatureInstance, FeatureStream}, Tools: []Tool{{Name: "ext_x_new", Own: "new"}}})
+	b.put("state.x", StateDoc{State: heartbeat.Ready, Available: true, Instances: []InstanceState{
+		{Instance: "old", Version: "1.0.0", State: heartbeat.Ready}, {Instance: "new", Version: "2.0.0", State: heartbeat.Ready}}})
+	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := nats.Connect(b.srv.ClientURL(), nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(agent.Close)
+	_, err = NewClient(agent, ClientOptions{Catalog: catalog}).Call(t.Context(), "ext_x_new", nil)
+	if e := rpc.AsError(err); e == nil || e.Code != rpc.CodeMethodNotFound || e.Message != "no such tool" {
+		t.Errorf("the call ended with %v", err)
+	}
 }
