@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -168,14 +169,10 @@ func rpcNumber(n int64) string {
 
 // TestMixedVersionsDenied: where NATS denies the subject of the instance, the refusal of the other one is the answer.
 func TestMixedVersionsDenied(t *testing.T) {
-	b := newCatalogBed(t)
-	b.srv.Shutdown()
-	b.srv.WaitForShutdown()
-	b.opts.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
-		Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.*.rpc.*"}}}}}
-	b.opts.NoAuthUser = "all"
-	b.start()
-	soonTrue(t, "the connection is back", b.nc.IsConnected)
+	b := &catalogBed{t: t, srv: natstest.Start(t, &server.Options{Port: -1, JetStream: true, NoAuthUser: "all",
+		Users: []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.*.rpc.*"}}}}}})}
+	b.nc = b.connect()
 	b.bucket()
 	nc := b.connect()
 	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) { asMesh(m, unlisted) }); err != nil {
