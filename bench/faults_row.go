@@ -122,15 +122,15 @@ func (m *faultyMesh) undo(ctx context.Context, v victim, since time.Time, leads 
 		v.restart()
 	case m.hold > 0:
 		pause(ctx, m.hold-time.Since(since))
-		if leads {
-			m.keepChanging(ctx, 200*time.Millisecond)
+		if !leads {
+			check(signalProcess(v.pid, sigCont))
+			break
 		}
+		m.keepChanging(ctx, 200*time.Millisecond)
 		logged := len(v.process.logged(0))
 		check(signalProcess(v.pid, sigCont))
-		if leads {
-			m.keepChanging(ctx, 3*time.Second)
-			m.remark("then logged by the stopped leader: `%s`", logLine(v.process.logged(logged)))
-		}
+		m.keepChanging(ctx, 3*time.Second)
+		m.remark("then logged by the stopped leader: `%s`", logLine(v.process.logged(logged)))
 	}
 	return time.Now()
 }
