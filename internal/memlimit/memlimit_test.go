@@ -48,3 +48,43 @@ func TestBytes(t *testing.T) {
 		t.Errorf("with GOMEMLIMIT=1MiB: %d", got)
 	}
 }
+
+// TestVersions reads the limits of both versions of control groups.
+func TestVersions(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"memory.max":                              "max\n",
+		"pod/memory.max":                          "536870912\n",
+		"pod/container/memory.max":                "max\n",
+		"memory/memory.limit_in_bytes":            "9223372036854771712\n", // no limit
+		"memory/docker/abc/memory.limit_in_bytes": "268435456\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name, groups string
+		want         int64
+	}{
+		{"version 2, limited above", "0::/pod/container\n", 512 << 20},
+		{"version 2, no limit", "0::/\n", math.MaxInt64},
+		{"version 2, the host's path in a container", "0::/../kubepods/x\n", math.MaxInt64},
+		{"version 1", "12:cpu:/docker/abc\n5:memory:/docker/abc\n", 256 << 20},
+		{"version 1, no limit", "5:memory:/\n", math.MaxInt64},
+		{"both", "5:memory:/docker/abc\n0::/pod\n", 256 << 20},
+		{"nothing", "", math.MaxInt64},
+	} {
+		own := filepath.Join(t.TempDir(), "cgroup")
+		if err := os.WriteFile(own, []byte(tc.groups), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := ofCgroup(root, own); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}

@@ -4,15 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"os"
-	"path"
-	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/memlimit"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -34,14 +30,9 @@ const (
 	announceRoom  = 512
 )
 
-// memoryLimit is the memory that this process may use: the lower one of GOMEMLIMIT and its control groups' limits, or else
-// the machine's.
+// memoryLimit is the memory that this process may use: the limit that somebody has set, or else the machine's memory.
 func memoryLimit() int64 {
-	limit := debug.SetMemoryLimit(-1) // a negative limit only reads it
-	if groups, err := os.ReadFile("/proc/self/cgroup"); err == nil {
-		limit = min(limit, cgroupLimit("/sys/fs/cgroup", string(groups)))
-	}
-	if limit < math.MaxInt64 {
+	if limit := memlimit.Bytes(); limit > 0 {
 		return limit
 	}
 	text, _ := os.ReadFile("/proc/meminfo") // Linux only
@@ -50,35 +41,6 @@ func memoryLimit() int64 {
 		return min(kib<<10, defaultMemory)
 	}
 	return defaultMemory
-}
-
-// cgroupLimit is the lowest memory limit of the control groups that /proc/self/cgroup lists, and of the groups above them,
-// in version 2 or 1 of their file system. In a container the path may be that of the host, and only the root is there.
-func cgroupLimit(root, groups string) int64 {
-	limit := int64(math.MaxInt64)
-	for line := range strings.Lines(groups) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		base, file := root, "memory.max"
-		if fields[1] != "" {
-			if !slices.Contains(strings.Split(fields[1], ","), "memory") {
-				continue
-			}
-			base, file = path.Join(root, "memory"), "memory.limit_in_bytes"
-		}
-		for dir := path.Clean("/" + fields[2]); ; dir = path.Dir(dir) {
-			text, err := os.ReadFile(path.Join(base, dir, file))
-			if n, e := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && e == nil && n > 0 && n < 1<<60 {
-				limit = min(limit, n)
-			}
-			if dir == "/" {
-				break
-			}
-		}
-	}
-	return limit
 }
 
 // maxKept is how many bytes a replica keeps of announcements, tools and reports.

@@ -2,9 +2,6 @@ package registry
 
 import (
 	"fmt"
-	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,42 +9,6 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
-
-// TestCgroupLimit reads the limits of both versions of control groups.
-func TestCgroupLimit(t *testing.T) {
-	root := t.TempDir()
-	for name, text := range map[string]string{
-		"memory.max":                              "max\n",
-		"pod/memory.max":                          "536870912\n",
-		"pod/container/memory.max":                "max\n",
-		"memory/memory.limit_in_bytes":            "9223372036854771712\n", // no limit
-		"memory/docker/abc/memory.limit_in_bytes": "268435456\n",
-	} {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, tc := range []struct {
-		name, groups string
-		want         int64
-	}{
-		{"version 2, limited above", "0::/pod/container\n", 512 << 20},
-		{"version 2, no limit", "0::/\n", math.MaxInt64},
-		{"version 2, the host's path in a container", "0::/../kubepods/x\n", math.MaxInt64},
-		{"version 1", "12:cpu:/docker/abc\n5:memory:/docker/abc\n", 256 << 20},
-		{"version 1, no limit", "5:memory:/\n", math.MaxInt64},
-		{"both", "5:memory:/docker/abc\n0::/pod\n", 256 << 20},
-		{"nothing", "", math.MaxInt64},
-	} {
-		if got := cgroupLimit(root, tc.groups); got != tc.want {
-			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
-		}
-	}
-}
 
 // large is an announcement of about so many bytes.
 func large(id, instance string, size int) mesh.Announce {

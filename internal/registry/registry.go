@@ -27,7 +27,7 @@ type Config struct {
 	LeaseTTL  time.Duration    // whole seconds; default 10 s in a cluster, 3 s on a single server
 	Logger    *slog.Logger     // default: discard
 
-	MemoryLimit int64 // bytes, of which it derives how much it keeps; default GOMEMLIMIT or the control group's limit, else 1 GiB
+	MemoryLimit int64 // bytes, of which it derives how much it keeps; default GOMEMLIMIT or the control group's limit, else the machine's
 }
 
 func (c Config) withDefaults() Config {
