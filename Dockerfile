@@ -37,7 +37,7 @@ COPY --from=binaries /dist/stdio-bridge /stdio-bridge
 USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["/stdio-bridge"]
-CMD ["--http", ":8080", "--search-path", "/extensions", "--state-dir", "/state"]
+CMD ["--http", ":8080", "--search-path", "/extensions", "--secrets", "granted", "--state-dir", "/state"]
 
 FROM scratch AS extctl
 COPY --from=binaries /dist/extctl /extctl

@@ -35,10 +35,17 @@ func (p *paths) String() string     { return strings.Join(*p, ", ") }
 func (p *paths) Set(s string) error { *p = append(*p, s); return nil }
 
 func program() daemon.Program {
-	var file, name, state string
+	var file, name, state, secrets string
 	var search paths
 	var settings config.Config
 	var awaitWatchdog, stopWatchdog func()
+	read := func(log *slog.Logger) (config.Config, error) {
+		c, err := bridge.Settings(file, search, log)
+		if secrets != "" {
+			c.Secrets = config.Secrets(secrets)
+		}
+		return c, err
+	}
 	return daemon.Program{
 		Name:    "stdio-bridge",
 		Summary: "Runs the extensions of this host and makes them available on the mesh.",
@@ -46,20 +53,24 @@ func program() daemon.Program {
 			fs.StringVar(&file, "config", "", "extensions.yaml `FILE` (default "+config.DefaultPath+" if it exists)")
 			fs.Var(&search, "search-path", "look for extensions in `DIR` instead of the file's search_paths; may be repeated")
 			fs.StringVar(&name, "name", bridge.DefaultName(), "this bridge's `NAME` on the mesh")
+			fs.StringVar(&secrets, "secrets", "", "`MODE` of extensions.secrets, instead of what the file says: inherit or granted")
 			fs.StringVar(&state, "state-dir", bridge.DefaultStateDir(), "`DIR` in which each extension gets its own state directory")
 		},
 		Check: func(log *slog.Logger) (err error) {
 			if err := bridge.CheckName(name); err != nil {
 				return fmt.Errorf("--name: %w", err)
 			}
-			if settings, err = bridge.Settings(file, search, log); err != nil {
+			if m := config.Secrets(secrets); m != "" && m != config.SecretsInherit && m != config.SecretsGranted {
+				return fmt.Errorf("--secrets: %q is not a mode; want inherit or granted", secrets)
+			}
+			if settings, err = read(log); err != nil {
 				return daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
 			}
 			awaitWatchdog, stopWatchdog = bridge.StartWatchdog(log) // starts while the connection to NATS is made
 			return nil
 		},
 		Run: func(ctx context.Context, p daemon.Process) error {
-			reread := func() (config.Config, error) { return bridge.Settings(file, search, p.Logger) }
+			reread := func() (config.Config, error) { return read(p.Logger) }
 			host, _ := os.Hostname() // for display only; may be empty
 			defer stopWatchdog()
 			b := bridge.New(p.NC, bridge.Config{

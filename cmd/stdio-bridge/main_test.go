@@ -23,6 +23,7 @@ func TestUsageErrorsBeforeConnecting(t *testing.T) {
 		},
 		"--config none.yaml": {"none.yaml: error: there is no such file"},
 		"--name A":           {`--name: id "A"`, "hint: see stdio-bridge --help"},
+		"--secrets all":      {`--secrets: "all" is not a mode; want inherit or granted`},
 		"--frob":             {"-frob", "hint: see stdio-bridge --help"},
 	} {
 		var out bytes.Buffer
