@@ -5,12 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
+	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -111,6 +113,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	if b.cfg.Watchdog != nil {
 		b.cfg.Watchdog()
 	}
+	defer b.takeOver()()
 	// What runs on the mesh ends before the node that speaks for it.
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -143,6 +146,22 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 	b.flush()
 	return errors.Join(nodeErr, nameErr)
+}
+
+// takeOver ends what an earlier run of a bridge of this name and state directory left behind, if that bridge and its
+// guard were killed. release is called when nothing runs any more.
+func (b *Bridge) takeOver() (release func()) {
+	if b.cfg.StateDir == "" {
+		return func() {}
+	}
+	ended, release, err := child.TakeOver(filepath.Join(b.cfg.StateDir, ".bridge-"+b.cfg.Name))
+	if err != nil {
+		b.log.Warn("processes of this bridge would not be found after it and its guard were killed", "error", err)
+	}
+	if ended > 0 {
+		b.log.Warn("ended processes that an earlier run of this bridge had left behind", "processes", ended)
+	}
+	return release
 }
 
 // config is the settings as they were read last.

@@ -50,6 +50,10 @@ func Guard(failed func(error)) (stop func(), err error) {
 	}), nil
 }
 
+// guardName is the guard's name in the process list. It is not that of the program: killall would end the guard
+// together with the process that it watches over.
+const guardName = "extmesh-guard"
+
 // guard is our side of a guard process.
 type guard struct {
 	quit chan struct{}
@@ -80,7 +84,7 @@ func (g *guard) start() (ready *os.File, err error) {
 	// The program is the one that runs, though its file may have been replaced since. Its name says what it is
 	// to who looks at the process list. Its environment holds the cookie under another name, or it would be
 	// its own prey.
-	proc, err := os.StartProcess("/proc/self/exe", []string{os.Args[0], "(guard)"}, &os.ProcAttr{
+	proc, err := os.StartProcess("/proc/self/exe", []string{guardName, "(guard)"}, &os.ProcAttr{
 		Dir: "/", Env: []string{guardVar + "=" + cookie()}, Files: []*os.File{p.child[0], p.child[1], null}, Sys: attr,
 	})
 	if err != nil {

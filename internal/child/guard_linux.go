@@ -25,6 +25,7 @@ func guardAttr() (*syscall.SysProcAttr, error) { return &syscall.SysProcAttr{Set
 // runGuard is the guard's whole life.
 func runGuard(cookie string) {
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
+	_ = os.WriteFile("/proc/self/comm", []byte(guardName), 0) // without /proc there is no guard either
 	closeInherited()
 	os.Stdout.Write([]byte{'\n'}) // ready
 	os.Stdout.Close()

@@ -42,6 +42,7 @@ func start(ctx context.Context, spec *Spec) (_ *life, err error) {
 	if spec.Linger == 0 {
 		spec.Linger = defaultLinger
 	}
+	keepDescriptors()
 	mark := newMark()
 	l := &life{spec: spec,
 		buried: make(chan struct{}), used: make(chan struct{}), hurry: make(chan struct{}),

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// procFile reads a file of /proc; "" if the process is not there.
+func procFile(pid int, name string) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+	return string(text)
+}
+
+// childrenOf lists the processes that have this parent.
+func childrenOf(pid int) (pids []int) {
+	dirs, _ := os.ReadDir("/proc")
+	for _, d := range dirs {
+		p, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		stat := procFile(p, "stat")
+		if i := strings.LastIndexByte(stat, ')'); i >= 0 {
+			if f := strings.Fields(stat[i+1:]); len(f) > 1 && f[1] == strconv.Itoa(pid) {
+				pids = append(pids, p)
+			}
+		}
+	}
+	return pids
+}
+
+// TestTakeOver kills a bridge and its guard. First, killall would not find the guard by the bridge's name. Then the next
+// bridge of this name ends what they left behind.
+func TestTakeOver(t *testing.T) {
+	url, _ := startNATS(t)
+	dir, state := filepath.Join(t.TempDir(), "extensions"), t.TempDir()
+	writeShell(t, dir, "stays", "exec sleep 600")
+	run := func() *process {
+		return start(t, []string{"NATS_URL=" + url}, program(t, "stdio-bridge"), "--name", "one", "--search-path", dir, "--state-dir", state)
+	}
+	bridge := run()
+	nc := connect(t, url)
+	readyToAct(t, nc, "stays")
+	pid := bridge.cmd.Process.Pid
+	guard, child := 0, 0
+	eventually(t, time.Minute, "the guard and the child run", func() bool {
+		for _, p := range childrenOf(pid) {
+			switch args := procFile(p, "cmdline"); {
+			case strings.Contains(args, "(guard)") && procFile(p, "comm") != "exe\n":
+				guard = p
+			case strings.HasPrefix(args, "sleep\x00"):
+				child = p
+			}
+		}
+		return guard != 0 && child != 0
+	})
+	for _, name := range []string{"comm", "cmdline"} {
+		if text := procFile(guard, name); strings.Contains(text, "bridge") || !strings.HasPrefix(text, "extmesh-guard") {
+			t.Errorf("%s of the guard is %q", name, text)
+		}
+	}
+
+	// The bridge starts a guard for one that is killed, unless it is stopped.
+	for _, kill := range []struct {
+		pid int
+		sig syscall.Signal
+	}{{pid, syscall.SIGSTOP}, {guard, syscall.SIGKILL}, {pid, syscall.SIGKILL}} {
+		if err := syscall.Kill(kill.pid, kill.sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-bridge.done
+	mark := procFile(child, "environ")
+	if !strings.Contains(mark, "EXTMESH_COOKIE=") {
+		t.Fatalf("the child did not outlive its bridge: its environment is %q", mark)
+	}
+	second := run()
+	eventually(t, time.Minute, "what the first bridge left behind has ended", func() bool { return procFile(child, "environ") != mark })
+	eventually(t, time.Minute, "the log says so", func() bool {
+		return strings.Contains(second.output(), "ended processes that an earlier run of this bridge had left behind")
+	})
+	readyToAct(t, nc, "stays")
+	second.stop(t, 10*time.Second)
+	if left, err := os.ReadDir(state); err != nil || strings.Contains(fmt.Sprint(left), ".bridge-") {
+		t.Errorf("the state directory holds %v, %v", left, err)
+	}
+}
