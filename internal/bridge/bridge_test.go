@@ -360,3 +360,40 @@ func TestExitedInFlight(t *testing.T) {
 			strings.Contains(h.control("logs", `{"id":"dies"}`), "last words")
 	}, func() string { return h.control("status", `{"id":"dies"}`) })
 }
+
+// TestHandshakeNamesTheStep has a child that answers initialize and not tools/list, behind a line that is no message: the
+// reason has both. A child that exits during its handshake is named with its status and its line.
+func TestHandshakeNamesTheStep(t *testing.T) {
+	h := newHost(t)
+	const answer = `IFS= read -r line
+printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}\n'
+`
+	for id, script := range map[string]string{
+		"halts": "#!/bin/sh\necho Loading the model\n" + answer + "exec sleep 600\n",
+		"exits": "#!/bin/sh\necho Loading the model\n" + answer + "exit 7\n",
+	} {
+		h.extension(id, "{}", "")
+		h.write(filepath.Join(h.dir, "ext", id, "say.sh"), script, 0o755)
+	}
+	h.extension("one", `"one"`, "")
+	h.run(func(c *bridge.Config) {
+		c.Settings.Supervision.HandshakeTimeout = 3 * time.Second
+		c.Settings.Supervision.ShutdownGrace = time.Millisecond
+	})
+	h.says("one", `"one"`)
+	for id, want := range map[string][]string{
+		"halts": {"did not answer tools/list within 3s", "Loading the model", "not a message"},
+		"exits": {"exit status 7", "Loading the model", "not a message"},
+	} {
+		var got string
+		eventually(t, id+" has its reason", func() bool {
+			got = h.control("status", fmt.Sprintf(`{"id":%q}`, id))
+			for _, text := range want {
+				if !strings.Contains(got, text) {
+					return false
+				}
+			}
+			return true
+		}, func() string { return got })
+	}
+}

@@ -39,7 +39,8 @@ type forwarder struct {
 	inflight    atomic.Int64 // only counted over HTTP
 	siblings    *siblings
 	memory      *memory
-	credentials *credentials // over HTTP
+	noise       atomic.Pointer[string] // the first line of output before the handshake that was no message
+	credentials *credentials           // over HTTP
 }
 
 // Handle is HandleAsync for whoever wants to wait.

@@ -3,6 +3,7 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +103,7 @@ func (s *slot) connect(talk context.Context, f *forwarder, p *child.Process, end
 		MaxLine:        s.unit.limits.maxLine,
 		Reserve:        s.memory.reserve,
 		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
-		OnNoise:        s.noise,
+		OnNoise:        func(line []byte, why error) { s.noise(f, line, why) },
 		Gone:           func(err error) *rpc.Error { return gone(talk, s.unit.id(), err) },
 	})
 	f.conn = conn
@@ -163,24 +164,57 @@ func (s *slot) introduce(ctx context.Context, f *forwarder, end func(error), rea
 
 // shake shakes hands, within the unit's time.
 func (s *slot) shake(ctx context.Context, f *forwarder, end func(error)) (*handshake, error) {
-	late := fmt.Errorf("it did not answer initialize within %s", s.unit.limits.handshake)
-	hctx, cancel := context.WithTimeoutCause(ctx, s.unit.limits.handshake, late)
+	hctx, cancel := context.WithTimeoutCause(ctx, s.unit.limits.handshake, errLate)
 	defer cancel()
-	hs, err := shakeHands(hctx, f.conn, s.unit, s.host)
+	steps := &steps{peer: f.conn}
+	hs, err := shakeHands(hctx, steps, s.unit, s.host)
 	if err == nil {
 		return hs, nil
 	}
+	late := func() error {
+		return f.withNoise(fmt.Errorf("it did not answer %s within %s", steps.last, s.unit.limits.handshake))
+	}
 	switch kind := rpc.AsError(err).Details().Kind; { // an extension's own error has none
 	case overdue(ctx) != nil:
-		return nil, context.Cause(ctx)
+		cause := context.Cause(ctx)
+		if _, ended := errors.AsType[*child.ExitError](cause); ended {
+			cause = f.withNoise(cause)
+		}
+		return nil, cause
 	case hctx.Err() != nil, kind == rpc.CodeTimeout.Kind():
-		end(late)
-		return nil, late
+		err := late()
+		end(err)
+		return nil, err
 	case kind == rpc.CodeExited.Kind() && s.unit.transport.Type == manifest.Stdio:
 		<-hctx.Done() // the connection has ended, and its end, which says it better, is about to be the cause
-		return nil, context.Cause(hctx)
+		if cause := context.Cause(hctx); cause != errLate {
+			return nil, f.withNoise(cause)
+		}
+		return nil, late()
 	}
-	return nil, fmt.Errorf("handshake: %w", err)
+	return nil, f.withNoise(fmt.Errorf("handshake: %w", err))
+}
+
+var errLate = errors.New("the handshake took too long")
+
+// steps remembers the last request of a handshake.
+type steps struct {
+	peer
+	last string
+}
+
+func (s *steps) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	s.last = method
+	return s.peer.Call(ctx, method, params)
+}
+
+// withNoise is err with the first line that the child wrote instead of a message, which may be the reason of a handshake
+// that failed.
+func (f *forwarder) withNoise(err error) error {
+	if line := f.noise.Load(); line != nil {
+		return fmt.Errorf("%w; it wrote %q to standard output, which is not a message", err, *line)
+	}
+	return err
 }
 
 // overdue is ctx.Err(). It waits for it if ctx's deadline has passed: a call that ends with that deadline has a timer
@@ -293,5 +327,5 @@ func gone(ctx context.Context, id string, err error) *rpc.Error {
 	case cause == nil:
 		cause = err
 	}
-	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was ended with the call in flight: %v", id, cause)
+	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was ended with the call in flight: %s", id, plainWords(cause.Error()))
 }

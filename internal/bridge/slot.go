@@ -150,7 +150,7 @@ func (s *slot) reason(err error) string {
 	if err == nil {
 		return "it ended by itself"
 	}
-	return s.unit.clean(err.Error(), maxReason)
+	return s.unit.clean(plainWords(err.Error()), maxReason)
 }
 
 // changed tells the mesh of the breaker's new state.

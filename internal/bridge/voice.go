@@ -32,12 +32,46 @@ func droppedLines(line string) (n int) {
 
 // noise takes a line of the child's output that is no message. clean gets one byte more than it looks at, so that it
 // knows of the rest.
-func (s *slot) noise(line []byte, why error) {
-	if !s.noisy.allow(time.Now()) {
+func (s *slot) noise(f *forwarder, line []byte, why error) {
+	first := f.shaken.Load() == nil && f.noise.Load() == nil && len(line) > 0
+	logged := s.noisy.allow(time.Now())
+	if !first && !logged {
 		return
 	}
-	s.log.Warn("noise on standard output", "line", s.unit.clean(string(line[:min(len(line), maxNoise+margin+1)]), maxNoise), "error", why)
+	text := s.unit.clean(string(line[:min(len(line), maxNoise+margin+1)]), maxNoise)
+	if first {
+		f.noise.Store(&text)
+	}
+	if logged {
+		s.log.Warn("noise on standard output", "line", text, "error", why)
+	}
 }
+
+// plainWords replaces what Go's libraries say of the end of a connection or of a time. What a child wrote to stderr, at the
+// end of the text, stays as it is.
+func plainWords(text string) string {
+	ours, stderr, found := strings.Cut(text, ", stderr: ")
+	ours = goWords.Replace(ours)
+	if before, ok := strings.CutSuffix(ours, "EOF"); ok && (before == "" || strings.HasSuffix(before, ": ")) {
+		ours = before + "the connection was closed"
+	}
+	if found {
+		return ours + ", stderr: " + stderr
+	}
+	return ours
+}
+
+var goWords = strings.NewReplacer(
+	"context deadline exceeded", "the time was over",
+	"context canceled", "it was cancelled",
+	"i/o timeout", "the time was over",
+	"unexpected EOF", "the connection was closed in the middle of a message",
+	"read |0: file already closed", "its standard output is closed",
+	"write |1: file already closed", "its standard input is closed",
+	"write |1: broken pipe", "it closed its standard input",
+	"broken pipe", "the other side has closed the connection",
+	"use of closed network connection", "the connection was closed",
+)
 
 // maxNoise is how much of a line of noise is logged.
 const maxNoise = 200

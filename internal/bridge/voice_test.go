@@ -66,7 +66,7 @@ func TestCleanCut(t *testing.T) {
 	}
 	var log strings.Builder
 	s := &slot{unit: &unit{redact: redact}, log: slog.New(slog.NewTextHandler(&log, nil)), noisy: noiseBucket()}
-	s.noise([]byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
+	s.noise(&forwarder{}, []byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
 	if got := log.String(); strings.Contains(got, "secret") || !strings.Contains(got, "[MY_TOKEN] [MY_TOKEN]…") {
 		t.Errorf("noise is logged as %q", got)
 	}
@@ -111,6 +111,22 @@ func TestLogLine(t *testing.T) {
 	} {
 		if got, err := json.Marshal(tt.line); err != nil || string(got) != tt.want {
 			t.Errorf("%+v is %s, %v; want %s", tt.line, got, err, tt.want)
+		}
+	}
+}
+
+// TestPlainWords has no words of Go's libraries in a reason; what a child wrote to stderr stays as it is.
+func TestPlainWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"writing to the peer: write |1: broken pipe":       "writing to the peer: it closed its standard input",
+		"handshake: initialize: context deadline exceeded": "handshake: initialize: the time was over",
+		"initialize: EOF": "initialize: the connection was closed",
+		"EOF":             "the connection was closed",
+		"the tool EOF":    "the tool EOF",
+		"context canceled; exit status 1 after 3s, stderr: context canceled": "it was cancelled; exit status 1 after 3s, stderr: context canceled",
+	} {
+		if got := plainWords(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }
