@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// benchTable runs a subcommand of the benchmarks and returns what it prints.
+// benchTable runs a subcommand of the benchmarks and returns its output.
 func benchTable(t *testing.T, args ...string) string {
 	if os.Getenv("EXTMESH_SLOW") != "1" {
 		t.Skip("many processes and a build; set EXTMESH_SLOW=1")
@@ -19,8 +19,8 @@ func benchTable(t *testing.T, args ...string) string {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), exe, args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops its processes then
-	cmd.Dir = ".."                                                        // it builds the programs
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets it stop its processes
+	cmd.Dir = ".."                                                        // where it builds the programs
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -30,7 +30,7 @@ func benchTable(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// cells are the cells of the rows of Markdown tables that contain text.
+// cells returns the cells of those rows of Markdown tables that contain text.
 func cells(table, text string) (rows [][]string) {
 	for line := range strings.Lines(table) {
 		if c := strings.Split(strings.Trim(line, "| \n"), " | "); len(c) > 1 && strings.Contains(line, text) {
@@ -74,6 +74,6 @@ func TestFaultsTable(t *testing.T) {
 		t.Errorf("the catalogs were not right: %q", row)
 	}
 	if strings.Contains(row[6], " native (") {
-		t.Errorf("the death of a child lost calls of another extension: %s", row[6])
+		t.Errorf("killing a child lost calls of another extension: %s", row[6])
 	}
 }

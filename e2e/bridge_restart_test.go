@@ -12,8 +12,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestBridgeRestart kills a bridge, breaks its extension, and starts it again under its name: the catalog shows what is
-// the case now, not what was before, and says so of the host. What is alive cannot be forgotten, what is gone can.
+// TestBridgeRestart kills a bridge, breaks its extension, and starts the bridge again under the same name: the catalog
+// shows the current state of the instance and the host, not the former one. extctl forget refuses to remove a running
+// instance, and removes a lost one.
 func TestBridgeRestart(t *testing.T) {
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
@@ -43,7 +44,7 @@ func TestBridgeRestart(t *testing.T) {
 		}
 	}
 	defer func() {
-		if t.Failed() { // is it the catalog, or who follows it?
+		if t.Failed() { // shows whether the catalog is wrong, or only its follower
 			e, _ := catalog.Get("who")
 			t.Logf("followed: %+v, hosts %+v", e.State, catalog.Hosts())
 			for _, verb := range [][]string{{"show", "who", "--json"}, {"hosts", "--json"}, {"show", "registry", "--json"}} {
@@ -69,7 +70,7 @@ version = "1.0.0"
 [capabilities]
 tools = ["who"]
 [requires]
-bins = ["a-program-that-nobody-has"]
+bins = ["a-missing-program"]
 [transport]
 type = "stdio"
 command = "./who.sh"
@@ -82,6 +83,6 @@ command = "./who.sh"
 		t.Errorf("extctl forget: exit %d, %s", code, stderr)
 	}
 	if _, ok := catalog.Get("who"); ok {
-		eventually(t, time.Minute, "it is forgotten", func() bool { _, ok := catalog.Get("who"); return !ok })
+		eventually(t, time.Minute, "it is removed from the catalog", func() bool { _, ok := catalog.Get("who"); return !ok })
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// builtIn is the directory of the programs, once they are built.
+// builtIn is the directory of the built programs; nil before they are built.
 var builtIn atomic.Pointer[string]
 
-// programs builds the three programs once, with the race detector if this test has it.
+// programs builds the three programs once, with the race detector if the test itself has it.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "extmesh-e2e-")
 	if err != nil {
@@ -31,7 +31,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// program is the path of a program of ours.
+// program returns the path of registry, stdio-bridge or extctl.
 func program(t testing.TB, name string) string {
 	t.Helper()
 	dir, err := programs()

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestMetrics looks for every metric of docs/operations.md in what a registry and a bridge really serve, with the
-// labels and the label values that the page's alerts are made of: an alert on a series that nobody writes is silent.
+// TestMetrics checks that a registry and a bridge serve every metric of docs/operations.md, with the labels and the label
+// values in the page's alerts: an alert on a series that does not exist never fires.
 func TestMetrics(t *testing.T) {
 	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the page has %d metrics: it was not read", len(names))
 	}
 	for name := range names {
-		// "every program its own process's": those that are not the fleet's.
+		// The metrics of a program's own process are served by every program.
 		if strings.HasPrefix(name, "extmesh_nats_") && !strings.Contains(bridge, "# TYPE "+name+" ") {
 			t.Errorf("the bridge does not serve %s", name)
 		}
@@ -56,8 +56,8 @@ func TestMetrics(t *testing.T) {
 	t.Logf("%d metrics on the page", len(names))
 }
 
-// scrape is /metrics of a program that is ready, once it has this line. What it serves before that is less: a bridge
-// has NATS before it has extensions.
+// scrape waits until the program is ready and its /metrics has this line, and returns it. Earlier, series are missing: a
+// bridge is connected to NATS before its extensions are started.
 func scrape(t *testing.T, p *process, line string) (text string) {
 	t.Helper()
 	at := p.serves(t)
@@ -69,12 +69,12 @@ func scrape(t *testing.T, p *process, line string) (text string) {
 	return text
 }
 
-// serves is the address of a program's HTTP endpoints, which it picked itself.
+// serves returns the address of a program's HTTP endpoints; the port was chosen by the program.
 func (p *process) serves(t *testing.T) (at string) {
 	t.Helper()
-	says := regexp.MustCompile(`"?health endpoints"?.*?addr"?[=:]"?(127\.0\.0\.1:\d+)\b`)
-	eventually(t, time.Minute, "it says where it serves", func() bool {
-		m := says.FindStringSubmatch(p.output())
+	line := regexp.MustCompile(`"?health endpoints"?.*?addr"?[=:]"?(127\.0\.0\.1:\d+)\b`)
+	eventually(t, time.Minute, "its log has the address of the health endpoints", func() bool {
+		m := line.FindStringSubmatch(p.output())
 		if m != nil {
 			at = m[1]
 		}

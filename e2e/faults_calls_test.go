@@ -16,9 +16,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// waitsForCancel is a kid whose tool act waits until it is cancelled, says so and answers an error, and whose tool
-// cancelled tells how often that was.
-func waitsForCancel(k *kid) {
+// waitsForCancel is a child whose tool act waits until it is cancelled, and then sends a notification and an error. The
+// tool cancelled returns the number of cancellations.
+func waitsForCancel(k *testChild) {
 	waiting := map[string]message{}
 	cancelled := 0
 	k.serve(map[string]func(message){
@@ -37,15 +37,15 @@ func waitsForCancel(k *kid) {
 	})
 }
 
-// callFaults are callers and calls that are out of the ordinary.
+// callFaults are unusual callers and calls.
 var callFaults = []fault{
 	{
-		mode: "progress", does: "reports progress to three callers at once, two of whom chose the same token",
-		caller: "its own progress under its own token, number or string as it was; then its answer", operator: "nothing",
-		bridge: "gives the child tokens of its own",
+		mode: "progress", does: "reports progress to three callers at once, two of which chose the same token",
+		caller: "its own progress with its own token, number or string as it was sent; then its answer", operator: "nothing",
+		bridge: "replaces the token by a unique one on the way to the child, and restores it on the way back",
 		mcp:    true,
 		tools:  []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			var all []message
 			k.serve(only("act", func(m message) {
 				if all = append(all, m); len(all) < 3 {
@@ -59,29 +59,29 @@ var callFaults = []fault{
 							} `json:"_meta"`
 						}
 						json.Unmarshal(m.Params, &p)
-						k.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":%s}`, p.Meta.ProgressToken, step, m.arg("who")))
+						k.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"message":%s}`, p.Meta.ProgressToken, step, m.arg("caller")))
 					}
 				}
 				for _, m := range all {
-					k.result(m, string(m.arg("who")))
+					k.result(m, string(m.arg("caller")))
 				}
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			var wg sync.WaitGroup
-			for who, token := range map[string]string{"a": `1`, "b": `1`, "c": `"1"`} {
+			for name, token := range map[string]string{"a": `1`, "b": `1`, "c": `"1"`} {
 				wg.Go(func() {
 					var got []string
-					for _, m := range h.stream("tools/call", fmt.Sprintf(`{"name":"act","arguments":{"who":%q},"_meta":{"progressToken":%s}}`, who, token)) {
-						if kind := m.Header.Get("Ext-Frame"); kind != "accepted" && kind != "keepalive" { // those come with time
+					for _, m := range h.stream("tools/call", fmt.Sprintf(`{"name":"act","arguments":{"caller":%q},"_meta":{"progressToken":%s}}`, name, token)) {
+						if kind := m.Header.Get("Ext-Frame"); kind != "accepted" && kind != "keepalive" { // their number depends on timing
 							got = append(got, kind+" "+string(m.Data))
 						}
 					}
-					progress := `progress {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":%d,"message":"` + who + `"}}`
-					want := fmt.Sprintf(progress+"\n"+progress+"\n"+` {"jsonrpc":"2.0","id":"e2e","result":"%s"}`, 1, 2, who)
+					progress := `progress {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":%d,"message":"` + name + `"}}`
+					want := fmt.Sprintf(progress+"\n"+progress+"\n"+` {"jsonrpc":"2.0","id":"e2e","result":"%s"}`, 1, 2, name)
 					if strings.Join(got, "\n") != want {
-						h.Errorf("caller %s got\n%s\nwant\n%s", who, strings.Join(got, "\n"), want)
+						h.Errorf("caller %s got\n%s\nwant\n%s", name, strings.Join(got, "\n"), want)
 					}
 				})
 			}
@@ -91,44 +91,44 @@ var callFaults = []fault{
 	{
 		mode: "caller-cancels", does: "has a call that its caller cancels",
 		caller: "`cancelled` (`ran: maybe`)", operator: "nothing",
-		bridge: "tells the child `notifications/cancelled` with the id that it knows",
+		bridge: "sends the child `notifications/cancelled` with the id under which it has the request",
 		tools:  []string{"act", "cancelled"},
-		kid:    waitsForCancel,
+		child:  waitsForCancel,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			ctx, cancel := context.WithCancel(h.Context())
 			ended := make(chan error, 1)
 			go func() { // ends with ctx
 				_, err := h.client.Call(ctx, h.id+"/act", nil)
 				ended <- err
 			}()
-			h.eventually("it has the call", func() bool { return h.events("got") == 1 })
+			h.eventually("the child has the call", func() bool { return h.events("got") == 1 })
 			cancel()
-			h.fails(<-ended, rpc.CodeCancelled, rpc.RanMaybe)
-			h.eventually("the child knows", func() bool { return h.events("cancelled") == 1 })
-			h.good()
+			h.wantError(<-ended, rpc.CodeCancelled, rpc.RanMaybe)
+			h.eventually("the child has received the cancellation", func() bool { return h.events("cancelled") == 1 })
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "caller-runs-out-of-time", does: "has a call whose time is over",
-		caller: "`timeout` (`ran: maybe`)", operator: "nothing", bridge: "tells the child `notifications/cancelled` with the id that it knows",
+		mode: "caller-times-out", does: "has a call that reaches its timeout",
+		caller: "`timeout` (`ran: maybe`)", operator: "nothing", bridge: "sends the child `notifications/cancelled` with the id under which it has the request",
 		tools: []string{"act", "cancelled"},
-		kid:   waitsForCancel,
+		child: waitsForCancel,
 		test: func(h *host) {
-			h.ready()
-			_, err := h.ask("tools/act", "{}", "Ext-Timeout", "1000") // enough to be sent
-			h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
-			h.eventually("the child knows", func() bool { return h.events("cancelled") == 1 })
-			h.good()
+			h.waitReady()
+			_, err := h.request("tools/act", "{}", "Ext-Timeout", "1000") // enough for the request to reach the child
+			h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
+			h.eventually("the child has received the cancellation", func() bool { return h.events("cancelled") == 1 })
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "caller-dies", does: "has a call whose caller, who takes a stream, is gone",
-		caller: "—", operator: "nothing", bridge: "meets no listener with its next keepalive, 3 s at most; cancels the call",
+		mode: "caller-disconnects", does: "has a call whose caller requested a stream and has disconnected",
+		caller: "—", operator: "nothing", bridge: "gets no responders for its next keepalive, after at most 3 s, and cancels the call",
 		tools: []string{"act", "cancelled"},
-		kid:   waitsForCancel,
+		child: waitsForCancel,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			caller := h.w.connect(h.T)
 			msg := nats.NewMsg("ext." + h.id + ".rpc")
 			msg.Reply = caller.NewInbox()
@@ -140,69 +140,69 @@ var callFaults = []fault{
 			if err := caller.PublishMsg(msg); err != nil {
 				h.Fatal(err)
 			}
-			h.eventually("it has the call", func() bool { return h.events("got") == 1 })
+			h.eventually("the child has the call", func() bool { return h.events("got") == 1 })
 			caller.Close()
 			h.within(5*time.Second, "the cancellation", func() {
-				h.eventually("the child knows", func() bool { return h.events("cancelled") == 1 })
+				h.eventually("the child has received the cancellation", func() bool { return h.events("cancelled") == 1 })
 			})
-			h.good()
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "long-tool", does: "takes longer than `call_timeout`, ten minutes if need be",
-		caller: "the answer, if it allows the time (`Ext-Timeout`, `extctl call --timeout`); else `timeout`", operator: "nothing",
-		bridge: "waits as long as the caller says, up to 1 h; `keepalive` to those who take a stream",
+		mode: "long-tool", does: "takes longer than `call_timeout`, for instance ten minutes",
+		caller: "the answer, if the caller sets a longer timeout (`Ext-Timeout`, `extctl call --timeout`); otherwise `timeout`", operator: "nothing",
+		bridge: "waits as long as the caller's timeout, up to 1 h; sends `keepalive` to a caller that requested a stream",
 		tools:  []string{"act"},
-		kid: func(k *kid) {
-			k.serve(only("act", func(m message) { rest(3 * time.Second); k.result(m, `"done"`) }))
+		child: func(k *testChild) {
+			k.serve(only("act", func(m message) { pause(3 * time.Second); k.result(m, `"done"`) }))
 		},
 		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = time.Second, 0 },
 		test: func(h *host) {
-			h.ready()
-			if got, err := h.ask("tools/act", "{}", "Ext-Timeout", "10000"); err != nil || string(got) != `"done"` {
-				h.Errorf("it answered %s, %v", got, err)
+			h.waitReady()
+			if got, err := h.request("tools/act", "{}", "Ext-Timeout", "10000"); err != nil || string(got) != `"done"` {
+				h.Errorf("the answer is %s, %v", got, err)
 			}
 			var frames []string
 			for _, m := range h.stream("tools/act", "{}", "Ext-Timeout", "10000") {
 				frames = append(frames, m.Header.Get("Ext-Frame")+" "+string(m.Data))
 			}
-			// A keepalive is due with the answer, and comes before it or not.
+			// A keepalive is due at the time of the answer and can arrive before it.
 			frames = slices.DeleteFunc(frames, func(f string) bool { return f == "keepalive " })
 			if want := []string{"accepted ", ` {"jsonrpc":"2.0","id":"e2e","result":"done"}`}; !slices.Equal(frames, want) {
-				h.Errorf("these frames came: %q, want %q and keepalives", frames, want)
+				h.Errorf("received the frames %q, want %q and keepalives", frames, want)
 			}
-			_, err := h.ask("tools/act", "{}")
-			h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+			_, err := h.request("tools/act", "{}")
+			h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
 		},
 	},
 	{
-		mode: "its-own-error", does: "answers an error of its own, or a result that says `isError`",
-		caller: "just that, code and data untouched", operator: "nothing; errors are counted in beats", bridge: "passes it on; the breaker takes it for an answer",
+		mode: "own-error", does: "answers with its own error, or with a result that contains `isError`",
+		caller: "that error or result, unchanged", operator: "nothing; errors are counted in heartbeats", bridge: "passes it on; it does not count as a failure for the breaker",
 		mcp:   true,
 		tools: []string{"act", "fails"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(map[string]func(message){
 				"act":   func(m message) { k.result(m, `{"content":[],"isError":true}`) },
 				"fails": func(m message) { k.fail(m, -32001, "its own time-out") },
 			})
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			for range 8 { // over the breaker's threshold
 				if got, err := h.call("act", "{}"); err != nil || got != `{"content":[],"isError":true}` {
-					h.Errorf("it answered %s, %v", got, err)
+					h.Errorf("the answer is %s, %v", got, err)
 				}
-				_, err := h.ask("tools/call", `{"name":"fails"}`)
+				_, err := h.request("tools/call", `{"name":"fails"}`)
 				if e := rpc.AsError(err); e.Code != rpc.CodeTimeout || e.Message != "its own time-out" || e.Data != nil {
 					h.Errorf("it failed with %+v", e)
 				}
 			}
-			h.good()
+			h.callSucceeds()
 		},
 	},
 }
 
-// stream sends one request as a caller who takes a stream, and returns the messages up to the answer.
+// stream sends one request that asks for a stream, and returns the messages up to and including the answer.
 func (h *host) stream(method, params string, header ...string) (frames []*nats.Msg) {
 	h.Helper()
 	msg := nats.NewMsg("ext." + h.id + ".rpc")

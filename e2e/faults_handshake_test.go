@@ -12,46 +12,46 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// fewRestarts makes an extension failed soon.
+// fewRestarts lets an extension fail after two restarts.
 func fewRestarts(s *config.Supervision) { s.MaxRestarts = 2 }
 
-// giveUp is the test of a child that never gets through the handshake: the catalog says why, and so does a call.
-func giveUp(reasons ...string) func(h *host) {
+// neverReady tests a child that never completes the handshake: the catalog and a call's error contain the reasons.
+func neverReady(reasons ...string) func(h *host) {
 	return func(h *host) {
-		h.becomes(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
-		h.eventually("the catalog counts its restarts", func() bool { return h.entry().State.Instances[0].Restarts == 2 })
+		h.waitForState(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
+		h.eventually("the catalog shows its restarts", func() bool { return h.entry().State.Instances[0].Restarts == 2 })
 		_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
-		h.fails(err, rpc.CodeUnavailable, rpc.RanNo, append(reasons, "failed")...)
+		h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, append(reasons, "failed")...)
 		if n := strings.Count(h.log.String(), "level=ERROR msg=\"extension did not start\""); n != 1 {
-			h.Errorf("a handshake that failed three times was %d errors in the log", n)
+			h.Errorf("a handshake that failed three times was logged as %d errors, want 1", n)
 		}
 	}
 }
 
-// backsOff is what the bridge does about a child that does not get through the handshake.
+// backsOff describes how the bridge restarts a child that does not complete the handshake.
 const backsOff = "restarts it after 1, 2, 4 … s; gives up after 5 restarts in 5 min; then tries once every 5 min"
 
-// handshakeFaults are children that never get as far as a call.
+// handshakeFaults are children that do not complete the handshake.
 var handshakeFaults = []fault{
 	{
 		mode: "exits-at-once", does: "exits with status 0 before it reads anything",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`restarting`, then `failed`: `gave up after 5 restarts: exit status 0 after …`; one ERROR in the log",
 		bridge:   backsOff,
-		kid:      func(k *kid) {}, set: fewRestarts, test: giveUp("exit status 0"),
+		child:    func(k *testChild) {}, set: fewRestarts, test: neverReady("exit status 0"),
 	},
 	{
-		mode: "exits-with-status", does: "complains on standard error and exits with status 3 before it reads anything",
+		mode: "exits-with-status", does: "writes an error to standard error and exits with status 3 before it reads anything",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `… exit status 3 after …, stderr: no licence file`; status and last lines in the control status",
 		bridge:   backsOff,
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			fmt.Fprintln(os.Stderr, "reading the licence\nno licence file")
 			os.Exit(3)
 		},
 		set: fewRestarts,
 		test: func(h *host) {
-			giveUp("exit status 3", "stderr: no licence file")(h)
+			neverReady("exit status 3", "stderr: no licence file")(h)
 			if e := h.status().LastExit; e == nil || e.Status != "exit status 3" || e.StderrTail != "reading the licence\nno licence file\n" || e.UptimeSecs > 20 {
 				h.Errorf("its last exit: %+v", e)
 			}
@@ -62,62 +62,64 @@ var handshakeFaults = []fault{
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`, with the exit status and the last line of standard error",
 		bridge:   backsOff,
-		kid:      func(k *kid) { k.next(); fmt.Fprintln(os.Stderr, "what is initialize?"); os.Exit(7) },
-		set:      fewRestarts, test: giveUp("exit status 7", "what is initialize?"),
+		child:    func(k *testChild) { k.next(); fmt.Fprintln(os.Stderr, "what is initialize?"); os.Exit(7) },
+		set:      fewRestarts, test: neverReady("exit status 7", "what is initialize?"),
 	},
 	{
-		mode: "no-such-program", does: "is not there: the manifest's command does not exist",
+		mode: "no-such-program", does: "cannot be started: the manifest's command does not exist",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `starting \"./no-such-program\": …`",
 		bridge:   backsOff,
 		manifest: "[capabilities]\ntools = [\"echo\"]\n[transport]\ntype = \"stdio\"\ncommand = \"./no-such-program\"\n",
-		set:      fewRestarts, test: giveUp("no-such-program", "no such file"),
+		set:      fewRestarts, test: neverReady("no-such-program", "no such file"),
 	},
 	{
 		mode: "silent-in-handshake", does: "never answers `initialize`",
-		caller:   "waits up to 1 s, then `unavailable` (`ran: no`) with state and reason",
+		caller:   "after up to 1 s `unavailable` (`ran: no`), with state and reason",
 		operator: "`failed`: `it did not answer initialize within 10s`",
 		bridge:   "SIGTERM after `handshake_timeout` (10 s), SIGKILL a second later; " + backsOff,
-		kid:      func(k *kid) { hang() },
+		child:    func(k *testChild) { hang() },
 		set:      func(s *config.Supervision) { s.MaxRestarts, s.HandshakeTimeout = 2, 200*time.Millisecond },
-		test:     giveUp("did not answer initialize within 200ms"),
+		test:     neverReady("did not answer initialize within 200ms"),
 	},
 	{
 		mode: "garbage-in-handshake", does: "answers `initialize` with an array",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `handshake: the result of initialize is not an object`",
 		bridge:   "stops it; " + backsOff,
-		kid:      func(k *kid) { k.serve(only("initialize", func(m message) { k.result(m, "[1,2]") })) },
-		set:      fewRestarts, test: giveUp("handshake: the result of initialize is not an object"),
+		child:    func(k *testChild) { k.serve(only("initialize", func(m message) { k.result(m, "[1,2]") })) },
+		set:      fewRestarts, test: neverReady("handshake: the result of initialize is not an object"),
 	},
 	{
-		mode: "error-in-handshake", does: "answers `initialize` with an error of its own",
+		mode: "error-in-handshake", does: "answers `initialize` with an error",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `handshake: initialize: licence expired`",
 		bridge:   "stops it; " + backsOff,
-		kid:      func(k *kid) { k.serve(only("initialize", func(m message) { k.fail(m, -32000, "licence expired") })) },
-		set:      fewRestarts, test: giveUp("handshake: initialize: licence expired"),
+		child: func(k *testChild) {
+			k.serve(only("initialize", func(m message) { k.fail(m, -32000, "licence expired") }))
+		},
+		set: fewRestarts, test: neverReady("handshake: initialize: licence expired"),
 	},
 	{
-		mode: "other-dialect", does: "speaks the native dialect, where its manifest says `mcp`",
+		mode: "wrong-dialect", does: "uses the native dialect, although its manifest declares `mcp`",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `the manifest says dialect \"mcp\", but the answer to initialize is that of \"ext\"`",
 		bridge:   "stops it; " + backsOff,
 		mcp:      true,
-		kid:      func(k *kid) { k.mcp = false; k.serve(nil) },
-		set:      fewRestarts, test: giveUp(`says dialect "mcp"`, `that of "ext"`),
+		child:    func(k *testChild) { k.mcp = false; k.serve(nil) },
+		set:      fewRestarts, test: neverReady(`says dialect "mcp"`, `that of "ext"`),
 	},
 	{
-		mode: "modern-mcp-only", does: "is an MCP server that insists on 2026-07-28, which has no handshake (-32022)",
+		mode: "modern-mcp-only", does: "is an MCP server that supports only version 2026-07-28, which has no handshake, and answers -32022",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not`",
 		bridge:   "stops it; " + backsOff,
 		mcp:      true,
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("initialize", func(m message) {
-				k.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}}` + "\n")
+				k.write(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}}` + "\n")
 			}))
 		},
-		set: fewRestarts, test: giveUp("2026-07-28 and later"),
+		set: fewRestarts, test: neverReady("2026-07-28 and later"),
 	},
 }

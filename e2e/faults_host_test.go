@@ -22,23 +22,23 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// host is a bridge with one extension that misbehaves and a neighbour that does not.
+// host is a bridge with one extension that misbehaves and another that does not.
 type host struct {
 	*testing.T
-	w      *world
-	id     string // of the extension
-	beside string // of the neighbour
-	dir    string
-	mark   string // in the environment of everything the bridge starts
-	nc     *nats.Conn
-	client *mesh.Client
-	log    lockedBuffer
-	said   saidEvents
-	web    webServer
-	killed int                         // the process that was killed last, where a test counts
-	quiet  func()                      // ends the calls to the neighbour
-	stop   func() (took time.Duration) // stops the bridge
-	again  func()                      // has the row tried again, for it was too slow; nil: it fails
+	w         *sharedMesh
+	id        string // of the extension
+	healthy   string // id of the other extension
+	dir       string
+	envMark   string // in the environment of everything the bridge starts
+	nc        *nats.Conn
+	client    *mesh.Client
+	log       lockedBuffer
+	received  eventLog
+	web       webServer
+	killed    int                         // the process that the test killed last
+	stopCalls func()                      // ends the calls to the healthy extension
+	stop      func() (took time.Duration) // stops the bridge
+	again     func()                      // schedules a repetition of a row that was too slow; nil on the last attempt
 }
 
 type lockedBuffer struct {
@@ -58,14 +58,14 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// saidEvents are the notifications that the extension has sent on its event subject.
-type saidEvents struct {
+// eventLog records the notifications on the extension's event subject.
+type eventLog struct {
 	mu  sync.Mutex
 	all []message
-	at  []time.Time // when each came
+	at  []time.Time // when each was received
 }
 
-func (s *saidEvents) take(m *nats.Msg) {
+func (s *eventLog) add(m *nats.Msg) {
 	var e message
 	if json.Unmarshal(m.Data, &e) == nil {
 		s.mu.Lock()
@@ -74,11 +74,11 @@ func (s *saidEvents) take(m *nats.Msg) {
 	}
 }
 
-// events counts those of a method.
+// events counts the notifications with this method.
 func (h *host) events(method string) (n int) {
-	h.said.mu.Lock()
-	defer h.said.mu.Unlock()
-	for _, e := range h.said.all {
+	h.received.mu.Lock()
+	defer h.received.mu.Unlock()
+	for _, e := range h.received.all {
 		if e.Method == method {
 			n++
 		}
@@ -86,40 +86,40 @@ func (h *host) events(method string) (n int) {
 	return n
 }
 
-// saidAt is when the extension sent its first notification of a method; zero: it has not.
-func (h *host) saidAt(method string) time.Time {
-	h.said.mu.Lock()
-	defer h.said.mu.Unlock()
-	for i, e := range h.said.all {
+// receivedAt returns when the first notification with this method was received; zero if there was none.
+func (h *host) receivedAt(method string) time.Time {
+	h.received.mu.Lock()
+	defer h.received.mu.Unlock()
+	for i, e := range h.received.all {
 		if e.Method == method {
-			return h.said.at[i]
+			return h.received.at[i]
 		}
 	}
 	return time.Time{}
 }
 
-// secretOfTheHost is FAULT_TOKEN here, for extensions that ask for it by name.
-const secretOfTheHost = "correct-horse-battery-staple"
+// hostSecret is the value of FAULT_TOKEN in the host's environment, for extensions whose manifest requires it.
+const hostSecret = "correct-horse-battery-staple"
 
-// fileKey is what is in the file key of every extension.
+// fileKey is the content of the file "key" in the directory of every extension.
 const fileKey = "a-key-in-a-file"
 
-// maxStop is how long a stop may take, whatever the extensions do.
+// maxStop is how long a bridge may take to stop, whatever its extensions do.
 const maxStop = 5 * time.Second
 
-// host runs a bridge over the fault's extension and a neighbour, until the test's end, and holds both to what is
-// true of every fault.
-func (w *world) host(t *testing.T, f fault) *host {
+// host runs a bridge with the fault's extension and a healthy one until the end of the test, and checks what must be true
+// in every row.
+func (w *sharedMesh) host(t *testing.T, f fault) *host {
 	t.Helper()
-	h := &host{T: t, w: w, id: f.mode, beside: "beside-" + f.mode, dir: t.TempDir(), mark: "E2E_HOST=" + unique(), nc: w.connect(t)}
-	// Its next life may take a child a while on a machine that has other things to do.
+	h := &host{T: t, w: w, id: f.mode, healthy: "healthy-" + f.mode, dir: t.TempDir(), envMark: "E2E_HOST=" + unique(), nc: w.connect(t)}
+	// On a busy machine a restart may take a while.
 	h.client = mesh.NewClient(w.nc, mesh.ClientOptions{Catalog: w.catalog, WaitReady: 10 * time.Second})
 	h.web.run(t, f.web)
 	h.write(f)
-	if _, err := w.nc.Subscribe("ext."+h.id+".event", h.said.take); err != nil {
+	if _, err := w.nc.Subscribe("ext."+h.id+".event", h.received.add); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.nc.Flush(); err != nil { // the bridge has a connection of its own
+	if err := w.nc.Flush(); err != nil { // the bridge uses another connection
 		t.Fatal(err)
 	}
 	settings := config.Default()
@@ -135,15 +135,15 @@ func (w *world) host(t *testing.T, f fault) *host {
 	settings.Entries = map[string]config.Entry{h.id: {Supervision: quick, Gating: config.Skip}}
 	b := bridge.New(h.nc, bridge.Config{
 		Name: f.mode, Host: "e2e", Version: "1.0.0", Settings: settings, StateDir: filepath.Join(h.dir, "state"),
-		Environ: append(os.Environ(), h.mark),
+		Environ: append(os.Environ(), h.envMark),
 		Logger:  slog.New(slog.NewTextHandler(&h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }() // ends with ctx
-	h.quiet = func() {}
+	h.stopCalls = func() {}
 	h.stop = sync.OnceValue(func() time.Duration {
-		h.quiet()
+		h.stopCalls()
 		began := time.Now()
 		cancel()
 		if err := <-done; err != nil {
@@ -152,17 +152,17 @@ func (w *world) host(t *testing.T, f fault) *host {
 		return time.Since(began)
 	})
 	t.Cleanup(func() {
-		if took := h.stop(); took > maxStop+2*time.Second && !raceEnabled { // TestStop measures it with nothing beside
+		if took := h.stop(); took > maxStop+2*time.Second && !raceEnabled { // TestStop measures it alone
 			h.tooSlow("the bridge took %s to stop", took)
 		}
 		if left := h.processes(""); len(left) > 0 {
-			t.Errorf("the bridge left processes behind: %v", left)
+			t.Errorf("these processes remain after the bridge: %v", left)
 		}
 		if t.Failed() {
 			t.Logf("log of the bridge:\n%s", h.log.String())
 		}
 	})
-	h.watchNeighbour()
+	h.callHealthy()
 	return h
 }
 
@@ -183,7 +183,7 @@ func (h *host) write(f fault) {
 		return fmt.Sprintf("[capabilities]\ntools = %s\n[transport]\ntype = \"stdio\"\ncommand = %q\ndialect = %q\nenv = { E2E_MODE = %q }\n",
 			list, exe, dialect, "child:"+mode)
 	}
-	plugin(h.beside, child("neighbour", "auto", []string{"echo"}))
+	plugin(h.healthy, child("healthy", "auto", []string{"echo"}))
 	dialect := "auto"
 	if f.mcp {
 		dialect = "mcp"
@@ -196,12 +196,12 @@ func (h *host) write(f fault) {
 	plugin(h.id, strings.NewReplacer("$EXE", exe, "$URL", h.web.url).Replace(own))
 }
 
-// watchNeighbour calls the neighbour all the while. None of its calls may fail, or take long.
-func (h *host) watchNeighbour() {
+// callHealthy calls the healthy extension during the whole test. No call may fail or take long.
+func (h *host) callHealthy() {
 	h.Helper()
 	client := mesh.NewClient(h.w.nc, mesh.ClientOptions{})
-	h.eventually("the neighbour is up", func() bool {
-		_, err := client.CallExt(h.Context(), h.beside, "tools/echo", json.RawMessage(`{}`))
+	h.eventually("the healthy extension is ready", func() bool {
+		_, err := client.CallExt(h.Context(), h.healthy, "tools/echo", json.RawMessage(`{}`))
 		return err == nil
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -211,15 +211,15 @@ func (h *host) watchNeighbour() {
 		for n := 0; ctx.Err() == nil; n++ {
 			args := fmt.Sprintf(`{"n":%d}`, n)
 			began := time.Now()
-			got, err := client.CallExt(context.WithoutCancel(ctx), h.beside, "tools/echo", json.RawMessage(args))
+			got, err := client.CallExt(context.WithoutCancel(ctx), h.healthy, "tools/echo", json.RawMessage(args))
 			took = append(took, time.Since(began))
 			if err != nil || string(got) != args {
-				h.Errorf("the neighbour, asked %s, answered %s, %v", args, got, err)
+				h.Errorf("the healthy extension answered %s with %s, %v", args, got, err)
 			}
-			nap(ctx, 10*time.Millisecond)
+			sleep(ctx, 10*time.Millisecond)
 		}
 	})
-	h.quiet = sync.OnceFunc(func() {
+	h.stopCalls = sync.OnceFunc(func() {
 		stop()
 		wg.Wait()
 		if slices.Sort(took); len(took) == 0 {
@@ -227,13 +227,13 @@ func (h *host) watchNeighbour() {
 		}
 		median, most := took[len(took)/2], took[len(took)-1]
 		if limit := time.Second; most > limit && !raceEnabled {
-			h.tooSlow("of %d calls to the neighbour one took %s, the median %s", len(took), most, median)
+			h.tooSlow("of %d calls to the healthy extension one took %s, the median %s", len(took), most, median)
 		}
 	})
 }
 
-// nap waits for d or the end of ctx.
-func nap(ctx context.Context, d time.Duration) {
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

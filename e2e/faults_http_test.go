@@ -18,7 +18,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// webServer is an HTTP server whose behaviour can change, and that can go away and come back under its address.
+// webServer is an HTTP server whose behaviour can change, and that can be stopped and started again at the same address.
 type webServer struct {
 	url    string
 	answer atomic.Pointer[http.HandlerFunc]
@@ -58,7 +58,7 @@ func (w *webServer) stop() {
 	<-w.ended
 }
 
-// native answers as a well-behaved native extension over HTTP: initialize, ping, and echo.
+// native behaves like a correct native extension over HTTP: it answers initialize, ping, and echo.
 func native(w http.ResponseWriter, r *http.Request) {
 	var m message
 	body, _ := io.ReadAll(r.Body)
@@ -67,7 +67,7 @@ func native(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var out strings.Builder
-	k := &kid{out: &out, offer: func() string { return toolList(false, "echo") }}
+	k := &testChild{out: &out, offer: func() string { return toolList(false, "echo") }}
 	k.handle(m, nil)
 	w.Header().Set("Content-Type", "application/json")
 	if out.Len() == 0 {
@@ -76,14 +76,14 @@ func native(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, out.String())
 }
 
-// sessions is an MCP server over streamable HTTP that knows its sessions until it is made to forget them.
+// sessions is an MCP server over streamable HTTP that keeps sessions until a test deletes them.
 type sessions struct {
 	mu      sync.Mutex
 	known   map[string]bool
 	n       int
-	version string // of the server; "" for 1, with the tool echo alone
+	version string // of the server; "": version 1, with only the tool echo
 
-	calls atomic.Int64 // for a test to count them
+	calls atomic.Int64 // counted by some tests
 }
 
 func (s *sessions) forget() {
@@ -92,7 +92,7 @@ func (s *sessions) forget() {
 	s.known = map[string]bool{}
 }
 
-// upgrade replaces the server by its next version, which has one tool more.
+// upgrade replaces the server by another version, which has one more tool.
 func (s *sessions) upgrade(version string) {
 	s.forget()
 	s.mu.Lock()
@@ -125,12 +125,12 @@ func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	version, tools := s.version, []string{"echo"}
 	s.mu.Unlock()
 	var out strings.Builder
-	k := &kid{out: &out, mcp: true, offer: func() string { return toolList(true, tools...) }}
+	k := &testChild{out: &out, mcp: true, offer: func() string { return toolList(true, tools...) }}
 	do := map[string]func(message){}
 	if version != "" {
 		tools = append(tools, "new")
 		do["initialize"] = func(m message) {
-			k.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"kid","version":"`+version+`"}}`)
+			k.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"test-child","version":"`+version+`"}}`)
 		}
 	}
 	k.handle(m, do)
@@ -142,13 +142,13 @@ func (s *sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "event: message\ndata: %s\n", out.String())
 }
 
-// overHTTP is a manifest's part about the transport.
+// overHTTP returns the part of a manifest that declares the HTTP transport.
 func overHTTP(dialect string) string {
 	return "[capabilities]\ntools = [\"echo\"]\n[transport]\ntype = \"http\"\nurl = \"$URL/rpc\"\ndialect = \"" + dialect +
 		"\"\nheaders = { Authorization = \"Bearer ${FAULT_TOKEN}\" }\n"
 }
 
-// status answers everything with a status and a text.
+// status answers every request with the same status and text.
 func status(code int, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -157,48 +157,48 @@ func status(code int, text string) http.HandlerFunc {
 	}
 }
 
-// refusedWith is the test of an endpoint that does not even answer initialize.
+// refusedWith tests an endpoint that answers initialize with an HTTP error.
 func refusedWith(reasons ...string) func(h *host) {
 	return func(h *host) {
-		e := h.becomes(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
+		e := h.waitForState(heartbeat.Failed, append(reasons, "gave up after 2 restarts")...)
 		_, err := h.call("echo", "{}")
 		if err == nil {
 			h.Error("a call succeeded")
 		}
-		h.eventually("it is tried again", func() bool { return h.entry().State.Instances[0].Restarts > 4 })
+		h.eventually("the bridge tries again", func() bool { return h.entry().State.Instances[0].Restarts > 4 })
 		if n := strings.Count(h.log.String(), "level=ERROR"); n != 2 { // did not start, failed
 			h.Errorf("there are %d errors in the log", n)
 		}
-		if strings.Contains(e.State.Reason+h.log.String()+fmt.Sprint(err), secretOfTheHost) {
-			h.Errorf("the secret is told: %s", e.State.Reason)
+		if strings.Contains(e.State.Reason+h.log.String()+fmt.Sprint(err), hostSecret) {
+			h.Errorf("the secret is in the reason, the log or the error: %s", e.State.Reason)
 		}
 	}
 }
 
-// httpFaults are extensions behind a URL.
+// httpFaults are extensions with the HTTP transport.
 var httpFaults = []fault{
 	{
-		mode: "http-well", does: "is there, behind a URL (for comparison)",
-		caller: "every byte as it was", operator: "`ready`", bridge: "one POST a call; the headers have their `${VAR}` and `${file:PATH}` replaced",
+		mode: "http-works", does: "works, over HTTP (for comparison)",
+		caller: "the answer, every byte unchanged", operator: "`ready`", bridge: "sends one POST for each call; replaces `${VAR}` and `${file:PATH}` in the headers",
 		manifest: strings.Replace(overHTTP("ext"), " }\n", ", X-Key = \"${file:key}\" }\n", 1),
 		web: func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") != "Bearer "+secretOfTheHost || r.Header.Get("X-Key") != fileKey {
-				status(http.StatusUnauthorized, "who are you?")(w, r)
+			if r.Header.Get("Authorization") != "Bearer "+hostSecret || r.Header.Get("X-Key") != fileKey {
+				status(http.StatusUnauthorized, "bad credentials")(w, r)
 				return
 			}
 			native(w, r)
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			if got, err := h.call("echo", exact); err != nil || got != exact {
-				h.Errorf("it answered %s, %v", got, err)
+				h.Errorf("the answer is %s, %v", got, err)
 			}
 		},
 	},
 	{
-		mode: "http-refuses", does: "answers 401, quoting what it was sent",
-		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 401 Unauthorized: …; are the headers of [transport] right?`, without any secret in it",
-		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		mode: "http-refuses", does: "answers 401, and quotes the header that it received",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 401 Unauthorized: …; are the headers of [transport] right?`, without any secret",
+		bridge:   "tries again with backoff; in the state `failed` once a minute",
 		manifest: overHTTP("auto"), set: fewRestarts,
 		web: func(w http.ResponseWriter, r *http.Request) {
 			status(http.StatusUnauthorized, "bad token "+r.Header.Get("Authorization"))(w, r)
@@ -208,30 +208,30 @@ var httpFaults = []fault{
 	{
 		mode: "http-forbids", does: "answers 403",
 		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 403 Forbidden: …; are the headers of [transport] right?`",
-		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		bridge:   "tries again with backoff; in the state `failed` once a minute",
 		manifest: overHTTP("auto"), set: fewRestarts,
 		web:  status(http.StatusForbidden, "not from here"),
 		test: refusedWith("403 Forbidden", "not from here", "are the headers of [transport] right?"),
 	},
 	{
-		mode: "http-refuses-calls", does: "answers `initialize` and `ping`, and calls with 401",
-		caller: "`unavailable` (`ran: no`) with the server's words, at once: such a call is made once", operator: "`ready`, reason `a call was refused: … answered 401 Unauthorized: …; are the headers of [transport] right?`, until half a minute later a call is answered",
+		mode: "http-refuses-calls", does: "answers `initialize` and `ping`, but every call with 401",
+		caller: "`unavailable` (`ran: no`) with the server's text, at once and without a retry", operator: "`ready`, with the reason `a call was refused: … answered 401 Unauthorized: …; are the headers of [transport] right?`; the first call that is answered more than half a minute later removes it",
 		bridge:   "passes the refusal on",
 		manifest: overHTTP("ext"), web: refusesCalls.ServeHTTP,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			_, err := h.call("echo", "{}")
-			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "401 Unauthorized: the token has expired", "are the headers of [transport] right?", `"state":"failed"`)
+			h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "401 Unauthorized: the token has expired", "are the headers of [transport] right?", `"state":"failed"`)
 			if n := refusesCalls.calls.Load(); n != 1 {
 				h.Errorf("the server got %d requests", n)
 			}
-			h.becomes(heartbeat.Ready, "a call was refused", "401 Unauthorized: the token has expired", "are the headers of [transport] right?")
+			h.waitForState(heartbeat.Ready, "a call was refused", "401 Unauthorized: the token has expired", "are the headers of [transport] right?")
 		},
 	},
 	{
 		mode: "http-limits-rate", does: "answers 429",
 		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 429 Too Many Requests: …`",
-		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		bridge:   "tries again with backoff; in the state `failed` once a minute",
 		manifest: overHTTP("mcp"), set: fewRestarts,
 		web:  status(http.StatusTooManyRequests, "slow down"),
 		test: refusedWith("429 Too Many Requests", "slow down"),
@@ -239,14 +239,14 @@ var httpFaults = []fault{
 	{
 		mode: "http-is-broken", does: "answers 503 (500, 502 …)",
 		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 503 Service Unavailable: …`",
-		bridge:   "tries again with backoff, and out of `failed` once a minute",
+		bridge:   "tries again with backoff; in the state `failed` once a minute",
 		manifest: overHTTP("mcp"), set: fewRestarts,
 		web:  status(http.StatusServiceUnavailable, "down for maintenance"),
 		test: refusedWith("503 Service Unavailable", "down for maintenance"),
 	},
 	{
 		mode: "http-redirects", does: "redirects to another host",
-		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 307 Temporary Redirect to …, which is not followed: it leads to another host`", bridge: "does not follow: the headers are secrets",
+		caller: "`unavailable` with the reason", operator: "`failed`: `… answered 307 Temporary Redirect to …, which is not followed: it leads to another host`", bridge: "does not follow the redirect: the headers contain secrets",
 		manifest: overHTTP("ext"), set: fewRestarts,
 		web: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://localhost:1/rpc", http.StatusTemporaryRedirect)
@@ -254,67 +254,67 @@ var httpFaults = []fault{
 		test: refusedWith("307 Temporary Redirect", "not followed"),
 	},
 	{
-		mode: "http-own-error", does: "answers -32601 of its own to a tool that it lists, and has run",
-		caller: "`method_not_found`, its own", operator: "nothing", bridge: "passes it on, and runs the tool once",
+		mode: "http-own-error", does: "has a tool that runs and then answers with -32601",
+		caller: "`method_not_found`, the extension's own", operator: "nothing", bridge: "passes the error on, and does not repeat the call",
 		manifest: strings.Replace(overHTTP("mcp"), `["echo"]`, `["echo", "act"]`, 1), web: actsOverHTTP.ServeHTTP,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			for n, call := range []func() error{
 				func() error { _, err := h.call("act", "{}"); return err },
-				func() error { _, err := h.ask("tools/act", "{}"); return err },
-				func() error { _, err := h.ask("tools/call", `{"name":"act"}`); return err },
+				func() error { _, err := h.request("tools/act", "{}"); return err },
+				func() error { _, err := h.request("tools/call", `{"name":"act"}`); return err },
 			} {
 				if e := rpc.AsError(call()); e == nil || e.Code != rpc.CodeMethodNotFound || e.Message != "its own words" || e.Data != nil {
-					h.Errorf("it came as %+v", e)
+					h.Errorf("the error is %+v", e)
 				}
 				if runs := actsOverHTTP.runs.Load(); runs != int64(n+1) {
-					h.Errorf("%d calls were run %d times", n+1, runs)
+					h.Errorf("%d calls ran %d times", n+1, runs)
 				}
 			}
 		},
 	},
 	{
-		mode: "http-goes-and-comes-back", does: "goes away between two calls, and comes back",
+		mode: "http-stops-and-restarts", does: "stops between two calls, and starts again",
 		caller: "`unavailable` (`ran: no`), then answers", operator: "`restarting`: `it is gone: … connection refused`, then `ready`",
-		bridge:   "asks for a sign of life at once when a call comes to nothing, else every 3 s; tries to shake hands again with backoff",
+		bridge:   "checks the connection as soon as a call fails, otherwise every 3 s; then repeats the handshake with backoff",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) { s.MaxRestarts = 1000 },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.web.stop()
-			_, err := h.ask("tools/echo", "{}")
-			if rpc.AsError(err).Code == rpc.CodeExited { // it went down the old connection before anybody knew
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "ended before the answer")
+			_, err := h.request("tools/echo", "{}")
+			if rpc.AsError(err).Code == rpc.CodeExited { // it was written to the old connection before that was found closed
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "ended before the answer")
 			} else {
-				h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "cannot be reached")
+				h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "cannot be reached")
 			}
-			h.becomes(heartbeat.Restarting, "cannot be reached")
+			h.waitForState(heartbeat.Restarting, "cannot be reached")
 			h.web.start(h)
-			h.becomes(heartbeat.Ready)
-			h.recovers()
+			h.waitForState(heartbeat.Ready)
+			h.waitForSuccess()
 		},
 	},
 	{
-		mode: "http-goes-unnoticed", does: "goes away while nobody calls it",
-		caller: "waits, then `unavailable` with the reason", operator: "`restarting` within 6 s", bridge: "asks for a sign of life every 3 s; tries to shake hands again with backoff",
+		mode: "http-stops-while-idle", does: "stops while there are no calls",
+		caller: "after up to 1 s `unavailable`, with the reason", operator: "`restarting` within 6 s", bridge: "checks the connection every 3 s; then repeats the handshake with backoff",
 		manifest: overHTTP("ext"), web: native,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.web.stop()
-			h.within(8*time.Second, "the notice", func() { h.becomes(heartbeat.Restarting, "cannot be reached") })
+			h.within(8*time.Second, "the detection", func() { h.waitForState(heartbeat.Restarting, "cannot be reached") })
 			h.web.start(h)
 		},
 	},
 	{
-		mode: "http-hangs", does: "takes requests and answers none",
+		mode: "http-hangs", does: "accepts requests and does not answer them",
 		caller: "`timeout` (`ran: maybe`), then `unavailable`", operator: "`restarting`: `it is gone: …`; the breaker's name is `ext:http:<id>`",
-		bridge:   "pings it when a call is overdue, and gives it up after 3 s",
+		bridge:   "sends a ping when a call is overdue; treats the server as gone if there is no answer within 3 s",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) {
 			s.CallTimeout, s.HandshakeTimeout, s.MaxRestarts = 2*time.Second, 300*time.Millisecond, 1000
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			waits := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				<-r.Context().Done()
@@ -324,51 +324,51 @@ var httpFaults = []fault{
 			var wg sync.WaitGroup
 			errs := make([]error, 5)
 			for i := range errs {
-				wg.Go(func() { _, errs[i] = h.ask("tools/echo", "{}") }) // ends with its time
+				wg.Go(func() { _, errs[i] = h.request("tools/echo", "{}") }) // ends with its timeout
 			}
 			wg.Wait()
 			for _, err := range errs {
-				h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+				h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
 			}
-			_, err := h.ask("tools/echo", "{}")
-			if took := time.Since(began); took > 5*time.Second { // it has been given up
+			_, err := h.request("tools/echo", "{}")
+			if took := time.Since(began); took > 5*time.Second { // the server is treated as gone by now
 				h.tooSlow("the calls took %s", took)
 				return
 			}
-			h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:http:http-hangs")
-			h.becomes(heartbeat.Restarting)
+			h.wantError(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:http:http-hangs")
+			h.waitForState(heartbeat.Restarting)
 			well := http.HandlerFunc(native)
 			h.web.answer.Store(&well)
-			h.becomes(heartbeat.Ready)
-			h.recovers()
+			h.waitForState(heartbeat.Ready)
+			h.waitForSuccess()
 		},
 	},
 	{
-		mode: "http-loses-session", does: "is an MCP server that has forgotten its sessions",
+		mode: "http-loses-session", does: "is an MCP server that has lost its sessions",
 		caller: "nothing: the call is answered", operator: "`the server had lost the session; it was opened again` in the log",
-		bridge:   "opens another session, reads the tools again, takes over what the server says of itself now, and sends the call once more: it did not run",
+		bridge:   "opens another session, reads version and tools again, and sends the call again: it did not run",
 		manifest: overHTTP("mcp"), web: forgetful.ServeHTTP,
 		test: func(h *host) {
-			h.ready()
-			h.good()
+			h.waitReady()
+			h.callSucceeds()
 			for range 3 {
 				forgetful.forget()
-				h.good()
+				h.callSucceeds()
 			}
 			if r := h.entry().State.Instances[0].Restarts; r != 0 {
 				h.Errorf("it was restarted %d times", r)
 			}
 			forgetful.upgrade("2")
-			h.good()
-			h.offers("echo", "new")
-			if got, err := h.ask("initialize", "{}"); err != nil || !strings.Contains(string(got), `"version":"2"`) {
-				h.Errorf("it is introduced as %s, %v", got, err)
+			h.callSucceeds()
+			h.waitForTools("echo", "new")
+			if got, err := h.request("initialize", "{}"); err != nil || !strings.Contains(string(got), `"version":"2"`) {
+				h.Errorf("the answer to initialize is %s, %v", got, err)
 			}
 		},
 	},
 	{
 		mode: "http-endless-answer", does: "answers with a body that does not end",
-		caller: "`too_large` at `max_result`", operator: "nothing", bridge: "reads no further",
+		caller: "`too_large` at `max_result`", operator: "nothing", bridge: "stops reading at `max_result`",
 		manifest: overHTTP("ext"), set: func(s *config.Supervision) { s.MaxResult = 1 << 20 },
 		web: func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
@@ -384,14 +384,14 @@ var httpFaults = []fault{
 			}
 		},
 		test: func(h *host) {
-			h.ready()
-			_, err := h.ask("tools/echo", "{}")
-			h.fails(err, rpc.CodeTooLarge, rpc.RanMaybe)
+			h.waitReady()
+			_, err := h.request("tools/echo", "{}")
+			h.wantError(err, rpc.CodeTooLarge, rpc.RanMaybe)
 		},
 	},
 }
 
-// httpActor is an MCP server over HTTP whose tool act counts its runs and answers that there is no such method.
+// httpActor is an MCP server over HTTP whose tool act counts its runs and answers with the error -32601.
 type httpActor struct{ runs atomic.Int64 }
 
 func (a *httpActor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -402,7 +402,7 @@ func (a *httpActor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var out strings.Builder
-	k := &kid{out: &out, mcp: true, offer: func() string { return toolList(true, "echo", "act") }}
+	k := &testChild{out: &out, mcp: true, offer: func() string { return toolList(true, "echo", "act") }}
 	k.handle(m, only("act", func(m message) {
 		a.runs.Add(1)
 		k.fail(m, -32601, "its own words")
@@ -416,7 +416,7 @@ func (a *httpActor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var actsOverHTTP = new(httpActor)
 
-// callRefuser is a native extension over HTTP that takes no calls.
+// callRefuser is a native extension over HTTP that answers every call with 401.
 type callRefuser struct{ calls atomic.Int64 }
 
 func (c *callRefuser) ServeHTTP(w http.ResponseWriter, r *http.Request) {

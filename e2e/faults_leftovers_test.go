@@ -17,59 +17,59 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// leftoverFaults are children that will not end, leave others behind, or write where nobody should read.
+// leftoverFaults are children that do not end, leave processes after them, or write too much or what is secret.
 var leftoverFaults = []fault{
 	{
-		mode: "ignores-sigterm", does: "ignores the end of its input and SIGTERM, with a call in flight",
-		caller:   "the call fails when the bridge stops: `extension_exited` (`ran: maybe`)",
-		operator: "the stop takes 5 s at most",
-		bridge:   "0.5 s for calls in flight, `shutdown_grace` (3 s) after it closed the input, then SIGTERM, a second later SIGKILL",
+		mode: "ignores-sigterm", does: "ignores the end of its input and SIGTERM, with a call in flight, while the bridge stops",
+		caller:   "`extension_exited` (`ran: maybe`)",
+		operator: "a stop of the bridge that takes 5 s at most",
+		bridge:   "waits 0.5 s for calls in flight, closes the input, waits `shutdown_grace` (3 s), sends SIGTERM, and SIGKILL a second later",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			signal.Ignore(syscall.SIGTERM)
 			k.serve(only("act", func(message) { k.notify("got", "{}"); hang() }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			ended := h.inFlight(1, "act", func() {
 				if took := h.stop(); took < 3*time.Second {
 					h.Errorf("the stop took %s", took)
 				}
 			})
-			h.fails(ended[0], rpc.CodeExited, rpc.RanMaybe)
+			h.wantError(ended[0], rpc.CodeExited, rpc.RanMaybe)
 		},
 	},
 	{
-		mode: "grandchild-holds-pipes", does: "leaves a grandchild that holds its pipes open, and exits with a call in flight",
+		mode: "grandchild-holds-pipes", does: "exits with a call in flight, and leaves a grandchild that keeps its pipes open",
 		caller:   "`extension_exited` (`ran: maybe`) at once; the next call succeeds",
 		operator: "one restart",
-		bridge:   "takes the process's end for the end, not that of its output; SIGTERM, then SIGKILL to the grandchild",
+		bridge:   "waits for the end of the process, not of its output; sends SIGTERM, then SIGKILL to the grandchild",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(message) { spawn("stays", false); os.Exit(5) }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.within(time.Second, "the failure", func() {
 				_, err := h.call("act", "{}")
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "exit status 5")
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "exit status 5")
 			})
 			h.eventually("the grandchild is gone", func() bool { return len(h.processes("stays")) == 0 })
-			h.restarts(1)
-			h.good()
+			h.waitForRestarts(1)
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "starts-a-daemon", does: "starts a daemon (double fork, a session of its own, deaf to SIGTERM) and is killed",
+		mode: "starts-a-daemon", does: "starts a daemon (double fork, own session, ignores SIGTERM) and is killed",
 		caller:   "calls in flight fail, the next one succeeds",
 		operator: "one restart",
-		bridge:   "finds the daemon by the cookie in its environment and ends it before the next life",
+		bridge:   "finds the daemon by the cookie in its environment, and kills it before the restart",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) { spawn("forks", true); k.result(m, "true") }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			if _, err := h.call("act", "{}"); err != nil {
 				h.Fatal(err)
 			}
@@ -78,9 +78,9 @@ var leftoverFaults = []fault{
 			}
 			h.signal(syscall.SIGKILL)
 			h.eventually("the daemon is gone", func() bool { return len(h.processes("stays")) == 0 })
-			h.restarts(1)
-			h.good()
-			if _, err := h.call("act", "{}"); err != nil { // for the stop at the test's end
+			h.waitForRestarts(1)
+			h.callSucceeds()
+			if _, err := h.call("act", "{}"); err != nil { // a daemon for the stop at the end of the test
 				h.Fatal(err)
 			}
 		},
@@ -88,10 +88,10 @@ var leftoverFaults = []fault{
 	{
 		mode: "floods-stderr", does: "writes 50,000 lines to standard error as fast as it can",
 		caller:   "nothing",
-		operator: "200 lines a second after a burst of 1,000 in the log and on `P.log.<id>`, with records of how many were dropped",
-		bridge:   "drains standard error whatever its rate",
+		operator: "in the log and on `P.log.<id>` a burst of 1,000 lines, then 200 a second, with records that count the dropped lines",
+		bridge:   "reads standard error at any rate, so that the child does not block",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				var all strings.Builder
 				for n := range floodLines {
@@ -106,7 +106,7 @@ var leftoverFaults = []fault{
 			if _, err := h.w.nc.ChanSubscribe("ext.log."+h.id, records); err != nil {
 				h.Fatal(err)
 			}
-			h.ready()
+			h.waitReady()
 			h.within(5*time.Second, "the call", func() {
 				if _, err := h.call("act", "{}"); err != nil {
 					h.Error(err)
@@ -124,7 +124,7 @@ var leftoverFaults = []fault{
 						h.Fatalf("a record: %s, %v", m.Data, err)
 					}
 				case <-time.After(10 * time.Second):
-					h.Fatalf("of %d lines, %d were told and %d were said to be dropped", floodLines, lines, dropped)
+					h.Fatalf("of %d lines, %d were published and %d were reported as dropped", floodLines, lines, dropped)
 				}
 				dropped += r.Dropped
 				if r.Dropped == 0 {
@@ -132,24 +132,24 @@ var leftoverFaults = []fault{
 				}
 			}
 			if lines+dropped != floodLines || lines < 1000 || lines > 4000 {
-				h.Errorf("of %d lines, %d were told and %d were said to be dropped", floodLines, lines, dropped)
+				h.Errorf("of %d lines, %d were published and %d were reported as dropped", floodLines, lines, dropped)
 			}
 		},
 	},
 	{
-		mode: "floods-events", does: "sends 50,000 notifications as fast as it can, and its answer behind them",
+		mode: "floods-events", does: "sends 50,000 notifications as fast as it can, and then its answer",
 		caller:   "nothing",
-		operator: "1,000 a second after a burst of 5,000 on `SP.<id>.event`; `notifications are dropped, they come too fast` in the log; the rest counted in the control status",
-		bridge:   "drops what is too much: all extensions of a host share one connection",
+		operator: "on `SP.<id>.event` a burst of 5,000 notifications, then 1,000 a second; `notifications are dropped, they come too fast` in the log; the rest counted in the control status",
+		bridge:   "drops the excess: all extensions of a host share one connection",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
-				k.say(strings.Repeat(`{"jsonrpc":"2.0","method":"flood","params":{"n":1}}`+"\n", floodLines))
+				k.write(strings.Repeat(`{"jsonrpc":"2.0","method":"flood","params":{"n":1}}`+"\n", floodLines))
 				k.result(m, "true")
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			began := time.Now()
 			h.within(5*time.Second, "the call", func() {
 				if _, err := h.call("act", "{}"); err != nil {
@@ -164,49 +164,49 @@ var leftoverFaults = []fault{
 				h.Errorf("%d of %d notifications were passed on", n, floodLines)
 			}
 			if !strings.Contains(h.log.String(), "notifications are dropped, they come too fast") {
-				h.Error("the log does not say so")
+				h.Error("the log lacks the warning")
 			}
-			h.good()
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "tells-secrets", does: "prints a token everywhere: standard error, noise, its last words, the error of `initialize`",
+		mode: "prints-secrets", does: "prints a token everywhere: on standard error, as noise on standard output, in its last line, in the error of `initialize`",
 		caller:   "`[FAULT_TOKEN]` in the reason, nothing of standard error",
 		operator: "`[FAULT_TOKEN]` in log, `P.log.<id>`, control status and catalog",
-		bridge:   "replaces known values of secrets before a line leaves it",
+		bridge:   "replaces known values of secrets before a line leaves the bridge",
 		tools:    []string{"act"},
 		more:     "[requires]\nenv = [\"FAULT_TOKEN\"]\n",
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			token := os.Getenv("FAULT_TOKEN")
-			if life() > 1 {
+			if runNumber() > 1 {
 				k.serve(only("initialize", func(m message) { k.fail(m, -32000, "refused: "+token) }))
 				return
 			}
 			k.serve(only("act", func(message) {
-				k.say("DEBUG token is " + token + "\n")
+				k.write("DEBUG token is " + token + "\n")
 				fmt.Fprintln(os.Stderr, "connecting with", token)
 				os.Exit(1)
 			}))
 		},
 		set: func(s *config.Supervision) { s.MaxRestarts = 1 },
 		test: func(h *host) {
-			var told atomic.Pointer[string]
-			if _, err := h.w.nc.Subscribe("ext.log."+h.id, func(m *nats.Msg) { s := string(m.Data); told.Store(&s) }); err != nil {
+			var record atomic.Pointer[string]
+			if _, err := h.w.nc.Subscribe("ext.log."+h.id, func(m *nats.Msg) { s := string(m.Data); record.Store(&s) }); err != nil {
 				h.Fatal(err)
 			}
-			h.ready()
+			h.waitReady()
 			_, err := h.call("act", "{}")
-			h.fails(err, rpc.CodeExited, rpc.RanMaybe)
-			if told := string(rpc.AsError(err).Data) + err.Error(); strings.Contains(told, "connecting") {
-				h.Errorf("the caller got the last lines of standard error: %s", told)
+			h.wantError(err, rpc.CodeExited, rpc.RanMaybe)
+			if text := string(rpc.AsError(err).Data) + err.Error(); strings.Contains(text, "connecting") {
+				h.Errorf("the caller got the last lines of standard error: %s", text)
 			}
-			state := h.becomes("failed", "refused: [FAULT_TOKEN]").State
-			h.eventually("the line is on the mesh", func() bool { return told.Load() != nil })
+			state := h.waitForState("failed", "refused: [FAULT_TOKEN]").State
+			h.eventually("the line is on the mesh", func() bool { return record.Load() != nil })
 			for where, text := range map[string]string{
-				"P.log": *told.Load(), "status": fmt.Sprintf("%+v", h.status().LastExit),
+				"P.log": *record.Load(), "status": fmt.Sprintf("%+v", h.status().LastExit),
 				"logs": string(h.control("logs", fmt.Sprintf(`{"id":%q}`, h.id))), "catalog": state.Reason, "log": h.log.String(),
 			} {
-				if strings.Contains(text, secretOfTheHost) {
+				if strings.Contains(text, hostSecret) {
 					h.Errorf("the secret is in the %s: %s", where, text)
 				}
 				if where != "status" && !strings.Contains(text, "[FAULT_TOKEN]") {
@@ -219,12 +219,12 @@ var leftoverFaults = []fault{
 		},
 	},
 	{
-		mode: "bridge-is-killed", does: "has a grandchild and a daemon, both deaf to SIGTERM, when its bridge is killed with SIGKILL",
-		caller:   "calls in flight time out, or end after 5 s of silence for callers that stream; new ones: `unavailable`",
+		mode: "bridge-is-killed", does: "has a grandchild and a daemon, both of which ignore SIGTERM, when its bridge is killed with SIGKILL",
+		caller:   "calls in flight time out, or fail after 5 s of silence if they requested a stream; new calls: `unavailable`",
 		operator: "the host's extensions are `lost` within about 2 s",
-		bridge:   "its guard ends all that it had started within 2 s ([what is guaranteed](#what-a-stop-leaves-behind))",
+		bridge:   "its guard process kills all processes of the bridge within 2 s ([what is guaranteed](#processes-after-a-stop))",
 		tools:    []string{"act", "wait"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(map[string]func(message){
 				"act":  func(m message) { spawn("stays", false); spawn("forks", true); k.result(m, "true") },
 				"wait": func(message) { k.notify("got", "{}") },
@@ -236,24 +236,24 @@ var leftoverFaults = []fault{
 
 const floodLines = 50_000
 
-// killTheBridge runs the same extension under a bridge in a process of its own, and kills that.
+// killTheBridge runs the same extension with a bridge in a separate process, and kills that process.
 func killTheBridge(h *host) {
 	exe, err := os.Executable()
 	if err != nil {
 		h.Fatal(err)
 	}
-	h.ready()
+	h.waitReady()
 	h.stop()
-	h.becomes("shutdown")
-	p := start(h.T, []string{"E2E_MODE=bridge", "NATS_URL=" + h.w.url, "E2E_NAME=" + h.id, "E2E_DIR=" + h.dir, h.mark}, exe)
-	h.ready()
+	h.waitForState("shutdown")
+	p := start(h.T, []string{"E2E_MODE=bridge", "NATS_URL=" + h.w.url, "E2E_NAME=" + h.id, "E2E_DIR=" + h.dir, h.envMark}, exe)
+	h.waitReady()
 	if _, err := h.call("act", "{}"); err != nil {
 		h.Fatal(err)
 	}
 	if _, err := os.Stat("/proc/self/environ"); err == nil {
 		h.eventually("it has a grandchild and a daemon", func() bool { return len(h.processes("stays")) == 2 })
 	}
-	// The registry pings bridges once a second, and takes none for gone that has never answered.
+	// The registry pings bridges once a second, and marks a bridge lost only if it has answered before.
 	pings, err := h.w.nc.SubscribeSync("ext.control." + h.id)
 	if err != nil {
 		h.Fatal(err)
@@ -266,12 +266,12 @@ func killTheBridge(h *host) {
 	pings.Unsubscribe()
 	ended := h.inFlight(1, "wait", func() {
 		p.cmd.Process.Kill()
-		h.within(2*time.Second, "the end of all that the bridge had started", func() {
-			h.eventually("nothing is left", func() bool { return len(h.processes("")) == 0 })
+		h.within(2*time.Second, "the end of all processes of the bridge", func() {
+			h.eventually("no process is left", func() bool { return len(h.processes("")) == 0 })
 		})
-		h.within(4*time.Second, "the catalog's word", func() { h.becomes("lost") })
+		h.within(4*time.Second, "the state lost", func() { h.waitForState("lost") })
 		_, err := h.call("echo", "{}")
-		h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "lost")
+		h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "lost")
 	})
-	h.fails(ended[0], rpc.CodeExited, rpc.RanMaybe, "silent")
+	h.wantError(ended[0], rpc.CodeExited, rpc.RanMaybe, "silent")
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// impatient makes calls run out of time soon.
-func impatient(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 0 }
+// shortTimeouts lets calls time out soon.
+func shortTimeouts(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 0 }
 
-// enoughTime is the header of a call that has to be answered, to an extension whose call_timeout is short.
-var enoughTime = []string{mesh.HeaderTimeout, "15000"}
+// longTimeout is the header of a call that must be answered by an extension with a short call_timeout.
+var longTimeout = []string{mesh.HeaderTimeout, "15000"}
 
-// silent is a kid whose tool act never answers, while everything else does.
-func silent(k *kid) { k.serve(only("act", func(message) { k.notify("got", "{}") })) }
+// silent is a child whose tool act never answers, while all other requests are answered.
+func silent(k *testChild) { k.serve(only("act", func(message) { k.notify("got", "{}") })) }
 
-// breaker is what the catalog says of the first instance's.
+// breaker returns the breaker of the first instance as the catalog shows it.
 func (h *host) breaker() heartbeat.Breaker {
 	e := h.entry()
 	if e.State == nil || len(e.State.Instances) == 0 || e.State.Instances[0].Breaker == nil {
@@ -30,78 +30,78 @@ func (h *host) breaker() heartbeat.Breaker {
 	return *e.State.Instances[0].Breaker
 }
 
-// timesOut makes n calls one after the other that have to run out of time.
+// timesOut makes n calls, one after another, each of which must time out.
 func (h *host) timesOut(n int) {
 	h.Helper()
 	for range n {
-		_, err := h.ask("tools/act", "{}")
-		h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+		_, err := h.request("tools/act", "{}")
+		h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
 	}
 }
 
-// loadFaults are about too many calls, and calls that come to nothing.
+// loadFaults are about overload, timeouts, breakers and hung processes.
 var loadFaults = []fault{
 	{
-		mode: "breaker", does: "answers nothing any more to one tool",
-		caller: "`timeout`; after five in a row `breaker_open` (`ran: no`) with `retry_after_ms`, at once", operator: "the breaker `open` with `retry_at`, in beats and catalog, as `ext:stdio:<id>` in the log; `available` false",
-		bridge: "after 10 s, doubling to 120 s, lets one call at a time through; two answers close it, and so does a handshake",
-		tools:  []string{"act"}, kid: silent, set: impatient,
+		mode: "breaker", does: "stops answering calls of one tool",
+		caller: "`timeout`; after five in a row `breaker_open` (`ran: no`) with `retry_after_ms`, at once", operator: "the breaker `open` with `retry_at` in heartbeats and catalog, as `ext:stdio:<id>` in the log; `available` false",
+		bridge: "after 10 s (doubled each time, up to 120 s) lets one call at a time through; two answers close the breaker, and so does a handshake",
+		tools:  []string{"act"}, child: silent, set: shortTimeouts,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.timesOut(5)
 			h.within(500*time.Millisecond, "the refusal", func() {
-				_, err := h.ask("tools/echo", "{}")
-				if d := h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:stdio:breaker"); d.RetryAfterMS <= 0 || d.RetryAfterMS > 10_001 {
+				_, err := h.request("tools/echo", "{}")
+				if d := h.wantError(err, rpc.CodeBreakerOpen, rpc.RanNo, "ext:stdio:breaker"); d.RetryAfterMS <= 0 || d.RetryAfterMS > 10_001 {
 					h.Errorf("retry after %d ms", d.RetryAfterMS)
 				}
 			})
 			h.eventually("the catalog shows it open", func() bool { b := h.breaker(); return b.State == heartbeat.BreakerOpen && b.RetryAt != nil })
 			if e := h.entry(); e.State.Available {
-				h.Error("the catalog says that it is available")
+				h.Error("the catalog shows it as available")
 			}
 			for until := h.breaker().RetryAt; time.Now().Before(*until); {
-				nap(h.Context(), time.Until(*until))
+				sleep(h.Context(), time.Until(*until))
 			}
 			for range 2 {
-				if _, err := h.ask("tools/echo", "{}", enoughTime...); err != nil {
+				if _, err := h.request("tools/echo", "{}", longTimeout...); err != nil {
 					h.Errorf("a probe: %v", err)
 				}
 			}
 			h.eventually("the catalog shows it closed", func() bool { return h.breaker().State == heartbeat.BreakerClosed })
-			h.recovers()
+			h.waitForSuccess()
 		},
 	},
 	{
-		mode: "restart-closes-breaker", does: "answers nothing any more to one tool, and is restarted",
-		caller: "answers, from the new life on", operator: "`extctl restart ID`; the breaker `closed`", bridge: "closes it with the handshake",
-		tools: []string{"act"}, kid: silent, set: impatient,
+		mode: "restart-closes-breaker", does: "stops answering calls of one tool, and is restarted by the operator",
+		caller: "answers after the restart", operator: "the breaker `closed` after `extctl restart ID`", bridge: "closes the breaker with the handshake",
+		tools: []string{"act"}, child: silent, set: shortTimeouts,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.timesOut(5)
-			_, err := h.ask("tools/echo", "{}")
-			h.fails(err, rpc.CodeBreakerOpen, rpc.RanNo)
+			_, err := h.request("tools/echo", "{}")
+			h.wantError(err, rpc.CodeBreakerOpen, rpc.RanNo)
 			h.eventually("the catalog shows it open", func() bool { return h.breaker().State == heartbeat.BreakerOpen })
 			h.restart()
 			h.eventually("the catalog shows it closed", func() bool { return h.breaker().State == heartbeat.BreakerClosed })
-			h.recovers()
+			h.waitForSuccess()
 		},
 	},
 	{
-		mode: "death-is-no-breaker", does: "dies with 64 calls in flight",
-		caller: "`extension_exited` for those; the next 64 wait for the new life and are answered", operator: "one restart, the breaker `closed`",
-		bridge: "does not count a death",
-		tools:  []string{"act"}, kid: silent,
+		mode: "exit-keeps-breaker-closed", does: "is killed with 64 calls in flight",
+		caller: "`extension_exited` for those; the next 64 wait for the restart and are answered", operator: "one restart, the breaker `closed`",
+		bridge: "does not count an exit as a failure for the breaker",
+		tools:  []string{"act"}, child: silent,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			for _, err := range h.inFlight(64, "act", func() { h.signal(syscall.SIGKILL) }) {
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe)
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe)
 			}
 			var wg sync.WaitGroup
 			for range 64 {
-				wg.Go(func() { h.within(3*time.Second, "one of 64 calls after a crash", h.good) })
+				wg.Go(func() { h.within(3*time.Second, "one of 64 calls after a crash", h.callSucceeds) })
 			}
 			wg.Wait()
-			h.restarts(1)
+			h.waitForRestarts(1)
 			if b := h.status().Breaker; b == nil || b.State != heartbeat.BreakerClosed {
 				h.Errorf("the breaker: %+v", b)
 			}
@@ -111,58 +111,58 @@ var loadFaults = []fault{
 		mode: "sigstop", does: "is stopped by SIGSTOP (or a debugger, or a swapping host)",
 		caller: "`timeout` (`ran: maybe`); `breaker_open` after five; then answers", operator: "one restart: `it hangs: a call is overdue, and for 30s it neither answered a ping nor said anything`",
 		bridge: "pings it when a call is overdue; SIGTERM (and SIGCONT) after `hang_timeout`, SIGKILL a second later",
-		kid:    func(k *kid) { k.serve(nil) },
+		child:  func(k *testChild) { k.serve(nil) },
 		set:    func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 200*time.Millisecond, 300*time.Millisecond },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.signal(syscall.SIGSTOP)
-			_, err := h.ask("tools/echo", "{}")
-			h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
-			h.restarts(1)
-			h.hung()
+			_, err := h.request("tools/echo", "{}")
+			h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
+			h.waitForRestarts(1)
+			h.endedForHanging()
 		},
 	},
 	{
-		mode: "deadlock", does: "blocks in a call, for good, and reads nothing any more",
+		mode: "deadlock", does: "blocks for ever in a call, and reads no more input",
 		caller: "`timeout` (`ran: maybe`); `breaker_open` after five; then answers", operator: "one restart: `it hangs: …`", bridge: "pings it when a call is overdue; SIGTERM after `hang_timeout`, SIGKILL a second later",
 		tools: []string{"act"},
-		kid:   func(k *kid) { k.serve(only("act", func(message) { hang() })) },
+		child: func(k *testChild) { k.serve(only("act", func(message) { hang() })) },
 		set:   func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 200*time.Millisecond, 300*time.Millisecond },
 		test: func(h *host) {
-			h.ready()
-			_, err := h.ask("tools/act", "{}")
-			h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
-			h.restarts(1)
-			h.hung()
+			h.waitReady()
+			_, err := h.request("tools/act", "{}")
+			h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
+			h.waitForRestarts(1)
+			h.endedForHanging()
 		},
 	},
 	{
-		mode: "busy", does: "takes longer over a call than its time, and answers pings meanwhile",
-		caller: "`timeout` for that call, answers to others", operator: "nothing", bridge: "does not take it for hung",
+		mode: "busy", does: "needs longer for a call than the call's timeout, and answers pings meanwhile",
+		caller: "`timeout` for that call, answers to others", operator: "nothing", bridge: "does not treat it as hung",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				go func() { // ends with its answer
-					rest(4 * time.Second) // over call_timeout and hang_timeout
+					pause(4 * time.Second) // over call_timeout and hang_timeout
 					k.result(m, "true")
 				}()
 			}))
 		},
 		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 2*time.Second },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			pid := h.status().PID
 			h.timesOut(1)
-			h.good()
+			h.callSucceeds()
 			h.eventually("its late answer is dropped", func() bool { return h.skipped().UnknownIDs == 1 })
-			h.sameLife(pid)
+			h.sameProcess(pid)
 		},
 	},
 	{
-		mode: "busy-without-ping", does: "takes longer over a call than its time, and answers -32601 to pings",
-		caller: "`timeout` for that call, answers to others", operator: "nothing", bridge: "does not take it for hung: any answer is life",
+		mode: "busy-without-ping", does: "needs longer for a call than the call's timeout, and answers pings with -32601",
+		caller: "`timeout` for that call, answers to others", operator: "nothing", bridge: "does not treat it as hung: any answer shows that it works",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(map[string]func(message){
 				"act":  func(message) {},
 				"ping": func(m message) { k.notify("pinged", "{}"); k.fail(m, -32601, "what is ping?") },
@@ -170,105 +170,105 @@ var loadFaults = []fault{
 		},
 		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 2*time.Second },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			pid := h.status().PID
 			h.timesOut(1)
 			h.eventually("it is pinged", func() bool { return h.events("pinged") > 0 })
-			nap(h.Context(), 3*time.Second) // in which it must not be restarted
-			h.good()
-			h.sameLife(pid)
+			sleep(h.Context(), 3*time.Second) // it must not be restarted meanwhile
+			h.callSucceeds()
+			h.sameProcess(pid)
 		},
 	},
 	{
-		mode: "busy-with-one-thread", does: "takes longer over a call than its time, with one thread: it answers nothing until it is done",
-		caller: "`timeout` for the call, and for others that come meanwhile", operator: "nothing",
-		bridge: "does not take it for hung: it says something within `hang_timeout`",
+		mode: "busy-with-one-thread", does: "needs longer for a call than the call's timeout, and has one thread: it answers nothing until the call is done",
+		caller: "`timeout` for the call, and for calls that arrive meanwhile", operator: "nothing",
+		bridge: "does not treat it as hung: it writes something within `hang_timeout`",
 		tools:  []string{"act"},
-		kid: func(k *kid) {
-			k.serve(only("act", func(m message) { rest(600 * time.Millisecond); k.result(m, "true") }))
+		child: func(k *testChild) {
+			k.serve(only("act", func(m message) { pause(600 * time.Millisecond); k.result(m, "true") }))
 		},
 		set: func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 5*time.Second },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			pid := h.status().PID
 			h.timesOut(2)
 			h.eventually("its late answers are dropped", func() bool { return h.skipped().UnknownIDs >= 2 })
-			h.good()
-			h.sameLife(pid)
+			h.callSucceeds()
+			h.sameProcess(pid)
 		},
 	},
 	{
-		mode: "overload", does: "has as many calls in flight as it may (`max_inflight`)",
-		caller: "`overloaded` (`ran: no`) at once, with `limit` and `retry_after_ms`", operator: "nothing", bridge: "refuses what is too much",
-		tools: []string{"act"}, kid: silent,
+		mode: "overload", does: "has the maximum number of calls in flight (`max_inflight`)",
+		caller: "`overloaded` (`ran: no`) at once, with `limit` and `retry_after_ms`", operator: "nothing", bridge: "refuses further calls",
+		tools: []string{"act"}, child: silent,
 		set: func(s *config.Supervision) { s.MaxInflight = 4 },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.inFlight(2, "act", func() {
-				for range 2 { // of another caller: one may have half
+				for range 2 { // from another caller: one caller may have half of max_inflight
 					if err := h.w.nc.PublishRequest("ext."+h.id+".rpc", h.w.nc.NewInbox(), []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/act"}`)); err != nil {
 						h.Fatal(err)
 					}
 				}
 				h.eventually("all calls are in flight", func() bool { return h.events("got") >= 4 })
 				h.within(500*time.Millisecond, "the refusal", func() {
-					_, err := h.ask("tools/echo", "{}")
-					if d := h.fails(err, rpc.CodeOverloaded, rpc.RanNo); d.Limit != 4 || d.RetryAfterMS <= 0 {
+					_, err := h.request("tools/echo", "{}")
+					if d := h.wantError(err, rpc.CodeOverloaded, rpc.RanNo); d.Limit != 4 || d.RetryAfterMS <= 0 {
 						h.Errorf("details: %+v", d)
 					}
 				})
 				h.signal(syscall.SIGKILL)
 			})
-			h.restarts(1)
-			h.good()
+			h.waitForRestarts(1)
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "slow-tool", does: "has a slow tool, of which 100 calls are waiting",
-		caller: "fast tools answer at once", operator: "nothing", bridge: "nothing waits behind anything, up to `max_inflight`",
-		tools: []string{"act"}, kid: silent,
+		mode: "slow-tool", does: "has 100 calls of a slow tool in flight",
+		caller: "answers of fast tools at once", operator: "nothing", bridge: "sends all calls to the child at once, up to `max_inflight`",
+		tools: []string{"act"}, child: silent,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.inFlight(100, "act", func() {
 				for range 20 {
-					h.within(500*time.Millisecond, "a fast call", h.good)
+					h.within(500*time.Millisecond, "a fast call", h.callSucceeds)
 				}
 				h.signal(syscall.SIGKILL)
 			})
 		},
 	},
 	{
-		mode: "many-restarts", does: "dies 20 times (200 with EXTMESH_SLOW=1)",
-		caller: "`extension_exited`, 20 times", operator: "20 restarts", bridge: "keeps no descriptor, no goroutine, no zombie",
+		mode: "many-restarts", does: "is killed 20 times (200 with EXTMESH_SLOW=1)",
+		caller: "`extension_exited`, 20 times", operator: "20 restarts", bridge: "leaks no descriptor, no goroutine, no zombie",
 		alone: true,
 		tools: []string{"act"},
-		kid:   func(k *kid) { k.serve(only("act", func(message) { die() })) },
+		child: func(k *testChild) { k.serve(only("act", func(message) { killSelf() })) },
 		set: func(s *config.Supervision) {
 			s.MaxRestarts, s.BaseBackoff, s.MaxBackoff = 1000, time.Millisecond, time.Millisecond
 		},
-		test: func(h *host) { dieOften(h) },
+		test: func(h *host) { restartOften(h) },
 	},
 }
 
-// hung fails unless the last life was ended for hanging, and calls work again.
-func (h *host) hung() {
+// endedForHanging fails unless the bridge stopped the previous process because it hung, and calls succeed again.
+func (h *host) endedForHanging() {
 	h.Helper()
 	if e := h.status().LastExit; e == nil || e.Cause == "" || e.Cause[:len("it hangs")] != "it hangs" {
 		h.Errorf("its last exit: %+v", e)
 	}
-	h.recovers()
+	h.waitForSuccess()
 }
 
-func dieOften(h *host) {
+func restartOften(h *host) {
 	n := 20
 	if slowTests() {
 		n = 200
 	}
-	h.ready()
+	h.waitReady()
 	crash := func() {
 		_, err := h.call("act", "{}")
-		h.fails(err, rpc.CodeExited, rpc.RanMaybe)
-		h.good()
+		h.wantError(err, rpc.CodeExited, rpc.RanMaybe)
+		h.callSucceeds()
 	}
 	crash()
 	before := resources()

@@ -14,13 +14,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// messageFaults are children that write whole lines of JSON, only not the ones they should.
+// messageFaults are children that write valid lines of JSON with unexpected content.
 var messageFaults = []fault{
 	{
-		mode: "out-of-order", does: "answers 256 calls in the reverse order of their coming",
-		caller: "its own answer", operator: "nothing", bridge: "tells answers apart by their ids",
+		mode: "out-of-order", does: "answers 256 calls in reverse order",
+		caller: "its own answer", operator: "nothing", bridge: "matches answers to calls by id",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			var waiting []message
 			k.serve(only("act", func(m message) {
 				if waiting = append(waiting, m); len(waiting) < 256 {
@@ -33,45 +33,45 @@ var messageFaults = []fault{
 			}))
 		},
 		set:  func(s *config.Supervision) { s.MaxInflight = 512 }, // one caller may have half of them
-		test: func(h *host) { h.ready(); h.ownAnswers(256, "act") },
+		test: func(h *host) { h.waitReady(); h.ownAnswers(256, "act") },
 	},
 	{
-		mode: "late-answer", does: "answers when the call's time is over",
-		caller: "`timeout` (`ran: maybe`)", operator: "an unknown id in the control status",
-		bridge: "tells it `notifications/cancelled`; drops and counts the answer",
+		mode: "late-answer", does: "answers after the call's timeout",
+		caller: "`timeout` (`ran: maybe`)", operator: "an unknown id counted in the control status",
+		bridge: "sends `notifications/cancelled`; drops and counts the answer",
 		tools:  []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				go func() { // ends with its answer
-					rest(2 * time.Second)
+					pause(2 * time.Second)
 					k.result(m, `"late"`)
 				}()
 			}))
 		},
 		set: func(s *config.Supervision) { s.CallTimeout = 200 * time.Millisecond },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			pid := h.status().PID
-			_, err := h.ask("tools/act", "{}")
-			h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+			_, err := h.request("tools/act", "{}")
+			h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
 			h.eventually("the late answer is counted", func() bool { return h.skipped().UnknownIDs == 1 })
-			h.good()
-			h.sameLife(pid)
+			h.callSucceeds()
+			h.sameProcess(pid)
 		},
 	},
 	{
-		mode: "answers-twice", does: "answers twice, and things that nobody asked, with ids of all types",
-		caller: "the first answer", operator: "unknown ids in the control status", bridge: "drops and counts the others",
+		mode: "answers-twice", does: "answers twice, and sends answers to requests that do not exist, with ids of all types",
+		caller: "the first answer", operator: "unknown ids counted in the control status", bridge: "drops and counts the other answers",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
-				k.say(`{"jsonrpc":"2.0","id":987654321,"result":"whose?"}` + "\n")
+				k.write(`{"jsonrpc":"2.0","id":987654321,"result":"unknown"}` + "\n")
 				k.result(m, `"first"`)
 				k.result(m, `"second"`)
 				for _, id := range []string{`"x"`, `{}`, `[1]`, `true`, `-1`, `1.5`, `1e99`} {
-					k.say(`{"jsonrpc":"2.0","id":` + id + `,"result":"whose?"}` + "\n")
+					k.write(`{"jsonrpc":"2.0","id":` + id + `,"result":"unknown"}` + "\n")
 				}
-				k.say(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}` + "\n")
+				k.write(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}` + "\n")
 			}))
 		},
 		test: func(h *host) {
@@ -81,34 +81,34 @@ var messageFaults = []fault{
 	},
 	{
 		mode: "id-of-other-type", does: "returns the id 7 as \"7\" or as 7.0",
-		caller: "the answer", operator: "nothing", bridge: "takes it for 7",
+		caller: "the answer", operator: "nothing", bridge: "accepts both as 7",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				forms := map[string]string{"1": `"%s"`, "2": "%s.0"}
-				k.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":`+forms[string(m.arg("form"))]+`,"result":"fine"}`+"\n", m.ID))
+				k.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":`+forms[string(m.arg("form"))]+`,"result":"fine"}`+"\n", m.ID))
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			for _, args := range []string{`{"form":1}`, `{"form":2}`} {
 				if got, err := h.call("act", args); err != nil || got != `"fine"` {
-					h.Errorf("%s: it answered %s, %v", args, got, err)
+					h.Errorf("%s: the answer is %s, %v", args, got, err)
 				}
 			}
 		},
 	},
 	{
-		mode: "odd-errors", does: "answers with errors of odd shape: a string, no code, a code that is a string, a number",
-		caller: "a JSON-RPC error with a code and a message, the odd one in its `data`", operator: "nothing", bridge: "mends it",
+		mode: "odd-errors", does: "answers with malformed errors: a string, no code, a code that is a string, a number",
+		caller: "a JSON-RPC error with a code and a message, and the malformed one in its `data`", operator: "nothing", bridge: "creates a valid error",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
-				k.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":` + string(m.arg("error")) + "}\n")
+				k.write(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":` + string(m.arg("error")) + "}\n")
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			for _, tt := range []struct {
 				error, text string
 				code        rpc.Code
@@ -123,39 +123,39 @@ var messageFaults = []fault{
 				_, err := h.call("act", `{"error":`+tt.error+`}`)
 				if e := rpc.AsError(err); err == nil || e.Code != tt.code || !strings.Contains(e.Message, tt.text) ||
 					!strings.Contains(string(e.Data)+tt.error, tt.error) {
-					h.Errorf("%s came as %+v", tt.error, e)
+					h.Errorf("%s became %+v", tt.error, e)
 				}
 			}
 		},
 	},
 	{
 		mode: "result-and-error", does: "answers with a result and an error, or with neither",
-		caller: "the result if it is not null, else the error; for neither: `internal` (`ran: maybe`)", operator: "nothing", bridge: "decides",
+		caller: "the result if it is not null, otherwise the error; with neither: `internal` (`ran: maybe`)", operator: "nothing", bridge: "selects one of them",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				var with string
 				json.Unmarshal(m.arg("with"), &with)
-				k.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + with + "}\n")
+				k.write(`{"jsonrpc":"2.0","id":` + string(m.ID) + with + "}\n")
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
-			h.oddly(",'result':1,'error':null", "1", 0)
-			h.oddly(",'result':1,'error':{'code':-5,'message':'both'}", "1", 0)
-			h.oddly(",'result':null,'error':{'code':-5,'message':'both'}", "", -5)
-			h.oddly("", "", rpc.CodeInternal)
+			h.waitReady()
+			h.answersWith(",'result':1,'error':null", "1", 0)
+			h.answersWith(",'result':1,'error':{'code':-5,'message':'both'}", "1", 0)
+			h.answersWith(",'result':null,'error':{'code':-5,'message':'both'}", "", -5)
+			h.answersWith("", "", rpc.CodeInternal)
 		},
 	},
 	{
-		mode: "asks-back", does: "sends requests of its own: `ping`, `roots/list`, `sampling/createMessage`",
-		caller: "nothing", operator: "nothing", bridge: "answers at once: `ping` with `{}`, all else with -32601",
+		mode: "sends-requests", does: "sends requests to the bridge: `ping`, `roots/list`, `sampling/createMessage`",
+		caller: "nothing", operator: "nothing", bridge: "answers `ping` with `{}`, and all other requests with -32601",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				var got []string
 				for _, method := range []string{"ping", "roots/list", "sampling/createMessage"} {
-					k.say(`{"jsonrpc":"2.0","id":"` + method + `","method":"` + method + `","params":{}}` + "\n")
+					k.write(`{"jsonrpc":"2.0","id":"` + method + `","method":"` + method + `","params":{}}` + "\n")
 					a, _ := k.next()
 					var e struct{ Code int }
 					json.Unmarshal(a.Error, &e)
@@ -168,10 +168,10 @@ var messageFaults = []fault{
 		test: answers(`"\"ping\" {} 0; \"roots/list\"  -32601; \"sampling/createMessage\"  -32601"`),
 	},
 	{
-		mode: "notifies", does: "sends notifications of its own",
+		mode: "sends-notifications", does: "sends notifications",
 		caller: "nothing", operator: "each on `SP.<id>.event`, byte for byte", bridge: "publishes them",
 		tools: []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				k.notify("inbox/changed", `{"unread":9007199254740993, "a":1.0}`)
 				k.notify("notifications/message", `{"level":"info","data":"hello"}`)
@@ -183,7 +183,7 @@ var messageFaults = []fault{
 			if _, err := h.w.nc.ChanSubscribe("ext."+h.id+".event", events); err != nil {
 				h.Fatal(err)
 			}
-			h.ready()
+			h.waitReady()
 			if _, err := h.call("act", "{}"); err != nil {
 				h.Error(err)
 			}
@@ -203,20 +203,20 @@ var messageFaults = []fault{
 		},
 	},
 	{
-		mode: "ignores-stdin", does: "stops reading its standard input, with 2,000 calls waiting",
-		caller:   "`timeout` (`ran: no` for what was never written); after five `breaker_open`; when it was restarted, answers",
+		mode: "ignores-stdin", does: "stops reading its standard input, while 2,000 calls are waiting",
+		caller:   "`timeout` (`ran: no` if the call was never written); after five `breaker_open`; after the restart, answers",
 		operator: "the breaker `open`, then one restart: `it hangs: …`",
-		bridge:   "queues within bounds, blocks nobody; pings it, and restarts it after `hang_timeout`",
+		bridge:   "limits its queue, and does not delay other extensions; sends a ping, and restarts the child after `hang_timeout`",
 		alone:    true,
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) { hang() }))
 		},
 		set: func(s *config.Supervision) {
 			s.MaxInflight, s.CallTimeout, s.HangTimeout = 4096, time.Second, 500*time.Millisecond
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			before := heap()
 			var mu sync.Mutex
 			codes := map[rpc.Code]int{}
@@ -244,23 +244,23 @@ var messageFaults = []fault{
 			}
 			all.Wait()
 			if codes[rpc.CodeTimeout] < 5 || codes[rpc.CodeTimeout]+codes[rpc.CodeBreakerOpen]+codes[rpc.CodeExited] != 2000 {
-				h.Errorf("the calls ended so: %v", codes)
+				h.Errorf("the calls ended with these codes: %v", codes)
 			}
-			h.restarts(1)
+			h.waitForRestarts(1)
 			if e := h.status().LastExit; e == nil || !strings.Contains(e.Cause, "it hangs") {
 				h.Errorf("its last exit: %+v", e)
 			}
-			h.recovers()
+			h.waitForSuccess()
 		},
 	},
 }
 
-// oddly has the child answer with these members (' for ") besides jsonrpc and id.
-func (h *host) oddly(members, want string, code rpc.Code) {
+// answersWith lets the child answer with these members (with ' instead of ") after jsonrpc and id.
+func (h *host) answersWith(members, want string, code rpc.Code) {
 	h.Helper()
 	members = strings.ReplaceAll(members, "'", `\"`)
 	got, err := h.call("act", `{"with":"`+members+`"}`)
 	if code == 0 && (err != nil || got != want) || code != 0 && rpc.AsError(err).Code != code {
-		h.Errorf("%s came as %s, %v; want %s, %d", members, got, err, want, code)
+		h.Errorf("%s became %s, %v; want %s, %d", members, got, err, want, code)
 	}
 }

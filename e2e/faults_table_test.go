@@ -11,13 +11,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the fault table of docs/operations.md")
 
-// The table stands between these lines.
+// The table is between these two lines of the page.
 const (
 	tableBegins = "<!-- The table of faults: made from e2e/faults*_test.go by go test ./e2e -run TestFaultTable -update -->\n"
 	tableEnds   = "<!-- The end of the table of faults -->\n"
 )
 
-// TestFaultTable holds docs/operations.md to the faults: one row each, and every row says everything.
+// TestFaultTable compares the table of docs/operations.md with the faults: one row for each, with no empty cell.
 func TestFaultTable(t *testing.T) {
 	const path = "../docs/operations.md"
 	table := faultTable(t)
@@ -28,13 +28,13 @@ func TestFaultTable(t *testing.T) {
 	before, rest, begins := strings.Cut(string(data), tableBegins)
 	have, after, ends := strings.Cut(rest, tableEnds)
 	if !begins || !ends {
-		t.Fatalf("%s has no place for the table; it wants the lines\n%s%s", path, tableBegins, tableEnds)
+		t.Fatalf("%s lacks the lines that enclose the table:\n%s%s", path, tableBegins, tableEnds)
 	}
 	if have == table {
 		return
 	}
 	if !*update {
-		t.Fatalf("the table of faults in %s is not that of the tests; run go test ./e2e -run TestFaultTable -update", path)
+		t.Fatalf("the fault table in %s differs from the tests; run go test ./e2e -run TestFaultTable -update", path)
 	}
 	if err := os.WriteFile(path, []byte(before+tableBegins+table+tableEnds+after), 0o644); err != nil {
 		t.Fatal(err)
@@ -51,13 +51,13 @@ func faultTable(t *testing.T) string {
 			if cell == "" {
 				t.Errorf("%s: cell %d is empty", f.mode, i)
 			}
-			if cell == "the same" { // the reader of one row should not have to look for another
-				t.Errorf("%s: cell %d says only %q", f.mode, i, cell)
+			if cell == "the same" { // each row must be understood without the others
+				t.Errorf("%s: cell %d is only %q", f.mode, i, cell)
 			}
 			row[i] = strings.ReplaceAll(cell, "|", "\\|")
 		}
 		if seen[f.mode] || !regexp.MustCompile(`^[a-z][a-z0-9-]{0,50}$`).MatchString(f.mode) {
-			t.Errorf("%q is no name for a fault, or there are two of it", f.mode)
+			t.Errorf("%q is not a valid name for a fault, or it is used twice", f.mode)
 		}
 		seen[f.mode] = true
 		fmt.Fprintf(&b, "| `%s` | %s |\n", f.mode, strings.Join(row, " | "))

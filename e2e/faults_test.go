@@ -9,8 +9,8 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// fault is one way in which an extension can fail the mesh: a row of the table in docs/operations.md, the child that
-// behaves so, and the test that what the row says is true.
+// fault is one way in which an extension can misbehave: a row of the table in docs/operations.md, a child process that
+// behaves that way, and a test of the row's claims.
 type fault struct {
 	mode string // its name; E2E_MODE=child:<mode>, and the extension's id
 
@@ -19,37 +19,37 @@ type fault struct {
 	operator string // what the operator sees
 	bridge   string // what the bridge does
 
-	kid      func(k *kid)                // the child; nil: whatever manifest starts
-	mcp      bool                        // it speaks MCP
-	tools    []string                    // that it offers, besides echo
-	set      func(s *config.Supervision) // its settings
-	more     string                      // further lines of its manifest
-	manifest string                      // all of its manifest behind [plugin], instead; $EXE is this binary, $URL is that of web
-	web      http.HandlerFunc            // what answers there, until the test decides otherwise
-	alone    bool                        // nothing else may run beside it: it measures memory
+	child    func(k *testChild)          // the child process; nil: the program that manifest names
+	mcp      bool                        // the dialect is MCP
+	tools    []string                    // the tools in addition to echo
+	set      func(s *config.Supervision) // changes the settings
+	more     string                      // lines added to the manifest
+	manifest string                      // replaces the manifest after [plugin]; $EXE is this binary, $URL the address of web
+	web      http.HandlerFunc            // the HTTP server at $URL; the test may replace it
+	alone    bool                        // does not run in parallel with other rows: it measures memory
 	test     func(h *host)
 }
 
-// faults is all of them, in the order of the table. It is a func and not a variable since kids, which look
-// themselves up here, are in it.
+// faults returns all faults in the order of the table. It is a function because a variable would refer to itself: test
+// children look up their row here.
 func faults() []fault {
-	return slices.Concat(handshakeFaults, lifeFaults, leftoverFaults, byteFaults, messageFaults, dialectFaults, callFaults, loadFaults, memberFaults, httpFaults)
+	return slices.Concat(handshakeFaults, exitFaults, leftoverFaults, byteFaults, messageFaults, dialectFaults, callFaults, loadFaults, memberFaults, httpFaults)
 }
 
-// TestFaults runs every fault through a real bridge, registry and NATS server. While it lasts a neighbour on the same
-// bridge is called and must not notice; when it is over the bridge stops within five seconds and leaves no process.
+// TestFaults runs every fault with a real bridge, registry and NATS server. Meanwhile another extension on the same
+// bridge is called and must not be affected. Afterwards the bridge must stop within five seconds and leave no process.
 func TestFaults(t *testing.T) {
-	w := newWorld(t)
-	besideEachOther(t, faults(), func(t *testing.T, f fault, again func()) {
+	w := newSharedMesh(t)
+	runRows(t, faults(), func(t *testing.T, f fault, again func()) {
 		h := w.host(t, f)
 		h.again = again
 		f.test(h)
 	})
 }
 
-// besideEachOther runs rows as NAME of "row". What was too slow beside the others, and nothing worse, is tried again
-// with nothing beside it, twice if need be: the machine may have had other things to do.
-func besideEachOther(t *testing.T, rows []fault, test func(t *testing.T, f fault, again func())) {
+// runRows runs each row as subtest row/NAME, in parallel. A row that was only too slow is repeated alone, up to twice:
+// the machine may have been busy.
+func runRows(t *testing.T, rows []fault, test func(t *testing.T, f fault, again func())) {
 	slow := make([]atomic.Bool, len(rows))
 	t.Run("row", func(t *testing.T) {
 		for n, f := range rows {
@@ -72,7 +72,7 @@ func besideEachOther(t *testing.T, rows []fault, test func(t *testing.T, f fault
 	}
 }
 
-// tooSlow fails the row, or has it tried again.
+// tooSlow schedules the row to be repeated, or fails it if it was the last attempt.
 func (h *host) tooSlow(format string, args ...any) {
 	h.Helper()
 	if h.again == nil {

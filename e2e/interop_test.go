@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// mcpServer writes a manifest for one of the real MCP servers, by its package's name.
+// mcpServer writes a manifest for one of the published MCP servers, by the name of its package.
 func mcpServer(t *testing.T, dir, id, name string, args ...string) {
 	t.Helper()
 	bin, err := filepath.Abs(filepath.Join("interop", "node_modules", ".bin", "mcp-server-"+name))
@@ -46,7 +46,7 @@ handshake_timeout = "1m"
 `, id, bin, list))
 }
 
-// up runs a bridge and a registry over dir, and returns the server's URL when all of ids are ready.
+// up runs a registry and a bridge with the extensions in dir, and returns the server's URL when all of ids are ready.
 func up(t *testing.T, dir string, ids ...string) (url string) {
 	t.Helper()
 	url, _ = startNATS(t)
@@ -61,7 +61,7 @@ func up(t *testing.T, dir string, ids ...string) (url string) {
 	return url
 }
 
-// callResult is what MCP tools answer.
+// callResult is the result of an MCP tool.
 type callResult struct {
 	Content []struct {
 		Type, Text, Data string

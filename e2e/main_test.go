@@ -1,4 +1,4 @@
-// Package e2e runs the programs as an operator would: real processes, a real NATS server, real children.
+// Package e2e tests the programs as an operator runs them: real processes, a real NATS server, real children.
 package e2e
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 )
 
-// TestMain makes this binary be what a test needs of it: a NATS server that can be killed, or a child.
+// TestMain runs this binary in the mode of E2E_MODE: as a NATS server that can be killed, as a bridge, as a child, or, if
+// it is empty, as the tests.
 func TestMain(m *testing.M) {
 	child.MaybeGuard()
 	switch mode := os.Getenv("E2E_MODE"); {
@@ -33,21 +34,20 @@ func TestMain(m *testing.M) {
 		natsd()
 		return
 	case mode == "bridge":
-		aBridge()
+		runTestBridge()
 		return
 	case strings.HasPrefix(mode, "child:"):
-		beAKid(strings.TrimPrefix(mode, "child:"))
+		runTestChild(strings.TrimPrefix(mode, "child:"))
 		return
 	case mode != "":
 		fmt.Fprintf(os.Stderr, "unknown E2E_MODE %q\n", mode)
 		os.Exit(2)
 	}
-	// Most of these tests wait: for a child, for a time-out. More of them side by side than there are processors
-	// cost nothing.
+	// Most of these tests wait for a child or a timeout, so more of them than processors can run in parallel.
 	flag.Parse()
-	asked := false
-	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
-	if !asked {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
 		flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0))))
 	}
 	code := m.Run()
@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// natsd is a NATS server with JetStream in a process of its own, configured by the file E2E_CONFIG.
+// natsd runs a NATS server with the configuration file E2E_CONFIG until it is killed.
 func natsd() {
 	o, err := server.ProcessConfigFile(os.Getenv("E2E_CONFIG"))
 	if err != nil {
@@ -75,7 +75,7 @@ func natsd() {
 	select {} // until it is killed
 }
 
-// startNATS runs a NATS server in a process of its own, with further lines of configuration, and returns its URL.
+// startNATS starts a NATS server with JetStream as a separate process, with further lines of configuration.
 func startNATS(t *testing.T, settings ...string) (url string, p *process) {
 	t.Helper()
 	dir := t.TempDir()
@@ -94,7 +94,7 @@ func startNATS(t *testing.T, settings ...string) (url string, p *process) {
 	}
 	p = start(t, []string{"E2E_MODE=natsd", "E2E_CONFIG=" + config}, exe)
 	ports := filepath.Join(dir, fmt.Sprintf("%s_%d.ports", filepath.Base(exe), p.cmd.Process.Pid))
-	eventually(t, time.Minute, "the server says where it listens", func() bool {
+	eventually(t, time.Minute, "the server has written its address", func() bool {
 		data, err := os.ReadFile(ports)
 		var listens struct {
 			NATS []string `json:"nats"`
@@ -140,7 +140,7 @@ func (p *process) output() string {
 	return p.out.String()
 }
 
-// start starts a program; the test's end kills it if nothing else did.
+// start starts a program. If it still runs at the end of the test, it is killed.
 func start(t testing.TB, env []string, name string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -148,7 +148,7 @@ func start(t testing.TB, env []string, name string, args ...string) *process {
 	return startCmd(t, cmd)
 }
 
-// startCmd is start for a program that needs more than arguments and an environment.
+// startCmd is start for a command with further settings, such as a user.
 func startCmd(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, done: make(chan struct{})}
@@ -171,29 +171,29 @@ func startCmd(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// patience is how long something may take that has to be over within limit on a machine with nothing else to do. What
-// is built with the race detector is several times slower, and takes a second to exit.
-func patience(limit time.Duration) time.Duration {
+// limitFor returns the time limit on a busy machine for something that takes at most limit on an idle one. Programs built
+// with the race detector are several times slower, and take a second to exit.
+func limitFor(limit time.Duration) time.Duration {
 	if raceEnabled {
 		return 5 * limit
 	}
 	return 2 * limit
 }
 
-// stop asks the program to end and waits until it has.
+// stop sends SIGTERM to the program and waits for its end.
 func (p *process) stop(t *testing.T, within time.Duration) {
 	t.Helper()
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(patience(within)):
-		t.Errorf("%s is still there %s after SIGTERM", filepath.Base(p.cmd.Path), within)
+	case <-time.After(limitFor(within)):
+		t.Errorf("%s still runs %s after SIGTERM", filepath.Base(p.cmd.Path), within)
 	}
 }
 
 func (p *process) waitFor(t *testing.T, text string) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("%s says %q", filepath.Base(p.cmd.Path), text), func() bool {
+	eventually(t, time.Minute, fmt.Sprintf("%s prints %q", filepath.Base(p.cmd.Path), text), func() bool {
 		select {
 		case <-p.done:
 			t.Fatalf("%s ended: %v\n%s", filepath.Base(p.cmd.Path), p.err, p.output())
@@ -203,7 +203,7 @@ func (p *process) waitFor(t *testing.T, text string) {
 	})
 }
 
-// extctl runs one verb to its end.
+// extctl runs one command of extctl and returns its output.
 func extctl(t *testing.T, url string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -219,7 +219,7 @@ func extctl(t *testing.T, url string, args ...string) (stdout, stderr string, co
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// eventually waits until cond holds.
+// eventually waits until cond returns true.
 func eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

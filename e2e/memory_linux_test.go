@@ -18,10 +18,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// mostMemory is what a bridge may take, whatever callers and children send.
+// mostMemory is the limit for the memory of a bridge, whatever callers and children send.
 const mostMemory = 512 << 20
 
-// plainBridge is stdio-bridge without the race detector, which takes memory of its own.
+// plainBridge returns stdio-bridge built without the race detector, which needs additional memory.
 func plainBridge(t *testing.T) string {
 	t.Helper()
 	if !raceEnabled {
@@ -34,7 +34,7 @@ func plainBridge(t *testing.T) string {
 	return path
 }
 
-// writeShell writes an extension in shell: calls of its tool act are handled by the command act.
+// writeShell writes a shell extension with the tool act; after the handshake it runs the shell command act.
 func writeShell(t *testing.T, dir, id, act string) {
 	t.Helper()
 	script := `#!/bin/sh
@@ -57,7 +57,7 @@ command = "./run.sh"
 `, id))
 }
 
-// readyToAct waits until the tools act of these extensions are served.
+// readyToAct waits until these extensions answer requests.
 func readyToAct(t *testing.T, nc *nats.Conn, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -69,7 +69,7 @@ func readyToAct(t *testing.T, nc *nats.Conn, ids ...string) {
 }
 
 // TestMemoryOfRequests sends 512 requests of 4 MB to two extensions that do not answer, one of which does not even
-// read: the bridge refuses what it has no memory for, and a neighbour goes on.
+// read: the bridge refuses requests that exceed its memory limit, and another extension is not affected.
 func TestMemoryOfRequests(t *testing.T) {
 	url, _ := startNATS(t, "max_payload: 8388608", "max_pending: 1GB", "write_deadline: 60s")
 	dir := writeWho(t, "one")
@@ -81,7 +81,7 @@ func TestMemoryOfRequests(t *testing.T) {
 	idle := peakMemory(t, bridge)
 
 	body := []byte(`{"jsonrpc":"2.0","id":"a","method":"tools/act","params":{"x":"` + strings.Repeat("x", 4_000_000) + `"}}`)
-	inbox := nc.NewInbox() // without a third part: no share of one caller is counted
+	inbox := nc.NewInbox() // with two tokens only, so that no limit per caller applies
 	answers := make(chan *nats.Msg, 1024)
 	if _, err := nc.ChanSubscribe(inbox, answers); err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func TestMemoryOfRequests(t *testing.T) {
 	}
 	client := mesh.NewClient(nc, mesh.ClientOptions{})
 	if _, err := client.Call(t.Context(), "who/who", nil); err != nil {
-		t.Errorf("a call of the neighbour: %v", err)
+		t.Errorf("a call to another extension: %v", err)
 	}
 	refused := 0
 	for len(answers) > 0 {
@@ -109,14 +109,14 @@ func TestMemoryOfRequests(t *testing.T) {
 		refused++
 	}
 	peak := peakMemory(t, bridge)
-	t.Logf("%d of 512 calls refused; %d MiB at the most, %d MiB before", refused, peak>>20, idle>>20)
+	t.Logf("%d of 512 calls refused; peak memory %d MiB, before the calls %d MiB", refused, peak>>20, idle>>20)
 	if peak > mostMemory || refused == 0 {
-		t.Errorf("%d of 512 calls were refused, and the bridge took %d MiB", refused, peak>>20)
+		t.Errorf("%d of 512 calls were refused, and the bridge used %d MiB", refused, peak>>20)
 	}
 }
 
-// TestMemoryOfLines has ten children write lines without end, and ten more stop in the middle of a long one: their calls
-// fail, and a neighbour's do not.
+// TestMemoryOfLines lets ten children write a line that never ends, and ten more stop in the middle of a long one. Their
+// calls fail; calls to another extension do not.
 func TestMemoryOfLines(t *testing.T) {
 	url, _ := startNATS(t)
 	dir := writeWho(t, "one")
@@ -134,14 +134,14 @@ func TestMemoryOfLines(t *testing.T) {
 	readyToAct(t, nc, append(append([]string{"who"}, flooding...), stopping...)...)
 
 	ctx, stop := context.WithCancel(t.Context())
-	var neighbour, offenders sync.WaitGroup
-	defer neighbour.Wait()
+	var healthy, offenders sync.WaitGroup
+	defer healthy.Wait()
 	defer stop()
 	client := mesh.NewClient(nc, mesh.ClientOptions{})
-	neighbour.Go(func() { // ends with stop
+	healthy.Go(func() { // ends with stop
 		for ctx.Err() == nil {
 			if _, err := client.Call(ctx, "who/who", nil); err != nil && ctx.Err() == nil {
-				t.Errorf("a call of the neighbour: %v", err)
+				t.Errorf("a call to another extension: %v", err)
 			}
 		}
 	})
@@ -165,8 +165,8 @@ func TestMemoryOfLines(t *testing.T) {
 	}
 	offenders.Wait()
 	peak := peakMemory(t, bridge)
-	t.Logf("%d MiB at the most", peak>>20)
+	t.Logf("peak memory %d MiB", peak>>20)
 	if peak > mostMemory {
-		t.Errorf("the bridge took %d MiB", peak>>20)
+		t.Errorf("the bridge used %d MiB", peak>>20)
 	}
 }

@@ -26,27 +26,27 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// kid is this binary as a child process, in one of the modes of the fault table.
-type kid struct {
+// testChild is this binary run as a child process, in one of the modes of the fault table.
+type testChild struct {
 	in    *bufio.Reader
-	out   io.Writer // standard output, one write a message
+	out   io.Writer // standard output, one write per message
 	mcp   bool
 	offer func() string // the tools, as a JSON array
 
 	mu sync.Mutex
 }
 
-// beAKid is main in a child. It returns when the input ends.
-func beAKid(mode string) {
+// runTestChild is the main function of a child process. It returns when the input ends.
+func runTestChild(mode string) {
 	if run, ok := helpers[mode]; ok {
 		run()
 		return
 	}
 	for _, f := range append(slices.Concat(faults(), stops), soaked) {
-		if f.mode == mode && f.kid != nil {
-			k := &kid{in: bufio.NewReaderSize(os.Stdin, 1<<20), out: os.Stdout, mcp: f.mcp}
+		if f.mode == mode && f.child != nil {
+			k := &testChild{in: bufio.NewReaderSize(os.Stdin, 1<<20), out: os.Stdout, mcp: f.mcp}
 			k.offer = func() string { return toolList(f.mcp, append([]string{"echo"}, f.tools...)...) }
-			f.kid(k)
+			f.child(k)
 			return
 		}
 	}
@@ -54,13 +54,13 @@ func beAKid(mode string) {
 	os.Exit(2)
 }
 
-// helpers are what kids start in turn, and the neighbour of all faults.
+// helpers are the processes that test children start, and the well-behaved extension next to each fault.
 var helpers = map[string]func(){
-	"neighbour": func() {
-		k := &kid{in: bufio.NewReader(os.Stdin), out: os.Stdout, offer: func() string { return toolList(false, "echo") }}
+	"healthy": func() {
+		k := &testChild{in: bufio.NewReader(os.Stdin), out: os.Stdout, offer: func() string { return toolList(false, "echo") }}
 		k.serve(nil)
 	},
-	// A grandchild that stays, whatever it is told.
+	// A grandchild that ignores all signals except SIGKILL.
 	"stays": func() {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 		for {
@@ -71,7 +71,7 @@ var helpers = map[string]func(){
 	"forks": func() { spawn("stays", true) },
 }
 
-// spawn starts this binary in another mode, with our standard streams, in a session of its own if daemon.
+// spawn starts this binary in another mode with the standard streams of this process, in a new session if daemon.
 func spawn(mode string, daemon bool) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -109,7 +109,7 @@ func toolList(mcp bool, names ...string) string {
 	return "[" + b.String() + "]"
 }
 
-// message is what a kid is sent.
+// message is a message from the bridge.
 type message struct {
 	ID     json.RawMessage
 	Method string
@@ -118,8 +118,8 @@ type message struct {
 	Error  json.RawMessage
 }
 
-// next reads a message. At the end of the input, or on shutdown, it reports false.
-func (k *kid) next() (m message, ok bool) {
+// next reads a message. It returns false at the end of the input and on the shutdown notification.
+func (k *testChild) next() (m message, ok bool) {
 	for {
 		line, err := k.in.ReadBytes('\n')
 		if len(bytes.TrimSpace(line)) > 0 {
@@ -135,7 +135,7 @@ func (k *kid) next() (m message, ok bool) {
 	}
 }
 
-// tool is the own name of the tool that m calls, args its arguments; "" for anything else.
+// tool returns the local name of the tool that m calls, and its arguments; "" if m is not a tool call.
 func (m message) tool() (name string, args json.RawMessage) {
 	if m.Method == "tools/call" {
 		var p struct {
@@ -152,7 +152,7 @@ func (m message) tool() (name string, args json.RawMessage) {
 	return name, m.Params
 }
 
-// arg is a member of the arguments, raw.
+// arg returns one member of the arguments as raw JSON.
 func (m message) arg(name string) json.RawMessage {
 	_, args := m.tool()
 	var all map[string]json.RawMessage
@@ -160,37 +160,37 @@ func (m message) arg(name string) json.RawMessage {
 	return all[name]
 }
 
-// say writes text as it is.
-func (k *kid) say(text string) {
+// write writes text unchanged to standard output.
+func (k *testChild) write(text string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	io.WriteString(k.out, text)
 }
 
-func (k *kid) result(m message, result string) {
-	k.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + result + "}\n")
+func (k *testChild) result(m message, result string) {
+	k.write(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + result + "}\n")
 }
 
-func (k *kid) fail(m message, code int, text string) {
-	k.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`+"\n", m.ID, code, text))
+func (k *testChild) fail(m message, code int, text string) {
+	k.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`+"\n", m.ID, code, text))
 }
 
-func (k *kid) notify(method, params string) {
-	k.say(`{"jsonrpc":"2.0","method":"` + method + `","params":` + params + "}\n")
+func (k *testChild) notify(method, params string) {
+	k.write(`{"jsonrpc":"2.0","method":"` + method + `","params":` + params + "}\n")
 }
 
-// hello answers initialize.
-func (k *kid) hello(m message) {
+// initialize answers the request initialize.
+func (k *testChild) initialize(m message) {
 	if k.mcp {
-		k.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"kid","version":"1"}}`)
+		k.result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test-child","version":"1"}}`)
 		return
 	}
 	k.result(m, `{"server_version":"1","tools":`+k.offer()+`,"hooks":[]}`)
 }
 
-// serve answers until the input ends: initialize, ping and tools/list by itself, the tool echo with its arguments,
-// and what else is in do by the name of the tool or method.
-func (k *kid) serve(do map[string]func(m message)) {
+// serve answers requests until the input ends: the functions in do, by tool or method name; otherwise initialize, ping,
+// tools/list, and the tool echo, which returns its arguments.
+func (k *testChild) serve(do map[string]func(m message)) {
 	for {
 		m, ok := k.next()
 		if !ok {
@@ -200,7 +200,7 @@ func (k *kid) serve(do map[string]func(m message)) {
 	}
 }
 
-func (k *kid) handle(m message, do map[string]func(m message)) {
+func (k *testChild) handle(m message, do map[string]func(m message)) {
 	name, args := m.tool()
 	switch f := do[m.Method]; {
 	case f != nil:
@@ -210,7 +210,7 @@ func (k *kid) handle(m message, do map[string]func(m message)) {
 	case name == "echo":
 		k.result(m, string(args))
 	case m.Method == "initialize":
-		k.hello(m)
+		k.initialize(m)
 	case m.Method == "ping":
 		k.result(m, "{}")
 	case m.Method == "tools/list":
@@ -220,19 +220,19 @@ func (k *kid) handle(m message, do map[string]func(m message)) {
 	}
 }
 
-// only is the map of one tool or method.
+// only returns a map with a single tool or method.
 func only(name string, f func(m message)) map[string]func(m message) {
 	return map[string]func(m message){name: f}
 }
 
-// life counts the lives of this extension, from 1.
-func life() int {
-	file := filepath.Join(os.Getenv("EXTMESH_STATE_DIR"), "lives")
+// runNumber counts the runs of this extension, from 1. Each process calls it once.
+func runNumber() int {
+	file := filepath.Join(os.Getenv("EXTMESH_STATE_DIR"), "runs")
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		fatal(err)
 	}
-	n, _ := strconv.Atoi(string(data)) // none is 0
+	n, _ := strconv.Atoi(string(data)) // 0 if there is no file
 	n++
 	if err := os.WriteFile(file, []byte(strconv.Itoa(n)), 0o600); err != nil {
 		fatal(err)
@@ -240,24 +240,25 @@ func life() int {
 	return n
 }
 
-// die is kill -9 by one's own hand.
-func die() {
+// killSelf sends SIGKILL to its own process.
+func killSelf() {
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// hang does nothing any more, for good.
+// hang blocks for ever.
 func hang() {
 	for {
 		time.Sleep(time.Hour)
 	}
 }
 
-// rest is time that a kid takes.
-func rest(d time.Duration) { time.Sleep(d) }
+// pause is how a test child lets time pass.
+func pause(d time.Duration) { time.Sleep(d) }
 
-// aBridge is main of a bridge in a process of its own, over the directory E2E_DIR. It ends when it is killed or told to.
-func aBridge() {
+// runTestBridge is the main function of a bridge in a separate process, with the extensions of the directory E2E_DIR. It
+// ends on SIGTERM.
+func runTestBridge() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	defer bridge.Watchdog(log)()
 	nc, err := nats.Connect(os.Getenv("NATS_URL"))

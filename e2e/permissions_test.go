@@ -19,13 +19,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// permissionRow is one row of the table in docs/operations.md: something that a role may do, or not.
+// permissionRow is one row of the permission table in docs/operations.md: an operation, and the roles that may do it.
 type permissionRow struct {
 	verb, subject, queue string
 	may                  map[string]bool // by role
 }
 
-// permissionTable reads the table, so that the page cannot say anything else than what is tried here.
+// permissionTable reads the table from the page, so that the page and the test cannot differ.
 func permissionTable(t *testing.T) (rows []permissionRow) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/operations.md")
@@ -34,7 +34,7 @@ func permissionTable(t *testing.T) (rows []permissionRow) {
 	}
 	_, table, ok := strings.Cut(string(page), "| | registry | bridge | extension | agent | operator |\n")
 	if !ok {
-		t.Fatal("docs/operations.md has no table of permissions")
+		t.Fatal("docs/operations.md has no permission table")
 	}
 	row := regexp.MustCompile("^\\| (publish|subscribe) `([^`]+)`(?: in `([^`]+)`)?[^|]*\\|(.*)\\|$")
 	columns := []string{"registry", "bridge", "extension", "agent", "operator"}
@@ -48,7 +48,7 @@ func permissionTable(t *testing.T) (rows []permissionRow) {
 		}
 		m := row.FindStringSubmatch(line)
 		if m == nil {
-			t.Fatalf("cannot read this row: %s", line)
+			t.Fatalf("cannot parse this row: %s", line)
 		}
 		cells := strings.Split(m[4], "|")
 		r := permissionRow{verb: m[1], subject: m[2], queue: m[3], may: map[string]bool{}}
@@ -66,7 +66,7 @@ func permissionTable(t *testing.T) (rows []permissionRow) {
 	return rows
 }
 
-// try does what a row says and returns whether the server allowed it.
+// try performs the operation of a row and returns whether the server allowed it.
 func (r permissionRow) try(t *testing.T, url, user string) bool {
 	t.Helper()
 	nc, err := nats.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
@@ -94,7 +94,7 @@ func (r permissionRow) try(t *testing.T, url, user string) bool {
 	return nc.LastError() == nil
 }
 
-// TestPermissions tries everything in the table of docs/operations.md, as each role, on the shipped configuration.
+// TestPermissions tries every operation in the table of docs/operations.md, as each role, on the shipped configuration.
 func TestPermissions(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
 	rows := permissionTable(t)
@@ -125,22 +125,22 @@ func TestPermissions(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d rows: %d times allowed, %d times refused; of the pairs of roles the least tried one %d times",
+	t.Logf("%d rows: %d operations allowed, %d refused; every pair of roles was distinguished at least %d times",
 		len(rows), allowed, refused, slices.Min(slices.Collect(maps.Values(pairs))))
 
 	for what, at := range map[string]string{
-		"nobody": url, "a stranger": strings.Replace(url, "//", "//stranger:x@", 1),
+		"no user": url, "an unknown user": strings.Replace(url, "//", "//unknown:x@", 1),
 		"a wrong password": strings.Replace(as(url, "agent"), password("agent"), "guess", 1),
 	} {
 		if nc, err := nats.Connect(at); !errors.Is(err, nats.ErrAuthorization) {
-			t.Errorf("%s is let in: %v", what, err)
+			t.Errorf("%s: connected, or failed with another error: %v", what, err)
 			nc.Close()
 		}
 	}
 }
 
-// TestRoles runs the main job, every role under its own user of the shipped configuration. Nothing that they
-// normally do may be refused.
+// TestRoles runs a complete mesh with the shipped configuration, every role with its own user. The server must not refuse
+// anything that the programs normally do.
 func TestRoles(t *testing.T) {
 	url, server := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
@@ -183,7 +183,7 @@ args = ["mcp.sh"]
 		return instances(catalog, "who", "") == 2 && instances(catalog, "primes", "") == 1 && instances(catalog, "bundle.inner", "") == 2
 	})
 
-	// What an agent does.
+	// Operations of an agent.
 	for tool, args := range map[string]string{
 		"ext_who_who": `{}`, "ext_primes_factor": `{"n":91}`, "ext_bundle_inner_echo": `{}`,
 	} {
@@ -201,14 +201,14 @@ args = ["mcp.sh"]
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	_, err := client.Call(short, "ext_primes_count", json.RawMessage(`{"below":100000000}`))
 	cancel()
-	if !errors.Is(err, rpc.CodeTimeout) { // and with it a suspect, and a cancel
+	if !errors.Is(err, rpc.CodeTimeout) { // the client also publishes a suspect report and a cancel message
 		t.Errorf("a call without enough time: %v", err)
 	}
 	ext("agent", 0, "list")
 	ext("agent", 0, "call", "ext_who_who")
 	ext("agent", 0, "tools")
 
-	// What an operator does.
+	// Operations of an operator.
 	for _, args := range [][]string{
 		{"list"}, {"show", "who"}, {"show", "registry"}, {"hosts"}, {"tools"}, {"hooks"}, {"skills"},
 		{"wait", "who", "--for", "ready"}, {"ping"}, {"ping", "primes"}, {"call", "ext_who_who"}, {"logs", "who"},
@@ -218,25 +218,25 @@ args = ["mcp.sh"]
 	}
 	eventually(t, time.Minute, "they are back", func() bool { return instances(catalog, "who", "") == 2 })
 
-	// What happens: a leader dies, a service is stopped, a bridge is.
+	// Events: the leading registry is killed, a service is stopped, a bridge is stopped.
 	logs[0].cmd.Process.Kill()
 	service.stop(t, 10*time.Second)
-	eventually(t, time.Minute, "the good-bye is in the catalog", func() bool { return instances(catalog, "primes", "") == 0 })
+	eventually(t, time.Minute, "the catalog shows that the service was shut down", func() bool { return instances(catalog, "primes", "") == 0 })
 	ext("operator", 0, "forget", "primes")
 	logs[3].stop(t, 15*time.Second)
-	eventually(t, time.Minute, "so is the bridge's", func() bool { return instances(catalog, "who", "") == 1 })
+	eventually(t, time.Minute, "the catalog shows that the bridge's instance was shut down", func() bool { return instances(catalog, "who", "") == 1 })
 
 	if log := server.output(); strings.Contains(log, "iolation") {
 		t.Errorf("the server refused something:\n%s", log)
 	}
 	for _, p := range logs {
 		if strings.Contains(p.output(), "denied") || strings.Contains(p.output(), "iolation") {
-			t.Errorf("%s was refused something", filepath.Base(p.cmd.Path))
+			t.Errorf("the log of %s has a refused operation", filepath.Base(p.cmd.Path))
 		}
 	}
 }
 
-// bundled is an MCP server in shell, with a quick tool and one with a large answer.
+// bundled is an MCP server in shell, with a fast tool and one with a large answer.
 const bundled = `
 while IFS= read -r line; do
 	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
@@ -250,21 +250,21 @@ while IFS= read -r line; do
 done
 `
 
-// TestDenied runs programs with users that may not listen where they have to. They do not pretend to be ready.
+// TestDenied runs programs whose users lack the permission for a required subscription. They must not become ready.
 func TestDenied(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
 	start(t, env("registry"), program(t, "registry"), "--inbox-prefix", "_INBOX.registry")
-	// The user is bridge-0's: it may announce what it likes, and take orders under that name only.
+	// The user bridge-0 may announce any extension, but may receive control requests under its own name only.
 	at := start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "another", "--inbox-prefix", "_INBOX.bridge-0", "--http", "127.0.0.1:0",
 		"--search-path", writeWho(t, "another"), "--state-dir", t.TempDir()).serves(t)
-	eventually(t, time.Minute, "the bridge is unready, and says why", func() bool {
+	eventually(t, time.Minute, "the bridge is not ready, with the reason", func() bool {
 		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS denied the subscription to ext.control.another;")
 	})
-	// And this service's may announce itself, and listen under a prefix that is not the one it was given.
+	// The user primes may announce its service, but may not subscribe under another subject prefix.
 	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX.primes", "--subject-prefix", "elsewhere")
 	_, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX.agent"))
-	eventually(t, time.Minute, "the service is failed, and says why", func() bool {
+	eventually(t, time.Minute, "the service is failed, with the reason", func() bool {
 		e, _ := catalog.Get("primes")
 		return e.State != nil && e.State.State == "failed" && !e.State.Available && strings.Contains(e.State.Reason, "elsewhere.primes.rpc")
 	})

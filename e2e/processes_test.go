@@ -17,8 +17,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// who is an extension in shell that says which bridge runs it. It answers one call at a time; pause makes the
-// calls of a test overlap.
+// who is a shell extension whose tool returns the name of the bridge that runs it. It answers one call at a time.
 const who = `#!/bin/sh
 while IFS= read -r line; do
 	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
@@ -52,8 +51,8 @@ env = { BRIDGE = %q }
 	return dir
 }
 
-// TestThreePrograms runs the programs apart: a registry and two bridges with the same extension. Calls spread
-// over both, and when one bridge is killed in the middle of them no call hangs and calls go on.
+// TestThreePrograms runs a registry and two bridges with the same extension as separate processes. Calls are distributed
+// over both. When one bridge is killed during calls, no call hangs, and further calls succeed.
 func TestThreePrograms(t *testing.T) {
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
@@ -102,7 +101,7 @@ func TestThreePrograms(t *testing.T) {
 	}
 	calls.Wait()
 	if answers[`"one"`] < 40 || answers[`"two"`] < 40 {
-		t.Errorf("200 calls were answered so: %v", answers)
+		t.Errorf("200 calls were answered by: %v", answers)
 	}
 
 	var good, failed atomic.Int64
@@ -125,15 +124,15 @@ func TestThreePrograms(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, time.Minute, "calls flow", func() bool { return good.Load() > 100 })
+	eventually(t, time.Minute, "calls are answered", func() bool { return good.Load() > 100 })
 	bridges["one"].cmd.Process.Kill()
 	before := good.Load()
-	eventually(t, time.Minute, "calls go on", func() bool { return good.Load() > before+200 })
-	eventually(t, time.Minute, "the catalog knows", ready(1))
+	eventually(t, time.Minute, "calls are still answered", func() bool { return good.Load() > before+200 })
+	eventually(t, time.Minute, "the catalog shows one instance", ready(1))
 	stop()
 	calls.Wait()
 	if failed.Load() > 16 {
-		t.Errorf("%d calls failed at the death of a bridge that had at most 16 of them", failed.Load())
+		t.Errorf("%d calls failed when a bridge was killed that had at most 16 of them", failed.Load())
 	}
 
 	out, stderr, code := extctl(t, url, "list", "--json")
@@ -152,5 +151,5 @@ func TestThreePrograms(t *testing.T) {
 		t.Errorf("extctl call: exit %d, %s%s", code, out, stderr)
 	}
 	bridges["two"].stop(t, 5*time.Second)
-	eventually(t, time.Minute, "the good-bye arrives", ready(0))
+	eventually(t, time.Minute, "the catalog shows no instance", ready(0))
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// peek is an extension in shell that tries to read its bridge's environment and memory, leaves a daemon behind, and
-// writes what it found to its state directory.
+// peek is a shell extension that tries to read its bridge's environment and memory, starts a daemon, and writes a report
+// to its state directory.
 const peek = `#!/bin/sh
 setsid sleep 1000 </dev/null >/dev/null 2>&1 &
 {
@@ -31,7 +31,7 @@ done
 `
 
 // TestChildrenCannotReadTheBridge runs the programs as an ordinary user. A child, which has the same user, cannot read
-// their environments nor their memory; and it is still gone, with its daemon, when they are killed.
+// their environment or memory. When a program is killed, the child and its daemon still end.
 func TestChildrenCannotReadTheBridge(t *testing.T) {
 	url, _ := startNATS(t)
 	const secret = "hunter22hunter22"
@@ -55,7 +55,7 @@ func TestChildrenCannotReadTheBridge(t *testing.T) {
 			}
 			cmd := exec.Command(filepath.Join(dir, name), args(dir)...)
 			cmd.Env = append(os.Environ(), "HOME="+data, "NATS_URL="+strings.Replace(url, "://", "://bridge:"+secret+"@", 1))
-			if name == "extctl" { // which has an address of its own
+			if name == "extctl" { // extctl up starts its own NATS server
 				cmd.Env = append(cmd.Env, "NATS_URL=", "OPERATOR_TOKEN="+secret)
 			}
 			if os.Getuid() == 0 {
@@ -73,7 +73,7 @@ func TestChildrenCannotReadTheBridge(t *testing.T) {
 				}
 			}
 			if !strings.Contains(report, "AGENT_EXTENSION_ID=peek") {
-				t.Errorf("the child does not even see its own environment:\n%s", report)
+				t.Errorf("the child's own environment is missing in its report:\n%s", report)
 			}
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
@@ -90,21 +90,21 @@ func TestChildrenCannotReadTheBridge(t *testing.T) {
 // readReport waits for a report of peek, and for the two processes that it names.
 func readReport(t *testing.T, path string) (report string, self, daemon int) {
 	t.Helper()
-	eventually(t, time.Minute, "the child has looked", func() bool {
+	eventually(t, time.Minute, "the child has written its report", func() bool {
 		text, _ := os.ReadFile(path)
 		report = string(text)
 		return strings.HasSuffix(report, "\nend\n")
 	})
 	if _, err := fmt.Sscanf(report, "pids %d %d\n", &self, &daemon); err != nil || !runs(self) || !runs(daemon) {
-		t.Fatalf("%v: neither %d nor %d may be gone yet; report:\n%s", err, self, daemon, report)
+		t.Fatalf("%v: process %d and %d must be running; report:\n%s", err, self, daemon, report)
 	}
 	return report, self, daemon
 }
 
-// nobody is the user and group that owns nothing.
+// nobody is the id of the user and group that own no files.
 const nobody = 65534
 
-// ownDir is a directory that every user may enter; those of testing are closed to others.
+// ownDir returns a directory that every user may enter, unlike t.TempDir.
 func ownDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "extmesh-e2e-own-")

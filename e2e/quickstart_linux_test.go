@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestQuickstart is README's first minute: one command brings up the examples, another terminal uses them, a
-// child is killed and is back, Ctrl-C leaves nothing behind.
+// TestQuickstart follows the README: one command starts the examples, another terminal uses them, a killed child is
+// restarted, and Ctrl-C ends all processes.
 func TestQuickstart(t *testing.T) {
 	home := t.TempDir()
 	env := []string{"XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home, "HOME=" + home}
@@ -21,7 +21,7 @@ func TestQuickstart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// hello needs nothing but a shell; the others show as gated where their interpreter is missing.
+	// hello only needs a shell. textkit is gated if there is no Python.
 	mesh := start(t, env, program(t, "extctl"), "up", filepath.Join(examples, "hello"), filepath.Join(examples, "textkit"), "--listen", "127.0.0.1:0")
 	mesh.waitFor(t, "Ctrl-C stops everything")
 	url := urlOf(t, env)
@@ -72,7 +72,7 @@ func TestQuickstart(t *testing.T) {
 		t.Errorf("fixed: exit %d\n have %s\n want %s", code, out, fixed)
 	}
 
-	// The bucket, read with nothing but NATS.
+	// The catalog is readable with a plain NATS request.
 	m, err := connect(t, url).Request("$JS.API.DIRECT.GET.KV_ext_catalog.$KV.ext_catalog.spec.hello", nil, 20*time.Second)
 	if err != nil || !strings.Contains(string(m.Data), `"ext_hello_greet"`) {
 		t.Errorf("spec.hello: %s, %v", m.Data, err)
@@ -81,15 +81,15 @@ func TestQuickstart(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		code int
-		say  string
+		want string
 	}{
 		{[]string{"call", "ext_hello_gret"}, 1, "ext_hello_greet"},
 		{[]string{"call", "ext_hello_greet", "Ada"}, 2, "key=value"},
 		{[]string{"call", "ext_hello_greet", "{"}, 2, "JSON"},
 		{[]string{"list", "--server", "nats://127.0.0.1:1"}, 13, "127.0.0.1:1"},
 	} {
-		if _, stderr, code := extctl(t, url, tt.args...); code != tt.code || !strings.Contains(stderr, tt.say) {
-			t.Errorf("extctl %v: exit %d, want %d and %q: %s", tt.args, code, tt.code, tt.say, stderr)
+		if _, stderr, code := extctl(t, url, tt.args...); code != tt.code || !strings.Contains(stderr, tt.want) {
+			t.Errorf("extctl %v: exit %d, want %d and %q: %s", tt.args, code, tt.code, tt.want, stderr)
 		}
 	}
 
@@ -97,15 +97,16 @@ func TestQuickstart(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// A call waits a second for the next life. On a busy machine that takes longer now and then, and then it says so.
-	eventually(t, time.Minute, "it greets after kill -9", func() bool {
+	// A call waits for a restart for one second. On a busy machine a restart can take longer; the call then fails with
+	// exit code 10.
+	eventually(t, time.Minute, "a call succeeds after kill -9", func() bool {
 		got, code := greet()
 		if code != 0 && code != 10 || code == 0 && got != `{"greeting":"Hello, Ada!"}` {
 			t.Errorf("greet after kill -9: exit %d, %s", code, got)
 		}
 		return code == 0
 	})
-	eventually(t, time.Minute, "the catalog counts the restart", func() bool {
+	eventually(t, time.Minute, "the catalog shows the restart", func() bool {
 		listed()
 		return list.Extensions[0].Instances[0].Restarts == 1 && list.Extensions[0].Available
 	})
@@ -113,7 +114,7 @@ func TestQuickstart(t *testing.T) {
 	mesh.cmd.Process.Signal(os.Interrupt)
 	select {
 	case <-mesh.done:
-	case <-time.After(patience(6 * time.Second)):
+	case <-time.After(limitFor(6 * time.Second)):
 		t.Fatal("Ctrl-C does not stop it")
 	}
 	if mesh.err != nil {
@@ -122,7 +123,7 @@ func TestQuickstart(t *testing.T) {
 	eventually(t, time.Minute, "no child is left", func() bool { return len(processes(t, "hello.sh", home)) == 0 })
 }
 
-// urlOf is what extctl url prints for the extctl up with env.
+// urlOf returns the output of extctl url with the environment env.
 func urlOf(t *testing.T, env []string) string {
 	t.Helper()
 	cmd := exec.Command(program(t, "extctl"), "url")
@@ -140,8 +141,8 @@ func between(s, before, after string) string {
 	return s
 }
 
-// processes lists the processes whose command line has text in it, and whose environment has home: other tests on
-// this machine run the same examples.
+// processes lists the processes whose command line contains text and whose environment contains home, because other tests
+// run the same examples on the same machine.
 func processes(t *testing.T, text, home string) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -165,7 +166,7 @@ func processes(t *testing.T, text, home string) (pids []int) {
 	return pids
 }
 
-// childOf finds the child of parent whose command line has text in it, and whose environment has home.
+// childOf returns the child of parent whose command line contains text and whose environment contains home.
 func childOf(t *testing.T, parent int, text, home string) int {
 	t.Helper()
 	for _, pid := range processes(t, text, home) {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestReadme runs what README shows, as it stands there, in a directory with what it needs of a checkout. What is
-// built there with go is built already here.
+// TestReadme runs the shell blocks of the README unchanged, in a directory with the files that they need. The programs
+// are already built, so the commands that build them are replaced or skipped.
 func TestReadme(t *testing.T) {
 	page, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -26,10 +26,10 @@ func TestReadme(t *testing.T) {
 		blocks[m[1]] = m[2]
 	}
 	if kinds := slices.Sorted(maps.Keys(blocks)); !slices.Equal(kinds, []string{"apart", "nats", "new", "up", "use"}) {
-		t.Fatalf("README shows %v", kinds)
+		t.Fatalf("README has the blocks %v", kinds)
 	}
 	r := newReader(t)
-	for _, e := range []string{"hello", "textkit"} { // the others need node, or build something
+	for _, e := range []string{"hello", "textkit"} { // the others need Node or a build
 		if err := os.CopyFS(filepath.Join(r.dir, "examples/extensions", e), os.DirFS(filepath.Join("../examples/extensions", e))); err != nil {
 			t.Fatal(err)
 		}
@@ -51,9 +51,9 @@ func TestReadme(t *testing.T) {
 	t.Run("apart", func(t *testing.T) { r.apart(t, blocks["apart"]) })
 }
 
-// reader is somebody who types what README says.
+// reader runs commands the way a reader of the README types them.
 type reader struct {
-	dir string // where he stands
+	dir string // the current directory
 	env []string
 }
 
@@ -65,13 +65,13 @@ func newReader(t *testing.T) *reader {
 	}}
 }
 
-// start types a line and does not wait for its end.
+// start starts a command line.
 func (r *reader) start(t *testing.T, line string) *process {
 	t.Helper()
 	return start(t, r.env, "sh", "-c", "cd '"+r.dir+"' && exec "+line)
 }
 
-// run types a line, which has to succeed, and returns what stood on the terminal.
+// run runs a command line, which must succeed, and returns its output.
 func (r *reader) run(t *testing.T, line string) string {
 	t.Helper()
 	p := r.start(t, line)
@@ -107,7 +107,7 @@ func (r *reader) use(t *testing.T, block string) {
 	}
 }
 
-// nats does what the nats command would, with its arguments as a shell takes them apart.
+// nats replaces the nats command: it parses the lines with a shell and sends the requests that the command would send.
 func (r *reader) nats(t *testing.T, block string) {
 	export, block, _ := strings.Cut(block, "\n")
 	nc := connect(t, strings.TrimSpace(r.run(t, "sh -c '"+export+" && echo $NATS_URL'")))
@@ -128,7 +128,7 @@ func (r *reader) nats(t *testing.T, block string) {
 	}
 }
 
-// apart starts the daemons, each a process, and asks until the bridge's extension is there.
+// apart starts the programs as separate processes, and repeats the last command until the extension is ready.
 func (r *reader) apart(t *testing.T, block string) {
 	if err := os.CopyFS(filepath.Join(r.dir, "extensions/hello"), os.DirFS("../examples/extensions/hello")); err != nil {
 		t.Fatal(err)
@@ -139,16 +139,16 @@ func (r *reader) apart(t *testing.T, block string) {
 	for _, line := range lines[:len(lines)-1] {
 		daemons = append(daemons, r.start(t, line))
 	}
-	ask := lines[len(lines)-1]
-	eventually(t, time.Minute, ask, func() bool {
-		p := r.start(t, ask)
+	list := lines[len(lines)-1]
+	eventually(t, time.Minute, list, func() bool {
+		p := r.start(t, list)
 		<-p.done
 		return p.err == nil && regexp.MustCompile(`(?m)^hello .* ready `).MatchString(p.output())
 	})
 	for _, d := range slices.Backward(daemons) {
 		d.stop(t, 10*time.Second)
 		if out := d.output(); !strings.Contains(out, " has stopped") {
-			t.Errorf("it does not say that it has stopped:\n%s", out)
+			t.Errorf("its log lacks the message that it has stopped:\n%s", out)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestRegistryMemory: one extension's user announces 4,096 instances of 244 KiB, names 12,000 bridges that do not exist,
-// and sends requests of 1 MB that a registry has no use for. The registry stays within half of its memory limit, which
-// is that of the shipped Kubernetes manifest, and admits a host and an extension that are new.
+// TestRegistryMemory sends a registry, with the permissions of one extension, announcements of 4,096 instances of 244 KiB
+// each and of 12,000 bridges that do not exist, and invalid reports of 1 MB. The registry must stay within half of the
+// memory limit of the shipped Kubernetes manifest, and still admit a new host and a new extension.
 func TestRegistryMemory(t *testing.T) {
 	const limit = 256 << 20
 	url, _ := startNATS(t)
@@ -66,7 +66,7 @@ func TestRegistryMemory(t *testing.T) {
 				}
 			}
 		}
-		// The registry has handled what was sent when it answers a request of its own subject.
+		// The registry handles messages in order, so an answer means that the flood was handled.
 		eventually(t, 5*time.Minute, "the registry has handled the flood", func() bool {
 			_, err := nc.Request(prefix.RegistryRPC(), []byte(`{"jsonrpc":"2.0","id":1,"method":"status"}`), 5*time.Second)
 			return err == nil
@@ -83,7 +83,7 @@ func TestRegistryMemory(t *testing.T) {
 	flood(500, func(int) (string, any) { return prefix.Suspect("primes"), strings.Repeat("x", 1_000_000) })
 
 	if _, err := nc.Subscribe(prefix.Control("real"), func(m *nats.Msg) {
-		_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)) // the connection closes at the test's end
+		_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)) // fails only when the connection closes at the end of the test
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +97,11 @@ func TestRegistryMemory(t *testing.T) {
 		most *= 4
 	}
 	if peak > most {
-		t.Errorf("the registry took %d MiB, more than %d", peak>>20, most>>20)
+		t.Errorf("the registry used %d MiB, more than %d", peak>>20, most>>20)
 	}
 }
 
-// peakMemory is the most that a process has had in memory, in bytes.
+// peakMemory returns the peak resident memory of a process, in bytes.
 func peakMemory(t *testing.T, p *process) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

@@ -22,7 +22,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// load is a stream of calls at an even pace, whatever becomes of them, and what became of them.
+// load makes calls at a constant rate, whether they succeed or not, and records their outcomes.
 type load struct {
 	t    *testing.T
 	stop context.CancelFunc
@@ -47,7 +47,7 @@ func startLoad(t *testing.T, rate int, call func(context.Context) error) *load {
 				return
 			case <-tick.C:
 			}
-			// What the ticker missed on a busy machine is made up for.
+			// Calls that the ticker missed on a busy machine are made now.
 			for due := int(time.Since(began) * time.Duration(rate) / time.Second); made < due; made++ {
 				l.done.Go(func() { l.one(context.WithoutCancel(ctx), call) }) // ends with its call
 			}
@@ -83,7 +83,7 @@ func (l *load) more(n int) {
 	eventually(l.t, time.Minute, fmt.Sprintf("%d more calls", n), func() bool { return l.answered() >= before+n })
 }
 
-// end ends the load and fails the test for every call that was lost.
+// end stops the load and fails the test for every lost call.
 func (l *load) end(what string) {
 	l.t.Helper()
 	l.stop()
@@ -106,8 +106,8 @@ func (l *load) end(what string) {
 	l.t.Logf("%s: %d calls, %d lost; p50 %s, p99 %s, longest %s", what, len(l.took)+len(l.faults), len(l.faults), at(50), at(99), at(100))
 }
 
-// caller is a client as agents should have it: it follows the catalog, and keeps nothing for later while NATS is
-// away.
+// caller returns a client with the settings that agents should use: it follows the catalog, and does not buffer messages
+// while NATS is not connected.
 func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *mesh.Catalog) {
 	t.Helper()
 	duck := new(mesh.LameDuck)
@@ -123,7 +123,7 @@ func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *me
 	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, LameDuck: duck}), catalog
 }
 
-// instances is how many instances of id are ready, of this version if one is given.
+// instances returns the number of ready instances of id, of any version if version is empty.
 func instances(catalog *mesh.Catalog, id, version string) int {
 	n := 0
 	if e, ok := catalog.Get(id); ok && e.State != nil {
@@ -136,7 +136,7 @@ func instances(catalog *mesh.Catalog, id, version string) int {
 	return n
 }
 
-// writePrimes writes a manifest that makes the Go example a child, of this version.
+// writePrimes writes a manifest, with this version, that runs the Go example as a child of a bridge.
 func writePrimes(t *testing.T, binary, version string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "extensions")
@@ -154,8 +154,8 @@ args = ["--stdio"]
 	return dir
 }
 
-// TestRollingUpgrade replaces two bridges, one after the other, by others with a new version of their extension,
-// while calls go on. None may be lost.
+// TestRollingUpgrade replaces two bridges, one after the other, by bridges with a new version of the extension, during
+// calls. No call may be lost.
 func TestRollingUpgrade(t *testing.T) {
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
@@ -197,7 +197,7 @@ func TestRollingUpgrade(t *testing.T) {
 	eventually(t, time.Minute, "the catalog shows the new version", func() bool { e, _ := catalog.Get("primes"); return e.Spec.Version == "1.1.0" })
 }
 
-// rounds is how often a service is stopped under load.
+// rounds returns how often a service is stopped under load.
 func rounds() int {
 	if os.Getenv("EXTMESH_SLOW") == "1" {
 		return 100
@@ -205,19 +205,19 @@ func rounds() int {
 	return 10
 }
 
-// TestStopUnderLoad stops a service of its own under load, again and again. Each time another has come first; no
+// TestStopUnderLoad repeatedly replaces a service under load: it starts another instance and then stops the former one. No
 // call may be lost.
 func TestStopUnderLoad(t *testing.T) {
 	url, _ := startNATS(t)
 	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
 	binary := primes(t)
-	// Dividing by up to the root of the second takes a few milliseconds: some calls are always in flight.
+	// Factoring the second number takes a few milliseconds, so that there are always calls in flight.
 	stopUnderLoad(t, url, rounds(), "ext_primes_factor", []string{`{"n":1001}`, `{"n":999999999989}`}, func() *process {
 		return start(t, nil, binary, "--nats-url", url)
 	})
 }
 
-// TestShellStopUnderLoad is the same for a service that does all of it by hand, slowly.
+// TestShellStopUnderLoad does the same with a shell service, which uses no library of ours and is slow.
 func TestShellStopUnderLoad(t *testing.T) {
 	url, _ := startNATS(t)
 	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
@@ -226,7 +226,7 @@ func TestShellStopUnderLoad(t *testing.T) {
 	})
 }
 
-// stopUnderLoad calls tool, with each of args in turn, while the service that offers it is replaced, rounds times.
+// stopUnderLoad calls tool, with each of args in turn, while its service is replaced rounds times.
 func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []string, run func() *process) {
 	t.Helper()
 	client, catalog := caller(t, url)
@@ -258,7 +258,7 @@ func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []str
 	calls.end(fmt.Sprintf("%s stopped %d times under %d calls a second", e.ID, rounds, rate))
 }
 
-// cluster is three servers as deploy/nats/three.conf has them.
+// cluster is three servers with the configuration deploy/nats/three.conf.
 type cluster struct {
 	urls  []string
 	nodes []*process
@@ -280,12 +280,12 @@ func startCluster(t *testing.T) (c cluster) {
 	return c
 }
 
-// at is node i's address for a user. The other nodes' addresses come from the server.
+// at returns the address of node i for a user. Clients learn the addresses of the other nodes from the server.
 func (c cluster) at(i int, user string) string { return as(c.urls[i], user) }
 
-// TestLameDuck puts a server of three into lame-duck mode while calls go on: the server of a bridge, of a
-// service of its own and of a registry. Callers on another server lose nothing, but for what was on the route just when
-// a subscription left: NATS drops that (docs/rough_edges.md). More than one such call would be another fault.
+// TestLameDuck puts one of three servers into lame-duck mode during calls: the one to which a bridge, a service and a
+// registry are connected. Callers on another server may lose at most one call, which was on the route between two servers
+// when a subscription ended: NATS drops it (docs/rough_edges.md).
 func TestLameDuck(t *testing.T) {
 	c := startCluster(t)
 	env := func(i int, user string) []string { return []string{"NATS_URL=" + c.at(i, user)} }
@@ -323,7 +323,7 @@ func TestLameDuck(t *testing.T) {
 	select {
 	case <-c.nodes[0].done:
 	case <-time.After(60 * time.Second):
-		t.Fatal("the server does not leave")
+		t.Fatal("the server does not end")
 	}
 	calls.more(rate)
 	calls.end(fmt.Sprintf("a server of three in lame-duck mode under %d calls a second", rate))

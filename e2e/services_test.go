@@ -31,7 +31,7 @@ func primes(t *testing.T) string {
 	return out
 }
 
-// listing is what extctl list --json says, by id.
+// listing is the output of extctl list --json, by id.
 type listing map[string]listed
 
 type listed struct {
@@ -41,7 +41,7 @@ type listed struct {
 	Instances                             []struct{ Instance, State, Host, Bridge string }
 }
 
-// ready is how many instances take calls.
+// ready returns the number of ready instances.
 func (x listed) ready() int {
 	n := 0
 	for _, i := range x.Instances {
@@ -66,7 +66,7 @@ func list(t *testing.T, url string) listing {
 	return by
 }
 
-// services are the examples that run on NATS by themselves, and the commands that start them.
+// services returns the commands that start the example services, by id.
 func services(t *testing.T) map[string][]string {
 	t.Helper()
 	return map[string][]string{
@@ -75,7 +75,7 @@ func services(t *testing.T) map[string][]string {
 	}
 }
 
-// serviceCalls are calls to each, with their answers or a part of the error.
+// serviceCalls are calls to each service, with a part of the answer or of the error.
 var serviceCalls = map[string][]struct {
 	args   []string
 	answer string
@@ -101,17 +101,17 @@ var serviceCalls = map[string][]struct {
 	},
 }
 
-// TestServices runs the services of examples/services that need nothing but Go and a shell.
+// TestServices runs the services of examples/services that only need Go and a shell.
 func TestServices(t *testing.T) { testServices(t, services(t)) }
 
-// testServices takes services through their lives, side by side in one catalog: declared by a bridge that found
-// their manifests, started, called, stopped.
+// testServices tests services in one catalog, from beginning to end: declared by a bridge that finds their manifests,
+// started, called, stopped.
 func testServices(t *testing.T, commands map[string][]string) {
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
 	start(t, env, program(t, "registry"))
 	start(t, env, program(t, "stdio-bridge"), "--name", "finder", "--search-path", "../examples/services", "--state-dir", t.TempDir())
-	// What is announced of them and how they are stand under keys of their own, and come one after the other.
+	// Spec and state have separate keys, which are written one after the other.
 	var found listing
 	eventually(t, time.Minute, "the manifests' services are in the catalog, with their states", func() bool {
 		if _, _, code := extctl(t, url, "show", "words"); code != 0 {
@@ -122,7 +122,7 @@ func testServices(t *testing.T, commands map[string][]string) {
 	})
 	for id, x := range found {
 		if x.Available || x.State != "lost" || x.Transport != "nats" || !strings.Contains(x.Reason, "no heartbeat yet") {
-			t.Errorf("before it ever ran %s is %s (%s)", id, x.State, x.Reason)
+			t.Errorf("before its first start %s is %s (%s)", id, x.State, x.Reason)
 		}
 	}
 
@@ -154,15 +154,15 @@ func testServices(t *testing.T, commands map[string][]string) {
 		if p.err != nil {
 			t.Errorf("%s ended with %v", id, p.err)
 		}
-		eventually(t, time.Minute, id+" said good-bye", func() bool { return list(t, url)[id].State == "shutdown" })
+		eventually(t, time.Minute, id+" is shut down", func() bool { return list(t, url)[id].State == "shutdown" })
 		if _, _, code := extctl(t, url, "call", serviceCalls[id][0].args[0]); code != 10 && code != 2 {
-			t.Errorf("a call to %s, which is gone: exit %d", id, code)
+			t.Errorf("a call to %s, which was stopped: exit %d", id, code)
 		}
 	}
 }
 
-// answeredOnce runs a second instance of each service and counts the answers to one request: with any queue group
-// but q there would be two.
+// answeredOnce runs a second instance of each service and checks that each request is answered once. With any queue group
+// other than q there would be two answers.
 func answeredOnce(t *testing.T, url string, commands map[string][]string) {
 	nc := connect(t, url)
 	for id, command := range commands {
@@ -197,18 +197,18 @@ func answeredOnce(t *testing.T, url string, commands map[string][]string) {
 	}
 }
 
-// TestGoProtocol asks the Go service what the protocol says beyond calls and answers.
+// TestGoProtocol tests the Go service's protocol beyond calls and answers.
 func TestGoProtocol(t *testing.T) {
 	testProtocol(t, "primes", []string{primes(t)})
 }
 
-// slow is a call of each service that takes longer than any test.
+// slow has a call for each service that takes longer than any test.
 var slow = map[string]string{
 	"primes": `{"jsonrpc":"2.0","id":7,"method":"tools/count","params":{"below":100000000}}`,
 	"words":  `{"jsonrpc":"2.0","id":7,"method":"tools/linger","params":{"ms":3600000}}`,
 }
 
-// testProtocol sends a service what docs/protocol.md describes, odd requests and headers among it.
+// testProtocol tests whether a service follows docs/protocol.md, also for malformed requests and unusual headers.
 func testProtocol(t *testing.T, id string, command []string) {
 	url, _ := startNATS(t)
 	nc := connect(t, url)
@@ -263,7 +263,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 		{body: `{"jsonrpc":"2.0","id":1,"method":"shutdown"}`, id: `1`, code: rpc.CodeMethodNotFound},
 		{body: `{"jsonrpc":"2.0","id":1,"method":"tools/constructor"}`, id: `1`, code: rpc.CodeMethodNotFound},
 		{body: ping, header: map[string]string{"Ext-Timeout": "soon"}, id: `"x"`, code: rpc.CodeInvalidRequest},
-		{body: ping, header: map[string]string{"Ext-Deadline": past}, id: `"x"`}, // of a caller whose clock differs
+		{body: ping, header: map[string]string{"Ext-Deadline": past}, id: `"x"`}, // from a caller with a wrong clock
 		{body: slow[id], header: map[string]string{"Ext-Timeout": "20"}, id: `7`, code: rpc.CodeTimeout, ran: "maybe"},
 	} {
 		got := ask(subject, tt.body, tt.header)
@@ -275,10 +275,10 @@ func testProtocol(t *testing.T, id string, command []string) {
 		}
 	}
 	if got := ask(subject+"."+a.Instance, ping, nil); got.Error.Code != 0 {
-		t.Errorf("at its own subject it answered %v", &got.Error)
+		t.Errorf("on the instance's subject it answered %v", &got.Error)
 	}
 
-	// A cancel ends its call, and one that comes too early does so, too.
+	// A cancel message ends its call, even if it arrives before the call.
 	cancel := func(call string) {
 		t.Helper()
 		if err := nc.Publish("ext."+id+".cancel", fmt.Appendf(nil, `{"call_id":%q}`, call)); err != nil {
@@ -310,9 +310,9 @@ func testProtocol(t *testing.T, id string, command []string) {
 		t.Fatal(err)
 	}
 	if _, err := announced.NextMsg(time.Minute); err != nil {
-		t.Errorf("asked to announce itself again it does not: %v", err)
+		t.Errorf("no announcement after a request to announce: %v", err)
 	}
-	byes, err := nc.SubscribeSync("ext.registry.shutdown." + id)
+	shutdowns, err := nc.SubscribeSync("ext.registry.shutdown." + id)
 	if err == nil {
 		err = nc.Flush()
 	}
@@ -320,7 +320,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 		t.Fatal(err)
 	}
 	p.stop(t, 10*time.Second)
-	if m, err := byes.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), a.Instance) {
-		t.Errorf("good-bye: %v, %v", m, err)
+	if m, err := shutdowns.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), a.Instance) {
+		t.Errorf("shutdown notice: %v, %v", m, err)
 	}
 }

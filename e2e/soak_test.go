@@ -21,28 +21,28 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// soaked are the extensions under TestSoak: one container of six MCP servers that do whatever they are told.
+// soaked is the extension of TestSoak: a container with six MCP servers whose tools misbehave on request.
 var soaked = fault{
 	mode:     "soaked",
 	manifest: soakedManifest("one", "two", "three", "four", "five", "six"),
 	mcp:      true,
-	tools:    []string{"die", "hang", "flood", "noise", "large", "daemon", "storm", "wait", "closes"},
-	kid: func(k *kid) {
+	tools:    []string{"crash", "hang", "flood", "noise", "large", "daemon", "storm", "wait", "closes"},
+	child: func(k *testChild) {
 		k.serve(map[string]func(message){
-			"die":  func(message) { die() },
-			"hang": func(message) { hang() },
+			"crash": func(message) { killSelf() },
+			"hang":  func(message) { hang() },
 			"flood": func(m message) {
 				io.WriteString(os.Stderr, strings.Repeat("a line of a flood\n", 20_000))
 				k.result(m, "true")
 			},
-			"noise":  func(m message) { k.say(strings.Repeat("noise on stdout\n", 5_000)); k.result(m, "true") },
+			"noise":  func(m message) { k.write(strings.Repeat("noise on stdout\n", 5_000)); k.result(m, "true") },
 			"large":  func(m message) { k.result(m, `"`+strings.Repeat(megabyte, 3)+`"`) },
 			"daemon": func(m message) { spawn("forks", true); k.result(m, "true") },
 			"storm": func(m message) {
-				k.say(strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`+"\n", 200))
+				k.write(strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`+"\n", 200))
 				k.result(m, "true")
 			},
-			"wait":   func(m message) { go func() { rest(200 * time.Millisecond); k.result(m, "true") }() }, // ends with its answer
+			"wait":   func(m message) { go func() { pause(200 * time.Millisecond); k.result(m, "true") }() }, // ends with its answer
 			"closes": func(message) { os.Stdout.Close(); hang() },
 		})
 	},
@@ -60,8 +60,8 @@ func soakedManifest(servers ...string) string {
 	return b.String()
 }
 
-// TestSoak kills, stops, floods, hangs and restarts six extensions at random, for EXTMESH_SOAK (default 60 s), while a
-// neighbour is called 100 times a second and loses none. EXTMESH_SEED repeats a run.
+// TestSoak kills, stops, floods, hangs and restarts six extensions at random, for the time EXTMESH_SOAK (default 60 s).
+// Meanwhile a healthy extension is called 100 times a second, and no call may be lost. EXTMESH_SEED repeats a run.
 func TestSoak(t *testing.T) {
 	if !slowTests() {
 		t.Skip("it takes a minute; set EXTMESH_SLOW=1")
@@ -81,7 +81,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	t.Logf("EXTMESH_SEED=%d EXTMESH_SOAK=%s", seed, length)
-	w := newWorld(t)
+	w := newSharedMesh(t)
 	h := w.host(t, soaked)
 	s := &soak{host: h, did: map[string]int{}}
 	for _, server := range []string{"one", "two", "three", "four", "five", "six"} {
@@ -94,20 +94,20 @@ func TestSoak(t *testing.T) {
 	wg.Go(func() { s.steady(ctx) }) // ends with ctx
 	for n := range s.members {
 		r := rand.New(rand.NewPCG(seed, uint64(n)))
-		wg.Go(func() { s.torment(ctx, s.members[n], r) }) // ends with ctx
+		wg.Go(func() { s.disturb(ctx, s.members[n], r) }) // ends with ctx
 	}
 	wg.Wait()
 
 	slices.Sort(s.took)
-	t.Logf("neighbour: %d calls, %d lost; median %s, p99 %s, longest %s", len(s.took), s.lost.Load(), ms(s.took[len(s.took)/2]),
+	t.Logf("healthy extension: %d calls, %d lost; median %s, p99 %s, longest %s", len(s.took), s.lost.Load(), ms(s.took[len(s.took)/2]),
 		ms(s.took[len(s.took)*99/100]), ms(s.took[len(s.took)-1]))
-	t.Logf("what was done: %v; calls to the tormented: %d good, %d failed", s.did, s.good.Load(), s.failed.Load())
+	t.Logf("disturbances: %v; calls to the disturbed members: %d answered, %d failed", s.did, s.good.Load(), s.failed.Load())
 	if want := int(length.Seconds() * 80); len(s.took) < want {
-		t.Errorf("the neighbour was called %d times only, want %d", len(s.took), want)
+		t.Errorf("the healthy extension was called only %d times, want %d", len(s.took), want)
 	}
 	for _, m := range s.members {
 		m.restartMember()
-		m.recovers()
+		m.waitForSuccess()
 	}
 	h.eventually(fmt.Sprintf("nothing has grown over %v", before), func() bool {
 		now := resources()
@@ -115,7 +115,7 @@ func TestSoak(t *testing.T) {
 	})
 }
 
-// soak is a TestSoak under way.
+// soak is the state of TestSoak.
 type soak struct {
 	*host
 	members []*host
@@ -123,11 +123,11 @@ type soak struct {
 	lost, good, failed atomic.Int64
 
 	mu   sync.Mutex
-	took []time.Duration // by the neighbour's calls
+	took []time.Duration // by calls to the healthy extension
 	did  map[string]int
 }
 
-// steady calls the neighbour 100 times a second, each call by itself.
+// steady calls the healthy extension 100 times a second, each call in its own goroutine.
 func (s *soak) steady(ctx context.Context) {
 	client := mesh.NewClient(s.w.connect(s.T), mesh.ClientOptions{Catalog: s.w.catalog})
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -140,48 +140,48 @@ func (s *soak) steady(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		// What the ticker missed on a busy machine is made up for.
+		// Calls that the ticker missed on a busy machine are made now.
 		for due := int(time.Since(began) / (10 * time.Millisecond)); n < due; n++ {
 			call := n
-			calls.Go(func() { s.neighbour(context.WithoutCancel(ctx), client, call) }) // ends with its call
+			calls.Go(func() { s.callHealthyOnce(context.WithoutCancel(ctx), client, call) }) // ends with its call
 		}
 	}
 }
 
-// neighbour makes one of the steady calls, which must be answered.
-func (s *soak) neighbour(ctx context.Context, client *mesh.Client, n int) {
+// callHealthyOnce makes one of the steady calls, which must be answered.
+func (s *soak) callHealthyOnce(ctx context.Context, client *mesh.Client, n int) {
 	args := fmt.Sprintf(`{"n":%d}`, n)
 	began := time.Now()
-	got, err := client.Call(ctx, s.beside+"/echo", json.RawMessage(args))
+	got, err := client.Call(ctx, s.healthy+"/echo", json.RawMessage(args))
 	took := time.Since(began)
 	s.mu.Lock()
 	s.took = append(s.took, took)
 	s.mu.Unlock()
 	if err != nil || string(got) != args {
 		s.lost.Add(1)
-		s.Errorf("the neighbour, asked %s, answered %s after %s, %v", args, got, took, err)
+		s.Errorf("the healthy extension answered %s with %s after %s, %v", args, got, took, err)
 	}
 }
 
-// torment does one thing after the other to a member.
-func (s *soak) torment(ctx context.Context, m *host, r *rand.Rand) {
+// disturb disturbs a member in one random way after another.
+func (s *soak) disturb(ctx context.Context, m *host, r *rand.Rand) {
 	things := []struct {
 		name string
 		do   func()
 	}{
-		{"kill", func() { m.shoot(syscall.SIGKILL) }},
-		{"term", func() { m.shoot(syscall.SIGTERM) }},
-		{"stop", func() { m.shoot(syscall.SIGSTOP) }},
+		{"kill", func() { m.signalIfRunning(syscall.SIGKILL) }},
+		{"term", func() { m.signalIfRunning(syscall.SIGTERM) }},
+		{"stop", func() { m.signalIfRunning(syscall.SIGSTOP) }},
 		{"stop and continue", func() {
-			m.shoot(syscall.SIGSTOP)
-			nap(ctx, time.Duration(r.IntN(300))*time.Millisecond)
-			m.shoot(syscall.SIGCONT)
+			m.signalIfRunning(syscall.SIGSTOP)
+			sleep(ctx, time.Duration(r.IntN(300))*time.Millisecond)
+			m.signalIfRunning(syscall.SIGCONT)
 		}},
 		{"restart", m.restartMember},
 		{"calls", func() {
 			var wg sync.WaitGroup
 			for range 1 + r.IntN(50) {
-				wg.Go(func() { s.tell(ctx, m, "wait") })
+				wg.Go(func() { s.callDisturbed(ctx, m, "wait") })
 			}
 			wg.Wait()
 		}},
@@ -190,7 +190,7 @@ func (s *soak) torment(ctx context.Context, m *host, r *rand.Rand) {
 		things = append(things, struct {
 			name string
 			do   func()
-		}{tool, func() { s.tell(ctx, m, tool) }})
+		}{tool, func() { s.callDisturbed(ctx, m, tool) }})
 	}
 	for ctx.Err() == nil {
 		thing := things[r.IntN(len(things))]
@@ -199,19 +199,19 @@ func (s *soak) torment(ctx context.Context, m *host, r *rand.Rand) {
 		s.mu.Unlock()
 		thing.do()
 		for range r.IntN(10) {
-			s.tell(ctx, m, "echo")
+			s.callDisturbed(ctx, m, "echo")
 		}
-		nap(ctx, time.Duration(r.IntN(300))*time.Millisecond)
+		sleep(ctx, time.Duration(r.IntN(300))*time.Millisecond)
 	}
 }
 
-// tell calls a tool of a member, which may come to nothing, but not hang.
-func (s *soak) tell(ctx context.Context, m *host, tool string) {
+// callDisturbed calls a tool of a member. The call may fail in the expected ways, but must not hang.
+func (s *soak) callDisturbed(ctx context.Context, m *host, tool string) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_, err := m.client.Call(ctx, m.id+"/"+tool, nil)
-	if took := time.Since(began); took > patience(5*time.Second) {
+	if took := time.Since(began); took > limitFor(5*time.Second) {
 		s.Errorf("%s of %s took %s: %v", tool, m.id, took, err)
 	}
 	if err == nil {
@@ -226,8 +226,8 @@ func (s *soak) tell(ctx context.Context, m *host, tool string) {
 	}
 }
 
-// shoot sends the member's process a signal, if it has one.
-func (h *host) shoot(sig syscall.Signal) {
+// signalIfRunning sends a signal to the member's process, if there is one.
+func (h *host) signalIfRunning(sig syscall.Signal) {
 	parent, _, _ := strings.Cut(h.id, ".")
 	m, err := h.w.nc.Request("ext.control."+parent, []byte(`{"jsonrpc":"2.0","id":1,"method":"status"}`), 20*time.Second)
 	if err != nil {
@@ -248,12 +248,12 @@ func (h *host) shoot(sig syscall.Signal) {
 	}
 	for _, i := range s.Result.Instances {
 		if i.ID == h.id && i.PID > 0 {
-			syscall.Kill(i.PID, sig) // gone meanwhile is as good
+			syscall.Kill(i.PID, sig) // the process may have ended meanwhile
 		}
 	}
 }
 
-// restartMember is extctl restart for one member.
+// restartMember does what extctl restart does, for one member.
 func (h *host) restartMember() {
 	parent, _, _ := strings.Cut(h.id, ".")
 	body := rpc.AppendRequest(nil, []byte("1"), "restart", fmt.Appendf(nil, `{"id":%q}`, h.id))

@@ -17,18 +17,18 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// unstoppable is a kid that ignores all it can, in whatever state it is.
-func unstoppable(k *kid) {
+// unstoppable is a child that ignores the end of its input and all signals that can be ignored.
+func unstoppable(k *testChild) {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	k.serve(map[string]func(message){"act": func(message) { k.notify("got", "{}") }})
-	k.notify("told", "{}")
+	k.notify("shutdown", "{}")
 	hang()
 }
 
-// stops are the states that a stop may find an extension in.
+// stops are the states in which an extension can be when its bridge stops.
 var stops = []fault{
 	{
-		mode: "stop-spawning", kid: func(k *kid) {},
+		mode: "stop-spawning", child: func(k *testChild) {},
 		set: func(s *config.Supervision) {
 			s.MaxRestarts, s.BaseBackoff, s.MaxBackoff = 1000, time.Millisecond, time.Millisecond
 		},
@@ -38,61 +38,61 @@ var stops = []fault{
 	},
 	{
 		mode: "stop-handshaking",
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			signal.Ignore(syscall.SIGTERM)
 			k.next()
 			k.notify("got", "{}")
-			k.next() // the end
-			k.notify("told", "{}")
+			k.next() // the end of the input
+			k.notify("shutdown", "{}")
 			hang()
 		},
 		test: func(h *host) { h.eventually("it has initialize", func() bool { return h.events("got") == 1 }) },
 	},
 	{
-		mode: "stop-backing-off", kid: func(k *kid) {},
+		mode: "stop-backing-off", child: func(k *testChild) {},
 		set:  func(s *config.Supervision) { s.BaseBackoff, s.MaxBackoff = time.Hour, time.Hour },
-		test: func(h *host) { h.becomes(heartbeat.Restarting, "exit status 0") },
+		test: func(h *host) { h.waitForState(heartbeat.Restarting, "exit status 0") },
 	},
 	{
-		mode: "stop-failed", kid: func(k *kid) {},
+		mode: "stop-failed", child: func(k *testChild) {},
 		set:  func(s *config.Supervision) { s.MaxRestarts = 0 },
-		test: func(h *host) { h.becomes(heartbeat.Failed) },
+		test: func(h *host) { h.waitForState(heartbeat.Failed) },
 	},
 	{
-		mode: "stop-running", kid: unstoppable,
-		test: func(h *host) { h.ready() },
+		mode: "stop-running", child: unstoppable,
+		test: func(h *host) { h.waitReady() },
 	},
 	{
-		mode: "stop-with-calls", kid: unstoppable, tools: []string{"act"},
-		test: func(h *host) { h.ready(); h.keepsCalling(3) },
+		mode: "stop-with-calls", child: unstoppable, tools: []string{"act"},
+		test: func(h *host) { h.waitReady(); h.keepCalling(3) },
 	},
 	{
-		mode: "stop-draining", kid: unstoppable, tools: []string{"act"},
+		mode: "stop-draining", child: unstoppable, tools: []string{"act"},
 		test: func(h *host) {
-			h.ready()
-			h.keepsCalling(1)
+			h.waitReady()
+			h.keepCalling(1)
 			h.control("drain", fmt.Sprintf(`{"id":%q}`, h.id))
-			h.becomes(heartbeat.Draining, "asked to drain")
+			h.waitForState(heartbeat.Draining, "asked to drain")
 		},
 	},
 	{
-		mode: "stop-stopped", kid: unstoppable, tools: []string{"act"},
-		test: func(h *host) { h.ready(); h.keepsCalling(1); h.signal(syscall.SIGSTOP) },
+		mode: "stop-with-sigstop", child: unstoppable, tools: []string{"act"},
+		test: func(h *host) { h.waitReady(); h.keepCalling(1); h.signal(syscall.SIGSTOP) },
 	},
 	{
-		mode: "stop-deaf", kid: func(k *kid) {
+		mode: "stop-not-reading", child: func(k *testChild) {
 			signal.Ignore(syscall.SIGTERM)
 			k.serve(map[string]func(message){"act": func(message) { k.notify("got", "{}"); hang() }})
 		},
 		tools: []string{"act"},
-		test:  func(h *host) { h.ready(); h.keepsCalling(100) },
+		test:  func(h *host) { h.waitReady(); h.keepCalling(100) },
 	},
 	{
-		mode: "stop-restarting", kid: unstoppable,
+		mode: "stop-restarting", child: unstoppable,
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.restart()
-			h.becomes(heartbeat.Ready) // still: the old life takes its four seconds
+			h.waitForState(heartbeat.Ready) // while the former process takes four seconds to end
 		},
 	},
 	{
@@ -110,23 +110,23 @@ var stops = []fault{
 			stopped.ServeHTTP(w, r)
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			ended, before := make(chan error, 1), stopped.calls.Load()
 			go func() { _, err := h.call("echo", "{}"); ended <- err }() // ends with the bridge
-			h.Cleanup(func() { h.fails(<-ended, rpc.CodeExited, rpc.RanMaybe) })
+			h.Cleanup(func() { h.wantError(<-ended, rpc.CodeExited, rpc.RanMaybe) })
 			h.eventually("the call is in flight", func() bool { return stopped.calls.Load() == before+1 })
 		},
 	},
 	{
-		mode: "stop-well", kid: func(k *kid) { k.serve(nil) },
-		test: func(h *host) { h.ready() },
+		mode: "stop-healthy", child: func(k *testChild) { k.serve(nil) },
+		test: func(h *host) { h.waitReady() },
 	},
 }
 
 var stopped = &sessions{known: map[string]bool{}}
 
-// keepsCalling has n calls in flight until the test's end.
-func (h *host) keepsCalling(n int) {
+// keepCalling keeps n calls in flight until the end of the test.
+func (h *host) keepCalling(n int) {
 	h.Helper()
 	var wg sync.WaitGroup
 	for range n {
@@ -136,41 +136,41 @@ func (h *host) keepsCalling(n int) {
 	h.eventually("the calls are in flight", func() bool { return h.events("got") >= 1 })
 }
 
-// TestStop stops a bridge whose extension is in each of the states that it can be in: that takes five seconds at
-// most, whatever the extension does, and leaves nothing. Some take four and a half by design: what takes too long
-// beside all the others is tried again with nothing beside it.
+// TestStop stops a bridge while its extension is in each possible state. A stop takes at most five seconds, whatever the
+// extension does, and leaves no process. Some rows take four and a half seconds by design, so a row that was too slow
+// in parallel with the others is repeated alone.
 func TestStop(t *testing.T) {
-	w := newWorld(t)
-	besideEachOther(t, stops, func(t *testing.T, f fault, again func()) {
+	w := newSharedMesh(t)
+	runRows(t, stops, func(t *testing.T, f fault, again func()) {
 		h := w.host(t, f)
 		h.again = again
 		f.test(h)
-		h.quiet()
+		h.stopCalls()
 		began := time.Now()
 		took := h.stop()
 		t.Logf("stopped in %s", took.Round(time.Millisecond))
-		h.startsToStop(began, took)
+		h.checkStopBegan(began, took)
 		if took > maxStop && !raceEnabled {
 			h.tooSlow("the bridge took %s to stop", took)
 		}
 	})
 }
 
-// startsToStop fails unless the stop had begun within a second: who can say so was told to stop by then, and where
-// nothing runs there was nothing to wait for. The others cannot say so: they are stopped, hang in a call, or are being
-// stopped already.
-func (h *host) startsToStop(began time.Time, took time.Duration) {
+// checkStopBegan fails unless the stop reached the child within a second: the child then sends the notification
+// "shutdown", or, if no process runs, the stop is over. The remaining rows are skipped, because their child cannot send a
+// notification: it is stopped, hangs in a call, or is already being stopped.
+func (h *host) checkStopBegan(began time.Time, took time.Duration) {
 	h.Helper()
 	after := took
 	switch h.id {
 	case "stop-handshaking", "stop-running", "stop-with-calls", "stop-draining":
-		h.eventually("the child has said that it was told", func() bool { return !h.saidAt("told").IsZero() })
-		after = h.saidAt("told").Sub(began)
-	case "stop-spawning", "stop-backing-off", "stop-failed", "stop-well":
+		h.eventually("the child has sent its notification", func() bool { return !h.receivedAt("shutdown").IsZero() })
+		after = h.receivedAt("shutdown").Sub(began)
+	case "stop-spawning", "stop-backing-off", "stop-failed", "stop-healthy":
 	default:
 		return
 	}
-	h.Logf("told after %s", after.Round(time.Millisecond))
+	h.Logf("the stop began after %s", after.Round(time.Millisecond))
 	if after > time.Second && !raceEnabled {
 		h.tooSlow("the stop began after %s", after)
 	}

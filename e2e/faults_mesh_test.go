@@ -13,16 +13,16 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// world is what hosts share: a NATS server, a registry, and somebody who follows the catalog.
-type world struct {
+// sharedMesh is what all hosts of a test share: a NATS server, a registry, and a client that follows the catalog.
+type sharedMesh struct {
 	url     string
 	nc      *nats.Conn
 	catalog *mesh.Catalog
 }
 
-func newWorld(t testing.TB) *world {
+func newSharedMesh(t testing.TB) *sharedMesh {
 	t.Helper()
-	t.Setenv("FAULT_TOKEN", secretOfTheHost)
+	t.Setenv("FAULT_TOKEN", hostSecret)
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal("the server does not come up")
 	}
 	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
-	w := &world{url: ns.ClientURL()}
+	w := &sharedMesh{url: ns.ClientURL()}
 	w.nc = w.connect(t)
 	regNC, followNC := w.connect(t), w.connect(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,7 +49,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) connect(t testing.TB) *nats.Conn {
+func (w *sharedMesh) connect(t testing.TB) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), mesh.LowLatency())
 	if err != nil {

@@ -25,17 +25,17 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// The phases of TestLost, and what is the truth in each.
+// The phases of TestMessageLoss, and the catalog expected at the end of each.
 const (
 	starting = iota + 1
 	reloading
 	crashing
-	parting
+	deregistering
 	stopping
-	succeeding // of a registry by another
+	failover // from one registry to the other
 )
 
-var truths = map[int]string{
+var wantCatalog = map[int]string{
 	starting: `
 declared lost 0 []
 goer ready 1 [say]
@@ -57,7 +57,7 @@ weather ready 1 [today]
 host b1 ready [comer talker]
 skill cook [b1]
 skill sing [b1]`,
-	parting: `
+	deregistering: `
 comer ready 1 [say]
 last ready 1 [say]
 talker ready 1 [whisper]
@@ -74,18 +74,18 @@ weather gone 1 [today]
 host b1 lost [comer last talker]`,
 }
 
-// soonEnough is within what the catalog has to be right again, on a machine with nothing else to do: three beats of a
-// second that are missed, ten seconds between two requests to announce, and twenty beats between two reports.
-const soonEnough = 25 * time.Second
+// catalogLimit is the time within which the catalog must be correct again on an idle machine: three missed heartbeats
+// of a second each, ten seconds between two announce requests, and twenty heartbeats between two reports.
+const catalogLimit = 25 * time.Second
 
-// TestLost: whatever single message is lost, the catalog becomes right again by itself. These are the losses that once
-// left it wrong for ever; with EXTMESH_SLOW=1 each message of each kind is lost once.
-func TestLost(t *testing.T) {
+// TestMessageLoss loses a single message, whatever it is: the catalog must become correct again without help. The losses
+// below once left it wrong for ever. With EXTMESH_SLOW=1 up to four messages of each kind are lost, one per run.
+func TestMessageLoss(t *testing.T) {
 	losses := []loss{
 		{role: "bridge", kind: "announce", phase: crashing, nth: 1}, // the new tools
 		{role: "registry", incoming: true, kind: "announce", phase: starting, nth: 2},
-		{role: "bridge", kind: "host", phase: parting, nth: 1},
-		{role: "bridge", kind: "skills", phase: parting, nth: 1},
+		{role: "bridge", kind: "host", phase: deregistering, nth: 1},
+		{role: "bridge", kind: "skills", phase: deregistering, nth: 1},
 		{role: "bridge", kind: "skills", phase: stopping, nth: 1},
 		{role: "bridge", kind: "shutdown", phase: reloading, nth: 1},
 		{role: "registry", kind: "request", phase: starting, nth: 1},
@@ -93,7 +93,7 @@ func TestLost(t *testing.T) {
 	}
 	registries := 1
 	if slowTests() {
-		counts, _ := losing(t, loss{}, 2)
+		counts, _ := runWithLoss(t, loss{}, 2)
 		losses = nil
 		for l, n := range counts {
 			for l.nth = 1; l.nth <= min(n, 4); l.nth++ {
@@ -108,31 +108,31 @@ func TestLost(t *testing.T) {
 		for _, l := range losses {
 			t.Run(l.String(), func(t *testing.T) {
 				t.Parallel()
-				if _, happened := losing(t, l, registries); happened {
+				if _, happened := runWithLoss(t, l, registries); happened {
 					lost.Add(1)
 				}
 			})
 		}
 	})
-	// How many messages there are in a phase is a matter of luck, for some kinds: not each has a fourth every time.
+	// The number of messages of a kind in a phase varies from run to run, so some of the losses may not happen.
 	if int(lost.Load()) < len(losses)*3/4 {
-		t.Errorf("of %d messages that were to be lost there were %d", len(losses), lost.Load())
+		t.Errorf("of %d messages that were to be lost only %d were sent", len(losses), lost.Load())
 	}
 }
 
-// losing plays the scenario on a mesh that loses l. It reports how many messages of each kind there were, and whether
-// there was one to lose.
-func losing(t *testing.T, l loss, registries int) (counts map[loss]int, happened bool) {
+// runWithLoss runs all phases on a mesh that loses l. It returns the number of messages of each kind, and whether l
+// happened.
+func runWithLoss(t *testing.T, l loss, registries int) (counts map[loss]int, happened bool) {
 	m := newLossyMesh(t, l, registries)
-	m.enter(starting)
+	m.setPhase(starting)
 	m.extension("goer", "say", "")
 	m.extension("talker", "say", "")
 	m.skill("cook")
 	write(t, filepath.Join(m.dir, "ext", "declared", "plugin.toml"), "[plugin]\nid = \"declared\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"say\"]\n[transport]\ntype = \"nats\"\n")
 	m.start()
-	m.becomes(starting)
+	m.waitForPhase(starting)
 
-	m.enter(reloading)
+	m.setPhase(reloading)
 	m.extension("talker", "say shout", "# another manifest\n")
 	m.extension("comer", "say", "")
 	m.skill("sing")
@@ -142,38 +142,38 @@ func losing(t *testing.T, l loss, registries int) (counts map[loss]int, happened
 		}
 	}
 	m.control("reload")
-	m.becomes(reloading)
+	m.waitForPhase(reloading)
 
-	m.enter(crashing)
+	m.setPhase(crashing)
 	m.tools("talker", "whisper")
 	m.crash("talker")
-	m.becomes(crashing)
+	m.waitForPhase(crashing)
 
-	m.enter(parting)
+	m.setPhase(deregistering)
 	m.extension("last", "say", "")
 	m.skill("hum")
 	m.control("reload")
 	m.stopNative()
-	m.becomes(parting)
+	m.waitForPhase(deregistering)
 
-	m.enter(stopping)
+	m.setPhase(stopping)
 	m.stopBridge()
-	m.becomes(stopping)
+	m.waitForPhase(stopping)
 
 	if registries > 1 {
-		m.enter(succeeding)
+		m.setPhase(failover)
 		m.deposeLeader()
-		m.becomes(stopping)
+		m.waitForPhase(stopping)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l != (loss{}) && !m.lost {
 		t.Log("there was no such message this time")
 	}
-	return maps.Clone(m.counts), m.lost // the mesh counts on until the test ends
+	return maps.Clone(m.counts), m.lost // a copy: the mesh counts until the test ends
 }
 
-// lossyMesh is a whole mesh on connections that lose a message, and somebody on one that does not.
+// lossyMesh is a complete mesh on connections that lose a message, and a client on a connection that does not.
 type lossyMesh struct {
 	*testing.T
 	*lossy
@@ -219,13 +219,13 @@ func (m *lossyMesh) run(f func(ctx context.Context) error) (stop func()) {
 	return stop
 }
 
-// start starts everything side by side.
+// start starts all programs at the same time.
 func (m *lossyMesh) start() {
-	said := new(process) // for its output
-	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	output := new(process) // used only as a buffer that is safe for concurrent use
+	log := slog.New(slog.NewTextHandler(output, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	m.Cleanup(func() {
 		if m.Failed() {
-			m.Logf("log:\n%s", said.output())
+			m.Logf("log:\n%s", output.output())
 		}
 	})
 	m.follower = mesh.NewCatalog(m.connect(m, "follower"), mesh.CatalogOptions{})
@@ -261,26 +261,27 @@ func (m *lossyMesh) deposeLeader() {
 	}
 	first := leader()
 	if first < 0 {
-		m.Fatal("nobody leads")
+		m.Fatal("no registry leads")
 	}
 	m.stopRegistries[first]()
 	m.registries = slices.Delete(m.registries, first, first+1)
-	eventually(m, patience(soonEnough), "another registry leads", func() bool { return leader() >= 0 })
+	eventually(m, limitFor(catalogLimit), "another registry leads", func() bool { return leader() >= 0 })
 }
 
-// becomes waits until everybody sees the truth: who follows the catalog, who reads it now, and who asks a registry.
-func (m *lossyMesh) becomes(phase int) {
+// waitForPhase waits until the expected catalog is returned in all three ways: to a client that follows it, to a client
+// that loads it now, and by a request to the registry.
+func (m *lossyMesh) waitForPhase(phase int) {
 	m.Helper()
-	want := strings.TrimSpace(truths[phase])
+	want := strings.TrimSpace(wantCatalog[phase])
 	var have [3]string
 	began := time.Now()
 	for {
-		have = [3]string{m.followed(), m.fresh(), m.asked()}
+		have = [3]string{m.followed(), m.loaded(), m.fromRegistry()}
 		if have == [3]string{want, want, want} {
 			break
 		}
-		if time.Since(began) > patience(soonEnough) {
-			m.Fatalf("phase %d, lost %v: want\n%s\n\nwho follows sees\n%s\n\nwho reads sees\n%s\n\nwho asks is told\n%s", phase, m.lossy.loss, want, have[0], have[1], have[2])
+		if time.Since(began) > limitFor(catalogLimit) {
+			m.Fatalf("phase %d, lost %v: want\n%s\n\nfollowed:\n%s\n\nloaded:\n%s\n\nfrom the registry:\n%s", phase, m.lossy.loss, want, have[0], have[1], have[2])
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -290,20 +291,20 @@ func (m *lossyMesh) becomes(phase int) {
 }
 
 func (m *lossyMesh) followed() string {
-	return picture(m.follower.All(), m.follower.Skills(), m.follower.Hosts())
+	return summarize(m.follower.All(), m.follower.Skills(), m.follower.Hosts())
 }
 
-func (m *lossyMesh) fresh() string {
+func (m *lossyMesh) loaded() string {
 	ctx, cancel := context.WithTimeout(m.Context(), 5*time.Second)
 	defer cancel()
 	c, err := mesh.LoadCatalog(ctx, m.nc, mesh.CatalogOptions{})
 	if err != nil {
 		return err.Error()
 	}
-	return picture(c.All(), c.Skills(), c.Hosts())
+	return summarize(c.All(), c.Skills(), c.Hosts())
 }
 
-func (m *lossyMesh) asked() string {
+func (m *lossyMesh) fromRegistry() string {
 	a, err := m.nc.Request("ext.registry.rpc", []byte(`{"jsonrpc":"2.0","id":1,"method":"catalog"}`), 5*time.Second)
 	if err != nil {
 		return err.Error()
@@ -341,11 +342,12 @@ func (m *lossyMesh) asked() string {
 	for _, h := range answer.Result.Hosts {
 		hosts = append(hosts, h)
 	}
-	return picture(exts, skills, hosts)
+	return summarize(exts, skills, hosts)
 }
 
-// picture is what TestLost compares of a catalog. Whether an instance that is gone said good-bye makes no difference.
-func picture(exts []mesh.Extension, skills []mesh.Skill, hosts []mesh.Host) string {
+// summarize returns the part of a catalog that TestMessageLoss compares. It does not distinguish instances that are lost
+// from those that were shut down.
+func summarize(exts []mesh.Extension, skills []mesh.Skill, hosts []mesh.Host) string {
 	var lines []string
 	for _, e := range exts {
 		tools := []string{}
@@ -376,7 +378,7 @@ func picture(exts []mesh.Extension, skills []mesh.Skill, hosts []mesh.Host) stri
 	return strings.Join(append(lines, more...), "\n")
 }
 
-// extension writes an extension in shell that reads its tools' names from a file when it starts.
+// extension writes a shell extension that reads the names of its tools from a file when it starts.
 func (m *lossyMesh) extension(id, tools, more string) {
 	m.Helper()
 	dir := filepath.Join(m.dir, "ext", id)
@@ -407,7 +409,7 @@ func (m *lossyMesh) skill(name string) {
 	write(m, filepath.Join(m.dir, "skills", name, "SKILL.md"), fmt.Sprintf("---\nname: %s\ndescription: How to %s.\n---\nDo it.\n", name, name))
 }
 
-// control asks the bridge, again if it has to, as an operator would.
+// control sends a control request to the bridge, and repeats it until there is an answer.
 func (m *lossyMesh) control(method string) []byte {
 	m.Helper()
 	for {
@@ -424,7 +426,7 @@ func (m *lossyMesh) crash(id string) {
 	m.Helper()
 	var status struct{ Result bridge.Status }
 	var pid int
-	eventually(m, patience(soonEnough), "the bridge says which process it is", func() bool {
+	eventually(m, limitFor(catalogLimit), "the bridge reports the process id", func() bool {
 		if err := json.Unmarshal(m.control("status"), &status); err != nil {
 			m.Fatal(err)
 		}

@@ -15,47 +15,47 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// lifeFaults are children that end when they should not, or never begin.
-var lifeFaults = []fault{
+// exitFaults are children that exit when they should not, or are never started.
+var exitFaults = []fault{
 	{
 		mode: "exits-in-call", does: "exits with status 4 while it has a call",
-		caller:   "the call fails at once: `extension_exited` (`ran: maybe`) with the exit status; the next one waits for the new life and succeeds",
-		operator: "`restarting`, then `ready`; one restart counted",
+		caller:   "the call fails at once: `extension_exited` (`ran: maybe`) with the exit status; the next call waits for the restart and succeeds",
+		operator: "`restarting`, then `ready`; one restart",
 		bridge:   "restarts it at once, the first time",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(message) { fmt.Fprintln(os.Stderr, "disk full"); os.Exit(4) }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.within(time.Second, "the failure of the call", func() {
 				_, err := h.call("act", "{}")
-				d := h.fails(err, rpc.CodeExited, rpc.RanMaybe, "exit status 4")
+				d := h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "exit status 4")
 				if d.Status != "exit status 4" || strings.Contains(fmt.Sprintf("%v %s", err, rpc.AsError(err).Data), "disk full") {
 					h.Errorf("the caller got %v, %s", err, rpc.AsError(err).Data)
 				}
 			})
-			h.within(2*time.Second, "the next call", h.good)
-			h.restarts(1)
+			h.within(2*time.Second, "the next call", h.callSucceeds)
+			h.waitForRestarts(1)
 		},
 	},
 	{
 		mode: "exits-after-answer", does: "answers a call and exits",
-		caller:   "the answer; the next call waits for the new life and succeeds",
-		operator: "one restart counted",
-		bridge:   "delivers what was in the pipe, restarts it at once",
+		caller:   "the answer; the next call waits for the restart and succeeds",
+		operator: "one restart",
+		bridge:   "delivers all output that is in the pipe, and restarts it at once",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) { k.result(m, `"done"`); os.Exit(0) }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			if got, err := h.call("act", "{}"); err != nil || got != `"done"` {
-				h.Errorf("the last call of a life: %s, %v", got, err)
+				h.Errorf("the last call before the exit: %s, %v", got, err)
 			}
-			h.eventually("the end is noticed", func() bool { return h.status().LastExit != nil })
-			h.good()
-			h.restarts(1)
+			h.eventually("the bridge reports the exit", func() bool { return h.status().LastExit != nil })
+			h.callSucceeds()
+			h.waitForRestarts(1)
 		},
 	},
 	{
@@ -64,29 +64,29 @@ var lifeFaults = []fault{
 		operator: "`restarting`, then `ready`; `last_exit` has the signal",
 		bridge:   "restarts it at once, the first time",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(message) { k.notify("got", "{}") }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			failed := h.inFlight(20, "act", func() { h.signal(syscall.SIGKILL) })
 			for _, err := range failed {
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "signal SIGKILL")
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "signal SIGKILL")
 			}
-			h.within(2*time.Second, "the next call", h.good)
-			h.restarts(1)
+			h.within(2*time.Second, "the next call", h.callSucceeds)
+			h.waitForRestarts(1)
 			if e := h.status().LastExit; e == nil || e.Status != "signal SIGKILL" {
 				h.Errorf("its last exit: %+v", e)
 			}
 		},
 	},
 	{
-		mode: "dies-with-answers-in-pipe", does: "answers 5 of 10 calls in one write and dies",
+		mode: "exits-with-answers-in-pipe", does: "answers 5 of 10 calls in one write and is killed",
 		caller:   "5 answers, 5 `extension_exited` (`ran: maybe`)",
-		operator: "one restart counted",
-		bridge:   "reads the pipe to its end before it fails what is left",
+		operator: "one restart",
+		bridge:   "reads the pipe to its end, and then fails the remaining calls",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			var all string
 			n := 0
 			k.serve(only("act", func(m message) {
@@ -94,13 +94,13 @@ var lifeFaults = []fault{
 					all += `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":true}` + "\n"
 				}
 				if n == 10 {
-					k.say(all)
-					die()
+					k.write(all)
+					killSelf()
 				}
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			answers, errs := 0, 0
 			for _, err := range h.inFlight(10, "act", nil) {
 				if err == nil {
@@ -108,117 +108,117 @@ var lifeFaults = []fault{
 					continue
 				}
 				errs++
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe)
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe)
 			}
 			if answers != 5 || errs != 5 {
 				h.Errorf("%d calls were answered and %d failed", answers, errs)
 			}
-			h.good()
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "crash-loop", does: "dies in every call",
+		mode: "crash-loop", does: "exits in every call",
 		caller:   "`extension_exited` for each, then `unavailable` with the reason",
-		operator: "`failed` after 5 restarts in 5 min; `extctl restart` brings it back with a clean sheet",
-		bridge:   "stops trying; once every 5 min it tries again",
+		operator: "`failed` after 5 restarts in 5 min; `extctl restart` starts it again and resets the count",
+		bridge:   "gives up; then tries once every 5 min",
 		tools:    []string{"act"},
-		kid:      func(k *kid) { k.serve(only("act", func(message) { os.Exit(1) })) },
+		child:    func(k *testChild) { k.serve(only("act", func(message) { os.Exit(1) })) },
 		set:      func(s *config.Supervision) { s.MaxRestarts, s.FailedRetry = 2, 0 },
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			for n := range uint64(3) {
 				_, err := h.call("act", "{}")
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "exit status 1")
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "exit status 1")
 				if n < 2 {
-					h.restarts(n + 1)
+					h.waitForRestarts(n + 1)
 				}
 			}
-			h.becomes(heartbeat.Failed, "gave up after 2 restarts", "exit status 1")
+			h.waitForState(heartbeat.Failed, "gave up after 2 restarts", "exit status 1")
 			h.within(2*time.Second, "the refusal", func() {
 				_, err := h.call("echo", "{}")
-				h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "gave up after 2 restarts")
+				h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "gave up after 2 restarts")
 			})
 			h.restart()
-			h.becomes(heartbeat.Ready)
-			h.good()
+			h.waitForState(heartbeat.Ready)
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "recovers-when-failed", does: "dies three times, then is well: what it needed has come back",
+		mode: "recovers-when-failed", does: "exits three times because a file is missing, and works when the file is back",
 		caller:   "`unavailable` with the reason, then answers",
-		operator: "`failed`, then `ready` without having done anything",
-		bridge:   "one new life every `failed_retry`",
-		kid: func(k *kid) {
-			if life() <= 3 || !exists("back") { // in its directory, beside its manifest
+		operator: "`failed`, then `ready` without any action",
+		bridge:   "tries again every `failed_retry`",
+		child: func(k *testChild) {
+			if runNumber() <= 3 || !exists("back") { // in the directory of its manifest
 				os.Exit(1)
 			}
 			k.serve(nil)
 		},
 		set: func(s *config.Supervision) { s.MaxRestarts, s.FailedRetry = 2, 700*time.Millisecond },
 		test: func(h *host) {
-			h.becomes(heartbeat.Failed, "gave up after 2 restarts")
+			h.waitForState(heartbeat.Failed, "gave up after 2 restarts")
 			write(h, filepath.Join(h.dir, "ext", h.id, "back"), "")
-			h.ready()
-			h.good()
+			h.waitReady()
+			h.callSucceeds()
 		},
 	},
 	{
-		mode: "closes-stdout", does: "closes its standard output and lives on",
+		mode: "closes-stdout", does: "closes its standard output and keeps running",
 		caller:   "`extension_exited` (`ran: maybe`): `it closed its standard output and lived on`; the next call succeeds",
 		operator: "one restart, with that reason",
-		bridge:   "counts it as dead if it does not end within half a second: SIGTERM, SIGKILL a second later",
+		bridge:   "stops it if it does not exit within half a second: SIGTERM, SIGKILL a second later",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(message) { os.Stdout.Close(); hang() }))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			h.within(3*time.Second, "the failure", func() {
 				_, err := h.call("act", "{}")
-				h.fails(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard output")
+				h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard output")
 			})
-			h.good()
-			h.restarts(1)
+			h.callSucceeds()
+			h.waitForRestarts(1)
 			if e := h.status().LastExit; e == nil || !strings.Contains(e.Cause, "closed its standard output") {
 				h.Errorf("its last exit: %+v", e)
 			}
 		},
 	},
 	{
-		mode: "closes-stdin", does: "closes its standard input and lives on",
-		caller:   "calls in flight have a second more to be answered, then `extension_exited` (`ran: maybe`); one that could not be written is made again in the next life",
+		mode: "closes-stdin", does: "closes its standard input and keeps running",
+		caller:   "calls in flight may be answered within one more second, otherwise `extension_exited` (`ran: maybe`); a call that could not be written is sent again after the restart",
 		operator: "one restart: `it closed its standard input and lived on`",
-		bridge:   "notices with the next write; SIGTERM a second later",
+		bridge:   "detects it with the next write; SIGTERM a second later",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				os.Stdin.Close()
-				k.result(m, `"deaf"`)
+				k.result(m, `"closed"`)
 				hang()
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
-			if got, err := h.call("act", "{}"); err != nil || got != `"deaf"` {
+			h.waitReady()
+			if got, err := h.call("act", "{}"); err != nil || got != `"closed"` {
 				h.Errorf("its last answer: %s, %v", got, err)
 			}
 			h.within(4*time.Second, "the failure", func() {
-				// What was in the pipe may have been read; what was never written runs in the next life.
+				// The child may have read what was in the pipe. A call that was never written runs after the restart.
 				if _, err := h.call("echo", "{}"); err != nil {
-					h.fails(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard input")
+					h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "closed its standard input")
 				}
 			})
-			h.good()
-			h.restarts(1)
+			h.callSucceeds()
+			h.waitForRestarts(1)
 		},
 	},
 	{
-		mode: "one-of-two-replicas-dies", does: "runs twice (`replicas: 2`), and one of the two is killed",
-		caller:   "only what the dead one had in flight fails; every other call is answered, without a pause",
-		operator: "one instance `restarting`, the extension `ready` all the while",
-		bridge:   "the other one takes the calls; the dead one is restarted",
+		mode: "one-of-two-replicas-exits", does: "has two replicas (`replicas: 2`), one of which is killed",
+		caller:   "errors only for the calls that were in flight there; every other call is answered without delay",
+		operator: "one instance `restarting`; the extension stays `ready`",
+		bridge:   "sends all calls to the other replica, and restarts the killed one",
 		set:      func(s *config.Supervision) { s.Replicas = 2 },
-		kid:      func(k *kid) { k.serve(nil) },
+		child:    func(k *testChild) { k.serve(nil) },
 		test: func(h *host) {
 			h.eventually("both are ready", func() bool { return h.readyInstances() == 2 })
 			h.signal(syscall.SIGKILL)
@@ -226,68 +226,68 @@ var lifeFaults = []fault{
 			for range 100 {
 				h.within(500*time.Millisecond, "a call", func() {
 					if _, err := h.call("echo", "{}"); err != nil {
-						h.fails(err, rpc.CodeExited, rpc.RanMaybe, "signal SIGKILL")
+						h.wantError(err, rpc.CodeExited, rpc.RanMaybe, "signal SIGKILL")
 						lost++
 					}
 				})
 			}
-			if lost > 1 { // that the caller sent before anybody knew
+			if lost > 1 { // one may be sent before the exit is detected
 				h.Errorf("%d calls failed", lost)
 			}
 			h.eventually("both are ready again", func() bool { return h.readyInstances() == 2 })
 		},
 	},
 	{
-		mode: "one-of-two-replicas-hangs", does: "runs twice, and one of the two is stopped (SIGSTOP)",
+		mode: "one-of-two-replicas-hangs", does: "has two replicas, one of which is stopped (SIGSTOP)",
 		caller:   "five `timeout`, then only answers",
 		operator: "the breaker of that instance `open`; one restart after `hang_timeout`",
-		bridge:   "hands calls that the open breaker, or a death, keeps from one replica to the other",
+		bridge:   "sends calls to the other replica while the breaker is open or the process is down",
 		set:      func(s *config.Supervision) { s.Replicas, s.CallTimeout, s.HangTimeout = 2, time.Second, 0 },
-		kid:      func(k *kid) { k.serve(nil) },
+		child:    func(k *testChild) { k.serve(nil) },
 		test: func(h *host) {
 			h.eventually("both are ready", func() bool { return h.readyInstances() == 2 })
 			h.signal(syscall.SIGSTOP)
 			late := 0
 			h.eventually("the breaker is open", func() bool {
-				if _, err := h.ask("tools/echo", "{}"); err != nil {
-					h.fails(err, rpc.CodeTimeout, rpc.RanMaybe)
+				if _, err := h.request("tools/echo", "{}"); err != nil {
+					h.wantError(err, rpc.CodeTimeout, rpc.RanMaybe)
 					late++
 				}
 				return h.status().Breaker.State == heartbeat.BreakerOpen
 			})
 			switch {
 			case late < 5:
-				h.Errorf("%d calls ran out of time", late)
-			case late > 5: // the other one has a second for each, too
-				h.tooSlow("%d calls ran out of time", late)
+				h.Errorf("%d calls timed out, want 5", late)
+			case late > 5: // on a busy machine calls to the other replica can time out, too
+				h.tooSlow("%d calls timed out, want 5", late)
 			}
 			for range 50 {
-				if _, err := h.ask("tools/echo", "{}", enoughTime...); err != nil {
+				if _, err := h.request("tools/echo", "{}", longTimeout...); err != nil {
 					h.Errorf("a call: %v", err)
 				}
 			}
 		},
 	},
 	{
-		mode: "dies-drained", does: "is drained by its operator, with a call in flight, answers that, and dies",
+		mode: "exits-when-drained", does: "is drained by the operator while it has a call, answers the call, and exits",
 		caller:   "the answer; then `unavailable` (`ran: no`): `draining`",
 		operator: "`draining`, `asked to drain`, until `extctl restart ID`",
-		bridge:   "takes nothing new, and starts nothing for it",
+		bridge:   "accepts no new calls, and does not restart it",
 		tools:    []string{"act"},
-		kid: func(k *kid) {
+		child: func(k *testChild) {
 			k.serve(only("act", func(m message) {
 				k.notify("got", "{}")
 				var drained string
 				json.Unmarshal(m.arg("drained"), &drained)
 				for !exists(drained) {
-					rest(5 * time.Millisecond)
+					pause(5 * time.Millisecond)
 				}
 				k.result(m, `"done"`)
-				die()
+				killSelf()
 			}))
 		},
 		test: func(h *host) {
-			h.ready()
+			h.waitReady()
 			pid := h.status().PID
 			answered := make(chan string, 1)
 			drained := filepath.Join(h.dir, "drained")
@@ -301,32 +301,32 @@ var lifeFaults = []fault{
 			if got := <-answered; got != `"done"<nil>` {
 				h.Errorf("the call in flight: %s", got)
 			}
-			h.becomes(heartbeat.Draining, "asked to drain")
-			h.eventually("it has died", func() bool { s := h.status(); return s.PID == 0 && s.LastExit != nil })
+			h.waitForState(heartbeat.Draining, "asked to drain")
+			h.eventually("it has exited", func() bool { s := h.status(); return s.PID == 0 && s.LastExit != nil })
 			_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
-			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "draining")
-			if e := h.becomes(heartbeat.Draining, "asked to drain"); e.State.Available {
-				h.Error("the catalog says that it is available")
+			h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "draining")
+			if e := h.waitForState(heartbeat.Draining, "asked to drain"); e.State.Available {
+				h.Error("the catalog shows it as available")
 			}
 			h.restart()
-			h.ready()
-			h.good()
+			h.waitReady()
+			h.callSucceeds()
 			if now := h.status().PID; now == pid {
 				h.Error("it is the old process")
 			}
 		},
 	},
 	{
-		mode: "gated", does: "requires a program and a variable that this host does not have",
+		mode: "gated", does: "requires a program and an environment variable that this host does not have",
 		caller:   "`unavailable` (`ran: no`), with what is missing",
 		operator: "`gated`: what is missing; a WARN `extension skipped: declared preconditions not satisfied`",
 		bridge:   "never starts it",
-		kid:      func(k *kid) { k.serve(nil) },
+		child:    func(k *testChild) { k.serve(nil) },
 		more:     "[requires]\nbins = [\"no-such-program\"]\nenv = [\"NO_SUCH_VARIABLE\"]\n",
 		test: func(h *host) {
-			h.becomes(heartbeat.Gated, "no-such-program", "NO_SUCH_VARIABLE")
+			h.waitForState(heartbeat.Gated, "no-such-program", "NO_SUCH_VARIABLE")
 			_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
-			h.fails(err, rpc.CodeUnavailable, rpc.RanNo, "gated", "no-such-program")
+			h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "gated", "no-such-program")
 			if pids := h.processes("gated"); len(pids) > 0 {
 				h.Errorf("it was started: %v", pids)
 			}
@@ -334,7 +334,7 @@ var lifeFaults = []fault{
 	},
 }
 
-// readyInstances counts them in the catalog.
+// readyInstances counts the extension's ready instances in the catalog.
 func (h *host) readyInstances() (n int) {
 	if e := h.entry(); e.State != nil {
 		for _, i := range e.State.Instances {
@@ -346,8 +346,8 @@ func (h *host) readyInstances() (n int) {
 	return n
 }
 
-// inFlight makes n calls side by side and returns how each ended. When the child, which has to say "got" for each, has
-// all of them, it does then.
+// inFlight makes n calls in parallel and returns the error of each. It runs then when the child has received all calls;
+// the child must send the notification "got" for each.
 func (h *host) inFlight(n int, tool string, then func()) []error {
 	h.Helper()
 	errs := make([]error, n)

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// lossy is a NATS server whose connections can lose one message. They are named, and so are kinds of messages.
+// lossy is a NATS server whose connections can lose one message, which is selected by the connection's role and the kind
+// of the message.
 type lossy struct {
 	server *server.Server
 
@@ -21,10 +22,10 @@ type lossy struct {
 	phase  int
 	loss   loss
 	lost   bool
-	counts map[loss]int // by all of it but nth
+	counts map[loss]int // the keys have nth 0
 }
 
-// loss says which message is lost: the nth of its kind, of those that a role sends or is sent, in a phase.
+// loss selects the lost message: the nth of its kind that a role sends, or receives, in a phase.
 type loss struct {
 	role     string
 	incoming bool
@@ -41,7 +42,8 @@ func (l loss) String() string {
 	return fmt.Sprintf("%d-%s-%s-%s-%d", l.phase, l.kind, way, l.role, l.nth)
 }
 
-// kindOf is what a subject carries; "" for what is not lost here: what clients of this test ask, logs, events.
+// kindOf returns the kind of the messages on a subject; "" for messages that are never lost: requests of the test's own
+// clients, logs, events.
 func kindOf(subject string) string {
 	token := strings.Split(subject, ".")
 	switch {
@@ -65,7 +67,7 @@ func kindOf(subject string) string {
 	return token[2]
 }
 
-// passes counts a message, and reports whether it is not the one to be lost.
+// passes counts a message. It returns false for the message that is to be lost.
 func (l *lossy) passes(role string, incoming bool, subject string) bool {
 	kind := kindOf(subject)
 	if kind == "" {
@@ -82,7 +84,7 @@ func (l *lossy) passes(role string, incoming bool, subject string) bool {
 	return true
 }
 
-func (l *lossy) enter(phase int) {
+func (l *lossy) setPhase(phase int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.phase = phase
@@ -108,21 +110,21 @@ func (d *lossyDialer) InProcessConn() (net.Conn, error) {
 	if err != nil || d.role == "" {
 		return c, err
 	}
-	side := func(incoming bool) sieve {
-		return sieve{pass: func(subject string) bool { return d.l.passes(d.role, incoming, subject) }}
+	side := func(incoming bool) frameFilter {
+		return frameFilter{pass: func(subject string) bool { return d.l.passes(d.role, incoming, subject) }}
 	}
 	return &lossyConn{Conn: c, out: side(false), in: side(true)}, nil
 }
 
-// lossyConn has each of its directions used by one goroutine at a time, as nats.go does.
+// lossyConn filters both directions of a connection. Each direction is used by one goroutine at a time, as nats.go does.
 type lossyConn struct {
 	net.Conn
-	out, in sieve
-	read    []byte // passed, and not yet read
+	out, in frameFilter
+	read    []byte // filtered, but not read yet
 }
 
 func (c *lossyConn) Write(p []byte) (int, error) {
-	if whole := c.out.sift(p); len(whole) > 0 {
+	if whole := c.out.filter(p); len(whole) > 0 {
 		if _, err := c.Conn.Write(whole); err != nil {
 			return 0, err
 		}
@@ -133,7 +135,7 @@ func (c *lossyConn) Write(p []byte) (int, error) {
 func (c *lossyConn) Read(p []byte) (int, error) {
 	for len(c.read) == 0 {
 		n, err := c.Conn.Read(p)
-		c.read = c.in.sift(p[:n])
+		c.read = c.in.filter(p[:n])
 		if err != nil && len(c.read) == 0 {
 			return 0, err
 		}
@@ -143,14 +145,14 @@ func (c *lossyConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// sieve takes the NATS protocol apart, in either direction.
-type sieve struct {
+// frameFilter splits one direction of the NATS protocol into frames.
+type frameFilter struct {
 	pass func(subject string) bool
-	rest []byte // of a frame that is not complete
+	rest []byte // an incomplete frame
 }
 
-// sift takes in what comes next, and returns what of it is complete and passes.
-func (s *sieve) sift(p []byte) (whole []byte) {
+// filter appends p to the input, and returns the complete frames that pass.
+func (s *frameFilter) filter(p []byte) (whole []byte) {
 	s.rest = append(s.rest, p...)
 	for {
 		end := bytes.Index(s.rest, []byte("\r\n"))
@@ -172,7 +174,7 @@ func (s *sieve) sift(p []byte) (whole []byte) {
 	}
 }
 
-// frame reads the first line of a frame. Of the four that carry a message, the last number is the payload's size.
+// frame parses the first line of a frame. In the four frames with a message, the last field is the size of the payload.
 func frame(line string) (subject string, payload int, carries bool) {
 	f := strings.Fields(line)
 	if len(f) < 3 {

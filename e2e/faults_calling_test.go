@@ -24,17 +24,17 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// entry is what the catalog says of the extension.
+// entry returns the extension's entry in the catalog.
 func (h *host) entry() mesh.Extension {
 	e, _ := h.w.catalog.Get(h.id)
 	return e
 }
 
-// becomes waits until the catalog shows the extension in this state, with reasons that hold all of texts.
-func (h *host) becomes(state heartbeat.State, texts ...string) mesh.Extension {
+// waitForState waits until the catalog shows the extension in this state, with a reason that contains all texts.
+func (h *host) waitForState(state heartbeat.State, texts ...string) mesh.Extension {
 	h.Helper()
 	var e mesh.Extension
-	for deadline := time.Now().Add(time.Minute); ; nap(h.Context(), 2*time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; sleep(h.Context(), 2*time.Millisecond) {
 		e = h.entry()
 		if e.State != nil && e.State.State == state && !slices.ContainsFunc(texts, func(text string) bool {
 			return !strings.Contains(e.State.Reason, text)
@@ -42,15 +42,15 @@ func (h *host) becomes(state heartbeat.State, texts ...string) mesh.Extension {
 			return e
 		}
 		if time.Now().After(deadline) {
-			h.Fatalf("the extension does not become %s, %q; it is %+v", state, texts, e.State)
+			h.Fatalf("the extension is %+v, want %s with %q", e.State, state, texts)
 		}
 	}
 }
 
-// ready waits until the extension is, with its tools in the catalog.
-func (h *host) ready() mesh.Extension {
+// waitReady waits until the catalog shows the extension as ready, with its tools.
+func (h *host) waitReady() mesh.Extension {
 	h.Helper()
-	h.becomes(heartbeat.Ready)
+	h.waitForState(heartbeat.Ready)
 	var e mesh.Extension
 	h.eventually("its tools are in the catalog", func() bool {
 		e = h.entry()
@@ -59,16 +59,16 @@ func (h *host) ready() mesh.Extension {
 	return e
 }
 
-// restarts waits until the catalog counts this many, and the extension is ready again.
-func (h *host) restarts(n uint64) {
+// waitForRestarts waits until the catalog shows the extension as ready after n restarts.
+func (h *host) waitForRestarts(n uint64) {
 	h.Helper()
-	h.eventually(fmt.Sprintf("the catalog counts %d restarts", n), func() bool {
+	h.eventually(fmt.Sprintf("the catalog shows %d restarts", n), func() bool {
 		e := h.entry()
 		return e.State != nil && e.State.State == heartbeat.Ready && len(e.State.Instances) == 1 && e.State.Instances[0].Restarts == n
 	})
 }
 
-// call calls a tool of the extension as an agent would, within 15 s.
+// call calls a tool of the extension as an agent does, with a timeout of 15 s.
 func (h *host) call(tool, args string) (string, error) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), 15*time.Second)
@@ -77,8 +77,8 @@ func (h *host) call(tool, args string) (string, error) {
 	return string(got), err
 }
 
-// good makes a call that must succeed.
-func (h *host) good() {
+// callSucceeds fails the test unless a call of echo succeeds.
+func (h *host) callSucceeds() {
 	h.Helper()
 	const args = `{"is":"well"}`
 	if got, err := h.call("echo", args); err != nil || got != args {
@@ -86,8 +86,8 @@ func (h *host) good() {
 	}
 }
 
-// recovers waits until calls succeed again: the catalog may take a moment to say so.
-func (h *host) recovers() {
+// waitForSuccess waits until calls succeed again: the catalog may be updated a moment later than the extension.
+func (h *host) waitForSuccess() {
 	h.Helper()
 	h.eventually("calls succeed again", func() bool {
 		_, err := h.call("echo", "{}")
@@ -95,7 +95,7 @@ func (h *host) recovers() {
 	})
 }
 
-// within does f and says if it took longer than it may, on a machine that has other things to do as well.
+// within runs f, which must not take longer than limit, even on a busy machine.
 func (h *host) within(limit time.Duration, what string, f func()) {
 	h.Helper()
 	began := time.Now()
@@ -105,8 +105,8 @@ func (h *host) within(limit time.Duration, what string, f func()) {
 	}
 }
 
-// fails holds an error to its code, whether the tool may have run, and parts of its text and data.
-func (h *host) fails(err error, code rpc.Code, ran rpc.Ran, texts ...string) rpc.Details {
+// wantError compares an error with the expected code, the expected value of ran, and parts of its text and data.
+func (h *host) wantError(err error, code rpc.Code, ran rpc.Ran, texts ...string) rpc.Details {
 	h.Helper()
 	e, ok := errors.AsType[*rpc.Error](err)
 	if !ok {
@@ -118,14 +118,14 @@ func (h *host) fails(err error, code rpc.Code, ran rpc.Ran, texts ...string) rpc
 	}
 	for _, text := range texts {
 		if !strings.Contains(e.Message+string(e.Data), text) {
-			h.Errorf("the error does not say %q: %s %s", text, e.Message, e.Data)
+			h.Errorf("the error lacks %q: %s %s", text, e.Message, e.Data)
 		}
 	}
 	return d
 }
 
-// ask sends one request as it is and returns the one reply, as any NATS client would get it.
-func (h *host) ask(method, params string, header ...string) (json.RawMessage, error) {
+// request sends one plain NATS request to the extension and returns its result.
+func (h *host) request(method, params string, header ...string) (json.RawMessage, error) {
 	h.Helper()
 	msg := nats.NewMsg("ext." + h.id + ".rpc")
 	msg.Data = rpc.AppendRequest(nil, []byte(`"e2e"`), method, []byte(params))
@@ -134,7 +134,7 @@ func (h *host) ask(method, params string, header ...string) (json.RawMessage, er
 	}
 	m, err := h.w.nc.RequestMsg(msg, time.Minute)
 	if err != nil {
-		h.Fatalf("asking %s: %v", method, err)
+		h.Fatalf("request %s: %v", method, err)
 	}
 	reply, err := rpc.ParseReply(m.Data)
 	if err != nil {
@@ -143,7 +143,7 @@ func (h *host) ask(method, params string, header ...string) (json.RawMessage, er
 	return reply.Result()
 }
 
-// control asks the bridge.
+// control sends a control request to the bridge.
 func (h *host) control(method, params string) json.RawMessage {
 	h.Helper()
 	m, err := h.w.nc.Request("ext.control."+h.id, rpc.AppendRequest(nil, []byte("1"), method, []byte(params)), time.Minute)
@@ -161,10 +161,10 @@ func (h *host) control(method, params string) json.RawMessage {
 	return result
 }
 
-// restart is extctl restart.
+// restart does what extctl restart does.
 func (h *host) restart() { h.Helper(); h.control("restart", fmt.Sprintf(`{"id":%q}`, h.id)) }
 
-// status is what the bridge says of the extension's first instance.
+// status returns the bridge's status of the extension's first instance.
 func (h *host) status() bridge.InstanceStatus {
 	h.Helper()
 	var s bridge.Status
@@ -178,7 +178,7 @@ func (h *host) status() bridge.InstanceStatus {
 	return s.Instances[i]
 }
 
-// skipped is what the bridge has counted.
+// skipped returns the bridge's counters of discarded output.
 func (h *host) skipped() bridge.Skipped {
 	h.Helper()
 	return *cmp.Or(h.status().Skipped, &bridge.Skipped{})
@@ -194,26 +194,26 @@ func (h *host) signal(sig syscall.Signal) (pid int) {
 	if err := syscall.Kill(pid, sig); err != nil {
 		h.Fatal(err)
 	}
-	if sig == syscall.SIGSTOP { // it may be late for one of its threads, which would answer a call yet
+	if sig == syscall.SIGSTOP { // a thread that is not stopped yet could still answer a call
 		h.eventually("all its threads are stopped", func() bool { return stoppedIn(pid) })
 	}
 	return pid
 }
 
-// stoppedIn reports whether each thread of a process is stopped; where there is no /proc nobody can tell.
+// stoppedIn reports whether all threads of a process are stopped. It returns true on systems without /proc.
 func stoppedIn(pid int) bool {
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/stat", pid))
 	return !slices.ContainsFunc(stats, func(file string) bool {
 		b, err := os.ReadFile(file)
 		_, after, ok := strings.Cut(string(b), ") ")
-		return err == nil && ok && !strings.ContainsAny(after[:1], "TZX") // Z, X: it was ended meanwhile
+		return err == nil && ok && !strings.ContainsAny(after[:1], "TZX") // Z, X: it has ended
 	})
 }
 
-// processes lists what the bridge has started and what came of it, as far as it runs in this mode ("": any).
+// processes lists the bridge's children and their descendants that run in this mode ("": any).
 func (h *host) processes(mode string) (pids []int) {
 	entries, err := os.ReadDir("/proc")
-	if err != nil { // not on Linux: the tests of internal/child have other means
+	if err != nil { // other systems than Linux are covered by the tests of internal/child
 		return nil
 	}
 	for _, e := range entries {
@@ -222,22 +222,22 @@ func (h *host) processes(mode string) (pids []int) {
 			continue
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if err == nil && bytes.Contains(env, []byte(h.mark)) && (mode == "" || bytes.Contains(env, []byte("E2E_MODE=child:"+mode+"\x00"))) {
+		if err == nil && bytes.Contains(env, []byte(h.envMark)) && (mode == "" || bytes.Contains(env, []byte("E2E_MODE=child:"+mode+"\x00"))) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// slowTests reports whether slow tests are asked for.
+// slowTests reports whether slow tests are enabled.
 func slowTests() bool { return os.Getenv("EXTMESH_SLOW") != "" }
 
-// usage is what this process holds.
+// usage counts resources of this process.
 type usage struct{ goroutines, descriptors, zombies int }
 
 func resources() (u usage) {
 	u.goroutines = runtime.NumGoroutine()
-	fds, _ := os.ReadDir("/proc/self/fd") // elsewhere there is none, and nothing is compared
+	fds, _ := os.ReadDir("/proc/self/fd") // not on every system; then 0 is compared with 0
 	u.descriptors = len(fds)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range stats {

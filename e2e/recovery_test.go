@@ -21,7 +21,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// fastChild is an extension that is up in a millisecond or two: a shell that starts no other program.
+// fastChild is an extension that starts within a millisecond or two: a shell script that starts no other program.
 const fastChild = `#!/bin/sh
 while IFS= read -r line; do
 	id=${line#*'"id":'}
@@ -36,9 +36,9 @@ while IFS= read -r line; do
 done
 `
 
-// measured runs the fast child under a bridge in a process of its own, which has all that a bridge has: it adopts
-// orphans, and a guard watches over it. Every crash counts as the first.
-func (w *world) measured(t *testing.T, id string, replicas int) *host {
+// measured runs fastChild with a bridge in a separate process, which, like stdio-bridge, adopts orphans and has a guard
+// process. Every crash is restarted without backoff, like the first.
+func (w *sharedMesh) measured(t *testing.T, id string, replicas int) *host {
 	t.Helper()
 	h := &host{T: t, w: w, id: id, dir: t.TempDir()}
 	h.client = mesh.NewClient(w.nc, mesh.ClientOptions{Catalog: w.catalog})
@@ -56,14 +56,14 @@ func (w *world) measured(t *testing.T, id string, replicas int) *host {
 	}
 	p := start(t, []string{"E2E_MODE=bridge", "NATS_URL=" + w.url, "E2E_NAME=" + id, "E2E_DIR=" + h.dir}, exe)
 	t.Cleanup(func() { p.stop(t, maxStop) })
-	h.ready()
+	h.waitReady()
 	h.eventually("all replicas are ready", func() bool { return h.readyInstances() == replicas })
 	return h
 }
 
 func (h *host) script() string { return filepath.Join(h.dir, "ext", h.id, "fast.sh") }
 
-// startUp is how long the child takes from its start to the answer to initialize, with nothing in between.
+// startUp measures the time from the start of the child to its answer to initialize, without a bridge.
 func startUp(t *testing.T, script string) time.Duration {
 	t.Helper()
 	var all []time.Duration
@@ -99,15 +99,15 @@ func median(all []time.Duration) time.Duration {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
 
-// TestRecovery measures what docs/operations.md says of a kill -9, and holds it to ten times the target: this
-// machine may have other things to do.
+// TestRecovery measures the effects of kill -9 for docs/operations.md. The limits are ten times the target because the
+// machine may be busy.
 func TestRecovery(t *testing.T) {
-	w := newWorld(t)
+	w := newSharedMesh(t)
 	n := 10
 	if slowTests() {
 		n = 50
 	}
-	t.Run("one", func(t *testing.T) {
+	t.Run("one replica", func(t *testing.T) {
 		h := w.measured(t, "measured", 1)
 		own := startUp(t, h.script())
 		var failed, polled, gaps []time.Duration
@@ -122,7 +122,7 @@ func TestRecovery(t *testing.T) {
 		t.Logf("the child's own start-up: %s", ms(own))
 		t.Logf("calls in flight failed after: median %s, longest %s", ms(median(failed)), ms(failed[len(failed)-1]))
 		t.Logf("next good call after: median %s, longest %s", ms(median(polled)), ms(polled[len(polled)-1]))
-		t.Logf("gap for an agent that calls without a pause: median %s, longest %s; it saw %d errors in %d deaths", ms(median(gaps)), ms(gaps[len(gaps)-1]), lost, n)
+		t.Logf("gap for an agent that calls without a pause: median %s, longest %s; %d errors in %d crashes", ms(median(gaps)), ms(gaps[len(gaps)-1]), lost, n)
 		if raceEnabled {
 			return
 		}
@@ -142,14 +142,14 @@ func TestRecovery(t *testing.T) {
 			gaps, lost = append(gaps, gap), lost+n
 			h.eventually("both are ready again", func() bool { return h.readyInstances() == 2 })
 		}
-		t.Logf("gap with two replicas: median %s, longest %s; it saw %d errors in %d deaths", ms(median(gaps)), ms(gaps[len(gaps)-1]), lost, n)
+		t.Logf("gap with two replicas: median %s, longest %s; %d errors in %d crashes", ms(median(gaps)), ms(gaps[len(gaps)-1]), lost, n)
 		if m := median(gaps); m > 100*time.Millisecond && !raceEnabled {
 			t.Errorf("with two replicas there was a gap of %s", m)
 		}
 	})
 }
 
-// settled is the process of a life that has been well for longer than reset_after, and is not the one killed last.
+// settled waits for a process other than the one killed last, and until it has run for longer than reset_after.
 func (h *host) settled() (pid int) {
 	h.Helper()
 	h.eventually("it is ready", func() bool {
@@ -157,13 +157,13 @@ func (h *host) settled() (pid int) {
 		pid = s.PID
 		return s.State == heartbeat.Ready && pid != 0 && pid != h.killed
 	})
-	nap(h.Context(), 30*time.Millisecond)
+	sleep(h.Context(), 30*time.Millisecond)
 	h.killed = pid
 	return pid
 }
 
-// crash kills the child with n calls in flight. It returns when each of them had failed, and when a call succeeded
-// again that is tried every millisecond.
+// crash kills the child with n calls in flight. It returns the times from the kill until each of them failed, and until a
+// call succeeded again; a call is tried every millisecond.
 func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 	h.Helper()
 	pid := h.settled()
@@ -180,15 +180,15 @@ func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 			h.Fatal(err)
 		}
 	}
-	if _, err := h.ask("tools/echo", "{}"); err != nil { // comes behind them, on the same connection
+	if _, err := h.request("tools/echo", "{}"); err != nil { // is delivered after them, because it uses the same connection
 		h.Error(err)
 	}
 	killed := time.Now()
 	syscall.Kill(pid, syscall.SIGKILL)
-	for echo := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte("{}")); ; nap(h.Context(), time.Millisecond) {
+	for echo := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte("{}")); ; sleep(h.Context(), time.Millisecond) {
 		m, err := h.w.nc.Request(subject, echo, time.Second)
 		if err != nil {
-			continue // nobody is there
+			continue // no responders
 		}
 		if r, err := rpc.ParseReply(m.Data); err == nil && r.ErrorCode() == 0 {
 			break
@@ -201,8 +201,8 @@ func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 	return failed, next
 }
 
-// gap kills a child (of two replicas, one) under an agent that calls without a pause, and returns the longest time
-// between two answers, and how many calls failed.
+// gap kills the child, or one of its replicas, while a client makes calls without a pause. It returns the longest time
+// between two answers, and the number of failed calls.
 func (h *host) gap() (longest time.Duration, lost int) {
 	h.Helper()
 	ctx, stop := context.WithCancel(h.Context())
@@ -220,7 +220,7 @@ func (h *host) gap() (longest time.Duration, lost int) {
 		}
 	})
 	syscall.Kill(h.settled(), syscall.SIGKILL)
-	nap(ctx, 100*time.Millisecond)
+	sleep(ctx, 100*time.Millisecond)
 	stop()
 	wg.Wait()
 	return longest, lost
