@@ -397,3 +397,19 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 		}, func() string { return got })
 	}
 }
+
+// TestHalfAnAnswer has a child write half of its answer and exit: the call fails with the status, not as broken JSON.
+func TestHalfAnAnswer(t *testing.T) {
+	h := newHost(t)
+	h.extension("half", `"'; printf '{"jsonrpc":"2.0","id":%s,"result":{"a":' "$id"; exit 9; r='"`, "")
+	h.run(nil)
+	client := mesh.NewClient(h.nc, mesh.ClientOptions{})
+	eventually(t, "half is up", func() bool {
+		_, err := client.CallExt(t.Context(), "half", "ping", nil)
+		return err == nil
+	}, nil)
+	_, err := client.Call(t.Context(), "half/say", nil)
+	if d := rpc.AsError(err).Details(); !errors.Is(err, rpc.CodeExited) || d.Status != "exit status 9" || d.Ran != rpc.RanMaybe {
+		t.Errorf("error %v, %+v", err, d)
+	}
+}
