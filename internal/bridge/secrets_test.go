@@ -73,11 +73,11 @@ func TestManifestsCannotSendSecretsAway(t *testing.T) {
 				eventually(t, "the server gets the token", func() bool { return c.has(token) }, nil)
 			}
 			gated := map[string]string{
-				"thief-url": "asks for NATS_URL, which contains credentials of the mesh itself", "thief-default": "asks for NATS_URL, which",
-				"thief-file": "asks for file:" + key + ", not granted: ", "fool": "asks for NATS_URL, which",
+				"thief-url": "requires NATS_URL, which contains credentials of the mesh itself", "thief-default": "requires NATS_URL, which",
+				"thief-file": "requires file:" + key + ", not granted: ", "fool": "requires NATS_URL, which",
 			}
 			if !wantToken {
-				gated["thief-token"] = "asks for WEATHER_TOKEN, not granted: "
+				gated["thief-token"] = "requires WEATHER_TOKEN, not granted: "
 			}
 			status := h.control("status", "{}")
 			for id, why := range gated {

@@ -12,27 +12,26 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// The bounds of Result.String, which becomes a reason in the catalog: a manifest has room for a hundred thousand
-// names.
+// The limits of Result.String, which becomes a reason in the catalog: a manifest can contain 100,000 names.
 const (
 	maxListed = 16 // names of a kind
 	maxShown  = 96 // bytes of a name, or of a file's path
 )
 
-// Host is where requirements are looked up. The zero value is the real one: this process's PATH and
-// environment. For an environment that differs, set both.
+// Host is where requirements are looked up. The zero value uses PATH and the environment of this process. For another
+// environment, set both functions.
 type Host struct {
 	// LookPath finds a program by name on $PATH, or checks that a path names one, as exec.LookPath does
 	// (executable; on Windows with the extensions of PATHEXT, .exe among them). Nil: exec.LookPath.
 	LookPath func(file string) (string, error)
 	// LookupEnv returns a variable and whether it is set. Nil: os.LookupEnv.
 	LookupEnv func(name string) (string, bool)
-	// Grants are those of the extension that CheckManifest is about.
+	// Grants are what the operator allows the extension that CheckManifest checks.
 	Grants Grants
 }
 
-// Result is what an extension or a skill requires and the host lacks or refuses; the zero value means that nothing
-// is. The lists are sorted and name each thing once.
+// Result lists the requirements of an extension or a skill that the host lacks or refuses; it is zero if all are met.
+// The lists are sorted and without duplicates.
 type Result struct {
 	MissingBins []string
 	MissingEnv  []string
@@ -41,13 +40,13 @@ type Result struct {
 	Mesh       []string // likewise, what contains the mesh's own credentials
 }
 
-// Check looks up what is required. Each of bins must be on $PATH and executable; one with a path separator is
-// not looked up but taken relative to root, the extension's directory. Each of env must be set and non-empty.
-// unset are further variables that were found missing, those of placeholders (manifest.Manifest.Resolve and
-// Variables); nil for a skill.
+// Check looks up the requirements. Each program in bins must be on $PATH and executable; one with a path separator is
+// not looked up on $PATH but resolved against root, the extension's directory. Each variable in env must be set and
+// non-empty. unset lists variables of placeholders that are already known to be missing (manifest.Manifest.Resolve and
+// Variables); it is nil for a skill.
 //
-// A program that is on $PATH only by way of a relative directory counts as missing, since whoever starts it has
-// another working directory.
+// A program that is found only in a relative directory on $PATH counts as missing, since it is started in another
+// working directory.
 func (h Host) Check(requires manifest.Requires, root string, unset []string) Result {
 	if h.LookPath == nil {
 		h.LookPath = exec.LookPath
@@ -78,7 +77,7 @@ func (h Host) Check(requires manifest.Requires, root string, unset []string) Res
 	return r
 }
 
-// isPath reports whether bin says where a program is, rather than what it is called.
+// isPath reports whether bin is a path rather than a name to look up on $PATH.
 func isPath(bin string) bool {
 	return strings.ContainsRune(bin, '/') || strings.ContainsRune(bin, filepath.Separator)
 }
@@ -91,12 +90,12 @@ func sorted(names []string) []string {
 // OK reports whether nothing is missing or refused.
 func (r Result) OK() bool { return len(r.MissingBins)+len(r.MissingEnv) == 0 && !r.Refused() }
 
-// Refused reports whether the extension asks for something that it must not get. It is not started then, whatever
-// gating says.
+// Refused reports whether the extension requires something that it must not get. It is not started then, whatever the
+// value of gating.
 func (r Result) Refused() bool { return len(r.NotGranted)+len(r.Mesh) > 0 }
 
-// String says what is missing or refused, as in "missing bins: jq, node; asks for API_TOKEN, not granted: …"; it is ""
-// when nothing is. It lists at most 16 names of a kind and counts the others.
+// String describes what is missing or refused, as in "missing bins: jq, node; requires API_TOKEN, not granted: …"; it
+// is "" if nothing is. It lists at most 16 names of a kind and the number of the others.
 func (r Result) String() string {
 	var parts []string
 	if len(r.MissingBins) > 0 {
@@ -106,10 +105,10 @@ func (r Result) String() string {
 		parts = append(parts, "missing env: "+list(r.MissingEnv))
 	}
 	if len(r.NotGranted) > 0 {
-		parts = append(parts, "asks for "+list(r.NotGranted)+", not granted: to grant it, list it in extensions.yaml under secrets of the extension's entry")
+		parts = append(parts, "requires "+list(r.NotGranted)+", not granted: to grant it, list it in extensions.yaml under secrets of the extension's entry")
 	}
 	if len(r.Mesh) > 0 {
-		parts = append(parts, "asks for "+list(r.Mesh)+", which contains credentials of the mesh itself and is never passed on: give the extension credentials of its own")
+		parts = append(parts, "requires "+list(r.Mesh)+", which contains credentials of the mesh itself and is never passed on: give the extension credentials of its own")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -130,26 +129,26 @@ func list(names []string) string {
 }
 
 // LogSkipped warns that an extension is not started (gating: skip). Operators alert on the text and on the
-// fields extension, missing_bins, missing_env and refused; neither changes.
+// fields extension, missing_bins, missing_env and refused: do not change them.
 func LogSkipped(log *slog.Logger, extension string, r Result) {
 	refused := append(append([]string{}, r.NotGranted...), r.Mesh...)
 	log.Warn("extension skipped: declared preconditions not satisfied", append(r.attrs("extension", extension), "refused", refused)...)
 }
 
 // LogContinuing warns that an extension is started although something is missing (gating: warn). Operators
-// alert on the text and on the fields extension, missing_bins and missing_env; neither changes.
+// alert on the text and on the fields extension, missing_bins and missing_env: do not change them.
 func LogContinuing(log *slog.Logger, extension string, r Result) {
 	log.Warn("extension preflight: declared requires not satisfied (continuing anyway)",
 		r.attrs("extension", extension)...)
 }
 
-// LogSkillDisabled warns that a skill is not published. The text is "skill disabled: " and what is missing;
-// operators alert on that prefix and on the fields skill (the directory's name), missing_bins and missing_env.
+// LogSkillDisabled warns that a skill is not published. The text is "skill disabled: " and what is missing. Operators
+// alert on that prefix and on the fields skill (the directory's name), missing_bins and missing_env.
 func LogSkillDisabled(log *slog.Logger, skill string, r Result) {
 	log.Warn("skill disabled: "+r.String(), r.attrs("skill", skill)...)
 }
 
-// attrs has empty lists rather than null for what is not missing, so that a query need not tell them apart.
+// attrs returns empty lists rather than null where nothing is missing, so that a query need not handle both.
 func (r Result) attrs(key, id string) []any {
 	return []any{key, id,
 		"missing_bins", append([]string{}, r.MissingBins...), "missing_env", append([]string{}, r.MissingEnv...)}

@@ -8,12 +8,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// CheckManifest is Check for all that m requires: bins and env, and each variable that must be set for a placeholder
-// of its transport. A variable of a placeholder may be empty, unlike one of env. It also checks whether h.Grants allow
-// what m takes from the host. root is the extension's directory.
+// CheckManifest calls Check for everything that m requires: bins and env, and each variable that must be set for a
+// placeholder of its transport. A variable of a placeholder may be empty, unlike one of env. It also checks whether
+// h.Grants allow what m uses of the host. root is the extension's directory.
 //
-// For a member its parent's requirements and placeholders count too, since a gated parent gates its members. That
-// is why manifest.Manifest.Resolve's list of unset variables is not enough for one: it knows the member's own only.
+// For a member the requirements and placeholders of its parent count too, since a gated parent gates its members. The
+// list of unset variables that manifest.Manifest.Resolve returns has only the member's own.
 func (h Host) CheckManifest(m *manifest.Manifest, root string) Result {
 	if h.LookupEnv == nil {
 		h.LookupEnv = os.LookupEnv
@@ -27,9 +27,9 @@ func (h Host) CheckManifest(m *manifest.Manifest, root string) Result {
 	return r
 }
 
-// Declared are the variables whose values NewRedactor is to know for m, whatever their names look like: those of
-// requires.env, those that its placeholders refer to, and those of transport.env that take a file's content, which
-// nobody keeps in a file of its own unless it is a secret. Sorted.
+// Declared returns, sorted, the variables of m that NewRedactor treats as secret even if their names do not look so:
+// the names in requires.env, the variables that placeholders refer to, and the variables of transport.env that are set
+// to the content of a file, since a value in a file of its own is nearly always a secret.
 func Declared(m *manifest.Manifest) []string {
 	names := slices.Concat(m.Requires.Env, m.Variables())
 	for name, value := range m.Transport.Env {

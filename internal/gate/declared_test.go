@@ -7,7 +7,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// bundle is an extension with a placeholder of its own and a member with another.
+// bundle is an extension with a placeholder, and a member with another placeholder.
 const bundle = `
 [plugin]
 id = "google"

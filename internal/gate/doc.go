@@ -1,8 +1,9 @@
-// Package gate decides what an extension may start with: whether what it requires is there, and which of the
-// host's environment variables it gets to see. It also takes the values of secrets out of what the extension
-// writes. It belongs to the layer of one host: it knows manifests and the operating system, not the mesh.
+// Package gate decides whether an extension may start and with which environment: it checks the extension's
+// requirements and grants, and selects the environment variables of the host that its child receives. It also removes
+// the values of secrets from the child's output. It belongs to the layer of one host: it depends on manifests and the
+// operating system, not on the mesh.
 //
-// The order in which a bridge, and extctl doctor, asks:
+// A bridge, like extctl doctor, uses it in this order:
 //
 //	r := gate.Host{Grants: g}.CheckManifest(m, root)     // bins, env, what placeholders take from the host
 //	if r.Refused() || !r.OK() && gating == config.Skip {
@@ -14,6 +15,6 @@
 //	env, stripped := gate.Env(os.Environ(), gate.EnvOptions{Allow: m.Requires.Env, Add: t.Env, StateDir: dir, …})
 //	redactor := gate.NewRedactor(os.Environ(), gate.Declared(m), t.Env)
 //
-// One rule holds throughout: names are shown, values never. No error, log line or string made here holds the
-// value of a variable.
+// Throughout the package, names of variables are shown and values never are: no error, log line or string made here
+// contains the value of a variable.
 package gate

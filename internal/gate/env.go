@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// What makes a variable's name look secret. The rules are the contract's and are kept to the letter, so that
-// an operator can tell from a name alone: a bare TOKEN passes, and so does PWD.
+// The parts of a name that make a variable look secret. The rules are part of the contract and apply literally, so
+// that an operator can decide from the name alone: TOKEN passes, and so does PWD.
 var (
 	secretSuffixes = []string{
 		"_TOKEN", "_KEY", "_SECRET", "_PASSWORD", "_PASSWD", "_PWD", "_CREDENTIAL", "_CREDENTIALS",
@@ -26,12 +26,12 @@ func SecretLike(name string) bool {
 		slices.ContainsFunc(secretSubstrings, func(s string) bool { return strings.Contains(name, s) })
 }
 
-// hostOnly are the variables with which a process reaches services of the host: the mesh's own NATS and the nats
-// command's contexts, the user's SSH agent, the message bus, Docker. A name that ends in "_" is a prefix.
+// hostOnly lists the variables with which a process connects to services of the host: the NATS servers of the mesh and
+// the contexts of the nats command, the user's SSH agent, D-Bus, Docker. A name that ends in "_" is a prefix.
 var hostOnly = []string{"NATS_", "EXTMESH_", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "DBUS_", "DOCKER_HOST"}
 
-// basic are the variables of inherit_env: minimal: what nearly every program needs, and no more. A name that ends in
-// "_" is a prefix.
+// basic lists the variables that a child receives with inherit_env: minimal: only what nearly every program needs. A
+// name that ends in "_" is a prefix.
 var (
 	basic        = []string{"PATH", "HOME", "LANG", "LC_", "TZ", "TMPDIR", "USER", "SHELL", "TERM"}
 	basicWindows = []string{"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP", "USERNAME",
@@ -55,42 +55,42 @@ func isBasic(name string, windows bool) bool {
 	return matches(strings.ToUpper(name), slices.Concat(basic, basicWindows)) || strings.HasPrefix(name, "=")
 }
 
-// withheld reports whether a child gets the variable only if its manifest declares it, whatever inherit_env says.
+// withheld reports whether a child gets the variable only if its manifest declares it, even with inherit_env: all.
 func withheld(name, value string) bool {
 	return SecretLike(name) || matches(strings.ToUpper(name), hostOnly) || holdsPassword(value)
 }
 
-// The variables that tell a child where it is.
+// The variables that describe a child's context.
 const (
 	agentVersion     = "AGENT_VERSION"
 	agentExtensionID = "AGENT_EXTENSION_ID"
 	stateDir         = "EXTMESH_STATE_DIR"
 )
 
-// EnvOptions say what makes one child's environment differ from the bridge's.
+// EnvOptions describe how the environment of one child differs from the bridge's.
 type EnvOptions struct {
-	Minimal bool              // inherit_env: minimal; of parent only the basic variables and those of Allow pass
+	Minimal bool              // inherit_env: minimal; of parent only the basic variables and Allow pass
 	Allow   []string          // requires.env: names that pass in any case
-	Add     map[string]string // transport.env with its placeholders replaced; beats everything else
-	Mesh    Credentials       // variables that contain one of them do not pass, whatever they are called
+	Add     map[string]string // transport.env with its placeholders replaced; overrides everything else
+	Mesh    Credentials       // variables that contain one of them do not pass, whatever their names
 
 	AgentVersion string // AGENT_VERSION; "" leaves it unset
 	ExtensionID  string // AGENT_EXTENSION_ID; "" leaves it unset
 	StateDir     string // EXTMESH_STATE_DIR, of MakeStateDir; "" leaves it unset
 }
 
-// Env is the environment of a child. It consists of
+// Env returns the environment of a child. It consists of
 //
-//   - parent (KEY=value, as of os.Environ; of a name that occurs twice the last counts), without the variables whose
-//     names look secret or that reach services of the host (NATS_*, SSH_AUTH_SOCK, …), and without those whose values
-//     contain an address with a password, unless o.Allow names them; with o.Minimal only the basic ones and o.Allow;
-//   - AGENT_VERSION, AGENT_EXTENSION_ID and EXTMESH_STATE_DIR of o; parent's own never pass, they describe parent;
+//   - parent (KEY=value, as in os.Environ; the last entry of a name counts). Unless o.Allow names them, it leaves out
+//     variables with secret-like names, variables that give access to services of the host (NATS_*, SSH_AUTH_SOCK, …)
+//     and values that contain an address with a password. With o.Minimal only the basic variables and o.Allow pass;
+//   - AGENT_VERSION, AGENT_EXTENSION_ID and EXTMESH_STATE_DIR of o; those of parent never pass, they describe parent;
 //   - o.Add.
 //
 // It is sorted by name. Names and values are bytes and pass unchanged, UTF-8 or not. Names are compared as the system
 // compares them: on Windows without regard to case.
 //
-// stripped are the names that were withheld as secret and not set by o.Add, sorted, for extctl doctor; never values.
+// stripped lists the names that were withheld as secret and not set by o.Add, sorted, for extctl doctor; never values.
 // Names that only o.Minimal leaves out are not among them.
 func Env(parent []string, o EnvOptions) (env, stripped []string) {
 	return childEnv(parent, o, runtime.GOOS == "windows")
@@ -106,7 +106,7 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 			continue
 		}
 		k := key(name)
-		delete(pass, k) // of an earlier entry with this name, whose value may have been harmless
+		delete(pass, k) // an earlier entry of this name may have had a harmless value
 		delete(held, k)
 		switch {
 		case k == agentVersion || k == agentExtensionID || k == stateDir:
@@ -138,7 +138,7 @@ func childEnv(parent []string, o EnvOptions, fold bool) (env, stripped []string)
 	return env, stripped
 }
 
-// nameKey returns what makes two names the same.
+// nameKey returns a function that maps names that count as the same variable to one key.
 func nameKey(fold bool) func(name string) string {
 	if fold {
 		return strings.ToUpper
@@ -154,9 +154,9 @@ func nameSet(names []string, key func(string) string) map[string]bool {
 	return set
 }
 
-// split cuts an entry into name and value. An entry without a name or a "=" is no variable: no program can look it
-// up, and whether it is secret cannot be decided. On Windows the names that hold the current directory of each drive
-// begin with "=".
+// split cuts an entry into name and value. An entry without a name or a "=" is not a variable: no program can look it
+// up, and whether it is secret cannot be decided. On Windows the variables that hold the current directory of each
+// drive have names that begin with "=".
 func split(entry string) (name, value string, ok bool) {
 	if entry == "" {
 		return "", "", false

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Each rule with a name that it catches and a twin that it lets through.
+// Each rule with a name that matches it and a similar name that does not.
 var secretNames = []struct{ rule, secret, plain string }{
 	{"_TOKEN", "GITHUB_TOKEN", "GITHUB_TOKENS"},
 	{"_TOKEN", "_TOKEN", "TOKEN"},
@@ -86,8 +86,8 @@ func TestSecretLike(t *testing.T) {
 	}
 }
 
-// variables are what a bridge's environment may hold, and which children get each: all, only those with
-// inherit_env: all, or only those whose manifest declares it.
+// variables are typical for a bridge's environment, each with the children that get it: all, only those with
+// inherit_env: all, or only those with a manifest that declares it.
 var variables = []struct{ entry, passes string }{
 	{"PATH=/bin", "always"},
 	{"HOME=/home/ada", "always"},
@@ -203,13 +203,13 @@ func TestEnv(t *testing.T) {
 			parent: []string{"A=1", "API_TOKEN=t"},
 			o:      EnvOptions{Add: map[string]string{"A": "2", "B": "", "API_TOKEN": "mine", "C": "x=y"}},
 			env:    []string{"A=2", "API_TOKEN=mine", "B=", "C=x=y"}},
-		{name: "who it is",
+		{name: "version, id and state directory",
 			parent: []string{"AGENT_VERSION=old", "AGENT_EXTENSION_ID=parent", "EXTMESH_STATE_DIR=/old"},
 			o:      EnvOptions{AgentVersion: "1.2.3", ExtensionID: "google.gmail", StateDir: "/state/google.gmail"},
 			env:    []string{"AGENT_EXTENSION_ID=google.gmail", "AGENT_VERSION=1.2.3", "EXTMESH_STATE_DIR=/state/google.gmail"}},
-		{name: "never who somebody else is",
+		{name: "version, id and state directory of the parent do not pass",
 			parent: []string{"AGENT_VERSION=old", "AGENT_EXTENSION_ID=parent", "EXTMESH_STATE_DIR=/old"}},
-		{name: "add beats that, too",
+		{name: "add overrides version, id and state directory",
 			o:   EnvOptions{ExtensionID: "a", Add: map[string]string{"AGENT_EXTENSION_ID": "b"}},
 			env: []string{"AGENT_EXTENSION_ID=b"}},
 		{name: "the last of a name counts",
@@ -239,7 +239,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// A real child sees what Env says, byte for byte.
+// A real child receives exactly the environment that Env returns.
 func TestEnvOfChild(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("environments are UTF-16 there")
@@ -315,7 +315,7 @@ func TestMakeStateDir(t *testing.T) {
 	}
 }
 
-// No string that this package makes holds a value, whatever it is given.
+// No string that this package produces contains a value.
 func TestNoValueIsShown(t *testing.T) {
 	const value = "v4lue-of-a-secret"
 	parent := []string{"A_TOKEN=" + value, value, "=" + value, "PLAIN=" + value}

@@ -8,20 +8,20 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// Grants are what an extension may take from its host: by requires.env, and by the placeholders of its manifest.
+// Grants are the variables and files of its host that an extension may use, by requires.env and by placeholders.
 type Grants struct {
-	// Strict refuses each variable that is not in Allowed (secrets: granted). The basic ones need no grant. Files
-	// outside of the extension's directory need one in any case.
+	// Strict refuses each variable that is not in Allowed (secrets: granted), except the basic ones. Files outside of
+	// the extension's directory need a grant in any case.
 	Strict  bool
 	Allowed []string // entries.<id>.secrets: names of variables, and file: with an absolute path
 
-	Mesh Credentials // which nothing gets, granted or not
+	Mesh Credentials // refused to every extension, granted or not
 }
 
-// fileGrant begins a grant of a file.
+// fileGrant is the prefix of a grant of a file.
 const fileGrant = "file:"
 
-// Files are the paths of the files that are granted.
+// Files returns the paths of the files that are granted.
 func (g Grants) Files() (paths []string) {
 	for _, a := range g.Allowed {
 		if path, ok := strings.CutPrefix(a, fileGrant); ok {
@@ -31,14 +31,14 @@ func (g Grants) Files() (paths []string) {
 	return paths
 }
 
-// Credentials are those with which this process reaches NATS.
+// Credentials are what this process authenticates with at NATS.
 type Credentials struct {
 	Values []string // passwords, tokens, seeds, JWTs
 	Files  []string // paths of the files that hold them
 }
 
-// longSecret is the length from which on a credential is recognised within a longer value. A shorter one, such as the
-// password "dev", would be found in values that have nothing to do with it.
+// longSecret is the minimum length of a credential that is recognised within a longer value. A shorter one, such as the
+// password "dev", would be found in unrelated values.
 const longSecret = 16
 
 // in reports whether value contains one of c.
@@ -53,7 +53,7 @@ func (c Credentials) in(value string) bool {
 	})
 }
 
-// isFile reports whether path is one of c's files, or leads to one.
+// isFile reports whether path is one of c's files, or a link to one.
 func (c Credentials) isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && slices.ContainsFunc(c.Files, func(file string) bool {
@@ -62,8 +62,8 @@ func (c Credentials) isFile(path string) bool {
 	})
 }
 
-// refused lists what m needs of this host and must not get: what is not granted, and what are credentials of the mesh.
-// Both are written as grants are: names, and file: with a path.
+// refused lists what m needs of this host and must not get: what is not granted, and credentials of the mesh. Both
+// have the form of grants: names, and file: with a path.
 func (h Host) refused(m *manifest.Manifest, root string) (notGranted, mesh []string) {
 	needs, files := m.Needs(), h.Grants.Files()
 	for _, name := range needs.Env {

@@ -10,7 +10,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// taker is an extension that takes variables and files in every way there is, and a member that takes more.
+// taker is an extension that uses variables and files in every possible way, and a member that uses more.
 const taker = `
 [plugin]
 id = "taker"
@@ -81,14 +81,14 @@ func TestGrants(t *testing.T) {
 		}
 	}
 	r := Result{NotGranted: []string{"TOKEN", "file:/run/x"}, Mesh: []string{"NATS_URL"}}
-	for _, want := range []string{"asks for TOKEN, file:/run/x, not granted: ", "; asks for NATS_URL, which contains credentials of the mesh itself"} {
+	for _, want := range []string{"requires TOKEN, file:/run/x, not granted: ", "; requires NATS_URL, which contains credentials of the mesh itself"} {
 		if !strings.Contains(r.String(), want) {
 			t.Errorf("%q is not in %q", want, r)
 		}
 	}
 }
 
-// TestShortCredentials: a short password of the mesh is not looked for within other values.
+// TestShortCredentials: a short password of the mesh is not recognised within other values.
 func TestShortCredentials(t *testing.T) {
 	c := Credentials{Values: []string{"dev", "0123456789abcdef"}}
 	for value, want := range map[string]bool{

@@ -2,25 +2,25 @@ package gate
 
 import "math/bits"
 
-// prefixes finds the longest of a set of values that a text begins with, in as many steps as the length of the
-// longest has bits; it is the binary search on lengths of Waldvogel, Varghese, Turner and Plattner. Trying the values
-// with the right beginning one after the other is shorter. But an extension's own manifest can name a thousand values
-// with one beginning, and its child write lines of nothing else, each of which would then cost the bridge a quarter
-// of a second. The automaton of Aho and Corasick is faster, but has a node for each byte: for one value of 900 KiB
-// that was 400 MiB. Here a value costs at most one mark for each bit that is set in its length, and a
-// piece a single one.
+// prefixes finds the longest of a set of values that is a prefix of a text, in as many steps as the length of the
+// longest value has bits: it is the binary search on prefix lengths of Waldvogel, Varghese, Turner and Plattner. Trying
+// all values with the right first bytes would be less code. But an extension's manifest can contain a thousand values
+// with a common prefix, and its child can write lines that consist of that prefix: each line would then cost the
+// bridge a quarter of a second. An Aho-Corasick automaton is faster, but has a node for each byte: one value of
+// 900 KiB took 400 MiB. Here a value costs at most one mark for each bit that is set in its length, and a piece
+// costs one.
 //
-// The search is for the length of the longest value: from its highest bit on, a bit is set if with it the text's
-// beginning is a mark. A value therefore leaves a mark at each length on the way to its own.
+// The search determines the length of the longest value bit by bit, from the highest: a bit is set if the text's
+// prefix of the resulting length is a mark. So a value needs a mark at each length on the way to its own.
 type prefixes struct {
 	steps uint // the bits that are set in the length of any value
 	marks map[string]mark
 }
 
-// mark is the longest value that a beginning of values begins with, or is.
-type mark struct{ value, size int32 } // its number and length; a length of 0: none
+// mark describes the longest value that is a prefix of the marked text, or the text itself.
+type mark struct{ value, size int32 } // index and length of the value; a length of 0 means that there is none
 
-// newPrefixes knows values, which are different, not empty and sorted by length.
+// newPrefixes returns the prefixes of values, which must be distinct, not empty and sorted by length.
 func newPrefixes(values []string) prefixes {
 	p := prefixes{marks: make(map[string]mark, len(values))}
 	for i, v := range values {
@@ -30,7 +30,7 @@ func newPrefixes(values []string) prefixes {
 			step := highest(rest)
 			rest, n = rest-step, n+int(step)
 			if _, ok := p.marks[v[:n]]; !ok {
-				p.marks[v[:n]] = p.longest(v[:n]) // whatever that is, it is shorter than v and so known by now
+				p.marks[v[:n]] = p.longest(v[:n]) // shorter than v, so already added
 			}
 		}
 		p.marks[v] = mark{int32(i), int32(len(v))}
@@ -38,7 +38,7 @@ func newPrefixes(values []string) prefixes {
 	return p
 }
 
-// longest is the longest value that text begins with.
+// longest returns the longest value that is a prefix of text.
 func (p *prefixes) longest(text string) mark {
 	var found mark
 	n := 0
@@ -55,5 +55,5 @@ func (p *prefixes) longest(text string) mark {
 	return found
 }
 
-// highest is the highest bit that is set in n, which is not 0.
+// highest returns the highest bit that is set in n, which must not be 0.
 func highest(n uint) uint { return 1 << (bits.Len(n) - 1) }

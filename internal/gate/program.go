@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// Program returns what manifest.Options.Program asks for, of an extension whose directory is root: what is wrong with a
-// program that is given by its path. One given by a name is what requires.bins is for.
+// Program returns a function for manifest.Options.Program, for an extension in the directory root. The function
+// describes what is wrong with a program that is given by its path. A program given by name is not checked here;
+// requires.bins covers it.
 func Program(root string) func(command, cwd string) string {
 	return func(command, cwd string) string {
 		if !isPath(command) {
@@ -25,13 +26,13 @@ func Program(root string) func(command, cwd string) string {
 		if !isPath(file) {
 			file = "." + string(filepath.Separator) + file // Join has cleaned ./x to x, which is a name
 		}
-		// It looks as a start would: executable, on Windows with the extensions of PATHEXT.
+		// The same check as when the program is started: executable, on Windows with the extensions of PATHEXT.
 		_, err := exec.LookPath(file)
 		switch {
 		case err == nil, errors.Is(err, exec.ErrDot):
 			return ""
 		case errors.Is(err, fs.ErrNotExist):
-			return "there is no such file yet; until it is built or installed, or the path corrected, the extension cannot be started"
+			return "does not exist; build or install it, or correct the path: until then the extension cannot be started"
 		case errors.Is(err, syscall.EISDIR):
 			return "is a directory; want the program to run"
 		case errors.Is(err, fs.ErrPermission):
@@ -41,7 +42,7 @@ func Program(root string) func(command, cwd string) string {
 	}
 }
 
-// reason is err without the path, which whoever reads it has before him.
+// reason returns err without the path, which the diagnostic already contains.
 func reason(err error) string {
 	if e, ok := errors.AsType[*exec.Error](err); ok {
 		err = e.Err

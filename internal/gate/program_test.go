@@ -33,9 +33,9 @@ func TestProgram(t *testing.T) {
 		{"./tool", filepath.Join(root, "bin"), ""},
 		{filepath.Join(root, "run"), "bin", ""},
 		{"no-such-program", "", ""}, // a name: requires.bins is for those
-		{"./gone", "", "there is no such file yet"},
-		{"./run", "bin", "there is no such file yet"},
-		{"/no/such/file", "", "there is no such file yet"},
+		{"./gone", "", "does not exist"},
+		{"./run", "bin", "does not exist"},
+		{"/no/such/file", "", "does not exist"},
 		{"./text", "", "is not executable; chmod +x"},
 		{"./bin", "", "is a directory"},
 		{"./run/x", "", "cannot be run: not a directory"},
@@ -45,7 +45,7 @@ func TestProgram(t *testing.T) {
 		}
 	}
 	t.Chdir(root) // as extctl validate plugin.toml does
-	for command, want := range map[string]string{"./run": "", "./gone": "there is no such file yet"} {
+	for command, want := range map[string]string{"./run": "", "./gone": "does not exist"} {
 		if got := Program(".")(command, ""); !strings.HasPrefix(got, want) || (want == "") != (got == "") {
 			t.Errorf("%s: %q, want %q", command, got, want)
 		}

@@ -10,36 +10,35 @@ import (
 )
 
 const (
-	// minSecret is the shortest value that is redacted, in bytes: a shorter one would be found in every
-	// other word.
+	// minSecret is the shortest value that is redacted, in bytes: a shorter one would match ordinary words.
 	minSecret = 6
-	// maxPiece is the length of the pieces in which a longer value is looked for: what is given to Redact may
-	// have been cut off within the value, and as much of it as fills pieces is then found.
+	// maxPiece is the length of the pieces into which a longer value is divided: a text that was cut off within the
+	// value still contains some of its pieces.
 	maxPiece = 1 << 10
 )
 
-// Redactor replaces known values of secrets. A nil Redactor replaces nothing. It never changes, so that it may
-// be used by any number of goroutines.
+// Redactor replaces the values of secrets in texts. A nil Redactor replaces nothing. A Redactor is immutable and safe
+// for concurrent use.
 type Redactor struct {
-	// seen has a bit set for the hash of the first four bytes of each value, and dismisses nearly every
-	// position of a line.
+	// seen has a bit set for the hash of the first four bytes of each value. It excludes nearly every position of a
+	// line without a search.
 	seen  [64]uint64
 	known prefixes
-	names []string // of the variables that hold the values in known
+	names []string // the variables of the values in known, by index
 }
 
-// NewRedactor makes a Redactor of the values of parent's (KEY=value, as of os.Environ) variables that look secret or
-// that allow (requires.env) names, whether or not the child gets them, and of those of add (transport.env with its
-// placeholders replaced) whose names look secret or are in allow. A value with an address that contains a password
-// counts whatever its name is, and so does the password by itself. What a placeholder has put into another of
-// add is known by the name of the variable it came from, if that looks secret or is in allow.
+// NewRedactor returns a Redactor for the values of all variables of parent (KEY=value, as in os.Environ) and add
+// (transport.env with its placeholders replaced) whose names look secret or are in allow (requires.env). The variables
+// of parent count whether or not the child gets them. A value with an address that contains a password counts whatever
+// its name, and so does the password alone. A value that a placeholder inserted into another variable of add is
+// replaced by the name of the variable that it came from, if that looks secret or is in allow.
 //
-// Only values of at least 6 bytes count. Of a value with several lines each line of at least 6 bytes counts by
-// itself, without the white space around it. Values are known as they are and as JSON and URLs spell them; one
-// that a program has encoded otherwise, in base64 say, is not.
+// Only values of at least 6 bytes count. If a value has several lines, each line of at least 6 bytes counts, without
+// the white space around it. Values are found in the original form and as encoded in JSON and in URLs, but not in other
+// encodings, such as base64.
 //
-// No value is too long to count. One that no program can be started with (Linux takes 128 KiB) is no exception: a
-// header has no such bound, and what a value costs is a few times its bytes as JSON and URLs spell them.
+// The length of values is not limited, not even to what a program can be started with (128 KiB on Linux), since values
+// are also used in HTTP headers. A value takes a few times its length as encoded in JSON and in URLs.
 func NewRedactor(parent []string, allow []string, add map[string]string) *Redactor {
 	return newRedactor(parent, allow, add, runtime.GOOS == "windows")
 }
@@ -68,7 +67,8 @@ func newRedactor(parent []string, allow []string, add map[string]string, fold bo
 	return b.redactor()
 }
 
-// secretSet gathers values; of the names of a value the first in order wins, so that it is always the same.
+// secretSet maps values to names of variables. If several variables have the same value, the alphabetically first name
+// is used, so that the result does not depend on map order.
 type secretSet map[string]string
 
 func (b secretSet) add(name, value string) {
@@ -79,7 +79,7 @@ func (b secretSet) add(name, value string) {
 			continue // would blank out every indented line
 		}
 		if len(t) >= minSecret {
-			line = t // a program is likely to trim it, too
+			line = t // programs often trim values too
 		}
 		if len(line) >= minSecret {
 			for _, s := range spellings(line) {
@@ -89,9 +89,8 @@ func (b secretSet) add(name, value string) {
 	}
 }
 
-// spellings are the ways in which a value gets into the output of a program that did not mean to show it: as it
-// is, as it is after child has made a line of stderr valid UTF-8, in a JSON log line, in the URL of a failed
-// request.
+// spellings returns the forms in which a program may show a value by accident: unchanged, as valid UTF-8 (package child
+// converts each line of stderr), in a JSON log line, in the URL of a failed request.
 func spellings(value string) []string {
 	valid := strings.ToValidUTF8(value, "\uFFFD")
 	return []string{value, valid, inJSON(valid, false), inJSON(valid, true), url.QueryEscape(value), url.PathEscape(value)}
@@ -107,8 +106,8 @@ func inJSON(s string, escapeHTML bool) string {
 	return strings.TrimSuffix(b.String(), "\"\n")[1:]
 }
 
-// addPieces adds a value as it is, or, if it is longer than a piece, as pieces that cover it: one behind the other,
-// and its last maxPiece bytes.
+// addPieces adds a value: in one piece if it is short enough, otherwise as consecutive pieces and its last maxPiece
+// bytes.
 func (b secretSet) addPieces(name, value string) {
 	rest := value
 	for ; len(rest) > maxPiece; rest = rest[maxPiece:] {
@@ -119,7 +118,7 @@ func (b secretSet) addPieces(name, value string) {
 
 func (b secretSet) put(name, value string) {
 	if len(value) < minSecret {
-		return // as valid text: a run of invalid bytes becomes a single character
+		return // a spelling can be shorter than the value: in valid text a run of invalid bytes is one character
 	}
 	if old, ok := b[value]; !ok || name < old {
 		b[value] = name
@@ -131,14 +130,14 @@ func (b secretSet) redactor() *Redactor {
 	values := slices.SortedFunc(maps.Keys(b), func(v, w string) int { return len(v) - len(w) })
 	for _, value := range values {
 		k := first4(value)
-		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63) // as maybe reads it
+		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63) // read by maybe
 		r.names = append(r.names, b[value])
 	}
 	r.known = newPrefixes(values)
 	return r
 }
 
-// hash is Knuth's multiplier; the upper 12 bits of a product are the number of a bit in seen.
+// hash is Knuth's multiplier; the upper 12 bits of a product are the index of a bit in seen.
 const hash = 2654435761
 
 func first4(s string) uint32 {
@@ -149,10 +148,10 @@ func first4(s string) uint32 {
 // maybe reports whether a value may begin with the four bytes k.
 func (r *Redactor) maybe(k uint32) bool { return r.seen[k*hash>>26]>>(k*hash>>20&63)&1 != 0 }
 
-// Redact returns line with each known value replaced by [NAME], the variable's name; of several values at one
-// place the longest counts. Values that overlap become one [NAME], that of the longest of them, so that nothing
-// is left of any. A value of more than 1 KiB counts as pieces of that length. line may have several lines. The time
-// it takes depends on the line alone, and not on how many values there are or how alike.
+// Redact returns line with each known value replaced by [NAME], the variable's name. If several values begin at the
+// same position, the longest counts. Overlapping values become one [NAME], the name of the longest of them, so that no
+// part of any remains. A value of more than 1 KiB counts as pieces of that length. line may have several lines. The
+// time depends on the line only, not on the number of values or their similarity.
 func (r *Redactor) Redact(line string) string {
 	if r == nil || len(r.names) == 0 {
 		return line
@@ -172,18 +171,19 @@ func (r *Redactor) Redact(line string) string {
 	return b.String()
 }
 
-// RedactCut is redact, a Redactor's Redact, for a text whose rest was cut off. It leaves out what may be the
-// beginning of a value that the cut has made unrecognisable; nil leaves out nothing.
+// RedactCut calls redact, the Redact method of a Redactor, for a text that was cut off at its end. It also leaves out
+// the end of the text if that may be the first part of a value that is no longer recognisable; a nil redact leaves out
+// nothing.
 //
-// As much of the beginning as fills pieces is found, so that only the last bytes of text, fewer than a piece has, are
-// in doubt. How many bytes they have become cannot be told from the text alone: a name may be longer than the value
-// that it stands for. So the last bytes are redacted by themselves, too. Where no value lies across their beginning
-// that is how the whole ends. Where one does, what follows it is the same in both.
+// Whole pieces of a value are found, so only the last maxPiece-1 bytes of text are in doubt. Their length in the result
+// cannot be computed, since a name may be longer than the value that it replaces. So these bytes are also redacted
+// alone, and the common suffix of both results is removed: it is all of the second result, or, if a value extends over
+// the start of these bytes, what follows that value.
 func RedactCut(redact func(string) string, text string) string {
 	if redact == nil {
 		return text
 	}
-	certain := len(strings.TrimSuffix(text, "\uFFFD")) - (maxPiece - 1) // a character that was cut counts by itself
+	certain := len(strings.TrimSuffix(text, "\uFFFD")) - (maxPiece - 1) // U+FFFD is the rest of a character that was cut
 	all, last := redact(text), redact(text[max(0, certain):])
 	for all != "" && last != "" && all[len(all)-1] == last[len(last)-1] {
 		all, last = all[:len(all)-1], last[:len(last)-1]
@@ -191,13 +191,13 @@ func RedactCut(redact func(string) string, text string) string {
 	return strings.ToValidUTF8(all, "")
 }
 
-// span is a part of a line that values cover, and the longest of them.
+// span is a part of a line that consists of one or more values, and the longest of them.
 type span struct {
 	begin, end int
 	longest    mark
 }
 
-// find returns the spans in line, in its order.
+// find returns the spans of line in order.
 func (r *Redactor) find(line string) []span {
 	var spans []span
 	for i := range max(0, len(line)-minSecret+1) {
@@ -211,8 +211,8 @@ func (r *Redactor) find(line string) []span {
 	return spans
 }
 
-// cover adds a value, which begins behind all before it, and makes it one with the last of them if it overlaps that.
-// The pieces of one value are one without overlapping.
+// cover adds a value, which begins after the start of all spans so far. It extends the last span if the two overlap, or
+// if they are adjacent pieces of one value.
 func (r *Redactor) cover(spans []span, s span) []span {
 	if len(spans) > 0 {
 		last := &spans[len(spans)-1]

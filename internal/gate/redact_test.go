@@ -12,7 +12,7 @@ import (
 )
 
 func TestRedact(t *testing.T) {
-	key := strings.Repeat("0123456789abcdef", 300) // longer than a piece, and than what a cut line may keep
+	key := strings.Repeat("0123456789abcdef", 300) // longer than a piece, and than the limit of a cut line
 	pem := "-----BEGIN KEY-----\r\nMIIEvQIBADANBgkq\n  aGVsbG8gd29ybGQ=  \nshort\n\n      \n-----END KEY-----\n"
 	for _, tt := range []struct {
 		name       string
@@ -27,8 +27,8 @@ func TestRedact(t *testing.T) {
 		{name: "secret-like", parent: []string{"A_TOKEN=secret1"}, line: "x secret1 y secret1", want: "x [A_TOKEN] y [A_TOKEN]"},
 		{name: "plain", parent: []string{"A=secret1"}, line: "secret1", want: "secret1"},
 		{name: "declared", parent: []string{"A=secret1"}, allow: []string{"A"}, line: "secret1", want: "[A]"},
-		{name: "declared has case", parent: []string{"A=secret1"}, allow: []string{"a"}, line: "secret1", want: "secret1"},
-		{name: "but not on Windows", parent: []string{"A=secret1"}, allow: []string{"a"}, line: "secret1", want: "[A]", windows: true},
+		{name: "declared in other case", parent: []string{"A=secret1"}, allow: []string{"a"}, line: "secret1", want: "secret1"},
+		{name: "declared in other case, on Windows", parent: []string{"A=secret1"}, allow: []string{"a"}, line: "secret1", want: "[A]", windows: true},
 		{name: "declared and secret-like", parent: []string{"A_KEY=secret1"}, allow: []string{"A_KEY"}, line: "k=secret1;", want: "k=[A_KEY];"},
 		{name: "six bytes", parent: []string{"A_KEY=abcdef"}, line: "abcdefg abcde", want: "[A_KEY]g abcde"},
 		{name: "five bytes", parent: []string{"A_KEY=abcde"}, line: "abcdefg", want: "abcdefg"},
@@ -72,7 +72,7 @@ func TestRedact(t *testing.T) {
 		{name: "name not UTF-8", parent: []string{"\xff_KEY=secret1"}, line: "secret1", want: "[\uFFFD_KEY]"},
 		{name: "long", parent: []string{"A_KEY=" + key}, line: "x" + key + "y", want: "x[A_KEY]y"},
 		{name: "long, cut", parent: []string{"A_KEY=" + key}, line: "x" + key[:2048], want: "x[A_KEY]"},
-		{name: "long, beside a short end", parent: []string{"A_KEY=" + key[:1026] + "!?"}, line: "x" + key[:1026] + "!?y", want: "x[A_KEY]y"},
+		{name: "long, with a short last piece", parent: []string{"A_KEY=" + key[:1026] + "!?"}, line: "x" + key[:1026] + "!?y", want: "x[A_KEY]y"},
 		{name: "one long, the other its beginning", parent: []string{"A_KEY=" + key[:1500], "B_KEY=" + key[:3000]}, line: key[:3000] + "!" + key[:1500], want: "[A_KEY]![A_KEY]"},
 		{name: "not a variable", parent: []string{"secret1", "=secret1"}, line: "secret1", want: "secret1"},
 	} {
@@ -95,7 +95,7 @@ func TestNilRedactor(t *testing.T) {
 	}
 }
 
-// letters are n lower-case letters that do not soon repeat themselves.
+// letters returns n lower-case letters with a long period.
 func letters(n int) string {
 	b := make([]byte, 0, n+6)
 	for i := 0; len(b) < n; i++ {
@@ -104,7 +104,7 @@ func letters(n int) string {
 	return string(b[:n])
 }
 
-// TestRedactLong has values of every length around that of a piece and its multiples, in each of their spellings.
+// TestRedactLong uses values with lengths around the multiples of a piece's length, in each spelling.
 func TestRedactLong(t *testing.T) {
 	lengths := []int{6, 7, 8, 63, 64, 65, 512, 1000, 100 << 10}
 	for n := maxPiece; n <= 5*maxPiece; n += maxPiece {
@@ -122,8 +122,8 @@ func TestRedactLong(t *testing.T) {
 	}
 }
 
-// TestRedactorSize bounds what an extension's manifest can cost the bridge each time that it is looked at. A trie
-// with a node for each byte of each spelling takes up to 3 GiB to make.
+// TestRedactorSize limits the memory that an extension's manifest can cost the bridge each time that it is loaded. A
+// trie with a node for each byte of each spelling takes up to 3 GiB.
 func TestRedactorSize(t *testing.T) {
 	const size, limit = 900 << 10, 200 << 20
 	for _, line := range []int{size, 1000, 170, 60, 20} {
@@ -162,13 +162,13 @@ func TestRedactCut(t *testing.T) {
 		{"nothing of it", []string{"A_KEY=secret1"}, what, 0, ""},
 		{"less than is in doubt", []string{"A_KEY=secret1"}, what + "secret1", 20, ""},
 		{"a value in a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), 4296, what + "[A_KEY]"},
-		{"behind a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + 2*maxPiece + 3, what + "[A_KEY]"},
-		{"right behind a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + 2*maxPiece, what + "[A_KEY]"},
+		{"after a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + 2*maxPiece + 3, what + "[A_KEY]"},
+		{"right after a piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + 2*maxPiece, what + "[A_KEY]"},
 		{"in the first piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000), len(what) + maxPiece - 1, what},
 		{"in the last piece", []string{"A_KEY=" + letters(6000)}, what + letters(6000) + what, len(what) + 5999, what + "[A_KEY]"},
 		{"again and again", []string{"A_KEY=" + letters(800)}, strings.Repeat(letters(800)+" ", 9), 5000, strings.Repeat("[A_KEY] ", 4) + "[A_KEY]"},
 		{"in a character", []string{"A_KEY=ab" + strings.Repeat("€", 400)}, what + "ab" + strings.Repeat("€", 400), len(what) + 1023, what[:len(what)-1]},
-		// The name within takes 300 bytes for each 8 of the value that is in doubt.
+		// The name of the inner value takes 300 bytes for each 8 bytes in doubt.
 		{"another within", []string{"A_KEY=" + nested, "B_" + long + "_KEY=<secret>"}, what + nested, len(what) + 999, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -183,8 +183,8 @@ func TestRedactCut(t *testing.T) {
 	}
 }
 
-// TestRedactCutAnywhere cuts texts at each place. What is shown is how the whole text would begin, and has all that
-// stands before what is in doubt.
+// TestRedactCutAnywhere cuts texts at each position. The result is a prefix of the whole text redacted, and contains
+// everything before the bytes in doubt.
 func TestRedactCutAnywhere(t *testing.T) {
 	for _, n := range []int{6, 100, 800, maxPiece - 1, maxPiece, maxPiece + 1, 1500, 2 * maxPiece, 5000} {
 		r := NewRedactor([]string{"A_KEY=" + letters(n)}, nil, nil)
@@ -202,8 +202,8 @@ func TestRedactCutAnywhere(t *testing.T) {
 	}
 }
 
-// FuzzRedact compares Redact with the plainest way to say what it does: mark every byte of every occurrence,
-// and nothing of the marked is left.
+// FuzzRedact compares Redact with the simplest implementation: mark every byte of every occurrence, and remove what is
+// marked.
 func FuzzRedact(f *testing.F) {
 	f.Add("abcdef", "defghi", "ghijkl", "abcdefghijkl")
 	f.Add("aaaaaa", "aaaaaaa", "aab", "aaaaaaaaaaabaaaaaaa")
@@ -255,7 +255,7 @@ func secretEnv() []string {
 	return append(env, "TLS_PRIVATE_KEY="+pem.String())
 }
 
-// What nearly every line costs. It must not allocate.
+// The cost of a line without a secret, like nearly every line. It must not allocate.
 func BenchmarkRedactWithoutHit(b *testing.B) {
 	r := NewRedactor(secretEnv(), nil, nil)
 	for _, bb := range []struct{ name, line string }{
@@ -294,8 +294,8 @@ func TestRedactDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestRedactAlike bounds what an extension can cost the bridge that names thousands of values with one beginning and
-// then writes it: a second's worth of the longest lines. Trying value after value takes minutes.
+// TestRedactAlike limits what an extension can cost the bridge that declares thousands of values with a common prefix
+// and then writes that prefix: a second's worth of the longest lines. Trying each value takes minutes.
 func TestRedactAlike(t *testing.T) {
 	var values strings.Builder
 	for i := range 10_000 {
@@ -315,7 +315,7 @@ func TestRedactAlike(t *testing.T) {
 	}
 }
 
-// The spellings are what the standard library writes, so that a change there is seen.
+// The spellings are what the standard library writes: the test detects a change there.
 func TestSpellings(t *testing.T) {
 	const value = "p ä\"\\<>&/+\t%\u2028"
 	j, err := json.Marshal(value)

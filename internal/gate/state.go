@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// MakeStateDir makes the directory in which the extension may keep things, base/id, and returns its absolute
-// path, the value of EXTMESH_STATE_DIR. It is made with mode 0700, base too if it does not exist; one that
-// exists is left as it is, since an operator may have made it so. All replicas and lives of an extension on a
-// host share it; a member has its own.
+// MakeStateDir creates the directory base/id, in which the extension may store data, and returns its absolute path, the
+// value of EXTMESH_STATE_DIR. The mode of the directory, and of base if it does not exist, is 0700. An existing
+// directory is not changed, since an operator may have set its mode. All replicas of an extension on a host share it,
+// and it remains over restarts; a member has its own.
 func MakeStateDir(base, id string) (string, error) {
 	if id == "" || id == "." || !filepath.IsLocal(id) || strings.ContainsAny(id, `/\`) {
-		return "", fmt.Errorf("state directory: %q cannot name a directory; want an extension's id", id)
+		return "", fmt.Errorf("state directory: %q cannot be a directory's name; want an extension's id", id)
 	}
 	dir, err := filepath.Abs(filepath.Join(base, id))
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// natsSchemes are the schemes of NATS addresses, in which a user alone (nats://token@host) is a token.
+// natsSchemes lists the schemes of NATS addresses, in which a user without a password (nats://token@host) is a token.
 var natsSchemes = []string{"nats", "tls", "ws", "wss"}
 
 // holdsPassword reports whether value contains an address with a password in it: scheme://user:password@host.
 func holdsPassword(value string) bool { return len(urlSecrets(value)) > 0 }
 
-// urlSecrets are the passwords in the addresses that value contains, as they are written and decoded. value may be a
-// list of addresses, or a command line that contains one.
+// urlSecrets returns the passwords in the addresses that value contains, as written and decoded. value may be a list of
+// addresses, or a command line that contains one.
 func urlSecrets(value string) (secrets []string) {
 	for rest := value; ; {
 		before, after, ok := strings.Cut(rest, "://")
@@ -30,11 +30,11 @@ func urlSecrets(value string) (secrets []string) {
 	}
 }
 
-// maxAuthority bounds what is searched for the end of a password, in bytes: a value may consist of nothing but
-// beginnings of addresses.
+// maxAuthority limits how many bytes are searched for the end of a password: otherwise a value that consists of
+// beginnings of addresses would take quadratic time.
 const maxAuthority = 4 << 10
 
-// scheme is the name that the text before "://" ends with.
+// scheme returns the name at the end of the text before "://".
 func scheme(before string) string {
 	i := strings.LastIndexFunc(before, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("+-.", r))
@@ -42,8 +42,8 @@ func scheme(before string) string {
 	return strings.ToLower(before[i+1:])
 }
 
-// userSecret is the password, or the token, at the beginning of rest, which follows "://". A password may contain "/"
-// although it should be escaped there: what must not be taken for one is a port with a path after it.
+// userSecret returns the password, or the token, at the beginning of rest, which follows "://". A password may contain
+// "/", although it should be escaped, but a port followed by a path is not a password.
 func userSecret(scheme, rest string) string {
 	rest = rest[:min(len(rest), maxAuthority)]
 	if end := strings.IndexFunc(rest, func(r rune) bool { return r <= ' ' || r == ',' || r == '"' || r == '\'' }); end >= 0 {
