@@ -18,97 +18,97 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Config says where an extension is and how to speak to it. URL is required.
+// Config is the address of an extension and how to call it. URL is required.
 type Config struct {
 	URL     string            // http or https, with its placeholders replaced
-	Headers map[string]string // sent with every request, likewise; what the protocol itself sets comes on top
+	Headers map[string]string // sent with every request, placeholders replaced; the protocol's own headers override them
 	Dialect manifest.Dialect  // ext, mcp, or auto, which is the default: the answer to initialize decides
 
 	Allow []netip.Prefix // link-local and metadata addresses that may be connected to; others are refused
 
 	MaxResult int64 // bytes of one answer or event; default 64 MiB
 
-	// OnNotification is told what the server says unasked, one at a time; it must not block, and params is
-	// only valid during the call. After a session was opened again it is called with
-	// notifications/tools/list_changed and no params: it may be another server's version by now. So it is after the
-	// stream of what the server says was interrupted, where the server does not say again what was missed.
+	// OnNotification is called for each notification of the server, one at a time; it must not block, and params is
+	// only valid during the call. After a session was opened again it is called with notifications/tools/list_changed
+	// and no params, since the server's version may have changed. The same happens after the stream of the server's
+	// messages was interrupted, if the server cannot send again what was missed.
 	OnNotification func(method string, params []byte)
 
-	// OnReopened is told, before that, what the server answered to the initialize that opened the session again:
-	// its name, version and capabilities may be others. It must not block.
+	// OnReopened is called before that, with the result of the initialize that opened the session again: the server's
+	// name, version and capabilities may have changed. It must not block.
 	OnReopened func(result json.RawMessage)
 
-	Logger *slog.Logger // nil: silence
-	Client *http.Client // its transport instead of one made for this Conn; for tests
+	Logger *slog.Logger // nil discards
+	Client *http.Client // its transport replaces the one made for this Conn; for tests
 }
 
-// DefaultMaxResult is the longest answer where Config names no other limit.
+// DefaultMaxResult is the default of Config.MaxResult.
 const DefaultMaxResult = 64 << 20
 
 const (
-	maxNotes    = 256              // notifications and answers of ours under way
+	maxNotes    = 256              // concurrent posts of our own notifications and answers
 	noteTimeout = 10 * time.Second // for one of them
 )
 
-// Conn is a conversation over HTTP. It is an rpc.Caller and an rpc.Starter; any number of requests may be under
-// way side by side, each in a request of its own. New starts nothing: Run does the work, and what is started
-// before waits for it.
+// Conn sends calls to one extension over HTTP. It is an rpc.Caller and an rpc.Starter; any number of calls may run
+// concurrently, each in an HTTP request of its own. New starts nothing: calls that are started before Run wait for it.
 type Conn struct {
-	at   *endpoint
-	tell teller
-	log  *slog.Logger
+	at       *endpoint
+	notifier notifier
+	log      *slog.Logger
 
 	reopened func(result json.RawMessage) // or nil
 
-	mu      sync.Mutex
-	flights flights
-	talk    talk
-	gone    *rpc.Error // set when nothing can be sent any more
-	notes   int
+	mu         sync.Mutex
+	pending    pendingCalls
+	negotiated negotiated
+	closed     *rpc.Error // set when nothing can be sent any more
+	notes      int
 
-	run   func(func(ctx context.Context)) // starts what Run waits for; nil while Run does not run
-	early []func(ctx context.Context)     // what was started before
+	run   func(func(ctx context.Context)) // starts a goroutine that Run waits for; nil while Run does not run
+	early []func(ctx context.Context)     // what was started before Run
 	end   context.CancelCauseFunc         // ends Run
 }
 
-// New makes a Conn. A Config that cannot work, such as a URL that is none, is Run's error and every call's.
+// New makes a Conn. If the Config cannot work, for example because its URL is invalid, Run and every call return the
+// error.
 func New(cfg Config) *Conn {
 	c := &Conn{
-		at:   newEndpoint(cfg),
-		tell: teller{to: cfg.OnNotification},
-		log:  cfg.Logger,
+		at:       newEndpoint(cfg),
+		notifier: notifier{to: cfg.OnNotification},
+		log:      cfg.Logger,
 
 		reopened: cfg.OnReopened,
 	}
 	c.at.base = cfg.Client
-	c.talk.dialect = cmp.Or(cfg.Dialect, manifest.Auto)
+	c.negotiated.dialect = cmp.Or(cfg.Dialect, manifest.Auto)
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	return c
 }
 
-// Run is the Conn's life. It returns when ctx ends, with its cause, or with the reason why the session cannot go
-// on: the server is there but refuses to open it again. Before that every call under way has failed, and the
-// session has been ended with a DELETE. It may be called once.
+// Run performs the Conn's calls. It returns the cause when ctx ends, or an error when the session cannot continue
+// because the server is reachable but refuses to open it again. Before it returns, every pending call has failed and
+// the session has been ended with a DELETE. It may be called once.
 func (c *Conn) Run(ctx context.Context) error {
 	if c.at.bad != nil {
 		c.close(c.at.bad)
 		return c.at.bad
 	}
-	life, end := context.WithCancelCause(ctx)
+	running, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	// The connections outlive the calls by the good-bye.
-	wires, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
-	c.at.connect(wires)
+	// The connections stay open after the last call, for the DELETE of the session.
+	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	defer disconnect()
+	c.at.connect(connected)
 	defer c.at.client.CloseIdleConnections()
 
 	var wg sync.WaitGroup
 	c.mu.Lock()
 	c.end = end
 	c.run = func(f func(context.Context)) {
-		wg.Go(func() { f(life) }) // owned by Run, which waits; ends with its request, at the latest with life
+		wg.Go(func() { f(running) }) // owned by Run, which waits; ends with its request, at the latest with running
 	}
 	for _, f := range c.early {
 		c.run(f)
@@ -116,28 +116,28 @@ func (c *Conn) Run(ctx context.Context) error {
 	c.early = nil
 	c.mu.Unlock()
 
-	<-life.Done()
-	err := context.Cause(life)
+	<-running.Done()
+	err := context.Cause(running)
 	c.close(err)
 	wg.Wait()
-	c.leave(wires)
+	c.deleteSession(connected)
 	return err
 }
 
-// close fails what is under way and what is started from now on.
+// close fails all pending calls, and all that are started later.
 func (c *Conn) close(why error) {
 	c.mu.Lock()
-	c.gone = rpc.Errorf(rpc.CodeExited, rpc.RanNo, "the conversation with %s has ended: %v", c.at.name, why)
+	c.closed = rpc.Errorf(rpc.CodeExited, rpc.RanNo, "the connection to %s is closed: %v", c.at.name, why)
 	c.run, c.early = nil, nil
-	lost := c.flights.clear()
+	lost := c.pending.clear()
 	c.mu.Unlock()
 	for _, f := range lost {
 		f.x.Sink.Deliver(f.x, rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, f.ran(),
-			"the conversation with %s ended before the answer: %v", c.at.name, why)})
+			"the connection to %s ended before the answer: %v", c.at.name, why)})
 	}
 }
 
-// startLocked runs f under Run's care, or as soon as Run runs; the caller holds mu and has looked at gone.
+// startLocked runs f on a goroutine of Run, now or as soon as Run runs; the caller holds mu and has checked closed.
 func (c *Conn) startLocked(f func(ctx context.Context)) {
 	if c.run == nil {
 		c.early = append(c.early, f)
@@ -146,31 +146,31 @@ func (c *Conn) startLocked(f func(ctx context.Context)) {
 	c.run(f)
 }
 
-// Start sends x and returns without waiting; x.Sink is told how it ends. x.ID stays 0: the id it was sent with
-// is Cancel's to tell, and that of a call which timed out is told to the server from here.
+// Start sends x and returns without waiting; the result is delivered to x.Sink. x.ID stays 0: Cancel returns the id
+// that was sent, and after a time-out the Conn itself sends the cancellation to the server.
 func (c *Conn) Start(x *rpc.Exchange) {
 	c.mu.Lock()
-	if gone := c.gone; gone != nil {
+	if closed := c.closed; closed != nil {
 		c.mu.Unlock()
-		x.Sink.Deliver(x, rpc.Reply{Err: gone})
+		x.Sink.Deliver(x, rpc.Reply{Err: closed})
 		return
 	}
-	f := c.flights.add(x)
-	c.startLocked(func(ctx context.Context) { c.fly(ctx, f) })
+	f := c.pending.add(x)
+	c.startLocked(func(ctx context.Context) { c.perform(ctx, f) })
 	c.mu.Unlock()
 }
 
-// Cancel ends x with rpc.CodeCancelled and aborts its request, unless it has ended already: then it reports
-// false. Where the request may have reached the server, id is the one it was sent with, so that the server can be
-// told (to MCP a broken connection is no cancellation); else id is 0.
+// Cancel ends x with rpc.CodeCancelled and aborts its request. It returns false if x has already ended. If the request
+// may have reached the server, id is the one that was sent, for a notifications/cancelled (in MCP a broken connection
+// does not cancel a request); otherwise id is 0.
 func (c *Conn) Cancel(x *rpc.Exchange) (id uint64, ok bool) {
 	c.mu.Lock()
-	f := c.flights.of[x]
+	f := c.pending.of[x]
 	if f == nil {
 		c.mu.Unlock()
 		return 0, false
 	}
-	c.flights.take(f)
+	c.pending.remove(f)
 	abort := f.abort
 	c.mu.Unlock()
 	ran := f.ran()
@@ -184,8 +184,8 @@ func (c *Conn) Cancel(x *rpc.Exchange) (id uint64, ok bool) {
 	return id, true
 }
 
-// Call sends a request and waits for its answer, whose result is the caller's to keep. It fails with
-// rpc.CodeTimeout when ctx's deadline passes and with rpc.CodeCancelled when ctx is cancelled.
+// Call sends a request and waits for its result, which the caller may keep. It fails with rpc.CodeTimeout when the
+// deadline of ctx passes, and with rpc.CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	w := rpc.NewWaiter()
 	x := &rpc.Exchange{Method: method, Params: params, Sink: w}
@@ -200,21 +200,21 @@ func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) 
 	result, err := w.Result()
 	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
-		c.tellCancelled(id, method)
+		c.sendCancelled(id, method)
 	}
 	return result, err
 }
 
-// Notify sends a notification, without waiting; what the server answers is of no interest. It fails when the
-// conversation has ended or too many are under way. What is called after notifications/initialized is not sent
-// before the server has taken that.
+// Notify sends a notification without waiting for the server's response. It fails if the Conn is closed or too many
+// notifications are being sent. Calls after notifications/initialized are not sent until the server has accepted that
+// notification.
 func (c *Conn) Notify(method string, params json.RawMessage) error {
 	if method == cancelled && nameless(params) {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, body := c.talk.session, rpc.AppendRequest(nil, nil, method, params)
+	s, body := c.negotiated.session, rpc.AppendRequest(nil, nil, method, params)
 	if method != initialized || s == nil {
 		return c.noteLocked(s, body, nil)
 	}
@@ -235,40 +235,40 @@ const (
 	listChanged = "notifications/tools/list_changed"
 )
 
-// nameless reports whether a notifications/cancelled is about request 0. That is what Exchange.ID says of an
-// exchange sent from here, and nobody's: the request's own id has been told already.
+// nameless reports whether a notifications/cancelled names request 0, the Exchange.ID of every exchange of a Conn. It
+// is not sent, since the cancellation has already been sent with the real id.
 func nameless(params []byte) bool {
 	at, ok := rpc.Member(params, "requestId")
 	return ok && string(at.In(params)) == "0"
 }
 
-// tellCancelled tells the server that nobody waits for request id any more. There is nobody to tell if it
-// cannot be said. The id 0 is none, and initialize may not be cancelled.
-func (c *Conn) tellCancelled(id uint64, method string) {
+// sendCancelled notifies the server that request id is cancelled. A failure is only logged. The id 0 means that the
+// request was not sent, and MCP does not allow cancelling initialize.
+func (c *Conn) sendCancelled(id uint64, method string) {
 	if id == 0 || method == "initialize" {
 		return
 	}
 	params := append(strconv.AppendUint([]byte(`{"requestId":`), id, 10), `,"reason":"timeout"}`...)
 	if err := c.Notify(cancelled, params); err != nil {
-		c.log.Debug("the server is not told of a time-out", "error", err)
+		c.log.Debug("could not notify the server of a time-out", "error", err)
 	}
 }
 
-// noteLocked posts a message that is no request, without waiting; when the server has taken it, or will not, it
-// calls after, if there is one. The caller holds mu.
+// noteLocked posts a notification or an answer without waiting. It calls after, if not nil, when the server has
+// accepted the message or the attempt has failed. The caller holds mu.
 func (c *Conn) noteLocked(s *session, body []byte, after func(ctx context.Context)) error {
-	if c.gone != nil {
-		return c.gone
+	if c.closed != nil {
+		return c.closed
 	}
 	if c.notes >= maxNotes {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxNotes},
-			"%s does not take its notifications: %d are under way", c.at.name, maxNotes)
+			"%s is too slow in accepting notifications: %d are being sent", c.at.name, maxNotes)
 	}
 	c.notes++
 	c.startLocked(func(ctx context.Context) {
 		err := c.postNote(ctx, s, body)
 		if err != nil && ctx.Err() == nil {
-			c.log.Debug("a notification was not taken", "error", err)
+			c.log.Debug("a notification could not be sent", "error", err)
 		}
 		c.mu.Lock()
 		c.notes--
@@ -280,7 +280,7 @@ func (c *Conn) noteLocked(s *session, body []byte, after func(ctx context.Contex
 	return nil
 }
 
-// postNote posts a message that is no request and waits until the server has taken it.
+// postNote posts a notification or an answer and waits until the server has accepted it.
 func (c *Conn) postNote(ctx context.Context, s *session, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
@@ -289,25 +289,25 @@ func (c *Conn) postNote(ctx context.Context, s *session, body []byte) error {
 		return c.at.fault(err, rpc.RanMaybe)
 	}
 	defer resp.Body.Close()
-	defer time.AfterFunc(patience, cancel).Stop()
-	io.CopyN(io.Discard, resp.Body, 64<<10) // which as a rule is nothing
+	defer time.AfterFunc(drainTimeout, cancel).Stop()
+	io.CopyN(io.Discard, resp.Body, 64<<10) // usually empty
 	if resp.StatusCode/100 != 2 {
 		return fmt.Errorf("%s answered %s", c.at.name, statusLine(resp.StatusCode))
 	}
 	return nil
 }
 
-// teller passes on what servers say, from many requests at once, one at a time.
-type teller struct {
+// notifier passes on notifications, which arrive concurrently, one at a time.
+type notifier struct {
 	mu sync.Mutex
 	to func(method string, params []byte)
 }
 
-func (t *teller) notification(method string, params []byte) {
-	if t.to == nil {
+func (n *notifier) notification(method string, params []byte) {
+	if n.to == nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.to(method, params)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.to(method, params)
 }

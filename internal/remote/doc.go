@@ -1,32 +1,33 @@
-// Package remote is a conversation with an extension behind a URL: JSON-RPC over HTTP, in either dialect, with
-// the methods of an rpc.Conn, so that a bridge need not know which of the two it talks through.
+// Package remote is the client side of JSON-RPC over HTTP, in either dialect, for extensions that are reached by a URL.
+// Its Conn has the methods of an rpc.Conn, so that a bridge can use either.
 //
 //	conn := remote.New(remote.Config{URL: "https://tools.example.com/mcp", Dialect: manifest.Auto})
-//	go conn.Run(ctx) // its life: everything it starts ends with it
+//	go conn.Run(ctx) // everything that conn starts ends before Run returns
 //	result, err := conn.Call(ctx, "initialize", params)
 //
-// The native dialect is one POST a request. MCP's is the streamable HTTP of 2025-03-26 to 2025-11-25: answers as
-// JSON or as server-sent events, which are taken up again where a connection broke and the server offers it; a
-// session, which is opened again when the server has lost it, with the params that initialize was called with;
-// and a stream of what the server says unasked. With [manifest.Auto] the answer to initialize decides.
+// The native dialect sends each request as a POST. The MCP dialect is streamable HTTP, versions 2025-03-26 to
+// 2025-11-25: answers arrive as JSON or as server-sent events; an interrupted event stream is resumed if the server
+// supports it; a session that the server has lost is opened again, with the params of the original initialize; and the
+// server's own messages arrive on a separate event stream. With [manifest.Auto] the answer to initialize decides on the
+// dialect.
 //
-// The official SDK's transport was the other way to do it. It decodes and encodes what passes through, and a
-// session that the server has forgotten stays dead. Here payloads keep their bytes: params are spliced into the
-// request, and an answer's bytes go to Exchange.Sink as they came.
+// The transport of the official SDK is not used, because it decodes and encodes all payloads and does not reopen a lost
+// session. Here payloads keep their bytes: params are inserted into the request, and the bytes of an answer are
+// delivered to Exchange.Sink unchanged.
 //
-// # What a failed call may have done
+// # Whether a failed call ran
 //
-// Errors say so in data.ran. A server that could not be reached has not run anything, nor has one that refused
-// the credentials, the session, or the rate; a connection that broke after the request was on its way leaves it
-// open. A JSON-RPC error that comes with a 4xx or 5xx is the extension's own and passes as it is.
+// Errors report it in data.ran: "no" if the server could not be reached, or refused the credentials, the session or the
+// rate; "maybe" if the connection broke after the request was sent. A JSON-RPC error in a response with status 4xx or
+// 5xx is the extension's own error and is passed on unchanged.
 //
-// # What a server can do to this process
+// # Hostile servers
 //
-// It is taken for hostile. Bodies, events and headers are bounded and never inflated; redirects stay on the
-// host and on https; what it says in plain text is quoted in at most 200 bytes, from which header values and
-// the secret parts of the URL are taken out. Neither stands in any error or log line.
+// Bodies, events and headers are limited in size and never decompressed. Redirects must stay on the host, and on https.
+// At most 200 bytes of a server's plain text are quoted, with header values and the secret parts of the URL removed;
+// these occur in no error and no log line.
 //
-// # What is not here
+// # Not supported
 //
 // The HTTP+SSE transport of 2024-11-05, MCP without a handshake (2026-07-28), and OAuth: a token is a header in
 // the manifest.

@@ -21,22 +21,22 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// endpoint is where requests go and what goes with each of them.
+// endpoint is the address that requests are sent to, and what is sent with each of them.
 type endpoint struct {
-	name   string // scheme and host: all of the URL that may be shown
+	name   string // scheme and host, the only part of the URL that may be shown
 	url    string
-	host   string // to be sent in place of the URL's; "" for the same
+	host   string // Host header; "" for the URL's host
 	header http.Header
 	max    int64 // bytes of one body or event
 	to     addresses
 	hide   *gate.Redactor
-	base   *http.Client // a test's, or nil
+	base   *http.Client // the client of a test, or nil
 	client *http.Client // set by connect
-	bad    error        // why none of this can work
+	bad    error        // why no request can be sent
 }
 
-// newEndpoint reads a URL. What user and password there are in it become a header, as net/http would have it,
-// only that this one survives a redirect on the same host.
+// newEndpoint parses a URL. A user and password in it become a header, as in net/http, except that this header is kept
+// over a redirect on the same host.
 func newEndpoint(cfg Config) *endpoint {
 	headers := cfg.Headers
 	e := &endpoint{header: http.Header{"User-Agent": {"extmesh"}}, max: cmp.Or(max(cfg.MaxResult, 0), DefaultMaxResult), to: addresses{refusedNetworks, cfg.Allow}}
@@ -55,7 +55,7 @@ func newEndpoint(cfg Config) *endpoint {
 	}
 	for name, value := range headers {
 		e.header.Set(name, value)
-		if http.CanonicalHeaderKey(name) == "Host" { // net/http ignores it among the headers
+		if http.CanonicalHeaderKey(name) == "Host" { // net/http takes it from Request.Host only
 			e.host = value
 		}
 	}
@@ -66,14 +66,14 @@ func newEndpoint(cfg Config) *endpoint {
 
 func origin(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
-// secrets knows what must not be shown: all header values but those of the harmless, and of the URL the user and
-// password, the values of the query, and path segments of the length of a token.
+// secrets returns a Redactor for what must not be shown: the values of all headers except a few harmless ones, and from
+// the URL the user and password, the values of the query, and path segments that are as long as a token.
 func secrets(u *url.URL, headers map[string]string) *gate.Redactor {
 	values := map[string]string{}
 	for name, value := range headers {
 		switch http.CanonicalHeaderKey(name) {
 		case "Accept", "Accept-Language", "Content-Type", "Host", "User-Agent":
-		default: // the token of "Bearer token", too: a redactor takes every line as a value of its own
+		default: // also the token of "Bearer token": for a Redactor each line is a separate value
 			values[name] = value + "\n" + strings.Join(strings.Fields(value), "\n")
 		}
 	}
@@ -96,74 +96,76 @@ func secrets(u *url.URL, headers map[string]string) *gate.Redactor {
 	return gate.NewRedactor(nil, slices.Collect(maps.Keys(values)), values)
 }
 
-// connect makes the client. Its connections, those that are still being made included, end with wires.
-func (e *endpoint) connect(wires context.Context) {
+// connect makes the client. Its connections, including those that are still being dialled, end with ctx.
+func (e *endpoint) connect(ctx context.Context) {
 	c := http.Client{}
 	if e.base != nil {
 		c = *e.base
 		c.Timeout = 0 // each request has its own
 	} else {
-		c.Transport = newTransport(wires, e.to)
+		c.Transport = newTransport(ctx, e.to)
 	}
 	c.CheckRedirect = e.checkRedirect
 	e.client = &c
 }
 
-// newTransport is http.DefaultTransport but for what is said here.
-func newTransport(wires context.Context, to addresses) *http.Transport {
+// newTransport returns a transport like http.DefaultTransport, with the differences described here.
+func newTransport(connected context.Context, to addresses) *http.Transport {
 	dialer := net.Dialer{Timeout: 10 * time.Second, ControlContext: to.control}
 	return &http.Transport{
 		Proxy: proxy,
-		// The transport dials on for the next request when the one that asked has ended. Nothing of that may
-		// outlive Run.
+		// A transport continues to dial for later requests after the request that started it has ended. Dialling must
+		// end before Run returns.
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			defer context.AfterFunc(wires, cancel)()
+			defer context.AfterFunc(connected, cancel)()
 			conn, err := dialer.DialContext(ctx, network, address)
 			if err != nil {
 				return nil, err
 			}
-			return &wire{conn, context.AfterFunc(wires, func() { conn.Close() })}, nil
+			return &boundConn{conn, context.AfterFunc(connected, func() { conn.Close() })}, nil
 		},
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
-		// A peer that has vanished without a word would otherwise cost every call its whole time until the
-		// kernel gives up: ending a request does not end an HTTP/2 connection.
+		// Without pings, every call to a peer that has disappeared would time out until the kernel closes the
+		// connection: ending a request does not end an HTTP/2 connection.
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
-		DisableCompression:     true, // a bound on bytes means nothing to a bomb
+		DisableCompression:     true, // limits on bytes do not protect against compression bombs
 		MaxResponseHeaderBytes: 64 << 10,
-		MaxIdleConnsPerHost:    256, // as many as a bridge lets run side by side
-		// Node and uvicorn close after 5 s of silence. A request that meets that moment fails and may have run.
+		MaxIdleConnsPerHost:    256, // the number of calls that a bridge runs concurrently
+		// Node and uvicorn close connections after 5 s without traffic. A request sent at that moment fails and may have
+		// run.
 		IdleConnTimeout: 4 * time.Second,
 	}
 }
 
-// proxy is the environment's, as for every Go program. Its error would repeat the URL, password and all.
+// proxy returns the proxy from the environment, as for every Go program. It replaces the error, which would contain
+// the URL with its password.
 func proxy(r *http.Request) (*url.URL, error) {
 	u, err := http.ProxyFromEnvironment(r)
 	if err != nil {
-		return nil, errors.New("HTTP_PROXY or HTTPS_PROXY in the environment is no URL of a proxy")
+		return nil, errors.New("HTTP_PROXY or HTTPS_PROXY in the environment is not the URL of a proxy")
 	}
 	return u, nil
 }
 
-// wire is a connection that ends with the Conn's life.
-type wire struct {
+// boundConn is a connection that is closed when Run ends.
+type boundConn struct {
 	net.Conn
-	forget func() bool
+	unbind func() bool
 }
 
-func (w *wire) Close() error {
-	w.forget()
-	return w.Conn.Close()
+func (b *boundConn) Close() error {
+	b.unbind()
+	return b.Conn.Close()
 }
 
-// do sends one request. extra comes on top of the endpoint's own headers.
+// do sends one request. The headers in extra override the endpoint's own.
 func (e *endpoint) do(ctx context.Context, method string, body []byte, extra http.Header) (*http.Response, error) {
 	var r io.Reader
 	if body != nil {
-		r = bytes.NewReader(body) // which a redirect can read again
+		r = bytes.NewReader(body) // can be read again after a redirect
 	}
 	req, err := http.NewRequestWithContext(ctx, method, e.url, r)
 	if err != nil {
@@ -179,7 +181,7 @@ func (e *endpoint) do(ctx context.Context, method string, body []byte, extra htt
 	return e.client.Do(req)
 }
 
-// fault is what a caller is told when a request has failed without an answer.
+// fault returns the error for a request that has failed without an answer.
 func (e *endpoint) fault(err error, ran rpc.Ran) *rpc.Error {
 	if r, ok := errors.AsType[*redirectError](err); ok {
 		return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Failed), Reason: "redirect"}, "%s %v", e.name, r)
@@ -195,7 +197,7 @@ func (e *endpoint) fault(err error, ran rpc.Ran) *rpc.Error {
 		"the connection to %s ended before the answer: %s", e.name, why)
 }
 
-// quote makes text from the other side fit for a message: one line of at most n bytes, without secrets.
+// quote prepares text from the server for a message: one line of at most n bytes, without secrets.
 func (e *endpoint) quote(text string, n int) string {
 	text = e.hide.Redact(strings.ToValidUTF8(text, "\uFFFD"))
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")

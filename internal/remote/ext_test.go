@@ -47,7 +47,7 @@ func TestExtPassesBytes(t *testing.T) {
 	}
 }
 
-// TestAnswers holds the shapes that an answer comes in.
+// TestAnswers covers all forms of an answer.
 func TestAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body string // ID stands for the request's id
@@ -69,10 +69,10 @@ func TestAnswers(t *testing.T) {
 		"over lines":     {"{\n \"jsonrpc\":\"2.0\",\r\n\"id\":ID,\"result\":\n1\n}\n", "1", true},
 		"batch":          {`[{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":ID,"result":1}]`, "1", true},
 		"broken utf-8":   {`{"jsonrpc":"2.0","id":ID,"result":"` + "\xff" + `"}`, `"` + "\ufffd" + `"`, true},
-		"nothing":        {``, "without an answer", false},
+		"nothing":        {``, "with an empty body", false},
 		"no JSON":        {`{"jsonrpc":"2.0","id":ID,"result":NaN}`, "not JSON", false},
 		"cut off":        {`{"jsonrpc":"2.0","id":ID,"resu`, "not JSON", false},
-		"a notification": {`{"jsonrpc":"2.0","method":"n"}`, "no answer among", false},
+		"a notification": {`{"jsonrpc":"2.0","method":"n"}`, "none of the messages is an answer", false},
 		"huge batch":     {"[1" + strings.Repeat(",1", 1<<20) + "]", "more than 1000", false},
 		"broken batch":   {`[{"jsonrpc":"2.0","method":"n"},`, "not JSON", false},
 		"nested batch":   {`[[{"jsonrpc":"2.0","id":ID,"result":1}]]`, "not JSON", false},
@@ -107,31 +107,31 @@ func TestStatuses(t *testing.T) {
 		body   string
 		code   rpc.Code
 		ran    rpc.Ran // "" for the extension's own error
-		says   []string
+		text   []string
 		retry  int64
 	}{
-		"401":                {status: 401, body: "no such token: " + secret, code: rpc.CodeUnavailable, ran: "no", says: []string{"401 Unauthorized: no such token: [", "headers"}},
-		"401 with null id":   {status: 401, body: null, code: rpc.CodeUnavailable, ran: "no", says: []string{"401", "own words"}},
-		"403":                {status: 403, code: rpc.CodeUnavailable, ran: "no", says: []string{"403 Forbidden"}},
-		"403 of its own":     {status: 403, body: own, code: -32000, says: []string{"own words"}},
-		"404":                {status: 404, body: "not here", code: rpc.CodeUnavailable, ran: "no", says: []string{"404 Not Found: not here"}},
-		"400":                {status: 400, body: "what?\n\tsay \x1b[1magain", code: rpc.CodeInternal, ran: "maybe", says: []string{"400 Bad Request: what? say [1magain"}},
-		"400 of its own":     {status: 400, body: own, code: -32000, says: []string{"own words"}},
-		"400 with null id":   {status: 400, body: null, code: -32000, says: []string{"own words"}},
-		"413":                {status: 413, code: rpc.CodeTooLarge, ran: "no", says: []string{"413"}},
-		"418":                {status: 418, code: rpc.CodeInternal, ran: "maybe", says: []string{"418"}},
-		"429":                {status: 429, header: map[string]string{"Retry-After": "7"}, code: rpc.CodeOverloaded, ran: "no", says: []string{"429"}, retry: 7000},
-		"429 without number": {status: 429, header: map[string]string{"Retry-After": "soon"}, body: null, code: rpc.CodeOverloaded, ran: "no", says: []string{"429", "own words"}},
-		"500":                {status: 500, body: strings.Repeat("é", 300), code: rpc.CodeInternal, ran: "maybe", says: []string{"500 Internal Server Error: éé"}},
-		"500 of its own":     {status: 500, body: own, code: -32000, says: []string{"own words"}},
-		"502":                {status: 502, header: map[string]string{"Content-Type": "text/html"}, body: "<html>bad</html>", code: rpc.CodeUnavailable, ran: "maybe", says: []string{"502 Bad Gateway"}},
-		"503":                {status: 503, header: map[string]string{"Retry-After": "99999999"}, code: rpc.CodeUnavailable, ran: "maybe", says: []string{"503"}, retry: 3600_000},
-		"504":                {status: 504, body: `{"detail":"slow"}`, header: map[string]string{"Content-Type": "application/problem+json"}, code: rpc.CodeUnavailable, ran: "maybe", says: []string{`504 Gateway Timeout: {"detail":"slow"}`}},
-		"599":                {status: 599, code: rpc.CodeUnavailable, ran: "maybe", says: []string{"answered 599"}},
-		"304":                {status: 304, code: rpc.CodeInternal, ran: "maybe", says: []string{"304"}},
-		"204 to a call":      {status: 204, code: rpc.CodeInternal, ran: "maybe", says: []string{"204 No Content to x, without an answer"}},
-		"200 with a page":    {status: 200, header: map[string]string{"Content-Type": "text/html"}, body: "<html>", code: rpc.CodeInternal, ran: "maybe", says: []string{`"text/html" instead of JSON`}},
-		"200 with words":     {status: 200, header: map[string]string{"Content-Type": "text/plain"}, body: "welcome " + secret, code: rpc.CodeInternal, ran: "maybe", says: []string{`instead of JSON: welcome [`}},
+		"401":                {status: 401, body: "no such token: " + secret, code: rpc.CodeUnavailable, ran: "no", text: []string{"401 Unauthorized: no such token: [", "headers"}},
+		"401 with null id":   {status: 401, body: null, code: rpc.CodeUnavailable, ran: "no", text: []string{"401", "own words"}},
+		"403":                {status: 403, code: rpc.CodeUnavailable, ran: "no", text: []string{"403 Forbidden"}},
+		"403 of its own":     {status: 403, body: own, code: -32000, text: []string{"own words"}},
+		"404":                {status: 404, body: "not here", code: rpc.CodeUnavailable, ran: "no", text: []string{"404 Not Found: not here"}},
+		"400":                {status: 400, body: "what?\n\tsay \x1b[1magain", code: rpc.CodeInternal, ran: "maybe", text: []string{"400 Bad Request: what? say [1magain"}},
+		"400 of its own":     {status: 400, body: own, code: -32000, text: []string{"own words"}},
+		"400 with null id":   {status: 400, body: null, code: -32000, text: []string{"own words"}},
+		"413":                {status: 413, code: rpc.CodeTooLarge, ran: "no", text: []string{"413"}},
+		"418":                {status: 418, code: rpc.CodeInternal, ran: "maybe", text: []string{"418"}},
+		"429":                {status: 429, header: map[string]string{"Retry-After": "7"}, code: rpc.CodeOverloaded, ran: "no", text: []string{"429"}, retry: 7000},
+		"429 without number": {status: 429, header: map[string]string{"Retry-After": "soon"}, body: null, code: rpc.CodeOverloaded, ran: "no", text: []string{"429", "own words"}},
+		"500":                {status: 500, body: strings.Repeat("é", 300), code: rpc.CodeInternal, ran: "maybe", text: []string{"500 Internal Server Error: éé"}},
+		"500 of its own":     {status: 500, body: own, code: -32000, text: []string{"own words"}},
+		"502":                {status: 502, header: map[string]string{"Content-Type": "text/html"}, body: "<html>bad</html>", code: rpc.CodeUnavailable, ran: "maybe", text: []string{"502 Bad Gateway"}},
+		"503":                {status: 503, header: map[string]string{"Retry-After": "99999999"}, code: rpc.CodeUnavailable, ran: "maybe", text: []string{"503"}, retry: 3600_000},
+		"504":                {status: 504, body: `{"detail":"slow"}`, header: map[string]string{"Content-Type": "application/problem+json"}, code: rpc.CodeUnavailable, ran: "maybe", text: []string{`504 Gateway Timeout: {"detail":"slow"}`}},
+		"599":                {status: 599, code: rpc.CodeUnavailable, ran: "maybe", text: []string{"answered 599"}},
+		"304":                {status: 304, code: rpc.CodeInternal, ran: "maybe", text: []string{"304"}},
+		"204 to a call":      {status: 204, code: rpc.CodeInternal, ran: "maybe", text: []string{"204 No Content to x with an empty body"}},
+		"200 with a page":    {status: 200, header: map[string]string{"Content-Type": "text/html"}, body: "<html>", code: rpc.CodeInternal, ran: "maybe", text: []string{`"text/html" instead of JSON`}},
+		"200 with words":     {status: 200, header: map[string]string{"Content-Type": "text/plain"}, body: "welcome " + secret, code: rpc.CodeInternal, ran: "maybe", text: []string{`instead of JSON: welcome [`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := serve(t, func(w http.ResponseWriter, r *request) {
@@ -146,7 +146,7 @@ func TestStatuses(t *testing.T) {
 			for _, dialect := range []manifest.Dialect{manifest.Ext, manifest.MCP, manifest.Auto} {
 				c := start(t, Config{URL: address + "/rpc?key=" + secret, Dialect: dialect, Headers: map[string]string{"X-Key": secret}})
 				_, err := c.Call(soon(t), "x", nil)
-				d := fails(t, err, tt.code, tt.ran, tt.says...)
+				d := fails(t, err, tt.code, tt.ran, tt.text...)
 				if d.RetryAfterMS != tt.retry {
 					t.Errorf("retry after %d ms, want %d", d.RetryAfterMS, tt.retry)
 				}
@@ -161,7 +161,7 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// TestStalledRefusal wants the status at once from a server that never ends what it has to say about it.
+// TestStalledRefusal: the status is returned immediately although the server never ends the body.
 func TestStalledRefusal(t *testing.T) {
 	release := make(chan struct{})
 	srv := serve(t, func(w http.ResponseWriter, r *request) {
@@ -218,7 +218,7 @@ func TestUnreachable(t *testing.T) {
 		url  string
 		code rpc.Code
 		ran  rpc.Ran
-		says string
+		text string
 	}{
 		"refused":        {refused(t), rpc.CodeUnavailable, "no", "connection refused"},
 		"no certificate": {tlsServer.URL, rpc.CodeUnavailable, "no", "certificate"},
@@ -243,7 +243,7 @@ func TestUnreachable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, Config{URL: tt.url, Dialect: manifest.Ext, Headers: map[string]string{"A": secret}})
 			_, err := c.Call(soon(t), "x", nil)
-			fails(t, err, tt.code, tt.ran, tt.says)
+			fails(t, err, tt.code, tt.ran, tt.text)
 			if len(err.Error()) > 500 {
 				t.Errorf("%d bytes of error", len(err.Error()))
 			}
@@ -262,7 +262,7 @@ func TestSizes(t *testing.T) {
 			head := `{"jsonrpc":"2.0","id":` + string(r.ID) + `,"result":"`
 			io.WriteString(w, head+text(limit-len(head)-2)+`"}`)
 		}, 0},
-		"said to be too long": {func(w http.ResponseWriter, r *request) {
+		"Content-Length too long": {func(w http.ResponseWriter, r *request) {
 			w.Header().Set("Content-Length", "100000000000")
 			io.WriteString(w, `{"jsonrpc"`)
 		}, 100000000000},
@@ -324,7 +324,7 @@ func TestCompressed(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // a TLS handshake with it never ends
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // never accepts, so a TLS handshake never ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestBeforeRun starts and cancels what no connection has seen.
+// TestBeforeRun starts and cancels calls before Run.
 func TestBeforeRun(t *testing.T) {
 	srv := serve(t, func(w http.ResponseWriter, r *request) { reply(w, r.ID, `"`+r.Method+`"`) })
 	c := New(Config{URL: srv.URL, Dialect: manifest.Ext})
@@ -465,7 +465,7 @@ func TestNotify(t *testing.T) {
 			w.WriteHeader(status)
 		})
 		c := start(t, Config{URL: srv.URL, Dialect: manifest.Ext})
-		if err := c.Notify(cancelled, json.RawMessage(`{"requestId":0}`)); err != nil { // about nothing: not sent
+		if err := c.Notify(cancelled, json.RawMessage(`{"requestId":0}`)); err != nil { // not sent: 0 is not the id of a request
 			t.Error(err)
 		}
 		if err := c.Notify("notifications/x", json.RawMessage(`{"a":1.0}`)); err != nil {
@@ -490,8 +490,7 @@ func TestNotifyIsBounded(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce lets four hundred calls wait for each other: with a bound on what runs side by side none would
-// come back.
+// TestManyAtOnce runs 400 calls that wait for each other: with a limit on concurrent calls none would return.
 func TestManyAtOnce(t *testing.T) {
 	const n = 400
 	var all sync.WaitGroup
@@ -549,7 +548,7 @@ func TestEndsOnce(t *testing.T) {
 	}
 }
 
-// TestReuse wants one call after the other over one connection, whatever the answers look like.
+// TestReuse: consecutive calls use one connection, with every form of answer.
 func TestReuse(t *testing.T) {
 	m := newMCP(t)
 	m.call = func(w http.ResponseWriter, r *request) {

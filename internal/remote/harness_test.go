@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-// A Conn is what internal/bridge takes for a conversation.
+// The methods that internal/bridge uses.
 var _ interface {
 	rpc.Caller
 	rpc.Starter
@@ -33,10 +33,10 @@ var _ interface {
 	Run(ctx context.Context) error
 } = (*Conn)(nil)
 
-// secret stands in every header and URL of these tests, and must not come out of anything.
+// secret is part of every header and URL in these tests, and must not occur in any error or log line.
 const secret = "s3cr3t-t0ken-0123456789"
 
-// request is what a server has heard.
+// request is a request that a server has received.
 type request struct {
 	HTTP   *http.Request
 	ID     json.RawMessage
@@ -46,7 +46,7 @@ type request struct {
 	Result json.RawMessage
 }
 
-// serve starts a server that takes POSTs apart. It is closed when the test has ended, after its clients.
+// serve starts a server that parses POSTs for h. It is closed when the test has ended, after its clients.
 func serve(t testing.TB, h func(w http.ResponseWriter, r *request)) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
@@ -67,8 +67,8 @@ func parse(t testing.TB, hr *http.Request) *request {
 	return r
 }
 
-// talker is a Conn that runs.
-type talker struct {
+// runningConn is a Conn that runs.
+type runningConn struct {
 	*Conn
 	stop context.CancelFunc
 	done chan struct{} // closed when Run has returned
@@ -76,13 +76,13 @@ type talker struct {
 	logs *safeBuffer
 }
 
-// start runs a Conn to the end of the test, and looks for the secret in its log.
-func start(t testing.TB, cfg Config) *talker {
+// start runs a Conn until the end of the test, and checks that the secret is not in its log.
+func start(t testing.TB, cfg Config) *runningConn {
 	t.Helper()
 	logs := &safeBuffer{}
 	cfg.Logger = slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	c := &talker{Conn: New(cfg), stop: stop, done: make(chan struct{}), logs: logs}
+	c := &runningConn{Conn: New(cfg), stop: stop, done: make(chan struct{}), logs: logs}
 	go func() { // owned by the test; ends with the cleanup
 		defer close(c.done)
 		c.err = c.Run(ctx)
@@ -96,7 +96,7 @@ func start(t testing.TB, cfg Config) *talker {
 	return c
 }
 
-func (c *talker) end(t testing.TB) {
+func (c *runningConn) end(t testing.TB) {
 	t.Helper()
 	c.stop()
 	select {
@@ -131,8 +131,8 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 func soon(t testing.TB) context.Context { return within(t, 10*time.Second) }
 
-// fails wants err to be an error of the mesh's own with this code and ran, and without the secret.
-func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, says ...string) rpc.Details {
+// fails checks that err is an rpc.Error with this code and ran, contains texts, and does not contain the secret.
+func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, texts ...string) rpc.Details {
 	t.Helper()
 	e, ok := errors.AsType[*rpc.Error](err)
 	if !ok {
@@ -142,9 +142,9 @@ func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, says ...string) 
 	if e.Code != code || d.Ran != ran {
 		t.Errorf("code %d, ran %q, want %d, %q: %v", e.Code, d.Ran, code, ran, err)
 	}
-	for _, s := range says {
+	for _, s := range texts {
 		if !strings.Contains(err.Error(), s) {
-			t.Errorf("%q does not say %q", err, s)
+			t.Errorf("%q does not contain %q", err, s)
 		}
 	}
 	if strings.Contains(err.Error()+string(e.Data), secret) {
@@ -153,7 +153,7 @@ func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, says ...string) 
 	return d
 }
 
-// eventually polls, since what is waited for happens in the server.
+// eventually polls, since the awaited change happens in the server.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -168,27 +168,27 @@ func reply(w http.ResponseWriter, id json.RawMessage, result string) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
 }
 
-// ended is a sink that tells of each end.
+// ended is a sink that sends each reply to the channel.
 type ended chan rpc.Reply
 
 func (e ended) Deliver(_ *rpc.Exchange, r rpc.Reply) { e <- r }
 
-// mcp is a server of streamable HTTP as far as these tests need one.
+// mcp is a server for the part of streamable HTTP that these tests need.
 type mcp struct {
 	t   testing.TB
 	srv *httptest.Server
 	pipes
 
 	// What a test may set before it starts a client.
-	lose  func(w http.ResponseWriter, r *request)                  // answers for a session that is not known; default 404
-	call  func(w http.ResponseWriter, r *request)                  // answers everything but the handshake
-	get   func(w http.ResponseWriter, r *http.Request)             // GET; default 405
-	greet func(w http.ResponseWriter, r *request, n int) (ok bool) // is asked before initialize is answered, the nth from 1
+	lose       func(w http.ResponseWriter, r *request)                  // answers for a session that is not known; default 404
+	call       func(w http.ResponseWriter, r *request)                  // answers everything but the handshake
+	get        func(w http.ResponseWriter, r *http.Request)             // GET; default 405
+	beforeInit func(w http.ResponseWriter, r *request, n int) (ok bool) // called before the nth answer to initialize, from 1
 
 	mu       sync.Mutex
 	n        int // sessions so far
 	sessions map[string]bool
-	heard    []*request
+	received []*request
 	deleted  []string
 }
 
@@ -251,7 +251,7 @@ func (m *mcp) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	r := parse(m.t, hr)
 	id := hr.Header.Get("Mcp-Session-Id")
 	m.mu.Lock()
-	m.heard = append(m.heard, r)
+	m.received = append(m.received, r)
 	known := m.sessions[id]
 	m.mu.Unlock()
 	switch {
@@ -277,7 +277,7 @@ func (m *mcp) initialize(w http.ResponseWriter, r *request) {
 	m.n++
 	n := m.n
 	m.mu.Unlock()
-	if m.greet != nil && !m.greet(w, r, n) {
+	if m.beforeInit != nil && !m.beforeInit(w, r, n) {
 		return
 	}
 	id := fmt.Sprintf("session-%d", n)
@@ -288,18 +288,18 @@ func (m *mcp) initialize(w http.ResponseWriter, r *request) {
 	reply(w, r.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}`)
 }
 
-// forget loses all sessions, as a restart does.
-func (m *mcp) forget() {
+// loseSessions removes all sessions, as a restart does.
+func (m *mcp) loseSessions() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.sessions)
 }
 
-// requests are those heard with this method.
+// requests returns the requests received with this method.
 func (m *mcp) requests(method string) (out []*request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, r := range m.heard {
+	for _, r := range m.received {
 		if r.Method == method {
 			out = append(out, r)
 		}
@@ -309,8 +309,8 @@ func (m *mcp) requests(method string) (out []*request) {
 
 const hello = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"agent_version":"1","n":9007199254740993}`
 
-// connect starts a client and shakes hands.
-func (m *mcp) connect(cfg Config) *talker {
+// connect starts a client and performs the handshake.
+func (m *mcp) connect(cfg Config) *runningConn {
 	m.t.Helper()
 	cfg.URL, cfg.Dialect = m.srv.URL+"/"+secret+"/mcp", manifest.MCP
 	cfg.Headers = map[string]string{"Authorization": "Bearer " + secret}
@@ -318,14 +318,14 @@ func (m *mcp) connect(cfg Config) *talker {
 		cfg.Client = &http.Client{Transport: &http.Transport{DialContext: m.pipes.dial}}
 	}
 	c := start(m.t, cfg)
-	shake(m.t, c)
+	handshake(m.t, c)
 	eventually(m.t, "the client listens", func() bool {
 		return slices.ContainsFunc(m.requests(""), func(r *request) bool { return r.HTTP.Method == http.MethodGet })
 	})
 	return c
 }
 
-func shake(t testing.TB, c *talker) {
+func handshake(t testing.TB, c *runningConn) {
 	t.Helper()
 	if _, err := c.Call(soon(t), "initialize", json.RawMessage(hello)); err != nil {
 		t.Fatal(err)
@@ -346,25 +346,25 @@ func events(w http.ResponseWriter) (send func(format string, args ...any)) {
 	}
 }
 
-// heard collects notifications.
-type heard struct {
+// notifications collects the notifications that a Conn passes on.
+type notifications struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (h *heard) add(method string, params []byte) {
+func (h *notifications) add(method string, params []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.all = append(h.all, strings.TrimSpace(method+" "+string(params)))
 }
 
-func (h *heard) list() []string {
+func (h *notifications) list() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]string(nil), h.all...)
 }
 
-func (h *heard) has(s string) bool {
+func (h *notifications) has(s string) bool {
 	for _, have := range h.list() {
 		if have == s {
 			return true

@@ -20,7 +20,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// everything starts server-everything behind a port. stop ends it with its port free.
+// everything starts server-everything on a port. stop ends it and waits until the port is free.
 func everything(t *testing.T, port string) (stop func()) {
 	t.Helper()
 	script, err := filepath.Abs(filepath.Join("..", "..", "e2e", "interop", "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js"))
@@ -72,11 +72,11 @@ func TestServerEverything(t *testing.T) {
 	if err := Probe(soon(t), Config{URL: url}); err != nil {
 		t.Errorf("Probe: %v", err)
 	}
-	var said heard
-	c := start(t, Config{URL: url, Dialect: manifest.Auto, OnNotification: said.add})
-	shake(t, c)
+	var notes notifications
+	c := start(t, Config{URL: url, Dialect: manifest.Auto, OnNotification: notes.add})
+	handshake(t, c)
 	c.mu.Lock()
-	before := c.talk.session
+	before := c.negotiated.session
 	c.mu.Unlock()
 	if before == nil || before.id == "" {
 		t.Fatalf("session %+v", before)
@@ -95,8 +95,8 @@ func TestServerEverything(t *testing.T) {
 	if err != nil || !strings.Contains(string(got), "ompleted") {
 		t.Errorf("long operation: %s, %v", got, err)
 	}
-	if n := strings.Count(fmt.Sprint(said.list()), `"progressToken":77`); n < 4 {
-		t.Errorf("%d times progress: %q", n, said.list())
+	if n := strings.Count(fmt.Sprint(notes.list()), `"progressToken":77`); n < 4 {
+		t.Errorf("%d times progress: %q", n, notes.list())
 	}
 	if _, err := c.Call(soon(t), "no/such", nil); rpc.AsError(err).Code != rpc.CodeMethodNotFound {
 		t.Errorf("no/such: %v", err)
@@ -111,9 +111,9 @@ func TestServerEverything(t *testing.T) {
 	if text := echo(t, c, "back"); text != "Echo: back" {
 		t.Errorf("after the restart: %q", text)
 	}
-	eventually(t, "the owner hears of the restart", func() bool { return said.has(listChanged) })
+	eventually(t, "a notification after the restart", func() bool { return notes.has(listChanged) })
 	c.mu.Lock()
-	if c.talk.session == before {
+	if c.negotiated.session == before {
 		t.Error("the session is the old one")
 	}
 	c.mu.Unlock()
@@ -122,7 +122,7 @@ func TestServerEverything(t *testing.T) {
 	}
 }
 
-func echo(t *testing.T, c *talker, message string) string {
+func echo(t *testing.T, c *runningConn, message string) string {
 	t.Helper()
 	params, err := json.Marshal(map[string]any{"name": "echo", "arguments": map[string]string{"message": message}})
 	if err != nil {

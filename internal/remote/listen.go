@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	minBackoff   = time.Second // between two streams of what the server says unasked
+	minBackoff   = time.Second // between two streams of the server's messages
 	maxBackoff   = time.Minute
-	healthyAfter = 30 * time.Second // such a stream clears the backoff
+	healthyAfter = 30 * time.Second // a stream of this duration resets the backoff
 )
 
-// listen follows what the server says unasked, as long as s is the session. Not offering that is a server's good
-// right.
+// listen reads the stream of the server's own messages as long as s is the session. A server need not offer one.
 func (c *Conn) listen(ctx context.Context, s *session) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.mu.Lock()
 	s.retire = cancel
-	current := c.talk.session == s && c.talk.dialect == manifest.MCP
+	current := c.negotiated.session == s && c.negotiated.dialect == manifest.MCP
 	c.mu.Unlock()
 	if !current {
 		return
@@ -32,22 +31,22 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	defer in.close()
 	gap := false // between a stream that ended and the next
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		began, heard := time.Now(), false
+		began, received := time.Now(), false
 		body, err := c.stream(ctx, s, in.id)
 		switch {
 		case err == nil:
-			if gap && in.id == "" { // what the server said meanwhile it does not say again
-				c.tell.notification(listChanged, nil)
+			if gap && in.id == "" { // the server does not repeat what it sent in between
+				c.notifier.notification(listChanged, nil)
 			}
 			gap = true
 			in.reset(body)
-			heard, err = c.hear(in, s)
+			received, err = c.receive(in, s)
 		case err == errNoStream:
 			return
 		case err == errLost:
 			_, err = c.reopen(ctx, s)
 		}
-		if heard || time.Since(began) > healthyAfter {
+		if received || time.Since(began) > healthyAfter {
 			backoff = minBackoff
 		}
 		pause := max(backoff, in.retry)
@@ -59,8 +58,8 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	}
 }
 
-// hear passes on what in brings, up to its end. An event that is too long is stepped over.
-func (c *Conn) hear(in *eventReader, s *session) (heard bool, err error) {
+// receive handles the messages of in until its end. An event that is too long is skipped.
+func (c *Conn) receive(in *eventReader, s *session) (received bool, err error) {
 	before := in.id
 	for {
 		data, err := in.next()
@@ -68,11 +67,11 @@ func (c *Conn) hear(in *eventReader, s *session) (heard bool, err error) {
 			in.skip()
 		}
 		if err != nil {
-			return heard || in.id != before, err
+			return received || in.id != before, err
 		}
-		heard = true
+		received = true
 		if _, err := c.message(data, nil, s); err != nil {
-			c.log.Debug("an event is no message", "error", c.at.quote(err.Error(), 200))
+			c.log.Debug("an event is not a message", "error", c.at.quote(err.Error(), 200))
 		}
 	}
 }

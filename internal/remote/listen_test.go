@@ -36,11 +36,11 @@ func testListen(t *testing.T) {
 			<-r.Context().Done()
 		}
 	}
-	var said heard
-	m.connect(Config{OnNotification: said.add, MaxResult: 2000})
+	var notes notifications
+	m.connect(Config{OnNotification: notes.add, MaxResult: 2000})
 	time.Sleep(10 * time.Second)
-	if got := said.list(); !slices.Equal(got, []string{"one", "two"}) {
-		t.Errorf("said %q", got)
+	if got := notes.list(); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("notifications %q", got)
 	}
 	if pongs := m.requests(""); !slices.ContainsFunc(pongs, func(r *request) bool { return string(r.ID) == "5" && string(r.Result) == "{}" }) {
 		t.Error("ping was not answered")
@@ -50,19 +50,19 @@ func testListen(t *testing.T) {
 	}
 }
 
-// TestListenBackoff counts how often a server is asked whose streams end at once.
+// TestListenBackoff counts the requests to a server that ends each stream immediately.
 func TestListenBackoff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		get      func(w http.ResponseWriter)
 		min, max int // requests within ten minutes
 	}{
-		"empty":       {func(w http.ResponseWriter) { events(w) }, 11, 18},
-		"not today":   {func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) }, 11, 18},
-		"takes turns": {func(w http.ResponseWriter) { events(w)("data: {}\n\n") }, 400, 600},
-		"asks for 20 s": {func(w http.ResponseWriter) {
+		"empty":          {func(w http.ResponseWriter) { events(w) }, 11, 18},
+		"bad gateway":    {func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) }, 11, 18},
+		"one event each": {func(w http.ResponseWriter) { events(w)("data: {}\n\n") }, 400, 600},
+		"retry 20 s": {func(w http.ResponseWriter) {
 			events(w)("retry: 20000\ndata: {}\n\n")
 		}, 20, 31},
-		"asks for a flood": {func(w http.ResponseWriter) {
+		"retry very soon": {func(w http.ResponseWriter) {
 			events(w)("retry: 0\nid: 1\ndata:\n\n")
 		}, 11, 18},
 	} {
@@ -85,7 +85,7 @@ func TestListenBackoff(t *testing.T) {
 	}
 }
 
-// TestListenNotOffered asks once, whatever the no looks like.
+// TestListenNotOffered: the stream is requested only once, with every status that means that there is none.
 func TestListenNotOffered(t *testing.T) {
 	for _, status := range []int{405, 401, 400, 501 - 100, 200} {
 		m := newMCP(t)
@@ -101,7 +101,7 @@ func TestListenNotOffered(t *testing.T) {
 			t.Error(err)
 		}
 		c.mu.Lock()
-		opening := c.talk.opening
+		opening := c.negotiated.opening
 		c.mu.Unlock()
 		if opening != nil || m.n != 1 {
 			t.Errorf("%d: the session was taken for lost", status)
@@ -113,7 +113,7 @@ func TestListenNotOffered(t *testing.T) {
 	}
 }
 
-// TestListenerReopens lets the stream of what the server says find the session lost, with no call about.
+// TestListenerReopens: the request for the server's event stream finds the session lost, while there are no calls.
 func TestListenerReopens(t *testing.T) { synctest.Test(t, testListenerReopens) }
 
 func testListenerReopens(t *testing.T) {
@@ -122,16 +122,16 @@ func testListenerReopens(t *testing.T) {
 	m.get = func(w http.ResponseWriter, r *http.Request) {
 		if streams.Add(1) == 1 {
 			events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"one\"}\n\n")
-			m.forget()
+			m.loseSessions()
 			return
 		}
 		events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
 		<-r.Context().Done()
 	}
-	var said heard
-	c := m.connect(Config{OnNotification: said.add})
+	var notes notifications
+	c := m.connect(Config{OnNotification: notes.add})
 	time.Sleep(5 * time.Second)
-	if got := said.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
+	if got := notes.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
 		t.Errorf("%q", got)
 	}
 	c.end(t)
@@ -140,8 +140,8 @@ func testListenerReopens(t *testing.T) {
 	}
 }
 
-// TestListenMisses: behind a gap of which the server says nothing again, the tools may be others.
-func TestListenMisses(t *testing.T) {
+// TestListenGap: after a gap in which the server's messages were lost, tools/list_changed is reported.
+func TestListenGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newPipedMCP(t)
 		streams := 0
@@ -153,10 +153,10 @@ func TestListenMisses(t *testing.T) {
 			events(w)("data: {\"jsonrpc\":\"2.0\",\"method\":\"two\"}\n\n")
 			<-r.Context().Done()
 		}
-		var said heard
-		c := m.connect(Config{OnNotification: said.add})
+		var notes notifications
+		c := m.connect(Config{OnNotification: notes.add})
 		time.Sleep(5 * time.Second)
-		if got := said.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
+		if got := notes.list(); !slices.Equal(got, []string{"one", listChanged, "two"}) {
 			t.Errorf("%q", got)
 		}
 		c.end(t)

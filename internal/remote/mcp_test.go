@@ -40,7 +40,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestOrder wants nothing overtaken by what comes after notifications/initialized: some servers refuse it then.
+// TestOrder: calls after notifications/initialized are not sent before it is accepted: some servers would refuse them.
 func TestOrder(t *testing.T) {
 	var mu sync.Mutex
 	open := false
@@ -49,7 +49,7 @@ func TestOrder(t *testing.T) {
 		case "initialize":
 			reply(w, r.ID, `{"protocolVersion":"2025-03-26"}`)
 		case initialized:
-			// a server that takes its time
+			// a slow server
 			time.Sleep(100 * time.Millisecond)
 			mu.Lock()
 			open = true
@@ -62,7 +62,7 @@ func TestOrder(t *testing.T) {
 		}
 	})
 	c := start(t, Config{URL: srv.URL})
-	shake(t, c)
+	handshake(t, c)
 	if got, err := c.Call(soon(t), "tools/list", nil); err != nil || string(got) != "true" {
 		t.Errorf("%s, %v", got, err)
 	}
@@ -72,7 +72,7 @@ func TestDialects(t *testing.T) {
 	for _, tt := range []struct {
 		dialect manifest.Dialect
 		result  string
-		accept  string // of what comes after initialize
+		accept  string // of the requests after initialize
 	}{
 		{manifest.Auto, `{"protocolVersion":"2025-03-26"}`, bothKinds},
 		{manifest.Auto, `{"server_version":"1","tools":[]}`, jsonOnly},
@@ -117,7 +117,7 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// TestEventAnswer is a call whose answer comes last on a stream, after all that a server may say before.
+// TestEventAnswer: the answer to a call arrives on a stream after other messages of the server.
 func TestEventAnswer(t *testing.T) {
 	const result = `{"content":[{"type":"new","n":9007199254740993}], "x":1e400}`
 	m := newMCP(t)
@@ -136,14 +136,14 @@ func TestEventAnswer(t *testing.T) {
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":\"again\"}\n\n", r.ID)
 		send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/late\"}\n\n")
 	}
-	var said heard
-	c := m.connect(Config{OnNotification: said.add})
+	var notes notifications
+	c := m.connect(Config{OnNotification: notes.add})
 	got, err := c.Call(soon(t), "tools/call", nil)
 	if err != nil || string(got) != result {
 		t.Fatalf("%s, %v", got, err)
 	}
-	eventually(t, "what came behind the answer", func() bool { return said.has("notifications/late") })
-	if got := said.list(); !slices.Equal(got, []string{"notifications/progress {\"progressToken\":1,\"progress\":0.5}", "notifications/late"}) {
+	eventually(t, "the notification after the answer", func() bool { return notes.has("notifications/late") })
+	if got := notes.list(); !slices.Equal(got, []string{"notifications/progress {\"progressToken\":1,\"progress\":0.5}", "notifications/late"}) {
 		t.Errorf("notifications: %q", got)
 	}
 	var pong, refusal *request
@@ -176,7 +176,7 @@ func TestEventStreamEndsWithoutAnswer(t *testing.T) {
 	fails(t, err, rpc.CodeExited, rpc.RanMaybe, "the server closed it")
 }
 
-// TestNotChunkedToItsEnd takes an answer whose last line lacks its end.
+// TestNotChunkedToItsEnd: an answer is accepted although its last line has no end.
 func TestNotChunkedToItsEnd(t *testing.T) {
 	m := newMCP(t)
 	m.call = func(w http.ResponseWriter, r *request) { events(w)("data: {\"id\":%s,\"result\":5}", r.ID) }
@@ -186,9 +186,9 @@ func TestNotChunkedToItsEnd(t *testing.T) {
 	}
 }
 
-// TestReadOn breaks the stream of an answer, once with the connection and once politely, as a server does that
-// wants to be polled; and the stream it is read on with.
-func TestReadOn(t *testing.T) {
+// TestResume interrupts the stream of an answer, once by closing the connection and once by ending the response, as a
+// server does that wants to be polled; and then the resumed stream too.
+func TestResume(t *testing.T) {
 	t.Parallel()
 	for _, rude := range []bool{false, true} {
 		m := newMCP(t)
@@ -219,12 +219,12 @@ func TestReadOn(t *testing.T) {
 				events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":3}\n\n", id)
 			}
 		}
-		var said heard
-		c := m.connect(Config{OnNotification: said.add})
+		var notes notifications
+		c := m.connect(Config{OnNotification: notes.add})
 		if got, err := c.Call(soon(t), "x", nil); err != nil || string(got) != "3" {
 			t.Errorf("rude %v: %s, %v", rude, got, err)
 		}
-		if got := said.list(); !slices.Equal(got, []string{"one", "two"}) {
+		if got := notes.list(); !slices.Equal(got, []string{"one", "two"}) {
 			t.Errorf("rude %v: %q", rude, got)
 		}
 		if want := []string{"", "a-2", "a-2", "a-2", "a-3"}; !slices.Equal(asked, want) {
@@ -234,16 +234,16 @@ func TestReadOn(t *testing.T) {
 	}
 }
 
-// TestReadOnGivesUp is a server that numbers its events and does not keep them. It is in a bubble because its limits
-// are times: on a busy machine they would be the machine's.
-func TestReadOnGivesUp(t *testing.T) {
+// TestResumeGivesUp uses a server that numbers its events but does not store them. It runs in a synctest bubble, since it
+// checks time limits, which a busy machine would not meet.
+func TestResumeGivesUp(t *testing.T) {
 	for name, tt := range map[string]struct {
 		get  func(w http.ResponseWriter)
-		says string
+		text string
 		asks int
 	}{
 		"not offered":  {func(w http.ResponseWriter) { w.WriteHeader(405) }, "offers no stream", 1},
-		"forgotten":    {func(w http.ResponseWriter) { w.WriteHeader(404) }, "does not know the session", 1},
+		"session lost": {func(w http.ResponseWriter) { w.WriteHeader(404) }, "has lost the session", 1},
 		"always empty": {func(w http.ResponseWriter) { events(w) }, "the server closed it", maxResumes},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestReadOnGivesUp(t *testing.T) {
 				c := m.connect(Config{})
 				began := time.Now()
 				_, err := c.Call(soon(t), "x", nil)
-				fails(t, err, rpc.CodeExited, rpc.RanMaybe, tt.says, "the server closed it")
+				fails(t, err, rpc.CodeExited, rpc.RanMaybe, tt.text, "the server closed it")
 				if n := asked.Load(); n != int64(tt.asks) {
 					t.Errorf("it was asked %d times, want %d", n, tt.asks)
 				}
@@ -275,8 +275,8 @@ func TestReadOnGivesUp(t *testing.T) {
 	}
 }
 
-// TestTimeoutIsTold wants the server to know that nobody waits any more: to MCP a connection's end means nothing.
-func TestTimeoutIsTold(t *testing.T) {
+// TestTimeoutSendsCancelled: the server is notified of a time-out, since in MCP a closed connection is no cancellation.
+func TestTimeoutSendsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the request has to be sent before its deadline
 		m := newPipedMCP(t)
 		m.call = func(w http.ResponseWriter, r *request) { <-r.HTTP.Context().Done() }
@@ -293,9 +293,9 @@ func TestTimeoutIsTold(t *testing.T) {
 	})
 }
 
-// TestFlood answers a call behind more requests of the server's than are answered.
+// TestFlood: a call is answered after more requests of the server than the Conn answers.
 func TestFlood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // two thousand requests are a matter of the machine
+	synctest.Test(t, func(t *testing.T) { // the time for 2,000 requests depends on the machine
 		m := newPipedMCP(t)
 		m.call = func(w http.ResponseWriter, r *request) {
 			events(w)
@@ -313,7 +313,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestAnswerOverAnotherStream lets the answer come where the server says what nobody asked for.
+// TestAnswerOverAnotherStream: an answer may arrive on the stream of the server's own messages.
 func TestAnswerOverAnotherStream(t *testing.T) {
 	m := newMCP(t)
 	ids, gone := make(chan json.RawMessage, 1), make(chan struct{})

@@ -13,17 +13,17 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// message handles one message of the server's, or a batch, which came in answer to f or, without f, by itself.
-// answered says that f has ended; the error, what was wrong with the text.
-func (c *Conn) message(text []byte, f *flight, s *session) (answered bool, err error) {
+// message handles a message or a batch from the server: the response to f, or unsolicited if f is nil. answered reports
+// whether f has ended; the error describes what is wrong with the text.
+func (c *Conn) message(text []byte, f *pendingCall, s *session) (answered bool, err error) {
 	text = bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff")))
 	if !utf8.Valid(text) {
 		text = bytes.ToValidUTF8(text, []byte("\ufffd"))
 	}
-	if len(text) == 0 || text[0] != '[' { // batches are gone since 2025-06-18
+	if len(text) == 0 || text[0] != '[' { // MCP has no batches since 2025-06-18
 		return c.single(text, f, s)
 	}
-	// One at a time: sixty megabytes of [1,1,1,… would be a gigabyte of slices.
+	// One at a time: 60 MB of [1,1,1,… decoded at once would take 1 GB of slices.
 	in := json.NewDecoder(bytes.NewReader(text))
 	in.Token()
 	for n := 0; in.More(); n++ {
@@ -42,7 +42,7 @@ func (c *Conn) message(text []byte, f *flight, s *session) (answered bool, err e
 
 const maxBatch = 1000
 
-func (c *Conn) single(text []byte, f *flight, s *session) (answered bool, err error) {
+func (c *Conn) single(text []byte, f *pendingCall, s *session) (answered bool, err error) {
 	env, err := rpc.Scan(text)
 	switch {
 	case err != nil:
@@ -50,15 +50,15 @@ func (c *Conn) single(text []byte, f *flight, s *session) (answered bool, err er
 	case env.IsRequest():
 		c.request(&env, s)
 	case env.IsNotification():
-		c.tell.notification(env.MethodName(), env.Params)
+		c.notifier.notification(env.MethodName(), env.Params)
 	default:
 		return c.response(text, &env, f)
 	}
 	return false, nil
 }
 
-// request answers what the server asks for, so that it does not wait for ever: there is nobody here to be asked
-// about roots, samples or elicitations, which no client of a mesh could say whom they concern.
+// request answers a request of the server, so that it does not wait for ever. Only ping succeeds: roots, sampling and
+// elicitation cannot be forwarded, since a request does not name the caller that it concerns.
 func (c *Conn) request(env *rpc.Envelope, s *session) {
 	if !rpc.ValidID(env.ID) {
 		return
@@ -72,13 +72,13 @@ func (c *Conn) request(env *rpc.Envelope, s *session) {
 	err := c.noteLocked(s, body, nil)
 	c.mu.Unlock()
 	if err != nil {
-		c.log.Debug("the server's request is not answered", "error", err)
+		c.log.Debug("a request of the server could not be answered", "error", err)
 	}
 }
 
-// response ends the flight that env answers: f, if there is one and the id says nothing else, since a server that
-// could not read a request answers with none; or another one, whose answer comes when a stream is read on.
-func (c *Conn) response(text []byte, env *rpc.Envelope, f *flight) (answered bool, err error) {
+// response ends the call that env answers. That is f if the id is f's or missing, since a server that could not parse a
+// request answers without an id. Otherwise it is another call: its answer may arrive on a resumed stream.
+func (c *Conn) response(text []byte, env *rpc.Envelope, f *pendingCall) (answered bool, err error) {
 	to := f
 	if id, ok := idOf(env.ID); f == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == f.id) {
 		if to = c.another(id); !ok || to == nil {
@@ -89,7 +89,7 @@ func (c *Conn) response(text []byte, env *rpc.Envelope, f *flight) (answered boo
 	switch {
 	case env.Result == nil && env.Error == nil:
 		r = rpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension answered with neither a result nor an error")}
-	case env.ID == nil: // a Reply's id is replaced where it stands
+	case env.ID == nil: // a Reply needs an id, whose bytes are replaced in place
 		text, _ = rpc.SetMember(text, "id", []byte("null"))
 		fallthrough
 	default:
@@ -99,24 +99,24 @@ func (c *Conn) response(text []byte, env *rpc.Envelope, f *flight) (answered boo
 	}
 	c.finish(to, r)
 	if to != f {
-		to.abort() // its own request need not bring the answer any more
+		to.abort() // its own request is no longer needed
 	}
 	return to == f, nil
 }
 
-// another finds the flight with this id. Never initialize: its answer is only good together with its headers.
-func (c *Conn) another(id uint64) *flight {
+// another returns the call with this id, but not initialize: its answer is only usable with the headers of its response.
+func (c *Conn) another(id uint64) *pendingCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.flights.by[id]
+	f := c.pending.by[id]
 	if f == nil || f.abort == nil || f.method == "initialize" {
 		return nil
 	}
 	return f
 }
 
-// idOf reads an id of ours. It may come back as a string or with a fraction of zero: some SDKs do that. A string with
-// zeros in front is another id.
+// idOf parses an id of a request sent by a Conn. Some SDKs return it as a string or with a fraction of zero. A string
+// with leading zeros is a different id.
 func idOf(raw []byte) (uint64, bool) {
 	s := string(bytes.Trim(raw, `"`))
 	if len(s) > 1 && s[0] == '0' {

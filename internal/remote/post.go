@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	bothKinds  = "application/json, text/event-stream" // what streamable HTTP has to accept
+	bothKinds  = "application/json, text/event-stream" // required by streamable HTTP
 	jsonOnly   = "application/json"
 	eventsOnly = "text/event-stream"
 
-	// patience is how long the rest of a body is waited for that only matters a little.
-	patience = 250 * time.Millisecond
+	// drainTimeout limits the wait for the rest of a body that is only read so that the connection can be reused, or
+	// for an error's text.
+	drainTimeout = 250 * time.Millisecond
 )
 
-// post sends f over the session s, which may be nil, and delivers the answer. The error says why there is none.
-func (c *Conn) post(ctx context.Context, f *flight, s *session) error {
+// post sends f in the session s, which may be nil, and delivers the answer. It returns an error if there is none.
+func (c *Conn) post(ctx context.Context, f *pendingCall, s *session) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Each attempt of the transport, and each redirect, begins anew: the one before was not run.
+	// When the transport tries again or follows a redirect, the previous attempt did not run.
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn:      func(string) { f.sent.Store(false) },
 		WroteHeaders: func() { f.sent.Store(true) },
@@ -36,15 +37,15 @@ func (c *Conn) post(ctx context.Context, f *flight, s *session) error {
 	if err != nil {
 		return c.at.fault(err, f.ran())
 	}
-	defer resp.Body.Close() // read to its end wherever it has one, or the connection is lost
+	defer resp.Body.Close() // a body that was not read to its end costs the connection
 	f.header = resp.Header
 	if resp.StatusCode/100 != 2 {
-		defer time.AfterFunc(patience, cancel).Stop()
+		defer time.AfterFunc(drainTimeout, cancel).Stop()
 		return c.refused(f, s, resp)
 	}
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe,
-			"%s answered with Content-Encoding %q, which was not asked for", c.at.name, c.at.quote(coding, 40))
+			"%s answered with Content-Encoding %q, although the request allows only identity", c.at.name, c.at.quote(coding, 40))
 	}
 	if isEvents(resp.Header) {
 		in := newEventReader(resp.Body, c.at.max)
@@ -52,14 +53,14 @@ func (c *Conn) post(ctx context.Context, f *flight, s *session) error {
 		if err := c.events(ctx, in, f, s); err != nil {
 			return err
 		}
-		defer time.AfterFunc(patience, cancel).Stop()
+		defer time.AfterFunc(drainTimeout, cancel).Stop()
 		c.rest(in, s)
 		return nil
 	}
 	return c.document(f, s, resp)
 }
 
-// mediaType is a Content-Type without its parameters; "" for none or nonsense.
+// mediaType returns the Content-Type without its parameters, or "" if it is missing or invalid.
 func mediaType(h http.Header) string {
 	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
@@ -70,14 +71,14 @@ func mediaType(h http.Header) string {
 
 func isEvents(h http.Header) bool { return mediaType(h) == eventsOnly }
 
-// document reads an answer that is the body. What type the server says it has does not matter if it is one.
-func (c *Conn) document(f *flight, s *session, resp *http.Response) error {
+// document reads an answer that is the whole body. The Content-Type does not matter if the body is an answer.
+func (c *Conn) document(f *pendingCall, s *session, resp *http.Response) error {
 	body, err := c.read(resp)
 	if err != nil {
 		return err
 	}
 	if len(bytes.TrimSpace(body)) == 0 {
-		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered %s to %s, without an answer in it",
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered %s to %s with an empty body",
 			c.at.name, statusLine(resp.StatusCode), f.method)
 	}
 	answered, err := c.message(body, f, s)
@@ -88,12 +89,12 @@ func (c *Conn) document(f *flight, s *session, resp *http.Response) error {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered with %q instead of JSON%s", c.at.name, c.at.quote(kind, 60), c.text(kind, body))
 	}
 	if err == nil {
-		err = errors.New("there is no answer among the messages")
+		err = errors.New("none of the messages is an answer")
 	}
-	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered %s with what is no answer: %v", c.at.name, f.method, err)
+	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s sent an invalid answer to %s: %v", c.at.name, f.method, err)
 }
 
-// read reads a whole body. One that says it is too long is not begun, an endless one is left at the limit.
+// read reads a whole body. It reads nothing if the Content-Length is over the limit, and stops at the limit.
 func (c *Conn) read(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > c.at.max {
 		return nil, c.tooLarge(resp.ContentLength)
@@ -109,7 +110,7 @@ func (c *Conn) read(resp *http.Response) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// tooLarge is the error for an answer of at least size bytes.
+// tooLarge returns the error for an answer of at least size bytes.
 func (c *Conn) tooLarge(size int64) *rpc.Error {
 	return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: c.at.max},
 		"the extension's answer is at least %d bytes, over the limit of %d", size, c.at.max)

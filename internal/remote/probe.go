@@ -8,17 +8,18 @@ import (
 )
 
 // Probe checks whether a server answers at cfg's URL, with HEAD and, if that fails, GET. It uses URL, Headers and Allow.
-// Every HTTP answer below 500 is a success, one that refuses the method and a redirect included; not one that refuses the
-// credentials, or finds nothing at the path. Since that may be how a server answers that supports POST only, a JSON-RPC
-// ping is then tried, too. ctx bounds it. The error is an *rpc.Error, of rpc.CodeUnavailable where nothing answers.
+// Every HTTP status below 500 is a success, including redirects and a refused method, except those that refuse the
+// credentials or report that there is nothing at the path. Since a server that supports POST only may answer like that,
+// a JSON-RPC ping is then tried. ctx limits the time. The error is an *rpc.Error, with rpc.CodeUnavailable if there is
+// no answer.
 func Probe(ctx context.Context, cfg Config) error {
 	at := newEndpoint(cfg)
 	if at.bad != nil {
 		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%v", at.bad)
 	}
-	wires, cut := context.WithCancel(ctx)
-	defer cut()
-	at.connect(wires)
+	connected, disconnect := context.WithCancel(ctx)
+	defer disconnect()
+	at.connect(connected)
 	at.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer at.client.CloseIdleConnections()
 	var err error
@@ -36,7 +37,7 @@ func Probe(ctx context.Context, cfg Config) error {
 			err = at.fault(err, rpc.RanNo)
 			continue
 		}
-		resp.Body.Close() // of a GET it may be a stream without an end
+		resp.Body.Close() // not read: the body of a GET may be an endless stream
 		advice, no := refusals[resp.StatusCode]
 		if resp.StatusCode < 500 && !no {
 			return nil
@@ -50,10 +51,10 @@ func Probe(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// refusals are the answers of a server that lives, but is not the extension or does not let us in, and what to do.
+// refusals are the statuses of a running server that is not the extension or denies access, each with advice.
 var refusals = map[int]string{
-	http.StatusUnauthorized: ": it wants credentials, or others; they belong in transport.headers",
-	http.StatusForbidden:    ": it takes these credentials, but not for this; see transport.headers",
-	http.StatusNotFound:     ": there is nothing at this path; see transport.url",
-	http.StatusGone:         ": there is nothing at this path any more; see transport.url",
+	http.StatusUnauthorized: ": it requires credentials, or other ones; set them in transport.headers",
+	http.StatusForbidden:    ": these credentials do not permit the request; check transport.headers",
+	http.StatusNotFound:     ": there is nothing at this path; check transport.url",
+	http.StatusGone:         ": there is nothing at this path any more; check transport.url",
 }

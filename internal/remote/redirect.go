@@ -20,8 +20,8 @@ func (e *redirectError) Error() string {
 	return fmt.Sprintf("answered %s to %s, which is not followed: %s", statusLine(e.status), e.to, e.why)
 }
 
-// checkRedirect follows what keeps the credentials and the message where they were meant to go: the same host,
-// never from https to http, and with the method and the body that it had, which is 307 and 308 for a POST.
+// checkRedirect allows only redirects that keep the credentials and the message on the configured server: the same
+// host, never from https to http, and the same method and body, which for a POST means 307 and 308.
 func (e *endpoint) checkRedirect(req *http.Request, via []*http.Request) error {
 	from, to := via[len(via)-1], req.URL
 	refuse := func(format string, args ...any) error {
@@ -33,15 +33,15 @@ func (e *endpoint) checkRedirect(req *http.Request, via []*http.Request) error {
 	case !sameHost(from.URL, to):
 		return refuse("it leads to another host; if that is right, change the url")
 	case req.Method != from.Method:
-		return refuse("it turns a %s into a %s; if it is right, change the url", from.Method, req.Method)
+		return refuse("it changes a %s into a %s; if that is right, change the url", from.Method, req.Method)
 	case len(via) > maxRedirects:
-		return refuse("it is the one after %d", maxRedirects)
+		return refuse("there were %d before it", maxRedirects)
 	}
 	req.Host = from.Host
 	return nil
 }
 
-// sameHost lets the port change with the scheme only: what listens on another port may be somebody else's.
+// sameHost allows another port only together with another scheme: a program on another port may belong to another user.
 func sameHost(from, to *url.URL) bool {
 	if !strings.EqualFold(from.Hostname(), to.Hostname()) {
 		return false

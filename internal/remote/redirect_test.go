@@ -23,19 +23,19 @@ func TestRedirects(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int
 		to     string
-		says   string // "" if it is followed
+		text   string // "" if it is followed
 	}{
-		"307":             {307, "/good", ""},
-		"308":             {308, "/good", ""},
-		"308, absolute":   {308, "SELF/good", ""},
-		"301":             {301, "/good", "turns a POST into a GET"},
-		"302":             {302, "/good", "turns a POST into a GET"},
-		"303":             {303, "/good", "turns a POST into a GET"},
-		"another port":    {307, other.URL + "/" + secret, "leads to another host"},
-		"another host":    {308, "http://localhost.example:1/" + secret + "?k=" + secret, "leads to another host"},
-		"other scheme":    {307, "ftp://127.0.0.1/", "leads from http to ftp"},
-		"round and round": {307, "/start", "the one after 5"},
-		"nowhere":         {307, "", "answered 307"},
+		"307":           {307, "/good", ""},
+		"308":           {308, "/good", ""},
+		"308, absolute": {308, "SELF/good", ""},
+		"301":           {301, "/good", "changes a POST into a GET"},
+		"302":           {302, "/good", "changes a POST into a GET"},
+		"303":           {303, "/good", "changes a POST into a GET"},
+		"another port":  {307, other.URL + "/" + secret, "leads to another host"},
+		"another host":  {308, "http://localhost.example:1/" + secret + "?k=" + secret, "leads to another host"},
+		"other scheme":  {307, "ftp://127.0.0.1/", "leads from http to ftp"},
+		"endless":       {307, "/start", "there were 5 before it"},
+		"nowhere":       {307, "", "answered 307"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var self string
@@ -55,14 +55,14 @@ func TestRedirects(t *testing.T) {
 			self = srv.URL
 			c := start(t, Config{URL: strings.Replace(srv.URL, "//", "//u:"+secret+"@", 1) + "/start", Dialect: manifest.Ext})
 			got, err := c.Call(soon(t), "x", json.RawMessage(`{"a":1.0}`))
-			if tt.says == "" {
+			if tt.text == "" {
 				if err != nil || string(got) != "1" {
 					t.Errorf("%s, %v", got, err)
 				}
 				return
 			}
 			e := rpc.AsError(err)
-			fails(t, err, e.Code, e.Details().Ran, fmt.Sprint(tt.status), tt.says)
+			fails(t, err, e.Code, e.Details().Ran, fmt.Sprint(tt.status), tt.text)
 			if name != "nowhere" && (e.Code != rpc.CodeUnavailable || e.Details().Ran != rpc.RanNo) {
 				t.Errorf("code %d, ran %s", e.Code, e.Details().Ran)
 			}
@@ -71,7 +71,7 @@ func TestRedirects(t *testing.T) {
 }
 
 func TestNoRedirectOutOfTLS(t *testing.T) {
-	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Error("asked") }))
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Error("a request was sent to the http server") }))
 	defer plain.Close()
 	srv := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusTemporaryRedirect))
 	defer srv.Close()
@@ -94,21 +94,21 @@ func TestUpgradeToTLS(t *testing.T) {
 func TestProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		head, get, post int // statuses; 0: the connection is cut
-		says            string
+		text            string
 	}{
-		"fine":           {200, 500, 500, ""},
-		"no HEAD":        {501, 200, 500, ""},
-		"HEAD cut":       {0, 405, 500, ""},
-		"away elsewhere": {307, 500, 500, ""},
-		"broken":         {502, 503, 200, "answered 503"},
-		"cut":            {0, 0, 200, "cannot be reached"},
-		"POST only":      {404, 404, 200, ""},
-		"no session":     {404, 404, 400, ""},
-		"unauthorised":   {401, 401, 401, "answered 401 Unauthorized: it wants credentials"},
-		"forbidden":      {405, 405, 403, ""}, // not asked
-		"wrong path":     {404, 404, 404, "answered 404 Not Found: there is nothing at this path; see transport.url"},
-		"gone":           {501, 410, 410, "answered 410 Gone"},
-		"broken behind":  {401, 401, 500, "answered 500"},
+		"fine":         {200, 500, 500, ""},
+		"no HEAD":      {501, 200, 500, ""},
+		"HEAD cut":     {0, 405, 500, ""},
+		"redirected":   {307, 500, 500, ""},
+		"broken":       {502, 503, 200, "answered 503"},
+		"cut":          {0, 0, 200, "cannot be reached"},
+		"POST only":    {404, 404, 200, ""},
+		"no session":   {404, 404, 400, ""},
+		"unauthorised": {401, 401, 401, "answered 401 Unauthorized: it requires credentials"},
+		"forbidden":    {405, 405, 403, ""}, // no POST is sent
+		"wrong path":   {404, 404, 404, "answered 404 Not Found: there is nothing at this path; check transport.url"},
+		"gone":         {501, 410, 410, "answered 410 Gone"},
+		"broken POST":  {401, 401, 500, "answered 500"},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Key") != secret {
@@ -122,20 +122,20 @@ func TestProbe(t *testing.T) {
 				w.Header().Set("Location", "http://elsewhere.example/")
 			}
 			w.WriteHeader(status)
-			if status == 200 && r.Method == http.MethodGet { // a stream without an end
+			if status == 200 && r.Method == http.MethodGet { // an endless stream
 				events(w)
 				<-r.Context().Done()
 			}
 		}))
 		err := Probe(soon(t), Config{URL: srv.URL + "/" + secret, Headers: map[string]string{"X-Key": secret}})
 		srv.Close()
-		if tt.says == "" {
+		if tt.text == "" {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
 		}
-		fails(t, err, rpc.CodeUnavailable, rpc.RanNo, tt.says)
+		fails(t, err, rpc.CodeUnavailable, rpc.RanNo, tt.text)
 	}
 	if err := Probe(soon(t), Config{URL: "http://" + secret + "\x00"}); err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("got %v", err)

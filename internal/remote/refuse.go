@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// refusedNetworks are where no extension is: link-local addresses, at which machines in a cloud also find their
-// credentials, and the addresses that clouds have for the latter elsewhere.
+// refusedNetworks are never the addresses of extensions: link-local addresses, at which cloud machines also get their
+// credentials, and the metadata addresses of clouds in other networks.
 var refusedNetworks = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),     // link-local; AWS, Azure, Google, OpenStack and others
 	netip.MustParsePrefix("fe80::/10"),          // link-local
@@ -24,7 +24,7 @@ var refusedNetworks = []netip.Prefix{
 // nat64 is the prefix under which IPv4 addresses are reached from IPv6.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// addresses decide what is connected to: everything but what is in refused and not in allowed.
+// addresses decide which addresses may be connected to: all except those in refused, unless they are in allowed.
 type addresses struct{ refused, allowed []netip.Prefix }
 
 // check returns an error for an address that is refused.
@@ -41,8 +41,8 @@ func (a addresses) check(ip netip.Addr) error {
 	return fmt.Errorf("%s is a link-local or cloud metadata address, to which extensions are not connected; if it is right, list it under http_allow in extensions.yaml", ip)
 }
 
-// control is a net.Dialer's ControlContext. It sees the address that is about to be connected to, after names have
-// been looked up, so that no name can lead elsewhere between a check and its use.
+// control is the ControlContext of a net.Dialer. It checks the address that is about to be connected to, after name
+// resolution, so that a name cannot resolve to another address after the check.
 func (a addresses) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -51,7 +51,7 @@ func (a addresses) control(_ context.Context, _, address string, _ syscall.RawCo
 	return a.check(at.Addr())
 }
 
-// checkURL checks an address that is written in a URL. A proxy, if there is one, would connect to it in our place.
+// checkURL checks an IP address in a URL, since a proxy would connect to it without calling control.
 func (a addresses) checkURL(u *url.URL) error {
 	ip, err := netip.ParseAddr(u.Hostname())
 	if err != nil {

@@ -23,7 +23,7 @@ func TestRefusedAddresses(t *testing.T) {
 		if err := (addresses{refused: refusedNetworks}).check(ip); (err != nil) != refused {
 			t.Errorf("%s: %v", address, err)
 		}
-		// A URL with the address in it is refused before a proxy, which would connect to it, is asked.
+		// A URL that contains the address is refused before it is sent to a proxy, which would connect to it.
 		host := address
 		if ip.Is6() {
 			host = "[" + strings.ReplaceAll(address, "%", "%25") + "]"
@@ -39,8 +39,8 @@ func TestRefusedAddresses(t *testing.T) {
 	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "list it under http_allow in extensions.yaml")
 }
 
-// TestAddressIsCheckedAfterTheName: a name that leads to a refused address is not connected to, whatever it led to
-// before; and neither is it after a redirect, for which the name is looked up again.
+// TestAddressIsCheckedAfterTheName: there is no connection to a name that resolves to a refused address, even if it
+// resolved to another address before or if it is resolved again after a redirect.
 func TestAddressIsCheckedAfterTheName(t *testing.T) {
 	requests := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	openTimeout = 30 * time.Second // for opening a session again
-	farewell    = 2 * time.Second  // for the DELETE that ends one
+	openTimeout   = 30 * time.Second // for opening a session again
+	deleteTimeout = 2 * time.Second  // for the DELETE that ends a session
 
-	// A session that is lost within shortLife of its opening is a bad sign; after maxShort of them in a row no
-	// other is opened. Each has its owner read the tools again, which may well find the next one lost.
-	shortLife = 10 * time.Second
-	maxShort  = 3
+	// After maxShort sessions in a row that were each lost within shortSession, no other is opened. The bridge lists the
+	// tools again in each session, which may find the next session lost, and so on without end.
+	shortSession = 10 * time.Second
+	maxShort     = 3
 )
 
-// talk is what has been agreed on. It is guarded by the Conn's mutex.
-type talk struct {
+// negotiated is the result of the handshake. It is guarded by the Conn's mutex.
+type negotiated struct {
 	dialect manifest.Dialect // auto until initialize is answered
 	session *session         // of MCP, once initialize is answered
-	params  []byte           // initialize's, to be said again
-	opening *opening         // a session being opened again
+	params  []byte           // the params of initialize, for opening a session again
+	opening *opening         // not nil while a session is being opened again
 }
 
-// session is one with an MCP server. One without an id is that of a server that keeps none.
+// session is a session with an MCP server. It has no id if the server does not use sessions.
 type session struct {
 	id, version string
 	since       time.Time
-	short       int // sessions before it, in a row, that were lost soon
+	short       int // number of short sessions in a row before this one
 
-	ready  chan struct{}      // closed when the server has taken notifications/initialized; nil: not sent yet
-	retire context.CancelFunc // ends the stream of what the server says unasked
+	ready  chan struct{}      // closed when the server has accepted notifications/initialized; nil: not sent yet
+	retire context.CancelFunc // ends the stream of the server's own messages
 }
 
-// opening is a session being opened again, for all that wait for it.
+// opening is a session that is being opened again, shared by all calls that wait for it.
 type opening struct {
 	done    chan struct{}
 	old     *session
@@ -49,10 +49,10 @@ type opening struct {
 	err     error
 }
 
-// errShort ends a conversation in which no session lasts.
-var errShort = fmt.Errorf("the server loses each session within %s: with several replicas behind one address, all requests of a session have to reach the same one", shortLife)
+// errShort ends Run after too many short sessions.
+var errShort = fmt.Errorf("the server loses each session within %s: if several replicas share one address, all requests of a session must reach the same replica", shortSession)
 
-// newSession reads the answer to initialize. What cannot go into a header is left out.
+// newSession returns the session of an answer to initialize. An id or version that is not valid in a header is ignored.
 func newSession(h http.Header, result []byte) *session {
 	s := &session{id: h.Get("Mcp-Session-Id"), version: protocolOf(result), since: time.Now()}
 	if !headerSafe(s.id) {
@@ -61,7 +61,7 @@ func newSession(h http.Header, result []byte) *session {
 	return s
 }
 
-// protocolOf is the MCP version that a result of initialize names, "" if it is none of MCP's.
+// protocolOf returns the MCP version in a result of initialize, or "" if it is not a result of MCP.
 func protocolOf(result []byte) (version string) {
 	at, ok := rpc.Member(result, "protocolVersion")
 	if !ok || json.Unmarshal(at.In(result), &version) != nil || len(version) > 64 || !headerSafe(version) {
@@ -70,7 +70,7 @@ func protocolOf(result []byte) (version string) {
 	return version
 }
 
-// header is what a request over s carries, besides what it accepts. A nil session is that of ext, or none yet.
+// header returns the headers of a request in s. s is nil in the ext dialect and before the handshake.
 func (s *session) header(accept string) http.Header {
 	h := http.Header{"Accept": {accept}}
 	if s == nil {
@@ -85,8 +85,8 @@ func (s *session) header(accept string) http.Header {
 	return h
 }
 
-// lostBy reports whether r says that the server does not know s: 404, as MCP has it, unless it is about a method
-// that is not there; or a 400 about the session, as many servers answer after a restart.
+// lostBy reports whether r means that the server has lost s: a 404, as specified by MCP, unless it reports an unknown
+// method; or a 400 that mentions the session, as many servers answer after a restart.
 func (s *session) lostBy(r *refusal) bool {
 	if s == nil || s.id == "" {
 		return false
@@ -107,51 +107,51 @@ func lost(err error) bool {
 	return ok
 }
 
-// accepts is the Accept header: ext answers with one document.
+// accepts returns the Accept header. In the ext dialect an answer is always one JSON document.
 func (c *Conn) accepts() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.talk.dialect == manifest.Ext {
+	if c.negotiated.dialect == manifest.Ext {
 		return jsonOnly
 	}
 	return bothKinds
 }
 
-// opened takes over the answer to initialize.
-func (c *Conn) opened(f *flight, r *rpc.Reply) {
+// opened stores the dialect and the session from the answer to initialize.
+func (c *Conn) opened(f *pendingCall, r *rpc.Reply) {
 	result, err := r.Result()
 	if err != nil || f.again {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.talk.dialect == manifest.Auto {
-		c.talk.dialect = manifest.Ext
+	if c.negotiated.dialect == manifest.Auto {
+		c.negotiated.dialect = manifest.Ext
 		if protocolOf(result) != "" {
-			c.talk.dialect = manifest.MCP
+			c.negotiated.dialect = manifest.MCP
 		}
 	}
-	if c.talk.dialect == manifest.MCP {
-		c.talk.params = bytes.Clone(f.x.Params)
+	if c.negotiated.dialect == manifest.MCP {
+		c.negotiated.params = bytes.Clone(f.x.Params)
 		c.replaceLocked(newSession(f.header, result))
 	}
 }
 
-// replaceLocked makes s the session; the caller holds mu.
+// replaceLocked makes s the current session; the caller holds mu.
 func (c *Conn) replaceLocked(s *session) {
-	if old := c.talk.session; old != nil && old.retire != nil {
+	if old := c.negotiated.session; old != nil && old.retire != nil {
 		old.retire()
 	}
-	c.talk.session = s
+	c.negotiated.session = s
 }
 
-// session is what f goes over, when the server is ready for it; nil for initialize and for ext.
-func (c *Conn) session(ctx context.Context, f *flight) (*session, error) {
+// session returns the session for f, when the server is ready for calls; nil for initialize and in the ext dialect.
+func (c *Conn) session(ctx context.Context, f *pendingCall) (*session, error) {
 	if f.method == "initialize" {
 		return nil, nil
 	}
 	c.mu.Lock()
-	s, o := c.talk.session, c.talk.opening
+	s, o := c.negotiated.session, c.negotiated.opening
 	var ready chan struct{}
 	if s != nil {
 		ready = s.ready
@@ -179,29 +179,29 @@ func (o *opening) wait(ctx context.Context) (*session, error) {
 	}
 }
 
-// reopen is the session after old, which the server has lost. Whoever finds that out first starts to open
-// another one; all others wait for it with him.
+// reopen returns the session after old, which the server has lost. The first call that finds it lost starts opening
+// another session; all others wait for the same one.
 func (c *Conn) reopen(ctx context.Context, old *session) (*session, error) {
 	c.mu.Lock()
-	o := c.talk.opening
+	o := c.negotiated.opening
 	switch {
-	case c.gone != nil:
+	case c.closed != nil:
 		defer c.mu.Unlock()
-		return nil, c.gone
-	case o == nil && c.talk.session != old:
+		return nil, c.closed
+	case o == nil && c.negotiated.session != old:
 		defer c.mu.Unlock()
-		return c.talk.session, nil
+		return c.negotiated.session, nil
 	case o == nil:
 		o = &opening{done: make(chan struct{}), old: old}
-		c.talk.opening = o
-		// Not by the call that found out: it may be cancelled, and the others with it.
+		c.negotiated.opening = o
+		// On a goroutine of Run: the call that found the session lost may be cancelled while others wait.
 		c.startLocked(func(ctx context.Context) { c.open(ctx, o) })
 	}
 	c.mu.Unlock()
 	return o.wait(ctx)
 }
 
-// open opens a session again, tells everybody, and listens to it.
+// open opens a session again, reports the result to all that wait, and reads the session's event stream.
 func (c *Conn) open(ctx context.Context, o *opening) {
 	s, result, err := c.initialize(ctx, o.old)
 	if err != nil {
@@ -209,7 +209,7 @@ func (c *Conn) open(ctx context.Context, o *opening) {
 	}
 	o.session = s
 	c.mu.Lock()
-	c.talk.opening = nil
+	c.negotiated.opening = nil
 	if err == nil {
 		c.replaceLocked(s)
 	}
@@ -220,37 +220,37 @@ func (c *Conn) open(ctx context.Context, o *opening) {
 		if c.reopened != nil {
 			c.reopened(result)
 		}
-		c.tell.notification(listChanged, nil)
+		c.notifier.notification(listChanged, nil)
 		c.listen(ctx, s)
 	} else if final(err) {
 		c.end(o.err)
 	}
 }
 
-// cannotReopen is what the calls are told that wait for a session which could not be opened. They did not run.
+// cannotReopen returns the error for calls that wait for a session which could not be opened. They did not run.
 func (c *Conn) cannotReopen(err error) *rpc.Error {
 	e := rpc.AsError(err)
 	d := rpc.Details{Ran: rpc.RanNo, Reason: e.Message, RetryAfterMS: e.Details().RetryAfterMS}
 	return rpc.NewError(rpc.CodeUnavailable, d, "the session was lost and cannot be opened again: %s", e.Message)
 }
 
-// finalError is an answer to initialize that another try would not change.
+// finalError is an error of initialize that a retry would not change.
 type finalError struct{ error }
 
 func (e finalError) Unwrap() error { return e.error }
 
 func final(err error) bool {
 	if s, ok := errors.AsType[*statusError](err); ok {
-		return !passing(s.status)
+		return !temporary(s.status)
 	}
 	_, ok := errors.AsType[finalError](err)
 	return ok
 }
 
-// initialize opens the session after old, by saying what the bridge had said, and returns what the server answers.
+// initialize opens the session after old with the params of the original handshake, and returns it with the result.
 func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.RawMessage, error) {
 	short := 0
-	if time.Since(old.since) < shortLife {
+	if time.Since(old.since) < shortSession {
 		if short = old.short + 1; short > maxShort {
 			return nil, nil, finalError{errShort}
 		}
@@ -259,17 +259,17 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	defer cancel()
 	w := rpc.NewWaiter()
 	c.mu.Lock()
-	if c.gone != nil {
+	if c.closed != nil {
 		defer c.mu.Unlock()
-		return nil, nil, c.gone
+		return nil, nil, c.closed
 	}
-	f := c.flights.add(&rpc.Exchange{Method: "initialize", Params: c.talk.params, Sink: w})
+	f := c.pending.add(&rpc.Exchange{Method: "initialize", Params: c.negotiated.params, Sink: w})
 	f.again = true
 	c.mu.Unlock()
 	if err := c.post(ctx, f, nil); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.flights.take(f)
+		c.pending.remove(f)
 		return nil, nil, err
 	}
 	result, err := w.Result()
@@ -284,15 +284,15 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	return s, result, c.postNote(ctx, s, rpc.AppendRequest(nil, nil, initialized, nil))
 }
 
-// leave ends the session, as far as the server lets a client do that.
-func (c *Conn) leave(ctx context.Context) {
+// deleteSession ends the session, if the server supports that.
+func (c *Conn) deleteSession(ctx context.Context) {
 	c.mu.Lock()
-	s := c.talk.session
+	s := c.negotiated.session
 	c.mu.Unlock()
 	if s == nil || s.id == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	resp, err := c.at.do(ctx, http.MethodDelete, nil, s.header(bothKinds))
 	if err != nil {

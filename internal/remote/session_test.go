@@ -25,7 +25,7 @@ func loses(status int, body string) func(w http.ResponseWriter, r *request) {
 	}
 }
 
-// TestReopen restarts the server under its client, in the ways that servers have to say so.
+// TestReopen restarts the server while its client runs, with all ways in which servers report a lost session.
 func TestReopen(t *testing.T) {
 	for name, lose := range map[string]func(w http.ResponseWriter, r *request){
 		"404":            loses(404, ""),
@@ -40,13 +40,13 @@ func TestReopen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMCP(t)
 			m.lose = lose
-			var said heard
+			var notes notifications
 			var introduced atomic.Pointer[string]
-			c := m.connect(Config{OnNotification: said.add, OnReopened: func(result json.RawMessage) {
+			c := m.connect(Config{OnNotification: notes.add, OnReopened: func(result json.RawMessage) {
 				text := string(result)
 				introduced.Store(&text)
 			}})
-			m.forget()
+			m.loseSessions()
 			const n = 50
 			var calls sync.WaitGroup
 			for i := range n {
@@ -73,11 +73,11 @@ func TestReopen(t *testing.T) {
 			if good != n || len(m.requests("x")) > 2*n {
 				t.Errorf("%d calls over the new session, of %d", good, len(m.requests("x")))
 			}
-			if got := said.list(); !slices.Equal(got, []string{listChanged}) {
-				t.Errorf("said %q", got)
+			if got := notes.list(); !slices.Equal(got, []string{listChanged}) {
+				t.Errorf("notifications %q", got)
 			}
 			if got := introduced.Load(); got == nil || !strings.Contains(*got, `"protocolVersion"`) {
-				t.Error("nobody is told what the new session's server said of itself")
+				t.Error("OnReopened was not called with the result of the new handshake")
 			}
 			c.end(t)
 			if !slices.Equal(m.deleted, []string{"session-2"}) {
@@ -87,7 +87,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestNotLost are refusals that a session survives.
+// TestNotLost covers refusals that do not mean that the session is lost.
 func TestNotLost(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int
@@ -111,7 +111,7 @@ func TestNotLost(t *testing.T) {
 	}
 }
 
-// TestLostTwice sends a call no third time.
+// TestLostTwice: a call is not sent a third time.
 func TestLostTwice(t *testing.T) {
 	m := newMCP(t)
 	m.call = func(w http.ResponseWriter, r *request) { m.lose(w, r) }
@@ -123,10 +123,10 @@ func TestLostTwice(t *testing.T) {
 	}
 }
 
-// TestReopenLater has a server that cannot open a session yet: the call fails, the conversation goes on.
+// TestReopenLater: if the server temporarily cannot open a session, the call fails but Run continues.
 func TestReopenLater(t *testing.T) {
 	m := newMCP(t)
-	m.greet = func(w http.ResponseWriter, r *request, n int) bool {
+	m.beforeInit = func(w http.ResponseWriter, r *request, n int) bool {
 		if n == 2 {
 			w.Header().Set("Retry-After", "2")
 			http.Error(w, "starting", http.StatusServiceUnavailable)
@@ -134,7 +134,7 @@ func TestReopenLater(t *testing.T) {
 		return n != 2
 	}
 	c := m.connect(Config{})
-	m.forget()
+	m.loseSessions()
 	_, err := c.Call(soon(t), "x", nil)
 	d := fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "cannot be opened again", "503 Service Unavailable: starting")
 	if d.RetryAfterMS != 2000 {
@@ -145,11 +145,11 @@ func TestReopenLater(t *testing.T) {
 	}
 }
 
-// TestReopenRefused ends the conversation: only a new handshake can tell what has become of the server.
+// TestReopenRefused: Run ends if the server refuses to open a session, since a new handshake is needed.
 func TestReopenRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
-		greet func(w http.ResponseWriter, r *request)
-		says  string
+		respond func(w http.ResponseWriter, r *request)
+		text    string
 	}{
 		"401": {func(w http.ResponseWriter, r *request) { http.Error(w, "who? "+secret, http.StatusUnauthorized) }, "401 Unauthorized: who? ["},
 		"error": {func(w http.ResponseWriter, r *request) {
@@ -159,30 +159,30 @@ func TestReopenRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMCP(t)
-			m.greet = func(w http.ResponseWriter, r *request, n int) bool {
+			m.beforeInit = func(w http.ResponseWriter, r *request, n int) bool {
 				if n > 1 {
-					tt.greet(w, r)
+					tt.respond(w, r)
 				}
 				return n == 1
 			}
 			c := m.connect(Config{})
-			m.forget()
+			m.loseSessions()
 			_, err := c.Call(soon(t), "x", nil)
-			// Whether it hears of the session or of the end of all comes down to chance.
-			fails(t, err, rpc.AsError(err).Code, rpc.RanNo, "cannot be opened again", tt.says)
+			// It may fail with the error of the session or with that of the closed Conn.
+			fails(t, err, rpc.AsError(err).Code, rpc.RanNo, "cannot be opened again", tt.text)
 			<-c.done
-			fails(t, c.err, rpc.CodeUnavailable, rpc.RanNo, tt.says)
+			fails(t, c.err, rpc.CodeUnavailable, rpc.RanNo, tt.text)
 			_, err = c.Call(soon(t), "x", nil)
-			fails(t, err, rpc.CodeExited, rpc.RanNo, tt.says)
+			fails(t, err, rpc.CodeExited, rpc.RanNo, tt.text)
 		})
 	}
 }
 
-// TestReopenOutlivesItsCall cancels the call that found the session lost while another waits for the new one.
-func TestReopenOutlivesItsCall(t *testing.T) {
+// TestReopenAfterCancelledCall cancels the call that found the session lost while another waits for the new session.
+func TestReopenAfterCancelledCall(t *testing.T) {
 	m := newMCP(t)
 	opening, release := make(chan struct{}), make(chan struct{})
-	m.greet = func(w http.ResponseWriter, r *request, n int) bool {
+	m.beforeInit = func(w http.ResponseWriter, r *request, n int) bool {
 		if n == 2 {
 			close(opening)
 			<-release
@@ -190,7 +190,7 @@ func TestReopenOutlivesItsCall(t *testing.T) {
 		return true
 	}
 	c := m.connect(Config{})
-	m.forget()
+	m.loseSessions()
 	first, second := make(ended, 1), make(ended, 1)
 	x := &rpc.Exchange{Method: "x", Sink: first}
 	c.Start(x)
@@ -213,12 +213,12 @@ func TestReopenOutlivesItsCall(t *testing.T) {
 	}
 }
 
-// TestRestart takes the server away altogether, and gives it back at the same address.
+// TestRestart stops the server and starts it again at the same address.
 func TestRestart(t *testing.T) {
 	m := newMCP(t)
 	m.get = func(w http.ResponseWriter, r *http.Request) { events(w); <-r.Context().Done() }
-	var said heard
-	c := m.connect(Config{OnNotification: said.add})
+	var notes notifications
+	c := m.connect(Config{OnNotification: notes.add})
 	if _, err := c.Call(soon(t), "x", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestRestart(t *testing.T) {
 	if !errors.Is(err, rpc.CodeUnavailable) && !errors.Is(err, rpc.CodeExited) {
 		t.Errorf("got %v", err)
 	}
-	m.forget()
+	m.loseSessions()
 	again := httptest.NewUnstartedServer(m)
 	again.Listener.Close()
 	eventually(t, "the address is free", func() bool { l, err := listen(address); again.Listener = l; return err == nil })
@@ -238,18 +238,19 @@ func TestRestart(t *testing.T) {
 	if _, err := c.Call(soon(t), "x", nil); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
-	eventually(t, listChanged, func() bool { return said.has(listChanged) })
+	eventually(t, listChanged, func() bool { return notes.has(listChanged) })
 	c.end(t) // before the server, which waits for its stream
 }
 
-// TestNoSessionLasts is a server of two replicas that take turns. Its client must not answer that with a storm.
-func TestNoSessionLasts(t *testing.T) {
+// TestShortSessions uses two replicas that receive requests in turn, so that each session is lost immediately. The
+// client must limit its retries.
+func TestShortSessions(t *testing.T) {
 	m := newMCP(t)
 	m.call = func(w http.ResponseWriter, r *request) { m.lose(w, r) }
-	var c *talker
+	var c *runningConn
 	var again sync.WaitGroup
 	defer again.Wait()
-	answered := make(chan struct{}) // the call that began it, which the end of the conversation would answer otherwise
+	answered := make(chan struct{}) // closed after the first call, so that the end of Run does not answer it
 	relist := func(method string, _ []byte) {
 		again.Go(func() { // as a bridge does; ends with the call
 			<-answered
@@ -269,7 +270,7 @@ func TestNoSessionLasts(t *testing.T) {
 	}
 }
 
-// TestStateless is a server without sessions: its 404 is about something else.
+// TestStateless uses a server without sessions: its 404 does not mean that a session is lost.
 func TestStateless(t *testing.T) {
 	n := atomic.Int32{}
 	srv := serve(t, func(w http.ResponseWriter, r *request) {
@@ -284,7 +285,7 @@ func TestStateless(t *testing.T) {
 		}
 	})
 	c := start(t, Config{URL: srv.URL, Dialect: manifest.MCP})
-	shake(t, c)
+	handshake(t, c)
 	_, err := c.Call(soon(t), "x", nil)
 	fails(t, err, rpc.CodeUnavailable, rpc.RanNo, "404")
 	if n.Load() != 1 {

@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// eventReader takes a stream of server-sent events apart (WHATWG HTML, "Server-sent events"). It holds one
-// event's data at a time and a field name's worth of everything else.
+// eventReader parses a stream of server-sent events (WHATWG HTML, "Server-sent events"). It stores the data of one
+// event at a time, and at most maxField bytes of each other field.
 type eventReader struct {
 	r    *bufio.Reader
 	body io.Closer
 	max  int64
 
-	id    string        // of the last complete event that had one: where to read on
-	retry time.Duration // as the server asked for it; 0: it did not
+	id    string        // the last id of a complete event, from which the stream can be resumed
+	retry time.Duration // set by the server; 0: not set
 
-	skipLF bool // the line end before was a carriage return
+	skipLF bool // the previous line ended with a carriage return
 	data   []byte
-	lines  int    // data fields of the present event
-	nextID string // its id, or that before
+	lines  int    // data fields of the current event
+	nextID string // its id, or the previous one
 	name   string // its type
 }
 
 const (
-	maxField = 1 << 10 // of an id, a retry, a type: longer ones do not count
+	maxField = 1 << 10 // of an id, a retry, a type: longer ones are ignored
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 )
 
-// longEventError is an event over the limit. size is how much of it had come.
+// longEventError is an event over the limit. size is how much of it had arrived.
 type longEventError struct{ size, limit int64 }
 
 func (e *longEventError) Error() string {
@@ -43,7 +43,7 @@ func newEventReader(body io.ReadCloser, max int64) *eventReader {
 	return &eventReader{r: bufio.NewReaderSize(body, 16<<10), body: body, max: max}
 }
 
-// reset goes on with another stream.
+// reset continues with another stream.
 func (e *eventReader) reset(body io.ReadCloser) {
 	e.body.Close()
 	e.r.Reset(body)
@@ -60,9 +60,10 @@ func (e *eventReader) clear() {
 	e.data, e.lines, e.nextID, e.name = e.data[:0], 0, e.id, ""
 }
 
-// next returns the data of the next message, valid until the call after. Events of another type and without
-// data are left out. An event that the stream's end cuts off counts, as long as it has data: whether that is
-// whole, its JSON will show. A *longEventError ends the reading: its event may have no end.
+// next returns the data of the next message, which is valid until the next call. It skips events of other types and
+// events without data. An event at the end of the stream counts even if it is incomplete, as long as it has data:
+// parsing the JSON shows whether that is complete. After a *longEventError the stream must not be read further, since
+// the event may be endless.
 func (e *eventReader) next() ([]byte, error) {
 	e.clear()
 	for {
@@ -86,8 +87,9 @@ func (e *eventReader) next() ([]byte, error) {
 	}
 }
 
-// skip lets the reading go on behind an event that was too long, where it had an id of its own in front. Without
-// one that is behind what the server says next: from the last id on it would say the same again.
+// skip makes a resumed stream continue after an event that was too long, if the event's id came before its data.
+// Otherwise the id is cleared and the next stream starts with the server's newest messages: resuming from the previous
+// id would return the same event again.
 func (e *eventReader) skip() {
 	if e.nextID == e.id {
 		e.nextID = ""
@@ -110,7 +112,7 @@ func (e *eventReader) line() (blank bool, err error) {
 			if named = colon || ended; !named {
 				continue
 			}
-			name = bytes.TrimPrefix(name, []byte("\ufeff")) // which may open the stream
+			name = bytes.TrimPrefix(name, []byte("\ufeff")) // a byte order mark at the start of the stream
 			if blank = ended && !colon && len(name) == 0; string(name) == "data" {
 				if e.lines++; e.lines > 1 {
 					e.data = append(e.data, '\n')
@@ -134,10 +136,10 @@ func (e *eventReader) line() (blank bool, err error) {
 	}
 }
 
-// appendField appends p as far as there is room in a field that is no data.
+// appendField appends p to a field other than data, up to maxField bytes.
 func appendField(dst, p []byte) []byte { return append(dst, p[:min(len(p), maxField-len(dst))]...) }
 
-// field takes over a whole line other than data.
+// field applies a complete field other than data.
 func (e *eventReader) field(name, value string) {
 	if len(value) == maxField {
 		return
@@ -156,7 +158,7 @@ func (e *eventReader) field(name, value string) {
 	}
 }
 
-// headerSafe reports whether s can go into a header as it is.
+// headerSafe reports whether s is valid in a header without encoding.
 func headerSafe(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] >= 0x7f {
@@ -166,8 +168,8 @@ func headerSafe(s string) bool {
 	return true
 }
 
-// piece returns some more bytes of the present line, without its end; ended says that they are its last. They
-// are valid until the next call.
+// piece returns the next bytes of the current line, without the line end; ended reports that they are the last of it.
+// They are valid until the next call.
 func (e *eventReader) piece() (p []byte, ended bool, err error) {
 	if _, err := e.r.Peek(1); err != nil {
 		return nil, false, err

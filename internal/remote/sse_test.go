@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// readEvents takes a whole stream apart.
+// readEvents parses a whole stream.
 func readEvents(r io.Reader, max int64) (e *eventReader, events []string, err error) {
 	e = newEventReader(io.NopCloser(r), max)
 	for {
@@ -85,7 +85,7 @@ func TestEventReaderLimit(t *testing.T) {
 	}
 }
 
-// FuzzEventReader compares with a reader that holds all of the stream, however the stream is cut to pieces.
+// FuzzEventReader compares with a reader that parses the whole stream at once, for any partition of the stream.
 func FuzzEventReader(f *testing.F) {
 	f.Add([]byte("id: 1\r\ndata: {\"a\":1}\r\n\r\n: c\n\nevent: x\rdata: b\r\rretry: 5\ndata: c\n\n"), uint8(3))
 	f.Add([]byte("\ufeffdata\ndata: x\n\ndata: y"), uint8(1))
@@ -117,7 +117,7 @@ func (p *pieceReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// simpleEvents is the standard, to the letter but for the last event.
+// simpleEvents implements the standard literally, except for the last event.
 func simpleEvents(stream string) (events []string) {
 	stream = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(stream)
 	lines := strings.Split(stream, "\n")
@@ -172,7 +172,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestSecrets has a server repeat what it was sent, in every way it could be quoted.
+// TestSecrets uses a server that repeats what it receives, in every encoding in which it could be quoted.
 func TestSecrets(t *testing.T) {
 	at := newEndpoint(Config{URL: "https://some%40one:" + secret + "@h.example/" + secret + "/x?k=" + secret + "&short=abc", Headers: map[string]string{
 		"authorization": "Bearer " + secret, "Accept": "text/plain", "X-Other": secret + "=="}})
@@ -180,7 +180,7 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("name %q", at.name)
 	}
 	basic := at.header.Get("Authorization")
-	if basic != "Bearer "+secret { // what is configured counts
+	if basic != "Bearer "+secret { // the configured header overrides the URL's credentials
 		t.Errorf("Authorization %q", basic)
 	}
 	for _, text := range []string{

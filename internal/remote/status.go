@@ -20,20 +20,20 @@ type refusal struct {
 	status int
 	raw    []byte       // the body, as far as it was read
 	env    rpc.Envelope // of the JSON-RPC error in it, if there is one
-	text   string       // what it says to people, shortened, behind a colon
+	text   string       // its readable text, shortened, with ": " in front
 	retry  time.Duration
 }
 
-// maxRefusal bounds what is read of the body of a refusal.
+// maxRefusal limits how much of the body of a refusal is read.
 const maxRefusal = 1 << 20
 
-// statusLine is a status in our words: those of the server may be anything.
+// statusLine returns a status with the standard text, since the server's text may be anything.
 func statusLine(code int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
 }
 
-// passing reports whether a status is about the moment and not about the request.
-func passing(code int) bool {
+// temporary reports whether the same request may succeed later.
+func temporary(code int) bool {
 	switch code {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
@@ -44,7 +44,7 @@ func passing(code int) bool {
 // refusal reads resp.
 func (c *Conn) refusal(resp *http.Response) *refusal {
 	r := &refusal{status: resp.StatusCode, retry: retryAfter(resp.Header, time.Now())}
-	// What cannot be read, or not in time, is left: the status says the most of it.
+	// An error while reading is ignored: the status is the important part.
 	limit := min(maxRefusal, c.at.max)
 	r.raw, _ = io.ReadAll(io.LimitReader(resp.Body, limit))
 	whole := int64(len(r.raw)) < limit
@@ -57,16 +57,16 @@ func (c *Conn) refusal(resp *http.Response) *refusal {
 	return r
 }
 
-// maxLook is how much of a body is looked at for what is shown of it.
+// maxLook is how much of a body is processed for the part that is shown.
 const maxLook = 4 << 10
 
-// text is ": " and the beginning of a body, if it is one for people to read.
+// text returns ": " and the beginning of a body, or "" if it is not plain text or JSON.
 func (c *Conn) text(kind string, body []byte) string { return c.beginning(kind, body, true) }
 
-// beginning is text of what may be only the first part of a body.
+// beginning is like text, for a body that may have been cut off.
 func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 	if kind != "" && kind != "text/plain" && !strings.HasSuffix(kind, "json") {
-		return "" // of a page of HTML the first 200 bytes say nothing
+		return "" // the first 200 bytes of an HTML page are useless
 	}
 	if env, err := rpc.Scan(body); err == nil && env.Error != nil {
 		var e struct{ Message string }
@@ -84,15 +84,15 @@ func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 	return ""
 }
 
-// refused ends f with what a status other than 2xx means. A JSON-RPC error in the body is the extension's own,
-// except where it names no request and the status says that nothing looked into it.
-func (c *Conn) refused(f *flight, s *session, resp *http.Response) error {
+// refused ends f with the error for a status other than 2xx. A JSON-RPC error in the body is the extension's own,
+// except if it has no id and the status means that the request was refused before it was parsed.
+func (c *Conn) refused(f *pendingCall, s *session, resp *http.Response) error {
 	r := c.refusal(resp)
 	if s.lostBy(r) {
 		return &lostError{c.refusedError(f, r)}
 	}
 	id := string(r.env.ID)
-	if r.env.Error != nil && (id != "" && id != "null" || !closedDoor(r.status)) {
+	if r.env.Error != nil && (id != "" && id != "null" || !refusesCaller(r.status)) {
 		if answered, _ := c.message(r.raw, f, s); answered {
 			return nil
 		}
@@ -100,8 +100,8 @@ func (c *Conn) refused(f *flight, s *session, resp *http.Response) error {
 	return &statusError{r.status, c.refusedError(f, r)}
 }
 
-// closedDoor reports whether a status is about who asks, or how often, and not about what.
-func closedDoor(code int) bool {
+// refusesCaller reports whether a status refuses the caller's credentials or rate, rather than the request.
+func refusesCaller(code int) bool {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusTooManyRequests:
 		return true
@@ -109,10 +109,10 @@ func closedDoor(code int) bool {
 	return false
 }
 
-// refusedError is the error for a status.
-func (c *Conn) refusedError(f *flight, r *refusal) *rpc.Error {
+// refusedError returns the error for a refusal.
+func (c *Conn) refusedError(f *pendingCall, r *refusal) *rpc.Error {
 	line := statusLine(r.status)
-	code, ran := meaning(r.status)
+	code, ran := classify(r.status)
 	d := rpc.Details{Ran: ran, Status: line, Reason: line, RetryAfterMS: r.retry.Milliseconds()}
 	if code == rpc.CodeUnavailable && ran == rpc.RanNo { // the same request would be refused again
 		d.State = string(heartbeat.Failed)
@@ -123,9 +123,9 @@ func (c *Conn) refusedError(f *flight, r *refusal) *rpc.Error {
 	return rpc.NewError(code, d, "%s answered %s%s%s", c.at.name, line, r.text, hint(f.method, r.status))
 }
 
-// meaning is the mesh's error for a status, and whether the tool may have run. A gateway's 502, 503 and 504 may
-// come after the server behind it had the request.
-func meaning(status int) (rpc.Code, rpc.Ran) {
+// classify returns the mesh's error code for a status, and whether the tool may have run. A gateway can answer 502, 503
+// or 504 after it has forwarded the request.
+func classify(status int) (rpc.Code, rpc.Ran) {
 	switch status {
 	case http.StatusTooManyRequests:
 		return rpc.CodeOverloaded, rpc.RanNo
@@ -145,20 +145,20 @@ func meaning(status int) (rpc.Code, rpc.Ran) {
 	return rpc.CodeInternal, rpc.RanMaybe
 }
 
-// hint says what to do about a status that has one usual cause.
+// hint returns advice for a status that has one usual cause.
 func hint(method string, status int) string {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return "; are the headers of [transport] right?"
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if method == "initialize" {
-			return "; is the url right? Of an MCP server it has to be that of its streamable HTTP, not of HTTP+SSE"
+			return "; is the url right? For an MCP server it must be the endpoint for streamable HTTP, not for HTTP+SSE"
 		}
 	}
 	return ""
 }
 
-// retryAfter reads the header, in either of its forms; nonsense and the past count as 0.
+// retryAfter parses the header, in either of its forms. An invalid value or a time in the past counts as 0.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	v := h.Get("Retry-After")
 	d := time.Duration(0)
@@ -170,7 +170,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return min(max(d, 0), time.Hour)
 }
 
-// statusError is an HTTP status that is no answer.
+// statusError is a response with an HTTP status that is not an answer.
 type statusError struct {
 	status int
 	err    *rpc.Error
@@ -179,7 +179,7 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// lostError says that the server does not know the session; err is for who cannot be helped by another one.
+// lostError means that the server has lost the session; err is returned if the call is not sent again.
 type lostError struct{ err *rpc.Error }
 
 func (e *lostError) Error() string { return e.err.Error() }

@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// TestRefusalCut has servers repeat a secret so often that it lies across the place where the Conn stops to look.
+// TestRefusalCut uses servers that repeat a secret so often that it extends over the position where the text is cut.
 func TestRefusalCut(t *testing.T) {
 	long := strings.Repeat(secret+"-", 34)[:800]
 	for _, tt := range []struct {

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	maxResumes  = 5 // in a row that bring nothing
+	maxResumes  = 5 // in a row without a new event
 	resumeDelay = 500 * time.Millisecond
 )
 
-// events reads f's answer from in. Where the stream breaks off, and the server numbers its events, the rest is
-// fetched from there: a server may also close it on purpose, to be polled.
-func (c *Conn) events(ctx context.Context, in *eventReader, f *flight, s *session) error {
+// events reads f's answer from in. If the stream ends before the answer and its events have ids, it is resumed after
+// the last event. A server may also end a stream on purpose, so that the client polls.
+func (c *Conn) events(ctx context.Context, in *eventReader, f *pendingCall, s *session) error {
 	delay, tries := resumeDelay, 0
 	for {
 		before := in.id
@@ -48,18 +48,18 @@ func (c *Conn) events(ctx context.Context, in *eventReader, f *flight, s *sessio
 		delay *= 2
 		body, again := c.stream(ctx, s, in.id)
 		if again == errNoStream || again == errLost {
-			return c.at.fault(fmt.Errorf("%w, and cannot be read on: %w", err, again), rpc.RanMaybe)
+			return c.at.fault(fmt.Errorf("%w, and cannot be resumed: %w", err, again), rpc.RanMaybe)
 		}
 		if again != nil {
-			c.log.Debug("a stream of events cannot be read on yet", "error", again)
+			c.log.Debug("a stream of events cannot be resumed yet", "error", again)
 			body = http.NoBody
 		}
 		in.reset(body)
 	}
 }
 
-// untilAnswered passes on what in brings, up to f's answer.
-func (c *Conn) untilAnswered(in *eventReader, f *flight, s *session) error {
+// untilAnswered handles the messages of in, up to f's answer.
+func (c *Conn) untilAnswered(in *eventReader, f *pendingCall, s *session) error {
 	for {
 		data, err := in.next()
 		if err != nil {
@@ -70,13 +70,13 @@ func (c *Conn) untilAnswered(in *eventReader, f *flight, s *session) error {
 			return nil
 		}
 		if err != nil {
-			c.log.Debug("an event is no message", "error", c.at.quote(err.Error(), 200))
+			c.log.Debug("an event is not a message", "error", c.at.quote(err.Error(), 200))
 		}
 	}
 }
 
-// rest reads what is left behind the answer: nothing as a rule but the end, without which the connection could
-// not be used again.
+// rest reads what follows the answer. Usually that is only the end of the stream, which must be read before the
+// connection can be reused.
 func (c *Conn) rest(in *eventReader, s *session) {
 	for {
 		data, err := in.next()
@@ -89,11 +89,11 @@ func (c *Conn) rest(in *eventReader, s *session) {
 
 var (
 	errNoStream = errors.New("the server offers no stream")
-	errLost     = errors.New("the server does not know the session any more")
+	errLost     = errors.New("the server has lost the session")
 )
 
-// stream asks for the stream of events behind the one named last, "" for what the server says unasked. Besides
-// errNoStream and errLost its errors are worth another try.
+// stream requests the events after the one with the id last, or the server's own messages if last is "". Its errors
+// other than errNoStream and errLost are worth a retry.
 func (c *Conn) stream(ctx context.Context, s *session, last string) (io.ReadCloser, error) {
 	h := s.header(eventsOnly)
 	if last != "" {
@@ -109,19 +109,19 @@ func (c *Conn) stream(ctx context.Context, s *session, last string) (io.ReadClos
 		return &cancelBody{resp.Body, cancel}, nil
 	}
 	defer cancel()
-	defer time.AfterFunc(patience, cancel).Stop()
+	defer time.AfterFunc(drainTimeout, cancel).Stop()
 	defer resp.Body.Close()
 	r := c.refusal(resp)
 	switch code := resp.StatusCode; {
 	case s.lostBy(r):
 		return nil, errLost
-	case passing(code) || code == http.StatusConflict || code >= 500: // 409: the server has not noticed the old one's end
+	case temporary(code) || code == http.StatusConflict || code >= 500: // 409: the server has not noticed that the previous stream ended
 		return nil, fmt.Errorf("%s answered %s", c.at.name, statusLine(code))
 	}
 	return nil, errNoStream
 }
 
-// cancelBody is a body whose request ends with it.
+// cancelBody cancels the request when the body is closed.
 type cancelBody struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -132,7 +132,7 @@ func (b *cancelBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// sleep reports false when ctx has ended first.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
