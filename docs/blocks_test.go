@@ -24,7 +24,7 @@ var tried = map[string]map[string]string{
 		"json": "TestExamples", "json request": "TestExamples", "json response": "TestExamples", "json error": "TestExamples",
 		"json cancel": "TestExamples", "json progress": "TestExamples", "json end": "TestExamples", "json meta": "TestExamples",
 		"json hook": "TestExamples", "json event": "pkg/mesh: TestEventsOnPage", "json announce": "TestExamples",
-		"json beat": "TestExamples", "json goodbye": "TestExamples", "json spec": "TestExamples", "json state": "TestExamples",
+		"json heartbeat": "TestExamples", "json shutdown": "TestExamples", "json spec": "TestExamples", "json state": "TestExamples",
 		"json skill": "TestExamples", "json skills": "TestExamples", "json host": "TestExamples", "json breaker": "TestExamples",
 	},
 	"running-a-fleet.md": {"sh fleet": "TestRunningAFleet"},

@@ -62,16 +62,16 @@ func fences(page string) []fence {
 // the code does not know, or a kind of document without an example, is a page that lies.
 func TestExamples(t *testing.T) {
 	types := map[string]func() any{
-		"announce": func() any { return new(mesh.Announce) },
-		"beat":     func() any { return new(heartbeat.Beat) },
-		"goodbye":  func() any { return new(mesh.Goodbye) },
-		"spec":     func() any { return new(mesh.Spec) },
-		"state":    func() any { return new(mesh.StateDoc) },
-		"skill":    func() any { return new(mesh.Skill) },
-		"host":     func() any { return new(mesh.Host) },
-		"skills":   func() any { return new(mesh.SkillReport) },
-		"breaker":  func() any { return new(mesh.BreakerReport) },
-		"hook":     func() any { return new(mesh.HookResult) },
+		"announce":  func() any { return new(mesh.Announce) },
+		"heartbeat": func() any { return new(heartbeat.Beat) },
+		"shutdown":  func() any { return new(mesh.Goodbye) },
+		"spec":      func() any { return new(mesh.Spec) },
+		"state":     func() any { return new(mesh.StateDoc) },
+		"skill":     func() any { return new(mesh.Skill) },
+		"host":      func() any { return new(mesh.Host) },
+		"skills":    func() any { return new(mesh.SkillReport) },
+		"breaker":   func() any { return new(mesh.BreakerReport) },
+		"hook":      func() any { return new(mesh.HookResult) },
 		"meta": func() any {
 			return new(struct {
 				Agent   string `json:"agent_id"`
@@ -113,7 +113,7 @@ func TestExamples(t *testing.T) {
 		if err := dec.Decode(into()); err != nil {
 			t.Errorf("line %d: %s: %v", f.line, f.kind, err)
 		}
-		if f.kind == "beat" {
+		if f.kind == "heartbeat" {
 			if _, err := heartbeat.ParseBeat(text); err != nil {
 				t.Errorf("line %d: %v", f.line, err)
 			}
@@ -195,7 +195,7 @@ func TestErrorTable(t *testing.T) {
 func TestToolNameTable(t *testing.T) {
 	var keys []mesh.ToolKey
 	want := map[mesh.ToolKey]string{}
-	for _, row := range rows(t, read(t, "protocol.md"), "| id | own name | registered | why |") {
+	for _, row := range rows(t, read(t, "protocol.md"), "| id | local name | registered | why |") {
 		k := mesh.ToolKey{ID: row[0], Tool: row[1]}
 		keys = append(keys, k)
 		want[k] = row[2]
@@ -227,7 +227,7 @@ func TestReservedNames(t *testing.T) {
 
 func TestStateOrder(t *testing.T) {
 	page := strings.Join(strings.Fields(read(t, "protocol.md")), " ")
-	_, list, _ := strings.Cut(page, "best instance's, in the order ")
+	_, list, _ := strings.Cut(page, "best instance, in the order ")
 	list, _, _ = strings.Cut(list, ". ")
 	var order []heartbeat.State
 	for _, m := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(list, -1) {

@@ -7,7 +7,7 @@
 //	outcome := breaker.Neutral // the outcome if the call panics
 //	defer func() { tok.Done(outcome) }()
 //
-// It is built on failsafe-go's circuit breaker and adds what that one cannot do (docs/protocol.md, "Breaker"):
+// It is built on failsafe-go's circuit breaker and adds what that one cannot do (docs/protocol.md, "Circuit breakers"):
 //
 //   - A call's outcome counts only in the state in which the call began. failsafe-go counts the results of
 //     earlier calls as probes and admits more probes for them.

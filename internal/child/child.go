@@ -60,7 +60,7 @@ type Spec struct {
 	Redact func(line string) string
 }
 
-// The bounds that docs/protocol.md ("Supervision") gives, and those that follow from them.
+// The bounds that docs/protocol.md ("A child on stdin and stdout") gives, and those that follow from them.
 const (
 	defaultGrace  = 3 * time.Second
 	defaultLinger = 500 * time.Millisecond

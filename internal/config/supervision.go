@@ -11,7 +11,7 @@ import (
 // LikeCallTimeout is the default HangTimeout; SupervisionFor replaces it by the CallTimeout.
 const LikeCallTimeout time.Duration = -1
 
-// Supervision configures the restarts and the limits of one extension (docs/protocol.md, "Supervision"). The comments
+// Supervision configures the restarts and the limits of one extension (docs/protocol.md, "A child on stdin and stdout"). The comments
 // have the default, then the bounds of the file.
 type Supervision struct {
 	HandshakeTimeout time.Duration // from the start to the response to initialize; 10 s, 10 ms to 5 min. See Config.HandshakeTimeout

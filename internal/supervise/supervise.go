@@ -34,8 +34,8 @@ import (
 var ErrRestart = errors.New("restart requested")
 
 // Policy sets how often and how fast runs follow each other. Zero fields are not replaced by defaults: the zero
-// Policy runs once and then enters the failed state. DefaultPolicy has the documented defaults (docs/protocol.md,
-// "Supervision").
+// Policy runs once and then enters the failed state. DefaultPolicy has the documented defaults (docs/protocol.md, "A child on
+// stdin and stdout").
 type Policy struct {
 	MaxRestarts int           // restarts within Window before failed: N restarts are N+1 runs
 	Window      time.Duration // the sliding window in which restarts are counted

@@ -2,7 +2,7 @@
 // the registry runs. It does no I/O: the detector reads no clock and starts no goroutine; every decision depends only
 // on what was observed and on the time that the caller passes in.
 //
-// It has three parts. A [Beat] is one heartbeat message (docs/protocol.md, "Beat"). A [Beacon] sends the heartbeats
+// It has three parts. A [Beat] is one heartbeat message (docs/protocol.md, "Heartbeat"). A [Beacon] sends the heartbeats
 // of one instance: immediately on a change of state, otherwise once per interval with a little jitter; all Beacons of
 // a program form one set of [Beacons]. A [Monitor] receives heartbeats and returns what changed:
 //
