@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// tried is which test runs, or parses, the fenced blocks of a page, by language and kind. Blocks without a language
-// are output, or sketches.
+// tried names the test that runs or parses the fenced blocks of a page, by language and kind. Blocks without a language
+// are output or drawings.
 var tried = map[string]map[string]string{
 	"../README.md": {"toml": "TestManifestsOnPages", "sh up": "e2e: TestReadme", "sh use": "e2e: TestReadme",
-		"sh nats": "e2e: TestReadme", "sh new": "e2e: TestReadme", "sh apart": "e2e: TestReadme"},
+		"sh nats": "e2e: TestReadme", "sh new": "e2e: TestReadme", "sh apart": "e2e: TestReadme", "sh dice": "e2e: TestReadme", "sh call": "e2e: TestReadme"},
 	"calling-tools.md": {
 		"go call": "TestCalling", "sh call": "TestCalling", "python call": "TestCalling", "js call": "e2e, interop: TestNodeCaller",
 	},
@@ -34,7 +34,7 @@ var tried = map[string]map[string]string{
 	},
 }
 
-// TestBlocks finds blocks that nobody tries: what a page shows and no test runs is wrong before long.
+// TestBlocks finds blocks that no test runs or parses: sooner or later they are wrong.
 func TestBlocks(t *testing.T) {
 	pages, err := filepath.Glob("*.md")
 	if err != nil {
@@ -44,13 +44,13 @@ func TestBlocks(t *testing.T) {
 		for _, f := range fences(read(t, page)) {
 			kind := strings.TrimSpace(f.lang + " " + f.kind)
 			if f.lang != "" && tried[page][kind] == "" {
-				t.Errorf("%s, line %d: no test tries blocks of %q", page, f.line, kind)
+				t.Errorf("%s, line %d: no test runs blocks of %q; add it to tried", page, f.line, kind)
 			}
 		}
 	}
 }
 
-// TestSnippets builds the lines of Go that a page shows without a program around them.
+// TestSnippets compiles the Go blocks of operations.md, which are parts of programs.
 func TestSnippets(t *testing.T) {
 	found := 0
 	for _, f := range fences(read(t, "operations.md")) {
@@ -71,8 +71,8 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// TestTriedByWhom looks for the tests that tried names.
-func TestTriedByWhom(t *testing.T) {
+// TestBlocksNameTests checks that the tests named in tried exist.
+func TestBlocksNameTests(t *testing.T) {
 	sources := map[string]string{"": "*_test.go", "e2e": "../e2e/*_test.go", "interop": "../e2e/*_test.go",
 		"pkg/mesh": "../pkg/mesh/*_test.go", "internal/config": "../internal/config/*_test.go", "cmd/extctl": ""}
 	for page, kinds := range tried {
@@ -91,7 +91,7 @@ func TestTriedByWhom(t *testing.T) {
 				found = found || strings.Contains(read(t, file), "func "+name+"(")
 			}
 			if !found {
-				t.Errorf("%s: blocks of %q are said to be tried by %s, which is not there", page, kind, by)
+				t.Errorf("%s: the test of blocks of %q, %s, does not exist", page, kind, by)
 			}
 		}
 	}

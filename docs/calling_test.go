@@ -18,7 +18,7 @@ import (
 	"github.com/extmesh/extmesh/internal/freeport"
 )
 
-// programs are built once into a directory.
+// programs builds the programs once, and returns their directory.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "extmesh-docs-")
 	if err != nil {
@@ -82,9 +82,9 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 	return w.to.Write(b)
 }
 
-// desk is a mesh as calling-tools.md has it: extctl up over the examples, and primes. It returns what extctl url prints
-// for it.
-func desk(t *testing.T) (dir, url string) {
+// startDesk starts the mesh of calling-tools.md: extctl up with the examples, and primes. It returns the address that extctl url
+// prints.
+func startDesk(t *testing.T) (dir, url string) {
 	t.Helper()
 	dir, err := programs()
 	if err != nil {
@@ -116,12 +116,12 @@ func desk(t *testing.T) (dir, url string) {
 	}
 }
 
-// TestCalling runs the callers of calling-tools.md, but for Node's, which needs npm: e2e's interop suite has it.
+// TestCalling runs the callers of calling-tools.md. The one in Node needs npm and is tested by e2e with -tags interop.
 func TestCalling(t *testing.T) {
 	for _, program := range []string{"python3", "sh", "jq"} {
 		need(t, program)
 	}
-	dir, url := desk(t)
+	dir, url := startDesk(t)
 	commands := map[string]func(file string) []string{
 		"go":     func(file string) []string { return buildOver(t, "./call", file) },
 		"sh":     func(file string) []string { return []string{"sh", "-e", file} },
@@ -180,7 +180,8 @@ func startServer(t *testing.T) (url string) {
 	return srv.ClientURL()
 }
 
-// buildOver builds a Go program of a page as if it stood in this module, at here/main.go, for its imports.
+// buildOver builds a Go program from a page as if it were the file here/main.go of this module, so that its imports are
+// found.
 func buildOver(t *testing.T, here, file string) []string {
 	t.Helper()
 	at, err := filepath.Abs(filepath.Join(here, "main.go"))

@@ -15,7 +15,7 @@ var (
 	unanchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// TestLinks follows every relative link of every page in the tree, to its heading where it names one.
+// TestLinks checks that every relative link on every page leads to a file and, if it has a fragment, to a heading.
 func TestLinks(t *testing.T) {
 	root := ".."
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -55,7 +55,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// prose is a page without its code.
+// prose returns a page without its code blocks.
 func prose(page string) string {
 	var b strings.Builder
 	code := false
@@ -69,7 +69,7 @@ func prose(page string) string {
 	return b.String()
 }
 
-// anchors makes of a page's headings what GitHub makes of them.
+// anchors returns the anchors that GitHub creates for a page's headings.
 func anchors(t *testing.T, path string) map[string]bool {
 	page, err := os.ReadFile(path)
 	if err != nil {

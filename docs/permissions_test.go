@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// TestPermissionRows holds the table of permissions in protocol.md to deploy/nats/roles.conf, which e2e runs: what the
-// one has and not the other is missing somewhere.
+// TestPermissionRows checks that the permission table in protocol.md and deploy/nats/roles.conf, which e2e tests, contain
+// the same permissions.
 func TestPermissionRows(t *testing.T) {
 	for _, name := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "AGENT", "OPERATOR", "SYS"} {
 		t.Setenv(name+"_PASSWORD", "secret")
@@ -30,7 +30,7 @@ func TestPermissionRows(t *testing.T) {
 	for _, row := range roles {
 		u := users[user[strings.Trim(row[0], "`")]]
 		if u == nil || u.Permissions == nil {
-			t.Fatalf("%s is no role", row[0])
+			t.Fatalf("roles.conf has no user for the role %s", row[0])
 		}
 		p := u.Permissions
 		for i, have := range [][]string{1: p.Publish.Allow, 2: p.Publish.Deny, 3: p.Subscribe.Allow, 4: p.Subscribe.Deny} {

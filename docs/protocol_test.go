@@ -22,7 +22,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// A fence is one fenced block of a page: "```json beat" is of language json and kind beat.
+// A fence is one fenced block of a page: "```json beat" has the language json and the kind beat.
 type fence struct {
 	lang, kind, text string
 	line             int
@@ -58,8 +58,8 @@ func fences(page string) []fence {
 	return out
 }
 
-// TestExamples decodes each JSON example of the protocol into the type that the code uses for it. A member that
-// the code does not know, or a kind of document without an example, is a page that lies.
+// TestExamples decodes each JSON example of the protocol into the type that the code uses for it. It fails for an unknown
+// member, and for a kind of document without an example.
 func TestExamples(t *testing.T) {
 	types := map[string]func() any{
 		"announce":  func() any { return new(mesh.Announce) },
@@ -265,7 +265,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// TestPythonCaller runs the caller without any library against a real server.
+// TestPythonCaller runs the Python caller of the page, which uses no library, with a real server.
 func TestPythonCaller(t *testing.T) {
 	need(t, "python3")
 	var script string
@@ -303,7 +303,7 @@ func TestPythonCaller(t *testing.T) {
 		if err != nil || env.MethodName() != "tools/greet" {
 			return
 		}
-		_ = m.Respond(rpc.AppendResult(nil, env.ID, env.Params)) // a lost answer fails the test below
+		_ = m.Respond(rpc.AppendResult(nil, env.ID, env.Params)) // if the answer is lost, the test fails below
 	})
 	if err == nil {
 		err = nc.Flush()
@@ -317,7 +317,7 @@ func TestPythonCaller(t *testing.T) {
 	}
 }
 
-// TestShellExtension asks the extension of the first page what nats reply would.
+// TestShellExtension sends the shell extension of the page the requests that nats reply would pass to it.
 func TestShellExtension(t *testing.T) {
 	need(t, "sh")
 	need(t, "sed")
@@ -342,7 +342,7 @@ func TestShellExtension(t *testing.T) {
 	}
 }
 
-// need skips a test whose program is not installed, and fails it where CI=true.
+// need skips the test if a program is not installed. With CI=true it fails the test instead.
 func need(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/extmesh/extmesh/internal/freeport"
 )
 
-// TestRunningAFleet runs the commands of running-a-fleet.md, one after the other, in a directory with what they need
-// of a checkout.
+// TestRunningAFleet runs the commands of running-a-fleet.md in order, in a directory with the files of a checkout that they
+// need.
 func TestRunningAFleet(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("the page speaks shell")
+		t.Skip("the page uses a POSIX shell")
 	}
 	for _, program := range []string{"sh", "jq"} {
 		need(t, program)
@@ -50,8 +50,8 @@ func TestRunningAFleet(t *testing.T) {
 			script += swap.Replace(f.text)
 		}
 	}
-	// What takes a person a while: to turn to step 5, and to kill a bridge that has just been started. Both bridges'
-	// instances are there then, and the registry has met both: who never answered it is lost only when beats are missed.
+	// A person needs a while to reach step 5 and to kill a bridge. By then both bridges are ready and have answered the
+	// registry: a bridge that has never answered is marked lost only after missed heartbeats.
 	script = strings.Replace(script, "extctl wait", "until extctl hosts >/dev/null 2>&1; do sleep 0.1; done\nextctl wait", 1)
 	script = strings.Replace(script, "kill -9", `until extctl show hello --json | jq -e '[.instances[] | select(.state == "ready")] | length == 2' >/dev/null &&
 	extctl hosts --json | jq -e '[.hosts[] | select(.state == "ready")] | length == 2' >/dev/null; do sleep 0.1; done
@@ -61,7 +61,7 @@ kill -9`, 1)
 	cmd := exec.CommandContext(ctx, "sh", "-c", script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "HOME="+dir)
-	// The script leaves its fleet running, as a terminal would; the group is ended with the test.
+	// The script leaves its programs running. The process group is killed at the end of the test.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -70,7 +70,7 @@ kill -9`, 1)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	err = cmd.Run()
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what was not there any more is as good as gone
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // some processes may have ended already
 	out, readErr := os.ReadFile(log.Name())
 	if err != nil || readErr != nil {
 		t.Fatalf("the script ended with %v (%v)\n%s", err, readErr, out)

@@ -19,7 +19,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestDice runs the extension of writing-an-extension.md in each of its languages, as it stands there.
+// TestDice runs the extension of writing-an-extension.md in each of its languages, unchanged.
 func TestDice(t *testing.T) {
 	run := map[string]func(t *testing.T, file string) []string{
 		"go":     func(t *testing.T, file string) []string { return buildOver(t, "./dice", file) },
@@ -52,7 +52,7 @@ func TestDice(t *testing.T) {
 	}
 }
 
-// throw has one conversation with an extension, and ends it politely.
+// throw sends an extension all kinds of requests, and then ends it with shutdown and the end of its input.
 func throw(t *testing.T, command []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -71,7 +71,7 @@ func throw(t *testing.T, command []string) {
 	}
 	lines := bufio.NewReader(stdout)
 	id := 0
-	ask := func(method, params string) (answer diceAnswer) {
+	request := func(method, params string) (answer diceAnswer) {
 		t.Helper()
 		id++
 		fmt.Fprintf(stdin, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params)
@@ -84,30 +84,30 @@ func throw(t *testing.T, command []string) {
 		}
 		return answer
 	}
-	if a := ask("initialize", `{"agent_version":"0.1.0","extension_id":"dice"}`); len(a.Result.Tools) != 1 || a.Result.Tools[0].Name != "roll" {
+	if a := request("initialize", `{"agent_version":"0.1.0","extension_id":"dice"}`); len(a.Result.Tools) != 1 || a.Result.Tools[0].Name != "roll" {
 		t.Errorf("initialize answered %+v", a)
 	}
-	fmt.Fprintln(stdin, `{"jsonrpc":"2.0","method":"notifications/never_heard_of"}`)
+	fmt.Fprintln(stdin, `{"jsonrpc":"2.0","method":"notifications/unknown"}`)
 	for range 5 {
-		if a := ask("tools/roll", `{"sides":3}`); a.Error.Code != 0 || a.Result.Rolled < 1 || a.Result.Rolled > 3 {
+		if a := request("tools/roll", `{"sides":3}`); a.Error.Code != 0 || a.Result.Rolled < 1 || a.Result.Rolled > 3 {
 			t.Errorf("three sides, and it answered %+v", a)
 		}
 	}
 	for _, params := range []string{`{"sides":1}`, `{}`, `{"sides":"six"}`} {
-		if a := ask("tools/roll", params); a.Error.Code != -32602 || a.Error.Message == "" {
+		if a := request("tools/roll", params); a.Error.Code != -32602 || a.Error.Message == "" {
 			t.Errorf("%s: answered %+v", params, a)
 		}
 	}
-	if a := ask("ping", `{}`); a.Error.Code != 0 {
+	if a := request("ping", `{}`); a.Error.Code != 0 {
 		t.Errorf("ping answered %+v", a)
 	}
-	if a := ask("tools/nope", `{}`); a.Error.Code != -32601 {
+	if a := request("tools/nope", `{}`); a.Error.Code != -32601 {
 		t.Errorf("tools/nope answered %+v", a)
 	}
 	fmt.Fprint(stdin, `{"jsonrpc":"2.0","method":"shutdown"}`+"\n\n")
 	stdin.Close()
 	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 {
-		t.Errorf("after its end it said %q (%v)", rest, err)
+		t.Errorf("after shutdown it wrote %q (%v)", rest, err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
@@ -126,7 +126,7 @@ type diceAnswer struct {
 	}
 }
 
-// TestService runs the service of its own, as it stands on the page, and calls it.
+// TestService runs the service of the page unchanged, and calls it.
 func TestService(t *testing.T) {
 	found := false
 	for _, f := range fences(read(t, "writing-an-extension.md")) {
@@ -172,7 +172,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestManifestsOnPages parses every manifest that a page shows.
+// TestManifestsOnPages parses every manifest on a page.
 func TestManifestsOnPages(t *testing.T) {
 	for _, page := range []string{"writing-an-extension.md", "../README.md"} {
 		found := 0

@@ -25,7 +25,7 @@ func TestReadme(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?ms)^```sh (\\w+)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
 		blocks[m[1]] = m[2]
 	}
-	if kinds := slices.Sorted(maps.Keys(blocks)); !slices.Equal(kinds, []string{"apart", "nats", "new", "up", "use"}) {
+	if kinds := slices.Sorted(maps.Keys(blocks)); !slices.Equal(kinds, []string{"apart", "call", "dice", "nats", "new", "up", "use"}) {
 		t.Fatalf("README has the blocks %v", kinds)
 	}
 	r := newReader(t)
@@ -39,6 +39,7 @@ func TestReadme(t *testing.T) {
 
 	t.Run("use", func(t *testing.T) { r.use(t, blocks["use"]) })
 	t.Run("nats", func(t *testing.T) { r.nats(t, blocks["nats"]) })
+	up.stop(t, 6*time.Second)
 	t.Run("new", func(t *testing.T) {
 		if _, err := exec.LookPath("python3"); err != nil {
 			t.Skip(err)
@@ -46,8 +47,13 @@ func TestReadme(t *testing.T) {
 		for line := range strings.Lines(blocks["new"]) {
 			r.run(t, line)
 		}
+		up := r.start(t, blocks["dice"])
+		up.waitFor(t, "    extctl call ext_dice_greet ")
+		if out := r.run(t, blocks["call"]); !strings.Contains(out, "Ada") {
+			t.Errorf("%s: %s", blocks["call"], out)
+		}
+		up.stop(t, 6*time.Second)
 	})
-	up.stop(t, 6*time.Second)
 	t.Run("apart", func(t *testing.T) { r.apart(t, blocks["apart"]) })
 }
 
