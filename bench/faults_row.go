@@ -137,7 +137,7 @@ func (m *faultyMesh) undo(ctx context.Context, v victim, since time.Time, leads 
 
 // logLine is the first line of a registry's log that is about a refused write or a lost lease.
 func logLine(log string) string {
-	for _, text := range []string{"fenced", "could not write to the catalog", "no longer leading", "lost the lease"} {
+	for _, text := range []string{"fenced", "cannot write to the catalog", "no longer leading", "lost the lease"} {
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, text) {
 				return strings.TrimSpace(line)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// The bounds of what announces and handshakes may make a replica keep.
+// The limits of what announcements and handshakes make a replica keep.
 const (
 	maxSaid    = 4096            // announcements of one id, by instance
 	maxPerID   = 4 << 20         // bytes of the announcements of one id
-	maxOffers  = 2               // documents' worth of tools of one id: what is shown, and its successor
-	shakeAgain = 5 * time.Second // at least this long between handshakes that only an announce asks for
+	maxOffers  = 2               // times the size of a spec: tools of one id, for the shown version and its successor
+	shakeAgain = 5 * time.Second // minimum interval of handshakes requested only because of an announcement
 )
 
-// admit adds an announcement to its extension, or returns nil after it was refused.
+// admit adds an announcement to its extension. It returns nil if the announcement was refused.
 func (l *loop) admit(a *announced, now time.Time) *extension {
 	err := l.makeRoom(a.size, now)
 	x, known := l.exts[a.ID]
@@ -64,21 +64,22 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 	l.say(x, a)
 	l.placed(x, a.Instance, &place{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
 	l.seenBridge(a.Bridge, now)
-	l.pub.mark(stateKey(x.id), !known) // it shows host and bridge
+	l.pub.mark(stateKey(x.id), !known) // the state contains host and bridge
 	l.reconsider[x.id] = true
 	return x
 }
 
-// repeats reports whether an announce says what is known: a mesh of which one instance is missed is asked to say all again.
-// One without a handshake_hash has its tools asked for, and who has no bridge is one, not a thousand.
+// repeats reports whether an announcement contains nothing new. If one instance has not announced itself, the whole
+// mesh is requested to announce again, so most announcements repeat. One without a handshake_hash is not a
+// repetition, because its tools have to be requested. One without a bridge is not either; those are few.
 func (l *loop) repeats(x *extension, a *announced) bool {
 	before, at := x.said[a.Instance], x.places[a.Instance]
 	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && a.HandshakeHash != "" &&
 		!x.dropped && !x.legacy && at != nil && at.run.Equal(l.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
 }
 
-// say keeps an announce. One without a handshake_hash cannot tell that its tools are still the same, so they are
-// asked for again.
+// addAnnouncement stores an announcement. Without a handshake_hash the tools may have changed, so another handshake
+// is made.
 func (l *loop) say(x *extension, a *announced) {
 	l.unsay(x, a.Instance)
 	x.said[strings.Clone(a.Instance)], x.dropped = a, false
@@ -90,8 +91,8 @@ func (l *loop) say(x *extension, a *announced) {
 	l.prune(x)
 }
 
-// reborn takes in that an instance began again under its old name: without a handshake_hash it may offer other
-// tools now.
+// instanceRestarted handles an instance that restarted under the same name: without a handshake_hash its tools may
+// have changed.
 func (l *loop) reborn(x *extension, instance string) {
 	if a := x.said[instance]; a != nil && a.HandshakeHash == "" {
 		if s := x.shakes[a.shakeKey()]; s != nil && s.done {
@@ -100,7 +101,7 @@ func (l *loop) reborn(x *extension, instance string) {
 	}
 }
 
-// checkOwner sees to it that one rpc subject has one id: of two, that with the mesh's own prefix, then the
+// checkOwner ensures that an rpc subject belongs to one id. Of two, the one with the mesh's own prefix wins, then the
 // lexically first.
 func (l *loop) checkOwner(a *announced) error {
 	owner, taken := l.owners[a.subject()]
@@ -113,9 +114,9 @@ func (l *loop) checkOwner(a *announced) error {
 	}
 	own := func(id string) bool { return l.cfg.Prefix.RPC(id) == a.subject() }
 	if own(owner) && !own(a.ID) || own(owner) == own(a.ID) && owner < a.ID {
-		return fmt.Errorf("its subject %s belongs to %s", a.subject(), owner)
+		return fmt.Errorf("subject %s belongs to extension %s", a.subject(), owner)
 	}
-	l.refuse("announce", owner, fmt.Errorf("its subject %s belongs to %s", a.subject(), a.ID))
+	l.refuse("announce", owner, fmt.Errorf("subject %s belongs to extension %s", a.subject(), a.ID))
 	if c, ok := l.mon.Forget(owner); ok {
 		l.changed(c)
 	}
@@ -134,7 +135,7 @@ func (x *extension) serves(subject string) bool {
 	return false
 }
 
-// checkParent sees to it that a member comes from a bridge that has its parent.
+// checkParent ensures that the bridge of a member has also announced its parent.
 func (l *loop) checkParent(a *announced) error {
 	parent := l.exts[a.Parent]
 	if a.Parent == "" || parent == nil || len(parent.said) == 0 {
@@ -145,5 +146,5 @@ func (l *loop) checkParent(a *announced) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("its parent %s was not announced by its bridge %q", a.Parent, a.Bridge)
+	return fmt.Errorf("parent %s has not been announced by bridge %q", a.Parent, a.Bridge)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestRepeats: an announce that says what is known has nothing looked at again; any other has.
+// TestRepeats: an announcement without news changes nothing; any other one has its extension re-evaluated.
 func TestRepeats(t *testing.T) {
 	l := largeLoop(0)
 	l.Registry = New(nil, Config{})
@@ -40,7 +40,7 @@ func TestRepeats(t *testing.T) {
 	} {
 		tc.do()
 		if got := say(tc.say); got != tc.want {
-			t.Errorf("%s: looked at again: %v", tc.name, got)
+			t.Errorf("%s: re-evaluated: %v", tc.name, got)
 		}
 	}
 	if l.size != extensionRoom+10 || l.exts["weather"].dropped {

@@ -14,31 +14,31 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// The diagnostics of announcements that an operator should look at: they are what a stolen credential would be used for.
+// The diagnostics of announcements that an operator should check, because they could come from a stolen credential.
 const (
-	codeNewHost     = "new_host"     // a version that the extension was not known in, on a host that it had not run on
-	codeVersionJump = "version_jump" // a major version that is at least two above the highest one known
+	codeNewHost     = "new_host"     // a version that was not seen before, on a host that has not run this extension
+	codeVersionJump = "version_jump" // a major version at least two above the highest one seen
 )
 
 const (
-	alertAge   = 24 * time.Hour   // how long an alert is shown, while its instance is known
-	settleTime = 30 * time.Second // an extension that is known for less is still being announced for the first time
-	maxHosts   = 100              // that are remembered of one extension
+	alertAge   = 24 * time.Hour   // how long an alert is shown while its instance exists
+	settleTime = 30 * time.Second // an extension seen for less is still being announced for the first time
+	maxHosts   = 100              // remembered per extension
 )
 
 // alert is a diagnostic about one instance.
 type alert struct {
 	diagnostic mesh.Diagnostic
-	instance   string // restored for one that was read from the catalog
+	instance   string // restored for an alert read from the catalog
 	at         time.Time
 }
 
-// restored names no instance: it is not legal as a name.
+// restored is the instance of alerts read from the catalog. It is not a legal name of an instance.
 const restored = "/"
 
 func hostOf(bridge, host string) string { return cmp.Or(bridge, host) }
 
-// checkNews compares an announcement with what is known of its extension, before it becomes part of that.
+// checkNews compares an announcement with what is stored of its extension, before it is added.
 func (l *loop) checkNews(x *extension, a *announced, now time.Time) {
 	host := hostOf(a.Bridge, a.Host)
 	known := x.hosts[host]
@@ -57,7 +57,7 @@ func (l *loop) checkNews(x *extension, a *announced, now time.Time) {
 	x.rememberHost(host)
 }
 
-// versionsOf is the versions that x is known in, apart from those of one instance alone.
+// versionsOf returns the versions of x, without those of one instance.
 func (l *loop) versionsOf(x *extension, except string) []string {
 	all := map[string]bool{}
 	how, _ := l.mon.Extension(x.id)
@@ -88,13 +88,13 @@ func highestOf(versions []string) string {
 	return best
 }
 
-// major is the major version, 0 for what is not a version.
+// major is the major version; 0 for an invalid version.
 func major(version string) int {
 	n, _ := strconv.Atoi(strings.TrimPrefix(semver.Major("v"+version), "v"))
 	return n
 }
 
-// hostList names some hosts.
+// hostList formats at most three hosts.
 func hostList(hosts map[string]bool) string {
 	names := slices.Sorted(maps.Keys(hosts))
 	more := len(names) - 3
@@ -113,7 +113,7 @@ func (x *extension) rememberHost(host string) {
 	}
 }
 
-// alert adds a diagnostic, unless there are many already.
+// alert adds a diagnostic, unless there are too many.
 func (x *extension) alert(code string, a *announced, now time.Time, message string) {
 	x.addAlert(alert{mesh.Diagnostic{Level: "warn", Code: code, Message: cut(message, maxReason)}, a.Instance, now})
 }
@@ -125,7 +125,7 @@ func (x *extension) addAlert(a alert) {
 	}
 }
 
-// dropAlerts removes the alerts about one instance, and those that are old.
+// dropAlerts removes the alerts about one instance, and old ones.
 func (l *loop) dropAlerts(x *extension, instance string, now time.Time) {
 	before := len(x.alerts)
 	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == instance || now.Sub(a.at) > alertAge })
@@ -134,5 +134,5 @@ func (l *loop) dropAlerts(x *extension, instance string, now time.Time) {
 	}
 }
 
-// noInstance is for dropAlerts where only old ones are removed.
+// noInstance makes dropAlerts remove only old alerts.
 const noInstance = "//"

@@ -10,7 +10,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// codes is which alerts the spec of an extension shows.
+// codes returns the codes of the alerts in the spec of an extension.
 func (b *bed) codes(id string) string {
 	var out []string
 	s, _ := b.spec(id)
@@ -23,9 +23,8 @@ func (b *bed) codes(id string) string {
 	return strings.Join(out, " ")
 }
 
-// TestAlerts: an instance that appears on a host where its extension had not run, in a version that it was not known in,
-// is a diagnostic, and so is a major version far above the others. A rolling update, more replicas and the next major
-// version are not.
+// TestAlerts: an instance on a new host with a new version causes a diagnostic, and so does a major version far above
+// the others. A rolling update, more replicas and the next major version do not.
 func TestAlerts(t *testing.T) {
 	for _, tc := range []struct {
 		name, version, host, want string
@@ -77,7 +76,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestAlertEnds: an alert goes with its instance.
+// TestAlertEnds: an alert is removed together with its instance.
 func TestAlertEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})

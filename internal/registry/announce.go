@@ -12,30 +12,30 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// The bounds of an announce. Its lists are names from a manifest.
+// The limits of an announcement. Its lists are names from a manifest.
 const (
 	maxAnnounce    = 256 << 10
-	maxNames       = 1000 // of each list
-	maxField       = 256  // bytes of a name, a host, a hash
+	maxNames       = 1000 // per list
+	maxField       = 256  // bytes of a name, host or hash
 	maxDescription = 4096
 )
 
-// parseAnnounce reads an announce that came on the subject of id, and refuses what could harm others or could
-// not be shown. The subject's id is authoritative: NATS permissions speak of subjects.
+// parseAnnounce parses an announcement received on the subject of id. It refuses what could harm other extensions or
+// cannot be shown. The subject's id is authoritative, because NATS permissions apply to subjects.
 func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, error) {
 	var a mesh.Announce
 	if len(data) > maxAnnounce {
-		return a, fmt.Errorf("an announce of %d bytes is over the limit of %d", len(data), maxAnnounce)
+		return a, fmt.Errorf("an announcement of %d bytes is over the limit of %d", len(data), maxAnnounce)
 	}
 	if err := json.Unmarshal(data, &a); err != nil {
-		return a, fmt.Errorf("the announce is not valid JSON: %w", err)
+		return a, fmt.Errorf("the announcement is not valid JSON: %w", err)
 	}
 	if a.SchemaVersion > mesh.SchemaVersion {
 		return a, fmt.Errorf("schema_version %d is newer than this registry's %d; upgrade the registry",
 			a.SchemaVersion, mesh.SchemaVersion)
 	}
 	if a.ID != id {
-		return a, fmt.Errorf("its id %.80q is not that of the subject, %.80q", a.ID, id)
+		return a, fmt.Errorf("id %.80q does not match the subject's id %.80q", a.ID, id)
 	}
 	if err := checkAnnounced(&a, prefix); err != nil {
 		return a, err
@@ -52,7 +52,7 @@ func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, e
 	return a, nil
 }
 
-// checkAnnounced collects every fault of an announce.
+// checkAnnounced collects all faults of an announcement.
 func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -95,11 +95,11 @@ func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
 	return errors.Join(faults...)
 }
 
-// checkID checks an id's syntax, that it is not reserved, and that a dotted one belongs to its parent.
+// checkID checks the syntax of an id, that it is not reserved, and that a dotted one belongs to its parent.
 func checkID(id, parent string) error {
 	if err := mesh.CheckID(id, parent != ""); err != nil {
 		if strings.Contains(id, ".") && parent == "" && mesh.CheckID(id, true) == nil {
-			return fmt.Errorf("the dotted id %q names a member but the announce has no parent", id)
+			return fmt.Errorf("the dotted id %q belongs to a member, but the announcement has no parent", id)
 		}
 		return err
 	}
@@ -108,7 +108,7 @@ func checkID(id, parent string) error {
 	case manifest.Reserved(first), dotted && manifest.Reserved(member):
 		return fmt.Errorf("the id %q is reserved for the agent and the mesh", id)
 	case parent != "" && (!dotted || first != parent):
-		return fmt.Errorf("the id %q is not that of a member of its parent %q", id, parent)
+		return fmt.Errorf("the id %q is not a member of parent %q", id, parent)
 	}
 	return nil
 }
@@ -118,13 +118,13 @@ func inside(sp, prefix mesh.Prefix, verb string) bool {
 	return string(sp) == own || strings.HasPrefix(string(sp), own+".")
 }
 
-// announced is what one instance said of itself, and when.
+// announced is the announcement of one instance.
 type announced struct {
 	mesh.Announce
 	at      time.Time
 	size    int
-	digest  string // of the announce as it came
-	implied bool   // by beats alone: nothing was announced
+	digest  string // of the announcement as received
+	implied bool   // derived from heartbeats: nothing was announced
 }
 
 func (a *announced) subject() string { return mesh.Prefix(a.SubjectPrefix).RPC(a.ID) }
@@ -138,7 +138,7 @@ func (a *announced) has(feature string) bool {
 	return false
 }
 
-// rpcSubject is where this instance is asked for its handshake and pinged.
+// rpcSubject is the subject for handshakes and pings of this instance.
 func (a *announced) rpcSubject() string {
 	if a.Instance != "" && a.has(mesh.FeatureInstance) {
 		return mesh.Prefix(a.SubjectPrefix).InstanceRPC(a.ID, a.Instance)

@@ -11,10 +11,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// answerRoom is kept free of MaxPayload: for the headers of an error, or for what stands around a page's entries.
+// answerRoom is kept free of MaxPayload for the headers of an error, or for the members around the entries of a page.
 const answerRoom = 1024
 
-// handle answers one request, on an inbox: a registry may write the catalog, and hears all that is below the mesh's prefix.
+// handle answers one request if its reply subject is an inbox. A registry may write the catalog and publish control
+// messages, so a caller could otherwise direct the answer there.
 func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	if !r.cfg.Prefix.MayAnswer(req.Reply()) {
 		return
@@ -46,8 +47,8 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	}
 }
 
-// answer is a response that fits into a message of limit bytes with its headers. A result that does not, or that cannot
-// be written at all, becomes an error: a caller that gets no answer does not know why.
+// answer encodes a response with headers that fits into a message of limit bytes. A result that is too large or
+// cannot be encoded becomes an error, because a missing answer would not tell the caller why.
 func answer(id json.RawMessage, result any, err error, limit int64) ([]byte, micro.Headers) {
 	response := map[string]any{"jsonrpc": "2.0", "id": id}
 	if err == nil {
@@ -65,7 +66,7 @@ func answer(id json.RawMessage, result any, err error, limit int64) ([]byte, mic
 	}
 	e := rpc.AsError(err)
 	response["error"] = e
-	data, _ := plainjson.Marshal(response) // strings, and data that was marshalled before
+	data, _ := plainjson.Marshal(response) // cannot fail: strings, and data that was encoded before
 	if limit -= answerRoom; int64(len(data)) > limit {
 		e = tooLarge(len(data), limit)
 		response["error"] = e

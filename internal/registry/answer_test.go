@@ -15,7 +15,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestRepliesAreInboxes: what a registry may write or hears itself is no inbox, whoever says so.
+// TestRepliesAreInboxes: the registry does not reply on subjects of the catalog or of control messages.
 func TestRepliesAreInboxes(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})
@@ -39,7 +39,7 @@ func TestRepliesAreInboxes(t *testing.T) {
 			t.Fatal(err)
 		}
 		var pong struct{}
-		if err := b.call("ping", nil, &pong); err != nil { // answered after the one before
+		if err := b.call("ping", nil, &pong); err != nil { // answered after the earlier requests
 			t.Fatal(err)
 		}
 		n, _, err := answers.Pending()
@@ -52,7 +52,7 @@ func TestRepliesAreInboxes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(string(m.Data), `"ghost"`) { // the lease, for one, is renewed now and then
+			if strings.Contains(string(m.Data), `"ghost"`) { // other messages, such as renewals of the lease, are expected
 				got++
 			}
 		}
@@ -65,7 +65,7 @@ func TestRepliesAreInboxes(t *testing.T) {
 	}
 }
 
-// TestAnswerFits: whatever the result, there is an answer, and it fits into a message.
+// TestAnswerFits: every result leads to an answer that fits into a message.
 func TestAnswerFits(t *testing.T) {
 	const limit = 10_000
 	around := len(`{"id":7,"jsonrpc":"2.0","result":""}`)
@@ -74,12 +74,12 @@ func TestAnswerFits(t *testing.T) {
 		err    error
 		want   rpc.Code
 	}{
-		"as large as may be":   {strings.Repeat("<", limit-around), nil, 0},
-		"too large by a byte":  {strings.Repeat("<", limit-around+1), nil, rpc.CodeTooLarge},
-		"no JSON":              {json.RawMessage("{oops"), nil, rpc.CodeInternal},
-		"an error":             {nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "no"), rpc.CodeInvalidParams},
-		"an error too large":   {nil, &rpc.Error{Code: rpc.CodeInvalidParams, Data: json.RawMessage(`"` + strings.Repeat("x", limit-200) + `"`)}, rpc.CodeTooLarge},
-		"somebody's own error": {nil, errors.New("broken"), rpc.CodeInternal},
+		"as large as may be":       {strings.Repeat("<", limit-around), nil, 0},
+		"too large by a byte":      {strings.Repeat("<", limit-around+1), nil, rpc.CodeTooLarge},
+		"no JSON":                  {json.RawMessage("{oops"), nil, rpc.CodeInternal},
+		"an error":                 {nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "no"), rpc.CodeInvalidParams},
+		"an error too large":       {nil, &rpc.Error{Code: rpc.CodeInvalidParams, Data: json.RawMessage(`"` + strings.Repeat("x", limit-200) + `"`)}, rpc.CodeTooLarge},
+		"an error of another type": {nil, errors.New("broken"), rpc.CodeInternal},
 	} {
 		data, headers := answer(json.RawMessage("7"), c.result, c.err, limit)
 		var got struct {
@@ -105,7 +105,7 @@ func TestAnswerFits(t *testing.T) {
 	}
 }
 
-// TestIDs: an answer has the id of its request, unless that is none.
+// TestIDs: an answer has the id of its request, unless that is invalid.
 func TestIDs(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -130,7 +130,7 @@ type response struct {
 	Error  *rpc.Error      `json:"error"`
 }
 
-// ask is call with an id of its own.
+// ask is call with a given id.
 func (b *bed) ask(method, id string, params any) (out response) {
 	b.Helper()
 	p, err := json.Marshal(params)
@@ -147,8 +147,8 @@ func (b *bed) ask(method, id string, params any) (out response) {
 	return out
 }
 
-// TestPagesOfLargeEntries: the catalog can be read to its end, however large its entries are and whatever is in them.
-// The limit of a message is what they have to fit into, as they are.
+// TestPagesOfLargeEntries: the catalog can be read to its end with large entries and any content. The limit of a
+// message applies to the encoded entries.
 func TestPagesOfLargeEntries(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})
@@ -216,7 +216,7 @@ func TestPagesOfLargeEntries(t *testing.T) {
 	}
 }
 
-// TestSpecLeavesRoom: a spec that is as large as the registry writes it fits into one page with an ordinary state.
+// TestSpecLeavesRoom: the largest spec that the registry writes fits into one page together with an ordinary state.
 func TestSpecLeavesRoom(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})

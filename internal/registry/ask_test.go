@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestAsksAgain: a bridge reports, and an instance announces itself, before the registry hears it, and neither hears the
-// registry's question. It asks again, since the bridge answers and the instance beats.
+// TestRepeatedAnnounceRequest: the registry misses a bridge's report and an instance's announcement, and both miss
+// the announce request. The request is repeated, because the bridge answers pings and the instance sends heartbeats.
 func TestAsksAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -50,7 +50,7 @@ func TestAsksAgain(t *testing.T) {
 	})
 }
 
-// TestAsksInVain: those who never announce, and never report, are asked a few times and not for ever.
+// TestAnnounceRequestsAreLimited: an instance and a bridge that never answer cause only a few announce requests.
 func TestAsksInVain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		var asked atomic.Int64
@@ -67,22 +67,23 @@ func TestAsksInVain(t *testing.T) {
 		first.up()
 		first.keepBeating()
 		b.ext("weather", "1.0.0", "second", "get").keepBeating()
-		time.Sleep(10 * requestEvery) // in the bubble
+		time.Sleep(10 * requestEvery) // fake time
 		got := asked.Load()
-		if got < 2 || got > 1+2*requestMost { // the first was the start's
-			t.Errorf("asked %d times", got)
+		if got < 2 || got > 1+2*requestMost { // the first one was sent at the start
+			t.Errorf("%d announce requests", got)
 		}
-		time.Sleep(10 * requestEvery) // in the bubble
+		time.Sleep(10 * requestEvery) // fake time
 		if again := asked.Load(); again != got {
-			t.Errorf("asked %d times, and goes on: %d", got, again)
+			t.Errorf("%d announce requests, later %d", got, again)
 		}
 		if got := b.instances("weather"); got != "first ready, second ready" {
-			t.Errorf("there are %s", got)
+			t.Errorf("the extensions are %s", got)
 		}
 	})
 }
 
-// TestAsksInVainForMany: many of whom nothing comes cost no more questions than one, though each beats at another time.
+// TestAnnounceRequestsOfManyAreLimited: many instances that never answer cause no more announce requests than one,
+// even if their heartbeats are spread over time.
 func TestAsksInVainForMany(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -101,11 +102,11 @@ func TestAsksInVainForMany(t *testing.T) {
 		for range 10 * int(requestEvery/time.Second) {
 			for _, e := range mute {
 				e.beat(heartbeat.Ready)
-				time.Sleep(2 * time.Second / time.Duration(len(mute))) // in the bubble
+				time.Sleep(2 * time.Second / time.Duration(len(mute))) // fake time
 			}
 		}
 		if got := asked.Load(); got == 0 || got > 2*requestMost {
-			t.Errorf("asked %d times", got)
+			t.Errorf("%d announce requests", got)
 		}
 	})
 }

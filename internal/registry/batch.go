@@ -22,34 +22,36 @@ type write struct {
 	delete bool
 }
 
-// The bounds of a batch. The server refuses more than 1000 messages.
+// The limits of a batch. The server refuses more than 1000 messages.
 const (
 	maxBatch      = 1000
 	maxBatchBytes = 4 << 20
 )
 
-// commitTimeout is how long a batch may take: short for the few writes of an ordinary change, since a stream's leader
-// that hangs answers nobody and the next one is asked only after that. A batch that lands later does no harm, it says
-// the same, and a later leader's epoch keeps it out.
+// commitTimeout is the time limit of a batch. It is short for the few writes of an ordinary change, because a stream
+// leader that hangs does not answer, and the next one is tried only after the timeout. A batch that is stored after
+// its timeout does no harm: it has the same content, and the epoch of a later leader fences it.
 func commitTimeout(writes int) time.Duration {
 	return 2*time.Second + apiTimeout*time.Duration(writes)/maxBatch
 }
 
-// errFenced says that another registry has been elected since: its epoch stands in the bucket.
+// errFenced means that another registry has been elected since: the epoch key has a newer revision.
 var errFenced = errors.New("fenced: another registry leads")
 
-// errNoBucket says that the bucket is gone, as opposed to being without a leader for a moment.
+// errNoBucket means that the bucket was deleted, as opposed to having no leader for a moment.
 var errNoBucket = errors.New("the bucket is gone")
 
-// codeWrongSequence and codeWrongSequenceR3 are the server's error codes for an expectation that was not met.
+// codeWrongSequence and codeWrongSequenceR3 are the server's error codes for an expected revision that does not
+// match.
 const (
 	codeWrongSequence   = 10071
 	codeWrongSequenceR3 = 10164
 )
 
-// commit publishes writes as one atomic batch (ADR-50): all land, in order, or none. It is fenced: the batch is
-// refused with errFenced unless epoch is still the last revision of the epoch key. Guarding the first message
-// guards all. Any other error leaves open whether the batch has landed. last is the revision of the last write.
+// commit publishes writes as one atomic batch (ADR-50): all of them are stored, in order, or none. The batch is
+// refused with errFenced unless epoch is still the last revision of the epoch key. The condition on the first message
+// covers the whole batch. After any other error the batch may have been stored. last is the revision of the last
+// write.
 func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) (last uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout(len(writes)))
 	defer cancel()
@@ -85,8 +87,8 @@ func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) (last
 	return last, nil
 }
 
-// batchRequest sends the first or last message of a batch and waits for the server's word. That to the first is
-// empty when all is well so far.
+// batchRequest sends the first or last message of a batch and waits for the server's reply, which is empty for the
+// first message unless something failed.
 func (b *bucket) batchRequest(ctx context.Context, m *nats.Msg) (seq uint64, err error) {
 	answer, err := b.nc.RequestMsgWithContext(ctx, m)
 	if errors.Is(err, nats.ErrNoResponders) {
@@ -108,7 +110,7 @@ func (b *bucket) batchRequest(ctx context.Context, m *nats.Msg) (seq uint64, err
 	case ack.Error == nil:
 		return ack.Seq, nil
 	case wrongSequence(ack.Error):
-		return 0, fmt.Errorf("%w (the server says: %w)", errFenced, ack.Error)
+		return 0, fmt.Errorf("%w (server error: %w)", errFenced, ack.Error)
 	}
 	return 0, ack.Error
 }
@@ -118,5 +120,5 @@ func wrongSequence(err error) bool {
 	return errors.As(err, &api) && (api.ErrorCode == codeWrongSequence || api.ErrorCode == codeWrongSequenceR3)
 }
 
-// ttlHeader is a TTL as the server reads it: whole seconds.
+// ttlHeader formats a TTL as the server expects it, in whole seconds.
 func ttlHeader(d time.Duration) string { return d.Truncate(time.Second).String() }

@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// BreakerReporter is a caller that said how its breaker is.
+// BreakerReporter is a caller that reported the state of its breaker.
 type BreakerReporter struct {
 	Reporter string    `json:"reporter"`
 	State    string    `json:"state"`
@@ -19,15 +19,15 @@ type BreakerReporter struct {
 	At       time.Time `json:"at"`
 }
 
-// BreakerStatus is an extension of which a caller has reported that its breaker is not closed.
+// BreakerStatus is an extension with a breaker that a caller has reported as not closed.
 type BreakerStatus struct {
 	ID        string            `json:"id"`
-	State     string            `json:"state"`              // the fleet's: open by a probe of the registry's own, else closed
-	RetryAt   *time.Time        `json:"retry_at,omitempty"` // of open
-	Reporters []BreakerReporter `json:"reporters"`          // of the last ten minutes, the latest last
+	State     string            `json:"state"`              // the fleet's: opened by a failed probe of the registry, else closed
+	RetryAt   *time.Time        `json:"retry_at,omitempty"` // if open
+	Reporters []BreakerReporter `json:"reporters"`          // of the last ten minutes, latest last
 }
 
-// breakers lists them by id, as many as an answer has room for.
+// breakers lists them by id, at most maxShownBreakers.
 func (l *loop) breakers(now time.Time) []BreakerStatus {
 	out := []BreakerStatus{}
 	for id := range l.complaints {
@@ -55,10 +55,10 @@ func (l *loop) breakers(now time.Time) []BreakerStatus {
 	return out[:min(len(out), maxShownBreakers)]
 }
 
-// breaker is the fleet's word on an extension. It is open only by a probe of the registry's own, which a caller's
-// report occasions, and until retryAt: then every client tries by itself, with or without a registry.
+// breaker is the fleet-wide breaker of an extension. Only a failed probe of the registry opens it; a caller's report
+// causes the probe. It stays open until retryAt; then clients try on their own, with or without a registry.
 type breaker struct {
-	reporters []BreakerReporter // the latest last
+	reporters []BreakerReporter // latest last
 	retryAt   time.Time         // zero: closed
 	pause     time.Duration
 }
@@ -71,19 +71,19 @@ const (
 	breakerPauseMax  = 120 * time.Second
 )
 
-// breakerReport takes in a caller's report.
+// breakerReport handles a caller's report.
 func (l *loop) breakerReport(id string, data []byte, now time.Time) {
 	var r mesh.BreakerReport
 	err := json.Unmarshal(data, &r)
 	if err == nil && r.ID != "" && r.ID != id {
-		err = fmt.Errorf("its id %.80q is not that of the subject", r.ID)
+		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", r.ID, id)
 	}
 	if err == nil && !heartbeat.BreakerState(r.State).Valid() {
 		err = fmt.Errorf("unknown state %.80q", r.State)
 	}
 	x := l.exts[id]
 	if err == nil && x == nil {
-		err = fmt.Errorf("nobody announced %.80q", id)
+		err = fmt.Errorf("no extension %.80q has been announced", id)
 	}
 	if err != nil {
 		l.refuse("breaker", id, err)
@@ -107,8 +107,8 @@ func (l *loop) breakerReport(id string, data []byte, now time.Time) {
 	}
 }
 
-// unanswered takes in that a probe of x went unanswered. If a caller has reported an open breaker and nobody of x
-// takes calls, the fleet is told.
+// unanswered handles that a probe of x was not answered. It opens the fleet's breaker if a caller has reported an
+// open one and no instance of x takes calls.
 func (l *loop) unanswered(x *extension, now time.Time) {
 	how, _ := l.mon.Extension(x.id)
 	b := &x.breaker
@@ -126,7 +126,7 @@ func (b *breaker) reported(now time.Time) bool {
 	})
 }
 
-// answered takes in that an instance of x answered a probe.
+// answered handles that an instance of x answered a probe.
 func (l *loop) answered(x *extension) {
 	if !x.breaker.retryAt.IsZero() {
 		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0
@@ -134,8 +134,8 @@ func (l *loop) answered(x *extension) {
 	}
 }
 
-// shownBreaker is what state.<id> says: the fleet's word, or that the bridge-side breakers of all that are ready
-// are open.
+// shownBreaker is the breaker in state.<id>: the fleet's, or open if the bridges have opened those of all ready
+// instances.
 func (x *extension) shownBreaker(how heartbeat.Extension) *heartbeat.Breaker {
 	if at := x.breaker.retryAt; !at.IsZero() {
 		at = at.UTC().Truncate(time.Millisecond)

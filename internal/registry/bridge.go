@@ -16,37 +16,37 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// bridge is what is known of one bridge: its own reports, and whether it answers.
+// bridge is the state of one bridge: its reports, and whether it answers pings.
 type bridge struct {
 	name   string
 	host   *mesh.Host
 	skills []mesh.SkillEntry
-	seen   time.Time // a report, an announcement, an answer
-	kept   int       // bytes of its reports that are counted
+	seen   time.Time // last report, announcement or answer
+	kept   int       // bytes counted of its reports
 
-	answered bool  // has ever answered on its control subject, so its absence there means something
-	reported bool  // to this replica: what it knows of the host need not be the catalog's word
-	asked    asked // because it answers and has not
+	answered bool  // it has answered on its control subject before, so "no responders" means that it is gone
+	reported bool  // to this replica; if not, host may come from the catalog
+	asked    asked // announce requests because it answers pings but has not reported
 	pinging  bool
-	next     time.Time // do not ask before
+	next     time.Time // do not ping before
 	pause    time.Duration
-	silent   int  // pings in a row that ran into their time-out
-	leaving  bool // it does not answer, and what it had sent by then is being taken in
+	silent   int  // pings in a row that timed out
+	leaving  bool // it does not answer; messages sent before are still being processed
 	gone     bool
-	why      string    // it is gone
-	changed  time.Time // when it was last found to be gone, or there
+	why      string    // why it is gone
+	changed  time.Time // when it was last found to be gone, or up
 }
 
 const (
 	maxBridges    = 10_000
 	pingTimeout   = time.Second
-	maxPingPause  = time.Minute // between pings of one that does not answer; others are asked once a second
-	silentPings   = 5           // unanswered ones that condemn a bridge that is there but hangs
+	maxPingPause  = time.Minute // between pings of a bridge that is gone; others are pinged once a second
+	silentPings   = 5           // timeouts after which a bridge that hangs counts as gone
 	maxBridgePing = 256
 )
 
-// bridgeNamed finds or makes the record of a bridge that has reported, on the subject that NATS lets nobody else publish
-// on; nil when there are too many.
+// bridgeNamed returns the bridge that has reported under name, and adds it if necessary. Only the bridge itself may
+// publish on that subject. It returns nil if there are too many bridges.
 func (l *loop) bridgeNamed(name string, now time.Time) *bridge {
 	if b := l.seenBridge(name, now); b != nil {
 		return b
@@ -59,8 +59,8 @@ func (l *loop) bridgeNamed(name string, now time.Time) *bridge {
 	return b
 }
 
-// seenBridge notes that something was received from a bridge, or from what it runs. An announcement can name any bridge,
-// so one that has never reported does not come to exist by it.
+// seenBridge records that something was received from a bridge or its instances. An announcement can contain any
+// bridge name, so it does not add a bridge that has never reported.
 func (l *loop) seenBridge(name string, now time.Time) *bridge {
 	b := l.bridges[name]
 	if b == nil {
@@ -73,14 +73,14 @@ func (l *loop) seenBridge(name string, now time.Time) *bridge {
 	return b
 }
 
-// keepReports counts the bytes of a bridge's reports after a change.
+// keepReports updates the counted memory of a bridge's reports.
 func (l *loop) keepReports(b *bridge) {
 	size := b.reportSize()
 	l.size += size - b.kept
 	b.kept = size
 }
 
-// reportSize is about how many bytes are kept of a bridge's reports.
+// reportSize is about the number of bytes stored of a bridge's reports.
 func (b *bridge) reportSize() (sum int) {
 	if b.host != nil {
 		for _, id := range b.host.Extensions {
@@ -96,7 +96,7 @@ func (b *bridge) reportSize() (sum int) {
 	return sum
 }
 
-// checkBridge checks a bridge's name: it is a token of subjects and a key of the bucket.
+// checkBridge checks a bridge's name, which is a token of subjects and of a bucket key.
 func checkBridge(name string) error {
 	if name == "" || heartbeat.CheckInstance(name) != nil {
 		return fmt.Errorf("bridge %.80q: want 1 to 64 of [A-Za-z0-9_-]", name)
@@ -106,7 +106,7 @@ func checkBridge(name string) error {
 
 func hostKey(name string) string { return mesh.KindHost + "." + name }
 
-// hostReport takes in what a bridge found and could not start.
+// hostReport handles a bridge's report of its extensions and of what it could not start.
 func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	var h mesh.Host
 	err := checkBridge(name)
@@ -116,11 +116,11 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	if err == nil {
 		err = json.Unmarshal(data, &h)
 	}
-	if err == nil && strings.ContainsAny(name, " .*>\t\r\n") { // it becomes part of the subjects of pings
+	if err == nil && strings.ContainsAny(name, " .*>\t\r\n") { // it becomes part of subjects
 		err = fmt.Errorf("the bridge's name %.80q has to be one token of a subject", name)
 	}
 	if err == nil && h.Bridge != name {
-		err = fmt.Errorf("its bridge %.80q is not that of the subject", h.Bridge)
+		err = fmt.Errorf("bridge %.80q does not match the subject's bridge %.80q", h.Bridge, name)
 	}
 	if err == nil && (len(h.Extensions) > maxListed || len(h.Problems) > maxListed) {
 		err = fmt.Errorf("more than %d extensions or problems", maxListed)
@@ -138,7 +138,7 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		l.refuse("host", name, err)
 		return
 	}
-	h.State, h.Reason, h.StateSince = "", "", time.Time{} // the registry's words
+	h.State, h.Reason, h.StateSince = "", "", time.Time{} // set only by the registry
 	first := b.host == nil
 	anew := !first && !b.host.Since.Equal(h.Since)
 	others := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
@@ -154,8 +154,8 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	l.pub.mark(hostKey(name), false)
 }
 
-// document is the value of host.<bridge>: its report, and whether it answers. was is the document that stands,
-// whose time is kept while it says the same of the same run.
+// document is the value of host.<bridge>: its report, and whether it answers. was is the present document; its time
+// is kept while state and run are the same.
 func (b *bridge) document(was *mesh.Host) *mesh.Host {
 	if b.host == nil {
 		return nil
@@ -166,7 +166,7 @@ func (b *bridge) document(was *mesh.Host) *mesh.Host {
 		h.State, h.Reason = heartbeat.Lost, b.why
 	case b.answered:
 		h.State = heartbeat.Ready
-	default: // a bridge of another make, perhaps, which takes no orders
+	default: // it has never answered pings; a third-party bridge need not
 		return &h
 	}
 	h.StateSince = b.changed.UTC().Truncate(time.Millisecond)
@@ -176,13 +176,13 @@ func (b *bridge) document(was *mesh.Host) *mesh.Host {
 	return &h
 }
 
-// The bounds of a bridge's reports.
+// The limits of a bridge's reports.
 const (
 	maxReport = 512 << 10
 	maxListed = 10_000
 )
 
-// pingBridges asks every bridge whether it is there. Only the leader does.
+// pingBridges pings every bridge, if this replica leads.
 func (l *loop) pingBridges(now time.Time) {
 	if !l.leading() {
 		return
@@ -205,8 +205,8 @@ func (l *loop) pingBridges(now time.Time) {
 	}
 }
 
-// pinged takes in a bridge's answer, or that there was none. A missing responder has been confirmed by request;
-// one that never was there may be a bridge of another make, which its beats have to speak for.
+// pinged handles the result of a ping. If there never was a responder, it may be a third-party bridge; then only the
+// heartbeats of its instances count.
 func (l *loop) pinged(b *bridge, err error, now time.Time) {
 	b.pinging = false
 	switch {
@@ -216,9 +216,9 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 		if b.silent++; b.silent >= silentPings {
 			l.missed(b, "does not answer", now)
 		}
-	case err == nil, errors.As(err, new(*rpc.Error)): // an answer, if only an error
+	case err == nil, errors.As(err, new(*rpc.Error)): // any answer counts, even an error
 		if b.gone {
-			b.reported, b.asked = false, asked{} // what it said meanwhile may have gone where the pings did
+			b.reported, b.asked = false, asked{} // reports may have been lost like the pings
 		}
 		if b.gone || !b.answered {
 			b.changed = now
@@ -226,13 +226,13 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 			l.markSkills(b)
 		}
 		b.answered, b.leaving, b.gone, b.silent, b.seen, b.pause = true, false, false, 0, now, 0
-		if !b.reported { // when this replica could not hear it yet; or it is of another make and never does
+		if !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
 			l.askFor(&b.asked, now)
 		}
 	}
 }
 
-// missed takes in that a bridge does not answer, and asks it less and less often.
+// pingFailed handles that a bridge does not answer, and pings it less and less often.
 func (l *loop) missed(b *bridge, how string, now time.Time) {
 	if b.answered && !b.gone && !b.leaving {
 		b.leaving = true
@@ -246,7 +246,7 @@ func (l *loop) missed(b *bridge, how string, now time.Time) {
 	b.next = now.Add(b.pause)
 }
 
-// left takes in that a bridge has gone, and all that runs there with it.
+// bridgeLost marks a bridge and all of its instances lost.
 func (l *loop) left(b *bridge, how string, now time.Time) {
 	b.leaving, b.gone, b.changed, b.why = false, true, now, how
 	l.condemnBridge(b, "bridge "+b.name+" "+how, now)
@@ -254,7 +254,7 @@ func (l *loop) left(b *bridge, how string, now time.Time) {
 	l.markSkills(b)
 }
 
-// condemnBridge calls the instances that a bridge runs lost.
+// markInstancesLost marks the instances of a bridge lost.
 func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
 	lost := 0
 	for x, instance := range l.at(b.name) {
@@ -272,7 +272,7 @@ func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
 	}
 }
 
-// sweepBridges forgets bridges of which nothing has been heard for as long as extensions are remembered.
+// sweepBridges removes bridges from which nothing was received for as long as extensions are remembered.
 func (l *loop) sweepBridges(now time.Time) {
 	keep := l.cfg.Heartbeat.ForgetAfter
 	if keep == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// bucket is the catalog's KV bucket, spoken to as the stream that it is: the KV API knows neither atomic batches
-// nor a TTL on an update.
+// bucket is the catalog's KV bucket, accessed as a stream: the KV API supports neither atomic batches nor a TTL on an
+// update.
 type bucket struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
@@ -28,16 +28,16 @@ type bucket struct {
 // The bucket's limits. Markers must outlive the longest pause of a follower that does not take a snapshot.
 const (
 	markerTTL   = 10 * time.Minute
-	apiTimeout  = 5 * time.Second // of what changes something
-	readTimeout = time.Second     // of what may be asked again: around an election a request may get lost
+	apiTimeout  = 5 * time.Second // for requests that change something
+	readTimeout = time.Second     // for requests that are repeated: around an election they can get lost
 )
 
 func (b *bucket) stream() string            { return "KV_" + b.prefix.Bucket() }
 func (b *bucket) subject(key string) string { return "$KV." + b.prefix.Bucket() + "." + key }
 
-// config is the one place where the bucket's stream is configured. It is what the KV API would make, plus
-// AllowAtomicPublish, which CreateOrUpdateKeyValue silently turns off again. On an existing stream it changes what
-// the catalog stands on, and leaves the rest (placement, say) as the operator has it.
+// config is the configuration of the bucket's stream. It equals what the KV API would create, plus
+// AllowAtomicPublish, which CreateOrUpdateKeyValue silently turns off. Of an existing stream it changes what the
+// catalog depends on and leaves the rest (placement, for example) as the operator configured it.
 func (b *bucket) config(existing *jetstream.StreamInfo, replicas int) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{Name: b.stream(), Description: "extmesh catalog of " + string(b.prefix),
 		Storage: jetstream.FileStorage, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
@@ -52,8 +52,8 @@ func (b *bucket) config(existing *jetstream.StreamInfo, replicas int) jetstream.
 	return c
 }
 
-// ensure makes the bucket what config says and returns when its stream was created. replicas 0 means: 3 in a
-// cluster, or as many as there are servers for; 1 on a single server.
+// ensure creates or corrects the bucket and returns when its stream was created. replicas 0 means 3 in a cluster, or
+// as many as there are servers for, and 1 on a single server.
 func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -71,7 +71,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, e
 		return time.Time{}, err
 	}
 	s, err := b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
-	if auto && noRoom(err) { // as many as stand already, or one
+	if auto && noRoom(err) { // fall back to the existing number of replicas, or one
 		if replicas = 1; info != nil {
 			replicas = info.Config.Replicas
 		}
@@ -83,28 +83,28 @@ func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, e
 	return s.CachedInfo().Created, nil
 }
 
-// noRoom reports whether the cluster has fewer servers than the replicas that were asked for: only then is it right
-// to ask for fewer, and not when it has no leader for a moment.
+// noRoom reports whether the cluster has fewer servers than the requested replicas, as opposed to having no leader
+// for a moment. Only then should fewer be requested.
 func noRoom(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && (api.ErrorCode == codeNoPeers || api.ErrorCode == codeNoResources)
 }
 
-// The server's error codes for a stream with more replicas than there are servers for.
+// The server's error codes for a stream with more replicas than servers.
 const (
 	codeNoPeers     = 10005 // no suitable peers for placement
 	codeNoResources = 10023 // insufficient resources
 )
 
-// settled reports whether a stream needs no update. Only what the catalog stands on is compared: an operator may
-// have added placement or a mirror's settings.
+// settled reports whether a stream needs no update. It compares only what the catalog depends on: an operator may
+// have configured placement or mirrors.
 func settled(have, want jetstream.StreamConfig) bool {
 	return have.Replicas == want.Replicas && have.MaxMsgsPerSubject == 1 && have.AllowRollup && have.AllowDirect &&
 		have.AllowMsgTTL && have.AllowAtomicPublish && have.SubjectDeleteMarkerTTL > 0 &&
 		slices.Equal(have.Subjects, want.Subjects) && have.RePublish != nil && *have.RePublish == *want.RePublish
 }
 
-// clustered reports whether the server we are connected to is part of a cluster.
+// clustered reports whether the connected server is part of a cluster.
 func (b *bucket) clustered() bool { return b.nc.ConnectedClusterName() != "" }
 
 func (b *bucket) info(ctx context.Context) (*jetstream.StreamInfo, error) {
@@ -117,17 +117,17 @@ func (b *bucket) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return s.CachedInfo(), nil
 }
 
-// record is one message of the bucket. A deleted key's record is its marker.
+// record is one message of the bucket. The record of a deleted key is its marker.
 type record struct {
 	key     string
 	value   []byte
 	seq     uint64
 	deleted bool
-	at      time.Time // the server's clock; tells a recreated stream from the old one
+	at      time.Time // server time; distinguishes a recreated stream from the old one
 }
 
-// newest reads the last message of a key, or of all with ">", from the stream's leader: a direct get, which the
-// jetstream package would use, may be answered by a replica that lags. ok is false where there is none.
+// newest reads the last message of a key, or of all keys with ">", from the stream's leader. The jetstream package
+// would use a direct get, which a lagging replica may answer. ok is false if there is no message.
 func (b *bucket) newest(ctx context.Context, key string) (r record, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -175,7 +175,7 @@ func isMarker(h nats.Header) bool {
 	return h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != ""
 }
 
-// parseEvent reads a stored message as direct get or republishing delivers it.
+// parseEvent reads a stored message as delivered by a direct get or by republishing.
 func parseEvent(key string, m *nats.Msg) (record, error) {
 	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
 	if err != nil {
@@ -197,8 +197,8 @@ type snapshot struct {
 
 const pageSize = 500
 
-// scan reads the whole bucket by paged direct get. Any replica may answer, and a lagging one is asked again
-// until it has everything that the leader had when the scan began.
+// scan reads the whole bucket by paged direct gets. Any replica may answer them; pages are read again from a lagging
+// one until the snapshot has everything that the leader had when the scan began.
 func (b *bucket) scan(ctx context.Context) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -243,7 +243,7 @@ func (b *bucket) page(ctx context.Context, from uint64) (page []record, more boo
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection, which has no subscriptions
 	req, err := json.Marshal(map[string]any{"next_by_subj": b.subject(">"), "seq": from, "batch": pageSize})
 	if err != nil {
 		return nil, false, err

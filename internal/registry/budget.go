@@ -12,25 +12,25 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// What a replica keeps is bounded by its memory limit: a quarter of it for announcements, tools and reports, and a
-// sixteenth for messages that wait for the loop. The catalog's documents, which every replica has as well, take about as
-// much as the first, and the garbage collector lets the heap double.
+// The memory limit bounds what a replica keeps: a quarter of it for announcements, tools and reports, and a sixteenth
+// for messages queued for the loop. The catalog's documents, which every replica has as well, take about as much as
+// the first, and the garbage collector lets the heap double.
 const (
-	defaultMemory  = 4 << 30 // at most, where neither GOMEMLIMIT nor a control group sets a limit
+	defaultMemory  = 4 << 30 // used without GOMEMLIMIT and a control group limit
 	minMemory      = 128 << 20
 	keptShare      = 4
 	waitingShare   = 16
 	maxWaitingSize = 96 << 20
-	waitingMessage = 256 // bytes that a message takes apart from its body
+	waitingMessage = 256 // overhead of a queued message
 )
 
-// What is counted apart from the texts.
+// What is counted in addition to the texts.
 const (
 	extensionRoom = 2048
 	announceRoom  = 512
 )
 
-// memoryLimit is the memory that this process may use: the limit that somebody has set, or else the machine's memory.
+// memoryLimit is the memory that this process may use: the configured limit, or else the machine's memory.
 func memoryLimit() int64 {
 	if limit := memlimit.Bytes(); limit > 0 {
 		return limit
@@ -43,19 +43,19 @@ func memoryLimit() int64 {
 	return defaultMemory
 }
 
-// maxKept is how many bytes a replica keeps of announcements, tools and reports.
+// maxKept is the limit of the bytes of announcements, tools and reports.
 func (c Config) maxKept() int { return int(c.MemoryLimit / keptShare) }
 
-// maxWaiting is how much may wait for the loop.
+// maxWaiting is the limit of what is queued for the loop.
 func (c Config) maxWaiting() (messages, bytes int) {
 	bytes = min(int(c.MemoryLimit/waitingShare), maxWaitingSize)
 	return bytes / waitingMessage, bytes
 }
 
-// evictEvery is how often a replica without room looks for something to evict.
+// evictEvery is the minimum interval of evictions.
 const evictEvery = time.Second
 
-// makeRoom returns an error if there is no room for so many bytes more, even without the announcements of instances that
+// makeRoom returns an error if there is no space for bytes more, even after evicting announcements of instances that
 // have never sent a heartbeat.
 func (l *loop) makeRoom(bytes int, now time.Time) error {
 	if l.size+bytes > l.room && now.Sub(l.evicted) >= evictEvery {
@@ -63,13 +63,13 @@ func (l *loop) makeRoom(bytes int, now time.Time) error {
 		l.evict(l.room*3/4 - bytes)
 	}
 	if l.size+bytes > l.room {
-		return fmt.Errorf("the registry keeps %d bytes already, and its memory limit allows %d", l.size, l.room)
+		return fmt.Errorf("the registry has stored %d of the %d bytes that its memory limit allows", l.size, l.room)
 	}
 	return nil
 }
 
-// evict removes announcements of instances that have never sent a heartbeat, those of the extension that takes most first,
-// until no more than target bytes are kept.
+// evict removes announcements of instances that have never sent a heartbeat, starting with the extension that uses
+// the most memory, until at most target bytes are stored.
 func (l *loop) evict(target int) {
 	before := l.size
 	largest := slices.SortedFunc(maps.Values(l.exts), func(a, b *extension) int {
@@ -84,10 +84,11 @@ func (l *loop) evict(target int) {
 	l.log.Warn("evicted announcements of instances that never sent a heartbeat", "bytes", before-l.size, "kept", l.size)
 }
 
-// evictSilent removes the announcements of x's instances that have never sent a heartbeat, and x if nothing else is left.
+// evictSilent removes the announcements of x's instances that have never sent a heartbeat, and x itself if nothing
+// else is left.
 func (l *loop) evictSilent(x *extension) {
 	how, _ := l.mon.Extension(x.id)
-	seen := map[string]bool{"": len(how.Instances) > 0} // an announcement without an instance is that of all
+	seen := map[string]bool{"": len(how.Instances) > 0} // an announcement without an instance counts for all of them
 	for _, i := range how.Instances {
 		seen[i.Instance] = true
 	}
@@ -105,7 +106,7 @@ func (l *loop) evictSilent(x *extension) {
 	}
 }
 
-// roomFor returns an error if an announcement would make its extension take more than one may.
+// roomFor returns an error if an announcement would exceed the memory limit of its extension.
 func (x *extension) roomFor(a *announced) error {
 	if x == nil {
 		return nil
@@ -129,7 +130,7 @@ func (x *extension) roomFor(a *announced) error {
 	return nil
 }
 
-// offered is how many bytes are kept of x's handshakes.
+// offered is the number of bytes stored of x's handshakes.
 func (x *extension) offered() (sum int) {
 	for _, s := range x.shakes {
 		sum += s.size
@@ -137,10 +138,10 @@ func (x *extension) offered() (sum int) {
 	return sum
 }
 
-// text is how many bytes an announcement takes of what its extension may.
+// text is the number of bytes of an announcement that count towards the limit of its extension.
 func (a *announced) text() int { return max(0, a.size-announceRoom) }
 
-// keptSize is about how many bytes are kept of an announcement.
+// keptSize is about the number of bytes stored of an announcement.
 func keptSize(a *mesh.Announce) int {
 	sum := announceRoom
 	for _, s := range []string{a.ID, a.Version, a.SubjectPrefix, a.Instance, a.Host, a.Bridge, a.Transport, a.Dialect,
@@ -149,7 +150,7 @@ func keptSize(a *mesh.Announce) int {
 	}
 	for _, list := range [][]string{a.Features, a.Capabilities.Tools, a.Capabilities.Hooks, a.Capabilities.Channels, a.Capabilities.Providers} {
 		for _, s := range list {
-			sum += len(s) + 24 // of which 16 are the slice's
+			sum += len(s) + 24 // including 16 for the slice
 		}
 	}
 	return sum

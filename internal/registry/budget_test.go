@@ -10,7 +10,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// large is an announcement of about so many bytes.
+// large returns an announcement of about size bytes.
 func large(id, instance string, size int) mesh.Announce {
 	return mesh.Announce{ID: id, Version: "1.0.0", Instance: instance, HandshakeHash: "h",
 		Capabilities: mesh.Capabilities{Channels: []string{strings.Repeat("x", size)}}}
@@ -26,7 +26,7 @@ func TestBytesPerID(t *testing.T) {
 		b.publish(prefix.Announce("greedy"), large("greedy", fmt.Sprint("i", n), size))
 	}
 	b.await("some are refused", func() bool { return b.status(r).Refused["announce"] >= 40-maxPerID/size })
-	b.publish(prefix.Announce("greedy"), large("greedy", "i0", size-1)) // in place of an admitted one
+	b.publish(prefix.Announce("greedy"), large("greedy", "i0", size-1)) // replaces an admitted one
 	b.ext("weather", "1.0.0", "n", "get").up()
 	b.await("another extension is admitted", b.is("weather", heartbeat.Ready))
 	if err := r.ask(t.Context(), func(l *loop) {
@@ -39,8 +39,8 @@ func TestBytesPerID(t *testing.T) {
 	}
 }
 
-// TestEviction: when there is no room left, announcements of instances that never sent a heartbeat make room, those of
-// the extension that takes most first. An instance that did keeps its place.
+// TestEviction: if there is no space left, announcements of instances that never sent a heartbeat are evicted,
+// starting with the extension that uses the most memory. An instance that did send one stays.
 func TestEviction(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{MemoryLimit: minMemory})
@@ -49,7 +49,7 @@ func TestEviction(t *testing.T) {
 	alive.up()
 	b.await("it is up", alive.is("alive", heartbeat.Ready))
 	const size = 250 << 10
-	for id := range 10 { // 40 MB in all, of a room of 32
+	for id := range 10 { // 40 MB in all; the limit is 32
 		before := b.status(r).Traffic.Announces
 		for n := range maxPerID / size {
 			b.publish(prefix.Announce(fmt.Sprint("silent", id)), large(fmt.Sprint("silent", id), fmt.Sprint("i", n), size))
@@ -71,8 +71,8 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestInventedBridges: a bridge exists by its own report. Announcements that name others neither take their places nor
-// have them pinged.
+// TestInventedBridges: only its own report adds a bridge. Announcements with other names of bridges neither use up
+// the limit of bridges nor cause pings.
 func TestInventedBridges(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})

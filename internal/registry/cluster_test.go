@@ -12,7 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// TestCluster: three servers, an R3 bucket, a registry on each of two; the leading one's server goes.
+// TestCluster: three servers, a bucket with three replicas, and a registry on each of two servers. The leader's
+// server stops.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	servers := natstest.Cluster(t, 3, &server.Options{JetStream: true})
@@ -29,7 +30,7 @@ func TestCluster(t *testing.T) {
 	one, _ := b.registryOn(connect(0), Config{Name: "one"})
 	b.leading(one)
 	two, _ := b.registryOn(connect(1), Config{Name: "two"})
-	b.await("three replicas", func() bool { // at once, if all servers know each other already
+	b.await("three replicas", func() bool { // immediately if the servers of the cluster have found each other
 		info, err := b.bucket().info(b.timeout())
 		return err == nil && info.Config.Replicas == 3
 	})
@@ -47,7 +48,7 @@ func TestCluster(t *testing.T) {
 	start := time.Now()
 	servers[0].Shutdown()
 	e := b.ext("late", "1.0.0", "n", "get")
-	e.announceOnRequest() // routes are in motion: what is published now may be lost
+	e.announceOnRequest() // messages published while routes change can be lost
 	e.up()
 	e.keepBeating()
 	b.await("it is shown", func() bool { s, _ := b.spec("late"); return len(s.Tools) == 1 })
@@ -55,7 +56,7 @@ func TestCluster(t *testing.T) {
 	b.await("one of them leads", func() bool { return b.status(one).Leading != b.status(two).Leading })
 	for n := range 20 {
 		id := fmt.Sprint("e", n)
-		var s heartbeat.State // "": around an election a question may get lost
+		var s heartbeat.State // "": requests can get lost around an election
 		b.await("the state of "+id+" is read", func() bool { s = b.state(id).State; return s != "" })
 		if s != heartbeat.Ready {
 			t.Errorf("%s is %s", id, s)

@@ -8,18 +8,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// controlVerbs are the verbs of P.registry.<verb>.> that registries act on, each with the name under which its refusals
+// controlVerbs maps the verbs of P.registry.<verb>.> that registries handle to the name under which refused messages
 // are counted.
 var controlVerbs = map[string]string{"announce": "announce", "heartbeat": "beat", "shutdown": "shutdown", "suspect": "suspect",
 	"breaker": "breaker", "host": "host", "skills": "skills"}
 
-// checkControl refuses messages that cannot be control messages. Somebody who may not publish on a control subject can
-// name it as the reply subject of a request, and whoever answers publishes there with permissions of its own: the NATS
-// server, whose answers to a direct get carry headers, or a service, whose answers are JSON-RPC. Control messages are
-// neither.
+// checkControl refuses messages that cannot be control messages. A client without permission to publish on a control
+// subject can use it as the reply subject of a request; the responder then publishes there with its own permissions.
+// Responders are the NATS server, which sets headers in replies to a direct get, or a service, which replies in
+// JSON-RPC. Control messages have neither.
 func checkControl(m *nats.Msg) error {
 	if m.Header != nil {
-		return errors.New("control messages have no headers; this may be an answer that a caller directed here")
+		return errors.New("control messages have no headers; this may be a reply to a request with this reply subject")
 	}
 	if !bytes.Contains(m.Data, []byte(`"jsonrpc"`)) {
 		return nil
@@ -28,7 +28,7 @@ func checkControl(m *nats.Msg) error {
 		JSONRPC json.RawMessage `json:"jsonrpc"`
 	}
 	if json.Unmarshal(m.Data, &members) == nil && members.JSONRPC != nil {
-		return errors.New(`control messages have no member "jsonrpc"; this may be an answer that a caller directed here`)
+		return errors.New(`control messages have no member "jsonrpc"; this may be a reply to a request with this reply subject`)
 	}
 	return nil
 }

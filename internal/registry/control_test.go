@@ -10,8 +10,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestForgedControlMessages: a caller can have the NATS server or a service publish an answer on a subject that the
-// caller may not publish on. None of these answers changes anything in the catalog.
+// TestForgedControlMessages: a caller can make the NATS server or a service publish a reply on a subject that the
+// caller may not publish on. None of these replies changes the catalog.
 func TestForgedControlMessages(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -84,7 +84,7 @@ func TestForgedControlMessages(t *testing.T) {
 			b.await("it is refused", func() bool { return b.status(r).Refused[tc.what] == refused+1 })
 		})
 	}
-	// A message of the registry's own makes it write whatever the forged ones changed.
+	// After a message of its own the registry would write whatever the forged ones have changed.
 	b.ext("last", "1.0.0", "n", "get").up()
 	b.await("the last extension is in the catalog", func() bool { s, _ := b.spec("last"); return len(s.Tools) == 1 })
 	for n, now := range catalog() {
@@ -94,8 +94,9 @@ func TestForgedControlMessages(t *testing.T) {
 	}
 }
 
-// TestHeartbeatWithoutInstanceAfterRestart: a service that announced without an instance keeps its place when the
-// registry restarts and has received heartbeats only; for one with named instances such a heartbeat does not count.
+// TestHeartbeatWithoutInstanceAfterRestart: a service that announced without an instance stays in the catalog when
+// the registry restarts and has received only heartbeats. For a service with named instances such a heartbeat is
+// refused.
 func TestHeartbeatWithoutInstanceAfterRestart(t *testing.T) {
 	b := newBed(t)
 	r, stop := b.registry(Config{})

@@ -10,22 +10,22 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// deniedPause is how long to wait before trying again what the server has not permitted. Each try costs a line in
-// this program's log and one in the server's, and a permission is changed by people.
+// deniedPause is the wait before a request that NATS denied is repeated. Each attempt adds a line to this program's
+// log and to the server's, and permissions are changed by people.
 const deniedPause = time.Minute
 
-// errDenied says that the user may not do what the catalog takes.
+// errDenied means that the NATS user lacks a permission that the catalog needs.
 var errDenied = errors.New("denied by NATS; see the permissions of a registry in docs/operations.md")
 
-// explain adds to an error of JetStream that it was a refusal. Of a refusal the request itself learns nothing, it
-// only times out; nats.go keeps the last one with the connection, for as long as that stands. before is what was kept
-// there when the request was about to be made: an earlier refusal does not explain a later silence.
+// explain adds to a JetStream error that the server denied the request. A denied request only times out; nats.go
+// stores the permission error in the connection. before is the error stored there before the request: an earlier
+// permission error does not explain a later timeout.
 func (b *bucket) explain(before, err error) error {
 	if err == nil || errors.Is(err, errDenied) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
 		return err
 	}
 	last := b.nc.LastError()
-	if !errors.Is(last, nats.ErrPermissionViolation) || last == before { // each is an error of its own
+	if !errors.Is(last, nats.ErrPermissionViolation) || last == before { // each permission error is a new value
 		return err
 	}
 	for _, subject := range []string{"$JS.API.", b.subject("")} {
@@ -36,8 +36,8 @@ func (b *bucket) explain(before, err error) error {
 	return err
 }
 
-// rest waits after err for as long as usual, or much longer after a refusal, unless the connection is made anew,
-// perhaps with other permissions. It reports false when ctx is done.
+// pauseAfter waits after err: for the usual time, or for deniedPause after a denied request unless the client
+// reconnects (perhaps with other permissions). It returns false when ctx is done.
 func (e *elector) rest(ctx context.Context, err error, usual time.Duration) bool {
 	if !errors.Is(err, errDenied) {
 		return sleep(ctx, usual)

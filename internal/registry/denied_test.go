@@ -14,12 +14,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// TestDenied: a registry without its permissions says so once, shows it, tries again now and then, and hears the mesh
-// all the while.
+// TestDenied: a registry without its permissions logs that once, shows it in its status, retries now and then, and
+// continues to process heartbeats.
 func TestDenied(t *testing.T) {
 	for _, tc := range []struct {
 		subject string
-		most    int64 // refusals within five minutes
+		most    int64 // denied requests within five minutes
 	}{
 		{"$JS.API.>", 6},
 		{"$KV.>", 6},
@@ -46,7 +46,7 @@ func TestDenied(t *testing.T) {
 				}
 				text := log.String()
 				if n := strings.Count(text, "denied by NATS"); n < 1 || n > 6 {
-					t.Errorf("said %d times:\n%s", n, text)
+					t.Errorf("logged %d times:\n%s", n, text)
 				}
 				if s := b.status(r); !strings.Contains(s.JetStream, "denied by NATS") {
 					t.Errorf("status says %q", s.JetStream)
@@ -56,9 +56,9 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestPermittedAgain: a connection that is made anew, with the permission that was missing, is used at once.
+// TestPermittedAgain: after a reconnect with the missing permission the registry continues immediately.
 func TestPermittedAgain(t *testing.T) {
-	for _, subject := range []string{"$JS.API.DIRECT.GET.>", "$JS.API.>"} { // the catalog's readers wait, and the elector
+	for _, subject := range []string{"$JS.API.DIRECT.GET.>", "$JS.API.>"} { // the first one blocks readers of the catalog, the second one the elector
 		t.Run(subject, func(t *testing.T) {
 			inBubbleDenied(t, []string{subject}, func(t *testing.T, b *bed) {
 				r, _ := b.registry(Config{})
@@ -72,7 +72,7 @@ func TestPermittedAgain(t *testing.T) {
 	}
 }
 
-// TestOldDenial: only a refusal since a request was about to be made explains why it was not answered.
+// TestOldDenial: only a permission error after the start of a request explains its timeout.
 func TestOldDenial(t *testing.T) {
 	inBubbleDenied(t, []string{"$JS.API.STREAM.NAMES"}, func(t *testing.T, b *bed) {
 		k := &bucket{nc: b.nc, prefix: prefix}
@@ -87,11 +87,11 @@ func TestOldDenial(t *testing.T) {
 			t.Fatalf("publishing is not denied: %v", before)
 		}
 		if err := k.explain(before, context.DeadlineExceeded); errors.Is(err, errDenied) {
-			t.Errorf("an old refusal explains a silence: %v", err)
+			t.Errorf("an earlier permission error explains a timeout: %v", err)
 		}
 		violate()
 		if err := k.explain(before, context.DeadlineExceeded); !errors.Is(err, errDenied) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a refusal, though the same as before, does not explain a silence: %v", err)
+			t.Errorf("a second, equal permission error does not explain a timeout: %v", err)
 		}
 	})
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestManyClashes: thousands of clashing tools are shown, and not drowned in what is said of them.
+// TestManyClashes: thousands of tools with clashing names are shown, and their diagnostics take only a part of the
+// spec.
 func TestManyClashes(t *testing.T) {
 	for _, n := range []int{1, maxAlike, maxAlike + 1, 7000} {
 		var own, other []string
@@ -50,7 +51,8 @@ func TestManyClashes(t *testing.T) {
 	}
 }
 
-// TestManyInstancesDisagree: nor do thousands of instances fill a spec with their differences and failures.
+// TestManyInstancesDisagree: the diagnostics of thousands of instances that differ or fail take only a part of the
+// spec.
 func TestManyInstancesDisagree(t *testing.T) {
 	x := newExtension("a")
 	var how heartbeat.Extension

@@ -15,34 +15,34 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// extension is what was announced of one id, and what its instances answered when asked for their tools. How
-// they are is the Monitor's.
+// extension is what was announced for one id and returned by handshakes. The state of its instances is in the
+// Monitor.
 type extension struct {
 	id     string
-	said   map[string]*announced // by instance; "" for an announce without one
+	said   map[string]*announced // by instance; "" for an announcement without one
 	places map[string]*place     // by instance
-	asked  map[string]*asked     // by instance that says to have announced what was not heard, or only beats
+	asked  map[string]*asked     // by instance without the expected announcement
 	shakes map[shakeKey]*shake
 
-	unreported asked           // because it names a bridge that has not reported
-	since      time.Time       // when this replica came to know it; earlier for one that it took over from the catalog
-	hosts      map[string]bool // that it has run on, by bridge or host; see alert.go
+	unreported asked           // limits announce requests caused by a bridge that has not sent a report
+	since      time.Time       // first seen by this replica; earlier if it comes from the catalog
+	hosts      map[string]bool // it has run on, by bridge or host; see alert.go
 	alerts     []alert
 
-	shown    *announced // the announce that the spec is made of; kept when its instance has gone
-	tools    *shake     // the handshake that goes with it; nil before the first
-	legacy   bool       // known from the catalog alone
-	dropped  bool       // by the leader, and not heard since
-	mirrored uint64     // the revision of the spec that was restored last
-	kept     int        // bytes of it that are counted
-	long     bool       // its state is, as it was written last: see largeState
-	rests    time.Time  // until then its state is not written again, unless that is urgent or it is in another one
+	shown    *announced // the announcement shown in the spec; kept when its instance is gone
+	tools    *shake     // the handshake for shown; nil before the first one
+	legacy   bool       // read from the catalog, not announced to this replica
+	dropped  bool       // by the leader, and no message received since
+	mirrored uint64     // revision of the spec restored last
+	kept     int        // bytes counted in loop.size
+	long     bool       // its last written state exceeds largeState
+	rests    time.Time  // until then its state is written only with an urgent change
 
 	breaker breaker
 }
 
-// shakeKey tells which instances need no handshake of their own: those that agree in all of it. Where no
-// handshake_hash is announced, nothing says that two instances agree.
+// handshakeKey is equal for instances that share a handshake. Without a handshake_hash nothing shows that two
+// instances have the same tools, so the key contains the instance.
 type shakeKey struct{ version, manifest, handshake, instance string }
 
 func (a *announced) shakeKey() shakeKey {
@@ -53,20 +53,20 @@ func (a *announced) shakeKey() shakeKey {
 	return k
 }
 
-// shake is one handshake, asked for or answered.
+// handshake is one handshake, pending or complete.
 type shake struct {
 	done    bool
 	pending bool
-	err     string // of the last try
+	err     string // of the last attempt
 	at      time.Time
-	size    int // bytes that are kept of the answer
+	size    int // bytes stored of the result
 	cuts    cuts
 	tools   []mesh.Tool
 	hooks   []string
 	notes   []mesh.Diagnostic
 }
 
-// cut is what was left out of the tools that are shown.
+// cut is what was left out of the shown tools.
 func (x *extension) cut() cuts {
 	if x.tools == nil {
 		return cuts{}
@@ -79,14 +79,14 @@ func newExtension(id string) *extension {
 		asked: map[string]*asked{}, shakes: map[shakeKey]*shake{}, hosts: map[string]bool{}, since: time.Now()}
 }
 
-// choose decides which announce and which handshake the spec is made of: those of the highest version that is
-// ready and has shaken hands, then of the lowest instance. While there is none the old ones stay; and before the
-// first, the highest version announced is shown without tools. It reports whether that changed.
+// choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
+// completed a handshake, then of the lowest instance. Without a candidate the previous choice stays. Before the first
+// one, the highest announced version is shown without tools. It reports whether the choice changed.
 func (x *extension) choose(how heartbeat.Extension) bool {
 	best, tools := x.best(how)
 	switch {
 	case best != nil:
-	case x.tools != nil && (how.State != heartbeat.Gated || x.legacy): // nothing better: what was shown stays
+	case x.tools != nil && (how.State != heartbeat.Gated || x.legacy): // no better candidate: keep what was shown
 		return false
 	default:
 		best = x.newest()
@@ -110,7 +110,7 @@ func (x *extension) best(how heartbeat.Extension) (best *announced, tools *shake
 		}
 	}
 	if best == nil {
-		// A foreign service may announce without an instance, and beat under another name or not at all.
+		// A third-party service may announce without an instance and send heartbeats under another name, or none.
 		if a := x.said[""]; a != nil {
 			if s := x.shakes[a.shakeKey()]; s != nil && s.done {
 				return a, s
@@ -130,7 +130,7 @@ func (x *extension) newest() *announced {
 	return best
 }
 
-// compareVersions orders by semver; what is not a version comes before all that are, by its letters.
+// compareVersions orders by semantic version. Invalid versions come first, in lexical order.
 func compareVersions(a, b string) int {
 	va, vb := "v"+a, "v"+b
 	if semver.IsValid(va) || semver.IsValid(vb) {
@@ -139,12 +139,12 @@ func compareVersions(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// diagnostics are what an operator should know, in a fixed order.
+// diagnostics returns what an operator should check, in a fixed order.
 func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	var out []mesh.Diagnostic
 	if x.shown != nil && x.shown.implied {
 		out = append(out, mesh.Diagnostic{Level: "info", Code: "not_announced",
-			Message: "nothing was announced; what is shown is known from beats alone"})
+			Message: "the extension has not been announced; what is shown comes from its heartbeats"})
 	}
 	if x.tools != nil {
 		out = append(out, x.tools.notes...)
@@ -174,13 +174,13 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	return append(out, fewer(failures)...)
 }
 
-// What diagnostics may take of a spec: it is the tools that it is there for.
+// The limits of diagnostics in a spec, which exists for its tools.
 const (
 	maxAlike  = 20  // diagnostics of one code
-	maxReason = 500 // bytes of what somebody else says
+	maxReason = 500 // of text from others
 )
 
-// fewer shortens diagnostics of one code, of which thousands of tools or instances can be the cause.
+// fewer shortens diagnostics of one code; thousands of tools or instances can have the same problem.
 func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
 	if len(ds) <= maxAlike {
 		return ds
@@ -190,7 +190,7 @@ func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
 	return append(ds[:maxAlike:maxAlike], more)
 }
 
-// conflict says whether live instances of the shown version disagree on what that version is.
+// conflict returns a diagnostic if ready instances of the shown version have different hashes.
 func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
 	hashes := map[[2]string][]string{}
 	for _, i := range how.Instances {
@@ -217,7 +217,7 @@ func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
 		" is not the same everywhere; it differs between " + strings.Join(groups, " and ")}, true
 }
 
-// spec builds the spec that should be shown, or nil when nothing was announced yet.
+// spec builds the spec to show, or nil if nothing was announced yet.
 func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *mesh.Spec {
 	a := x.shown
 	if a == nil {
@@ -249,11 +249,11 @@ func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *mesh.Spec 
 	return s
 }
 
-// sameMoment is how much later than this replica another one may have heard of the same change.
+// sameMoment is the largest difference between the times at which two replicas receive the same change.
 const sameMoment = 2 * time.Second
 
-// state builds the state that should be shown. The times of what has not changed are taken over from was, the
-// document that stands, so that it does not matter which replica wrote it.
+// state builds the state to show. Times of what has not changed are copied from was, the present document, so that it
+// does not matter which replica wrote it.
 func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
 	d := &mesh.StateDoc{State: how.State, Available: how.Available, Reason: how.Reason,
 		Since: how.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(how), Instances: make([]mesh.InstanceState, 0, len(how.Instances))}
@@ -289,7 +289,7 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 	return d
 }
 
-// restore takes over what an earlier leader wrote, as if it had been announced.
+// restore applies a spec written by an earlier leader as if it had been announced.
 func (x *extension) restore(value []byte) bool {
 	var s mesh.Spec
 	if json.Unmarshal(value, &s) != nil || s.Version == "" {

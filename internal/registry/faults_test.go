@@ -19,7 +19,7 @@ var (
 	faultLog  = flag.Bool("faults.log", false, "log what the registries of TestRandomFaults do")
 )
 
-// world is what is really the case, which is what the catalog must come to say.
+// world is the actual state, which the catalog must reach.
 type world struct {
 	*bed
 	r     *rand.Rand
@@ -32,12 +32,12 @@ type world struct {
 type worldExt struct {
 	*fakeExt
 	want heartbeat.State
-	mute bool   // beats, but answers nobody
-	stop func() // beating
+	mute bool   // sends heartbeats, but does not answer requests
+	stop func() // stops the heartbeats
 }
 
-// TestRandomFaults lets a random schedule of faults loose on a small mesh, for some fake minutes, and checks again
-// and again that the catalog comes to say what is the case.
+// TestRandomFaults causes random faults in a small mesh for some minutes of fake time, and checks repeatedly that the
+// catalog reaches the actual state.
 func TestRandomFaults(t *testing.T) {
 	seed := *faultSeed
 	if seed == 0 {
@@ -87,7 +87,7 @@ func (w *world) up(x *worldExt) {
 	x.want, x.mute = heartbeat.Ready, false
 }
 
-// fault does one thing and says what.
+// fault causes one fault and returns its description.
 func (w *world) fault() string {
 	x := w.exts[w.r.IntN(len(w.exts))]
 	who := x.a.ID + "/" + x.a.Instance
@@ -129,7 +129,7 @@ func (w *world) fault() string {
 		return "a registry is replaced"
 	case 9:
 		w.stop()
-		time.Sleep(time.Duration(w.r.IntN(10_000)) * time.Millisecond) // fake time: this is in a bubble
+		time.Sleep(time.Duration(w.r.IntN(10_000)) * time.Millisecond) // fake time
 		w.start(true)
 		return "the server restarts"
 	case 10:
@@ -149,7 +149,7 @@ func (w *world) fault() string {
 	}
 }
 
-// check waits until the catalog says what is the case.
+// check waits until the catalog matches the actual state.
 func (w *world) check(after string) {
 	w.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -159,7 +159,7 @@ func (w *world) check(after string) {
 			return
 		}
 		for _, x := range w.exts {
-			if x.mute { // callers go on calling
+			if x.mute { // callers continue to call
 				x.publish(prefix.Suspect(x.a.ID), `{"reason":"no_responders"}`)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// hold keeps the loop busy while f runs, and until what f published waits for it or was dropped.
+// hold blocks the loop while f runs, and until everything that f published is queued or dropped.
 func (b *bed) hold(r *Registry, f func()) {
 	b.Helper()
 	busy, release := make(chan struct{}), make(chan struct{})
@@ -16,15 +16,15 @@ func (b *bed) hold(r *Registry, f func()) {
 	<-busy
 	f()
 	b.flush(b.nc)
-	b.flush(r.nc) // what the server has taken has come to the registry, or the loop might keep up with the rest
+	b.flush(r.nc) // the messages have to be queued here, or the loop might keep up with the rest
 	close(release)
 	if err := <-done; err != nil {
 		b.Fatal(err)
 	}
 }
 
-// TestFloodIsHeard: when a large mesh announces all at once, what the registry has no time for yet waits. nats.go's own
-// limit is 65,536 messages where one reads them oneself.
+// TestFloodIsQueued: when a large mesh announces all at once, messages are queued until the registry can process
+// them. nats.go's own limit for other kinds of subscription is 65,536 messages.
 func TestFloodIsHeard(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -39,7 +39,8 @@ func TestFloodIsHeard(t *testing.T) {
 	b.await("all have been heard", func() bool { return b.status(r).Traffic.Beats == before+flood })
 }
 
-// TestDroppedMessages: a registry that missed messages condemns nobody for it, and has everybody announce again.
+// TestDroppedMessages: after dropped messages the registry marks nothing lost for a grace period, and requests
+// announcements.
 func TestDroppedMessages(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -51,7 +52,7 @@ func TestDroppedMessages(t *testing.T) {
 	b.flush(b.nc)
 	start := time.Now()
 	if err := r.ask(t.Context(), func(l *loop) {
-		l.requested = time.Time{} // it has just asked, when it started
+		l.requested = time.Time{} // the registry has requested announcements at its start
 		if err := l.sub.SetPendingLimits(100, 1<<20); err != nil {
 			t.Error(err)
 		}
@@ -65,6 +66,6 @@ func TestDroppedMessages(t *testing.T) {
 	})
 	b.await("it listens anew", func() bool { return b.status(r).Listening.After(start) })
 	if _, err := asked.NextMsgWithContext(b.timeout()); err != nil {
-		t.Errorf("nobody was asked to announce: %v", err)
+		t.Errorf("no announce request: %v", err)
 	}
 }

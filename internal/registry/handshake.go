@@ -13,22 +13,22 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Handshakes are bounded: a slow extension must not keep others from being shown.
+// Handshakes are limited, so that a slow extension does not delay the others.
 const (
 	maxHandshakes    = 64
 	handshakeTimeout = 10 * time.Second
 )
 
-// considerHandshake asks an instance for its tools if the leader has to: it is ready (or it is a service that
-// names no instance), and nobody like it has answered. It is called on every announce and beat, which are also
-// the pace of retries.
+// considerHandshake starts a handshake with an instance if this replica leads, the instance is ready (or belongs to a
+// service without instances), and no equal instance has completed one. It is called for every announcement and
+// heartbeat, which also sets the pace of retries.
 func (l *loop) considerHandshake(x *extension, instance string) {
 	if !l.leading() {
 		return
 	}
 	l.restore(x.id)
 	a := x.said[instance]
-	if a == nil { // a service may beat under a name that it did not announce
+	if a == nil { // a service may send heartbeats under a name that it did not announce
 		if a, instance = x.said[""], ""; a == nil {
 			return
 		}
@@ -49,8 +49,8 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 	l.shakeHands(x, s, a)
 }
 
-// shakeHands sends initialize to where a says. Most answers fit into one message. The few that do not are requested a
-// second time in chunks, and one at a time, which bounds the memory that they take.
+// startHandshake sends initialize to the instance of a. Most answers fit into one message. The others are requested
+// again in chunks, one at a time, which bounds their memory.
 func (l *loop) shakeHands(x *extension, s *shake, a *announced) {
 	q := question{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: func(reply string) bool { return l.cfg.Prefix.MayAcknowledge(a.subject(), reply) },
 		params: json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, l.cfg.Version, x.id))}
@@ -84,7 +84,7 @@ func (l *loop) shakeHandsInChunks(x *extension, s *shake, q question, limit int)
 	})
 }
 
-// offer is what an extension answered to initialize, cut to what the catalog can show.
+// offer is the result of initialize, cut to what the catalog can show.
 type offer struct {
 	mesh.Handshake
 	cuts cuts
@@ -100,7 +100,7 @@ func parseOffer(answer json.RawMessage, err error, limit int) (o offer) {
 		return o
 	}
 	if over := toolsSize(o.Tools) - limit; over > 0 {
-		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the array would keep the tools that are left out
+		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the original array would keep the removed tools
 	}
 	o.size = toolsSize(o.Tools)
 	for _, h := range o.Hooks {
@@ -109,7 +109,7 @@ func parseOffer(answer json.RawMessage, err error, limit int) (o offer) {
 	return o
 }
 
-// shaken handles the end of a handshake.
+// handshakeDone handles the end of a handshake.
 func (l *loop) shaken(x *extension, s *shake, o offer) {
 	s.pending = false
 	if l.exts[x.id] != x {
@@ -127,7 +127,7 @@ func (l *loop) shaken(x *extension, s *shake, o offer) {
 	}
 	if err != nil {
 		if s.err != err.Error() {
-			level := slog.LevelDebug // the state shows already that nothing answers
+			level := slog.LevelDebug // the state shows the problem already
 			if how, _ := l.mon.Extension(x.id); how.State == heartbeat.Ready {
 				level = slog.LevelWarn
 			}
@@ -143,7 +143,7 @@ func (l *loop) shaken(x *extension, s *shake, o offer) {
 	l.reconsider[x.id] = true
 }
 
-// limiter runs at most max pieces of work at once and keeps the others in order.
+// limiter runs at most max tasks at once and queues the others in order.
 type limiter struct {
 	max, running int
 	queue        []func()
@@ -168,5 +168,5 @@ func (q *limiter) finish() {
 	}
 }
 
-// count is how many pieces of work are under way or queued.
+// count is the number of tasks that run or are queued.
 func (q *limiter) count() int { return q.running + len(q.queue) }

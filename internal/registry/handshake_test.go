@@ -10,7 +10,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// failure is what the spec says of a handshake that failed.
+// failure returns the spec's diagnostic of a failed handshake.
 func (b *bed) failure(id string) string {
 	s, _ := b.spec(id)
 	for _, d := range s.Diagnostics {
@@ -21,8 +21,8 @@ func (b *bed) failure(id string) string {
 	return ""
 }
 
-// TestHandshakesSideBySide: those that do not answer hold nobody up; after ten seconds the catalog says so of them, and
-// they are asked again with their beats.
+// TestHandshakesInParallel: extensions that do not answer do not delay others. After ten seconds the spec has a
+// diagnostic, and the handshake is repeated with their heartbeats.
 func TestHandshakesSideBySide(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -60,7 +60,7 @@ func TestHandshakesSideBySide(t *testing.T) {
 			t.Errorf("all shown after %v", d)
 		}
 		if d := b.state("silent0"); d.State != heartbeat.Ready {
-			t.Errorf("it beats, and is %s", d.State)
+			t.Errorf("it sends heartbeats, and its state is %s", d.State)
 		}
 		for _, e := range silent {
 			e.mu.Lock()
@@ -68,18 +68,18 @@ func TestHandshakesSideBySide(t *testing.T) {
 			e.mu.Unlock()
 		}
 		start = time.Now()
-		time.Sleep(2 * time.Second) // fake time; what has been asked again meanwhile has its ten seconds
+		time.Sleep(2 * time.Second) // fake time; handshakes repeated meanwhile have ten seconds
 		b.await("they are asked again", func() bool {
 			s, _ := b.spec("silent19")
 			return len(s.Tools) == 1 && b.failure("silent19") == ""
 		})
-		if d := time.Since(start); d > 11*time.Second { // the time limit of the try before, and a beat
+		if d := time.Since(start); d > 11*time.Second { // the timeout of the attempt before, and a heartbeat
 			t.Errorf("shown after %v", d)
 		}
 	})
 }
 
-// TestHandshakeRefused: an answer that cannot be had, since it does not fit into a message, is refused with its reason.
+// TestHandshakeRefused: an answer to initialize that is too large for a message becomes a diagnostic with the reason.
 func TestHandshakeRefused(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})

@@ -26,28 +26,28 @@ import (
 
 const prefix = mesh.Prefix("ext")
 
-// bed is one NATS server with JetStream, and the registries on it.
+// bed is one NATS server with JetStream, and the registries connected to it.
 type bed struct {
 	*testing.T
 	server atomic.Pointer[server.Server]
 	dir    string
 	nc     *nats.Conn
-	denied []string // what nobody may publish
+	denied []string // publish permissions denied to all users
 	change func(*server.Options)
 }
 
-// newBed is for tests that do not wait for time to pass.
+// newBed is for tests that do not depend on the passing of time.
 func newBed(t *testing.T) *bed {
 	t.Parallel()
 	return makeBed(t, nil)
 }
 
-// inBubble runs a test with a clock of its own. The server and its clients live inside the bubble, and nothing may
-// cross its border: nats.go's pool of timers is emptied on the way in and out, and the server's ticking clock, of
-// which there is one a process, is kept going outside.
+// inBubble runs a test with a fake clock (testing/synctest). The server and its clients are inside the bubble, and
+// nothing may be shared with the outside: nats.go's pool of timers is emptied at the start and the end, and the
+// server's ticking clock, which exists once per process, is kept running outside.
 func inBubble(t *testing.T, f func(t *testing.T, b *bed)) { inBubbleDenied(t, nil, f) }
 
-// inBubbleDenied is inBubble on a server that lets nobody publish on some subjects.
+// inBubbleDenied is inBubble with a server that denies publishing on some subjects.
 func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed)) {
 	emptyPools := func() { runtime.GC(); runtime.GC() }
 	emptyPools()
@@ -60,7 +60,7 @@ func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed))
 	})
 }
 
-// makeBedWith is for tests that need other options of the server and much of the machine: they do not run in parallel.
+// makeBedWith is for tests that need other server options and much of the machine: they do not run in parallel.
 func makeBedWith(t *testing.T, change func(*server.Options)) *bed {
 	return startBed(&bed{T: t, dir: t.TempDir(), change: change})
 }
@@ -77,7 +77,7 @@ func startBed(b *bed) *bed {
 	return b
 }
 
-// start starts the server; a second call, after stop, finds the same store.
+// start starts the server. A second call, after stop, uses the same store.
 func (b *bed) start(js bool) {
 	b.Helper()
 	o := &server.Options{ServerName: "test", DontListen: true, NoSigs: true, NoLog: true, JetStream: js, StoreDir: b.dir}
@@ -105,7 +105,7 @@ func (b *bed) stop() {
 	b.server.Load().WaitForShutdown()
 }
 
-// InProcessConn makes connections find the server that runs now.
+// InProcessConn connects to the server that runs at the moment.
 func (b *bed) InProcessConn() (net.Conn, error) { return b.server.Load().InProcessConn() }
 
 func (b *bed) connect() *nats.Conn {
@@ -132,7 +132,7 @@ func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
 		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{b.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	if cfg.LeaseTTL == 0 {
-		cfg.LeaseTTL = 10 * time.Second // a loaded machine shall not make leaders step down
+		cfg.LeaseTTL = 10 * time.Second // a loaded machine must not cause leader changes
 	}
 	r = New(nc, cfg)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -157,7 +157,7 @@ func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
 	return r, stop
 }
 
-// timeout is a context that ends after 5 s, for calls that would take a timer from the pool otherwise.
+// timeout is a context of 5 s for calls that would otherwise take a timer from nats.go's pool.
 func (b *bed) timeout() context.Context {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
 	b.Cleanup(cancel)
@@ -183,7 +183,7 @@ func (b *bed) status(r *Registry) Status {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// testWriter logs while the test runs, and is silent afterwards.
+// testWriter logs while the test runs and discards what comes later.
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(p []byte) (int, error) {
@@ -193,7 +193,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// await waits until cond holds, by looking often: what is waited for is in another process in real life.
+// await polls until cond holds: the events have no channel to wait on.
 func (b *bed) await(what string, cond func() bool) {
 	b.Helper()
 	b.awaitFor(10*time.Second, what, cond)
@@ -254,22 +254,22 @@ func (b *bed) publish(subject string, doc any) {
 	}
 }
 
-// fakeExt is one instance of an extension, spoken by hand.
+// fakeExt is one instance of an extension, implemented on plain NATS messages.
 type fakeExt struct {
 	*bed
 	nc     *nats.Conn
 	a      mesh.Announce
 	mu     sync.Mutex
 	tools  []string
-	asked  int // initialize
+	asked  int // number of initialize requests
 	pings  int
 	sub    *nats.Subscription
 	seq    uint64
-	said   string // what beats say was announced
-	hang   bool   // pings are not answered
-	deaf   bool   // initialize is not answered
+	said   string // digest of the announcement in heartbeats
+	hang   bool   // do not answer pings
+	deaf   bool   // do not answer initialize
 	fault  *rpc.Error
-	frames []*nats.Msg // of the answer to a request that takes them
+	frames []*nats.Msg // the answer to a request that accepts chunks
 }
 
 func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
@@ -283,7 +283,7 @@ func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
 	return e
 }
 
-// serve answers on the instance's subject, silence stops that.
+// serve answers requests on the instance's subject until silence is called.
 func (e *fakeExt) serve() {
 	e.Helper()
 	subject := prefix.InstanceRPC(e.a.ID, e.a.Instance)
@@ -298,9 +298,9 @@ func (e *fakeExt) serve() {
 	e.sub = sub
 }
 
-// flush waits until the server has taken what was sent. nats.go answers a flush under way with ErrConnectionClosed
-// when the connection is lost, also one that it is about to make again: a server that was stopped a moment ago is
-// noticed late.
+// flush waits until the server has processed what was sent. nats.go returns ErrConnectionClosed for a pending flush
+// when the connection is lost, even if it is about to reconnect; a server that was stopped a moment ago is noticed
+// late.
 func (b *bed) flush(nc *nats.Conn) {
 	b.Helper()
 	ctx := b.timeout()
@@ -391,7 +391,7 @@ func (e *fakeExt) beat(s heartbeat.State) {
 	e.publish(prefix.Heartbeat(e.a.ID), b)
 }
 
-// keepBeating beats ready five times a second until stop is called or the test ends.
+// keepBeating sends heartbeats with the state ready five times a second until stop is called or the test ends.
 func (e *fakeExt) keepBeating() (stop func()) {
 	ctx, cancel := context.WithCancel(e.Context())
 	done := make(chan struct{})
@@ -411,7 +411,7 @@ func (e *fakeExt) up() {
 	e.beat(heartbeat.Ready)
 }
 
-// announceOnRequest announces again whenever the registry asks.
+// announceOnRequest announces again on every announce request.
 func (e *fakeExt) announceOnRequest() {
 	sub, err := e.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { e.announce() })
 	if err != nil {

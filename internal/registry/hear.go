@@ -13,16 +13,16 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// How beats of what nobody announced are taken.
+// How heartbeats of unannounced ids are handled.
 const (
-	strayGrace   = time.Second      // from a stray beat to taking it for an announce
-	strayMost    = 10 * time.Second // the same while announces keep coming
+	strayGrace   = time.Second      // from the first heartbeat to an implied announcement
+	strayMost    = 10 * time.Second // the same while announcements keep arriving
 	maxStray     = 10_000
 	requestEvery = 10 * time.Second
-	requestMost  = 3 // times because of one instance that only beats, or one bridge that never reports
+	requestMost  = 3 // per instance without an announcement, or bridge without a report
 )
 
-// beat takes in a sign of life.
+// handleHeartbeat processes one heartbeat.
 func (l *loop) beat(id string, data []byte, now time.Time) {
 	if id == registryID {
 		l.heardPulse(data, now)
@@ -30,7 +30,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 	}
 	b, err := heartbeat.ParseBeat(data)
 	if err == nil && b.ID != id {
-		err = fmt.Errorf("its id %.80q is not that of the subject", b.ID)
+		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, id)
 	}
 	if err == nil {
 		err = checkBeatID(id)
@@ -69,7 +69,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 	l.beatOnHold(x, b.Instance, now)
 }
 
-// beat counts a beat, and averages how long it took.
+// heartbeat counts a heartbeat and averages its delay.
 func (t *Traffic) beat(b heartbeat.Beat, now time.Time) {
 	t.Beats++
 	if !b.TS.IsZero() {
@@ -86,22 +86,22 @@ func checkBeatID(id string) error {
 	return checkID(id, parent)
 }
 
-// strayBeat takes in the beat of an id that nobody has announced. Everybody is asked to announce; a service that
-// still only beats is taken for one that serves its tools under the mesh's own prefix.
+// handleUnannounced processes a heartbeat of an id without an announcement. All extensions are requested to announce.
+// A service that still sends only heartbeats is assumed to serve its tools under the mesh's own prefix.
 func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
 	s := l.stray[b.ID]
 	if s == nil {
-		if len(l.stray) < maxStray && l.requestAnnounces(now) { // else with its next beat
+		if len(l.stray) < maxStray && l.requestAnnounces(now) { // else with its next heartbeat
 			l.stray[strings.Clone(b.ID)] = &stray{since: now, asked: asked{round: l.requested, times: 1}}
 		}
 		return nil
 	}
 	waited := now.Sub(s.since)
-	coming := now.Sub(l.announced) < strayGrace && waited < strayMost // its own may be among them
+	coming := now.Sub(l.announced) < strayGrace && waited < strayMost // its own announcement may be among them
 	if waited < strayGrace || coming {
 		return nil
 	}
-	if strings.Contains(b.ID, ".") { // it cannot be known without its parent
+	if strings.Contains(b.ID, ".") { // a member needs its parent, which a heartbeat does not contain
 		l.askFor(&s.asked, now)
 		return nil
 	}
@@ -113,37 +113,38 @@ func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
 	return l.admit(&announced{Announce: a, at: now, implied: true}, now)
 }
 
-// requestAnnounces asks everybody to announce, not too often. It reports whether it just did.
+// requestAnnounces requests announcements from all extensions, at most every requestEvery. It reports whether it has
+// just done so.
 func (l *loop) requestAnnounces(now time.Time) bool {
 	if since := now.Sub(l.requested); since < requestEvery {
 		return since < strayGrace/2
 	}
 	l.requested = now
 	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
-		l.log.Warn("cannot ask everybody to announce", "error", err)
+		l.log.Warn("cannot publish the announce request", "error", err)
 	}
 	return true
 }
 
-// stray is an id that beats and that nobody has announced.
+// unannounced is an id that sends heartbeats without an announcement.
 type stray struct {
 	since time.Time
 	asked asked
 }
 
-// asked is how often everybody was asked to announce on one's account. Some never do, or never what they say they did, so
-// that is a few times only.
+// announceRequests limits how often one instance or bridge can cause requests that all extensions announce. Some
+// never answer them, or with something else than their heartbeats contain.
 type asked struct {
 	times int
-	round time.Time // when everybody was last asked that counts, or counts no more
+	round time.Time // the last request that is counted, or older than the cause
 }
 
-// askFor asks everybody to announce on the account of one who has had less than its few times. What was asked meanwhile on
-// others' account was asked of this one, too: were it not counted, a thousand of whom nothing comes would have a fleet
-// announce for a quarter of an hour.
+// requestFor requests announcements from all because of one instance or bridge, up to requestMost times. A request
+// caused by any of them counts for all of them; otherwise 1,000 unresponsive ones would keep the whole fleet
+// announcing for 15 minutes.
 func (l *loop) askFor(a *asked, now time.Time) {
 	switch {
-	case a.round.IsZero(): // what was asked before this one was missed is not on its account
+	case a.round.IsZero(): // requests before the cause do not count
 		a.round = l.requested
 	case !a.round.Equal(l.requested):
 		a.times, a.round = a.times+1, l.requested
@@ -154,8 +155,8 @@ func (l *loop) askFor(a *asked, now time.Time) {
 	a.times, a.round = a.times+1, l.requested
 }
 
-// considerAsking asks everybody to announce when an instance of a known extension beats that has not announced itself,
-// or something else than it says: it did, perhaps, when this replica could not hear it, or that one message was lost.
+// checkAnnouncement requests announcements if an instance of a known extension sends heartbeats without having
+// announced itself, or with the digest of another announcement. This replica may have missed the announcement.
 func (l *loop) considerAsking(x *extension, b *heartbeat.Beat, now time.Time) {
 	heard := x.said[b.Instance]
 	if heard == nil {
@@ -171,7 +172,7 @@ func (l *loop) considerAsking(x *extension, b *heartbeat.Beat, now time.Time) {
 	l.askAgain(x, b.Instance, now)
 }
 
-// askAgain requests announcements because of an instance of x that has not sent its own.
+// requestFrom requests announcements because of an instance of x that has not sent its own.
 func (l *loop) askAgain(x *extension, instance string, now time.Time) {
 	a := x.asked[instance]
 	if a == nil {
@@ -184,18 +185,18 @@ func (l *loop) askAgain(x *extension, instance string, now time.Time) {
 	l.askFor(a, now)
 }
 
-var errNoInstance = errors.New("it names no instance, and the instances of this extension have names")
+var errNoInstance = errors.New("the message has no instance, and the instances of this extension have names")
 
-// mayOmitInstance reports whether a heartbeat or shutdown notice of an extension counts that names no instance. It does
-// if the extension was announced without one, or is known by its heartbeats alone. While this replica has received no
-// announcement, the catalog decides.
+// mayOmitInstance reports whether a heartbeat or shutdown notice without an instance is accepted. It is if the
+// extension was announced without one, or only sends heartbeats. If this replica has received no announcement, the
+// catalog decides.
 func (l *loop) mayOmitInstance(id string) bool {
 	x := l.exts[id]
 	if x == nil || x.said[""] != nil {
 		return true
 	}
 	for _, a := range x.said {
-		return a.implied // of implied announcements there are either all or none
+		return a.implied // either all announcements are implied or none
 	}
 	var d mesh.StateDoc
 	if value := l.view.get(stateKey(id)); value != nil && json.Unmarshal(value, &d) != nil {
@@ -205,7 +206,7 @@ func (l *loop) mayOmitInstance(id string) bool {
 	return len(d.Instances) == 0 || slices.ContainsFunc(d.Instances, unnamed)
 }
 
-// announce takes in what an instance says of itself.
+// handleAnnouncement processes the announcement of one instance.
 func (l *loop) announce(id string, data []byte, now time.Time) {
 	a, err := parseAnnounce(id, data, l.cfg.Prefix)
 	if err != nil {
@@ -214,18 +215,18 @@ func (l *loop) announce(id string, data []byte, now time.Time) {
 	}
 	l.traffic.Announces++
 	l.announced = now
-	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake's answer has them
+	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	if x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: mesh.AnnounceDigest(data)}, now); x != nil {
 		l.considerHandshake(x, a.Instance)
 	}
 }
 
-// goodbye takes in that an instance leaves.
+// handleShutdown processes the shutdown notice of one instance.
 func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	var g mesh.Goodbye
 	err := json.Unmarshal(data, &g)
 	if err == nil && g.ID != id {
-		err = fmt.Errorf("its id %.80q is not that of the subject", g.ID)
+		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", g.ID, id)
 	}
 	if err == nil && g.Instance == "" && !l.mayOmitInstance(id) {
 		err = errNoInstance
@@ -244,7 +245,7 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	case g.Reason != mesh.GoodbyeRemoved:
 		c, ok = l.mon.Deregister(id, g.Instance, g.Reason, now)
 	case g.Instance == "" && x != nil && l.livesWithout(x):
-		l.withdrawn(x) // the manifest went, the service that it described is still there
+		l.withdrawn(x) // the manifest was removed; the service that it described is still there
 	case g.Instance == "":
 		c, ok = l.mon.Forget(id)
 	default:
@@ -258,7 +259,7 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	}
 }
 
-// livesWithout reports whether x has instances that are up under their own names.
+// hasNamedInstances reports whether x has instances with names that are up.
 func (l *loop) livesWithout(x *extension) bool {
 	how, _ := l.mon.Extension(x.id)
 	return slices.ContainsFunc(how.Instances, livesNamed)
@@ -268,8 +269,8 @@ func livesNamed(i heartbeat.Instance) bool {
 	return i.Instance != "" && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown
 }
 
-// withdrawn takes in that the manifest of x went, and nothing else did. What it said of those that only beat is all that
-// is known of them.
+// manifestWithdrawn handles that the manifest of x was removed while its service still runs. For instances that only
+// send heartbeats, the manifest's announcement is all that there is, so it becomes theirs.
 func (l *loop) withdrawn(x *extension) {
 	how, _ := l.mon.Extension(x.id)
 	if m := x.said[""]; m != nil {
@@ -278,7 +279,7 @@ func (l *loop) withdrawn(x *extension) {
 				a := *m
 				a.Instance, a.implied = i.Instance, true
 				x.said[i.Instance] = &a
-				m.size = 0 // the first is counted, and the others have the same bytes
+				m.size = 0 // counted once; the others share its strings
 			}
 		}
 		l.unsay(x, "")
@@ -286,14 +287,14 @@ func (l *loop) withdrawn(x *extension) {
 	l.reconsider[x.id] = true
 }
 
-// empty reports whether nothing is left of an extension: no instance and no manifest.
+// empty reports whether an extension has neither an instance nor a manifest.
 func (l *loop) empty(id string) bool {
 	how, known := l.mon.Extension(id)
 	x := l.exts[id]
 	return known && len(how.Instances) == 0 && (x == nil || x.said[""] == nil)
 }
 
-// changed takes in a change of how an extension is.
+// changed handles a change of an extension's state.
 func (l *loop) changed(c heartbeat.Change) {
 	x := l.exts[c.ID]
 	switch c.Kind {
@@ -301,7 +302,7 @@ func (l *loop) changed(c heartbeat.Change) {
 		l.logLost(c, x)
 	case heartbeat.CameBack:
 		if x != nil {
-			delete(x.asked, c.Instance) // what was in the way then need not be any more
+			delete(x.asked, c.Instance) // the cause of the missing announcement may be gone
 		}
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
 	case heartbeat.Dropped:
@@ -317,16 +318,16 @@ func (l *loop) changed(c heartbeat.Change) {
 		l.forgotten(c.ID)
 		return
 	}
-	begins := c.WasBest != heartbeat.Ready // to take calls, if that is its best now
+	begins := c.WasBest != heartbeat.Ready // to take calls, if its best state is ready now
 	if x != nil && c.To == heartbeat.Ready && c.From != heartbeat.Ready {
 		begins = begins || !x.breaker.retryAt.IsZero()
-		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new life closes the fleet's breaker
+		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new run closes the fleet's breaker
 	}
 	if x != nil && x.long && c.Best != c.WasBest {
 		x.rests = time.Time{}
-		l.pub.wait(collectFor) // it may have been set to the end of the rest
+		l.pub.wait(collectFor) // the timer may be set to the end of the throttling
 	}
-	// What one of its instances does is urgent, too, unless they are so many that each time is dear.
+	// A change of one instance is urgent too, unless they are so many that each write is large.
 	urgent := c.Best == heartbeat.Ready && c.From != c.To && (begins || x == nil || !x.long)
 	l.pub.mark(stateKey(c.ID), urgent)
 	l.reconsider[c.ID] = true
@@ -341,8 +342,8 @@ func (l *loop) logLost(c heartbeat.Change, x *extension) {
 		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
 }
 
-// level is that of a line about the mesh, which all replicas see alike: of those that have a leader, it is the
-// leader that says it.
+// level is the level of a log line about the mesh. All replicas see the same events, so only the leader logs them, or
+// every replica while there is no leader.
 func (l *loop) level(of slog.Level) slog.Level {
 	if l.leading() || l.stand().Stale || l.view.get(mesh.KeyLease) == nil {
 		return of
@@ -368,8 +369,8 @@ func (l *loop) forgotten(id string) {
 	}
 }
 
-// choose chooses anew what an extension's spec is made of, and gives its tools their names. Whoever else gets
-// another name by that is written in the same batch.
+// choose selects the content of an extension's spec and registers the names of its tools. Other extensions with names
+// that change by it are written in the same batch.
 func (l *loop) choose(id string) {
 	if l.election.epoch != 0 {
 		l.restore(id)
@@ -385,15 +386,15 @@ func (l *loop) choose(id string) {
 	if l.dropFormer(x, how); l.exts[id] != x {
 		return
 	}
-	changed := l.leading() && x.choose(how) // a standby shows what the leader does
+	changed := l.leading() && x.choose(how) // a standby shows the leader's choice
 	if changed {
 		l.nameTools(x)
-		l.urge(id) // who sees the tools of a version sees who has it
+		l.urge(id) // followers should see the state together with the tools
 	}
 	l.pub.mark(specKey(id), changed)
 }
 
-// nameTools gives the tools of x their names, and marks all whose names that changes.
+// nameTools registers the names of x's tools and marks all extensions with names that change by it.
 func (l *loop) nameTools(x *extension) {
 	var tools []string
 	if x.tools != nil {

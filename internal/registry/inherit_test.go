@@ -10,8 +10,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestInherited: instances that the catalog calls ready when a registry begins to lead are pinged once. Those that have
-// ended meanwhile are found within two seconds, long before their heartbeats are missed.
+// TestInherited: a registry that starts to lead pings the instances that are ready in the catalog once. Those that
+// have ended meanwhile are found within two seconds, long before the grace period ends.
 func TestInherited(t *testing.T) {
 	for _, standby := range []bool{false, true} {
 		t.Run(fmt.Sprintf("standby %v", standby), func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestInherited(t *testing.T) {
 				if d := time.Since(start); d > 2*time.Second {
 					t.Errorf("it took %v", d)
 				}
-				time.Sleep(5 * time.Second) // in the bubble
+				time.Sleep(5 * time.Second) // fake time
 				if !ready(2)() {
 					t.Errorf("later: %s", b.instances("weather"))
 				}
@@ -58,8 +58,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// TestInheritedFromEarlierRun: a bridge restarted while no registry ran. The instances of its earlier run are dropped
-// when it has reported, whatever their state was, and so is an extension that was removed meanwhile.
+// TestInheritedFromEarlierRun: a bridge restarted while no registry ran. After its report the instances of its
+// earlier run are removed whatever their state, and so is an extension that was removed meanwhile.
 func TestInheritedFromEarlierRun(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		slow := Config{Heartbeat: heartbeat.Config{Grace: 100}}
@@ -83,7 +83,7 @@ func TestInheritedFromEarlierRun(t *testing.T) {
 		r, _ = b.registry(slow)
 		b.leading(r)
 		start := time.Now()
-		b.bridge("one") // its report lists weather only
+		b.bridge("one") // its report lists only weather
 		b.ext("weather", "1.0.0", "new", "get").on(one).up()
 		b.await("only the new run is shown", func() bool {
 			return b.instances("weather") == "new ready" && b.get(specKey("removed")) == nil && b.get(stateKey("removed")) == nil
@@ -94,8 +94,8 @@ func TestInheritedFromEarlierRun(t *testing.T) {
 	})
 }
 
-// TestRemovedWhileItsBridgeRestarts: a manifest is removed while its bridge does not run. The extension is dropped when the
-// bridge's next report does not list it, whether the bridge was stopped in order or killed.
+// TestRemovedWhileItsBridgeRestarts: a manifest is removed while its bridge does not run. The extension is removed
+// because the bridge's next report does not list it, whether the bridge was stopped or killed.
 func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in order %v", inOrder), func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 				}
 				one.kill()
 				b.await("the bridge and its extension are gone", func() bool { return one.is(heartbeat.Lost)() && b.is("removed", want)() })
-				b.bridge("one") // its report lists weather only
+				b.bridge("one") // its report lists only weather
 				b.await("it is forgotten", func() bool { return b.get(specKey("removed")) == nil && b.get(stateKey("removed")) == nil })
 			})
 		})

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// What a replica keeps of extensions is counted as it comes and goes, since it is limited (see budget.go).
+// The memory of extensions is counted as it changes, because it is limited (see budget.go).
 
-// keep adds to what is counted of x; bytes is negative for what is let go.
+// account adds bytes to the counted memory of x; bytes can be negative.
 func (l *loop) keep(x *extension, bytes int) {
 	x.kept += bytes
 	l.size += bytes
 }
 
-// unsay lets go of what an instance announced.
+// removeAnnouncement removes the announcement of an instance.
 func (l *loop) unsay(x *extension, instance string) {
 	if a := x.said[instance]; a != nil {
 		delete(x.said, instance)
@@ -22,7 +22,7 @@ func (l *loop) unsay(x *extension, instance string) {
 	}
 }
 
-// unshake lets go of a handshake.
+// removeHandshake removes a handshake.
 func (l *loop) unshake(x *extension, key shakeKey) {
 	if s := x.shakes[key]; s != nil {
 		delete(x.shakes, key)
@@ -30,9 +30,9 @@ func (l *loop) unshake(x *extension, key shakeKey) {
 	}
 }
 
-// prune lets go of handshakes that no announce refers to any more.
+// prune removes handshakes to which no announcement refers.
 func (l *loop) prune(x *extension) {
-	var live map[shakeKey]bool // only if it is asked for: mostly there is nothing but what is shown
+	var live map[shakeKey]bool // built on demand: mostly there is only the shown handshake
 	for k, s := range x.shakes {
 		if s.pending || s == x.tools {
 			continue
@@ -49,7 +49,7 @@ func (l *loop) prune(x *extension) {
 	}
 }
 
-// size is about how many bytes x keeps of what it was sent.
+// size is about the number of bytes stored of what x has sent.
 func (x *extension) size() int {
 	sum := extensionRoom
 	for _, a := range x.said {
@@ -61,11 +61,11 @@ func (x *extension) size() int {
 	return sum
 }
 
-// sweepRound is in how many pulses all extensions are looked through once: to do it in one go would be, in a large mesh, not
-// to listen for a while.
+// sweepRound is the number of self-checks in which all extensions are swept once. A sweep in one go would block the
+// loop in a large mesh.
 const sweepRound = 120
 
-// sweepExtensions looks through the next of them.
+// sweepExtensions sweeps the next portion of extensions.
 func (l *loop) sweepExtensions(now time.Time) {
 	if len(l.unswept) == 0 {
 		l.unswept = slices.Collect(maps.Keys(l.exts))
@@ -80,10 +80,11 @@ func (l *loop) sweepExtensions(now time.Time) {
 	l.unswept = l.unswept[n:]
 }
 
-// unheardMost is how long what was said is kept of those that never beat, and of strays and good-byes.
+// maxUnused is how long unused data is kept: announcements without heartbeats, heartbeats without announcements, and
+// removals.
 const unheardMost = 10 * time.Minute
 
-// sweep lets go of what x has of instances that never beat, or have been dropped since.
+// sweep removes what is stored of instances of x that never sent a heartbeat, or were removed since.
 func (l *loop) sweep(x *extension, now time.Time) {
 	for name, a := range x.said {
 		if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > unheardMost {
@@ -93,11 +94,10 @@ func (l *loop) sweep(x *extension, now time.Time) {
 	l.forgetUnknown(x)
 	l.dropAlerts(x, noInstance, now)
 	l.prune(x)
-	l.keep(x, x.size()-x.kept) // for good measure
+	l.keep(x, x.size()-x.kept) // corrects drift
 }
 
-// forgetUnknown lets go of where instances are that neither have announced themselves nor beat, and of how often was asked
-// on their account.
+// forgetUnknown removes the locations and announce requests of instances with neither an announcement nor heartbeats.
 func (l *loop) forgetUnknown(x *extension) {
 	for name := range x.places {
 		if _, ok := l.mon.Instance(x.id, name); !ok && x.said[name] == nil {
@@ -111,7 +111,7 @@ func (l *loop) forgetUnknown(x *extension) {
 	}
 }
 
-// sweepStrays lets go of strays and good-byes.
+// sweepUnannounced removes old unannounced ids and removals.
 func (l *loop) sweepStrays(now time.Time) {
 	for who, at := range l.removed {
 		if now.Sub(at) > unheardMost {

@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// BenchmarkSweep is what is done with each pulse, whatever happens: while it is done nobody is listened to.
+// BenchmarkSweep measures the work of one self-check, which blocks the loop.
 func BenchmarkSweep(b *testing.B) {
 	l := largeLoop(100_000)
 	for b.Loop() {
@@ -34,32 +34,32 @@ func largeLoop(size int) *loop {
 	return l
 }
 
-// TestSweep: one round looks at everybody once, and what is counted is what is kept.
+// TestSweep: one round sweeps all extensions once, and corrects the counted memory.
 func TestSweep(t *testing.T) {
 	l := largeLoop(10 * sweepRound)
 	old := l.exts["ext000050"]
-	old.asked["gone"] = new(asked) // on account of one that the monitor has forgotten
+	old.asked["gone"] = new(asked) // of an instance that the monitor has forgotten
 	old.said["two"] = &announced{Announce: mesh.Announce{ID: old.id, Version: "1.0.0", Instance: "two", HandshakeHash: "hash"},
-		at: time.Now().Add(-unheardMost - time.Second), size: 500} // never beat
+		at: time.Now().Add(-unheardMost - time.Second), size: 500} // it never sent a heartbeat
 	l.placed(old, "two", &place{bridge: "b"})
-	l.keep(old, 100_000) // by tools that were told twice, say
+	l.keep(old, 100_000) // for example, counted twice
 	l.sweepExtensions(time.Now())
-	l.drop(l.exts[l.unswept[len(l.unswept)-1]]) // its turn comes all the same
+	l.drop(l.exts[l.unswept[len(l.unswept)-1]]) // a removed extension in the round
 	for range sweepRound - 1 {
 		l.sweepExtensions(time.Now())
 	}
 	if want := (10*sweepRound - 1) * (extensionRoom + 500 + 1300); l.size != want {
-		t.Errorf("%d bytes are counted, %d kept", l.size, want)
+		t.Errorf("%d bytes counted, %d stored", l.size, want)
 	}
 	if len(l.unswept) != 0 {
-		t.Errorf("%d were not looked at in a round", len(l.unswept))
+		t.Errorf("%d extensions were not swept in a round", len(l.unswept))
 	}
 	if old.said["two"] != nil || old.places["two"] != nil || len(l.residents) != 0 || len(old.asked) != 0 {
-		t.Errorf("what never beat stays: %v, %v, %v, %v", old.said, old.places, l.residents, old.asked)
+		t.Errorf("what never sent a heartbeat stays: %v, %v, %v, %v", old.said, old.places, l.residents, old.asked)
 	}
 }
 
-// TestKeep: what is let go of is no longer counted, at once.
+// TestAccounting: what is removed is no longer counted.
 func TestKeep(t *testing.T) {
 	l := largeLoop(1)
 	x := l.exts["ext000000"]
@@ -71,16 +71,16 @@ func TestKeep(t *testing.T) {
 		l.keep(x, s.size)
 		x.tools = s
 		if l.size != x.size() || l.size > extensionRoom+100+2*1300 {
-			t.Fatalf("%d bytes are counted, %d kept", l.size, x.size())
+			t.Fatalf("%d bytes counted, %d stored", l.size, x.size())
 		}
 	}
 	if l.drop(x); l.size != 0 {
-		t.Errorf("%d bytes are counted, and nothing is kept", l.size)
+		t.Errorf("%d bytes counted, and nothing stored", l.size)
 	}
 }
 
-// TestAskedBounded: an instance that the monitor has made room for another one is not remembered for what was asked on
-// its account.
+// TestAnnounceRequestsAreForgotten: the announce requests of an instance are removed when the monitor drops the
+// instance to make room for another one.
 func TestAskedBounded(t *testing.T) {
 	l := largeLoop(1)
 	x, now := l.exts["ext000000"], time.Now()
@@ -93,6 +93,6 @@ func TestAskedBounded(t *testing.T) {
 		l.considerAsking(x, &b, now)
 	}
 	if n := len(x.asked); n > 2*maxSaid || n == 0 {
-		t.Errorf("%d are remembered", n)
+		t.Errorf("%d instances are remembered", n)
 	}
 }

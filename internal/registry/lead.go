@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// leading reports whether this replica writes: it holds the lease, and its view has everything that an earlier
-// leader wrote.
+// leading reports whether this replica writes: it holds the lease, and its view contains everything that earlier
+// leaders wrote.
 func (l *loop) leading() bool { return l.election.epoch != 0 && l.election.ready }
 
 func (l *loop) elector() *elector {
@@ -25,7 +25,7 @@ func (l *loop) elector() *elector {
 		ttl: ttl, log: l.log, freed: l.election.freed, step: l.election.step, online: l.election.online, report: l.report}
 }
 
-// bucketReady takes in that the bucket is there, new or again.
+// bucketReady handles that the bucket exists: for the first time, or again.
 func (l *loop) bucketReady(created time.Time) {
 	l.election.trouble = ""
 	if !l.view.synced || !l.view.created.Equal(created) {
@@ -39,14 +39,14 @@ func (l *loop) resync() {
 	l.snapshot()
 }
 
-// elected takes in that this replica holds the lease.
+// elected handles that this replica has acquired the lease.
 func (l *loop) elected(epoch uint64) {
 	l.election.epoch, l.election.ready, l.election.since = epoch, false, time.Now()
 	l.log.Info("elected", "name", l.cfg.Name, "epoch", epoch)
 	l.takeOver()
 }
 
-// takeOver begins to write as soon as the view has the epoch in it.
+// takeOver starts to write as soon as the view contains the epoch.
 func (l *loop) takeOver() {
 	if l.election.epoch == 0 || l.election.ready || !l.view.synced || l.view.last < l.election.epoch {
 		return
@@ -66,7 +66,7 @@ func (l *loop) takeOver() {
 	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.unrestored))
 }
 
-// deposed takes in that the lease of an epoch is gone.
+// deposed handles that the lease of an epoch is lost.
 func (l *loop) deposed(epoch uint64) {
 	if l.election.epoch != epoch {
 		return
@@ -78,7 +78,7 @@ func (l *loop) deposed(epoch uint64) {
 	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
 }
 
-// stepDown stops writing before the elector has found out that it should.
+// stepDown stops writing before the elector has found that the lease is lost.
 func (l *loop) stepDown() {
 	l.deposed(l.election.epoch)
 	select {
@@ -87,7 +87,7 @@ func (l *loop) stepDown() {
 	}
 }
 
-// catalogEvent takes in one republished change of the bucket.
+// catalogEvent handles one republished change of the bucket.
 func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	r, err := parseEvent(key, m)
 	if err != nil {
@@ -102,7 +102,7 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 		l.seen(r.key)
 	}
 	if kind, name, _ := strings.Cut(r.key, "."); changed && r.deleted && kind == mesh.KindSpec && !l.leading() {
-		l.disowned(name, true) // somebody deleted it: that it is not there could be a bucket that was emptied
+		l.disowned(name, true) // deleted on purpose; a key that is merely missing could mean that the bucket was emptied
 	}
 	if key == mesh.KeyLease {
 		if r.deleted {
@@ -114,13 +114,13 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	l.takeOver()
 }
 
-// seen compares a key that changed in the bucket with what it should be: it may have been written by somebody
-// else, an operator perhaps.
+// keyChanged compares a key that changed in the bucket with what it should be. The writer may have been something
+// else, such as an operator.
 func (l *loop) seen(key string) {
 	sent, acknowledged := l.pub.sent[key]
 	delete(l.pub.sent, key)
 	if acknowledged && bytes.Equal(sent, l.view.get(key)) {
-		return // it is this replica's own
+		return // this replica's own write
 	}
 	kind, name, _ := strings.Cut(key, ".")
 	switch {
@@ -148,7 +148,7 @@ func (l *loop) lookAtLease() {
 	}
 }
 
-// verifyTicks is how many pulses are between two looks at the bucket: 5 s.
+// verifyTicks is the number of self-checks between two checks of the bucket: 5 s.
 const verifyTicks = 10
 
 // verify compares the view with the number of messages in the bucket, and reads the bucket again if it was purged.
@@ -158,11 +158,11 @@ func (l *loop) verify() {
 	}
 	l.election.verifying = true
 	last := l.view.last
-	l.wg.Go(func() { // owned by the loop; ends with info's time-out
+	l.wg.Go(func() { // owned by the loop; ends with info's timeout
 		info, err := l.bucket.info(l.ctx)
 		l.report(func(l *loop) {
 			l.election.verifying = false
-			// With events on their way the two are not of the same moment.
+			// If there were events in between, the view and the stream's state are from different times.
 			if err == nil && l.view.synced && l.view.last == last && info.State.LastSeq == last && l.view.purged(info.State.FirstSeq, info.State.Msgs) {
 				l.log.Warn("messages of the catalog are missing: it was purged; reading it again")
 				l.resync()
@@ -171,10 +171,10 @@ func (l *loop) verify() {
 	})
 }
 
-// snapshot reads the whole bucket; one scan at a time.
+// snapshot reads the whole bucket, one scan at a time.
 func (l *loop) snapshot() { l.snapshotAfter(0) }
 
-// snapshotAfter is snapshot after a pause, which election.hurry ends.
+// snapshotAfter reads the whole bucket after a pause, which election.hurry ends early.
 func (l *loop) snapshotAfter(pause time.Duration) {
 	if l.election.scanning {
 		l.election.scanAgain = true
@@ -182,7 +182,7 @@ func (l *loop) snapshotAfter(pause time.Duration) {
 	}
 	paused, hurry := context.WithTimeout(l.ctx, pause)
 	l.election.scanning, l.election.hurry = true, hurry
-	l.wg.Go(func() { // owned by the loop; ends with scan's time-out
+	l.wg.Go(func() { // owned by the loop; ends with scan's timeout
 		defer hurry()
 		<-paused.Done()
 		if l.ctx.Err() != nil {
@@ -218,7 +218,7 @@ func (l *loop) scanned(s *snapshot, err error) {
 	for _, key := range changed {
 		l.seen(key)
 	}
-	if !l.view.created.Equal(was) { // nobody dropped what a new bucket lacks
+	if !l.view.created.Equal(was) { // an empty bucket does not mean that extensions were dropped
 		for _, x := range l.exts {
 			x.dropped = false
 		}
@@ -228,12 +228,12 @@ func (l *loop) scanned(s *snapshot, err error) {
 		l.snapshot()
 	}
 	if len(l.unrestored) > 0 {
-		l.again() // nothing could be restored meanwhile
+		l.again() // nothing could be restored until now
 	}
 	if l.view.get(mesh.KeyLease) == nil {
 		l.lookAtLease()
 	} else {
-		l.view.heard = time.Now() // a lease that is there has been renewed within its TTL
+		l.view.heard = time.Now() // an existing lease has been renewed within its TTL
 	}
 	l.takeOver()
 }

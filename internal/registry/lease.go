@@ -15,7 +15,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// holder is the value of the lease key and, with the catalog's id, of the epoch key.
+// holder is the value of the lease key. In the epoch key it also has the catalog's id.
 type holder struct {
 	Name      string    `json:"name"`
 	Instance  string    `json:"instance"`
@@ -23,34 +23,35 @@ type holder struct {
 	CatalogID string    `json:"catalog_id,omitempty"`
 }
 
-// elector makes this replica the leader when nobody is. The lease is a key with a TTL that its holder renews;
-// it only keeps replicas from fighting. What keeps a deposed leader from writing is the epoch: a key that every
-// new leader writes once, under the guard of its lease, and whose revision fences every batch. The lease's own
-// revision could not do that, since each renewal changes it. An epoch is above all others, whatever the lease says,
-// for it is a sequence of the stream.
+// elector makes this replica the leader when there is none. The lease is a key with a TTL that its holder renews; it
+// keeps replicas from competing. What keeps a deposed leader from writing is the epoch: a key that every new leader
+// writes once, on condition that its lease is unchanged. The revision of the epoch fences every batch. The lease's
+// own revision could not, since each renewal changes it. Epochs increase whatever the lease contains, because a
+// revision is a sequence number of the stream.
 type elector struct {
 	bucket   *bucket
 	me       holder
 	replicas int
 	ttl      time.Duration
 	log      *slog.Logger
-	freed    <-chan struct{} // the lease was seen to be released or to expire, or the bucket to be gone
-	step     <-chan struct{} // the loop found that it has been fenced
-	online   <-chan struct{} // the connection was made anew
+	freed    <-chan struct{} // the lease was released or has expired, or the bucket was deleted
+	step     <-chan struct{} // the loop found that this replica is fenced
+	online   <-chan struct{} // the client has reconnected
 	report   func(func(*loop))
-	refused  bool       // the loop was told that standing for election is denied
-	others   standstill // the lease that somebody else holds
+	refused  bool       // the loop was notified that NATS denies the election requests
+	others   standstill // the lease of another holder
 }
 
-// standstill is a lease that did not move, and since when, by this replica's own clock.
+// leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
+// clock.
 type standstill struct {
 	seq   uint64
-	at    time.Time // the server's: a bucket that was made anew counts from 1 again
+	at    time.Time // server time; a recreated bucket counts revisions from 1 again
 	since time.Time
 }
 
-// seen takes in the lease as it was read by a request that was sent at asked and is answered now. It returns for how
-// long it has certainly not moved.
+// observe records the lease as read by a request sent at sent and answered at now. It returns how long the lease has
+// been unchanged for certain.
 func (s *standstill) seen(r record, asked, now time.Time) time.Duration {
 	if s.since.IsZero() || s.seq != r.seq || !s.at.Equal(r.at) {
 		*s = standstill{r.seq, r.at, now}
@@ -58,15 +59,15 @@ func (s *standstill) seen(r record, asked, now time.Time) time.Duration {
 	return max(0, asked.Sub(s.since))
 }
 
-// growEvery is after how many renewals the leader looks after the bucket's configuration, over and over.
+// maintainEvery is the number of renewals between checks of the bucket's configuration.
 const growEvery = 30
 
-// looksAfter reports whether it does so after n of them: at first soon, and then ever more seldom, for a cluster that has
-// just formed may not know all of its servers yet.
+// maintenanceDue reports whether the leader checks the bucket's configuration after n renewals: often at first,
+// because a cluster that has just formed may not have all of its servers yet.
 func looksAfter(n int) bool { return n%growEvery == 0 || n < growEvery && n&(n-1) == 0 }
 
-// leaseTTL is the default: in a cluster longer than an election of JetStream takes (7 s after a crash), or every
-// one of those would depose the registry too.
+// leaseTTL is the default TTL of the lease. In a cluster it is longer than a JetStream leader election takes (7 s
+// after a crash); otherwise each of those would also depose the registry's leader.
 func leaseTTL(clustered bool) time.Duration {
 	if clustered {
 		return 10 * time.Second
@@ -74,7 +75,7 @@ func leaseTTL(clustered bool) time.Duration {
 	return 3 * time.Second
 }
 
-// run stands for election until ctx is done, and releases the lease then.
+// run takes part in elections until ctx is done, and then releases the lease.
 func (e *elector) run(ctx context.Context) {
 	var created time.Time
 	for ctx.Err() == nil {
@@ -86,7 +87,7 @@ func (e *elector) run(ctx context.Context) {
 			created = made
 			e.report(func(l *loop) { l.bucketReady(made) })
 		}
-		start := time.Now() // the lease runs from before the request was sent
+		start := time.Now() // the TTL may start as early as the sending of the request
 		before := e.bucket.nc.LastError()
 		seq, err := e.acquire(ctx)
 		err = e.bucket.explain(before, err)
@@ -107,7 +108,7 @@ func (e *elector) run(ctx context.Context) {
 	}
 }
 
-// awaitBucket returns when the bucket is there, and says once that it waits for JetStream if it has to.
+// awaitBucket returns when the bucket exists. It logs once if it has to wait for JetStream.
 func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	pause, since := 50*time.Millisecond, time.Now()
 	for told := false; ; {
@@ -122,7 +123,7 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 			return created
 		}
 		if !told && (time.Since(since) > time.Second || errors.Is(err, errDenied)) && ctx.Err() == nil {
-			e.log.Warn("waiting for JetStream: the catalog cannot be written, beats are still heard", "error", err)
+			e.log.Warn("waiting for JetStream: the catalog cannot be written; heartbeats are still processed", "error", err)
 			e.report(func(l *loop) { l.election.trouble = err.Error() })
 			told = true
 		}
@@ -133,20 +134,19 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	}
 }
 
-// stumbled says why standing for election failed; a refusal is for somebody to mend, and shows as the registry's
-// trouble with JetStream.
+// acquireFailed logs why the lease could not be acquired. A denied permission needs an operator, so status shows it
+// as JetStream trouble.
 func (e *elector) stumbled(err error) {
 	if !errors.Is(err, errDenied) {
-		e.log.Debug("standing for election failed", "error", err)
+		e.log.Debug("cannot acquire the lease", "error", err)
 		return
 	}
-	e.log.Warn("cannot stand for election", "error", err, "again_in", deniedPause)
+	e.log.Warn("cannot acquire the lease", "error", err, "again_in", deniedPause)
 	e.refused = true
 	e.report(func(l *loop) { l.election.trouble = err.Error() })
 }
 
-// waitFree waits until the lease is seen to be free, and looks for itself once per TTL, since an event may be
-// lost.
+// waitFree waits until the lease looks free. Events can be lost, so it returns after one TTL at the latest.
 func (e *elector) waitFree(ctx context.Context) {
 	t := time.NewTimer(e.ttl)
 	defer t.Stop()
@@ -157,9 +157,10 @@ func (e *elector) waitFree(ctx context.Context) {
 	}
 }
 
-// acquire takes the lease if nobody holds it; seq is 0 if somebody does. One that has stood still for twice its TTL is
-// nobody's, whatever it says: its holder would have renewed it and the server let it expire, but for an operator's put,
-// say, which has no TTL. Should there be a leader after all, taking it fails if it has moved, and fences if it has not.
+// acquire acquires the lease if it is free; seq is 0 if it is not. A lease that has been unchanged for twice its TTL
+// counts as free whatever it contains: a holder would have renewed it, or the server would have let it expire. The
+// exception is a value without a TTL, such as one that an operator wrote. If that lease has a leader after all, the
+// write fails if the lease has changed, and fences the leader if it has not.
 func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 	asked := time.Now()
 	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
@@ -170,18 +171,18 @@ func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 	if held && e.others.seen(last, asked, time.Now()) < 2*e.ttl {
 		return 0, nil
 	}
-	// Not even a marker: the bucket is new, or was purged, which is republished to nobody. And who wrote the lease may have
-	// purged it before.
+	// Without even a marker the bucket is new or was purged, and a purge is not republished. A writer of an
+	// unexpected lease may also have purged the bucket before.
 	if !ok || held {
 		e.report((*loop).resync)
 	}
 	e.me.Since = time.Now().UTC()
 	seq, err = e.put(ctx, last.seq)
 	if wrongSequence(err) {
-		return 0, nil // somebody was faster
+		return 0, nil // another replica was faster
 	}
 	if held && err == nil {
-		e.log.Warn("took over a lease that nobody renews", "revision", last.seq, "value", cut(string(last.value), 200))
+		e.log.Warn("took over a lease that its holder does not renew", "revision", last.seq, "value", cut(string(last.value), 200))
 	}
 	return seq, err
 }
@@ -191,7 +192,7 @@ func (e *elector) mine(r record) bool {
 	return !r.deleted && json.Unmarshal(r.value, &h) == nil && h.Instance == e.me.Instance
 }
 
-// put writes the lease over its revision last. Not by the KV API's Update, which would make the key permanent.
+// put writes the lease over its revision last. It does not use the KV API's Update, which sets no TTL.
 func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) {
 	value, err := json.Marshal(e.me)
 	if err != nil {
@@ -210,8 +211,8 @@ func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) 
 	return ack.Sequence, nil
 }
 
-// lead writes the epoch and renews the lease until that fails for too long, the loop says that it is fenced, or
-// ctx is done. The leader steps down a third of the TTL before the server could let the lease expire.
+// lead writes the epoch and renews the lease until that fails for too long, the loop finds that it is fenced, or ctx
+// is done. The leader steps down a third of the TTL before the server could expire the lease.
 func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created time.Time) {
 	before := e.bucket.nc.LastError()
 	epoch, err := e.claim(ctx, seq, created)
@@ -222,7 +223,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		return
 	}
 	select {
-	case <-e.step: // said of an earlier term
+	case <-e.step: // from an earlier term
 	default:
 	}
 	e.report(func(l *loop) { l.elected(epoch) })
@@ -231,7 +232,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	tick := time.NewTicker(e.ttl / 5)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		if n > 0 && looksAfter(n) { // a cluster may have got the servers for more replicas, an operator may have been at it
+		if n > 0 && looksAfter(n) { // more servers may have joined the cluster, or an operator may have changed the stream
 			e.lookAfter(ctx)
 		}
 		select {
@@ -254,22 +255,22 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	}
 }
 
-// lookAfter makes the bucket's configuration right, if that can be done before the next renewal.
+// maintainBucket corrects the bucket's configuration if that is possible before the next renewal.
 func (e *elector) lookAfter(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.ttl/5)
 	defer cancel()
 	if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {
-		e.log.Debug("cannot look after the bucket", "error", err)
+		e.log.Debug("cannot check the bucket's configuration", "error", err)
 	}
 }
 
-// bucketGone tells a bucket that was deleted from one that has no leader for a moment.
+// bucketGone reports whether the bucket was deleted, as opposed to having no leader for a moment.
 func (e *elector) bucketGone(ctx context.Context) bool {
 	_, err := e.bucket.info(ctx)
 	return errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
-// claim writes the epoch under the guard of the lease's revision and returns the epoch's own.
+// claim writes the epoch on condition that the lease still has the given revision, and returns the epoch's revision.
 func (e *elector) claim(ctx context.Context, lease uint64, created time.Time) (uint64, error) {
 	h := e.me
 	h.CatalogID = created.UTC().Format(time.RFC3339Nano)
@@ -287,8 +288,8 @@ func (e *elector) claim(ctx context.Context, lease uint64, created time.Time) (u
 	return ack.Sequence, nil
 }
 
-// renew extends the lease. A renewal whose answer was lost has moved the revision on: the lease is read again and
-// kept if it still is this replica's.
+// renew extends the lease. If the reply to an earlier renewal was lost, the revision is newer than seq: renew then
+// reads the lease, and renews it if this replica still holds it.
 func (e *elector) renew(ctx context.Context, seq uint64, deadline time.Time) (uint64, error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -306,7 +307,8 @@ func (e *elector) renew(ctx context.Context, seq uint64, deadline time.Time) (ui
 	return e.put(ctx, last.seq)
 }
 
-// release gives the lease up so that the next leader need not wait for its TTL. It outlives ctx by a second.
+// release deletes the lease so that the next leader need not wait for its TTL. It may take until a second after ctx
+// is done.
 func (e *elector) release(ctx context.Context, seq uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

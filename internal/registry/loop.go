@@ -15,19 +15,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// loop is the state of a running replica. Only the goroutine of run touches it, except for what report and the
-// workers' own arguments carry.
+// loop is the state of a running replica. Only the goroutine of run accesses it; workers pass their results through
+// report.
 type loop struct {
 	*Registry
-	ctx     context.Context // of the workers; kept here because reports start further work
+	ctx     context.Context // of the workers; stored because reports start further work
 	log     *slog.Logger
 	sub     *nats.Subscription
-	in      chan *nats.Msg // what sub hears
-	dropped int            // of what sub heard
+	in      chan *nats.Msg // messages of sub
+	dropped int            // messages dropped by sub
 	wg      sync.WaitGroup // the workers
 	reports chan func(*loop)
 	stopped chan struct{} // closed when reports are no longer read
-	more    chan struct{} // there is more to do of what is done in pieces
+	more    chan struct{} // more restoring to do in small steps
 
 	memory
 	workers
@@ -38,55 +38,55 @@ type loop struct {
 	election election
 }
 
-// memory is what the mesh has said, whoever leads.
+// memory is what was received from the mesh; leaders and standbys have the same.
 type memory struct {
 	mon        *heartbeat.Monitor // of extensions
 	peers      *heartbeat.Monitor // of registries
 	exts       map[string]*extension
-	owners     map[string]string // by rpc subject: the id that has it
-	stray      map[string]*stray // ids that beat and were never announced
+	owners     map[string]string // by rpc subject: the id that owns it
+	stray      map[string]*stray // ids with heartbeats and without an announcement
 	names      mesh.Names
 	bridges    map[string]*bridge
-	residents  map[string]map[residence]struct{}     // by bridge, whether it is known or not
+	residents  map[string]map[residence]struct{}     // by bridge, reported or not
 	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
 	probes     map[probeKey]*probe
-	complaints map[string]bool       // extensions whose breaker somebody has reported
-	reconsider map[string]bool       // extensions whose spec has to be chosen anew
-	removed    map[removal]time.Time // good-byes for good that were heard: since when
-	relisted   map[string]bool       // bridges that have reported other extensions than before; true: for the first time
+	complaints map[string]bool       // extensions with a reported breaker
+	reconsider map[string]bool       // extensions with a spec to choose again
+	removed    map[removal]time.Time // removed instances and when
+	relisted   map[string]bool       // bridges with a changed list of extensions; true: the first report
 	runs       map[string]run        // by bridge
-	unrestored map[string]bool       // extensions of which the catalog may say what is not known yet
-	size       int                   // bytes of announcements, tools and reports that are kept
-	room       int                   // bytes that may be kept
-	evicted    time.Time             // when there was last no room for more
-	unswept    []string              // extensions that have yet to be looked through in this round
-	portion    int                   // of them at a time
+	unrestored map[string]bool       // extensions to restore from the catalog
+	size       int                   // bytes stored of announcements, tools and reports
+	room       int                   // limit of size
+	evicted    time.Time             // last eviction
+	unswept    []string              // extensions left in this round of sweepExtensions
+	portion    int                   // how many of them at a time
 	refused    refusals
 	traffic    Traffic
-	requested  time.Time // when everybody was last asked to announce
-	announced  time.Time // when an announce came last
+	requested  time.Time // last announce request
+	announced  time.Time // last announcement received
 }
 
-// workers bounds what is asked of others at a time.
+// workers limits the concurrent requests to others.
 type workers struct{ handshakes, large, pings, probing limiter }
 
-// election is this replica's part in the election of a leader.
+// election is this replica's part in leader elections.
 type election struct {
-	epoch     uint64        // the fence's revision while this replica holds the lease, else 0
-	ready     bool          // the view contains the epoch: all of an earlier leader's writes are in
+	epoch     uint64        // revision of the epoch key while this replica holds the lease, else 0
+	ready     bool          // the view contains the epoch, so all writes of earlier leaders
 	since     time.Time     // of epoch
-	trouble   string        // with JetStream; "" while there is none
-	unread    string        // why the bucket cannot be read for good; "" while it can
-	freed     chan struct{} // to the elector: look at the lease now
-	step      chan struct{} // to the elector: this replica was fenced
-	online    chan struct{} // to the elector: the connection was made anew
-	scanning  bool          // a scan is under way, or pauses before it begins
+	trouble   string        // with JetStream; "" if there is none
+	unread    string        // why reading the bucket is denied; "" if it is not
+	freed     chan struct{} // to the elector: check the lease now
+	step      chan struct{} // to the elector: this replica is fenced
+	online    chan struct{} // to the elector: the client has reconnected
+	scanning  bool          // a scan is running, or paused before it begins
 	scanAgain bool
 	verifying bool   // the bucket is being compared with the view
 	hurry     func() // ends the pause of the scan; set while scanning
 }
 
-// inbox is how many messages may wait between the subscription and the loop, apart from Config.maxWaiting.
+// inbox is the size of the channel between the subscription and the loop, in addition to Config.maxWaiting.
 const inbox = 16
 
 func newLoop(r *Registry) (*loop, error) {
@@ -119,8 +119,8 @@ func newMemory(cfg Config) memory {
 	}
 }
 
-// run is the loop. When ctx is done it stops reading reports and waits for the workers. The error is a connection
-// that was closed for good.
+// run is the loop. When ctx is done it stops reading reports and waits for the workers. It returns an error if the
+// connection was closed.
 func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 	defer l.wg.Wait()
 	defer close(l.stopped)
@@ -139,7 +139,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 			return nil
 		case m := <-l.in:
 			l.receive(m)
-			for n := len(l.in); n > 0; n-- { // what has come by now goes into one flush
+			for n := len(l.in); n > 0; n-- { // everything received by now goes into one flush
 				l.receive(<-l.in)
 			}
 		case f := <-l.reports:
@@ -163,7 +163,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 	}
 }
 
-// report hands what a worker found to the loop; after the loop has ended nobody cares.
+// report runs f in the loop, or drops it if the loop has ended.
 func (l *loop) report(f func(*loop)) {
 	select {
 	case l.reports <- f:
@@ -171,7 +171,7 @@ func (l *loop) report(f func(*loop)) {
 	}
 }
 
-// listen looks whether messages were dropped, for there were more than may wait.
+// checkDropped checks whether the client dropped messages because too many were queued.
 func (l *loop) listen(now time.Time) {
 	dropped, err := l.sub.Dropped()
 	if err != nil || dropped <= l.dropped { // without a subscription this replica is being stopped
@@ -214,7 +214,7 @@ func (l *loop) receive(m *nats.Msg) {
 	}
 }
 
-// housekeep does what time alone brings about. It is called with every pulse.
+// housekeep does periodic work. It is called with every self-check.
 func (l *loop) housekeep(now time.Time) {
 	l.refused.logged = 0
 	l.listen(now)
@@ -232,12 +232,12 @@ func (l *loop) housekeep(now time.Time) {
 	}
 }
 
-// connection takes in a change of the connection: what was said while it was away was not heard.
+// connection handles a change of the connection's status. Messages sent while it was down were missed.
 func (l *loop) connection(s nats.Status) {
 	l.deafened("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
 		if l.election.scanning {
-			l.election.hurry() // what was denied may be permitted now
+			l.election.hurry() // it may be permitted after a reconnect
 		}
 		l.resync()
 		select {
@@ -251,6 +251,6 @@ func (l *loop) connection(s nats.Status) {
 
 func (l *loop) deafened(why string) {
 	now := time.Now()
-	l.log.Info("condemning nobody before a full grace of listening", "reason", why)
+	l.log.Info("heartbeat gap: not marking instances lost for one grace period", "reason", why)
 	l.mon.ListeningGap(now.Add(-1), now)
 }

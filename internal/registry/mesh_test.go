@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestWithMesh is the registry with the real other ends: a native service, a follower of the catalog, a client.
+// TestWithMesh runs the registry with real counterparts: a native service, a follower of the catalog, a client.
 func TestWithMesh(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -66,7 +66,7 @@ func TestWithMesh(t *testing.T) {
 		t.Errorf("call: %s, %v", got, err)
 	}
 
-	// A crash: no good-bye. The first call that meets it makes the catalog right.
+	// A crash, without a shutdown notice. The first failing call leads to the correction of the catalog.
 	service.Close()
 	b.await("the server has noticed", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestMissesAnnounce: the announcement of other tools is lost. The beats tell.
+// TestMissedAnnouncement: the announcement of other tools is lost. The heartbeats reveal it.
 func TestMissesAnnounce(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -41,7 +41,7 @@ func TestMissesAnnounce(t *testing.T) {
 	})
 }
 
-// TestStrayMember: a member cannot be known from its beats alone, and those who could announce it are asked again.
+// TestUnannouncedMember: heartbeats alone do not add a member, and announcements are requested again.
 func TestStrayMember(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -49,13 +49,14 @@ func TestStrayMember(t *testing.T) {
 		e := b.ext("google.mail", "1.0.0", "n1", "send")
 		e.a.Parent = "google"
 		e.keepBeating()
-		time.Sleep(3 * time.Second) // the first question is lost: nobody hears it yet
+		time.Sleep(3 * time.Second) // the first announce request is lost: there is no subscriber yet
 		e.announceOnRequest()
 		b.await("it is ready", b.is("google.mail", heartbeat.Ready))
 	})
 }
 
-// TestSkillsGoWithTheirBridge: also where it could not withdraw them, or that was not heard; and they come back with it.
+// TestSkillsGoWithTheirBridge: skills are removed with their bridge even if it did not withdraw them, and come back
+// with it.
 func TestSkillsGoWithTheirBridge(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{})
@@ -74,18 +75,18 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		one.kill()
 		b.await("its skill is gone", func() bool { return one.is(heartbeat.Lost)() && !there() })
 		stop()
-		b.leading(standby) // which heard of the skill, and asks no bridges until now
+		b.leading(standby) // it has received the skill, and has not pinged bridges until now
 		time.Sleep(5 * time.Second)
 		if there() {
 			t.Error("a new leader brings it back")
 		}
 		b.muteBridge("one")
-		one.report() // or it is asked again within a minute
+		one.report() // else it is pinged again within a minute
 		b.await("its skill is back", func() bool { return one.is(heartbeat.Ready)() && there() })
 	})
 }
 
-// TestUnlisted: the good-bye of an extension whose manifest was removed is lost. Its bridge lists it no more.
+// TestUnlisted: the shutdown notice of an extension with a removed manifest is lost. The bridge no longer lists it.
 func TestUnlisted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -97,11 +98,11 @@ func TestUnlisted(t *testing.T) {
 		b.publish(prefix.HostReport("one"), mesh.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
 		b.await("the report is in", func() bool { return len(one.doc().Extensions) == 0 })
 		if !b.is("weather", heartbeat.Ready)() {
-			t.Error("what beats is dropped on its bridge's word")
+			t.Error("an instance that sends heartbeats is removed because of its bridge's report")
 		}
 		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
 
-		// Who said good-bye, and not for good, was not removed: it is the report that was lost.
+		// A shutdown notice without removal: it is the next report that is lost.
 		clock := b.ext("clock", "1.0.0", "n1", "now").on(one)
 		clock.up()
 		b.await("the clock is ready", b.is("clock", heartbeat.Ready))
@@ -109,15 +110,15 @@ func TestUnlisted(t *testing.T) {
 		b.await("the clock is shut down", b.is("clock", heartbeat.Shutdown))
 		one.kill()
 		b.await("its bridge is gone", one.is(heartbeat.Lost))
-		time.Sleep(5 * time.Second) // in the bubble
+		time.Sleep(5 * time.Second) // fake time
 		if !b.is("clock", heartbeat.Shutdown)() {
 			t.Errorf("the clock is %q", b.state("clock").State)
 		}
 	})
 }
 
-// TestStandbyMissesGoodbye: what the leader has dropped does not come back with another leader, though that one did not
-// hear the good-bye; what is alive stays.
+// TestStandbyMissesShutdown: what the leader has removed does not come back with another leader that missed the
+// shutdown notice. What is up stays.
 func TestStandbyMissesGoodbye(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{Name: "r"})
@@ -133,8 +134,8 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 				b.status(standby).Instances[heartbeat.Ready] == 2
 		})
 		stays.keepBeating()
-		time.Sleep(time.Second)                   // what is under way arrives
-		err := r.ask(b.Context(), func(l *loop) { // as nobody else hears it
+		time.Sleep(time.Second)                   // pending messages arrive
+		err := r.ask(b.Context(), func(l *loop) { // this replica alone misses it
 			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
 			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
 		})
@@ -143,21 +144,21 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 		}
 		absent := func() bool { return b.get(specKey("gone")) == nil && b.get(specKey("declared")) == nil }
 		b.await("they are gone", absent)
-		time.Sleep(5 * time.Second) // a grace
+		time.Sleep(5 * time.Second) // a grace period
 		stop()
 		b.leading(standby)
-		time.Sleep(5 * time.Second) // in the bubble
+		time.Sleep(5 * time.Second) // fake time
 		if !absent() || b.get(stateKey("gone")) != nil || b.get(stateKey("declared")) != nil {
-			t.Error("the new leader brings back what was dropped")
+			t.Error("the new leader brings back what was removed")
 		}
 		if !b.is("stays", heartbeat.Ready)() {
-			t.Errorf("what is alive is %s", b.state("stays").State)
+			t.Errorf("the state of what is up: %s", b.state("stays").State)
 		}
 	})
 }
 
-// TestRemovedStaysRemoved: the leader steps down before it has written what it dropped. Who is elected next, and has
-// heard the same good-byes, does not take it from the catalog again.
+// TestRemovedStaysRemoved: the leader steps down before it has written a removal. The next leader has received the
+// same shutdown notices and does not restore the extension from the catalog.
 func TestRemovedStaysRemoved(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{Name: "r"})
@@ -173,8 +174,8 @@ func TestRemovedStaysRemoved(t *testing.T) {
 				b.status(standby).Instances[heartbeat.Ready] == 3
 		})
 		stays.keepBeating()
-		time.Sleep(time.Second)                         // what is under way arrives
-		err := standby.ask(b.Context(), func(l *loop) { // the leader's writes do not land
+		time.Sleep(time.Second)                         // pending messages arrive
+		err := standby.ask(b.Context(), func(l *loop) { // the leader's writes are not stored
 			now := time.Now()
 			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
 			l.goodbye("stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
@@ -192,8 +193,8 @@ func TestRemovedStaysRemoved(t *testing.T) {
 	})
 }
 
-// TestUnlistedUnheard: an extension was removed from its host while no registry ran. It is not shown as ready for a
-// grace.
+// TestUnlistedWhileNoRegistryRan: an extension was removed from its host while no registry ran. It is not shown as
+// ready for a grace period.
 func TestUnlistedUnheard(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{})

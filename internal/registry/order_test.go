@@ -7,8 +7,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// TestBeatsThatWait: a bridge dies, and the registry is told so before it has taken in the last beat of what ran there.
-// That beat is older than the news, and brings nobody back.
+// TestQueuedHeartbeats: a bridge exits, and the registry finds that before it has processed the last heartbeat of the
+// bridge's instance. That older heartbeat does not make the instance ready again.
 func TestBeatsThatWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
@@ -21,14 +21,14 @@ func TestBeatsThatWait(t *testing.T) {
 		e.silence()
 		if err := r.ask(t.Context(), func(l *loop) {
 			e.beat(heartbeat.Ready)
-			b.flush(b.nc) // it is on its way to the loop, which is here, before anything else
+			b.flush(b.nc) // it is queued for the loop, which runs this function
 			l.missed(l.bridges["one"], "is gone", time.Now())
 		}); err != nil {
 			t.Fatal(err)
 		}
 		b.await("the host is lost", one.is(heartbeat.Lost))
 		b.await("its extension is lost", func() bool { return b.instances("weather") == "i lost" })
-		time.Sleep(10 * time.Second) // in the bubble
+		time.Sleep(10 * time.Second) // fake time
 		if got := b.instances("weather"); got != "i lost" {
 			t.Errorf("a while later: %s", got)
 		}

@@ -10,14 +10,14 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// place is where an instance runs: as it announced, or as the catalog said when this replica took over.
+// location is where an instance runs: as announced, or as restored from the catalog.
 type place struct {
 	host, bridge string
-	run          time.Time // of its bridge's run when the instance was heard last; zero: not known
+	run          time.Time // of the bridge when the instance last sent something; zero: not known
 }
 
-// runOf is the start of a bridge's run, as it reports it; zero for one that does not report. Its clock is only
-// compared with itself: another start is another run.
+// runOf is the start time of a bridge's run as reported; zero for a bridge without a report. It is only compared for
+// equality, so clocks do not matter.
 func (l *loop) runOf(bridge string) time.Time {
 	if b := l.bridges[bridge]; b != nil && b.host != nil {
 		return b.host.Since
@@ -25,10 +25,10 @@ func (l *loop) runOf(bridge string) time.Time {
 	return time.Time{}
 }
 
-// residence is an instance where it runs.
+// instanceKey identifies an instance.
 type residence struct{ id, instance string }
 
-// placed notes where an instance of x was heard, or is said to be.
+// setLocation records where an instance of x runs.
 func (l *loop) placed(x *extension, instance string, p *place) {
 	if was := x.places[instance]; was != nil && was.bridge == p.bridge {
 		*was = *p
@@ -48,7 +48,7 @@ func (l *loop) placed(x *extension, instance string, p *place) {
 	residents[residence{x.id, instance}] = struct{}{}
 }
 
-// displaced forgets where an instance of x is.
+// removeLocation removes the location of an instance of x.
 func (l *loop) displaced(x *extension, instance string) {
 	p := x.places[instance]
 	if p == nil {
@@ -62,7 +62,7 @@ func (l *loop) displaced(x *extension, instance string) {
 	}
 }
 
-// drop forgets x.
+// drop removes x.
 func (l *loop) drop(x *extension) {
 	for instance := range x.places {
 		l.displaced(x, instance)
@@ -71,8 +71,8 @@ func (l *loop) drop(x *extension) {
 	delete(l.exts, x.id)
 }
 
-// at is what runs at a bridge, or did when it was heard last: with a bridge, the cost of its coming and going must not
-// grow with the mesh.
+// instancesAt iterates over the instances located at a bridge. It uses an index: the cost of a bridge's start and
+// stop must not grow with the mesh.
 func (l *loop) at(bridge string) iter.Seq2[*extension, string] {
 	return func(yield func(*extension, string) bool) {
 		for r := range l.residents[bridge] {
@@ -83,17 +83,18 @@ func (l *loop) at(bridge string) iter.Seq2[*extension, string] {
 	}
 }
 
-// heardAt notes that an instance is of its bridge's present run: it beats.
+// confirmRun records that an instance belongs to its bridge's present run, because it sent a heartbeat.
 func (l *loop) heardAt(x *extension, instance string) {
 	if p := x.places[instance]; p != nil && p.bridge != "" {
 		p.run = l.runOf(p.bridge)
 	}
 }
 
-// relist has the instances looked at whose bridges have reported others than before.
+// recheckReported re-evaluates the instances of every bridge with a changed report.
 //
-// The first report of a bridge may come after announces of what it runs: those are of the run that it reports. What is
-// gone already is of one before, which died before it could say so; if it is not, its next beat says it.
+// The first report of a bridge can arrive after announcements of its instances, which then belong to the reported
+// run. Instances that are gone already belong to an earlier run that ended without shutdown notices. If one of them
+// is still up, its next heartbeat corrects that.
 func (l *loop) relist() {
 	for bridge, first := range l.relisted {
 		for x, instance := range l.at(bridge) {
@@ -111,11 +112,11 @@ func (l *loop) relist() {
 	clear(l.relisted)
 }
 
-// unreported is a run that no bridge has reported.
+// unknownRun is a run that no bridge reports.
 var unreported = time.Unix(0, 1)
 
-// former reports whether an instance is of an earlier run of its bridge: a bridge's name is its own while it lives,
-// so one that began anew under that name has left nothing behind that still runs.
+// stale reports whether an instance is of an earlier run of its bridge. Only one bridge of a name runs at a time, so
+// an instance of an earlier run is gone.
 func (l *loop) former(x *extension, instance string) bool {
 	p := x.places[instance]
 	if p == nil || p.bridge == "" || p.run.IsZero() {
@@ -125,9 +126,9 @@ func (l *loop) former(x *extension, instance string) bool {
 	return !run.IsZero() && !run.Equal(p.run)
 }
 
-// begunAnew takes in that a bridge began another run. Instances of the one before are dropped as soon as they are
-// gone, so that they do not stand beside their successors, better than a failed or a gated one. Those that look
-// alive still are asked, which is quicker than to wait for the beats that they will miss.
+// bridgeRestarted handles a new run of a bridge. Lost instances of the previous run are removed at once, so that they
+// do not outrank a failed or gated successor. Those that still look ready are probed, which is faster than waiting
+// for missing heartbeats.
 func (l *loop) begunAnew(b *bridge, now time.Time) {
 	if b.gone {
 		b.gone, b.changed = false, now
@@ -145,9 +146,9 @@ func (l *loop) begunAnew(b *bridge, now time.Time) {
 	}
 }
 
-// unlisted reports whether an instance is of an extension that the report of its bridge, which is there, does not list: its
-// shutdown notice was missed, or its manifest was removed while the bridge did not run. The last report of a bridge that is
-// gone may have been missed as well.
+// unlisted reports whether the latest report of an instance's bridge does not list its extension, although the bridge
+// is up: its shutdown notice was missed, or its manifest was removed while the bridge did not run. For a bridge that
+// is gone the last report may have been missed as well.
 func (l *loop) unlisted(x *extension, instance string) bool {
 	p := x.places[instance]
 	if p == nil || p.bridge == "" {
@@ -157,14 +158,14 @@ func (l *loop) unlisted(x *extension, instance string) bool {
 	return b != nil && b.reported && !b.gone && b.host.Extensions != nil && !slices.Contains(b.host.Extensions, x.id)
 }
 
-// dropFormer drops the instances of x that are gone and whose bridge has restarted since. The last one stays: somebody who
-// misses the extension has to find that it was there and is lost. If the report of its bridge lists the extension no more,
-// the last one is dropped too, and the extension is forgotten when no instance is left.
+// dropStale removes the instances of x that are gone and that belong to an earlier run of their bridge. The last
+// instance stays, so that users find that the extension existed and is lost. If its bridge's report no longer lists
+// the extension, the last one is removed too, and the extension is forgotten when no instance is left.
 func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 	left := len(how.Instances)
 	for _, i := range how.Instances {
 		former := l.former(x, i.Instance)
-		inherited := i.LastBeat.IsZero() && x.said[i.Instance] == nil // known from the catalog alone
+		inherited := i.LastBeat.IsZero() && x.said[i.Instance] == nil // read from the catalog
 		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && former
 		final := i.State == heartbeat.Shutdown && !former // its bridge has just stopped it, and reports that next
 		unlisted := (inherited || gone) && !final && l.unlisted(x, i.Instance)
@@ -183,7 +184,8 @@ func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 	}
 }
 
-// dropForgotten drops what an earlier leader has dropped and this replica, which did not ask, still believes in.
+// dropForgotten removes stale instances that the earlier leader has removed from the catalog. This replica did not
+// probe them, so they still look ready here.
 func (l *loop) dropForgotten(x *extension, d *mesh.StateDoc, now time.Time) {
 	shown := map[string]bool{}
 	for _, i := range d.Instances {

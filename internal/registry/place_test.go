@@ -15,7 +15,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// fakeBridge is one run of a bridge: it reports, and answers its pings until it is killed.
+// fakeBridge is one run of a bridge: it reports, and answers pings until it is killed.
 type fakeBridge struct {
 	*bed
 	name  string
@@ -30,12 +30,12 @@ func (b *bed) bridge(name string) *fakeBridge {
 	return f
 }
 
-// muteBridge has not reported yet.
+// muteBridge is a bridge that has not reported yet.
 func (b *bed) muteBridge(name string) *fakeBridge {
 	b.Helper()
 	sub, err := b.nc.Subscribe(prefix.Control(name), func(m *nats.Msg) {
 		if strings.Contains(string(m.Data), `"ping"`) {
-			_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)) // a connection that has gone is the test's own doing
+			_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`)) // fails only if the test closed the connection
 		}
 	})
 	if err != nil {
@@ -56,7 +56,7 @@ func (f *fakeBridge) kill() {
 	f.flush(f.nc)
 }
 
-// doc is host.<bridge> as it stands.
+// doc is the value of host.<bridge>.
 func (f *fakeBridge) doc() (h mesh.Host) {
 	if v := f.get(hostKey(f.name)); v != nil {
 		if err := json.Unmarshal(v, &h); err != nil {
@@ -70,13 +70,13 @@ func (f *fakeBridge) is(s heartbeat.State) func() bool {
 	return func() bool { return f.doc().State == s }
 }
 
-// on makes an instance one of a bridge.
+// on sets the bridge of an instance.
 func (e *fakeExt) on(f *fakeBridge) *fakeExt {
 	e.a.Bridge, e.a.Host = f.name, "host of "+f.name
 	return e
 }
 
-// instances is what state.<id> lists, as "instance state".
+// instances formats the list in state.<id> as "instance state".
 func (b *bed) instances(id string) string {
 	var out []string
 	for _, i := range b.state(id).Instances {
@@ -85,9 +85,9 @@ func (b *bed) instances(id string) string {
 	return strings.Join(out, ", ")
 }
 
-// TestBridgeRestarts: a bridge dies and comes back under its name. The catalog says of the host that it is lost,
-// since when and why, and that it is back; and what ran there before does not stand beside what runs there now, where
-// it would hide that the extension has failed.
+// TestBridgeRestarts: a bridge is killed and restarts under the same name. The catalog shows the host as lost, with
+// time and reason, and then as ready again. The instances of the earlier run are not shown next to the new ones,
+// where they would hide that the extension has failed.
 func TestBridgeRestarts(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
@@ -103,7 +103,7 @@ func TestBridgeRestarts(t *testing.T) {
 		start := time.Now()
 		b.await("the host is lost", one.is(heartbeat.Lost))
 		if d := time.Since(start); d > 2*time.Second {
-			t.Errorf("known after %v", d)
+			t.Errorf("shown after %v", d)
 		}
 		b.await("its extension is lost", func() bool { return b.instances("weather") == "old lost" })
 		if h := one.doc(); h.Reason != "is gone" || !h.Since.Equal(up.Since) || !h.StateSince.After(up.StateSince) {
@@ -113,7 +113,7 @@ func TestBridgeRestarts(t *testing.T) {
 		again := b.bridge("one")
 		b.await("the host is back", again.is(heartbeat.Ready))
 		if got := b.instances("weather"); got != "old lost" {
-			t.Errorf("the last instance is dropped before another is there: %q", got)
+			t.Errorf("the last instance was removed before there was another one: %q", got)
 		}
 		e := b.ext("weather", "1.0.0", "new", "get").on(again)
 		e.announce()
@@ -127,8 +127,8 @@ func TestBridgeRestarts(t *testing.T) {
 	})
 }
 
-// TestBridgeReportsLate: the first report of a bridge arrives after the announcement of what it runs. When the bridge has
-// restarted, the catalog does not show the instance of its earlier run alongside the new one.
+// TestBridgeReportsLate: the first report of a bridge arrives after the announcement of its instance. When the bridge
+// has restarted, the catalog does not show the instance of its earlier run alongside the new one.
 func TestBridgeReportsLate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
@@ -151,9 +151,9 @@ func TestBridgeReportsLate(t *testing.T) {
 	})
 }
 
-// TestBridgeRestartsAtOnce: a bridge is back before anybody noticed that it died. What ran there before is found out
-// by asking, long before its beats are missed; what runs at another bridge, and what the bridge has started already,
-// stays. A standby that takes over does not bring it back.
+// TestBridgeRestartsAtOnce: a bridge has restarted before its end was noticed. The instances of its earlier run are
+// found by pings, long before the grace period ends. Instances at another bridge, and those of the new run, stay. A
+// standby that takes over does not bring the old ones back.
 func TestBridgeRestartsAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		slow := heartbeat.Config{Grace: 100}
@@ -163,7 +163,7 @@ func TestBridgeRestartsAtOnce(t *testing.T) {
 		one, two := b.bridge("one"), b.bridge("two")
 		old, other := b.ext("weather", "1.0.0", "old", "get").on(one), b.ext("weather", "1.0.0", "other", "get").on(two)
 		b.await("they are up", func() bool {
-			one.report() // the standby, too, asks for all that when it starts
+			one.report() // the standby also requests announcements when it starts
 			old.up()
 			other.up()
 			return b.instances("weather") == "old ready, other ready" && b.status(standby).Instances[heartbeat.Ready] == 2
@@ -180,14 +180,14 @@ func TestBridgeRestartsAtOnce(t *testing.T) {
 		}
 		stop()
 		b.leading(standby)
-		time.Sleep(5 * time.Second) // fake time, in which nothing may happen
+		time.Sleep(5 * time.Second) // fake time, in which nothing may change
 		if got := b.instances("weather"); got != "new ready, other ready" {
 			t.Errorf("the new leader shows %q", got)
 		}
 	})
 }
 
-// TestLostSaysWhere: a registry that knows an instance from the catalog alone says on which host it was lost.
+// TestLostShowsHost: a registry that has restored an instance from the catalog logs on which host it was lost.
 func TestLostSaysWhere(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{})
@@ -210,7 +210,7 @@ func TestLostSaysWhere(t *testing.T) {
 	})
 }
 
-// syncBuffer is a buffer that may be read while a log is written to it.
+// syncBuffer is a buffer that can be read while a log is written to it.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -16,39 +16,39 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// How an instance that a caller complains of is probed.
+// How a reported instance is probed.
 const (
 	probeTries   = 3
 	probeTimeout = time.Second
-	probeAgain   = 50 * time.Millisecond  // after no responders: three times over 100 ms
-	probeNote    = 100 * time.Millisecond // unanswered for so long, the catalog says so
-	probeRest    = 500 * time.Millisecond // an instance that has just answered is not asked again sooner
+	probeAgain   = 50 * time.Millisecond  // after no responders: three attempts within 100 ms
+	probeNote    = 100 * time.Millisecond // unanswered for that long, the catalog shows it
+	probeRest    = 500 * time.Millisecond // minimum interval after an answer
 	maxProbes    = 64
 	maxProbing   = 100_000
 	holdRetry    = 2 * time.Second // doubling to holdRetryMax
 	holdRetryMax = time.Minute
 )
 
-// notAnswering is the reason shown for an instance that does not answer its pings.
+// notAnswering is the reason shown for an instance that does not answer pings.
 const notAnswering = "not answering"
 
-// errNotAsked is a request that did not reach the server, which says nothing of whom it was meant for.
+// errNotSent means that a request did not reach the server, so the instance's state is still unknown.
 var errNotAsked = errors.New("not asked")
 
-// probe is what is known of one instance that was, or is, suspected.
+// probe is the state of the probes of one instance.
 type probe struct {
 	id, instance string
 	running      bool
-	rest         time.Time // do not ask before
-	held         bool      // lost by a probe: only an answer brings it back
-	next         time.Time // of held: when to ask again, though it does not beat
+	rest         time.Time // do not ping before
+	held         bool      // marked lost by a probe: only an answer makes it ready again
+	next         time.Time // if held: next ping in the absence of heartbeats
 	pause        time.Duration
 }
 
 type probeKey struct{ id, instance string }
 
-// suspect takes in a caller's complaint: it met no responders, or a time-out. Complaints cost whoever is
-// complained of nothing but a ping, so that one that lies can harm nobody.
+// suspect handles the report of a caller that got no responders or a timeout. A report causes only a ping, so a false
+// one does no harm.
 func (l *loop) suspect(id string, data []byte, now time.Time) {
 	var s struct {
 		ID       string `json:"id"`
@@ -60,7 +60,7 @@ func (l *loop) suspect(id string, data []byte, now time.Time) {
 		err = json.Unmarshal(data, &s)
 	}
 	if err == nil && s.ID != "" && s.ID != id {
-		err = fmt.Errorf("its id %.80q is not that of the subject", s.ID)
+		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", s.ID, id)
 	}
 	if err != nil {
 		l.refuse("suspect", id, err)
@@ -69,7 +69,7 @@ func (l *loop) suspect(id string, data []byte, now time.Time) {
 	l.suspected(id, s.Instance, now)
 }
 
-// suspected probes one instance, or with "" all that are called ready.
+// suspected probes one instance, or all ready ones if instance is "".
 func (l *loop) suspected(id, instance string, now time.Time) {
 	x := l.exts[id]
 	how, ok := l.mon.Extension(id)
@@ -83,7 +83,7 @@ func (l *loop) suspected(id, instance string, now time.Time) {
 	}
 }
 
-// probe asks an instance whether it is there, unless it is being asked or has just answered.
+// probe pings an instance, unless a ping is running or was just answered.
 func (l *loop) probe(x *extension, instance string, now time.Time) {
 	a := x.address(instance)
 	if a == nil {
@@ -109,7 +109,7 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 	}
 	l.probing.start(func() {
 		asking, answered := context.WithCancel(l.ctx)
-		l.wg.Go(func() { // ends with the answer
+		l.wg.Go(func() { // owned by the loop; ends with the answer
 			if sleep(asking, probeNote) {
 				l.report(func(l *loop) { l.noteSilence(p, own) })
 			}
@@ -125,8 +125,8 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 	})
 }
 
-// address is the announce that says where an instance is asked: its own, that of a service which names none, or, of
-// an instance known from the catalog alone, the one shown.
+// address is the announcement with the subject of an instance: its own, that of a service without instances, or, for
+// an instance from the catalog, the one shown.
 func (x *extension) address(instance string) *announced {
 	switch {
 	case x.said[instance] != nil:
@@ -141,7 +141,7 @@ func (x *extension) address(instance string) *announced {
 	return nil
 }
 
-// ask pings a subject. reason is "" if anybody answered; err is a failure that says nothing.
+// ping pings a subject. reason is "" if there was an answer; with err the result is unknown.
 func ask(ctx context.Context, nc *nats.Conn, subject string, tries int) (reason string, err error) {
 	for try := range tries {
 		if try > 0 && !sleep(ctx, probeAgain) {
@@ -172,8 +172,8 @@ func askOnce(ctx context.Context, nc *nats.Conn, subject string) (reason string,
 	return reasonOf(m), nil
 }
 
-// reasonOf reads a ping's answer. Any will do, an error too, except one in which the mesh says for the extension
-// that it is not there.
+// reasonOf reads the answer to a ping. Any answer counts, even an error, except an error with which a bridge reports
+// that the instance is not there.
 func reasonOf(m *nats.Msg) string {
 	code, err := strconv.Atoi(m.Header.Get("Nats-Service-Error-Code"))
 	if err != nil {
@@ -188,8 +188,8 @@ func reasonOf(m *nats.Msg) string {
 	return ""
 }
 
-// noteSilence shows that an instance takes its time to answer. Where the answer could be another instance's,
-// nothing is said of any.
+// noteSilence shows that an instance has not answered yet. It does nothing if another instance could have answered on
+// the same subject.
 func (l *loop) noteSilence(p *probe, own bool) {
 	if !p.running || !own || !l.pulse.fresh(time.Now()) {
 		return
@@ -200,12 +200,12 @@ func (l *loop) noteSilence(p *probe, own bool) {
 	}
 }
 
-// probed takes in the end of a probe.
+// probed handles the end of a probe.
 func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Time) {
 	p.running = false
 	x := l.exts[p.id]
 	key := probeKey{p.id, p.instance}
-	if l.probes[key] != p { // deposed meanwhile, and perhaps leader again: the instance is another probe's to release
+	if l.probes[key] != p { // the leader changed meanwhile: another probe now holds the instance
 		return
 	}
 	if x == nil {
@@ -228,7 +228,7 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 		}
 		l.answered(x)
 	case !own && l.others(x, p.instance) && reason != "no responders":
-		return // it may be any of them
+		return // the answer may be missing from any of them
 	default:
 		if !p.held {
 			p.held, p.pause = true, holdRetry
@@ -244,7 +244,7 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 	}
 }
 
-// others reports whether other instances of x answer on the same subject as this one.
+// hasOthers reports whether other instances of x answer on the same subject as this one.
 func (l *loop) others(x *extension, instance string) bool {
 	how, _ := l.mon.Extension(x.id)
 	for _, i := range how.Instances {
@@ -255,7 +255,7 @@ func (l *loop) others(x *extension, instance string) bool {
 	return false
 }
 
-// retryHolds asks those again that a probe called lost, and forgets probes that have nothing to say any more.
+// retryHolds pings the instances that a probe marked lost, and removes probes that are no longer needed.
 func (l *loop) retryHolds(now time.Time) {
 	for key, p := range l.probes {
 		i, ok := l.mon.Instance(p.id, p.instance)
@@ -269,15 +269,15 @@ func (l *loop) retryHolds(now time.Time) {
 	}
 }
 
-// beatOnHold is called for the beat of an instance that a probe called lost: its owner says it is up.
+// heartbeatOnHold handles the heartbeat of an instance that a probe marked lost: it may be up again.
 func (l *loop) beatOnHold(x *extension, instance string, now time.Time) {
 	if p := l.probes[probeKey{x.id, instance}]; p != nil && p.held && l.leading() {
 		l.probe(x, instance, now)
 	}
 }
 
-// dropHolds ends what this replica found out by asking: only the leader asks, and the next one goes by what the
-// catalog says.
+// dropHolds ends what this replica's probes found. Only the leader probes, and the next leader starts from the
+// catalog.
 func (l *loop) dropHolds(now time.Time) {
 	for _, p := range l.probes {
 		l.mon.Release(p.id, p.instance, now)
@@ -289,8 +289,8 @@ func (l *loop) dropHolds(now time.Time) {
 	}
 }
 
-// holdAsWritten holds an instance that the catalog calls lost by a probe, whether this replica hears it beat or not,
-// and asks it at once: a new leader must not call it ready on its owner's word.
+// holdAsWritten holds an instance that a probe marked lost according to the catalog, even if it sends heartbeats, and
+// pings it immediately: heartbeats alone must not make it ready at a new leader.
 func (l *loop) holdAsWritten(x *extension, i mesh.InstanceState, now time.Time) {
 	if i.State != heartbeat.Lost || !probeReason(i.Reason) {
 		return
@@ -310,5 +310,5 @@ func probeReason(s string) bool {
 	return false
 }
 
-// urge has an extension's state written at once.
+// urge writes an extension's state with the next batch.
 func (l *loop) urge(id string) { l.pub.mark(stateKey(id), true) }

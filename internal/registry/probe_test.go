@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestSuspectGone: the catalog is right soon after the first complaint, although the owner beats on, and again
-// when the service is back.
+// TestSuspectGone: the catalog is correct soon after the first report of a caller, although the owner still sends
+// heartbeats, and again when the service is back.
 func TestSuspectGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -29,7 +29,7 @@ func TestSuspectGone(t *testing.T) {
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
 		b.await("both are asked", func() bool { return e.count(&e.pings) == 1 && other.count(&other.pings) == 1 })
 		if d := b.state("weather"); d.Instances[0].State != heartbeat.Ready || d.Instances[0].Reason != "" {
-			t.Errorf("a lie did harm: %+v", d)
+			t.Errorf("a false report changed the state: %+v", d)
 		}
 
 		e.silence()
@@ -37,7 +37,7 @@ func TestSuspectGone(t *testing.T) {
 		start := time.Now()
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
 		b.await("it is lost", lost)
-		if d := time.Since(start); d < 100*time.Millisecond || d > 200*time.Millisecond { // asked three times over 100 ms
+		if d := time.Since(start); d < 100*time.Millisecond || d > 200*time.Millisecond { // three pings within 100 ms
 			t.Errorf("lost after %v", d)
 		}
 		seq := b.status(r).Traffic.Beats
@@ -85,8 +85,8 @@ func TestSuspectHangs(t *testing.T) {
 	})
 }
 
-// TestBridgeGone: a bridge that answered and has gone takes its instances with it, long before their beats are
-// missed.
+// TestBridgeGone: when a bridge that has answered pings is gone, its instances are marked lost, long before the grace
+// period ends.
 func TestBridgeGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
@@ -131,8 +131,8 @@ func TestBridgeGone(t *testing.T) {
 	})
 }
 
-// TestLostSurvivesHandOver: a standby, which does not ask bridges, becomes the leader a moment after one has gone
-// and come back as another. It does not call the dead bridge's instances ready until their own grace is over.
+// TestLostSurvivesHandOver: a standby, which does not ping bridges, becomes the leader a moment after a bridge has
+// been replaced by another run. It does not mark the instances of the earlier run ready.
 func TestLostSurvivesHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		one, stopOne := b.registry(Config{Name: "one", Heartbeat: heartbeat.Config{Grace: 100}})
@@ -177,11 +177,11 @@ func TestLostSurvivesHandOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		answer() // the bridge's next run answers under its name; the instance is none of its own
+		answer() // the bridge's next run answers under its name; the instance is not part of it
 		stopOne()
 		b.leading(two)
 		for range 100 {
-			time.Sleep(100 * time.Millisecond) // fake time, in which nothing may happen
+			time.Sleep(100 * time.Millisecond) // fake time, in which nothing may change
 			if d := b.state("weather"); d.State != heartbeat.Lost {
 				t.Fatalf("the new leader calls it %s", d.State)
 			}
@@ -189,7 +189,7 @@ func TestLostSurvivesHandOver(t *testing.T) {
 	})
 }
 
-// TestBreakerReports: the fleet is told of an open breaker only by the registry's own failed probe.
+// TestBreakerReports: only a failed probe of the registry opens the fleet's breaker.
 func TestBreakerReports(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -206,7 +206,7 @@ func TestBreakerReports(t *testing.T) {
 			return err == nil && len(res.Reporters) == 1 && res.Reporters[0].Reporter == "agent-7"
 		})
 		if d := b.state("weather"); d.Breaker != nil || d.State != heartbeat.Ready {
-			t.Errorf("a lie did harm: %+v", d)
+			t.Errorf("a false report changed the state: %+v", d)
 		}
 		e.silence()
 		<-time.After(probeRest)
@@ -226,7 +226,7 @@ func TestBreakerReports(t *testing.T) {
 	})
 }
 
-// TestBridgeHangs: a bridge that is there and does not answer is lost too, a little later.
+// TestBridgeHangs: a bridge that does not answer without being gone is lost too, a little later.
 func TestBridgeHangs(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
@@ -258,8 +258,8 @@ func TestBridgeHangs(t *testing.T) {
 	})
 }
 
-// TestHoldSurvivesHandOver: a new leader does not call an instance ready on its owner's word that an earlier leader
-// found to be gone; and it finds out by itself when it is back.
+// TestHoldSurvivesHandOver: a new leader does not mark an instance ready because of its heartbeats if an earlier
+// leader found it gone by a probe. It finds by itself when the instance is back.
 func TestHoldSurvivesHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		one, stopOne := b.registry(Config{Name: "one"})
@@ -275,7 +275,7 @@ func TestHoldSurvivesHandOver(t *testing.T) {
 		written := b.get(stateKey("weather"))
 		stopOne()
 		b.leading(two)
-		time.Sleep(10 * time.Second) // fake time, in which nothing may happen
+		time.Sleep(10 * time.Second) // fake time, in which nothing may change
 		if now := b.get(stateKey("weather")); string(now) != string(written) {
 			t.Errorf("the new leader wrote\n%s\nover\n%s", now, written)
 		}
@@ -284,8 +284,8 @@ func TestHoldSurvivesHandOver(t *testing.T) {
 	})
 }
 
-// TestLateProbe: a probe that ends when its registry has been deposed, and leads again, leaves the one alone that asks
-// the same instance since: nobody else would call it back.
+// TestLateProbe: a probe that ends after its registry was deposed and leads again must not end a newer probe of the
+// same instance, which would then stay lost.
 func TestLateProbe(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -299,7 +299,7 @@ func TestLateProbe(t *testing.T) {
 		l.probes[key] = now
 		l.probed(late, true, "", nil, time.Now())
 		if l.probes[key] != now {
-			t.Error("nobody asks any more")
+			t.Error("the instance is not probed any more")
 		}
 		delete(l.probes, key)
 	}); err != nil {

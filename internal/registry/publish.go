@@ -16,43 +16,44 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// publisher is what the leader has yet to write. Keys are marked, and documents built only when they are written:
-// a thousand changes of one extension within a moment are one document.
+// publisher holds what the leader has yet to write. Keys are marked, and their documents are built only when they are
+// written: a thousand changes of one extension in a short time become one document.
 type publisher struct {
 	dirty    map[string]bool   // true: urgent
-	backlog  []string          // to be compared when nothing else is to do: a new leader's whole catalog
-	urgent   int               // of dirty
+	backlog  []string          // keys to compare when nothing is dirty: the whole catalog after an election
+	urgent   int               // number of urgent keys in dirty
 	sent     map[string][]byte // written and acknowledged, not yet seen in the view; nil: deleted
-	inflight map[string][]byte // in the batch on its way
+	inflight map[string][]byte // in the batch that is being written
 	timer    *time.Timer
 	armed    bool
 	fires    time.Time // when armed
-	collect  bool      // the timer has fired: everything may go
+	collect  bool      // the timer has fired: keys that are not urgent may be written too
 	failures int       // in a row
 	paused   bool      // after a failure, until the timer fires
 }
 
-// collectFor is how long changes that are not urgent wait for others.
+// collectFor is how long changes that are not urgent are collected.
 const collectFor = 100 * time.Millisecond
 
-// A state longer than largeState is not written again, unless it is urgent, before largeRest has passed for as often as it is
-// longer, or maxRest: what a thousand instances say is two hundred thousand bytes, which go to all who follow.
+// The write of a state longer than largeState is throttled unless it is urgent: the next one waits for throttleStep
+// per largeState bytes, at most maxThrottle. The state of a thousand instances has 200,000 bytes, and each write is
+// sent to every follower.
 const (
 	largeState = 16 << 10
 	largeRest  = 100 * time.Millisecond
 	maxRest    = 2 * time.Second
 )
 
-// restAfter is how long a state of so many bytes rests.
+// throttleAfter is how long the next write of a state of that size waits.
 func restAfter(size int) time.Duration {
 	return min(time.Duration(size/largeState)*largeRest, maxRest)
 }
 
-// maxPause is the longest pause after batches that failed: a stream without a leader refuses at once, and the first
-// batch after its election should not come late.
+// maxPause is the longest pause after failed batches. A stream without a leader refuses immediately, and the first
+// batch after its election should not be late.
 const maxPause = 500 * time.Millisecond
 
-// backlogChunk is how many documents of the backlog are built at a time.
+// backlogChunk is how many documents of the backlog are built in one flush.
 const backlogChunk = 100
 
 func newPublisher() publisher {
@@ -64,7 +65,7 @@ func newPublisher() publisher {
 func specKey(id string) string  { return mesh.KindSpec + "." + id }
 func stateKey(id string) string { return mesh.KindState + "." + id }
 
-// mark says that a key's document may have changed.
+// mark records that the document of a key may have changed.
 func (p *publisher) mark(key string, urgent bool) {
 	was, known := p.dirty[key]
 	if known && (was || !urgent) {
@@ -78,7 +79,7 @@ func (p *publisher) mark(key string, urgent bool) {
 	}
 }
 
-// wait has the timer fire in d, or sooner if it is armed; a pause is not cut short.
+// wait sets the timer to fire in d, or earlier if it is set to. It does not shorten a pause.
 func (p *publisher) wait(d time.Duration) {
 	at := time.Now().Add(d)
 	if !p.armed || !p.paused && at.Before(p.fires) {
@@ -89,17 +90,17 @@ func (p *publisher) wait(d time.Duration) {
 
 func (p *publisher) due() { p.armed, p.collect, p.paused = false, true, false }
 
-// pause lets nothing go for a while that grows with the failures.
+// pause stops all writes for a time that grows with the failures.
 func (p *publisher) pause() {
 	p.failures++
 	p.paused, p.armed = true, true
 	p.timer.Reset(min(collectFor<<min(p.failures, 5), maxPause))
 }
 
-// take removes the keys that may go now, at most a batch of them, in order. Those stay that have to wait, as hold says, and
-// those that rest, unless they are urgent. Of more than a batch it takes any, for to put them all in order each time is what
-// a large mesh would be built in.
-// From the backlog it takes a few at a time, so that the loop keeps listening.
+// take removes the keys that may be written now, at most a batch of them, and returns them in order. Keys that hold
+// reports stay, and so do throttled ones unless they are urgent. If more than one batch is pending, it takes an
+// arbitrary subset: sorting all keys on every flush is quadratic while a large mesh starts. Of the backlog it takes a
+// few at a time, so that the loop keeps receiving.
 func (p *publisher) take(hold func(key string) bool, rest func(key string) time.Duration) []string {
 	var keys []string
 	if p.paused {
@@ -131,7 +132,7 @@ func (p *publisher) take(hold func(key string) bool, rest func(key string) time.
 			p.unmark(key)
 		}
 		if len(p.dirty) == 0 {
-			p.dirty = map[string]bool{} // a map that was large once is as slow to look through for ever
+			p.dirty = map[string]bool{} // a Go map that was large once stays slow to iterate over
 		}
 	}
 	for n := 0; n < backlogChunk && len(keys) < maxBatch && len(p.backlog) > 0 && !hold(p.backlog[0]); n++ {
@@ -148,7 +149,7 @@ func (p *publisher) unmark(key string) {
 	delete(p.dirty, key)
 }
 
-// flush writes what is due, if this replica leads and no batch is on its way.
+// flush writes what is due if this replica leads and no batch is being written.
 func (l *loop) flush() {
 	l.relist()
 	if again := l.reconsider; len(again) > 0 {
@@ -186,9 +187,9 @@ func (l *loop) flush() {
 	}
 }
 
-// held reports whether a key has to wait. Specs wait until all have been restored: before, names would be given without
-// knowing all that claim them. A state that cannot be restored for the moment, since the view has a gap, waits for that:
-// what is not known of it yet would be taken for gone, and deleted.
+// held reports whether a key has to wait. Specs wait until all of them are restored, because names depend on every
+// extension that claims them. A state waits while it cannot be restored because the view has a gap; otherwise
+// instances that are not restored yet would be deleted from it.
 func (l *loop) held(key string) bool {
 	switch kind, id, _ := strings.Cut(key, "."); kind {
 	case mesh.KindSpec:
@@ -199,7 +200,7 @@ func (l *loop) held(key string) bool {
 	return false
 }
 
-// tire has a long state rest from now on: it has been written.
+// throttle delays the next write of a long state that has just been written.
 func (l *loop) tire(key string, size int) {
 	kind, id, _ := strings.Cut(key, ".")
 	x := l.exts[id]
@@ -211,7 +212,7 @@ func (l *loop) tire(key string, size int) {
 	}
 }
 
-// rest is for how long a key's document has to rest still.
+// throttledFor is how long the write of a key still has to wait.
 func (l *loop) rest(key string) time.Duration {
 	if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindState {
 		if x := l.exts[id]; x != nil && !x.rests.IsZero() {
@@ -221,7 +222,7 @@ func (l *loop) rest(key string) time.Duration {
 	return 0
 }
 
-// document builds what a key should have. ok is false where that is what it has.
+// document builds the document that a key should have. ok is false if the key has it already.
 func (l *loop) document(key string) (w write, ok bool) {
 	have := l.current(key)
 	value, err := l.value(key, have)
@@ -239,7 +240,7 @@ func (l *loop) document(key string) (w write, ok bool) {
 	return write{key: key, value: value}, !bytes.Equal(value, have)
 }
 
-// value is what a key should have, nil if it should not be there; have is what it has.
+// value is the value that a key should have, nil if the key should not exist; have is its present value.
 func (l *loop) value(key string, have []byte) ([]byte, error) {
 	kind, name, _ := strings.Cut(key, ".")
 	if kind == mesh.KindSpec || kind == mesh.KindState {
@@ -263,7 +264,7 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 		return marshalState(x.state(how, was), l.valueLimit())
 	case kind == mesh.KindHost:
 		if b := l.bridges[name]; b != nil && b.host != nil {
-			var was mesh.Host // of an unreadable document nothing is kept
+			var was mesh.Host // an unreadable document counts as empty
 			_ = json.Unmarshal(have, &was)
 			return plainjson.Marshal(b.document(&was))
 		}
@@ -275,17 +276,16 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 	return nil, nil
 }
 
-// valueLimit is the largest value that the server takes, less room for the subject and the headers.
+// valueLimit is the server's largest message, less space for the subject and the headers.
 func (l *loop) valueLimit() int { return int(l.nc.MaxPayload()) - 2048 }
 
 // specLimit is the largest spec.
 func (l *loop) specLimit() int { return l.valueLimit() - l.stateRoom() }
 
-// stateRoom is how much smaller a spec is kept, so that an ordinary state fits into the same page of the catalog.
+// stateRoom is the space that a spec leaves free, so that an ordinary state fits into the same page of the catalog.
 func (l *loop) stateRoom() int { return int(l.nc.MaxPayload()) / 32 }
 
-// current is the value that a key has in the bucket as far as this replica knows: what it wrote last, or what
-// it saw.
+// current is the value of a key in the bucket, as far as this replica has seen: its own last write or an event.
 func (l *loop) current(key string) []byte {
 	if v, ok := l.pub.sent[key]; ok {
 		return v
@@ -293,7 +293,7 @@ func (l *loop) current(key string) []byte {
 	return l.view.get(key)
 }
 
-// write sends a batch. Its answer comes back as a report.
+// write sends a batch. The result comes back as a report.
 func (l *loop) write(writes []write) {
 	p := &l.pub
 	p.inflight = make(map[string][]byte, len(writes))
@@ -301,14 +301,14 @@ func (l *loop) write(writes []write) {
 		p.inflight[w.key] = w.value
 	}
 	epoch := l.election.epoch
-	l.wg.Go(func() { // owned by the loop; ends with commit's time-out
+	l.wg.Go(func() { // owned by the loop; ends with commit's timeout
 		last, err := l.bucket.commit(l.ctx, epoch, writes)
 		l.report(func(l *loop) { l.written(epoch, last, err) })
 	})
 }
 
-// written takes in the end of a batch. After a failure it is open whether the batch has landed; the keys are
-// compared again, with whatever the view shows by then.
+// written handles the result of a batch. A failed batch may still have been stored, so its keys are compared again
+// with the view.
 func (l *loop) written(epoch, last uint64, err error) {
 	p := &l.pub
 	batch := p.inflight
@@ -321,7 +321,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 		for key, value := range batch {
 			l.tire(key, len(value))
 		}
-		if l.view.last < last { // else all of it has been seen, and maybe what came after
+		if l.view.last < last { // else the view already has the batch, and perhaps later changes
 			maps.Copy(p.sent, batch)
 		}
 		return
@@ -336,13 +336,13 @@ func (l *loop) written(epoch, last uint64, err error) {
 	if p.failures == 1 && l.ctx.Err() == nil {
 		level = slog.LevelWarn
 	}
-	l.log.Log(l.ctx, level, "could not write to the catalog", "keys", len(batch), "error", err)
+	l.log.Log(l.ctx, level, "cannot write to the catalog", "keys", len(batch), "error", err)
 	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, errNoBucket)) {
 		l.stepDown()
 	}
 }
 
-// allKeys is every key that there is or should be, those that name no tools first.
+// allKeys returns every key that exists or should exist, specs last.
 func (l *loop) allKeys() []string {
 	all := map[string]bool{}
 	for key := range l.view.records {

@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// TestHeldWhileBlind: a state that the catalog has and this leader has not taken over yet is not deleted because the view
-// has a gap just then.
+// TestHeldWithoutView: a state in the catalog that this leader has not restored yet is not deleted while the view has
+// a gap.
 func TestHeldWhileBlind(t *testing.T) {
 	l := largeLoop(0)
 	known, other := stateKey("known"), "host.other"
@@ -30,8 +30,8 @@ func TestHeldWhileBlind(t *testing.T) {
 	}
 }
 
-// TestLongStatesRest: what a thousand instances say is written now and then, unless it is that they take calls; and nobody
-// else waits for it.
+// TestLongStatesAreThrottled: the state of a thousand instances is written at a limited rate, except for the change
+// that they take calls, and does not delay other keys.
 func TestLongStatesRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := largeLoop(2)
@@ -50,7 +50,7 @@ func TestLongStatesRest(t *testing.T) {
 		l.pub.mark(long, false)
 		l.pub.mark(short, false)
 		next(short)
-		l.pub.mark(short, false) // the timer is set to the end of the rest, and comes sooner
+		l.pub.mark(short, false) // the timer is set to the end of the throttling, and fires earlier
 		next(short)
 		if took := time.Since(start); took != 2*collectFor {
 			t.Errorf("the short one waited %v", took)
@@ -69,29 +69,30 @@ func TestLongStatesRest(t *testing.T) {
 		}
 		next(long)
 		if took := time.Since(start); took != 10*largeRest {
-			t.Errorf("the long one rested %v", took)
+			t.Errorf("the long one was throttled for %v", took)
 		}
 		l.tire(long, 10*largeState)
 		l.pub.mark(long, false)
-		next() // and the timer is set to the end of the rest
+		next() // and the timer is set to the end of the throttling
 		at := time.Now()
 		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: ready, To: lost, WasBest: ready, Best: lost})
 		next(long)
 		if took := time.Since(at); took != collectFor {
-			t.Errorf("that it takes no calls any more waited %v", took)
+			t.Errorf("the change that it takes no calls waited %v", took)
 		}
 		l.tire(long, 10*largeState)
 		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: lost, To: ready, WasBest: lost, Best: ready})
 		if got := l.pub.take(l.held, l.rest); !slices.Equal(got, []string{long}) {
-			t.Errorf("that it takes calls: %v", got)
+			t.Errorf("the change that it takes calls: %v", got)
 		}
 		if d := restAfter(1 << 30); d != maxRest {
-			t.Errorf("the longest rests %v", d)
+			t.Errorf("the longest is throttled for %v", d)
 		}
 	})
 }
 
-// TestUpgradeOfMany: who sees the tools of a new version sees that somebody has it, however long the state has to rest.
+// TestUpgradeOfMany: with the tools of a new version followers also receive an instance of that version, even if the
+// state is throttled.
 func TestUpgradeOfMany(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -115,7 +116,7 @@ func TestUpgradeOfMany(t *testing.T) {
 				continue
 			}
 			if d := b.state("weather"); len(d.Instances) != 2 || d.Instances[1].State != heartbeat.Ready {
-				t.Errorf("the spec shows what nobody has: %+v", d.Instances)
+				t.Errorf("the spec shows a version without an instance: %+v", d.Instances)
 			}
 			return
 		}

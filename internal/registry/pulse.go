@@ -8,10 +8,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// registryID is the id under which replicas beat. It is reserved, so no extension has it.
+// registryID is the id in the heartbeats of replicas. It is reserved, so no extension has it.
 const registryID = "registry"
 
-// The roles that replicas beat as, in front of their name in the beat's reason.
+// The roles of replicas, which precede the name in a heartbeat's reason.
 const (
 	roleLeader  = "leader"
 	roleStandby = "standby"
@@ -20,37 +20,37 @@ const (
 
 const (
 	pulseInterval = 500 * time.Millisecond
-	pulseLate     = time.Second // a pulse heard later than this proves nothing: it was buffered somewhere
+	pulseLate     = time.Second // a self-check received later than this proves nothing: it was buffered on the way
 )
 
-// pulse is how a replica knows that it hears. It publishes a beat of its own, which travels to the server and
-// back through the same subscription as everybody else's and queues behind them. Silence is judged only up to
-// the moment at which a pulse was sent that has come back: by then every beat that had arrived before has been
-// taken in, and the connection was alive. A process that was stopped, a connection that is half open and a loop
-// that lags all come to the same: no pulse, no judgement, and then (heartbeat.Monitor sees the gap) a full grace
-// of listening first.
+// selfCheck verifies that this replica receives messages. The replica publishes a heartbeat of its own, which passes
+// through the server and the same subscription as all others and queues after them. Missing heartbeats are evaluated
+// only up to the time at which the latest received self-check was sent: every heartbeat that arrived before has been
+// processed by then, and the connection worked. Without a self-check (a stopped process, a half-open connection, a
+// loop that lags) nothing is evaluated; heartbeat.Monitor then sees the gap and waits for a full grace period first.
 type pulse struct {
 	seq     uint64
-	ticks   uint64 // of seq, those that came with the clock
+	ticks   uint64 // number of them sent by the clock
 	sent    map[uint64]time.Time
-	heard   time.Time // when one last came back
-	waiting []waiter  // for one of their own, or a later one, to come back; in order
+	heard   time.Time // when the last one was received
+	waiting []waiter  // callbacks waiting for a self-check with their number or a later one; in order
 }
 
-// waiter is what is to be done behind a pulse.
+// waiter is a callback that waits for a self-check.
 type waiter struct {
 	seq uint64
 	do  func(now time.Time)
 }
 
-// behind has do called when everything that had been sent to this replica by now has been taken in. The answer to a
-// request overtakes the beats that wait: of one who has died since, those would tell that he lives.
+// afterPending calls do after everything that had been sent to this replica by now has been processed. A reply can
+// arrive before heartbeats that are still queued. Such a heartbeat may come from a process that has since exited and
+// must not mark it ready.
 func (l *loop) behind(do func(now time.Time)) {
-	l.publishPulse(time.Now()) // should it not get away, the next one is heard behind everything, too
+	l.publishPulse(time.Now()) // if publishing fails, the next self-check also queues after everything pending
 	l.pulse.waiting = append(l.pulse.waiting, waiter{l.pulse.seq, do})
 }
 
-// arrived does what waited for a pulse.
+// runWaiters runs the callbacks that waited for the self-check seq.
 func (p *pulse) arrived(seq uint64, now time.Time) {
 	for len(p.waiting) > 0 && p.waiting[0].seq <= seq {
 		do := p.waiting[0].do
@@ -62,7 +62,8 @@ func (p *pulse) arrived(seq uint64, now time.Time) {
 	}
 }
 
-// fresh reports whether this replica has heard itself just now, so that an answer that it missed was not sent.
+// fresh reports whether a self-check was received recently, so that a missing reply was not lost on the way to this
+// replica.
 func (p *pulse) fresh(now time.Time) bool { return now.Sub(p.heard) < pulseLate+pulseInterval }
 
 func (l *loop) sendPulse() {
@@ -94,15 +95,16 @@ func (l *loop) publishPulse(now time.Time) {
 		err = l.nc.Publish(l.cfg.Prefix.Heartbeat(registryID), data)
 	}
 	if err != nil {
-		l.log.Debug("cannot send a pulse", "error", err)
+		l.log.Debug("cannot publish a self-check", "error", err)
 	}
 }
 
-// heardPulse takes in a replica's beat. Its own lets the loop judge.
+// handleReplicaHeartbeat processes a heartbeat of a registry replica. This replica's own one makes the loop evaluate
+// missing heartbeats.
 func (l *loop) heardPulse(data []byte, now time.Time) {
 	b, err := heartbeat.ParseBeat(data)
 	if err == nil && b.ID != registryID {
-		err = fmt.Errorf("its id %.80q is not that of the subject", b.ID)
+		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, registryID)
 	}
 	if err != nil {
 		l.refuse("beat", registryID, err)
@@ -121,7 +123,7 @@ func (l *loop) heardPulse(data []byte, now time.Time) {
 	l.pulse.heard = now
 	l.peers.Expire(at)
 	if l.election.trouble != "" {
-		return // perhaps on the wrong side of a partition; the gap makes the Monitor listen anew afterwards
+		return // this side of a network partition may be the wrong one; the Monitor waits for a grace period afterwards
 	}
 	for _, c := range l.mon.Expire(at) {
 		l.changed(c)

@@ -15,7 +15,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// question is one JSON-RPC request to an extension or a bridge.
+// request is one JSON-RPC request to an extension or a bridge.
 type question struct {
 	nc      *nats.Conn
 	subject string
@@ -24,17 +24,17 @@ type question struct {
 	acks    func(subject string) bool // reports whether chunks may be acknowledged there
 }
 
-// The bounds of answers in chunks. Parsing takes several times their size.
+// The limits of chunked answers. Parsing takes several times their size.
 const (
 	maxLargeHandshakes = 1
 	maxLargeAnswer     = 16 << 20
-	maxPendingChunks   = 24 << 20 // a sender may be 8 MiB ahead of what was acknowledged
+	maxPendingChunks   = 24 << 20 // a sender may be 8 MiB ahead of the acknowledgements
 	largeTimeout       = 30 * time.Second
-	silenceTimeout     = 5 * time.Second // an instance that is still there sends a frame every 2 s
+	silenceTimeout     = 5 * time.Second // a live instance sends a frame every 2 s
 )
 
-// retryNoResponders are the pauses before a request is sent again that found no responders: a subscription takes a moment
-// to reach all servers of a cluster.
+// retryNoResponders are the pauses before a request without responders is repeated: a subscription takes a moment to
+// reach all servers of a cluster.
 var retryNoResponders = [...]time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
 
 func (q question) body() []byte {
@@ -45,7 +45,7 @@ func (q question) body() []byte {
 	return append(body, '}')
 }
 
-// ask returns the raw result. Where there are no responders it tries a few times.
+// send returns the raw result. Without responders it tries a few times.
 func (q question) ask(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -62,7 +62,7 @@ func (q question) ask(ctx context.Context, timeout time.Duration) (json.RawMessa
 		return nil, fmt.Errorf("no answer on %s within %v: %w", q.subject, timeout, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asking %s: %w", q.subject, err)
+		return nil, fmt.Errorf("request to %s: %w", q.subject, err)
 	}
 	return q.result(m.Data)
 }
@@ -81,14 +81,14 @@ func (q question) result(text []byte) (json.RawMessage, error) {
 	return answer.Result, nil
 }
 
-// askInChunks is ask for an answer that does not fit into one message (docs/protocol.md, "Streaming").
+// sendChunked is send for an answer that does not fit into one message (docs/protocol.md, "Streaming").
 func (q question) askInChunks(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	inbox := natsconn.Inbox(q.nc)
 	sub, err := q.nc.SubscribeSync(inbox)
 	if err == nil {
-		defer func() { _ = sub.Unsubscribe() }() // it fails on a closed connection only
+		defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
 		err = sub.SetPendingLimits(-1, maxPendingChunks)
 	}
 	if err == nil {
@@ -96,7 +96,7 @@ func (q question) askInChunks(ctx context.Context, timeout time.Duration) (json.
 			mesh.HeaderStream: {"1"}, mesh.HeaderTimeout: {strconv.FormatInt(timeout.Milliseconds(), 10)}}})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asking %s: %w", q.subject, err)
+		return nil, fmt.Errorf("request to %s: %w", q.subject, err)
 	}
 	a := assembly{question: q}
 	for {
@@ -119,7 +119,7 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 	return sub.NextMsgWithContext(ctx)
 }
 
-// assembly is an answer as its frames arrive.
+// assembly collects the frames of an answer.
 type assembly struct {
 	question
 	text   []byte
@@ -131,7 +131,7 @@ func (a *assembly) add(m *nats.Msg) (text []byte, done bool, err error) {
 	switch m.Header.Get(mesh.HeaderFrame) {
 	case "":
 		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-			return nil, false, fmt.Errorf("asking %s: %w", a.subject, nats.ErrNoResponders)
+			return nil, false, fmt.Errorf("request to %s: %w", a.subject, nats.ErrNoResponders)
 		}
 		return m.Data, true, nil
 	case "chunk":
@@ -141,7 +141,7 @@ func (a *assembly) add(m *nats.Msg) (text []byte, done bool, err error) {
 			Length int `json:"length"`
 		}
 		if json.Unmarshal(m.Data, &end) != nil || end.Length != len(a.text) {
-			return nil, false, fmt.Errorf("a part of the answer on %s was lost: %d bytes arrived of %.100s", a.subject, len(a.text), m.Data)
+			return nil, false, fmt.Errorf("part of the answer on %s was lost: received %d bytes, expected %.100s", a.subject, len(a.text), m.Data)
 		}
 		return a.text, true, nil
 	}
@@ -152,16 +152,16 @@ func (a *assembly) chunk(m *nats.Msg) error {
 	a.chunks++
 	switch {
 	case m.Header.Get(mesh.HeaderSeq) != strconv.Itoa(a.chunks):
-		return fmt.Errorf("a part of the answer on %s was lost: chunk %.20q arrived as number %d", a.subject, m.Header.Get(mesh.HeaderSeq), a.chunks)
+		return fmt.Errorf("part of the answer on %s was lost: received chunk %.20q instead of %d", a.subject, m.Header.Get(mesh.HeaderSeq), a.chunks)
 	case len(a.text)+len(m.Data) > maxLargeAnswer:
-		return fmt.Errorf("the answer on %s is over the limit of %d bytes", a.subject, maxLargeAnswer)
+		return fmt.Errorf("the answer on %s exceeds the limit of %d bytes", a.subject, maxLargeAnswer)
 	}
 	a.text = append(a.text, m.Data...)
 	if m.Reply == "" {
 		return nil
 	}
 	if !a.acks(m.Reply) {
-		return fmt.Errorf("a chunk of the answer on %s asks for an acknowledgement on %.128q, which is no subject for one", a.subject, m.Reply)
+		return fmt.Errorf("a chunk of the answer on %s has the reply subject %.128q, which is not an acknowledgement subject", a.subject, m.Reply)
 	}
 	return a.nc.Publish(m.Reply, nil)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// offersTools answers initialize with count tools, whose descriptors have size bytes and more.
+// offersTools answers initialize with count tools with descriptors of size bytes and more.
 func offersTools(count, size int) rpc.Handler {
 	return rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 		list := make([]json.RawMessage, count)
@@ -27,14 +27,14 @@ func offersTools(count, size int) rpc.Handler {
 	})
 }
 
-// TestLargeHandshake: the answer to initialize may be larger than a message. What fits into the catalog is shown whole,
-// and of what does not, a diagnostic counts what was left out.
+// TestLargeHandshake: the answer to initialize may be larger than a message. It is shown whole if it fits into the
+// catalog; otherwise a diagnostic counts what was left out.
 func TestLargeHandshake(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		payload     int32
 		count, size int
-		schemas     int // that are shown
+		schemas     int // shown
 		diagnostic  string
 	}{
 		{"800 tools of 1.5 kB", 1 << 20, 800, 1500, 600, "of 800 tools are shown as"},
@@ -80,8 +80,8 @@ func TestLargeHandshake(t *testing.T) {
 	}
 }
 
-// TestHandshakeInBadChunks: a handshake fails whose chunks do not fit together, are too many, or are to be acknowledged
-// on a subject that is neither an inbox nor the extension's. The next one is not held up.
+// TestHandshakeInBadChunks: a handshake fails if its chunks do not fit together, are too many, or request an
+// acknowledgement on a subject that is neither an inbox nor the extension's. The next handshake is not delayed.
 func TestHandshakeInBadChunks(t *testing.T) {
 	frame := func(kind, seq, ack, data string) *nats.Msg {
 		m := &nats.Msg{Reply: ack, Data: []byte(data), Header: nats.Header{mesh.HeaderFrame: {kind}}}

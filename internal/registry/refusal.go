@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Refusal is something that was not taken in, and why. Alike ones are counted together.
+// Refusal is a kind of refused message and the reason. Equal ones are counted together.
 type Refusal struct {
 	What   string    `json:"what"` // announce, beat, shutdown, …
 	ID     string    `json:"id"`   // from the subject, cut to 100 bytes
@@ -16,19 +16,19 @@ type Refusal struct {
 	Last   time.Time `json:"last"`
 }
 
-// refusals remembers what was refused: all of it in numbers, the latest kinds of it in words.
+// refusals counts all refused messages and remembers the latest kinds.
 type refusals struct {
 	counts map[string]uint64 // by what
-	recent []*Refusal        // the latest last
-	logged int               // lines since the last pulse
+	recent []*Refusal        // latest last
+	logged int               // lines since the last self-check
 }
 
 const (
 	maxRefusals = 100
-	maxLogged   = 10 // lines between two pulses: whoever floods the mesh shall not flood the log
+	maxLogged   = 10 // log lines between two self-checks, so that a flood of messages does not flood the log
 )
 
-// add counts a refusal and reports whether it is worth a line in the log: new, and not one of a flood.
+// add counts a refusal and reports whether to log it: it is new, and not part of a flood.
 func (r *refusals) add(what, id, reason string, now time.Time) bool {
 	if r.counts == nil {
 		r.counts = map[string]uint64{}

@@ -16,25 +16,25 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// Config is what an operator may choose. The zero value works: N identical processes need no configuration but
-// NATS.
+// Config is the configuration of a replica. The zero value works: identical processes need nothing except a NATS
+// connection.
 type Config struct {
 	Prefix    mesh.Prefix      // default mesh.DefaultPrefix
-	Name      string           // of this replica, for people; default the host's name
-	Version   string           // of this program, for people; default "0.0.0"
+	Name      string           // name of this replica, for display; default the host name
+	Version   string           // version of this program, for display; default "0.0.0"
 	Heartbeat heartbeat.Config // interval, grace factor, forget-after
-	Replicas  int              // of the bucket; default 3 in a cluster, 1 on a single server
+	Replicas  int              // replicas of the bucket; default 3 in a cluster, 1 on a single server
 	LeaseTTL  time.Duration    // whole seconds; default 10 s in a cluster, 3 s on a single server
 	Logger    *slog.Logger     // default: discard
 
-	MemoryLimit int64 // bytes, of which it derives how much it keeps; default GOMEMLIMIT or the control group's limit, else the machine's
+	MemoryLimit int64 // bytes; bounds what is kept in memory; default GOMEMLIMIT, else the control group's limit, else the machine's memory
 }
 
 func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, mesh.Prefix(mesh.DefaultPrefix))
 	c.Version = cmp.Or(c.Version, "0.0.0")
 	if c.Name == "" {
-		c.Name, _ = os.Hostname() // a name for people: an unknown one is no fault
+		c.Name, _ = os.Hostname() // for display only, so an error does not matter
 		c.Name = cmp.Or(c.Name, "registry")
 	}
 	if c.MemoryLimit <= 0 {
@@ -47,27 +47,27 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Registry is one replica. Make it with New, then Run it once.
+// Registry is one replica. Create it with New and call Run once.
 type Registry struct {
 	cfg       Config
 	nc        *nats.Conn
 	instance  string
 	started   time.Time
-	questions chan func(*loop) // asked of the loop from outside
+	questions chan func(*loop) // functions to run in the loop; see Registry.inLoop
 }
 
-// New returns a registry on nc that has not been started. nc stays the caller's. Its slow-consumer and
-// permission errors are worth logging by the caller; a reconnect is the registry's own business.
+// New returns a registry that uses nc and has not been started. The caller owns nc and should log its slow-consumer
+// and permission errors; the registry handles reconnects.
 func New(nc *nats.Conn, cfg Config) *Registry {
 	return &Registry{cfg: cfg.withDefaults(), nc: nc, instance: nuid.Next(), questions: make(chan func(*loop))}
 }
 
-// Run is New and Registry.Run.
+// Run calls New and Registry.Run.
 func Run(ctx context.Context, nc *nats.Conn, cfg Config) error { return New(nc, cfg).Run(ctx) }
 
-// Run serves until ctx is done, and then hands its lease over, waits for everything it started, and returns nil.
-// Without JetStream it logs that it waits, and keeps its state in memory. An error means that the connection
-// cannot be used at all.
+// Run serves until ctx is done. It then releases the lease, waits for everything that it started, and returns nil.
+// Without JetStream it logs a warning and keeps its state in memory until JetStream is available. It returns an error
+// only if the connection cannot be used at all.
 func (r *Registry) Run(ctx context.Context) error {
 	l, err := newLoop(r)
 	if err != nil {
@@ -77,26 +77,27 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer r.nc.RemoveStatusListener(status)
 	r.started = time.Now()
 
-	// The service comes first and goes last: the loop's subscription has the service's subject in it, too, and who asks
-	// while there is only that one is not told that nobody answers. The loop outlives the service by what it takes to
-	// answer the last requests.
+	// The service starts first and stops last. The loop's subscription also matches the service's subject, so a
+	// request that arrives while only the loop is subscribed would get neither an answer nor "no responders". The
+	// loop outlives the service by the time that it takes to answer the last requests.
 	looping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	svc, err := r.serve(looping)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = svc.Stop() }() // a second time is nothing; it fails on a closed connection only
+	defer func() { _ = svc.Stop() }() // the second Stop has no effect; an error means that the connection is closed
 	if l.sub, err = r.hear(looping, l.in); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- l.run(looping, status) }() // owned by this function, which waits for it
+	go func() { ended <- l.run(looping, status) }() // owned by Run, which waits for ended
 	select {
 	case <-ctx.Done():
-		_ = l.sub.Unsubscribe() // fails on a closed connection only, as the other
-		// The server has to know that before the service goes. It hands a request to one subscription after another, and of
-		// two that go in between, it would find the loop's, and nobody for an answer. A busy machine may halt it there.
+		_ = l.sub.Unsubscribe() // fails only on a closed connection
+		// Wait until the server has processed the unsubscribe before the service stops. The server delivers a
+		// request to one subscription after the other: if both were removed in between, it would find the loop's
+		// subscription but no responder. The extra wait covers a server that is paused at that point.
 		if r.flush(context.WithoutCancel(ctx)) {
 			<-time.After(serveOn)
 		}
@@ -110,10 +111,10 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
-// hear subscribes to all subjects of registries, and passes the messages on to in until ctx is done. It uses a callback
-// and not SubscribeSync or a channel: there only a number of messages limits what may wait, which is 65,536 whatever the
-// limits are set to. A mesh of thirty thousand exceeds that when all announce, and a flood of large messages fills the
-// memory long before.
+// subscribe subscribes to all subjects of the registry and forwards the messages to in until ctx is done. It uses a
+// callback because SubscribeSync and a channel subscription limit only the number of pending messages, to 65,536
+// whatever the pending limits are. A mesh of 30,000 extensions exceeds that when all announce at once, and a flood of
+// large messages fills the memory long before.
 func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscription, error) {
 	sub, err := r.nc.Subscribe(string(r.cfg.Prefix)+".registry.>", func(m *nats.Msg) {
 		select {
@@ -125,36 +126,36 @@ func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscri
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
 	if err := sub.SetPendingLimits(r.cfg.maxWaiting()); err != nil {
-		_ = sub.Unsubscribe() // or it would stay with the connection, which is not ours
+		_ = sub.Unsubscribe() // the connection outlives this registry
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
 	return sub, nil
 }
 
-// serveOn is how long requests are answered still, once the loop hears no more.
+// drainTime is how long requests are still answered after the loop has unsubscribed.
 const serveOn = 100 * time.Millisecond
 
-// settle waits until the server knows that this replica takes no more requests, and those that had come are
-// answered: micro's Stop waits for neither.
+// drain waits until the server has stopped routing requests to this replica and the pending ones are answered.
+// micro's Service.Stop waits for neither.
 func (r *Registry) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if r.flush(ctx) {
-		_ = r.ask(ctx, func(*loop) {}) // behind every question before
+		_ = r.ask(ctx, func(*loop) {}) // runs after all earlier functions
 	}
 }
 
-// flush reports whether the server has answered, behind all that was sent, within a second.
+// flush reports whether the server confirms within a second that it has processed everything sent before.
 func (r *Registry) flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	return r.nc.FlushWithContext(ctx) == nil
 }
 
-// ErrStopped is the answer to a question asked of a registry that does not run.
+// ErrStopped means that the registry is not running.
 var ErrStopped = errors.New("the registry is not running")
 
-// ask runs f in the loop and waits for it.
+// inLoop runs f in the loop and waits for it.
 func (r *Registry) ask(ctx context.Context, f func(*loop)) error {
 	done := make(chan struct{})
 	select {
@@ -162,6 +163,6 @@ func (r *Registry) ask(ctx context.Context, f func(*loop)) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))
 	}
-	<-done // the loop runs what it has taken
+	<-done // the loop always runs a function that it has received
 	return nil
 }

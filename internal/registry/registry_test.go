@@ -43,12 +43,12 @@ func TestShowsLostAndBack(t *testing.T) {
 		e.keepBeating()
 		b.await("it is back", b.is("weather", heartbeat.Ready))
 		if n := e.count(&e.asked); n != 1 {
-			t.Errorf("asked for its tools %d times", n)
+			t.Errorf("%d handshakes", n)
 		}
 	})
 }
 
-// TestRefused: what is broken or hostile is refused with a reason that status shows, and harms nobody.
+// TestRefused: invalid and hostile messages are refused with a reason that status shows, and harm no other extension.
 func TestRefused(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -59,7 +59,7 @@ func TestRefused(t *testing.T) {
 	b.await("weather is up", b.is("weather", heartbeat.Ready))
 	for _, c := range []struct{ id, body, reason string }{
 		{"a1", `not JSON`, "not valid JSON"},
-		{"a2", `{"id":"weather","version":"1.0.0"}`, "not that of the subject"},
+		{"a2", `{"id":"weather","version":"1.0.0"}`, "does not match the subject's id"},
 		{"A3", `{"id":"A3","version":"1.0.0"}`, "want ^[a-z]"},
 		{"registry", `{"id":"registry","version":"1.0.0"}`, "reserved"},
 		{"a4", `{"id":"a4","version":"` + strings.Repeat("x", 300<<10) + `"}`, "over the limit"},
@@ -90,7 +90,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestSubjectOwner: of two ids on one subject, that with the mesh's own prefix wins, whoever comes first.
+// TestSubjectOwner: of two ids on one subject, the one with the mesh's own prefix wins, whichever is first.
 func TestSubjectOwner(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -116,7 +116,7 @@ func TestManifestOfService(t *testing.T) {
 	if d := b.state("weather"); d.Reason != heartbeat.NoBeatYet || len(d.Instances) != 0 || d.Available {
 		t.Errorf("state: %+v", d)
 	}
-	e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc, and beats with its id alone
+	e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc, and sends heartbeats with its id alone
 	b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 	b.await("it is up", b.is("weather", heartbeat.Ready))
 	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
@@ -125,7 +125,7 @@ func TestManifestOfService(t *testing.T) {
 	e.silence()
 }
 
-// TestStray: a service that only beats is shown all the same, with what it answers.
+// TestUnannounced: a service that only sends heartbeats is shown with the tools that it returns.
 func TestStray(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -143,7 +143,8 @@ func TestStray(t *testing.T) {
 	})
 }
 
-// TestVersions: two versions side by side, a handshake that fails, and two that call themselves the same.
+// TestVersions: two versions next to each other, a failed handshake, and two instances with the same version and
+// other hashes.
 func TestVersions(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -160,7 +161,7 @@ func TestVersions(t *testing.T) {
 	b.await("1.9.0 is shown", tools("get"))
 
 	v2 := b.ext("weather", "1.10.0", "n2", "get", "set")
-	v2.silence() // it beats before it can answer
+	v2.silence() // it sends heartbeats before it can answer
 	v2.up()
 	v2.keepBeating()
 	b.await("the failure shows", func() bool {
@@ -203,7 +204,7 @@ func TestGoodbye(t *testing.T) {
 	b.await("it is forgotten", func() bool { return b.get("spec.weather") == nil && b.get("state.weather") == nil })
 }
 
-// TestNameClash: all of a clash get a suffix, and lose it with the clash.
+// TestNameClash: all tools with a clashing name get a suffix, and lose it with the clash.
 func TestNameClash(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -228,7 +229,8 @@ func TestNameClash(t *testing.T) {
 	b.await("a is alone again", func() bool { return name("a") == "ext_a_b_c" })
 }
 
-// TestReborn: a service that begins again under its old name, and announces no hash, is asked for its tools again.
+// TestInstanceRestarted: the handshake is repeated with a service that restarts under its old name and announces no
+// hash.
 func TestReborn(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -245,7 +247,7 @@ func TestReborn(t *testing.T) {
 	b.await("it has both", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 2 })
 }
 
-// FuzzParseAnnounce: what is taken in can be shown and asked.
+// FuzzParseAnnounce: an accepted announcement can be shown and restored, and has a valid subject.
 func FuzzParseAnnounce(f *testing.F) {
 	f.Add("weather", []byte(`{"id":"weather","version":"1.0.0","instance":"n1","features":["instance"]}`))
 	f.Add("google.gmail", []byte(`{"id":"google.gmail","version":"1.0.0","parent":"google","bridge":"b","subject_prefix":"a.b"}`))
@@ -256,7 +258,7 @@ func FuzzParseAnnounce(f *testing.F) {
 		}
 		said := &announced{Announce: a}
 		if a.ID != id || checkBeatID(id) != nil || strings.ContainsAny(said.rpcSubject(), " *>\t\r\n") || strings.Contains(said.rpcSubject(), "..") {
-			t.Errorf("%+v is asked on %q", a, said.rpcSubject())
+			t.Errorf("%+v has the subject %q", a, said.rpcSubject())
 		}
 		x := newExtension(id)
 		x.said[a.Instance] = said

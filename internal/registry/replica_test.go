@@ -20,7 +20,8 @@ func (b *bed) bucket() *bucket {
 	return &bucket{nc: b.nc, js: js, prefix: prefix}
 }
 
-// TestHandOver: on a clean stop the standby leads within milliseconds, rewrites nothing, and repeats no handshake.
+// TestHandOver: after a clean stop the standby leads within milliseconds, writes only what changed, and repeats no
+// handshake.
 func TestHandOver(t *testing.T) {
 	b := newBed(t)
 	one, stopOne := b.registry(Config{Name: "one"})
@@ -53,11 +54,11 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("%d keys were written", n)
 	}
 	if n := e.count(&e.asked); n != 1 {
-		t.Errorf("asked for its tools %d times", n)
+		t.Errorf("%d handshakes", n)
 	}
 }
 
-// TestCrash: a leader that vanishes is replaced when its lease has expired, and what it still sends is refused.
+// TestCrash: a leader that crashes is replaced when its lease has expired, and its late batch is refused.
 func TestCrash(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		one, _ := b.registry(Config{Name: "one", LeaseTTL: 2 * time.Second})
@@ -66,7 +67,7 @@ func TestCrash(t *testing.T) {
 		b.await("the standby follows", func() bool { return b.status(two).Leader == "one" })
 		epoch := b.status(one).Epoch
 
-		one.nc.Close() // a crash, as the others see it: nothing is released
+		one.nc.Close() // like a crash for the others: the lease is not released
 		start := time.Now()
 		b.leading(two)
 		t.Logf("took over after %v", time.Since(start))
@@ -82,8 +83,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestFencedLeaderStepsDown: a leader whose epoch was overtaken learns it from its next write, stands for election
-// again, and writes what it had to.
+// TestFencedLeaderStepsDown: a leader with an outdated epoch steps down at its next write, is elected again, and
+// repeats the write.
 func TestFencedLeaderStepsDown(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
@@ -96,7 +97,7 @@ func TestFencedLeaderStepsDown(t *testing.T) {
 	b.await("it writes under a new epoch", func() bool { _, ok := b.spec("mail"); return ok && b.status(r).Epoch > epoch })
 }
 
-// TestRebuild: whatever happens to the bucket, it is made again from what the registry knows, or from announces.
+// TestRebuild: a damaged or deleted bucket is rebuilt from memory or from announcements.
 func TestRebuild(t *testing.T) {
 	for name, ruin := range map[string]func(b *bed, stop func()){
 		"a key deleted by hand": func(b *bed, _ func()) {
@@ -147,7 +148,7 @@ func TestRebuild(t *testing.T) {
 				s, _ := b.spec("weather")
 				return len(s.Tools) == 1 && b.state("weather").State == heartbeat.Ready
 			}
-			// Each ruin takes the spec. That it is gone may be seen or not: the registry may be quicker.
+			// Each step deletes the spec. The deletion may be visible or not: the registry may be faster.
 			written := func() (at time.Time) {
 				if r, ok, err := b.bucket().newest(b.Context(), specKey("weather")); err == nil && ok && !r.deleted {
 					at = r.at
@@ -166,8 +167,8 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// TestRestart: a registry that comes back to a full bucket changes nothing in it but what has changed, condemns
-// nobody before a full grace of listening, and then those that are gone.
+// TestRestart: a registry that restarts with a full bucket writes only what has changed, and marks instances lost
+// only after a full grace period.
 func TestRestart(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		one, stop := b.registry(Config{})
@@ -188,22 +189,22 @@ func TestRestart(t *testing.T) {
 		b.leading(two)
 		b.await("the silent one is lost", b.is("mail", heartbeat.Lost))
 		if d := time.Since(start); d < 3*time.Second { // 3 × the interval
-			t.Errorf("condemned after %v", d)
+			t.Errorf("marked lost after %v", d)
 		}
 		b.await("the write is acknowledged", func() bool { return b.status(two).Traffic.Writes > 0 })
 		if n := b.status(two).Traffic.Writes; n != 1 {
 			t.Errorf("%d keys were written for one change", n)
 		}
 		if n := e.count(&e.asked); n != 1 {
-			t.Errorf("asked for its tools %d times", n)
+			t.Errorf("%d handshakes", n)
 		}
 	})
 }
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestPaused: a registry that did not run for a minute condemns nobody for it: what beats all the while is never
-// called lost, and what does not only after a full grace of listening.
+// TestPaused: after a pause of a minute the registry never marks an instance lost that sends heartbeats, and others
+// only after a full grace period.
 func TestPaused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -219,18 +220,18 @@ func TestPaused(t *testing.T) {
 		woke := time.Now()
 		b.await("it is lost", func() bool {
 			if s := b.state("mail").State; s != heartbeat.Ready {
-				t.Fatalf("what beats is called %s %v after the pause", s, time.Since(woke))
+				t.Fatalf("the instance with heartbeats is %s %v after the pause", s, time.Since(woke))
 			}
 			return b.is("weather", heartbeat.Lost)()
 		})
 		if d := time.Since(woke); d < 2500*time.Millisecond || d > 6*time.Second {
-			t.Errorf("condemned %v after the pause", d)
+			t.Errorf("marked lost %v after the pause", d)
 		}
 	})
 }
 
-// TestReconnect: the server goes away and comes back; nobody is condemned for it, and what was missed is made up
-// for.
+// TestReconnect: the server stops and restarts. No instance is marked lost because of it, and missed announcements
+// are requested.
 func TestReconnect(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -246,12 +247,13 @@ func TestReconnect(t *testing.T) {
 		e.serve()
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
 		if d := time.Since(back); d < 2500*time.Millisecond {
-			t.Errorf("condemned %v after the reconnect", d)
+			t.Errorf("marked lost %v after the reconnect", d)
 		}
 	})
 }
 
-// TestJetStreamLater: without JetStream beats are heard and status says what is missing; with it, all is written.
+// TestJetStreamLater: without JetStream heartbeats are processed and status shows the problem; with it, everything is
+// written.
 func TestJetStreamLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		b.stop()
@@ -273,7 +275,7 @@ func TestJetStreamLater(t *testing.T) {
 	})
 }
 
-// TestEpochNamesCatalog: followers learn the catalog's id from the epoch.
+// TestEpochNamesCatalog: followers receive the catalog's id in the epoch.
 func TestEpochNamesCatalog(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestResidents: whatever comes, moves and goes, a bridge's residents are those that are placed there.
+// TestInstancesByBridge: the index of instances by bridge matches their locations after every change.
 func TestResidents(t *testing.T) {
 	l := largeLoop(0)
 	for range 10_000 {
@@ -35,6 +35,6 @@ func TestResidents(t *testing.T) {
 		l.drop(x)
 	}
 	if len(l.residents) != 0 || len(l.exts) != 0 {
-		t.Errorf("what was dropped stays: %v", l.residents)
+		t.Errorf("what was removed stays: %v", l.residents)
 	}
 }

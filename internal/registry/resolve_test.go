@@ -7,8 +7,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestResolveWhatComesUp: who asks again and again for a tool of an extension that comes up is told that there is none,
-// until there is one.
+// TestResolveWhileStarting: requests to resolve a tool of an extension that is starting get not_found until the tool
+// exists.
 func TestResolveWhatComesUp(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})

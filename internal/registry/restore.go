@@ -10,13 +10,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// A standby keeps up with the specs that the leader writes, so that it knows their tools and names when it is
-// elected; a new leader besides takes over what the catalog says of instances that it has not heard. Both are
-// done in small pieces between other events, for a catalog of ten thousand extensions takes a second to read.
+// A standby follows the specs that the leader writes, so that it has their tools and names when it is elected. A new
+// leader also restores the instances in the catalog from which it has received nothing. Both are done in small steps
+// between other events, because a catalog of ten thousand extensions takes a second to read.
 
 const restoreChunk = 100
 
-// again asks the loop to come back for more of what is done in pieces.
+// again makes the loop call restoreSome and flush once more.
 func (l *loop) again() {
 	select {
 	case l.more <- struct{}{}:
@@ -24,7 +24,7 @@ func (l *loop) again() {
 	}
 }
 
-// restoreSome takes over some of what the catalog says.
+// restoreSome restores some extensions from the catalog.
 func (l *loop) restoreSome() {
 	if !l.view.synced {
 		return
@@ -43,7 +43,7 @@ func (l *loop) restoreSome() {
 	}
 }
 
-// restore takes over what the catalog says of one extension, if there is news in it.
+// restore restores one extension from the catalog if its documents have changed.
 func (l *loop) restore(id string) {
 	if !l.unrestored[id] || !l.view.synced {
 		return
@@ -52,7 +52,7 @@ func (l *loop) restore(id string) {
 	x := l.exts[id]
 	spec, there := l.view.records[specKey(id)]
 	switch {
-	case !there && x != nil && x.legacy: // of an extension that is known from the catalog alone
+	case !there && x != nil && x.legacy: // not announced to this replica
 		l.drop(x)
 		l.names.Set(id, nil)
 		return
@@ -77,11 +77,11 @@ func (l *loop) restore(id string) {
 		l.considerHandshake(x, instance)
 	}
 	l.reconsider[id] = true
-	l.suspected(id, "", now) // what is ready in the catalog, or in this replica's memory, may have ended while nobody led
+	l.suspected(id, "", now) // an instance that is ready in the catalog, or in this replica's memory, may have ended while there was no leader
 }
 
-// disowned notes whether the leader has dropped an extension: its good-bye need not have been heard by this replica, which
-// would bring it back as lost when it is elected.
+// setDropped records whether the leader has dropped an extension. If this replica missed the shutdown notice, it
+// would otherwise restore the extension as lost when it is elected.
 func (l *loop) disowned(id string, dropped bool) {
 	if x := l.exts[id]; x != nil && x.dropped != dropped {
 		x.dropped = dropped
@@ -89,7 +89,7 @@ func (l *loop) disowned(id string, dropped bool) {
 	}
 }
 
-// dropDisowned forgets an extension that a leader has dropped, once nothing of it looks alive.
+// forgetDropped removes an extension that the leader has dropped, once none of its instances is up.
 func (l *loop) dropDisowned(x *extension, how heartbeat.Extension) {
 	for _, i := range how.Instances {
 		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
@@ -101,7 +101,7 @@ func (l *loop) dropDisowned(x *extension, how heartbeat.Extension) {
 	}
 }
 
-// restoreSpec takes over a spec as it stands, making its extension known if need be.
+// restoreSpec applies a spec of the catalog and adds its extension if necessary.
 func (l *loop) restoreSpec(id string, r record) *extension {
 	if checkBeatID(id) != nil {
 		return nil
@@ -116,7 +116,7 @@ func (l *loop) restoreSpec(id string, r record) *extension {
 	}
 	x.mirrored = r.seq
 	l.exts[x.id] = x
-	l.keep(x, x.size()-x.kept) // a handshake may have been replaced by what is written of it
+	l.keep(x, x.size()-x.kept) // the spec may have replaced a handshake
 	l.nameTools(x)
 	return x
 }
@@ -138,20 +138,21 @@ func (l *loop) writtenRun(bridge string) time.Time {
 	return h.Since
 }
 
-// run is the start of a bridge's run as its document says it, which is long: it is not read for each of its instances.
+// run is the start of a bridge's run according to its document. It is cached because the document is long and has
+// many instances.
 type run struct {
 	seq   uint64
 	since time.Time
 }
 
-// removal is who said good-bye for good; without an instance, it is all of an extension. The catalog need not know it
-// yet when another replica is elected, or the same one again.
+// removal identifies a removed instance; without an instance, the whole extension. The catalog may still contain it
+// when a replica is elected.
 type removal struct{ id, instance string }
 
 const maxRemoved = 10_000
 
-// restoreState takes over the instances of an extension that this replica has not heard. It reports whether some are
-// left out whose good-bye it has heard.
+// restoreState restores the instances of an extension from which this replica has received nothing. It reports
+// whether it left out removed ones.
 func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 	var d mesh.StateDoc
 	value := l.view.get(stateKey(x.id))
@@ -180,8 +181,8 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 			l.holdAsWritten(x, i, now)
 		}
 		if known && i.State == heartbeat.Lost && mine.State != heartbeat.Lost && i.Since.After(mine.LastBeat) {
-			// The leader knew more (its bridge is gone, say), and nothing was heard of the instance since: to
-			// this replica it looks alive only because its grace is not over yet.
+			// The earlier leader had more information (for example that the bridge is gone), and nothing was
+			// received from the instance since. It looks ready here only because its grace period is not over.
 			if c, ok := l.mon.MarkLost(x.id, i.Instance, i.Reason, now); ok {
 				l.changed(c)
 			}

@@ -85,7 +85,7 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// fleet speaks the wire for many extensions.
+// fleet implements many extensions on plain NATS messages.
 type fleet struct {
 	nc          *nats.Conn
 	size, tools int

@@ -18,16 +18,16 @@ import (
 
 // CatalogParams are the params of the method catalog; all are optional.
 type CatalogParams struct {
-	Cursor string `json:"cursor,omitempty"` // next_cursor of the page before
+	Cursor string `json:"cursor,omitempty"` // next_cursor of the previous page
 	Limit  int    `json:"limit,omitempty"`  // entries; default and most 1000, fewer where they are large
 }
 
-// Stand says which catalog an answer is from, and how fresh it is.
+// Snapshot identifies the catalog that an answer is from, and how recent it is.
 type Stand struct {
 	CatalogID string `json:"catalog_id"`
 	Revision  uint64 `json:"revision"`
-	Stale     bool   `json:"stale,omitempty"` // no leader has been heard for 10 s, or the bucket cannot be followed
-	AgeMS     int64  `json:"age_ms"`          // since the leader was last heard
+	Stale     bool   `json:"stale,omitempty"` // no leader was active for 10 s, or the bucket cannot be followed
+	AgeMS     int64  `json:"age_ms"`          // time since the leader was last active
 }
 
 // CatalogResult is one page of the merged catalog, extensions first, sorted by name.
@@ -39,8 +39,8 @@ type CatalogResult struct {
 	NextCursor string                     `json:"next_cursor,omitempty"`
 }
 
-// CatalogExtension is one extension: the values of its keys, as they stand in the bucket. Where they do not fit into one
-// answer, the state is left out.
+// CatalogExtension is one extension, with the values of its keys in the bucket. The state is left out if both do not
+// fit into one answer.
 type CatalogExtension struct {
 	ID    string          `json:"id"`
 	Spec  json.RawMessage `json:"spec,omitempty"`
@@ -52,8 +52,7 @@ type ResolveParams struct {
 	Name string `json:"name"` // a registered or bare tool name, id/tool, or an extension's id
 }
 
-// ResolveResult is what a caller needs to call one tool. Spec has no other tools; for an extension's id it has
-// none, and Tool is null.
+// ResolveResult is what a caller needs to call one tool. Spec contains no tools. For an extension's id, Tool is null.
 type ResolveResult struct {
 	Stand
 	ID        string            `json:"id"`
@@ -63,7 +62,7 @@ type ResolveResult struct {
 	Reporters []BreakerReporter `json:"breaker_reporters,omitempty"`
 }
 
-// resolveData is the data of resolve's errors, which are CodeInvalidParams: kind not_found with the nearest names,
+// resolveData is the data of resolve's errors, which have CodeInvalidParams: kind not_found with the nearest names,
 // or ambiguous with the candidates.
 type resolveData struct {
 	Kind       string           `json:"kind"`
@@ -74,12 +73,12 @@ type resolveData struct {
 
 const (
 	pageEntries = 1000
-	askTimeout  = 2 * time.Second // for the loop to take a question
+	askTimeout  = 2 * time.Second // for the loop to take a request
 	staleAfter  = 10 * time.Second
 )
 
-// serve answers on P.registry.rpc as the micro service "registry" until the returned service is stopped. Its
-// endpoint asks the loop and marshals by itself, one request at a time, which bounds it.
+// serve answers on P.registry.rpc as the micro service "registry" until the returned service is stopped. Its endpoint
+// reads from the loop and encodes outside of it, one request at a time, which bounds the memory.
 func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
 	version := r.cfg.Version
 	if !semver.IsValid("v" + version) {
@@ -93,7 +92,7 @@ func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
 	err = svc.AddEndpoint("rpc", micro.HandlerFunc(func(req micro.Request) { r.handle(ctx, req) }),
 		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(mesh.QueueGroup))
 	if err != nil {
-		_ = svc.Stop() // the first error says more
+		_ = svc.Stop() // the first error is more useful
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
 	}
 	return svc, nil
@@ -131,7 +130,7 @@ func (r *Registry) dispatch(ctx context.Context, method string, params json.RawM
 		"the registry has no method %.100q; it has catalog, resolve, status and ping", method)
 }
 
-// Catalog is one page of the merged catalog.
+// Catalog returns one page of the merged catalog.
 func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogResult, err error) {
 	if p.Limit <= 0 || p.Limit > pageEntries {
 		p.Limit = pageEntries
@@ -141,7 +140,7 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 	return res, err
 }
 
-// section is where a key of the bucket stands in the pages: extensions, then hosts, then skills.
+// section is the part of the pages that a kind of key belongs to: extensions, then hosts, then skills.
 func section(kind string) string {
 	switch kind {
 	case mesh.KindSpec, mesh.KindState:
@@ -154,11 +153,12 @@ func section(kind string) string {
 	return ""
 }
 
-// entryRoom is what a page's entry takes besides its name and its values.
+// entryRoom is the size of a page's entry without its name and values.
 const entryRoom = len(`{"id":,"spec":,"state":},`)
 
-// page collects the entries behind a cursor, which is the last entry's "<section>.<name>", as many as fit into room.
-// One that does not even fit alone goes without its state, and at last without anything: nobody shall be stuck at it.
+// page returns the entries after a cursor, which is the previous page's last "<section>.<name>", as many as fit into
+// room. An entry larger than a page is returned without its state, or as a bare id, so that paging always makes
+// progress.
 func (l *loop) page(p CatalogParams, room int) CatalogResult {
 	res := CatalogResult{Stand: l.stand()}
 	order := l.order()
@@ -207,7 +207,7 @@ func with(m map[string]json.RawMessage, name string, v json.RawMessage) map[stri
 	return m
 }
 
-// order is all entries of the catalog in the order of the pages. It is kept until a key comes or goes.
+// order returns all entries of the catalog in the order of the pages. It is cached until a key is added or removed.
 func (l *loop) order() []string {
 	if l.view.order == nil {
 		seen := map[string]bool{}
@@ -236,7 +236,7 @@ func (l *loop) stand() Stand {
 }
 
 // Resolve finds one tool by its name, or one extension by its id. Its errors are *rpc.Error of CodeInvalidParams,
-// whose data tells not_found (with the nearest names) from ambiguous (with the candidates).
+// with data that distinguishes not_found (with the nearest names) from ambiguous (with the candidates).
 func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult, error) {
 	var res ResolveResult
 	var spec json.RawMessage
@@ -268,7 +268,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 		}
 		return res, unresolved(p.Name, found, nearest)
 	}
-	if spec == nil { // it has its name, and is not in the catalog yet
+	if spec == nil { // the name is registered, but the spec is not written yet
 		return res, unresolved(p.Name, nil, nil)
 	}
 	if err := json.Unmarshal(spec, &res.Spec); err != nil {
@@ -285,15 +285,14 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 	return res, nil
 }
 
-// nearest are the names of the tools that may have been meant. They are looked for here, and not by the loop, which would
-// not listen for as long.
+// nearest returns the names of similar tools. The search runs here because it would block the loop.
 func (r *Registry) nearest(ctx context.Context, keys []mesh.ToolKey, name string) (names []string, err error) {
 	if keys = mesh.NearestKeys(keys, name); len(keys) == 0 {
 		return nil, nil
 	}
 	err = r.ask(ctx, func(l *loop) {
 		for _, k := range keys {
-			if name := l.names.Name(k); name != "" { // it may have gone meanwhile
+			if name := l.names.Name(k); name != "" { // it may have been removed meanwhile
 				names = append(names, name)
 			}
 		}

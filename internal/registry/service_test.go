@@ -17,7 +17,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// call asks the registry over the wire.
+// call sends a request to the registry over NATS.
 func (b *bed) call(method string, params, result any) *rpc.Error {
 	b.Helper()
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
@@ -108,7 +108,7 @@ func (b *bed) checkPages() {
 			b.Fatal(err)
 		}
 		if page.CatalogID == "" || page.Revision == 0 || page.Stale {
-			b.Errorf("stand: %+v", page.Stand)
+			b.Errorf("snapshot: %+v", page.Stand)
 		}
 		for _, e := range page.Extensions {
 			ids = append(ids, e.ID)
@@ -136,7 +136,7 @@ func (b *bed) checkPages() {
 	}
 }
 
-// TestLargeSpec: a spec that does not fit loses its largest schemas, and says so.
+// TestLargeSpec: a spec that does not fit loses its largest schemas and has a diagnostic about it.
 func TestLargeSpec(t *testing.T) {
 	big := func(n int) mesh.Tool {
 		return mesh.Tool{Own: fmt.Sprintf("t%d", n), InputSchema: json.RawMessage(`{"type":"object","description":"` + strings.Repeat("x", n) + `"}`)}
@@ -157,7 +157,7 @@ func TestLargeSpec(t *testing.T) {
 		t.Errorf("%d bytes, %d tools, %+v", len(value), len(s.Tools), s.Diagnostics)
 	}
 	if string(s.Tools[99].InputSchema) != string(mesh.EmptySchema) || len(s.Tools[10].InputSchema) < 1000 {
-		t.Error("not the largest were dropped")
+		t.Error("others than the largest were removed")
 	}
 	for _, limit := range []int{20_000, 5_000, 3_000} {
 		if value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, cuts{}, limit); err != nil || len(value) > limit {
@@ -166,7 +166,7 @@ func TestLargeSpec(t *testing.T) {
 	}
 }
 
-// TestLargeState: of more instances than fit, the best are shown.
+// TestLargeState: of more instances than fit, the ones in the best states are shown.
 func TestLargeState(t *testing.T) {
 	d := &mesh.StateDoc{State: heartbeat.Ready}
 	for n := range 3000 {
@@ -197,16 +197,16 @@ func TestSkillMerge(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if skill(nil) != nil {
-		t.Error("a skill that nobody has")
+		t.Error("a skill that no bridge has")
 	}
 }
 
-// TestAskedWhileItComesAndGoes: who asks a registry that starts or stops is answered, or told that nobody answers. It
-// does not wait for an answer that never comes.
+// TestRequestsWhileStartingAndStopping: a request to a registry that starts or stops gets an answer or "no
+// responders", and never a timeout.
 func TestAskedWhileItComesAndGoes(t *testing.T) {
 	b := newBed(t)
 	r, stop := b.registry(Config{Logger: quiet})
-	b.leading(r) // the bucket is there: a server that is stopped while it makes one leaves a goroutine behind
+	b.leading(r) // the bucket exists: a server that is stopped while it creates one leaks a goroutine
 	stop()
 	asks := b.connect()
 	ask := func() error {

@@ -9,18 +9,18 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// codeSchemaDropped is the diagnostic of a spec that did not fit into a message.
+// codeSchemaDropped is the diagnostic of a spec that was too large for one message.
 const codeSchemaDropped = "schema_dropped"
 
-// cuts counts what was left out of an extension's tools because it is too large for the catalog.
+// cuts counts what was left out of an extension's tools because it does not fit into the catalog.
 type cuts struct {
-	schemas int // tools whose schema is shown as {"type":"object"}
-	members int // tools whose descriptor is shown without its other members
+	schemas int // tools shown with the schema {"type":"object"}
+	members int // tools shown without the other members of their descriptor
 	tools   int // tools that are not shown
 }
 
-// cut returns tools shortened by about over bytes: the largest schemas are replaced first, then the descriptors with the
-// most other members are stripped of them, and at last tools are left out.
+// cut returns tools shortened by about over bytes: first the largest schemas are replaced, then other members are
+// removed from the descriptors with the most of them, and finally tools are left out.
 func (c *cuts) cut(tools []mesh.Tool, over int) []mesh.Tool {
 	tools = slices.Clone(tools)
 	for _, n := range largest(tools, func(t mesh.Tool) int { return len(t.InputSchema) }) {
@@ -50,7 +50,7 @@ func (c *cuts) cut(tools []mesh.Tool, over int) []mesh.Tool {
 	return tools
 }
 
-// notes are the diagnostics of an extension of which all tools are shown or counted in c.tools.
+// notes returns the diagnostics of c for an extension with shown tools in its spec.
 func (c *cuts) notes(shown, limit int) (out []mesh.Diagnostic) {
 	all := shown + c.tools
 	note := func(count int, format string) {
@@ -65,10 +65,10 @@ func (c *cuts) notes(shown, limit int) (out []mesh.Diagnostic) {
 	return out
 }
 
-// notesRoom is kept free for the diagnostics that a cut adds.
+// notesRoom is kept free for the diagnostics of a cut.
 const notesRoom = 1024
 
-// marshalSpec is the value of a spec of at most limit bytes. already is what was left out of its tools before.
+// marshalSpec encodes a spec in at most limit bytes. already is what was left out of its tools before.
 func marshalSpec(s *mesh.Spec, already cuts, limit int) ([]byte, error) {
 	diagnostics := s.Diagnostics
 	for c := already; ; {
@@ -81,7 +81,7 @@ func marshalSpec(s *mesh.Spec, already cuts, limit int) ([]byte, error) {
 	}
 }
 
-// largest is the indexes of tools in falling order of size.
+// largest returns the indexes of tools in descending order of size.
 func largest(tools []mesh.Tool, size func(mesh.Tool) int) []int {
 	order := make([]int, len(tools))
 	for n := range order {
@@ -99,10 +99,10 @@ func extraSize(t mesh.Tool) int {
 	return sum
 }
 
-// toolRoom is about what a tool takes apart from its texts.
+// toolRoom is about the size of a tool without its texts.
 const toolRoom = 100
 
-// toolSize is about how many bytes a tool takes, in memory and in the catalog.
+// toolSize is about the size of a tool in memory and in the catalog.
 func toolSize(t mesh.Tool) int {
 	return toolRoom + len(t.Own) + len(t.Description) + len(t.InputSchema) + extraSize(t)
 }
@@ -115,8 +115,8 @@ func toolsSize(tools []mesh.Tool) int {
 	return sum
 }
 
-// marshalState is the value of a state of at most limit bytes. An extension with thousands of instances loses their
-// reasons first, then those instances that are in the worst states.
+// marshalState encodes a state in at most limit bytes. An extension with thousands of instances first loses their
+// reasons, then the instances in the worst states.
 func marshalState(d *mesh.StateDoc, limit int) ([]byte, error) {
 	value, err := plainjson.Marshal(d)
 	if err != nil || len(value) <= limit {

@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// The bounds of a bridge's skills.
+// The limits of a bridge's skills.
 const (
 	maxSkills    = 1000
 	maxSkillBody = 256 << 10
@@ -24,7 +24,7 @@ var skillDir = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 
 func skillKey(dir string) string { return mesh.KindSkill + "." + dir }
 
-// skillReport replaces all the skills of one bridge by those that it reports.
+// skillReport replaces all skills of one bridge by the reported ones.
 func (l *loop) skillReport(name string, data []byte, now time.Time) {
 	var r mesh.SkillReport
 	err := checkBridge(name)
@@ -32,10 +32,10 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 		err = json.Unmarshal(data, &r)
 	}
 	if err == nil && r.Bridge != name {
-		err = fmt.Errorf("its bridge %.80q is not that of the subject", r.Bridge)
+		err = fmt.Errorf("bridge %.80q does not match the subject's bridge %.80q", r.Bridge, name)
 	}
 	if err == nil && r.Skills == nil {
-		err = errors.New(`it has no list "skills"`)
+		err = errors.New(`the report has no list "skills"`)
 	}
 	if err == nil && len(r.Skills) > maxSkills {
 		err = fmt.Errorf("%d skills are over the limit of %d", len(r.Skills), maxSkills)
@@ -73,10 +73,10 @@ func checkSkill(s mesh.SkillEntry) error {
 	return nil
 }
 
-// replaceSkills notes a bridge's skills and marks those that it has or had. Bridges say them again and again, and what a
-// thousand of them have alike is dear to put together.
+// replaceSkills stores a bridge's skills and marks the old and the new ones. Bridges repeat their reports, and
+// merging a skill of a thousand bridges is slow, so an unchanged report does nothing.
 func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
-	if b.skills != nil && slices.Equal(b.skills, skills) { // nil: not heard
+	if b.skills != nil && slices.Equal(b.skills, skills) { // nil: not received yet
 		return
 	}
 	for _, s := range slices.Concat(b.skills, skills) {
@@ -98,7 +98,7 @@ func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
 	}
 }
 
-// present is has without the bridges that are gone: their skills go with them, whether they withdrew them or could not.
+// present returns has without the bridges that are gone.
 func (l *loop) present(has map[string]mesh.SkillEntry) map[string]mesh.SkillEntry {
 	out := make(map[string]mesh.SkillEntry, len(has))
 	for name, s := range has {
@@ -109,14 +109,15 @@ func (l *loop) present(has map[string]mesh.SkillEntry) map[string]mesh.SkillEntr
 	return out
 }
 
-// markSkills marks the skills of a bridge that went or came back.
+// markSkills marks the skills of a bridge that is gone or back.
 func (l *loop) markSkills(b *bridge) {
 	for _, s := range b.skills {
 		l.pub.mark(skillKey(s.Dir), false)
 	}
 }
 
-// skill merges what the bridges have under one directory's name: the lowest bridge's text is shown.
+// skill merges the skills of several bridges with the same directory name. The text of the lexically first bridge is
+// shown.
 func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
 	if len(has) == 0 {
 		return nil
@@ -141,8 +142,8 @@ func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
 	return &s
 }
 
-// restoreBridge takes over what an earlier leader knew of a bridge: its report, unless this replica has heard a
-// later one, and whether it answered, which only a leader asks.
+// restoreBridge applies what an earlier leader wrote about a bridge: its report, unless this replica has received a
+// later one, and whether it answers, which only a leader checks.
 func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
 	b := l.bridges[name]
 	if b == nil || b.host == nil {
@@ -161,7 +162,7 @@ func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
 	b.next, b.pause, b.silent = time.Time{}, 0, 0
 }
 
-// restoreBridges takes over hosts and skills that an earlier leader wrote, of bridges that have not been heard.
+// restoreBridges restores hosts and skills written by an earlier leader, for bridges from which nothing was received.
 func (l *loop) restoreBridges(now time.Time) {
 	skills := map[string][]mesh.SkillEntry{}
 	for key, r := range l.view.records {

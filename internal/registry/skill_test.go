@@ -8,7 +8,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestNoSkills: a bridge that says it has none has been heard.
+// TestNoSkills: an empty list of skills counts as a report.
 func TestNoSkills(t *testing.T) {
 	l := largeLoop(0)
 	b := l.bridgeNamed("b", time.Now())
@@ -19,7 +19,7 @@ func TestNoSkills(t *testing.T) {
 	}{{[]mesh.SkillEntry{}, 0}, {one, 1}, {slices.Clone(one), 0}, {[]mesh.SkillEntry{{Dir: "a", Name: "B"}}, 1}, {[]mesh.SkillEntry{}, 1}} {
 		clear(l.pub.dirty)
 		if l.replaceSkills(b, tc.skills); b.skills == nil || len(l.pub.dirty) != tc.marks {
-			t.Errorf("%v: heard %v, %d marks, want %d", tc.skills, b.skills, len(l.pub.dirty), tc.marks)
+			t.Errorf("%v: stored %v, %d marks, want %d", tc.skills, b.skills, len(l.pub.dirty), tc.marks)
 		}
 	}
 }

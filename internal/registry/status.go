@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// Status is how one replica is, and what it sees.
+// Status is the status of one replica and of the mesh as it sees it.
 type Status struct {
 	Stand
 	Name      string    `json:"name"`
@@ -21,10 +21,10 @@ type Status struct {
 	Version   string    `json:"version"`
 	Started   time.Time `json:"started"`
 	Leading   bool      `json:"leading"`
-	Leader    string    `json:"leader,omitempty"` // the name in the lease; "" while nobody holds it
+	Leader    string    `json:"leader,omitempty"` // the name in the lease; "" if there is no holder
 	Epoch     uint64    `json:"epoch,omitempty"`  // while leading
 	JetStream string    `json:"jetstream"`        // "ok", or what is wrong
-	Listening time.Time `json:"listening"`        // nobody is condemned for a silence that began before
+	Listening time.Time `json:"listening"`        // heartbeats missing before that are not evaluated
 	Replicas  []Replica `json:"replicas"`
 
 	Extensions map[heartbeat.State]int `json:"extensions"`
@@ -33,15 +33,15 @@ type Status struct {
 	Bridges    int                     `json:"bridges"`
 	Skills     int                     `json:"skills"`
 
-	Breakers   []BreakerStatus   `json:"breakers"` // that callers complain of, at most 100
+	Breakers   []BreakerStatus   `json:"breakers"` // reported by callers, at most 100
 	Traffic    Traffic           `json:"traffic"`
-	Pending    int               `json:"pending"`    // keys to be compared and written
-	Handshakes int               `json:"handshakes"` // on their way or waiting
+	Pending    int               `json:"pending"`    // keys to compare and write
+	Handshakes int               `json:"handshakes"` // running or queued
 	Refused    map[string]uint64 `json:"refused"`    // by what
 	Recent     []Refusal         `json:"refusals"`   // latest first, at most 100
 }
 
-// Traffic counts since the start.
+// Traffic is the counters since the start.
 type Traffic struct {
 	Announces uint64  `json:"announces"`
 	Beats     uint64  `json:"beats"`
@@ -50,10 +50,10 @@ type Traffic struct {
 	Writes    uint64  `json:"writes"`
 	Failures  uint64  `json:"write_failures"`
 	Scans     uint64  `json:"scans"`
-	BeatLagMS float64 `json:"beat_lag_ms"` // from a beat's own time stamp to its arrival, the clocks' difference included; averaged
+	BeatLagMS float64 `json:"beat_lag_ms"` // average delay from a heartbeat's time stamp to its arrival, including clock differences
 }
 
-// Replica is a registry that this one has heard within the last seconds, itself included.
+// Replica is a registry with recent heartbeats; this one is included.
 type Replica struct {
 	Name     string `json:"name"`
 	Instance string `json:"instance"`
@@ -61,7 +61,7 @@ type Replica struct {
 	Leading  bool   `json:"leading"`
 }
 
-// Status asks the running registry how it is.
+// Status returns the status of the running registry.
 func (r *Registry) Status(ctx context.Context) (s Status, err error) {
 	err = r.ask(ctx, func(l *loop) { s = l.status() })
 	return s, err
@@ -87,7 +87,7 @@ func (l *loop) status() Status {
 	return s
 }
 
-// replicas lists the registries that are heard.
+// replicas lists the registries with recent heartbeats.
 func (l *loop) replicas() []Replica {
 	how, _ := l.peers.Extension(registryID)
 	out := []Replica{}
@@ -104,7 +104,8 @@ func (l *loop) replicas() []Replica {
 	return out
 }
 
-// Ready returns nil when this replica has a catalog to answer from and a leader is at work, be it another one.
+// Ready returns nil if this replica has a catalog to serve and there is an active leader, which can be another
+// replica.
 func (r *Registry) Ready(ctx context.Context) error {
 	s, err := r.Status(ctx)
 	switch {
@@ -115,7 +116,7 @@ func (r *Registry) Ready(ctx context.Context) error {
 	case s.Leader == "":
 		return errText("no registry holds the lease")
 	case s.Stale:
-		return errText("the leader has not been heard for " + (time.Duration(s.AgeMS) * time.Millisecond).String())
+		return errText("the leader has not been active for " + (time.Duration(s.AgeMS) * time.Millisecond).String())
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestStandstill: what counts is how long one revision was seen, from the first answer to the last question.
+// TestLeaseWatch: the time counts from the first answer with a revision to the sending of the last request.
 func TestStandstill(t *testing.T) {
 	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
 	lease := func(seq uint64, stored int) record { return record{seq: seq, at: at(stored)} }
@@ -38,8 +38,8 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-// TestLeaseOverwritten: a lease that somebody put there, and that will never expire, is taken over when it has stood
-// still for twice its time. Who led before has stopped by then, and cannot write any more.
+// TestLeaseOverwritten: a lease that was overwritten and never expires is taken over after it has been unchanged for
+// twice its TTL. The earlier leader has stopped by then, and its writes are refused.
 func TestLeaseOverwritten(t *testing.T) {
 	const ttl = 2 * time.Second
 	for name, value := range map[string]string{
@@ -83,7 +83,8 @@ func TestLeaseOverwritten(t *testing.T) {
 	}
 }
 
-// TestPurgedAndOverwritten: who overwrites the lease may have emptied the bucket before, of which nobody hears.
+// TestPurgedAndOverwritten: the bucket may have been purged, which is not republished, before the lease was
+// overwritten.
 func TestPurgedAndOverwritten(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{LeaseTTL: 2 * time.Second})
@@ -109,7 +110,7 @@ func TestPurgedAndOverwritten(t *testing.T) {
 	})
 }
 
-// TestLeaseIsKept: nobody takes a lease that is renewed, nor one whose holder renews it at the last moment.
+// TestLeaseIsKept: a lease is not taken over while it is renewed, even at the last moment.
 func TestLeaseIsKept(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		one, _ := b.registry(Config{Name: "one", LeaseTTL: 2 * time.Second})

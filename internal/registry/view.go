@@ -7,27 +7,26 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// view is the bucket as this replica has followed it: a snapshot, and the republished changes since. Every
-// replica has one, so a new leader knows at once what it need not write, and any replica can answer for the
-// catalog.
+// view is this replica's copy of the bucket: a snapshot and the republished changes since. Every replica has one, so
+// a new leader need not write what is there already, and any replica can answer requests for the catalog.
 type view struct {
-	records  map[string]record    // deleted ones only of the lease
-	markers  map[string]time.Time // deleted keys: when
-	last     uint64               // every message up to here is in
-	at       time.Time            // of the newest message, by the server's clock
-	revision uint64               // the last change of a spec, state, skill or host key
+	records  map[string]record    // deleted keys are kept only for the lease
+	markers  map[string]time.Time // deletion times of deleted keys
+	last     uint64               // every message up to this sequence is included
+	at       time.Time            // server time of the newest message
+	revision uint64               // of the last change of a spec, state, skill or host key
 	created  time.Time            // the stream's creation: the catalog id
-	synced   bool                 // false until there is a snapshot, and again from a gap to the next
-	waiting  []record             // heard while not synced
-	heard    time.Time            // when the lease was last seen to change: a leader is at work
+	synced   bool                 // false until the first snapshot, and between a gap and the next snapshot
+	waiting  []record             // events received while not synced
+	heard    time.Time            // when the lease was last renewed, as a sign that a leader works
 
-	order []string // see loop.order; nil when a key came or went
+	order []string // see loop.order; nil after a key was added or removed
 }
 
-// maxWaiting bounds what is kept for after a snapshot; what does not fit is a gap, and another snapshot.
+// maxWaiting bounds the events kept during a snapshot. More than that is a gap, which needs another snapshot.
 const maxWaiting = 100_000
 
-// catalogID is the identity of the bucket: revisions are comparable only within one.
+// catalogID is the identity of the bucket. Revisions are comparable only within one.
 func (v *view) catalogID() string {
 	if v.created.IsZero() {
 		return ""
@@ -35,7 +34,7 @@ func (v *view) catalogID() string {
 	return v.created.UTC().Format(time.RFC3339Nano)
 }
 
-// event takes in one republished change. It reports whether the key changed, and whether a snapshot is needed.
+// event applies one republished change. It reports whether the key changed, and whether a snapshot is needed.
 func (v *view) event(r record) (changed, gap bool) {
 	switch {
 	case !v.synced:
@@ -44,7 +43,7 @@ func (v *view) event(r record) (changed, gap bool) {
 		}
 		return false, false
 	case r.seq <= v.last:
-		return false, r.at.After(v.at) // later, yet with a lower number: the stream was made anew
+		return false, r.at.After(v.at) // a newer event with a lower sequence: the stream was recreated
 	case r.seq > v.last+1:
 		v.lose()
 		v.waiting = append(v.waiting, r)
@@ -54,11 +53,11 @@ func (v *view) event(r record) (changed, gap bool) {
 	return true, false
 }
 
-// lose says that the view can no longer be trusted to be complete.
+// lose marks the view as possibly incomplete.
 func (v *view) lose() { v.synced, v.waiting = false, nil }
 
-// load replaces everything by a snapshot and what was heard since. It returns the keys that differ now, and
-// whether what was heard leaves a gap again.
+// load replaces the content by a snapshot and the events received since. It returns the keys that changed, and
+// whether the events leave another gap.
 func (v *view) load(s *snapshot) (changed []string, gap bool) {
 	old, waiting := v.records, v.waiting
 	v.records, v.waiting, v.order = make(map[string]record, len(s.records)), nil, nil
@@ -116,7 +115,7 @@ func (v *view) keep(r record) {
 	v.records[strings.Clone(r.key)] = r
 }
 
-// get is the value of a key, nil where there is none.
+// get is the value of a key, nil if it does not exist.
 func (v *view) get(key string) []byte {
 	if r, ok := v.records[key]; ok && !r.deleted {
 		return r.value
@@ -124,11 +123,11 @@ func (v *view) get(key string) []byte {
 	return nil
 }
 
-// markerAge is for how long the marker of a deleted key is in the bucket for certain: less than markerTTL.
+// markerAge is how long the marker of a deleted key is certainly in the bucket: less than markerTTL.
 const markerAge = markerTTL / 2
 
-// purged reports whether a bucket of so many messages cannot have everything that is in the view. A purge is republished
-// to nobody, and leaves no gap in the sequences. Each key has one message, the value or the marker of its deletion.
+// purged reports whether a bucket with that many messages cannot contain everything in the view. A purge is not
+// republished and leaves no gap in the sequences. Each key has one message: its value or its deletion marker.
 func (v *view) purged(first uint64, messages uint64) bool {
 	want := 0
 	for _, r := range v.records {

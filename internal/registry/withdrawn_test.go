@@ -8,7 +8,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestWithdrawnManifest: the manifest goes of a service that announces nothing itself, and lives. It stays, with its tools.
+// TestWithdrawnManifest: the manifest of a service that does not announce itself is removed while the service is up.
+// The service stays, with its tools.
 func TestWithdrawnManifest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -22,12 +23,12 @@ func TestWithdrawnManifest(t *testing.T) {
 			return len(s.Tools) == 1 && b.instances("weather") == "n1 ready"
 		}
 		b.await("it is there", there)
-		for range 2 { // it is said twice
+		for range 2 { // it is sent twice
 			b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
 			for range 20 {
-				time.Sleep(100 * time.Millisecond) // in the bubble
+				time.Sleep(100 * time.Millisecond) // fake time
 				if !there() {
-					t.Fatalf("it beats, and is %q", b.instances("weather"))
+					t.Fatalf("it sends heartbeats, and the instances are %q", b.instances("weather"))
 				}
 			}
 		}
