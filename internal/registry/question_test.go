@@ -105,10 +105,10 @@ func TestHandshakeInBadChunks(t *testing.T) {
 		id, want string
 		frames   []*nats.Msg
 	}{
-		{"gap", `chunk "2" arrived as number 1`, []*nats.Msg{frame("chunk", "2", "", "{}")}},
-		{"short", "2 bytes arrived of", []*nats.Msg{frame("chunk", "1", "", "{}"), frame("end", "", "", `{"length":3}`)}},
-		{"elsewhere", "no subject for one", []*nats.Msg{frame("chunk", "1", "ext.registry.heartbeat.victim", "{}")}},
-		{"endless", "over the limit of", large},
+		{"gap", `received chunk "2" instead of 1`, []*nats.Msg{frame("chunk", "2", "", "{}")}},
+		{"short", "received 2 bytes, expected", []*nats.Msg{frame("chunk", "1", "", "{}"), frame("end", "", "", `{"length":3}`)}},
+		{"elsewhere", "not an acknowledgement subject", []*nats.Msg{frame("chunk", "1", "ext.registry.heartbeat.victim", "{}")}},
+		{"endless", "exceeds the limit of", large},
 	} {
 		e := b.ext(tc.id, "1.0.0", "n", "get")
 		e.a.Features = append(e.a.Features, mesh.FeatureStream)

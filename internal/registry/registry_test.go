@@ -68,7 +68,7 @@ func TestRefused(t *testing.T) {
 		{"a7", `{"id":"a7","version":"1.0.0","subject_prefix":"ext.registry.x"}`, "mesh's own subjects"},
 		{"a8", `{"id":"a8"}`, "version"},
 		{"a9", `{"id":"a9","version":"1.0.0","instance":"x.*"}`, "instance"},
-		{"weather.x", `{"id":"weather.x","version":"1.0.0","parent":"weather","bridge":"other"}`, "not announced by its bridge"},
+		{"weather.x", `{"id":"weather.x","version":"1.0.0","parent":"weather","bridge":"other"}`, "has not been announced by bridge"},
 	} {
 		b.publish(prefix.Announce(c.id), c.body)
 		b.await(c.id+" is refused", func() bool {
