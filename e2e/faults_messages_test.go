@@ -115,9 +115,9 @@ var messageFaults = []fault{
 			}{
 				{`"no such city"`, "no such city", rpc.CodeInternal},
 				{`{"message":"no such city"}`, "no such city", rpc.CodeInternal},
-				{`{"code":404}`, "odd shape", 404},
+				{`{"code":404}`, "malformed error", 404},
 				{`{"code":"E404","message":"no such city"}`, "no such city", rpc.CodeInternal},
-				{`17`, "odd shape", rpc.CodeInternal},
+				{`17`, "malformed error", rpc.CodeInternal},
 				{`{"code":-7,"message":"its own","data":{"a":1.0}}`, "its own", -7},
 			} {
 				_, err := h.call("act", `{"error":`+tt.error+`}`)

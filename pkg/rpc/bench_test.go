@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// BenchmarkSplice puts a caller's id into a reply and a child's into a request: what a forwarded call costs in bytes.
+// BenchmarkSplice replaces the id in a request and in its reply, as for each forwarded call.
 func BenchmarkSplice(b *testing.B) {
 	for _, size := range []int{256, 16 << 10} {
 		text := []byte(`{"text":"` + strings.Repeat("x", size) + `"}`)
@@ -32,7 +32,7 @@ func BenchmarkSplice(b *testing.B) {
 	}
 }
 
-// BenchmarkFrame cuts a stream into lines.
+// BenchmarkFrame splits a stream into lines.
 func BenchmarkFrame(b *testing.B) {
 	for _, size := range []int{256, 16 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -48,7 +48,7 @@ func BenchmarkFrame(b *testing.B) {
 	}
 }
 
-// endless reads text again and again, no more than a pipe gives at once.
+// endless returns text again and again, at most a pipe's capacity at once.
 type endless struct {
 	text []byte
 	at   int

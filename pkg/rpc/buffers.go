@@ -7,18 +7,17 @@ const (
 	smallBuffer = 4 << 10
 	readBuffer  = 64 << 10 // a pipe's capacity on Linux
 	keepBuffer  = 256 << 10
-	poolBuffer  = 4 << 20 // the largest that is kept until the next collection or two: nothing bounds how many are
+	poolBuffer  = 4 << 20 // the largest in a pool, until the next garbage collections: the number in a pool is not limited
 )
 
-// The buffers that nobody needs at the moment, for the next line of any connection. Arrays go through a Pool without
-// an allocation, slices do not.
+// The unused buffers, for the next line of any connection. A Pool holds arrays without an allocation, but not slices.
 var (
 	pipefuls = sync.Pool{New: func() any { return new([readBuffer]byte) }}
 	middling = sync.Pool{New: func() any { return new([keepBuffer]byte) }}
-	large    sync.Pool // *[]byte; without it most of the time for a large line would go into growing towards it
+	large    sync.Pool // *[]byte; without it a large line would spend most of its time on growing buffers
 )
 
-// borrow returns a buffer of n bytes or more. What is in it is somebody else's.
+// borrow returns a buffer of n bytes or more. It contains old data of other lines.
 func borrow(n int) []byte {
 	switch {
 	case n <= readBuffer:
@@ -34,8 +33,8 @@ func borrow(n int) []byte {
 	return make([]byte, n)
 }
 
-// giveBack takes what borrow returned, whatever its length is now, and lets go of anything else. The caller must not
-// touch it again.
+// giveBack returns a buffer from borrow, of any length, to its pool, and ignores any other buffer. The caller must not
+// use it again.
 func giveBack(b []byte) {
 	b = b[:cap(b)]
 	switch n := len(b); {
@@ -44,7 +43,7 @@ func giveBack(b []byte) {
 	case n == keepBuffer:
 		middling.Put((*[keepBuffer]byte)(b))
 	case n > keepBuffer && n <= poolBuffer:
-		kept := b // b itself would be allocated in every case
+		kept := b // &b would make b escape in every case
 		large.Put(&kept)
 	}
 }

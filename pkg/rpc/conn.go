@@ -13,46 +13,46 @@ import (
 
 // Options are a Conn's settings; the zero value works.
 type Options struct {
-	// Handler answers requests from the other side, each on a goroutine of its own. Without one, ping is
-	// answered with {} and everything else with CodeMethodNotFound, so that no peer waits for ever.
+	// Handler answers requests from the other side, each on a goroutine of its own. Without a Handler, ping is answered
+	// with {} and everything else with CodeMethodNotFound, so that no peer waits for ever.
 	Handler Handler
 
-	MaxHandlers int // handlers running side by side; more are answered CodeOverloaded. Default 256
+	MaxHandlers int // handlers running concurrently; further requests fail with CodeOverloaded. Default 256
 	MaxLine     int // bytes; default DefaultMaxLine
 
 	// Reserve, if set, is called from the reader before a line gets a buffer of more than 256 KiB, with the number of
-	// bytes that it grows by, and with a negative number when they are given back. Where it returns false the line is
-	// thrown away, and the call that it answers fails with CodeOverloaded. It may be shared by many Conns.
+	// bytes that it grows by, and with a negative number when they are released. If it returns false, the line is
+	// discarded, and the call that it answers fails with CodeOverloaded. It may be shared by many Conns.
 	Reserve func(n int64) bool
 
 	// OnNotification is called from the reader for every notification: it must not block, and params is only
-	// valid during the call. With a Handler set, notifications go there instead.
+	// valid during the call. If Handler is set, it receives the notifications instead.
 	OnNotification func(method string, params []byte)
 
-	// OnNoise is called from the reader for a line that is no message, and why. It must not block, and line
-	// is only valid during the call (and nil for a line that was too long to keep).
+	// OnNoise is called from the reader for a line that is not a message, with the reason. It must not block, and line
+	// is only valid during the call (and nil if the line was too long).
 	OnNoise func(line []byte, why error)
 
-	// Gone is asked once, when the stream has ended, for the error that calls in flight fail with; their ran
-	// is "maybe". Nil, or a nil answer, means CodeExited.
+	// Gone is called once, when the stream has ended, and returns the error for calls in flight; their ran is "maybe".
+	// If it is nil or returns nil, they fail with CodeExited.
 	Gone func(err error) *Error
 }
 
 // Stats counts what a Conn dropped.
 type Stats struct {
-	Noise   uint64 // lines that were no message
-	Unknown uint64 // answers to nothing that waits: late, twice, or with an id never given
+	Noise   uint64 // lines that were not a message
+	Unknown uint64 // answers without a pending request: late, duplicate, or with an unknown id
 	Long    uint64 // lines over MaxLine
 	Dropped uint64 // answers and notifications to a peer that does not read
 }
 
-// Conn speaks JSON-RPC, one message a line, over a reader and a writer, in both directions at once. It is a
-// Caller; answers may come in any order. NewConn starts nothing: Run does the work.
+// Conn sends and receives JSON-RPC messages, one per line, over a reader and a writer. It is a Caller; answers may
+// arrive in any order. NewConn starts nothing: Run does the work.
 //
-// Writing is done by whoever finds nobody at it, with one attempt that cannot block where w offers
-// TryWrite (a pipe does); everything else goes through one queue to one goroutine, which writes all that
-// has gathered with a single call, and ends when there is no more: while nothing is written, there is none.
-// No lock is held across either. What a Conn keeps while it is quiet is its reader's goroutine.
+// If no goroutine is writing, the one that adds a message writes it itself, with one non-blocking attempt if w has
+// TryWrite (as a pipe does). All other messages go through a queue to one goroutine, which writes everything in the
+// queue with a single call and ends when the queue is empty. No lock is held while writing. An idle Conn has only its
+// reader's goroutine.
 type Conn struct {
 	r   io.Reader
 	w   io.Writer
@@ -65,16 +65,16 @@ type Conn struct {
 	head     *Exchange // the write queue
 	tail     *Exchange
 	raws     int           // answers and notifications in it
-	writing  bool          // somebody owns out and w
-	left     bool          // writing is left to the goroutine that Run will start
-	out      *batch        // what is being written
-	werr     error         // why nothing can be written any more
+	writing  bool          // a goroutine owns out and w
+	left     bool          // writing waits for the goroutine that Run will start
+	out      *batch        // the batch that is being written
+	werr     error         // the error after which nothing can be written
 	drainer  func()        // c.drain, as one value for all go statements; nil before Run
-	quit     chan struct{} // Run waits at its end for whoever writes
-	unbreak  func() bool   // takes back what breakRead did; set when a write has failed and that was dealt with
+	quit     chan struct{} // closed when the goroutine that Run waits for has stopped writing
+	unbreak  func() bool   // undoes breakRead; set after a failed write
 	timer    *time.Timer
 	armed    time.Time // when timer fires; zero: not set
-	gone     *Error    // set when no answer can come any more
+	gone     *Error    // set when no answer can arrive any more
 	serving  map[string]context.CancelFunc
 	handlers sync.WaitGroup
 	running  int
@@ -83,21 +83,21 @@ type Conn struct {
 	received                      atomic.Uint64
 }
 
-// maxRaws bounds the answers waiting for a peer that does not read them; notifications, which may be lost,
-// get half of that.
+// maxRaws limits the answers queued for a peer that does not read them. The limit for notifications, which may be lost,
+// is half of it.
 const maxRaws = 1024
 
-// NewConn makes a Conn over r and w. If w has a method TryWrite(p) (n, err) that writes what it can without
-// blocking, it is used. To let Run end when its context does, r should have SetReadDeadline or Close.
+// NewConn makes a Conn over r and w. If w has a method TryWrite(p) (n, err) that writes as much as possible without
+// blocking, the Conn uses it. So that Run ends with its context, r should have SetReadDeadline or Close.
 //
 // If r has a method
 //
 //	ReadLazy(buffer func() []byte, release func()) (n int, err error)
 //
-// it is used in the place of Read, so that a Conn has no buffer while it waits. ReadLazy calls buffer when it is
-// about to try to read, and reads into what that returned; when there is nothing to read it calls release before it
-// waits, and buffer again afterwards. Its results are Read's, for the last buffer. It must not call either function
-// after it has returned, nor both at once.
+// the Conn uses it instead of Read, and then needs no buffer while it waits. ReadLazy calls buffer before it tries to
+// read, and reads into the returned slice; if there is nothing to read it calls release before it waits, and buffer
+// again afterwards. Its results are those of Read, for the last buffer. It must not call either function after it has
+// returned, nor both concurrently.
 func NewConn(r io.Reader, w io.Writer, opt Options) *Conn {
 	if opt.MaxHandlers <= 0 {
 		opt.MaxHandlers = 256
@@ -112,11 +112,11 @@ func (c *Conn) Stats() Stats {
 	return Stats{Noise: c.noise.Load(), Unknown: c.unknown.Load(), Long: c.long.Load(), Dropped: c.dropped.Load()}
 }
 
-// Received is how many bytes the other side has sent so far: a sign of life when it grows.
+// Received returns how many bytes have been received so far. While it grows, the other side is running.
 func (c *Conn) Received() uint64 { return c.received.Load() }
 
-// Run reads until the stream ends (nil for EOF) or ctx does, and returns when the writer and all handlers
-// have stopped. Before that every call in flight has failed: the answers that were in the pipe first.
+// Run reads until the stream ends (then it returns nil for EOF) or ctx does, and returns when the writer and all handlers
+// have stopped. Answers that are still in the pipe are delivered; then all other calls in flight fail.
 func (c *Conn) Run(ctx context.Context) error {
 	hctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -140,7 +140,7 @@ func (c *Conn) Run(ctx context.Context) error {
 	return fmt.Errorf("reading from the peer: %w", err)
 }
 
-// end asks the owner what calls in flight shall be told.
+// end returns the error for calls in flight at the end of the stream.
 func (c *Conn) end(ctx context.Context, err error) *Error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -153,12 +153,12 @@ func (c *Conn) end(ctx context.Context, err error) *Error {
 	return Errorf(CodeExited, RanMaybe, "the connection ended before the answer: %v", err)
 }
 
-// fail ends all that waits, and everything started from now on.
+// fail ends all pending calls with e, and all that are started later.
 func (c *Conn) fail(e *Error) {
 	var lost []*Exchange
 	c.mu.Lock()
 	c.gone = e
-	c.pending.each(func(x *Exchange) { lost = append(lost, c.take(x.id)) })
+	c.pending.each(func(x *Exchange) { lost = append(lost, c.remove(x.id)) })
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -168,18 +168,18 @@ func (c *Conn) fail(e *Error) {
 	}
 }
 
-// take removes the exchange with this id from what waits for its answer, and to be written where it was not yet: it is
-// not run then, and a peer that does not read keeps nothing of it alive. Whoever takes it delivers it; nil if there is
-// none. The caller holds mu.
-func (c *Conn) take(id uint64) *Exchange {
-	x := c.pending.take(id)
+// remove removes the exchange with this id from the pending table and, if it was not written yet, from the write queue:
+// then it does not run, and no memory is held for a peer that does not read. It returns nil if the id is unknown. The
+// caller holds mu, and must deliver the reply.
+func (c *Conn) remove(id uint64) *Exchange {
+	x := c.pending.remove(id)
 	if x != nil {
 		c.unlink(x)
 	}
 	return x
 }
 
-// deliver ends x with an error made here; one that was never written cannot have run.
+// deliver ends x with the error e; a request that was never written did not run.
 func (c *Conn) deliver(x *Exchange, e *Error) {
 	if x.queued {
 		e = notRun(e)
@@ -187,7 +187,7 @@ func (c *Conn) deliver(x *Exchange, e *Error) {
 	x.Sink.Deliver(x, Reply{Err: e})
 }
 
-// notRun is e with ran "no".
+// notRun returns a copy of e with ran "no".
 func notRun(e *Error) *Error {
 	d := e.Details()
 	d.Ran = RanNo
@@ -198,7 +198,7 @@ func notRun(e *Error) *Error {
 	return &Error{Code: e.Code, Message: e.Message, Data: data}
 }
 
-// Start sends x and returns without waiting; x.Sink is told how it ends.
+// Start sends x and returns without waiting; the reply is delivered to x.Sink.
 func (c *Conn) Start(x *Exchange) {
 	c.mu.Lock()
 	if c.gone != nil {
@@ -214,26 +214,26 @@ func (c *Conn) Start(x *Exchange) {
 	c.send(x)
 }
 
-// Cancel ends x with CodeCancelled, unless it has ended already: then it reports false. Where the request
-// had been written, id is the one it was written with, so that the other side can be told; else id is 0.
+// Cancel ends x with CodeCancelled. It returns false if x has already ended. If the request was written, id is its id,
+// for a notifications/cancelled to the other side; otherwise id is 0.
 func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 	c.mu.Lock()
-	taken := x.id != 0 && c.pending.get(x.id) == x
-	if taken {
-		c.take(x.id)
+	removed := x.id != 0 && c.pending.get(x.id) == x
+	if removed {
+		c.remove(x.id)
 		if !x.queued {
 			id = x.id
 		}
 	}
 	c.mu.Unlock()
-	if taken {
+	if removed {
 		c.deliver(x, Errorf(CodeCancelled, RanMaybe, "the call was cancelled"))
 	}
-	return id, taken
+	return id, removed
 }
 
-// Call sends a request and waits for its answer, whose result is the caller's to keep. It fails with
-// CodeTimeout when ctx's deadline passes and with CodeCancelled when ctx is cancelled.
+// Call sends a request and waits for its result, which the caller may keep. It fails with CodeTimeout when the deadline
+// of ctx passes, and with CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	w := NewWaiter()
 	x := &Exchange{Method: method, Params: params, Sink: w}
@@ -252,14 +252,14 @@ func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) 
 	return result, err
 }
 
-// Notify sends a notification. It does not wait for it to be written; it fails when the connection has ended
-// or the peer has stopped reading.
+// Notify sends a notification without waiting until it is written. It fails if the connection has ended or the peer has
+// stopped reading.
 func (c *Conn) Notify(method string, params json.RawMessage) error {
 	return c.sendRaw(AppendRequest(nil, nil, method, params), maxRaws/2, nil)
 }
 
-// arm sets the timer that ends overdue exchanges; the caller holds mu. One timer serves all: when it fires
-// it ends what is due and is set to the earliest of the rest.
+// arm sets the timer that ends overdue exchanges; the caller holds mu. One timer serves all exchanges: when it fires,
+// expire ends those that are due and sets it to the earliest of the other deadlines.
 func (c *Conn) arm(at time.Time) {
 	c.armed = at
 	if c.timer == nil {
@@ -279,7 +279,7 @@ func (c *Conn) expire() {
 		switch {
 		case x.Deadline.IsZero():
 		case !x.Deadline.After(now):
-			due = append(due, c.take(x.id))
+			due = append(due, c.remove(x.id))
 		case next.IsZero() || x.Deadline.Before(next):
 			next = x.Deadline
 		}
@@ -287,7 +287,7 @@ func (c *Conn) expire() {
 	if !next.IsZero() && c.gone == nil {
 		c.arm(next)
 	}
-	c.pending.rest()
+	c.pending.shrink()
 	c.mu.Unlock()
 	for _, x := range due {
 		c.deliver(x, Errorf(CodeTimeout, RanMaybe, "no answer to %s in time", x.Method))
@@ -303,8 +303,8 @@ func (c *Conn) interruptRead() {
 	}
 }
 
-// breakRead gives the reader a moment more after a write has failed: what the peer had answered before it
-// closed its side is still in the pipe. keep takes that back where it can be.
+// breakRead interrupts the reader shortly after a write has failed: answers that the peer sent before it closed its side
+// are still in the pipe. keep undoes that, if it is possible.
 func (c *Conn) breakRead() (keep func() bool) {
 	const moment = time.Second
 	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now().Add(moment)) == nil {
@@ -313,7 +313,7 @@ func (c *Conn) breakRead() (keep func() bool) {
 	return time.AfterFunc(moment, c.interruptRead).Stop
 }
 
-// interruptWrite bounds the last flush to a peer that may have stopped reading.
+// interruptWrite limits the time of the last write to a peer that may have stopped reading.
 func (c *Conn) interruptWrite() {
 	if d, ok := c.w.(interface{ SetWriteDeadline(time.Time) error }); ok {
 		d.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))

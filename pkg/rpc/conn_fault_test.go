@@ -18,8 +18,8 @@ import (
 	"github.com/extmesh/extmesh/internal/leaks"
 )
 
-// TestRefusedRequestsOfAPeer checks what a peer's own requests are answered: bounded, whatever their ids and
-// methods are, or a peer that asks and does not read could fill the memory with answers.
+// TestRefusedRequestsOfAPeer checks the answers to a peer's own requests: their size is limited for any id and method, so
+// that a peer that sends requests and does not read cannot fill the memory with answers.
 func TestRefusedRequestsOfAPeer(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	for _, h := range []Handler{nil, HandlerFunc(func(context.Context, *Request) (json.RawMessage, error) {
@@ -47,7 +47,7 @@ func TestRefusedRequestsOfAPeer(t *testing.T) {
 	}
 }
 
-// TestSecondRequestWithOneID checks that cancelling reaches what runs although its id came twice.
+// TestSecondRequestWithOneID checks that a request can be cancelled although its id was received twice.
 func TestSecondRequestWithOneID(t *testing.T) {
 	started, ended := make(chan string, 2), make(chan string, 2)
 	h := HandlerFunc(func(ctx context.Context, r *Request) (json.RawMessage, error) {
@@ -69,17 +69,17 @@ func TestSecondRequestWithOneID(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(15 * time.Second):
-		t.Error("the first request is not cancelled any more")
+		t.Error("the first request was not cancelled")
 	}
 }
 
-// failing is a writer that fails, and a reader that never ends by itself and knows no deadlines.
+// failing is a writer that fails, and a reader that never ends by itself and does not support deadlines.
 type failing struct{ io.ReadCloser }
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// TestWriteFails checks that a write that fails ends the connection, with the calls that wait, although the
-// reader has no deadlines.
+// TestWriteFails checks that a failed write ends the connection and its pending calls, although the reader does not
+// support deadlines.
 func TestWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -97,7 +97,7 @@ func TestWriteFails(t *testing.T) {
 	})
 }
 
-// TestErrorCodeZero checks that an error is one although its code is no number.
+// TestErrorCodeZero checks that an error is recognised although its code is not a number.
 func TestErrorCodeZero(t *testing.T) {
 	for _, e := range []string{`{"code":"x","message":"m"}`, `{"code":1.5,"message":"m"}`, `{"code":1e400,"message":"m"}`,
 		`{"code":null,"message":"m"}`, `{}`, `[]`, `7`, `{"code":0,"message":"m"}`, `{"Code":3,"Message":"m"}`} {
@@ -135,8 +135,8 @@ func (s *counting) Deliver(*Exchange, Reply) {
 	}
 }
 
-// FuzzConn runs a Conn against a child whose whole output is the fuzzer's, with calls that are started, cancelled
-// and left: every exchange ends exactly once, and nothing is left running.
+// FuzzConn runs a Conn against a child with the fuzzer's output, with calls that are started, cancelled and left: every
+// exchange ends exactly once, and no goroutine is left.
 func FuzzConn(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":1}`+"\n"+`{"id":2,"error":3}`+"\n"), []byte{0, 1, 2, 3}, false)
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n"+`{"id":"x","method":"m"}`+"\n"+`{"id":1,"result":`), []byte{9, 200, 7}, true)
@@ -201,8 +201,7 @@ func FuzzConn(f *testing.F) {
 	})
 }
 
-// TestServeEndsWithItsContext checks it where nothing can interrupt a read, which is what standard input is
-// like.
+// TestServeEndsWithItsContext uses a reader that cannot be interrupted, like standard input.
 func TestServeEndsWithItsContext(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
@@ -225,6 +224,6 @@ func TestServeEndsWithItsContext(t *testing.T) {
 			t.Errorf("Serve: %v", err)
 		}
 	case <-time.After(15 * time.Second):
-		t.Error("Serve goes on when its context has ended")
+		t.Error("Serve did not return after its context ended")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// dial joins a Conn with a scripted peer: peer reads lines and writes what it likes.
+// dial connects a Conn to a scripted peer.
 func dial(t testing.TB, opt Options, peer func(in *bufio.Reader, out io.Writer)) *Conn {
 	t.Helper()
 	here, there := net.Pipe()
@@ -52,7 +52,7 @@ func TestCallAgainstOddChildren(t *testing.T) {
 		{name: "invalid UTF-8", text: "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":\"a\xffb\"}\n", want: "\"a\uFFFDb\""},
 		{name: "error", text: `{"jsonrpc":"2.0","id":ID,"error":{"code":-5,"message":"no","data":1.0}}` + "\n", code: -5, message: "no"},
 		{name: "error is a string", text: `{"jsonrpc":"2.0","id":ID,"error":"boom"}` + "\n", code: CodeInternal, message: "boom"},
-		{name: "error without message", text: `{"jsonrpc":"2.0","id":ID,"error":{"code":7}}` + "\n", code: 7, message: "odd shape"},
+		{name: "error without message", text: `{"jsonrpc":"2.0","id":ID,"error":{"code":7}}` + "\n", code: 7, message: "malformed error"},
 		{name: "error null and result", text: `{"jsonrpc":"2.0","id":ID,"error":null,"result":1}` + "\n", want: `1`},
 		{name: "both", text: `{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":"x"},"result":1}` + "\n", want: `1`},
 		{name: "neither", text: `{"jsonrpc":"2.0","id":ID}` + "\n", code: CodeInternal, message: "neither"},
@@ -151,13 +151,13 @@ func TestTimeouts(t *testing.T) {
 			return AsError(err).Details().Ran, time.Since(start)
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { // the peer never reads: this one is stuck half-way into the pipe
+		wg.Go(func() { // the peer never reads: this call is blocked while it is written
 			if ran, took := call(2 * time.Second); ran != RanMaybe || took != 2*time.Second {
 				t.Errorf("written: ran %q after %v", ran, took)
 			}
 		})
 		synctest.Wait()
-		wg.Go(func() { // and this one still waits behind it
+		wg.Go(func() { // this call is still queued
 			if ran, took := call(time.Second); ran != RanNo || took != time.Second {
 				t.Errorf("queued: ran %q after %v", ran, took)
 			}
@@ -286,7 +286,7 @@ func TestServe(t *testing.T) {
 	x := &Exchange{Method: "wait", Sink: sink}
 	c.Start(x)
 	id, _ := c.Cancel(x)
-	if id == 0 { // the write was handed over: wait for an answer behind it, then it has an id
+	if id == 0 { // the write was handed over: a call whose write has finished has an id
 		c.Call(t.Context(), "echo", nil)
 		<-progress
 	} else {
@@ -300,8 +300,8 @@ func TestServe(t *testing.T) {
 	wg.Wait()
 }
 
-// TestMany drives a Conn over a real pipe with a non-blocking writer from many goroutines; the race detector
-// and the echoed payloads watch for buffers shared by mistake.
+// TestMany uses a Conn over a real pipe with a non-blocking writer from many goroutines; the race detector and the echoed
+// payloads would reveal buffers that are shared by mistake.
 func TestMany(t *testing.T) {
 	c := pipePair(t, echo)
 	var wg sync.WaitGroup
@@ -323,7 +323,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// pipePair is a Conn to a peer behind two OS pipes.
+// pipePair returns a Conn to a peer over two OS pipes.
 func pipePair(t testing.TB, peer func(in io.Reader, out io.Writer)) *Conn {
 	t.Helper()
 	inR, inW, outR, outW := twoPipes(t)

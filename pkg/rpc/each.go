@@ -4,16 +4,16 @@ import "errors"
 
 var errNoObject = errors.New("not a JSON object")
 
-// Each calls f for every member of a JSON object, in order, with the key as it is written between its quotes
-// (escapes and all) and the raw value, until f returns false. It checks the grammar of what it passes; the
-// error says what is wrong, and where. Nothing is decoded and nothing allocated.
+// Each calls f for every member of a JSON object, in order, until f returns false. f receives the raw key, without
+// quotes but with escapes, and the raw value. Each checks the grammar of the text that it reads; the error has the
+// position. It decodes and allocates nothing.
 func Each(object []byte, f func(key, value []byte) bool) error {
 	return walk(object, func(key, value Span) bool {
 		return f(object[key.From+1:key.To-1], object[value.From:value.To:value.To])
 	})
 }
 
-// walk is Each by offsets; keys have their quotes.
+// walk is Each with offsets; keys include their quotes.
 func walk(object []byte, f func(key, value Span) bool) error {
 	i := space(object, 0)
 	if i >= len(object) || object[i] != '{' {

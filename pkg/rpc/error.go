@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// Code is a JSON-RPC error code. It is itself an error, so that errors.Is(err, rpc.CodeTimeout) asks for
-// the code of whatever *Error err wraps, on either side of the wire.
+// Code is a JSON-RPC error code. It is itself an error, so that errors.Is(err, rpc.CodeTimeout) compares the code of
+// the *Error that err wraps, whether it was made here or received.
 type Code int
 
 // The codes of JSON-RPC 2.0, then the mesh's own (docs/protocol.md, "Errors").
@@ -35,7 +35,7 @@ var kinds = map[Code]string{
 	CodeOverloaded: "overloaded", CodeTooLarge: "too_large", CodeCancelled: "cancelled",
 }
 
-// Kind is the code's name as it stands in an error's data.kind, or "" for a code that is not the mesh's.
+// Kind is the code's name, as in an error's data.kind, or "" for a code that the mesh does not define.
 func (c Code) Kind() string { return kinds[c] }
 
 // Error makes a Code usable as the target of errors.Is.
@@ -46,24 +46,24 @@ func (c Code) Error() string {
 	return fmt.Sprintf("JSON-RPC error %d", int(c))
 }
 
-// Ran says whether the tool may have run although the call failed.
+// Ran is whether the tool may have run although the call failed.
 type Ran string
 
-// The values of data.ran. A call that failed with RanNo may be tried again without harm.
+// The values of data.ran. A call that failed with RanNo can be retried safely.
 const (
 	RanNo    Ran = "no"
 	RanMaybe Ran = "maybe"
 )
 
-// Error is a JSON-RPC error object. Data is kept as it came; for errors made by the mesh it is an object
-// with at least kind and ran.
+// Error is a JSON-RPC error object. Data is unchanged raw JSON; for errors made by the mesh it is an object with at
+// least kind and ran.
 type Error struct {
 	Code    Code            `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// Error is the message; the code's kind goes in front when the mesh made it.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
 // Is reports whether target is e's Code, or an *Error with the same code.
@@ -109,7 +109,7 @@ func NewError(code Code, d Details, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Data: data}
 }
 
-// Details reads e's data. An extension's own error has none: the zero Details.
+// Details decodes e's data. It returns the zero Details for an extension's own error.
 func (e *Error) Details() Details {
 	var d Details
 	if len(e.Data) > 0 && e.Data[0] == '{' {
@@ -120,9 +120,9 @@ func (e *Error) Details() Details {
 	return d
 }
 
-// AsError finds the *Error in err's chain. The end of a context becomes CodeCancelled or CodeTimeout, a
-// panic CodeInternal without the panic's value (that is for the log), anything else CodeInternal with its
-// message; ran is "maybe". A nil err is a nil *Error.
+// AsError returns the *Error in err's chain. Any other err is converted, with ran "maybe": the error of a context to
+// CodeCancelled or CodeTimeout, a panic to CodeInternal without the panic's value (which belongs in the log), and any
+// other error to CodeInternal with its message. A nil err gives a nil *Error.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil

@@ -36,7 +36,7 @@ func Example() {
 	// no method "tools/leave" true
 }
 
-// Scan takes only the outermost object apart; what is inside stays as it came.
+// Scan parses only the outermost object; the values inside stay unchanged.
 func ExampleScan() {
 	e, err := rpc.Scan([]byte(`{"jsonrpc":"2.0","id":1,"result":{"n":9007199254740993,"x":1e400}}`))
 	fmt.Printf("%s %s %v\n", e.ID, e.Result, err)
@@ -47,7 +47,7 @@ func ExampleScan() {
 	// want a value at byte 33, have 'N'
 }
 
-// Errors compare by code, and those that the mesh made say whether the tool may have run.
+// Errors compare by code, and those made by the mesh report whether the tool may have run.
 func ExampleError() {
 	var err error = rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: 256, RetryAfterMS: 50}, "256 calls are in flight")
 	fmt.Println(errors.Is(err, rpc.CodeOverloaded), rpc.AsError(err).Details().Ran)

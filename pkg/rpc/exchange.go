@@ -10,52 +10,52 @@ import (
 	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
-// Exchange is one request on its way over a Conn without a goroutine of its own: Conn.Start sends it, and
-// Sink is told how it ended. It is the forwarding path under Call; whoever forwards fills in the exported
-// fields, starts it once, and does not touch it again before Sink has it back.
+// Exchange is one request over a Conn without a goroutine of its own: Conn.Start sends it, and its reply is delivered to
+// Sink. Call is built on it, and so is forwarding. The caller fills in the exported fields, starts it once, and must not
+// use it again before Sink has received the reply.
 type Exchange struct {
 	Method   string
-	Params   []byte    // raw JSON or nil; must stay as it is until Sink has the reply
+	Params   []byte    // raw JSON or nil; must not change until Sink has the reply
 	Deadline time.Time // covers queueing, writing and answering; zero: none
 	Sink     Sink
 
-	// Inner is the exchange that whoever took this one on started for it on another connection, if any; it
-	// is what there is to cancel.
+	// Inner is the exchange that was started for this one on another connection, if any. To cancel this one, cancel it.
 	Inner atomic.Pointer[Exchange]
 
-	// Hold has Start leave it unwritten, to be written together with what follows: the next exchange without Hold, or
-	// Flush, which whoever sets it has to call soon. It is only looked at by Start.
+	// Hold makes Start only queue the exchange. It is written together with the next one without Hold, or by Flush,
+	// which the caller has to call soon. Only Start uses Hold.
 	Hold bool
 
 	// Everything below belongs to the Conn, under its mutex.
-	queued  bool // no byte of it was written (it stands next to Hold, where it takes no room)
+	queued  bool // no byte of it was written (the field is next to Hold, where it takes no space)
 	id      uint64
 	prev    *Exchange // in the write queue
 	next    *Exchange
 	raw     []byte // a whole message instead of Method and Params: an answer or a notification
-	written func() // told when raw was written or dropped
+	written func() // called when raw was written or dropped
 }
 
-// ID is the id that the Conn gave x in Start; the other side knows the request by it.
+// ID is the id with which the request was sent. The Conn sets it in Start.
 func (x *Exchange) ID() uint64 { return x.id }
 
-// Sink is told how an Exchange ended: exactly once, from the connection's reader, its timer, or the
-// goroutine that called Start or Cancel. It must not block, and r's bytes are only valid until it returns (but see Reply.Keep).
+// Sink receives the reply of an Exchange. Deliver is called exactly once, from the connection's reader, its timer, or
+// the goroutine that called Start or Cancel. It must not block, and r's bytes are only valid until it returns (but see
+// Reply.Keep).
 type Sink interface {
 	Deliver(x *Exchange, r Reply)
 }
 
-// Reply is the end of an Exchange: the other side's answer, or an error made here because none came.
+// Reply is the end of an Exchange: the other side's answer, or an error made here because there is no usable answer.
 type Reply struct {
-	// Err is set when there is no answer: timeout, cancelled, exited, an answer that was too long or broken.
+	// Err is set if there is no answer: timeout, cancelled, exited, or an answer that was too long or invalid.
 	Err *Error
 
 	line []byte
 	env  Envelope
-	from *lineReader // whose buffer line is in; nil: nobody's, or not to be taken away
+	from *lineReader // the reader that owns line's buffer; nil if Keep must copy
 }
 
-// NewReply is the reply of a handler that ran here: its result or its own error.
+// NewReply returns the reply of a handler in this process: its result or its error.
 func NewReply(result json.RawMessage, err error) Reply {
 	if err == nil {
 		return Reply{env: Envelope{Result: result}}
@@ -67,15 +67,15 @@ func NewReply(result json.RawMessage, err error) Reply {
 	return Reply{env: Envelope{Error: body}}
 }
 
-// ParseReply reads a response message that came some other way than over a Conn. The reply's bytes are text's.
-// The error says why text is no response; an error of odd shape in it is mended.
+// ParseReply parses a response message that was not received by a Conn. The reply refers to the bytes of text. ParseReply
+// fails if text is not a response; it repairs a malformed error member.
 func ParseReply(text []byte) (Reply, error) {
 	env, err := Scan(text)
 	if err != nil {
 		return Reply{}, err
 	}
 	if !env.IsResponse() {
-		return Reply{}, errors.New("it is JSON, but no JSON-RPC response")
+		return Reply{}, errors.New("it is JSON, but not a JSON-RPC response")
 	}
 	if env.Result == nil && !isError(&env) {
 		return Reply{Err: neither()}, nil
@@ -84,14 +84,14 @@ func ParseReply(text []byte) (Reply, error) {
 	return Reply{line: text, env: env}, nil
 }
 
-// Result is the answer's result, or its error as an *Error. The bytes are those of the connection's buffer.
+// Result returns the answer's result, or its error as an *Error. The bytes belong to the connection's buffer.
 func (r *Reply) Result() (json.RawMessage, error) {
 	switch {
 	case r.Err != nil:
 		return nil, r.Err
 	case isError(&r.env):
 		e := new(Error)
-		if err := json.Unmarshal(r.env.Error, e); err != nil { // normalised before it came here
+		if err := json.Unmarshal(r.env.Error, e); err != nil { // it has been normalised
 			return nil, Errorf(CodeInternal, RanMaybe, "the extension's error is not a JSON-RPC error: %v", err)
 		}
 		return nil, e
@@ -99,11 +99,11 @@ func (r *Reply) Result() (json.RawMessage, error) {
 	return json.RawMessage(r.env.Result), nil
 }
 
-// ID is the answer's id as it was written; nil where the answer has none.
+// ID returns the answer's raw id, or nil if it has no id.
 func (r *Reply) ID() []byte { return r.env.ID }
 
-// ErrorCode is the code of the answer's error or of Err, 0 for a result. An error whose own code is 0 counts
-// as CodeInternal here.
+// ErrorCode returns the code of the answer's error or of Err, or 0 for a result. An error with the code 0 counts as
+// CodeInternal.
 func (r *Reply) ErrorCode() Code {
 	if r.Err != nil {
 		return r.Err.Code
@@ -118,8 +118,8 @@ func (r *Reply) ErrorCode() Code {
 	return e.Code
 }
 
-// AppendTo appends the whole response message to dst, with id in the place of the connection's own: the
-// rest of the message stays byte for byte what the other side wrote.
+// AppendTo appends the whole response message to dst, with the connection's id replaced by id. All other bytes are the
+// same as received.
 func (r *Reply) AppendTo(dst, id []byte) []byte {
 	switch {
 	case r.Err != nil:
@@ -134,9 +134,9 @@ func (r *Reply) AppendTo(dst, id []byte) []byte {
 	return AppendResult(dst, id, r.env.Result)
 }
 
-// Keep returns the message that AppendTo appends, for who goes on with it behind Deliver. A large one is not copied: its
-// connection gives the buffer away that it was read into, and has it back with release, after which message must
-// not be touched any more. Keep is called during Deliver, at most once, and r is of no use behind it.
+// Keep returns the message that AppendTo appends, for use after Deliver has returned. A large message is not copied: the
+// connection gives its read buffer to the caller, who returns it with release and must not use message afterwards. Keep
+// may be called once, during Deliver; r must not be used after it.
 func (r *Reply) Keep(id []byte) (message []byte, release func()) {
 	shorter := len(r.env.ID) - len(id)
 	if r.from == nil || !r.env.plain || shorter < 0 || len(r.line) <= keepBuffer || 4*len(r.line) < 3*len(r.from.buf) {
@@ -149,7 +149,7 @@ func (r *Reply) Keep(id []byte) (message []byte, release func()) {
 	return r.line[shorter:], func() { giveBack(buf) }
 }
 
-// Size is about how many bytes AppendTo appends.
+// Size returns approximately how many bytes AppendTo appends.
 func (r *Reply) Size() int { return max(len(r.line), len(r.env.Result)+len(r.env.Error)) + 64 }
 
 // AppendResult appends a response message with a result; an empty one counts as null.
@@ -163,7 +163,7 @@ func AppendResult(dst, id, result []byte) []byte {
 // AppendError appends a response message with an error. An empty id counts as null.
 func AppendError(dst, id []byte, e *Error) []byte {
 	body, err := json.Marshal(e)
-	if err != nil { // Data is not JSON: say the rest
+	if err != nil { // Data is not JSON: leave it out
 		body, _ = json.Marshal(&Error{Code: e.Code, Message: e.Message})
 	}
 	return appendResponse(dst, id, `,"error":`, body)
@@ -197,7 +197,7 @@ func AppendRequest(dst, id []byte, method string, params []byte) []byte {
 	return append(dst, '}')
 }
 
-// maxFrame is how long appendFrame's line is at most, unless the method is full of characters to escape.
+// maxFrame is the maximum length of appendFrame's line, unless the method contains many characters to escape.
 func (x *Exchange) maxFrame() int { return len(x.raw) + len(x.Method) + len(x.Params) + 64 }
 
 // appendFrame appends x as a line.
@@ -216,12 +216,12 @@ func (x *Exchange) appendFrame(dst []byte) []byte {
 	return append(dst, "}\n"...)
 }
 
-// isError reports whether a response is an error: its error member is there and not null.
+// isError reports whether a response is an error: it has an error member that is not null.
 func isError(e *Envelope) bool { return e.Error != nil && string(e.Error) != "null" }
 
-// normalise fixes a response of odd shape, which has a result or an error, so that what leaves here is JSON-RPC: an
-// error becomes an object with an integer code and a string message; both a result and an error become the error,
-// unless the result is not null.
+// normalise repairs a response that has a result or an error, so that what is forwarded is valid JSON-RPC: an error
+// becomes an object with an integer code and a string message; of a result and an error only the error remains, unless
+// the result is not null.
 func normalise(e *Envelope) {
 	switch {
 	case isError(e) && e.Result != nil && string(e.Result) != "null":
@@ -230,8 +230,8 @@ func normalise(e *Envelope) {
 		if e.Result != nil {
 			e.plain = false
 		}
-		if mended := mend(e.Error); mended != nil {
-			e.Error, _ = json.Marshal(mended) // Data was scanned: it is JSON
+		if repaired := repairError(e.Error); repaired != nil {
+			e.Error, _ = json.Marshal(repaired) // cannot fail: Scan has checked Data
 			e.plain = false
 		}
 	case e.Error != nil: // null, next to a result
@@ -239,9 +239,9 @@ func normalise(e *Envelope) {
 	}
 }
 
-// mend makes an error object of what an extension answered instead of one; nil if it is one already.
-func mend(raw []byte) *Error {
-	e := &Error{Code: CodeInternal, Message: "the extension answered with an error of odd shape", Data: raw}
+// repairError makes an error object from a malformed error member. It returns nil if raw is a valid error object.
+func repairError(raw []byte) *Error {
+	e := &Error{Code: CodeInternal, Message: "the extension answered with a malformed error", Data: raw}
 	read := func(name string, v any) bool {
 		at, ok := Member(raw, name)
 		return ok && string(at.In(raw)) != "null" && json.Unmarshal(at.In(raw), v) == nil

@@ -5,28 +5,28 @@ import (
 	"encoding/json"
 )
 
-// A Starter sends exchanges without waiting for their ends; a Conn is one.
+// A Starter sends exchanges without waiting for their replies; a Conn is one.
 type Starter interface {
 	Start(x *Exchange)
 }
 
-// An AsyncHandler is a Handler that can also answer later, without a goroutine per request. HandleAsync
-// must not block; it fills in x's Method and Params and starts x somewhere, or delivers a Reply to x.Sink
-// itself. Whoever serves a Handler asks for this with a type assertion.
+// An AsyncHandler is a Handler that can also answer later, without a goroutine per request. HandleAsync must not block;
+// it fills in x's Method and Params and starts x on a connection, or delivers a Reply to x.Sink itself. A server checks
+// with a type assertion whether its Handler is an AsyncHandler.
 type AsyncHandler interface {
 	Handler
 	HandleAsync(r *Request, x *Exchange)
 }
 
-// A Flusher is an AsyncHandler that may be given exchanges with Hold set. Flush is called when nothing follows them
-// any more; it has all written that was held.
+// A Flusher is an AsyncHandler that accepts exchanges with Hold set. Flush is called after the last of them, and writes
+// all held exchanges.
 type Flusher interface {
 	AsyncHandler
 	Flush()
 }
 
-// Forward is the Handler that passes every request on to c and its answer back. Over a Conn it is an
-// AsyncHandler.
+// Forward returns a Handler that forwards every request to c and returns its answer. If c is a Starter, such as a Conn,
+// the Handler is an AsyncHandler.
 func Forward(c Caller) Handler {
 	if s, ok := c.(Starter); ok {
 		return forwardAsync{forward{c}, s}

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// attempts keeps what each TryWrite was given.
+// attempts records the bytes of each TryWrite.
 type attempts struct {
 	mu  sync.Mutex
 	all []string
@@ -22,7 +22,7 @@ func (a *attempts) TryWrite(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// methods is which methods went out with which attempt.
+// methods returns the methods written by each attempt.
 func (a *attempts) methods() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,7 +40,7 @@ func (a *attempts) methods() string {
 	return strings.Join(out, " | ")
 }
 
-// TestHold starts exchanges that are to be written together.
+// TestHold starts exchanges that must be written together.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -77,7 +77,7 @@ func TestHold(t *testing.T) {
 		if id, ok := c.Cancel(taken); !ok || id != 0 {
 			t.Errorf("cancelled while held: id %d, %v", id, ok)
 		}
-		if err := c.Notify("g", nil); err != nil { // what is not an exchange is never held
+		if err := c.Notify("g", nil); err != nil { // a notification is never held
 			t.Error(err)
 		}
 		written("f g")

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// keeper is a Sink that keeps what it is given, and lets go of every third.
+// keeper is a Sink that keeps the replies, and releases every third.
 type keeper struct {
 	id   string
 	got  []kept
@@ -28,7 +28,7 @@ func (k *keeper) Deliver(_ *Exchange, r Reply) {
 	want := string(r.AppendTo(nil, []byte(k.id)))
 	message, release := r.Keep([]byte(k.id))
 	k.got = append(k.got, kept{message, want, release})
-	if n := len(k.got); n%3 == 0 { // the buffer goes to the next line
+	if n := len(k.got); n%3 == 0 { // the next line uses the buffer
 		k.check(n - 1)
 	}
 	if k.left--; k.left == 0 {
@@ -44,7 +44,7 @@ func (k *keeper) check(i int) {
 	k.got[i].release = nil
 }
 
-// shreds is a reader of as much as it likes.
+// shreds is a reader that returns a random number of bytes.
 type shreds struct {
 	r *bytes.Reader
 	n *rand.Rand
@@ -54,7 +54,7 @@ func (p shreds) Read(b []byte) (int, error) {
 	return p.r.Read(b[:min(len(b), 1+p.n.IntN(300<<10))])
 }
 
-// lazyShreds is one that says when there is nothing to read.
+// lazyShreds is a lazyReader that returns a random number of bytes.
 type lazyShreds struct{ shreds }
 
 func (p lazyShreds) ReadLazy(buffer func() []byte, release func()) (int, error) {
@@ -64,7 +64,7 @@ func (p lazyShreds) ReadLazy(buffer func() []byte, release func()) (int, error) 
 	return p.Read(buffer())
 }
 
-// TestKeep: what is kept stays as it was, whatever is read and kept behind it.
+// TestKeep: a kept message does not change while other lines are read and kept.
 func TestKeep(t *testing.T) {
 	const seeds, answers = 6, 12
 	for _, id := range []string{"7", `"0123456789012345678901234567890"`} {
@@ -81,7 +81,7 @@ func TestKeep(t *testing.T) {
 							fmt.Fprintf(&text, `{"jsonrpc":"2.0","id":%d,"result":"%s"}`+"\n", i+1, body)
 						case 1:
 							fmt.Fprintf(&text, `{"result":{"x":"%s"},"jsonrpc":"2.0","id":"%d"}`+"\r\n", body, i+1)
-						default: // not to be spliced in place
+						default: // its id cannot be replaced in place
 							fmt.Fprintf(&text, `{"jsonrpc":"2.0","id":%d,"result":1,"result":"%s"}`+"\n", i+1, body)
 						}
 					}

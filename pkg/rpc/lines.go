@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// DefaultMaxLine is the longest line a Conn takes when its Options name no other: 64 MiB.
+// DefaultMaxLine is the default of Options.MaxLine: 64 MiB.
 const DefaultMaxLine = 64 << 20
 
-// LongLineError says that a line was over the limit, or that Options.Reserve refused the memory for it (NoMemory). All
-// Size bytes of it were thrown away. ID is the raw top-level id found in it on the way, nil if there was none.
+// LongLineError means that a line was over the limit, or that Options.Reserve refused the memory for it (NoMemory). All
+// Size bytes were discarded. ID is the raw top-level id found in the line, or nil.
 type LongLineError struct {
 	Size, Limit int64
 	ID          []byte
@@ -20,12 +20,13 @@ type LongLineError struct {
 
 func (e *LongLineError) Error() string {
 	if e.NoMemory {
-		return fmt.Sprintf("there was no memory left for a line of %d bytes", e.Size)
+		return fmt.Sprintf("no memory was available for a line of %d bytes", e.Size)
 	}
 	return fmt.Sprintf("a line of %d bytes is over the limit of %d", e.Size, e.Limit)
 }
 
-// A line that goes on for this long, or for four times its limit if that is more, does not end: it ends the stream.
+// endlessLine is the length after which a line counts as endless, unless four times its limit is more. An endless line
+// ends the stream.
 const endlessLine = 256 << 20
 
 type endlessLineError struct{ size int64 }
@@ -34,33 +35,32 @@ func (e endlessLineError) Error() string {
 	return fmt.Sprintf("a line of more than %d MiB does not end", e.size>>20)
 }
 
-// lineReader cuts a stream into lines. Memory stays bounded by the limit whatever comes, and falls back to
-// small after a large line; over a lazyReader it is none while nothing comes, so that a thousand idle children
-// cost a thousand readers and no buffers.
+// lineReader splits a stream into lines. Its memory is limited whatever the stream contains, and shrinks after a large
+// line. Over a lazyReader it has no buffer while it waits, so that a thousand idle children need no buffers.
 type lineReader struct {
 	r     io.Reader
 	lazy  lazyReader // r, if it is one
-	small []byte     // where it is not: the buffer that stays
+	small []byte     // if r is not lazy: the buffer that is kept
 
 	roomFunc    func() []byte // the methods as values, made once
 	releaseFunc func()
 
 	max      int
-	endless  int64              // a line longer than this does not end
+	endless  int64              // a longer line counts as endless
 	reserve  func(n int64) bool // Options.Reserve
-	reserved int64              // what it has granted: the size of a buffer over keepBuffer
+	reserved int64              // the bytes that it has granted: the size of a buffer over keepBuffer
 
 	buf   []byte // buf[start:end] is read and not yet returned
 	start int
 	end   int
-	seen  int // buf[start:start+seen] holds no newline
+	seen  int // buf[start:start+seen] contains no newline
 	err   error
-	begun bool           // the stream's first bytes were looked at for a byte order mark
-	cut   bool           // the line returned last ended with the stream, not with a newline
+	begun bool           // the start of the stream was checked for a byte order mark
+	cut   bool           // the last returned line ended with the stream, not with a newline
 	count *atomic.Uint64 // bytes read; nil: not counted
 }
 
-// lazyReader is what NewConn documents.
+// lazyReader is documented at NewConn.
 type lazyReader interface {
 	ReadLazy(buffer func() []byte, release func()) (n int, err error)
 }
@@ -76,12 +76,12 @@ func newLineReader(r io.Reader, limit int) *lineReader {
 	return l
 }
 
-// byteOrderMark is UTF-8's. PowerShell and .NET write it in front of their first line.
+// byteOrderMark is the UTF-8 encoding of U+FEFF, which PowerShell and .NET write before their first line.
 var byteOrderMark = []byte("\ufeff")
 
 // next returns the next line without its end ("\n" or "\r\n") and without a byte order mark at the beginning of the
-// stream, valid until the next call. A last line that lacks its newline counts, and sets cut. A line over the limit is
-// discarded and reported as *LongLineError; reading may go on after it. Any other error is the stream's end.
+// stream; it is valid until the next call. A last line without a newline is returned too, and sets cut. A line over the
+// limit is discarded and returns a *LongLineError, after which reading can continue. Any other error ends the stream.
 func (l *lineReader) next() ([]byte, error) {
 	line, err := l.nextLine()
 	if err == nil && !l.begun {
@@ -108,7 +108,7 @@ func (l *lineReader) nextLine() ([]byte, error) {
 		}
 		if l.err != nil {
 			if l.seen == 0 {
-				l.letGo()
+				l.dropBuffer()
 				return nil, l.err
 			}
 			line := l.buf[l.start:l.end:l.end]
@@ -147,15 +147,15 @@ func (l *lineReader) read() (int, error) {
 	return l.r.Read(l.room())
 }
 
-// makeRoom makes room to read into: by moving what is left to the front, by growing (to a pipe's capacity and beyond
-// only for a line that needs it), or by letting go of a buffer that one large line had made large. It reports whether
-// there is room: not where the memory for a larger buffer is refused.
+// makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer (beyond a pipe's capacity
+// only for a line that needs it), or releases a buffer that is large because of an earlier line. It returns false if
+// Options.Reserve refuses the memory for a larger buffer.
 func (l *lineReader) makeRoom() bool {
 	switch {
 	case l.start == l.end:
-		// Nothing tells when a plain read waits: its buffer stays until it has been larger than needed.
+		// A plain reader does not report when it waits, so its buffer stays until it proves larger than needed.
 		if len(l.buf) > keepBuffer || l.lazy == nil && len(l.buf) > smallBuffer && l.end <= smallBuffer {
-			l.letGo()
+			l.dropBuffer()
 		}
 		l.start, l.end, l.seen = 0, 0, 0
 	case l.start > len(l.buf)/2 && len(l.buf) > keepBuffer && l.end-l.start < readBuffer:
@@ -171,7 +171,8 @@ func (l *lineReader) makeRoom() bool {
 	return true
 }
 
-// move moves what is unread to a buffer of another size, unless the memory for it is refused. For a moment there are two.
+// move copies the unread bytes to a buffer of another size, unless the memory for it is refused. Both buffers exist
+// during the copy.
 func (l *lineReader) move(size int) bool {
 	more := int64(0)
 	to := borrow(size)
@@ -189,7 +190,7 @@ func (l *lineReader) move(size int) bool {
 	return true
 }
 
-// unreserve returns what Options.Reserve has granted: the large buffer is gone.
+// unreserve returns the bytes that Options.Reserve has granted, after the large buffer was released.
 func (l *lineReader) unreserve() {
 	if l.reserved > 0 {
 		l.reserve(-l.reserved)
@@ -197,7 +198,7 @@ func (l *lineReader) unreserve() {
 	}
 }
 
-// room is what to read into: what makeRoom has made, or a first buffer.
+// room returns the part of the buffer to read into: the one that makeRoom has made, or a first buffer.
 func (l *lineReader) room() []byte {
 	switch {
 	case l.buf != nil:
@@ -212,10 +213,10 @@ func (l *lineReader) room() []byte {
 	return l.buf[l.end:]
 }
 
-// detach gives the buffer away that the line returned last is in. What is unread of it is read from another.
+// detach gives the buffer of the last returned line to the caller, and copies its unread bytes to a new one.
 func (l *lineReader) detach() []byte {
 	buf, rest := l.buf, l.buf[l.start:l.end]
-	l.unreserve() // it is counted by whoever has it now
+	l.unreserve() // from now on the new owner counts it
 	l.buf, l.start, l.end, l.seen = nil, 0, len(rest), 0
 	if len(rest) > 0 {
 		l.buf = borrow(len(rest))
@@ -224,15 +225,15 @@ func (l *lineReader) detach() []byte {
 	return buf
 }
 
-// release is called when there is nothing to read for now.
+// release is called by a lazyReader when there is nothing to read.
 func (l *lineReader) release() {
 	if l.start == l.end {
-		l.letGo()
+		l.dropBuffer()
 	}
 }
 
-// letGo gives an empty buffer back.
-func (l *lineReader) letGo() {
+// dropBuffer returns an empty buffer to its pool.
+func (l *lineReader) dropBuffer() {
 	giveBack(l.buf)
 	l.unreserve()
 	l.buf, l.start, l.end, l.seen = nil, 0, 0, 0
@@ -244,8 +245,8 @@ func (l *lineReader) tooLong(line []byte) error {
 	return &LongLineError{Size: int64(len(line)), Limit: int64(l.max), ID: s.id()}
 }
 
-// discard throws the rest of an over-long line away, looking for its id on the way: some SDKs write it last. A line that
-// does not end ends the stream.
+// discard discards the rest of a line that is too long, but searches it for its id, which some SDKs write last. An
+// endless line ends the stream.
 func (l *lineReader) discard(noMemory bool) error {
 	var s idScanner
 	size := int64(0)
@@ -269,24 +270,24 @@ func (l *lineReader) discard(noMemory bool) error {
 			l.err = endlessLineError{size}
 			break
 		}
-		l.makeRoom() // nothing is left in the buffer, which is let go of if it is large
+		l.makeRoom() // the buffer is empty now, and is released if it is large
 		l.fill()
 	}
 	return &LongLineError{Size: size, Limit: int64(l.max), ID: s.id(), NoMemory: noMemory}
 }
 
-// idScanner finds the top-level "id" of a JSON object that arrives in pieces and is never held as a whole.
-// It assumes valid JSON and promises nothing for anything else than to stay within its few bytes.
+// idScanner finds the top-level "id" of a JSON object that arrives in pieces and is never in memory as a whole. For
+// text that is not valid JSON the result is undefined, but its memory stays limited.
 type idScanner struct {
-	begun    bool // something other than space was in it,
-	noObject bool // which begins no object
+	begun    bool // a byte other than space has arrived
+	noObject bool // that byte does not begin an object
 	depth    int
 	str      bool   // inside a string
 	esc      bool   // after a backslash in it
 	key      bool   // the string, or the next one at depth 1, is a key
-	name     []byte // the key at depth 1, as far as it matters
+	name     []byte // the first bytes of the key at depth 1
 	value    []byte
-	taking   bool // the value at depth 1 belongs to "id"
+	inID     bool // the value at depth 1 belongs to "id"
 	found    []byte
 }
 
@@ -302,7 +303,7 @@ func (s *idScanner) feed(chunk []byte) {
 		return
 	}
 	for i := 0; i < len(chunk); i++ {
-		if s.str && s.depth > 1 && !s.esc { // most of a long line is a string in its result
+		if s.str && s.depth > 1 && !s.esc { // a long line usually consists of one string in its result
 			for i < len(chunk) && chunk[i] != '"' && chunk[i] != '\\' {
 				i++
 			}
@@ -316,7 +317,7 @@ func (s *idScanner) feed(chunk []byte) {
 
 func (s *idScanner) step(c byte) {
 	if s.str {
-		s.take(c)
+		s.collect(c)
 		if s.depth == 1 && s.key && c != '"' && len(s.name) < 4 {
 			s.name = append(s.name, c)
 		}
@@ -336,27 +337,27 @@ func (s *idScanner) step(c byte) {
 		if s.depth == 1 && s.key {
 			s.name = s.name[:0]
 		}
-		s.take(c)
+		s.collect(c)
 	case '{', '[':
 		s.depth++
 		if s.depth == 1 {
 			s.key = true
 		}
-		s.taking = false // an id is no container
+		s.inID = false // an id is not an object or array
 	case '}', ']':
 		s.close()
 		s.depth--
 	case ':':
 		if s.depth == 1 {
 			s.key = false
-			s.taking = string(s.name) == "id"
+			s.inID = string(s.name) == "id"
 			s.value = s.value[:0]
 		}
 	case ',':
 		s.close()
 	case ' ', '\t', '\r', '\n':
 	default:
-		s.take(c)
+		s.collect(c)
 	}
 }
 
@@ -365,14 +366,14 @@ func (s *idScanner) close() {
 	if s.depth != 1 {
 		return
 	}
-	if s.taking {
+	if s.inID {
 		s.found = append(s.found[:0], s.value...)
 	}
-	s.taking, s.key = false, true
+	s.inID, s.key = false, true
 }
 
-func (s *idScanner) take(c byte) {
-	if s.taking && s.depth == 1 && !s.key && len(s.value) < 64 {
+func (s *idScanner) collect(c byte) {
+	if s.inID && s.depth == 1 && !s.key && len(s.value) < 64 {
 		s.value = append(s.value, c)
 	}
 }
@@ -384,8 +385,8 @@ func (s *idScanner) id() []byte {
 	return s.found
 }
 
-// appendOneLine appends raw JSON to dst as part of a line: the line ends that may stand between its tokens
-// become spaces (inside its strings there are none, or it was not JSON).
+// appendOneLine appends raw JSON to dst as part of a line: line ends between its tokens become spaces. (Valid JSON has
+// none in its strings.)
 func appendOneLine(dst, raw []byte) []byte {
 	at := len(dst)
 	dst = append(dst, raw...)

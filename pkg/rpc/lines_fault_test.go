@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// chunked hands a text out in pieces whose lengths cuts says, an empty piece now and then.
+// chunked returns a text in pieces with the lengths in cuts, some of them empty.
 type chunked struct {
 	text, cuts []byte
 	n          int
@@ -23,7 +23,7 @@ func (c *chunked) Read(p []byte) (int, error) {
 		size = min(size, int(c.cuts[c.n%len(c.cuts)]))
 		c.n++
 		if c.n%(len(c.cuts)+1) == 0 {
-			size = max(size, 1) // it gets on
+			size = max(size, 1) // make progress
 		}
 	}
 	n := copy(p[:size], c.text)
@@ -31,8 +31,8 @@ func (c *chunked) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// lazy is a chunked reader that waits before some of its reads, as often as cuts says. While it waits somebody else
-// has what was released.
+// lazy is a chunked reader that waits before some of its reads, as specified by cuts. While it waits it overwrites the
+// released buffer.
 type lazy struct {
 	chunked
 }
@@ -55,8 +55,8 @@ func (z *lazy) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	return z.chunked.Read(p)
 }
 
-// FuzzLines compares a lineReader, over a plain reader and over a lazy one, with the obvious way of cutting a text
-// into lines.
+// FuzzLines compares a lineReader, over a plain reader and over a lazy one, with the simplest way to split a text into
+// lines.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\nb\r\n\n{\"id\":7}\nlast"), []byte{1, 2, 0, 3}, uint16(4))
 	f.Add([]byte(strings.Repeat("x", 9000)+"\n"+strings.Repeat("y", 70000)+"\nz\n"), []byte{255, 254}, uint16(10000))

@@ -7,15 +7,15 @@ import (
 	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
-// Span is where a value stands in the text it was found in: text[From:To].
+// Span is the position of a value in a text: text[From:To].
 type Span struct{ From, To int }
 
 // In returns the value.
 func (s Span) In(text []byte) []byte { return text[s.From:s.To] }
 
-// Member finds the member of a JSON object by its name, as a parser would: escapes in keys are undone, case
-// counts, and of several the last is it. The text is one that Scan has passed; of any other it promises
-// nothing but an end.
+// Member finds a member of a JSON object by its name, as a parser would: escapes in keys are decoded, case matters, and
+// the last of several members with the name counts. The text must have passed Scan; for any other text the result is
+// undefined, but Member returns.
 func Member(object []byte, name string) (at Span, ok bool) {
 	_ = walk(object, func(key, value Span) bool {
 		if string(nameOf(key.In(object))) == name {
@@ -26,19 +26,19 @@ func Member(object []byte, name string) (at Span, ok bool) {
 	return at, ok
 }
 
-// nameOf is a key as parsers see it: without its quotes, its escapes undone.
+// nameOf returns a key as a parser does: without quotes, and with escapes decoded.
 func nameOf(key []byte) []byte {
 	if bytes.IndexByte(key, '\\') < 0 {
 		return key[1 : len(key)-1]
 	}
 	var s string
-	if json.Unmarshal(key, &s) != nil { // it was scanned: it is a string
+	if json.Unmarshal(key, &s) != nil { // cannot fail: Scan has checked it
 		return nil
 	}
 	return []byte(s)
 }
 
-// Splice returns text with the span at replaced, in memory of its own.
+// Splice returns a copy of text with the span at replaced.
 func Splice(text []byte, at Span, by []byte) []byte {
 	out := make([]byte, 0, len(text)+len(by)-(at.To-at.From))
 	out = append(out, text[:at.From]...)
@@ -46,10 +46,10 @@ func Splice(text []byte, at Span, by []byte) []byte {
 	return append(out, text[at.To:]...)
 }
 
-// SetMember returns object with the member set to value: in place where it stands already, else last. Where
-// other keys could be taken for it (the same key twice, or one that differs but for case, which Go's
-// encoding/json overlooks), those that are the same are taken out and it stands last: parsers believe the last.
-// The rest stays byte for byte. An empty object counts as {}; ok is false for what is no object.
+// SetMember returns object with the member set to value, in place if it exists and otherwise as the last member. If the
+// key occurs several times, or with different case, which Go's encoding/json ignores, all members with the exact name
+// are removed and the new one is appended, since parsers use the last. All other bytes stay the same. An empty text
+// counts as {}; ok is false if object is not a JSON object.
 func SetMember(object []byte, name string, value []byte) (out []byte, ok bool) {
 	open := space(object, 0)
 	if open == len(object) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// limited is a Reserve with a limit. It remembers the most that was taken.
+// limited is a Reserve with a limit. It records the maximum.
 type limited struct{ limit, used, most atomic.Int64 }
 
 func (m *limited) reserve(n int64) bool {
@@ -26,8 +26,8 @@ func (m *limited) reserve(n int64) bool {
 	return true
 }
 
-// TestLinesReserve reads large lines within a limit of memory, over both kinds of readers: what was taken is returned,
-// and a line for which there is none is thrown away while the lines around it arrive.
+// TestLinesReserve reads large lines within a limit of memory, over both kinds of readers: all reserved memory is
+// returned, and a line without memory is discarded while the lines before and after it arrive.
 func TestLinesReserve(t *testing.T) {
 	const small, large = 1 << 20, 16 << 20
 	text := strings.Repeat("a", small) + "\n" + `{"id":7,"x":"` + strings.Repeat("b", large) + "\"}\n" + strings.Repeat("c", small) + "\nd\n"
@@ -56,7 +56,7 @@ func TestLinesReserve(t *testing.T) {
 			if _, err := l.next(); err != io.EOF {
 				t.Fatalf("at the end: %v", err)
 			}
-			l.letGo()
+			l.dropBuffer()
 			if most := m.most.Load(); m.used.Load() != 0 || most < small || most > m.limit.Load() {
 				t.Errorf("%d bytes are still taken; %d at the most", m.used.Load(), most)
 			}
@@ -64,7 +64,7 @@ func TestLinesReserve(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutMemory has a peer answer with more than there is memory for: that call fails, and the next is answered.
+// TestAnswerWithoutMemory: an answer that is larger than the available memory fails its call, and the next call succeeds.
 func TestAnswerWithoutMemory(t *testing.T) {
 	var m limited
 	m.limit.Store(1 << 20)
@@ -87,7 +87,7 @@ func TestAnswerWithoutMemory(t *testing.T) {
 	}
 }
 
-// endlessText is one line without end, and counts.
+// endlessText returns one endless line, and counts its bytes.
 type endlessText struct{ n int64 }
 
 func (e *endlessText) Read(p []byte) (int, error) {
@@ -98,7 +98,7 @@ func (e *endlessText) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEndlessLine: a line that does not end ends the stream, and holds no memory while it is thrown away.
+// TestEndlessLine: an endless line ends the stream, and uses no memory while it is discarded.
 func TestEndlessLine(t *testing.T) {
 	var m limited
 	m.limit.Store(1 << 40)
@@ -112,7 +112,7 @@ func TestEndlessLine(t *testing.T) {
 	if err := second(l.next()); err == nil || !strings.Contains(err.Error(), "does not end") {
 		t.Errorf("behind it: %v", err)
 	}
-	l.letGo()
+	l.dropBuffer()
 	if most := m.most.Load(); m.used.Load() != 0 || most > 8<<20 {
 		t.Errorf("%d bytes are still taken; %d at the most", m.used.Load(), most)
 	}

@@ -1,15 +1,15 @@
 package rpc
 
-// pending is the table of exchanges that wait for an answer, by id. Ids are drawn from one counter and the
-// slot is the id's low bits, so that a look-up is one comparison and nothing is allocated once the table has
-// the size of the load; a slot still taken by an old, slow exchange is stepped over.
+// pending is the table of exchanges that wait for an answer, by id. Ids come from one counter, and an id's low bits are
+// its slot, so that a look-up is one comparison and nothing is allocated after the table has reached its size. An id is
+// skipped if its slot is still occupied by an older exchange.
 type pending struct {
 	slots []*Exchange
 	n     int
 	last  uint64
 }
 
-// add draws an id for x and keeps it.
+// add stores x with a new id.
 func (p *pending) add(x *Exchange) {
 	if 2*(p.n+1) > len(p.slots) {
 		p.grow()
@@ -24,7 +24,7 @@ func (p *pending) add(x *Exchange) {
 	}
 }
 
-// grow doubles the table. Two ids that differ in their low bits still do in one bit more.
+// grow doubles the table. Ids in different slots remain in different slots.
 func (p *pending) grow() {
 	old := p.slots
 	p.slots = make([]*Exchange, max(16, 2*len(old)))
@@ -45,8 +45,8 @@ func (p *pending) get(id uint64) *Exchange {
 	return nil
 }
 
-// take removes the exchange with this id and returns it, nil if there is none: whoever takes it delivers it.
-func (p *pending) take(id uint64) *Exchange {
+// remove removes the exchange with this id and returns it, or nil if the id is unknown. The caller delivers its reply.
+func (p *pending) remove(id uint64) *Exchange {
 	x := p.get(id)
 	if x != nil {
 		p.slots[id&uint64(len(p.slots)-1)] = nil
@@ -55,15 +55,15 @@ func (p *pending) take(id uint64) *Exchange {
 	return x
 }
 
-// rest lets go of the table that a crowd has left behind, when nothing waits. (Not in take: a steady crowd comes by
-// zero often enough for that to cost it a tenth.)
-func (p *pending) rest() {
+// shrink releases the table if it is empty. (Not in remove: under a steady load the table is empty often enough that
+// allocating it again costs a tenth of the throughput.)
+func (p *pending) shrink() {
 	if p.n == 0 {
 		p.slots = nil
 	}
 }
 
-// each calls f for every exchange in the table; f may take the one it is called with.
+// each calls f for every exchange in the table; f may remove the one that it is called with.
 func (p *pending) each(f func(*Exchange)) {
 	for _, x := range p.slots {
 		if x != nil {

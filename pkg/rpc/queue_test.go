@@ -23,9 +23,9 @@ func (s *stopped) Write(p []byte) (int, error) {
 	return s.attempts.Write(p)
 }
 
-// behindStopped runs f, which lets the peer go in the end, with a Conn that is stuck writing its first request, and with
-// what the peer writes to.
-func behindStopped(t *testing.T, f func(c *Conn, peer *stopped, in *io.PipeWriter)) {
+// withStoppedPeer runs f with a Conn that is blocked while it writes its first request, and with the pipe that the peer
+// writes to. f must let the peer continue at its end.
+func withStoppedPeer(t *testing.T, f func(c *Conn, peer *stopped, in *io.PipeWriter)) {
 	synctest.Test(t, func(t *testing.T) {
 		r, in := io.Pipe()
 		peer := &stopped{let: make(chan struct{})}
@@ -40,8 +40,8 @@ func behindStopped(t *testing.T, f func(c *Conn, peer *stopped, in *io.PipeWrite
 	})
 }
 
-// TestEndedWhileQueued ends exchanges that wait to be written to a peer that reads nothing: the Conn keeps nothing of
-// them.
+// TestEndedWhileQueued ends exchanges that are queued for a peer that reads nothing: the Conn must not keep them in
+// memory.
 func TestEndedWhileQueued(t *testing.T) {
 	const n = 20
 	for _, tt := range []struct {
@@ -57,7 +57,7 @@ func TestEndedWhileQueued(t *testing.T) {
 		{"lost", func(_ *Conn, _ *Exchange, in *io.PipeWriter) { in.Close() }, CodeExited},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			behindStopped(t, func(c *Conn, peer *stopped, in *io.PipeWriter) {
+			withStoppedPeer(t, func(c *Conn, peer *stopped, in *io.PipeWriter) {
 				sink := make(sinkChan, n)
 				var started []*Exchange
 				for range n {
@@ -65,8 +65,8 @@ func TestEndedWhileQueued(t *testing.T) {
 					c.Start(x)
 					started = append(started, x)
 				}
-				started = append(started[n/2:], started[:n/2]...) // out of the middle first
-				ours := started[0]                                // is not to keep its neighbours
+				started = append(started[n/2:], started[:n/2]...) // begin in the middle
+				ours := started[0]                                // must not keep the others in memory
 				var others []weak.Pointer[Exchange]
 				for i, x := range started {
 					if i > 0 {
@@ -101,8 +101,8 @@ func TestEndedWhileQueued(t *testing.T) {
 	}
 }
 
-// TestQueueWithGaps takes exchanges out of the write queue wherever they stand in it, starts some of them again, and
-// looks what is written.
+// TestQueueWithGaps removes exchanges from each position of the write queue, starts some of them again, and checks what
+// is written.
 func TestQueueWithGaps(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -122,7 +122,7 @@ func TestQueueWithGaps(t *testing.T) {
 		{"all again", "a b c d", "d c b a", "note d c b a"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			behindStopped(t, func(c *Conn, peer *stopped, _ *io.PipeWriter) {
+			withStoppedPeer(t, func(c *Conn, peer *stopped, _ *io.PipeWriter) {
 				sink := make(sinkChan, 10)
 				of := map[string]*Exchange{}
 				for _, name := range strings.Fields("a b note c d") {
@@ -158,8 +158,8 @@ func TestQueueWithGaps(t *testing.T) {
 	}
 }
 
-// TestHeldAndTakenBack: where all that was held is cancelled, there is nothing to flush.
-func TestHeldAndTakenBack(t *testing.T) {
+// TestHeldAndCancelled: if all held exchanges are cancelled, Flush writes nothing.
+func TestHeldAndCancelled(t *testing.T) {
 	a := &attempts{}
 	c := NewConn(nil, a, Options{})
 	for range 3 {

@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// readLoop takes lines apart until the stream ends.
+// readLoop handles lines until the stream ends.
 func (c *Conn) readLoop(ctx context.Context) error {
 	lines := newLineReader(c.r, c.opt.MaxLine)
 	lines.count, lines.reserve = &c.received, c.opt.Reserve
-	defer lines.letGo()
+	defer lines.dropBuffer()
 	for {
 		line, err := lines.next()
 		if err == nil {
@@ -38,7 +38,7 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
 	}
 	env, err := Scan(line)
 	switch {
-	case err != nil && cut: // the process ended while it wrote: the end of the stream says how, and fails the call
+	case err != nil && cut: // the process ended while it wrote: the end of the stream fails the call, with a better reason
 		c.noiseLine(line, errors.New("the output ended in the middle of a line"))
 	case err != nil:
 		c.broken(line, err)
@@ -49,7 +49,7 @@ func (c *Conn) receive(ctx context.Context, line []byte, lines *lineReader) {
 	case env.IsNotification():
 		c.notification(ctx, &env)
 	default:
-		c.noiseLine(line, errors.New("a JSON object, but no JSON-RPC message"))
+		c.noiseLine(line, errors.New("a JSON object, but not a JSON-RPC message"))
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *Conn) answer(line []byte, env *Envelope, lines *lineReader) {
 	if x == nil {
 		c.unknown.Add(1)
 		if isError(env) && string(env.ID) == "null" {
-			c.noiseLine(line, errors.New("an error about no request in particular"))
+			c.noiseLine(line, errors.New("an error without a request's id"))
 		}
 		return
 	}
@@ -70,13 +70,12 @@ func (c *Conn) answer(line []byte, env *Envelope, lines *lineReader) {
 	x.Sink.Deliver(x, Reply{line: line, env: *env, from: lines})
 }
 
-// neither is the error for a response without a result and without an error, or with the error null.
+// neither returns the error for a response without a result and without an error, or with the error null.
 func neither() *Error {
 	return Errorf(CodeInternal, RanMaybe, "the extension answered with neither a result nor an error")
 }
 
-// claim takes the exchange that an answer's id belongs to. A number may come back as a string or with a
-// fraction of zero: some SDKs do that.
+// claim removes the exchange with an answer's id. Some SDKs return a number as a string or with a fraction of zero.
 func (c *Conn) claim(id []byte) *Exchange {
 	n, ok := parseID(id)
 	if !ok {
@@ -84,7 +83,7 @@ func (c *Conn) claim(id []byte) *Exchange {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.take(n)
+	return c.remove(n)
 }
 
 func parseID(id []byte) (uint64, bool) {
@@ -114,8 +113,8 @@ func parseID(id []byte) (uint64, bool) {
 	return n, true
 }
 
-// broken handles a line that is not valid JSON: noise, or an answer that went wrong on its way out. Where
-// its id can still be made out, the call fails now instead of timing out.
+// broken handles a line that is not valid JSON: noise, or an invalid answer. If its id can be found, the call fails
+// immediately instead of timing out.
 func (c *Conn) broken(line []byte, why error) {
 	if i := space(line, 0); line[i] == '{' {
 		var s idScanner
@@ -138,7 +137,7 @@ func (c *Conn) tooLong(e *LongLineError) {
 	switch x := c.claim(e.ID); {
 	case x != nil && e.NoMemory:
 		x.Sink.Deliver(x, Reply{Err: NewError(CodeOverloaded, Details{Size: e.Size},
-			"the extension's answer of %d bytes was thrown away: answers and requests under way take all the memory that this host has for them", e.Size)})
+			"the extension's answer of %d bytes was discarded: the calls in progress use all the memory that is allowed for them", e.Size)})
 		return
 	case x != nil:
 		x.Sink.Deliver(x, Reply{Err: NewError(CodeTooLarge, Details{Size: e.Size, Limit: e.Limit},

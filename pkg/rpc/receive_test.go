@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLogLinesWithIDs has a child write lines for people to its standard output, as JSON, with the id of a call that
-// waits: it goes on waiting for its answer.
+// TestLogLinesWithIDs: a child writes log lines in JSON to its standard output with the id of a pending call, which
+// continues to wait for its answer.
 func TestLogLinesWithIDs(t *testing.T) {
 	for _, line := range []string{
 		`{"level":"info","id":ID,"msg":"row fetched"}`,

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// members lists an object's members by their decoded names, as any parser sees them.
+// members returns an object's members by their decoded names, as any parser does.
 func membersOf(t *testing.T, object []byte) (names []string, values map[string][]json.RawMessage) {
 	t.Helper()
 	values = map[string][]json.RawMessage{}
@@ -29,8 +29,8 @@ func membersOf(t *testing.T, object []byte) (names []string, values map[string][
 	return names, values
 }
 
-// FuzzReply checks that whatever a child answers goes out as valid JSON with the caller's id, that alone, and
-// the child's result byte for byte.
+// FuzzReply checks that any answer of a child is forwarded as valid JSON with the caller's id only, and with the bytes of
+// the child's result unchanged.
 func FuzzReply(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}`,
@@ -81,7 +81,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzSetMember checks that after SetMember every parser finds the value, and everything else is as it was.
+// FuzzSetMember checks that after SetMember every parser finds the value, and that everything else is unchanged.
 func FuzzSetMember(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":1}`, `{"_meta":1,"_meta":2}`, `{"_m\u0065ta":{"agent_id":"admin"}}`, ` { } `, ``, `[]`,
@@ -132,7 +132,7 @@ func FuzzSetMember(f *testing.F) {
 	})
 }
 
-// FuzzMember checks Member against encoding/json, and that it ends whatever it is given.
+// FuzzMember checks Member against encoding/json, and that it returns for any text.
 func FuzzMember(f *testing.F) {
 	f.Add([]byte(`{"a":1,"\u0061":2}`), "a")
 	f.Add([]byte(`{"a"`), "a")

@@ -7,12 +7,12 @@ import (
 	"math/bits"
 )
 
-// MaxDepth is how deep a message may nest. Parsers on the other side give up at about a thousand levels, some
-// of them by dropping the connection, so that one deep message would cost its neighbours theirs.
+// MaxDepth is the maximum nesting depth of a message. Many parsers fail at about a thousand levels, and some then close
+// the connection, so that one deep message would fail all other calls.
 const MaxDepth = 512
 
-// Envelope is one JSON-RPC message as slices of the scanned text: only the outermost object is taken apart,
-// every value stays as it came. A member that is absent is nil; JSON null is not nil.
+// Envelope is a JSON-RPC message as slices of the scanned text: only the outermost object is parsed, all values are
+// unchanged. A member that is absent is nil; JSON null is not nil.
 type Envelope struct {
 	ID     []byte // number, string or null
 	Method []byte // with its quotes; see MethodName
@@ -21,14 +21,14 @@ type Envelope struct {
 	Error  []byte
 
 	idAt      int  // offset of ID
-	versioned bool // has the member jsonrpc, whatever it says: a line with an id and no more is some log's
-	plain     bool // jsonrpc "2.0", an id, and no member twice, in disguise either: the id can be spliced in place
+	versioned bool // has the member jsonrpc, with any value: an object with an id but without it is a log line
+	plain     bool // jsonrpc "2.0", an id, and no duplicate or ambiguous member: the id can be replaced in place
 }
 
-// Scan takes one message apart. It checks all of text against the JSON grammar while it goes (no second
-// pass, no allocation), because a message that one child or caller would choke on must be stopped here.
-// Members are compared to the letter, as JSON-RPC wants; where one stands twice, the last counts.
-// What it does not check is UTF-8: that is the caller's choice of refusing or replacing.
+// Scan parses one message. In the same pass, without allocation, it checks the whole text against the JSON grammar,
+// because a message that some child or caller cannot parse must not be forwarded. Member names are compared exactly, as
+// JSON-RPC requires; of duplicate members the last counts. Scan does not check UTF-8: the caller may refuse or replace
+// invalid bytes.
 func Scan(text []byte) (Envelope, error) {
 	var e Envelope
 	version := false
@@ -92,8 +92,8 @@ func Scan(text []byte) (Envelope, error) {
 	}
 }
 
-// disguised reports whether some parser may take key, quotes and all, for one of the envelope's own although it
-// is none to the letter: it has an escape, or is the same but for case, which Go's encoding/json overlooks.
+// disguised reports whether a parser may read key, which includes its quotes, as one of the envelope's members although
+// the bytes differ: it has an escape, or differs only in case, which Go's encoding/json ignores.
 func disguised(key []byte) bool {
 	if bytes.IndexByte(key, '\\') >= 0 {
 		return true
@@ -106,7 +106,7 @@ func disguised(key []byte) bool {
 	return false
 }
 
-// MethodName is the method without its quotes, or "" when there is none or it is not a string.
+// MethodName returns the method without its quotes, or "" if it is missing or not a string.
 func (e *Envelope) MethodName() string {
 	m := e.Method
 	if len(m) < 2 || m[0] != '"' {
@@ -122,17 +122,17 @@ func (e *Envelope) MethodName() string {
 	return s
 }
 
-// IsRequest reports whether the message asks for an answer; IsNotification, whether it asks for none.
+// IsRequest reports whether the message is a request, which has an id.
 func (e *Envelope) IsRequest() bool { return e.Method != nil && e.ID != nil }
 
-// IsNotification reports whether the message is a notification.
+// IsNotification reports whether the message is a notification, which has no id.
 func (e *Envelope) IsNotification() bool { return e.Method != nil && e.ID == nil }
 
 // IsResponse reports whether the message answers a request.
 func (e *Envelope) IsResponse() bool { return e.Method == nil && (e.Result != nil || e.Error != nil) }
 
-// ValidID reports whether id may stand in a request: a number or a string of at most 256 bytes. JSON-RPC
-// also allows null, which cannot be told from a parse error's id and is refused here.
+// ValidID reports whether id is valid in a request: a number or a string of at most 256 bytes. JSON-RPC also allows
+// null, which is refused here, since the answer to a message that cannot be parsed has the id null too.
 func ValidID(id []byte) bool {
 	if len(id) == 0 || len(id) > 256 {
 		return false
@@ -162,8 +162,8 @@ func syntax(b []byte, i int, want string) error {
 	return fmt.Errorf("want %s at byte %d, have %q", want, i, b[i])
 }
 
-// skipValue returns the offset behind the value that starts at i. It keeps the kinds of the open containers
-// in one bit each instead of recursing: the text is hostile, the stack is ours.
+// skipValue returns the offset after the value that starts at i. It stores the kind of each open container in one bit
+// instead of recursing, since hostile text could exhaust the stack.
 func skipValue(b []byte, i int) (int, error) {
 	var objects [MaxDepth / 64]uint64
 	depth := 0
@@ -251,7 +251,7 @@ const (
 	highs = 0x8080808080808080
 )
 
-// skipString returns the offset behind the string whose opening quote stands at i.
+// skipString returns the offset after the string with its opening quote at i.
 func skipString(b []byte, i int) (int, error) {
 	if i >= len(b) || b[i] != '"' {
 		return i, syntax(b, i, "a string")
@@ -299,11 +299,11 @@ func skipString(b []byte, i int) (int, error) {
 	}
 }
 
-// longString is how far a string has gone on, without an escape, that may as well be expected to do so: then it is
-// cheaper to look for each kind of stop in a stretch by itself, with what the machine has for finding a byte.
+// longString is the length without an escape after which a string is expected to continue without one: then it is faster
+// to search a whole stretch for each kind of stop separately, with the vector instructions of bytes.IndexByte.
 const longString = 256
 
-// plainStretches returns how many bytes of b, in whole stretches, a string simply goes on with.
+// plainStretches returns how many bytes of b, in whole stretches, contain no stop.
 func plainStretches(b []byte) (n int) {
 	for ; len(b)-n >= longString; n += longString {
 		p := (*[longString]byte)(b[n:])
@@ -325,10 +325,9 @@ func plainStretches(b []byte) (n int) {
 // below marks the high bit of the lowest of eight bytes that is a control character; others above it may be marked.
 func below(w uint64) uint64 { return (w - ones*0x20) &^ w }
 
-// stops marks the high bit of each of eight bytes that a string does not simply go on with: a quote, a backslash, a
-// control character. A byte above a true one may be marked too, never one below: the lowest is exact. Quotes and
-// control characters take one test, since of all that is below 0x21 when the bit 0x02 is turned, 0x22 is the only
-// one that was not below 0x20.
+// stops marks the high bit of each of eight bytes that is a stop: a quote, a backslash or a control character. A byte
+// above a real stop may be marked too, but never one below: the lowest mark is exact. Quotes and control characters take
+// one test, since of all bytes that are below 0x21 after the bit 0x02 is inverted, only 0x22 was not below 0x20.
 func stops(w uint64) uint64 {
 	slash := w ^ ones*'\\'
 	return ((w^ones*0x02-ones*0x21)&^w | (slash-ones)&^slash) & highs
@@ -340,7 +339,7 @@ func le64(b []byte) uint64 {
 		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 }
 
-// escape returns the length of the escape sequence b starts with, 0 if it is not one.
+// escape returns the length of the escape sequence at the start of b, or 0 if it is invalid.
 func escape(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -362,7 +361,7 @@ func escape(b []byte) int {
 	return 0
 }
 
-// skipNumber returns the offset behind the number at i: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+// skipNumber returns the offset after the number at i: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
 func skipNumber(b []byte, i int) (int, error) {
 	digits := func() bool {
 		from := i

@@ -21,13 +21,13 @@ func TestScan(t *testing.T) {
 			id: `"x\"y"`, result: `{ }`, plain: true},
 		{name: "no version", in: `{"id":1,"result":null}`, id: "1", result: "null"},
 		{name: "id twice", in: `{"jsonrpc":"2.0","id":1,"id":2,"result":1}`, id: "2", result: "1"},
-		{name: "case counts", in: `{"jsonrpc":"2.0","ID":1,"Result":2}`},
+		{name: "other case", in: `{"jsonrpc":"2.0","ID":1,"Result":2}`},
 		{name: "error", in: `{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"}{\""}}`,
 			id: "null", error: `{"code":-1,"message":"}{\""}`, plain: true},
 		{name: "no id", in: `{"jsonrpc":"2.0","result":1}`, result: "1"},
 		{name: "result twice", in: `{"jsonrpc":"2.0","id":1,"result":1,"result":2}`, id: "1", result: "2"},
-		{name: "a second id in disguise", in: `{"jsonrpc":"2.0","id":1,"\u0069d":2,"result":1}`, id: "1", result: "1"},
-		{name: "a second id for Go", in: `{"jsonrpc":"2.0","id":1,"Id":2,"result":1}`, id: "1", result: "1"},
+		{name: "a second, escaped id", in: `{"jsonrpc":"2.0","id":1,"\u0069d":2,"result":1}`, id: "1", result: "1"},
+		{name: "a second id in other case", in: `{"jsonrpc":"2.0","id":1,"Id":2,"result":1}`, id: "1", result: "1"},
 		{name: "unknown members", in: `{"jsonrpc":"2.0","id":1,"result":1,"x":{"id":2}}`, id: "1", result: "1", plain: true},
 		{name: "empty", in: `{}`},
 	} {
@@ -83,8 +83,7 @@ func TestScanRefuses(t *testing.T) {
 	}
 }
 
-// FuzzScan holds Scan against encoding/json: the same texts are accepted (depth aside), and the values it
-// cuts out are the values the library finds.
+// FuzzScan compares Scan with encoding/json: both accept the same texts (except for the depth) and find the same values.
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":[1,2,{"y":"\u00e4\\"}]}}`,
@@ -114,8 +113,8 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// TestLongStrings puts what a string does not simply go on with at every place of long ones, among bytes that differ
-// from it by one bit or by one (every fifth place for each of them: it is about time).
+// TestLongStrings puts each stop at every position of long strings, among bytes that differ from it by one bit or by one
+// (at every fifth position for each, to save time).
 func TestLongStrings(t *testing.T) {
 	const longest = 4 * longString
 	for first, fill := range []byte{'x', ' ', '!', '#', '[', ']', 0x7f, 0x80, 0x9f, 0xa2, 0xdc, 0xff} {

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// Serve answers requests that come in over r, on w, until r ends or ctx does: an extension on its standard
-// input and output is
+// Serve answers requests from r on w until r ends or ctx does. An extension on its standard input and output is
 //
 //	err := rpc.Serve(ctx, os.Stdin, os.Stdout, handler)
 //
-// Requests run side by side. A notification notifications/cancelled {requestId} ends the context of that
-// request, and shutdown ends Serve, as the end of r does. The handler sees all other notifications, one after
-// the other: while it is at one, nothing else is read.
+// Requests run concurrently. A notification notifications/cancelled {requestId} ends the context of that request, and
+// shutdown ends Serve, as the end of r does. The handler receives all other notifications, one at a time; nothing else
+// is read while it handles one.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, h Handler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -34,8 +33,8 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, h Handler) error {
 	return err
 }
 
-// interruptible is r or, where nothing would end a Read of r before r does (standard input is mostly such: a
-// terminal, or a pipe that knows no deadlines), a pipe that is fed from it. Else a signal could not end Serve.
+// interruptible returns r if a Read of it can be interrupted, and otherwise a pipe that is fed from r, so that ctx can
+// end Serve. Standard input usually cannot be interrupted: it is a terminal, or a pipe that does not support deadlines.
 func interruptible(r io.Reader) io.Reader {
 	d, ok := r.(interface{ SetReadDeadline(time.Time) error })
 	if ok && d.SetReadDeadline(time.Time{}) == nil {
@@ -52,12 +51,12 @@ func interruptible(r io.Reader) io.Reader {
 	return out
 }
 
-var errShutdown = errors.New("asked to shut down")
+var errShutdown = errors.New("shutdown was requested")
 
 // request answers a request from the other side.
 func (c *Conn) request(ctx context.Context, env *Envelope) {
 	switch {
-	case !ValidID(env.ID): // nor is it sent back: what waits to be read by the peer is bounded
+	case !ValidID(env.ID): // it is not sent back, since it may be long and the memory for queued answers is limited
 		c.respond(AppendError(nil, nil, Errorf(CodeInvalidRequest, RanNo, `the request needs an "id": a number or a short string`)), nil)
 		return
 	case env.Method[0] != '"':
@@ -80,8 +79,8 @@ func (c *Conn) request(ctx context.Context, env *Envelope) {
 		c.mu.Lock()
 		delete(c.serving, string(q.ID))
 		c.mu.Unlock()
-		// The place among the handlers is given back when the answer is on its way, so that a peer that does
-		// not read cannot make answers pile up.
+		// The handler counts as running until its answer is written, so that a peer that does not read cannot make
+		// answers accumulate.
 		done := func() { c.running-- }
 		if err != nil {
 			c.respond(AppendError(nil, q.ID, AsError(err)), done)
@@ -91,16 +90,16 @@ func (c *Conn) request(ctx context.Context, env *Envelope) {
 	})
 }
 
-// admit takes the request with this id among those that are answered.
+// admit registers the request with this id as running, unless there are too many.
 func (c *Conn) admit(id string, cancel context.CancelFunc) *Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.running >= c.opt.MaxHandlers {
 		return NewError(CodeOverloaded, Details{Ran: RanNo, Limit: int64(c.opt.MaxHandlers)},
-			"%d calls are being answered already", c.opt.MaxHandlers)
+			"%d calls are already running", c.opt.MaxHandlers)
 	}
 	if c.serving[id] != nil {
-		return Errorf(CodeInvalidRequest, RanNo, "a request with the id %s is being answered already", id)
+		return Errorf(CodeInvalidRequest, RanNo, "a request with the id %s is already running", id)
 	}
 	if c.serving == nil {
 		c.serving = map[string]context.CancelFunc{}
@@ -110,7 +109,7 @@ func (c *Conn) admit(id string, cancel context.CancelFunc) *Error {
 	return nil
 }
 
-// refuse answers for a side that offers nothing.
+// refuse answers a request if there is no Handler.
 func (c *Conn) refuse(env *Envelope) {
 	if method := env.MethodName(); method != "ping" {
 		c.respond(AppendError(nil, env.ID, Errorf(CodeMethodNotFound, RanNo, "method %.128q is not offered here", method)), nil)
@@ -127,7 +126,7 @@ func (c *Conn) respond(message []byte, written func()) {
 	}
 }
 
-// notification handles a message that wants no answer.
+// notification handles a message without an id.
 func (c *Conn) notification(ctx context.Context, env *Envelope) {
 	method := env.MethodName()
 	if c.opt.Handler == nil {
@@ -150,14 +149,13 @@ func (c *Conn) notification(ctx context.Context, env *Envelope) {
 		}
 		return
 	}
-	// In the reader's goroutine: notifications keep their order, and a flood of them cannot become one of
-	// goroutines.
+	// On the reader's goroutine, so that notifications keep their order and many of them do not need many goroutines.
 	if _, err := Protect(ctx, c.opt.Handler, &Request{Method: method, Params: clone(env.Params)}); err != nil {
 		c.noiseLine(nil, fmt.Errorf("notification %s: %w", method, err))
 	}
 }
 
-// Protect calls h and turns a panic into CodeInternal: one bad call may lose itself, never its neighbours.
+// Protect calls h and converts a panic to a *PanicError, so that a panic fails one call and not the program.
 func Protect(ctx context.Context, h Handler, r *Request) (result json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -167,7 +165,7 @@ func Protect(ctx context.Context, h Handler, r *Request) (result json.RawMessage
 	return h.Handle(ctx, r)
 }
 
-// PanicError is what a panicking handler's call fails with; on the wire it is CodeInternal.
+// PanicError is the error of a call whose handler panicked; on the wire it is CodeInternal.
 type PanicError struct {
 	Method string
 	Value  any

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// brokenPipe takes some bytes and then no more, as the pipe of a process that dies.
+// brokenPipe accepts some bytes and then fails, like the pipe of a process that exits.
 type brokenPipe struct {
 	mu   sync.Mutex
 	left int
@@ -36,8 +36,8 @@ func (p *brokenPipe) TryWrite(b []byte) (int, error) {
 	return p.Write(b)
 }
 
-// TestUnwritten loses the other side while calls are being written: those of which it has seen no byte surely did
-// not run, and only those.
+// TestUnwritten closes the other side while calls are being written: exactly those of which no byte was written have ran
+// "no".
 func TestUnwritten(t *testing.T) {
 	frame := len(`{"jsonrpc":"2.0","id":1,"method":"work"}` + "\n")
 	for _, try := range []bool{true, false} {

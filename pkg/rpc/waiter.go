@@ -2,8 +2,8 @@ package rpc
 
 import "encoding/json"
 
-// Waiter is a Sink for who has nothing else to do until an Exchange has ended: it starts the exchange, waits for Done,
-// and takes the Result. Make it with NewWaiter, for one exchange.
+// Waiter is a Sink for callers that wait for one Exchange: they start the exchange, wait for Done, and read the Result.
+// Make it with NewWaiter, for one exchange.
 type Waiter struct {
 	done   chan struct{}
 	result json.RawMessage
@@ -23,7 +23,7 @@ func (w *Waiter) Deliver(_ *Exchange, r Reply) {
 // Done is closed when the exchange has ended.
 func (w *Waiter) Done() <-chan struct{} { return w.done }
 
-// Result waits for the end and tells it: the answer's result, which is the caller's to keep, or an *Error.
+// Result waits for the end and returns the answer's result, which the caller may keep, or an *Error.
 func (w *Waiter) Result() (json.RawMessage, error) {
 	<-w.done
 	return w.result, w.err

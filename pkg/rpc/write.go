@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// send queues x and makes sure that somebody writes it. The caller holds mu; send releases it.
+// send queues x and starts writing, unless another goroutine is writing. The caller holds mu; send releases it.
 func (c *Conn) send(x *Exchange) {
 	x.queued, x.prev, x.next = true, c.tail, nil
 	if c.tail == nil {
@@ -14,14 +14,14 @@ func (c *Conn) send(x *Exchange) {
 		c.tail.next = x
 	}
 	c.tail = x
-	if c.writing || x.Hold { // whoever writes looks at the queue again before it stops
+	if c.writing || x.Hold { // the writing goroutine checks the queue before it stops
 		c.mu.Unlock()
 		return
 	}
 	c.write()
 }
 
-// unlink takes x out of the write queue, if it is in it. The caller holds mu.
+// unlink removes x from the write queue, if it is queued. The caller holds mu.
 func (c *Conn) unlink(x *Exchange) {
 	if x.prev == nil && x != c.head {
 		return
@@ -39,7 +39,7 @@ func (c *Conn) unlink(x *Exchange) {
 	x.prev, x.next = nil, nil
 }
 
-// Flush writes the exchanges that were started with Hold, if nobody has written them yet.
+// Flush writes the exchanges that were started with Hold, unless they have already been written.
 func (c *Conn) Flush() {
 	c.mu.Lock()
 	if c.writing || c.head == nil {
@@ -49,8 +49,8 @@ func (c *Conn) Flush() {
 	c.write()
 }
 
-// write writes the queue: with one attempt that cannot block, where there is such a thing, and what that leaves on a
-// goroutine. The caller holds mu, and nobody is writing; write releases it.
+// write writes the queue: first with one attempt that cannot block, if w supports that, and the rest on a goroutine. The
+// caller holds mu, and no goroutine is writing; write releases mu.
 func (c *Conn) write() {
 	c.writing = true
 	if c.try == nil {
@@ -62,18 +62,18 @@ func (c *Conn) write() {
 	c.mu.Unlock()
 	n, err := c.try.TryWrite(buf)
 	c.mu.Lock()
-	c.took(n, err)
+	c.wrote(n, err)
 	if err == nil && c.out == nil && c.head == nil {
 		c.writing = false
-		c.stop()
+		c.stopped()
 	} else {
 		c.handOver() // the rest, and the error if there was one
 	}
 	c.mu.Unlock()
 }
 
-// gather is what to write next: the rest of an attempt, or the queue as far as it goes into one batch. (What has ended
-// meanwhile is not in it any more: see take.) The caller holds mu and owns writing.
+// gather returns the bytes to write next: the rest of a batch, or a new batch from the queue. (Exchanges that have ended
+// are no longer in the queue: see remove.) The caller holds mu and owns writing.
 func (c *Conn) gather() []byte {
 	if c.out != nil {
 		return c.out.text[c.out.wrote:]
@@ -103,10 +103,10 @@ func (c *Conn) gather() []byte {
 	return c.out.text
 }
 
-// took notes that n bytes more of the batch are written. After an error nobody writes any more, and a request of
-// which the other side has not seen a byte is one that surely did not run, as if it had never left the queue: to a
-// process that has just died a write fails at once, and its callers may try again without harm. The caller holds mu.
-func (c *Conn) took(n int, err error) {
+// wrote records that n more bytes of the batch are written. After an error nothing more is written, and a request of
+// which no byte was written counts as still queued, so that it fails with ran "no": a write to a process that has just
+// exited fails immediately, and the caller can safely retry. The caller holds mu.
+func (c *Conn) wrote(n int, err error) {
 	b := c.out
 	b.wrote += n
 	if err != nil {
@@ -123,8 +123,8 @@ func (c *Conn) took(n int, err error) {
 	}
 }
 
-// handOver leaves writing to a goroutine. The caller holds mu and owns writing. Nobody hands over once Run has seen
-// in endWriting that nobody writes: calls are refused by then, and answers need a handler that runs.
+// handOver continues writing on a goroutine. The caller holds mu and owns writing. It is not called after endWriting has
+// found that no goroutine is writing: by then calls are refused, and no handler is running that could answer.
 func (c *Conn) handOver() {
 	if c.drainer == nil {
 		c.left = true
@@ -133,8 +133,8 @@ func (c *Conn) handOver() {
 	go c.drainer() // owned by Run, which waits in endWriting; ends when the queue is empty, or with a write error
 }
 
-// stop says that nobody writes any more, and ends writing if Run waits for that. The caller holds mu.
-func (c *Conn) stop() {
+// stopped unblocks endWriting, if it waits, after the last write. The caller holds mu.
+func (c *Conn) stopped() {
 	if c.quit != nil {
 		close(c.quit)
 		c.quit = nil
@@ -148,7 +148,7 @@ func (c *Conn) drain() {
 		buf := c.gather()
 		if len(buf) == 0 {
 			c.writing = false
-			c.stop()
+			c.stopped()
 			c.mu.Unlock()
 			return
 		}
@@ -158,17 +158,17 @@ func (c *Conn) drain() {
 		if err == nil {
 			n = len(buf)
 		}
-		c.took(min(max(n, 0), len(buf)), err)
+		c.wrote(min(max(n, 0), len(buf)), err)
 	}
 	c.mu.Unlock()
 	unbreak := c.breakRead()
 	c.mu.Lock()
-	c.unbreak = unbreak // writing stays taken: nobody writes any more
-	c.stop()
+	c.unbreak = unbreak // writing stays true, so that nothing more is written
+	c.stopped()
 	c.mu.Unlock()
 }
 
-// beginWriting starts what was left to a goroutine before Run.
+// beginWriting starts the goroutine for messages that were handed over before Run.
 func (c *Conn) beginWriting() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,14 +179,14 @@ func (c *Conn) beginWriting() {
 	}
 }
 
-// endWriting waits until all that is queued is written, or writing fails, and returns why. Somebody may be at an
-// attempt that cannot block, with answers gathering behind it: they are waited for, too.
+// endWriting waits until everything queued is written, or writing fails, and returns the error. That includes answers
+// that are queued during another goroutine's non-blocking attempt.
 func (c *Conn) endWriting() error {
 	quit := make(chan struct{})
 	c.mu.Lock()
 	c.quit = quit
 	if !c.writing || c.unbreak != nil {
-		c.stop()
+		c.stopped()
 	}
 	c.mu.Unlock()
 	c.interruptWrite()
@@ -199,10 +199,10 @@ func (c *Conn) endWriting() error {
 	return c.werr
 }
 
-var errNotReading = errors.New("the peer does not read what it is sent")
+var errNotReading = errors.New("the peer does not read its messages")
 
-// sendRaw queues a whole message unless limit of them wait already. written, if not nil, is called under mu
-// when the message is on its way, and not when it is refused.
+// sendRaw queues a whole message, unless limit of them are already queued. written, if not nil, is called under mu when
+// the message is being written, and not if it is refused.
 func (c *Conn) sendRaw(raw []byte, limit int, written func()) error {
 	c.mu.Lock()
 	if c.gone != nil && c.running == 0 {

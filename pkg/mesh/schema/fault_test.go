@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// bomb is a schema in which each of n definitions refers to the next twice, by what ref makes of its number.
+// bomb returns a schema in which each of n definitions refers twice to the next, with ref making the reference from its
+// number.
 func bomb(n int, def func(i int) string, ref func(i int) string) string {
 	var defs []string
 	for i := range n {
@@ -19,8 +20,8 @@ func bomb(n int, def func(i int) string, ref func(i int) string) string {
 	return fmt.Sprintf(`{"$defs":{%s},"$ref":%q}`, strings.Join(defs, ","), ref(0))
 }
 
-// TestHostileSchemas checks that no schema makes a caller compute for long, or take much memory: what cannot be
-// bounded is not checked.
+// TestHostileSchemas checks that no schema can make a caller compute for long or use much memory: arguments are not
+// checked if the cost cannot be limited.
 func TestHostileSchemas(t *testing.T) {
 	none := func(int) string { return "" }
 	deep := strings.Repeat(`{"a":`, 60) + "1" + strings.Repeat("}", 60)
@@ -70,7 +71,7 @@ func TestHostileSchemas(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			done := make(chan error, 1)
-			go func() { // left running where the test fails
+			go func() { // left running if the test fails
 				k := &checker{}
 				k.compile([]byte(tt.schema))
 				if k.schema == nil {
@@ -82,7 +83,7 @@ func TestHostileSchemas(t *testing.T) {
 			select {
 			case err := <-done:
 				t.Log(err)
-			case <-time.After(time.Minute): // unbounded they take hours
+			case <-time.After(time.Minute): // without limits they take hours
 				t.Error("still computing after a minute")
 			}
 			runtime.ReadMemStats(&after)
@@ -93,7 +94,7 @@ func TestHostileSchemas(t *testing.T) {
 	}
 }
 
-// TestSchemaThatRefersToItself: nothing fits {"$ref":"#"}, which must not make the tool uncallable.
+// TestSchemaThatRefersToItself: nothing is valid for {"$ref":"#"}, but the tool must remain callable.
 func TestSchemaThatRefersToItself(t *testing.T) {
 	for _, text := range []string{
 		`{"$ref":"#"}`, `{"type":"object","$ref":"#"}`, `{"allOf":[{"$ref":"#"}]}`, `{"properties":{"a":{"$ref":"#/properties/a"}}}`,
@@ -101,7 +102,7 @@ func TestSchemaThatRefersToItself(t *testing.T) {
 	} {
 		check, err := Compile(json.RawMessage(text))
 		if err != nil {
-			continue // not checked, either
+			continue // not checked either
 		}
 		for range 2 {
 			if err := check(json.RawMessage(`{"a":1}`)); err != nil {

@@ -1,13 +1,14 @@
-// Package schema checks a tool's arguments against its schema, so that a mistake is found before it is sent.
+// Package schema checks a tool's arguments against its schema, so that a caller's mistake is found before the call is
+// sent.
 //
 //	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile})
 //
-// It is apart from package mesh because of its library, which compiles the schemas of schemas as a program starts: that
-// takes as long as the rest of the start, and only those who call have a use for it.
+// It is separate from package mesh because its library compiles the meta-schemas when a program starts, which takes as
+// long as the rest of the start, and only programs that call tools need it.
 //
-// Both texts are strangers': what cannot be compiled, or checked within bounds, is not checked. An ordinary schema, an
-// object whose members have types, is held against the arguments without decoding them; what that does not pass
-// goes to the library, which knows why not. All drafts from 4 to 2020-12 are known.
+// Schemas and arguments are untrusted: what cannot be compiled, or not be checked within the limits, is not checked. For
+// an ordinary schema, an object with typed members, the arguments are checked without decoding; the library checks
+// arguments that do not pass, and gives the reason. All drafts from 4 to 2020-12 are supported.
 package schema
 
 import (
@@ -26,17 +27,17 @@ import (
 	"golang.org/x/text/message"
 )
 
-// The bounds of checking arguments against an extension's schema, which is anybody's text: a schema beyond
-// them, or one that does not compile, means that the arguments are not checked.
+// The limits of checking arguments against an extension's schema, which is untrusted: if the schema exceeds them, or does
+// not compile, arguments are not checked.
 const (
 	maxSchema    = 256 << 10
 	maxCheckTime = 100 * time.Millisecond
 )
 
-// Compile reads the schema of a tool's arguments, JSON Schema in JSON. check says what is wrong with arguments, with JSON
-// pointers, at most eight faults of them; it returns nil where nothing is wrong, or nobody can tell. It may be called
-// from many goroutines. The error says why arguments cannot be checked: the schema is broken, refers to something
-// outside of it, or would be too much work.
+// Compile parses the schema of a tool's arguments, JSON Schema in JSON. check returns what is wrong with arguments, with
+// JSON pointers, at most eight faults; it returns nil if they are valid or cannot be checked. It is safe for concurrent
+// use. Compile fails if arguments cannot be checked at all: the schema is invalid, refers to another document, or would
+// take too much work.
 func Compile(text json.RawMessage) (check func(args json.RawMessage) error, err error) {
 	k := &checker{}
 	if p, ok := plainOf(text); ok {
@@ -50,14 +51,14 @@ func Compile(text json.RawMessage) (check func(args json.RawMessage) error, err 
 
 // checker checks a tool's arguments.
 type checker struct {
-	plain  *plainSchema       // says yes without decoding anything, where the schema is of that kind
+	plain  *plainSchema       // accepts arguments without decoding them; nil if the schema is not plain
 	schema *jsonschema.Schema // nil: unchecked
 	size   schemaSize
-	why    error       // why not
-	slow   atomic.Bool // it took too long once, or nothing can fit the schema: it is not used again
+	why    error       // why schema is nil
+	slow   atomic.Bool // a check took too long, or no arguments can be valid: the schema is not used again
 }
 
-// check returns what is wrong with args, with JSON pointers; nil if nothing is, or nobody can tell.
+// check returns what is wrong with args, with JSON pointers; nil if they are valid or cannot be checked.
 func (k *checker) check(args json.RawMessage) (err error) {
 	if k.plain != nil && k.plain.fits(args) {
 		return nil
@@ -72,7 +73,7 @@ func (k *checker) check(args json.RawMessage) (err error) {
 	if k.size.cost(instance, len(args)) > maxCost {
 		return nil
 	}
-	defer func() { // a library meets two strangers' texts: what it cannot do must not end the program
+	defer func() { // schema and arguments are untrusted: a panic of the library must not end the program
 		if recover() != nil {
 			k.slow.Store(true)
 			err = nil
@@ -93,13 +94,13 @@ func (k *checker) check(args json.RawMessage) (err error) {
 	return err
 }
 
-// refersToItself reports a fault of the schema, not of the arguments: {"$ref":"#"}, which nothing fits.
+// refersToItself reports whether the schema, not the arguments, is at fault: nothing is valid for {"$ref":"#"}.
 func refersToItself(v *jsonschema.ValidationError) bool {
 	_, cycle := v.ErrorKind.(*kind.RefCycle)
 	return cycle || slices.ContainsFunc(v.Causes, refersToItself)
 }
 
-// maxFaults is how many faults one error names.
+// maxFaults is the maximum number of faults in one error.
 const maxFaults = 8
 
 // explainInvalid lists the innermost faults: the pointer to the value, and what is wrong with it.
@@ -127,7 +128,7 @@ func clipText(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-// compile makes k of a schema within the bounds. Nothing is ever loaded, from a file or from anywhere.
+// compile compiles a schema within the limits, or sets k.why. It never loads another document.
 func (k *checker) compile(text json.RawMessage) {
 	defer func() { // as in check
 		if p := recover(); p != nil {
@@ -153,9 +154,9 @@ func (k *checker) compile(text json.RawMessage) {
 	}
 }
 
-// denyAll is a loader that loads nothing.
+// denyAll is a loader that refuses every document.
 type denyAll struct{}
 
 func (denyAll) Load(url string) (any, error) {
-	return nil, fmt.Errorf("%s is not loaded: a schema has to be self-contained", url)
+	return nil, fmt.Errorf("%s is not loaded: a schema must be self-contained", url)
 }

@@ -12,7 +12,7 @@ func TestSchemaCheck(t *testing.T) {
 	const weather = `{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","maximum":9007199254740992}},"required":["city"],"additionalProperties":false}`
 	for _, tt := range []struct {
 		name, schema, args string
-		want               []string // parts of the error; none: it fits
+		want               []string // parts of the error; empty if the arguments are valid
 	}{
 		{"fits", weather, `{"city":"Ghent","days":3}`, nil},
 		{"missing and wrong", weather, `{"days":"three"}`, []string{"/: missing property 'city'", "/days: got string, want integer"}},
@@ -45,7 +45,7 @@ func TestSchemaCheck(t *testing.T) {
 	}
 }
 
-// TestPlainSchema holds the quick yes against the library: it may say yes only where that does.
+// TestPlainSchema compares plainSchema with the library: it may accept only what the library accepts.
 func TestPlainSchema(t *testing.T) {
 	schemas := map[string]bool{ // the schema, and whether it is plain
 		`{"type":"object"}`: true,
@@ -90,7 +90,7 @@ func TestPlainSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaBounds holds hostile schemas off: each would cost seconds or the process.
+// TestSchemaBounds: hostile schemas are refused; each would take seconds or crash the process.
 func TestSchemaBounds(t *testing.T) {
 	levels := func(n int) string { // 2^n alternatives in a few hundred bytes
 		defs := []string{`"l0":{"type":"string"}`}
@@ -116,7 +116,7 @@ func TestSchemaBounds(t *testing.T) {
 	for _, schema := range map[string]string{"self": `{"$ref":"#"}`, "small": levels(4)} {
 		k := &checker{}
 		k.compile(json.RawMessage(schema))
-		k.check(json.RawMessage(`{"a":1}`)) // ends, and does not end the process
+		k.check(json.RawMessage(`{"a":1}`)) // must return and must not crash the process
 	}
 }
 

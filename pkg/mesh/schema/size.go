@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The bounds of a schema, and of what checking some arguments against it may cost: in steps, of which a core
-// does some ten million a second.
+// The limits of a schema, and of the cost of checking arguments against it, in steps: a core does about ten million
+// steps per second.
 const (
 	maxSchemaDepth = 64
 	maxSubschemas  = 10_000 // after following $ref
@@ -17,22 +17,22 @@ const (
 	maxCost        = 20e6
 )
 
-// schemaSize is what checking against a schema costs.
+// schemaSize determines the cost of checking against a schema.
 type schemaSize struct {
 	subschemas int // with every $ref followed, once per path
-	loops      int // $refs among them to a schema around them
+	loops      int // $refs to an enclosing schema
 	patterns   int // instructions of the regular expressions
 }
 
-// cost estimates the steps of checking an instance whose text has this many bytes. Recursion is what makes the
-// arguments' depth count: each level may be looked at once per loop, by each of the looks at the level above.
+// cost estimates the steps of checking an instance with a text of this many bytes. With recursion, the depth of the
+// arguments matters: each level may be visited once per loop, for each visit of the level above.
 func (s schemaSize) cost(instance any, bytes int) float64 {
 	values, depth := extent(instance)
-	looks := math.Pow(max(1, float64(s.loops)), float64(depth))
-	return float64(s.subschemas)*float64(values)*looks + float64(s.patterns)*float64(bytes)
+	visits := math.Pow(max(1, float64(s.loops)), float64(depth))
+	return float64(s.subschemas)*float64(values)*visits + float64(s.patterns)*float64(bytes)
 }
 
-// extent counts the values in v, and the levels.
+// extent counts the values in v, and its levels.
 func extent(v any) (values, depth int) {
 	add := func(e any) {
 		n, d := extent(e)
@@ -52,8 +52,8 @@ func extent(v any) (values, depth int) {
 	return values + 1, depth + 1
 }
 
-// measureSchema sizes a schema up. The error says what makes it one that no bound can be given for: every way
-// of referring to a schema but a pointer into the document, or a base of its own for pointers.
+// measureSchema determines the size of a schema. It fails if the cost cannot be limited: if a reference is not a pointer
+// into the document, or if a part of the schema has its own base for pointers.
 func measureSchema(doc any) (schemaSize, error) {
 	m := measure{doc: doc, open: map[string]bool{}}
 	err := m.node(doc, 0)
@@ -66,7 +66,7 @@ type measure struct {
 	open map[string]bool // references being followed
 }
 
-// drafts are the dialects in which "#/…" means what follow takes it for and $id is what renames a schema.
+// drafts are the dialects in which "#/…" has the meaning that follow implements, and $id renames a schema.
 var drafts = []string{"draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema"}
 
 func (m *measure) node(v any, depth int) error {
@@ -141,18 +141,18 @@ func (m *measure) follow(ref string, depth int) error {
 	}
 	target, ok := pointed(m.doc, ref)
 	if !ok {
-		return fmt.Errorf("its schema refers to %.80q, which is no pointer to a part of it", ref)
+		return fmt.Errorf("its schema refers to %.80q, which is not a pointer to a part of it", ref)
 	}
 	m.open[ref] = true
 	defer delete(m.open, ref)
 	return m.node(target, depth+1)
 }
 
-// pattern counts a regular expression's instructions before anything is made of it: a{1000} is 1000.
+// pattern counts the instructions of a regular expression before it is compiled: a{1000} has 1000.
 func (m *measure) pattern(text string) error {
 	re, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return nil // the compiler's to refuse
+		return nil // the compiler will refuse it
 	}
 	if m.size.patterns += weight(re); m.size.patterns > maxPatterns {
 		return fmt.Errorf("its schema's patterns are larger than %d instructions", maxPatterns)

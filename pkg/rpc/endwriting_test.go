@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// slowTry is a writer whose attempts take until they are let through.
+// slowTry is a writer whose attempts block until the test releases them.
 type slowTry struct {
 	trying, let chan struct{}
 
@@ -30,9 +30,9 @@ func (w *slowTry) TryWrite(p []byte) (int, error) {
 	return w.Write(p)
 }
 
-// TestAnswerBehindAnAttempt ends a connection while somebody is at an attempt to write, with a handler's answer in
-// the queue behind it: Run returns when that is written.
-func TestAnswerBehindAnAttempt(t *testing.T) {
+// TestAnswerDuringTryWrite ends a connection during an attempt to write, while a handler's answer is queued: Run returns
+// after the answer is written.
+func TestAnswerDuringTryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, in := io.Pipe()
 		w := &slowTry{trying: make(chan struct{}), let: make(chan struct{})}

@@ -23,7 +23,7 @@ import (
 // lazyConn is a net.Conn with ReadLazy.
 type lazyConn struct{ net.Conn }
 
-// ReadLazy waits each time, with a byte of its own.
+// ReadLazy waits each time, by reading into a byte of its own.
 func (l lazyConn) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	buffer()
 	release()
@@ -41,9 +41,9 @@ func (l lazyConn) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	return 1 + more, err
 }
 
-// TestQuiet checks what a Conn keeps while nothing is said, after small and after large messages: no goroutine but
-// its reader's, and no buffers.
-func TestQuiet(t *testing.T) {
+// TestIdleConn checks what an idle Conn keeps after small and after large messages: only its reader's goroutine, and no
+// buffers.
+func TestIdleConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		c := NewConn(lazyConn{here}, here, Options{})
@@ -59,7 +59,7 @@ func TestQuiet(t *testing.T) {
 			}
 			synctest.Wait()
 			if stacks := goroutines(); strings.Contains(stacks, "(*Conn).drain") {
-				t.Errorf("after %d bytes somebody still writes:\n%s", size, stacks)
+				t.Errorf("after %d bytes a goroutine still writes:\n%s", size, stacks)
 			}
 			c.mu.Lock()
 			if c.writing || c.out != nil {
@@ -72,8 +72,8 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestTableOfACrowd checks that the table of what waits is let go of when the last deadline of a crowd has passed.
-func TestTableOfACrowd(t *testing.T) {
+// TestPendingTableShrinks checks that the table of pending exchanges is released when their last deadline has passed.
+func TestPendingTableShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dial(t, Options{}, func(in *bufio.Reader, out io.Writer) { echo(in, out) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -94,7 +94,7 @@ func TestTableOfACrowd(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if n := len(c.pending.slots); n > 0 {
-			t.Errorf("a quiet connection keeps a table of %d", n)
+			t.Errorf("an idle connection keeps a table of %d", n)
 		}
 	})
 }
@@ -104,8 +104,8 @@ func goroutines() string {
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// TestLinesLetGo checks which buffers a lineReader has while it waits.
-func TestLinesLetGo(t *testing.T) {
+// TestLineBuffers checks the buffer that a lineReader has while it waits.
+func TestLineBuffers(t *testing.T) {
 	const line = "0123456789\n"
 	large := strings.Repeat("x", 50_000) + "\n"
 	for _, tt := range []struct {
@@ -122,7 +122,7 @@ func TestLinesLetGo(t *testing.T) {
 			[]int{0, readBuffer, keepBuffer, keepBuffer, keepBuffer, 0, 0, 0}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := &comings{come: tt.come}
+			r := &arrivals{come: tt.come}
 			l := newLineReader(r, 200_000)
 			r.lines = l
 			var err error
@@ -136,17 +136,17 @@ func TestLinesLetGo(t *testing.T) {
 	}
 }
 
-// comings is a lazy reader that waits before each of the texts that come.
-type comings struct {
+// arrivals is a lazy reader that waits before each of its texts.
+type arrivals struct {
 	come  []string
-	begun bool // the first of them has been read from
+	begun bool // the first text has been read from
 	lines *lineReader
 	held  []int
 }
 
-func (c *comings) Read([]byte) (int, error) { panic("Read where there is ReadLazy") }
+func (c *arrivals) Read([]byte) (int, error) { panic("Read was called instead of ReadLazy") }
 
-func (c *comings) ReadLazy(buffer func() []byte, release func()) (int, error) {
+func (c *arrivals) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	p := buffer()
 	if !c.begun {
 		release()
@@ -164,8 +164,8 @@ func (c *comings) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	return n, nil
 }
 
-// TestPlainReaderShrinks checks that over a reader that does not say when it waits, a large line's buffer goes with
-// the first small one after it.
+// TestPlainReaderShrinks checks that over a reader that does not report when it waits, a large line's buffer is released
+// at the first small line after it.
 func TestPlainReaderShrinks(t *testing.T) {
 	for _, size := range []int{10_000, 100_000, 1_000_000} {
 		r := &pieces{strings.Repeat("x", size) + "\n", "small\n", "small\n"}
@@ -195,32 +195,32 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// wild is a lazy reader that says it has read more than there was room for.
-type wild struct{ io.Reader }
+// wrongCount is a lazy reader that returns a larger count than there was room for.
+type wrongCount struct{ io.Reader }
 
-func (wild) ReadLazy(buffer func() []byte, release func()) (int, error) {
+func (wrongCount) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	n := len(buffer())
 	release()
 	return n, nil
 }
 
-func TestReadOfMoreThanThereIs(t *testing.T) {
-	if line, err := newLineReader(wild{}, 0).next(); err == nil || err == io.EOF {
+func TestReadCountTooLarge(t *testing.T) {
+	if line, err := newLineReader(wrongCount{}, 0).next(); err == nil || err == io.EOF {
 		t.Errorf("= %q, %v", line, err)
 	}
 }
 
-// TestEndInACrowd ends connections at which many write, at any moment: Run waits for whoever writes.
-func TestEndInACrowd(t *testing.T) {
+// TestEndWithManyWriters ends connections at random moments while many goroutines write: Run waits for the writing one.
+func TestEndWithManyWriters(t *testing.T) {
 	defer leaks.None(t, goleak.IgnoreCurrent())
 	for round := range 50 {
 		here, there := net.Pipe()
 		c := NewConn(here, here, Options{Handler: HandlerFunc(func(_ context.Context, r *Request) (json.RawMessage, error) {
 			return r.Params, nil
 		})})
-		var crowd, run sync.WaitGroup
+		var writers, run sync.WaitGroup
 		for i := range 8 {
-			crowd.Go(func() {
+			writers.Go(func() {
 				for {
 					if _, err := c.Call(t.Context(), "m", nil); err != nil {
 						return
@@ -238,7 +238,7 @@ func TestEndInACrowd(t *testing.T) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if c.writing && c.werr == nil {
-				t.Error("Run has returned, and somebody writes")
+				t.Error("a goroutine writes after Run has returned")
 			}
 		})
 		in := bufio.NewReader(there)
@@ -254,7 +254,7 @@ func TestEndInACrowd(t *testing.T) {
 		}
 		there.Close()
 		run.Wait()
-		crowd.Wait()
+		writers.Wait()
 		here.Close()
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// BenchmarkQuiet is what a Conn costs that waits, in bytes of stacks and of heap: after a call with an answer as large
-// as the one to initialize, and after a crowd of them.
-func BenchmarkQuiet(b *testing.B) {
+// BenchmarkIdleConn measures the stacks and the heap of an idle Conn, in bytes: after one call with an answer as large
+// as that of initialize, and after many concurrent calls.
+func BenchmarkIdleConn(b *testing.B) {
 	for _, calls := range []int{1, 64} {
 		b.Run(fmt.Sprintf("calls=%d", calls), func(b *testing.B) {
 			const conns = 100
@@ -22,7 +22,7 @@ func BenchmarkQuiet(b *testing.B) {
 				var ends []*os.File
 				s, h := memory()
 				for range conns {
-					ends = append(ends, quietConn(b, wg, calls)...)
+					ends = append(ends, idleConn(b, wg, calls)...)
 				}
 				s2, h2 := memory()
 				stacks, heap = stacks+s2-s, heap+h2-h
@@ -37,8 +37,8 @@ func BenchmarkQuiet(b *testing.B) {
 	}
 }
 
-// quietConn runs a Conn, in wg, over pipes whose other ends it answers some calls at, and returns the pipes.
-func quietConn(b *testing.B, wg *sync.WaitGroup, calls int) []*os.File {
+// idleConn runs a Conn, in wg, over pipes, answers some calls at their other ends, and returns the pipes.
+func idleConn(b *testing.B, wg *sync.WaitGroup, calls int) []*os.File {
 	inR, inW, outR, outW := twoPipes(b)
 	out, err := newLazyPipe(outR)
 	if err != nil {
@@ -65,7 +65,7 @@ func quietConn(b *testing.B, wg *sync.WaitGroup, calls int) []*os.File {
 	return []*os.File{outW, inR, inW, outR}
 }
 
-// memory is how much is in use after what is not has gone: twice, for what is in pools.
+// memory returns how much memory is in use after two garbage collections: the second empties the pools.
 func memory() (stacks, heap int) {
 	for range 3 {
 		runtime.GC()

@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// BenchmarkCrowd is what a bridge does with a child: exchanges that one goroutine starts and the reader ends, so many
-// of them in flight, over pipes to a peer that echoes as fast as bytes can be copied.
-func BenchmarkCrowd(b *testing.B) {
+// BenchmarkConcurrentCalls does what a bridge does with a child: one goroutine starts exchanges and the reader ends them,
+// with many in flight, over pipes to a peer that echoes as fast as bytes can be copied.
+func BenchmarkConcurrentCalls(b *testing.B) {
 	for _, flight := range []int{1, 64} {
 		for _, size := range []int{256, 16 << 10} {
 			b.Run(fmt.Sprintf("flight=%d/size=%d", flight, size), func(b *testing.B) {
 				c := pipePair(b, echoFast)
 				params := json.RawMessage(`"` + strings.Repeat("x", size) + `"`)
-				free := make(crowd, flight)
+				free := make(unused, flight)
 				for range flight {
 					free <- &Exchange{Method: "echo", Params: params, Sink: free}
 				}
@@ -40,17 +40,17 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// crowd is the exchanges that are not in flight.
-type crowd chan *Exchange
+// unused contains the exchanges that are not in flight.
+type unused chan *Exchange
 
-func (c crowd) Deliver(x *Exchange, r Reply) {
+func (c unused) Deliver(x *Exchange, r Reply) {
 	if r.Err != nil || len(r.env.Result) != len(x.Params) {
 		x.Params = nil
 	}
 	c <- x
 }
 
-// echoFast is echo that takes requests apart by the places their bytes have.
+// echoFast is an echo that finds the parts of a request at fixed offsets.
 func echoFast(r io.Reader, w io.Writer) {
 	const id, method, params = `{"jsonrpc":"2.0","id":`, `,"method":`, `,"params":`
 	in, out := bufio.NewReaderSize(r, 64<<10), bufio.NewWriterSize(w, 64<<10)
