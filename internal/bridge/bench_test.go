@@ -19,18 +19,18 @@ import (
 )
 
 // instant is a child that answers in no time, in the caller's goroutine: what is left is the bridge's own cost.
-type instant struct{ rpc.Caller }
+type instantLink struct{ rpc.Caller }
 
-func (instant) Start(x *rpc.Exchange) {
+func (instantLink) Start(x *rpc.Exchange) {
 	r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":123,"result":{"text":"hello"}}`))
 	if err != nil {
 		panic(err)
 	}
 	x.Sink.Deliver(x, r)
 }
-func (instant) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
-func (instant) Notify(string, json.RawMessage) error { return nil }
-func (instant) Run(ctx context.Context) error        { <-ctx.Done(); return nil }
+func (instantLink) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
+func (instantLink) Notify(string, json.RawMessage) error { return nil }
+func (instantLink) Run(ctx context.Context) error        { <-ctx.Done(); return nil }
 
 // inProcess starts a NATS server in this process, and returns what connects to it, until tb ends.
 func inProcess(tb testing.TB) (connect func() *nats.Conn) {
@@ -67,8 +67,8 @@ func BenchmarkServe(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	f := &forwarder{conn: instant{}, breaker: breaker.New("b", breaker.Settings{}), doubt: make(chan struct{}, 1), maxResult: 64 << 20}
-	f.shaken.Store(&handshake{dialect: manifest.Ext, names: map[string]bool{"echo": true}})
+	f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), checkNow: make(chan struct{}, 1), maxResult: 64 << 20}
+	f.handshake.Store(&handshake{dialect: manifest.Ext, names: map[string]bool{"echo": true}})
 	node := mesh.NewNode(connect(), mesh.NodeOptions{})
 	slot := node.Join(mesh.Announce{ID: "full", Version: "1.0.0"})
 	ctx, cancel := context.WithCancel(context.Background())

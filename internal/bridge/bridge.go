@@ -42,26 +42,26 @@ type Bridge struct {
 	node   *mesh.Node
 	memory *memory
 	fleet  fleet
-	run    string // which of all the runs of bridges of its name this is
+	runID  string // which of all the runs of bridges of its name this is
 	since  time.Time
 	log    *slog.Logger
 
-	reloading sync.Mutex    // one plan is made and adopted at a time
-	reporting sync.Mutex    // what is reported last is what was adopted last
-	reloaded  chan struct{} // poked when the settings have been read again
-	adopted   chan struct{} // poked when a plan has been
-	settling  chore         // when the fleet has changed
-	rivals    chan identity // others of this name that were heard of
-	contested chan struct{} // poked when one of them may have reported in b's place
+	reloadMu        sync.Mutex    // one plan is made and adopted at a time
+	reportMu        sync.Mutex    // what is reported last is what was adopted last
+	reloaded        chan struct{} // poked when the settings have been read again
+	planAdopted     chan struct{} // poked when a plan has been
+	trimming        coalescedTask // when the fleet has changed
+	otherBridges    chan identity // others of this name that were heard of
+	reportContested chan struct{} // poked when one of them may have reported in b's place
 
-	mu        sync.Mutex
-	settings  config.Config
-	current   plan
-	withdrawn []string        // declared no longer, and said so once
-	told      map[string]bool // what the log says of the plan that was made last
-	fleetCx   context.Context // of everything that the fleet runs; set by Run
-	begun     time.Time       // when that was
-	cameUp    bool            // what it ran then is up, or was waited for long enough
+	mu           sync.Mutex
+	settings     config.Config
+	current      plan
+	removed      []string        // declared no longer, and said so once
+	logged       map[string]bool // what the log says of the plan that was made last
+	fleetCtx     context.Context // of everything that the fleet runs; set by Run
+	fleetStarted time.Time       // when that was
+	startupDone  bool            // what it ran then is up, or was waited for long enough
 }
 
 // New makes a bridge on nc. It starts nothing.
@@ -75,12 +75,12 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, run: nuid.Next(), rivals: make(chan identity, 4), contested: make(chan struct{}, 1),
-		reloaded: make(chan struct{}, 1), adopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, runID: nuid.Next(), otherBridges: make(chan identity, 4), reportContested: make(chan struct{}, 1),
+		reloaded: make(chan struct{}, 1), planAdopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
 		LameDuck: cfg.LameDuck, Reserve: b.memory.reserve})
-	b.fleet = fleet{make: b.makeSlot, units: map[string]*running{}, leaving: map[string]<-chan struct{}{}}
+	b.fleet = fleet{newInstance: b.newInstance, workloads: map[string]*deployment{}, stopping: map[string]<-chan struct{}{}}
 	return b
 }
 
@@ -98,22 +98,22 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var nameErr error
 	var naming sync.WaitGroup
 	naming.Go(func() { // owned by Run; ends with ctx, or ends it
-		if nameErr = b.keepName(ctx); nameErr != nil {
+		if nameErr = b.guardName(ctx); nameErr != nil {
 			cancel(mesh.ErrRemoved) // what it runs will not return
 		}
 	})
 	defer naming.Wait()
 	defer cancel(nil)
-	asked, deaf, err := b.hearRequests()
+	requests, unsubscribe, err := b.subscribeAnnounceRequests()
 	if err != nil {
 		return err
 	}
-	defer deaf()
+	defer unsubscribe()
 	p := b.makePlan(ctx)
 	if b.cfg.Watchdog != nil {
 		b.cfg.Watchdog()
 	}
-	defer b.takeOver()()
+	defer b.endLeftovers()()
 	// What runs on the mesh ends before the node that speaks for it.
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -124,10 +124,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 		}
 	})
 	if ctx.Err() == nil { // or it stops already, and perhaps because another one is there
-		b.begin(ctx, p)
+		b.startFleet(ctx, p)
 	}
-	wg.Go(func() { b.report(nodeCtx, asked) }) // owned by Run; ends when the fleet has
-	defer b.settling.begin(ctx, b.settle)()
+	wg.Go(func() { b.repeatReports(nodeCtx, requests) }) // owned by Run; ends when the fleet has
+	defer b.trimming.start(ctx, b.trimMemory)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
@@ -142,7 +142,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	wg.Wait()
 	naming.Wait()
 	if nameErr == nil { // or the host's key, and the skills, are another one's
-		b.sayGoodbye() // nobody reports any more
+		b.publishFinalReports() // nobody reports any more
 	}
 	b.flush()
 	return errors.Join(nodeErr, nameErr)
@@ -150,7 +150,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 // takeOver ends what an earlier run of a bridge of this name and state directory left behind, if that bridge and its
 // guard were killed. release is called when nothing runs any more.
-func (b *Bridge) takeOver() (release func()) {
+func (b *Bridge) endLeftovers() (release func()) {
 	if b.cfg.StateDir == "" {
 		return func() {}
 	}
@@ -175,21 +175,21 @@ func (b *Bridge) config() config.Config {
 func (b *Bridge) fleetContext() context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.fleetCx
+	return b.fleetCtx
 }
 
 // awaitReload waits for a reload that is under way.
 func (b *Bridge) awaitReload() {
-	b.reloading.Lock()
-	defer b.reloading.Unlock()
+	b.reloadMu.Lock()
+	defer b.reloadMu.Unlock()
 }
 
 // begin makes p the first plan.
-func (b *Bridge) begin(ctx context.Context, p plan) {
-	b.reloading.Lock() // a reload that was quicker would be undone
-	defer b.reloading.Unlock()
+func (b *Bridge) startFleet(ctx context.Context, p plan) {
+	b.reloadMu.Lock() // a reload that was quicker would be undone
+	defer b.reloadMu.Unlock()
 	b.mu.Lock()
-	b.fleetCx, b.begun = ctx, time.Now()
+	b.fleetCtx, b.fleetStarted = ctx, time.Now()
 	b.mu.Unlock()
 	b.adopt(ctx, p)
 }
@@ -197,17 +197,17 @@ func (b *Bridge) begin(ctx context.Context, p plan) {
 // adopt makes p the current plan. The caller holds reloading, or is Run before anybody else can be.
 func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped []string) {
 	b.mu.Lock()
-	gone := withdrawn(b.current.declared, p.declared)
-	b.current, b.withdrawn = p, append(b.withdrawn, gone...)
+	removed := removedDeclarations(b.current.declared, p.declared)
+	b.current, b.removed = p, append(b.removed, removed...)
 	b.mu.Unlock()
-	started, replaced, stopped = b.fleet.apply(ctx, p.units)
+	started, replaced, stopped = b.fleet.apply(ctx, p.workloads)
 	if len(started)+len(replaced)+len(stopped) > 0 {
-		b.settling.ask()
+		b.trimming.request()
 	}
 	b.publishReports()
-	b.withdraw(gone)
+	b.publishRemovals(removed)
 	select {
-	case b.adopted <- struct{}{}:
+	case b.planAdopted <- struct{}{}:
 	default:
 	}
 	return started, replaced, stopped
@@ -215,8 +215,8 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 
 // reload reads everything again and adopts it. A configuration that cannot be read changes nothing.
 func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
-	b.reloading.Lock()
-	defer b.reloading.Unlock()
+	b.reloadMu.Lock()
+	defer b.reloadMu.Unlock()
 	if b.cfg.Reread != nil {
 		settings, err := b.cfg.Reread()
 		if err != nil {
@@ -231,12 +231,12 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 		}
 	}
 	p := b.makePlan(ctx)
-	b.keepWhatMayBe(&p)
-	fleetCx := b.fleetContext()
-	if fleetCx == nil || fleetCx.Err() != nil {
+	b.carryOver(&p)
+	fleetCtx := b.fleetContext()
+	if fleetCtx == nil || fleetCtx.Err() != nil {
 		return nil, nil, nil, errors.New("the bridge is not running")
 	}
-	started, replaced, stopped = b.adopt(fleetCx, p)
+	started, replaced, stopped = b.adopt(fleetCtx, p)
 	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
 	return started, replaced, stopped, nil
 }
@@ -252,14 +252,14 @@ func (b *Bridge) flush() {
 // status is what this bridge runs, as it sees it; all of it, unless of names an extension.
 func (b *Bridge) status(of target) Status {
 	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.since, Instances: []InstanceStatus{}}
-	slots := b.fleet.all()
+	targets := b.fleet.all()
 	if of.ID != "" {
-		slots = b.fleet.find(of.ID, of.Instance)
+		targets = b.fleet.find(of.ID, of.Instance)
 	}
-	for _, slot := range slots {
-		i := InstanceStatus{ID: slot.unit.id(), Instance: slot.mesh.Instance(), Breaker: slot.breakerState()}
-		i.State, i.Reason = slot.mesh.State()
-		slot.past.fill(&i)
+	for _, inst := range targets {
+		i := InstanceStatus{ID: inst.workload.id(), Instance: inst.mesh.Instance(), Breaker: inst.breakerState()}
+		i.State, i.Reason = inst.mesh.State()
+		inst.history.fill(&i)
 		s.Instances = append(s.Instances, i)
 	}
 	return s

@@ -11,15 +11,15 @@ import (
 
 // containerLife is the life of an extension that runs nothing itself and only holds MCP servers, which are members
 // of their own: it stands in the catalog, as their parent, and answers that it has no tools.
-func (s *slot) containerLife(ctx context.Context, ready func()) error {
+func (s *instance) runContainer(ctx context.Context, ready func()) error {
 	hs := &handshake{dialect: manifest.Ext}
-	if err := hs.finish(mesh.Handshake{ServerVersion: s.unit.announce.Version}, s.unit); err != nil {
+	if err := hs.finish(mesh.Handshake{ServerVersion: s.workload.announce.Version}, s.workload); err != nil {
 		return err
 	}
 	s.mesh.Update(func(a *mesh.Announce) { a.HandshakeHash = hs.hash })
 	ready()
-	defer s.past.end(nil, nil)
-	return s.answer(ctx, container{hs, s.unit.id()}, mesh.ServeOptions{DrainTimeout: s.unit.limits.drain})
+	defer s.history.runEnded(nil, nil)
+	return s.serveHandler(ctx, container{hs, s.workload.id()}, mesh.ServeOptions{DrainTimeout: s.workload.limits.drain})
 }
 
 // container answers for an extension without tools.

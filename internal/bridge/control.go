@@ -31,7 +31,7 @@ type target struct {
 func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	switch r.Method {
 	case "ping":
-		c.b.pinged(r.Params)
+		c.b.notePing(r.Params)
 		return json.Marshal(c.b.identity())
 	case "status":
 		return c.status(r.Params)
@@ -42,26 +42,26 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	if err := json.Unmarshal(r.Params, &t); err != nil || t.ID == "" {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s wants params {"id"}`, r.Method)
 	}
-	slots := c.b.fleet.find(t.ID, t.Instance)
-	if len(slots) == 0 && !c.b.fleet.begun() {
-		return nil, c.starting()
+	targets := c.b.fleet.find(t.ID, t.Instance)
+	if len(targets) == 0 && !c.b.fleet.planApplied() {
+		return nil, c.startingError()
 	}
-	if len(slots) == 0 {
+	if len(targets) == 0 {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "bridge %s runs no extension %q", c.b.cfg.Name, t.ID)
 	}
 	switch r.Method {
 	case "restart":
-		return instances(slots, (*slot).restart), nil
+		return applyToEach(targets, (*instance).restart), nil
 	case "drain":
-		return instances(slots, func(s *slot) { c.retired = append(c.retired, s.drain()) }), nil
+		return applyToEach(targets, func(s *instance) { c.retired = append(c.retired, s.drain()) }), nil
 	case "logs":
-		return logs(slots, t.Lines)
+		return logs(targets, t.Lines)
 	}
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; there are restart, drain, reload, logs, ping and status", r.Method)
 }
 
 // starting is for who is too early.
-func (c *control) starting() error {
+func (c *control) startingError() error {
 	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Spawning),
 		RetryAfterMS: startingRetry.Milliseconds()}, "bridge %s starts, and has not read its manifests yet", c.b.cfg.Name)
 }
@@ -93,9 +93,9 @@ func (c *control) status(params json.RawMessage) (json.RawMessage, error) {
 }
 
 // instances does something to each slot and says to which.
-func instances(slots []*slot, do func(*slot)) json.RawMessage {
+func applyToEach(targets []*instance, do func(*instance)) json.RawMessage {
 	var names []string
-	for _, s := range slots {
+	for _, s := range targets {
 		do(s)
 		names = append(names, s.mesh.Instance())
 	}
@@ -135,16 +135,16 @@ func (l logLine) MarshalJSON() ([]byte, error) {
 const maxLogs = 512 << 10
 
 // logs is the last n lines of each slot, or as many as fit: each has its share of the room.
-func logs(slots []*slot, n int) (json.RawMessage, error) {
+func logs(targets []*instance, n int) (json.RawMessage, error) {
 	type written struct {
 		at   time.Time
 		json json.RawMessage
 	}
 	var all []written
-	for _, s := range slots {
-		lines, room := s.lines.last(n), maxLogs/len(slots)
+	for _, s := range targets {
+		lines, room := s.lines.last(n), maxLogs/len(targets)
 		for _, l := range slices.Backward(lines) { // the newest are worth the most
-			text, err := json.Marshal(logLine{ID: s.unit.id(), Instance: s.mesh.Instance(), TS: l.At, Line: l.Text})
+			text, err := json.Marshal(logLine{ID: s.workload.id(), Instance: s.mesh.Instance(), TS: l.At, Line: l.Text})
 			if err != nil {
 				return nil, err
 			}
@@ -164,7 +164,7 @@ func logs(slots []*slot, n int) (json.RawMessage, error) {
 
 func (c *control) reload(ctx context.Context) (json.RawMessage, error) {
 	if c.b.fleetContext() == nil {
-		return nil, c.starting()
+		return nil, c.startingError()
 	}
 	started, replaced, stopped, err := c.b.reload(ctx)
 	if err != nil {
@@ -198,11 +198,11 @@ type InstanceStatus struct {
 
 // maxSlow bounds the reloads and drains that are not answered yet. Reloads come one after the other: each reads what was
 // there when it was asked for, or later.
-const maxSlow = 16
+const maxPendingControl = 16
 
-type places chan struct{}
+type semaphore chan struct{}
 
-func (p places) take() bool {
+func (p semaphore) tryAcquire() bool {
 	select {
 	case p <- struct{}{}:
 		return true
@@ -211,14 +211,14 @@ func (p places) take() bool {
 	}
 }
 
-func (p places) giveBack() { <-p }
+func (p semaphore) release() { <-p }
 
 // retireLimit bounds how long drain waits for NATS: a second is what telling it may take.
-const retireLimit = 2 * time.Second
+const retireTimeout = 2 * time.Second
 
 // awaitRetired waits until NATS sends no more calls to what was drained. Where it is away it sends none, either.
 func (c *control) awaitRetired(ctx context.Context) {
-	late := time.NewTimer(retireLimit)
+	late := time.NewTimer(retireTimeout)
 	defer late.Stop()
 	for _, retired := range c.retired {
 		select {
@@ -233,36 +233,36 @@ func (c *control) awaitRetired(ctx context.Context) {
 
 // serveControl answers on P.control.<bridge> until stop is called, unless somebody does already.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
-	if err := b.claimName(); err != nil {
+	if err := b.checkNameIsFree(); err != nil {
 		return nil, err
 	}
 	var wg sync.WaitGroup
-	slow := make(places, maxSlow)
+	slow := make(semaphore, maxPendingControl)
 	// The verbs are done in the subscription's goroutine, one after the other; reload reads a tree of files.
 	sub, err := b.nc.Subscribe(b.cfg.Prefix.Control(b.cfg.Name), func(m *nats.Msg) {
 		c := &control{b: b}
 		env, err := rpc.Scan(m.Data)
 		if err == nil && env.MethodName() == "reload" {
-			if !slow.take() {
-				b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxSlow},
-					"%d reloads and drains are under way already", maxSlow)))
+			if !slow.tryAcquire() {
+				b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxPendingControl},
+					"%d reloads and drains are under way already", maxPendingControl)))
 				return
 			}
 			wg.Go(func() { // owned by serveControl; ends when the files are read
 				response := answer(ctx, c, m.Data)
-				slow.giveBack() // before the answer: who asks again with it in hand must not be refused
+				slow.release() // before the answer: who asks again with it in hand must not be refused
 				b.respond(m, response)
 			})
 			return
 		}
 		response := answer(ctx, c, m.Data)
-		if len(c.retired) == 0 || !slow.take() { // who drains when too many wait already is told at once
+		if len(c.retired) == 0 || !slow.tryAcquire() { // who drains when too many wait already is told at once
 			b.respond(m, response)
 			return
 		}
 		wg.Go(func() { // owned by serveControl; ends within retireLimit
 			c.awaitRetired(ctx)
-			slow.giveBack()
+			slow.release()
 			b.respond(m, response)
 		})
 	})

@@ -14,33 +14,33 @@ import (
 
 // fleet is what a bridge runs: the units of its current plan, each with its slots.
 type fleet struct {
-	make func(u *unit, replica int) *slot
+	newInstance func(u *workload, replica int) *instance
 
-	mu      sync.Mutex
-	applied bool                       // there has been a plan
-	units   map[string]*running        // by id
-	leaving map[string]<-chan struct{} // of those that were stopped: closed when nothing of them is left
-	wg      sync.WaitGroup
+	mu        sync.Mutex
+	hasPlan   bool                       // there has been a plan
+	workloads map[string]*deployment     // by id
+	stopping  map[string]<-chan struct{} // of those that were stopped: closed when nothing of them is left
+	wg        sync.WaitGroup
 }
 
 // running is one unit and what was started for it.
-type running struct {
-	unit   *unit
-	slots  []*slot
-	cancel context.CancelCauseFunc
-	left   atomic.Int64  // slots that run
-	done   chan struct{} // closed when there are none left
+type deployment struct {
+	workload  *workload
+	instances []*instance
+	cancel    context.CancelCauseFunc
+	left      atomic.Int64  // slots that run
+	done      chan struct{} // closed when there are none left
 }
 
 // apply makes the fleet what plan says: new units start, changed ones are replaced, others stop. It does not
 // wait for anything to come up; what is replaced, or comes back, stops first, since two lives of one extension may not
 // be meant to overlap. ctx is that of the fleet.
-func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, stopped []string) {
+func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced, stopped []string) {
 	started, replaced, stopped = f.diff(plan) // only apply changes what it looks at, and apply has one caller at a time
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.applied = true
-	maps.DeleteFunc(f.leaving, func(_ string, left <-chan struct{}) bool {
+	f.hasPlan = true
+	maps.DeleteFunc(f.stopping, func(_ string, left <-chan struct{}) bool {
 		select {
 		case <-left:
 			return true
@@ -49,39 +49,39 @@ func (f *fleet) apply(ctx context.Context, plan []*unit) (started, replaced, sto
 		}
 	})
 	for _, id := range stopped {
-		f.units[id].cancel(mesh.ErrRemoved)
-		f.leaving[id] = f.units[id].done
-		delete(f.units, id)
+		f.workloads[id].cancel(mesh.ErrRemoved)
+		f.stopping[id] = f.workloads[id].done
+		delete(f.workloads, id)
 	}
-	for _, u := range plan {
-		switch r := f.units[u.id()]; {
+	for _, w := range plan {
+		switch r := f.workloads[w.id()]; {
 		case r == nil:
-			f.start(ctx, u, f.leaving[u.id()])
-		case slices.Contains(replaced, u.id()):
+			f.start(ctx, w, f.stopping[w.id()])
+		case slices.Contains(replaced, w.id()):
 			r.cancel(mesh.ErrRemoved)
-			f.start(ctx, u, r.done)
+			f.start(ctx, w, r.done)
 		}
 	}
 	return started, replaced, stopped
 }
 
 // begun reports whether there has been a plan.
-func (f *fleet) begun() bool {
+func (f *fleet) planApplied() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.applied
+	return f.hasPlan
 }
 
 // start runs u's slots once after is closed. The caller holds mu.
-func (f *fleet) start(ctx context.Context, u *unit, after <-chan struct{}) {
+func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	r := &running{unit: u, cancel: cancel, done: make(chan struct{})}
-	for i := range max(1, u.replicas) {
-		r.slots = append(r.slots, f.make(u, i))
+	r := &deployment{workload: w, cancel: cancel, done: make(chan struct{})}
+	for i := range max(1, w.replicas) {
+		r.instances = append(r.instances, f.newInstance(w, i))
 	}
-	f.units[u.id()] = r
-	r.left.Store(int64(len(r.slots)))
-	for _, s := range r.slots {
+	f.workloads[w.id()] = r
+	r.left.Store(int64(len(r.instances)))
+	for _, s := range r.instances {
 		f.wg.Go(func() { // owned by the fleet, which waits; ends with ctx
 			if after != nil {
 				<-after // it has been told to stop, and stops in bounded time
@@ -99,16 +99,16 @@ func (f *fleet) start(ctx context.Context, u *unit, after <-chan struct{}) {
 
 // find returns the slots of an extension, or only the one with this instance. Members count as their own
 // extension and as part of their parent.
-func (f *fleet) find(id, instance string) []*slot {
+func (f *fleet) find(id, instanceID string) []*instance {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*slot
-	for uid, r := range f.units {
+	var out []*instance
+	for uid, r := range f.workloads {
 		if uid != id && !strings.HasPrefix(uid, id+".") {
 			continue
 		}
-		for _, s := range r.slots {
-			if instance == "" || s.mesh.Instance() == instance {
+		for _, s := range r.instances {
+			if instanceID == "" || s.mesh.Instance() == instanceID {
 				out = append(out, s)
 			}
 		}
@@ -117,14 +117,14 @@ func (f *fleet) find(id, instance string) []*slot {
 }
 
 // all returns the slots by id, in the order of the ids.
-func (f *fleet) all() []*slot {
+func (f *fleet) all() []*instance {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []*slot
-	for _, r := range f.units {
-		out = append(out, r.slots...)
+	var out []*instance
+	for _, r := range f.workloads {
+		out = append(out, r.instances...)
 	}
-	slices.SortStableFunc(out, func(a, b *slot) int { return strings.Compare(a.unit.id(), b.unit.id()) })
+	slices.SortStableFunc(out, func(a, b *instance) int { return strings.Compare(a.workload.id(), b.workload.id()) })
 	return out
 }
 

@@ -27,19 +27,19 @@ type link interface {
 type forwarder struct {
 	conn        link
 	breaker     *breaker.Breaker
-	shaken      atomic.Pointer[handshake]
-	introduced  atomic.Pointer[json.RawMessage] // what it said of itself last, if that was not in the handshake
+	handshake   atomic.Pointer[handshake]
+	reopened    atomic.Pointer[json.RawMessage] // what it said of itself last, if that was not in the handshake
 	progress    progress
-	relisting   chore         // reads the tools again, by the child's word that they have changed
-	probing     chore         // finds out whether a child hangs
-	doubt       chan struct{} // over HTTP: poked when a call came to nothing: is it still there?
+	relist      coalescedTask // reads the tools again, by the child's word that they have changed
+	hangCheck   coalescedTask // finds out whether a child hangs
+	checkNow    chan struct{} // over HTTP: poked when a call came to nothing: is it still there?
 	passthrough bool
 	maxResult   int
 	remote      bool         // over HTTP
 	inflight    atomic.Int64 // only counted over HTTP
-	siblings    *siblings
+	replicas    *replicaSet
 	memory      *memory
-	noise       atomic.Pointer[string] // the first line of output before the handshake that was no message
+	firstNoise  atomic.Pointer[string] // the first line of output before the handshake that was no message
 	credentials *credentials           // over HTTP
 }
 
@@ -59,7 +59,7 @@ func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage
 
 // HandleAsync starts to answer r.
 func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
-	hs := f.shaken.Load()
+	hs := f.handshake.Load()
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok && hs.dialect == manifest.MCP && name != "list" && name != "call" {
 		if !hs.names[name] {
 			refuseTool(x, name)
@@ -70,7 +70,7 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
 		r.Params = mesh.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
 	}
-	if r.Traceparent != "" && hs.dialect == manifest.MCP && (r.Method == "tools/call" || passed(r.Method)) {
+	if r.Traceparent != "" && hs.dialect == manifest.MCP && (r.Method == "tools/call" || passedThrough(r.Method)) {
 		r.Params = mesh.WithTrace(r.Params, r.Traceparent)
 	}
 	switch method := r.Method; {
@@ -84,7 +84,7 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 		f.toolsCall(hs, r, x)
 	case strings.HasPrefix(method, "tools/"):
 		f.tool(hs, strings.TrimPrefix(method, "tools/"), r.Params, x)
-	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passed(method):
+	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passedThrough(method):
 		f.start(x, method, r.Params)
 	default:
 		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method)})
@@ -100,7 +100,7 @@ func (f *forwarder) Flush() {
 
 // passed reports whether an MCP request is passed through as it is. What belongs to one client's session
 // (logging levels, subscriptions) is not: the child is shared.
-func passed(method string) bool {
+func passedThrough(method string) bool {
 	switch method {
 	case "resources/list", "resources/templates/list", "resources/read",
 		"prompts/list", "prompts/get", "completion/complete":
@@ -111,7 +111,7 @@ func passed(method string) bool {
 
 // toolsCall forwards tools/call {name, arguments, …}, or refuses a tool that the child does not list.
 func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
-	if hs.dialect == manifest.MCP && hs.lists(r.Params) {
+	if hs.dialect == manifest.MCP && hs.hasTool(r.Params) {
 		f.start(x, r.Method, r.Params)
 		return
 	}
@@ -149,56 +149,56 @@ func refuseTool(x *rpc.Exchange, name string) {
 
 // start forwards one request.
 func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
-	h := f.newHop(x)
+	h := f.newCall(x)
 	h.Method, h.Params, h.Hold = method, params, x.Hold
 	h.run()
 }
 
 // hop is one exchange with the child, on behalf of outer.
-type hop struct {
+type forwardedCall struct {
 	rpc.Exchange
-	f      *forwarder
-	outer  *rpc.Exchange
-	token  breaker.Token
-	params []byte // Params, before the progress token was exchanged
-	moved  bool   // it was another replica's
-	copied int64  // bytes of Params, if they were copied for the progress token
-	unask  func() // ends the caller's interest in progress
+	f           *forwarder
+	outer       *rpc.Exchange
+	token       breaker.Token
+	params      []byte // Params, before the progress token was exchanged
+	moved       bool   // it was another replica's
+	copied      int64  // bytes of Params, if they were copied for the progress token
+	endProgress func() // ends the caller's interest in progress
 }
 
 // newHop makes a hop, which nobody else knows of before run.
-func (f *forwarder) newHop(x *rpc.Exchange) *hop {
-	h := &hop{f: f, outer: x}
+func (f *forwarder) newCall(x *rpc.Exchange) *forwardedCall {
+	h := &forwardedCall{f: f, outer: x}
 	h.Deadline, h.Sink = x.Deadline, h
 	return h
 }
 
 // takenBack stands in for the inner exchange of one that was cancelled while it had none to be cancelled: it is
 // about to be sent, or on its way from one replica to the next.
-var takenBack rpc.Exchange
+var cancelledEarly rpc.Exchange
 
 // run starts h. From here on it can be cancelled, so that all that CancelExchange reads of it stands.
-func (h *hop) run() {
+func (h *forwardedCall) run() {
 	h.params = h.Params
 	before := h.outer.Inner.Load()
-	if before == &takenBack || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // taken back in between, or before
+	if before == &cancelledEarly || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // taken back in between, or before
 		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call was cancelled")})
 		return
 	}
 	token, err := h.f.breaker.Acquire()
 	if err != nil {
-		if h.move() {
+		if h.moveToReplica() {
 			return
 		}
 		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: breakerOpen(err)})
 		return
 	}
 	h.token = token
-	h.Params, h.unask = h.f.progress.ask(h.Params, h.outer.Sink)
-	if h.unask != nil {
+	h.Params, h.endProgress = h.f.progress.register(h.Params, h.outer.Sink)
+	if h.endProgress != nil {
 		h.copied = int64(len(h.Params))
 		if !h.f.memory.reserve(h.copied) {
-			h.unask()
+			h.endProgress()
 			h.token.Done(breaker.Neutral)
 			h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: h.copied},
 				"this host has no memory left for a call of %d bytes that wants progress", h.copied)})
@@ -209,23 +209,23 @@ func (h *hop) run() {
 		h.f.inflight.Add(1)
 	}
 	h.f.conn.Start(&h.Exchange)
-	if h.outer.Inner.Load() == &takenBack {
+	if h.outer.Inner.Load() == &cancelledEarly {
 		h.cancel()
 	}
 }
 
 // Deliver passes the child's answer on.
-func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+func (h *forwardedCall) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	if h.f.remote {
 		h.f.inflight.Add(-1)
 	}
-	if h.unask != nil {
-		h.unask()
+	if h.endProgress != nil {
+		h.endProgress()
 		h.f.memory.reserve(-h.copied)
 	}
 	if r.Err != nil {
-		h.cameToNothing(r.Err)
-		if r.Err.Code == rpc.CodeExited && r.Err.Details().Ran == rpc.RanNo && h.move() {
+		h.recordFailure(r.Err)
+		if r.Err.Code == rpc.CodeExited && r.Err.Details().Ran == rpc.RanNo && h.moveToReplica() {
 			return
 		}
 	} else {
@@ -242,17 +242,17 @@ func (h *hop) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 }
 
 // cameToNothing draws the consequences of a call without an answer.
-func (h *hop) cameToNothing(e *rpc.Error) {
+func (h *forwardedCall) recordFailure(e *rpc.Error) {
 	outcome := breaker.Neutral
 	switch e.Code {
 	case rpc.CodeTimeout:
 		outcome = breaker.Failure
 		if e.Details().Ran != rpc.RanNo {
-			h.f.tellCancelled(h.ID(), "timeout")
+			h.f.notifyCancelled(h.ID(), "timeout")
 		}
-		h.f.isInDoubt()
+		h.f.requestHealthCheck()
 	case rpc.CodeExited, rpc.CodeUnavailable:
-		h.f.isInDoubt()
+		h.f.requestHealthCheck()
 		if h.f.credentials != nil {
 			h.f.credentials.refused(e)
 		}
@@ -261,13 +261,13 @@ func (h *hop) cameToNothing(e *rpc.Error) {
 }
 
 // isInDoubt has somebody look whether the other side is still there.
-func (f *forwarder) isInDoubt() {
+func (f *forwarder) requestHealthCheck() {
 	if !f.remote {
-		f.probing.ask()
+		f.hangCheck.request()
 		return
 	}
 	select {
-	case f.doubt <- struct{}{}:
+	case f.checkNow <- struct{}{}:
 	default:
 	}
 }
@@ -276,7 +276,7 @@ func (f *forwarder) isInDoubt() {
 func (f *forwarder) CancelExchange(x *rpc.Exchange) {
 	for {
 		inner := x.Inner.Load()
-		if inner == &takenBack || inner != nil && inner.Sink.(*hop).cancel() || x.Inner.CompareAndSwap(inner, &takenBack) {
+		if inner == &cancelledEarly || inner != nil && inner.Sink.(*forwardedCall).cancel() || x.Inner.CompareAndSwap(inner, &cancelledEarly) {
 			return
 		}
 	}
@@ -284,15 +284,15 @@ func (f *forwarder) CancelExchange(x *rpc.Exchange) {
 
 // cancel ends the exchange with the child, and tells the child; false if there is none to be ended, now. Where h was
 // moved, its forwarder is not the one that the call came in by.
-func (h *hop) cancel() bool {
+func (h *forwardedCall) cancel() bool {
 	id, ok := h.f.conn.Cancel(&h.Exchange)
 	if ok && id != 0 {
-		h.f.tellCancelled(id, "the caller cancelled")
+		h.f.notifyCancelled(id, "the caller cancelled")
 	}
 	return ok
 }
 
-func (f *forwarder) tellCancelled(id uint64, why string) {
+func (f *forwarder) notifyCancelled(id uint64, why string) {
 	// Lost with a child that does not read: so is the call.
 	_ = f.conn.Notify("notifications/cancelled", json.RawMessage(fmt.Sprintf(`{"requestId":%d,"reason":%q}`, id, why)))
 }

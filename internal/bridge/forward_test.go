@@ -20,18 +20,18 @@ import (
 )
 
 // scripted is a link that keeps what it is sent; answer decides how each exchange ends, at once.
-type scripted struct {
+type scriptedLink struct {
 	fakeLink
 	answer func(x *rpc.Exchange) (rpc.Reply, bool) // false: not yet
 
-	mu        sync.Mutex
-	sent      []string
-	waiting   []*rpc.Exchange
-	cancelled int
-	notes     []string
+	mu            sync.Mutex
+	sent          []string
+	waiting       []*rpc.Exchange
+	cancelled     int
+	notifications []string
 }
 
-func (s *scripted) Start(x *rpc.Exchange) {
+func (s *scriptedLink) Start(x *rpc.Exchange) {
 	s.mu.Lock()
 	s.sent = append(s.sent, x.Method+" "+string(x.Params))
 	s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *scripted) Start(x *rpc.Exchange) {
 	s.mu.Unlock()
 }
 
-func (s *scripted) Cancel(x *rpc.Exchange) (uint64, bool) {
+func (s *scriptedLink) Cancel(x *rpc.Exchange) (uint64, bool) {
 	s.mu.Lock()
 	i := slices.Index(s.waiting, x)
 	if i < 0 {
@@ -59,10 +59,10 @@ func (s *scripted) Cancel(x *rpc.Exchange) (uint64, bool) {
 	return 7, true
 }
 
-func (s *scripted) Notify(method string, params json.RawMessage) error {
+func (s *scriptedLink) Notify(method string, params json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.notes = append(s.notes, method+" "+string(params))
+	s.notifications = append(s.notifications, method+" "+string(params))
 	return nil
 }
 
@@ -74,17 +74,17 @@ func failing(e *rpc.Error) func(*rpc.Exchange) (rpc.Reply, bool) {
 	return func(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{Err: e}, true }
 }
 
-func never(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{}, false }
+func neverAnswer(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{}, false }
 
 // replicas makes ready forwarders over these links, as those of one unit.
-func replicas(dialect manifest.Dialect, links ...*scripted) []*forwarder {
-	all := new(siblings)
+func replicas(dialect manifest.Dialect, links ...*scriptedLink) []*forwarder {
+	all := new(replicaSet)
 	var out []*forwarder
 	for _, l := range links {
 		f := testForwarder(l)
-		f.siblings = all
-		f.shaken.Store(&handshake{dialect: dialect, names: map[string]bool{"say": true, "list": true, "call": true, "a/b": true}})
-		all.join(f)
+		f.replicas = all
+		f.handshake.Store(&handshake{dialect: dialect, names: map[string]bool{"say": true, "list": true, "call": true, "a/b": true}})
+		all.add(f)
 		out = append(out, f)
 	}
 	return out
@@ -116,7 +116,7 @@ func TestToolForms(t *testing.T) {
 		{manifest.MCP, "tools/call", `{"name":7}`, ""},
 		{manifest.MCP, "tools/call", `{}`, ""},
 	} {
-		l := &scripted{answer: result("1")}
+		l := &scriptedLink{answer: result("1")}
 		f := replicas(tt.dialect, l)[0]
 		_, err := f.Handle(t.Context(), &rpc.Request{Method: tt.method, Params: json.RawMessage(tt.params)})
 		if got := strings.Join(l.sent, "; "); got != tt.want || (err == nil) != (tt.want != "") {
@@ -130,12 +130,12 @@ func TestToolForms(t *testing.T) {
 func TestListedToolIsSentOnce(t *testing.T) {
 	for _, dialect := range []manifest.Dialect{manifest.Ext, manifest.MCP} {
 		for _, data := range []string{``, `,"data":{"kind":"method_not_found","ran":"no"}`} {
-			l := &scripted{}
+			l := &scriptedLink{}
 			l.answer = func(*rpc.Exchange) (rpc.Reply, bool) {
 				r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"its own"` + data + `}}`))
 				return r, err == nil
 			}
-			f := replicas(dialect, l, &scripted{answer: result("2")})[0]
+			f := replicas(dialect, l, &scriptedLink{answer: result("2")})[0]
 			for _, r := range []rpc.Request{{Method: "tools/say"}, {Method: "tools/call", Params: json.RawMessage(`{"name":"say"}`)}} {
 				l.sent = nil
 				_, err := f.Handle(t.Context(), &r)
@@ -160,7 +160,7 @@ type progressWaiter struct {
 func (w *progressWaiter) Progress(n []byte) { w.got = append(w.got, string(n)) }
 
 func TestMaxResult(t *testing.T) {
-	f := replicas(manifest.Ext, &scripted{answer: result(`"` + strings.Repeat("x", 100) + `"`)})[0]
+	f := replicas(manifest.Ext, &scriptedLink{answer: result(`"` + strings.Repeat("x", 100) + `"`)})[0]
 	for limit, want := range map[int]error{101: rpc.CodeTooLarge, 102: nil} {
 		f.maxResult = limit
 		_, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"})
@@ -191,7 +191,7 @@ func TestMove(t *testing.T) {
 		{name: "both dead", first: dead, second: failing(dead), wantErr: rpc.CodeExited},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a, b := &scripted{answer: failing(tt.first)}, &scripted{answer: tt.second}
+			a, b := &scriptedLink{answer: failing(tt.first)}, &scriptedLink{answer: tt.second}
 			f := replicas(manifest.Ext, a, b)[0]
 			if tt.open {
 				f.breaker = openBreaker(t)
@@ -206,15 +206,15 @@ func TestMove(t *testing.T) {
 		})
 	}
 	t.Run("alone", func(t *testing.T) {
-		f := replicas(manifest.Ext, &scripted{answer: failing(dead)})[0]
+		f := replicas(manifest.Ext, &scriptedLink{answer: failing(dead)})[0]
 		if _, err := f.Handle(t.Context(), &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeExited) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("to one that has left", func(t *testing.T) {
-		b := &scripted{answer: result("2")}
-		all := replicas(manifest.Ext, &scripted{answer: failing(dead)}, b)
-		all[0].siblings.leave(all[1])
+		b := &scriptedLink{answer: result("2")}
+		all := replicas(manifest.Ext, &scriptedLink{answer: failing(dead)}, b)
+		all[0].replicas.remove(all[1])
 		if _, err := all[0].Handle(t.Context(), &rpc.Request{Method: "tools/say"}); !errors.Is(err, rpc.CodeExited) || len(b.sent) > 0 {
 			t.Errorf("got %v, sent %q", err, b.sent)
 		}
@@ -237,8 +237,8 @@ func openBreaker(t *testing.T) *breaker.Breaker {
 
 // TestCancelMoved cancels a call where it is now, and not where it came in.
 func TestCancelMoved(t *testing.T) {
-	a := &scripted{answer: failing(rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone"))}
-	b := &scripted{answer: never}
+	a := &scriptedLink{answer: failing(rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone"))}
+	b := &scriptedLink{answer: neverAnswer}
 	f := replicas(manifest.Ext, a, b)[0]
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -247,8 +247,8 @@ func TestCancelMoved(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	if a.cancelled != 0 || b.cancelled != 1 || len(b.notes) != 1 || !strings.HasPrefix(b.notes[0], `notifications/cancelled {"requestId":7,`) {
-		t.Errorf("cancelled %d and %d, told %q and %q", a.cancelled, b.cancelled, a.notes, b.notes)
+	if a.cancelled != 0 || b.cancelled != 1 || len(b.notifications) != 1 || !strings.HasPrefix(b.notifications[0], `notifications/cancelled {"requestId":7,`) {
+		t.Errorf("cancelled %d and %d, told %q and %q", a.cancelled, b.cancelled, a.notifications, b.notifications)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestCancelInBetween(t *testing.T) {
 		{"before it is under way at the second", 2, 2, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a, b := &scripted{}, &scripted{}
+			a, b := &scriptedLink{}, &scriptedLink{}
 			f := replicas(manifest.Ext, a, b)[0]
 			w := rpc.NewWaiter()
 			x := &rpc.Exchange{Sink: w}
@@ -281,7 +281,7 @@ func TestCancelInBetween(t *testing.T) {
 			}
 			b.answer = func(inner *rpc.Exchange) (rpc.Reply, bool) {
 				cancelAt(2)
-				return never(inner)
+				return neverAnswer(inner)
 			}
 			cancelAt(0)
 			f.HandleAsync(&rpc.Request{Method: "tools/say"}, x)
@@ -301,7 +301,7 @@ func TestCancelInBetween(t *testing.T) {
 // TestCancelNext cancels a call as soon as its second hop can be seen, from another goroutine. Under the race detector
 // it fails if anything that cancelling reads of a hop is written after that.
 func TestCancelNext(t *testing.T) {
-	a, b := &scripted{}, &scripted{answer: never}
+	a, b := &scriptedLink{}, &scriptedLink{answer: neverAnswer}
 	f := replicas(manifest.Ext, a, b)[0]
 	var last atomic.Pointer[rpc.Exchange] // the hop before the one that is to be cancelled
 	a.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
@@ -327,7 +327,7 @@ func TestCancelNext(t *testing.T) {
 // TestProbeWithoutResult lets one probe of a half-open breaker be cancelled, and another meet a death: neither says
 // anything about the child, and neither keeps the next one out.
 func TestProbeWithoutResult(t *testing.T) {
-	l := &scripted{answer: never}
+	l := &scriptedLink{answer: neverAnswer}
 	f := replicas(manifest.Ext, l)[0]
 	f.breaker = openBreaker(t)
 	f.breaker.HalfOpen()

@@ -15,7 +15,7 @@ import (
 
 // askedVersion is the MCP version that initialize asks for: the last one with a handshake. A server answers
 // with the one it speaks.
-const askedVersion = "2025-11-25"
+const requestedVersion = "2025-11-25"
 
 // handshake is what a child said of itself, and what the bridge answers in its place from then on.
 type handshake struct {
@@ -32,7 +32,7 @@ type handshake struct {
 
 // lists reports whether the params of tools/call name a tool of the list, for a name without escapes: the usual case, and
 // the one that takes no more than a look.
-func (hs *handshake) lists(params []byte) bool {
+func (hs *handshake) hasTool(params []byte) bool {
 	at, ok := rpc.Member(params, "name")
 	if !ok {
 		return false
@@ -49,11 +49,11 @@ type peer interface {
 
 // shakeHands greets a child. One initialize serves all dialects: native fields and MCP's together; a result
 // with protocolVersion is MCP, anything else native.
-func shakeHands(ctx context.Context, c peer, u *unit, host hostInfo) (*handshake, error) {
+func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) (*handshake, error) {
 	client := map[string]string{"name": "extmesh", "version": host.agentVersion}
 	params, err := json.Marshal(map[string]any{
-		"agent_version": host.agentVersion, "extension_id": u.id(),
-		"protocolVersion": askedVersion, "capabilities": struct{}{}, "clientInfo": client,
+		"agent_version": host.agentVersion, "extension_id": w.id(),
+		"protocolVersion": requestedVersion, "capabilities": struct{}{}, "clientInfo": client,
 	})
 	if err != nil {
 		return nil, err
@@ -70,8 +70,8 @@ func shakeHands(ctx context.Context, c peer, u *unit, host hostInfo) (*handshake
 	if parsed.Protocol != "" {
 		hs.dialect = manifest.MCP
 	}
-	if u.dialect != manifest.Auto && u.dialect != "" && u.dialect != hs.dialect {
-		return nil, fmt.Errorf("the manifest says dialect %q, but the answer to initialize is that of %q", u.dialect, hs.dialect)
+	if w.dialect != manifest.Auto && w.dialect != "" && w.dialect != hs.dialect {
+		return nil, fmt.Errorf("the manifest says dialect %q, but the answer to initialize is that of %q", w.dialect, hs.dialect)
 	}
 	if hs.dialect == manifest.MCP {
 		if err := c.Notify("notifications/initialized", nil); err != nil {
@@ -81,7 +81,7 @@ func shakeHands(ctx context.Context, c peer, u *unit, host hostInfo) (*handshake
 			return nil, err
 		}
 	}
-	return hs, hs.finish(parsed, u)
+	return hs, hs.finish(parsed, w)
 }
 
 // explainRefusal adds what is known about servers that refuse the handshake.
@@ -151,12 +151,12 @@ const maxProblems = 20
 
 // finish hashes what was said, compares it with the manifest, and makes the answers that the bridge gives in
 // the child's place.
-func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
+func (hs *handshake) finish(parsed mesh.Handshake, w *workload) (err error) {
 	hs.tools = uniqueTools(hs)
 	if hs.hash, err = mesh.HandshakeHash(hs.tools, hs.hooks); err != nil {
 		return err
 	}
-	hs.problems = append(hs.problems, undeclared(u, hs)...)
+	hs.problems = append(hs.problems, undeclared(w, hs)...)
 	if more := len(hs.problems) - maxProblems; more > 0 { // a page of a list has as many
 		hs.problems = append(hs.problems[:maxProblems:maxProblems], mesh.Diagnostic{Level: "warn", Code: "more",
 			Message: fmt.Sprintf("%d more problems are left out", more)})
@@ -182,7 +182,7 @@ func (hs *handshake) finish(parsed mesh.Handshake, u *unit) (err error) {
 	fmt.Fprintf(&b, `{"server_version":%s,"tools":%s,"hooks":%s`, version, tools, hooks)
 	if len(hs.problems) > 0 { // for the catalog
 		for i, d := range hs.problems {
-			hs.problems[i].Message = u.clean(d.Message, maxReason)
+			hs.problems[i].Message = w.clean(d.Message, maxReason)
 		}
 		problems, err := json.Marshal(hs.problems)
 		if err != nil {
@@ -216,13 +216,13 @@ func uniqueTools(hs *handshake) []mesh.Tool {
 }
 
 // undeclared compares the tools served with those declared.
-func undeclared(u *unit, hs *handshake) []mesh.Diagnostic {
-	declared := u.declared.Tools
-	if slices.Contains(declared, "*") || u.announce.Parent != "" {
+func undeclared(w *workload, hs *handshake) []mesh.Diagnostic {
+	declared := w.declared.Tools
+	if slices.Contains(declared, "*") || w.announce.Parent != "" {
 		return nil
 	}
 	var out []mesh.Diagnostic
-	say := func(format, name string) {
+	warn := func(format, name string) {
 		if len(out) < 20 {
 			out = append(out, mesh.Diagnostic{Level: "warn", Code: "undeclared", Message: fmt.Sprintf(format, name)})
 		}
@@ -231,12 +231,12 @@ func undeclared(u *unit, hs *handshake) []mesh.Diagnostic {
 	for _, t := range hs.tools {
 		served[t.Own] = true
 		if !slices.Contains(declared, t.Own) {
-			say("the extension serves the tool %q, which its manifest does not declare", t.Own)
+			warn("the extension serves the tool %q, which its manifest does not declare", t.Own)
 		}
 	}
 	for _, name := range declared {
 		if !served[name] {
-			say("the manifest declares the tool %q, which the extension does not serve", name)
+			warn("the manifest declares the tool %q, which the extension does not serve", name)
 		}
 	}
 	return out

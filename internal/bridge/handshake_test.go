@@ -22,14 +22,14 @@ func TestProblemsAreBounded(t *testing.T) {
 		for range n + 1 {
 			hs.tools = append(hs.tools, mesh.Tool{Own: "same", InputSchema: json.RawMessage(`{}`)})
 		}
-		if err := hs.finish(mesh.Handshake{}, &unit{announce: mesh.Announce{Parent: "p"}}); err != nil {
+		if err := hs.finish(mesh.Handshake{}, &workload{announce: mesh.Announce{Parent: "p"}}); err != nil {
 			t.Fatal(err)
 		}
 		return hs
 	}
 	var log bytes.Buffer
 	a := mesh.Announce{ID: "lister", Version: "1.0.0"}
-	s := &slot{unit: &unit{announce: a}, mesh: mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix}).Join(a), log: slog.New(slog.NewTextHandler(&log, nil))}
+	s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix}).Join(a), log: slog.New(slog.NewTextHandler(&log, nil))}
 	f := &forwarder{}
 	for _, tt := range []struct {
 		problems, told int
@@ -46,7 +46,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		if n := len(hs.problems); n != tt.told || !strings.Contains(hs.problems[n-1].Message, tt.last) {
 			t.Errorf("of %d problems %d are told, the last one: %v", tt.problems, n, hs.problems[n-1])
 		}
-		s.learn(f, hs)
+		s.applyHandshake(f, hs)
 		if n := strings.Count(log.String(), "\n"); n != tt.logged {
 			t.Errorf("%d lines are in the log, want %d", n, tt.logged)
 		}
@@ -59,13 +59,13 @@ func TestOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the limit"))
 		defer cancel()
-		if err := overdue(t.Context()); err != nil {
+		if err := contextError(t.Context()); err != nil {
 			t.Errorf("without a deadline: %v", err)
 		}
-		if err := overdue(limit); err != nil {
+		if err := contextError(limit); err != nil {
 			t.Errorf("before the deadline: %v", err)
 		}
-		if err := overdue(early{limit}); !errors.Is(err, context.DeadlineExceeded) || context.Cause(limit).Error() != "the limit" {
+		if err := contextError(early{limit}); !errors.Is(err, context.DeadlineExceeded) || context.Cause(limit).Error() != "the limit" {
 			t.Errorf("behind the deadline, before its timer: %v because of %v", err, context.Cause(limit))
 		}
 	})

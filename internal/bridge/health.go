@@ -12,14 +12,14 @@ import (
 )
 
 // watch calls giveUp when the other side has to be given up, until stop.
-func (s *slot) watch(ctx context.Context, f *forwarder, giveUp func(error)) (stop func()) {
+func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp func(error)) (stop func()) {
 	check := func(ctx context.Context, err error) {
 		if err != nil && ctx.Err() == nil {
 			giveUp(err)
 		}
 	}
 	if conn, ok := f.conn.(*rpc.Conn); ok {
-		return f.probing.begin(ctx, func(ctx context.Context) { check(ctx, s.hangs(ctx, conn)) })
+		return f.hangCheck.start(ctx, func(ctx context.Context) { check(ctx, s.checkHang(ctx, conn)) })
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -34,8 +34,8 @@ var errHung = errors.New("it hangs")
 
 // hangs looks at a child with a call past its deadline, and returns an error when it hangs: since then nothing came,
 // not even the answer to a ping. Any byte is a sign of life: one that is only busy says so, or answers late.
-func (s *slot) hangs(ctx context.Context, conn *rpc.Conn) error {
-	timeout := s.unit.limits.hang
+func (s *instance) checkHang(ctx context.Context, conn *rpc.Conn) error {
+	timeout := s.workload.limits.hang
 	if timeout <= 0 {
 		return nil
 	}
@@ -56,7 +56,7 @@ const (
 
 // watchHealth pings every few seconds, and at once when a call has come to nothing. It returns an error when the
 // other side is gone: it cannot be reached, or the server in front of it says that it is not there.
-func (s *slot) watchHealth(ctx context.Context, f *forwarder) error {
+func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	missed, known := 0, false
@@ -65,7 +65,7 @@ func (s *slot) watchHealth(ctx context.Context, f *forwarder) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-f.doubt:
+		case <-f.checkNow:
 			missed++ // the call is the first witness
 		}
 		alive, err := ping(ctx, f.conn, pingTimeout)

@@ -33,11 +33,11 @@ func (f *fakeLink) Run(context.Context) error            { return nil }
 
 func testForwarder(l link) *forwarder {
 	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), maxResult: 1 << 20,
-		remote: true, doubt: make(chan struct{}, 1)}
+		remote: true, checkNow: make(chan struct{}, 1)}
 }
 
 // silence is a server that takes requests and answers none.
-func silence(ctx context.Context) error {
+func unresponsive(ctx context.Context) error {
 	<-ctx.Done()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer to ping in time")
 }
@@ -55,7 +55,7 @@ func TestWatchHealth(t *testing.T) {
 	}{
 		{name: "well", answer: func(context.Context) error { return nil }},
 		{name: "does not know ping", answer: func(context.Context) error { return &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"} }},
-		{name: "busy", answer: silence, inflight: 1},
+		{name: "busy", answer: unresponsive, inflight: 1},
 		{name: "rate-limited", answer: func(context.Context) error { return rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429") }},
 		{name: "answers 500 to ping alone", answer: func(context.Context) error { return broken }},
 		{name: "breaks", answer: func(context.Context) error {
@@ -67,20 +67,20 @@ func TestWatchHealth(t *testing.T) {
 		{name: "well after all", answer: func(context.Context) error { return nil }, doubt: true},
 		{name: "gone", answer: func(context.Context) error { return refused }, ends: 2 * pingEvery},
 		{name: "gone, and a call has noticed", answer: func(context.Context) error { return refused }, doubt: true, ends: time.Nanosecond},
-		{name: "hung", answer: silence, ends: 2*pingEvery + pingTimeout},
-		{name: "hung, and a call has noticed", answer: silence, doubt: true, ends: pingTimeout},
+		{name: "hung", answer: unresponsive, ends: 2*pingEvery + pingTimeout},
+		{name: "hung, and a call has noticed", answer: unresponsive, doubt: true, ends: pingTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := testForwarder(&fakeLink{answer: tt.answer})
 				f.inflight.Store(tt.inflight)
 				if tt.doubt {
-					f.isInDoubt()
+					f.requestHealthCheck()
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				began := time.Now()
-				err := (&slot{}).watchHealth(ctx, f)
+				err := (&instance{}).watchHealth(ctx, f)
 				took := time.Since(began)
 				if tt.ends == 0 && err != nil || tt.ends > 0 && (err == nil || took > tt.ends) {
 					t.Errorf("after %s: %v", took, err)
@@ -128,11 +128,11 @@ func TestWatchForHang(t *testing.T) {
 				wg.Go(func() { conn.Run(t.Context()) })
 				f := testForwarder(conn)
 				f.remote = false
-				f.isInDoubt()
+				f.requestHealthCheck()
 				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
 				began := time.Now()
 				hung := time.Duration(0)
-				stop := (&slot{unit: &unit{limits: limits{hang: limit}}}).watch(t.Context(), f, func(err error) {
+				stop := (&instance{workload: &workload{limits: limits{hang: limit}}}).startHealthCheck(t.Context(), f, func(err error) {
 					if hung = time.Since(began); !errors.Is(err, errHung) {
 						t.Error(err)
 					}
@@ -155,18 +155,18 @@ func TestRelistIsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &fakeLink{answer: func(context.Context) error { return errors.New("not now") }}
 		f := testForwarder(l)
-		f.shaken.Store(&handshake{raw: json.RawMessage(`{}`)})
-		s := &slot{unit: &unit{}, log: discard}
-		stop := f.relisting.begin(t.Context(), func(ctx context.Context) { s.relist(ctx, f) })
+		f.handshake.Store(&handshake{raw: json.RawMessage(`{}`)})
+		s := &instance{workload: &workload{}, log: discard}
+		stop := f.relist.start(t.Context(), func(ctx context.Context) { s.relist(ctx, f) })
 		for range 1000 { // a burst
-			f.relisting.ask()
+			f.relist.request()
 		}
 		time.Sleep(time.Second)
 		if n := l.pings.Load(); n != 1 {
 			t.Errorf("after a burst they were read %d times", n)
 		}
 		for range 100 { // a storm without a pause
-			f.relisting.ask()
+			f.relist.request()
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := l.pings.Load(); n < 2 || n > 4 {

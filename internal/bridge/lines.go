@@ -51,7 +51,7 @@ func (r *ring) last(n int) []Line {
 
 // bucket lets so many through and then so many a second: what a child says unasked is worth knowing of, not worth
 // drowning in. Only one goroutine uses it.
-type bucket struct {
+type rateLimit struct {
 	size, rate float64
 	left       float64
 	filled     time.Time
@@ -59,10 +59,10 @@ type bucket struct {
 
 // noiseBucket is for lines of noise in our own log, eventBucket for notifications on the mesh: all extensions of a host
 // share one connection.
-func noiseBucket() bucket { return bucket{size: 20, rate: 2} }
-func eventBucket() bucket { return bucket{size: 5000, rate: 1000} }
+func newNoiseLimit() rateLimit { return rateLimit{size: 20, rate: 2} }
+func newEventLimit() rateLimit { return rateLimit{size: 5000, rate: 1000} }
 
-func (b *bucket) allow(now time.Time) bool {
+func (b *rateLimit) allow(now time.Time) bool {
 	if b.filled.IsZero() {
 		b.left = b.size
 	} else {

@@ -65,28 +65,28 @@ func (r *ring) texts() (all []string) {
 // TestLogs: the answer fits into a message, whatever JSON makes of the lines, and each instance has its share.
 func TestLogs(t *testing.T) {
 	node := mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix})
-	instance := func(r *ring) *slot {
+	newTalker := func(r *ring) *instance {
 		a := mesh.Announce{ID: "talker", Version: "1.0.0"}
-		return &slot{unit: &unit{announce: a}, mesh: node.Join(a), lines: r}
+		return &instance{workload: &workload{announce: a}, mesh: node.Join(a), lines: r}
 	}
 	var chatty, colours []string
 	for range ringLines {
 		chatty = append(chatty, strings.Repeat("<td>x</td>", 80))
 		colours = append(colours, strings.Repeat("\x1b[32mok\x1b[0m ", 40))
 	}
-	quiet := instance(newRing("first", "last"))
+	quiet := newTalker(newRing("first", "last"))
 	for _, tt := range []struct {
 		name  string
-		slots []*slot
+		slots []*instance
 		n     int
 		least int // lines
 	}{
-		{"nothing", []*slot{instance(newRing())}, 0, 0},
-		{"all of a few", []*slot{quiet}, 0, 2},
-		{"the last one", []*slot{quiet}, 1, 1},
-		{"markup", []*slot{instance(newRing(chatty...))}, 0, 100},
-		{"colours", []*slot{instance(newRing(colours...))}, 0, 100},
-		{"a quiet one beside them", []*slot{instance(newRing(chatty...)), instance(newRing(colours...)), quiet}, 0, 100},
+		{"nothing", []*instance{newTalker(newRing())}, 0, 0},
+		{"all of a few", []*instance{quiet}, 0, 2},
+		{"the last one", []*instance{quiet}, 1, 1},
+		{"markup", []*instance{newTalker(newRing(chatty...))}, 0, 100},
+		{"colours", []*instance{newTalker(newRing(colours...))}, 0, 100},
+		{"a quiet one beside them", []*instance{newTalker(newRing(chatty...)), newTalker(newRing(colours...)), quiet}, 0, 100},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text, err := logs(tt.slots, tt.n)

@@ -21,7 +21,7 @@ type memory struct {
 const defaultMemory = 160 << 20
 
 // largePiece is what is worth counting as garbage.
-const largePiece = 256 << 10
+const largeBuffer = 256 << 10
 
 // newMemory makes a memory of limit bytes; 0: a quarter of what this process may have, at most defaultMemory.
 func newMemory(limit int64) *memory {
@@ -43,7 +43,7 @@ func (m *memory) reserve(n int64) bool {
 		m.used.Add(-n)
 		return false
 	}
-	if n <= -largePiece {
+	if n <= -largeBuffer {
 		m.collect(-n)
 	}
 	return true

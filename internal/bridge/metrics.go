@@ -14,7 +14,7 @@ import (
 
 // totals is one extension, all its replicas taken together: how many series there are does not depend on those, nor
 // on what anybody calls.
-type totals struct {
+type extensionTotals struct {
 	id       string
 	states   map[heartbeat.State]int
 	breakers map[heartbeat.BreakerState]int
@@ -24,13 +24,13 @@ type totals struct {
 
 // ownStates are the states that an instance's owner gives it, and breakerStates those of its breaker.
 var (
-	ownStates = []heartbeat.State{heartbeat.Draining, heartbeat.Failed, heartbeat.Gated, heartbeat.Ready, heartbeat.Restarting,
+	reportedStates = []heartbeat.State{heartbeat.Draining, heartbeat.Failed, heartbeat.Gated, heartbeat.Ready, heartbeat.Restarting,
 		heartbeat.Shutdown, heartbeat.Spawning}
 	breakerStates = []heartbeat.BreakerState{heartbeat.BreakerClosed, heartbeat.BreakerHalfOpen, heartbeat.BreakerOpen}
 )
 
 // notAsked are the kinds of errors with which a call is refused: the extension was not asked.
-var notAsked = []string{rpc.CodeParse.Kind(), rpc.CodeInvalidRequest.Kind(), rpc.CodeMethodNotFound.Kind(), rpc.CodeInvalidParams.Kind(),
+var refusalKinds = []string{rpc.CodeParse.Kind(), rpc.CodeInvalidRequest.Kind(), rpc.CodeMethodNotFound.Kind(), rpc.CodeInvalidParams.Kind(),
 	rpc.CodeUnavailable.Kind(), rpc.CodeBreakerOpen.Kind(), rpc.CodeOverloaded.Kind()}
 
 // WriteMetrics writes what this bridge's extensions do, in the text format of Prometheus, for the /metrics of
@@ -43,7 +43,7 @@ func (b *Bridge) WriteMetrics(w io.Writer) {
 
 	gauge("extmesh_bridge_instances", "Instances of an extension by state.")
 	for _, t := range all {
-		for _, s := range ownStates {
+		for _, s := range reportedStates {
 			daemon.Sample(w, "extmesh_bridge_instances", float64(t.states[s]), "extension", t.id, "state", string(s))
 		}
 	}
@@ -85,10 +85,10 @@ func (b *Bridge) WriteMetrics(w io.Writer) {
 }
 
 // byKind writes the errors that are refusals, or those that are not.
-func byKind(w io.Writer, name string, all []*totals, refusals bool) {
+func byKind(w io.Writer, name string, all []*extensionTotals, refusals bool) {
 	for _, t := range all {
 		for _, kind := range slices.Sorted(maps.Keys(t.counts.ByKind)) {
-			if slices.Contains(notAsked, kind) == refusals {
+			if slices.Contains(refusalKinds, kind) == refusals {
 				daemon.Sample(w, name, float64(t.counts.ByKind[kind]), "extension", t.id, "kind", kind)
 			}
 		}
@@ -96,7 +96,7 @@ func byKind(w io.Writer, name string, all []*totals, refusals bool) {
 }
 
 // writeDurations writes a histogram, whose buckets each include those before.
-func (t *totals) writeDurations(w io.Writer) {
+func (t *extensionTotals) writeDurations(w io.Writer) {
 	n := uint64(0)
 	for i, count := range t.counts.Took {
 		n += count
@@ -110,7 +110,7 @@ func (t *totals) writeDurations(w io.Writer) {
 	daemon.Sample(w, "extmesh_bridge_call_duration_seconds_count", float64(n), "extension", t.id)
 }
 
-func (t *totals) writeSkipped(w io.Writer) {
+func (t *extensionTotals) writeSkipped(w io.Writer) {
 	for _, s := range []struct {
 		what string
 		n    uint64
@@ -122,24 +122,24 @@ func (t *totals) writeSkipped(w io.Writer) {
 }
 
 // totals adds the slots up, by extension, in the order of the ids.
-func (b *Bridge) totals() []*totals {
-	var all []*totals
+func (b *Bridge) totals() []*extensionTotals {
+	var all []*extensionTotals
 	for _, s := range b.fleet.all() {
-		id := s.unit.id()
+		id := s.workload.id()
 		if len(all) == 0 || all[len(all)-1].id != id {
-			all = append(all, &totals{id: id, states: map[heartbeat.State]int{}, breakers: map[heartbeat.BreakerState]int{}})
+			all = append(all, &extensionTotals{id: id, states: map[heartbeat.State]int{}, breakers: map[heartbeat.BreakerState]int{}})
 		}
 		all[len(all)-1].add(s)
 	}
 	return all
 }
 
-func (t *totals) add(s *slot) {
+func (t *extensionTotals) add(s *instance) {
 	state, _ := s.mesh.State()
 	t.states[state]++
 	t.breakers[s.breakerState().State]++
 	var past InstanceStatus
-	s.past.fill(&past)
+	s.history.fill(&past)
 	if k := past.Skipped; k != nil {
 		t.skipped.Noise += k.Noise
 		t.skipped.UnknownIDs += k.UnknownIDs

@@ -18,11 +18,11 @@ import (
 // other's reports back for ever.
 
 const (
-	nameTries = 3                      // the question may be lost
-	nameWait  = 500 * time.Millisecond // between two times
-	maxMet    = 64                     // others that are made anything of, in one run
+	nameProbes      = 3                      // the question may be lost
+	nameProbePause  = 500 * time.Millisecond // between two times
+	maxOtherBridges = 64                     // others that are made anything of, in one run
 
-	maxMeetings = 2 * nameTries // with each: it asks, and answers
+	maxEncounters = 2 * nameProbes // with each: it asks, and answers
 )
 
 // identity is the answer to ping on P.control.<bridge>, and what a bridge that asks for its own name says of itself.
@@ -37,12 +37,12 @@ func (i identity) before(other identity) bool {
 	return cmp.Or(i.Since.Compare(other.Since), cmp.Compare(i.Run, other.Run)) < 0
 }
 
-func (b *Bridge) identity() identity { return identity{b.run, b.since} }
+func (b *Bridge) identity() identity { return identity{b.runID, b.since} }
 
 // claimName is an error if a bridge of the same name is alive already.
-func (b *Bridge) claimName() error {
-	for range nameTries {
-		ctx, cancel := context.WithTimeout(context.Background(), nameWait)
+func (b *Bridge) checkNameIsFree() error {
+	for range nameProbes {
+		ctx, cancel := context.WithTimeout(context.Background(), nameProbePause)
 		_, err := natsconn.Request(ctx, b.nc, b.cfg.Prefix.Control(b.cfg.Name), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		cancel()
 		if err == nil {
@@ -56,13 +56,13 @@ func (b *Bridge) claimName() error {
 }
 
 // pinged takes note of who asks, if it is another bridge of b's name.
-func (b *Bridge) pinged(params []byte) {
+func (b *Bridge) notePing(params []byte) {
 	var i identity
 	if json.Unmarshal(params, &i) != nil || i.Run == "" {
 		return
 	}
 	select {
-	case b.rivals <- i:
+	case b.otherBridges <- i:
 	default: // it asks again
 	}
 }
@@ -70,7 +70,7 @@ func (b *Bridge) pinged(params []byte) {
 // keepName looks, once b can be asked itself and after each reconnect, whether another bridge of its name is there, and
 // hears of those that look: claimName finds none where two start at once, or where one was cut off. It returns nil when
 // ctx ends, or an error if b has to give way.
-func (b *Bridge) keepName(ctx context.Context) error {
+func (b *Bridge) guardName(ctx context.Context) error {
 	answers := make(chan *nats.Msg, 16)
 	inbox := natsconn.Inbox(b.nc)
 	sub, err := b.nc.ChanSubscribe(inbox, answers)
@@ -85,10 +85,10 @@ func (b *Bridge) keepName(ctx context.Context) error {
 		return err
 	}
 	ping := rpc.AppendRequest(nil, []byte("1"), "ping", params)
-	met := map[string]int{} // how often, by run
-	look := time.NewTimer(0)
-	defer look.Stop()
-	for looks := nameTries; ; {
+	encounters := map[string]int{} // how often, by run
+	probe := time.NewTimer(0)
+	defer probe.Stop()
+	for probesLeft := nameProbes; ; {
 		var other struct{ Result identity }
 		select {
 		case <-ctx.Done():
@@ -98,29 +98,29 @@ func (b *Bridge) keepName(ctx context.Context) error {
 				connected = nil
 				continue
 			}
-			looks = nameTries
-			look.Reset(0)
+			probesLeft = nameProbes
+			probe.Reset(0)
 			continue
-		case <-look.C:
+		case <-probe.C:
 			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // without a connection there is nobody to meet
-			if looks--; looks > 0 {
-				look.Reset(nameWait)
+			if probesLeft--; probesLeft > 0 {
+				probe.Reset(nameProbePause)
 			}
 			continue
 		case m := <-answers:
 			_ = json.Unmarshal(m.Data, &other) // of another make, if it is none
-		case other.Result = <-b.rivals:
+		case other.Result = <-b.otherBridges:
 		}
 		switch i := other.Result; {
-		case i.Run == "" || i.Run == b.run:
+		case i.Run == "" || i.Run == b.runID:
 		case i.before(b.identity()):
 			return fmt.Errorf("another bridge named %q runs on this mesh, since %s; choose another --name", b.cfg.Name, i.Since.Format(time.RFC3339Nano))
-		case met[i.Run] < maxMeetings && (met[i.Run] > 0 || len(met) < maxMet):
-			if met[i.Run]++; met[i.Run] == 1 {
+		case encounters[i.Run] < maxEncounters && (encounters[i.Run] > 0 || len(encounters) < maxOtherBridges):
+			if encounters[i.Run]++; encounters[i.Run] == 1 {
 				b.log.Warn("another bridge of this name has started, and gives way", "since", i.Since)
 			}
 			select {
-			case b.contested <- struct{}{}: // its reports took the place of b's
+			case b.reportContested <- struct{}{}: // its reports took the place of b's
 			default:
 			}
 		}

@@ -20,13 +20,13 @@ import (
 
 // plan is what this host should run, and what it has to say of the rest.
 type plan struct {
-	units    []*unit
-	declared []declaration
-	host     mesh.Host
-	skills   mesh.SkillReport
+	workloads []*workload
+	declared  []declaration
+	host      mesh.Host
+	skills    mesh.SkillReport
 
 	incomplete bool            // the search was cut short: what is missing need not be gone
-	told       map[string]bool // what the log says of all this
+	logged     map[string]bool // what the log says of all this
 }
 
 // declaration is a service of its own, which runs elsewhere.
@@ -64,50 +64,50 @@ const lastRelease = "0.1.0"
 // the others.
 func (b *Bridge) makePlan(ctx context.Context) plan {
 	report := b.scan(ctx)
-	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}, incomplete: report.Incomplete, told: map[string]bool{}}
+	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}, incomplete: report.Incomplete, logged: map[string]bool{}}
 	for _, d := range report.Diagnostics {
-		b.diagnose(&p, d)
+		b.addDiagnostic(&p, d)
 	}
 	for _, c := range report.Candidates {
 		for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
-			b.add(&p, c, m)
+			b.addManifest(&p, c, m)
 		}
 	}
 	b.addSkills(&p)
 	p.host.Extensions = []string{}
-	for _, u := range p.units {
-		p.host.Extensions = append(p.host.Extensions, u.id())
+	for _, w := range p.workloads {
+		p.host.Extensions = append(p.host.Extensions, w.id())
 	}
 	b.mu.Lock()
-	b.told = p.told
+	b.logged = p.logged
 	b.mu.Unlock()
 	return p
 }
 
 // add makes a unit of a manifest, or a problem where it cannot be run.
-func (b *Bridge) add(p *plan, c discovery.Candidate, m *manifest.Manifest) {
-	u, err := b.makeUnit(c, m)
+func (b *Bridge) addManifest(p *plan, c discovery.Candidate, m *manifest.Manifest) {
+	w, err := b.newWorkload(c, m)
 	if err != nil {
-		if b.isNews(p, m.Plugin.ID, err.Error()) {
+		if b.isNew(p, m.Plugin.ID, err.Error()) {
 			b.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
 		}
 		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
 		return
 	}
-	b.tellMissing(p, u)
+	b.logMissing(p, w)
 	if m.Transport.Type == manifest.NATS {
-		p.declared = append(p.declared, declaration{c.Path, u.announce})
+		p.declared = append(p.declared, declaration{c.Path, w.announce})
 		return
 	}
-	if u.gated != "" {
-		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: u.id(), Path: c.Path, Kind: "gated", Message: u.gated})
+	if w.gated != "" {
+		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: w.id(), Path: c.Path, Kind: "gated", Message: w.gated})
 	}
-	p.units = append(p.units, u)
+	p.workloads = append(p.workloads, w)
 }
 
 // makeUnit prepares what a manifest describes: requirements checked, placeholders replaced, environment
 // filtered.
-func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, error) {
+func (b *Bridge) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*workload, error) {
 	settings := b.config()
 	missing := b.check(m, c.Root)
 	transport := m.Transport
@@ -118,7 +118,7 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 		}
 	}
 	s := settings.SupervisionFor(m.Plugin.ID)
-	u := &unit{
+	w := &workload{
 		path:     c.Path,
 		announce: b.announcement(m),
 		dialect:  transport.Dialect,
@@ -128,21 +128,21 @@ func (b *Bridge) makeUnit(c discovery.Candidate, m *manifest.Manifest) (*unit, e
 			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), maxResult: int(s.MaxResult), hang: s.HangTimeout,
 			drain: min(s.ShutdownGrace, childDrain),
 		},
-		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, siblings: new(siblings),
+		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, replicaSet: new(replicaSet),
 	}
-	u.transport, u.missing, u.httpAllow = transport, missing, settings.HTTPAllow
+	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
 	if b.gates(m, missing) {
-		u.gated = missing.String()
+		w.gated = missing.String()
 	}
 	switch transport.Type {
 	case manifest.Stdio:
-		return u, b.prepareChild(u, c, m)
+		return w, b.prepareChild(w, c, m)
 	case manifest.HTTP:
-		u.prepareRemote(b.cfg.Environ, m)
+		w.prepareRemote(b.cfg.Environ, m)
 	case "": // a container, of which more than one would say nothing
-		u.replicas = 1
+		w.replicas = 1
 	}
-	return u, nil
+	return w, nil
 }
 
 // check looks up what m requires, and whether it may have what it takes from this host.
@@ -199,21 +199,21 @@ func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 }
 
 // prepareChild makes the spec of a stdio child.
-func (b *Bridge) prepareChild(u *unit, c discovery.Candidate, m *manifest.Manifest) error {
-	state, err := gate.MakeStateDir(b.cfg.StateDir, u.id())
+func (b *Bridge) prepareChild(w *workload, c discovery.Candidate, m *manifest.Manifest) error {
+	state, err := gate.MakeStateDir(b.cfg.StateDir, w.id())
 	if err != nil {
 		return err
 	}
-	t := u.transport
+	t := w.transport
 	options := b.envOptions(m, t)
-	options.AgentVersion, options.ExtensionID, options.StateDir = b.agentVersion(), u.id(), state
+	options.AgentVersion, options.ExtensionID, options.StateDir = b.agentVersion(), w.id(), state
 	env, stripped := gate.Env(b.cfg.Environ, options)
 	if len(stripped) > 0 {
-		b.log.Debug("secret-like variables are kept from the child", "extension", u.id(), "names", stripped)
+		b.log.Debug("secret-like variables are kept from the child", "extension", w.id(), "names", stripped)
 	}
-	u.redact = gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact
-	u.spec = child.Spec{
-		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: u.grace, Redact: u.redact,
+	w.redact = gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact
+	w.spec = child.Spec{
+		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: w.grace, Redact: w.redact,
 	}
 	return nil
 }
@@ -231,11 +231,11 @@ func (b *Bridge) addSkills(p *plan) {
 	}
 	skills, diagnostics := discovery.ScanSkills(dir)
 	for _, d := range diagnostics {
-		b.diagnose(p, d)
+		b.addDiagnostic(p, d)
 	}
 	for _, s := range skills {
 		if missing := b.cfg.Gate.Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
-			if b.isNews(p, "skill "+s.Dir, missing.String()) {
+			if b.isNew(p, "skill "+s.Dir, missing.String()) {
 				gate.LogSkillDisabled(b.log, s.Dir, missing)
 			}
 			continue
@@ -245,9 +245,9 @@ func (b *Bridge) addSkills(p *plan) {
 }
 
 // same reports whether a change of plan leaves a unit as it is.
-func (u *unit) same(v *unit) bool {
-	return u.announce.ManifestHash == v.announce.ManifestHash && u.gated == v.gated &&
-		u.limits == v.limits && u.grace == v.grace && u.policy == v.policy && u.replicas == v.replicas && reflect.DeepEqual(u.transport, v.transport) && slices.Equal(u.httpAllow, v.httpAllow) &&
-		u.spec.Command == v.spec.Command && u.spec.Dir == v.spec.Dir &&
-		slices.Equal(u.spec.Args, v.spec.Args) && slices.Equal(u.spec.Env, v.spec.Env)
+func (w *workload) equal(v *workload) bool {
+	return w.announce.ManifestHash == v.announce.ManifestHash && w.gated == v.gated &&
+		w.limits == v.limits && w.grace == v.grace && w.policy == v.policy && w.replicas == v.replicas && reflect.DeepEqual(w.transport, v.transport) && slices.Equal(w.httpAllow, v.httpAllow) &&
+		w.spec.Command == v.spec.Command && w.spec.Dir == v.spec.Dir &&
+		slices.Equal(w.spec.Args, v.spec.Args) && slices.Equal(w.spec.Env, v.spec.Env)
 }

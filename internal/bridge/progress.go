@@ -13,18 +13,18 @@ import (
 // themselves, and two may choose the same: on its way to the child each becomes a number of ours, on the way
 // back the caller's own again, number or string as it was.
 type progress struct {
-	mu    sync.Mutex
-	last  uint64
-	wants map[uint64]want
+	mu       sync.Mutex
+	last     uint64
+	requests map[uint64]progressRequest
 }
 
-type want struct {
+type progressRequest struct {
 	token []byte // raw, as the caller wrote it
 	to    mesh.ProgressSink
 }
 
 // ask exchanges the progress token in params, if there is one. done is to be called when the call has ended.
-func (p *progress) ask(params []byte, sink rpc.Sink) (_ []byte, done func()) {
+func (p *progress) register(params []byte, sink rpc.Sink) (_ []byte, done func()) {
 	if !bytes.Contains(params, []byte("progressToken")) { // hardly any call asks
 		return params, nil
 	}
@@ -37,13 +37,13 @@ func (p *progress) ask(params []byte, sink rpc.Sink) (_ []byte, done func()) {
 	defer p.mu.Unlock()
 	p.last++
 	n := p.last
-	if p.wants == nil {
-		p.wants = map[uint64]want{}
+	if p.requests == nil {
+		p.requests = map[uint64]progressRequest{}
 	}
-	p.wants[n] = want{bytes.Clone(at.In(params)), to}
+	p.requests[n] = progressRequest{bytes.Clone(at.In(params)), to}
 	return rpc.Splice(params, at, strconv.AppendUint(nil, n, 10)), func() {
 		p.mu.Lock()
-		delete(p.wants, n)
+		delete(p.requests, n)
 		p.mu.Unlock()
 	}
 }
@@ -69,7 +69,7 @@ func (p *progress) deliver(params []byte) bool {
 		return false
 	}
 	p.mu.Lock()
-	w, ok := p.wants[n]
+	w, ok := p.requests[n]
 	p.mu.Unlock()
 	if ok {
 		w.to.Progress(rpc.AppendRequest(nil, nil, "notifications/progress", rpc.Splice(params, at, w.token)))

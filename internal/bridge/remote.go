@@ -16,34 +16,34 @@ import (
 
 // remoteLife is the life of an extension behind a URL: shake hands, serve until it is gone or ctx ends. There is
 // no process to watch; that it is gone is found out by asking (watchHealth).
-func (s *slot) remoteLife(ctx context.Context, ready func()) error {
-	talk, stop := context.WithCancelCause(ctx)
+func (s *instance) runRemote(ctx context.Context, ready func()) error {
+	connCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	defer s.past.end(nil, nil)
-	f := s.forwarder()
+	defer s.history.runEnded(nil, nil)
+	f := s.newForwarder()
 	f.remote = true
-	f.credentials = &credentials{show: func(reason string) { s.mesh.SetReason(heartbeat.Ready, s.unit.clean(reason, maxReason)) }}
+	f.credentials = &credentials{show: func(reason string) { s.mesh.SetReason(heartbeat.Ready, s.workload.clean(reason, maxReason)) }}
 	conn := remote.New(remote.Config{
-		URL: s.unit.transport.URL, Headers: s.unit.transport.Headers, Dialect: s.unit.transport.Dialect,
-		Allow:          s.unit.httpAllow,
-		MaxResult:      int64(s.unit.limits.maxResult),
-		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
-		OnReopened:     func(result json.RawMessage) { f.introduced.Store(&result) },
+		URL: s.workload.transport.URL, Headers: s.workload.transport.Headers, Dialect: s.workload.transport.Dialect,
+		Allow:          s.workload.httpAllow,
+		MaxResult:      int64(s.workload.limits.maxResult),
+		OnNotification: func(method string, params []byte) { s.handleNotification(f, method, params) },
+		OnReopened:     func(result json.RawMessage) { f.reopened.Store(&result) },
 		Logger:         s.log,
 	})
 	f.conn = conn
 	// The conversation outlives ctx by what it takes to answer what is in flight.
-	cctx, hangUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	sessionCtx, closeSession := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() {
-		patience := time.AfterFunc(s.unit.limits.drain, func() { hangUp(context.Cause(ctx)) })
-		context.AfterFunc(cctx, func() { patience.Stop() })
+		drainTimer := time.AfterFunc(s.workload.limits.drain, func() { closeSession(context.Cause(ctx)) })
+		context.AfterFunc(sessionCtx, func() { drainTimer.Stop() })
 	})()
 	var wg sync.WaitGroup
-	wg.Go(func() { stop(conn.Run(cctx)) }) // owned here; ends with cctx, or when the session cannot go on
+	wg.Go(func() { stop(conn.Run(sessionCtx)) }) // owned here; ends with cctx, or when the session cannot go on
 	defer wg.Wait()
-	defer hangUp(nil)
-	err := s.converse(talk, f, stop, func(*handshake) { ready() })
-	return cmp.Or(err, ownCause(talk, ctx))
+	defer closeSession(nil)
+	err := s.handshakeAndServe(connCtx, f, stop, func(*handshake) { ready() })
+	return cmp.Or(err, ownCause(connCtx, ctx))
 }
 
 // remoteDrain is how long a stop waits for calls over HTTP: there is no process whose end takes the rest.
@@ -51,16 +51,16 @@ const remoteDrain = 2500 * time.Millisecond
 
 // prepareRemote makes the limits of what is reached over HTTP. Out of failed it is tried more often than a child
 // is: that costs a request, and somebody else decides when it comes back.
-func (u *unit) prepareRemote(environ []string, m *manifest.Manifest) {
-	u.limits.drain = min(u.limits.drain+u.grace, remoteDrain)
-	if retry := u.policy.FailedRetry; retry > 0 {
-		u.policy.FailedRetry = min(retry, u.policy.MaxBackoff)
+func (w *workload) prepareRemote(environ []string, m *manifest.Manifest) {
+	w.limits.drain = min(w.limits.drain+w.grace, remoteDrain)
+	if retry := w.policy.FailedRetry; retry > 0 {
+		w.policy.FailedRetry = min(retry, w.policy.MaxBackoff)
 	}
 	values, names := map[string]string{}, gate.Declared(m)
-	for name, value := range u.transport.Headers {
+	for name, value := range w.transport.Headers {
 		// Of "Bearer token" the token is the secret; a redactor takes each line for a value of its own.
 		values[name] = value + "\n" + strings.Join(strings.Fields(value), "\n")
 		names = append(names, name)
 	}
-	u.redact = gate.NewRedactor(environ, names, values).Redact
+	w.redact = gate.NewRedactor(environ, names, values).Redact
 }

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	reportEvery = 250 * time.Millisecond // at most, however many ask: a report may be half a megabyte
-	reportAgain = 2 * time.Second        // after the start, a reload, a reconnect, and an answer to who asked
-	reportBeats = 20                     // beats between two reports when there is nothing new
+	minReportInterval = 250 * time.Millisecond // at most, however many ask: a report may be half a megabyte
+	reportRepeatDelay = 2 * time.Second        // after the start, a reload, a reconnect, and an answer to who asked
+	reportHeartbeats  = 20                     // beats between two reports when there is nothing new
 )
 
 // hearRequests subscribes to requests to announce, until stop. It comes before the first report: a registry asks when
 // it begins, and of a bridge that reported just before that, and begins to hear requests just after, it would never
 // learn.
-func (b *Bridge) hearRequests() (asked <-chan *nats.Msg, stop func(), err error) {
+func (b *Bridge) subscribeAnnounceRequests() (requests <-chan *nats.Msg, stop func(), err error) {
 	ch := make(chan *nats.Msg, 16) // more than one is one
 	sub, err := b.nc.ChanSubscribe(b.cfg.Prefix.AnnounceRequest(), ch)
 	if err != nil {
@@ -37,31 +37,31 @@ func (b *Bridge) hearRequests() (asked <-chan *nats.Msg, stop func(), err error)
 // after each time that there was a reason to. In a cluster of servers a report may be under way before its server knows
 // of a registry elsewhere, and that one's request before its own server knows of this bridge; and any one message may be
 // lost. What was lost twice, or to a registry that was cut off, comes with the reports that have no reason.
-func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
+func (b *Bridge) repeatReports(ctx context.Context, requests <-chan *nats.Msg) {
 	status := b.nc.StatusChanged(nats.CONNECTED)
 	defer b.nc.RemoveStatusListener(status)
-	again := time.NewTimer(reportAgain)
-	defer again.Stop()
+	repeat := time.NewTimer(reportRepeatDelay)
+	defer repeat.Stop()
 	var last time.Time
-	held := false // an answer to who asked, until it is time for it
+	answerDue := false // an answer to who asked, until it is time for it
 	for {
-		next := reportAgain
+		next := reportRepeatDelay
 		select {
 		case <-ctx.Done():
 			return
-		case <-b.adopted: // and reported
-			held = false
-			again.Reset(next)
+		case <-b.planAdopted: // and reported
+			answerDue = false
+			repeat.Reset(next)
 			continue
-		case <-b.contested:
-			if !held {
-				again.Reset(next) // when the other one has gone
+		case <-b.reportContested:
+			if !answerDue {
+				repeat.Reset(next) // when the other one has gone
 			}
 			continue
-		case <-asked:
-			if early := reportEvery - time.Since(last); early > 0 {
-				held = true
-				again.Reset(early)
+		case <-requests:
+			if early := minReportInterval - time.Since(last); early > 0 {
+				answerDue = true
+				repeat.Reset(early)
 				continue
 			}
 		case _, open := <-status:
@@ -69,23 +69,23 @@ func (b *Bridge) report(ctx context.Context, asked <-chan *nats.Msg) {
 				status = nil
 				continue
 			}
-		case <-again.C:
-			if !held {
-				b.withdraw(b.toWithdraw())
-				next = reportBeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
+		case <-repeat.C:
+			if !answerDue {
+				b.publishRemovals(b.takeRemoved())
+				next = reportHeartbeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
 				next = next*9/10 + rand.N(next/5+1) // a fleet that was started together does not go on in step
 			}
 		}
 		b.publishReports()
-		last, held = time.Now(), false
-		again.Reset(next)
+		last, answerDue = time.Now(), false
+		repeat.Reset(next)
 	}
 }
 
 // publishReports says which skills this host has, and what it found and could not start.
 func (b *Bridge) publishReports() {
-	b.reporting.Lock()
-	defer b.reporting.Unlock()
+	b.reportMu.Lock()
+	defer b.reportMu.Unlock()
 	b.mu.Lock()
 	p := b.current
 	b.mu.Unlock()
@@ -154,7 +154,7 @@ func (b *Bridge) publish(subject string, v any) {
 }
 
 // withdrawn are the services that were declared in old and are not in now.
-func withdrawn(old, now []declaration) (ids []string) {
+func removedDeclarations(old, now []declaration) (ids []string) {
 	for _, d := range old {
 		if !declares(now, d.announce.ID) {
 			ids = append(ids, d.announce.ID)
@@ -168,7 +168,7 @@ func declares(list []declaration, id string) bool {
 }
 
 // withdraw says of services that were declared that nobody expects them any more. One that runs stays.
-func (b *Bridge) withdraw(ids []string) {
+func (b *Bridge) publishRemovals(ids []string) {
 	for _, id := range ids {
 		b.publish(b.cfg.Prefix.Shutdown(id), mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
 	}
@@ -176,18 +176,18 @@ func (b *Bridge) withdraw(ids []string) {
 
 // toWithdraw is what has been withdrawn once and is to be a second time: not more often, since another host may declare
 // the same.
-func (b *Bridge) toWithdraw() []string {
+func (b *Bridge) takeRemoved() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ids := b.withdrawn
-	b.withdrawn = nil
+	ids := b.removed
+	b.removed = nil
 	return slices.DeleteFunc(ids, func(id string) bool { return declares(b.current.declared, id) })
 }
 
 // sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves. What would
 // have been said again is said now.
-func (b *Bridge) sayGoodbye() {
-	b.withdraw(b.toWithdraw())
+func (b *Bridge) publishFinalReports() {
+	b.publishRemovals(b.takeRemoved())
 	b.mu.Lock()
 	p := b.current
 	b.mu.Unlock()

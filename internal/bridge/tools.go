@@ -19,19 +19,19 @@ const (
 )
 
 // relist reads the tools again: the child has said that they have changed.
-func (s *slot) relist(ctx context.Context, f *forwarder) {
+func (s *instance) relist(ctx context.Context, f *forwarder) {
 	if !sleep(ctx, relistDelay) {
 		return
 	}
-	f.relisting.takenIn()
-	old := f.shaken.Load()
-	if raw := f.introduced.Load(); raw != nil {
+	f.relist.clearPending()
+	old := f.handshake.Load()
+	if raw := f.reopened.Load(); raw != nil {
 		old = &handshake{dialect: old.dialect, raw: *raw}
 	}
-	hs, err := readTools(ctx, f.conn, old, s.unit)
+	hs, err := readTools(ctx, f.conn, old, s.workload)
 	switch {
 	case err == nil:
-		s.learn(f, hs)
+		s.applyHandshake(f, hs)
 	case ctx.Err() == nil:
 		s.log.Warn("the tools could not be read again; the old ones stay", "error", s.reason(err))
 	}
@@ -54,7 +54,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 const relistTimeout = 10 * time.Second
 
 // readTools is old with the child's present tools: from tools/list, in either dialect.
-func readTools(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*handshake, error) {
+func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (*handshake, error) {
 	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
 	defer cancel()
 	parsed, err := mesh.ParseHandshake(old.raw)
@@ -66,7 +66,7 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*han
 		if hs.tools, err = listTools(ctx, c, hs); err != nil {
 			return nil, err
 		}
-		return hs, hs.finish(parsed, u)
+		return hs, hs.finish(parsed, w)
 	}
 	result, err := c.Call(ctx, "tools/list", nil)
 	if err != nil {
@@ -81,5 +81,5 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, u *unit) (*han
 	if hs.tools, hs.problems, err = mesh.ParseTools(r.Tools); err != nil {
 		return nil, fmt.Errorf("the result of tools/list: %w", err)
 	}
-	return hs, hs.finish(parsed, u)
+	return hs, hs.finish(parsed, w)
 }

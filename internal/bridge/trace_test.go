@@ -21,7 +21,7 @@ func TestTraceToChild(t *testing.T) {
 		{manifest.MCP, "ping", ``, `ping `},
 		{manifest.Ext, "tools/say", `{"a":1.0}`, `tools/say {"a":1.0}`},
 	} {
-		l := &scripted{answer: result("1")}
+		l := &scriptedLink{answer: result("1")}
 		f := replicas(tt.dialect, l)[0]
 		_, err := f.Handle(t.Context(), &rpc.Request{Method: tt.method, Params: json.RawMessage(tt.params), Traceparent: trace})
 		if got := strings.Join(l.sent, "; "); got != tt.want || err != nil {

@@ -13,9 +13,9 @@ import (
 func (b *Bridge) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings := b.config()
-		watching, stop := context.WithCancel(ctx)
+		watchCtx, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { b.watchAs(watching, ctx, settings) }) // owned here; ends with watching, and a reload under way
+		wg.Go(func() { b.watchWith(watchCtx, ctx, settings) }) // owned here; ends with watching, and a reload under way
 		for sameWatch(settings, b.config()) && ctx.Err() == nil {
 			select {
 			case <-b.reloaded:
@@ -36,7 +36,7 @@ func sameWatch(a, b config.Config) bool {
 // watchAs watches as s says, until ctx ends. It says what a reload would do, or does it where s wants that, with running,
 // which is Run's: a reload that finds out that something else is to be watched would otherwise end its own search. A
 // system that refuses to watch costs only this.
-func (b *Bridge) watchAs(ctx, running context.Context, s config.Config) {
+func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 	w := s.Watch
 	if !w.Enabled || !s.Enabled {
 		return
@@ -46,14 +46,14 @@ func (b *Bridge) watchAs(ctx, running context.Context, s config.Config) {
 		// What changed between the plan and the watch would be seen by neither.
 		Ready: func() {
 			if start, replace, stop := b.difference(running); len(start)+len(replace)+len(stop) > 0 {
-				b.lookAgain(running, w.Reload)
+				b.configChanged(running, w.Reload)
 			}
 		},
 	}, func(changes []discovery.Change) {
 		for _, c := range changes {
 			b.log.Info("manifest "+string(c.Kind), "path", c.Path)
 		}
-		b.lookAgain(running, w.Reload)
+		b.configChanged(running, w.Reload)
 	})
 	if err != nil && ctx.Err() == nil {
 		b.log.Warn("manifests are not watched", "error", err)
@@ -61,7 +61,7 @@ func (b *Bridge) watchAs(ctx, running context.Context, s config.Config) {
 }
 
 // lookAgain takes over what changed, or says what a reload would do.
-func (b *Bridge) lookAgain(ctx context.Context, reload bool) {
+func (b *Bridge) configChanged(ctx context.Context, reload bool) {
 	if reload {
 		if _, _, _, err := b.reload(ctx); err != nil {
 			b.log.Error("the change was not taken over", "error", err)
@@ -75,28 +75,28 @@ func (b *Bridge) lookAgain(ctx context.Context, reload bool) {
 
 // difference is what a reload would do.
 func (b *Bridge) difference(ctx context.Context) (start, replace, stop []string) {
-	b.reloading.Lock()
-	defer b.reloading.Unlock()
+	b.reloadMu.Lock()
+	defer b.reloadMu.Unlock()
 	p := b.makePlan(ctx)
-	b.keepWhatMayBe(&p)
-	return b.fleet.diff(p.units)
+	b.carryOver(&p)
+	return b.fleet.diff(p.workloads)
 }
 
 // diff says what apply would do.
-func (f *fleet) diff(plan []*unit) (start, replace, stop []string) {
+func (f *fleet) diff(plan []*workload) (start, replace, stop []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	wanted := map[string]*unit{}
-	for _, u := range plan {
-		wanted[u.id()] = u
-		if f.units[u.id()] == nil {
-			start = append(start, u.id())
+	wanted := map[string]*workload{}
+	for _, w := range plan {
+		wanted[w.id()] = w
+		if f.workloads[w.id()] == nil {
+			start = append(start, w.id())
 		}
 	}
-	for id, r := range f.units {
-		if u := wanted[id]; u == nil {
+	for id, r := range f.workloads {
+		if w := wanted[id]; w == nil {
 			stop = append(stop, id)
-		} else if !u.same(r.unit) {
+		} else if !w.equal(r.workload) {
 			replace = append(replace, id)
 		}
 	}

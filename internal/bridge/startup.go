@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	settlePause = time.Second      // between looks at a fleet that comes up
-	settleRest  = 5 * time.Second  // behind that: the registries shake hands with what is new
-	settleLimit = 30 * time.Second // then what still comes up is waited for no longer
+	trimPoll     = time.Second      // between looks at a fleet that comes up
+	trimDelay    = 5 * time.Second  // behind that: the registries shake hands with what is new
+	startupLimit = 30 * time.Second // then what still comes up is waited for no longer
 )
 
 // settle gives back what it took to bring the fleet up, once it is: reading, forking and shaking hands leave garbage
 // behind for as much again as what stays, and a bridge whose extensions have nothing to do makes so little that the
 // next collection would be far away, and what that frees would be kept.
-func (b *Bridge) settle(ctx context.Context) {
+func (b *Bridge) trimMemory(ctx context.Context) {
 	for began := time.Now(); ; {
-		if !sleep(ctx, settlePause) {
+		if !sleep(ctx, trimPoll) {
 			return
 		}
-		if !b.fleet.comesUp() || time.Since(began) > settleLimit {
+		if !b.fleet.starting() || time.Since(began) > startupLimit {
 			break
 		}
 	}
-	if sleep(ctx, settleRest) {
+	if sleep(ctx, trimDelay) {
 		debug.FreeOSMemory()
 	}
 }
@@ -36,30 +36,30 @@ func (b *Bridge) settle(ctx context.Context) {
 // after half a minute. A rolling update that waits for it takes the next host's away when this one's are there.
 func (b *Bridge) Ready() error {
 	b.mu.Lock()
-	ctx, begun, cameUp := b.fleetCx, b.begun, b.cameUp
+	ctx, started, done := b.fleetCtx, b.fleetStarted, b.startupDone
 	b.mu.Unlock()
 	switch {
-	case ctx == nil || !b.fleet.begun():
+	case ctx == nil || !b.fleet.planApplied():
 		return errors.New("starting: the manifests are not read yet")
 	case ctx.Err() != nil:
 		return errors.New("stopping")
-	case cameUp:
+	case done:
 		return nil
-	case b.fleet.comesUp() && time.Since(begun) < settleLimit:
+	case b.fleet.starting() && time.Since(started) < startupLimit:
 		return errors.New("starting: not all extensions have come up, or failed to")
 	}
 	b.mu.Lock()
-	b.cameUp = true
+	b.startupDone = true
 	b.mu.Unlock()
 	return nil
 }
 
 // comesUp reports whether the first life of some slot has not come as far as saying how it is.
-func (f *fleet) comesUp() bool {
+func (f *fleet) starting() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.units {
-		for _, s := range r.slots {
+	for _, r := range f.workloads {
+		for _, s := range r.instances {
 			if state, _ := s.mesh.State(); state == heartbeat.Spawning {
 				return true
 			}

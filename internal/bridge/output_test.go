@@ -15,7 +15,7 @@ import (
 )
 
 func TestClean(t *testing.T) {
-	u := &unit{redact: func(s string) string { return strings.ReplaceAll(s, "hunter2-hunter2", "[TOKEN]") }}
+	w := &workload{redact: func(s string) string { return strings.ReplaceAll(s, "hunter2-hunter2", "[TOKEN]") }}
 	for _, tt := range []struct {
 		text string
 		n    int
@@ -31,11 +31,11 @@ func TestClean(t *testing.T) {
 		{strings.Repeat("x", 1<<20), 20, strings.Repeat("x", 17) + "…"},
 		{"", 10, ""},
 	} {
-		if got := u.clean(tt.text, tt.n); got != tt.want || len(got) > tt.n {
+		if got := w.clean(tt.text, tt.n); got != tt.want || len(got) > tt.n {
 			t.Errorf("clean(%.40q, %d) = %q, want %q", tt.text, tt.n, got, tt.want)
 		}
 	}
-	if got := (&unit{}).clean("without a redactor", 100); got != "without a redactor" {
+	if got := (&workload{}).clean("without a redactor", 100); got != "without a redactor" {
 		t.Errorf("clean = %q", got)
 	}
 }
@@ -59,14 +59,14 @@ func TestCleanCut(t *testing.T) {
 		{"nothing else is looked at", strings.Repeat(token, 100), 20, "[MY_TOKEN][MY_TOK…"},
 		{"blanks", strings.Repeat(" ", 1<<20), 100, "…"},
 	} {
-		u := &unit{redact: redact}
-		if got := u.clean(tt.text, tt.n); got != tt.want {
+		w := &workload{redact: redact}
+		if got := w.clean(tt.text, tt.n); got != tt.want {
 			t.Errorf("%s: %.80q of %d bytes, want %q", tt.name, got, len(got), tt.want)
 		}
 	}
 	var log strings.Builder
-	s := &slot{unit: &unit{redact: redact}, log: slog.New(slog.NewTextHandler(&log, nil)), noisy: noiseBucket()}
-	s.noise(&forwarder{}, []byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
+	s := &instance{workload: &workload{redact: redact}, log: slog.New(slog.NewTextHandler(&log, nil)), noiseLimit: newNoiseLimit()}
+	s.handleNoise(&forwarder{}, []byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
 	if got := log.String(); strings.Contains(got, "secret") || !strings.Contains(got, "[MY_TOKEN] [MY_TOKEN]…") {
 		t.Errorf("noise is logged as %q", got)
 	}
@@ -125,7 +125,7 @@ func TestPlainWords(t *testing.T) {
 		"the tool EOF":    "the tool EOF",
 		"context canceled; exit status 1 after 3s, stderr: context canceled": "it was cancelled; exit status 1 after 3s, stderr: context canceled",
 	} {
-		if got := plainWords(text); got != want {
+		if got := plainErrorText(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

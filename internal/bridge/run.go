@@ -21,27 +21,27 @@ import (
 )
 
 // life is one life of the slot: from the start to the end of whatever runs in it.
-func (s *slot) life(ctx context.Context, ready func()) error {
-	if s.past.idles() { // nothing is to be taken: nothing is started
+func (s *instance) runOnce(ctx context.Context, ready func()) error {
+	if s.history.beginRun() { // nothing is to be taken: nothing is started
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	switch s.unit.transport.Type {
+	switch s.workload.transport.Type {
 	case manifest.Stdio:
-		return s.childLife(ctx, ready)
+		return s.runChild(ctx, ready)
 	case manifest.HTTP:
-		return s.remoteLife(ctx, ready)
+		return s.runRemote(ctx, ready)
 	}
-	return s.containerLife(ctx, ready)
+	return s.runContainer(ctx, ready)
 }
 
 // childLife is the life of a child: spawn, shake hands, serve until the process or ctx ends.
-func (s *slot) childLife(ctx context.Context, ready func()) error {
-	spec := s.unit.spec
-	spec.Linger = s.unit.limits.drain
-	spec.Stderr = s.stderr
+func (s *instance) runChild(ctx context.Context, ready func()) error {
+	spec := s.workload.spec
+	spec.Linger = s.workload.limits.drain
+	spec.Stderr = s.handleStderr
 	var native atomic.Bool
-	native.Store(s.unit.dialect == manifest.Ext)
+	native.Store(s.workload.dialect == manifest.Ext)
 	spec.Farewell = func(stdin *child.Stdin) {
 		if native.Load() { // a notification, and the empty line that says the same to the simplest of children
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
@@ -51,7 +51,7 @@ func (s *slot) childLife(ctx context.Context, ready func()) error {
 	// output nobody reads could not end by itself.
 	var conversation sync.WaitGroup
 	err := child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
-		talk, stop := context.WithCancelCause(ctx)
+		connCtx, stop := context.WithCancelCause(ctx)
 		defer stop(nil)
 		end := func(why error) {
 			stop(why)
@@ -59,68 +59,68 @@ func (s *slot) childLife(ctx context.Context, ready func()) error {
 				p.Terminate()
 			}
 		}
-		f := s.forwarder()
-		conn := s.connect(talk, f, p, end)
+		f := s.newForwarder()
+		conn := s.connect(connCtx, f, p, end)
 		conversation.Go(func() { // owned by childLife, which waits; ends with the process
 			err := conn.Run(context.WithoutCancel(ctx))
 			end(cmp.Or(err, errClosedOutput))
 		})
-		err := s.converse(talk, f, end, func(hs *handshake) {
+		err := s.handshakeAndServe(connCtx, f, end, func(hs *handshake) {
 			native.Store(hs.dialect == manifest.Ext)
 			ready()
 		})
-		awaitLastWords(ctx, &conversation)
-		return cmp.Or(err, ownCause(talk, ctx))
+		awaitRemainingOutput(ctx, &conversation)
+		return cmp.Or(err, ownCause(connCtx, ctx))
 	})
 	conversation.Wait()
 	exit, _ := errors.AsType[*child.ExitError](err)
-	s.past.end(exit, func(text string) string { return s.unit.clean(text, maxReason) })
+	s.history.runEnded(exit, func(text string) string { return s.workload.clean(text, maxReason) })
 	return err
 }
 
 // awaitLastWords waits for the reader of a process that has ended, of which ctx is the life: child.Run closes the
 // pipes when its use returns, and what lies in them still counts. The reader is at their end in a moment.
-func awaitLastWords(ctx context.Context, reader *sync.WaitGroup) {
+func awaitRemainingOutput(ctx context.Context, reader *sync.WaitGroup) {
 	if _, ended := errors.AsType[*child.ExitError](context.Cause(ctx)); ended {
 		reader.Wait()
 	}
 }
 
 // ownCause is why talk was ended, or nil if it only ended with parent.
-func ownCause(talk, parent context.Context) error {
-	if cause := context.Cause(talk); cause != context.Cause(parent) {
+func ownCause(connCtx, parent context.Context) error {
+	if cause := context.Cause(connCtx); cause != context.Cause(parent) {
 		return cause
 	}
 	return nil
 }
 
 // connect makes the connection with a child.
-func (s *slot) connect(talk context.Context, f *forwarder, p *child.Process, end func(error)) *rpc.Conn {
-	conn := rpc.NewConn(p.Stdout, &listener{p.Stdin, sync.OnceFunc(func() {
+func (s *instance) connect(connCtx context.Context, f *forwarder, p *child.Process, end func(error)) *rpc.Conn {
+	conn := rpc.NewConn(p.Stdout, &childStdin{p.Stdin, sync.OnceFunc(func() {
 		// It may have died: then end is too late to matter. If it lives, what it has answered already is read first.
-		time.AfterFunc(lastAnswers, func() { end(errClosedInput) })
+		time.AfterFunc(closedStdinGrace, func() { end(errClosedInput) })
 	})}, rpc.Options{
-		MaxLine:        s.unit.limits.maxLine,
+		MaxLine:        s.workload.limits.maxLine,
 		Reserve:        s.memory.reserve,
-		OnNotification: func(method string, params []byte) { s.notification(f, method, params) },
-		OnNoise:        func(line []byte, why error) { s.noise(f, line, why) },
-		Gone:           func(err error) *rpc.Error { return gone(talk, s.unit.id(), err) },
+		OnNotification: func(method string, params []byte) { s.handleNotification(f, method, params) },
+		OnNoise:        func(line []byte, why error) { s.handleNoise(f, line, why) },
+		Gone:           func(err error) *rpc.Error { return connectionEnded(connCtx, s.workload.id(), err) },
 	})
 	f.conn = conn
-	s.past.begin(p.PID, conn.Stats)
+	s.history.processStarted(p.PID, conn.Stats)
 	return conn
 }
 
 // lastAnswers is how long a child that has closed its standard input may go on to answer.
-const lastAnswers = time.Second
+const closedStdinGrace = time.Second
 
 // listener is a child's standard input that notices when nobody listens at it any more.
-type listener struct {
+type childStdin struct {
 	*child.Stdin
 	closed func()
 }
 
-func (l *listener) Write(p []byte) (int, error) {
+func (l *childStdin) Write(p []byte) (int, error) {
 	n, err := l.Stdin.Write(p)
 	if err != nil {
 		l.closed()
@@ -129,7 +129,7 @@ func (l *listener) Write(p []byte) (int, error) {
 }
 
 // TryWrite is what rpc.Conn asks for.
-func (l *listener) TryWrite(p []byte) (int, error) {
+func (l *childStdin) TryWrite(p []byte) (int, error) {
 	n, err := l.Stdin.TryWrite(p)
 	if err != nil {
 		l.closed()
@@ -139,71 +139,71 @@ func (l *listener) TryWrite(p []byte) (int, error) {
 
 // converse shakes hands and serves calls. It returns when ctx, the conversation's, has ended and what was in
 // flight is answered. end ends the conversation, and the other side with it as far as it can be.
-func (s *slot) converse(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
+func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
 	var err error
-	aside.Run(func() { err = s.introduce(ctx, f, end, ready) }) // deep, and from here on this goroutine only waits
+	aside.Run(func() { err = s.becomeReady(ctx, f, end, ready) }) // deep, and from here on this goroutine only waits
 	if err != nil {
 		return err
 	}
-	defer f.relisting.begin(ctx, func(ctx context.Context) { s.relist(ctx, f) })()
-	defer s.watch(ctx, f, end)()
+	defer f.relist.start(ctx, func(ctx context.Context) { s.relist(ctx, f) })()
+	defer s.startHealthCheck(ctx, f, end)()
 	return s.serve(ctx, f)
 }
 
 // introduce shakes hands and says what came of it.
-func (s *slot) introduce(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
-	hs, err := s.shake(ctx, f, end)
+func (s *instance) becomeReady(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
+	hs, err := s.handshakeInTime(ctx, f, end)
 	if err != nil {
 		return err
 	}
 	s.breaker.Close()
-	s.learn(f, hs)
+	s.applyHandshake(f, hs)
 	ready(hs)
 	return nil
 }
 
 // shake shakes hands, within the unit's time.
-func (s *slot) shake(ctx context.Context, f *forwarder, end func(error)) (*handshake, error) {
-	hctx, cancel := context.WithTimeoutCause(ctx, s.unit.limits.handshake, errLate)
+func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, end func(error)) (*handshake, error) {
+	handshakeCtx, cancel := context.WithTimeoutCause(ctx, s.workload.limits.handshake, errHandshakeTimeout)
 	defer cancel()
-	steps := &steps{peer: f.conn}
-	hs, err := shakeHands(hctx, steps, s.unit, s.host)
+	recorder := &stepRecorder{peer: f.conn}
+	hs, err := exchangeHandshake(handshakeCtx, recorder, s.workload, s.host)
 	if err == nil {
 		return hs, nil
 	}
-	late := func() error {
-		return f.withNoise(fmt.Errorf("it did not answer %s within %s", steps.last, s.unit.limits.handshake))
+	timeoutErr := func() error {
+		return f.withNoise(fmt.Errorf("it did not answer %s within %s", recorder.last, s.workload.limits.handshake))
 	}
 	switch kind := rpc.AsError(err).Details().Kind; { // an extension's own error has none
-	case overdue(ctx) != nil:
+	case contextError(ctx) != nil:
 		cause := context.Cause(ctx)
 		if _, ended := errors.AsType[*child.ExitError](cause); ended {
 			cause = f.withNoise(cause)
 		}
 		return nil, cause
-	case hctx.Err() != nil, kind == rpc.CodeTimeout.Kind():
-		err := late()
+	case handshakeCtx.Err() != nil, kind == rpc.CodeTimeout.Kind():
+		err := timeoutErr()
 		end(err)
 		return nil, err
-	case kind == rpc.CodeExited.Kind() && s.unit.transport.Type == manifest.Stdio:
-		<-hctx.Done() // the connection has ended, and its end, which says it better, is about to be the cause
-		if cause := context.Cause(hctx); cause != errLate {
+	case kind == rpc.CodeExited.Kind() && s.workload.transport.Type == manifest.Stdio:
+		<-handshakeCtx.Done() // the connection has ended, and its end, which says it better, is about to be the cause
+		if cause := context.Cause(handshakeCtx); cause != errHandshakeTimeout {
 			return nil, f.withNoise(cause)
 		}
-		return nil, late()
+		return nil, timeoutErr()
 	}
 	return nil, f.withNoise(fmt.Errorf("handshake: %w", err))
 }
 
-var errLate = errors.New("the handshake took too long")
+var errHandshakeTimeout = errors.New("the handshake took too long")
 
 // steps remembers the last request of a handshake.
-type steps struct {
+type stepRecorder struct {
 	peer
 	last string
 }
 
-func (s *steps) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (s *stepRecorder) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	s.last = method
 	return s.peer.Call(ctx, method, params)
 }
@@ -211,7 +211,7 @@ func (s *steps) Call(ctx context.Context, method string, params json.RawMessage)
 // withNoise is err with the first line that the child wrote instead of a message, which may be the reason of a handshake
 // that failed.
 func (f *forwarder) withNoise(err error) error {
-	if line := f.noise.Load(); line != nil {
+	if line := f.firstNoise.Load(); line != nil {
 		return fmt.Errorf("%w; it wrote %q to standard output, which is not a message", err, *line)
 	}
 	return err
@@ -219,7 +219,7 @@ func (f *forwarder) withNoise(err error) error {
 
 // overdue is ctx.Err(). It waits for it if ctx's deadline has passed: a call that ends with that deadline has a timer
 // of its own, which may be the faster one.
-func overdue(ctx context.Context) error {
+func contextError(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		<-ctx.Done()
 	}
@@ -227,9 +227,9 @@ func overdue(ctx context.Context) error {
 }
 
 // learn takes over what the child said of itself, and announces it.
-func (s *slot) learn(f *forwarder, hs *handshake) {
-	before := f.shaken.Swap(hs)
-	s.past.shaken(hs)
+func (s *instance) applyHandshake(f *forwarder, hs *handshake) {
+	before := f.handshake.Swap(hs)
+	s.history.handshakeSucceeded(hs)
 	if before == nil || !slices.Equal(before.problems, hs.problems) { // a list can be read again and again
 		for _, d := range hs.problems {
 			s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
@@ -241,78 +241,78 @@ func (s *slot) learn(f *forwarder, hs *handshake) {
 }
 
 // serve answers calls with f until ctx ends.
-func (s *slot) serve(ctx context.Context, f *forwarder) error {
-	dialect, tools := f.shaken.Load().dialect, len(f.shaken.Load().tools)
+func (s *instance) serve(ctx context.Context, f *forwarder) error {
+	dialect, tools := f.handshake.Load().dialect, len(f.handshake.Load().tools)
 	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
 	// the connection, they end with it. An operator's drain waits for the longest call there can be.
-	return s.answer(ctx, f, mesh.ServeOptions{
-		CallTimeout: s.unit.limits.call, MaxCallTimeout: s.unit.limits.maxCall,
-		MaxInflight: s.unit.limits.maxInflight, DrainTimeout: s.unit.limits.maxCall,
+	return s.serveHandler(ctx, f, mesh.ServeOptions{
+		CallTimeout: s.workload.limits.call, MaxCallTimeout: s.workload.limits.maxCall,
+		MaxInflight: s.workload.limits.maxInflight, DrainTimeout: s.workload.limits.maxCall,
 		OnReady: func() { s.log.Info("extension ready", "dialect", dialect, "tools", tools) },
 	})
 }
 
 // answer answers calls with h until ctx ends. Where an operator has asked for a drain it stops taking them, and keeps
 // what runs until ctx ends all the same.
-func (s *slot) answer(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions) error {
-	sctx, end := context.WithCancelCause(ctx)
+func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions) error {
+	serveCtx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	retired := make(chan struct{})
 	retire := sync.OnceFunc(func() { close(retired) })
 	defer retire()
-	s.past.serving(end, retired)
-	if s.past.isDrained() { // before there was anything to be ended
-		s.tell(heartbeat.Draining, errDrain.Error())
+	s.history.setServing(end, retired)
+	if s.history.isDrained() { // before there was anything to be ended
+		s.setState(heartbeat.Draining, errDrain.Error())
 		retire()
 		<-ctx.Done()
 		return nil
 	}
 	// From here on it is not ready, whatever Serve was about to say; the end of what runs, which supervision hears of, may
 	// be a while off.
-	told := make(chan struct{})
-	untold := context.AfterFunc(sctx, func() {
-		defer close(told)
-		s.tell(heartbeat.Restarting, s.reason(context.Cause(sctx)))
+	reported := make(chan struct{})
+	stopReport := context.AfterFunc(serveCtx, func() {
+		defer close(reported)
+		s.setState(heartbeat.Restarting, s.reason(context.Cause(serveCtx)))
 	})
 	defer func() {
-		if !untold() {
-			<-told
+		if !stopReport() {
+			<-reported
 		}
 	}()
 	if f, ok := h.(*forwarder); ok {
-		s.unit.siblings.join(f)
-		defer context.AfterFunc(sctx, func() { s.unit.siblings.leave(f) })()
-		defer s.unit.siblings.leave(f)
+		s.workload.replicaSet.add(f)
+		defer context.AfterFunc(serveCtx, func() { s.workload.replicaSet.remove(f) })()
+		defer s.workload.replicaSet.remove(f)
 	}
 	opt.OnRetired = retire
-	err := s.mesh.Serve(sctx, h, opt)
+	err := s.mesh.Serve(serveCtx, h, opt)
 	if err == nil {
 		<-ctx.Done()
 	}
 	return err
 }
 
-func (s *slot) forwarder() *forwarder {
+func (s *instance) newForwarder() *forwarder {
 	return &forwarder{
-		breaker: s.breaker, passthrough: s.unit.announce.Context.Passthrough, maxResult: s.unit.limits.maxResult,
-		doubt: make(chan struct{}, 1), siblings: s.unit.siblings, memory: s.memory,
+		breaker: s.breaker, passthrough: s.workload.announce.Context.Passthrough, maxResult: s.workload.limits.maxResult,
+		checkNow: make(chan struct{}, 1), replicas: s.workload.replicaSet, memory: s.memory,
 	}
 }
 
 // closedOutput is the end of a child's output. Behind it is io.EOF: child.Run takes it for the process's end
 // where that follows.
-type closedOutput struct{}
+type closedOutputError struct{}
 
-func (closedOutput) Error() string { return "it closed its standard output and lived on" }
-func (closedOutput) Unwrap() error { return io.EOF }
+func (closedOutputError) Error() string { return "it closed its standard output and lived on" }
+func (closedOutputError) Unwrap() error { return io.EOF }
 
 var (
-	errClosedOutput error = closedOutput{}
+	errClosedOutput error = closedOutputError{}
 	errClosedInput        = errors.New("it closed its standard input and lived on")
 )
 
 // gone is what calls in flight are told when the conversation has ended, of which ctx knows the cause.
-func gone(ctx context.Context, id string, err error) *rpc.Error {
+func connectionEnded(ctx context.Context, id string, err error) *rpc.Error {
 	cause := context.Cause(ctx)
 	if exit, ok := cause.(*child.ExitError); ok {
 		// Not what it wrote to stderr, which may hold anything: operators find that in status and logs.
@@ -327,5 +327,5 @@ func gone(ctx context.Context, id string, err error) *rpc.Error {
 	case cause == nil:
 		cause = err
 	}
-	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was ended with the call in flight: %s", id, plainWords(cause.Error()))
+	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was ended with the call in flight: %s", id, plainErrorText(cause.Error()))
 }

@@ -77,35 +77,35 @@ const maxTrialLines = 20
 // it; ctx bounds the whole.
 func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.Manifest) Trial {
 	b := l.b
-	u, err := b.makeUnit(c, m)
-	if err == nil && u.missing.Refused() {
-		err = errors.New(u.missing.String())
+	w, err := b.newWorkload(c, m)
+	if err == nil && w.missing.Refused() {
+		err = errors.New(w.missing.String())
 	}
 	if err != nil {
 		return Trial{Err: err}
 	}
-	t := &trial{slot: slot{unit: u, host: hostInfo{agentVersion: b.agentVersion()}}}
+	t := &trial{inst: instance{workload: w, host: hostInfo{agentVersion: b.agentVersion()}}}
 	var lines ring
-	spec := u.spec
+	spec := w.spec
 	spec.Stderr = lines.add
 	spec.Farewell = func(stdin *child.Stdin) {
 		if !t.mcp.Load() { // as in childLife; one that never shook hands may be either
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
 		}
 	}
-	err = child.Run(ctx, spec, t.live)
+	err = child.Run(ctx, spec, t.exchangeHandshake)
 	t.reading.Wait()
 	for _, l := range lines.last(maxTrialLines) {
 		t.out.Stderr = append(t.out.Stderr, l.Text)
 	}
-	t.noise()
-	t.judge(err)
+	t.reportNoise()
+	t.setOutcome(err)
 	return t.out
 }
 
 // trial is a life that ends with its handshake, in a slot that is on no mesh.
 type trial struct {
-	slot slot // of which only unit and host are set: all that a handshake needs
+	inst instance // of which only unit and host are set: all that a handshake needs
 	out  Trial
 
 	conn    *rpc.Conn
@@ -116,8 +116,8 @@ type trial struct {
 
 // live is childLife's use of the process, as far as the handshake; a native child is then asked for its tools, too.
 // An MCP server has been asked already.
-func (t *trial) live(ctx context.Context, p *child.Process) error {
-	talk, stop := context.WithCancelCause(ctx)
+func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
+	connCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	end := func(why error) {
 		stop(why)
@@ -126,21 +126,21 @@ func (t *trial) live(ctx context.Context, p *child.Process) error {
 		}
 	}
 	t.conn = rpc.NewConn(p.Stdout, p.Stdin, rpc.Options{
-		MaxLine: t.slot.unit.limits.maxLine,
+		MaxLine: t.inst.workload.limits.maxLine,
 		Gone: func(err error) *rpc.Error {
 			t.ended.Store(true)
-			return gone(talk, t.slot.unit.id(), err)
+			return connectionEnded(connCtx, t.inst.workload.id(), err)
 		},
 	})
 	// Owned by Examine, which waits for it when the child has been stopped; ends with the child's output.
 	t.reading.Go(func() {
 		err := t.conn.Run(context.WithoutCancel(ctx))
-		if talk.Err() == nil {
+		if connCtx.Err() == nil {
 			end(cmp.Or[error](err, errClosedOutput))
 		}
 	})
-	defer awaitLastWords(ctx, &t.reading)
-	hs, err := t.slot.shake(talk, &forwarder{conn: t.conn}, end)
+	defer awaitRemainingOutput(ctx, &t.reading)
+	hs, err := t.inst.handshakeInTime(connCtx, &forwarder{conn: t.conn}, end)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the caller's time, and not the handshake's
 			p.Terminate()
@@ -155,14 +155,14 @@ func (t *trial) live(ctx context.Context, p *child.Process) error {
 	if hs.dialect == manifest.MCP {
 		return nil
 	}
-	return t.list(talk, hs)
+	return t.checkToolsList(connCtx, hs)
 }
 
 // list asks for the tools with tools/list, which a native extension need not have.
-func (t *trial) list(ctx context.Context, hs *handshake) error {
-	again, err := readTools(ctx, t.conn, hs, t.slot.unit)
+func (t *trial) checkToolsList(ctx context.Context, hs *handshake) error {
+	listed, err := readTools(ctx, t.conn, hs, t.inst.workload)
 	switch {
-	case err == nil && again.hash != hs.hash:
+	case err == nil && listed.hash != hs.hash:
 		t.problem("tools_differ", "tools/list does not answer the tools that initialize did; until they change, the latter count")
 		return nil
 	case err == nil, errors.Is(err, rpc.CodeMethodNotFound):
@@ -170,14 +170,14 @@ func (t *trial) list(ctx context.Context, hs *handshake) error {
 	case t.ended.Load():
 		<-ctx.Done() // the connection's end, which says it better, is about to be the cause
 	}
-	if overdue(ctx) != nil {
+	if contextError(ctx) != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
 // noise tells of lines that are no messages; of a start that failed, they may be the reason.
-func (t *trial) noise() {
+func (t *trial) reportNoise() {
 	if t.conn == nil {
 		return // the process did not even start
 	}
@@ -191,7 +191,7 @@ func (t *trial) problem(code, format string, args ...any) {
 }
 
 // judge makes child.Run's word the trial's: without how we stopped the process, and without secrets.
-func (t *trial) judge(err error) {
+func (t *trial) setOutcome(err error) {
 	if exit, ok := errors.AsType[*child.ExitError](err); ok {
 		if !exit.Stopped {
 			t.out.Exit = exit
@@ -200,6 +200,6 @@ func (t *trial) judge(err error) {
 		}
 	}
 	if err != nil {
-		t.out.Err = errors.New(t.slot.unit.clean(err.Error(), maxReason))
+		t.out.Err = errors.New(t.inst.workload.clean(err.Error(), maxReason))
 	}
 }

@@ -12,33 +12,33 @@ import (
 
 // keepWhatMayBe puts into p what ran, or was declared, before and is missing for no good reason: its manifest no longer
 // parses, which the host's problems say; or the search was cut short, and it need not be gone.
-func (b *Bridge) keepWhatMayBe(p *plan) {
+func (b *Bridge) carryOver(p *plan) {
 	b.mu.Lock()
 	old, settings := b.current, b.settings
 	b.mu.Unlock()
 	have := map[string]bool{}
-	for _, u := range p.units {
-		have[u.id()] = true
+	for _, w := range p.workloads {
+		have[w.id()] = true
 	}
 	for _, d := range p.declared {
 		have[d.announce.ID] = true
 	}
-	for _, u := range old.units {
+	for _, w := range old.workloads {
 		switch {
-		case have[u.id()]:
+		case have[w.id()]:
 			continue
-		case isBroken(p.host.Problems, u.path, u.id()):
-			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", u.id(), "path", u.path)
-		case p.incomplete && mayBeThere(u.path) && wanted(settings, u.announce):
-			b.log.Warn("the search for extensions was cut short; one that it did not find goes on", "extension", u.id(), "path", u.path)
+		case isBroken(p.host.Problems, w.path, w.id()):
+			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", w.id(), "path", w.path)
+		case p.incomplete && mayExist(w.path) && wanted(settings, w.announce):
+			b.log.Warn("the search for extensions was cut short; one that it did not find goes on", "extension", w.id(), "path", w.path)
 		default:
 			continue
 		}
-		p.units = append(p.units, u)
-		p.host.Extensions = append(p.host.Extensions, u.id())
+		p.workloads = append(p.workloads, w)
+		p.host.Extensions = append(p.host.Extensions, w.id())
 	}
 	for _, d := range old.declared {
-		if !have[d.announce.ID] && (isBroken(p.host.Problems, d.path, d.announce.ID) || p.incomplete && mayBeThere(d.path) && wanted(settings, d.announce)) {
+		if !have[d.announce.ID] && (isBroken(p.host.Problems, d.path, d.announce.ID) || p.incomplete && mayExist(d.path) && wanted(settings, d.announce)) {
 			p.declared = append(p.declared, d)
 		}
 	}
@@ -52,7 +52,7 @@ func isBroken(problems []mesh.HostProblem, path, id string) bool {
 }
 
 // mayBeThere reports whether a file is not known to be gone.
-func mayBeThere(path string) bool {
+func mayExist(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }

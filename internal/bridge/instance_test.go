@@ -19,18 +19,18 @@ func TestEndIsSaid(t *testing.T) {
 	nc := inProcess(t)()
 	for _, tt := range []struct {
 		name   string
-		do     func(s *slot, end, stop context.CancelCauseFunc)
+		do     func(s *instance, end, stop context.CancelCauseFunc)
 		state  heartbeat.State
 		reason string
 	}{
-		{"it dies", func(_ *slot, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
-		{"it is drained", func(s *slot, _, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "asked to drain"},
-		{"it is drained, and dies", func(s *slot, end, _ context.CancelCauseFunc) {
+		{"it dies", func(_ *instance, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
+		{"it is drained", func(s *instance, _, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "asked to drain"},
+		{"it is drained, and dies", func(s *instance, end, _ context.CancelCauseFunc) {
 			<-s.drain()
 			end(errors.New("it crashed"))
 		}, heartbeat.Draining, "asked to drain"},
-		{"it stops", func(_ *slot, _, stop context.CancelCauseFunc) { stop(nil) }, heartbeat.Draining, "stopping"},
-		{"it dies, and stops", func(_ *slot, end, stop context.CancelCauseFunc) {
+		{"it stops", func(_ *instance, _, stop context.CancelCauseFunc) { stop(nil) }, heartbeat.Draining, "stopping"},
+		{"it dies, and stops", func(_ *instance, end, stop context.CancelCauseFunc) {
 			end(errors.New("it crashed"))
 			stop(nil)
 		}, heartbeat.Draining, "stopping"},
@@ -38,8 +38,8 @@ func TestEndIsSaid(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := mesh.Announce{ID: "one", Version: "1.0.0"}
 			stays, stop := context.WithCancelCause(t.Context())
-			s := &slot{unit: &unit{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a), ctx: stays}
-			defer context.AfterFunc(stays, func() { s.tell(heartbeat.Draining, stopping) })() // as run does
+			s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a), ctx: stays}
+			defer context.AfterFunc(stays, func() { s.setState(heartbeat.Draining, reasonStopping) })() // as run does
 			called, goOn := make(chan struct{}), make(chan struct{})
 			h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 				close(called)
@@ -50,7 +50,7 @@ func TestEndIsSaid(t *testing.T) {
 			ready := make(chan struct{})
 			var serving sync.WaitGroup
 			serving.Go(func() { // ends with life
-				if err := s.answer(life, h, mesh.ServeOptions{OnReady: func() { close(ready) }}); err != nil {
+				if err := s.serveHandler(life, h, mesh.ServeOptions{OnReady: func() { close(ready) }}); err != nil {
 					t.Error(err)
 				}
 			})

@@ -15,22 +15,22 @@ import (
 )
 
 // slot is one replica of a unit: its place on the mesh, and the lives of what runs in it.
-type slot struct {
-	unit    *unit
-	host    hostInfo
-	mesh    *mesh.Slot
-	memory  *memory
-	log     *slog.Logger
-	breaker *breaker.Breaker
-	sup     *supervise.Supervisor
-	past    record
-	lines   *ring // the last lines of stderr
-	noisy   bucket
-	vocal   bucket // for notifications
-	toMesh  func(logLine)
-	events  func(notification []byte) error
+type instance struct {
+	workload     *workload
+	host         hostInfo
+	mesh         *mesh.Slot
+	memory       *memory
+	log          *slog.Logger
+	breaker      *breaker.Breaker
+	sup          *supervise.Supervisor
+	history      runHistory
+	lines        *ring // the last lines of stderr
+	noiseLimit   rateLimit
+	eventLimit   rateLimit // for notifications
+	publishLog   func(logLine)
+	publishEvent func(notification []byte) error
 
-	telling sync.Mutex      // held where the mesh is told how the slot is
+	stateMu sync.Mutex      // held where the mesh is told how the slot is
 	ctx     context.Context // run's; guarded by telling
 }
 
@@ -40,15 +40,15 @@ type hostInfo struct {
 }
 
 // run keeps the slot on the mesh and its lives coming until ctx ends. It returns when nothing of it runs any more.
-func (s *slot) run(ctx context.Context) error {
-	s.telling.Lock()
+func (s *instance) run(ctx context.Context) error {
+	s.stateMu.Lock()
 	s.ctx = ctx
-	s.telling.Unlock()
+	s.stateMu.Unlock()
 	s.mesh.Enter()
-	unsay := context.AfterFunc(ctx, func() { s.tell(heartbeat.Draining, stopping) })
-	defer unsay()
-	if s.unit.gated != "" {
-		s.tell(heartbeat.Gated, s.unit.gated)
+	stopDraining := context.AfterFunc(ctx, func() { s.setState(heartbeat.Draining, reasonStopping) })
+	defer stopDraining()
+	if s.workload.gated != "" {
+		s.setState(heartbeat.Gated, s.workload.gated)
 		<-ctx.Done()
 	} else {
 		_ = s.sup.Run(ctx) // ctx's cause: there is no other way out
@@ -57,17 +57,17 @@ func (s *slot) run(ctx context.Context) error {
 }
 
 // stopping is the reason of a slot that leaves.
-const stopping = "stopping"
+const reasonStopping = "stopping"
 
 // tell tells the mesh how the slot is. What an operator has asked for comes before what supervision finds, whoever is
 // first to say so, and a stop before all; that it is ready says mesh.Slot.Serve.
-func (s *slot) tell(state heartbeat.State, reason string) {
-	s.telling.Lock()
-	defer s.telling.Unlock()
+func (s *instance) setState(state heartbeat.State, reason string) {
+	s.stateMu.Lock()
+	defer s.stateMu.Unlock()
 	switch {
 	case s.ctx != nil && s.ctx.Err() != nil:
-		state, reason = heartbeat.Draining, stopping
-	case s.past.isDrained():
+		state, reason = heartbeat.Draining, reasonStopping
+	case s.history.isDrained():
 		state, reason = heartbeat.Draining, errDrain.Error()
 	}
 	s.mesh.SetState(state, reason)
@@ -75,10 +75,10 @@ func (s *slot) tell(state heartbeat.State, reason string) {
 
 // restart begins a new life now, out of whatever state. What runs takes no more calls, which is said at once: it may
 // take its time to end.
-func (s *slot) restart() {
-	s.past.drain(false)
-	if s.unit.gated == "" {
-		s.tell(heartbeat.Restarting, supervise.ErrRestart.Error())
+func (s *instance) restart() {
+	s.history.setDrained(false)
+	if s.workload.gated == "" {
+		s.setState(heartbeat.Restarting, supervise.ErrRestart.Error())
 	}
 	s.sup.Restart()
 }
@@ -87,46 +87,46 @@ var errDrain = errors.New("asked to drain")
 
 // drain lets what is in flight finish and takes nothing new, until somebody asks for a restart: also where it dies
 // meanwhile, or had not come as far as taking anything. retired is closed when NATS sends it no more calls.
-func (s *slot) drain() (retired <-chan struct{}) {
-	if s.unit.gated != "" { // it takes nothing as it is, and a restart would not be the way back
-		return closed
+func (s *instance) drain() (retired <-chan struct{}) {
+	if s.workload.gated != "" { // it takes nothing as it is, and a restart would not be the way back
+		return alreadyClosed
 	}
-	s.past.drain(true)
-	s.tell(heartbeat.Draining, errDrain.Error())
-	return s.past.endServing(errDrain)
+	s.history.setDrained(true)
+	s.setState(heartbeat.Draining, errDrain.Error())
+	return s.history.stopServing(errDrain)
 }
 
-var closed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+var alreadyClosed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // transition tells the mesh what supervision decided. Lives that were drained, or in which nothing was started, are no
 // restarts.
-func (s *slot) transition(e supervise.Event) {
-	reason, drained := s.reason(e.Err), s.past.isDrained()
-	life := e.Run - s.past.idled()
+func (s *instance) transition(e supervise.Event) {
+	reason, drained := s.reason(e.Err), s.history.isDrained()
+	life := e.Run - s.history.idleRuns()
 	switch {
 	case e.Kind == supervise.Starting && life == 1:
-		s.tell(heartbeat.Spawning, "")
+		s.setState(heartbeat.Spawning, "")
 	case e.Kind == supervise.Starting && !drained:
 		s.mesh.SetRestarts(uint64(life - 1))
-		s.tell(heartbeat.Restarting, reason)
+		s.setState(heartbeat.Restarting, reason)
 		s.mesh.Beat() // the count is news where state and reason are not
 	case e.Kind == supervise.Failed && !drained:
-		s.tell(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
+		s.setState(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
 		level := slog.LevelDebug
-		if s.past.firstGivenUp() {
+		if s.history.firstGivenUp() {
 			level = slog.LevelError
 		}
 		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
 	default:
-		s.tell(heartbeat.Restarting, reason)
+		s.setState(heartbeat.Restarting, reason)
 		if e.Kind != supervise.Starting {
-			s.say(e, reason)
+			s.logEnd(e, reason)
 		}
 	}
 }
 
 // say logs the end of a life. A handshake that fails is an error once, however often it is tried again.
-func (s *slot) say(e supervise.Event, reason string) {
+func (s *instance) logEnd(e supervise.Event, reason string) {
 	if errors.Is(e.Err, supervise.ErrRestart) {
 		s.log.Info("extension restarts", "reason", "asked to")
 		return
@@ -134,7 +134,7 @@ func (s *slot) say(e supervise.Event, reason string) {
 	msg, level := "extension ended", slog.LevelWarn
 	if !e.Ready {
 		msg, level = "extension did not start", slog.LevelError
-		if !s.past.firstFailure() {
+		if !s.history.firstFailure() {
 			level = slog.LevelDebug
 		}
 	}
@@ -146,15 +146,15 @@ const maxReason = 1 << 10
 
 // reason is err for everybody to read. A child has had its part in the text: what it answered to initialize, its
 // last words.
-func (s *slot) reason(err error) string {
+func (s *instance) reason(err error) string {
 	if err == nil {
 		return "it ended by itself"
 	}
-	return s.unit.clean(plainWords(err.Error()), maxReason)
+	return s.workload.clean(plainErrorText(err.Error()), maxReason)
 }
 
 // changed tells the mesh of the breaker's new state.
-func (s *slot) changed(state heartbeat.BreakerState, retryAt time.Time) {
+func (s *instance) breakerChanged(state heartbeat.BreakerState, retryAt time.Time) {
 	log := s.log.With("name", s.breaker.Name())
 	if state == heartbeat.BreakerOpen {
 		log.Warn("breaker open", "retry_at", retryAt)
@@ -165,7 +165,7 @@ func (s *slot) changed(state heartbeat.BreakerState, retryAt time.Time) {
 }
 
 // breakerState is what beats say of the breaker.
-func (s *slot) breakerState() *heartbeat.Breaker {
+func (s *instance) breakerState() *heartbeat.Breaker {
 	state, retryAt := s.breaker.State()
 	b := &heartbeat.Breaker{State: state}
 	if !retryAt.IsZero() {

@@ -8,24 +8,24 @@ import (
 // chore is something that is done when somebody asks for it, on a goroutine that lives no longer than there is
 // something to do: a thousand extensions have two chores each, and next to never anything to do. While it is done,
 // further asking is remembered, once.
-type chore struct {
-	mu    sync.Mutex
-	do    func() // nil before begin and after its stop
-	asked bool
-	busy  bool
-	wg    sync.WaitGroup
+type coalescedTask struct {
+	mu      sync.Mutex
+	do      func() // nil before begin and after its stop
+	pending bool
+	running bool
+	wg      sync.WaitGroup
 }
 
 // ask has it done, soon. It never blocks. What is asked for before begin is done then.
-func (c *chore) ask() {
+func (c *coalescedTask) request() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = true
-	c.start()
+	c.pending = true
+	c.runLocked()
 }
 
 // begin lets it be done, with do, which gets a context that ends with ctx. stop waits for what is under way.
-func (c *chore) begin(ctx context.Context, do func(ctx context.Context)) (stop func()) {
+func (c *coalescedTask) start(ctx context.Context, do func(ctx context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,7 +34,7 @@ func (c *chore) begin(ctx context.Context, do func(ctx context.Context)) (stop f
 			do(ctx)
 		}
 	}
-	c.start()
+	c.runLocked()
 	return func() {
 		cancel()
 		c.mu.Lock()
@@ -45,11 +45,11 @@ func (c *chore) begin(ctx context.Context, do func(ctx context.Context)) (stop f
 }
 
 // start sees to it that somebody does what was asked for. The caller holds mu.
-func (c *chore) start() {
-	if !c.asked || c.busy || c.do == nil {
+func (c *coalescedTask) runLocked() {
+	if !c.pending || c.running || c.do == nil {
 		return
 	}
-	c.busy = true
+	c.running = true
 	c.wg.Go(func() { // owned by begin, whose stop waits; ends when nothing is asked for
 		for do := c.next(); do != nil; do = c.next() {
 			do()
@@ -58,20 +58,20 @@ func (c *chore) start() {
 }
 
 // takenIn says that what was asked for since it began is done with what follows.
-func (c *chore) takenIn() {
+func (c *coalescedTask) clearPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = false
+	c.pending = false
 }
 
 // next takes up what was asked for, or ends the goroutine that asks it.
-func (c *chore) next() (do func()) {
+func (c *coalescedTask) next() (do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.asked || c.do == nil {
-		c.busy = false
+	if !c.pending || c.do == nil {
+		c.running = false
 		return nil
 	}
-	c.asked = false
+	c.pending = false
 	return c.do
 }

@@ -17,11 +17,11 @@ func TestKeepWhatMayBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := filepath.Join(t.TempDir(), "plugin.toml")
-	old := func(id, parent, path string) *unit {
-		return &unit{announce: mesh.Announce{ID: id, Parent: parent}, path: path}
+	old := func(id, parent, path string) *workload {
+		return &workload{announce: mesh.Announce{ID: id, Parent: parent}, path: path}
 	}
 	before := plan{
-		units: []*unit{
+		workloads: []*workload{
 			old("found", "", there), old("missing", "", there), old("gone", "", gone), old("off", "", there), old("off.member", "off", there),
 			old("broken", "", "/broken/plugin.toml"),
 			old("removed.invalid", "removed", "/other/plugin.toml"), old("removed.member", "removed", "/other/plugin.toml"),
@@ -50,16 +50,16 @@ func TestKeepWhatMayBe(t *testing.T) {
 			}
 			b := New(nil, Config{Settings: settings})
 			b.current = before
-			p := plan{units: []*unit{old("found", "", there)}, incomplete: tt.incomplete}
+			p := plan{workloads: []*workload{old("found", "", there)}, incomplete: tt.incomplete}
 			p.host.Problems = []mesh.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
 				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // members of one manifest: one is not there any more
 				{Path: "/other/plugin.toml", ID: "removed.gated", Kind: "gated"},
 			}
-			b.keepWhatMayBe(&p)
+			b.carryOver(&p)
 			var got []string
-			for _, u := range p.units {
-				got = append(got, u.id())
+			for _, w := range p.workloads {
+				got = append(got, w.id())
 			}
 			if !slices.Equal(got, tt.want) || len(p.declared) != tt.declared {
 				t.Errorf("the plan has %q, and %d declared; want %q, and %d", got, len(p.declared), tt.want, tt.declared)

@@ -11,15 +11,15 @@ import (
 )
 
 // record is what is known of a slot's lives: the present one, and what is worth keeping of those before.
-type record struct {
-	mu       sync.Mutex
-	failed   bool              // a handshake has failed, which was said aloud, and none has succeeded since
-	givenUp  bool              // it was out of restarts, likewise
-	drained  bool              // nothing is taken until somebody asks for a restart
-	idle     int               // lives in which nothing was started, for it was drained: no restarts
-	exit     *Exit             // how the last process that did not end as it should did
-	problems []mesh.Diagnostic // of the last handshake
-	skipped  Skipped           // in the lives that have ended
+type runHistory struct {
+	mu              sync.Mutex
+	handshakeFailed bool              // a handshake has failed, which was said aloud, and none has succeeded since
+	givenUp         bool              // it was out of restarts, likewise
+	drained         bool              // nothing is taken until somebody asks for a restart
+	idle            int               // lives in which nothing was started, for it was drained: no restarts
+	exit            *Exit             // how the last process that did not end as it should did
+	problems        []mesh.Diagnostic // of the last handshake
+	skipped         Skipped           // in the lives that have ended
 
 	pid      int // of the present life's process
 	stats    func() rpc.Stats
@@ -50,21 +50,21 @@ func (a Skipped) plus(s rpc.Stats) Skipped {
 }
 
 // begin is a new life's.
-func (r *record) begin(pid int, stats func() rpc.Stats) {
+func (r *runHistory) processStarted(pid int, stats func() rpc.Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pid, r.stats = pid, stats
 }
 
 // droppedEvent counts a notification that is not passed on.
-func (r *record) droppedEvent() {
+func (r *runHistory) droppedEvent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.skipped.Events++
 }
 
 // end is that of the life that has ended, exit its process's if it was not a clean stop.
-func (r *record) end(exit *child.ExitError, clean func(string) string) {
+func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stats != nil {
@@ -82,41 +82,41 @@ func (r *record) end(exit *child.ExitError, clean func(string) string) {
 }
 
 // shaken says that a handshake has succeeded.
-func (r *record) shaken(hs *handshake) {
+func (r *runHistory) handshakeSucceeded(hs *handshake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed, r.givenUp, r.problems = false, false, hs.problems
+	r.handshakeFailed, r.givenUp, r.problems = false, false, hs.problems
 }
 
 // firstFailure reports whether a handshake that failed is the first in a row.
-func (r *record) firstFailure() bool { return r.first(&r.failed) }
+func (r *runHistory) firstFailure() bool { return r.first(&r.handshakeFailed) }
 
 // firstGivenUp reports whether it is out of restarts for the first time since it was well.
-func (r *record) firstGivenUp() bool { return r.first(&r.givenUp) }
+func (r *runHistory) firstGivenUp() bool { return r.first(&r.givenUp) }
 
-func (r *record) first(said *bool) bool {
+func (r *runHistory) first(seen *bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := !*said
-	*said = true
+	first := !*seen
+	*seen = true
 	return first
 }
 
 // drain says whether anything is taken.
-func (r *record) drain(on bool) {
+func (r *runHistory) setDrained(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drained = on
 }
 
-func (r *record) isDrained() bool {
+func (r *runHistory) isDrained() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.drained
 }
 
 // idles reports whether a life that begins is one in which nothing is started, and counts it.
-func (r *record) idles() bool {
+func (r *runHistory) beginRun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.drained {
@@ -126,33 +126,33 @@ func (r *record) idles() bool {
 }
 
 // idled is how many of those there were.
-func (r *record) idled() int {
+func (r *runHistory) idleRuns() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.idle
 }
 
 // serving keeps what ends the serving, for endServing, and what is closed when that has come about.
-func (r *record) serving(end context.CancelCauseFunc, retired <-chan struct{}) {
+func (r *runHistory) setServing(end context.CancelCauseFunc, retired <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endServe, r.retired = end, retired
 }
 
 // endServing ends the serving, if there is any. What it returns is closed when no more calls arrive.
-func (r *record) endServing(why error) (retired <-chan struct{}) {
+func (r *runHistory) stopServing(why error) (retired <-chan struct{}) {
 	r.mu.Lock()
 	end, retired := r.endServe, r.retired
 	r.mu.Unlock()
 	if end == nil {
-		return closed
+		return alreadyClosed
 	}
 	end(why)
 	return retired
 }
 
 // fill tells s what is known.
-func (r *record) fill(s *InstanceStatus) {
+func (r *runHistory) fill(s *InstanceStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.PID, s.LastExit, s.Problems = r.pid, r.exit, r.problems

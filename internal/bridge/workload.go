@@ -13,21 +13,21 @@ import (
 
 // unit is one extension, or one member of it, as this bridge runs it: everything that was read, checked and
 // expanded before the first spawn.
-type unit struct {
-	path      string           // of its manifest
-	announce  mesh.Announce    // without an instance
-	dialect   manifest.Dialect // asked for: auto, ext or mcp
-	declared  manifest.Capabilities
-	transport manifest.Transport  // with its placeholders replaced
-	spec      child.Spec          // of a stdio child; without the callbacks
-	grace     time.Duration       // from being told to stop to SIGTERM
-	redact    func(string) string // takes known secrets out of a text; nil: there are none
-	limits    limits
-	policy    supervise.Policy
-	replicas  int
-	siblings  *siblings
-	missing   gate.Result // what it requires and this host lacks
-	gated     string      // why it is not started; "" when it is
+type workload struct {
+	path       string           // of its manifest
+	announce   mesh.Announce    // without an instance
+	dialect    manifest.Dialect // asked for: auto, ext or mcp
+	declared   manifest.Capabilities
+	transport  manifest.Transport  // with its placeholders replaced
+	spec       child.Spec          // of a stdio child; without the callbacks
+	grace      time.Duration       // from being told to stop to SIGTERM
+	redact     func(string) string // takes known secrets out of a text; nil: there are none
+	limits     limits
+	policy     supervise.Policy
+	replicas   int
+	replicaSet *replicaSet
+	missing    gate.Result // what it requires and this host lacks
+	gated      string      // why it is not started; "" when it is
 
 	httpAllow []netip.Prefix // refused addresses to which it may be connected nevertheless
 }
@@ -44,4 +44,4 @@ type limits struct {
 	hang        time.Duration // 0: never
 }
 
-func (u *unit) id() string { return u.announce.ID }
+func (w *workload) id() string { return w.announce.ID }

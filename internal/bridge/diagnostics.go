@@ -13,17 +13,17 @@ import (
 
 // isNews notes what is about to be logged of something, and reports whether the log does not say it already: a plan
 // is made anew with every change of any file, and what is wrong with the others has been told.
-func (b *Bridge) isNews(p *plan, of, what string) bool {
+func (b *Bridge) isNew(p *plan, of, what string) bool {
 	key := of + ": " + what
-	p.told[key] = true
+	p.logged[key] = true
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.told[key]
+	return !b.logged[key]
 }
 
 // diagnose logs a finding, and puts an error among the host's problems.
-func (b *Bridge) diagnose(p *plan, d manifest.Diagnostic) {
-	if b.isNews(p, "finding", d.String()) {
+func (b *Bridge) addDiagnostic(p *plan, d manifest.Diagnostic) {
+	if b.isNew(p, "finding", d.String()) {
 		switch d.Level {
 		case manifest.Error:
 			b.logFinding(slog.LevelError, "manifest refused", "error", d)
@@ -65,12 +65,12 @@ func where(d manifest.Diagnostic) string {
 }
 
 // tellMissing logs what an extension requires and this host lacks.
-func (b *Bridge) tellMissing(p *plan, u *unit) {
+func (b *Bridge) logMissing(p *plan, w *workload) {
 	switch {
-	case u.missing.OK() || !b.isNews(p, u.id(), u.missing.String()+u.gated):
-	case u.gated != "":
-		gate.LogSkipped(b.log, u.id(), u.missing)
+	case w.missing.OK() || !b.isNew(p, w.id(), w.missing.String()+w.gated):
+	case w.gated != "":
+		gate.LogSkipped(b.log, w.id(), w.missing)
 	default:
-		gate.LogContinuing(b.log, u.id(), u.missing)
+		gate.LogContinuing(b.log, w.id(), w.missing)
 	}
 }

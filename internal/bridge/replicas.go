@@ -8,25 +8,25 @@ import (
 // siblings are the ready lives of one unit's replicas. A call that finds its own replica dead, or held off by its
 // breaker, is handed to another one: it takes the mesh a few milliseconds to learn of a death, and callers would
 // be sent there until then.
-type siblings struct {
+type replicaSet struct {
 	mu    sync.Mutex
 	ready []*forwarder
 }
 
-func (s *siblings) join(f *forwarder) {
+func (s *replicaSet) add(f *forwarder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = append(s.ready, f)
 }
 
-func (s *siblings) leave(f *forwarder) {
+func (s *replicaSet) remove(f *forwarder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = slices.DeleteFunc(s.ready, func(g *forwarder) bool { return g == f })
 }
 
 // other is a ready life that is not f, nil if there is none.
-func (s *siblings) other(f *forwarder) *forwarder {
+func (s *replicaSet) other(f *forwarder) *forwarder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.ready {
@@ -38,15 +38,15 @@ func (s *siblings) other(f *forwarder) *forwarder {
 }
 
 // move hands h, which has surely not run, to a sibling, once. It reports whether there was one.
-func (h *hop) move() bool {
-	if h.moved || h.f.siblings == nil {
+func (h *forwardedCall) moveToReplica() bool {
+	if h.moved || h.f.replicas == nil {
 		return false
 	}
-	to := h.f.siblings.other(h.f)
+	to := h.f.replicas.other(h.f)
 	if to == nil {
 		return false
 	}
-	h2 := to.newHop(h.outer)
+	h2 := to.newCall(h.outer)
 	h2.moved = true
 	h2.Method, h2.Params = h.Method, h.params
 	h2.run()

@@ -10,13 +10,13 @@ import (
 
 func TestChore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c chore
+		var c coalescedTask
 		var done atomic.Int64
 		gate := make(chan struct{})
-		c.ask()
-		c.ask()
+		c.request()
+		c.request()
 		synctest.Wait()
-		stop := c.begin(t.Context(), func(ctx context.Context) {
+		stop := c.start(t.Context(), func(ctx context.Context) {
 			done.Add(1)
 			select {
 			case <-gate:
@@ -31,21 +31,21 @@ func TestChore(t *testing.T) {
 			}
 		}
 		at("asked for twice before the beginning", 1)
-		c.ask()
-		c.ask()
-		c.ask()
+		c.request()
+		c.request()
+		c.request()
 		at("asked for while it is done", 1)
 		gate <- struct{}{}
 		at("behind that", 2)
 		gate <- struct{}{}
 		at("with nothing to do", 2)
-		c.ask()
+		c.request()
 		at("asked for again", 3)
-		c.ask()
+		c.request()
 		stop()
-		c.ask()
+		c.request()
 		at("stopped in the middle", 3)
-		again := c.begin(t.Context(), func(context.Context) { done.Add(1) })
+		again := c.start(t.Context(), func(context.Context) { done.Add(1) })
 		at("begun anew, with what was left", 4)
 		again()
 	})
@@ -54,20 +54,20 @@ func TestChore(t *testing.T) {
 // TestChoreIsAskedAsItStops has many ask while it begins and stops: nothing is done outside, and what was asked for
 // at last is.
 func TestChoreIsAskedAsItStops(t *testing.T) {
-	var c chore
+	var c coalescedTask
 	var may atomic.Bool
 	var asking sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 4 {
 		asking.Go(func() { // ends with ctx
 			for ctx.Err() == nil {
-				c.ask()
+				c.request()
 			}
 		})
 	}
 	for range 500 {
 		may.Store(true)
-		stop := c.begin(t.Context(), func(context.Context) {
+		stop := c.start(t.Context(), func(context.Context) {
 			if !may.Load() {
 				t.Error("it is done behind its stop")
 			}
@@ -78,7 +78,7 @@ func TestChoreIsAskedAsItStops(t *testing.T) {
 	cancel()
 	asking.Wait()
 	done := make(chan struct{}, 1)
-	defer c.begin(t.Context(), func(context.Context) { done <- struct{}{} })()
-	c.ask()
+	defer c.start(t.Context(), func(context.Context) { done <- struct{}{} })()
+	c.request()
 	<-done
 }

@@ -1,0 +1,41 @@
+package bridge
+
+import (
+	"encoding/json"
+
+	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// makeSlot makes a replica of u.
+func (b *Bridge) newInstance(w *workload, replica int) *instance {
+	s := &instance{
+		workload: w, host: hostInfo{agentVersion: b.agentVersion()},
+		mesh:       b.node.Join(w.announce),
+		memory:     b.memory,
+		log:        b.log.With("extension", w.id()),
+		lines:      &ring{},
+		noiseLimit: newNoiseLimit(),
+		eventLimit: newEventLimit(),
+	}
+	if w.replicas > 1 {
+		s.log = s.log.With("replica", replica)
+	}
+	kind := manifest.Stdio
+	if w.transport.Type == manifest.HTTP {
+		kind = manifest.HTTP
+	}
+	s.breaker = breaker.New("ext:"+string(kind)+":"+w.id(), breaker.Settings{OnChange: s.breakerChanged})
+	s.mesh.SetBreaker(s.breakerState)
+	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition})
+	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
+	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }
+	s.publishLog = func(l logLine) {
+		// What is lost here is still in the ring and in our own log.
+		if data, err := json.Marshal(l); err == nil {
+			_ = b.nc.Publish(log, data)
+		}
+	}
+	return s
+}
