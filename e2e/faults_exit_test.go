@@ -164,7 +164,7 @@ var exitFaults = []fault{
 	},
 	{
 		mode: "closes-stdout", does: "closes its standard output and keeps running",
-		caller:   "`extension_exited` (`ran: maybe`): `it closed its standard output and lived on`; the next call succeeds",
+		caller:   "`extension_exited` (`ran: maybe`): `it closed its standard output and kept running`; the next call succeeds",
 		operator: "one restart, with that reason",
 		bridge:   "stops it if it does not exit within half a second: SIGTERM, SIGKILL a second later",
 		tools:    []string{"act"},
@@ -187,7 +187,7 @@ var exitFaults = []fault{
 	{
 		mode: "closes-stdin", does: "closes its standard input and keeps running",
 		caller:   "calls in flight may be answered within one more second, otherwise `extension_exited` (`ran: maybe`); a call that could not be written is sent again after the restart",
-		operator: "one restart: `it closed its standard input and lived on`",
+		operator: "one restart: `it closed its standard input and kept running`",
 		bridge:   "detects it with the next write; SIGTERM a second later",
 		tools:    []string{"act"},
 		child: func(k *testChild) {
@@ -271,7 +271,7 @@ var exitFaults = []fault{
 	{
 		mode: "exits-when-drained", does: "is drained by the operator while it has a call, answers the call, and exits",
 		caller:   "the answer; then `unavailable` (`ran: no`): `draining`",
-		operator: "`draining`, `asked to drain`, until `extctl restart ID`",
+		operator: "`draining`, `drain requested`, until `extctl restart ID`",
 		bridge:   "accepts no new calls, and does not restart it",
 		tools:    []string{"act"},
 		child: func(k *testChild) {
@@ -301,11 +301,11 @@ var exitFaults = []fault{
 			if got := <-answered; got != `"done"<nil>` {
 				h.Errorf("the call in flight: %s", got)
 			}
-			h.waitForState(heartbeat.Draining, "asked to drain")
+			h.waitForState(heartbeat.Draining, "drain requested")
 			h.eventually("it has exited", func() bool { s := h.status(); return s.PID == 0 && s.LastExit != nil })
 			_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
 			h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "draining")
-			if e := h.waitForState(heartbeat.Draining, "asked to drain"); e.State.Available {
+			if e := h.waitForState(heartbeat.Draining, "drain requested"); e.State.Available {
 				h.Error("the catalog shows it as available")
 			}
 			h.restart()

@@ -103,7 +103,7 @@ var handshakeFaults = []fault{
 	{
 		mode: "wrong-dialect", does: "uses the native dialect, although its manifest declares `mcp`",
 		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `the manifest says dialect \"mcp\", but the answer to initialize is that of \"ext\"`",
+		operator: "`failed`: `the manifest sets dialect \"mcp\", but the response to initialize is in dialect \"ext\"`",
 		bridge:   "stops it; " + backsOff,
 		mcp:      true,
 		child:    func(k *testChild) { k.mcp = false; k.serve(nil) },
@@ -112,7 +112,7 @@ var handshakeFaults = []fault{
 	{
 		mode: "modern-mcp-only", does: "is an MCP server that supports only version 2026-07-28, which has no handshake, and answers -32022",
 		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`: `the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not`",
+		operator: "`failed`: `the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not support`",
 		bridge:   "stops it; " + backsOff,
 		mcp:      true,
 		child: func(k *testChild) {

@@ -275,7 +275,7 @@ var httpFaults = []fault{
 	},
 	{
 		mode: "http-stops-and-restarts", does: "stops between two calls, and starts again",
-		caller: "`unavailable` (`ran: no`), then answers", operator: "`restarting`: `it is gone: … connection refused`, then `ready`",
+		caller: "`unavailable` (`ran: no`), then answers", operator: "`restarting`: `the health check failed: … connection refused`, then `ready`",
 		bridge:   "checks the connection as soon as a call fails, otherwise every 3 s; then repeats the handshake with backoff",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) { s.MaxRestarts = 1000 },
@@ -307,7 +307,7 @@ var httpFaults = []fault{
 	},
 	{
 		mode: "http-hangs", does: "accepts requests and does not answer them",
-		caller: "`timeout` (`ran: maybe`), then `unavailable`", operator: "`restarting`: `it is gone: …`; the breaker's name is `ext:http:<id>`",
+		caller: "`timeout` (`ran: maybe`), then `unavailable`", operator: "`restarting`: `the health check failed: …`; the breaker's name is `ext:http:<id>`",
 		bridge:   "sends a ping when a call is overdue; treats the server as gone if there is no answer within 3 s",
 		manifest: overHTTP("ext"), web: native,
 		set: func(s *config.Supervision) {

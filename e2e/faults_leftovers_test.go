@@ -139,7 +139,7 @@ var leftoverFaults = []fault{
 	{
 		mode: "floods-events", does: "sends 50,000 notifications as fast as it can, and then its answer",
 		caller:   "nothing",
-		operator: "on `SP.<id>.event` a burst of 5,000 notifications, then 1,000 a second; `notifications are dropped, they come too fast` in the log; the rest counted in the control status",
+		operator: "on `SP.<id>.event` a burst of 5,000 notifications, then 1,000 a second; `notifications dropped: too many per second` in the log; the rest counted in the control status",
 		bridge:   "drops the excess: all extensions of a host share one connection",
 		tools:    []string{"act"},
 		child: func(k *testChild) {
@@ -163,7 +163,7 @@ var leftoverFaults = []fault{
 			if n := h.events("flood"); n < 5000 || n > most {
 				h.Errorf("%d of %d notifications were passed on", n, floodLines)
 			}
-			if !strings.Contains(h.log.String(), "notifications are dropped, they come too fast") {
+			if !strings.Contains(h.log.String(), "notifications dropped: too many per second") {
 				h.Error("the log lacks the warning")
 			}
 			h.callSucceeds()

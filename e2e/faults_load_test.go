@@ -109,7 +109,7 @@ var loadFaults = []fault{
 	},
 	{
 		mode: "sigstop", does: "is stopped by SIGSTOP (or a debugger, or a swapping host)",
-		caller: "`timeout` (`ran: maybe`); `breaker_open` after five; then answers", operator: "one restart: `it hangs: a call is overdue, and for 30s it neither answered a ping nor said anything`",
+		caller: "`timeout` (`ran: maybe`); `breaker_open` after five; then answers", operator: "one restart: `it hangs: a call is overdue, and for 30s there was neither output nor a response to a ping`",
 		bridge: "pings it when a call is overdue; SIGTERM (and SIGCONT) after `hang_timeout`, SIGKILL a second later",
 		child:  func(k *testChild) { k.serve(nil) },
 		set:    func(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 200*time.Millisecond, 300*time.Millisecond },

@@ -72,7 +72,7 @@ var stops = []fault{
 			h.waitReady()
 			h.keepCalling(1)
 			h.control("drain", fmt.Sprintf(`{"id":%q}`, h.id))
-			h.waitForState(heartbeat.Draining, "asked to drain")
+			h.waitForState(heartbeat.Draining, "drain requested")
 		},
 	},
 	{

@@ -83,7 +83,7 @@ func TestTakeOver(t *testing.T) {
 	second := run()
 	eventually(t, time.Minute, "what the first bridge left behind has ended", func() bool { return procFile(child, "environ") != mark })
 	eventually(t, time.Minute, "the log says so", func() bool {
-		return strings.Contains(second.output(), "ended processes that an earlier run of this bridge had left behind")
+		return strings.Contains(second.output(), "stopped processes left over from an earlier run of this bridge")
 	})
 	readyToAct(t, nc, "stays")
 	second.stop(t, 10*time.Second)

@@ -120,7 +120,7 @@ func TestUpHost(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(fresh, "plugin.toml"), []byte(envExtension("fresh", "", "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u.await(t, "a reload would take this over")
+	u.await(t, "configuration changed on disk; run `extctl reload` to apply it")
 	if out := verb("list"); strings.Contains(out, "fresh") {
 		t.Errorf("the extension was started without a reload:\n%s", out)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// instant is a child that answers in no time, in the caller's goroutine: what is left is the bridge's own cost.
+// instantLink is a child that responds immediately, in the caller's goroutine, so that only the bridge's cost is measured.
 type instantLink struct{ rpc.Caller }
 
 func (instantLink) Start(x *rpc.Exchange) {
@@ -32,7 +32,7 @@ func (instantLink) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
 func (instantLink) Notify(string, json.RawMessage) error { return nil }
 func (instantLink) Run(ctx context.Context) error        { <-ctx.Done(); return nil }
 
-// inProcess starts a NATS server in this process, and returns what connects to it, until tb ends.
+// inProcess starts a NATS server in this process. connect returns a new connection, which is closed at the end of tb.
 func inProcess(tb testing.TB) (connect func() *nats.Conn) {
 	tb.Helper()
 	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
@@ -42,7 +42,7 @@ func inProcess(tb testing.TB) (connect func() *nats.Conn) {
 	s.Start()
 	tb.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(10 * time.Second) {
-		tb.Fatal("the server does not come up")
+		tb.Fatal("the server does not start")
 	}
 	return func() *nats.Conn {
 		tb.Helper()
@@ -55,8 +55,8 @@ func inProcess(tb testing.TB) (connect func() *nats.Conn) {
 	}
 }
 
-// BenchmarkServe compares a call through the bridge's whole path but the child with a bare micro endpoint. The
-// client's own allocations are the same on both sides: what differs is the service's.
+// BenchmarkServe compares a call through the bridge, without a child, with a call to a plain micro endpoint. Both have the
+// same client, so any difference in allocations is caused by the service.
 func BenchmarkServe(b *testing.B) {
 	connect := inProcess(b)
 	bare, err := micro.AddService(connect(), micro.Config{Name: "bare", Version: "1.0.0"})

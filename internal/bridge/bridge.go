@@ -18,53 +18,53 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// Config is what a Bridge is made of.
+// Config configures a Bridge.
 type Config struct {
-	Name     string                        // on the mesh; at most one live bridge may have it
-	Host     string                        // this machine's name, for people
+	Name     string                        // unique on the mesh
+	Host     string                        // the name of this machine, shown to operators
 	Prefix   mesh.Prefix                   // default mesh.DefaultPrefix
-	Version  string                        // of this program; what children are told unless Settings say otherwise
-	Settings config.Config                 // extensions.yaml; config.Default() has every default
-	Reread   func() (config.Config, error) // the settings again, for a reload; nil: they stay
-	StateDir string                        // under it each extension has a directory of its own
-	Environ  []string                      // what children inherit from; default os.Environ()
+	Version  string                        // of this program; sent to children unless Settings has an AgentVersion
+	Settings config.Config                 // extensions.yaml; config.Default() returns the defaults
+	Reread   func() (config.Config, error) // reads the settings again on a reload; nil: they do not change
+	StateDir string                        // contains a directory for each extension
+	Environ  []string                      // the environment that children inherit from; default os.Environ()
 	Gate     gate.Host                     // where requirements are looked up; default this host
-	Mesh     gate.Credentials              // with which this process reaches NATS; no extension gets them
-	LameDuck *mesh.LameDuck                // of the connection; nil: stay until its server closes it
-	Watchdog func()                        // waited for before the first child is started; nil: there is none
+	Mesh     gate.Credentials              // of this process for NATS; never passed to an extension
+	LameDuck *mesh.LameDuck                // the connection's lame-duck handling; nil: stay connected until the server closes the connection
+	Watchdog func()                        // waits until the watchdog runs; called before the first child is started; nil: there is no watchdog
 	Logger   *slog.Logger                  // default: discard
 }
 
-// Bridge runs the extensions of one host and stands in for them on the mesh.
+// Bridge runs the extensions of one host and serves them on the mesh.
 type Bridge struct {
 	cfg    Config
 	nc     *nats.Conn
 	node   *mesh.Node
 	memory *memory
 	fleet  fleet
-	runID  string // which of all the runs of bridges of its name this is
+	runID  string // identifies this run among all bridges with this name
 	since  time.Time
 	log    *slog.Logger
 
-	reloadMu        sync.Mutex    // one plan is made and adopted at a time
-	reportMu        sync.Mutex    // what is reported last is what was adopted last
-	reloaded        chan struct{} // poked when the settings have been read again
-	planAdopted     chan struct{} // poked when a plan has been
-	trimming        coalescedTask // when the fleet has changed
-	otherBridges    chan identity // others of this name that were heard of
-	reportContested chan struct{} // poked when one of them may have reported in b's place
+	reloadMu        sync.Mutex    // held while a plan is made and adopted
+	reportMu        sync.Mutex    // keeps reports in the order in which plans were adopted
+	reloaded        chan struct{} // signalled when the settings have been read again
+	planAdopted     chan struct{} // signalled when a plan has been adopted
+	trimming        coalescedTask // runs after the fleet has changed
+	otherBridges    chan identity // other bridges with this name that sent or answered a ping
+	reportContested chan struct{} // signalled when another bridge may have overwritten b's report
 
 	mu           sync.Mutex
 	settings     config.Config
 	current      plan
-	removed      []string        // declared no longer, and said so once
-	logged       map[string]bool // what the log says of the plan that was made last
-	fleetCtx     context.Context // of everything that the fleet runs; set by Run
-	fleetStarted time.Time       // when that was
-	startupDone  bool            // what it ran then is up, or was waited for long enough
+	removed      []string        // declarations that are gone; the shutdown notice was published once
+	logged       map[string]bool // findings of the last plan, which are in the log already
+	fleetCtx     context.Context // the parent of everything that the fleet runs; set by Run
+	fleetStarted time.Time       // when fleetCtx was set
+	startupDone  bool            // the first plan is running, or startupLimit has passed
 }
 
-// New makes a bridge on nc. It starts nothing.
+// New returns a Bridge that uses nc. It starts nothing.
 func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Prefix == "" {
 		cfg.Prefix = mesh.DefaultPrefix
@@ -84,9 +84,9 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	return b
 }
 
-// Run finds the extensions, starts them side by side, and keeps them running until ctx ends; then all of them
-// stop, side by side, and Run returns when nothing that it started is left. The error is that of a start
-// that could not be: an unreadable configuration, a name that is taken.
+// Run finds the extensions, starts them in parallel, and keeps them running until ctx ends; then it stops all of them
+// in parallel and returns when nothing that it started is left. It returns an error if it cannot start, for example
+// because the configuration cannot be read or the name is in use.
 func (b *Bridge) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -97,9 +97,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer stopControl()
 	var nameErr error
 	var naming sync.WaitGroup
-	naming.Go(func() { // owned by Run; ends with ctx, or ends it
+	naming.Go(func() { // owned by Run; ends with ctx, or cancels it
 		if nameErr = b.guardName(ctx); nameErr != nil {
-			cancel(mesh.ErrRemoved) // what it runs will not return
+			cancel(mesh.ErrRemoved) // another bridge took the name, so this one's instances do not return
 		}
 	})
 	defer naming.Wait()
@@ -114,19 +114,19 @@ func (b *Bridge) Run(ctx context.Context) error {
 		b.cfg.Watchdog()
 	}
 	defer b.endLeftovers()()
-	// What runs on the mesh ends before the node that speaks for it.
+	// The node outlives the instances, because it publishes their last messages.
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	var nodeErr error
-	wg.Go(func() { // owned by Run; ends when the fleet has
+	wg.Go(func() { // owned by Run; ends with nodeCtx, after the fleet
 		if nodeErr = b.node.Run(nodeCtx); nodeErr != nil {
 			cancel(nil)
 		}
 	})
-	if ctx.Err() == nil { // or it stops already, and perhaps because another one is there
+	if ctx.Err() == nil { // it may be stopping already, for example because the name is in use
 		b.startFleet(ctx, p)
 	}
-	wg.Go(func() { b.repeatReports(nodeCtx, requests) }) // owned by Run; ends when the fleet has
+	wg.Go(func() { b.repeatReports(nodeCtx, requests) }) // owned by Run; ends with nodeCtx, after the fleet
 	defer b.trimming.start(ctx, b.trimMemory)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
@@ -135,58 +135,58 @@ func (b *Bridge) Run(ctx context.Context) error {
 	running := b.current.host.Extensions
 	b.mu.Unlock()
 	b.log.Info("stopping the extensions", "extensions", running)
-	watching.Wait() // it may be starting something
-	b.awaitReload() // so may that; a later one finds ctx ended
+	watching.Wait() // it may be starting an instance
+	b.awaitReload() // so may a reload; a later one finds that ctx has ended
 	b.fleet.wait()
 	stopNode()
 	wg.Wait()
 	naming.Wait()
-	if nameErr == nil { // or the host's key, and the skills, are another one's
-		b.publishFinalReports() // nobody reports any more
+	if nameErr == nil { // otherwise the report and the skills belong to the other bridge
+		b.publishFinalReports() // repeatReports has ended
 	}
 	b.flush()
 	return errors.Join(nodeErr, nameErr)
 }
 
-// takeOver ends what an earlier run of a bridge of this name and state directory left behind, if that bridge and its
-// guard were killed. release is called when nothing runs any more.
+// endLeftovers stops the processes that an earlier run of a bridge with this name and state directory left running,
+// which happens if that bridge and its guard were killed. The caller calls release when no child is running any more.
 func (b *Bridge) endLeftovers() (release func()) {
 	if b.cfg.StateDir == "" {
 		return func() {}
 	}
 	ended, release, err := child.TakeOver(filepath.Join(b.cfg.StateDir, ".bridge-"+b.cfg.Name))
 	if err != nil {
-		b.log.Warn("processes of this bridge would not be found after it and its guard were killed", "error", err)
+		b.log.Warn("cannot track child processes: they would be left running if this bridge and its guard were killed", "error", err)
 	}
 	if ended > 0 {
-		b.log.Warn("ended processes that an earlier run of this bridge had left behind", "processes", ended)
+		b.log.Warn("stopped processes left over from an earlier run of this bridge", "processes", ended)
 	}
 	return release
 }
 
-// config is the settings as they were read last.
+// config returns the settings as last read.
 func (b *Bridge) config() config.Config {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.settings
 }
 
-// fleetContext is that of everything that the fleet runs, nil before there is a plan.
+// fleetContext returns the parent context of everything that the fleet runs, or nil before there is a plan.
 func (b *Bridge) fleetContext() context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.fleetCtx
 }
 
-// awaitReload waits for a reload that is under way.
+// awaitReload waits for a reload in progress.
 func (b *Bridge) awaitReload() {
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
 }
 
-// begin makes p the first plan.
+// startFleet adopts the first plan.
 func (b *Bridge) startFleet(ctx context.Context, p plan) {
-	b.reloadMu.Lock() // a reload that was quicker would be undone
+	b.reloadMu.Lock() // otherwise it could undo a reload that finished first
 	defer b.reloadMu.Unlock()
 	b.mu.Lock()
 	b.fleetCtx, b.fleetStarted = ctx, time.Now()
@@ -194,7 +194,7 @@ func (b *Bridge) startFleet(ctx context.Context, p plan) {
 	b.adopt(ctx, p)
 }
 
-// adopt makes p the current plan. The caller holds reloading, or is Run before anybody else can be.
+// adopt makes p the current plan. The caller holds reloadMu.
 func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped []string) {
 	b.mu.Lock()
 	removed := removedDeclarations(b.current.declared, p.declared)
@@ -213,7 +213,7 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 	return started, replaced, stopped
 }
 
-// reload reads everything again and adopts it. A configuration that cannot be read changes nothing.
+// reload reads the settings and manifests again and adopts the result. If the settings cannot be read, nothing changes.
 func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
@@ -241,15 +241,15 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	return started, replaced, stopped, nil
 }
 
-// flush lets the last words reach the server, for a second at most: a stop does not fail for a server that is slow, or
-// goes.
+// flush waits at most a second for the server to receive the last messages. A slow or stopping server does not make
+// the shutdown fail.
 func (b *Bridge) flush() {
 	if b.nc.Status() == nats.CONNECTED {
 		_ = b.nc.FlushTimeout(time.Second)
 	}
 }
 
-// status is what this bridge runs, as it sees it; all of it, unless of names an extension.
+// status returns what this bridge runs: everything, or the extension or instance that of names.
 func (b *Bridge) status(of target) Status {
 	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.since, Instances: []InstanceStatus{}}
 	targets := b.fleet.all()

@@ -29,7 +29,7 @@ func TestReload(t *testing.T) {
 	h.extension("breaks", `"breaks"`, "")
 	h.run(nil)
 	for id, want := range map[string]string{"stays": `"stays"`, "changes": `"old"`, "goes": `"goes"`, "breaks": `"breaks"`} {
-		h.says(id, want)
+		h.answers(id, want)
 	}
 	before := h.control("status", "{}")
 
@@ -42,16 +42,16 @@ func TestReload(t *testing.T) {
 	if got, want := h.control("reload", "{}"), `{"jsonrpc":"2.0","id":1,"result":{"replaced":["changes"],"started":["comes"],"stopped":["goes"]}}`; got != want {
 		t.Errorf("reload = %s, want %s", got, want)
 	}
-	h.says("changes", `"new"`)
-	h.says("comes", `"comes"`)
-	h.says("stays", `"stays"`)
-	h.says("breaks", `"breaks"`)
-	h.gone("goes")
+	h.answers("changes", `"new"`)
+	h.answers("comes", `"comes"`)
+	h.answers("stays", `"stays"`)
+	h.answers("breaks", `"breaks"`)
+	h.waitGone("goes")
 	if after := h.control("status", "{}"); instanceOf(t, before, "stays") != instanceOf(t, after, "stays") {
 		t.Error("an extension that did not change was restarted")
 	}
-	if !strings.Contains(h.log.String(), "its manifest is broken; the extension goes on as it was") {
-		t.Error("nobody was told of the broken manifest")
+	if !strings.Contains(h.log.String(), "the manifest is broken; the extension keeps running with its previous manifest") {
+		t.Error("the broken manifest is not logged")
 	}
 }
 
@@ -78,17 +78,17 @@ func TestWatchReloads(t *testing.T) {
 	h.run(func(c *bridge.Config) {
 		c.Settings.Watch = config.Watch{Enabled: true, Reload: true, Debounce: 50 * time.Millisecond}
 	})
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 	h.extension("two", `"two"`, "")
-	h.says("two", `"two"`)
+	h.answers("two", `"two"`)
 	if err := os.RemoveAll(filepath.Join(h.dir, "ext", "one")); err != nil {
 		t.Fatal(err)
 	}
-	h.gone("one")
+	h.waitGone("one")
 }
 
-// TestWatchMoves watches where the settings say after a reload.
-func TestWatchMoves(t *testing.T) {
+// TestWatchOtherDirectory: after a reload, the bridge watches the directories of the new settings.
+func TestWatchOtherDirectory(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	elsewhere := filepath.Join(h.dir, "elsewhere")
@@ -101,18 +101,18 @@ func TestWatchMoves(t *testing.T) {
 		moved.SearchPaths = []string{elsewhere}
 		c.Reread = func() (config.Config, error) { return moved, nil }
 	})
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 	h.control("reload", "{}")
-	h.gone("one")
+	h.waitGone("one")
 	if err := os.Rename(filepath.Join(h.dir, "ext", "one"), filepath.Join(elsewhere, "one")); err != nil {
 		t.Fatal(err)
 	}
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 }
 
-// TestWatchChanges has a change taken over by a reload that also finds other settings to watch by: its search goes on to
-// its end. There is much to be searched, so that it would hardly end by chance.
-func TestWatchChanges(t *testing.T) {
+// TestReloadChangesWatch: a reload that a change causes, and that also changes the settings for watching, completes its
+// search. The directory is large, so that the search would hardly complete by chance.
+func TestReloadChangesWatch(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	for n := range 1000 {
@@ -126,16 +126,16 @@ func TestWatchChanges(t *testing.T) {
 		changed.IgnoreDirs = append([]string{"nothing-of-this-name"}, changed.IgnoreDirs...)
 		c.Reread = func() (config.Config, error) { return changed, nil }
 	})
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 	h.extension("two", `"two"`, "")
-	h.says("two", `"two"`)
-	if strings.Contains(h.log.String(), "cut short") { // looked at before the test's end cuts one short
+	h.answers("two", `"two"`)
+	if strings.Contains(h.log.String(), "cut short") { // checked before the end of the test cuts a search short
 		t.Error("the search was cut short")
 	}
 }
 
-// TestWatchMissesNothing adds an extension when the first search is over and nothing is watched yet.
-func TestWatchMissesNothing(t *testing.T) {
+// TestChangeBeforeWatch adds an extension after the first search and before the watch starts.
+func TestChangeBeforeWatch(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"one"`, "[requires]\nbins = [\"sh\"]\n")
 	var once sync.Once
@@ -146,20 +146,20 @@ func TestWatchMissesNothing(t *testing.T) {
 			return exec.LookPath(file)
 		}
 	})
-	h.says("two", `"two"`)
-	h.says("one", `"one"`)
+	h.answers("two", `"two"`)
+	h.answers("one", `"one"`)
 }
 
 func TestControl(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	h.run(nil)
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 	for _, tt := range []struct{ method, params, want string }{
 		{"ping", "{}", `"result":{"run":"`},
 		{"restart", `{"id":"one"}`, `"instances":["`},
-		{"restart", `{"id":"nobody"}`, `runs no extension \"nobody\"`},
-		{"restart", `{}`, `wants params`},
+		{"restart", `{"id":"unknown"}`, `runs no extension \"unknown\"`},
+		{"restart", `{}`, `requires params`},
 		{"explode", `{"id":"one"}`, `-32601`},
 		{"logs", `{"id":"one"}`, `"lines":[`},
 	} {
@@ -167,28 +167,28 @@ func TestControl(t *testing.T) {
 			t.Errorf("%s %s = %s, want %s", tt.method, tt.params, got, tt.want)
 		}
 	}
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 	if got := h.control("drain", `{"id":"one"}`); !strings.Contains(got, "instances") {
 		t.Errorf("drain = %s", got)
 	}
-	h.gone("one")
-	if got := h.control("status", "{}"); !strings.Contains(got, `"state":"draining","reason":"asked to drain"`) {
+	h.waitGone("one")
+	if got := h.control("status", "{}"); !strings.Contains(got, `"state":"draining","reason":"drain requested"`) {
 		t.Errorf("status = %s", got)
 	}
-	if got := h.control("status", `{"id":"nobody"}`); !strings.Contains(got, `"instances":[]`) {
-		t.Errorf("status of nobody = %s", got)
+	if got := h.control("status", `{"id":"unknown"}`); !strings.Contains(got, `"instances":[]`) {
+		t.Errorf("status of an unknown extension = %s", got)
 	}
 	h.control("restart", `{"id":"one"}`)
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 
-	h.refusesASecond()
+	h.refusesSecondBridge()
 }
 
-// TestDrainStays drains an extension that then dies, and one that is not ready yet: neither takes a call before it is
-// asked to restart.
-func TestDrainStays(t *testing.T) {
+// TestDrainPersists drains an extension that then crashes, and one that is not ready yet: neither takes a call until it is
+// restarted.
+func TestDrainPersists(t *testing.T) {
 	h := newHost(t)
-	h.extension("dies", `"back"`, "")
+	h.extension("crashes", `"back"`, "")
 	h.extension("late", `"back"`, "")
 	h.write(filepath.Join(h.dir, "ext", "late", "go"), "", 0o644)
 	late := filepath.Join(h.dir, "ext", "late", "say.sh")
@@ -202,7 +202,7 @@ func TestDrainStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.run(nil)
-	h.says("dies", `"back"`)
+	h.answers("crashes", `"back"`)
 	instance := func(id string) (i bridge.InstanceStatus) {
 		var r struct{ Result bridge.Status }
 		if err := json.Unmarshal([]byte(h.control("status", fmt.Sprintf(`{"id":%q}`, id))), &r); err != nil || len(r.Result.Instances) != 1 {
@@ -217,35 +217,35 @@ func TestDrainStays(t *testing.T) {
 	for a := (mesh.Announce{}); a.HandshakeHash == ""; {
 		m, err := announced.NextMsg(15 * time.Second)
 		if err != nil {
-			t.Fatalf("the late one does not shake hands: %v", err)
+			t.Fatalf("the late extension performs no handshake: %v", err)
 		}
 		if err := json.Unmarshal(m.Data, &a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "it is said to be ready", func() bool { return strings.Contains(h.log.String(), "extension ready\" extension=dies") }, nil)
-	h.control("drain", `{"id":"dies"}`)
-	h.gone("dies")
-	if p, err := os.FindProcess(instance("dies").PID); err != nil || p.Kill() != nil {
-		t.Fatal("it cannot be killed")
+	eventually(t, "its readiness is logged", func() bool { return strings.Contains(h.log.String(), "extension ready\" extension=crashes") }, nil)
+	h.control("drain", `{"id":"crashes"}`)
+	h.waitGone("crashes")
+	if p, err := os.FindProcess(instance("crashes").PID); err != nil || p.Kill() != nil {
+		t.Fatal("cannot kill the process")
 	}
-	eventually(t, "its end is known", func() bool { i := instance("dies"); return i.LastExit != nil && i.PID == 0 }, nil)
-	for _, id := range []string{"dies", "late"} {
-		h.gone(id)
-		if i := instance(id); i.State != heartbeat.Draining || i.Reason != "asked to drain" {
+	eventually(t, "its exit is recorded", func() bool { i := instance("crashes"); return i.LastExit != nil && i.PID == 0 }, nil)
+	for _, id := range []string{"crashes", "late"} {
+		h.waitGone(id)
+		if i := instance(id); i.State != heartbeat.Draining || i.Reason != "drain requested" {
 			t.Errorf("%s is %s, %s", id, i.State, i.Reason)
 		}
 	}
-	if strings.Count(h.log.String(), "extension ready\" extension=dies") != 1 {
-		t.Error("the one that died was started again")
+	if strings.Count(h.log.String(), "extension ready\" extension=crashes") != 1 {
+		t.Error("the drained extension was started after its crash")
 	}
-	for _, id := range []string{"dies", "late"} {
+	for _, id := range []string{"crashes", "late"} {
 		beats := make(chan *nats.Msg, 100)
 		if _, err := h.nc.ChanSubscribe("ext.registry.heartbeat."+id, beats); err != nil {
 			t.Fatal(err)
 		}
 		h.control("restart", fmt.Sprintf(`{"id":%q}`, id))
-		h.says(id, `"back"`)
+		h.answers(id, `"back"`)
 		for b := (heartbeat.Beat{}); b.State != heartbeat.Ready; {
 			if err := json.Unmarshal((<-beats).Data, &b); err != nil {
 				t.Fatal(err)
@@ -257,8 +257,8 @@ func TestDrainStays(t *testing.T) {
 	}
 }
 
-// TestGatedAndBroken starts a host on which not everything can run: what can does, and the host says why the
-// rest does not.
+// TestGatedAndBroken runs a host with broken and gated extensions: the others run, and the report and the log contain the
+// problems.
 func TestGatedAndBroken(t *testing.T) {
 	h := newHost(t)
 	reports := make(chan *nats.Msg, 10)
@@ -273,7 +273,7 @@ func TestGatedAndBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.run(nil)
-	h.says("good", `"good"`)
+	h.answers("good", `"good"`)
 	var report mesh.Host
 	if err := json.Unmarshal((<-reports).Data, &report); err != nil {
 		t.Fatal(err)
@@ -287,12 +287,12 @@ func TestGatedAndBroken(t *testing.T) {
 	eventually(t, "the missing program is an error", func() bool {
 		return strings.Contains(h.control("status", "{}"), "say.sh")
 	}, func() string { return h.control("status", "{}") })
-	h.gone("gated")
+	h.waitGone("gated")
 	h.control("drain", `{"id":"gated"}`)
 	if got := h.control("status", `{"id":"gated"}`); !strings.Contains(got, `"state":"gated"`) {
-		t.Errorf("drained, the gated one is %s", got)
+		t.Errorf("status of the gated extension after a drain: %s", got)
 	}
-	for range 2 { // what is known is not said again
+	for range 2 { // a problem is logged only once
 		h.control("reload", "{}")
 	}
 	for msg, want := range map[string]int{
@@ -305,9 +305,9 @@ func TestGatedAndBroken(t *testing.T) {
 	}
 }
 
-// TestRestartsAreTold counts the restarts of a child that never becomes ready, although its state and the reason stay
-// as they are.
-func TestRestartsAreTold(t *testing.T) {
+// TestRestartsAreReported counts the restarts of a child that never becomes ready, although its state and reason do not
+// change.
+func TestRestartsAreReported(t *testing.T) {
 	h := newHost(t)
 	beats := make(chan *nats.Msg, 100)
 	if _, err := h.nc.ChanSubscribe("ext.registry.heartbeat.silent", beats); err != nil {
@@ -328,42 +328,42 @@ func TestRestartsAreTold(t *testing.T) {
 				t.Fatal(err)
 			}
 		case <-deadline:
-			t.Fatal("no beat counts a restart")
+			t.Fatal("no heartbeat counts a restart")
 		}
-		if b.State == heartbeat.Restarting && b.Restarts >= 2 { // two at once may be one beat
+		if b.State == heartbeat.Restarting && b.Restarts >= 2 { // two restarts may be reported in one heartbeat
 			return
 		}
 	}
 }
 
-// TestExitedInFlight kills a child with a call in flight: the call fails at once, with the status. What the child wrote
-// to stderr is for operators.
+// TestExitedInFlight kills a child with a call in flight: the call fails immediately with the exit status. What the child
+// wrote to stderr is shown only to operators.
 func TestExitedInFlight(t *testing.T) {
 	h := newHost(t)
-	h.extension("dies", `"'; echo last words >&2; kill -9 $$; r='"`, "")
+	h.extension("crashes", `"'; echo last words >&2; kill -9 $$; r='"`, "")
 	h.run(nil)
 	client := mesh.NewClient(h.nc, mesh.ClientOptions{})
-	eventually(t, "dies is up", func() bool {
-		_, err := client.CallExt(t.Context(), "dies", "ping", nil)
+	eventually(t, "crashes is up", func() bool {
+		_, err := client.CallExt(t.Context(), "crashes", "ping", nil)
 		return err == nil
 	}, nil)
-	_, err := client.Call(t.Context(), "dies/say", nil)
+	_, err := client.Call(t.Context(), "crashes/say", nil)
 	d := rpc.AsError(err).Details()
 	if !errors.Is(err, rpc.CodeExited) || d.Status != "signal SIGKILL" || d.Ran != rpc.RanMaybe {
 		t.Errorf("error %v, %+v", err, d)
 	}
-	if told := err.Error() + string(rpc.AsError(err).Data); strings.Contains(told, "last words") {
-		t.Errorf("the caller got what the child wrote to stderr: %s", told)
+	if shown := err.Error() + string(rpc.AsError(err).Data); strings.Contains(shown, "last words") {
+		t.Errorf("the caller got what the child wrote to stderr: %s", shown)
 	}
-	eventually(t, "operators get it", func() bool {
-		return strings.Contains(h.control("status", `{"id":"dies"}`), `"stderr_tail":"last words\n"`) &&
-			strings.Contains(h.control("logs", `{"id":"dies"}`), "last words")
-	}, func() string { return h.control("status", `{"id":"dies"}`) })
+	eventually(t, "the status and the logs contain it", func() bool {
+		return strings.Contains(h.control("status", `{"id":"crashes"}`), `"stderr_tail":"last words\n"`) &&
+			strings.Contains(h.control("logs", `{"id":"crashes"}`), "last words")
+	}, func() string { return h.control("status", `{"id":"crashes"}`) })
 }
 
-// TestHandshakeNamesTheStep has a child that answers initialize and not tools/list, behind a line that is no message: the
-// reason has both. A child that exits during its handshake is named with its status and its line.
-func TestHandshakeNamesTheStep(t *testing.T) {
+// TestHandshakeErrorNamesStep: the reason of a child that answers initialize but not tools/list contains that step and
+// the line that it printed. The reason of a child that exits during its handshake contains its exit status and that line.
+func TestHandshakeErrorNamesStep(t *testing.T) {
 	h := newHost(t)
 	const answer = `IFS= read -r line
 printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}\n'
@@ -380,7 +380,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 		c.Settings.Supervision.HandshakeTimeout = 3 * time.Second
 		c.Settings.Supervision.ShutdownGrace = time.Millisecond
 	})
-	h.says("one", `"one"`)
+	h.answers("one", `"one"`)
 	for id, want := range map[string][]string{
 		"halts": {"did not answer tools/list within 3s", "Loading the model", "not a message"},
 		"exits": {"exit status 7", "Loading the model", "not a message"},
@@ -398,8 +398,8 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 	}
 }
 
-// TestHalfAnAnswer has a child write half of its answer and exit: the call fails with the status, not as broken JSON.
-func TestHalfAnAnswer(t *testing.T) {
+// TestExitDuringResponse: a child writes half a response and exits. The call fails with the exit status, not as invalid JSON.
+func TestExitDuringResponse(t *testing.T) {
 	h := newHost(t)
 	h.extension("half", `"'; printf '{"jsonrpc":"2.0","id":%s,"result":{"a":' "$id"; exit 9; r='"`, "")
 	h.run(nil)

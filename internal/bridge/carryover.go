@@ -10,8 +10,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// keepWhatMayBe puts into p what ran, or was declared, before and is missing for no good reason: its manifest no longer
-// parses, which the host's problems say; or the search was cut short, and it need not be gone.
+// carryOver adds to p the workloads and declarations of the current plan that are missing from p without having been
+// removed: their manifest no longer parses, or the search for manifests was incomplete.
 func (b *Bridge) carryOver(p *plan) {
 	b.mu.Lock()
 	old, settings := b.current, b.settings
@@ -28,9 +28,9 @@ func (b *Bridge) carryOver(p *plan) {
 		case have[w.id()]:
 			continue
 		case isBroken(p.host.Problems, w.path, w.id()):
-			b.log.Warn("its manifest is broken; the extension goes on as it was", "extension", w.id(), "path", w.path)
+			b.log.Warn("the manifest is broken; the extension keeps running with its previous manifest", "extension", w.id(), "path", w.path)
 		case p.incomplete && mayExist(w.path) && wanted(settings, w.announce):
-			b.log.Warn("the search for extensions was cut short; one that it did not find goes on", "extension", w.id(), "path", w.path)
+			b.log.Warn("the search for extensions was cut short; keeping one that it did not find", "extension", w.id(), "path", w.path)
 		default:
 			continue
 		}
@@ -44,20 +44,20 @@ func (b *Bridge) carryOver(p *plan) {
 	}
 }
 
-// isBroken reports whether the manifest at path is, or what it says of one extension. What is only gated is in the plan.
+// isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id.
 func isBroken(problems []mesh.HostProblem, path, id string) bool {
 	return slices.ContainsFunc(problems, func(p mesh.HostProblem) bool {
 		return p.Path == path && p.Kind != "gated" && (p.ID == "" || p.ID == id)
 	})
 }
 
-// mayBeThere reports whether a file is not known to be gone.
+// mayExist returns false only if the file at path does not exist.
 func mayExist(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// wanted reports whether the settings let an extension, or the one that it is a member of, run.
+// wanted reports whether the settings allow an extension, or its parent, to run.
 func wanted(c config.Config, a mesh.Announce) bool {
 	id := a.ID
 	if a.Parent != "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestKeepWhatMayBe makes a plan of a search that was cut short, or found manifests broken.
-func TestKeepWhatMayBe(t *testing.T) {
+// TestCarryOver makes a plan after a search that was incomplete or found broken manifests.
+func TestCarryOver(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "plugin.toml")
 	if err := os.WriteFile(there, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -39,8 +39,8 @@ func TestKeepWhatMayBe(t *testing.T) {
 	}{
 		{"complete", false, nil, []string{"found", "broken", "removed.invalid"}, 1},
 		{"cut short", true, nil, []string{"found", "missing", "broken", "removed.invalid"}, 2},
-		{"cut short, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken", "removed.invalid"}, 1},
-		{"cut short, and all is disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken", "removed.invalid"}, 1},
+		{"incomplete, and only found is allowed", true, func(c *config.Config) { c.Allowlist = []string{"found"} }, []string{"found", "broken", "removed.invalid"}, 1},
+		{"incomplete, and all are disabled", true, func(c *config.Config) { c.Enabled = false }, []string{"found", "broken", "removed.invalid"}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			settings := config.Default()
@@ -53,7 +53,7 @@ func TestKeepWhatMayBe(t *testing.T) {
 			p := plan{workloads: []*workload{old("found", "", there)}, incomplete: tt.incomplete}
 			p.host.Problems = []mesh.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
-				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // members of one manifest: one is not there any more
+				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // a member of the manifest is gone
 				{Path: "/other/plugin.toml", ID: "removed.gated", Kind: "gated"},
 			}
 			b.carryOver(&p)
@@ -62,7 +62,7 @@ func TestKeepWhatMayBe(t *testing.T) {
 				got = append(got, w.id())
 			}
 			if !slices.Equal(got, tt.want) || len(p.declared) != tt.declared {
-				t.Errorf("the plan has %q, and %d declared; want %q, and %d", got, len(p.declared), tt.want, tt.declared)
+				t.Errorf("the plan has %q and %d declarations, want %q and %d", got, len(p.declared), tt.want, tt.declared)
 			}
 		})
 	}

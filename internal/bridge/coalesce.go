@@ -5,18 +5,17 @@ import (
 	"sync"
 )
 
-// chore is something that is done when somebody asks for it, on a goroutine that lives no longer than there is
-// something to do: a thousand extensions have two chores each, and next to never anything to do. While it is done,
-// further asking is remembered, once.
+// coalescedTask runs a function on request. Requests made while the function runs are combined into one more run. Its
+// goroutine exists only while there is work: a thousand extensions have two tasks each, which are almost always idle.
 type coalescedTask struct {
 	mu      sync.Mutex
-	do      func() // nil before begin and after its stop
+	do      func() // nil before start and after stop
 	pending bool
 	running bool
 	wg      sync.WaitGroup
 }
 
-// ask has it done, soon. It never blocks. What is asked for before begin is done then.
+// request schedules a run. It never blocks. A request made before start is served by start.
 func (c *coalescedTask) request() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -24,7 +23,7 @@ func (c *coalescedTask) request() {
 	c.runLocked()
 }
 
-// begin lets it be done, with do, which gets a context that ends with ctx. stop waits for what is under way.
+// start enables runs of do with a context that ends with ctx. stop waits for the run in progress.
 func (c *coalescedTask) start(ctx context.Context, do func(ctx context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()
@@ -44,27 +43,27 @@ func (c *coalescedTask) start(ctx context.Context, do func(ctx context.Context))
 	}
 }
 
-// start sees to it that somebody does what was asked for. The caller holds mu.
+// runLocked starts the goroutine if there is a pending request and none is running. The caller holds mu.
 func (c *coalescedTask) runLocked() {
 	if !c.pending || c.running || c.do == nil {
 		return
 	}
 	c.running = true
-	c.wg.Go(func() { // owned by begin, whose stop waits; ends when nothing is asked for
+	c.wg.Go(func() { // owned by start, and stop waits for it; ends when no request is pending
 		for do := c.next(); do != nil; do = c.next() {
 			do()
 		}
 	})
 }
 
-// takenIn says that what was asked for since it began is done with what follows.
+// clearPending drops the requests made since the current run began. The run calls it before the work that covers them.
 func (c *coalescedTask) clearPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pending = false
 }
 
-// next takes up what was asked for, or ends the goroutine that asks it.
+// next returns the function if a request is pending, or nil if the goroutine is to end.
 func (c *coalescedTask) next() (do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

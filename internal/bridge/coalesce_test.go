@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-func TestChore(t *testing.T) {
+func TestCoalescedTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c coalescedTask
 		var done atomic.Int64
@@ -30,30 +30,30 @@ func TestChore(t *testing.T) {
 				t.Errorf("%s: done %d times, want %d", when, n, want)
 			}
 		}
-		at("asked for twice before the beginning", 1)
+		at("requested twice before the start", 1)
 		c.request()
 		c.request()
 		c.request()
-		at("asked for while it is done", 1)
+		at("requested during a run", 1)
 		gate <- struct{}{}
-		at("behind that", 2)
+		at("after that run", 2)
 		gate <- struct{}{}
-		at("with nothing to do", 2)
+		at("without a request", 2)
 		c.request()
-		at("asked for again", 3)
+		at("requested again", 3)
 		c.request()
 		stop()
 		c.request()
-		at("stopped in the middle", 3)
+		at("stopped during a run", 3)
 		again := c.start(t.Context(), func(context.Context) { done.Add(1) })
-		at("begun anew, with what was left", 4)
+		at("started again with a pending request", 4)
 		again()
 	})
 }
 
-// TestChoreIsAskedAsItStops has many ask while it begins and stops: nothing is done outside, and what was asked for
-// at last is.
-func TestChoreIsAskedAsItStops(t *testing.T) {
+// TestRequestsDuringStop requests runs while the task starts and stops: the function runs only between start and stop, and
+// a pending request is not lost.
+func TestRequestsDuringStop(t *testing.T) {
 	var c coalescedTask
 	var may atomic.Bool
 	var asking sync.WaitGroup
@@ -69,7 +69,7 @@ func TestChoreIsAskedAsItStops(t *testing.T) {
 		may.Store(true)
 		stop := c.start(t.Context(), func(context.Context) {
 			if !may.Load() {
-				t.Error("it is done behind its stop")
+				t.Error("the function runs after stop")
 			}
 		})
 		stop()

@@ -9,8 +9,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// containerLife is the life of an extension that runs nothing itself and only holds MCP servers, which are members
-// of their own: it stands in the catalog, as their parent, and answers that it has no tools.
+// runContainer is the run of an extension without a process of its own, which only contains MCP servers; each of those
+// is an extension itself. The container is in the catalog as their parent and lists no tools.
 func (s *instance) runContainer(ctx context.Context, ready func()) error {
 	hs := &handshake{dialect: manifest.Ext}
 	if err := hs.finish(mesh.Handshake{ServerVersion: s.workload.announce.Version}, s.workload); err != nil {
@@ -22,7 +22,7 @@ func (s *instance) runContainer(ctx context.Context, ready func()) error {
 	return s.serveHandler(ctx, container{hs, s.workload.id()}, mesh.ServeOptions{DrainTimeout: s.workload.limits.drain})
 }
 
-// container answers for an extension without tools.
+// container is the handler of an extension without tools.
 type container struct {
 	hs *handshake
 	id string
@@ -38,5 +38,5 @@ func (c container) Handle(_ context.Context, r *rpc.Request) (json.RawMessage, e
 		return json.RawMessage("{}"), nil
 	}
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo,
-		"%s only holds MCP servers, which are extensions named %s.<server>; method %q is theirs to answer", c.id, c.id, r.Method)
+		"%s only holds MCP servers, which are extensions named %s.<server>; send method %q to one of them", c.id, c.id, r.Method)
 }

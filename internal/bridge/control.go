@@ -15,13 +15,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// control answers one message on P.control.<bridge>: restart, drain, reload, logs, ping, status.
+// control handles one message on P.control.<bridge>: restart, drain, reload, logs, ping, status.
 type control struct {
 	b       *Bridge
-	retired []<-chan struct{} // closed, one by one, when what was drained is sent no more calls: then is the time to answer
+	retired []<-chan struct{} // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
 }
 
-// target is the params of the verbs about one extension.
+// target is the params of the methods that concern one extension.
 type target struct {
 	ID       string `json:"id"`
 	Instance string `json:"instance"`
@@ -40,7 +40,7 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	}
 	var t target
 	if err := json.Unmarshal(r.Params, &t); err != nil || t.ID == "" {
-		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s wants params {"id"}`, r.Method)
+		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s requires params {"id"}`, r.Method)
 	}
 	targets := c.b.fleet.find(t.ID, t.Instance)
 	if len(targets) == 0 && !c.b.fleet.planApplied() {
@@ -57,21 +57,21 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	case "logs":
 		return logs(targets, t.Lines)
 	}
-	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; there are restart, drain, reload, logs, ping and status", r.Method)
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, ping and status", r.Method)
 }
 
-// starting is for who is too early.
+// startingError is returned for requests that arrive before there is a plan.
 func (c *control) startingError() error {
 	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: string(heartbeat.Spawning),
-		RetryAfterMS: startingRetry.Milliseconds()}, "bridge %s starts, and has not read its manifests yet", c.b.cfg.Name)
+		RetryAfterMS: startingRetry.Milliseconds()}, "bridge %s is starting and has not read its manifests yet; retry", c.b.cfg.Name)
 }
 
-// status answers for one extension, or instance, or for all of them.
+// status returns the status of one extension, one instance, or all of them.
 func (c *control) status(params json.RawMessage) (json.RawMessage, error) {
 	var t target
 	if len(params) > 0 {
 		if err := json.Unmarshal(params, &t); err != nil {
-			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `status wants params {"id"}, or none`)
+			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `params of status must be {"id"} or absent`)
 		}
 	}
 	s := c.b.status(t)
@@ -79,7 +79,7 @@ func (c *control) status(params json.RawMessage) (json.RawMessage, error) {
 	if err != nil || len(out) <= maxLogs {
 		return out, err
 	}
-	// It is one message. What makes it long is there for whoever asks for one extension.
+	// The response must fit in one message. The long parts can be requested for each extension.
 	for n := range s.Instances {
 		i := &s.Instances[n]
 		i.Problems = nil
@@ -92,7 +92,7 @@ func (c *control) status(params json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(s)
 }
 
-// instances does something to each slot and says to which.
+// applyToEach calls do for each instance and returns the response that lists them.
 func applyToEach(targets []*instance, do func(*instance)) json.RawMessage {
 	var names []string
 	for _, s := range targets {
@@ -100,17 +100,17 @@ func applyToEach(targets []*instance, do func(*instance)) json.RawMessage {
 		names = append(names, s.mesh.Instance())
 	}
 	out, err := json.Marshal(map[string]any{"instances": names})
-	if err != nil { // strings always encode
+	if err != nil { // strings can always be encoded
 		panic(err)
 	}
 	return out
 }
 
-// startingRetry is the hint to who is too early: manifests are read in milliseconds.
+// startingRetry is the retry hint of startingError: reading manifests takes milliseconds.
 const startingRetry = 200 * time.Millisecond
 
-// logLine is one line of logs' answer, and a record of P.log.<id>, where Dropped, how many lines were left out, may
-// stand in place of Line.
+// logLine is one line in the response to logs, and one message on P.log.<id>. A message with Dropped, the number of
+// lines left out, has no Line.
 type logLine struct {
 	ID       string    `json:"id"`
 	Instance string    `json:"instance"`
@@ -119,7 +119,7 @@ type logLine struct {
 	Dropped  int       `json:"dropped,omitempty"`
 }
 
-// MarshalJSON writes line unless there is dropped: an empty line is a line, too.
+// MarshalJSON writes line unless dropped is set. An empty line is written as well.
 func (l logLine) MarshalJSON() ([]byte, error) {
 	type plain logLine
 	if l.Dropped > 0 {
@@ -131,10 +131,10 @@ func (l logLine) MarshalJSON() ([]byte, error) {
 	}{plain(l), l.Line})
 }
 
-// maxLogs bounds logs' answer, in bytes: it is one message.
+// maxLogs limits the response to logs, in bytes, because it is one message.
 const maxLogs = 512 << 10
 
-// logs is the last n lines of each slot, or as many as fit: each has its share of the room.
+// logs returns the last n lines of each instance, or as many as fit: each instance has an equal share of the response.
 func logs(targets []*instance, n int) (json.RawMessage, error) {
 	type written struct {
 		at   time.Time
@@ -143,12 +143,12 @@ func logs(targets []*instance, n int) (json.RawMessage, error) {
 	var all []written
 	for _, s := range targets {
 		lines, room := s.lines.last(n), maxLogs/len(targets)
-		for _, l := range slices.Backward(lines) { // the newest are worth the most
+		for _, l := range slices.Backward(lines) { // keep the newest
 			text, err := json.Marshal(logLine{ID: s.workload.id(), Instance: s.mesh.Instance(), TS: l.At, Line: l.Text})
 			if err != nil {
 				return nil, err
 			}
-			if room -= len(text) + 1; room < 0 { // what JSON makes of it: a < is six bytes
+			if room -= len(text) + 1; room < 0 { // the encoded size: a < takes six bytes
 				break
 			}
 			all = append(all, written{l.At, text})
@@ -174,7 +174,7 @@ func (c *control) reload(ctx context.Context) (json.RawMessage, error) {
 	return json.Marshal(map[string][]string{"started": none(started), "replaced": none(replaced), "stopped": none(stopped)})
 }
 
-// Status is the answer to status on P.control.<bridge>.
+// Status is the response to status on P.control.<bridge>.
 type Status struct {
 	Bridge    string           `json:"bridge"`
 	Host      string           `json:"host"`
@@ -183,21 +183,21 @@ type Status struct {
 	Instances []InstanceStatus `json:"instances"`
 }
 
-// InstanceStatus is one slot of a bridge as its owner sees it.
+// InstanceStatus is one instance as its bridge sees it.
 type InstanceStatus struct {
 	ID       string             `json:"id"`
 	Instance string             `json:"instance"`
 	State    heartbeat.State    `json:"state"`
 	Reason   string             `json:"reason,omitempty"`
-	PID      int                `json:"pid,omitempty"` // of the child that runs now
+	PID      int                `json:"pid,omitempty"` // of the child that is running
 	Breaker  *heartbeat.Breaker `json:"breaker,omitempty"`
 	LastExit *Exit              `json:"last_exit,omitempty"`
-	Skipped  *Skipped           `json:"skipped,omitempty"`  // what children sent that is of no use
-	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // of the last handshake
+	Skipped  *Skipped           `json:"skipped,omitempty"`  // child output that was not used
+	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // found in the last handshake
 }
 
-// maxSlow bounds the reloads and drains that are not answered yet. Reloads come one after the other: each reads what was
-// there when it was asked for, or later.
+// maxPendingControl limits the reloads and drains that are waiting for their response. Reloads run one after the other;
+// each reads the state of the files at or after the time of its request.
 const maxPendingControl = 16
 
 type semaphore chan struct{}
@@ -213,10 +213,10 @@ func (p semaphore) tryAcquire() bool {
 
 func (p semaphore) release() { <-p }
 
-// retireLimit bounds how long drain waits for NATS: a second is what telling it may take.
+// retireTimeout limits how long drain waits for NATS; unsubscribing usually takes less than a second.
 const retireTimeout = 2 * time.Second
 
-// awaitRetired waits until NATS sends no more calls to what was drained. Where it is away it sends none, either.
+// awaitRetired waits until NATS has stopped sending calls to the drained instances, or until retireTimeout has passed.
 func (c *control) awaitRetired(ctx context.Context) {
 	late := time.NewTimer(retireTimeout)
 	defer late.Stop()
@@ -231,36 +231,36 @@ func (c *control) awaitRetired(ctx context.Context) {
 	}
 }
 
-// serveControl answers on P.control.<bridge> until stop is called, unless somebody does already.
+// serveControl handles P.control.<bridge> until stop is called. It fails if another bridge already uses the name.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	if err := b.checkNameIsFree(); err != nil {
 		return nil, err
 	}
 	var wg sync.WaitGroup
 	slow := make(semaphore, maxPendingControl)
-	// The verbs are done in the subscription's goroutine, one after the other; reload reads a tree of files.
+	// Methods run in the subscription's goroutine, in order. A reload gets its own goroutine because it scans directories.
 	sub, err := b.nc.Subscribe(b.cfg.Prefix.Control(b.cfg.Name), func(m *nats.Msg) {
 		c := &control{b: b}
 		env, err := rpc.Scan(m.Data)
 		if err == nil && env.MethodName() == "reload" {
 			if !slow.tryAcquire() {
 				b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxPendingControl},
-					"%d reloads and drains are under way already", maxPendingControl)))
+					"%d reloads and drains are already in progress; retry later", maxPendingControl)))
 				return
 			}
-			wg.Go(func() { // owned by serveControl; ends when the files are read
+			wg.Go(func() { // owned by serveControl; ends when the reload has finished
 				response := answer(ctx, c, m.Data)
-				slow.release() // before the answer: who asks again with it in hand must not be refused
+				slow.release() // before the response, so that a client can send the next request as soon as it has this one's response
 				b.respond(m, response)
 			})
 			return
 		}
 		response := answer(ctx, c, m.Data)
-		if len(c.retired) == 0 || !slow.tryAcquire() { // who drains when too many wait already is told at once
+		if len(c.retired) == 0 || !slow.tryAcquire() { // with too many waiting, respond without waiting
 			b.respond(m, response)
 			return
 		}
-		wg.Go(func() { // owned by serveControl; ends within retireLimit
+		wg.Go(func() { // owned by serveControl; ends within retireTimeout
 			c.awaitRetired(ctx)
 			slow.release()
 			b.respond(m, response)
@@ -272,8 +272,8 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	return func() { sub.Unsubscribe(); wg.Wait() }, nil
 }
 
-// respond answers on P.control.<bridge>, where the reply subject is an inbox. What the server does not take in one
-// message is an error, or whoever asked would wait in vain.
+// respond sends a response on P.control.<bridge>. The reply subject must be an inbox. A response larger than the
+// server's message limit is replaced by an error, so that the client does not wait until its timeout.
 func (b *Bridge) respond(m *nats.Msg, response []byte) {
 	if !b.cfg.Prefix.MayAnswer(m.Reply) {
 		return
@@ -286,14 +286,14 @@ func (b *Bridge) respond(m *nats.Msg, response []byte) {
 		}
 		limit := b.nc.MaxPayload()
 		err = m.Respond(rpc.AppendError(nil, id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(response)), Limit: limit},
-			"the answer is %d bytes, over this server's limit of %d; ask for less of it", len(response), limit)))
+			"the response is %d bytes, over this server's limit of %d; request less, for example fewer lines", len(response), limit)))
 	}
 	if err != nil {
-		b.log.Warn("could not answer on the control subject", "error", err)
+		b.log.Warn("cannot respond on the control subject", "error", err)
 	}
 }
 
-// answer is one request's response message.
+// answer handles one request and returns the encoded response.
 func answer(ctx context.Context, h rpc.Handler, data []byte) []byte {
 	env, err := rpc.Scan(data)
 	if err != nil {

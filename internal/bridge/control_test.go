@@ -15,8 +15,8 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// ask asks on a connection of its own for what say answers, or any error in its place.
-func ask(nc *nats.Conn, subject, method, params string) string {
+// request sends a request on nc and returns the response, or the text of the error.
+func request(nc *nats.Conn, subject, method, params string) string {
 	m, err := nc.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`), 15*time.Second)
 	if err != nil {
 		return err.Error()
@@ -24,9 +24,9 @@ func ask(nc *nats.Conn, subject, method, params string) string {
 	return string(m.Data)
 }
 
-// TestRestartIsSaid: what takes its time to end is not ready from the moment on in which it is told to, nor is a drained
-// one draining once it was asked back.
-func TestRestartIsSaid(t *testing.T) {
+// TestRestartIsReported: an instance that takes long to stop is restarting as soon as the restart is requested, and a
+// drained one is no longer draining.
+func TestRestartIsReported(t *testing.T) {
 	h := newHost(t)
 	h.extension("slow", `"here"`, "")
 	script, goOn := filepath.Join(h.dir, "ext", "slow", "say.sh"), filepath.Join(h.dir, "go-on")
@@ -38,22 +38,22 @@ func TestRestartIsSaid(t *testing.T) {
 	h.run(func(c *bridge.Config) { c.Settings.Supervision.ShutdownGrace = time.Minute })
 	other := h.other()
 	for _, before := range []string{"", "drain"} {
-		h.says("slow", `"here"`)
+		h.answers("slow", `"here"`)
 		if before != "" {
 			h.control(before, `{"id":"slow"}`)
 		}
-		if got := ask(other, "ext.control.b1", "restart", `{"id":"slow"}`); !strings.Contains(got, "instances") {
+		if got := request(other, "ext.control.b1", "restart", `{"id":"slow"}`); !strings.Contains(got, "instances") {
 			t.Fatalf("restart: %s", got)
 		}
 		if got := h.control("status", `{"id":"slow"}`); !strings.Contains(got, `"state":"restarting","reason":"restart requested"`) {
 			t.Errorf("after %q, and a restart: %s", before, got)
 		}
-		h.gone("slow")
+		h.waitGone("slow")
 		if got := h.control("status", `{"id":"slow"}`); !strings.Contains(got, `"state":"restarting"`) {
-			t.Errorf("after %q, once nobody listens: %s", before, got)
+			t.Errorf("after %q, after it stopped serving: %s", before, got)
 		}
 		h.write(goOn, "", 0o644)
-		h.says("slow", `"here"`)
+		h.answers("slow", `"here"`)
 		if err := os.Remove(goOn); err != nil {
 			t.Fatal(err)
 		}
@@ -61,44 +61,44 @@ func TestRestartIsSaid(t *testing.T) {
 	h.write(goOn, "", 0o644)
 }
 
-// TestDrainedTakesNothing: who has the answer to a drain in hand, and calls over another connection, finds nobody.
-func TestDrainedTakesNothing(t *testing.T) {
+// TestDrainedTakesNoCalls: after the response to a drain, a call over another connection finds no responder.
+func TestDrainedTakesNoCalls(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"here"`, "")
 	h.run(nil)
 	other := h.other()
 	for range 30 {
-		h.says("one", `"here"`)
+		h.answers("one", `"here"`)
 		asked := time.Now()
-		if got := ask(other, "ext.control.b1", "drain", `{"id":"one"}`); !strings.Contains(got, "instances") {
+		if got := request(other, "ext.control.b1", "drain", `{"id":"one"}`); !strings.Contains(got, "instances") {
 			t.Fatalf("drain: %s", got)
 		}
-		inTime := time.Since(asked) < time.Second // NATS is waited for for no longer
-		if got := ask(other, "ext.one.rpc", "tools/say", "{}"); inTime && got != nats.ErrNoResponders.Error() {
-			t.Fatalf("behind a drain: %s", got)
+		inTime := time.Since(asked) < time.Second // the bridge waits for NATS no longer than that
+		if got := request(other, "ext.one.rpc", "tools/say", "{}"); inTime && got != nats.ErrNoResponders.Error() {
+			t.Fatalf("after a drain: %s", got)
 		}
 		h.control("restart", `{"id":"one"}`)
 	}
 }
 
-// TestReadyIsTrue: who reads that it is ready, and calls, is answered.
-func TestReadyIsTrue(t *testing.T) {
+// TestReadyAnswersCalls: a call after an instance was reported as ready is answered.
+func TestReadyAnswersCalls(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"here"`, "")
 	other := h.other()
-	lives := 0
+	runs := 0
 	h.run(nil)
-	for lives < 30 {
-		lives++
-		eventually(t, "it is ready", func() bool { return strings.Count(h.log.String(), "extension ready") == lives }, nil)
-		if got := ask(other, "ext.one.rpc", "tools/say", "{}"); !strings.Contains(got, "here") {
-			t.Fatalf("life %d: %s", lives, got)
+	for runs < 30 {
+		runs++
+		eventually(t, "it is ready", func() bool { return strings.Count(h.log.String(), "extension ready") == runs }, nil)
+		if got := request(other, "ext.one.rpc", "tools/say", "{}"); !strings.Contains(got, "here") {
+			t.Fatalf("run %d: %s", runs, got)
 		}
 		h.control("restart", `{"id":"one"}`)
 	}
 }
 
-// TestReady: a bridge is ready when what it found has come up, or failed to, and not before it has read its manifests.
+// TestReady: a bridge is ready when all extensions are ready or have failed, and not before it has read its manifests.
 func TestReady(t *testing.T) {
 	h := newHost(t)
 	h.extension("late", `"here"`, "")
@@ -121,28 +121,28 @@ func TestReady(t *testing.T) {
 		return func() bool { err := b.Ready(); return err != nil && strings.Contains(err.Error(), want) }
 	}
 	<-awaited
-	if !says("the manifests are not read yet")() {
+	if !says("the manifests have not been read yet")() {
 		t.Errorf("before it has a plan: %v", b.Ready())
 	}
 	close(there)
-	eventually(t, "they come up", says("not all extensions have come up"), func() string { return fmt.Sprint(b.Ready()) })
+	eventually(t, "an extension is starting", says("some extensions are neither ready nor failed yet"), func() string { return fmt.Sprint(b.Ready()) })
 	h.write(goOn, "", 0o644)
 	eventually(t, "it is ready", func() bool { return b.Ready() == nil }, func() string { return fmt.Sprint(b.Ready()) })
 	h.control("restart", `{"id":"late"}`)
 	if err := b.Ready(); err != nil {
-		t.Errorf("with an extension that restarts: %v", err)
+		t.Errorf("while an extension restarts: %v", err)
 	}
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	if !says("stopping")() {
-		t.Errorf("in the end: %v", b.Ready())
+		t.Errorf("after the stop: %v", b.Ready())
 	}
 }
 
-// TestVerbsInOrder: what one client asks for without waiting for the answers is done in the order in which it asked.
-func TestVerbsInOrder(t *testing.T) {
+// TestControlRequestsInOrder: requests that a client sends without waiting for responses are executed in order.
+func TestControlRequestsInOrder(t *testing.T) {
 	h := newHost(t)
 	h.extension("one", `"here"`, "")
 	h.run(nil)
@@ -152,7 +152,7 @@ func TestVerbsInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 10 {
-		h.says("one", `"here"`)
+		h.answers("one", `"here"`)
 		for _, verb := range []string{"drain", "restart", "drain", "restart"} {
 			if err := h.nc.PublishRequest("ext.control.b1", inbox, []byte(`{"jsonrpc":"2.0","id":1,"method":"`+verb+`","params":{"id":"one"}}`)); err != nil {
 				t.Fatal(err)
@@ -164,5 +164,5 @@ func TestVerbsInOrder(t *testing.T) {
 			}
 		}
 	}
-	h.says("one", `"here"`)
+	h.answers("one", `"here"`)
 }

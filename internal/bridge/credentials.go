@@ -8,18 +8,18 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// credentials shows in the reason of a ready instance that its server refuses calls over HTTP for who makes them. Such a
-// server may answer initialize and ping all the same, so that nothing else in the catalog would tell.
+// credentials sets the reason of a ready instance while its HTTP server rejects the credentials of calls. Such a server
+// may still accept initialize and ping, so that nothing else in the catalog would show the problem.
 type credentials struct {
-	show  func(reason string) // sets the reason of an instance that is ready
-	since atomic.Int64        // unix nanoseconds of the first refusal; 0: calls are accepted
+	show  func(reason string) // sets the reason of a ready instance
+	since atomic.Int64        // unix nanoseconds of the first rejected call; 0: calls are accepted
 }
 
-// showRefusal is how long a refusal is shown at least: where some tools are refused and others are not, the catalog is not
-// to change with each call.
+// showRefusal is the minimum time for which a rejection is shown. If only some tools are rejected, the catalog must not
+// change with every call.
 const showRefusal = 30 * time.Second
 
-// refused takes the error of a call.
+// refused records the error of a failed call.
 func (c *credentials) refused(e *rpc.Error) {
 	switch status, _, _ := strings.Cut(e.Details().Status, " "); status {
 	case "401", "403", "407":
@@ -29,7 +29,7 @@ func (c *credentials) refused(e *rpc.Error) {
 	}
 }
 
-// accepted takes note that a call was answered.
+// accepted records a successful call.
 func (c *credentials) accepted() {
 	since := c.since.Load()
 	if since != 0 && time.Now().UnixNano()-since > int64(showRefusal) && c.since.CompareAndSwap(since, 0) {

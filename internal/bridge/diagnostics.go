@@ -11,8 +11,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// isNews notes what is about to be logged of something, and reports whether the log does not say it already: a plan
-// is made anew with every change of any file, and what is wrong with the others has been told.
+// isNew records a finding about to be logged and reports whether the previous plan did not already log it: a plan is
+// made from scratch whenever a file changes, and findings that remain are not logged again.
 func (b *Bridge) isNew(p *plan, of, what string) bool {
 	key := of + ": " + what
 	p.logged[key] = true
@@ -21,16 +21,16 @@ func (b *Bridge) isNew(p *plan, of, what string) bool {
 	return !b.logged[key]
 }
 
-// diagnose logs a finding, and puts an error among the host's problems.
+// addDiagnostic logs d and, if it is an error, adds it to the host's problems.
 func (b *Bridge) addDiagnostic(p *plan, d manifest.Diagnostic) {
 	if b.isNew(p, "finding", d.String()) {
 		switch d.Level {
 		case manifest.Error:
 			b.logFinding(slog.LevelError, "manifest refused", "error", d)
 		case manifest.Warn:
-			b.logFinding(slog.LevelWarn, "manifest taken with a warning", "problem", d)
+			b.logFinding(slog.LevelWarn, "manifest loaded with a warning", "problem", d)
 		default:
-			b.logFinding(slog.LevelInfo, "of a manifest", "note", d)
+			b.logFinding(slog.LevelInfo, "manifest note", "note", d)
 		}
 	}
 	if d.Level == manifest.Error {
@@ -38,7 +38,7 @@ func (b *Bridge) addDiagnostic(p *plan, d manifest.Diagnostic) {
 	}
 }
 
-// logFinding logs d under a message that never changes; what is wrong, and where, are its fields.
+// logFinding logs d with a constant message; the problem and its place are attributes.
 func (b *Bridge) logFinding(level slog.Level, msg, key string, d manifest.Diagnostic) {
 	args := []any{"path", d.Path}
 	if d.Line > 0 {
@@ -64,7 +64,7 @@ func where(d manifest.Diagnostic) string {
 	return strings.Join(parts, ": ") + ": "
 }
 
-// tellMissing logs what an extension requires and this host lacks.
+// logMissing logs the requirements of w that this host does not meet.
 func (b *Bridge) logMissing(p *plan, w *workload) {
 	switch {
 	case w.missing.OK() || !b.isNew(p, w.id(), w.missing.String()+w.gated):

@@ -11,10 +11,10 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// childEnviron starts the extension of cfg, whose script ends with its environment in $EXTMESH_STATE_DIR/env.
+// childEnviron starts the extension of cfg. Its script must write its environment to $EXTMESH_STATE_DIR/env.
 func childEnviron(t *testing.T, cfg bridge.Config) map[string]string {
 	t.Helper()
-	examine(t, cfg) // which fails: the script does not answer
+	examine(t, cfg) // it fails, because the script does not respond
 	data, err := os.ReadFile(filepath.Join(cfg.StateDir, "one", "env"))
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func childEnviron(t *testing.T, cfg bridge.Config) map[string]string {
 	return env
 }
 
-// TestChildEnvironment: a child that prints its environment does not find the bridge's credentials there.
+// TestChildEnvironment: the environment of a child does not contain the bridge's credentials.
 func TestChildEnvironment(t *testing.T) {
 	const url = "nats://bridge-0:hunter22hunter22@nats:4222"
 	hidden := []string{"NATS_URL", "NATS_CREDS", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "REPORTS", "ONE_TOKEN"}

@@ -8,7 +8,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestFitReport: a report of any size fits, and counts what was left out of it.
+// TestFitReport: a report of any size is made to fit, and counts what was left out.
 func TestFitReport(t *testing.T) {
 	report := func(extensions, problems, message int) (h mesh.Host) {
 		h = mesh.Host{Bridge: "b1", Version: "1.0.0", Extensions: []string{}}

@@ -12,31 +12,31 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// fleet is what a bridge runs: the units of its current plan, each with its slots.
+// fleet is what a bridge runs: the workloads of its current plan, each with its instances.
 type fleet struct {
 	newInstance func(u *workload, replica int) *instance
 
 	mu        sync.Mutex
-	hasPlan   bool                       // there has been a plan
+	hasPlan   bool                       // apply has been called
 	workloads map[string]*deployment     // by id
-	stopping  map[string]<-chan struct{} // of those that were stopped: closed when nothing of them is left
+	stopping  map[string]<-chan struct{} // workloads that were stopped; closed when all their instances have stopped
 	wg        sync.WaitGroup
 }
 
-// running is one unit and what was started for it.
+// deployment is one workload and its running instances.
 type deployment struct {
 	workload  *workload
 	instances []*instance
 	cancel    context.CancelCauseFunc
-	left      atomic.Int64  // slots that run
-	done      chan struct{} // closed when there are none left
+	left      atomic.Int64  // instances that are running
+	done      chan struct{} // closed when none is running
 }
 
-// apply makes the fleet what plan says: new units start, changed ones are replaced, others stop. It does not
-// wait for anything to come up; what is replaced, or comes back, stops first, since two lives of one extension may not
-// be meant to overlap. ctx is that of the fleet.
+// apply makes the fleet match plan: it starts new workloads, replaces changed ones and stops the others. It does not
+// wait until they are ready. A workload that is replaced or returns starts when its old instances have stopped, because
+// an extension may not tolerate two processes at once. ctx is the parent of all instances.
 func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced, stopped []string) {
-	started, replaced, stopped = f.diff(plan) // only apply changes what it looks at, and apply has one caller at a time
+	started, replaced, stopped = f.diff(plan) // without the lock in between: only apply changes the fleet, and it has one caller at a time
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hasPlan = true
@@ -65,14 +65,14 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 	return started, replaced, stopped
 }
 
-// begun reports whether there has been a plan.
+// planApplied reports whether apply has been called.
 func (f *fleet) planApplied() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.hasPlan
 }
 
-// start runs u's slots once after is closed. The caller holds mu.
+// start runs w's instances once after is closed. The caller holds mu.
 func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &deployment{workload: w, cancel: cancel, done: make(chan struct{})}
@@ -82,12 +82,12 @@ func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}) {
 	f.workloads[w.id()] = r
 	r.left.Store(int64(len(r.instances)))
 	for _, s := range r.instances {
-		f.wg.Go(func() { // owned by the fleet, which waits; ends with ctx
+		f.wg.Go(func() { // owned by the fleet, and wait waits for it; ends with ctx
 			if after != nil {
-				<-after // it has been told to stop, and stops in bounded time
+				<-after // it is stopping, which takes bounded time
 			}
 			if err := s.run(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
-				s.log.Warn("slot stopped", "error", err)
+				s.log.Warn("instance stopped", "error", err)
 			}
 			if r.left.Add(-1) == 0 {
 				cancel(nil)
@@ -97,8 +97,8 @@ func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}) {
 	}
 }
 
-// find returns the slots of an extension, or only the one with this instance. Members count as their own
-// extension and as part of their parent.
+// find returns the instances of an extension, or only the given instance. A member is found by its own id and by its
+// parent's.
 func (f *fleet) find(id, instanceID string) []*instance {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +116,7 @@ func (f *fleet) find(id, instanceID string) []*instance {
 	return out
 }
 
-// all returns the slots by id, in the order of the ids.
+// all returns all instances, sorted by extension id.
 func (f *fleet) all() []*instance {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,5 +128,5 @@ func (f *fleet) all() []*instance {
 	return out
 }
 
-// wait waits until everything has stopped, once the context of apply has ended.
+// wait waits until all instances have stopped. The context of apply must have ended.
 func (f *fleet) wait() { f.wg.Wait() }

@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 )
 
-// TestComesBack: an extension that was taken away and is there again while its old life is still stopping waits for that.
-func TestComesBack(t *testing.T) {
+// TestRemovedAndAddedAgain: an extension that returns while its old process is still stopping starts after that.
+func TestRemovedAndAddedAgain(t *testing.T) {
 	h := newHost(t)
 	log, goOn := filepath.Join(h.dir, "log"), filepath.Join(h.dir, "go-on")
 	h.extension("lingers", `"here"`, "")
@@ -26,7 +26,7 @@ func TestComesBack(t *testing.T) {
 	text := strings.Replace(string(script), "\n", "\necho begin >>"+log+"\n", 1) + "while [ ! -e " + goOn + " ]; do sleep 0.01; done\necho end >>" + log + "\n"
 	h.write(filepath.Join(dir, "say.sh"), text, 0o755)
 	h.run(func(c *bridge.Config) { c.Settings.Supervision.ShutdownGrace = time.Minute })
-	h.says("lingers", `"here"`)
+	h.answers("lingers", `"here"`)
 	manifest, away := filepath.Join(dir, "plugin.toml"), filepath.Join(dir, "away")
 	for _, move := range []struct{ from, to, want string }{
 		{manifest, away, `"stopped":["lingers"]`},
@@ -42,15 +42,14 @@ func TestComesBack(t *testing.T) {
 		}
 	}
 	h.write(goOn, "", 0o644)
-	h.says("lingers", `"here"`)
+	h.answers("lingers", `"here"`)
 	if b, err := os.ReadFile(log); err != nil || string(b) != "begin\nend\nbegin\n" {
-		t.Errorf("its lives: %q, %v", b, err)
+		t.Errorf("the log of its processes: %q, %v", b, err)
 	}
 }
 
-// TestReloadsFollowEachOther: who asks for the next with the answer to the last in hand is not refused, nor is who asks
-// while somebody else's is under way.
-func TestReloadsFollowEachOther(t *testing.T) {
+// TestConcurrentReloads: a reload is not refused while another one is running, nor directly after the response to one.
+func TestConcurrentReloads(t *testing.T) {
 	h := newHost(t)
 	h.run(nil)
 	eventually(t, "it runs", func() bool {
@@ -72,15 +71,15 @@ func TestReloadsFollowEachOther(t *testing.T) {
 	askers.Wait()
 }
 
-// TestAnswersGoToInboxes: nobody has a bridge publish on a subject of the mesh, or of the server.
-func TestAnswersGoToInboxes(t *testing.T) {
+// TestRepliesOnlyToInboxes: a request's reply subject cannot make a bridge publish on a subject of the mesh or the server.
+func TestRepliesOnlyToInboxes(t *testing.T) {
 	h := newHost(t)
 	h.run(nil)
-	eventually(t, "it is there", func() bool {
+	eventually(t, "the bridge responds", func() bool {
 		_, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Second)
 		return err == nil
 	}, func() string { return h.log.String() })
-	heard, err := h.nc.SubscribeSync(">")
+	received, err := h.nc.SubscribeSync(">")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +89,12 @@ func TestAnswersGoToInboxes(t *testing.T) {
 		}
 	}
 	for {
-		m, err := heard.NextMsg(15 * time.Second)
+		m, err := received.NextMsg(15 * time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch m.Subject {
-		case "inbox": // the last one; what came before it was heard before it
+		case "inbox": // the last message; the others were received before it
 			return
 		case "ext.registry.heartbeat.ghost", "$KV.ext_catalog.lease.registry":
 			t.Errorf("it published on %s", m.Subject)
@@ -103,8 +102,8 @@ func TestAnswersGoToInboxes(t *testing.T) {
 	}
 }
 
-// TestTooLargeAnAnswer: who asks for more than a message takes is told so.
-func TestTooLargeAnAnswer(t *testing.T) {
+// TestTooLargeResponse: a request gets an error if the response exceeds the maximum message size.
+func TestTooLargeResponse(t *testing.T) {
 	h := newHost(t, func(o *server.Options) { o.MaxPayload = 4 << 10 })
 	h.extension("talker", `"here"`, "")
 	script := filepath.Join(h.dir, "ext", "talker", "say.sh")
@@ -114,13 +113,13 @@ func TestTooLargeAnAnswer(t *testing.T) {
 	}
 	h.write(script, strings.Replace(string(text), "\n", "\ni=0; while [ $i -lt 100 ]; do echo a line of some length, number $i >&2; i=$((i+1)); done\n", 1), 0o755)
 	h.run(nil)
-	h.says("talker", `"here"`)
+	h.answers("talker", `"here"`)
 	var got string
-	eventually(t, "all lines are too much", func() bool {
+	eventually(t, "all lines are too large", func() bool {
 		got = h.control("logs", `{"id":"talker"}`)
 		return strings.Contains(got, `"kind":"too_large"`)
 	}, func() string { return got })
-	eventually(t, "the last three lines are there", func() bool {
+	eventually(t, "the last three lines are returned", func() bool {
 		got = h.control("logs", `{"id":"talker","lines":3}`)
 		return strings.Contains(got, "number 99")
 	}, func() string { return got })

@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// link is a conversation with an extension: an rpc.Conn with a child, a remote.Conn with an HTTP endpoint.
+// link is a connection to an extension: an rpc.Conn for a child, a remote.Conn for an HTTP endpoint.
 type link interface {
 	rpc.Caller
 	rpc.Starter
@@ -22,28 +22,28 @@ type link interface {
 	Run(ctx context.Context) error
 }
 
-// forwarder is the handler of one ready life: it answers what the last handshake answers and forwards the
-// rest to the child, in the child's own dialect, without a goroutine per call.
+// forwarder is the handler of an instance during one run. It answers initialize and tools/list from the handshake and
+// forwards everything else to the child, in the child's dialect, without a goroutine per call.
 type forwarder struct {
 	conn        link
 	breaker     *breaker.Breaker
 	handshake   atomic.Pointer[handshake]
-	reopened    atomic.Pointer[json.RawMessage] // what it said of itself last, if that was not in the handshake
+	reopened    atomic.Pointer[json.RawMessage] // the result of initialize after a session was reopened
 	progress    progress
-	relist      coalescedTask // reads the tools again, by the child's word that they have changed
-	hangCheck   coalescedTask // finds out whether a child hangs
-	checkNow    chan struct{} // over HTTP: poked when a call came to nothing: is it still there?
+	relist      coalescedTask // reads the tools after the child announced a change
+	hangCheck   coalescedTask // checks whether the child hangs
+	checkNow    chan struct{} // over HTTP: signalled after a call failed, for an immediate health check
 	passthrough bool
 	maxResult   int
 	remote      bool         // over HTTP
 	inflight    atomic.Int64 // only counted over HTTP
 	replicas    *replicaSet
 	memory      *memory
-	firstNoise  atomic.Pointer[string] // the first line of output before the handshake that was no message
+	firstNoise  atomic.Pointer[string] // the first line before the handshake that was not a message
 	credentials *credentials           // over HTTP
 }
 
-// Handle is HandleAsync for whoever wants to wait.
+// Handle is the blocking form of HandleAsync.
 func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	w := rpc.NewWaiter()
 	x := &rpc.Exchange{Sink: w}
@@ -57,7 +57,7 @@ func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage
 	return w.Result()
 }
 
-// HandleAsync starts to answer r.
+// HandleAsync starts to handle r.
 func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	hs := f.handshake.Load()
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok && hs.dialect == manifest.MCP && name != "list" && name != "call" {
@@ -91,15 +91,15 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	}
 }
 
-// Flush has the calls written that were held for those behind them.
+// Flush writes the calls that were held back to be sent together with later ones.
 func (f *forwarder) Flush() {
-	if c, ok := f.conn.(*rpc.Conn); ok { // over HTTP nothing is held
+	if c, ok := f.conn.(*rpc.Conn); ok { // over HTTP nothing is held back
 		c.Flush()
 	}
 }
 
-// passed reports whether an MCP request is passed through as it is. What belongs to one client's session
-// (logging levels, subscriptions) is not: the child is shared.
+// passedThrough reports whether an MCP request is forwarded unchanged. Requests that belong to one client's session
+// (logging levels, subscriptions) are not, because all clients share the child.
 func passedThrough(method string) bool {
 	switch method {
 	case "resources/list", "resources/templates/list", "resources/read",
@@ -128,21 +128,21 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 	}
 }
 
-// tool runs a native child's tool with these arguments. It is sent once: an error of the child's own, -32601 included,
-// is the answer, because it may be that of a tool that has run.
+// tool calls a native child's tool with these arguments. The call is sent once: an error from the child, including
+// -32601, is the response, because the tool may have run.
 func (f *forwarder) tool(hs *handshake, name string, args []byte, x *rpc.Exchange) {
 	switch {
 	case !hs.names[name]:
 		refuseTool(x, name)
-	case name == "call" || name == "list": // tools/call and tools/list are methods of their own
+	case name == "call" || name == "list": // tools/call and tools/list are methods
 		f.start(x, "tools/call", mesh.AppendCallParams(nil, name, args))
 	default:
 		f.start(x, "tools/"+name, args)
 	}
 }
 
-// refuseTool answers in the child's place that it has no such tool. The child is not asked: callers retry only a
-// refusal that certainly ran nothing, on an instance of another version.
+// refuseTool responds that the child has no such tool, without forwarding the call. The error is marked as certainly
+// not run, because callers then retry it on an instance of another version.
 func refuseTool(x *rpc.Exchange, name string) {
 	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "this instance has no tool named %.128q", name)})
 }
@@ -154,34 +154,34 @@ func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
 	h.run()
 }
 
-// hop is one exchange with the child, on behalf of outer.
+// forwardedCall is an exchange with the child on behalf of outer, the caller's exchange.
 type forwardedCall struct {
 	rpc.Exchange
 	f           *forwarder
 	outer       *rpc.Exchange
 	token       breaker.Token
-	params      []byte // Params, before the progress token was exchanged
-	moved       bool   // it was another replica's
-	copied      int64  // bytes of Params, if they were copied for the progress token
-	endProgress func() // ends the caller's interest in progress
+	params      []byte // Params before the progress token was replaced
+	moved       bool   // it came from another replica
+	copied      int64  // bytes of Params that were copied to replace the progress token
+	endProgress func() // stops the delivery of progress to the caller
 }
 
-// newHop makes a hop, which nobody else knows of before run.
+// newCall returns a forwardedCall that is not visible to other goroutines until run.
 func (f *forwarder) newCall(x *rpc.Exchange) *forwardedCall {
 	h := &forwardedCall{f: f, outer: x}
 	h.Deadline, h.Sink = x.Deadline, h
 	return h
 }
 
-// takenBack stands in for the inner exchange of one that was cancelled while it had none to be cancelled: it is
-// about to be sent, or on its way from one replica to the next.
+// cancelledEarly marks an exchange as cancelled while there was no inner exchange to cancel, because the call was not
+// sent yet or was moving from one replica to the next.
 var cancelledEarly rpc.Exchange
 
-// run starts h. From here on it can be cancelled, so that all that CancelExchange reads of it stands.
+// run starts h. From then on it can be cancelled, so the fields that CancelExchange reads must not change any more.
 func (h *forwardedCall) run() {
 	h.params = h.Params
 	before := h.outer.Inner.Load()
-	if before == &cancelledEarly || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // taken back in between, or before
+	if before == &cancelledEarly || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // cancelled before or at the same time
 		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call was cancelled")})
 		return
 	}
@@ -201,7 +201,7 @@ func (h *forwardedCall) run() {
 			h.endProgress()
 			h.token.Done(breaker.Neutral)
 			h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: h.copied},
-				"this host has no memory left for a call of %d bytes that wants progress", h.copied)})
+				"the bridge has no buffer memory left for a call of %d bytes with a progress token", h.copied)})
 			return
 		}
 	}
@@ -214,7 +214,7 @@ func (h *forwardedCall) run() {
 	}
 }
 
-// Deliver passes the child's answer on.
+// Deliver passes the child's response to the caller.
 func (h *forwardedCall) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	if h.f.remote {
 		h.f.inflight.Add(-1)
@@ -241,7 +241,7 @@ func (h *forwardedCall) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 	h.outer.Sink.Deliver(h.outer, r)
 }
 
-// cameToNothing draws the consequences of a call without an answer.
+// recordFailure updates the breaker and the health checks after a call that failed.
 func (h *forwardedCall) recordFailure(e *rpc.Error) {
 	outcome := breaker.Neutral
 	switch e.Code {
@@ -260,7 +260,7 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 	h.token.Done(outcome)
 }
 
-// isInDoubt has somebody look whether the other side is still there.
+// requestHealthCheck starts a check of whether the extension still responds.
 func (f *forwarder) requestHealthCheck() {
 	if !f.remote {
 		f.hangCheck.request()
@@ -272,7 +272,7 @@ func (f *forwarder) requestHealthCheck() {
 	}
 }
 
-// CancelExchange ends x for a caller that has gone, and tells the child.
+// CancelExchange ends x after its caller has stopped waiting, and notifies the child.
 func (f *forwarder) CancelExchange(x *rpc.Exchange) {
 	for {
 		inner := x.Inner.Load()
@@ -282,8 +282,8 @@ func (f *forwarder) CancelExchange(x *rpc.Exchange) {
 	}
 }
 
-// cancel ends the exchange with the child, and tells the child; false if there is none to be ended, now. Where h was
-// moved, its forwarder is not the one that the call came in by.
+// cancel ends the exchange with the child and notifies the child. It returns false if no exchange is active. If h was
+// moved, its forwarder is not the one that received the call.
 func (h *forwardedCall) cancel() bool {
 	id, ok := h.f.conn.Cancel(&h.Exchange)
 	if ok && id != 0 {
@@ -293,11 +293,11 @@ func (h *forwardedCall) cancel() bool {
 }
 
 func (f *forwarder) notifyCancelled(id uint64, why string) {
-	// Lost with a child that does not read: so is the call.
+	// If the child does not read, the notification is lost together with the call.
 	_ = f.conn.Notify("notifications/cancelled", json.RawMessage(fmt.Sprintf(`{"requestId":%d,"reason":%q}`, id, why)))
 }
 
-// breakerOpen is the error for a call that the breaker refused.
+// breakerOpen returns the error for a call that the circuit breaker rejected.
 func breakerOpen(err error) *rpc.Error {
 	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: breaker.RetryAfter(err).Milliseconds()}, "%v", err)
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// scripted is a link that keeps what it is sent; answer decides how each exchange ends, at once.
+// scriptedLink is a link that records what it is sent; answer returns the result of each exchange.
 type scriptedLink struct {
 	fakeLink
-	answer func(x *rpc.Exchange) (rpc.Reply, bool) // false: not yet
+	answer func(x *rpc.Exchange) (rpc.Reply, bool) // false: no result yet
 
 	mu            sync.Mutex
 	sent          []string
@@ -76,7 +76,7 @@ func failing(e *rpc.Error) func(*rpc.Exchange) (rpc.Reply, bool) {
 
 func neverAnswer(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{}, false }
 
-// replicas makes ready forwarders over these links, as those of one unit.
+// replicas returns ready forwarders for these links, as replicas of one workload.
 func replicas(dialect manifest.Dialect, links ...*scriptedLink) []*forwarder {
 	all := new(replicaSet)
 	var out []*forwarder
@@ -125,8 +125,8 @@ func TestToolForms(t *testing.T) {
 	}
 }
 
-// TestListedToolIsSentOnce: an error of the child's own may be that of a tool that has run, whatever its code and data
-// say. A tool that the child does not list is refused in its place, marked as certainly not run.
+// TestListedToolIsSentOnce: an error from the child itself may come from a tool that ran, whatever its code and data. A
+// tool that the child does not list is refused without forwarding the call, and marked as certainly not run.
 func TestListedToolIsSentOnce(t *testing.T) {
 	for _, dialect := range []manifest.Dialect{manifest.Ext, manifest.MCP} {
 		for _, data := range []string{``, `,"data":{"kind":"method_not_found","ran":"no"}`} {
@@ -151,7 +151,7 @@ func TestListedToolIsSentOnce(t *testing.T) {
 	}
 }
 
-// progressWaiter is a caller who takes progress.
+// progressWaiter is a caller that receives progress.
 type progressWaiter struct {
 	*rpc.Waiter
 	got []string
@@ -173,13 +173,13 @@ func TestMaxResult(t *testing.T) {
 	}
 }
 
-// TestMove hands calls that surely did not run to another replica, once.
-func TestMove(t *testing.T) {
+// TestMoveToReplica: a call that certainly did not run is moved to another replica, once.
+func TestMoveToReplica(t *testing.T) {
 	dead := rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")
 	for _, tt := range []struct {
 		name    string
 		first   *rpc.Error
-		open    bool // the first one's breaker
+		open    bool // the breaker of the first replica
 		second  func(*rpc.Exchange) (rpc.Reply, bool)
 		want    string
 		wantErr error
@@ -211,7 +211,7 @@ func TestMove(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("to one that has left", func(t *testing.T) {
+	t.Run("the other replica was removed", func(t *testing.T) {
 		b := &scriptedLink{answer: result("2")}
 		all := replicas(manifest.Ext, &scriptedLink{answer: failing(dead)}, b)
 		all[0].replicas.remove(all[1])
@@ -235,7 +235,7 @@ func openBreaker(t *testing.T) *breaker.Breaker {
 	return b
 }
 
-// TestCancelMoved cancels a call where it is now, and not where it came in.
+// TestCancelMoved: a call is cancelled at the replica to which it was moved.
 func TestCancelMoved(t *testing.T) {
 	a := &scriptedLink{answer: failing(rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone"))}
 	b := &scriptedLink{answer: neverAnswer}
@@ -248,13 +248,13 @@ func TestCancelMoved(t *testing.T) {
 		}
 	})
 	if a.cancelled != 0 || b.cancelled != 1 || len(b.notifications) != 1 || !strings.HasPrefix(b.notifications[0], `notifications/cancelled {"requestId":7,`) {
-		t.Errorf("cancelled %d and %d, told %q and %q", a.cancelled, b.cancelled, a.notifications, b.notifications)
+		t.Errorf("cancelled %d and %d, notified %q and %q", a.cancelled, b.cancelled, a.notifications, b.notifications)
 	}
 }
 
-// TestCancelInBetween cancels a call at the moments when nothing of it is under way: before it is sent, between two
-// replicas, before it is under way at the second.
-func TestCancelInBetween(t *testing.T) {
+// TestCancelBetweenExchanges cancels a call when no exchange is active: before it is sent, between two replicas, and
+// before the second replica has it.
+func TestCancelBetweenExchanges(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		at        int // the number of the request during which it is cancelled; 0: before the first
@@ -263,7 +263,7 @@ func TestCancelInBetween(t *testing.T) {
 	}{
 		{"before it is sent", 0, 0, 0},
 		{"at the first replica", 1, 1, 0},
-		{"before it is under way at the second", 2, 2, 1},
+		{"before the second replica has it", 2, 2, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := &scriptedLink{}, &scriptedLink{}
@@ -293,17 +293,17 @@ func TestCancelInBetween(t *testing.T) {
 			if _, err := w.Result(); !errors.Is(err, rpc.CodeCancelled) || len(a.sent)+len(b.sent) != tt.sent || b.cancelled != tt.cancelled {
 				t.Errorf("it ended with %v; sent %q and %q, cancelled %d", err, a.sent, b.sent, b.cancelled)
 			}
-			f.CancelExchange(x) // once more changes nothing
+			f.CancelExchange(x) // a second cancellation has no effect
 		})
 	}
 }
 
-// TestCancelNext cancels a call as soon as its second hop can be seen, from another goroutine. Under the race detector
-// it fails if anything that cancelling reads of a hop is written after that.
-func TestCancelNext(t *testing.T) {
+// TestCancelDuringMove cancels a call from another goroutine as soon as its second exchange is visible. The race detector
+// reports any field that cancelling reads and that is written later.
+func TestCancelDuringMove(t *testing.T) {
 	a, b := &scriptedLink{}, &scriptedLink{answer: neverAnswer}
 	f := replicas(manifest.Ext, a, b)[0]
-	var last atomic.Pointer[rpc.Exchange] // the hop before the one that is to be cancelled
+	var last atomic.Pointer[rpc.Exchange] // the exchange before the one to be cancelled
 	a.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
 		last.Store(x)
 		return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
@@ -324,8 +324,8 @@ func TestCancelNext(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutResult lets one probe of a half-open breaker be cancelled, and another meet a death: neither says
-// anything about the child, and neither keeps the next one out.
+// TestProbeWithoutResult: one probe of a half-open breaker is cancelled, and during another one the child exits. Neither
+// changes the breaker's state or blocks the next probe.
 func TestProbeWithoutResult(t *testing.T) {
 	l := &scriptedLink{answer: neverAnswer}
 	f := replicas(manifest.Ext, l)[0]

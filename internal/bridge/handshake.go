@@ -13,25 +13,25 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// askedVersion is the MCP version that initialize asks for: the last one with a handshake. A server answers
-// with the one it speaks.
+// requestedVersion is the MCP version in initialize: the last one with a handshake. The server responds with the version
+// that it uses.
 const requestedVersion = "2025-11-25"
 
-// handshake is what a child said of itself, and what the bridge answers in its place from then on.
+// handshake is the result of a child's handshake, with the responses that the bridge gives to later requests for it.
 type handshake struct {
 	dialect    manifest.Dialect // ext or mcp
 	tools      []mesh.Tool
 	names      map[string]bool // of the tools
 	hooks      []string
 	hash       string
-	initialize json.RawMessage // the answer to initialize
-	toolsList  json.RawMessage // the answer to tools/list
+	initialize json.RawMessage // the response to initialize
+	toolsList  json.RawMessage // the response to tools/list
 	problems   []mesh.Diagnostic
-	raw        json.RawMessage // the child's own result of initialize
+	raw        json.RawMessage // the child's result of initialize
 }
 
-// lists reports whether the params of tools/call name a tool of the list, for a name without escapes: the usual case, and
-// the one that takes no more than a look.
+// hasTool reports whether the params of tools/call name a listed tool. It handles the common case, a name without
+// escapes, without decoding the params.
 func (hs *handshake) hasTool(params []byte) bool {
 	at, ok := rpc.Member(params, "name")
 	if !ok {
@@ -41,14 +41,14 @@ func (hs *handshake) hasTool(params []byte) bool {
 	return len(name) > 2 && name[0] == '"' && bytes.IndexByte(name, '\\') < 0 && hs.names[string(name[1:len(name)-1])]
 }
 
-// peer is what a handshake needs of a connection.
+// peer is the part of a connection that a handshake uses.
 type peer interface {
 	rpc.Caller
 	Notify(method string, params json.RawMessage) error
 }
 
-// shakeHands greets a child. One initialize serves all dialects: native fields and MCP's together; a result
-// with protocolVersion is MCP, anything else native.
+// exchangeHandshake performs the handshake. One initialize request serves both dialects, with the members of each; a
+// result with protocolVersion means MCP, anything else the native dialect.
 func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) (*handshake, error) {
 	client := map[string]string{"name": "extmesh", "version": host.agentVersion}
 	params, err := json.Marshal(map[string]any{
@@ -71,7 +71,7 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) 
 		hs.dialect = manifest.MCP
 	}
 	if w.dialect != manifest.Auto && w.dialect != "" && w.dialect != hs.dialect {
-		return nil, fmt.Errorf("the manifest says dialect %q, but the answer to initialize is that of %q", w.dialect, hs.dialect)
+		return nil, fmt.Errorf("the manifest sets dialect %q, but the response to initialize is in dialect %q", w.dialect, hs.dialect)
 	}
 	if hs.dialect == manifest.MCP {
 		if err := c.Notify("notifications/initialized", nil); err != nil {
@@ -84,15 +84,15 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) 
 	return hs, hs.finish(parsed, w)
 }
 
-// explainRefusal adds what is known about servers that refuse the handshake.
+// explainRefusal adds an explanation to known errors of servers that refuse the handshake.
 func explainRefusal(err error) error {
 	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == -32022 {
-		return fmt.Errorf("initialize: the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not: %w", err)
+		return fmt.Errorf("initialize: the server speaks only MCP without a handshake (2026-07-28 and later), which this bridge does not support: %w", err)
 	}
 	return fmt.Errorf("initialize: %w", err)
 }
 
-// maxPages bounds a listing; with the cursors seen so far it stops a server that goes round in circles.
+// maxPages limits the pages of a listing. A listing also ends when a cursor is repeated.
 const maxPages = 1000
 
 // listTools reads an MCP server's tools, page by page. A server without the tools capability has none.
@@ -129,14 +129,14 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 		}
 		all, hs.problems = append(all, tools...), append(hs.problems, problems...)
 		if len(all) > mesh.MaxTools {
-			return nil, fmt.Errorf("the server lists over %d tools", mesh.MaxTools)
+			return nil, fmt.Errorf("the server lists more than %d tools", mesh.MaxTools)
 		}
 		if r.NextCursor == nil {
 			return all, nil
 		}
 		if seen[*r.NextCursor] || page == maxPages {
 			hs.problems = append(hs.problems, mesh.Diagnostic{Level: "warn", Code: "endless_list",
-				Message: fmt.Sprintf("tools/list does not end: page %d points back; %d tools were taken", page, len(all))})
+				Message: fmt.Sprintf("reading tools/list stopped at page %d, because the pages do not end; %d tools are used", page, len(all))})
 			return all, nil
 		}
 		seen[*r.NextCursor] = true
@@ -146,18 +146,17 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 	}
 }
 
-// maxProblems is how many problems of one handshake are told.
+// maxProblems is how many problems of one handshake are reported.
 const maxProblems = 20
 
-// finish hashes what was said, compares it with the manifest, and makes the answers that the bridge gives in
-// the child's place.
+// finish hashes the handshake, compares it with the manifest, and builds the responses to initialize and tools/list.
 func (hs *handshake) finish(parsed mesh.Handshake, w *workload) (err error) {
 	hs.tools = uniqueTools(hs)
 	if hs.hash, err = mesh.HandshakeHash(hs.tools, hs.hooks); err != nil {
 		return err
 	}
 	hs.problems = append(hs.problems, undeclared(w, hs)...)
-	if more := len(hs.problems) - maxProblems; more > 0 { // a page of a list has as many
+	if more := len(hs.problems) - maxProblems; more > 0 { // a list can have that many on one page
 		hs.problems = append(hs.problems[:maxProblems:maxProblems], mesh.Diagnostic{Level: "warn", Code: "more",
 			Message: fmt.Sprintf("%d more problems are left out", more)})
 	}
@@ -180,7 +179,7 @@ func (hs *handshake) finish(parsed mesh.Handshake, w *workload) (err error) {
 		return err
 	}
 	fmt.Fprintf(&b, `{"server_version":%s,"tools":%s,"hooks":%s`, version, tools, hooks)
-	if len(hs.problems) > 0 { // for the catalog
+	if len(hs.problems) > 0 { // shown in the catalog
 		for i, d := range hs.problems {
 			hs.problems[i].Message = w.clean(d.Message, maxReason)
 		}
@@ -200,7 +199,7 @@ func (hs *handshake) finish(parsed mesh.Handshake, w *workload) (err error) {
 	return nil
 }
 
-// uniqueTools drops the tools of later pages that repeat a name, and sets names.
+// uniqueTools removes tools with the name of an earlier one, and sets names.
 func uniqueTools(hs *handshake) []mesh.Tool {
 	seen := make(map[string]bool, len(hs.tools))
 	hs.names = seen
@@ -215,7 +214,7 @@ func uniqueTools(hs *handshake) []mesh.Tool {
 	})
 }
 
-// undeclared compares the tools served with those declared.
+// undeclared compares the tools that the extension serves with those that its manifest declares.
 func undeclared(w *workload, hs *handshake) []mesh.Diagnostic {
 	declared := w.declared.Tools
 	if slices.Contains(declared, "*") || w.announce.Parent != "" {
@@ -242,7 +241,7 @@ func undeclared(w *workload, hs *handshake) []mesh.Diagnostic {
 	return out
 }
 
-// appendMCP appends what an MCP server said of itself, as it came.
+// appendMCP appends the members of an MCP server's result that the bridge passes on unchanged.
 func appendMCP(b *bytes.Buffer, raw json.RawMessage) error {
 	members, err := mesh.Members(raw)
 	if err != nil {

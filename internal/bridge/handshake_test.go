@@ -14,9 +14,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestProblemsAreBounded: a child that lists one tool again and again fills neither the catalog nor, when its list is
-// read again and again, the log.
-func TestProblemsAreBounded(t *testing.T) {
+// TestProblemsAreLimited: a child that lists one tool many times fills neither the catalog nor, when its list is read
+// again and again, the log.
+func TestProblemsAreLimited(t *testing.T) {
 	repeated := func(n int) *handshake {
 		hs := &handshake{dialect: "mcp", raw: json.RawMessage(`{"protocolVersion":"2025-11-25"}`)}
 		for range n + 1 {
@@ -32,9 +32,9 @@ func TestProblemsAreBounded(t *testing.T) {
 	s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix}).Join(a), log: slog.New(slog.NewTextHandler(&log, nil))}
 	f := &forwarder{}
 	for _, tt := range []struct {
-		problems, told int
-		last           string
-		logged         int // by then
+		problems, reported int
+		last               string
+		logged             int // lines in the log so far
 	}{
 		{2, 2, "is left out", 2},
 		{2, 2, "is left out", 2}, // the same again
@@ -43,8 +43,8 @@ func TestProblemsAreBounded(t *testing.T) {
 		{9000, maxProblems + 1, "8980 more problems are left out", 2 + maxProblems + maxProblems + 1},
 	} {
 		hs := repeated(tt.problems)
-		if n := len(hs.problems); n != tt.told || !strings.Contains(hs.problems[n-1].Message, tt.last) {
-			t.Errorf("of %d problems %d are told, the last one: %v", tt.problems, n, hs.problems[n-1])
+		if n := len(hs.problems); n != tt.reported || !strings.Contains(hs.problems[n-1].Message, tt.last) {
+			t.Errorf("of %d problems %d are reported, the last one: %v", tt.problems, n, hs.problems[n-1])
 		}
 		s.applyHandshake(f, hs)
 		if n := strings.Count(log.String(), "\n"); n != tt.logged {
@@ -53,9 +53,9 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
-// A call that ends with its caller's time has a timer of its own. Where that is the faster one, the caller's word is
-// waited for: it, and not the handshake's limit, says why there is no handshake.
-func TestOverdue(t *testing.T) {
+// TestContextError: a call with the same deadline as its context may time out before the context does. contextError waits
+// for the context, which has the error to report.
+func TestContextError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the limit"))
 		defer cancel()
@@ -66,12 +66,12 @@ func TestOverdue(t *testing.T) {
 			t.Errorf("before the deadline: %v", err)
 		}
 		if err := contextError(early{limit}); !errors.Is(err, context.DeadlineExceeded) || context.Cause(limit).Error() != "the limit" {
-			t.Errorf("behind the deadline, before its timer: %v because of %v", err, context.Cause(limit))
+			t.Errorf("after the deadline, before its timer: %v because of %v", err, context.Cause(limit))
 		}
 	})
 }
 
-// early is a context whose deadline is over before its timer has fired.
+// early is a context with a deadline that has passed before its timer fires.
 type early struct{ context.Context }
 
 func (early) Deadline() (time.Time, bool) { return time.Now(), true }

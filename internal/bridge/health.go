@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// watch calls giveUp when the other side has to be given up, until stop.
+// startHealthCheck checks the extension until stop is called, and calls giveUp if the run must end.
 func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp func(error)) (stop func()) {
 	check := func(ctx context.Context, err error) {
 		if err != nil && ctx.Err() == nil {
@@ -23,7 +23,7 @@ func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp fu
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { check(ctx, s.watchHealth(ctx, f)) }) // owned by who called, whose stop waits; ends with ctx
+	wg.Go(func() { check(ctx, s.watchHealth(ctx, f)) }) // owned by the caller, and stop waits for it; ends with ctx
 	return func() {
 		cancel()
 		wg.Wait()
@@ -32,8 +32,8 @@ func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp fu
 
 var errHung = errors.New("it hangs")
 
-// hangs looks at a child with a call past its deadline, and returns an error when it hangs: since then nothing came,
-// not even the answer to a ping. Any byte is a sign of life: one that is only busy says so, or answers late.
+// checkHang checks a child after a call missed its deadline. It returns an error if the child hangs, that is if nothing
+// arrives from now on, not even the response to a ping. Any output counts, because a busy child may respond late.
 func (s *instance) checkHang(ctx context.Context, conn *rpc.Conn) error {
 	timeout := s.workload.limits.hang
 	if timeout <= 0 {
@@ -42,20 +42,20 @@ func (s *instance) checkHang(ctx context.Context, conn *rpc.Conn) error {
 	before := conn.Received()
 	_, err := ping(ctx, conn, timeout)
 	if errors.Is(err, rpc.CodeTimeout) && conn.Received() == before && ctx.Err() == nil {
-		return fmt.Errorf("%w: a call is overdue, and for %s it neither answered a ping nor said anything", errHung, timeout)
+		return fmt.Errorf("%w: a call is overdue, and for %s there was neither output nor a response to a ping", errHung, timeout)
 	}
 	return nil
 }
 
-// The health of what is reached over HTTP, where nobody tells of an end.
+// Health checks of HTTP endpoints, which do not report that they end.
 const (
 	pingEvery   = 3 * time.Second
 	pingTimeout = 3 * time.Second
-	maxMissed   = 2 // in a row, and it counts as gone
+	maxMissed   = 2 // failed checks in a row until the run ends
 )
 
-// watchHealth pings every few seconds, and at once when a call has come to nothing. It returns an error when the
-// other side is gone: it cannot be reached, or the server in front of it says that it is not there.
+// watchHealth sends a ping every few seconds, and immediately after a call has failed. It returns an error if the server
+// cannot be reached, or if a proxy in front of it reports that it is not there.
 func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -66,7 +66,7 @@ func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 			return nil
 		case <-tick.C:
 		case <-f.checkNow:
-			missed++ // the call is the first witness
+			missed++ // the failed call counts as the first
 		}
 		alive, err := ping(ctx, f.conn, pingTimeout)
 		switch {
@@ -77,18 +77,18 @@ func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 			continue
 		case errors.Is(err, rpc.CodeInternal) && !known:
 			missed = 0
-			continue // it has answered initialize: it is only that it does not know ping
+			continue // it answered initialize, so it only does not implement ping
 		case errors.Is(err, rpc.CodeTimeout) && f.inflight.Load() > 0:
-			continue // it may be busy with that, and has until its deadline
+			continue // it may be busy with that call, which ends at its deadline
 		}
 		if missed++; missed >= maxMissed {
-			return fmt.Errorf("it is gone: %w", err)
+			return fmt.Errorf("the health check failed: %w", err)
 		}
 	}
 }
 
-// ping asks for a sign of life. Any answer is one, an error of the other side's own included; err says why there
-// is none.
+// ping checks whether the extension responds. Any response counts, including an error from the extension; err is the
+// reason if there was none.
 func ping(ctx context.Context, c rpc.Caller, timeout time.Duration) (alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -101,7 +101,7 @@ func ping(ctx context.Context, c rpc.Caller, timeout time.Duration) (alive bool,
 		return true, err
 	case e.Code == rpc.CodeTimeout, e.Code == rpc.CodeExited, e.Code == rpc.CodeUnavailable:
 		return false, err
-	default: // too much asked, too much answered; but a server whose every answer is 500 is broken
+	default: // limits of ours do not count as a failure, but a server that responds to everything with 500 is broken
 		return !strings.HasPrefix(d.Status, "5"), err
 	}
 }

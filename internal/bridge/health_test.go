@@ -16,7 +16,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// fakeLink answers pings as answer says, and counts them.
+// fakeLink responds to pings with the result of answer, and counts them.
 type fakeLink struct {
 	answer func(ctx context.Context) error
 	pings  atomic.Int64
@@ -36,7 +36,7 @@ func testForwarder(l link) *forwarder {
 		remote: true, checkNow: make(chan struct{}, 1)}
 }
 
-// silence is a server that takes requests and answers none.
+// unresponsive is a server that accepts requests and does not respond.
 func unresponsive(ctx context.Context) error {
 	<-ctx.Done()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer to ping in time")
@@ -50,31 +50,31 @@ func TestWatchHealth(t *testing.T) {
 		name     string
 		answer   func(ctx context.Context) error
 		inflight int64
-		doubt    bool
+		checkNow bool
 		ends     time.Duration // 0: not within a minute
 	}{
 		{name: "well", answer: func(context.Context) error { return nil }},
-		{name: "does not know ping", answer: func(context.Context) error { return &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"} }},
+		{name: "does not implement ping", answer: func(context.Context) error { return &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "what?"} }},
 		{name: "busy", answer: unresponsive, inflight: 1},
 		{name: "rate-limited", answer: func(context.Context) error { return rpc.Errorf(rpc.CodeOverloaded, rpc.RanNo, "429") }},
-		{name: "answers 500 to ping alone", answer: func(context.Context) error { return broken }},
+		{name: "responds with 500 to ping only", answer: func(context.Context) error { return broken }},
 		{name: "breaks", answer: func(context.Context) error {
 			if once.CompareAndSwap(false, true) {
 				return nil
 			}
 			return broken
 		}, ends: 3 * pingEvery},
-		{name: "well after all", answer: func(context.Context) error { return nil }, doubt: true},
+		{name: "a call failed, but it responds", answer: func(context.Context) error { return nil }, checkNow: true},
 		{name: "gone", answer: func(context.Context) error { return refused }, ends: 2 * pingEvery},
-		{name: "gone, and a call has noticed", answer: func(context.Context) error { return refused }, doubt: true, ends: time.Nanosecond},
+		{name: "gone, and a call failed", answer: func(context.Context) error { return refused }, checkNow: true, ends: time.Nanosecond},
 		{name: "hung", answer: unresponsive, ends: 2*pingEvery + pingTimeout},
-		{name: "hung, and a call has noticed", answer: unresponsive, doubt: true, ends: pingTimeout},
+		{name: "hung, and a call failed", answer: unresponsive, checkNow: true, ends: pingTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := testForwarder(&fakeLink{answer: tt.answer})
 				f.inflight.Store(tt.inflight)
-				if tt.doubt {
+				if tt.checkNow {
 					f.requestHealthCheck()
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -90,7 +90,7 @@ func TestWatchHealth(t *testing.T) {
 	}
 }
 
-func TestWatchForHang(t *testing.T) {
+func TestCheckHang(t *testing.T) {
 	const limit = 5 * time.Second
 	for _, tt := range []struct {
 		name  string
@@ -98,12 +98,12 @@ func TestWatchForHang(t *testing.T) {
 		hangs bool
 	}{
 		{"answers pings", func(c net.Conn) { rpc.NewConn(c, c, rpc.Options{}).Run(context.Background()) }, false},
-		{"does not know ping", func(c net.Conn) {
+		{"does not implement ping", func(c net.Conn) {
 			rpc.Serve(context.Background(), c, c, rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 				return nil, rpc.CodeMethodNotFound
 			}))
 		}, false},
-		{"says something else", func(c net.Conn) {
+		{"writes something else", func(c net.Conn) {
 			go c.Write([]byte("still working\n"))
 			for b := make([]byte, 1024); ; {
 				if _, err := c.Read(b); err != nil {
@@ -111,7 +111,7 @@ func TestWatchForHang(t *testing.T) {
 				}
 			}
 		}, false},
-		{"reads, and says nothing", func(c net.Conn) {
+		{"reads, and writes nothing", func(c net.Conn) {
 			for b := make([]byte, 1024); ; {
 				if _, err := c.Read(b); err != nil {
 					return
@@ -150,8 +150,8 @@ func TestWatchForHang(t *testing.T) {
 	}
 }
 
-// TestRelistIsOnce reads the tools of a child that says over and over that they have changed.
-func TestRelistIsOnce(t *testing.T) {
+// TestRelistIsCoalesced: the tools of a child that announces changes again and again are read only a few times.
+func TestRelistIsCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &fakeLink{answer: func(context.Context) error { return errors.New("not now") }}
 		f := testForwarder(l)
@@ -165,12 +165,12 @@ func TestRelistIsOnce(t *testing.T) {
 		if n := l.pings.Load(); n != 1 {
 			t.Errorf("after a burst they were read %d times", n)
 		}
-		for range 100 { // a storm without a pause
+		for range 100 { // without a pause
 			f.relist.request()
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := l.pings.Load(); n < 2 || n > 4 {
-			t.Errorf("in a second of storm they were read %d times", n-1)
+			t.Errorf("in a second of announcements they were read %d times", n-1)
 		}
 		stop()
 	})

@@ -10,60 +10,60 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// record is what is known of a slot's lives: the present one, and what is worth keeping of those before.
+// runHistory is the state of an instance's current run, and what is kept of earlier runs.
 type runHistory struct {
 	mu              sync.Mutex
-	handshakeFailed bool              // a handshake has failed, which was said aloud, and none has succeeded since
-	givenUp         bool              // it was out of restarts, likewise
-	drained         bool              // nothing is taken until somebody asks for a restart
-	idle            int               // lives in which nothing was started, for it was drained: no restarts
-	exit            *Exit             // how the last process that did not end as it should did
+	handshakeFailed bool              // since the last successful handshake one has failed, which was logged
+	givenUp         bool              // since then it also ran out of restarts, which was logged
+	drained         bool              // no process is started until an operator requests a restart
+	idle            int               // runs without a process, because the instance was drained; they do not count as restarts
+	exit            *Exit             // of the last process that ended abnormally
 	problems        []mesh.Diagnostic // of the last handshake
-	skipped         Skipped           // in the lives that have ended
+	skipped         Skipped           // in earlier runs
 
-	pid      int // of the present life's process
+	pid      int // of the current run
 	stats    func() rpc.Stats
-	endServe context.CancelCauseFunc // once the present life is ready
-	retired  <-chan struct{}         // closed when it takes no more calls
+	endServe context.CancelCauseFunc // set when the current run is ready
+	retired  <-chan struct{}         // closed when calls have stopped arriving
 }
 
 // Exit is how a process ended.
 type Exit struct {
 	Status     string    `json:"status"` // "exit status 3", "signal SIGKILL"
 	UptimeSecs float64   `json:"uptime_secs"`
-	StderrTail string    `json:"stderr_tail,omitempty"` // its last 4 KiB, known secrets replaced
-	Cause      string    `json:"cause,omitempty"`       // why the bridge ended it, if it did
+	StderrTail string    `json:"stderr_tail,omitempty"` // last 4 KiB, with known secrets replaced
+	Cause      string    `json:"cause,omitempty"`       // why the bridge stopped it, if it did
 	At         time.Time `json:"at"`
 }
 
-// Skipped counts what children sent that is of no use, over all lives of an instance.
+// Skipped counts child output that was not used, over all runs of an instance.
 type Skipped struct {
-	Noise      uint64 `json:"noise"`       // lines of standard output that are no message
-	UnknownIDs uint64 `json:"unknown_ids"` // answers to nothing that waits: late, twice, or with an id never given
-	LongLines  uint64 `json:"long_lines"`  // lines over max_line
-	Unsent     uint64 `json:"unsent"`      // answers and notifications of ours to a child that does not read
-	Events     uint64 `json:"events"`      // notifications that came too fast
+	Noise      uint64 `json:"noise"`       // lines of standard output that are not messages
+	UnknownIDs uint64 `json:"unknown_ids"` // late or repeated responses, and responses to unknown ids
+	LongLines  uint64 `json:"long_lines"`  // lines longer than max_line
+	Unsent     uint64 `json:"unsent"`      // messages to a child that does not read
+	Events     uint64 `json:"events"`      // notifications over the rate limit
 }
 
 func (a Skipped) plus(s rpc.Stats) Skipped {
 	return Skipped{a.Noise + s.Noise, a.UnknownIDs + s.Unknown, a.LongLines + s.Long, a.Unsent + s.Dropped, a.Events}
 }
 
-// begin is a new life's.
+// processStarted records the process of a new run.
 func (r *runHistory) processStarted(pid int, stats func() rpc.Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pid, r.stats = pid, stats
 }
 
-// droppedEvent counts a notification that is not passed on.
+// droppedEvent counts a notification that was dropped.
 func (r *runHistory) droppedEvent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.skipped.Events++
 }
 
-// end is that of the life that has ended, exit its process's if it was not a clean stop.
+// runEnded records the end of a run. exit is how its process ended, nil after a clean stop.
 func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,17 +81,17 @@ func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) 
 	}
 }
 
-// shaken says that a handshake has succeeded.
+// handshakeSucceeded records a successful handshake.
 func (r *runHistory) handshakeSucceeded(hs *handshake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handshakeFailed, r.givenUp, r.problems = false, false, hs.problems
 }
 
-// firstFailure reports whether a handshake that failed is the first in a row.
+// firstFailure records a failed handshake and reports whether it is the first one in a row.
 func (r *runHistory) firstFailure() bool { return r.first(&r.handshakeFailed) }
 
-// firstGivenUp reports whether it is out of restarts for the first time since it was well.
+// firstGivenUp records that the instance ran out of restarts and reports whether that is the first time since it was ready.
 func (r *runHistory) firstGivenUp() bool { return r.first(&r.givenUp) }
 
 func (r *runHistory) first(seen *bool) bool {
@@ -102,7 +102,7 @@ func (r *runHistory) first(seen *bool) bool {
 	return first
 }
 
-// drain says whether anything is taken.
+// setDrained records whether the instance is drained.
 func (r *runHistory) setDrained(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func (r *runHistory) isDrained() bool {
 	return r.drained
 }
 
-// idles reports whether a life that begins is one in which nothing is started, and counts it.
+// beginRun counts a run. It returns true if the child must not be started in it, because the instance is drained.
 func (r *runHistory) beginRun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,21 +125,21 @@ func (r *runHistory) beginRun() bool {
 	return r.drained
 }
 
-// idled is how many of those there were.
+// idleRuns returns the number of runs without a process.
 func (r *runHistory) idleRuns() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.idle
 }
 
-// serving keeps what ends the serving, for endServing, and what is closed when that has come about.
+// setServing stores how to end serving, for stopServing, and the channel that is closed when calls have stopped arriving.
 func (r *runHistory) setServing(end context.CancelCauseFunc, retired <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endServe, r.retired = end, retired
 }
 
-// endServing ends the serving, if there is any. What it returns is closed when no more calls arrive.
+// stopServing ends serving, if the instance serves. The returned channel is closed when calls have stopped arriving.
 func (r *runHistory) stopServing(why error) (retired <-chan struct{}) {
 	r.mu.Lock()
 	end, retired := r.endServe, r.retired
@@ -151,7 +151,7 @@ func (r *runHistory) stopServing(why error) (retired <-chan struct{}) {
 	return retired
 }
 
-// fill tells s what is known.
+// fill sets the fields of s that are known here.
 func (r *runHistory) fill(s *InstanceStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// host is a directory of extensions and the bridge that runs it, on a NATS server in the process.
+// host is a directory of extensions with a bridge that runs them, on an in-process NATS server.
 type host struct {
 	t   *testing.T
 	dir string
@@ -59,7 +59,7 @@ func newHost(t *testing.T, change ...func(*server.Options)) *host {
 	}
 	s.Start()
 	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not come up")
+		t.Fatal("the server does not start")
 	}
 	nc, err := nats.Connect("", nats.InProcessServer(s))
 	if err != nil {
@@ -69,7 +69,7 @@ func newHost(t *testing.T, change ...func(*server.Options)) *host {
 	return &host{t: t, dir: t.TempDir(), srv: s, nc: nc}
 }
 
-// extension writes an extension in shell. answer is what it answers tools/say with.
+// extension writes an extension, which is a shell script. answer is its result of tools/say.
 func (h *host) extension(id, answer, more string) {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "ext", id)
@@ -99,7 +99,7 @@ func (h *host) write(path, text string, mode os.FileMode) {
 	}
 }
 
-// run runs the bridge until the test's end, or until stop is called.
+// run runs the bridge until the end of the test, or until stop is called.
 func (h *host) run(change func(*bridge.Config)) (stop func() error) {
 	h.t.Helper()
 	settings := config.Default()
@@ -125,8 +125,8 @@ func (h *host) run(change func(*bridge.Config)) (stop func() error) {
 	return stop
 }
 
-// says waits until the extension answers with want.
-func (h *host) says(id, want string) {
+// answers waits until the extension's result is want.
+func (h *host) answers(id, want string) {
 	h.t.Helper()
 	client := mesh.NewClient(h.nc, mesh.ClientOptions{})
 	var got json.RawMessage
@@ -137,7 +137,7 @@ func (h *host) says(id, want string) {
 	}, func() string { return fmt.Sprintf("%s, %v", got, err) })
 }
 
-// other is another connection: what it sends is in no order with what h.nc does.
+// other returns another connection. Its messages are not ordered with the messages of h.nc.
 func (h *host) other() *nats.Conn {
 	h.t.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(h.srv))
@@ -148,7 +148,7 @@ func (h *host) other() *nats.Conn {
 	return nc
 }
 
-func (h *host) gone(id string) {
+func (h *host) waitGone(id string) {
 	h.t.Helper()
 	eventually(h.t, id+" is gone", func() bool {
 		_, err := h.nc.Request("ext."+id+".rpc", []byte(`{"id":1,"method":"ping"}`), time.Second)

@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// slot is one replica of a unit: its place on the mesh, and the lives of what runs in it.
+// instance is one replica of a workload: its identity on the mesh, and the runs of its processes.
 type instance struct {
 	workload     *workload
 	host         hostInfo
@@ -30,16 +30,16 @@ type instance struct {
 	publishLog   func(logLine)
 	publishEvent func(notification []byte) error
 
-	stateMu sync.Mutex      // held where the mesh is told how the slot is
-	ctx     context.Context // run's; guarded by telling
+	stateMu sync.Mutex      // held while the instance's state is reported
+	ctx     context.Context // set by run; guarded by stateMu
 }
 
-// hostInfo is what children are told about us.
+// hostInfo is what children receive about this program.
 type hostInfo struct {
 	agentVersion string
 }
 
-// run keeps the slot on the mesh and its lives coming until ctx ends. It returns when nothing of it runs any more.
+// run announces the instance and supervises its runs until ctx ends. It returns when nothing of it is running any more.
 func (s *instance) run(ctx context.Context) error {
 	s.stateMu.Lock()
 	s.ctx = ctx
@@ -51,16 +51,16 @@ func (s *instance) run(ctx context.Context) error {
 		s.setState(heartbeat.Gated, s.workload.gated)
 		<-ctx.Done()
 	} else {
-		_ = s.sup.Run(ctx) // ctx's cause: there is no other way out
+		_ = s.sup.Run(ctx) // its error is ctx's cause
 	}
-	return s.mesh.Leave(context.Cause(ctx)) // after the child's end, so that the mesh sees draining first
+	return s.mesh.Leave(context.Cause(ctx)) // after the child has ended, so that the mesh sees the state draining first
 }
 
-// stopping is the reason of a slot that leaves.
+// reasonStopping is the reason in the state of an instance that is being stopped.
 const reasonStopping = "stopping"
 
-// tell tells the mesh how the slot is. What an operator has asked for comes before what supervision finds, whoever is
-// first to say so, and a stop before all; that it is ready says mesh.Slot.Serve.
+// setState reports the instance's state. A stop takes precedence over a drain requested by an operator, and that over the
+// supervisor's state, in whatever order they occur. mesh.Slot.Serve sets the state ready.
 func (s *instance) setState(state heartbeat.State, reason string) {
 	s.stateMu.Lock()
 	defer s.stateMu.Unlock()
@@ -73,8 +73,8 @@ func (s *instance) setState(state heartbeat.State, reason string) {
 	s.mesh.SetState(state, reason)
 }
 
-// restart begins a new life now, out of whatever state. What runs takes no more calls, which is said at once: it may
-// take its time to end.
+// restart starts a new run, from any state. The old run accepts no calls from now on, which is reported immediately,
+// because it may take long to end.
 func (s *instance) restart() {
 	s.history.setDrained(false)
 	if s.workload.gated == "" {
@@ -83,12 +83,12 @@ func (s *instance) restart() {
 	s.sup.Restart()
 }
 
-var errDrain = errors.New("asked to drain")
+var errDrain = errors.New("drain requested")
 
-// drain lets what is in flight finish and takes nothing new, until somebody asks for a restart: also where it dies
-// meanwhile, or had not come as far as taking anything. retired is closed when NATS sends it no more calls.
+// drain finishes the calls in flight and accepts no new ones until an operator requests a restart. That also applies if the
+// process exits in the meantime or was not ready yet. retired is closed when NATS has stopped sending it calls.
 func (s *instance) drain() (retired <-chan struct{}) {
-	if s.workload.gated != "" { // it takes nothing as it is, and a restart would not be the way back
+	if s.workload.gated != "" { // it accepts no calls anyway, and a restart would not start it
 		return alreadyClosed
 	}
 	s.history.setDrained(true)
@@ -98,18 +98,17 @@ func (s *instance) drain() (retired <-chan struct{}) {
 
 var alreadyClosed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// transition tells the mesh what supervision decided. Lives that were drained, or in which nothing was started, are no
-// restarts.
+// transition reports the supervisor's decisions. Runs of a drained instance are not counted as restarts.
 func (s *instance) transition(e supervise.Event) {
 	reason, drained := s.reason(e.Err), s.history.isDrained()
-	life := e.Run - s.history.idleRuns()
+	run := e.Run - s.history.idleRuns()
 	switch {
-	case e.Kind == supervise.Starting && life == 1:
+	case e.Kind == supervise.Starting && run == 1:
 		s.setState(heartbeat.Spawning, "")
 	case e.Kind == supervise.Starting && !drained:
-		s.mesh.SetRestarts(uint64(life - 1))
+		s.mesh.SetRestarts(uint64(run - 1))
 		s.setState(heartbeat.Restarting, reason)
-		s.mesh.Beat() // the count is news where state and reason are not
+		s.mesh.Beat() // the count has changed even if state and reason have not
 	case e.Kind == supervise.Failed && !drained:
 		s.setState(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
 		level := slog.LevelDebug
@@ -125,10 +124,10 @@ func (s *instance) transition(e supervise.Event) {
 	}
 }
 
-// say logs the end of a life. A handshake that fails is an error once, however often it is tried again.
+// logEnd logs the end of a run. Of repeated handshake failures only the first is logged as an error.
 func (s *instance) logEnd(e supervise.Event, reason string) {
 	if errors.Is(e.Err, supervise.ErrRestart) {
-		s.log.Info("extension restarts", "reason", "asked to")
+		s.log.Info("extension restarts", "reason", "restart requested")
 		return
 	}
 	msg, level := "extension ended", slog.LevelWarn
@@ -141,19 +140,18 @@ func (s *instance) logEnd(e supervise.Event, reason string) {
 	s.log.Log(context.TODO(), level, msg, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
 }
 
-// maxReason bounds what is said of a failure: it goes into beats, the catalog and logs.
+// maxReason limits the length of a reason, which is part of heartbeats, the catalog and logs.
 const maxReason = 1 << 10
 
-// reason is err for everybody to read. A child has had its part in the text: what it answered to initialize, its
-// last words.
+// reason returns err as text for the catalog. The text may contain output of the child, so it is cleaned.
 func (s *instance) reason(err error) string {
 	if err == nil {
-		return "it ended by itself"
+		return "it ended on its own"
 	}
 	return s.workload.clean(plainErrorText(err.Error()), maxReason)
 }
 
-// changed tells the mesh of the breaker's new state.
+// breakerChanged reports the breaker's new state.
 func (s *instance) breakerChanged(state heartbeat.BreakerState, retryAt time.Time) {
 	log := s.log.With("name", s.breaker.Name())
 	if state == heartbeat.BreakerOpen {
@@ -164,12 +162,12 @@ func (s *instance) breakerChanged(state heartbeat.BreakerState, retryAt time.Tim
 	s.mesh.Beat()
 }
 
-// breakerState is what beats say of the breaker.
+// breakerState returns the breaker's state for heartbeats.
 func (s *instance) breakerState() *heartbeat.Breaker {
 	state, retryAt := s.breaker.State()
 	b := &heartbeat.Breaker{State: state}
 	if !retryAt.IsZero() {
-		at := retryAt.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond) // not too early
+		at := retryAt.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond) // rounded up
 		b.RetryAt = &at
 	}
 	return b

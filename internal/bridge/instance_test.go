@@ -13,9 +13,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestEndIsSaid: from the end of a life on its slot is not ready, however long what is in flight takes to finish, and
-// what the end of a life is makes no difference to what an operator has asked for.
-func TestEndIsSaid(t *testing.T) {
+// TestEndOfServingIsReported: when a run ends, its instance is not ready any more, however long the calls in flight take.
+// A state that an operator requested takes precedence over the end of a run.
+func TestEndOfServingIsReported(t *testing.T) {
 	nc := inProcess(t)()
 	for _, tt := range []struct {
 		name   string
@@ -23,14 +23,14 @@ func TestEndIsSaid(t *testing.T) {
 		state  heartbeat.State
 		reason string
 	}{
-		{"it dies", func(_ *instance, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
-		{"it is drained", func(s *instance, _, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "asked to drain"},
-		{"it is drained, and dies", func(s *instance, end, _ context.CancelCauseFunc) {
+		{"it crashes", func(_ *instance, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
+		{"it is drained", func(s *instance, _, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "drain requested"},
+		{"it is drained, and crashes", func(s *instance, end, _ context.CancelCauseFunc) {
 			<-s.drain()
 			end(errors.New("it crashed"))
-		}, heartbeat.Draining, "asked to drain"},
+		}, heartbeat.Draining, "drain requested"},
 		{"it stops", func(_ *instance, _, stop context.CancelCauseFunc) { stop(nil) }, heartbeat.Draining, "stopping"},
-		{"it dies, and stops", func(_ *instance, end, stop context.CancelCauseFunc) {
+		{"it crashes, and stops", func(_ *instance, end, stop context.CancelCauseFunc) {
 			end(errors.New("it crashed"))
 			stop(nil)
 		}, heartbeat.Draining, "stopping"},
@@ -77,7 +77,7 @@ func TestEndIsSaid(t *testing.T) {
 			end(nil)
 			serving.Wait()
 			if state, reason := s.mesh.State(); state != tt.state || reason != tt.reason {
-				t.Errorf("in the end it is %s: %s", state, reason)
+				t.Errorf("after the calls it is %s: %s", state, reason)
 			}
 		})
 	}

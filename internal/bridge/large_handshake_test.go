@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestLargeHandshake: a bridge answers initialize, for an extension whose tools do not fit into one message, in chunks to who
-// asks for that, and otherwise with an error.
+// TestLargeHandshake: the response to initialize of an extension with tools that do not fit in one message is sent in
+// chunks if the client requested streaming, and is an error otherwise.
 func TestLargeHandshake(t *testing.T) {
 	const count, size = 800, 1500
 	h := newHost(t)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// How many lines of stderr are kept per instance, and how many bytes of them, which is all that logs could show.
+// Limits of the stderr kept per instance. The limit in bytes equals the limit of the response to logs.
 const (
 	ringLines = 1000
 	ringBytes = maxLogs
@@ -18,7 +18,7 @@ type Line struct {
 	Text string    `json:"line"`
 }
 
-// ring keeps the last lines of one slot.
+// ring keeps the last lines of one instance.
 type ring struct {
 	mu    sync.Mutex
 	lines []Line
@@ -33,13 +33,13 @@ func (r *ring) add(text string) {
 	old := 0
 	for len(r.lines)-old > ringLines || r.bytes > ringBytes {
 		r.bytes -= len(r.lines[old].Text)
-		r.lines[old] = Line{} // what lies in front stays until the slice moves
+		r.lines[old] = Line{} // the array keeps its beginning until append moves the slice
 		old++
 	}
 	r.lines = r.lines[old:]
 }
 
-// last returns the last n lines, oldest first; n <= 0: all that are kept.
+// last returns the last n lines, oldest first; n <= 0: all of them.
 func (r *ring) last(n int) []Line {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,16 +49,16 @@ func (r *ring) last(n int) []Line {
 	return slices.Clone(r.lines[len(r.lines)-n:])
 }
 
-// bucket lets so many through and then so many a second: what a child says unasked is worth knowing of, not worth
-// drowning in. Only one goroutine uses it.
+// rateLimit is a token bucket that limits how much of a child's unsolicited output is logged or published. It is not safe
+// for concurrent use.
 type rateLimit struct {
 	size, rate float64
 	left       float64
 	filled     time.Time
 }
 
-// noiseBucket is for lines of noise in our own log, eventBucket for notifications on the mesh: all extensions of a host
-// share one connection.
+// newNoiseLimit is for lines of noise in the bridge's log, newEventLimit for notifications on the mesh, because all
+// extensions of a host share one connection.
 func newNoiseLimit() rateLimit { return rateLimit{size: 20, rate: 2} }
 func newEventLimit() rateLimit { return rateLimit{size: 5000, rate: 1000} }
 

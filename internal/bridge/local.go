@@ -16,32 +16,32 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Local is a bridge's work on its host without a mesh and one step at a time, for extctl's local verbs: what they
-// find is what a Bridge with the same Config would. It may be used by several goroutines.
+// Local performs single steps of a Bridge on this host, without a connection to NATS, for extctl's local commands. The
+// results equal those of a Bridge with the same Config. It is safe for concurrent use.
 type Local struct{ b *Bridge }
 
-// NewLocal makes a Local. Of cfg it needs Settings, Version, Environ and Gate, and StateDir for Examine.
+// NewLocal returns a Local. It uses Settings, Version, Environ and Gate of cfg, and StateDir for Examine.
 func NewLocal(cfg Config) Local { return Local{New(nil, cfg)} }
 
-// Scan finds the extensions of this host.
+// Scan finds the extensions on this host.
 func (l Local) Scan(ctx context.Context) discovery.Report { return l.b.scan(ctx) }
 
-// ManifestOptions are what manifests are held to.
+// ManifestOptions returns the options with which manifests are parsed.
 func (l Local) ManifestOptions() manifest.Options {
 	return manifest.Options{AgentVersion: l.b.agentVersion(), ReservedIDs: l.b.config().ReservedIDs}
 }
 
-// Preflight is what can be said of an extension, or of a member of one, before it is started.
+// Preflight is the result of checking an extension, or one of its members, before it is started.
 type Preflight struct {
-	Transport manifest.Transport // its placeholders replaced, unless Missing.Refused: env, headers and url may hold secrets
-	Missing   gate.Result        // what it requires and this host lacks or refuses
-	Gated     bool               // it is not started because of Missing
-	Stripped  []string           // names of the variables that a stdio child does not get, sorted
-	Err       error              // why it cannot be started at all: a placeholder's file, a value that is no URL
+	Transport manifest.Transport // with placeholders replaced, unless Missing.Refused; env, headers and url may contain secrets
+	Missing   gate.Result        // requirements that this host lacks or refuses
+	Gated     bool               // not started because of Missing
+	Stripped  []string           // sorted names of the variables withheld from a stdio child
+	Err       error              // why it cannot be started, for example an unreadable placeholder file or an invalid URL
 }
 
-// Check does everything for m, which is c's manifest or one of its members, that a Bridge does before it starts it,
-// except to make its state directory.
+// Check performs all checks that a Bridge makes before it starts m, which is c's manifest or one of its members. It
+// does not create the state directory.
 func (l Local) Check(c discovery.Candidate, m *manifest.Manifest) (p Preflight) {
 	b := l.b
 	p.Missing = b.check(m, c.Root)
@@ -58,23 +58,23 @@ func (l Local) Check(c discovery.Candidate, m *manifest.Manifest) (p Preflight) 
 	return p
 }
 
-// Trial is how the start of a stdio extension went. Known secrets are replaced in all of it.
+// Trial is the result of a test start of a stdio extension. Known secrets are replaced in all of its texts.
 type Trial struct {
-	Dialect  manifest.Dialect // ext or mcp; "" where there was no handshake
-	Tools    []string         // their own names, in the extension's order
+	Dialect  manifest.Dialect // ext or mcp; "" if there was no handshake
+	Tools    []string         // local names, in the extension's order
 	Hooks    []string
-	Problems []mesh.Diagnostic // what is odd about it and does not keep it from being run
-	Stderr   []string          // its last lines, at most 20
-	Exit     *child.ExitError  // how the process ended, if it did not wait to be told
+	Problems []mesh.Diagnostic // warnings that do not prevent it from running
+	Stderr   []string          // the last lines, at most 20
+	Exit     *child.ExitError  // how the process ended, if it ended on its own
 	Err      error             // why it cannot be used
 }
 
-// maxTrialLines is how much stderr a Trial keeps.
+// maxTrialLines is how many lines of stderr a Trial keeps.
 const maxTrialLines = 20
 
-// Examine starts m, a stdio extension, which is c's manifest or one of its members, as a Bridge would; shakes hands, asks
-// for its tools and stops it. It returns when nothing of it is left. The handshake has the time that a Bridge gives
-// it; ctx bounds the whole.
+// Examine starts m, a stdio extension that is c's manifest or one of its members, as a Bridge would, performs the
+// handshake, lists its tools and stops it. It returns when the process has ended. The handshake has the same timeout as
+// in a Bridge; ctx limits the whole.
 func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.Manifest) Trial {
 	b := l.b
 	w, err := b.newWorkload(c, m)
@@ -89,7 +89,7 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	spec := w.spec
 	spec.Stderr = lines.add
 	spec.Farewell = func(stdin *child.Stdin) {
-		if !t.mcp.Load() { // as in childLife; one that never shook hands may be either
+		if !t.mcp.Load() { // as in runChild; without a handshake the dialect is unknown, so it gets the message too
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
 		}
 	}
@@ -103,19 +103,19 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	return t.out
 }
 
-// trial is a life that ends with its handshake, in a slot that is on no mesh.
+// trial is a run that ends after its handshake, for an instance that is not on a mesh.
 type trial struct {
-	inst instance // of which only unit and host are set: all that a handshake needs
+	inst instance // only workload and host are set, which is all that a handshake needs
 	out  Trial
 
 	conn    *rpc.Conn
 	reading sync.WaitGroup
-	ended   atomic.Bool // the connection
+	ended   atomic.Bool // the connection has ended
 	mcp     atomic.Bool
 }
 
-// live is childLife's use of the process, as far as the handshake; a native child is then asked for its tools, too.
-// An MCP server has been asked already.
+// exchangeHandshake uses the process as runChild does, up to the handshake. A native child is then also sent tools/list,
+// which is part of an MCP server's handshake.
 func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 	connCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -132,7 +132,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 			return connectionEnded(connCtx, t.inst.workload.id(), err)
 		},
 	})
-	// Owned by Examine, which waits for it when the child has been stopped; ends with the child's output.
+	// Owned by Examine, which waits for it after the child was stopped; ends with the child's output.
 	t.reading.Go(func() {
 		err := t.conn.Run(context.WithoutCancel(ctx))
 		if connCtx.Err() == nil {
@@ -142,7 +142,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 	defer awaitRemainingOutput(ctx, &t.reading)
 	hs, err := t.inst.handshakeInTime(connCtx, &forwarder{conn: t.conn}, end)
 	if err != nil {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the caller's time, and not the handshake's
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the caller's deadline, not the handshake timeout
 			p.Terminate()
 		}
 		return err
@@ -158,17 +158,17 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 	return t.checkToolsList(connCtx, hs)
 }
 
-// list asks for the tools with tools/list, which a native extension need not have.
+// checkToolsList sends tools/list, which a native extension may leave unimplemented.
 func (t *trial) checkToolsList(ctx context.Context, hs *handshake) error {
 	listed, err := readTools(ctx, t.conn, hs, t.inst.workload)
 	switch {
 	case err == nil && listed.hash != hs.hash:
-		t.problem("tools_differ", "tools/list does not answer the tools that initialize did; until they change, the latter count")
+		t.problem("tools_differ", "tools/list returns different tools than initialize; those of initialize are used until the extension announces a change")
 		return nil
 	case err == nil, errors.Is(err, rpc.CodeMethodNotFound):
 		return nil
 	case t.ended.Load():
-		<-ctx.Done() // the connection's end, which says it better, is about to be the cause
+		<-ctx.Done() // the connection is closing, and the context's cause will have a better error
 	}
 	if contextError(ctx) != nil {
 		return context.Cause(ctx)
@@ -176,13 +176,13 @@ func (t *trial) checkToolsList(ctx context.Context, hs *handshake) error {
 	return err
 }
 
-// noise tells of lines that are no messages; of a start that failed, they may be the reason.
+// reportNoise reports lines that are not messages. If the start failed, they may explain why.
 func (t *trial) reportNoise() {
 	if t.conn == nil {
-		return // the process did not even start
+		return // the process did not start
 	}
 	if n := t.conn.Stats().Noise; n > 0 {
-		t.problem("noise", "lines on standard output that are no messages: %d; they are skipped, and belong on standard error", n)
+		t.problem("noise", "skipped lines on standard output that are not JSON-RPC messages: %d; write such output to standard error", n)
 	}
 }
 
@@ -190,7 +190,7 @@ func (t *trial) problem(code, format string, args ...any) {
 	t.out.Problems = append(t.out.Problems, mesh.Diagnostic{Level: "warn", Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// judge makes child.Run's word the trial's: without how we stopped the process, and without secrets.
+// setOutcome sets the trial's result from the error of child.Run: without the exit that we caused, and without secrets.
 func (t *trial) setOutcome(err error) {
 	if exit, ok := errors.AsType[*child.ExitError](err); ok {
 		if !exit.Stopped {

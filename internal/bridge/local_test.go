@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// examined is a host with one extension, a shell script, seen without a mesh.
+// examined returns the configuration of a host with one extension, a shell script, without a mesh.
 func examined(t *testing.T, script, more string) bridge.Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,17 +56,17 @@ func TestExamine(t *testing.T) {
 		problem      string
 		exit         string
 	}{
-		"good":           {script: strings.Replace(answers, "%s", list, 1)},
-		"no tools/list":  {script: strings.Replace(answers, "%s", `echo '{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no"}}'`, 1)},
-		"another list":   {script: strings.Replace(answers, "%s", `echo '{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}'`, 1), problem: "tools/list does not answer the tools"},
-		"bad list":       {script: strings.Replace(answers, "%s", `echo '{"jsonrpc":"2.0","id":2,"result":7}'`, 1), err: "tools/list"},
-		"dies at list":   {script: strings.Replace(answers, "%s", `exit 7`, 1), err: "exit status 7", exit: "exit status 7"},
-		"dies":           {script: "exit 3", err: "exit status 3", exit: "exit status 3"},
-		"leaks":          {script: `read -r line; echo '{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"hunter22hunter22 is refused"}}'; cat`, err: "[ONE_TOKEN] is refused"},
-		"leaks to death": {script: `echo hunter22hunter22 >&2; exit 4`, err: "stderr: [ONE_TOKEN]", exit: "exit status 4"},
-		"noise":          {script: "echo Welcome; exit 0", err: "exit status 0", exit: "exit status 0", problem: "no messages: 1"},
-		"wrong dialect":  {script: strings.Replace(answers, "%s", list, 1), more: "dialect = \"mcp\"\n", err: "dialect"},
-		"no program":     {more: "env = { PATH = \"/nowhere\" }\n", err: "is not in the PATH"},
+		"good":            {script: strings.Replace(answers, "%s", list, 1)},
+		"no tools/list":   {script: strings.Replace(answers, "%s", `echo '{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no"}}'`, 1)},
+		"another list":    {script: strings.Replace(answers, "%s", `echo '{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}'`, 1), problem: "tools/list returns different tools"},
+		"bad list":        {script: strings.Replace(answers, "%s", `echo '{"jsonrpc":"2.0","id":2,"result":7}'`, 1), err: "tools/list"},
+		"exits at list":   {script: strings.Replace(answers, "%s", `exit 7`, 1), err: "exit status 7", exit: "exit status 7"},
+		"exits":           {script: "exit 3", err: "exit status 3", exit: "exit status 3"},
+		"leaks":           {script: `read -r line; echo '{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"hunter22hunter22 is refused"}}'; cat`, err: "[ONE_TOKEN] is refused"},
+		"leaks and exits": {script: `echo hunter22hunter22 >&2; exit 4`, err: "stderr: [ONE_TOKEN]", exit: "exit status 4"},
+		"noise":           {script: "echo Welcome; exit 0", err: "exit status 0", exit: "exit status 0", problem: "not JSON-RPC messages: 1"},
+		"wrong dialect":   {script: strings.Replace(answers, "%s", list, 1), more: "dialect = \"mcp\"\n", err: "dialect"},
+		"no program":      {more: "env = { PATH = \"/nowhere\" }\n", err: "is not in the PATH"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,9 +105,9 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestExamineInTime ends with its context, whoever does not listen. On a busy machine that may take longer once, but
-// not always: the grace that a stop gives otherwise is not in it.
-func TestExamineInTime(t *testing.T) {
+// TestExamineStopsAtDeadline: Examine returns soon after its context's deadline, even if the process ignores SIGTERM. On a
+// busy machine it may take longer, but not five times in a row.
+func TestExamineStopsAtDeadline(t *testing.T) {
 	cfg := examined(t, "trap '' TERM; while :; do sleep 1; done", "")
 	c := bridge.NewLocal(cfg).Scan(t.Context()).Candidates[0]
 	var took time.Duration
@@ -118,7 +118,7 @@ func TestExamineInTime(t *testing.T) {
 			t.Error("no error")
 		}
 		cancel()
-		if took = time.Since(began); took <= 2500*time.Millisecond { // the time, SIGTERM, a second, SIGKILL
+		if took = time.Since(began); took <= 2500*time.Millisecond { // the deadline, SIGTERM, a second, SIGKILL
 			return
 		}
 	}

@@ -18,7 +18,7 @@ func newRing(lines ...string) *ring {
 	return r
 }
 
-// TestRing keeps the last lines, within both bounds.
+// TestRing: the ring keeps the last lines within both limits.
 func TestRing(t *testing.T) {
 	var many []string
 	for i := range 3*ringLines + 7 {
@@ -62,7 +62,7 @@ func (r *ring) texts() (all []string) {
 	return all
 }
 
-// TestLogs: the answer fits into a message, whatever JSON makes of the lines, and each instance has its share.
+// TestLogs: the response fits in a message, whatever the size of the encoded lines, and each instance has its share.
 func TestLogs(t *testing.T) {
 	node := mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix})
 	newTalker := func(r *ring) *instance {
@@ -86,7 +86,7 @@ func TestLogs(t *testing.T) {
 		{"the last one", []*instance{quiet}, 1, 1},
 		{"markup", []*instance{newTalker(newRing(chatty...))}, 0, 100},
 		{"colours", []*instance{newTalker(newRing(colours...))}, 0, 100},
-		{"a quiet one beside them", []*instance{newTalker(newRing(chatty...)), newTalker(newRing(colours...)), quiet}, 0, 100},
+		{"a quiet one with two others", []*instance{newTalker(newRing(chatty...)), newTalker(newRing(colours...)), quiet}, 0, 100},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text, err := logs(tt.slots, tt.n)
@@ -107,7 +107,7 @@ func TestLogs(t *testing.T) {
 			if !slices.ContainsFunc(got.Lines, func(l struct{ Instance, Line string }) bool {
 				return l.Instance == s.mesh.Instance() && l.Line == kept
 			}) {
-				t.Errorf("the last line of the last instance is not there")
+				t.Errorf("the last line of the last instance is missing")
 			}
 		})
 	}

@@ -7,23 +7,23 @@ import (
 	"github.com/extmesh/extmesh/internal/memlimit"
 )
 
-// memory bounds the bytes of payloads that a bridge holds for all of its extensions together: requests in flight, and
-// lines of children that are not complete yet. It is one number for all, so that a bridge of a thousand extensions
-// stays within the memory of its host.
+// memory limits the bytes of payload that a bridge holds for all of its extensions: requests in flight, and incomplete
+// lines from children. The limit is shared, so that a bridge with a thousand extensions stays within its host's memory.
 type memory struct {
 	limit   int64
 	used    atomic.Int64
-	garbage atomic.Int64 // bytes in large pieces that were returned since the last collection that they led to
+	garbage atomic.Int64 // bytes of large buffers that were returned since collect last ran the garbage collector
 }
 
-// defaultMemory is the limit where neither extensions.yaml nor the system sets one. A garbage collector needs as much
-// again.
+// defaultMemory is the limit if neither extensions.yaml nor the system sets one. The garbage collector may need the same
+// amount in addition.
 const defaultMemory = 160 << 20
 
-// largePiece is what is worth counting as garbage.
+// largeBuffer is the size from which a returned buffer counts as garbage.
 const largeBuffer = 256 << 10
 
-// newMemory makes a memory of limit bytes; 0: a quarter of what this process may have, at most defaultMemory.
+// newMemory returns a memory with a limit of limit bytes; 0: a quarter of this process's memory limit, at most
+// defaultMemory.
 func newMemory(limit int64) *memory {
 	if limit <= 0 {
 		limit = defaultMemory
@@ -34,7 +34,8 @@ func newMemory(limit int64) *memory {
 	return &memory{limit: limit}
 }
 
-// reserve takes n bytes, unless that is over the limit; a negative n returns them. A nil memory has no limit.
+// reserve reserves n bytes, or returns false if that would exceed the limit. A negative n returns bytes. A nil memory has
+// no limit.
 func (m *memory) reserve(n int64) bool {
 	if m == nil {
 		return true
@@ -49,8 +50,8 @@ func (m *memory) reserve(n int64) bool {
 	return true
 }
 
-// collect counts n bytes that are garbage from now on. The collector on its own waits until the heap has doubled, which
-// with many large pieces takes a multiple of the limit.
+// collect counts n bytes of new garbage, and runs the garbage collector when there is much of it. On its own the collector
+// waits until the heap has doubled, which with many large buffers would be a multiple of the limit.
 func (m *memory) collect(n int64) {
 	if sum := m.garbage.Add(n); sum > m.limit/2 && m.garbage.CompareAndSwap(sum, 0) {
 		runtime.GC()

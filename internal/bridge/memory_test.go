@@ -16,7 +16,7 @@ func TestMemory(t *testing.T) {
 	}
 	var none *memory
 	if !none.reserve(math.MaxInt64) {
-		t.Error("nil has a limit")
+		t.Error("a nil memory has a limit")
 	}
 }
 
@@ -27,6 +27,6 @@ func TestDefaultMemory(t *testing.T) {
 		t.Errorf("the limit is %d, want a quarter of 200 MiB at most", m.limit)
 	}
 	if m := newMemory(90 << 20); m.limit != 90<<20 {
-		t.Errorf("the limit is %d, want what the settings say", m.limit)
+		t.Errorf("the limit is %d, want that of the settings", m.limit)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// totals is one extension, all its replicas taken together: how many series there are does not depend on those, nor
-// on what anybody calls.
+// extensionTotals sums up all replicas of an extension, so that the number of series depends neither on the replicas nor
+// on what is called.
 type extensionTotals struct {
 	id       string
 	states   map[heartbeat.State]int
@@ -22,20 +22,20 @@ type extensionTotals struct {
 	skipped  Skipped
 }
 
-// ownStates are the states that an instance's owner gives it, and breakerStates those of its breaker.
+// reportedStates are the states of instances that a bridge reports, breakerStates the states of their breakers.
 var (
 	reportedStates = []heartbeat.State{heartbeat.Draining, heartbeat.Failed, heartbeat.Gated, heartbeat.Ready, heartbeat.Restarting,
 		heartbeat.Shutdown, heartbeat.Spawning}
 	breakerStates = []heartbeat.BreakerState{heartbeat.BreakerClosed, heartbeat.BreakerHalfOpen, heartbeat.BreakerOpen}
 )
 
-// notAsked are the kinds of errors with which a call is refused: the extension was not asked.
+// refusalKinds are the error kinds of calls that were refused without being forwarded to the extension.
 var refusalKinds = []string{rpc.CodeParse.Kind(), rpc.CodeInvalidRequest.Kind(), rpc.CodeMethodNotFound.Kind(), rpc.CodeInvalidParams.Kind(),
 	rpc.CodeUnavailable.Kind(), rpc.CodeBreakerOpen.Kind(), rpc.CodeOverloaded.Kind()}
 
-// WriteMetrics writes what this bridge's extensions do, in the text format of Prometheus, for the /metrics of
-// internal/daemon. Counters begin anew when a reload replaces an extension. It may be called at any time, also before
-// Run and while calls go on.
+// WriteMetrics writes the metrics of this bridge's extensions in the Prometheus text format, for the /metrics page of
+// internal/daemon. Counters restart from zero when a reload replaces an extension. It may be called at any time, also
+// before Run, and is safe for concurrent use.
 func (b *Bridge) WriteMetrics(w io.Writer) {
 	all := b.totals()
 	gauge := func(name, help string) { daemon.Family(w, name, "gauge", help) }
@@ -47,44 +47,44 @@ func (b *Bridge) WriteMetrics(w io.Writer) {
 			daemon.Sample(w, "extmesh_bridge_instances", float64(t.states[s]), "extension", t.id, "state", string(s))
 		}
 	}
-	gauge("extmesh_bridge_breakers", "Instances of an extension by the state of their breaker.")
+	gauge("extmesh_bridge_breakers", "Instances of an extension by the state of their circuit breaker.")
 	for _, t := range all {
 		for _, s := range breakerStates {
 			daemon.Sample(w, "extmesh_bridge_breakers", float64(t.breakers[s]), "extension", t.id, "state", string(s))
 		}
 	}
-	gauge("extmesh_bridge_inflight_calls", "Calls that are being answered.")
+	gauge("extmesh_bridge_inflight_calls", "Calls in progress.")
 	for _, t := range all {
 		daemon.Sample(w, "extmesh_bridge_inflight_calls", float64(t.counts.InFlight), "extension", t.id)
 	}
-	counter("extmesh_bridge_restarts_total", "Lives of an extension's processes after the first of each instance.")
+	counter("extmesh_bridge_restarts_total", "Restarts of an extension's processes.")
 	for _, t := range all {
 		daemon.Sample(w, "extmesh_bridge_restarts_total", float64(t.counts.Restarts), "extension", t.id)
 	}
-	counter("extmesh_bridge_calls_total", "Requests that came for an extension, those that were refused included.")
+	counter("extmesh_bridge_calls_total", "Requests received for an extension, including refused ones.")
 	for _, t := range all {
 		daemon.Sample(w, "extmesh_bridge_calls_total", float64(t.counts.Calls), "extension", t.id)
 	}
-	counter("extmesh_bridge_refusals_total", "Calls that were refused without asking the extension, by kind.")
+	counter("extmesh_bridge_refusals_total", "Calls refused without being forwarded to the extension, by kind of error.")
 	byKind(w, "extmesh_bridge_refusals_total", all, true)
-	counter("extmesh_bridge_errors_total", "Calls that failed on the way to the extension or in it, by kind; its own errors are of kind extension.")
+	counter("extmesh_bridge_errors_total", "Calls that failed in the extension or on the way to it, by kind of error; kind extension: the extension's own errors.")
 	byKind(w, "extmesh_bridge_errors_total", all, false)
-	daemon.Family(w, "extmesh_bridge_call_duration_seconds", "histogram", "From a call's arrival to its answer.")
+	daemon.Family(w, "extmesh_bridge_call_duration_seconds", "histogram", "Time from the arrival of a call to its response.")
 	for _, t := range all {
 		t.writeDurations(w)
 	}
-	counter("extmesh_bridge_skipped_total", "What an extension sent, or should have been sent, that came to nothing, by what it was.")
+	counter("extmesh_bridge_skipped_total", "Messages dropped on their way from or to an extension, by reason.")
 	for _, t := range all {
 		t.writeSkipped(w)
 	}
-	gauge("extmesh_bridge_problems", "Manifests of this host that were refused, and extensions that lack what they require.")
+	gauge("extmesh_bridge_problems", "Invalid manifests of this host, and extensions with unmet requirements, by kind.")
 	problems := b.problems()
 	for _, kind := range slices.Sorted(maps.Keys(problems)) {
 		daemon.Sample(w, "extmesh_bridge_problems", float64(problems[kind]), "kind", kind)
 	}
 }
 
-// byKind writes the errors that are refusals, or those that are not.
+// byKind writes the counts of refusals, or of all other errors.
 func byKind(w io.Writer, name string, all []*extensionTotals, refusals bool) {
 	for _, t := range all {
 		for _, kind := range slices.Sorted(maps.Keys(t.counts.ByKind)) {
@@ -95,7 +95,7 @@ func byKind(w io.Writer, name string, all []*extensionTotals, refusals bool) {
 	}
 }
 
-// writeDurations writes a histogram, whose buckets each include those before.
+// writeDurations writes a histogram; each bucket includes the ones before it.
 func (t *extensionTotals) writeDurations(w io.Writer) {
 	n := uint64(0)
 	for i, count := range t.counts.Took {
@@ -121,7 +121,7 @@ func (t *extensionTotals) writeSkipped(w io.Writer) {
 	}
 }
 
-// totals adds the slots up, by extension, in the order of the ids.
+// totals returns the sums per extension, sorted by id.
 func (b *Bridge) totals() []*extensionTotals {
 	var all []*extensionTotals
 	for _, s := range b.fleet.all() {
@@ -163,7 +163,7 @@ func (t *extensionTotals) add(s *instance) {
 	}
 }
 
-// problems counts the host's, by kind.
+// problems counts this host's problems by kind.
 func (b *Bridge) problems() map[string]int {
 	n := map[string]int{"gated": 0, "invalid": 0}
 	b.mu.Lock()

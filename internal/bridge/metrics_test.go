@@ -20,16 +20,16 @@ var (
 	headLine   = regexp.MustCompile(`^# (HELP|TYPE) ([a-z_]+) (.+)$`)
 )
 
-// exposition is a page of /metrics, by "name{labels}".
+// exposition is the content of a /metrics page, by "name{labels}".
 type exposition map[string]float64
 
-// parseExposition holds a page to what Prometheus's text format asks for: each family in one piece behind one HELP
-// and one TYPE, no sample twice, histograms whole and rising.
+// parseExposition checks that a page conforms to Prometheus's text format: the samples of a family follow its HELP and
+// TYPE lines, no sample is repeated, and the buckets of histograms increase.
 func parseExposition(t *testing.T, text string) exposition {
 	t.Helper()
 	samples, types := exposition{}, map[string]string{}
 	family, helped := "", ""
-	last := map[string]float64{} // by a histogram's labels but le
+	last := map[string]float64{} // by a histogram's labels without le
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if head := headLine.FindStringSubmatch(line); head != nil {
@@ -84,12 +84,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// TestMetrics reads /metrics of a bridge with one extension that is called, one that dies, and one that lacks a
-// program.
+// TestMetrics reads the metrics of a bridge with three extensions: one that is called, one that crashes, and one with an
+// unmet requirement.
 func TestMetrics(t *testing.T) {
 	h := newHost(t)
 	h.extension("called", `"yes"`, "")
-	h.extension("dies", `"'; kill -9 $$; r='"`, "")
+	h.extension("crashes", `"'; kill -9 $$; r='"`, "")
 	h.extension("gated", `"never"`, "[requires]\nbins = [\"no-such-program\"]\n")
 	settings := config.Default()
 	settings.SearchPaths = []string{filepath.Join(h.dir, "ext")}
@@ -116,9 +116,9 @@ func TestMetrics(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	eventually(t, "all of it is up", func() bool {
+	eventually(t, "all extensions are ready", func() bool {
 		p := page()
-		return p[`extmesh_bridge_instances{extension="called",state="ready"}`] == 2 && p[`extmesh_bridge_instances{extension="dies",state="ready"}`] == 1
+		return p[`extmesh_bridge_instances{extension="called",state="ready"}`] == 2 && p[`extmesh_bridge_instances{extension="crashes",state="ready"}`] == 1
 	}, nil)
 	ask := func(id, request string) {
 		t.Helper()
@@ -132,7 +132,7 @@ func TestMetrics(t *testing.T) {
 	ask("called", `{"jsonrpc":"2.0","id":1,"method":"resources/list"}`)
 	ask("called", `{"jsonrpc":"2.0","method":"tools/say"}`)
 	ask("called", `not JSON`)
-	ask("dies", `{"jsonrpc":"2.0","id":1,"method":"tools/say"}`)
+	ask("crashes", `{"jsonrpc":"2.0","id":1,"method":"tools/say"}`)
 	want := map[string]float64{
 		`extmesh_bridge_instances{extension="gated",state="gated"}`:                 1,
 		`extmesh_bridge_instances{extension="called",state="failed"}`:               0,
@@ -145,17 +145,17 @@ func TestMetrics(t *testing.T) {
 		`extmesh_bridge_refusals_total{extension="called",kind="parse"}`:            1,
 		`extmesh_bridge_refusals_total{extension="called",kind="overloaded"}`:       0,
 		`extmesh_bridge_errors_total{extension="called",kind="timeout"}`:            0,
-		`extmesh_bridge_errors_total{extension="dies",kind="extension_exited"}`:     1,
-		`extmesh_bridge_restarts_total{extension="dies"}`:                           1,
+		`extmesh_bridge_errors_total{extension="crashes",kind="extension_exited"}`:  1,
+		`extmesh_bridge_restarts_total{extension="crashes"}`:                        1,
 		`extmesh_bridge_restarts_total{extension="called"}`:                         0,
 		`extmesh_bridge_call_duration_seconds_count{extension="called"}`:            11, // what was admitted
 		`extmesh_bridge_call_duration_seconds_bucket{extension="called",le="+Inf"}`: 11,
-		`extmesh_bridge_call_duration_seconds_bucket{extension="dies",le="300"}`:    1,
+		`extmesh_bridge_call_duration_seconds_bucket{extension="crashes",le="300"}`: 1,
 		`extmesh_bridge_skipped_total{extension="called",what="noise"}`:             0,
 		`extmesh_bridge_problems{kind="gated"}`:                                     1,
 	}
 	var wrong []string
-	eventually(t, "the figures are right", func() bool {
+	eventually(t, "the metrics have the expected values", func() bool {
 		p := page()
 		wrong = nil
 		for key, v := range want {

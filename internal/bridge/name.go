@@ -14,39 +14,39 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// A bridge's name is its host's key in the catalog, and one host's only: two bridges that share it would take each
-// other's reports back for ever.
+// The name of a bridge is its host's key in the catalog. Two bridges with one name would overwrite each other's reports
+// again and again.
 
 const (
-	nameProbes      = 3                      // the question may be lost
-	nameProbePause  = 500 * time.Millisecond // between two times
-	maxOtherBridges = 64                     // others that are made anything of, in one run
+	nameProbes      = 3                      // attempts, because a ping may be lost
+	nameProbePause  = 500 * time.Millisecond // between two attempts
+	maxOtherBridges = 64                     // other bridges to which one run reacts
 
-	maxEncounters = 2 * nameProbes // with each: it asks, and answers
+	maxEncounters = 2 * nameProbes // with each of them: it sends pings and responses
 )
 
-// identity is the answer to ping on P.control.<bridge>, and what a bridge that asks for its own name says of itself.
+// identity is the response to ping on P.control.<bridge>, and the params of the ping that a bridge sends to its own name.
 type identity struct {
-	Run   string    `json:"run"` // of one run of one bridge
+	Run   string    `json:"run"` // identifies one run of one bridge
 	Since time.Time `json:"since"`
 }
 
-// before reports whether the run i keeps the name, and other gives way: the one that began first, on whatever clocks, so
-// that both come to the same.
+// before reports whether the run i keeps the name and other must exit: the one that started first, so that both come to
+// the same result even if their clocks differ.
 func (i identity) before(other identity) bool {
 	return cmp.Or(i.Since.Compare(other.Since), cmp.Compare(i.Run, other.Run)) < 0
 }
 
 func (b *Bridge) identity() identity { return identity{b.runID, b.since} }
 
-// claimName is an error if a bridge of the same name is alive already.
+// checkNameIsFree returns an error if a bridge with the same name is running.
 func (b *Bridge) checkNameIsFree() error {
 	for range nameProbes {
 		ctx, cancel := context.WithTimeout(context.Background(), nameProbePause)
 		_, err := natsconn.Request(ctx, b.nc, b.cfg.Prefix.Control(b.cfg.Name), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		cancel()
 		if err == nil {
-			return fmt.Errorf("a bridge named %q is alive on this mesh; choose another --name", b.cfg.Name)
+			return fmt.Errorf("a bridge named %q is already running on this mesh; choose another --name", b.cfg.Name)
 		}
 		if !errors.Is(err, context.DeadlineExceeded) {
 			break
@@ -55,7 +55,7 @@ func (b *Bridge) checkNameIsFree() error {
 	return nil
 }
 
-// pinged takes note of who asks, if it is another bridge of b's name.
+// notePing passes the sender of a ping to guardName if it is another bridge with b's name.
 func (b *Bridge) notePing(params []byte) {
 	var i identity
 	if json.Unmarshal(params, &i) != nil || i.Run == "" {
@@ -63,13 +63,13 @@ func (b *Bridge) notePing(params []byte) {
 	}
 	select {
 	case b.otherBridges <- i:
-	default: // it asks again
+	default: // the other bridge sends more pings
 	}
 }
 
-// keepName looks, once b can be asked itself and after each reconnect, whether another bridge of its name is there, and
-// hears of those that look: claimName finds none where two start at once, or where one was cut off. It returns nil when
-// ctx ends, or an error if b has to give way.
+// guardName pings b's own name at the start and after each reconnect, and reacts to the pings of other bridges:
+// checkNameIsFree does not detect a bridge that starts at the same time or was disconnected. It returns nil when ctx ends,
+// or an error if b must exit.
 func (b *Bridge) guardName(ctx context.Context) error {
 	answers := make(chan *nats.Msg, 16)
 	inbox := natsconn.Inbox(b.nc)
@@ -77,7 +77,7 @@ func (b *Bridge) guardName(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("subscribing to an inbox: %w", err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // it fails on a closed connection only
+	defer func() { _ = sub.Unsubscribe() }() // it fails only on a closed connection
 	connected := b.nc.StatusChanged(nats.CONNECTED)
 	defer b.nc.RemoveStatusListener(connected)
 	params, err := json.Marshal(b.identity())
@@ -85,7 +85,7 @@ func (b *Bridge) guardName(ctx context.Context) error {
 		return err
 	}
 	ping := rpc.AppendRequest(nil, []byte("1"), "ping", params)
-	encounters := map[string]int{} // how often, by run
+	encounters := map[string]int{} // per run of another bridge
 	probe := time.NewTimer(0)
 	defer probe.Stop()
 	for probesLeft := nameProbes; ; {
@@ -102,25 +102,25 @@ func (b *Bridge) guardName(ctx context.Context) error {
 			probe.Reset(0)
 			continue
 		case <-probe.C:
-			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // without a connection there is nobody to meet
+			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // without a connection there is no other bridge to find
 			if probesLeft--; probesLeft > 0 {
 				probe.Reset(nameProbePause)
 			}
 			continue
 		case m := <-answers:
-			_ = json.Unmarshal(m.Data, &other) // of another make, if it is none
+			_ = json.Unmarshal(m.Data, &other) // a third-party bridge may send something else, which leaves other empty
 		case other.Result = <-b.otherBridges:
 		}
 		switch i := other.Result; {
 		case i.Run == "" || i.Run == b.runID:
 		case i.before(b.identity()):
-			return fmt.Errorf("another bridge named %q runs on this mesh, since %s; choose another --name", b.cfg.Name, i.Since.Format(time.RFC3339Nano))
+			return fmt.Errorf("another bridge named %q has been running on this mesh since %s; choose another --name", b.cfg.Name, i.Since.Format(time.RFC3339Nano))
 		case encounters[i.Run] < maxEncounters && (encounters[i.Run] > 0 || len(encounters) < maxOtherBridges):
 			if encounters[i.Run]++; encounters[i.Run] == 1 {
-				b.log.Warn("another bridge of this name has started, and gives way", "since", i.Since)
+				b.log.Warn("duplicate bridge name: the newer bridge is exiting", "since", i.Since)
 			}
 			select {
-			case b.reportContested <- struct{}{}: // its reports took the place of b's
+			case b.reportContested <- struct{}{}: // its reports replaced b's
 			default:
 			}
 		}

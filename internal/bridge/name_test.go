@@ -14,9 +14,9 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 )
 
-// refusesASecond wants a second bridge of the name not to run. The first has 1.5 seconds to say that it is there; on a
-// machine that stands still for as long, it is asked again.
-func (h *host) refusesASecond() {
+// refusesSecondBridge checks that a second bridge with the same name does not start. The first one has 1.5 seconds to
+// respond to its ping; on a machine that is busy for that long, it is tried again.
+func (h *host) refusesSecondBridge() {
 	h.t.Helper()
 	var err error
 	for range 5 {
@@ -27,42 +27,42 @@ func (h *host) refusesASecond() {
 			break
 		}
 	}
-	if err == nil || !strings.Contains(err.Error(), `"b1" is alive`) {
+	if err == nil || !strings.Contains(err.Error(), `"b1" is already running`) {
 		h.t.Errorf("a second bridge of the name: %v", err)
 	}
 }
 
-// TestNameIsTaken: also where the question, or the answer, is lost once.
-func TestNameIsTaken(t *testing.T) {
+// TestNameInUse: the first ping, or its response, may be lost.
+func TestNameInUse(t *testing.T) {
 	h := newHost(t)
-	asked := 0
+	received := 0
 	_, err := h.nc.Subscribe("ext.control.b1", func(m *nats.Msg) {
-		if asked++; asked > 1 {
+		if received++; received > 1 {
 			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
 		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.refusesASecond()
+	h.refusesSecondBridge()
 }
 
-// rival is another bridge of the name, which is there once three questions of the first one have been lost. It answers
-// nobody that asks with an empty run.
-type rival struct {
+// otherBridge is another bridge with the same name. The first three pings that it receives are lost; it responds to later ones
+// unless its run is empty.
+type otherBridge struct {
 	nc  *nats.Conn
 	run string
-	at  string // since when it runs
+	at  string // the time of its start
 
-	mu    sync.Mutex
-	asked int
+	mu       sync.Mutex
+	received int
 }
 
-func (r *rival) appear(t *testing.T) {
+func (r *otherBridge) appear(t *testing.T) {
 	_, err := r.nc.Subscribe("ext.control.b1", func(m *nats.Msg) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.asked++; r.asked > 3 && r.run != "" {
+		if r.received++; r.received > 3 && r.run != "" {
 			m.Respond(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":{"run":%q,"since":%q}}`, r.run, r.at))
 		}
 	})
@@ -74,44 +74,44 @@ func (r *rival) appear(t *testing.T) {
 	}
 }
 
-func (r *rival) heard() int {
+func (r *otherBridge) pings() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.asked
+	return r.received
 }
 
 const longAgo, yetToCome = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 
-// TestGivesWay: a bridge that meets one which began before it ends, whichever of the two asks.
-func TestGivesWay(t *testing.T) {
-	for name, asks := range map[string]bool{"it asks": false, "it is asked": true} {
+// TestNewerBridgeExits: a bridge that detects an older one with its name exits, whichever of them sent the ping.
+func TestNewerBridgeExits(t *testing.T) {
+	for name, pings := range map[string]bool{"it sends the ping": false, "it receives the ping": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
-			r := &rival{nc: h.other(), at: longAgo}
-			if !asks {
+			r := &otherBridge{nc: h.other(), at: longAgo}
+			if !pings {
 				r.run = "other"
 			}
 			r.appear(t)
 			b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
 			done := make(chan error, 1)
-			go func() { done <- b.Run(t.Context()) }() // ends when it gives way
-			if asks {
-				eventually(t, "it has asked in vain", func() bool { return r.heard() >= 4 }, nil)
-				ask(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+longAgo+`"}`)
+			go func() { done <- b.Run(t.Context()) }() // ends when the bridge exits
+			if pings {
+				eventually(t, "its pings were lost", func() bool { return r.pings() >= 4 }, nil)
+				request(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+longAgo+`"}`)
 			}
-			if err := <-done; err == nil || !strings.Contains(err.Error(), `another bridge named "b1" runs on this mesh, since 2020`) {
+			if err := <-done; err == nil || !strings.Contains(err.Error(), `another bridge named "b1" has been running on this mesh since 2020`) {
 				t.Errorf("Run: %v", err)
 			}
 		})
 	}
 }
 
-// TestStays: a bridge that meets one which began after it goes on, and reports again when that one has gone.
-func TestStays(t *testing.T) {
+// TestOlderBridgeStays: a bridge that detects a newer one keeps running, and publishes its report again afterwards.
+func TestOlderBridgeStays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	r := &rival{nc: h.other(), at: yetToCome, run: "other"}
+	r := &otherBridge{nc: h.other(), at: yetToCome, run: "other"}
 	r.appear(t)
 	reports, err := r.nc.SubscribeSync("ext.registry.host.b1")
 	if err != nil {
@@ -128,34 +128,34 @@ func TestStays(t *testing.T) {
 		}
 	}
 	next("the first report")
-	next("it comes again")
-	eventually(t, "it has asked three times", func() bool { return r.heard() >= 6 }, nil)
-	ask(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+yetToCome+`"}`)
-	next("what the other one may have put in its place")
+	next("its repetition")
+	eventually(t, "it has sent three pings", func() bool { return r.pings() >= 6 }, nil)
+	request(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+yetToCome+`"}`)
+	next("the report after the other bridge's")
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
 }
 
-// TestTwoAtOnce starts two of a name side by side: in the end one of them runs.
-func TestTwoAtOnce(t *testing.T) {
+// TestTwoBridgesAtOnce starts two bridges with the same name at the same time: one of them keeps running.
+func TestTwoBridgesAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	done := make(chan error, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 2 {
 		b := bridge.New(h.other(), bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
-		go func() { done <- b.Run(ctx) }() // ends with cancel, or gives way
+		go func() { done <- b.Run(ctx) }() // ends with cancel, or when the bridge exits
 	}
 	if err := <-done; err == nil || !strings.Contains(err.Error(), `bridge named "b1"`) {
-		t.Errorf("the one that gives way: %v", err)
+		t.Errorf("the bridge that exits: %v", err)
 	}
 	if got := h.control("ping", "{}"); !strings.Contains(got, `"run":"`) {
-		t.Errorf("the one that stays: %s", got)
+		t.Errorf("the bridge that stays: %s", got)
 	}
 	cancel()
 	if err := <-done; err != nil {
-		t.Errorf("the one that stayed: %v", err)
+		t.Errorf("the bridge that stayed: %v", err)
 	}
 }

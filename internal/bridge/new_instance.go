@@ -8,7 +8,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// makeSlot makes a replica of u.
+// newInstance creates a replica of w.
 func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s := &instance{
 		workload: w, host: hostInfo{agentVersion: b.agentVersion()},
@@ -32,7 +32,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
 	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }
 	s.publishLog = func(l logLine) {
-		// What is lost here is still in the ring and in our own log.
+		// A line that cannot be published is still in the ring and in the bridge's log.
 		if data, err := json.Marshal(l); err == nil {
 			_ = b.nc.Publish(log, data)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// stderr takes one line of the child's.
+// handleStderr handles one line of the child's standard error.
 func (s *instance) handleStderr(line string) {
 	s.lines.add(line)
 	s.log.Info(line, "stream", "stderr")
@@ -22,7 +22,7 @@ func (s *instance) handleStderr(line string) {
 	s.publishLog(record)
 }
 
-// droppedLines is how many lines package child says with this one that it had to drop; 0 for any other.
+// droppedLines returns the number of dropped lines that package child reports with this line; 0 for other lines.
 func droppedLines(line string) (n int) {
 	if _, err := fmt.Sscanf(line, "[dropped %d lines of stderr: too many]", &n); err != nil {
 		return 0
@@ -30,8 +30,8 @@ func droppedLines(line string) (n int) {
 	return n
 }
 
-// noise takes a line of the child's output that is no message. clean gets one byte more than it looks at, so that it
-// knows of the rest.
+// handleNoise handles a line of the child's output that is not a message. It passes clean one byte more than clean
+// reads, so that clean can see that the text was cut.
 func (s *instance) handleNoise(f *forwarder, line []byte, why error) {
 	first := f.handshake.Load() == nil && f.firstNoise.Load() == nil && len(line) > 0
 	logged := s.noiseLimit.allow(time.Now())
@@ -47,8 +47,8 @@ func (s *instance) handleNoise(f *forwarder, line []byte, why error) {
 	}
 }
 
-// plainWords replaces what Go's libraries say of the end of a connection or of a time. What a child wrote to stderr, at the
-// end of the text, stays as it is.
+// plainErrorText replaces the texts of Go's standard library for closed connections and timeouts. The child's stderr, at
+// the end of the text, is not changed.
 func plainErrorText(text string) string {
 	ours, stderr, found := strings.Cut(text, ", stderr: ")
 	ours = goErrorTexts.Replace(ours)
@@ -62,9 +62,9 @@ func plainErrorText(text string) string {
 }
 
 var goErrorTexts = strings.NewReplacer(
-	"context deadline exceeded", "the time was over",
+	"context deadline exceeded", "timed out",
 	"context canceled", "it was cancelled",
-	"i/o timeout", "the time was over",
+	"i/o timeout", "timed out",
 	"unexpected EOF", "the connection was closed in the middle of a message",
 	"read |0: file already closed", "its standard output is closed",
 	"write |1: file already closed", "its standard input is closed",
@@ -73,11 +73,11 @@ var goErrorTexts = strings.NewReplacer(
 	"use of closed network connection", "the connection was closed",
 )
 
-// maxNoise is how much of a line of noise is logged.
+// maxNoise is how many bytes of a line of noise are logged.
 const maxNoise = 200
 
-// notification passes progress on to whoever asked for it, and publishes everything else as an event of the
-// extension. Of a flood it drops what is too much, and says so.
+// handleNotification delivers progress to the caller that requested it, and publishes every other notification as an
+// event of the extension. If there are too many, it drops and counts them.
 func (s *instance) handleNotification(f *forwarder, method string, params []byte) {
 	if method == "notifications/tools/list_changed" {
 		f.relist.request()
@@ -85,7 +85,7 @@ func (s *instance) handleNotification(f *forwarder, method string, params []byte
 	if now := time.Now(); !s.eventLimit.allow(now) {
 		s.history.droppedEvent()
 		if s.noiseLimit.allow(now) {
-			s.log.Warn("notifications are dropped, they come too fast", "method", s.workload.clean(method, maxNoise))
+			s.log.Warn("notifications dropped: too many per second", "method", s.workload.clean(method, maxNoise))
 		}
 		return
 	}
@@ -97,12 +97,12 @@ func (s *instance) handleNotification(f *forwarder, method string, params []byte
 	}
 }
 
-// margin is how much is looked at beyond what is shown, so that something is left to show behind known secrets, and
-// behind what may be the beginning of one.
+// cleanMargin is how many bytes clean reads in addition to those shown, so that enough remains to be shown after known
+// secrets, and what may be the beginning of one, have been replaced.
 const cleanMargin = 4 << 10
 
-// clean makes text in which an extension had a hand fit to be shown: known secrets replaced, one line of valid
-// UTF-8, at most n bytes of it; "…" says that there was more.
+// clean makes text that an extension may have influenced safe to show: known secrets are replaced, and the result is one
+// line of valid UTF-8 with at most n bytes. It ends with "…" if text was longer.
 func (w *workload) clean(text string, n int) string {
 	whole := len(text) <= n+cleanMargin
 	text = strings.ToValidUTF8(text[:min(len(text), n+cleanMargin)], "\uFFFD")

@@ -26,7 +26,7 @@ func TestClean(t *testing.T) {
 		{"bad \xff\xfe utf8", 100, "bad \ufffd utf8"},
 		{"token=hunter2-hunter2", 100, "token=[TOKEN]"},
 		{"token=hunter2-hunter2 and more", 14, "token=[TOKE…"},
-		{"0123456789hunter2-hunter2", 12, "012345678…"}, // the secret straddles the cut
+		{"0123456789hunter2-hunter2", 12, "012345678…"}, // the secret crosses the cut
 		{"é" + strings.Repeat("é", 50), 10, "ééé…"},
 		{strings.Repeat("x", 1<<20), 20, strings.Repeat("x", 17) + "…"},
 		{"", 10, ""},
@@ -40,8 +40,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestCleanCut has secrets across the place where clean stops to look, of which the redaction of what is before moves
-// the half into what is shown.
+// TestCleanCut: secrets that cross the end of what clean reads are replaced, even if shorter replacements before them move
+// them into the part that is shown.
 func TestCleanCut(t *testing.T) {
 	token := strings.Repeat("secret", 134)[:800]
 	key := strings.Repeat("0123456789", 10<<10)
@@ -72,7 +72,7 @@ func TestCleanCut(t *testing.T) {
 	}
 }
 
-// TestDroppedLines reads the words of package child, of which the count on the mesh is made.
+// TestDroppedLines reads package child's message about dropped lines, from which the count on the mesh is taken.
 func TestDroppedLines(t *testing.T) {
 	var mu sync.Mutex
 	lines, dropped := 0, 0
@@ -115,11 +115,11 @@ func TestLogLine(t *testing.T) {
 	}
 }
 
-// TestPlainWords has no words of Go's libraries in a reason; what a child wrote to stderr stays as it is.
-func TestPlainWords(t *testing.T) {
+// TestPlainErrorText: reasons do not contain texts of Go's standard library, but the child's stderr is not changed.
+func TestPlainErrorText(t *testing.T) {
 	for text, want := range map[string]string{
 		"writing to the peer: write |1: broken pipe":       "writing to the peer: it closed its standard input",
-		"handshake: initialize: context deadline exceeded": "handshake: initialize: the time was over",
+		"handshake: initialize: context deadline exceeded": "handshake: initialize: timed out",
 		"initialize: EOF": "initialize: the connection was closed",
 		"EOF":             "the connection was closed",
 		"the tool EOF":    "the tool EOF",

@@ -18,18 +18,18 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// plan is what this host should run, and what it has to say of the rest.
+// plan is what this host should run, and the problems found with everything else.
 type plan struct {
 	workloads []*workload
 	declared  []declaration
 	host      mesh.Host
 	skills    mesh.SkillReport
 
-	incomplete bool            // the search was cut short: what is missing need not be gone
-	logged     map[string]bool // what the log says of all this
+	incomplete bool            // the search was cut short, so a missing manifest may still exist
+	logged     map[string]bool // the findings that are in the log
 }
 
-// declaration is a service of its own, which runs elsewhere.
+// declaration is the manifest of a service that runs elsewhere and connects to NATS itself.
 type declaration struct {
 	path     string // of its manifest
 	announce mesh.Announce
@@ -48,8 +48,8 @@ func (b *Bridge) scan(ctx context.Context) discovery.Report {
 	})
 }
 
-// agentVersion is what manifests' min_agent_version is compared with. A build that is no release (its version
-// is no semantic one) counts as the last.
+// agentVersion is the version with which min_agent_version in manifests is compared. A development build without a
+// semantic version counts as the last release.
 func (b *Bridge) agentVersion() string {
 	own := b.cfg.Version
 	if _, err := semver.StrictNewVersion(own); err != nil {
@@ -60,8 +60,7 @@ func (b *Bridge) agentVersion() string {
 
 const lastRelease = "0.1.0"
 
-// makePlan reads everything that decides what to run. Faults of single files are diagnostics; they never stop
-// the others.
+// makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
 func (b *Bridge) makePlan(ctx context.Context) plan {
 	report := b.scan(ctx)
 	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}, incomplete: report.Incomplete, logged: map[string]bool{}}
@@ -84,7 +83,7 @@ func (b *Bridge) makePlan(ctx context.Context) plan {
 	return p
 }
 
-// add makes a unit of a manifest, or a problem where it cannot be run.
+// addManifest adds the workload of a manifest to p, or a problem if it cannot be run.
 func (b *Bridge) addManifest(p *plan, c discovery.Candidate, m *manifest.Manifest) {
 	w, err := b.newWorkload(c, m)
 	if err != nil {
@@ -105,13 +104,13 @@ func (b *Bridge) addManifest(p *plan, c discovery.Candidate, m *manifest.Manifes
 	p.workloads = append(p.workloads, w)
 }
 
-// makeUnit prepares what a manifest describes: requirements checked, placeholders replaced, environment
-// filtered.
+// newWorkload prepares the workload of a manifest: it checks the requirements, replaces placeholders and filters the
+// environment.
 func (b *Bridge) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*workload, error) {
 	settings := b.config()
 	missing := b.check(m, c.Root)
 	transport := m.Transport
-	if !missing.Refused() { // else its placeholders stay as they are: it is not started
+	if !missing.Refused() { // otherwise it is not started and keeps its placeholders
 		var err error
 		if transport, err = b.resolve(m, c.Root); err != nil {
 			return nil, err
@@ -139,38 +138,38 @@ func (b *Bridge) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*work
 		return w, b.prepareChild(w, c, m)
 	case manifest.HTTP:
 		w.prepareRemote(b.cfg.Environ, m)
-	case "": // a container, of which more than one would say nothing
+	case "": // a container; replicas of it would have no use
 		w.replicas = 1
 	}
 	return w, nil
 }
 
-// check looks up what m requires, and whether it may have what it takes from this host.
+// check checks the requirements of m and its access to this host's files and variables.
 func (b *Bridge) check(m *manifest.Manifest, root string) gate.Result {
 	host := b.cfg.Gate
 	host.Grants = b.grants(m)
 	return host.CheckManifest(m, root)
 }
 
-// gates reports whether m is not started because of what check found.
+// gates reports whether m is not started because of the result of check.
 func (b *Bridge) gates(m *manifest.Manifest, r gate.Result) bool {
 	return r.Refused() || !r.OK() && b.config().GatingFor(m.Plugin.ID) == config.Skip
 }
 
-// resolve replaces the placeholders of m's transport.
+// resolve returns m's transport with its placeholders replaced.
 func (b *Bridge) resolve(m *manifest.Manifest, root string) (manifest.Transport, error) {
 	t, _, err := m.Resolve(manifest.Expander{Root: root, AgentVersion: b.agentVersion(), Files: b.grants(m).Files()})
 	return t, err
 }
 
-// grants are what m may take from this host.
+// grants returns the files and variables of this host that m may use.
 func (b *Bridge) grants(m *manifest.Manifest) gate.Grants {
 	c := b.config()
 	return gate.Grants{Strict: c.Secrets == config.SecretsGranted, Allowed: c.GrantsFor(m.Plugin.ID), Mesh: b.cfg.Mesh}
 }
 
-// childDrain is how long a stop waits for calls in flight before the child is told to end. With the grace, and a
-// second from SIGTERM to SIGKILL, a stop with the defaults is over within five seconds whatever the child does.
+// childDrain is how long a stop waits for calls in flight before the child gets a request to exit. With the default grace, and
+// a second from SIGTERM to SIGKILL, a stop takes at most five seconds.
 const childDrain = 500 * time.Millisecond
 
 func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
@@ -190,15 +189,15 @@ func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 		Context: mesh.Context{Passthrough: m.Context.Passthrough},
 	}
 	switch m.Transport.Type {
-	case manifest.NATS: // what it can do is its own to say
+	case manifest.NATS: // the service announces its own features and location
 		a.Features, a.Host, a.Bridge = nil, "", ""
-	case "": // a container: what it holds runs here
+	case "": // a container; its members run here
 		a.Transport = string(manifest.Stdio)
 	}
 	return a
 }
 
-// prepareChild makes the spec of a stdio child.
+// prepareChild sets the spec of a stdio child.
 func (b *Bridge) prepareChild(w *workload, c discovery.Candidate, m *manifest.Manifest) error {
 	state, err := gate.MakeStateDir(b.cfg.StateDir, w.id())
 	if err != nil {
@@ -209,7 +208,7 @@ func (b *Bridge) prepareChild(w *workload, c discovery.Candidate, m *manifest.Ma
 	options.AgentVersion, options.ExtensionID, options.StateDir = b.agentVersion(), w.id(), state
 	env, stripped := gate.Env(b.cfg.Environ, options)
 	if len(stripped) > 0 {
-		b.log.Debug("secret-like variables are kept from the child", "extension", w.id(), "names", stripped)
+		b.log.Debug("secret-like variables withheld from the child", "extension", w.id(), "names", stripped)
 	}
 	w.redact = gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact
 	w.spec = child.Spec{
@@ -218,12 +217,12 @@ func (b *Bridge) prepareChild(w *workload, c discovery.Candidate, m *manifest.Ma
 	return nil
 }
 
-// envOptions say which of the bridge's variables m's child gets, and which its manifest sets: those of t.
+// envOptions returns which of the bridge's variables m's child inherits, and which its manifest sets.
 func (b *Bridge) envOptions(m *manifest.Manifest, t manifest.Transport) gate.EnvOptions {
 	return gate.EnvOptions{Minimal: b.config().InheritEnv == config.InheritMinimal, Allow: m.Requires.Env, Add: t.Env, Mesh: b.cfg.Mesh}
 }
 
-// addSkills reads this host's skills.
+// addSkills adds this host's skills to p.
 func (b *Bridge) addSkills(p *plan) {
 	dir := b.config().SkillsDir
 	if dir == "" {
@@ -244,7 +243,7 @@ func (b *Bridge) addSkills(p *plan) {
 	}
 }
 
-// same reports whether a change of plan leaves a unit as it is.
+// equal reports whether v would run in the same way as w, so that a new plan leaves w running.
 func (w *workload) equal(v *workload) bool {
 	return w.announce.ManifestHash == v.announce.ManifestHash && w.gated == v.gated &&
 		w.limits == v.limits && w.grace == v.grace && w.policy == v.policy && w.replicas == v.replicas && reflect.DeepEqual(w.transport, v.transport) && slices.Equal(w.httpAllow, v.httpAllow) &&

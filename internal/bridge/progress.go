@@ -9,9 +9,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// progress routes a child's progress to the caller that asked for it. Callers choose their tokens by
-// themselves, and two may choose the same: on its way to the child each becomes a number of ours, on the way
-// back the caller's own again, number or string as it was.
+// progress routes a child's progress notifications to the callers that requested them. Two callers may choose the same
+// token, so each token is replaced by a number that is unique to the child, and replaced back in the notifications.
 type progress struct {
 	mu       sync.Mutex
 	last     uint64
@@ -19,13 +18,13 @@ type progress struct {
 }
 
 type progressRequest struct {
-	token []byte // raw, as the caller wrote it
+	token []byte // as the caller sent it: a JSON number or string
 	to    mesh.ProgressSink
 }
 
-// ask exchanges the progress token in params, if there is one. done is to be called when the call has ended.
+// register replaces the progress token in params, if there is one. The caller calls done when the call has ended.
 func (p *progress) register(params []byte, sink rpc.Sink) (_ []byte, done func()) {
-	if !bytes.Contains(params, []byte("progressToken")) { // hardly any call asks
+	if !bytes.Contains(params, []byte("progressToken")) { // few calls have one
 		return params, nil
 	}
 	to, ok := sink.(mesh.ProgressSink)
@@ -58,7 +57,7 @@ func tokenOf(params []byte) (at rpc.Span, ok bool) {
 	return rpc.Span{From: meta.From + token.From, To: meta.From + token.To}, ok && rpc.ValidID(token.In(meta.In(params)))
 }
 
-// deliver passes a notifications/progress on, and reports whether somebody had asked for it.
+// deliver forwards a notifications/progress, and reports whether its token was registered.
 func (p *progress) deliver(params []byte) bool {
 	at, ok := rpc.Member(params, "progressToken")
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// remoteLife is the life of an extension behind a URL: shake hands, serve until it is gone or ctx ends. There is
-// no process to watch; that it is gone is found out by asking (watchHealth).
+// runRemote runs an extension that is reached over HTTP: it performs the handshake and serves until the extension is gone
+// or ctx ends. There is no process to watch, so health checks detect the end (watchHealth).
 func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	connCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -32,25 +32,25 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 		Logger:         s.log,
 	})
 	f.conn = conn
-	// The conversation outlives ctx by what it takes to answer what is in flight.
+	// The session outlives ctx until the calls in flight are answered, for at most the drain limit.
 	sessionCtx, closeSession := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() {
 		drainTimer := time.AfterFunc(s.workload.limits.drain, func() { closeSession(context.Cause(ctx)) })
 		context.AfterFunc(sessionCtx, func() { drainTimer.Stop() })
 	})()
 	var wg sync.WaitGroup
-	wg.Go(func() { stop(conn.Run(sessionCtx)) }) // owned here; ends with cctx, or when the session cannot go on
+	wg.Go(func() { stop(conn.Run(sessionCtx)) }) // owned here; ends with sessionCtx, or when the session fails
 	defer wg.Wait()
 	defer closeSession(nil)
 	err := s.handshakeAndServe(connCtx, f, stop, func(*handshake) { ready() })
 	return cmp.Or(err, ownCause(connCtx, ctx))
 }
 
-// remoteDrain is how long a stop waits for calls over HTTP: there is no process whose end takes the rest.
+// remoteDrain is the maximum time a stop waits for calls over HTTP, which no process exit would end.
 const remoteDrain = 2500 * time.Millisecond
 
-// prepareRemote makes the limits of what is reached over HTTP. Out of failed it is tried more often than a child
-// is: that costs a request, and somebody else decides when it comes back.
+// prepareRemote sets the limits of an extension that is reached over HTTP. After it has failed it is retried more often
+// than a child: a retry costs only a request, and its server is restarted by others.
 func (w *workload) prepareRemote(environ []string, m *manifest.Manifest) {
 	w.limits.drain = min(w.limits.drain+w.grace, remoteDrain)
 	if retry := w.policy.FailedRetry; retry > 0 {
@@ -58,7 +58,7 @@ func (w *workload) prepareRemote(environ []string, m *manifest.Manifest) {
 	}
 	values, names := map[string]string{}, gate.Declared(m)
 	for name, value := range w.transport.Headers {
-		// Of "Bearer token" the token is the secret; a redactor takes each line for a value of its own.
+		// In "Bearer token" the token is the secret, so both are redacted; the redactor treats each line as a value.
 		values[name] = value + "\n" + strings.Join(strings.Fields(value), "\n")
 		names = append(names, name)
 	}

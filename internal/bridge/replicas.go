@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// siblings are the ready lives of one unit's replicas. A call that finds its own replica dead, or held off by its
-// breaker, is handed to another one: it takes the mesh a few milliseconds to learn of a death, and callers would
-// be sent there until then.
+// replicaSet contains the forwarders of one workload's ready replicas. If a replica's process has exited or its
+// breaker is open, its calls are moved to another one: callers choose an exited replica for a few more milliseconds.
 type replicaSet struct {
 	mu    sync.Mutex
 	ready []*forwarder
@@ -25,7 +24,7 @@ func (s *replicaSet) remove(f *forwarder) {
 	s.ready = slices.DeleteFunc(s.ready, func(g *forwarder) bool { return g == f })
 }
 
-// other is a ready life that is not f, nil if there is none.
+// other returns the forwarder of a ready replica that is not f, or nil.
 func (s *replicaSet) other(f *forwarder) *forwarder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +36,7 @@ func (s *replicaSet) other(f *forwarder) *forwarder {
 	return nil
 }
 
-// move hands h, which has surely not run, to a sibling, once. It reports whether there was one.
+// moveToReplica moves h, which has certainly not run, to another replica, at most once. It returns false if no other one is ready.
 func (h *forwardedCall) moveToReplica() bool {
 	if h.moved || h.f.replicas == nil {
 		return false

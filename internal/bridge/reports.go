@@ -16,46 +16,44 @@ import (
 )
 
 const (
-	minReportInterval = 250 * time.Millisecond // at most, however many ask: a report may be half a megabyte
-	reportRepeatDelay = 2 * time.Second        // after the start, a reload, a reconnect, and an answer to who asked
-	reportHeartbeats  = 20                     // beats between two reports when there is nothing new
+	minReportInterval = 250 * time.Millisecond // between two answers to announce requests, because a report may have half a megabyte
+	reportRepeatDelay = 2 * time.Second        // after the start, a reload, a reconnect, and an answer to an announce request
+	reportHeartbeats  = 20                     // heartbeat intervals between two periodic reports
 )
 
-// hearRequests subscribes to requests to announce, until stop. It comes before the first report: a registry asks when
-// it begins, and of a bridge that reported just before that, and begins to hear requests just after, it would never
-// learn.
+// subscribeAnnounceRequests subscribes to announce requests until stop is called. It is called before the first report: a
+// registry that starts between a report and the subscription would otherwise never receive a report.
 func (b *Bridge) subscribeAnnounceRequests() (requests <-chan *nats.Msg, stop func(), err error) {
-	ch := make(chan *nats.Msg, 16) // more than one is one
+	ch := make(chan *nats.Msg, 16) // several pending requests are answered by one report
 	sub, err := b.nc.ChanSubscribe(b.cfg.Prefix.AnnounceRequest(), ch)
 	if err != nil {
-		return nil, nil, fmt.Errorf("subscribing to requests to announce: %w", err)
+		return nil, nil, fmt.Errorf("subscribing to announce requests: %w", err)
 	}
-	return ch, func() { _ = sub.Unsubscribe() }, nil // it fails on a closed connection only
+	return ch, func() { _ = sub.Unsubscribe() }, nil // it fails only on a closed connection
 }
 
-// report says what this bridge has to say of itself: whenever somebody asks, after a reconnect, and once more a while
-// after each time that there was a reason to. In a cluster of servers a report may be under way before its server knows
-// of a registry elsewhere, and that one's request before its own server knows of this bridge; and any one message may be
-// lost. What was lost twice, or to a registry that was cut off, comes with the reports that have no reason.
+// repeatReports publishes this bridge's report on each announce request and after a reconnect, and repeats each report
+// once after a short delay: in a cluster, a report may pass a server that has not received the registry's subscription
+// yet, and any single message may be lost. A registry that missed both, or was disconnected, gets the next periodic report.
 func (b *Bridge) repeatReports(ctx context.Context, requests <-chan *nats.Msg) {
 	status := b.nc.StatusChanged(nats.CONNECTED)
 	defer b.nc.RemoveStatusListener(status)
 	repeat := time.NewTimer(reportRepeatDelay)
 	defer repeat.Stop()
 	var last time.Time
-	answerDue := false // an answer to who asked, until it is time for it
+	answerDue := false // an announce request waits for its answer, because the last report was recent
 	for {
 		next := reportRepeatDelay
 		select {
 		case <-ctx.Done():
 			return
-		case <-b.planAdopted: // and reported
+		case <-b.planAdopted: // and its report published
 			answerDue = false
 			repeat.Reset(next)
 			continue
 		case <-b.reportContested:
 			if !answerDue {
-				repeat.Reset(next) // when the other one has gone
+				repeat.Reset(next) // after the other bridge has exited
 			}
 			continue
 		case <-requests:
@@ -73,7 +71,7 @@ func (b *Bridge) repeatReports(ctx context.Context, requests <-chan *nats.Msg) {
 			if !answerDue {
 				b.publishRemovals(b.takeRemoved())
 				next = reportHeartbeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
-				next = next*9/10 + rand.N(next/5+1) // a fleet that was started together does not go on in step
+				next = next*9/10 + rand.N(next/5+1) // so that bridges started together do not report at the same time
 			}
 		}
 		b.publishReports()
@@ -82,7 +80,7 @@ func (b *Bridge) repeatReports(ctx context.Context, requests <-chan *nats.Msg) {
 	}
 }
 
-// publishReports says which skills this host has, and what it found and could not start.
+// publishReports publishes the report of this host, its skills, and its declared services.
 func (b *Bridge) publishReports() {
 	b.reportMu.Lock()
 	defer b.reportMu.Unlock()
@@ -102,13 +100,14 @@ func (b *Bridge) publishHost(host mesh.Host) {
 }
 
 const (
-	maxReport        = 512 << 10 // the largest report that registries accept
-	reportRoom       = 4 << 10   // for what the registry adds, so that the report fits into the catalog
-	maxReportProblem = 2 << 10   // bytes of one message, where not all fit
+	maxReport        = 512 << 10 // the largest report that a registry accepts
+	reportRoom       = 4 << 10   // for the members that the registry adds to the report in the catalog
+	maxReportProblem = 2 << 10   // bytes of one problem's message in a report that is too large
 )
 
-// fitReport returns h with at most limit bytes. Where it is larger, long messages are cut, then the last problems are left
-// out. If the extensions alone take too much, all of them are left out: registries drop what an incomplete list would lack.
+// fitReport returns h with at most limit bytes. If h is larger, it cuts long messages and then leaves out the last
+// problems. If the extensions alone are too large, it leaves out all of them: a registry would remove the extensions that
+// are missing from an incomplete list.
 func fitReport(h mesh.Host, limit int) mesh.Host {
 	if encodedSize(h) <= limit {
 		return h
@@ -118,7 +117,7 @@ func fitReport(h mesh.Host, limit int) mesh.Host {
 	if encodedSize(h) > limit {
 		h.Extensions, h.ExtensionsLeftOut = nil, len(h.Extensions)
 	}
-	h.ProblemsLeftOut = len(all) // the number has its room while the others are added
+	h.ProblemsLeftOut = len(all) // reserves room for the number
 	size := encodedSize(h) + len(`"problems":[],`)
 	for _, p := range all {
 		if len(p.Message) > maxReportProblem {
@@ -133,9 +132,9 @@ func fitReport(h mesh.Host, limit int) mesh.Host {
 	return h
 }
 
-// encodedSize is the length of v as JSON.
+// encodedSize returns the length of v as JSON.
 func encodedSize(v any) int {
-	data, _ := json.Marshal(v) // it holds strings and numbers, and a time within the years of JSON
+	data, _ := json.Marshal(v) // its strings, numbers and time can always be encoded
 	return len(data)
 }
 
@@ -149,11 +148,11 @@ func (b *Bridge) publish(subject string, v any) {
 		err = b.nc.Publish(subject, data)
 	}
 	if err != nil {
-		b.log.Warn("could not publish", "subject", subject, "error", err)
+		b.log.Warn("cannot publish", "subject", subject, "error", err)
 	}
 }
 
-// withdrawn are the services that were declared in old and are not in now.
+// removedDeclarations returns the ids of the services that are declared in old but not in now.
 func removedDeclarations(old, now []declaration) (ids []string) {
 	for _, d := range old {
 		if !declares(now, d.announce.ID) {
@@ -167,15 +166,15 @@ func declares(list []declaration, id string) bool {
 	return slices.ContainsFunc(list, func(d declaration) bool { return d.announce.ID == id })
 }
 
-// withdraw says of services that were declared that nobody expects them any more. One that runs stays.
+// publishRemovals publishes shutdown notices for services that are no longer declared. A running service is not affected.
 func (b *Bridge) publishRemovals(ids []string) {
 	for _, id := range ids {
 		b.publish(b.cfg.Prefix.Shutdown(id), mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
 	}
 }
 
-// toWithdraw is what has been withdrawn once and is to be a second time: not more often, since another host may declare
-// the same.
+// takeRemoved returns the removed services for which a second, last shutdown notice has to be published. There is no third
+// one, because another host may declare the same service.
 func (b *Bridge) takeRemoved() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,8 +183,8 @@ func (b *Bridge) takeRemoved() []string {
 	return slices.DeleteFunc(ids, func(id string) bool { return declares(b.current.declared, id) })
 }
 
-// sayGoodbye withdraws this host's skills: they go with the bridge. Its extensions said good-bye themselves. What would
-// have been said again is said now.
+// publishFinalReports removes this host's skills from the catalog when the bridge stops, and repeats pending removals. The
+// extensions have published their own shutdown notices.
 func (b *Bridge) publishFinalReports() {
 	b.publishRemovals(b.takeRemoved())
 	b.mu.Lock()

@@ -17,8 +17,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestReports: whoever hears the first report can ask for another at once, a report comes again a while after the
-// start, and after a reconnect; and no report has skills or extensions that the first one lacked.
+// TestReports: after the first report, an announce request is answered at once; a report is repeated a while after the
+// start, and published after a reconnect. Every report has all skills and extensions.
 func TestReports(t *testing.T) {
 	var running atomic.Pointer[server.Server]
 	start := func() {
@@ -57,8 +57,8 @@ func TestReports(t *testing.T) {
 		}
 		reports <- report
 		select {
-		case asked <- struct{}{}: // once: a bridge that has reported hears
-			_ = registry.Publish(mesh.Prefix("ext").AnnounceRequest(), nil) // or no report comes
+		case asked <- struct{}{}: // once: a bridge that has published a report receives requests
+			_ = registry.Publish(mesh.Prefix("ext").AnnounceRequest(), nil) // on failure no report is received
 		default:
 		}
 	})
@@ -86,7 +86,7 @@ func TestReports(t *testing.T) {
 
 	stop()
 	start()
-	next("after a reconnect") // at once, or a while after it: who listens has to reconnect, too
+	next("after a reconnect") // immediately or after a delay, because the subscriber reconnects as well
 	if err := halt(); err != nil {
 		t.Error(err)
 	}
@@ -96,17 +96,18 @@ type dialer func() (net.Conn, error)
 
 func (d dialer) InProcessConn() (net.Conn, error) { return d() }
 
-// TestReportsToMany: replicas that begin together ask at the same time. Each has an answer, and that comes again, too.
-func TestReportsToMany(t *testing.T) {
+// TestReportsToSeveralRegistries: registry replicas that start at the same time all request reports. Each request is
+// answered, and the answer is repeated.
+func TestReportsToSeveralRegistries(t *testing.T) {
 	h := newHost(t)
-	heard, err := h.nc.SubscribeSync("ext.registry.host.b1")
+	received, err := h.nc.SubscribeSync("ext.registry.host.b1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.run(nil)
 	next := func(what string) {
 		t.Helper()
-		if _, err := heard.NextMsg(15 * time.Second); err != nil {
+		if _, err := received.NextMsg(15 * time.Second); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
@@ -117,7 +118,7 @@ func TestReportsToMany(t *testing.T) {
 		}
 	}
 	next("at the start")
-	next("once more") // there is nothing to be said for five minutes now
+	next("once more") // the next periodic report would be sent after minutes
 	ask()
 	next("when it is asked for")
 	ask()
@@ -125,22 +126,22 @@ func TestReportsToMany(t *testing.T) {
 	next("once more")
 }
 
-// TestWithdraws: what a manifest declared to run elsewhere is withdrawn with the manifest, twice, since the first may be
-// lost, and not again, since another host may declare it.
-func TestWithdraws(t *testing.T) {
+// TestRemovedDeclaration: when the manifest of a service that runs elsewhere is removed, a shutdown notice is published
+// twice, because the first may be lost, and not again, because another host may declare the same service.
+func TestRemovedDeclaration(t *testing.T) {
 	h := newHost(t)
 	path := filepath.Join(h.dir, "ext", "elsewhere", "plugin.toml")
 	h.write(path, "[plugin]\nid = \"elsewhere\"\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"say\"]\n[transport]\ntype = \"nats\"\n", 0o644)
-	heard, err := h.nc.SubscribeSync("ext.registry.*.elsewhere")
+	received, err := h.nc.SubscribeSync("ext.registry.*.elsewhere")
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.run(nil)
 	next := func(subject string) {
 		t.Helper()
-		m, err := heard.NextMsg(15 * time.Second)
+		m, err := received.NextMsg(15 * time.Second)
 		for err == nil && m.Subject != subject && strings.Contains(m.Subject, "announce") { // reports are repeated once
-			m, err = heard.NextMsg(15 * time.Second)
+			m, err = received.NextMsg(15 * time.Second)
 		}
 		if err != nil || m.Subject != subject {
 			t.Fatalf("want %s, have %v, %v", subject, m, err)
@@ -157,19 +158,19 @@ func TestWithdraws(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.control("reload", "{}")
-	if m, err := heard.NextMsg(500 * time.Millisecond); err == nil {
+	if m, err := received.NextMsg(500 * time.Millisecond); err == nil {
 		t.Errorf("after that: %s %s", m.Subject, m.Data)
 	}
 }
 
-// TestLargeReport: a host with a thousand broken manifests still reports, and a change arrives.
+// TestLargeReport: a host with a thousand broken manifests publishes reports, and updates them after a change.
 func TestLargeReport(t *testing.T) {
 	h := newHost(t)
 	reports, err := h.nc.SubscribeSync("ext.registry.host.b1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const broken = 1000 // of several faults each
+	const broken = 1000 // with several faults each
 	for n := range broken {
 		h.write(filepath.Join(h.dir, "ext", fmt.Sprint("broken", n), "plugin.toml"), "[plugin]\nid = \"Broken "+strings.Repeat("!", 200)+"\"\n", 0o644)
 	}
@@ -185,7 +186,7 @@ func TestLargeReport(t *testing.T) {
 			if err := json.Unmarshal(m.Data, &r); err != nil {
 				t.Fatal(err)
 			}
-			if r.Extensions == nil || len(r.Extensions) != extensions { // the report before
+			if r.Extensions == nil || len(r.Extensions) != extensions { // the previous report
 				continue
 			}
 			if len(m.Data) > 512<<10 || len(r.Problems) == 0 || r.ProblemsLeftOut == 0 || len(r.Problems)+r.ProblemsLeftOut < broken {

@@ -20,9 +20,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// life is one life of the slot: from the start to the end of whatever runs in it.
+// runOnce is one run of the instance: from the start to the end of its process or session.
 func (s *instance) runOnce(ctx context.Context, ready func()) error {
-	if s.history.beginRun() { // nothing is to be taken: nothing is started
+	if s.history.beginRun() { // drained: start nothing until a restart ends ctx
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
@@ -35,7 +35,7 @@ func (s *instance) runOnce(ctx context.Context, ready func()) error {
 	return s.runContainer(ctx, ready)
 }
 
-// childLife is the life of a child: spawn, shake hands, serve until the process or ctx ends.
+// runChild starts a child, performs the handshake, and serves calls until the process or ctx ends.
 func (s *instance) runChild(ctx context.Context, ready func()) error {
 	spec := s.workload.spec
 	spec.Linger = s.workload.limits.drain
@@ -43,25 +43,25 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	var native atomic.Bool
 	native.Store(s.workload.dialect == manifest.Ext)
 	spec.Farewell = func(stdin *child.Stdin) {
-		if native.Load() { // a notification, and the empty line that says the same to the simplest of children
+		if native.Load() { // a notification and an empty line, for children that do not parse JSON
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
 		}
 	}
-	// The conversation goes on while the process is being stopped: what it still answers counts, and one whose
-	// output nobody reads could not end by itself.
+	// The connection stays open while the process is being stopped: responses that it still sends are delivered, and a
+	// process could not exit while its output is not read.
 	var conversation sync.WaitGroup
 	err := child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
 		connCtx, stop := context.WithCancelCause(ctx)
 		defer stop(nil)
 		end := func(why error) {
 			stop(why)
-			if ctx.Err() == nil { // it does not listen, or cannot answer: politeness would only cost time
+			if ctx.Err() == nil { // the child does not read or cannot respond, so a graceful stop would only delay the restart
 				p.Terminate()
 			}
 		}
 		f := s.newForwarder()
 		conn := s.connect(connCtx, f, p, end)
-		conversation.Go(func() { // owned by childLife, which waits; ends with the process
+		conversation.Go(func() { // owned by runChild, which waits for it; ends with the process
 			err := conn.Run(context.WithoutCancel(ctx))
 			end(cmp.Or(err, errClosedOutput))
 		})
@@ -78,15 +78,15 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	return err
 }
 
-// awaitLastWords waits for the reader of a process that has ended, of which ctx is the life: child.Run closes the
-// pipes when its use returns, and what lies in them still counts. The reader is at their end in a moment.
+// awaitRemainingOutput waits for the reader of a process that has exited, if ctx ended with it: child.Run closes the
+// pipes when its callback returns, and output that is still in them must be read first. The reader ends promptly.
 func awaitRemainingOutput(ctx context.Context, reader *sync.WaitGroup) {
 	if _, ended := errors.AsType[*child.ExitError](context.Cause(ctx)); ended {
 		reader.Wait()
 	}
 }
 
-// ownCause is why talk was ended, or nil if it only ended with parent.
+// ownCause returns the cause of connCtx's end, or nil if it only ended with parent.
 func ownCause(connCtx, parent context.Context) error {
 	if cause := context.Cause(connCtx); cause != context.Cause(parent) {
 		return cause
@@ -94,10 +94,10 @@ func ownCause(connCtx, parent context.Context) error {
 	return nil
 }
 
-// connect makes the connection with a child.
+// connect creates the connection with a child.
 func (s *instance) connect(connCtx context.Context, f *forwarder, p *child.Process, end func(error)) *rpc.Conn {
 	conn := rpc.NewConn(p.Stdout, &childStdin{p.Stdin, sync.OnceFunc(func() {
-		// It may have died: then end is too late to matter. If it lives, what it has answered already is read first.
+		// A process that has exited ends the connection itself. One that is running may have sent responses: read them first.
 		time.AfterFunc(closedStdinGrace, func() { end(errClosedInput) })
 	})}, rpc.Options{
 		MaxLine:        s.workload.limits.maxLine,
@@ -111,10 +111,10 @@ func (s *instance) connect(connCtx context.Context, f *forwarder, p *child.Proce
 	return conn
 }
 
-// lastAnswers is how long a child that has closed its standard input may go on to answer.
+// closedStdinGrace is how long a child that has closed its standard input may continue to respond.
 const closedStdinGrace = time.Second
 
-// listener is a child's standard input that notices when nobody listens at it any more.
+// childStdin is a child's standard input that calls closed when a write fails.
 type childStdin struct {
 	*child.Stdin
 	closed func()
@@ -128,7 +128,7 @@ func (l *childStdin) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TryWrite is what rpc.Conn asks for.
+// TryWrite implements rpc.Conn's optional interface for writes that do not block.
 func (l *childStdin) TryWrite(p []byte) (int, error) {
 	n, err := l.Stdin.TryWrite(p)
 	if err != nil {
@@ -137,11 +137,11 @@ func (l *childStdin) TryWrite(p []byte) (int, error) {
 	return n, err
 }
 
-// converse shakes hands and serves calls. It returns when ctx, the conversation's, has ended and what was in
-// flight is answered. end ends the conversation, and the other side with it as far as it can be.
+// handshakeAndServe performs the handshake and serves calls. It returns when ctx, the connection's context, has ended
+// and the calls in flight are answered. end closes the connection and stops the child.
 func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
 	var err error
-	aside.Run(func() { err = s.becomeReady(ctx, f, end, ready) }) // deep, and from here on this goroutine only waits
+	aside.Run(func() { err = s.becomeReady(ctx, f, end, ready) }) // it uses much stack, which this goroutine does not need afterwards
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func
 	return s.serve(ctx, f)
 }
 
-// introduce shakes hands and says what came of it.
+// becomeReady performs the handshake and announces its result.
 func (s *instance) becomeReady(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
 	hs, err := s.handshakeInTime(ctx, f, end)
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *instance) becomeReady(ctx context.Context, f *forwarder, end func(error
 	return nil
 }
 
-// shake shakes hands, within the unit's time.
+// handshakeInTime performs the handshake within the workload's timeout.
 func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, end func(error)) (*handshake, error) {
 	handshakeCtx, cancel := context.WithTimeoutCause(ctx, s.workload.limits.handshake, errHandshakeTimeout)
 	defer cancel()
@@ -174,7 +174,7 @@ func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, end func(e
 	timeoutErr := func() error {
 		return f.withNoise(fmt.Errorf("it did not answer %s within %s", recorder.last, s.workload.limits.handshake))
 	}
-	switch kind := rpc.AsError(err).Details().Kind; { // an extension's own error has none
+	switch kind := rpc.AsError(err).Details().Kind; { // an error from the extension has no kind
 	case contextError(ctx) != nil:
 		cause := context.Cause(ctx)
 		if _, ended := errors.AsType[*child.ExitError](cause); ended {
@@ -186,7 +186,7 @@ func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, end func(e
 		end(err)
 		return nil, err
 	case kind == rpc.CodeExited.Kind() && s.workload.transport.Type == manifest.Stdio:
-		<-handshakeCtx.Done() // the connection has ended, and its end, which says it better, is about to be the cause
+		<-handshakeCtx.Done() // the connection has ended, and the context's cause will have a better error
 		if cause := context.Cause(handshakeCtx); cause != errHandshakeTimeout {
 			return nil, f.withNoise(cause)
 		}
@@ -197,7 +197,7 @@ func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, end func(e
 
 var errHandshakeTimeout = errors.New("the handshake took too long")
 
-// steps remembers the last request of a handshake.
+// stepRecorder records the last request of a handshake.
 type stepRecorder struct {
 	peer
 	last string
@@ -208,17 +208,17 @@ func (s *stepRecorder) Call(ctx context.Context, method string, params json.RawM
 	return s.peer.Call(ctx, method, params)
 }
 
-// withNoise is err with the first line that the child wrote instead of a message, which may be the reason of a handshake
-// that failed.
+// withNoise adds to err the first line of the child's output that was not a message, which may explain why the handshake
+// failed.
 func (f *forwarder) withNoise(err error) error {
 	if line := f.firstNoise.Load(); line != nil {
-		return fmt.Errorf("%w; it wrote %q to standard output, which is not a message", err, *line)
+		return fmt.Errorf("%w; its first line on standard output, %q, is not a message", err, *line)
 	}
 	return err
 }
 
-// overdue is ctx.Err(). It waits for it if ctx's deadline has passed: a call that ends with that deadline has a timer
-// of its own, which may be the faster one.
+// contextError returns ctx.Err(). If ctx's deadline has passed but its timer has not fired yet, it waits for ctx: the
+// timer of a call with the same deadline may fire first.
 func contextError(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		<-ctx.Done()
@@ -226,11 +226,11 @@ func contextError(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// learn takes over what the child said of itself, and announces it.
+// applyHandshake uses the result of a handshake from now on, and announces it.
 func (s *instance) applyHandshake(f *forwarder, hs *handshake) {
 	before := f.handshake.Swap(hs)
 	s.history.handshakeSucceeded(hs)
-	if before == nil || !slices.Equal(before.problems, hs.problems) { // a list can be read again and again
+	if before == nil || !slices.Equal(before.problems, hs.problems) { // tools may be read many times
 		for _, d := range hs.problems {
 			s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
 		}
@@ -243,8 +243,8 @@ func (s *instance) applyHandshake(f *forwarder, hs *handshake) {
 // serve answers calls with f until ctx ends.
 func (s *instance) serve(ctx context.Context, f *forwarder) error {
 	dialect, tools := f.handshake.Load().dialect, len(f.handshake.Load().tools)
-	// How long a stop waits for calls in flight is decided by who ends the life: when the child is stopped, or
-	// the connection, they end with it. An operator's drain waits for the longest call there can be.
+	// Calls in flight end with the child or the connection, so the stop decides how long they may take. A drain requested
+	// by an operator waits for the longest possible call.
 	return s.serveHandler(ctx, f, mesh.ServeOptions{
 		CallTimeout: s.workload.limits.call, MaxCallTimeout: s.workload.limits.maxCall,
 		MaxInflight: s.workload.limits.maxInflight, DrainTimeout: s.workload.limits.maxCall,
@@ -252,8 +252,8 @@ func (s *instance) serve(ctx context.Context, f *forwarder) error {
 	})
 }
 
-// answer answers calls with h until ctx ends. Where an operator has asked for a drain it stops taking them, and keeps
-// what runs until ctx ends all the same.
+// serveHandler serves calls with h until ctx ends. After an operator requested a drain, it accepts no calls, but
+// still returns only when ctx ends.
 func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions) error {
 	serveCtx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -261,14 +261,14 @@ func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.Ser
 	retire := sync.OnceFunc(func() { close(retired) })
 	defer retire()
 	s.history.setServing(end, retired)
-	if s.history.isDrained() { // before there was anything to be ended
+	if s.history.isDrained() { // drained before serving began
 		s.setState(heartbeat.Draining, errDrain.Error())
 		retire()
 		<-ctx.Done()
 		return nil
 	}
-	// From here on it is not ready, whatever Serve was about to say; the end of what runs, which supervision hears of, may
-	// be a while off.
+	// Report the instance as restarting as soon as serving ends, even if Serve is about to report ready. The end of the
+	// process, which the supervisor reports, may take longer.
 	reported := make(chan struct{})
 	stopReport := context.AfterFunc(serveCtx, func() {
 		defer close(reported)
@@ -299,33 +299,33 @@ func (s *instance) newForwarder() *forwarder {
 	}
 }
 
-// closedOutput is the end of a child's output. Behind it is io.EOF: child.Run takes it for the process's end
-// where that follows.
+// closedOutputError reports that a child closed its standard output. It wraps io.EOF, which child.Run replaces by the
+// exit of the process if that follows.
 type closedOutputError struct{}
 
-func (closedOutputError) Error() string { return "it closed its standard output and lived on" }
+func (closedOutputError) Error() string { return "it closed its standard output and kept running" }
 func (closedOutputError) Unwrap() error { return io.EOF }
 
 var (
 	errClosedOutput error = closedOutputError{}
-	errClosedInput        = errors.New("it closed its standard input and lived on")
+	errClosedInput        = errors.New("it closed its standard input and kept running")
 )
 
-// gone is what calls in flight are told when the conversation has ended, of which ctx knows the cause.
+// connectionEnded returns the error of the calls in flight when the connection has ended. ctx has the cause.
 func connectionEnded(ctx context.Context, id string, err error) *rpc.Error {
 	cause := context.Cause(ctx)
 	if exit, ok := cause.(*child.ExitError); ok {
-		// Not what it wrote to stderr, which may hold anything: operators find that in status and logs.
+		// The message has no stderr, which may contain anything: operators see it in the status and the logs.
 		return rpc.NewError(rpc.CodeExited, rpc.Details{Status: exit.Status()},
 			"%s ended with the call in flight: %s", id, exit.Status())
 	}
 	switch {
 	case errors.Is(cause, context.Canceled):
-		cause = errors.New("its bridge stops")
+		cause = errors.New("its bridge is stopping")
 	case cause == nil && errors.Is(err, io.EOF):
 		cause = errClosedOutput
 	case cause == nil:
 		cause = err
 	}
-	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was ended with the call in flight: %s", id, plainErrorText(cause.Error()))
+	return rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s was stopped with the call in flight: %s", id, plainErrorText(cause.Error()))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/internal/gate"
 )
 
-// collector is a server that keeps the header X of all requests, and answers as an extension.
+// collector is an HTTP server that records the header X of all requests and responds like an extension.
 type collector struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -34,8 +34,8 @@ func (c *collector) has(value string) bool {
 	return c.seen[value]
 }
 
-// TestManifestsCannotSendSecretsAway: a manifest of type http, which runs nothing, names secrets of the host as headers.
-// The mesh's own credentials and files elsewhere never leave, other variables only where the operator lets them.
+// TestManifestsCannotSendSecretsAway: manifests of type http, which start no process, use secrets of the host as headers.
+// The mesh's credentials and ungranted files are never sent, other variables only if the operator allows it.
 func TestManifestsCannotSendSecretsAway(t *testing.T) {
 	const url, token = "nats://bridge-0:hunter22hunter22@nats:4222", "w3ather-t0ken"
 	for mode, wantToken := range map[config.Secrets]bool{config.SecretsInherit: true, config.SecretsGranted: false} {
@@ -58,7 +58,7 @@ func TestManifestsCannotSendSecretsAway(t *testing.T) {
 			h.run(func(cfg *bridge.Config) {
 				cfg.Mesh = gate.Credentials{Values: []string{"hunter22hunter22"}}
 				cfg.Settings.Secrets = mode
-				cfg.Settings.Gating = config.Warn // which is about what is missing
+				cfg.Settings.Gating = config.Warn // which concerns unmet requirements only
 				cfg.Settings.Entries = map[string]config.Entry{}
 				for id, grants := range map[string][]string{
 					"friend-token": {"WEATHER_TOKEN"}, "friend-file": {"file:" + key}, "fool": {"NATS_URL"},

@@ -18,9 +18,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// Settings reads extensions.yaml. An empty path is config.DefaultPath, which may be missing. searchPaths, if
-// there are any, stand in for the file's. The error is every fault of the file, each with its place, on a line of
-// its own.
+// Settings reads extensions.yaml. An empty path means config.DefaultPath, which may be missing. searchPaths, if any,
+// replace the search paths of the file. The error lists all faults of the file with their positions, one per line.
 func Settings(path string, searchPaths []string, log *slog.Logger) (config.Config, error) {
 	named := path != ""
 	if !named {
@@ -33,7 +32,7 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 			faults = append(faults, errors.New(d.String()))
 			continue
 		}
-		log.Warn("configuration taken with a warning", "path", d.Path, "line", d.Line, "key", d.Key, "problem", d.Message)
+		log.Warn("configuration loaded with a warning", "path", d.Path, "line", d.Line, "key", d.Key, "problem", d.Message)
 	}
 	if len(searchPaths) > 0 {
 		c.SearchPaths = searchPaths
@@ -46,7 +45,7 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 
 var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
 
-// CheckName checks the name of a bridge: it is written like an id, and none of those that the mesh uses itself.
+// CheckName checks the name of a bridge: it has the syntax of an id and must not be one that the mesh reserves.
 func CheckName(name string) error {
 	if err := mesh.CheckID(name, false); err != nil {
 		return err
@@ -57,9 +56,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// DefaultName is the name of a bridge that was given none: the first label of the host's name.
+// DefaultName returns the name of a bridge that is not given one: the first label of the host name.
 func DefaultName() string {
-	host, _ := os.Hostname() // without one it is bridge-0
+	host, _ := os.Hostname() // if that fails, the name is bridge-0
 	return nameOf(host)
 }
 
@@ -72,18 +71,17 @@ func nameOf(host string) string {
 	return name[:min(len(name), 64)]
 }
 
-// DefaultStateDir is where extensions keep their state unless told otherwise: extmesh/extensions in the user's
-// state directory.
+// DefaultStateDir is the default directory for the extensions' state: extmesh/extensions in the user's state directory.
 func DefaultStateDir() string { return filepath.Join(xdg.StateHome, "extmesh", "extensions") }
 
-// Watchdog makes sure that nothing which this process starts outlives it, however it ends. A main calls it
-// before it runs a Bridge, having called child.MaybeGuard first thing, and stop at the end. Where the system
-// cannot do it, that is logged and the rest goes on.
+// Watchdog ensures that no process started by this one outlives it, even if it is killed. A main function calls
+// child.MaybeGuard first, then Watchdog before it runs a Bridge, and stop at the end. If the system does not support it,
+// that is logged and the program continues.
 //
-// StartWatchdog does it beside other things.
+// StartWatchdog does the same in the background.
 func Watchdog(log *slog.Logger) (stop func()) {
 	if err := child.Subreaper(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		log.Warn("orphans of children cannot be adopted", "error", err)
+		log.Warn("cannot adopt the orphaned processes of children; they may be left running", "error", err)
 	}
 	alone := func(err error) {
 		log.Warn("no guard: children may outlive this process if it is killed", "error", err)
@@ -96,11 +94,11 @@ func Watchdog(log *slog.Logger) (stop func()) {
 	return stop
 }
 
-// StartWatchdog is Watchdog in the background: await waits until it is there, which is Config.Watchdog.
+// StartWatchdog runs Watchdog in the background. await waits until it is done; pass it as Config.Watchdog.
 func StartWatchdog(log *slog.Logger) (await, stop func()) {
 	var end func()
 	there := make(chan struct{})
-	go func() { // ends when the guard has been started
+	go func() { // ends when the guard has started
 		end = Watchdog(log)
 		close(there)
 	}()

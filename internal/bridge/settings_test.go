@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestNames: whatever a host is called, its bridge has a name that it may have.
+// TestNames: DefaultName returns a valid name for every host name.
 func TestNames(t *testing.T) {
 	for host, want := range map[string]string{
 		"web-3":                  "web-3",

@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	trimPoll     = time.Second      // between looks at a fleet that comes up
-	trimDelay    = 5 * time.Second  // behind that: the registries shake hands with what is new
-	startupLimit = 30 * time.Second // then what still comes up is waited for no longer
+	trimPoll     = time.Second      // between two checks whether the fleet is still starting
+	trimDelay    = 5 * time.Second  // after that, because registries perform handshakes with new instances
+	startupLimit = 30 * time.Second // after that, instances that are still starting are not waited for
 )
 
-// settle gives back what it took to bring the fleet up, once it is: reading, forking and shaking hands leave garbage
-// behind for as much again as what stays, and a bridge whose extensions have nothing to do makes so little that the
-// next collection would be far away, and what that frees would be kept.
+// trimMemory returns memory to the system once the fleet has started. Reading manifests, forking and handshakes leave as
+// much garbage as data in use, and an idle bridge allocates so little that the next collection would be far away.
 func (b *Bridge) trimMemory(ctx context.Context) {
 	for began := time.Now(); ; {
 		if !sleep(ctx, trimPoll) {
@@ -32,21 +31,21 @@ func (b *Bridge) trimMemory(ctx context.Context) {
 	}
 }
 
-// Ready is nil once b does its work: everything that it found at its start has come up, or failed to, or is still at it
-// after half a minute. A rolling update that waits for it takes the next host's away when this one's are there.
+// Ready returns nil once everything that the bridge found at its start is ready or has failed, or after half a minute. A
+// rolling update can wait for it before it stops the next host.
 func (b *Bridge) Ready() error {
 	b.mu.Lock()
 	ctx, started, done := b.fleetCtx, b.fleetStarted, b.startupDone
 	b.mu.Unlock()
 	switch {
 	case ctx == nil || !b.fleet.planApplied():
-		return errors.New("starting: the manifests are not read yet")
+		return errors.New("starting: the manifests have not been read yet")
 	case ctx.Err() != nil:
 		return errors.New("stopping")
 	case done:
 		return nil
 	case b.fleet.starting() && time.Since(started) < startupLimit:
-		return errors.New("starting: not all extensions have come up, or failed to")
+		return errors.New("starting: some extensions are neither ready nor failed yet")
 	}
 	b.mu.Lock()
 	b.startupDone = true
@@ -54,7 +53,7 @@ func (b *Bridge) Ready() error {
 	return nil
 }
 
-// comesUp reports whether the first life of some slot has not come as far as saying how it is.
+// starting reports whether an instance is still in its first run and has not reported a result.
 func (f *fleet) starting() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

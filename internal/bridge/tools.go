@@ -11,14 +11,14 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// How soon a list of tools is read again that is said to have changed. Whoever changes it seldom says so once: the
-// rest of a burst is waited for, but never longer than this, so that a storm without an end starves nobody.
+// A child that changes its tools often announces that several times. relist waits for the rest of a burst, but never
+// longer than this, so that a child that never stops announcing changes does not prevent the reading.
 const (
 	relistDelay = 50 * time.Millisecond
-	relistPause = 500 * time.Millisecond // from one reading to the next
+	relistPause = 500 * time.Millisecond // between two readings
 )
 
-// relist reads the tools again: the child has said that they have changed.
+// relist reads the tools again after the child announced that they changed.
 func (s *instance) relist(ctx context.Context, f *forwarder) {
 	if !sleep(ctx, relistDelay) {
 		return
@@ -33,12 +33,12 @@ func (s *instance) relist(ctx context.Context, f *forwarder) {
 	case err == nil:
 		s.applyHandshake(f, hs)
 	case ctx.Err() == nil:
-		s.log.Warn("the tools could not be read again; the old ones stay", "error", s.reason(err))
+		s.log.Warn("cannot read the changed tools; keeping the previous list", "error", s.reason(err))
 	}
 	sleep(ctx, relistPause)
 }
 
-// sleep waits for d, or returns false when ctx ends first.
+// sleep waits for d, or returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -50,10 +50,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// relistTimeout bounds the reading again of a list of tools.
+// relistTimeout limits one reading of the tools.
 const relistTimeout = 10 * time.Second
 
-// readTools is old with the child's present tools: from tools/list, in either dialect.
+// readTools returns a copy of old with the child's current tools, which it reads with tools/list in either dialect.
 func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (*handshake, error) {
 	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestTraceToChild tells an MCP child the trace, and a native one nothing that it does not know.
+// TestTraceToChild: an MCP child receives the trace context; a native one receives no unknown members.
 func TestTraceToChild(t *testing.T) {
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for _, tt := range []struct {

@@ -9,13 +9,13 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 )
 
-// watch looks after manifests that come, change and go, until ctx ends; after a reload that looks elsewhere, there.
+// watch watches for changed manifests until ctx ends. After a reload with other settings, it watches with those.
 func (b *Bridge) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings := b.config()
 		watchCtx, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { b.watchWith(watchCtx, ctx, settings) }) // owned here; ends with watching, and a reload under way
+		wg.Go(func() { b.watchWith(watchCtx, ctx, settings) }) // owned here; ends with watchCtx, after a reload in progress
 		for sameWatch(settings, b.config()) && ctx.Err() == nil {
 			select {
 			case <-b.reloaded:
@@ -27,15 +27,15 @@ func (b *Bridge) watch(ctx context.Context) {
 	}
 }
 
-// sameWatch reports whether a and b have the same watched in the same way.
+// sameWatch reports whether a and b watch the same directories in the same way.
 func sameWatch(a, b config.Config) bool {
 	return a.Enabled == b.Enabled && a.Watch == b.Watch && slices.Equal(a.Roots(), b.Roots()) &&
 		slices.Equal(a.IgnoreDirs, b.IgnoreDirs) && a.MaxDepth == b.MaxDepth && a.FollowLinks == b.FollowLinks
 }
 
-// watchAs watches as s says, until ctx ends. It says what a reload would do, or does it where s wants that, with running,
-// which is Run's: a reload that finds out that something else is to be watched would otherwise end its own search. A
-// system that refuses to watch costs only this.
+// watchWith watches with the settings s until ctx ends. Depending on s it reloads after a change, or logs that a reload is
+// needed. A reload uses running, the context of Run: ctx ends when a reload changes the settings for watching. If the
+// system cannot watch files, that is logged and has no other effect.
 func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 	w := s.Watch
 	if !w.Enabled || !s.Enabled {
@@ -43,7 +43,7 @@ func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 	}
 	err := discovery.Watch(ctx, discovery.WatchOptions{
 		Roots: s.Roots(), IgnoreDirs: s.IgnoreDirs, MaxDepth: s.MaxDepth, FollowLinks: s.FollowLinks, Debounce: w.Debounce,
-		// What changed between the plan and the watch would be seen by neither.
+		// Changes between the first plan and the start of the watch would otherwise be missed.
 		Ready: func() {
 			if start, replace, stop := b.difference(running); len(start)+len(replace)+len(stop) > 0 {
 				b.configChanged(running, w.Reload)
@@ -56,24 +56,24 @@ func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 		b.configChanged(running, w.Reload)
 	})
 	if err != nil && ctx.Err() == nil {
-		b.log.Warn("manifests are not watched", "error", err)
+		b.log.Warn("cannot watch the manifests; run `extctl reload` after a change", "error", err)
 	}
 }
 
-// lookAgain takes over what changed, or says what a reload would do.
+// configChanged reloads, or logs what a reload would change.
 func (b *Bridge) configChanged(ctx context.Context, reload bool) {
 	if reload {
 		if _, _, _, err := b.reload(ctx); err != nil {
-			b.log.Error("the change was not taken over", "error", err)
+			b.log.Error("configuration reload failed", "error", err)
 		}
 		return
 	}
 	if start, replace, stop := b.difference(ctx); len(start)+len(replace)+len(stop) > 0 {
-		b.log.Info("a reload would take this over", "start", start, "replace", replace, "stop", stop)
+		b.log.Info("configuration changed on disk; run `extctl reload` to apply it", "start", start, "replace", replace, "stop", stop)
 	}
 }
 
-// difference is what a reload would do.
+// difference returns what a reload would change.
 func (b *Bridge) difference(ctx context.Context) (start, replace, stop []string) {
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
@@ -82,7 +82,7 @@ func (b *Bridge) difference(ctx context.Context) (start, replace, stop []string)
 	return b.fleet.diff(p.workloads)
 }
 
-// diff says what apply would do.
+// diff returns what apply would change.
 func (f *fleet) diff(plan []*workload) (start, replace, stop []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

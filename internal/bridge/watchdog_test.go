@@ -8,7 +8,7 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 )
 
-// TestWatchdogFirst: no child is started before the watchdog is there, by a reload either. The bridge can be asked.
+// TestWatchdogFirst: no child is started before the watchdog runs, not even by a reload. The bridge responds meanwhile.
 func TestWatchdogFirst(t *testing.T) {
 	h := newHost(t)
 	h.extension("talker", `"here"`, "")
@@ -26,5 +26,5 @@ func TestWatchdogFirst(t *testing.T) {
 		t.Errorf("status: %s", got)
 	}
 	goOn()
-	h.says("talker", `"here"`)
+	h.answers("talker", `"here"`)
 }

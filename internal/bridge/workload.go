@@ -11,28 +11,28 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// unit is one extension, or one member of it, as this bridge runs it: everything that was read, checked and
-// expanded before the first spawn.
+// workload is one extension, or one member of it, as this bridge runs it: everything that was read, checked and expanded
+// before the first process starts.
 type workload struct {
 	path       string           // of its manifest
-	announce   mesh.Announce    // without an instance
-	dialect    manifest.Dialect // asked for: auto, ext or mcp
+	announce   mesh.Announce    // without the instance
+	dialect    manifest.Dialect // required by the manifest: auto, ext or mcp
 	declared   manifest.Capabilities
-	transport  manifest.Transport  // with its placeholders replaced
+	transport  manifest.Transport  // with placeholders replaced
 	spec       child.Spec          // of a stdio child; without the callbacks
-	grace      time.Duration       // from being told to stop to SIGTERM
-	redact     func(string) string // takes known secrets out of a text; nil: there are none
+	grace      time.Duration       // between the request to stop and SIGTERM
+	redact     func(string) string // removes known secrets from a text; nil: no secrets are known
 	limits     limits
 	policy     supervise.Policy
 	replicas   int
 	replicaSet *replicaSet
-	missing    gate.Result // what it requires and this host lacks
-	gated      string      // why it is not started; "" when it is
+	missing    gate.Result // requirements that this host does not meet
+	gated      string      // why it is not started; "" if it is
 
-	httpAllow []netip.Prefix // refused addresses to which it may be connected nevertheless
+	httpAllow []netip.Prefix // private addresses to which it may connect
 }
 
-// limits bound the calls and the handshakes of a unit.
+// limits are the limits for the calls and handshakes of a workload.
 type limits struct {
 	handshake   time.Duration
 	call        time.Duration

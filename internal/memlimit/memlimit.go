@@ -1,4 +1,4 @@
-// Package memlimit finds the limit on this process's memory that somebody has set.
+// Package memlimit finds the memory limit of this process.
 package memlimit
 
 import (
@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// Bytes is the lower one of GOMEMLIMIT and the memory limit of this process's control group (version 2 or 1, on Linux only),
-// or 0 where neither is set.
+// Bytes returns the lower of GOMEMLIMIT and the memory limit of this process's control group (cgroup v1 or v2, on Linux), or
+// 0 if neither is set.
 func Bytes() int64 {
-	limit := min(debug.SetMemoryLimit(-1), ofCgroup("/sys/fs/cgroup", "/proc/self/cgroup"))
+	limit := min(debug.SetMemoryLimit(-1), cgroupLimit("/sys/fs/cgroup", "/proc/self/cgroup"))
 	if limit == math.MaxInt64 {
 		return 0
 	}
 	return limit
 }
 
-// ofCgroup is the lowest limit of the control groups that own lists, and of those above them. In a container of version 1 the
-// path may be that of the host; then only the root is there, and has the container's limit.
-func ofCgroup(root, own string) int64 {
+// cgroupLimit returns the lowest limit of the control groups listed in the file own and of their ancestors. In a container
+// with cgroup v1 the listed path may be the host's; then only the root exists, and it has the container's limit.
+func cgroupLimit(root, own string) int64 {
 	limit := int64(math.MaxInt64)
 	text, err := os.ReadFile(own)
 	if err != nil {
@@ -54,5 +54,5 @@ func ofCgroup(root, own string) int64 {
 	return limit
 }
 
-// unlimited is less than what version 1 writes where there is no limit, and more than any memory.
+// unlimited is larger than any memory, and smaller than the number that cgroup v1 uses for no limit.
 const unlimited = 1 << 60

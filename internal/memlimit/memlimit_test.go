@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestOfCgroup(t *testing.T) {
+func TestCgroupLimit(t *testing.T) {
 	root := t.TempDir()
 	for dir, text := range map[string]string{"": "", "pod": "1000\n", "pod/bridge": "max\n", "pod/small": "500\n", "free": "max\n"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -32,11 +32,11 @@ func TestOfCgroup(t *testing.T) {
 		if err := os.WriteFile(own, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got := ofCgroup(root, own); got != want {
+		if got := cgroupLimit(root, own); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
-	if got := ofCgroup(root, filepath.Join(root, "missing")); got != math.MaxInt64 {
+	if got := cgroupLimit(root, filepath.Join(root, "missing")); got != math.MaxInt64 {
 		t.Errorf("without the file: %d", got)
 	}
 }
@@ -49,8 +49,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestVersions reads the limits of both versions of control groups.
-func TestVersions(t *testing.T) {
+// TestCgroupVersions reads the limits of both versions of control groups.
+func TestCgroupVersions(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"memory.max":                              "max\n",
@@ -83,7 +83,7 @@ func TestVersions(t *testing.T) {
 		if err := os.WriteFile(own, []byte(tc.groups), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got := ofCgroup(root, own); got != tc.want {
+		if got := cgroupLimit(root, own); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
 		}
 	}
