@@ -9,10 +9,10 @@ import (
 
 // The limits of what announcements and handshakes make a replica keep.
 const (
-	maxSaid    = 4096            // announcements of one id, by instance
-	maxPerID   = 4 << 20         // bytes of the announcements of one id
-	maxOffers  = 2               // times the size of a spec: tools of one id, for the shown version and its successor
-	shakeAgain = 5 * time.Second // minimum interval of handshakes requested only because of an announcement
+	maxAnnouncements     = 4096            // announcements of one id, by instance
+	maxPerID             = 4 << 20         // bytes of the announcements of one id
+	maxOffers            = 2               // times the size of a spec: tools of one id, for the shown version and its successor
+	minHandshakeInterval = 5 * time.Second // minimum interval of handshakes requested only because of an announcement
 )
 
 // admit adds an announcement to its extension. It returns nil if the announcement was refused.
@@ -40,29 +40,29 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 		l.refuse("announce", a.ID, err)
 		return nil
 	}
-	delete(l.stray, a.ID)
+	delete(l.unannounced, a.ID)
 	if x != nil && l.repeats(x, a) {
-		x.said[a.Instance].at = a.at
+		x.announcements[a.Instance].at = a.at
 		l.seenBridge(a.Bridge, now)
 		return x
 	}
 	if x == nil {
 		x = newExtension(a.ID)
 		l.exts[x.id] = x
-		l.keep(x, extensionRoom)
+		l.account(x, extensionRoom)
 	}
 	l.owners[a.subject()] = x.id
 	if !a.implied {
-		x.legacy = false
-		for name, old := range x.said {
+		x.fromCatalog = false
+		for name, old := range x.announcements {
 			if old.implied {
-				l.unsay(x, name)
+				l.removeAnnouncement(x, name)
 			}
 		}
 	}
 	l.checkNews(x, a, now)
-	l.say(x, a)
-	l.placed(x, a.Instance, &place{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
+	l.addAnnouncement(x, a)
+	l.setLocation(x, a.Instance, &location{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
 	l.seenBridge(a.Bridge, now)
 	l.pub.mark(stateKey(x.id), !known) // the state contains host and bridge
 	l.reconsider[x.id] = true
@@ -73,30 +73,30 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 // mesh is requested to announce again, so most announcements repeat. One without a handshake_hash is not a
 // repetition, because its tools have to be requested. One without a bridge is not either; those are few.
 func (l *loop) repeats(x *extension, a *announced) bool {
-	before, at := x.said[a.Instance], x.places[a.Instance]
+	before, at := x.announcements[a.Instance], x.locations[a.Instance]
 	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && a.HandshakeHash != "" &&
-		!x.dropped && !x.legacy && at != nil && at.run.Equal(l.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
+		!x.dropped && !x.fromCatalog && at != nil && at.run.Equal(l.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
 }
 
 // addAnnouncement stores an announcement. Without a handshake_hash the tools may have changed, so another handshake
 // is made.
-func (l *loop) say(x *extension, a *announced) {
-	l.unsay(x, a.Instance)
-	x.said[strings.Clone(a.Instance)], x.dropped = a, false
-	l.keep(x, a.size)
+func (l *loop) addAnnouncement(x *extension, a *announced) {
+	l.removeAnnouncement(x, a.Instance)
+	x.announcements[strings.Clone(a.Instance)], x.dropped = a, false
+	l.account(x, a.size)
 	delete(l.removed, removal{x.id, a.Instance})
-	if s := x.shakes[a.shakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > shakeAgain {
-		l.unshake(x, a.shakeKey())
+	if s := x.handshakes[a.handshakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > minHandshakeInterval {
+		l.removeHandshake(x, a.handshakeKey())
 	}
 	l.prune(x)
 }
 
 // instanceRestarted handles an instance that restarted under the same name: without a handshake_hash its tools may
 // have changed.
-func (l *loop) reborn(x *extension, instance string) {
-	if a := x.said[instance]; a != nil && a.HandshakeHash == "" {
-		if s := x.shakes[a.shakeKey()]; s != nil && s.done {
-			l.unshake(x, a.shakeKey())
+func (l *loop) instanceRestarted(x *extension, instance string) {
+	if a := x.announcements[instance]; a != nil && a.HandshakeHash == "" {
+		if s := x.handshakes[a.handshakeKey()]; s != nil && s.done {
+			l.removeHandshake(x, a.handshakeKey())
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (x *extension) serves(subject string) bool {
 	if x.shown != nil && x.shown.subject() == subject {
 		return true
 	}
-	for _, a := range x.said {
+	for _, a := range x.announcements {
 		if a.subject() == subject {
 			return true
 		}
@@ -138,10 +138,10 @@ func (x *extension) serves(subject string) bool {
 // checkParent ensures that the bridge of a member has also announced its parent.
 func (l *loop) checkParent(a *announced) error {
 	parent := l.exts[a.Parent]
-	if a.Parent == "" || parent == nil || len(parent.said) == 0 {
+	if a.Parent == "" || parent == nil || len(parent.announcements) == 0 {
 		return nil
 	}
-	for _, p := range parent.said {
+	for _, p := range parent.announcements {
 		if p.Bridge == a.Bridge {
 			return nil
 		}

@@ -34,7 +34,7 @@ func TestRepeats(t *testing.T) {
 		{"another digest", func() {}, func(a *announced) { a.digest = "e" }, true},
 		{"and back", func() {}, same, true},
 		{"a leader dropped it", func() { l.exts["weather"].dropped = true }, same, true},
-		{"its bridge began anew", func() { l.bridges["b"].host = &mesh.Host{Since: time.Unix(1, 0)} }, same, true},
+		{"its bridge restarted", func() { l.bridges["b"].host = &mesh.Host{Since: time.Unix(1, 0)} }, same, true},
 		{"again there", func() {}, same, false},
 		{"its tools are not vouched for", func() {}, func(a *announced) { a.HandshakeHash = "" }, true},
 	} {

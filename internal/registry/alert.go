@@ -60,13 +60,13 @@ func (l *loop) checkNews(x *extension, a *announced, now time.Time) {
 // versionsOf returns the versions of x, without those of one instance.
 func (l *loop) versionsOf(x *extension, except string) []string {
 	all := map[string]bool{}
-	how, _ := l.mon.Extension(x.id)
-	for _, i := range how.Instances {
+	health, _ := l.mon.Extension(x.id)
+	for _, i := range health.Instances {
 		if i.Instance != except {
 			all[i.Version] = true
 		}
 	}
-	for name, a := range x.said {
+	for name, a := range x.announcements {
 		if name != except && !a.implied {
 			all[a.Version] = true
 		}

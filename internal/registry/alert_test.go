@@ -45,7 +45,7 @@ func TestAlerts(t *testing.T) {
 					e := b.ext("weather", "1.0.0", name, "get")
 					e.a.Bridge = ""
 					e.up()
-					e.keepBeating()
+					e.sendHeartbeats()
 				}
 				b.await("it is up", func() bool { return b.instances("weather") == "n1 ready, n2 ready" })
 				time.Sleep(settleTime + time.Second) // fake time
@@ -56,7 +56,7 @@ func TestAlerts(t *testing.T) {
 				e.a.Bridge, e.a.Host = "", tc.host
 				e.a.HandshakeHash = "another"
 				e.up()
-				e.keepBeating()
+				e.sendHeartbeats()
 				b.await("it is up, too", func() bool { return b.instances("weather") == "n1 ready, n2 ready, third ready" })
 				b.await("the diagnostics are right", func() bool { return b.codes("weather") == tc.want })
 				time.Sleep(time.Second) // fake time
@@ -83,7 +83,7 @@ func TestAlertEnds(t *testing.T) {
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		time.Sleep(settleTime + time.Second) // fake time
 		b.ext("weather", "999.0.0", "evil", "get").up()

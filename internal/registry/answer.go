@@ -20,7 +20,7 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	if !r.cfg.Prefix.MayAnswer(req.Reply()) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loopTimeout)
 	defer cancel()
 	var env struct {
 		ID     json.RawMessage `json:"id"`
@@ -48,7 +48,7 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 }
 
 // answer encodes a response with headers that fits into a message of limit bytes. A result that is too large or
-// cannot be encoded becomes an error, because a missing answer would not tell the caller why.
+// cannot be encoded becomes an error, because without an answer the caller would only time out.
 func answer(id json.RawMessage, result any, err error, limit int64) ([]byte, micro.Headers) {
 	response := map[string]any{"jsonrpc": "2.0", "id": id}
 	if err == nil {

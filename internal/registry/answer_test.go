@@ -114,7 +114,7 @@ func TestIDs(t *testing.T) {
 	for id, want := range map[string]string{
 		`7`: `7`, `"a<b"`: `"a<b"`, long: long, `"` + strings.Repeat("x", 255) + `"`: `null`, `{"an":"object"}`: `null`, `null`: `null`,
 	} {
-		m := b.ask("ping", id, nil)
+		m := b.callWithID("ping", id, nil)
 		if got := string(m.ID); got != want {
 			t.Errorf("%.100s: answered to %.100s", id, got)
 		}
@@ -130,8 +130,8 @@ type response struct {
 	Error  *rpc.Error      `json:"error"`
 }
 
-// ask is call with a given id.
-func (b *bed) ask(method, id string, params any) (out response) {
+// callWithID is call with a given id.
+func (b *bed) callWithID(method, id string, params any) (out response) {
 	b.Helper()
 	p, err := json.Marshal(params)
 	if err != nil {
@@ -166,7 +166,7 @@ func TestPagesOfLargeEntries(t *testing.T) {
 	for n := range 12 {
 		view[skillKey(fmt.Sprint("s", n))] = text(150_000)
 	}
-	err := r.ask(t.Context(), func(l *loop) {
+	err := r.inLoop(t.Context(), func(l *loop) {
 		for key, value := range view {
 			l.view.keep(record{key: key, value: []byte(value)})
 		}
@@ -182,7 +182,7 @@ func TestPagesOfLargeEntries(t *testing.T) {
 	}
 	pages := 0
 	for p := (CatalogParams{}); ; pages++ {
-		m := b.ask("catalog", `"`+strings.Repeat("i", 254)+`"`, p)
+		m := b.callWithID("catalog", `"`+strings.Repeat("i", 254)+`"`, p)
 		var page CatalogResult
 		if err := json.Unmarshal(m.Result, &page); err != nil || m.Error != nil {
 			t.Fatalf("%+v: %v %v", p, err, m.Error)
@@ -222,12 +222,12 @@ func TestSpecLeavesRoom(t *testing.T) {
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
 	x := newExtension("big")
-	x.shown, x.tools = &announced{Announce: mesh.Announce{ID: "big", Version: "1.0.0", SubjectPrefix: "ext"}}, &shake{done: true}
+	x.shown, x.tools = &announced{Announce: mesh.Announce{ID: "big", Version: "1.0.0", SubjectPrefix: "ext"}}, &handshake{done: true}
 	for n := range 700 {
 		x.tools.tools = append(x.tools.tools, mesh.Tool{Own: fmt.Sprint("tool", n), InputSchema: json.RawMessage(`{"description":"` + strings.Repeat("<>", 1000) + `"}`)})
 	}
 	var page CatalogResult
-	err := r.ask(t.Context(), func(l *loop) {
+	err := r.inLoop(t.Context(), func(l *loop) {
 		l.exts["big"] = x
 		spec, err := l.value(specKey("big"), nil)
 		delete(l.exts, "big")

@@ -30,10 +30,10 @@ type BreakerStatus struct {
 // breakers lists them by id, at most maxShownBreakers.
 func (l *loop) breakers(now time.Time) []BreakerStatus {
 	out := []BreakerStatus{}
-	for id := range l.complaints {
+	for id := range l.reportedBreakers {
 		x := l.exts[id]
 		if x == nil {
-			delete(l.complaints, id)
+			delete(l.reportedBreakers, id)
 			continue
 		}
 		b := BreakerStatus{ID: id, State: string(heartbeat.BreakerClosed), Reporters: []BreakerReporter{}}
@@ -48,7 +48,7 @@ func (l *loop) breakers(now time.Time) []BreakerStatus {
 		if len(b.Reporters) > 0 || b.RetryAt != nil {
 			out = append(out, b)
 		} else {
-			delete(l.complaints, id)
+			delete(l.reportedBreakers, id)
 		}
 	}
 	slices.SortFunc(out, func(a, b BreakerStatus) int { return cmp.Compare(a.ID, b.ID) })
@@ -100,7 +100,7 @@ func (l *loop) breakerReport(id string, data []byte, now time.Time) {
 	if len(b.reporters) == maxReporters {
 		b.reporters = slices.Delete(b.reporters, 0, 1)
 	}
-	l.complaints[x.id] = true
+	l.reportedBreakers[x.id] = true
 	b.reporters = append(b.reporters, BreakerReporter{Reporter: name, State: r.State, Reason: cut(r.Reason, 200), At: now})
 	if r.State == string(heartbeat.BreakerOpen) {
 		l.suspected(id, "", now)
@@ -110,14 +110,14 @@ func (l *loop) breakerReport(id string, data []byte, now time.Time) {
 // unanswered handles that a probe of x was not answered. It opens the fleet's breaker if a caller has reported an
 // open one and no instance of x takes calls.
 func (l *loop) unanswered(x *extension, now time.Time) {
-	how, _ := l.mon.Extension(x.id)
+	health, _ := l.mon.Extension(x.id)
 	b := &x.breaker
-	if how.Available || !b.reported(now) || now.Before(b.retryAt) {
+	if health.Available || !b.reported(now) || now.Before(b.retryAt) {
 		return
 	}
 	b.pause = min(max(2*b.pause, breakerPause), breakerPauseMax)
 	b.retryAt = now.Add(b.pause)
-	l.urge(x.id)
+	l.markUrgent(x.id)
 }
 
 func (b *breaker) reported(now time.Time) bool {
@@ -130,19 +130,19 @@ func (b *breaker) reported(now time.Time) bool {
 func (l *loop) answered(x *extension) {
 	if !x.breaker.retryAt.IsZero() {
 		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0
-		l.urge(x.id)
+		l.markUrgent(x.id)
 	}
 }
 
 // shownBreaker is the breaker in state.<id>: the fleet's, or open if the bridges have opened those of all ready
 // instances.
-func (x *extension) shownBreaker(how heartbeat.Extension) *heartbeat.Breaker {
+func (x *extension) shownBreaker(health heartbeat.Extension) *heartbeat.Breaker {
 	if at := x.breaker.retryAt; !at.IsZero() {
 		at = at.UTC().Truncate(time.Millisecond)
 		return &heartbeat.Breaker{State: heartbeat.BreakerOpen, RetryAt: &at}
 	}
 	var first *heartbeat.Breaker
-	for _, i := range how.Instances {
+	for _, i := range health.Instances {
 		switch {
 		case i.State != heartbeat.Ready:
 		case i.Available():

@@ -24,25 +24,25 @@ type bridge struct {
 	seen   time.Time // last report, announcement or answer
 	kept   int       // bytes counted of its reports
 
-	answered bool  // it has answered on its control subject before, so "no responders" means that it is gone
-	reported bool  // to this replica; if not, host may come from the catalog
-	asked    asked // announce requests because it answers pings but has not reported
+	answered bool             // it has answered on its control subject before, so "no responders" means that it is gone
+	reported bool             // to this replica; if not, host may come from the catalog
+	requests announceRequests // announce requests because it answers pings but has not reported
 	pinging  bool
 	next     time.Time // do not ping before
 	pause    time.Duration
-	silent   int  // pings in a row that timed out
+	timeouts int  // pings in a row that timed out
 	leaving  bool // it does not answer; messages sent before are still being processed
 	gone     bool
-	why      string    // why it is gone
+	reason   string    // why it is gone
 	changed  time.Time // when it was last found to be gone, or up
 }
 
 const (
-	maxBridges    = 10_000
-	pingTimeout   = time.Second
-	maxPingPause  = time.Minute // between pings of a bridge that is gone; others are pinged once a second
-	silentPings   = 5           // timeouts after which a bridge that hangs counts as gone
-	maxBridgePing = 256
+	maxBridges      = 10_000
+	pingTimeout     = time.Second
+	maxPingPause    = time.Minute // between pings of a bridge that is gone; others are pinged once a second
+	maxPingTimeouts = 5           // timeouts after which a bridge that hangs counts as gone
+	maxBridgePing   = 256
 )
 
 // bridgeNamed returns the bridge that has reported under name, and adds it if necessary. Only the bridge itself may
@@ -140,16 +140,16 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	}
 	h.State, h.Reason, h.StateSince = "", "", time.Time{} // set only by the registry
 	first := b.host == nil
-	anew := !first && !b.host.Since.Equal(h.Since)
-	others := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
+	restarted := !first && !b.host.Since.Equal(h.Since)
+	listChanged := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
 	b.host, b.reported = &h, true
 	l.keepReports(b)
-	if anew {
+	if restarted {
 		b.leaving = false
-		l.begunAnew(b, now)
+		l.bridgeRestarted(b, now)
 	}
-	if others {
-		l.relisted[b.name] = l.relisted[b.name] || first
+	if listChanged {
+		l.reportChanged[b.name] = l.reportChanged[b.name] || first
 	}
 	l.pub.mark(hostKey(name), false)
 }
@@ -163,7 +163,7 @@ func (b *bridge) document(was *mesh.Host) *mesh.Host {
 	h := *b.host
 	switch {
 	case b.gone:
-		h.State, h.Reason = heartbeat.Lost, b.why
+		h.State, h.Reason = heartbeat.Lost, b.reason
 	case b.answered:
 		h.State = heartbeat.Ready
 	default: // it has never answered pings; a third-party bridge need not
@@ -192,10 +192,10 @@ func (l *loop) pingBridges(now time.Time) {
 			continue
 		}
 		b.pinging = true
-		q := question{nc: l.nc, subject: l.cfg.Prefix.Control(b.name), method: "ping"}
+		q := request{nc: l.nc, subject: l.cfg.Prefix.Control(b.name), method: "ping"}
 		l.pings.start(func() {
 			l.wg.Go(func() { // owned by the loop; ends with pingTimeout at the latest
-				_, err := q.ask(l.ctx, pingTimeout)
+				_, err := q.send(l.ctx, pingTimeout)
 				l.report(func(l *loop) {
 					l.pings.finish()
 					l.pinged(b, err, time.Now())
@@ -211,34 +211,34 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 	b.pinging = false
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		l.missed(b, "is gone", now)
-	case errors.Is(err, context.DeadlineExceeded) && l.pulse.fresh(now):
-		if b.silent++; b.silent >= silentPings {
-			l.missed(b, "does not answer", now)
+		l.pingFailed(b, "is gone", now)
+	case errors.Is(err, context.DeadlineExceeded) && l.selfCheck.fresh(now):
+		if b.timeouts++; b.timeouts >= maxPingTimeouts {
+			l.pingFailed(b, "does not answer", now)
 		}
 	case err == nil, errors.As(err, new(*rpc.Error)): // any answer counts, even an error
 		if b.gone {
-			b.reported, b.asked = false, asked{} // reports may have been lost like the pings
+			b.reported, b.requests = false, announceRequests{} // reports may have been lost like the pings
 		}
 		if b.gone || !b.answered {
 			b.changed = now
 			l.pub.mark(hostKey(b.name), false)
 			l.markSkills(b)
 		}
-		b.answered, b.leaving, b.gone, b.silent, b.seen, b.pause = true, false, false, 0, now, 0
+		b.answered, b.leaving, b.gone, b.timeouts, b.seen, b.pause = true, false, false, 0, now, 0
 		if !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
-			l.askFor(&b.asked, now)
+			l.requestFor(&b.requests, now)
 		}
 	}
 }
 
 // pingFailed handles that a bridge does not answer, and pings it less and less often.
-func (l *loop) missed(b *bridge, how string, now time.Time) {
+func (l *loop) pingFailed(b *bridge, reason string, now time.Time) {
 	if b.answered && !b.gone && !b.leaving {
 		b.leaving = true
-		l.behind(func(now time.Time) {
+		l.afterPending(func(now time.Time) {
 			if b.leaving {
-				l.left(b, how, now)
+				l.bridgeLost(b, reason, now)
 			}
 		})
 	}
@@ -247,23 +247,23 @@ func (l *loop) missed(b *bridge, how string, now time.Time) {
 }
 
 // bridgeLost marks a bridge and all of its instances lost.
-func (l *loop) left(b *bridge, how string, now time.Time) {
-	b.leaving, b.gone, b.changed, b.why = false, true, now, how
-	l.condemnBridge(b, "bridge "+b.name+" "+how, now)
+func (l *loop) bridgeLost(b *bridge, reason string, now time.Time) {
+	b.leaving, b.gone, b.changed, b.reason = false, true, now, reason
+	l.markInstancesLost(b, "bridge "+b.name+" "+reason, now)
 	l.pub.mark(hostKey(b.name), true)
 	l.markSkills(b)
 }
 
 // markInstancesLost marks the instances of a bridge lost.
-func (l *loop) condemnBridge(b *bridge, reason string, now time.Time) {
+func (l *loop) markInstancesLost(b *bridge, reason string, now time.Time) {
 	lost := 0
-	for x, instance := range l.at(b.name) {
+	for x, instance := range l.instancesAt(b.name) {
 		if instance == "" {
 			continue
 		}
 		if c, ok := l.mon.MarkLost(x.id, instance, reason, now); ok {
 			l.changed(c)
-			l.urge(x.id)
+			l.markUrgent(x.id)
 			lost++
 		}
 	}

@@ -87,19 +87,19 @@ func (l *loop) evict(target int) {
 // evictSilent removes the announcements of x's instances that have never sent a heartbeat, and x itself if nothing
 // else is left.
 func (l *loop) evictSilent(x *extension) {
-	how, _ := l.mon.Extension(x.id)
-	seen := map[string]bool{"": len(how.Instances) > 0} // an announcement without an instance counts for all of them
-	for _, i := range how.Instances {
+	health, _ := l.mon.Extension(x.id)
+	seen := map[string]bool{"": len(health.Instances) > 0} // an announcement without an instance counts for all of them
+	for _, i := range health.Instances {
 		seen[i.Instance] = true
 	}
-	for name := range x.said {
+	for name := range x.announcements {
 		if !seen[name] {
-			l.unsay(x, name)
-			l.displaced(x, name)
+			l.removeAnnouncement(x, name)
+			l.removeLocation(x, name)
 		}
 	}
 	l.prune(x)
-	if len(x.said) == 0 && l.empty(x.id) {
+	if len(x.announcements) == 0 && l.empty(x.id) {
 		if c, ok := l.mon.Forget(x.id); ok {
 			l.changed(c)
 		}
@@ -111,15 +111,15 @@ func (x *extension) roomFor(a *announced) error {
 	if x == nil {
 		return nil
 	}
-	old := x.said[a.Instance]
-	if old == nil && len(x.said) >= maxSaid {
-		return fmt.Errorf("there are %d instances already", len(x.said))
+	old := x.announcements[a.Instance]
+	if old == nil && len(x.announcements) >= maxAnnouncements {
+		return fmt.Errorf("there are %d instances already", len(x.announcements))
 	}
 	if x.kept+a.size <= maxPerID {
 		return nil
 	}
 	sum := a.text()
-	for _, other := range x.said {
+	for _, other := range x.announcements {
 		if other != old {
 			sum += other.text()
 		}
@@ -132,7 +132,7 @@ func (x *extension) roomFor(a *announced) error {
 
 // offered is the number of bytes stored of x's handshakes.
 func (x *extension) offered() (sum int) {
-	for _, s := range x.shakes {
+	for _, s := range x.handshakes {
 		sum += s.size
 	}
 	return sum

@@ -29,10 +29,10 @@ func TestBytesPerID(t *testing.T) {
 	b.publish(prefix.Announce("greedy"), large("greedy", "i0", size-1)) // replaces an admitted one
 	b.ext("weather", "1.0.0", "n", "get").up()
 	b.await("another extension is admitted", b.is("weather", heartbeat.Ready))
-	if err := r.ask(t.Context(), func(l *loop) {
+	if err := r.inLoop(t.Context(), func(l *loop) {
 		x := l.exts["greedy"]
-		if n := len(x.said); n != maxPerID/size || len(x.said["i0"].Capabilities.Channels[0]) != size-1 {
-			t.Errorf("%d announcements are kept, the first of %d bytes", n, x.said["i0"].size)
+		if n := len(x.announcements); n != maxPerID/size || len(x.announcements["i0"].Capabilities.Channels[0]) != size-1 {
+			t.Errorf("%d announcements are kept, the first of %d bytes", n, x.announcements["i0"].size)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -57,14 +57,14 @@ func TestEviction(t *testing.T) {
 		b.await("they are handled", func() bool { return b.status(r).Traffic.Announces >= before+maxPerID/size })
 	}
 	b.await("there was no room", func() (evicted bool) {
-		err := r.ask(t.Context(), func(l *loop) { evicted = !l.evicted.IsZero() })
+		err := r.inLoop(t.Context(), func(l *loop) { evicted = !l.evicted.IsZero() })
 		return err == nil && evicted
 	})
 	late := b.ext("late", "1.0.0", "n", "get")
 	b.await("a new extension is admitted", func() bool { late.up(); return late.is("late", heartbeat.Ready)() })
-	if err := r.ask(t.Context(), func(l *loop) {
-		if l.size > l.room || l.exts["alive"].said["n"] == nil {
-			t.Errorf("%d of %d bytes are kept; the instance that sends heartbeats: %v", l.size, l.room, l.exts["alive"].said["n"])
+	if err := r.inLoop(t.Context(), func(l *loop) {
+		if l.size > l.room || l.exts["alive"].announcements["n"] == nil {
+			t.Errorf("%d of %d bytes are kept; the instance that sends heartbeats: %v", l.size, l.room, l.exts["alive"].announcements["n"])
 		}
 	}); err != nil {
 		t.Fatal(err)

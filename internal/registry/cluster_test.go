@@ -37,10 +37,13 @@ func TestCluster(t *testing.T) {
 	for n := range 20 {
 		e := b.ext(fmt.Sprint("e", n), "1.0.0", fmt.Sprint("n", n), "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 	}
 	all := func(r *Registry) func() bool {
-		return func() bool { s := b.status(r); return s.Extensions[heartbeat.Ready] == 20 && s.Stand.Revision > 0 }
+		return func() bool {
+			s := b.status(r)
+			return s.Extensions[heartbeat.Ready] == 20 && s.SnapshotVersion.Revision > 0
+		}
 	}
 	b.await("all are up", func() bool { return all(one)() && all(two)() && b.is("e19", heartbeat.Ready)() })
 	b.await("the standby has seen all", func() bool { return b.status(one).Revision == b.status(two).Revision })
@@ -50,7 +53,7 @@ func TestCluster(t *testing.T) {
 	e := b.ext("late", "1.0.0", "n", "get")
 	e.announceOnRequest() // messages published while routes change can be lost
 	e.up()
-	e.keepBeating()
+	e.sendHeartbeats()
 	b.await("it is shown", func() bool { s, _ := b.spec("late"); return len(s.Tools) == 1 })
 	t.Logf("the catalog was right %v after the leading registry's server went", time.Since(start))
 	b.await("one of them leads", func() bool { return b.status(one).Leading != b.status(two).Leading })

@@ -108,7 +108,7 @@ func TestHeartbeatWithoutInstanceAfterRestart(t *testing.T) {
 	stop()
 	r, _ = b.registry(Config{})
 	b.leading(r)
-	plain.beat(heartbeat.Failed)
+	plain.heartbeat(heartbeat.Failed)
 	b.await("its heartbeat counts", plain.is("plain", heartbeat.Failed))
 	b.publish(prefix.Heartbeat("weather"), `{"id":"weather","state":"failed"}`)
 	b.await("the other one does not", func() bool { return b.status(r).Refused["beat"] == 1 })

@@ -38,7 +38,7 @@ func (b *bucket) explain(before, err error) error {
 
 // pauseAfter waits after err: for the usual time, or for deniedPause after a denied request unless the client
 // reconnects (perhaps with other permissions). It returns false when ctx is done.
-func (e *elector) rest(ctx context.Context, err error, usual time.Duration) bool {
+func (e *elector) pauseAfter(ctx context.Context, err error, usual time.Duration) bool {
 	if !errors.Is(err, errDenied) {
 		return sleep(ctx, usual)
 	}

@@ -35,7 +35,7 @@ func TestDenied(t *testing.T) {
 				t.Cleanup(nc.Close)
 				var log syncBuffer
 				r, _ := b.registryOn(nc, Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
-				b.await("it hears", func() bool {
+				b.await("heartbeats are processed", func() bool {
 					b.publish(prefix.Announce("mail"), `{"id":"mail","version":"1.0.0","instance":"n"}`)
 					b.publish(prefix.Heartbeat("mail"), `{"id":"mail","instance":"n"}`)
 					return b.status(r).Instances[heartbeat.Ready] == 1
@@ -49,7 +49,7 @@ func TestDenied(t *testing.T) {
 					t.Errorf("logged %d times:\n%s", n, text)
 				}
 				if s := b.status(r); !strings.Contains(s.JetStream, "denied by NATS") {
-					t.Errorf("status says %q", s.JetStream)
+					t.Errorf("status shows %q", s.JetStream)
 				}
 			})
 		})

@@ -17,7 +17,7 @@ func TestManyClashes(t *testing.T) {
 		var own, other []string
 		x := newExtension("a_b")
 		x.shown = &announced{Announce: mesh.Announce{ID: "a_b", Version: "1.0.0", SubjectPrefix: "ext"}}
-		x.tools = &shake{done: true}
+		x.tools = &handshake{done: true}
 		for i := range n {
 			name := fmt.Sprintf("list_things_of_kind_%05d", i)
 			own, other = append(own, name), append(other, "b_"+name)
@@ -55,21 +55,21 @@ func TestManyClashes(t *testing.T) {
 // spec.
 func TestManyInstancesDisagree(t *testing.T) {
 	x := newExtension("a")
-	var how heartbeat.Extension
+	var health heartbeat.Extension
 	for n := range 4000 {
 		a := &announced{Announce: mesh.Announce{ID: "a", Version: "1.0.0", Instance: fmt.Sprintf("n%04d", n), Host: strings.Repeat("h", 200),
 			ManifestHash: fmt.Sprint(n)}}
 		if n >= 2000 {
 			a.Version = fmt.Sprint("2.0.", n)
 		}
-		x.said[a.Instance] = a
-		x.shakes[a.shakeKey()] = &shake{err: strings.Repeat("no", 10_000)}
-		how.Instances = append(how.Instances, heartbeat.Instance{Instance: a.Instance, State: heartbeat.Ready})
+		x.announcements[a.Instance] = a
+		x.handshakes[a.handshakeKey()] = &handshake{err: strings.Repeat("no", 10_000)}
+		health.Instances = append(health.Instances, heartbeat.Instance{Instance: a.Instance, State: heartbeat.Ready})
 	}
-	x.shown = x.said["n0000"]
+	x.shown = x.announcements["n0000"]
 	codes, size := map[string]int{}, 0
 	last := ""
-	for _, d := range x.diagnostics(how) {
+	for _, d := range x.diagnostics(health) {
 		codes[d.Code]++
 		size += len(d.Message)
 		last = d.Message

@@ -18,35 +18,35 @@ import (
 // extension is what was announced for one id and returned by handshakes. The state of its instances is in the
 // Monitor.
 type extension struct {
-	id     string
-	said   map[string]*announced // by instance; "" for an announcement without one
-	places map[string]*place     // by instance
-	asked  map[string]*asked     // by instance without the expected announcement
-	shakes map[shakeKey]*shake
+	id            string
+	announcements map[string]*announced        // by instance; "" for an announcement without one
+	locations     map[string]*location         // by instance
+	requests      map[string]*announceRequests // by instance without the expected announcement
+	handshakes    map[handshakeKey]*handshake
 
-	unreported asked           // limits announce requests caused by a bridge that has not sent a report
-	since      time.Time       // first seen by this replica; earlier if it comes from the catalog
-	hosts      map[string]bool // it has run on, by bridge or host; see alert.go
-	alerts     []alert
+	bridgeRequests announceRequests // limits announce requests caused by a bridge that has not sent a report
+	since          time.Time        // first seen by this replica; earlier if it comes from the catalog
+	hosts          map[string]bool  // it has run on, by bridge or host; see alert.go
+	alerts         []alert
 
-	shown    *announced // the announcement shown in the spec; kept when its instance is gone
-	tools    *shake     // the handshake for shown; nil before the first one
-	legacy   bool       // read from the catalog, not announced to this replica
-	dropped  bool       // by the leader, and no message received since
-	mirrored uint64     // revision of the spec restored last
-	kept     int        // bytes counted in loop.size
-	long     bool       // its last written state exceeds largeState
-	rests    time.Time  // until then its state is written only with an urgent change
+	shown            *announced // the announcement shown in the spec; kept when its instance is gone
+	tools            *handshake // the handshake for shown; nil before the first one
+	fromCatalog      bool       // read from the catalog, not announced to this replica
+	dropped          bool       // by the leader, and no message received since
+	restoredRevision uint64     // revision of the spec restored last
+	kept             int        // bytes counted in loop.size
+	large            bool       // its last written state exceeds largeState
+	throttledUntil   time.Time  // until then its state is written only with an urgent change
 
 	breaker breaker
 }
 
 // handshakeKey is equal for instances that share a handshake. Without a handshake_hash nothing shows that two
 // instances have the same tools, so the key contains the instance.
-type shakeKey struct{ version, manifest, handshake, instance string }
+type handshakeKey struct{ version, manifest, handshake, instance string }
 
-func (a *announced) shakeKey() shakeKey {
-	k := shakeKey{version: a.Version, manifest: a.ManifestHash, handshake: a.HandshakeHash}
+func (a *announced) handshakeKey() handshakeKey {
+	k := handshakeKey{version: a.Version, manifest: a.ManifestHash, handshake: a.HandshakeHash}
 	if a.HandshakeHash == "" {
 		k.instance = "/" + a.Instance
 	}
@@ -54,7 +54,7 @@ func (a *announced) shakeKey() shakeKey {
 }
 
 // handshake is one handshake, pending or complete.
-type shake struct {
+type handshake struct {
 	done    bool
 	pending bool
 	err     string // of the last attempt
@@ -75,18 +75,18 @@ func (x *extension) cut() cuts {
 }
 
 func newExtension(id string) *extension {
-	return &extension{id: strings.Clone(id), said: map[string]*announced{}, places: map[string]*place{},
-		asked: map[string]*asked{}, shakes: map[shakeKey]*shake{}, hosts: map[string]bool{}, since: time.Now()}
+	return &extension{id: strings.Clone(id), announcements: map[string]*announced{}, locations: map[string]*location{},
+		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: time.Now()}
 }
 
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
 // completed a handshake, then of the lowest instance. Without a candidate the previous choice stays. Before the first
 // one, the highest announced version is shown without tools. It reports whether the choice changed.
-func (x *extension) choose(how heartbeat.Extension) bool {
-	best, tools := x.best(how)
+func (x *extension) choose(health heartbeat.Extension) bool {
+	best, tools := x.best(health)
 	switch {
 	case best != nil:
-	case x.tools != nil && (how.State != heartbeat.Gated || x.legacy): // no better candidate: keep what was shown
+	case x.tools != nil && (health.State != heartbeat.Gated || x.fromCatalog): // no better candidate: keep what was shown
 		return false
 	default:
 		best = x.newest()
@@ -98,21 +98,21 @@ func (x *extension) choose(how heartbeat.Extension) bool {
 	return true
 }
 
-func (x *extension) best(how heartbeat.Extension) (best *announced, tools *shake) {
-	for _, i := range how.Instances { // sorted by instance
-		a := x.said[i.Instance]
+func (x *extension) best(health heartbeat.Extension) (best *announced, tools *handshake) {
+	for _, i := range health.Instances { // sorted by instance
+		a := x.announcements[i.Instance]
 		if a == nil || i.State != heartbeat.Ready {
 			continue
 		}
-		s := x.shakes[a.shakeKey()]
+		s := x.handshakes[a.handshakeKey()]
 		if s != nil && s.done && (best == nil || compareVersions(a.Version, best.Version) > 0) {
 			best, tools = a, s
 		}
 	}
 	if best == nil {
 		// A third-party service may announce without an instance and send heartbeats under another name, or none.
-		if a := x.said[""]; a != nil {
-			if s := x.shakes[a.shakeKey()]; s != nil && s.done {
+		if a := x.announcements[""]; a != nil {
+			if s := x.handshakes[a.handshakeKey()]; s != nil && s.done {
 				return a, s
 			}
 		}
@@ -122,8 +122,8 @@ func (x *extension) best(how heartbeat.Extension) (best *announced, tools *shake
 
 func (x *extension) newest() *announced {
 	var best *announced
-	for _, name := range slices.Sorted(maps.Keys(x.said)) {
-		if a := x.said[name]; best == nil || compareVersions(a.Version, best.Version) > 0 {
+	for _, name := range slices.Sorted(maps.Keys(x.announcements)) {
+		if a := x.announcements[name]; best == nil || compareVersions(a.Version, best.Version) > 0 {
 			best = a
 		}
 	}
@@ -140,7 +140,7 @@ func compareVersions(a, b string) int {
 }
 
 // diagnostics returns what an operator should check, in a fixed order.
-func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
+func (x *extension) diagnostics(health heartbeat.Extension) []mesh.Diagnostic {
 	var out []mesh.Diagnostic
 	if x.shown != nil && x.shown.implied {
 		out = append(out, mesh.Diagnostic{Level: "info", Code: "not_announced",
@@ -149,7 +149,7 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	if x.tools != nil {
 		out = append(out, x.tools.notes...)
 	}
-	if d, ok := x.conflict(how); ok {
+	if d, ok := x.conflict(health); ok {
 		out = append(out, d)
 	}
 	for _, a := range x.alerts {
@@ -157,15 +157,15 @@ func (x *extension) diagnostics(how heartbeat.Extension) []mesh.Diagnostic {
 	}
 	failed := map[string]bool{}
 	var failures []mesh.Diagnostic
-	for _, i := range how.Instances {
-		a := x.said[i.Instance]
+	for _, i := range health.Instances {
+		a := x.announcements[i.Instance]
 		if a == nil {
-			a = x.said[""]
+			a = x.announcements[""]
 		}
 		if a == nil || i.State != heartbeat.Ready {
 			continue
 		}
-		if s := x.shakes[a.shakeKey()]; s != nil && !s.done && s.err != "" && !failed[a.Version] {
+		if s := x.handshakes[a.handshakeKey()]; s != nil && !s.done && s.err != "" && !failed[a.Version] {
 			failed[a.Version] = true
 			failures = append(failures, mesh.Diagnostic{Level: "error", Code: "handshake_failed",
 				Message: "version " + a.Version + " did not answer initialize: " + cut(s.err, maxReason)})
@@ -191,10 +191,10 @@ func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
 }
 
 // conflict returns a diagnostic if ready instances of the shown version have different hashes.
-func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
+func (x *extension) conflict(health heartbeat.Extension) (mesh.Diagnostic, bool) {
 	hashes := map[[2]string][]string{}
-	for _, i := range how.Instances {
-		a := x.said[i.Instance]
+	for _, i := range health.Instances {
+		a := x.announcements[i.Instance]
 		if a != nil && x.shown != nil && a.Version == x.shown.Version && i.State == heartbeat.Ready {
 			k := [2]string{a.ManifestHash, a.HandshakeHash}
 			hashes[k] = append(hashes[k], cmp.Or(a.Bridge, a.Host, a.Instance))
@@ -204,10 +204,10 @@ func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
 		return mesh.Diagnostic{}, false
 	}
 	var groups []string
-	for _, who := range hashes {
-		slices.Sort(who)
-		who = slices.Compact(who)
-		groups = append(groups, strings.Join(who[:min(len(who), 3)], ", "))
+	for _, hosts := range hashes {
+		slices.Sort(hosts)
+		hosts = slices.Compact(hosts)
+		groups = append(groups, strings.Join(hosts[:min(len(hosts), 3)], ", "))
 	}
 	slices.Sort(groups)
 	if n := len(groups) - maxAlike; n > 0 {
@@ -218,7 +218,7 @@ func (x *extension) conflict(how heartbeat.Extension) (mesh.Diagnostic, bool) {
 }
 
 // spec builds the spec to show, or nil if nothing was announced yet.
-func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *mesh.Spec {
+func (x *extension) spec(health heartbeat.Extension, names *mesh.Names) *mesh.Spec {
 	a := x.shown
 	if a == nil {
 		return nil
@@ -227,7 +227,7 @@ func (x *extension) spec(how heartbeat.Extension, names *mesh.Names) *mesh.Spec 
 		ID: x.id, Version: a.Version, Name: a.Name, Description: a.Description, Priority: a.Priority,
 		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
 		ManifestHash: a.ManifestHash, Parent: a.Parent, Channels: a.Capabilities.Channels,
-		Providers: a.Capabilities.Providers, Tools: []mesh.Tool{}, Diagnostics: x.diagnostics(how),
+		Providers: a.Capabilities.Providers, Tools: []mesh.Tool{}, Diagnostics: x.diagnostics(health),
 	}
 	if x.tools == nil {
 		return s
@@ -254,9 +254,9 @@ const sameMoment = 2 * time.Second
 
 // state builds the state to show. Times of what has not changed are copied from was, the present document, so that it
 // does not matter which replica wrote it.
-func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
-	d := &mesh.StateDoc{State: how.State, Available: how.Available, Reason: how.Reason,
-		Since: how.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(how), Instances: make([]mesh.InstanceState, 0, len(how.Instances))}
+func (x *extension) state(health heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
+	d := &mesh.StateDoc{State: health.State, Available: health.Available, Reason: health.Reason,
+		Since: health.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(health), Instances: make([]mesh.InstanceState, 0, len(health.Instances))}
 	old := map[string]*mesh.InstanceState{}
 	if was != nil {
 		if was.State == d.State && !was.Since.After(d.Since.Add(sameMoment)) {
@@ -266,13 +266,13 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 			old[was.Instances[n].Instance] = &was.Instances[n]
 		}
 	}
-	for _, i := range how.Instances {
+	for _, i := range health.Instances {
 		s := mesh.InstanceState{Instance: i.Instance, Version: i.Version, State: i.State, Reason: i.Reason,
 			Since: i.Since.UTC().Truncate(time.Millisecond), Restarts: i.Restarts, Breaker: i.Breaker}
-		if a := x.said[i.Instance]; a != nil {
+		if a := x.announcements[i.Instance]; a != nil {
 			s.Version = cmp.Or(s.Version, a.Version)
 		}
-		if p := x.places[i.Instance]; p != nil {
+		if p := x.locations[i.Instance]; p != nil {
 			s.Host, s.Bridge = p.host, p.bridge
 		}
 		if o := old[i.Instance]; o != nil {
@@ -280,7 +280,7 @@ func (x *extension) state(how heartbeat.Extension, was *mesh.StateDoc) *mesh.Sta
 				s.Since = o.Since
 			}
 			s.Version = cmp.Or(s.Version, o.Version)
-			if x.places[i.Instance] == nil {
+			if x.locations[i.Instance] == nil {
 				s.Host, s.Bridge = o.Host, o.Bridge
 			}
 		}
@@ -309,7 +309,7 @@ func (x *extension) restore(value []byte) bool {
 		}
 	}
 	if len(s.Tools) > 0 || s.HandshakeHash != "" {
-		h := &shake{done: true, hooks: s.Hooks, tools: s.Tools}
+		h := &handshake{done: true, hooks: s.Hooks, tools: s.Tools}
 		for n := range h.tools {
 			h.tools[n].Name = ""
 		}
@@ -320,7 +320,7 @@ func (x *extension) restore(value []byte) bool {
 		}
 		x.tools = h
 		if s.HandshakeHash != "" {
-			x.shakes[a.shakeKey()] = h
+			x.handshakes[a.handshakeKey()] = h
 		}
 	}
 	return true

@@ -83,37 +83,37 @@ func (w *world) up(x *worldExt) {
 	x.silence()
 	x.serve()
 	x.fakeExt.up()
-	x.stop = x.keepBeating()
+	x.stop = x.sendHeartbeats()
 	x.want, x.mute = heartbeat.Ready, false
 }
 
 // fault causes one fault and returns its description.
 func (w *world) fault() string {
 	x := w.exts[w.r.IntN(len(w.exts))]
-	who := x.a.ID + "/" + x.a.Instance
+	name := x.a.ID + "/" + x.a.Instance
 	switch w.r.IntN(14) {
 	case 0, 1, 2:
 		w.up(x)
-		return who + " up"
+		return name + " up"
 	case 3, 4:
 		if x.want == heartbeat.Ready {
 			x.stop()
 			x.want = heartbeat.Lost
 		}
-		return who + " falls silent"
+		return name + " stops sending heartbeats"
 	case 5:
 		if x.want == heartbeat.Ready {
 			x.stop()
 			x.publish(prefix.Shutdown(x.a.ID), mesh.Goodbye{ID: x.a.ID, Instance: x.a.Instance, Reason: "bye"})
 			x.want = heartbeat.Shutdown
 		}
-		return who + " says good-bye"
+		return name + " sends a shutdown notice"
 	case 6:
 		if x.want == heartbeat.Ready {
 			x.silence()
 			x.want, x.mute = heartbeat.Lost, true
 		}
-		return who + " loses its service"
+		return name + " loses its service"
 	case 7:
 		for _, o := range w.exts {
 			w.publish(prefix.Suspect(o.a.ID), `{"reason":"timeout"}`)
@@ -134,7 +134,7 @@ func (w *world) fault() string {
 		return "the server restarts"
 	case 10:
 		w.publish(prefix.HostReport(x.a.Bridge), mesh.Host{Bridge: x.a.Bridge, Version: "1.0.0", Since: time.Now()})
-		return "the bridge of " + who + " says that it has begun anew"
+		return "the bridge of " + name + " reports a restart"
 	case 11:
 		if s, err := w.bucket().js.Stream(w.timeout(), "KV_ext_catalog"); err == nil {
 			_ = s.Purge(w.timeout())
@@ -167,10 +167,10 @@ func (w *world) check(after string) {
 	}
 	for _, r := range w.regs {
 		s := w.status(r)
-		_ = r.ask(w.Context(), func(l *loop) {
+		_ = r.inLoop(w.Context(), func(l *loop) {
 			for id := range l.mon.IDs() {
 				e, _ := l.mon.Extension(id)
-				w.Logf("%s says %+v", s.Name, e)
+				w.Logf("%s: %+v", s.Name, e)
 			}
 		})
 		w.Logf("%+v", s)

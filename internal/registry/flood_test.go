@@ -11,7 +11,7 @@ func (b *bed) hold(r *Registry, f func()) {
 	busy, release := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() { // ends with release
-		done <- r.ask(b.Context(), func(*loop) { close(busy); <-release })
+		done <- r.inLoop(b.Context(), func(*loop) { close(busy); <-release })
 	}()
 	<-busy
 	f()
@@ -25,7 +25,7 @@ func (b *bed) hold(r *Registry, f func()) {
 
 // TestFloodIsQueued: when a large mesh announces all at once, messages are queued until the registry can process
 // them. nats.go's own limit for other kinds of subscription is 65,536 messages.
-func TestFloodIsHeard(t *testing.T) {
+func TestFloodIsQueued(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
@@ -36,7 +36,7 @@ func TestFloodIsHeard(t *testing.T) {
 			b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 		}
 	})
-	b.await("all have been heard", func() bool { return b.status(r).Traffic.Beats == before+flood })
+	b.await("all are processed", func() bool { return b.status(r).Traffic.Beats == before+flood })
 }
 
 // TestDroppedMessages: after dropped messages the registry marks nothing lost for a grace period, and requests
@@ -45,14 +45,14 @@ func TestDroppedMessages(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
-	asked, err := b.nc.SubscribeSync(prefix.AnnounceRequest())
+	requests, err := b.nc.SubscribeSync(prefix.AnnounceRequest())
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.flush(b.nc)
 	start := time.Now()
-	if err := r.ask(t.Context(), func(l *loop) {
-		l.requested = time.Time{} // the registry has requested announcements at its start
+	if err := r.inLoop(t.Context(), func(l *loop) {
+		l.lastRequest = time.Time{} // the registry has requested announcements at its start
 		if err := l.sub.SetPendingLimits(100, 1<<20); err != nil {
 			t.Error(err)
 		}
@@ -64,8 +64,8 @@ func TestDroppedMessages(t *testing.T) {
 			b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 		}
 	})
-	b.await("it listens anew", func() bool { return b.status(r).Listening.After(start) })
-	if _, err := asked.NextMsgWithContext(b.timeout()); err != nil {
+	b.await("the gap is recorded", func() bool { return b.status(r).Listening.After(start) })
+	if _, err := requests.NextMsgWithContext(b.timeout()); err != nil {
 		t.Errorf("no announce request: %v", err)
 	}
 }

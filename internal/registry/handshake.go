@@ -27,58 +27,58 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 		return
 	}
 	l.restore(x.id)
-	a := x.said[instance]
+	a := x.announcements[instance]
 	if a == nil { // a service may send heartbeats under a name that it did not announce
-		if a, instance = x.said[""], ""; a == nil {
+		if a, instance = x.announcements[""], ""; a == nil {
 			return
 		}
 	}
 	if i, ok := l.mon.Instance(x.id, instance); instance != "" && (!ok || i.State != heartbeat.Ready) {
 		return
 	}
-	key := a.shakeKey()
-	s := x.shakes[key]
+	key := a.handshakeKey()
+	s := x.handshakes[key]
 	if s == nil {
-		s = &shake{}
-		x.shakes[key] = s
+		s = &handshake{}
+		x.handshakes[key] = s
 	}
 	if s.done || s.pending {
 		return
 	}
 	s.pending = true
-	l.shakeHands(x, s, a)
+	l.startHandshake(x, s, a)
 }
 
 // startHandshake sends initialize to the instance of a. Most answers fit into one message. The others are requested
 // again in chunks, one at a time, which bounds their memory.
-func (l *loop) shakeHands(x *extension, s *shake, a *announced) {
-	q := question{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: func(reply string) bool { return l.cfg.Prefix.MayAcknowledge(a.subject(), reply) },
+func (l *loop) startHandshake(x *extension, s *handshake, a *announced) {
+	q := request{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: func(reply string) bool { return l.cfg.Prefix.MayAcknowledge(a.subject(), reply) },
 		params: json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, l.cfg.Version, x.id))}
 	chunked, limit := a.has(mesh.FeatureStream), l.specLimit()
 	l.handshakes.start(func() {
 		l.wg.Go(func() { // owned by the loop; ends with handshakeTimeout at the latest
-			answer, err := q.ask(l.ctx, handshakeTimeout)
+			answer, err := q.send(l.ctx, handshakeTimeout)
 			offered := parseOffer(answer, err, limit)
 			l.report(func(l *loop) {
 				l.handshakes.finish()
 				if chunked && errors.Is(err, rpc.CodeTooLarge) {
-					l.shakeHandsInChunks(x, s, q, limit)
+					l.startChunkedHandshake(x, s, q, limit)
 					return
 				}
-				l.shaken(x, s, offered)
+				l.handshakeDone(x, s, offered)
 			})
 		})
 	})
 }
 
-func (l *loop) shakeHandsInChunks(x *extension, s *shake, q question, limit int) {
+func (l *loop) startChunkedHandshake(x *extension, s *handshake, q request, limit int) {
 	l.large.start(func() {
 		l.wg.Go(func() { // owned by the loop; ends with largeTimeout at the latest
-			answer, err := q.askInChunks(l.ctx, largeTimeout)
+			answer, err := q.sendChunked(l.ctx, largeTimeout)
 			offered := parseOffer(answer, err, limit)
 			l.report(func(l *loop) {
 				l.large.finish()
-				l.shaken(x, s, offered)
+				l.handshakeDone(x, s, offered)
 			})
 		})
 	})
@@ -110,10 +110,10 @@ func parseOffer(answer json.RawMessage, err error, limit int) (o offer) {
 }
 
 // handshakeDone handles the end of a handshake.
-func (l *loop) shaken(x *extension, s *shake, o offer) {
+func (l *loop) handshakeDone(x *extension, s *handshake, o offer) {
 	s.pending = false
 	if l.exts[x.id] != x {
-		return // forgotten meanwhile
+		return // removed meanwhile
 	}
 	err := o.err
 	if err == nil {
@@ -128,7 +128,7 @@ func (l *loop) shaken(x *extension, s *shake, o offer) {
 	if err != nil {
 		if s.err != err.Error() {
 			level := slog.LevelDebug // the state shows the problem already
-			if how, _ := l.mon.Extension(x.id); how.State == heartbeat.Ready {
+			if health, _ := l.mon.Extension(x.id); health.State == heartbeat.Ready {
 				level = slog.LevelWarn
 			}
 			l.log.Log(l.ctx, level, "handshake failed", "extension", x.id, "error", err)
@@ -139,7 +139,7 @@ func (l *loop) shaken(x *extension, s *shake, o offer) {
 	}
 	s.done, s.err, s.at, s.size, s.cuts = true, "", time.Now(), o.size, o.cuts
 	s.tools, s.hooks, s.notes = o.Tools, o.Hooks, o.Problems
-	l.keep(x, o.size)
+	l.account(x, o.size)
 	l.reconsider[x.id] = true
 }
 

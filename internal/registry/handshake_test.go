@@ -23,7 +23,7 @@ func (b *bed) failure(id string) string {
 
 // TestHandshakesInParallel: extensions that do not answer do not delay others. After ten seconds the spec has a
 // diagnostic, and the handshake is repeated with their heartbeats.
-func TestHandshakesSideBySide(t *testing.T) {
+func TestHandshakesInParallel(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
@@ -31,9 +31,9 @@ func TestHandshakesSideBySide(t *testing.T) {
 		var silent []*fakeExt
 		for n := range 20 {
 			e := b.ext(fmt.Sprint("silent", n), "1.0.0", fmt.Sprint("s", n), "get")
-			e.deaf = true
+			e.ignoreInitialize = true
 			e.up()
-			e.keepBeating()
+			e.sendHeartbeats()
 			silent = append(silent, e)
 		}
 		good := b.ext("good", "1.0.0", "n", "get")
@@ -64,12 +64,12 @@ func TestHandshakesSideBySide(t *testing.T) {
 		}
 		for _, e := range silent {
 			e.mu.Lock()
-			e.deaf = false
+			e.ignoreInitialize = false
 			e.mu.Unlock()
 		}
 		start = time.Now()
 		time.Sleep(2 * time.Second) // fake time; handshakes repeated meanwhile have ten seconds
-		b.await("they are asked again", func() bool {
+		b.await("the handshakes are repeated", func() bool {
 			s, _ := b.spec("silent19")
 			return len(s.Tools) == 1 && b.failure("silent19") == ""
 		})
@@ -94,6 +94,6 @@ func TestHandshakeRefused(t *testing.T) {
 	e.mu.Lock()
 	e.fault = nil
 	e.mu.Unlock()
-	e.beat(heartbeat.Ready)
+	e.heartbeat(heartbeat.Ready)
 	b.await("it is shown", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 && len(s.Diagnostics) == 0 })
 }

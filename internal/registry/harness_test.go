@@ -141,7 +141,7 @@ func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
-			b.checkBooks(r)
+			b.checkAccounting(r)
 			cancel()
 			select {
 			case err := <-done:
@@ -257,19 +257,19 @@ func (b *bed) publish(subject string, doc any) {
 // fakeExt is one instance of an extension, implemented on plain NATS messages.
 type fakeExt struct {
 	*bed
-	nc     *nats.Conn
-	a      mesh.Announce
-	mu     sync.Mutex
-	tools  []string
-	asked  int // number of initialize requests
-	pings  int
-	sub    *nats.Subscription
-	seq    uint64
-	said   string // digest of the announcement in heartbeats
-	hang   bool   // do not answer pings
-	deaf   bool   // do not answer initialize
-	fault  *rpc.Error
-	frames []*nats.Msg // the answer to a request that accepts chunks
+	nc               *nats.Conn
+	a                mesh.Announce
+	mu               sync.Mutex
+	tools            []string
+	handshakes       int // number of initialize requests
+	pings            int
+	sub              *nats.Subscription
+	seq              uint64
+	digest           string // digest of the announcement in heartbeats
+	hang             bool   // do not answer pings
+	ignoreInitialize bool   // do not answer initialize
+	fault            *rpc.Error
+	frames           []*nats.Msg // the answer to a request that accepts chunks
 }
 
 func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
@@ -347,8 +347,8 @@ func (e *fakeExt) answer(m *nats.Msg) {
 	}
 	result := any(struct{}{})
 	if req.Method == "initialize" {
-		e.asked++
-		if e.deaf {
+		e.handshakes++
+		if e.ignoreInitialize {
 			return
 		}
 		list := []map[string]any{}
@@ -383,22 +383,22 @@ func (e *fakeExt) count(n *int) int {
 
 func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
 
-func (e *fakeExt) beat(s heartbeat.State) {
+func (e *fakeExt) heartbeat(s heartbeat.State) {
 	e.mu.Lock()
 	e.seq++
-	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: 1000, State: s, Announced: e.said}
+	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: 1000, State: s, Announced: e.digest}
 	e.mu.Unlock()
 	e.publish(prefix.Heartbeat(e.a.ID), b)
 }
 
 // keepBeating sends heartbeats with the state ready five times a second until stop is called or the test ends.
-func (e *fakeExt) keepBeating() (stop func()) {
+func (e *fakeExt) sendHeartbeats() (stop func()) {
 	ctx, cancel := context.WithCancel(e.Context())
 	done := make(chan struct{})
 	go func() { // ends with stop
 		defer close(done)
 		for sleep(ctx, 200*time.Millisecond) {
-			e.beat(heartbeat.Ready)
+			e.heartbeat(heartbeat.Ready)
 		}
 	}()
 	stop = func() { cancel(); <-done }
@@ -408,7 +408,7 @@ func (e *fakeExt) keepBeating() (stop func()) {
 
 func (e *fakeExt) up() {
 	e.announce()
-	e.beat(heartbeat.Ready)
+	e.heartbeat(heartbeat.Ready)
 }
 
 // announceOnRequest announces again on every announce request.

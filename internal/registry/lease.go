@@ -23,28 +23,28 @@ type holder struct {
 	CatalogID string    `json:"catalog_id,omitempty"`
 }
 
-// elector makes this replica the leader when there is none. The lease is a key with a TTL that its holder renews; it
+// elector makes this replica the leader if no replica holds the lease. The lease is a key with a TTL that its holder renews; it
 // keeps replicas from competing. What keeps a deposed leader from writing is the epoch: a key that every new leader
 // writes once, on condition that its lease is unchanged. The revision of the epoch fences every batch. The lease's
 // own revision could not, since each renewal changes it. Epochs increase whatever the lease contains, because a
 // revision is a sequence number of the stream.
 type elector struct {
-	bucket   *bucket
-	me       holder
-	replicas int
-	ttl      time.Duration
-	log      *slog.Logger
-	freed    <-chan struct{} // the lease was released or has expired, or the bucket was deleted
-	step     <-chan struct{} // the loop found that this replica is fenced
-	online   <-chan struct{} // the client has reconnected
-	report   func(func(*loop))
-	refused  bool       // the loop was notified that NATS denies the election requests
-	others   standstill // the lease of another holder
+	bucket     *bucket
+	me         holder
+	replicas   int
+	ttl        time.Duration
+	log        *slog.Logger
+	freed      <-chan struct{} // the lease was released or has expired, or the bucket was deleted
+	step       <-chan struct{} // the loop found that this replica is fenced
+	online     <-chan struct{} // the client has reconnected
+	report     func(func(*loop))
+	refused    bool       // the loop was notified that NATS denies the election requests
+	otherLease leaseWatch // the lease of another holder
 }
 
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
 // clock.
-type standstill struct {
+type leaseWatch struct {
 	seq   uint64
 	at    time.Time // server time; a recreated bucket counts revisions from 1 again
 	since time.Time
@@ -52,19 +52,19 @@ type standstill struct {
 
 // observe records the lease as read by a request sent at sent and answered at now. It returns how long the lease has
 // been unchanged for certain.
-func (s *standstill) seen(r record, asked, now time.Time) time.Duration {
+func (s *leaseWatch) observe(r record, sent, now time.Time) time.Duration {
 	if s.since.IsZero() || s.seq != r.seq || !s.at.Equal(r.at) {
-		*s = standstill{r.seq, r.at, now}
+		*s = leaseWatch{r.seq, r.at, now}
 	}
-	return max(0, asked.Sub(s.since))
+	return max(0, sent.Sub(s.since))
 }
 
 // maintainEvery is the number of renewals between checks of the bucket's configuration.
-const growEvery = 30
+const maintainEvery = 30
 
 // maintenanceDue reports whether the leader checks the bucket's configuration after n renewals: often at first,
 // because a cluster that has just formed may not have all of its servers yet.
-func looksAfter(n int) bool { return n%growEvery == 0 || n < growEvery && n&(n-1) == 0 }
+func maintenanceDue(n int) bool { return n%maintainEvery == 0 || n < maintainEvery && n&(n-1) == 0 }
 
 // leaseTTL is the default TTL of the lease. In a cluster it is longer than a JetStream leader election takes (7 s
 // after a crash); otherwise each of those would also depose the registry's leader.
@@ -93,8 +93,8 @@ func (e *elector) run(ctx context.Context) {
 		err = e.bucket.explain(before, err)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			e.stumbled(err)
-			e.rest(ctx, err, 100*time.Millisecond)
+			e.acquireFailed(err)
+			e.pauseAfter(ctx, err, 100*time.Millisecond)
 			continue
 		case e.refused:
 			e.refused = false
@@ -111,23 +111,23 @@ func (e *elector) run(ctx context.Context) {
 // awaitBucket returns when the bucket exists. It logs once if it has to wait for JetStream.
 func (e *elector) awaitBucket(ctx context.Context) time.Time {
 	pause, since := 50*time.Millisecond, time.Now()
-	for told := false; ; {
+	for logged := false; ; {
 		before := e.bucket.nc.LastError()
 		created, err := e.bucket.ensure(ctx, e.replicas)
 		err = e.bucket.explain(before, err)
 		if err == nil {
-			if told {
+			if logged {
 				e.log.Info("JetStream is back", "waited", time.Since(since).Round(time.Millisecond))
 				e.report(func(l *loop) { l.election.trouble = "" })
 			}
 			return created
 		}
-		if !told && (time.Since(since) > time.Second || errors.Is(err, errDenied)) && ctx.Err() == nil {
+		if !logged && (time.Since(since) > time.Second || errors.Is(err, errDenied)) && ctx.Err() == nil {
 			e.log.Warn("waiting for JetStream: the catalog cannot be written; heartbeats are still processed", "error", err)
 			e.report(func(l *loop) { l.election.trouble = err.Error() })
-			told = true
+			logged = true
 		}
-		if !e.rest(ctx, err, pause) {
+		if !e.pauseAfter(ctx, err, pause) {
 			return time.Time{}
 		}
 		pause = min(2*pause, time.Second)
@@ -136,7 +136,7 @@ func (e *elector) awaitBucket(ctx context.Context) time.Time {
 
 // acquireFailed logs why the lease could not be acquired. A denied permission needs an operator, so status shows it
 // as JetStream trouble.
-func (e *elector) stumbled(err error) {
+func (e *elector) acquireFailed(err error) {
 	if !errors.Is(err, errDenied) {
 		e.log.Debug("cannot acquire the lease", "error", err)
 		return
@@ -162,13 +162,13 @@ func (e *elector) waitFree(ctx context.Context) {
 // exception is a value without a TTL, such as one that an operator wrote. If that lease has a leader after all, the
 // write fails if the lease has changed, and fences the leader if it has not.
 func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
-	asked := time.Now()
+	sent := time.Now()
 	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
 	if err != nil {
 		return 0, err
 	}
 	held := ok && !last.deleted && !e.mine(last)
-	if held && e.others.seen(last, asked, time.Now()) < 2*e.ttl {
+	if held && e.otherLease.observe(last, sent, time.Now()) < 2*e.ttl {
 		return 0, nil
 	}
 	// Without even a marker the bucket is new or was purged, and a purge is not republished. A writer of an
@@ -219,7 +219,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	if err = e.bucket.explain(before, err); err != nil {
 		e.log.Warn("won the lease but could not claim the epoch", "error", err)
 		e.release(ctx, seq)
-		e.rest(ctx, err, 100*time.Millisecond)
+		e.pauseAfter(ctx, err, 100*time.Millisecond)
 		return
 	}
 	select {
@@ -232,8 +232,8 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 	tick := time.NewTicker(e.ttl / 5)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		if n > 0 && looksAfter(n) { // more servers may have joined the cluster, or an operator may have changed the stream
-			e.lookAfter(ctx)
+		if n > 0 && maintenanceDue(n) { // more servers may have joined the cluster, or an operator may have changed the stream
+			e.maintainBucket(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -256,7 +256,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 }
 
 // maintainBucket corrects the bucket's configuration if that is possible before the next renewal.
-func (e *elector) lookAfter(ctx context.Context) {
+func (e *elector) maintainBucket(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.ttl/5)
 	defer cancel()
 	if _, err := e.bucket.ensure(ctx, e.replicas); err != nil {

@@ -31,40 +31,40 @@ type loop struct {
 
 	memory
 	workers
-	pulse    pulse
-	view     view
-	bucket   *bucket
-	pub      publisher
-	election election
+	selfCheck selfCheck
+	view      view
+	bucket    *bucket
+	pub       publisher
+	election  election
 }
 
 // memory is what was received from the mesh; leaders and standbys have the same.
 type memory struct {
-	mon        *heartbeat.Monitor // of extensions
-	peers      *heartbeat.Monitor // of registries
-	exts       map[string]*extension
-	owners     map[string]string // by rpc subject: the id that owns it
-	stray      map[string]*stray // ids with heartbeats and without an announcement
-	names      mesh.Names
-	bridges    map[string]*bridge
-	residents  map[string]map[residence]struct{}     // by bridge, reported or not
-	skills     map[string]map[string]mesh.SkillEntry // by directory, by bridge
-	probes     map[probeKey]*probe
-	complaints map[string]bool       // extensions with a reported breaker
-	reconsider map[string]bool       // extensions with a spec to choose again
-	removed    map[removal]time.Time // removed instances and when
-	relisted   map[string]bool       // bridges with a changed list of extensions; true: the first report
-	runs       map[string]run        // by bridge
-	unrestored map[string]bool       // extensions to restore from the catalog
-	size       int                   // bytes stored of announcements, tools and reports
-	room       int                   // limit of size
-	evicted    time.Time             // last eviction
-	unswept    []string              // extensions left in this round of sweepExtensions
-	portion    int                   // how many of them at a time
-	refused    refusals
-	traffic    Traffic
-	requested  time.Time // last announce request
-	announced  time.Time // last announcement received
+	mon               *heartbeat.Monitor // of extensions
+	peers             *heartbeat.Monitor // of registries
+	exts              map[string]*extension
+	owners            map[string]string       // by rpc subject: the id that owns it
+	unannounced       map[string]*unannounced // ids with heartbeats and without an announcement
+	names             mesh.Names
+	bridges           map[string]*bridge
+	instancesByBridge map[string]map[instanceKey]struct{}   // by bridge, reported or not
+	skills            map[string]map[string]mesh.SkillEntry // by directory, by bridge
+	probes            map[probeKey]*probe
+	reportedBreakers  map[string]bool       // extensions with a reported breaker
+	reconsider        map[string]bool       // extensions with a spec to choose again
+	removed           map[removal]time.Time // removed instances and when
+	reportChanged     map[string]bool       // bridges with a changed list of extensions; true: the first report
+	runs              map[string]run        // by bridge
+	unrestored        map[string]bool       // extensions to restore from the catalog
+	size              int                   // bytes stored of announcements, tools and reports
+	room              int                   // limit of size
+	evicted           time.Time             // last eviction
+	unswept           []string              // extensions left in this round of sweepExtensions
+	portion           int                   // how many of them at a time
+	refused           refusals
+	traffic           Traffic
+	lastRequest       time.Time // last announce request
+	lastAnnouncement  time.Time // last announcement received
 }
 
 // workers limits the concurrent requests to others.
@@ -112,10 +112,10 @@ func newLoop(r *Registry) (*loop, error) {
 func newMemory(cfg Config) memory {
 	return memory{
 		mon: heartbeat.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
-		exts: map[string]*extension{}, owners: map[string]string{}, stray: map[string]*stray{},
-		bridges: map[string]*bridge{}, residents: map[string]map[residence]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
-		probes: map[probeKey]*probe{}, complaints: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
-		removed: map[removal]time.Time{}, runs: map[string]run{}, relisted: map[string]bool{},
+		exts: map[string]*extension{}, owners: map[string]string{}, unannounced: map[string]*unannounced{},
+		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
+		probes: map[probeKey]*probe{}, reportedBreakers: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
+		removed: map[removal]time.Time{}, runs: map[string]run{}, reportChanged: map[string]bool{},
 	}
 }
 
@@ -129,9 +129,9 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 	l.ctx = ctx
 	elector := l.elector()
 	l.wg.Go(func() { elector.run(ctx) }) // ends with ctx, after it has released the lease
-	l.requestAnnounces(time.Now())
-	l.sendPulse()
-	tick := time.NewTicker(pulseInterval)
+	l.requestAnnouncements(time.Now())
+	l.sendSelfCheck()
+	tick := time.NewTicker(selfCheckInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -144,7 +144,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 			}
 		case f := <-l.reports:
 			f(l)
-		case f := <-l.questions:
+		case f := <-l.calls:
 			f(l)
 		case s := <-status:
 			if s == nats.CLOSED {
@@ -152,7 +152,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 			}
 			l.connection(s)
 		case <-tick.C:
-			l.sendPulse()
+			l.sendSelfCheck()
 			l.housekeep(time.Now())
 		case <-l.pub.timer.C:
 			l.pub.due()
@@ -172,14 +172,14 @@ func (l *loop) report(f func(*loop)) {
 }
 
 // checkDropped checks whether the client dropped messages because too many were queued.
-func (l *loop) listen(now time.Time) {
+func (l *loop) checkDropped(now time.Time) {
 	dropped, err := l.sub.Dropped()
 	if err != nil || dropped <= l.dropped { // without a subscription this replica is being stopped
 		return
 	}
 	l.dropped = dropped
-	l.deafened("messages were dropped")
-	l.requestAnnounces(now)
+	l.listeningGap("messages were dropped")
+	l.requestAnnouncements(now)
 }
 
 // receive handles one message of P.registry.>.
@@ -198,11 +198,11 @@ func (l *loop) receive(m *nats.Msg) {
 	}
 	switch verb {
 	case "heartbeat":
-		l.beat(rest, m.Data, now)
+		l.handleHeartbeat(rest, m.Data, now)
 	case "announce":
-		l.announce(rest, m.Data, now)
+		l.handleAnnouncement(rest, m.Data, now)
 	case "shutdown":
-		l.goodbye(rest, m.Data, now)
+		l.handleShutdown(rest, m.Data, now)
 	case "suspect":
 		l.suspect(rest, m.Data, now)
 	case "breaker":
@@ -217,24 +217,24 @@ func (l *loop) receive(m *nats.Msg) {
 // housekeep does periodic work. It is called with every self-check.
 func (l *loop) housekeep(now time.Time) {
 	l.refused.logged = 0
-	l.listen(now)
-	if l.pulse.ticks%2 == 0 { // once a second
+	l.checkDropped(now)
+	if l.selfCheck.ticks%2 == 0 { // once a second
 		l.pingBridges(now)
 		l.retryHolds(now)
 	}
 	l.sweepExtensions(now)
-	if l.pulse.ticks%verifyTicks == 0 {
+	if l.selfCheck.ticks%verifyTicks == 0 {
 		l.verify()
 	}
-	if l.pulse.ticks%20 == 0 {
+	if l.selfCheck.ticks%20 == 0 {
 		l.sweepBridges(now)
-		l.sweepStrays(now)
+		l.sweepUnannounced(now)
 	}
 }
 
 // connection handles a change of the connection's status. Messages sent while it was down were missed.
 func (l *loop) connection(s nats.Status) {
-	l.deafened("connection " + strings.ToLower(s.String()))
+	l.listeningGap("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
 		if l.election.scanning {
 			l.election.hurry() // it may be permitted after a reconnect
@@ -244,12 +244,12 @@ func (l *loop) connection(s nats.Status) {
 		case l.election.online <- struct{}{}:
 		default:
 		}
-		l.requested = time.Time{}
-		l.requestAnnounces(time.Now())
+		l.lastRequest = time.Time{}
+		l.requestAnnouncements(time.Now())
 	}
 }
 
-func (l *loop) deafened(why string) {
+func (l *loop) listeningGap(why string) {
 	now := time.Now()
 	l.log.Info("heartbeat gap: not marking instances lost for one grace period", "reason", why)
 	l.mon.ListeningGap(now.Add(-1), now)

@@ -79,7 +79,7 @@ func TestWithMesh(t *testing.T) {
 	if !errors.Is(err, rpc.CodeUnavailable) {
 		t.Errorf("call: %v", err)
 	}
-	b.await("the follower knows", func() bool { e, _ := c.Get("greeter"); return e.State.State == heartbeat.Lost })
+	b.await("the follower has the state", func() bool { e, _ := c.Get("greeter"); return e.State.State == heartbeat.Lost })
 	t.Logf("known %v after the crash", time.Since(start))
 	stopService()
 	<-served // an error, since its connection was closed

@@ -10,7 +10,7 @@ import (
 )
 
 // TestMissedAnnouncement: the announcement of other tools is lost. The heartbeats reveal it.
-func TestMissesAnnounce(t *testing.T) {
+func TestMissedAnnouncement(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
@@ -30,10 +30,10 @@ func TestMissesAnnounce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.said = mesh.AnnounceDigest(data)
+		e.digest = mesh.AnnounceDigest(data)
 		e.mu.Unlock()
 		start := time.Now()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("its new tool is shown", tools("tomorrow"))
 		if d := time.Since(start); d > requestEvery+time.Second {
 			t.Errorf("it took %v", d)
@@ -42,13 +42,13 @@ func TestMissesAnnounce(t *testing.T) {
 }
 
 // TestUnannouncedMember: heartbeats alone do not add a member, and announcements are requested again.
-func TestStrayMember(t *testing.T) {
+func TestUnannouncedMember(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
 		e := b.ext("google.mail", "1.0.0", "n1", "send")
 		e.a.Parent = "google"
-		e.keepBeating()
+		e.sendHeartbeats()
 		time.Sleep(3 * time.Second) // the first announce request is lost: there is no subscriber yet
 		e.announceOnRequest()
 		b.await("it is ready", b.is("google.mail", heartbeat.Ready))
@@ -65,11 +65,11 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		one := b.bridge("one")
 		skills := mesh.SkillReport{Bridge: "one", Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
 		there := func() bool { return b.get(skillKey("cook")) != nil }
-		b.await("the standby has heard", func() (heard bool) {
+		b.await("the standby has the skill", func() (stored bool) {
 			one.report()
 			b.publish(prefix.Skills("one"), skills)
-			err := standby.ask(b.Context(), func(l *loop) { heard = l.bridges["one"] != nil && len(l.bridges["one"].skills) == 1 })
-			return err == nil && heard
+			err := standby.inLoop(b.Context(), func(l *loop) { stored = l.bridges["one"] != nil && len(l.bridges["one"].skills) == 1 })
+			return err == nil && stored
 		})
 		b.await("its skill is there", func() bool { return one.is(heartbeat.Ready)() && there() })
 		one.kill()
@@ -119,7 +119,7 @@ func TestUnlisted(t *testing.T) {
 
 // TestStandbyMissesShutdown: what the leader has removed does not come back with another leader that missed the
 // shutdown notice. What is up stays.
-func TestStandbyMissesGoodbye(t *testing.T) {
+func TestStandbyMissesShutdown(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{Name: "r"})
 		b.leading(r)
@@ -133,11 +133,11 @@ func TestStandbyMissesGoodbye(t *testing.T) {
 			return b.is("gone", heartbeat.Ready)() && b.is("stays", heartbeat.Ready)() && b.get(specKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 2
 		})
-		stays.keepBeating()
-		time.Sleep(time.Second)                   // pending messages arrive
-		err := r.ask(b.Context(), func(l *loop) { // this replica alone misses it
-			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
-			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
+		stays.sendHeartbeats()
+		time.Sleep(time.Second)                      // pending messages arrive
+		err := r.inLoop(b.Context(), func(l *loop) { // this replica alone misses it
+			l.handleShutdown("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
+			l.handleShutdown("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -173,13 +173,13 @@ func TestRemovedStaysRemoved(t *testing.T) {
 			return b.is("gone", heartbeat.Ready)() && b.instances("stays") == "new ready, old ready" && b.get(specKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 3
 		})
-		stays.keepBeating()
-		time.Sleep(time.Second)                         // pending messages arrive
-		err := standby.ask(b.Context(), func(l *loop) { // the leader's writes are not stored
+		stays.sendHeartbeats()
+		time.Sleep(time.Second)                            // pending messages arrive
+		err := standby.inLoop(b.Context(), func(l *loop) { // the leader's writes are not stored
 			now := time.Now()
-			l.goodbye("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
-			l.goodbye("stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
-			l.goodbye("declared", []byte(`{"id":"declared","reason":"removed"}`), now)
+			l.handleShutdown("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
+			l.handleShutdown("stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
+			l.handleShutdown("declared", []byte(`{"id":"declared","reason":"removed"}`), now)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +195,7 @@ func TestRemovedStaysRemoved(t *testing.T) {
 
 // TestUnlistedWhileNoRegistryRan: an extension was removed from its host while no registry ran. It is not shown as
 // ready for a grace period.
-func TestUnlistedUnheard(t *testing.T) {
+func TestUnlistedWhileNoRegistryRan(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{})
 		b.leading(r)

@@ -18,28 +18,28 @@ import (
 
 // How a reported instance is probed.
 const (
-	probeTries   = 3
-	probeTimeout = time.Second
-	probeAgain   = 50 * time.Millisecond  // after no responders: three attempts within 100 ms
-	probeNote    = 100 * time.Millisecond // unanswered for that long, the catalog shows it
-	probeRest    = 500 * time.Millisecond // minimum interval after an answer
-	maxProbes    = 64
-	maxProbing   = 100_000
-	holdRetry    = 2 * time.Second // doubling to holdRetryMax
-	holdRetryMax = time.Minute
+	probeTries    = 3
+	probeTimeout  = time.Second
+	probeRetry    = 50 * time.Millisecond  // after no responders: three attempts within 100 ms
+	probeNote     = 100 * time.Millisecond // unanswered for that long, the catalog shows it
+	probeInterval = 500 * time.Millisecond // minimum interval after an answer
+	maxProbes     = 64
+	maxProbing    = 100_000
+	holdRetry     = 2 * time.Second // doubling to holdRetryMax
+	holdRetryMax  = time.Minute
 )
 
 // notAnswering is the reason shown for an instance that does not answer pings.
 const notAnswering = "not answering"
 
 // errNotSent means that a request did not reach the server, so the instance's state is still unknown.
-var errNotAsked = errors.New("not asked")
+var errNotSent = errors.New("the ping was not sent")
 
 // probe is the state of the probes of one instance.
 type probe struct {
 	id, instance string
 	running      bool
-	rest         time.Time // do not ping before
+	notBefore    time.Time // do not ping before
 	held         bool      // marked lost by a probe: only an answer makes it ready again
 	next         time.Time // if held: next ping in the absence of heartbeats
 	pause        time.Duration
@@ -72,11 +72,11 @@ func (l *loop) suspect(id string, data []byte, now time.Time) {
 // suspected probes one instance, or all ready ones if instance is "".
 func (l *loop) suspected(id, instance string, now time.Time) {
 	x := l.exts[id]
-	how, ok := l.mon.Extension(id)
+	health, ok := l.mon.Extension(id)
 	if x == nil || !ok || !l.leading() {
 		return
 	}
-	for _, i := range how.Instances {
+	for _, i := range health.Instances {
 		if i.State == heartbeat.Ready && (instance == "" || instance == i.Instance) {
 			l.probe(x, i.Instance, now)
 		}
@@ -98,7 +98,7 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 		p = &probe{id: x.id, instance: instance}
 		l.probes[key] = p
 	}
-	if p.running || now.Before(p.rest) {
+	if p.running || now.Before(p.notBefore) {
 		return
 	}
 	p.running = true
@@ -111,11 +111,11 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 		asking, answered := context.WithCancel(l.ctx)
 		l.wg.Go(func() { // owned by the loop; ends with the answer
 			if sleep(asking, probeNote) {
-				l.report(func(l *loop) { l.noteSilence(p, own) })
+				l.report(func(l *loop) { l.showNoAnswer(p, own) })
 			}
 		})
 		l.wg.Go(func() { // owned by the loop; ends after tries × probeTimeout
-			reason, err := ask(l.ctx, l.nc, subject, tries)
+			reason, err := ping(l.ctx, l.nc, subject, tries)
 			answered()
 			l.report(func(l *loop) {
 				l.probing.finish()
@@ -129,10 +129,10 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 // an instance from the catalog, the one shown.
 func (x *extension) address(instance string) *announced {
 	switch {
-	case x.said[instance] != nil:
-		return x.said[instance]
-	case x.said[""] != nil:
-		return x.said[""]
+	case x.announcements[instance] != nil:
+		return x.announcements[instance]
+	case x.announcements[""] != nil:
+		return x.announcements[""]
 	case x.shown != nil:
 		a := *x.shown
 		a.Instance = instance
@@ -142,12 +142,12 @@ func (x *extension) address(instance string) *announced {
 }
 
 // ping pings a subject. reason is "" if there was an answer; with err the result is unknown.
-func ask(ctx context.Context, nc *nats.Conn, subject string, tries int) (reason string, err error) {
+func ping(ctx context.Context, nc *nats.Conn, subject string, tries int) (reason string, err error) {
 	for try := range tries {
-		if try > 0 && !sleep(ctx, probeAgain) {
+		if try > 0 && !sleep(ctx, probeRetry) {
 			return "", context.Cause(ctx)
 		}
-		reason, err = askOnce(ctx, nc, subject)
+		reason, err = pingOnce(ctx, nc, subject)
 		if reason == "" || err != nil {
 			return reason, err
 		}
@@ -155,10 +155,10 @@ func ask(ctx context.Context, nc *nats.Conn, subject string, tries int) (reason 
 	return reason, nil
 }
 
-func askOnce(ctx context.Context, nc *nats.Conn, subject string) (reason string, err error) {
-	asked, cancel := context.WithTimeout(ctx, probeTimeout)
+func pingOnce(ctx context.Context, nc *nats.Conn, subject string) (reason string, err error) {
+	pinging, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	m, err := natsconn.Request(asked, nc, subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+	m, err := natsconn.Request(pinging, nc, subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return "no responders", nil
@@ -167,7 +167,7 @@ func askOnce(ctx context.Context, nc *nats.Conn, subject string) (reason string,
 	case errors.Is(err, context.DeadlineExceeded):
 		return notAnswering, nil
 	case err != nil:
-		return "", fmt.Errorf("%w: %w", errNotAsked, err)
+		return "", fmt.Errorf("%w: %w", errNotSent, err)
 	}
 	return reasonOf(m), nil
 }
@@ -190,13 +190,13 @@ func reasonOf(m *nats.Msg) string {
 
 // noteSilence shows that an instance has not answered yet. It does nothing if another instance could have answered on
 // the same subject.
-func (l *loop) noteSilence(p *probe, own bool) {
-	if !p.running || !own || !l.pulse.fresh(time.Now()) {
+func (l *loop) showNoAnswer(p *probe, own bool) {
+	if !p.running || !own || !l.selfCheck.fresh(time.Now()) {
 		return
 	}
 	if c, ok := l.mon.Note(p.id, p.instance, notAnswering); ok {
 		l.changed(c)
-		l.urge(p.id)
+		l.markUrgent(p.id)
 	}
 }
 
@@ -212,14 +212,14 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 		delete(l.probes, key)
 		return
 	}
-	if err != nil || reason == notAnswering && !l.pulse.fresh(now) {
+	if err != nil || reason == notAnswering && !l.selfCheck.fresh(now) {
 		return
 	}
 	var c heartbeat.Change
 	var ok bool
 	switch {
 	case reason == "":
-		p.rest = now.Add(probeRest)
+		p.notBefore = now.Add(probeInterval)
 		if p.held {
 			p.held = false
 			c, ok = l.mon.Release(p.id, p.instance, now)
@@ -227,7 +227,7 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 			c, ok = l.mon.Note(p.id, p.instance, "")
 		}
 		l.answered(x)
-	case !own && l.others(x, p.instance) && reason != "no responders":
+	case !own && l.hasOthers(x, p.instance) && reason != "no responders":
 		return // the answer may be missing from any of them
 	default:
 		if !p.held {
@@ -240,14 +240,14 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 	}
 	if ok {
 		l.changed(c)
-		l.urge(p.id)
+		l.markUrgent(p.id)
 	}
 }
 
 // hasOthers reports whether other instances of x answer on the same subject as this one.
-func (l *loop) others(x *extension, instance string) bool {
-	how, _ := l.mon.Extension(x.id)
-	for _, i := range how.Instances {
+func (l *loop) hasOthers(x *extension, instance string) bool {
+	health, _ := l.mon.Extension(x.id)
+	for _, i := range health.Instances {
 		if i.Instance != instance && i.State == heartbeat.Ready {
 			return true
 		}
@@ -261,7 +261,7 @@ func (l *loop) retryHolds(now time.Time) {
 		i, ok := l.mon.Instance(p.id, p.instance)
 		switch {
 		case p.running:
-		case !ok, !i.Held && now.After(p.rest):
+		case !ok, !i.Held && now.After(p.notBefore):
 			delete(l.probes, key)
 		case i.Held && now.After(p.next) && l.exts[p.id] != nil && l.leading():
 			l.probe(l.exts[p.id], p.instance, now)
@@ -270,7 +270,7 @@ func (l *loop) retryHolds(now time.Time) {
 }
 
 // heartbeatOnHold handles the heartbeat of an instance that a probe marked lost: it may be up again.
-func (l *loop) beatOnHold(x *extension, instance string, now time.Time) {
+func (l *loop) heartbeatOnHold(x *extension, instance string, now time.Time) {
 	if p := l.probes[probeKey{x.id, instance}]; p != nil && p.held && l.leading() {
 		l.probe(x, instance, now)
 	}
@@ -311,4 +311,4 @@ func probeReason(s string) bool {
 }
 
 // urge writes an extension's state with the next batch.
-func (l *loop) urge(id string) { l.pub.mark(stateKey(id), true) }
+func (l *loop) markUrgent(id string) { l.pub.mark(stateKey(id), true) }

@@ -21,19 +21,19 @@ func TestSuspectGone(t *testing.T) {
 		e, other := b.ext("weather", "1.0.0", "n1", "get"), b.ext("weather", "1.0.0", "n2", "get")
 		for _, e := range []*fakeExt{e, other} {
 			e.up()
-			e.keepBeating()
+			e.sendHeartbeats()
 		}
 		b.await("both are up", func() bool { return len(b.state("weather").Instances) == 2 })
 		lost := func() bool { return b.state("weather").Instances[0].State == heartbeat.Lost }
 
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
-		b.await("both are asked", func() bool { return e.count(&e.pings) == 1 && other.count(&other.pings) == 1 })
+		b.await("both are pinged", func() bool { return e.count(&e.pings) == 1 && other.count(&other.pings) == 1 })
 		if d := b.state("weather"); d.Instances[0].State != heartbeat.Ready || d.Instances[0].Reason != "" {
 			t.Errorf("a false report changed the state: %+v", d)
 		}
 
 		e.silence()
-		<-time.After(probeRest)
+		<-time.After(probeInterval)
 		start := time.Now()
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"no_responders"}`)
 		b.await("it is lost", lost)
@@ -41,7 +41,7 @@ func TestSuspectGone(t *testing.T) {
 			t.Errorf("lost after %v", d)
 		}
 		seq := b.status(r).Traffic.Beats
-		b.await("its owner beats on", func() bool { return b.status(r).Traffic.Beats > seq+5 })
+		b.await("its owner sends further heartbeats", func() bool { return b.status(r).Traffic.Beats > seq+5 })
 		if d := b.state("weather"); !lost() || !d.Available || d.Instances[0].Reason != "no responders" {
 			t.Errorf("state: %+v", d)
 		}
@@ -56,7 +56,7 @@ func TestSuspectHangs(t *testing.T) {
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		hang := func(v bool) {
 			e.mu.Lock()
@@ -107,7 +107,7 @@ func TestBridgeGone(t *testing.T) {
 		b.await("they are up", func() bool { return b.is("weather", heartbeat.Ready)() && b.is("foreign", heartbeat.Ready)() })
 		b.await("the bridge has answered", func() bool {
 			var answered bool
-			if err := r.ask(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
+			if err := r.inLoop(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
 				t.Fatal(err)
 			}
 			return answered
@@ -126,8 +126,8 @@ func TestBridgeGone(t *testing.T) {
 		if !b.is("foreign", heartbeat.Ready)() {
 			t.Error("foreign is lost too")
 		}
-		e.beat(heartbeat.Ready)
-		b.await("a beat brings it back", b.is("weather", heartbeat.Ready))
+		e.heartbeat(heartbeat.Ready)
+		b.await("it is ready after a heartbeat", b.is("weather", heartbeat.Ready))
 	})
 }
 
@@ -156,21 +156,21 @@ func TestLostSurvivesHandOver(t *testing.T) {
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		b.await("the bridge has answered", func() bool {
 			var answered bool
-			if err := one.ask(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
+			if err := one.inLoop(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
 				t.Fatal(err)
 			}
 			return answered
 		})
-		b.await("the standby hears it, too", func() bool {
-			e.beat(heartbeat.Ready)
-			var heard bool
-			if err := two.ask(t.Context(), func(l *loop) {
+		b.await("the standby has received its heartbeat", func() bool {
+			e.heartbeat(heartbeat.Ready)
+			var received bool
+			if err := two.inLoop(t.Context(), func(l *loop) {
 				i, _ := l.mon.Instance("weather", "n1")
-				heard = !i.LastBeat.IsZero()
+				received = !i.LastBeat.IsZero()
 			}); err != nil {
 				t.Fatal(err)
 			}
-			return heard
+			return received
 		})
 		e.silence()
 		if err := bridge.Unsubscribe(); err != nil {
@@ -196,11 +196,11 @@ func TestBreakerReports(t *testing.T) {
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		open := mesh.BreakerReport{ID: "weather", State: "open", Reporter: "agent-7"}
 		b.publish(prefix.Breaker("weather"), open)
-		b.await("it is asked", func() bool { return e.count(&e.pings) == 1 })
+		b.await("it is pinged", func() bool { return e.count(&e.pings) == 1 })
 		b.await("the reporter shows", func() bool {
 			res, err := r.Resolve(t.Context(), ResolveParams{Name: "weather"})
 			return err == nil && len(res.Reporters) == 1 && res.Reporters[0].Reporter == "agent-7"
@@ -209,7 +209,7 @@ func TestBreakerReports(t *testing.T) {
 			t.Errorf("a false report changed the state: %+v", d)
 		}
 		e.silence()
-		<-time.After(probeRest)
+		<-time.After(probeInterval)
 		b.publish(prefix.Breaker("weather"), open)
 		if s := b.status(r).Breakers; len(s) != 1 || s[0].ID != "weather" || s[0].State != "closed" || s[0].RetryAt != nil || s[0].Reporters[0].Reporter != "agent-7" {
 			t.Errorf("status: %+v", s)
@@ -222,7 +222,7 @@ func TestBreakerReports(t *testing.T) {
 			t.Errorf("status: %+v", s)
 		}
 		e.serve()
-		b.await("it has healed", func() bool { d := b.state("weather"); return d.Breaker == nil && d.Available })
+		b.await("the breaker is closed", func() bool { d := b.state("weather"); return d.Breaker == nil && d.Available })
 	})
 }
 
@@ -253,8 +253,8 @@ func TestBridgeHangs(t *testing.T) {
 			t.Errorf("lost after %v", d)
 		}
 		hangs.Store(false)
-		e.beat(heartbeat.Ready)
-		b.await("a beat brings it back", b.is("weather", heartbeat.Ready))
+		e.heartbeat(heartbeat.Ready)
+		b.await("it is ready after a heartbeat", b.is("weather", heartbeat.Ready))
 	})
 }
 
@@ -267,7 +267,7 @@ func TestHoldSurvivesHandOver(t *testing.T) {
 		two, _ := b.registry(Config{Name: "two"})
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		e.silence()
 		b.publish(prefix.Suspect("weather"), `{}`)
@@ -293,7 +293,7 @@ func TestLateProbe(t *testing.T) {
 	e := b.ext("weather", "1.0.0", "n1", "get")
 	e.up()
 	b.await("it is up", b.is("weather", heartbeat.Ready))
-	if err := r.ask(t.Context(), func(l *loop) {
+	if err := r.inLoop(t.Context(), func(l *loop) {
 		key := probeKey{"weather", "n1"}
 		late, now := &probe{id: key.id, instance: key.instance, running: true}, &probe{id: key.id, instance: key.instance, held: true}
 		l.probes[key] = now

@@ -39,14 +39,14 @@ const collectFor = 100 * time.Millisecond
 // per largeState bytes, at most maxThrottle. The state of a thousand instances has 200,000 bytes, and each write is
 // sent to every follower.
 const (
-	largeState = 16 << 10
-	largeRest  = 100 * time.Millisecond
-	maxRest    = 2 * time.Second
+	largeState   = 16 << 10
+	throttleStep = 100 * time.Millisecond
+	maxThrottle  = 2 * time.Second
 )
 
 // throttleAfter is how long the next write of a state of that size waits.
-func restAfter(size int) time.Duration {
-	return min(time.Duration(size/largeState)*largeRest, maxRest)
+func throttleAfter(size int) time.Duration {
+	return min(time.Duration(size/largeState)*throttleStep, maxThrottle)
 }
 
 // maxPause is the longest pause after failed batches. A stream without a leader refuses immediately, and the first
@@ -151,7 +151,7 @@ func (p *publisher) unmark(key string) {
 
 // flush writes what is due if this replica leads and no batch is being written.
 func (l *loop) flush() {
-	l.relist()
+	l.recheckReported()
 	if again := l.reconsider; len(again) > 0 {
 		l.reconsider = map[string]bool{} // see publisher.take
 		for id := range again {
@@ -164,7 +164,7 @@ func (l *loop) flush() {
 	if !l.leading() || l.pub.inflight != nil {
 		return
 	}
-	keys := l.pub.take(l.held, l.rest)
+	keys := l.pub.take(l.held, l.throttledFor)
 	var writes []write
 	size := 0
 	for n, key := range keys {
@@ -201,22 +201,22 @@ func (l *loop) held(key string) bool {
 }
 
 // throttle delays the next write of a long state that has just been written.
-func (l *loop) tire(key string, size int) {
+func (l *loop) throttle(key string, size int) {
 	kind, id, _ := strings.Cut(key, ".")
 	x := l.exts[id]
 	if kind != mesh.KindState || x == nil {
 		return
 	}
-	if x.long = size > largeState; x.long {
-		x.rests = time.Now().Add(restAfter(size))
+	if x.large = size > largeState; x.large {
+		x.throttledUntil = time.Now().Add(throttleAfter(size))
 	}
 }
 
 // throttledFor is how long the write of a key still has to wait.
-func (l *loop) rest(key string) time.Duration {
+func (l *loop) throttledFor(key string) time.Duration {
 	if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindState {
-		if x := l.exts[id]; x != nil && !x.rests.IsZero() {
-			return time.Until(x.rests)
+		if x := l.exts[id]; x != nil && !x.throttledUntil.IsZero() {
+			return time.Until(x.throttledUntil)
 		}
 	}
 	return 0
@@ -247,10 +247,10 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 		l.restore(name)
 	}
 	x := l.exts[name]
-	how, known := l.mon.Extension(name)
+	health, known := l.mon.Extension(name)
 	switch {
 	case kind == mesh.KindSpec && x != nil:
-		if s := x.spec(how, &l.names); s != nil {
+		if s := x.spec(health, &l.names); s != nil {
 			return marshalSpec(s, x.cut(), l.specLimit())
 		}
 	case kind == mesh.KindState && known && x != nil:
@@ -261,7 +261,7 @@ func (l *loop) value(key string, have []byte) ([]byte, error) {
 				was = nil
 			}
 		}
-		return marshalState(x.state(how, was), l.valueLimit())
+		return marshalState(x.state(health, was), l.valueLimit())
 	case kind == mesh.KindHost:
 		if b := l.bridges[name]; b != nil && b.host != nil {
 			var was mesh.Host // an unreadable document counts as empty
@@ -319,7 +319,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
 		for key, value := range batch {
-			l.tire(key, len(value))
+			l.throttle(key, len(value))
 		}
 		if l.view.last < last { // else the view already has the batch, and perhaps later changes
 			maps.Copy(p.sent, batch)

@@ -49,17 +49,17 @@ func (c Config) withDefaults() Config {
 
 // Registry is one replica. Create it with New and call Run once.
 type Registry struct {
-	cfg       Config
-	nc        *nats.Conn
-	instance  string
-	started   time.Time
-	questions chan func(*loop) // functions to run in the loop; see Registry.inLoop
+	cfg      Config
+	nc       *nats.Conn
+	instance string
+	started  time.Time
+	calls    chan func(*loop) // functions to run in the loop; see Registry.inLoop
 }
 
 // New returns a registry that uses nc and has not been started. The caller owns nc and should log its slow-consumer
 // and permission errors; the registry handles reconnects.
 func New(nc *nats.Conn, cfg Config) *Registry {
-	return &Registry{cfg: cfg.withDefaults(), nc: nc, instance: nuid.Next(), questions: make(chan func(*loop))}
+	return &Registry{cfg: cfg.withDefaults(), nc: nc, instance: nuid.Next(), calls: make(chan func(*loop))}
 }
 
 // Run calls New and Registry.Run.
@@ -87,7 +87,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = svc.Stop() }() // the second Stop has no effect; an error means that the connection is closed
-	if l.sub, err = r.hear(looping, l.in); err != nil {
+	if l.sub, err = r.subscribe(looping, l.in); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
@@ -99,10 +99,10 @@ func (r *Registry) Run(ctx context.Context) error {
 		// request to one subscription after the other: if both were removed in between, it would find the loop's
 		// subscription but no responder. The extra wait covers a server that is paused at that point.
 		if r.flush(context.WithoutCancel(ctx)) {
-			<-time.After(serveOn)
+			<-time.After(drainTime)
 		}
 		_ = svc.Stop()
-		r.settle(context.WithoutCancel(ctx))
+		r.drain(context.WithoutCancel(ctx))
 		stop()
 		return <-ended
 	case err = <-ended:
@@ -115,7 +115,7 @@ func (r *Registry) Run(ctx context.Context) error {
 // callback because SubscribeSync and a channel subscription limit only the number of pending messages, to 65,536
 // whatever the pending limits are. A mesh of 30,000 extensions exceeds that when all announce at once, and a flood of
 // large messages fills the memory long before.
-func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscription, error) {
+func (r *Registry) subscribe(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscription, error) {
 	sub, err := r.nc.Subscribe(string(r.cfg.Prefix)+".registry.>", func(m *nats.Msg) {
 		select {
 		case in <- m:
@@ -133,15 +133,15 @@ func (r *Registry) hear(ctx context.Context, in chan<- *nats.Msg) (*nats.Subscri
 }
 
 // drainTime is how long requests are still answered after the loop has unsubscribed.
-const serveOn = 100 * time.Millisecond
+const drainTime = 100 * time.Millisecond
 
 // drain waits until the server has stopped routing requests to this replica and the pending ones are answered.
 // micro's Service.Stop waits for neither.
-func (r *Registry) settle(ctx context.Context) {
+func (r *Registry) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if r.flush(ctx) {
-		_ = r.ask(ctx, func(*loop) {}) // runs after all earlier functions
+		_ = r.inLoop(ctx, func(*loop) {}) // runs after all earlier functions
 	}
 }
 
@@ -156,10 +156,10 @@ func (r *Registry) flush(ctx context.Context) bool {
 var ErrStopped = errors.New("the registry is not running")
 
 // inLoop runs f in the loop and waits for it.
-func (r *Registry) ask(ctx context.Context, f func(*loop)) error {
+func (r *Registry) inLoop(ctx context.Context, f func(*loop)) error {
 	done := make(chan struct{})
 	select {
-	case r.questions <- func(l *loop) { f(l); close(done) }:
+	case r.calls <- func(l *loop) { f(l); close(done) }:
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))
 	}

@@ -40,9 +40,9 @@ func TestShowsLostAndBack(t *testing.T) {
 		if d := b.state("weather"); d.Available || !strings.HasPrefix(d.Reason, "no heartbeat for") {
 			t.Errorf("lost: %+v", d)
 		}
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it is back", b.is("weather", heartbeat.Ready))
-		if n := e.count(&e.asked); n != 1 {
+		if n := e.count(&e.handshakes); n != 1 {
 			t.Errorf("%d handshakes", n)
 		}
 	})
@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 	b.leading(r)
 	e := b.ext("weather", "1.0.0", "n1", "get")
 	e.up()
-	e.keepBeating()
+	e.sendHeartbeats()
 	b.await("weather is up", b.is("weather", heartbeat.Ready))
 	for _, c := range []struct{ id, body, reason string }{
 		{"a1", `not JSON`, "not valid JSON"},
@@ -126,12 +126,12 @@ func TestManifestOfService(t *testing.T) {
 }
 
 // TestUnannounced: a service that only sends heartbeats is shown with the tools that it returns.
-func TestStray(t *testing.T) {
+func TestUnannounced(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "", "get")
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
 		s, _ := b.spec("weather")
 		if !slices.ContainsFunc(s.Diagnostics, func(d mesh.Diagnostic) bool { return d.Code == "not_announced" }) {
@@ -151,7 +151,7 @@ func TestVersions(t *testing.T) {
 	b.leading(r)
 	v1 := b.ext("weather", "1.9.0", "n1", "get")
 	v1.up()
-	v1.keepBeating()
+	v1.sendHeartbeats()
 	tools := func(names ...string) func() bool {
 		return func() bool {
 			s, _ := b.spec("weather")
@@ -163,7 +163,7 @@ func TestVersions(t *testing.T) {
 	v2 := b.ext("weather", "1.10.0", "n2", "get", "set")
 	v2.silence() // it sends heartbeats before it can answer
 	v2.up()
-	v2.keepBeating()
+	v2.sendHeartbeats()
 	b.await("the failure shows", func() bool {
 		s, _ := b.spec("weather")
 		return len(s.Diagnostics) == 1 && s.Diagnostics[0].Code == "handshake_failed"
@@ -176,7 +176,7 @@ func TestVersions(t *testing.T) {
 
 	v3 := b.ext("weather", "1.10.0", "n3", "get", "set", "delete")
 	v3.up()
-	v3.keepBeating()
+	v3.sendHeartbeats()
 	b.await("the conflict shows", func() bool {
 		s, _ := b.spec("weather")
 		return len(s.Diagnostics) == 1 && s.Diagnostics[0].Code == "conflict"
@@ -186,7 +186,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-func TestGoodbye(t *testing.T) {
+func TestShutdownNotice(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
@@ -231,19 +231,19 @@ func TestNameClash(t *testing.T) {
 
 // TestInstanceRestarted: the handshake is repeated with a service that restarts under its old name and announces no
 // hash.
-func TestReborn(t *testing.T) {
+func TestInstanceRestarted(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
 	e := b.ext("weather", "1.0.0", "", "get")
 	e.a.HandshakeHash, e.a.Features = "", nil
 	e.up()
-	e.beat(heartbeat.Ready)
+	e.heartbeat(heartbeat.Ready)
 	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
 	e.mu.Lock()
 	e.tools, e.seq = []string{"get", "set"}, 0
 	e.mu.Unlock()
-	e.beat(heartbeat.Ready)
+	e.heartbeat(heartbeat.Ready)
 	b.await("it has both", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 2 })
 }
 
@@ -256,19 +256,19 @@ func FuzzParseAnnounce(f *testing.F) {
 		if err != nil {
 			return
 		}
-		said := &announced{Announce: a}
-		if a.ID != id || checkBeatID(id) != nil || strings.ContainsAny(said.rpcSubject(), " *>\t\r\n") || strings.Contains(said.rpcSubject(), "..") {
-			t.Errorf("%+v has the subject %q", a, said.rpcSubject())
+		accepted := &announced{Announce: a}
+		if a.ID != id || checkHeartbeatID(id) != nil || strings.ContainsAny(accepted.rpcSubject(), " *>\t\r\n") || strings.Contains(accepted.rpcSubject(), "..") {
+			t.Errorf("%+v has the subject %q", a, accepted.rpcSubject())
 		}
 		x := newExtension(id)
-		x.said[a.Instance] = said
+		x.announcements[a.Instance] = accepted
 		x.choose(heartbeat.Extension{})
 		value, err := plainjson.Marshal(x.spec(heartbeat.Extension{}, new(mesh.Names)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		again := newExtension(id)
-		if !again.restore(value) || again.shown.subject() != said.subject() {
+		if !again.restore(value) || again.shown.subject() != accepted.subject() {
 			t.Errorf("%s restores to %+v", value, again.shown)
 		}
 	})

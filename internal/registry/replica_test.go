@@ -29,7 +29,7 @@ func TestHandOver(t *testing.T) {
 	two, _ := b.registry(Config{Name: "two"})
 	e := b.ext("weather", "1.0.0", "n1", "get")
 	e.up()
-	e.keepBeating()
+	e.sendHeartbeats()
 	b.await("it is up", b.is("weather", heartbeat.Ready))
 	b.await("the standby has seen it", func() bool {
 		s := b.status(two)
@@ -53,7 +53,7 @@ func TestHandOver(t *testing.T) {
 	if n := b.status(two).Traffic.Writes; n != 2 { // spec.mail and state.mail
 		t.Errorf("%d keys were written", n)
 	}
-	if n := e.count(&e.asked); n != 1 {
+	if n := e.count(&e.handshakes); n != 1 {
 		t.Errorf("%d handshakes", n)
 	}
 }
@@ -142,7 +142,7 @@ func TestRebuild(t *testing.T) {
 			b.leading(r)
 			e := b.ext("weather", "1.0.0", "n1", "get")
 			e.up()
-			e.keepBeating()
+			e.sendHeartbeats()
 			e.announceOnRequest()
 			good := func() bool {
 				s, _ := b.spec("weather")
@@ -160,7 +160,7 @@ func TestRebuild(t *testing.T) {
 			b.await("the spec is read", func() bool { before = written(); return !before.IsZero() })
 			start := time.Now()
 			ruin(b, stop)
-			b.await("the spec is written anew", func() bool { at := written(); return !at.IsZero() && !at.Equal(before) })
+			b.await("the spec is rewritten", func() bool { at := written(); return !at.IsZero() && !at.Equal(before) })
 			b.await("it is up again", good)
 			t.Logf("rebuilt in %v", time.Since(start))
 		})
@@ -177,7 +177,7 @@ func TestRestart(t *testing.T) {
 		for _, e := range []*fakeExt{e, gone} {
 			e.up()
 		}
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0", Since: t0, Extensions: []string{"weather"}})
 		b.publish(prefix.Skills("b1"), mesh.SkillReport{Bridge: "b1", Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
 		b.await("all is there", func() bool {
@@ -195,7 +195,7 @@ func TestRestart(t *testing.T) {
 		if n := b.status(two).Traffic.Writes; n != 1 {
 			t.Errorf("%d keys were written for one change", n)
 		}
-		if n := e.count(&e.asked); n != 1 {
+		if n := e.count(&e.handshakes); n != 1 {
 			t.Errorf("%d handshakes", n)
 		}
 	})
@@ -212,9 +212,9 @@ func TestPaused(t *testing.T) {
 		e, alive := b.ext("weather", "1.0.0", "n1", "get"), b.ext("mail", "1.0.0", "n2", "send")
 		e.up()
 		alive.up()
-		alive.keepBeating()
+		alive.sendHeartbeats()
 		b.await("they are up", func() bool { return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() })
-		if err := r.ask(t.Context(), func(*loop) { <-time.After(time.Minute) }); err != nil {
+		if err := r.inLoop(t.Context(), func(*loop) { <-time.After(time.Minute) }); err != nil {
 			t.Fatal(err)
 		}
 		woke := time.Now()
@@ -261,7 +261,7 @@ func TestJetStreamLater(t *testing.T) {
 		r, _ := b.registry(Config{})
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it waits", func() bool { s := b.status(r); return s.JetStream != "ok" && s.Instances[heartbeat.Ready] == 1 })
 		if err := r.Ready(t.Context()); err == nil {
 			t.Error("it is ready")

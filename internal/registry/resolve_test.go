@@ -9,7 +9,7 @@ import (
 
 // TestResolveWhileStarting: requests to resolve a tool of an extension that is starting get not_found until the tool
 // exists.
-func TestResolveWhatComesUp(t *testing.T) {
+func TestResolveWhileStarting(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)

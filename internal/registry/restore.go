@@ -52,11 +52,11 @@ func (l *loop) restore(id string) {
 	x := l.exts[id]
 	spec, there := l.view.records[specKey(id)]
 	switch {
-	case !there && x != nil && x.legacy: // not announced to this replica
+	case !there && x != nil && x.fromCatalog: // not announced to this replica
 		l.drop(x)
 		l.names.Set(id, nil)
 		return
-	case there && (x == nil || x.mirrored != spec.seq):
+	case there && (x == nil || x.restoredRevision != spec.seq):
 		if x = l.restoreSpec(id, spec); x == nil {
 			return
 		}
@@ -67,13 +67,13 @@ func (l *loop) restore(id string) {
 	now := time.Now()
 	l.mon.Declare(id, now)
 	left := l.restoreState(x, now)
-	if _, gone := l.removed[removal{id, ""}]; (gone || left) && len(x.said) == 0 && l.empty(id) {
+	if _, gone := l.removed[removal{id, ""}]; (gone || left) && len(x.announcements) == 0 && l.empty(id) {
 		if c, ok := l.mon.Forget(id); ok {
 			l.changed(c)
 		}
 		return
 	}
-	for _, instance := range slices.Sorted(maps.Keys(x.said)) {
+	for _, instance := range slices.Sorted(maps.Keys(x.announcements)) {
 		l.considerHandshake(x, instance)
 	}
 	l.reconsider[id] = true
@@ -82,7 +82,7 @@ func (l *loop) restore(id string) {
 
 // setDropped records whether the leader has dropped an extension. If this replica missed the shutdown notice, it
 // would otherwise restore the extension as lost when it is elected.
-func (l *loop) disowned(id string, dropped bool) {
+func (l *loop) setDropped(id string, dropped bool) {
 	if x := l.exts[id]; x != nil && x.dropped != dropped {
 		x.dropped = dropped
 		l.reconsider[id] = true
@@ -90,8 +90,8 @@ func (l *loop) disowned(id string, dropped bool) {
 }
 
 // forgetDropped removes an extension that the leader has dropped, once none of its instances is up.
-func (l *loop) dropDisowned(x *extension, how heartbeat.Extension) {
-	for _, i := range how.Instances {
+func (l *loop) forgetDropped(x *extension, health heartbeat.Extension) {
+	for _, i := range health.Instances {
 		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
 			return
 		}
@@ -103,20 +103,20 @@ func (l *loop) dropDisowned(x *extension, how heartbeat.Extension) {
 
 // restoreSpec applies a spec of the catalog and adds its extension if necessary.
 func (l *loop) restoreSpec(id string, r record) *extension {
-	if checkBeatID(id) != nil {
+	if checkHeartbeatID(id) != nil {
 		return nil
 	}
 	x := l.exts[id]
 	if x == nil {
 		x = newExtension(id)
-		x.legacy = true
+		x.fromCatalog = true
 	}
 	if !x.restore(r.value) {
 		return nil
 	}
-	x.mirrored = r.seq
+	x.restoredRevision = r.seq
 	l.exts[x.id] = x
-	l.keep(x, x.size()-x.kept) // the spec may have replaced a handshake
+	l.account(x, x.size()-x.kept) // the spec may have replaced a handshake
 	l.nameTools(x)
 	return x
 }
@@ -169,8 +169,8 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		}
 		x.rememberHost(hostOf(i.Bridge, i.Host))
 		x.since = time.Time{} // its hosts are known
-		if x.places[i.Instance] == nil {
-			l.placed(x, i.Instance, &place{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)})
+		if x.locations[i.Instance] == nil {
+			l.setLocation(x, i.Instance, &location{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)})
 		}
 		mine, known := l.mon.Instance(x.id, i.Instance)
 		if !known {

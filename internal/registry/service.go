@@ -23,7 +23,7 @@ type CatalogParams struct {
 }
 
 // Snapshot identifies the catalog that an answer is from, and how recent it is.
-type Stand struct {
+type SnapshotVersion struct {
 	CatalogID string `json:"catalog_id"`
 	Revision  uint64 `json:"revision"`
 	Stale     bool   `json:"stale,omitempty"` // no leader was active for 10 s, or the bucket cannot be followed
@@ -32,7 +32,7 @@ type Stand struct {
 
 // CatalogResult is one page of the merged catalog, extensions first, sorted by name.
 type CatalogResult struct {
-	Stand
+	SnapshotVersion
 	Extensions []CatalogExtension         `json:"extensions,omitempty"`
 	Hosts      map[string]json.RawMessage `json:"hosts,omitempty"`  // by bridge
 	Skills     map[string]json.RawMessage `json:"skills,omitempty"` // by directory
@@ -54,7 +54,7 @@ type ResolveParams struct {
 
 // ResolveResult is what a caller needs to call one tool. Spec contains no tools. For an extension's id, Tool is null.
 type ResolveResult struct {
-	Stand
+	SnapshotVersion
 	ID        string            `json:"id"`
 	Tool      *mesh.Tool        `json:"tool"`
 	Spec      mesh.Spec         `json:"spec"`
@@ -73,7 +73,7 @@ type resolveData struct {
 
 const (
 	pageEntries = 1000
-	askTimeout  = 2 * time.Second // for the loop to take a request
+	loopTimeout = 2 * time.Second // for the loop to take a request
 	staleAfter  = 10 * time.Second
 )
 
@@ -136,7 +136,7 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 		p.Limit = pageEntries
 	}
 	room := int(r.nc.MaxPayload()) - answerRoom
-	err = r.ask(ctx, func(l *loop) { res = l.page(p, room) })
+	err = r.inLoop(ctx, func(l *loop) { res = l.page(p, room) })
 	return res, err
 }
 
@@ -160,7 +160,7 @@ const entryRoom = len(`{"id":,"spec":,"state":},`)
 // room. An entry larger than a page is returned without its state, or as a bare id, so that paging always makes
 // progress.
 func (l *loop) page(p CatalogParams, room int) CatalogResult {
-	res := CatalogResult{Stand: l.stand()}
+	res := CatalogResult{SnapshotVersion: l.snapshotVersion()}
 	order := l.order()
 	from, found := slices.BinarySearch(order, p.Cursor)
 	if found {
@@ -226,12 +226,12 @@ func (l *loop) order() []string {
 	return l.view.order
 }
 
-func (l *loop) stand() Stand {
-	age := time.Since(l.view.heard)
-	if l.view.heard.IsZero() {
+func (l *loop) snapshotVersion() SnapshotVersion {
+	age := time.Since(l.view.leaseSeen)
+	if l.view.leaseSeen.IsZero() {
 		age = time.Since(l.started)
 	}
-	return Stand{CatalogID: l.view.catalogID(), Revision: l.view.revision, Stale: age > staleAfter || !l.view.synced,
+	return SnapshotVersion{CatalogID: l.view.catalogID(), Revision: l.view.revision, Stale: age > staleAfter || !l.view.synced,
 		AgeMS: age.Milliseconds()}
 }
 
@@ -242,7 +242,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 	var spec json.RawMessage
 	var found []mesh.NamedTool
 	var keys []mesh.ToolKey
-	err := r.ask(ctx, func(l *loop) {
+	err := r.inLoop(ctx, func(l *loop) {
 		found = l.names.Lookup(p.Name)
 		switch {
 		case len(found) == 1:
@@ -253,7 +253,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 			keys = l.names.Keys()
 			return
 		}
-		res.Stand, spec, res.State = l.stand(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))
+		res.SnapshotVersion, spec, res.State = l.snapshotVersion(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))
 		if x := l.exts[res.ID]; x != nil {
 			res.Reporters = slices.Clone(x.breaker.reporters)
 		}
@@ -290,7 +290,7 @@ func (r *Registry) nearest(ctx context.Context, keys []mesh.ToolKey, name string
 	if keys = mesh.NearestKeys(keys, name); len(keys) == 0 {
 		return nil, nil
 	}
-	err = r.ask(ctx, func(l *loop) {
+	err = r.inLoop(ctx, func(l *loop) {
 		for _, k := range keys {
 			if name := l.names.Name(k); name != "" { // it may have been removed meanwhile
 				names = append(names, name)

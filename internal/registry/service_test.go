@@ -58,7 +58,7 @@ func TestService(t *testing.T) {
 	}
 	for _, e := range exts {
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 	}
 	b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0"})
 	b.publish(prefix.Skills("b1"), mesh.SkillReport{Bridge: "b1", Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
@@ -108,7 +108,7 @@ func (b *bed) checkPages() {
 			b.Fatal(err)
 		}
 		if page.CatalogID == "" || page.Revision == 0 || page.Stale {
-			b.Errorf("snapshot: %+v", page.Stand)
+			b.Errorf("snapshot: %+v", page.SnapshotVersion)
 		}
 		for _, e := range page.Extensions {
 			ids = append(ids, e.ID)
@@ -203,7 +203,7 @@ func TestSkillMerge(t *testing.T) {
 
 // TestRequestsWhileStartingAndStopping: a request to a registry that starts or stops gets an answer or "no
 // responders", and never a timeout.
-func TestAskedWhileItComesAndGoes(t *testing.T) {
+func TestRequestsWhileStartingAndStopping(t *testing.T) {
 	b := newBed(t)
 	r, stop := b.registry(Config{Logger: quiet})
 	b.leading(r) // the bucket exists: a server that is stopped while it creates one leaks a goroutine

@@ -158,8 +158,8 @@ func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
 	if h.State == "" || !b.host.Since.Equal(h.Since) {
 		return
 	}
-	b.answered, b.gone, b.why, b.changed = true, h.State == heartbeat.Lost, h.Reason, h.StateSince
-	b.next, b.pause, b.silent = time.Time{}, 0, 0
+	b.answered, b.gone, b.reason, b.changed = true, h.State == heartbeat.Lost, h.Reason, h.StateSince
+	b.next, b.pause, b.timeouts = time.Time{}, 0, 0
 }
 
 // restoreBridges restores hosts and skills written by an earlier leader, for bridges from which nothing was received.

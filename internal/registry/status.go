@@ -15,7 +15,7 @@ import (
 
 // Status is the status of one replica and of the mesh as it sees it.
 type Status struct {
-	Stand
+	SnapshotVersion
 	Name      string    `json:"name"`
 	Instance  string    `json:"instance"`
 	Version   string    `json:"version"`
@@ -63,12 +63,12 @@ type Replica struct {
 
 // Status returns the status of the running registry.
 func (r *Registry) Status(ctx context.Context) (s Status, err error) {
-	err = r.ask(ctx, func(l *loop) { s = l.status() })
+	err = r.inLoop(ctx, func(l *loop) { s = l.status() })
 	return s, err
 }
 
 func (l *loop) status() Status {
-	s := Status{Stand: l.stand(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
+	s := Status{SnapshotVersion: l.snapshotVersion(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
 		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.unread, "ok"), Listening: l.mon.Listening(),
 		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.backlog) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
@@ -89,9 +89,9 @@ func (l *loop) status() Status {
 
 // replicas lists the registries with recent heartbeats.
 func (l *loop) replicas() []Replica {
-	how, _ := l.peers.Extension(registryID)
+	health, _ := l.peers.Extension(registryID)
 	out := []Replica{}
-	for _, i := range how.Instances {
+	for _, i := range health.Instances {
 		if i.State != heartbeat.Ready {
 			continue
 		}

@@ -12,10 +12,10 @@ import (
 )
 
 // TestLeaseWatch: the time counts from the first answer with a revision to the sending of the last request.
-func TestStandstill(t *testing.T) {
+func TestLeaseWatch(t *testing.T) {
 	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
 	lease := func(seq uint64, stored int) record { return record{seq: seq, at: at(stored)} }
-	var s standstill
+	var s leaseWatch
 	for _, c := range []struct {
 		what       string
 		read       record
@@ -32,7 +32,7 @@ func TestStandstill(t *testing.T) {
 		{"still that one", lease(8, 115), 120, 121, 2 * time.Second},
 		{"another number of the same moment", lease(9, 115), 122, 123, 0},
 	} {
-		if got := s.seen(c.read, at(c.asked), at(c.now)); got != c.want {
+		if got := s.observe(c.read, at(c.asked), at(c.now)); got != c.want {
 			t.Errorf("%s: %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -91,7 +91,7 @@ func TestPurgedAndOverwritten(t *testing.T) {
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		e.up()
-		e.keepBeating()
+		e.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		s, err := b.bucket().js.Stream(t.Context(), b.bucket().stream())
 		if err == nil {

@@ -10,15 +10,15 @@ import (
 // view is this replica's copy of the bucket: a snapshot and the republished changes since. Every replica has one, so
 // a new leader need not write what is there already, and any replica can answer requests for the catalog.
 type view struct {
-	records  map[string]record    // deleted keys are kept only for the lease
-	markers  map[string]time.Time // deletion times of deleted keys
-	last     uint64               // every message up to this sequence is included
-	at       time.Time            // server time of the newest message
-	revision uint64               // of the last change of a spec, state, skill or host key
-	created  time.Time            // the stream's creation: the catalog id
-	synced   bool                 // false until the first snapshot, and between a gap and the next snapshot
-	waiting  []record             // events received while not synced
-	heard    time.Time            // when the lease was last renewed, as a sign that a leader works
+	records   map[string]record    // deleted keys are kept only for the lease
+	markers   map[string]time.Time // deletion times of deleted keys
+	last      uint64               // every message up to this sequence is included
+	at        time.Time            // server time of the newest message
+	revision  uint64               // of the last change of a spec, state, skill or host key
+	created   time.Time            // the stream's creation: the catalog id
+	synced    bool                 // false until the first snapshot, and between a gap and the next snapshot
+	waiting   []record             // events received while not synced
+	leaseSeen time.Time            // when the lease was last renewed, as a sign that a leader works
 
 	order []string // see loop.order; nil after a key was added or removed
 }

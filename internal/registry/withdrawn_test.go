@@ -17,7 +17,7 @@ func TestWithdrawnManifest(t *testing.T) {
 		e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc
 		e.a.Instance = "n1"
 		b.publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Transport: "nats"})
-		stop := e.keepBeating()
+		stop := e.sendHeartbeats()
 		there := func() bool {
 			s, _ := b.spec("weather")
 			return len(s.Tools) == 1 && b.instances("weather") == "n1 ready"

@@ -15,17 +15,17 @@ import (
 
 // TestRepeatedAnnounceRequest: the registry misses a bridge's report and an instance's announcement, and both miss
 // the announce request. The request is repeated, because the bridge answers pings and the instance sends heartbeats.
-func TestAsksAgain(t *testing.T) {
+func TestRepeatedAnnounceRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
 		one := b.muteBridge("one")
 		first := b.ext("weather", "1.0.0", "first", "get").on(one)
 		first.up()
-		first.keepBeating()
+		first.sendHeartbeats()
 		b.await("the bridge's instance is there", func() bool { return b.instances("weather") == "first ready" })
 		second := b.ext("weather", "1.0.0", "second", "get").on(one)
-		second.keepBeating()
+		second.sendHeartbeats()
 		b.await("the second is there", func() bool { return b.instances("weather") == "first ready, second ready" })
 		if one.doc().Host != "" {
 			t.Fatal("the bridge's report was not missed")
@@ -51,10 +51,10 @@ func TestAsksAgain(t *testing.T) {
 }
 
 // TestAnnounceRequestsAreLimited: an instance and a bridge that never answer cause only a few announce requests.
-func TestAsksInVain(t *testing.T) {
+func TestAnnounceRequestsAreLimited(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		var asked atomic.Int64
-		sub, err := b.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { asked.Add(1) })
+		var count atomic.Int64
+		sub, err := b.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { count.Add(1) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,15 +65,15 @@ func TestAsksInVain(t *testing.T) {
 		mute := b.muteBridge("mute")
 		first := b.ext("weather", "1.0.0", "first", "get").on(mute)
 		first.up()
-		first.keepBeating()
-		b.ext("weather", "1.0.0", "second", "get").keepBeating()
+		first.sendHeartbeats()
+		b.ext("weather", "1.0.0", "second", "get").sendHeartbeats()
 		time.Sleep(10 * requestEvery) // fake time
-		got := asked.Load()
-		if got < 2 || got > 1+2*requestMost { // the first one was sent at the start
+		got := count.Load()
+		if got < 2 || got > 1+2*maxRequests { // the first one was sent at the start
 			t.Errorf("%d announce requests", got)
 		}
 		time.Sleep(10 * requestEvery) // fake time
-		if again := asked.Load(); again != got {
+		if again := count.Load(); again != got {
 			t.Errorf("%d announce requests, later %d", got, again)
 		}
 		if got := b.instances("weather"); got != "first ready, second ready" {
@@ -84,13 +84,13 @@ func TestAsksInVain(t *testing.T) {
 
 // TestAnnounceRequestsOfManyAreLimited: many instances that never answer cause no more announce requests than one,
 // even if their heartbeats are spread over time.
-func TestAsksInVainForMany(t *testing.T) {
+func TestAnnounceRequestsOfManyAreLimited(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
 		b.ext("weather", "1.0.0", "first", "get").up()
-		var asked atomic.Int64
-		sub, err := b.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { asked.Add(1) })
+		var count atomic.Int64
+		sub, err := b.nc.Subscribe(prefix.AnnounceRequest(), func(*nats.Msg) { count.Add(1) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,11 +101,11 @@ func TestAsksInVainForMany(t *testing.T) {
 		}
 		for range 10 * int(requestEvery/time.Second) {
 			for _, e := range mute {
-				e.beat(heartbeat.Ready)
+				e.heartbeat(heartbeat.Ready)
 				time.Sleep(2 * time.Second / time.Duration(len(mute))) // fake time
 			}
 		}
-		if got := asked.Load(); got == 0 || got > 2*requestMost {
+		if got := count.Load(); got == 0 || got > 2*maxRequests {
 			t.Errorf("%d announce requests", got)
 		}
 	})

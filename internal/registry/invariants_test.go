@@ -7,13 +7,13 @@ import (
 )
 
 // checkAccounting compares the index of instances by bridge and the counted memory with what they are derived from.
-func (b *bed) checkBooks(r *Registry) {
+func (b *bed) checkAccounting(r *Registry) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), time.Second)
 	defer cancel()
-	_ = r.ask(ctx, func(l *loop) { // it fails after the registry has ended
-		if want := residences(l); !reflect.DeepEqual(l.residents, want) {
-			b.Errorf("instances by bridge: %v in the extensions, %v in the index", want, l.residents)
+	_ = r.inLoop(ctx, func(l *loop) { // it fails after the registry has ended
+		if want := locations(l); !reflect.DeepEqual(l.instancesByBridge, want) {
+			b.Errorf("instances by bridge: %v in the extensions, %v in the index", want, l.instancesByBridge)
 		}
 		size := 0
 		for id, x := range l.exts {
@@ -33,17 +33,17 @@ func (b *bed) checkBooks(r *Registry) {
 }
 
 // locations builds the index of instances by bridge from the extensions.
-func residences(l *loop) map[string]map[residence]struct{} {
-	out := map[string]map[residence]struct{}{}
+func locations(l *loop) map[string]map[instanceKey]struct{} {
+	out := map[string]map[instanceKey]struct{}{}
 	for id, x := range l.exts {
-		for instance, p := range x.places {
+		for instance, p := range x.locations {
 			if p.bridge == "" {
 				continue
 			}
 			if out[p.bridge] == nil {
-				out[p.bridge] = map[residence]struct{}{}
+				out[p.bridge] = map[instanceKey]struct{}{}
 			}
-			out[p.bridge][residence{id, instance}] = struct{}{}
+			out[p.bridge][instanceKey{id, instance}] = struct{}{}
 		}
 	}
 	return out

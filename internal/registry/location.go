@@ -11,7 +11,7 @@ import (
 )
 
 // location is where an instance runs: as announced, or as restored from the catalog.
-type place struct {
+type location struct {
 	host, bridge string
 	run          time.Time // of the bridge when the instance last sent something; zero: not known
 }
@@ -26,56 +26,56 @@ func (l *loop) runOf(bridge string) time.Time {
 }
 
 // instanceKey identifies an instance.
-type residence struct{ id, instance string }
+type instanceKey struct{ id, instance string }
 
 // setLocation records where an instance of x runs.
-func (l *loop) placed(x *extension, instance string, p *place) {
-	if was := x.places[instance]; was != nil && was.bridge == p.bridge {
+func (l *loop) setLocation(x *extension, instance string, p *location) {
+	if was := x.locations[instance]; was != nil && was.bridge == p.bridge {
 		*was = *p
 		return
 	}
 	instance = strings.Clone(instance)
-	l.displaced(x, instance)
-	x.places[instance] = p
+	l.removeLocation(x, instance)
+	x.locations[instance] = p
 	if p.bridge == "" {
 		return
 	}
-	residents := l.residents[p.bridge]
+	residents := l.instancesByBridge[p.bridge]
 	if residents == nil {
-		residents = map[residence]struct{}{}
-		l.residents[p.bridge] = residents
+		residents = map[instanceKey]struct{}{}
+		l.instancesByBridge[p.bridge] = residents
 	}
-	residents[residence{x.id, instance}] = struct{}{}
+	residents[instanceKey{x.id, instance}] = struct{}{}
 }
 
 // removeLocation removes the location of an instance of x.
-func (l *loop) displaced(x *extension, instance string) {
-	p := x.places[instance]
+func (l *loop) removeLocation(x *extension, instance string) {
+	p := x.locations[instance]
 	if p == nil {
 		return
 	}
-	delete(x.places, instance)
-	if residents := l.residents[p.bridge]; residents != nil {
-		if delete(residents, residence{x.id, instance}); len(residents) == 0 {
-			delete(l.residents, p.bridge)
+	delete(x.locations, instance)
+	if residents := l.instancesByBridge[p.bridge]; residents != nil {
+		if delete(residents, instanceKey{x.id, instance}); len(residents) == 0 {
+			delete(l.instancesByBridge, p.bridge)
 		}
 	}
 }
 
 // drop removes x.
 func (l *loop) drop(x *extension) {
-	for instance := range x.places {
-		l.displaced(x, instance)
+	for instance := range x.locations {
+		l.removeLocation(x, instance)
 	}
-	l.keep(x, -x.kept)
+	l.account(x, -x.kept)
 	delete(l.exts, x.id)
 }
 
 // instancesAt iterates over the instances located at a bridge. It uses an index: the cost of a bridge's start and
 // stop must not grow with the mesh.
-func (l *loop) at(bridge string) iter.Seq2[*extension, string] {
+func (l *loop) instancesAt(bridge string) iter.Seq2[*extension, string] {
 	return func(yield func(*extension, string) bool) {
-		for r := range l.residents[bridge] {
+		for r := range l.instancesByBridge[bridge] {
 			if !yield(l.exts[r.id], r.instance) {
 				return
 			}
@@ -84,8 +84,8 @@ func (l *loop) at(bridge string) iter.Seq2[*extension, string] {
 }
 
 // confirmRun records that an instance belongs to its bridge's present run, because it sent a heartbeat.
-func (l *loop) heardAt(x *extension, instance string) {
-	if p := x.places[instance]; p != nil && p.bridge != "" {
+func (l *loop) confirmRun(x *extension, instance string) {
+	if p := x.locations[instance]; p != nil && p.bridge != "" {
 		p.run = l.runOf(p.bridge)
 	}
 }
@@ -95,30 +95,30 @@ func (l *loop) heardAt(x *extension, instance string) {
 // The first report of a bridge can arrive after announcements of its instances, which then belong to the reported
 // run. Instances that are gone already belong to an earlier run that ended without shutdown notices. If one of them
 // is still up, its next heartbeat corrects that.
-func (l *loop) relist() {
-	for bridge, first := range l.relisted {
-		for x, instance := range l.at(bridge) {
+func (l *loop) recheckReported() {
+	for bridge, first := range l.reportChanged {
+		for x, instance := range l.instancesAt(bridge) {
 			l.reconsider[x.id] = true
-			p := x.places[instance]
+			p := x.locations[instance]
 			if !first || !p.run.IsZero() {
 				continue
 			}
 			p.run = l.runOf(bridge)
 			if i, ok := l.mon.Instance(x.id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
-				p.run = unreported
+				p.run = unknownRun
 			}
 		}
 	}
-	clear(l.relisted)
+	clear(l.reportChanged)
 }
 
 // unknownRun is a run that no bridge reports.
-var unreported = time.Unix(0, 1)
+var unknownRun = time.Unix(0, 1)
 
 // stale reports whether an instance is of an earlier run of its bridge. Only one bridge of a name runs at a time, so
 // an instance of an earlier run is gone.
-func (l *loop) former(x *extension, instance string) bool {
-	p := x.places[instance]
+func (l *loop) stale(x *extension, instance string) bool {
+	p := x.locations[instance]
 	if p == nil || p.bridge == "" || p.run.IsZero() {
 		return false
 	}
@@ -127,16 +127,16 @@ func (l *loop) former(x *extension, instance string) bool {
 }
 
 // bridgeRestarted handles a new run of a bridge. Lost instances of the previous run are removed at once, so that they
-// do not outrank a failed or gated successor. Those that still look ready are probed, which is faster than waiting
+// do not outrank a failed or gated instance of the new run. Those that still look ready are probed, which is faster than waiting
 // for missing heartbeats.
-func (l *loop) begunAnew(b *bridge, now time.Time) {
+func (l *loop) bridgeRestarted(b *bridge, now time.Time) {
 	if b.gone {
 		b.gone, b.changed = false, now
 		l.markSkills(b)
 	}
-	b.silent = 0
-	for x, instance := range l.at(b.name) {
-		if !l.former(x, instance) {
+	b.timeouts = 0
+	for x, instance := range l.instancesAt(b.name) {
+		if !l.stale(x, instance) {
 			continue
 		}
 		l.reconsider[x.id] = true
@@ -150,7 +150,7 @@ func (l *loop) begunAnew(b *bridge, now time.Time) {
 // is up: its shutdown notice was missed, or its manifest was removed while the bridge did not run. For a bridge that
 // is gone the last report may have been missed as well.
 func (l *loop) unlisted(x *extension, instance string) bool {
-	p := x.places[instance]
+	p := x.locations[instance]
 	if p == nil || p.bridge == "" {
 		return false
 	}
@@ -161,11 +161,11 @@ func (l *loop) unlisted(x *extension, instance string) bool {
 // dropStale removes the instances of x that are gone and that belong to an earlier run of their bridge. The last
 // instance stays, so that users find that the extension existed and is lost. If its bridge's report no longer lists
 // the extension, the last one is removed too, and the extension is forgotten when no instance is left.
-func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
-	left := len(how.Instances)
-	for _, i := range how.Instances {
-		former := l.former(x, i.Instance)
-		inherited := i.LastBeat.IsZero() && x.said[i.Instance] == nil // read from the catalog
+func (l *loop) dropStale(x *extension, health heartbeat.Extension) {
+	left := len(health.Instances)
+	for _, i := range health.Instances {
+		former := l.stale(x, i.Instance)
+		inherited := i.LastBeat.IsZero() && x.announcements[i.Instance] == nil // read from the catalog
 		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && former
 		final := i.State == heartbeat.Shutdown && !former // its bridge has just stopped it, and reports that next
 		unlisted := (inherited || gone) && !final && l.unlisted(x, i.Instance)
@@ -177,7 +177,7 @@ func (l *loop) dropFormer(x *extension, how heartbeat.Extension) {
 			left--
 		}
 	}
-	if left == 0 && len(how.Instances) > 0 && l.empty(x.id) {
+	if left == 0 && len(health.Instances) > 0 && l.empty(x.id) {
 		if c, ok := l.mon.Forget(x.id); ok {
 			l.changed(c)
 		}
@@ -191,8 +191,8 @@ func (l *loop) dropForgotten(x *extension, d *mesh.StateDoc, now time.Time) {
 	for _, i := range d.Instances {
 		shown[i.Instance] = true
 	}
-	for instance := range x.places {
-		if shown[instance] || !l.former(x, instance) {
+	for instance := range x.locations {
+		if shown[instance] || !l.stale(x, instance) {
 			continue
 		}
 		if c, ok := l.mon.Remove(x.id, instance, now); ok {

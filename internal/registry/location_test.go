@@ -117,12 +117,12 @@ func TestBridgeRestarts(t *testing.T) {
 		}
 		e := b.ext("weather", "1.0.0", "new", "get").on(again)
 		e.announce()
-		e.beat(heartbeat.Failed)
+		e.heartbeat(heartbeat.Failed)
 		b.await("only the new instance shows", func() bool { return b.instances("weather") == "new failed" })
 		if s := b.state("weather").State; s != heartbeat.Failed {
 			t.Errorf("it is %s", s)
 		}
-		e.beat(heartbeat.Ready)
+		e.heartbeat(heartbeat.Ready)
 		b.await("it is ready", b.is("weather", heartbeat.Ready))
 	})
 }
@@ -146,7 +146,7 @@ func TestBridgeReportsLate(t *testing.T) {
 		again := b.bridge("one")
 		e := b.ext("weather", "1.0.0", "new", "get").on(again)
 		e.announce()
-		e.beat(heartbeat.Failed)
+		e.heartbeat(heartbeat.Failed)
 		b.await("only the new instance shows", func() bool { return b.instances("weather") == "new failed" })
 	})
 }
@@ -188,7 +188,7 @@ func TestBridgeRestartsAtOnce(t *testing.T) {
 }
 
 // TestLostShowsHost: a registry that has restored an instance from the catalog logs on which host it was lost.
-func TestLostSaysWhere(t *testing.T) {
+func TestLostShowsHost(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{})
 		b.leading(r)

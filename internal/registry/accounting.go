@@ -9,42 +9,42 @@ import (
 // The memory of extensions is counted as it changes, because it is limited (see budget.go).
 
 // account adds bytes to the counted memory of x; bytes can be negative.
-func (l *loop) keep(x *extension, bytes int) {
+func (l *loop) account(x *extension, bytes int) {
 	x.kept += bytes
 	l.size += bytes
 }
 
 // removeAnnouncement removes the announcement of an instance.
-func (l *loop) unsay(x *extension, instance string) {
-	if a := x.said[instance]; a != nil {
-		delete(x.said, instance)
-		l.keep(x, -a.size)
+func (l *loop) removeAnnouncement(x *extension, instance string) {
+	if a := x.announcements[instance]; a != nil {
+		delete(x.announcements, instance)
+		l.account(x, -a.size)
 	}
 }
 
 // removeHandshake removes a handshake.
-func (l *loop) unshake(x *extension, key shakeKey) {
-	if s := x.shakes[key]; s != nil {
-		delete(x.shakes, key)
-		l.keep(x, -s.size)
+func (l *loop) removeHandshake(x *extension, key handshakeKey) {
+	if s := x.handshakes[key]; s != nil {
+		delete(x.handshakes, key)
+		l.account(x, -s.size)
 	}
 }
 
 // prune removes handshakes to which no announcement refers.
 func (l *loop) prune(x *extension) {
-	var live map[shakeKey]bool // built on demand: mostly there is only the shown handshake
-	for k, s := range x.shakes {
+	var live map[handshakeKey]bool // built on demand: mostly there is only the shown handshake
+	for k, s := range x.handshakes {
 		if s.pending || s == x.tools {
 			continue
 		}
 		if live == nil {
-			live = make(map[shakeKey]bool, len(x.said))
-			for _, a := range x.said {
-				live[a.shakeKey()] = true
+			live = make(map[handshakeKey]bool, len(x.announcements))
+			for _, a := range x.announcements {
+				live[a.handshakeKey()] = true
 			}
 		}
 		if !live[k] {
-			l.unshake(x, k)
+			l.removeHandshake(x, k)
 		}
 	}
 }
@@ -52,10 +52,10 @@ func (l *loop) prune(x *extension) {
 // size is about the number of bytes stored of what x has sent.
 func (x *extension) size() int {
 	sum := extensionRoom
-	for _, a := range x.said {
+	for _, a := range x.announcements {
 		sum += a.size
 	}
-	for _, s := range x.shakes {
+	for _, s := range x.handshakes {
 		sum += s.size
 	}
 	return sum
@@ -82,45 +82,45 @@ func (l *loop) sweepExtensions(now time.Time) {
 
 // maxUnused is how long unused data is kept: announcements without heartbeats, heartbeats without announcements, and
 // removals.
-const unheardMost = 10 * time.Minute
+const maxUnused = 10 * time.Minute
 
 // sweep removes what is stored of instances of x that never sent a heartbeat, or were removed since.
 func (l *loop) sweep(x *extension, now time.Time) {
-	for name, a := range x.said {
-		if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > unheardMost {
-			l.unsay(x, name)
+	for name, a := range x.announcements {
+		if _, ok := l.mon.Instance(x.id, name); !ok && name != "" && now.Sub(a.at) > maxUnused {
+			l.removeAnnouncement(x, name)
 		}
 	}
 	l.forgetUnknown(x)
 	l.dropAlerts(x, noInstance, now)
 	l.prune(x)
-	l.keep(x, x.size()-x.kept) // corrects drift
+	l.account(x, x.size()-x.kept) // corrects drift
 }
 
 // forgetUnknown removes the locations and announce requests of instances with neither an announcement nor heartbeats.
 func (l *loop) forgetUnknown(x *extension) {
-	for name := range x.places {
-		if _, ok := l.mon.Instance(x.id, name); !ok && x.said[name] == nil {
-			l.displaced(x, name)
+	for name := range x.locations {
+		if _, ok := l.mon.Instance(x.id, name); !ok && x.announcements[name] == nil {
+			l.removeLocation(x, name)
 		}
 	}
-	for name := range x.asked {
+	for name := range x.requests {
 		if _, ok := l.mon.Instance(x.id, name); !ok {
-			delete(x.asked, name)
+			delete(x.requests, name)
 		}
 	}
 }
 
 // sweepUnannounced removes old unannounced ids and removals.
-func (l *loop) sweepStrays(now time.Time) {
-	for who, at := range l.removed {
-		if now.Sub(at) > unheardMost {
-			delete(l.removed, who)
+func (l *loop) sweepUnannounced(now time.Time) {
+	for key, at := range l.removed {
+		if now.Sub(at) > maxUnused {
+			delete(l.removed, key)
 		}
 	}
-	for id, s := range l.stray {
-		if now.Sub(s.since) > unheardMost {
-			delete(l.stray, id)
+	for id, s := range l.unannounced {
+		if now.Sub(s.since) > maxUnused {
+			delete(l.unannounced, id)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // TestInstancesByBridge: the index of instances by bridge matches their locations after every change.
-func TestResidents(t *testing.T) {
+func TestInstancesByBridge(t *testing.T) {
 	l := largeLoop(0)
 	for range 10_000 {
 		id := fmt.Sprintf("ext%d", rand.N(20))
@@ -22,19 +22,19 @@ func TestResidents(t *testing.T) {
 		case 0:
 			l.drop(x)
 		case 1, 2, 3:
-			l.displaced(x, instance)
+			l.removeLocation(x, instance)
 		default:
-			l.placed(x, instance, &place{bridge: []string{"", "a", "b", "c"}[rand.N(4)]})
+			l.setLocation(x, instance, &location{bridge: []string{"", "a", "b", "c"}[rand.N(4)]})
 		}
 	}
-	want := residences(l)
-	if !reflect.DeepEqual(l.residents, want) {
-		t.Errorf("got %v\nwant %v", l.residents, want)
+	want := locations(l)
+	if !reflect.DeepEqual(l.instancesByBridge, want) {
+		t.Errorf("got %v\nwant %v", l.instancesByBridge, want)
 	}
 	for _, x := range l.exts {
 		l.drop(x)
 	}
-	if len(l.residents) != 0 || len(l.exts) != 0 {
-		t.Errorf("what was removed stays: %v", l.residents)
+	if len(l.instancesByBridge) != 0 || len(l.exts) != 0 {
+		t.Errorf("what was removed stays: %v", l.instancesByBridge)
 	}
 }

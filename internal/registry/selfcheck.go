@@ -19,8 +19,8 @@ const (
 )
 
 const (
-	pulseInterval = 500 * time.Millisecond
-	pulseLate     = time.Second // a self-check received later than this proves nothing: it was buffered on the way
+	selfCheckInterval = 500 * time.Millisecond
+	maxSelfCheckAge   = time.Second // a self-check received later than this proves nothing: it was buffered on the way
 )
 
 // selfCheck verifies that this replica receives messages. The replica publishes a heartbeat of its own, which passes
@@ -28,12 +28,12 @@ const (
 // only up to the time at which the latest received self-check was sent: every heartbeat that arrived before has been
 // processed by then, and the connection worked. Without a self-check (a stopped process, a half-open connection, a
 // loop that lags) nothing is evaluated; heartbeat.Monitor then sees the gap and waits for a full grace period first.
-type pulse struct {
-	seq     uint64
-	ticks   uint64 // number of them sent by the clock
-	sent    map[uint64]time.Time
-	heard   time.Time // when the last one was received
-	waiting []waiter  // callbacks waiting for a self-check with their number or a later one; in order
+type selfCheck struct {
+	seq      uint64
+	ticks    uint64 // number of them sent by the clock
+	sent     map[uint64]time.Time
+	received time.Time // when the last one was received
+	waiting  []waiter  // callbacks waiting for a self-check with their number or a later one; in order
 }
 
 // waiter is a callback that waits for a self-check.
@@ -45,13 +45,13 @@ type waiter struct {
 // afterPending calls do after everything that had been sent to this replica by now has been processed. A reply can
 // arrive before heartbeats that are still queued. Such a heartbeat may come from a process that has since exited and
 // must not mark it ready.
-func (l *loop) behind(do func(now time.Time)) {
-	l.publishPulse(time.Now()) // if publishing fails, the next self-check also queues after everything pending
-	l.pulse.waiting = append(l.pulse.waiting, waiter{l.pulse.seq, do})
+func (l *loop) afterPending(do func(now time.Time)) {
+	l.publishSelfCheck(time.Now()) // if publishing fails, the next self-check also queues after everything pending
+	l.selfCheck.waiting = append(l.selfCheck.waiting, waiter{l.selfCheck.seq, do})
 }
 
 // runWaiters runs the callbacks that waited for the self-check seq.
-func (p *pulse) arrived(seq uint64, now time.Time) {
+func (p *selfCheck) runWaiters(seq uint64, now time.Time) {
 	for len(p.waiting) > 0 && p.waiting[0].seq <= seq {
 		do := p.waiting[0].do
 		p.waiting = p.waiting[1:]
@@ -64,26 +64,28 @@ func (p *pulse) arrived(seq uint64, now time.Time) {
 
 // fresh reports whether a self-check was received recently, so that a missing reply was not lost on the way to this
 // replica.
-func (p *pulse) fresh(now time.Time) bool { return now.Sub(p.heard) < pulseLate+pulseInterval }
+func (p *selfCheck) fresh(now time.Time) bool {
+	return now.Sub(p.received) < maxSelfCheckAge+selfCheckInterval
+}
 
-func (l *loop) sendPulse() {
+func (l *loop) sendSelfCheck() {
 	now := time.Now()
-	p := &l.pulse
+	p := &l.selfCheck
 	if p.sent == nil {
 		p.sent = map[uint64]time.Time{}
 	}
 	for seq, at := range p.sent {
-		if now.Sub(at) > pulseLate {
+		if now.Sub(at) > maxSelfCheckAge {
 			delete(p.sent, seq)
 		}
 	}
 	p.ticks++
-	l.publishPulse(now)
+	l.publishSelfCheck(now)
 	p.sent[p.seq] = now
 }
 
-func (l *loop) publishPulse(now time.Time) {
-	p := &l.pulse
+func (l *loop) publishSelfCheck(now time.Time) {
+	p := &l.selfCheck
 	p.seq++
 	role := roleStandby
 	if l.leading() {
@@ -101,7 +103,7 @@ func (l *loop) publishPulse(now time.Time) {
 
 // handleReplicaHeartbeat processes a heartbeat of a registry replica. This replica's own one makes the loop evaluate
 // missing heartbeats.
-func (l *loop) heardPulse(data []byte, now time.Time) {
+func (l *loop) handleReplicaHeartbeat(data []byte, now time.Time) {
 	b, err := heartbeat.ParseBeat(data)
 	if err == nil && b.ID != registryID {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, registryID)
@@ -114,13 +116,13 @@ func (l *loop) heardPulse(data []byte, now time.Time) {
 	if b.Instance != l.instance {
 		return
 	}
-	l.pulse.arrived(b.Seq, now)
-	at, ok := l.pulse.sent[b.Seq]
-	if !ok || now.Sub(at) > pulseLate {
+	l.selfCheck.runWaiters(b.Seq, now)
+	at, ok := l.selfCheck.sent[b.Seq]
+	if !ok || now.Sub(at) > maxSelfCheckAge {
 		return
 	}
-	delete(l.pulse.sent, b.Seq)
-	l.pulse.heard = now
+	delete(l.selfCheck.sent, b.Seq)
+	l.selfCheck.received = now
 	l.peers.Expire(at)
 	if l.election.trouble != "" {
 		return // this side of a network partition may be the wrong one; the Monitor waits for a grace period afterwards

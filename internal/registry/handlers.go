@@ -15,17 +15,17 @@ import (
 
 // How heartbeats of unannounced ids are handled.
 const (
-	strayGrace   = time.Second      // from the first heartbeat to an implied announcement
-	strayMost    = 10 * time.Second // the same while announcements keep arriving
-	maxStray     = 10_000
-	requestEvery = 10 * time.Second
-	requestMost  = 3 // per instance without an announcement, or bridge without a report
+	unannouncedGrace    = time.Second      // from the first heartbeat to an implied announcement
+	maxUnannouncedGrace = 10 * time.Second // the same while announcements keep arriving
+	maxUnannounced      = 10_000
+	requestEvery        = 10 * time.Second
+	maxRequests         = 3 // per instance without an announcement, or bridge without a report
 )
 
 // handleHeartbeat processes one heartbeat.
-func (l *loop) beat(id string, data []byte, now time.Time) {
+func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
 	if id == registryID {
-		l.heardPulse(data, now)
+		l.handleReplicaHeartbeat(data, now)
 		return
 	}
 	b, err := heartbeat.ParseBeat(data)
@@ -33,7 +33,7 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, id)
 	}
 	if err == nil {
-		err = checkBeatID(id)
+		err = checkHeartbeatID(id)
 	}
 	if err != nil {
 		l.refuse("beat", id, err)
@@ -42,35 +42,35 @@ func (l *loop) beat(id string, data []byte, now time.Time) {
 	x := l.exts[id]
 	if b.Instance == "" && !l.mayOmitInstance(id) {
 		l.refuse("beat", id, errNoInstance)
-		l.askAgain(x, "", now)
+		l.requestFrom(x, "", now)
 		return
 	}
-	l.traffic.beat(b, now)
+	l.traffic.heartbeat(b, now)
 	if x == nil {
-		if x = l.strayBeat(b, now); x == nil {
+		if x = l.handleUnannounced(b, now); x == nil {
 			return
 		}
 	}
 	x.dropped = false
 	delete(l.removed, removal{id, b.Instance})
-	l.heardAt(x, b.Instance)
+	l.confirmRun(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
 	if c.NewRun {
-		l.reborn(x, b.Instance)
+		l.instanceRestarted(x, b.Instance)
 	}
-	l.considerAsking(x, &b, now)
-	if p := x.places[b.Instance]; p != nil && p.bridge != "" && l.bridges[p.bridge] == nil {
-		l.askFor(&x.unreported, now)
+	l.checkAnnouncement(x, &b, now)
+	if p := x.locations[b.Instance]; p != nil && p.bridge != "" && l.bridges[p.bridge] == nil {
+		l.requestFor(&x.bridgeRequests, now)
 	}
 	if changed {
 		l.changed(c)
 	}
 	l.considerHandshake(x, b.Instance)
-	l.beatOnHold(x, b.Instance, now)
+	l.heartbeatOnHold(x, b.Instance, now)
 }
 
 // heartbeat counts a heartbeat and averages its delay.
-func (t *Traffic) beat(b heartbeat.Beat, now time.Time) {
+func (t *Traffic) heartbeat(b heartbeat.Beat, now time.Time) {
 	t.Beats++
 	if !b.TS.IsZero() {
 		lag := float64(now.Sub(b.TS)) / float64(time.Millisecond)
@@ -78,7 +78,7 @@ func (t *Traffic) beat(b heartbeat.Beat, now time.Time) {
 	}
 }
 
-func checkBeatID(id string) error {
+func checkHeartbeatID(id string) error {
 	parent := ""
 	if first, _, dotted := strings.Cut(id, "."); dotted {
 		parent = first
@@ -88,21 +88,21 @@ func checkBeatID(id string) error {
 
 // handleUnannounced processes a heartbeat of an id without an announcement. All extensions are requested to announce.
 // A service that still sends only heartbeats is assumed to serve its tools under the mesh's own prefix.
-func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
-	s := l.stray[b.ID]
+func (l *loop) handleUnannounced(b heartbeat.Beat, now time.Time) *extension {
+	s := l.unannounced[b.ID]
 	if s == nil {
-		if len(l.stray) < maxStray && l.requestAnnounces(now) { // else with its next heartbeat
-			l.stray[strings.Clone(b.ID)] = &stray{since: now, asked: asked{round: l.requested, times: 1}}
+		if len(l.unannounced) < maxUnannounced && l.requestAnnouncements(now) { // else with its next heartbeat
+			l.unannounced[strings.Clone(b.ID)] = &unannounced{since: now, requests: announceRequests{round: l.lastRequest, times: 1}}
 		}
 		return nil
 	}
 	waited := now.Sub(s.since)
-	coming := now.Sub(l.announced) < strayGrace && waited < strayMost // its own announcement may be among them
-	if waited < strayGrace || coming {
+	coming := now.Sub(l.lastAnnouncement) < unannouncedGrace && waited < maxUnannouncedGrace // its own announcement may be among them
+	if waited < unannouncedGrace || coming {
 		return nil
 	}
 	if strings.Contains(b.ID, ".") { // a member needs its parent, which a heartbeat does not contain
-		l.askFor(&s.asked, now)
+		l.requestFor(&s.requests, now)
 		return nil
 	}
 	a := mesh.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
@@ -115,11 +115,11 @@ func (l *loop) strayBeat(b heartbeat.Beat, now time.Time) *extension {
 
 // requestAnnounces requests announcements from all extensions, at most every requestEvery. It reports whether it has
 // just done so.
-func (l *loop) requestAnnounces(now time.Time) bool {
-	if since := now.Sub(l.requested); since < requestEvery {
-		return since < strayGrace/2
+func (l *loop) requestAnnouncements(now time.Time) bool {
+	if since := now.Sub(l.lastRequest); since < requestEvery {
+		return since < unannouncedGrace/2
 	}
-	l.requested = now
+	l.lastRequest = now
 	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
 		l.log.Warn("cannot publish the announce request", "error", err)
 	}
@@ -127,14 +127,14 @@ func (l *loop) requestAnnounces(now time.Time) bool {
 }
 
 // unannounced is an id that sends heartbeats without an announcement.
-type stray struct {
-	since time.Time
-	asked asked
+type unannounced struct {
+	since    time.Time
+	requests announceRequests
 }
 
 // announceRequests limits how often one instance or bridge can cause requests that all extensions announce. Some
 // never answer them, or with something else than their heartbeats contain.
-type asked struct {
+type announceRequests struct {
 	times int
 	round time.Time // the last request that is counted, or older than the cause
 }
@@ -142,47 +142,47 @@ type asked struct {
 // requestFor requests announcements from all because of one instance or bridge, up to requestMost times. A request
 // caused by any of them counts for all of them; otherwise 1,000 unresponsive ones would keep the whole fleet
 // announcing for 15 minutes.
-func (l *loop) askFor(a *asked, now time.Time) {
+func (l *loop) requestFor(a *announceRequests, now time.Time) {
 	switch {
 	case a.round.IsZero(): // requests before the cause do not count
-		a.round = l.requested
-	case !a.round.Equal(l.requested):
-		a.times, a.round = a.times+1, l.requested
+		a.round = l.lastRequest
+	case !a.round.Equal(l.lastRequest):
+		a.times, a.round = a.times+1, l.lastRequest
 	}
-	if a.times >= requestMost || !l.requestAnnounces(now) || a.round.Equal(l.requested) {
+	if a.times >= maxRequests || !l.requestAnnouncements(now) || a.round.Equal(l.lastRequest) {
 		return
 	}
-	a.times, a.round = a.times+1, l.requested
+	a.times, a.round = a.times+1, l.lastRequest
 }
 
 // checkAnnouncement requests announcements if an instance of a known extension sends heartbeats without having
 // announced itself, or with the digest of another announcement. This replica may have missed the announcement.
-func (l *loop) considerAsking(x *extension, b *heartbeat.Beat, now time.Time) {
-	heard := x.said[b.Instance]
-	if heard == nil {
-		heard = x.said[""]
+func (l *loop) checkAnnouncement(x *extension, b *heartbeat.Beat, now time.Time) {
+	have := x.announcements[b.Instance]
+	if have == nil {
+		have = x.announcements[""]
 	}
-	if heard != nil && !heard.implied && (b.Announced == "" || b.Announced == heard.digest) {
-		delete(x.asked, b.Instance)
+	if have != nil && !have.implied && (b.Announced == "" || b.Announced == have.digest) {
+		delete(x.requests, b.Instance)
 		return
 	}
 	if _, known := l.mon.Instance(x.id, b.Instance); !known {
 		return
 	}
-	l.askAgain(x, b.Instance, now)
+	l.requestFrom(x, b.Instance, now)
 }
 
 // requestFrom requests announcements because of an instance of x that has not sent its own.
-func (l *loop) askAgain(x *extension, instance string, now time.Time) {
-	a := x.asked[instance]
+func (l *loop) requestFrom(x *extension, instance string, now time.Time) {
+	a := x.requests[instance]
 	if a == nil {
-		if len(x.asked) >= 2*maxSaid { // the monitor drops instances without an event to make room for new ones
+		if len(x.requests) >= 2*maxAnnouncements { // the monitor drops instances without an event to make room for new ones
 			l.forgetUnknown(x)
 		}
-		a = new(asked)
-		x.asked[strings.Clone(instance)] = a
+		a = new(announceRequests)
+		x.requests[strings.Clone(instance)] = a
 	}
-	l.askFor(a, now)
+	l.requestFor(a, now)
 }
 
 var errNoInstance = errors.New("the message has no instance, and the instances of this extension have names")
@@ -192,10 +192,10 @@ var errNoInstance = errors.New("the message has no instance, and the instances o
 // catalog decides.
 func (l *loop) mayOmitInstance(id string) bool {
 	x := l.exts[id]
-	if x == nil || x.said[""] != nil {
+	if x == nil || x.announcements[""] != nil {
 		return true
 	}
-	for _, a := range x.said {
+	for _, a := range x.announcements {
 		return a.implied // either all announcements are implied or none
 	}
 	var d mesh.StateDoc
@@ -207,14 +207,14 @@ func (l *loop) mayOmitInstance(id string) bool {
 }
 
 // handleAnnouncement processes the announcement of one instance.
-func (l *loop) announce(id string, data []byte, now time.Time) {
+func (l *loop) handleAnnouncement(id string, data []byte, now time.Time) {
 	a, err := parseAnnounce(id, data, l.cfg.Prefix)
 	if err != nil {
 		l.refuse("announce", id, err)
 		return
 	}
 	l.traffic.Announces++
-	l.announced = now
+	l.lastAnnouncement = now
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
 	if x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: mesh.AnnounceDigest(data)}, now); x != nil {
 		l.considerHandshake(x, a.Instance)
@@ -222,7 +222,7 @@ func (l *loop) announce(id string, data []byte, now time.Time) {
 }
 
 // handleShutdown processes the shutdown notice of one instance.
-func (l *loop) goodbye(id string, data []byte, now time.Time) {
+func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
 	var g mesh.Goodbye
 	err := json.Unmarshal(data, &g)
 	if err == nil && g.ID != id {
@@ -244,8 +244,8 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 	switch {
 	case g.Reason != mesh.GoodbyeRemoved:
 		c, ok = l.mon.Deregister(id, g.Instance, g.Reason, now)
-	case g.Instance == "" && x != nil && l.livesWithout(x):
-		l.withdrawn(x) // the manifest was removed; the service that it described is still there
+	case g.Instance == "" && x != nil && l.hasNamedInstances(x):
+		l.manifestWithdrawn(x) // the manifest was removed; the service that it described is still there
 	case g.Instance == "":
 		c, ok = l.mon.Forget(id)
 	default:
@@ -260,38 +260,38 @@ func (l *loop) goodbye(id string, data []byte, now time.Time) {
 }
 
 // hasNamedInstances reports whether x has instances with names that are up.
-func (l *loop) livesWithout(x *extension) bool {
-	how, _ := l.mon.Extension(x.id)
-	return slices.ContainsFunc(how.Instances, livesNamed)
+func (l *loop) hasNamedInstances(x *extension) bool {
+	health, _ := l.mon.Extension(x.id)
+	return slices.ContainsFunc(health.Instances, isUpAndNamed)
 }
 
-func livesNamed(i heartbeat.Instance) bool {
+func isUpAndNamed(i heartbeat.Instance) bool {
 	return i.Instance != "" && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown
 }
 
 // manifestWithdrawn handles that the manifest of x was removed while its service still runs. For instances that only
 // send heartbeats, the manifest's announcement is all that there is, so it becomes theirs.
-func (l *loop) withdrawn(x *extension) {
-	how, _ := l.mon.Extension(x.id)
-	if m := x.said[""]; m != nil {
-		for _, i := range how.Instances {
-			if x.said[i.Instance] == nil && livesNamed(i) {
+func (l *loop) manifestWithdrawn(x *extension) {
+	health, _ := l.mon.Extension(x.id)
+	if m := x.announcements[""]; m != nil {
+		for _, i := range health.Instances {
+			if x.announcements[i.Instance] == nil && isUpAndNamed(i) {
 				a := *m
 				a.Instance, a.implied = i.Instance, true
-				x.said[i.Instance] = &a
+				x.announcements[i.Instance] = &a
 				m.size = 0 // counted once; the others share its strings
 			}
 		}
-		l.unsay(x, "")
+		l.removeAnnouncement(x, "")
 	}
 	l.reconsider[x.id] = true
 }
 
 // empty reports whether an extension has neither an instance nor a manifest.
 func (l *loop) empty(id string) bool {
-	how, known := l.mon.Extension(id)
+	health, known := l.mon.Extension(id)
 	x := l.exts[id]
-	return known && len(how.Instances) == 0 && (x == nil || x.said[""] == nil)
+	return known && len(health.Instances) == 0 && (x == nil || x.announcements[""] == nil)
 }
 
 // changed handles a change of an extension's state.
@@ -302,15 +302,15 @@ func (l *loop) changed(c heartbeat.Change) {
 		l.logLost(c, x)
 	case heartbeat.CameBack:
 		if x != nil {
-			delete(x.asked, c.Instance) // the cause of the missing announcement may be gone
+			delete(x.requests, c.Instance) // the cause of the missing announcement may be gone
 		}
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
 	case heartbeat.Dropped:
 		if x != nil {
-			l.unsay(x, c.Instance)
+			l.removeAnnouncement(x, c.Instance)
 			l.dropAlerts(x, c.Instance, time.Now())
-			l.displaced(x, c.Instance)
-			delete(x.asked, c.Instance)
+			l.removeLocation(x, c.Instance)
+			delete(x.requests, c.Instance)
 			l.prune(x)
 		}
 	case heartbeat.Forgotten:
@@ -323,20 +323,20 @@ func (l *loop) changed(c heartbeat.Change) {
 		begins = begins || !x.breaker.retryAt.IsZero()
 		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new run closes the fleet's breaker
 	}
-	if x != nil && x.long && c.Best != c.WasBest {
-		x.rests = time.Time{}
+	if x != nil && x.large && c.Best != c.WasBest {
+		x.throttledUntil = time.Time{}
 		l.pub.wait(collectFor) // the timer may be set to the end of the throttling
 	}
 	// A change of one instance is urgent too, unless they are so many that each write is large.
-	urgent := c.Best == heartbeat.Ready && c.From != c.To && (begins || x == nil || !x.long)
+	urgent := c.Best == heartbeat.Ready && c.From != c.To && (begins || x == nil || !x.large)
 	l.pub.mark(stateKey(c.ID), urgent)
 	l.reconsider[c.ID] = true
 }
 
 func (l *loop) logLost(c heartbeat.Change, x *extension) {
 	host := ""
-	if x != nil && x.places[c.Instance] != nil {
-		host = x.places[c.Instance].host
+	if x != nil && x.locations[c.Instance] != nil {
+		host = x.locations[c.Instance].host
 	}
 	l.log.Log(l.ctx, l.level(slog.LevelWarn), "extension lost", "extension", c.ID, "instance", c.Instance, "host", host,
 		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
@@ -345,7 +345,7 @@ func (l *loop) logLost(c heartbeat.Change, x *extension) {
 // level is the level of a log line about the mesh. All replicas see the same events, so only the leader logs them, or
 // every replica while there is no leader.
 func (l *loop) level(of slog.Level) slog.Level {
-	if l.leading() || l.stand().Stale || l.view.get(mesh.KeyLease) == nil {
+	if l.leading() || l.snapshotVersion().Stale || l.view.get(mesh.KeyLease) == nil {
 		return of
 	}
 	return slog.LevelDebug
@@ -353,7 +353,7 @@ func (l *loop) level(of slog.Level) slog.Level {
 
 func (l *loop) forgotten(id string) {
 	if x := l.exts[id]; x != nil {
-		for _, a := range x.said {
+		for _, a := range x.announcements {
 			if l.owners[a.subject()] == id {
 				delete(l.owners, a.subject())
 			}
@@ -379,17 +379,17 @@ func (l *loop) choose(id string) {
 	if x == nil {
 		return
 	}
-	how, _ := l.mon.Extension(id)
+	health, _ := l.mon.Extension(id)
 	if x.dropped {
-		l.dropDisowned(x, how)
+		l.forgetDropped(x, health)
 	}
-	if l.dropFormer(x, how); l.exts[id] != x {
+	if l.dropStale(x, health); l.exts[id] != x {
 		return
 	}
-	changed := l.leading() && x.choose(how) // a standby shows the leader's choice
+	changed := l.leading() && x.choose(health) // a standby shows the leader's choice
 	if changed {
 		l.nameTools(x)
-		l.urge(id) // followers should see the state together with the tools
+		l.markUrgent(id) // followers should see the state together with the tools
 	}
 	l.pub.mark(specKey(id), changed)
 }

@@ -70,7 +70,7 @@ func TestInheritedFromEarlierRun(t *testing.T) {
 			b.ext("removed", "1.0.0", "r", "get").on(one)
 		old.up()
 		starting.announce()
-		starting.beat(heartbeat.Restarting)
+		starting.heartbeat(heartbeat.Restarting)
 		removed.up()
 		b.await("they are shown", func() bool {
 			return b.instances("weather") == "old ready, starting restarting" && b.instances("removed") == "r ready" && one.is(heartbeat.Ready)()

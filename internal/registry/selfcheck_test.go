@@ -9,7 +9,7 @@ import (
 
 // TestQueuedHeartbeats: a bridge exits, and the registry finds that before it has processed the last heartbeat of the
 // bridge's instance. That older heartbeat does not make the instance ready again.
-func TestBeatsThatWait(t *testing.T) {
+func TestQueuedHeartbeats(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
 		b.leading(r)
@@ -19,10 +19,10 @@ func TestBeatsThatWait(t *testing.T) {
 		b.await("it is up", func() bool { return b.instances("weather") == "i ready" && one.is(heartbeat.Ready)() })
 		one.kill()
 		e.silence()
-		if err := r.ask(t.Context(), func(l *loop) {
-			e.beat(heartbeat.Ready)
+		if err := r.inLoop(t.Context(), func(l *loop) {
+			e.heartbeat(heartbeat.Ready)
 			b.flush(b.nc) // it is queued for the loop, which runs this function
-			l.missed(l.bridges["one"], "is gone", time.Now())
+			l.pingFailed(l.bridges["one"], "is gone", time.Now())
 		}); err != nil {
 			t.Fatal(err)
 		}

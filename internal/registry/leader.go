@@ -99,16 +99,16 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 		l.snapshot()
 	}
 	if changed {
-		l.seen(r.key)
+		l.keyChanged(r.key)
 	}
 	if kind, name, _ := strings.Cut(r.key, "."); changed && r.deleted && kind == mesh.KindSpec && !l.leading() {
-		l.disowned(name, true) // deleted on purpose; a key that is merely missing could mean that the bucket was emptied
+		l.setDropped(name, true) // deleted on purpose; a key that is merely missing could mean that the bucket was emptied
 	}
 	if key == mesh.KeyLease {
 		if r.deleted {
-			l.lookAtLease()
+			l.checkLease()
 		} else {
-			l.view.heard = now
+			l.view.leaseSeen = now
 		}
 	}
 	l.takeOver()
@@ -116,7 +116,7 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 
 // keyChanged compares a key that changed in the bucket with what it should be. The writer may have been something
 // else, such as an operator.
-func (l *loop) seen(key string) {
+func (l *loop) keyChanged(key string) {
 	sent, acknowledged := l.pub.sent[key]
 	delete(l.pub.sent, key)
 	if acknowledged && bytes.Equal(sent, l.view.get(key)) {
@@ -131,7 +131,7 @@ func (l *loop) seen(key string) {
 			l.unrestored[name] = true
 			l.again()
 			if l.view.get(key) != nil {
-				l.disowned(name, false)
+				l.setDropped(name, false)
 			}
 		}
 		return
@@ -141,7 +141,7 @@ func (l *loop) seen(key string) {
 	}
 }
 
-func (l *loop) lookAtLease() {
+func (l *loop) checkLease() {
 	select {
 	case l.election.freed <- struct{}{}:
 	default:
@@ -216,7 +216,7 @@ func (l *loop) scanned(s *snapshot, err error) {
 	was := l.view.created
 	changed, gap := l.view.load(s)
 	for _, key := range changed {
-		l.seen(key)
+		l.keyChanged(key)
 	}
 	if !l.view.created.Equal(was) { // an empty bucket does not mean that extensions were dropped
 		for _, x := range l.exts {
@@ -231,9 +231,9 @@ func (l *loop) scanned(s *snapshot, err error) {
 		l.again() // nothing could be restored until now
 	}
 	if l.view.get(mesh.KeyLease) == nil {
-		l.lookAtLease()
+		l.checkLease()
 	} else {
-		l.view.heard = time.Now() // an existing lease has been renewed within its TTL
+		l.view.leaseSeen = time.Now() // an existing lease has been renewed within its TTL
 	}
 	l.takeOver()
 }

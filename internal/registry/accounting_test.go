@@ -24,10 +24,10 @@ func largeLoop(size int) *loop {
 		x := newExtension(fmt.Sprintf("ext%06d", n))
 		l.exts[x.id] = x
 		a := &announced{Announce: mesh.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: "hash"}, at: now, size: 500}
-		x.said["one"] = a
-		x.tools = &shake{done: true, size: 1300}
-		x.shakes[a.shakeKey()] = x.tools
-		l.keep(x, x.size())
+		x.announcements["one"] = a
+		x.tools = &handshake{done: true, size: 1300}
+		x.handshakes[a.handshakeKey()] = x.tools
+		l.account(x, x.size())
 		l.mon.Declare(x.id, now)
 		l.mon.Observe(heartbeat.Beat{ID: x.id, Instance: "one", Seq: 1, State: heartbeat.Ready}, now)
 	}
@@ -38,11 +38,11 @@ func largeLoop(size int) *loop {
 func TestSweep(t *testing.T) {
 	l := largeLoop(10 * sweepRound)
 	old := l.exts["ext000050"]
-	old.asked["gone"] = new(asked) // of an instance that the monitor has forgotten
-	old.said["two"] = &announced{Announce: mesh.Announce{ID: old.id, Version: "1.0.0", Instance: "two", HandshakeHash: "hash"},
-		at: time.Now().Add(-unheardMost - time.Second), size: 500} // it never sent a heartbeat
-	l.placed(old, "two", &place{bridge: "b"})
-	l.keep(old, 100_000) // for example, counted twice
+	old.requests["gone"] = new(announceRequests) // of an instance that is no longer in the monitor
+	old.announcements["two"] = &announced{Announce: mesh.Announce{ID: old.id, Version: "1.0.0", Instance: "two", HandshakeHash: "hash"},
+		at: time.Now().Add(-maxUnused - time.Second), size: 500} // it never sent a heartbeat
+	l.setLocation(old, "two", &location{bridge: "b"})
+	l.account(old, 100_000) // for example, counted twice
 	l.sweepExtensions(time.Now())
 	l.drop(l.exts[l.unswept[len(l.unswept)-1]]) // a removed extension in the round
 	for range sweepRound - 1 {
@@ -54,21 +54,21 @@ func TestSweep(t *testing.T) {
 	if len(l.unswept) != 0 {
 		t.Errorf("%d extensions were not swept in a round", len(l.unswept))
 	}
-	if old.said["two"] != nil || old.places["two"] != nil || len(l.residents) != 0 || len(old.asked) != 0 {
-		t.Errorf("what never sent a heartbeat stays: %v, %v, %v, %v", old.said, old.places, l.residents, old.asked)
+	if old.announcements["two"] != nil || old.locations["two"] != nil || len(l.instancesByBridge) != 0 || len(old.requests) != 0 {
+		t.Errorf("what never sent a heartbeat stays: %v, %v, %v, %v", old.announcements, old.locations, l.instancesByBridge, old.requests)
 	}
 }
 
 // TestAccounting: what is removed is no longer counted.
-func TestKeep(t *testing.T) {
+func TestAccounting(t *testing.T) {
 	l := largeLoop(1)
 	x := l.exts["ext000000"]
 	for n := range 10 { // one after another, each with other tools
 		a := &announced{Announce: mesh.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: fmt.Sprint(n)}, at: time.Now(), size: 100}
-		l.say(x, a)
-		s := &shake{done: true, size: 1000}
-		x.shakes[a.shakeKey()] = s
-		l.keep(x, s.size)
+		l.addAnnouncement(x, a)
+		s := &handshake{done: true, size: 1000}
+		x.handshakes[a.handshakeKey()] = s
+		l.account(x, s.size)
 		x.tools = s
 		if l.size != x.size() || l.size > extensionRoom+100+2*1300 {
 			t.Fatalf("%d bytes counted, %d stored", l.size, x.size())
@@ -81,18 +81,18 @@ func TestKeep(t *testing.T) {
 
 // TestAnnounceRequestsAreForgotten: the announce requests of an instance are removed when the monitor drops the
 // instance to make room for another one.
-func TestAskedBounded(t *testing.T) {
+func TestAnnounceRequestsAreForgotten(t *testing.T) {
 	l := largeLoop(1)
 	x, now := l.exts["ext000000"], time.Now()
 	l.mon = heartbeat.NewMonitor(heartbeat.Config{MaxPerID: 10})
 	l.mon.Declare(x.id, now)
-	l.requested = now
-	for n := range 5 * maxSaid {
+	l.lastRequest = now
+	for n := range 5 * maxAnnouncements {
 		b := heartbeat.Beat{ID: x.id, Instance: fmt.Sprintf("i%d", n), Seq: 1, State: heartbeat.Shutdown}
 		l.mon.Observe(b, now)
-		l.considerAsking(x, &b, now)
+		l.checkAnnouncement(x, &b, now)
 	}
-	if n := len(x.asked); n > 2*maxSaid || n == 0 {
+	if n := len(x.requests); n > 2*maxAnnouncements || n == 0 {
 		t.Errorf("%d instances are remembered", n)
 	}
 }

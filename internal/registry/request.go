@@ -16,7 +16,7 @@ import (
 )
 
 // request is one JSON-RPC request to an extension or a bridge.
-type question struct {
+type request struct {
 	nc      *nats.Conn
 	subject string
 	method  string
@@ -30,14 +30,14 @@ const (
 	maxLargeAnswer     = 16 << 20
 	maxPendingChunks   = 24 << 20 // a sender may be 8 MiB ahead of the acknowledgements
 	largeTimeout       = 30 * time.Second
-	silenceTimeout     = 5 * time.Second // a live instance sends a frame every 2 s
+	silenceTimeout     = 5 * time.Second // an instance sends a frame every 2 s
 )
 
 // retryNoResponders are the pauses before a request without responders is repeated: a subscription takes a moment to
 // reach all servers of a cluster.
 var retryNoResponders = [...]time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
 
-func (q question) body() []byte {
+func (q request) body() []byte {
 	body := []byte(`{"jsonrpc":"2.0","id":1,"method":"` + q.method + `"`)
 	if len(q.params) > 0 {
 		body = append(append(body, `,"params":`...), q.params...)
@@ -46,7 +46,7 @@ func (q question) body() []byte {
 }
 
 // send returns the raw result. Without responders it tries a few times.
-func (q question) ask(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
+func (q request) send(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	body := q.body()
@@ -67,7 +67,7 @@ func (q question) ask(ctx context.Context, timeout time.Duration) (json.RawMessa
 	return q.result(m.Data)
 }
 
-func (q question) result(text []byte) (json.RawMessage, error) {
+func (q request) result(text []byte) (json.RawMessage, error) {
 	var answer struct {
 		Result json.RawMessage `json:"result"`
 		Error  *rpc.Error      `json:"error"`
@@ -82,7 +82,7 @@ func (q question) result(text []byte) (json.RawMessage, error) {
 }
 
 // sendChunked is send for an answer that does not fit into one message (docs/protocol.md, "Streaming").
-func (q question) askInChunks(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
+func (q request) sendChunked(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	inbox := natsconn.Inbox(q.nc)
@@ -98,7 +98,7 @@ func (q question) askInChunks(ctx context.Context, timeout time.Duration) (json.
 	if err != nil {
 		return nil, fmt.Errorf("request to %s: %w", q.subject, err)
 	}
-	a := assembly{question: q}
+	a := assembly{request: q}
 	for {
 		m, err := nextWithin(ctx, sub, silenceTimeout)
 		if err != nil {
@@ -121,7 +121,7 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 
 // assembly collects the frames of an answer.
 type assembly struct {
-	question
+	request
 	text   []byte
 	chunks int
 }
