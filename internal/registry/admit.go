@@ -84,7 +84,7 @@ func (l *loop) addAnnouncement(x *extension, a *announced) {
 	l.removeAnnouncement(x, a.Instance)
 	x.announcements[strings.Clone(a.Instance)], x.dropped = a, false
 	l.account(x, a.size)
-	delete(l.removed, removal{x.id, a.Instance})
+	delete(l.removed, instanceKey{x.id, a.Instance})
 	if s := x.handshakes[a.handshakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > minHandshakeInterval {
 		l.removeHandshake(x, a.handshakeKey())
 	}

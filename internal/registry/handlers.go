@@ -52,7 +52,7 @@ func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
 		}
 	}
 	x.dropped = false
-	delete(l.removed, removal{id, b.Instance})
+	delete(l.removed, instanceKey{id, b.Instance})
 	l.confirmRun(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
 	if c.NewRun {
@@ -113,7 +113,7 @@ func (l *loop) handleUnannounced(b heartbeat.Beat, now time.Time) *extension {
 	return l.admit(&announced{Announce: a, at: now, implied: true}, now)
 }
 
-// requestAnnounces requests announcements from all extensions, at most every requestEvery. It reports whether it has
+// requestAnnouncements requests announcements from all extensions, at most every requestEvery. It reports whether it has
 // just done so.
 func (l *loop) requestAnnouncements(now time.Time) bool {
 	if since := now.Sub(l.lastRequest); since < requestEvery {
@@ -139,7 +139,7 @@ type announceRequests struct {
 	round time.Time // the last request that is counted, or older than the cause
 }
 
-// requestFor requests announcements from all because of one instance or bridge, up to requestMost times. A request
+// requestFor requests announcements from all because of one instance or bridge, up to maxRequests times. A request
 // caused by any of them counts for all of them; otherwise 1,000 unresponsive ones would keep the whole fleet
 // announcing for 15 minutes.
 func (l *loop) requestFor(a *announceRequests, now time.Time) {
@@ -236,7 +236,7 @@ func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
 		return
 	}
 	if g.Reason == mesh.GoodbyeRemoved && len(l.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
-		l.removed[removal{strings.Clone(id), g.Instance}] = now
+		l.removed[instanceKey{strings.Clone(id), g.Instance}] = now
 	}
 	x := l.exts[id]
 	var c heartbeat.Change

@@ -391,7 +391,7 @@ func (e *fakeExt) heartbeat(s heartbeat.State) {
 	e.publish(prefix.Heartbeat(e.a.ID), b)
 }
 
-// keepBeating sends heartbeats with the state ready five times a second until stop is called or the test ends.
+// sendHeartbeats sends heartbeats with the state ready five times a second until stop is called or the test ends.
 func (e *fakeExt) sendHeartbeats() (stop func()) {
 	ctx, cancel := context.WithCancel(e.Context())
 	done := make(chan struct{})

@@ -40,12 +40,12 @@ func (l *loop) setLocation(x *extension, instance string, p *location) {
 	if p.bridge == "" {
 		return
 	}
-	residents := l.instancesByBridge[p.bridge]
-	if residents == nil {
-		residents = map[instanceKey]struct{}{}
-		l.instancesByBridge[p.bridge] = residents
+	instances := l.instancesByBridge[p.bridge]
+	if instances == nil {
+		instances = map[instanceKey]struct{}{}
+		l.instancesByBridge[p.bridge] = instances
 	}
-	residents[instanceKey{x.id, instance}] = struct{}{}
+	instances[instanceKey{x.id, instance}] = struct{}{}
 }
 
 // removeLocation removes the location of an instance of x.
@@ -55,8 +55,8 @@ func (l *loop) removeLocation(x *extension, instance string) {
 		return
 	}
 	delete(x.locations, instance)
-	if residents := l.instancesByBridge[p.bridge]; residents != nil {
-		if delete(residents, instanceKey{x.id, instance}); len(residents) == 0 {
+	if instances := l.instancesByBridge[p.bridge]; instances != nil {
+		if delete(instances, instanceKey{x.id, instance}); len(instances) == 0 {
 			delete(l.instancesByBridge, p.bridge)
 		}
 	}
@@ -127,8 +127,8 @@ func (l *loop) stale(x *extension, instance string) bool {
 }
 
 // bridgeRestarted handles a new run of a bridge. Lost instances of the previous run are removed at once, so that they
-// do not outrank a failed or gated instance of the new run. Those that still look ready are probed, which is faster than waiting
-// for missing heartbeats.
+// do not outrank a failed or gated instance of the new run. Those that still look ready are probed, which is faster
+// than waiting for missing heartbeats.
 func (l *loop) bridgeRestarted(b *bridge, now time.Time) {
 	if b.gone {
 		b.gone, b.changed = false, now
@@ -164,12 +164,12 @@ func (l *loop) unlisted(x *extension, instance string) bool {
 func (l *loop) dropStale(x *extension, health heartbeat.Extension) {
 	left := len(health.Instances)
 	for _, i := range health.Instances {
-		former := l.stale(x, i.Instance)
+		old := l.stale(x, i.Instance)
 		inherited := i.LastBeat.IsZero() && x.announcements[i.Instance] == nil // read from the catalog
-		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && former
-		final := i.State == heartbeat.Shutdown && !former // its bridge has just stopped it, and reports that next
+		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && old
+		final := i.State == heartbeat.Shutdown && !old // its bridge has just stopped it, and reports that next
 		unlisted := (inherited || gone) && !final && l.unlisted(x, i.Instance)
-		if !unlisted && (!gone || left < 2 || !former) {
+		if !unlisted && (!gone || left < 2 || !old) {
 			continue
 		}
 		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {

@@ -49,18 +49,18 @@ type memory struct {
 	bridges           map[string]*bridge
 	instancesByBridge map[string]map[instanceKey]struct{}   // by bridge, reported or not
 	skills            map[string]map[string]mesh.SkillEntry // by directory, by bridge
-	probes            map[probeKey]*probe
-	reportedBreakers  map[string]bool       // extensions with a reported breaker
-	reconsider        map[string]bool       // extensions with a spec to choose again
-	removed           map[removal]time.Time // removed instances and when
-	reportChanged     map[string]bool       // bridges with a changed list of extensions; true: the first report
-	runs              map[string]run        // by bridge
-	unrestored        map[string]bool       // extensions to restore from the catalog
-	size              int                   // bytes stored of announcements, tools and reports
-	room              int                   // limit of size
-	evicted           time.Time             // last eviction
-	unswept           []string              // extensions left in this round of sweepExtensions
-	portion           int                   // how many of them at a time
+	probes            map[instanceKey]*probe
+	reportedBreakers  map[string]bool           // extensions with a reported breaker
+	reconsider        map[string]bool           // extensions with a spec to choose again
+	removed           map[instanceKey]time.Time // instances, or extensions with "", and when they were removed
+	reportChanged     map[string]bool           // bridges with a changed list of extensions; true: the first report
+	runs              map[string]run            // by bridge
+	unrestored        map[string]bool           // extensions to restore from the catalog
+	size              int                       // bytes stored of announcements, tools and reports
+	room              int                       // limit of size
+	evicted           time.Time                 // last eviction
+	unswept           []string                  // extensions left in this round of sweepExtensions
+	portion           int                       // how many of them at a time
 	refused           refusals
 	traffic           Traffic
 	lastRequest       time.Time // last announce request
@@ -114,8 +114,8 @@ func newMemory(cfg Config) memory {
 		mon: heartbeat.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, unannounced: map[string]*unannounced{},
 		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
-		probes: map[probeKey]*probe{}, reportedBreakers: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
-		removed: map[removal]time.Time{}, runs: map[string]run{}, reportChanged: map[string]bool{},
+		probes: map[instanceKey]*probe{}, reportedBreakers: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
+		removed: map[instanceKey]time.Time{}, runs: map[string]run{}, reportChanged: map[string]bool{},
 	}
 }
 

@@ -45,8 +45,6 @@ type probe struct {
 	pause        time.Duration
 }
 
-type probeKey struct{ id, instance string }
-
 // suspect handles the report of a caller that got no responders or a timeout. A report causes only a ping, so a false
 // one does no harm.
 func (l *loop) suspect(id string, data []byte, now time.Time) {
@@ -89,7 +87,7 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 	if a == nil {
 		return
 	}
-	key := probeKey{x.id, instance}
+	key := instanceKey{x.id, instance}
 	p := l.probes[key]
 	if p == nil {
 		if len(l.probes) >= maxProbing {
@@ -188,7 +186,7 @@ func reasonOf(m *nats.Msg) string {
 	return ""
 }
 
-// noteSilence shows that an instance has not answered yet. It does nothing if another instance could have answered on
+// showNoAnswer shows that an instance has not answered yet. It does nothing if another instance could have answered on
 // the same subject.
 func (l *loop) showNoAnswer(p *probe, own bool) {
 	if !p.running || !own || !l.selfCheck.fresh(time.Now()) {
@@ -204,7 +202,7 @@ func (l *loop) showNoAnswer(p *probe, own bool) {
 func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Time) {
 	p.running = false
 	x := l.exts[p.id]
-	key := probeKey{p.id, p.instance}
+	key := instanceKey{p.id, p.instance}
 	if l.probes[key] != p { // the leader changed meanwhile: another probe now holds the instance
 		return
 	}
@@ -271,7 +269,7 @@ func (l *loop) retryHolds(now time.Time) {
 
 // heartbeatOnHold handles the heartbeat of an instance that a probe marked lost: it may be up again.
 func (l *loop) heartbeatOnHold(x *extension, instance string, now time.Time) {
-	if p := l.probes[probeKey{x.id, instance}]; p != nil && p.held && l.leading() {
+	if p := l.probes[instanceKey{x.id, instance}]; p != nil && p.held && l.leading() {
 		l.probe(x, instance, now)
 	}
 }
@@ -297,7 +295,7 @@ func (l *loop) holdAsWritten(x *extension, i mesh.InstanceState, now time.Time) 
 	}
 	l.mon.Hold(x.id, i.Instance, i.Reason, now)
 	if mine, ok := l.mon.Instance(x.id, i.Instance); ok && mine.Held {
-		l.probes[probeKey{x.id, i.Instance}] = &probe{id: x.id, instance: i.Instance, held: true, pause: holdRetry}
+		l.probes[instanceKey{x.id, i.Instance}] = &probe{id: x.id, instance: i.Instance, held: true, pause: holdRetry}
 		l.probe(x, i.Instance, now)
 	}
 }
@@ -310,5 +308,5 @@ func probeReason(s string) bool {
 	return false
 }
 
-// urge writes an extension's state with the next batch.
+// markUrgent writes an extension's state with the next batch.
 func (l *loop) markUrgent(id string) { l.pub.mark(stateKey(id), true) }

@@ -294,7 +294,7 @@ func TestLateProbe(t *testing.T) {
 	e.up()
 	b.await("it is up", b.is("weather", heartbeat.Ready))
 	if err := r.inLoop(t.Context(), func(l *loop) {
-		key := probeKey{"weather", "n1"}
+		key := instanceKey{"weather", "n1"}
 		late, now := &probe{id: key.id, instance: key.instance, running: true}, &probe{id: key.id, instance: key.instance, held: true}
 		l.probes[key] = now
 		l.probed(late, true, "", nil, time.Now())

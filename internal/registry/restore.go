@@ -67,7 +67,7 @@ func (l *loop) restore(id string) {
 	now := time.Now()
 	l.mon.Declare(id, now)
 	left := l.restoreState(x, now)
-	if _, gone := l.removed[removal{id, ""}]; (gone || left) && len(x.announcements) == 0 && l.empty(id) {
+	if _, gone := l.removed[instanceKey{id, ""}]; (gone || left) && len(x.announcements) == 0 && l.empty(id) {
 		if c, ok := l.mon.Forget(id); ok {
 			l.changed(c)
 		}
@@ -145,10 +145,7 @@ type run struct {
 	since time.Time
 }
 
-// removal identifies a removed instance; without an instance, the whole extension. The catalog may still contain it
-// when a replica is elected.
-type removal struct{ id, instance string }
-
+// maxRemoved bounds memory.removed, the removals that the catalog may not contain yet when this replica is elected.
 const maxRemoved = 10_000
 
 // restoreState restores the instances of an extension from which this replica has received nothing. It reports
@@ -163,7 +160,7 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		if heartbeat.CheckInstance(i.Instance) != nil {
 			continue
 		}
-		if _, gone := l.removed[removal{x.id, i.Instance}]; gone {
+		if _, gone := l.removed[instanceKey{x.id, i.Instance}]; gone {
 			left = true
 			continue
 		}

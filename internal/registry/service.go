@@ -22,7 +22,7 @@ type CatalogParams struct {
 	Limit  int    `json:"limit,omitempty"`  // entries; default and most 1000, fewer where they are large
 }
 
-// Snapshot identifies the catalog that an answer is from, and how recent it is.
+// SnapshotVersion identifies the catalog that an answer is from, and how recent it is.
 type SnapshotVersion struct {
 	CatalogID string `json:"catalog_id"`
 	Revision  uint64 `json:"revision"`

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -112,15 +114,11 @@ func (r *Registry) Ready(ctx context.Context) error {
 	case err != nil:
 		return err
 	case s.JetStream != "ok":
-		return errText("JetStream: " + s.JetStream)
+		return errors.New("JetStream: " + s.JetStream)
 	case s.Leader == "":
-		return errText("no registry holds the lease")
+		return errors.New("no registry holds the lease")
 	case s.Stale:
-		return errText("the leader has not been active for " + (time.Duration(s.AgeMS) * time.Millisecond).String())
+		return fmt.Errorf("the leader has not been active for %v", time.Duration(s.AgeMS)*time.Millisecond)
 	}
 	return nil
 }
-
-type errText string
-
-func (e errText) Error() string { return string(e) }
