@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -480,5 +481,38 @@ func TestLoadExtension(t *testing.T) {
 	}
 	if _, err := LoadExtension(t.Context(), b.nc, CatalogOptions{}, "a.>"); err == nil {
 		t.Error("an id that is a pattern was accepted")
+	}
+}
+
+// TestCatalogAnswersLedAstray has a reader direct JetStream's answer, which contains one key's document, to the subject of
+// another key's events, before the event of that document arrives. The follower ignores it, and takes in the event.
+func TestCatalogAnswersLedAstray(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	b.put("spec.one", testSpec("one", "1"))
+	b.put("spec.two", testSpec("two", "1"))
+	b.put("state.one", testState(heartbeat.Ready))
+	last := b.put("state.two", testState(heartbeat.Ready))
+	c := b.follow(CatalogOptions{})
+	await(t, c, "both are ready", func(c *Catalog) bool {
+		return has("one", heartbeat.Ready)(c) && has("two", heartbeat.Ready)(c)
+	})
+
+	event := nats.NewMsg("ext.registry.catalog.state.one")
+	event.Header.Set("Nats-Stream", "KV_ext_catalog")
+	event.Header.Set(headerSubject, "$KV.ext_catalog.state.one")
+	event.Header.Set(headerSequence, strconv.FormatUint(last+1, 10))
+	event.Header.Set(headerTime, time.Now().UTC().Format(time.RFC3339Nano))
+	event.Data = []byte(`{"state":"failed","available":false}`)
+	astray := &nats.Msg{Subject: "ext.registry.catalog.state.two", Header: event.Header, Data: event.Data}
+	for _, m := range []*nats.Msg{astray, event} {
+		if err := b.nc.PublishMsg(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, c, "the event is in", has("one", heartbeat.Failed))
+	if !has("two", heartbeat.Ready)(c) {
+		e, _ := c.Get("two")
+		t.Errorf("the other extension is shown as %+v", e.State)
 	}
 }
