@@ -2,13 +2,13 @@
 #
 #     docker build --target registry -t extmesh/registry .
 #
-# Without network, from binaries that are there already (static, for Linux), nothing is pulled:
+# Without network, from static Linux binaries that are already built, no image is pulled:
 #
 #     CGO_ENABLED=0 go build -o dist/ ./cmd/... ./examples/services/primes
 #     docker build --target registry --build-arg BINARIES=local --build-arg BRIDGE_BASE=scratch .
 
 ARG BINARIES=built
-# What the bridge's children need has to be in its image: a shell here. For others take the image of their
+# The bridge's image must contain what its children need; this one has a shell. For other extensions use the image of their
 # interpreter (python:3-slim, node:22-slim), or scratch for static binaries.
 ARG BRIDGE_BASE=alpine:3.22
 

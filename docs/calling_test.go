@@ -65,7 +65,7 @@ func background(t *testing.T, env []string, name string, args ...string) *string
 		cancel()
 		_ = cmd.Wait() // however it ends
 		if t.Failed() {
-			t.Logf("%s said:\n%s", filepath.Base(name), out)
+			t.Logf("output of %s:\n%s", filepath.Base(name), out)
 		}
 	})
 	return out

@@ -296,7 +296,7 @@ func TestPythonCaller(t *testing.T) {
 	script = strings.Replace(script, "4222", port, 1)
 
 	if out := run(t, "python3", "-c", script); !strings.Contains(out, "503") {
-		t.Errorf("with nobody to answer it printed %q, want the status 503", out)
+		t.Errorf("without responders it printed %q, want the status 503", out)
 	}
 	sub, err := nc.QueueSubscribe("ext.hello.rpc", mesh.QueueGroup, func(m *nats.Msg) {
 		env, err := rpc.Scan(m.Data)

@@ -17,13 +17,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// shippedMesh is a mesh on the shipped configuration, with every program under its own user.
+// shippedMesh is a mesh with the shipped configuration; every program has its own user.
 type shippedMesh struct {
-	at        func(user string) string // where a user connects: on a cluster, each on another server
+	at        func(user string) string // the server to which a user connects
 	servers   []*process
 	client    *mesh.Client // as agent
 	catalog   *mesh.Catalog
-	cancelled string // a file: a line for each call that the bundled server was told to cancel
+	cancelled string // a file with one line for each cancellation that the bundled server received
 }
 
 // remembers is an MCP server in shell with an answer of 40 MB, a call that never ends, and a record of cancellations.
@@ -76,7 +76,7 @@ args = ["mcp.sh"]
 	return m
 }
 
-// connect connects as a user, with its own inbox.
+// connect connects as a user, with its own inbox prefix.
 func (m *shippedMesh) connect(t *testing.T, user string) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(m.at(user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
@@ -87,7 +87,7 @@ func (m *shippedMesh) connect(t *testing.T, user string) *nats.Conn {
 	return nc
 }
 
-// created is when the catalog's stream was made; it fails where there is none.
+// created returns the time at which the catalog's stream was created. It fails the test if there is no stream.
 func (m *shippedMesh) created(t *testing.T, operator *nats.Conn) string {
 	t.Helper()
 	msg, err := operator.Request("$JS.API.STREAM.INFO.KV_ext_catalog", nil, 20*time.Second)
@@ -104,7 +104,7 @@ func (m *shippedMesh) created(t *testing.T, operator *nats.Conn) string {
 	return info.Created
 }
 
-// cancellations is how many calls the bundled server was told to cancel.
+// cancellations counts the cancellations that the bundled server received.
 func (m *shippedMesh) cancellations() int {
 	data, err := os.ReadFile(m.cancelled)
 	if err != nil {
@@ -113,8 +113,8 @@ func (m *shippedMesh) cancellations() int {
 	return strings.Count(string(data), "\n")
 }
 
-// TestAccountsOnOneServer and TestAccountsOnThreeServers have callers in an account of their own: everything that they may
-// do works, and nothing else. On three servers each program is connected to another one than its caller.
+// TestAccountsOnOneServer and TestAccountsOnThreeServers test callers in a separate account: everything that they may do
+// works, and nothing else does. On three servers, programs and callers are connected to different servers.
 func TestAccountsOnOneServer(t *testing.T) {
 	url, server := startShipped(t, "one.conf", nil)
 	testAccounts(t, startShippedMesh(t, []*process{server}, func(user string) string { return as(url, user) }))
@@ -131,15 +131,15 @@ func testAccounts(t *testing.T, m *shippedMesh) {
 	t.Run("attacks", m.testAttacks)
 	for _, s := range m.servers {
 		for line := range strings.Lines(s.output()) {
-			// What testAttacks publishes itself is refused, and nothing else.
+			// Only operations of the agent, in testAttacks, are refused.
 			if strings.Contains(line, "iolation") && !strings.Contains(line, "agent") {
-				t.Errorf("the server refused something that a program does: %s", line)
+				t.Errorf("the server refused an operation of a program: %s", line)
 			}
 		}
 	}
 }
 
-// testCalls does what callers do.
+// testCalls tests everything that callers may do.
 func (m *shippedMesh) testCalls(t *testing.T) {
 	if r, err := m.client.Call(t.Context(), "ext_primes_factor", json.RawMessage(`{"n":91}`)); err != nil || !strings.Contains(string(r), "[7,13]") {
 		t.Errorf("a service: %s, %v", r, err)
@@ -168,7 +168,7 @@ func (m *shippedMesh) testCalls(t *testing.T) {
 	}
 	eventually(t, time.Minute, "the cancellation reaches the child", func() bool { return m.cancellations() == 1 })
 
-	// A caller that disappears without a word: NATS reports it to the next keepalive.
+	// A caller that disconnects during a call: the next keepalive has no responders.
 	gone := m.connect(t, "agent")
 	frames, err := gone.SubscribeSync(gone.NewInbox())
 	if err != nil {
@@ -183,11 +183,12 @@ func (m *shippedMesh) testCalls(t *testing.T) {
 	eventually(t, time.Minute, "the call of a caller that has gone is cancelled", func() bool { return m.cancellations() == 2 })
 }
 
-// reservedID marks subjects that look like calls and acknowledgements to the imports of the account, which have no deny. The
-// server's answers do cross there between servers, and registries refuse them: the ids are reserved, and they have headers.
+// reservedID marks subjects that the account's imports treat as calls or acknowledgements, because imports have no deny list.
+// Between servers, the server's answers do reach these subjects. Registries refuse them because the ids are reserved and
+// because they have headers.
 const reservedID = "an extension whose id is reserved"
 
-// forged are subjects that an agent may not publish on, and what a message there would do.
+// forged lists subjects on which an agent may not publish, with the effect of a message.
 var forged = map[string]string{
 	"ext.registry.heartbeat.primes":          "an instance without a name is ready",
 	"ext.registry.heartbeat.registry":        "another registry",
@@ -195,8 +196,8 @@ var forged = map[string]string{
 	"ext.registry.skills.bridge-0":           "the host has no skills",
 	"ext.registry.host.bridge-0":             "the host has no extensions",
 	"ext.registry.announce.primes":           "another version",
-	"ext.registry.request":                   "everybody announces",
-	"ext.control.bridge-0":                   "an order",
+	"ext.registry.request":                   "all programs announce their extensions",
+	"ext.control.bridge-0":                   "a control request",
 	"ext.log.who":                            "a line of a log",
 	"ext.registry.catalog.state.primes":      "a change of the catalog",
 	"$KV.ext_catalog.lease.registry":         "the lease is taken",
@@ -207,14 +208,14 @@ var forged = map[string]string{
 	"$JS.API.CONSUMER.CREATE.KV_ext_catalog": "a consumer",
 }
 
-// testAttacks has an agent send messages to where it must not, by others: the reply subject of a request is chosen by
-// whoever sends it.
+// testAttacks is an agent that tries to make other programs publish on subjects that it may not use itself: the sender of a
+// request chooses the reply subject.
 func (m *shippedMesh) testAttacks(t *testing.T) {
 	agent, operator := m.connect(t, "agent"), m.connect(t, "operator")
 	created := m.created(t, operator)
-	heard := make(chan *nats.Msg, 1<<16)
+	received := make(chan *nats.Msg, 1<<16)
 	for _, subject := range []string{"ext.registry.>", "ext.log.>", "_INBOX.operator.>"} {
-		if _, err := operator.ChanSubscribe(subject, heard); err != nil {
+		if _, err := operator.ChanSubscribe(subject, received); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,11 +224,12 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 	}
 	const get = "$JS.API.DIRECT.GET.KV_ext_catalog"
 	for range 20 {
-		// Owners answer any inbox: random reply subjects protect what waits there. The server's answers do not get there.
+		// Extensions answer to any inbox: the waiting client is protected by its random reply subject. The server's answers
+		// must not reach another user's inbox.
 		agent.PublishRequest(get+".$KV.ext_catalog.spec.primes", "_INBOX.operator.1", nil)
 		agent.Publish("_INBOX.operator.1", []byte(`{"id":"primes"}`))
 		for subject := range forged {
-			// A key that exists, one that does not, the form with a body, and tools of a child and of a service.
+			// A key that exists, one that does not, the request with a body, and calls of a child and of a service.
 			agent.PublishRequest(get+".$KV.ext_catalog.spec.primes", subject, nil)
 			agent.PublishRequest(get+".$KV.ext_catalog.spec.nobody", subject, nil)
 			agent.PublishRequest(get, subject, []byte(`{"last_by_subj":"$KV.ext_catalog.spec.primes"}`))
@@ -237,7 +239,8 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 			agent.Publish(subject, []byte(`{"id":"primes"}`))
 		}
 	}
-	// All of that has been answered when these have, and the operator has everything when it has the mark.
+	// When these are answered, so are all requests above. When the operator has received the mark, it has received all
+	// messages before.
 	for _, subject := range []string{"ext.primes.rpc", "ext.who.rpc", "ext.registry.rpc"} {
 		if _, err := agent.Request(subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), time.Minute); err != nil {
 			t.Fatalf("%s: %v", subject, err)
@@ -250,7 +253,7 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 	for deadline := time.After(time.Minute); ; {
 		var got *nats.Msg
 		select {
-		case got = <-heard:
+		case got = <-received:
 		case <-deadline:
 			t.Fatal("the operator does not receive the mark")
 		}
@@ -258,8 +261,8 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 			break
 		}
 		what, isForged := forged[got.Subject]
-		// Answers of the server have headers that name the stream; those of services have a jsonrpc member. Events of
-		// the catalog have such headers by right.
+		// Answers of the server have headers with the name of the stream; answers of services have a jsonrpc member. Events
+		// of the catalog may have such headers.
 		byServer := (got.Header.Get("Nats-Stream") != "" || got.Header.Get("Status") != "") &&
 			!strings.HasPrefix(got.Subject, "ext.registry.catalog.") && what != reservedID
 		if byServer || isForged && strings.Contains(string(got.Data), `"jsonrpc"`) || string(got.Data) == `{"id":"primes"}` {
@@ -267,7 +270,7 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 		}
 	}
 	if again := m.created(t, operator); again != created {
-		t.Errorf("the catalog's stream was created at %s, and anew at %s", created, again)
+		t.Errorf("the catalog's stream was created at %s, and again at %s", created, again)
 	}
 	if _, err := m.client.Call(t.Context(), "ext_primes_factor", json.RawMessage(`{"n":91}`)); err != nil {
 		t.Errorf("a call afterwards: %v", err)
@@ -286,7 +289,7 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 	}
 }
 
-// TestServicesAnswerInboxesOnly sends requests whose reply subjects are those of heartbeats and of JetStream.
+// TestServicesAnswerInboxesOnly sends requests with reply subjects that belong to heartbeats and to JetStream.
 func TestServicesAnswerInboxesOnly(t *testing.T) {
 	for id, command := range services(t) {
 		t.Run(id, func(t *testing.T) { answersInboxesOnly(t, id, command) })

@@ -13,8 +13,8 @@ import (
 )
 
 // TestBridgeRestart kills a bridge, breaks its extension, and starts the bridge again under the same name: the catalog
-// shows the current state of the instance and the host, not the former one. extctl forget refuses to remove a running
-// instance, and removes a lost one.
+// shows the current state of the instance and the host, not the former one. A running instance cannot be removed with
+// extctl, a lost one can.
 func TestBridgeRestart(t *testing.T) {
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// natsServer is the path of the nats-server that go.mod names, built once.
+// natsServer builds the nats-server of go.mod once, and returns its path.
 var natsServer = sync.OnceValues(func() (string, error) {
 	dir, err := programs()
 	if err != nil {
@@ -27,13 +27,13 @@ var natsServer = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// roles are the users of deploy/nats/roles.conf, by what they are on the mesh.
+// roles maps each role to a user in deploy/nats/roles.conf.
 var roles = map[string]string{"registry": "registry", "bridge": "bridge-0", "extension": "primes", "agent": "agent", "operator": "operator"}
 
-// password is that of every user in a test.
+// password returns a user's password in the tests.
 func password(user string) string { return "secret" + strings.ReplaceAll(user, "-", "") }
 
-// passwords is the environment that the shipped configurations want.
+// passwords returns the environment variables that the shipped configurations need.
 func passwords() []string {
 	var env []string
 	for _, user := range []string{"registry", "bridge-0", "bridge-1", "primes", "agent", "operator", "sys", "route"} {
@@ -42,13 +42,13 @@ func passwords() []string {
 	return env
 }
 
-// as is url with a user's name and password in it.
+// as returns url with a user's name and password.
 func as(url, user string) string {
 	return strings.Replace(url, "nats://", "nats://"+user+":"+password(user)+"@", 1)
 }
 
-// startShipped runs one server as deploy/nats has it, but for its ports, its directory and what also swaps: texts
-// and what stands in their place.
+// startShipped starts a server with a configuration of deploy/nats. It replaces ports and directories, and the texts in also,
+// which has pairs of old and new text.
 func startShipped(t testing.TB, file string, env []string, also ...string) (url string, p *process) {
 	t.Helper()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func startShipped(t testing.TB, file string, env []string, also ...string) (url 
 	return url, p
 }
 
-// TestNATSConfigs has the server's own parser read the shipped configurations, and looks at what it understood.
+// TestNATSConfigs parses the shipped configurations with the server's parser, and checks the result.
 func TestNATSConfigs(t *testing.T) {
 	for _, v := range append(passwords(), "NATS_SERVER_NAME=nats-1", `NATS_ROUTES=["nats://route:x@nats-0.nats:6222","nats://route:x@nats-1.nats:6222"]`) {
 		k, value, _ := strings.Cut(v, "=")
@@ -125,7 +125,7 @@ func TestNATSConfigs(t *testing.T) {
 			}
 		}
 	}
-	// A password that the server would take for a number is refused, not misread.
+	// A password that the server would parse as a number is refused.
 	t.Setenv("AGENT_PASSWORD", "12345")
 	if _, err := server.ProcessConfigFile("../deploy/nats/one.conf"); err == nil {
 		t.Error("a password of digits is accepted; then roles.conf need not forbid it")

@@ -46,7 +46,7 @@ func certificate(t *testing.T) (dir string) {
 	return dir
 }
 
-// TestTLS removes the "#" from the block of settings.conf, as its comment says, and runs programs with --tlsca.
+// TestTLS removes the "#" from the TLS block of settings.conf, as its comment describes, and runs programs with --tlsca.
 func TestTLS(t *testing.T) {
 	text, err := os.ReadFile("../deploy/nats/settings.conf")
 	if err != nil {
@@ -60,7 +60,7 @@ func TestTLS(t *testing.T) {
 	dir := certificate(t)
 	on := strings.ReplaceAll(strings.ReplaceAll("\n"+block, "\n#", "\n"), `"/tls/`, `"`+dir+"/")
 	url, _ := startShipped(t, "one.conf", nil, block, on)
-	url = strings.Replace(url, "tls://", "nats://", 1) // clients see by themselves that the server wants TLS
+	url = strings.Replace(url, "tls://", "nats://", 1) // the server's greeting requires TLS
 	ca := "--tlsca=" + filepath.Join(dir, "ca.crt")
 	start(t, []string{"NATS_URL=" + as(url, "registry")}, program(t, "registry"), "--inbox-prefix=_INBOX.registry", ca)
 	eventually(t, time.Minute, "the catalog can be read", func() bool {

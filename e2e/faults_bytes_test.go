@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// answers tests a child whose fault has no effect on callers: the tool returns want every time, from the same process.
+// answers tests a fault that has no effect on callers: the tool returns want every time, from the same process.
 func answers(want string) func(h *host) {
 	return func(h *host) {
 		h.waitReady()
@@ -39,7 +39,7 @@ func (h *host) sameProcess(pid int) {
 // smallLines makes one megabyte too long for a line.
 func smallLines(s *config.Supervision) { s.MaxLine = 64 << 10 }
 
-// tooLong tests an answer longer than max_line whose id the bridge can find.
+// tooLong tests an answer longer than max_line in which the bridge can find the id.
 func tooLong(h *host) {
 	h.waitReady()
 	pid := h.status().PID
@@ -58,7 +58,7 @@ func tooLong(h *host) {
 
 var megabyte = strings.Repeat("0123456789abcdef", 1<<16)
 
-// byteFaults are children whose output is malformed as a stream of lines.
+// byteFaults are children that write a malformed stream of lines.
 var byteFaults = []fault{
 	{
 		mode: "banner", does: "prints a banner on standard output before the first message",
@@ -343,7 +343,7 @@ func largeAnswer() string {
 	return b.String()
 }
 
-// heap returns the size of the live heap.
+// heap returns the size of the heap after a garbage collection.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats

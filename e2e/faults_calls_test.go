@@ -16,8 +16,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// waitsForCancel is a child whose tool act waits until it is cancelled, and then sends a notification and an error. The
-// tool cancelled returns the number of cancellations.
+// waitsForCancel is a child with two tools: act waits until it is cancelled, and then sends a notification and an error;
+// cancelled returns the number of cancellations.
 func waitsForCancel(k *testChild) {
 	waiting := map[string]message{}
 	cancelled := 0
@@ -202,7 +202,7 @@ var callFaults = []fault{
 	},
 }
 
-// stream sends one request that asks for a stream, and returns the messages up to and including the answer.
+// stream sends one request with the stream header, and returns the messages up to and including the answer.
 func (h *host) stream(method, params string, header ...string) (frames []*nats.Msg) {
 	h.Helper()
 	msg := nats.NewMsg("ext." + h.id + ".rpc")

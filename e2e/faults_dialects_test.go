@@ -387,7 +387,7 @@ var dialectFaults = []fault{
 	},
 }
 
-// countsRuns is a child whose tool act sends a notification that it ran, and then the error -32601.
+// countsRuns is a child with the tool act, which sends a notification that it ran, and then the error -32601.
 func countsRuns(k *testChild) {
 	k.serve(only("act", func(m message) {
 		k.notify("ran", "{}")

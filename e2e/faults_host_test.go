@@ -98,7 +98,7 @@ func (h *host) receivedAt(method string) time.Time {
 	return time.Time{}
 }
 
-// hostSecret is the value of FAULT_TOKEN in the host's environment, for extensions whose manifest requires it.
+// hostSecret is the value of FAULT_TOKEN in the host's environment, which some manifests require.
 const hostSecret = "correct-horse-battery-staple"
 
 // fileKey is the content of the file "key" in the directory of every extension.

@@ -18,7 +18,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// webServer is an HTTP server whose behaviour can change, and that can be stopped and started again at the same address.
+// webServer is an HTTP server that can change its behaviour, and can be stopped and started again at the same address.
 type webServer struct {
 	url    string
 	answer atomic.Pointer[http.HandlerFunc]
@@ -391,7 +391,7 @@ var httpFaults = []fault{
 	},
 }
 
-// httpActor is an MCP server over HTTP whose tool act counts its runs and answers with the error -32601.
+// httpActor is an MCP server over HTTP with the tool act, which counts its runs and answers with the error -32601.
 type httpActor struct{ runs atomic.Int64 }
 
 func (a *httpActor) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -18,7 +18,7 @@ func shortTimeouts(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*t
 // longTimeout is the header of a call that must be answered by an extension with a short call_timeout.
 var longTimeout = []string{mesh.HeaderTimeout, "15000"}
 
-// silent is a child whose tool act never answers, while all other requests are answered.
+// silent is a child that never answers calls of the tool act, and answers all other requests.
 func silent(k *testChild) { k.serve(only("act", func(message) { k.notify("got", "{}") })) }
 
 // breaker returns the breaker of the first instance as the catalog shows it.

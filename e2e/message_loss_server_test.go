@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// lossy is a NATS server whose connections can lose one message, which is selected by the connection's role and the kind
-// of the message.
+// lossy is a NATS server with connections that can lose one message, selected by the connection's role and the kind of the
+// message.
 type lossy struct {
 	server *server.Server
 

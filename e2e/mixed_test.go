@@ -15,8 +15,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// countingChild is an extension in shell whose tool act appends a line to a file and answers -32601 of its own. From
-// version 2.0.0 on it has another tool, new.
+// countingChild is a shell extension. Its tool act appends a line to a file and answers with the error -32601. From version
+// 2.0.0 on there is another tool, new.
 const countingChild = `#!/bin/sh
 while IFS= read -r line; do
 	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -34,9 +34,9 @@ while IFS= read -r line; do
 done
 `
 
-// TestMixedVersionsOfChildren runs two versions of an extension on two bridges, under the shipped permissions. A tool that
-// answers -32601 runs once, whatever that error claims; one that only the newer version has is always found; one that
-// neither has is not.
+// TestMixedVersionsOfChildren runs two versions of an extension on two bridges, with the shipped permissions. A tool that
+// answers -32601 runs once, whatever the error contains. Calls of a tool that only the newer version has always succeed, and
+// calls of a tool that neither version has always fail.
 func TestMixedVersionsOfChildren(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
 	start(t, []string{"NATS_URL=" + as(url, "registry")}, program(t, "registry"), "--inbox-prefix", "_INBOX.registry")
@@ -66,7 +66,7 @@ func TestMixedVersionsOfChildren(t *testing.T) {
 	bare := mesh.NewClient(connectAs(t, as(url, "agent"), "_INBOX.agent"), mesh.ClientOptions{})
 	made := 0
 	for _, id := range []string{"native", "server"} {
-		for range 20 { // NATS gives them to either
+		for range 20 { // NATS distributes them over both
 			for _, c := range []*mesh.Client{client, bare} {
 				_, err := c.Call(t.Context(), id+"/act", nil)
 				if e := rpc.AsError(err); e == nil || e.Code != rpc.CodeMethodNotFound || e.Message != "its own" {
@@ -91,7 +91,7 @@ func TestMixedVersionsOfChildren(t *testing.T) {
 	}
 }
 
-// connectAs connects a user with its inbox prefix until the test ends.
+// connectAs connects as a user, with its inbox prefix, until the end of the test.
 func connectAs(t *testing.T, url, inbox string) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.CustomInboxPrefix(inbox))

@@ -250,7 +250,7 @@ while IFS= read -r line; do
 done
 `
 
-// TestDenied runs programs whose users lack the permission for a required subscription. They must not become ready.
+// TestDenied runs programs as users that lack the permission for a required subscription. They must not become ready.
 func TestDenied(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }

@@ -141,8 +141,8 @@ func between(s, before, after string) string {
 	return s
 }
 
-// processes lists the processes whose command line contains text and whose environment contains home, because other tests
-// run the same examples on the same machine.
+// processes lists the processes with text in their command line and home in their environment, because other tests run the
+// same examples on the same machine.
 func processes(t *testing.T, text, home string) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -166,7 +166,7 @@ func processes(t *testing.T, text, home string) (pids []int) {
 	return pids
 }
 
-// childOf returns the child of parent whose command line contains text and whose environment contains home.
+// childOf returns the child of parent with text in its command line and home in its environment.
 func childOf(t *testing.T, parent int, text, home string) int {
 	t.Helper()
 	for _, pid := range processes(t, text, home) {

@@ -19,15 +19,15 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// BenchmarkShippedRoles makes calls on the shipped configuration with 64 callers, and prints calls per second and the
-// server's memory for each tenth of them: a server that keeps something for each call gets slower and larger.
+// BenchmarkShippedRoles makes calls with 64 callers and the shipped configuration, and prints calls per second and the
+// server's memory for each tenth of the calls. A server that keeps state for each call becomes slower and larger.
 //
 //	go test ./e2e -run '^$' -bench ShippedRoles -benchtime 2000000x
 func BenchmarkShippedRoles(b *testing.B) {
 	if runtime.GOOS != "linux" { // the server's memory is read from /proc
 		b.Skip("needs Linux")
 	}
-	if b.N < 1000 { // package testing begins with one
+	if b.N < 1000 { // package testing starts with b.N = 1
 		return
 	}
 	url, server := startShipped(b, "one.conf", nil)
@@ -83,7 +83,7 @@ func BenchmarkShippedRoles(b *testing.B) {
 		report += fmt.Sprintf("%d of 10: %.0f calls/s, the server has %.0f MiB\n", i+1, last, residentMiB(b, server.cmd.Process.Pid))
 	}
 	b.StopTimer()
-	fmt.Fprint(os.Stderr, report) // b.Log cuts it off
+	fmt.Fprint(os.Stderr, report) // b.Log truncates it
 	b.ReportMetric(last/first, "last/first")
 	b.ReportMetric(residentMiB(b, server.cmd.Process.Pid), "MiB-server")
 	if n := failed.Load(); n > 0 {
@@ -91,7 +91,7 @@ func BenchmarkShippedRoles(b *testing.B) {
 	}
 }
 
-// residentMiB is the resident memory of a process.
+// residentMiB returns the resident memory of a process.
 func residentMiB(b *testing.B, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

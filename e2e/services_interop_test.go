@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// nodeDir is a directory in which a program finds the npm packages of e2e/interop.
+// nodeDir returns a directory in which a program finds the npm packages of e2e/interop.
 func nodeDir(t *testing.T) string {
 	t.Helper()
 	packages, err := filepath.Abs(filepath.Join("interop", "node_modules"))
@@ -27,7 +27,7 @@ func nodeDir(t *testing.T) string {
 	return dir
 }
 
-// words is the command of the Node service of examples/services.
+// words returns the command of the Node service in examples/services.
 func words(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../examples/services/words/words.mjs")
@@ -39,7 +39,7 @@ func words(t *testing.T) []string {
 	return []string{"node", file}
 }
 
-// TestNodeServices has the services in Go, shell and Node side by side.
+// TestNodeServices tests the services in Go, shell and Node together.
 func TestNodeServices(t *testing.T) {
 	all := services(t)
 	all["words"] = words(t)
@@ -56,13 +56,13 @@ func TestNodeStopsWithoutLoss(t *testing.T) {
 	})
 }
 
-// TestNodeProtocol asks the Node service what the page says beyond its first half.
+// TestNodeProtocol tests the Node service's protocol beyond calls and answers.
 func TestNodeProtocol(t *testing.T) { testProtocol(t, "words", words(t)) }
 
-// TestNodeAnswersInboxesOnly has the Node service asked to answer where heartbeats are sent.
+// TestNodeAnswersInboxesOnly sends the Node service requests with reply subjects that are not inboxes.
 func TestNodeAnswersInboxesOnly(t *testing.T) { answersInboxesOnly(t, "words", words(t)) }
 
-// TestNodeCaller runs the Node caller of docs/calling-tools.md, as it stands there.
+// TestNodeCaller runs the Node caller of docs/calling-tools.md unchanged.
 func TestNodeCaller(t *testing.T) {
 	page, err := os.ReadFile("../docs/calling-tools.md")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// soaked is the extension of TestSoak: a container with six MCP servers whose tools misbehave on request.
+// soaked is the extension of TestSoak: a container with six MCP servers that have tools to make them misbehave.
 var soaked = fault{
 	mode:     "soaked",
 	manifest: soakedManifest("one", "two", "three", "four", "five", "six"),

@@ -12,7 +12,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// project is docker-compose.yml as docker compose reads it.
+// project parses docker-compose.yml the way docker compose does.
 func project(t *testing.T, env ...string) *types.Project {
 	t.Helper()
 	dir, err := filepath.Abs(root)
@@ -31,7 +31,7 @@ func project(t *testing.T, env ...string) *types.Project {
 	return p
 }
 
-// composeUnits are the processes of a project, with their secrets in files of dir, and the login of its extctl.
+// composeUnits returns the processes of a project, with their secrets written to files in dir, and the URL of its extctl.
 func composeUnits(t *testing.T, p *types.Project, dir string, swap *strings.Replacer) (units []process, operator string) {
 	t.Helper()
 	for _, name := range p.ServiceNames() {

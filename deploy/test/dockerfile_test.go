@@ -37,7 +37,7 @@ func stages(t *testing.T) (byName map[string]instructions.Stage, args []instruct
 	return byName, args
 }
 
-// entrypoint is what a target's image runs, and with which arguments if none are given.
+// entrypoint returns the entry point of a target's image, and its default arguments.
 func entrypoint(t *testing.T, target string) (program string, args []string) {
 	t.Helper()
 	all, _ := stages(t)
@@ -88,7 +88,7 @@ func TestDockerfile(t *testing.T) {
 			}
 		}
 	}
-	// BINARIES=local must not lead to an image that is pulled.
+	// BINARIES=local must not depend on an image that is pulled.
 	if all["binaries"].BaseName != "$BINARIES" || defaults["BINARIES"] != "built" || all["local"].BaseName != "scratch" {
 		t.Errorf("binaries are from %q, by default from %q; local is from %q", all["binaries"].BaseName, defaults["BINARIES"], all["local"].BaseName)
 	}
@@ -102,7 +102,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// TestDockerBuild copies what .dockerignore lets through, as docker does, and runs there what the Dockerfile runs.
+// TestDockerBuild copies the files that .dockerignore does not exclude, and runs the commands of the Dockerfile there.
 func TestDockerBuild(t *testing.T) {
 	patterns, err := ignorefile.ReadAll(strings.NewReader(read(t, ".dockerignore")))
 	if err != nil {

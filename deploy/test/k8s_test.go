@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifests is deploy/k8s, decoded.
+// manifests returns the decoded manifests of deploy/k8s.
 type manifests struct {
 	configs   map[string]core.ConfigMap
 	secrets   map[string]core.Secret
@@ -38,7 +38,7 @@ type workload struct {
 	claims   []core.PersistentVolumeClaim
 }
 
-// decode decodes strictly: a member that the type does not have is a mistake in the manifest.
+// decode decodes strictly: an unknown member is an error.
 func decode[T any](t *testing.T, file string, doc []byte) (v T) {
 	t.Helper()
 	if err := yaml.UnmarshalStrict(doc, &v); err != nil {
@@ -91,7 +91,7 @@ func (m *manifests) add(t *testing.T, file string, doc []byte) {
 		p := decode[networking.NetworkPolicy](t, file, doc)
 		for _, in := range p.Spec.Ingress {
 			if len(in.From) == 0 || len(in.Ports) == 0 {
-				t.Errorf("%s: the network policy %s is open to everybody", file, head.Name)
+				t.Errorf("%s: the network policy %s allows access from everywhere", file, head.Name)
 			}
 		}
 	case "apps/v1 Deployment":
@@ -104,7 +104,7 @@ func (m *manifests) add(t *testing.T, file string, doc []byte) {
 			t.Errorf("%s: there is no service %s", file, s.Spec.ServiceName)
 		}
 	default:
-		t.Errorf("%s: nobody looks at a %s of %s", file, head.Kind, head.APIVersion)
+		t.Errorf("%s: no check for a %s of %s", file, head.Kind, head.APIVersion)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestK8sManifests(t *testing.T) {
 	}
 	for _, name := range []string{"plugin.toml", "hello.sh"} {
 		if m.configs["extension-hello"].Data[name] != read(t, "examples/extensions/hello", name) {
-			t.Errorf("the ConfigMap's %s is not that of examples/extensions/hello; go test -update writes it anew", name)
+			t.Errorf("the ConfigMap's %s differs from examples/extensions/hello; run go test -update", name)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func (w workload) check(t *testing.T, m manifests) {
 			ports[p.Name] = p.ContainerPort
 		}
 		for what, p := range map[string]*core.Probe{"liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
-			if name == "nats" && p != nil && p.Exec != nil { // its monitoring port is for the pod itself
+			if name == "nats" && p != nil && p.Exec != nil { // the monitoring port is accessible only in the pod
 				if at := p.Exec.Command[len(p.Exec.Command)-1]; !strings.HasPrefix(at, "http://127.0.0.1:8222/healthz?") {
 					t.Errorf("%s: its %s probe asks %s", name, what, at)
 				}
@@ -194,7 +194,7 @@ func (w workload) check(t *testing.T, m manifests) {
 				t.Errorf("%s: its %s probe asks port %v, which is not there", name, what, p.HTTPGet.Port)
 			}
 			if at := fmt.Sprintf("--http=:%d", ports["http"]); name != "nats" && !slices.Contains(c.Args, at) {
-				t.Errorf("%s: its %s probe asks where nobody listens", name, what)
+				t.Errorf("%s: its %s probe connects to a port on which no program listens", name, what)
 			}
 		}
 		if c.Resources.Limits.Memory().IsZero() {
@@ -214,7 +214,7 @@ func (w workload) check(t *testing.T, m manifests) {
 
 var variable = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
 
-// process is the process of one pod of w, its mounts made in a directory of this machine. swap changes what is in them.
+// process returns the process of one pod of w, with its mounts in a directory of this machine. swap replaces text in them.
 func (w workload) process(t *testing.T, m manifests, ordinal int, swap *strings.Replacer) process {
 	t.Helper()
 	name := fmt.Sprintf("%s-%d", w.meta.Name, ordinal)
@@ -247,7 +247,7 @@ func (w workload) process(t *testing.T, m manifests, ordinal int, swap *strings.
 			}
 			env[e.Name] = v
 		default:
-			t.Errorf("%s: cannot say what %s is", name, e.Name)
+			t.Errorf("%s: cannot resolve %s", name, e.Name)
 		}
 	}
 	dir := t.TempDir()
@@ -277,7 +277,7 @@ func (w workload) process(t *testing.T, m manifests, ordinal int, swap *strings.
 	return p
 }
 
-// mount makes a pod's volumes under dir, and returns what to replace in paths.
+// mount creates a pod's volumes under dir, and returns the replacements for their paths.
 func (w workload) mount(t *testing.T, m manifests, dir string, expand func(string) string, swap *strings.Replacer) (paths []string) {
 	t.Helper()
 	files := map[string]map[string]string{}
@@ -323,7 +323,7 @@ func (w workload) mount(t *testing.T, m manifests, dir string, expand func(strin
 	return paths
 }
 
-// TestK8sRuns runs the pods' commands as processes: three servers in a cluster, two of everything else.
+// TestK8sRuns runs the pods' commands as processes: three NATS servers in a cluster, and two pods of everything else.
 func TestK8sRuns(t *testing.T) {
 	m := readManifests(t)
 	var clients, swaps []string
@@ -348,7 +348,7 @@ func TestK8sRuns(t *testing.T) {
 	runMesh(t, all, nil, operator, "hello", "primes")
 }
 
-// TestK8sConfig holds the ConfigMaps to the files that they repeat.
+// TestK8sConfig compares the ConfigMaps with the files that they contain.
 func TestK8sConfig(t *testing.T) {
 	var out bytes.Buffer
 	out.WriteString("# Made by go test -update in deploy/test from deploy/nats and examples/extensions/hello.\n")
@@ -374,6 +374,6 @@ func TestK8sConfig(t *testing.T) {
 		}
 	}
 	if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, out.Bytes()) {
-		t.Errorf("deploy/k8s/nats-config.yaml is not what it is made from (%v); go test -update writes it anew", err)
+		t.Errorf("deploy/k8s/nats-config.yaml differs from its sources (%v); run go test -update", err)
 	}
 }

@@ -1,6 +1,5 @@
-// Package deploy_test checks what is in deploy/, the Dockerfile and docker-compose.yml with the libraries that
-// would read them, and runs the commands that they hold as processes, side by side. It is a module of its own, so
-// that nobody who imports extmesh carries those libraries.
+// Package deploy_test checks deploy/, the Dockerfile and docker-compose.yml with the libraries that parse such files, and
+// runs their commands as processes. It is a separate module, so that extmesh does not depend on these libraries.
 //
 //	cd deploy/test && go test ./...
 package deploy_test
@@ -26,7 +25,7 @@ import (
 
 const root = "../.."
 
-var update = flag.Bool("update", false, "write deploy/k8s/nats-config.yaml anew")
+var update = flag.Bool("update", false, "regenerate deploy/k8s/nats-config.yaml")
 
 // binaries builds them once, as the Dockerfile does.
 var binaries = sync.OnceValues(func() (string, error) {
@@ -85,7 +84,7 @@ type process struct {
 	env     map[string]string
 }
 
-// checkArgs has the program itself read its arguments: asked for its version it does nothing else.
+// checkArgs lets the program parse its arguments; with --version it then exits.
 func (u process) checkArgs(t *testing.T) {
 	t.Helper()
 	if u.program == "nats-server" {
@@ -111,7 +110,7 @@ func (u process) environ() (env []string) {
 
 var natsUser = regexp.MustCompile(`(?s)user: "([^"]+)",? password: \$([A-Z0-9_]+)`)
 
-// users are those of roles.conf, with the variables of their passwords.
+// users returns the users of roles.conf, with the variables of their passwords.
 func users(t *testing.T) map[string]string {
 	out := map[string]string{}
 	for _, m := range natsUser.FindAllStringSubmatch(read(t, "deploy/nats/roles.conf"), -1) {
@@ -123,7 +122,7 @@ func users(t *testing.T) map[string]string {
 	return out
 }
 
-// natsContext is a context of the nats command: what a program logs in with.
+// natsContext is a context of the nats command, which contains a program's credentials.
 type natsContext struct {
 	URL, User, Password string
 	InboxPrefix         string `json:"inbox_prefix"`
@@ -137,13 +136,13 @@ func parseContext(t *testing.T, text string) (c natsContext) {
 	return c
 }
 
-// login is the URL for the user of a context.
+// login returns the URL with the user and password of a context.
 func (c natsContext) login() string {
 	return strings.Replace(c.URL, "//", "//"+c.User+":"+c.Password+"@", 1)
 }
 
-// runMesh runs units as processes on this machine. swap replaces what only exists where they are meant for: hosts'
-// names, directories. It waits until ids are ready, and calls one of them.
+// runMesh runs units as processes on this machine. swap replaces what exists only in the real deployment: host names and
+// directories. It waits until ids are ready, and calls one of them.
 func runMesh(t *testing.T, units []process, swap map[string]string, operator string, ids ...string) {
 	t.Helper()
 	var pairs []string
@@ -202,7 +201,7 @@ func extctl(t *testing.T, url string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// run starts a unit; the test's end stops it.
+// run starts a unit. It is stopped at the end of the test.
 func run(t *testing.T, u process) {
 	t.Helper()
 	cmd := exec.Command(binary(t, u.program), u.args...)
@@ -233,8 +232,8 @@ func run(t *testing.T, u process) {
 	})
 }
 
-// port is a port to listen on. It has had a connection that the listener's side closed first, which the kernel
-// remembers for a minute: until then it gives the port to nobody who asks for any.
+// port returns a free port. A connection that the listener closed first leaves the port in TIME_WAIT for a minute: meanwhile
+// the kernel does not assign it to another process that listens on port 0.
 func port(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -259,7 +258,7 @@ func port(t *testing.T) string {
 	return p
 }
 
-// extensions is a directory with the example that needs nothing but a shell.
+// extensions returns a directory with the example that only needs a shell.
 func extensions(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -269,7 +268,7 @@ func extensions(t *testing.T) (dir string) {
 	return dir
 }
 
-// natsFiles is deploy/nats in a directory of its own, with swaps.
+// natsFiles copies deploy/nats to a new directory, with replacements.
 func natsFiles(t *testing.T, swap ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

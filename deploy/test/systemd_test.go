@@ -12,7 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 )
 
-// service reads a unit file into section.name → values.
+// service parses a unit file into a map from section.name to values.
 func service(t *testing.T, name string) map[string][]string {
 	t.Helper()
 	options, err := unit.DeserializeOptions(strings.NewReader(read(t, "deploy/systemd", name+".service")))
@@ -26,10 +26,10 @@ func service(t *testing.T, name string) map[string][]string {
 	return out
 }
 
-// credential is what the comment of a unit shows for the file of its LoadCredential=.
+// credential is the example, in a unit's comment, of the file for its LoadCredential=.
 var credential = regexp.MustCompile(`#\s+(\{"url".*\})`)
 
-// systemdUnits are the processes of deploy/systemd. Their credentials are written to files of dir, after swap.
+// systemdUnits returns the processes of deploy/systemd. Their credentials are written to files in dir, after swap.
 func systemdUnits(t *testing.T, dir string, swap *strings.Replacer) (units []process) {
 	t.Helper()
 	for program, user := range map[string]string{"registry": "registry", "stdio-bridge": "bridge-0", "primes": "primes"} {
@@ -96,8 +96,8 @@ func TestSystemdRuns(t *testing.T) {
 	}, "nats://operator:s1@"+at, "hello", "primes")
 }
 
-// exposure is the most that "systemd-analyze security" may find in a unit: 0 is nothing, 10 no protection at all. The
-// bridge's children need what Node and Python need, and a control group of their own.
+// exposure is the highest permitted score of "systemd-analyze security" for a unit, from 0 (protected) to 10 (exposed). The
+// bridge's children need more permissions: those of Node and Python, and a writable control group.
 var exposure = map[string]float64{"registry": 1.5, "primes": 1.5, "stdio-bridge": 2.0}
 
 // TestSystemdSecurity prints the score of each unit.
@@ -126,7 +126,7 @@ func TestSystemdSecurity(t *testing.T) {
 	}
 }
 
-// TestSystemdVerify has systemd itself read the units, where it is installed.
+// TestSystemdVerify checks the units with systemd-analyze verify, where it is installed.
 func TestSystemdVerify(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
