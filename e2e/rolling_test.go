@@ -235,7 +235,7 @@ func stopUnderLoad(t *testing.T, url string, rounds int, tool string, args []str
 	e, _, _ := catalog.Tool(tool)
 	ready := func(n int) func() bool { return func() bool { return instances(catalog, e.ID, "") == n } }
 	eventually(t, time.Minute, "it is ready", ready(1))
-	rate := map[string]int{"disk": 10, "words": 200, "primes": 200}[e.ID]
+	rate := map[string]int{"disk": 10, "clockpy": 50, "words": 200, "primes": 200}[e.ID]
 	if raceEnabled {
 		rate /= 4
 	}
