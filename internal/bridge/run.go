@@ -42,7 +42,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	spec.Stderr = s.handleStderr
 	var native atomic.Bool
 	native.Store(s.workload.dialect == manifest.Ext)
-	spec.Farewell = func(stdin *child.Stdin) {
+	spec.BeforeStop = func(stdin *child.Stdin) {
 		if native.Load() { // a notification and an empty line, for children that do not parse JSON
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
 		}

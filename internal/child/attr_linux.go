@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// sysAttr is how a process is started here: in a session of its own, which is a group of its own and keeps
-// it from the terminal (its Ctrl-C, and programs that ask for a password there), with a pidfd, and in a
-// cgroup where we may make one.
+// sysAttr describes how a process is started: with a pidfd, in a cgroup if this process may create one, and in a session
+// of its own. The session is also a group of its own, and separates the process from the terminal, its Ctrl-C and its
+// password prompts.
 type sysAttr struct {
 	attr   *syscall.SysProcAttr
 	pidfd  int
@@ -15,10 +15,10 @@ type sysAttr struct {
 	dir    *os.File // of the cgroup
 }
 
-func newSysAttr(mark string) *sysAttr {
+func newSysAttr(marker string) *sysAttr {
 	s := &sysAttr{pidfd: -1}
 	s.attr = &syscall.SysProcAttr{Setsid: true, PidFD: &s.pidfd}
-	if c := newCgroup(mark); c != "" {
+	if c := newCgroup(marker); c != "" {
 		dir, err := os.Open(string(c))
 		if err != nil {
 			c.remove()
@@ -30,15 +30,15 @@ func newSysAttr(mark string) *sysAttr {
 	return s
 }
 
-// started gives back what only the start needed.
+// started closes what only the start needed.
 func (s *sysAttr) started() {
 	if s.dir != nil {
 		s.dir.Close()
 	}
 }
 
-// withoutCgroup reports false if there was none. To be started into a cgroup takes a system call that
-// sandboxes like to forbid, and its failure looks like any other.
+// withoutCgroup removes the cgroup, for a second attempt to start the process; it returns false if there is none.
+// Starting a process in a cgroup takes a system call that sandboxes often forbid, with an error like any other.
 func (s *sysAttr) withoutCgroup() bool {
 	if s.cgroup == "" {
 		return false

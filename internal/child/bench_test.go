@@ -14,18 +14,18 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 )
 
-// A whole life of the cheapest process there is, from the start to the sweep.
-func BenchmarkLife(b *testing.B) {
+// BenchmarkRun runs a minimal process, from the start to the search for descendants.
+func BenchmarkRun(b *testing.B) {
 	for b.Loop() {
 		child.Run(b.Context(), child.Spec{Command: "true", Env: spec("").Env}, untilEnd)
 	}
 }
 
-// From a SIGKILL to the moment use hears of it, and to Run's return: what a crash costs before the next
-// life can start.
-func BenchmarkDeath(b *testing.B) {
+// BenchmarkCrash measures the time from a SIGKILL until ctx ends, and until Run returns, so that the process can be
+// started again.
+func BenchmarkCrash(b *testing.B) {
 	child.Subreaper()
-	var told, gone time.Duration
+	var noticed, gone time.Duration
 	for b.Loop() {
 		var killed time.Time
 		child.Run(b.Context(), child.Spec{Command: "cat", Env: spec("").Env}, func(ctx context.Context, p *child.Process) error {
@@ -34,18 +34,18 @@ func BenchmarkDeath(b *testing.B) {
 			killed = time.Now()
 			syscall.Kill(p.PID, syscall.SIGKILL)
 			<-ctx.Done()
-			told += time.Since(killed)
+			noticed += time.Since(killed)
 			return nil
 		})
 		gone += time.Since(killed)
 	}
-	b.ReportMetric(float64(told.Microseconds())/float64(b.N), "µs-told/op")
+	b.ReportMetric(float64(noticed.Microseconds())/float64(b.N), "µs-noticed/op")
 	b.ReportMetric(float64(gone.Microseconds())/float64(b.N), "µs-gone/op")
 }
 
-// What processes that say nothing cost their host each, without what use needs.
+// BenchmarkIdle measures what each idle process costs its host, without what use needs.
 func BenchmarkIdle(b *testing.B) {
-	child.Subreaper() // or the end of so many takes long
+	child.Subreaper() // otherwise ending so many takes long
 	defer child.EndSubreaper()
 	const n = 200
 	before := memory()
@@ -73,7 +73,7 @@ func BenchmarkIdle(b *testing.B) {
 
 func memory() []metrics.Sample {
 	runtime.GC()
-	runtime.GC() // what pools held
+	runtime.GC() // empties the pools
 	s := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/stacks:bytes"},

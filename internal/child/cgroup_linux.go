@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroup is a control group (v2) of a life's own. Nothing gets out of one by itself, whatever it does to its
-// session or its environment, so where we may make one it catches what the mark cannot. It has no
-// controllers and limits nothing. "" is none.
+// cgroup is the directory of a control group (v2) for one run; "" means that there is none. A process cannot leave its
+// cgroup by changing its session or environment, so where cgroups can be created they also find descendants without the
+// marker. It has no controllers and limits nothing.
 type cgroup string
 
-// cgroupName is what the directories of a mark, or of all marks that a cookie begins, are called.
-func cgroupName(mark string) string { return "extmesh-" + mark }
+// cgroupName returns the directory name for a marker, or, for a marker prefix, the start of these names.
+func cgroupName(marker string) string { return "extmesh-" + marker }
 
-// noCgroup is set when a process could not be started into one: a sandbox forbids it, say.
+// noCgroup is set when a process could not be started in a cgroup, for example because a sandbox forbids it.
 var noCgroup atomic.Bool
 
-// newCgroup makes one where that is our business.
-func newCgroup(mark string) cgroup {
+// newCgroup creates a cgroup if this process may do so.
+func newCgroup(marker string) cgroup {
 	base := cgroupBase()
 	if base == "" || noCgroup.Load() {
 		return ""
 	}
-	dir := filepath.Join(base, cgroupName(mark))
+	dir := filepath.Join(base, cgroupName(marker))
 	if os.Mkdir(dir, 0o755) != nil {
 		return ""
 	}
@@ -44,10 +44,10 @@ func newCgroup(mark string) cgroup {
 	return c
 }
 
-// cgroupsOf lists the cgroups of all marks with a cookie.
-func cgroupsOf(cookie string) (found []cgroup) {
+// cgroupsOf returns the cgroups of all markers with a prefix.
+func cgroupsOf(prefix string) (found []cgroup) {
 	if base := cgroupBase(); base != "" {
-		dirs, _ := filepath.Glob(filepath.Join(base, cgroupName(cookie)+".*"))
+		dirs, _ := filepath.Glob(filepath.Join(base, cgroupName(prefix)+".*"))
 		for _, d := range dirs {
 			found = append(found, cgroup(d))
 		}
@@ -55,9 +55,9 @@ func cgroupsOf(cookie string) (found []cgroup) {
 	return found
 }
 
-// cgroupBase is the directory of the cgroup that we are in ourselves, if it was left to us: by systemd
-// (Delegate=yes), or because it is the root of all that is to be seen, as in a container. Otherwise it is
-// systemd's, and not even root should make directories in there.
+// cgroupBase returns the directory of this process's own cgroup, if this process may manage it: because systemd delegated
+// it (Delegate=yes), or because it is the root of the visible hierarchy, as in a container. Otherwise systemd manages it,
+// and not even root should create directories there.
 var cgroupBase = sync.OnceValue(func() string {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -95,7 +95,7 @@ func cgroupDir(mountinfo, path string) string {
 	return ""
 }
 
-// delegated reports whether systemd says that a cgroup is somebody else's to manage.
+// delegated reports whether systemd has delegated a cgroup.
 func delegated(dir string) bool {
 	b := make([]byte, 8)
 	for _, attr := range []string{"user.delegate", "trusted.delegate"} {
@@ -108,7 +108,7 @@ func delegated(dir string) bool {
 
 func (c cgroup) file(name string) string { return filepath.Join(string(c), name) }
 
-// pids lists who is in it, and in those that were made below it.
+// pids returns the processes in the cgroup and in those below it.
 func (c cgroup) pids() (pids []int) {
 	if c == "" {
 		return nil
@@ -127,7 +127,7 @@ func (c cgroup) pids() (pids []int) {
 	return pids
 }
 
-// has reports whether a process is in it.
+// has reports whether a process is in the cgroup.
 func (c cgroup) has(pid int) bool {
 	if c == "" {
 		return false
@@ -137,13 +137,13 @@ func (c cgroup) has(pid int) bool {
 	return bytes.Contains(b, []byte(name+"\n")) || bytes.Contains(b, []byte(name+"/"))
 }
 
-// inCgroupOf reports whether a process is in a cgroup of any mark with a cookie.
-func inCgroupOf(pid int, cookie string) bool {
+// inCgroupOf reports whether a process is in a cgroup of any marker with a prefix.
+func inCgroupOf(pid int, prefix string) bool {
 	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	return bytes.Contains(b, []byte("/"+cgroupName(cookie)+"."))
+	return bytes.Contains(b, []byte("/"+cgroupName(prefix)+"."))
 }
 
-// populated reports whether anybody in it is alive.
+// populated reports whether the cgroup contains a running process.
 func (c cgroup) populated() bool {
 	if c == "" {
 		return false
@@ -152,14 +152,14 @@ func (c cgroup) populated() bool {
 	return err == nil && bytes.Contains(b, []byte("populated 1"))
 }
 
-// kill ends all in it at once, those included that are being forked.
+// kill ends all processes in the cgroup at once, including those that are being forked.
 func (c cgroup) kill() {
 	if c != "" {
 		os.WriteFile(c.file("cgroup.kill"), []byte("1"), 0)
 	}
 }
 
-// remove takes the directories away, those below first.
+// remove removes the cgroup and those below it.
 func (c cgroup) remove() {
 	if c == "" {
 		return

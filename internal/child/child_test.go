@@ -17,20 +17,19 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 )
 
-// noSurvivors fails the test if anything that Run started is alive at its end.
+// noSurvivors fails the test if a process that Run started is running at its end.
 func noSurvivors(t *testing.T) {
 	t.Cleanup(func() {
 		for _, pid := range child.Survivors() {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-			t.Errorf("still alive: %d: %q %s %q", pid, text, stat, env)
+			t.Errorf("still running: %d: %q %s %q", pid, text, stat, env)
 		}
 	})
 }
 
-// run runs a mode and wants it over in reasonable time: the machine may be busy, and the tests rather look
-// at what happened than at the clock.
+// run runs a mode and checks that it ends in a reasonable time. The limit is generous, since the machine may be busy.
 func run(t *testing.T, ctx context.Context, s child.Spec, use func(ctx context.Context, p *child.Process) error) error {
 	t.Helper()
 	began := time.Now()
@@ -57,7 +56,7 @@ func untilUp(p *child.Process) (*bufio.Reader, error) {
 	return r, err
 }
 
-// untilEnd reads all there is.
+// untilEnd reads stdout to its end.
 func untilEnd(ctx context.Context, p *child.Process) error {
 	_, err := io.Copy(io.Discard, p.Stdout)
 	return err
@@ -83,7 +82,7 @@ func TestCleanStop(t *testing.T) {
 	}
 }
 
-func TestUseErrorOfALivingProcess(t *testing.T) {
+func TestUseErrorOfARunningProcess(t *testing.T) {
 	noSurvivors(t)
 	bad := errors.New("bad handshake")
 	err := run(t, t.Context(), spec("echo"), func(context.Context, *child.Process) error { return bad })
@@ -114,13 +113,13 @@ func TestExit(t *testing.T) {
 
 func TestExitBySignal(t *testing.T) {
 	noSurvivors(t)
-	e := exitError(t, run(t, t.Context(), spec("suicide"), untilEnd))
+	e := exitError(t, run(t, t.Context(), spec("self-kill"), untilEnd))
 	if e.ExitCode != -1 || e.Signal != "SIGKILL" || e.Status() != "signal SIGKILL" {
 		t.Errorf("got %+v", e)
 	}
 }
 
-func TestUseErrorOfADeadProcess(t *testing.T) {
+func TestUseErrorOfAnExitedProcess(t *testing.T) {
 	noSurvivors(t)
 	bad := errors.New("no answer")
 	wrapped := run(t, t.Context(), spec("exit", "3"), func(ctx context.Context, p *child.Process) error {
@@ -138,13 +137,13 @@ func TestUseErrorOfADeadProcess(t *testing.T) {
 	}
 }
 
-// What the process wrote before it died is delivered to a reader that comes late.
+// What the process wrote before it exited is delivered to a reader that reads late.
 func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 	noSurvivors(t)
 	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
-		run(t, t.Context(), spec("last-words"), func(ctx context.Context, p *child.Process) error {
+		run(t, t.Context(), spec("large-output"), func(ctx context.Context, p *child.Process) error {
 			<-ctx.Done()
-			time.Sleep(50 * time.Millisecond) // longer than a pause in the output may be; there is no condition to wait for
+			time.Sleep(50 * time.Millisecond) // longer than the allowed pause in the output; there is no condition to wait for
 			b, err := io.ReadAll(stdout(p))
 			if len(b) != 60009 || err != nil {
 				t.Errorf("read %d bytes, %v", len(b), err)
@@ -157,8 +156,8 @@ func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 func TestGrandchildHoldsThePipes(t *testing.T) {
 	noSurvivors(t)
 	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
-		for _, mode := range []string{"deaf", "deaf-term"} {
-			// It is killed a second after the process's end, which may be too soon to be seen on a busy machine.
+		for _, mode := range []string{"ignore-eof", "ignore-term"} {
+			// The grandchild is killed a second after the process's end, which on a busy machine may be before the check.
 			for tries, done := 1, false; !done; tries++ {
 				began := time.Now()
 				e := exitError(t, run(t, t.Context(), spec("fork", mode), func(ctx context.Context, p *child.Process) error {
@@ -167,10 +166,10 @@ func TestGrandchildHoldsThePipes(t *testing.T) {
 					if string(b) != "up\n" || err != nil {
 						t.Errorf("%s: read %q, %v", mode, b, err)
 					}
-					seen := mode == "deaf" || len(child.Survivors()) > 0
+					seen := mode == "ignore-eof" || len(child.Survivors()) > 0
 					done = seen || tries == 5 || time.Since(began) < time.Second
 					if done && !seen {
-						t.Error("the end of stdout came with the end of the grandchild, not with that of the process")
+						t.Error("stdout ended with the grandchild, not with the process")
 					}
 					return nil
 				}))
@@ -185,7 +184,7 @@ func TestGrandchildHoldsThePipes(t *testing.T) {
 func TestStopSteps(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
-	for mode, signal := range map[string]string{"deaf": "SIGTERM", "stop": "SIGTERM", "deaf-term": "SIGKILL"} {
+	for mode, signal := range map[string]string{"ignore-eof": "SIGTERM", "stop": "SIGTERM", "ignore-term": "SIGKILL"} {
 		s := spec(mode)
 		s.Grace = 50 * time.Millisecond
 		all.Go(func() { // ends with the process
@@ -204,7 +203,7 @@ func TestStopSteps(t *testing.T) {
 				t.Errorf("%s: got %v", mode, e)
 			}
 			if d := time.Since(cancelled); d < s.Grace || signal == "SIGKILL" && d < s.Grace+time.Second {
-				t.Errorf("%s: over after %v, which is too soon", mode, d)
+				t.Errorf("%s: ended after %v, which is too soon", mode, d)
 			}
 		})
 	}
@@ -213,7 +212,7 @@ func TestStopSteps(t *testing.T) {
 
 func TestTerminate(t *testing.T) {
 	noSurvivors(t)
-	e := exitError(t, run(t, t.Context(), spec("deaf"), func(ctx context.Context, p *child.Process) error {
+	e := exitError(t, run(t, t.Context(), spec("ignore-eof"), func(ctx context.Context, p *child.Process) error {
 		if _, err := untilUp(p); err != nil {
 			t.Error(err)
 		}
@@ -227,7 +226,7 @@ func TestTerminate(t *testing.T) {
 	}
 }
 
-// A use that does not come back when its ctx ends is stopped without.
+// The process is stopped although use does not return when its ctx ends.
 func TestLinger(t *testing.T) {
 	noSurvivors(t)
 	s := spec("echo")
@@ -242,7 +241,7 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-func TestClosesStdoutButLives(t *testing.T) {
+func TestClosesStdoutButRuns(t *testing.T) {
 	noSurvivors(t)
 	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
 		err := run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
@@ -259,9 +258,9 @@ func TestClosesStdoutButLives(t *testing.T) {
 
 func TestDoesNotReadStdin(t *testing.T) {
 	noSurvivors(t)
-	s := spec("deaf")
+	s := spec("ignore-eof")
 	s.Grace = 50 * time.Millisecond
-	s.Farewell = func(in *child.Stdin) { io.WriteString(in, "bye\n") }
+	s.BeforeStop = func(in *child.Stdin) { io.WriteString(in, "bye\n") }
 	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
 		big := make([]byte, 1<<20)
 		n, err := p.Stdin.TryWrite(big)
@@ -295,7 +294,7 @@ func TestDoesNotReadStdin(t *testing.T) {
 	}
 }
 
-func TestWriteToADeadProcess(t *testing.T) {
+func TestWriteToAnExitedProcess(t *testing.T) {
 	noSurvivors(t)
 	exitError(t, run(t, t.Context(), spec("exit", "0"), func(ctx context.Context, p *child.Process) error {
 		<-ctx.Done()
@@ -309,11 +308,11 @@ func TestWriteToADeadProcess(t *testing.T) {
 	}))
 }
 
-// The last words begin on a line of their own, whatever was cut off before.
-func TestFarewell(t *testing.T) {
+// The final message begins on a new line after an interrupted write.
+func TestBeforeStop(t *testing.T) {
 	noSurvivors(t)
 	s := spec("echo")
-	s.Farewell = func(in *child.Stdin) { io.WriteString(in, "bye\n\n") }
+	s.BeforeStop = func(in *child.Stdin) { io.WriteString(in, "bye\n\n") }
 	got := make(chan string, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	s.Linger = 20 * time.Millisecond
@@ -369,7 +368,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// Programs do not expect EAGAIN on their standard streams.
+// The child's standard streams are blocking, since programs do not expect EAGAIN on them.
 func TestStreamsBlock(t *testing.T) {
 	exitError(t, run(t, t.Context(), spec("flags"), func(ctx context.Context, p *child.Process) error {
 		b, err := io.ReadAll(p.Stdout)
@@ -393,7 +392,7 @@ func TestStartErrors(t *testing.T) {
 		spec child.Spec
 		want string
 	}{
-		{child.Spec{}, "no command given"},
+		{child.Spec{}, "the command is empty"},
 		{child.Spec{Command: "plain", Dir: dir, Env: []string{"PATH=" + dir}}, `"plain" is not in the PATH it would run with (` + dir + ")"},
 		{child.Spec{Command: "./missing", Dir: dir}, "no such file"},
 		{child.Spec{Command: "./plain", Dir: dir}, "not executable (chmod +x)"},

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// resolve returns the path of the program: an absolute one wherever the child's directory could matter.
+// resolve returns the path of the program. It is absolute wherever the child's directory could matter.
 func resolve(command, dir string, env []string) (string, error) {
 	if command == "" {
-		return "", errors.New("no command given")
+		return "", errors.New("the command is empty")
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -26,13 +26,13 @@ func resolve(command, dir string, env []string) (string, error) {
 	if strings.ContainsRune(command, '/') || strings.ContainsRune(command, filepath.Separator) {
 		return filepath.Join(abs, command), nil
 	}
-	if runtime.GOOS == "windows" { // with its PATHEXT, which is the caller's business too
+	if runtime.GOOS == "windows" { // uses PATHEXT, of this process's environment
 		return exec.LookPath(command)
 	}
 	path := lookupEnv(env, "PATH")
 	for _, d := range filepath.SplitList(path) {
 		if d == "" {
-			continue // POSIX says the current directory; nobody who leaves it empty means that
+			continue // in POSIX the current directory, but an empty element is nearly always a mistake
 		}
 		if !filepath.IsAbs(d) {
 			d = filepath.Join(abs, d)
@@ -54,10 +54,10 @@ func lookupEnv(env []string, key string) string {
 	return ""
 }
 
-// environ returns env with the mark in front, one value a key, and without what is between a bridge and its
-// guard. The mark comes first because whoever looks for it reads the beginning only of a huge environment.
-func environ(env []string, mark string) []string {
-	out := append(make([]string, 0, len(env)+1), cookieVar+"="+mark)
+// environ returns env with the marker in front, one value per key, and without the guard's variable. The marker is first
+// because readEnviron reads only the beginning of a very large environment.
+func environ(env []string, marker string) []string {
+	out := append(make([]string, 0, len(env)+1), markerVar+"="+marker)
 	last := make(map[string]int, len(env))
 	for i, kv := range env {
 		k, _, _ := strings.Cut(kv, "=")
@@ -65,7 +65,7 @@ func environ(env []string, mark string) []string {
 	}
 	for i, kv := range env {
 		k, _, ok := strings.Cut(kv, "=")
-		if !ok || last[k] != i || k == cookieVar || k == guardVar {
+		if !ok || last[k] != i || k == markerVar || k == guardVar {
 			continue
 		}
 		out = append(out, kv)
@@ -73,8 +73,8 @@ func environ(env []string, mark string) []string {
 	return out
 }
 
-// explain says what a failed start means: the system's own words leave out whether it was the program, its
-// interpreter or the directory that is missing.
+// explain adds to a start's error whether the program, its interpreter or the directory is missing, which the system's
+// error does not contain.
 func explain(path, dir string, err error) error {
 	if st, dirErr := os.Stat(dir); dir != "" && (dirErr != nil || !st.IsDir()) {
 		return fmt.Errorf("its directory %s cannot be entered: %w", dir, err)
@@ -82,7 +82,7 @@ func explain(path, dir string, err error) error {
 	st, statErr := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && statErr == nil:
-		return fmt.Errorf("%s is there, but the interpreter in its first line (or its loader) is not: %w", path, err)
+		return fmt.Errorf("%s exists, but the interpreter in its first line (or its loader) does not: %w", path, err)
 	case errors.Is(err, fs.ErrPermission) && statErr == nil && st.Mode()&0o111 == 0:
 		return fmt.Errorf("%s is not executable (chmod +x): %w", path, err)
 	}

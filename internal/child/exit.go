@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// ExitError says how a process ended. It stands behind every error that Run returns for a process that had
-// been started.
+// ExitError describes how a process ended. Every error that Run returns for a process that was started wraps one.
 type ExitError struct {
 	ExitCode   int           // the exit status; -1 if a signal ended it
 	Signal     string        // the signal's name, "SIGKILL"; "": it exited
 	Uptime     time.Duration // from its start to its end
-	StderrTail string        // the last of what it wrote to stderr, at most 4 KiB, redacted
+	StderrTail string        // the end of its stderr, at most 4 KiB, redacted
 	Stopped    bool          // Run ended it: use had returned, ctx had ended, or Terminate was called
-	Cause      error         // why use returned, if that says more than that the process ended
+	Cause      error         // the error of use, if it has another reason than the process's end
 }
 
-// Status is the end in two words, "exit status 3" or "signal SIGKILL".
+// Status is "exit status 3" or "signal SIGKILL".
 func (e *ExitError) Status() string {
 	if e.Signal != "" {
 		return "signal " + e.Signal
@@ -42,7 +41,7 @@ func (e *ExitError) Error() string {
 	return b.String()
 }
 
-// LastLine is the last line of stderr that is not blank, at most 200 bytes of it.
+// LastLine returns the last line of stderr that is not blank, at most 200 bytes.
 func (e *ExitError) LastLine() string {
 	s := strings.TrimSpace(e.StderrTail)
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {

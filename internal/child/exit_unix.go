@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// status is how a reaped process ended.
+// status returns how a reaped process ended.
 func status(s *os.ProcessState) (code int, signal string) {
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return -1, unix.SignalName(ws.Signal())

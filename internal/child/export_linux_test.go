@@ -2,7 +2,7 @@ package child
 
 import "golang.org/x/sys/unix"
 
-// Belonging lists the living children of another bridge.
+// Belonging returns the running children of another bridge.
 var Belonging = belonging
 
 // WithoutCgroups makes Run do without cgroups, until the returned func is called.
@@ -14,18 +14,18 @@ func WithoutCgroups() (undo func()) {
 // HasCgroups reports whether Run uses cgroups here.
 func HasCgroups() bool { return cgroupBase() != "" && !noCgroup.Load() }
 
-// Cgroups lists those that are there for a cookie.
+// Cgroups returns the existing cgroups for a marker prefix.
 var Cgroups = cgroupsOf
 
-// EndSubreaper undoes Subreaper, which a program never does.
+// EndSubreaper undoes Subreaper, which no program needs.
 func EndSubreaper() {
 	subreaper.Store(false)
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 }
 
-// RemoveCgroups removes those that are empty.
-func RemoveCgroups(cookie string) {
-	for _, c := range cgroupsOf(cookie) {
+// RemoveCgroups removes the empty cgroups for a marker prefix.
+func RemoveCgroups(prefix string) {
+	for _, c := range cgroupsOf(prefix) {
 		c.remove()
 	}
 }

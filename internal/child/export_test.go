@@ -1,4 +1,4 @@
 package child
 
-// Cookie is what all marks of this process begin with.
-var Cookie = cookie
+// MarkerPrefix returns the prefix of all markers of this process.
+var MarkerPrefix = markerPrefix

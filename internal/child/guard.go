@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// MaybeGuard turns this process into a guard if it was started as one by Guard, and does not return then.
-// A program that calls Guard calls it first thing in main, a test binary in TestMain.
+// MaybeGuard runs the guard, and does not return, if this process was started as one by Guard. A program that calls Guard
+// must call it first in main, a test binary in TestMain.
 func MaybeGuard() {
-	if cookie := os.Getenv(guardVar); cookie != "" {
-		runGuard(cookie)
+	if prefix := os.Getenv(guardVar); prefix != "" {
+		runGuard(prefix)
 		os.Exit(0)
 	}
 }
 
-// Guard starts a small process, this very program again, that watches over this one: should this one be
-// killed outright, everything that Run started is dead within two seconds, daemons that left their group
-// or session included, as long as they kept EXTMESH_COOKIE in their environment. A guard that dies is
-// replaced. stop ends the guard quietly, without killing anything; call it after the last Run.
+// Guard starts a second process of this program that watches this one: if this process is killed, the guard ends
+// everything that Run started within two seconds, including daemons that left their group or session, as long as they
+// kept EXTMESH_COOKIE in their environment. A guard that ends is replaced. stop ends the guard without ending anything
+// else; call it after the last Run.
 //
-// The guard is there when Guard returns, though it may take some more milliseconds to get to its work, with what
-// has happened by then. Should it never get there, failed is told why, once.
+// When Guard returns, the guard has been started, but may need some more milliseconds until it is ready; then it also
+// handles what has happened before. If it never becomes ready, failed is called once with the reason.
 //
-// It is Linux only; elsewhere it returns errors.ErrUnsupported (on Windows, children are in a job that ends
-// with us in any case). A program can go on without a guard, but should say so.
+// It works on Linux only; elsewhere it returns errors.ErrUnsupported (on Windows, children are in a job object that ends
+// with this process). A program can run without a guard, but should report it.
 func Guard(failed func(error)) (stop func(), err error) {
 	g := &guard{quit: make(chan struct{})}
 	ready, err := g.start()
@@ -50,20 +50,20 @@ func Guard(failed func(error)) (stop func(), err error) {
 	}), nil
 }
 
-// guardName is the guard's name in the process list. It is not that of the program: killall would end the guard
-// together with the process that it watches over.
+// guardName is the guard's name in the process list. It differs from the program's name: otherwise killall would end the
+// guard together with the process that it watches.
 const guardName = "extmesh-guard"
 
-// guard is our side of a guard process.
+// guard is the parent's side of a guard process.
 type guard struct {
 	quit chan struct{}
 
 	mu   sync.Mutex
-	pipe *os.File // the guard's stdin; its end without a farewell is our death
+	pipe *os.File // the guard's stdin; EOF without exitByte means that this process was killed
 	proc *os.Process
 }
 
-// start starts the process, which says on ready that it is at work.
+// start starts the guard process, which writes a byte to ready when it is ready.
 func (g *guard) start() (ready *os.File, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -81,11 +81,10 @@ func (g *guard) start() (ready *os.File, err error) {
 	defer p.closeChildEnds()
 	w, ready := p.ours[0], p.ours[1]
 	p.ours[2].Close()
-	// The program is the one that runs, though its file may have been replaced since. Its name says what it is
-	// to who looks at the process list. Its environment holds the cookie under another name, or it would be
-	// its own prey.
+	// /proc/self/exe is the running program, even if its file has been replaced. The guard's environment contains the
+	// marker in another variable, so that the guard does not end itself.
 	proc, err := os.StartProcess("/proc/self/exe", []string{guardName, "(guard)"}, &os.ProcAttr{
-		Dir: "/", Env: []string{guardVar + "=" + cookie()}, Files: []*os.File{p.child[0], p.child[1], null}, Sys: attr,
+		Dir: "/", Env: []string{guardVar + "=" + markerPrefix()}, Files: []*os.File{p.child[0], p.child[1], null}, Sys: attr,
 	})
 	if err != nil {
 		w.Close()
@@ -97,8 +96,8 @@ func (g *guard) start() (ready *os.File, err error) {
 	defer g.mu.Unlock()
 	g.proc = proc
 	select {
-	case <-g.quit: // stopped while a new one was being started: it sees the farewell at once
-		w.Write([]byte{farewellByte})
+	case <-g.quit: // stopped while a new guard was being started: it exits immediately
+		w.Write([]byte{exitByte})
 		w.Close()
 	default:
 		g.pipe = w
@@ -106,8 +105,8 @@ func (g *guard) start() (ready *os.File, err error) {
 	return ready, nil
 }
 
-// await waits until the process that was started is at work. One that does not get there is ended: it may not be a
-// guard at all.
+// await waits until the guard process is ready. If it does not become ready, await ends it: the program may not call
+// MaybeGuard.
 func (g *guard) await(ready *os.File) error {
 	defer ready.Close()
 	ready.SetReadDeadline(time.Now().Add(guardWait))
@@ -116,12 +115,12 @@ func (g *guard) await(ready *os.File) error {
 		return nil
 	}
 	ended := errors.Is(err, io.EOF)
-	g.dismiss() // should it be slow only, it must not take the end for our death
+	g.dismiss() // if it is only slow, it must not treat EOF as the end of this process
 	g.mu.Lock()
 	proc := g.proc
 	g.mu.Unlock()
 	select {
-	case <-g.quit: // it went home before it was ready
+	case <-g.quit: // it was dismissed before it was ready
 		proc.Wait()
 		known.remove(proc.Pid)
 		return nil
@@ -133,29 +132,29 @@ func (g *guard) await(ready *os.File) error {
 	if ended && err == nil && state.ExitCode() == -1 {
 		return errGuardKilled
 	}
-	return errors.New("it did not get ready: does main call child.MaybeGuard first?")
+	return errors.New("it did not become ready: does main call child.MaybeGuard first?")
 }
 
-// errGuardKilled says that a guard was killed, and not by us, before it was at work.
+// errGuardKilled means that another process killed a guard before it was ready.
 var errGuardKilled = errors.New("it was killed before it was ready")
 
-// guardWait is for how long a guard may take to get ready. A machine on which everything starts at once is slow.
+// guardWait is the time that a guard has to become ready. It is long, for a machine on which everything starts at once.
 const guardWait = 30 * time.Second
 
-// farewellByte is what a guard is sent to go home; an end without it is a murder.
-const farewellByte = 'q'
+// exitByte makes a guard exit normally. EOF without it means that the parent was killed.
+const exitByte = 'q'
 
 func (g *guard) dismiss() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pipe != nil {
-		g.pipe.Write([]byte{farewellByte})
+		g.pipe.Write([]byte{exitByte})
 		g.pipe.Close()
 		g.pipe = nil
 	}
 }
 
-// watch starts another guard whenever there is none, until the last one was dismissed. up says that there is one.
+// watch starts another guard whenever one has ended, until quit is closed. up reports whether a guard is running.
 func (g *guard) watch(up bool) {
 	for {
 		if up {

@@ -11,36 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The times of a guard that hunts: all within the two seconds that Guard promises.
+// The timing of endMarked: within the two seconds that Guard documents.
 const (
-	huntTerm  = time.Second // from the first SIGTERM to SIGKILL
-	huntPause = 50 * time.Millisecond
-	huntEmpty = 10
-	huntMost  = time.Minute // then what is left cannot be killed
+	markedTerm  = time.Second // from the first SIGTERM to SIGKILL
+	markedPause = 50 * time.Millisecond
+	markedEmpty = 10          // scans in a row without a result
+	markedLimit = time.Minute // then the remaining processes cannot be killed
 )
 
-// guardAttr puts the guard into a session of its own, where the terminal's Ctrl-C and its end do not reach.
+// guardAttr puts the guard into a session of its own, so that the terminal's Ctrl-C and its end do not reach it.
 func guardAttr() (*syscall.SysProcAttr, error) { return &syscall.SysProcAttr{Setsid: true}, nil }
 
-// runGuard is the guard's whole life.
-func runGuard(cookie string) {
+// runGuard is the guard's main function.
+func runGuard(prefix string) {
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
-	_ = os.WriteFile("/proc/self/comm", []byte(guardName), 0) // without /proc there is no guard either
+	_ = os.WriteFile("/proc/self/comm", []byte(guardName), 0) // a guard does not work without /proc anyway
 	closeInherited()
 	os.Stdout.Write([]byte{'\n'}) // ready
 	os.Stdout.Close()
-	if validCookie(cookie) && guarded(os.Stdin) {
-		hunt(cookie, time.Now())
+	if validPrefix(prefix) && parentKilled(os.Stdin) {
+		endMarked(prefix, time.Now())
 	}
 }
 
-// guarded reads the pipe to the other process and returns when that one has died.
-func guarded(pipe *os.File) bool {
+// parentKilled reads the pipe from the parent. It returns true at EOF, and false after exitByte.
+func parentKilled(pipe *os.File) bool {
 	b := make([]byte, 1)
 	for {
 		n, err := pipe.Read(b)
 		switch {
-		case n == 1 && b[0] == farewellByte:
+		case n == 1 && b[0] == exitByte:
 			return false
 		case err != nil:
 			return true
@@ -48,10 +48,10 @@ func guarded(pipe *os.File) bool {
 	}
 }
 
-// validCookie keeps a guard from hunting for something that anybody may have in his environment.
-func validCookie(s string) bool { return len(s) >= 20 && !strings.ContainsAny(s, "=\x00.") }
+// validPrefix rejects a marker prefix that other processes could have in their environment by chance.
+func validPrefix(s string) bool { return len(s) >= 20 && !strings.ContainsAny(s, "=\x00.") }
 
-// closeInherited closes what a careless parent of our parent left open. The runtime's own descriptors stay.
+// closeInherited closes descriptors that were inherited unintentionally. The Go runtime's own descriptors stay open.
 func closeInherited() {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -66,25 +66,25 @@ func closeInherited() {
 	}
 }
 
-// hunt ends everything that carries the cookie or is in a cgroup named after it: SIGTERM on sight, SIGKILL
-// after a second, until huntEmpty looks in a row find nobody. (One look can miss a process that forks into a
-// lower number and exits, or one that is just becoming another program.)
-func hunt(cookie string, began time.Time) {
+// endMarked ends all processes that have a marker with this prefix in their environment, or are in a cgroup named after
+// it: SIGTERM when found, SIGKILL after a second, until markedEmpty scans in a row find none. (One scan can miss a process
+// that forks a child with a lower id and exits, or one that is in an exec.)
+func endMarked(prefix string, began time.Time) {
 	termed := make(map[int]bool)
-	for empty := 0; empty < huntEmpty && time.Since(began) < huntMost; time.Sleep(huntPause) {
+	for empty := 0; empty < markedEmpty && time.Since(began) < markedLimit; time.Sleep(markedPause) {
 		empty++
-		for _, c := range cgroupsOf(cookie) {
-			if time.Since(began) >= huntTerm {
+		for _, c := range cgroupsOf(prefix) {
+			if time.Since(began) >= markedTerm {
 				c.kill()
 			}
-			c.remove() // works once it is empty
+			c.remove() // succeeds if it is empty
 		}
-		for _, pid := range belonging(cookie) {
+		for _, pid := range belonging(prefix) {
 			empty = 0
 			p, ok := openPidfd(pid)
 			switch {
-			case !ok || !belongs(pid, cookie): // it may have become another's number in between
-			case time.Since(began) >= huntTerm:
+			case !ok || !belongs(pid, prefix): // the id may have been used again for another process
+			case time.Since(began) >= markedTerm:
 				p.signal(unix.SIGKILL)
 			case !termed[pid]:
 				termed[pid] = true
@@ -96,22 +96,23 @@ func hunt(cookie string, began time.Time) {
 	}
 }
 
-// Survivors lists the processes that Run started, or their descendants, that are alive and can be told by
-// EXTMESH_COOKIE in their environment, or by their cgroup: nobody, when no Run is under way. Elsewhere than
-// on Linux it returns nil.
-func Survivors() []int { return belonging(cookie()) }
+// Survivors returns the running processes that Run started, and their descendants, as far as they can be recognised by
+// EXTMESH_COOKIE in their environment or by their cgroup. It returns none if no Run is in progress. On systems other than
+// Linux it returns nil.
+func Survivors() []int { return belonging(markerPrefix()) }
 
-// belonging lists the living processes that carry a cookie or are in a cgroup named after it.
-func belonging(cookie string) (pids []int) {
+// belonging returns the running processes that have a marker with this prefix in their environment, or are in a cgroup
+// named after it.
+func belonging(prefix string) (pids []int) {
 	for _, pid := range allProcesses() {
-		if belongs(pid, cookie) {
+		if belongs(pid, prefix) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-func belongs(pid int, cookie string) bool {
+func belongs(pid int, prefix string) bool {
 	st, ok := readStat(pid)
-	return ok && !st.zombie() && (hasMark(pid, cookie+".") || inCgroupOf(pid, cookie))
+	return ok && !st.zombie() && (hasMarker(pid, prefix+".") || inCgroupOf(pid, prefix))
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestGuardKilledEarly: a guard that somebody kills before it is at work is told from a program that is no guard, and
-// another one is started.
+// TestGuardKilledEarly: if a guard is killed before it is ready, another one is started; that differs from a program that
+// does not call MaybeGuard.
 func TestGuardKilledEarly(t *testing.T) {
 	g := &guard{quit: make(chan struct{})}
 	for {
@@ -24,7 +24,7 @@ func TestGuardKilledEarly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.reap() // it was quicker than the kill
+		g.reap() // it was ready before the kill
 	}
 	done := make(chan struct{})
 	go func() { g.watch(false); close(done) }() // ends with quit
@@ -32,7 +32,7 @@ func TestGuardKilledEarly(t *testing.T) {
 	defer tick.Stop()
 	for up := false; !up; <-tick.C {
 		g.mu.Lock()
-		up = g.pipe != nil // started; at work or on its way
+		up = g.pipe != nil // started, maybe not ready
 		g.mu.Unlock()
 	}
 	close(g.quit)

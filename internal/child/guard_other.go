@@ -11,18 +11,18 @@ import (
 
 var errUnsupported = fmt.Errorf("not on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 
-// Subreaper is for Linux only.
+// Subreaper works on Linux only.
 func Subreaper() error { return errUnsupported }
 
 func watchOrphans() bool { return false }
 func unwatchOrphans()    {}
 
-// guardAttr says that there is no guard: without /proc it would find nobody.
+// guardAttr fails: without /proc a guard would find no processes.
 func guardAttr() (*syscall.SysProcAttr, error) { return nil, errUnsupported }
 
 func runGuard(string) {}
 
-// noSet is where Linux keeps the processes that somebody waits for.
+// noSet replaces Linux's set of processes that this program waits for.
 type noSet struct{}
 
 var known noSet
@@ -30,5 +30,5 @@ var known noSet
 func (noSet) add(int)    {}
 func (noSet) remove(int) {}
 
-// Survivors is for Linux only.
+// Survivors works on Linux only.
 func Survivors() []int { return nil }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepDescriptors makes all descriptors of this process but 0 to 2 close-on-exec. Go opens its own so; this is for what
-// the process inherited from a parent that left them open.
+// keepDescriptors makes all descriptors of this process except 0 to 2 close-on-exec. Go opens its own descriptors like
+// that; this is for descriptors that were inherited from a parent that left them open.
 func keepDescriptors() {
 	if unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) == nil { // Linux 5.11
 		return

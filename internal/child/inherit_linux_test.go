@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDescriptors gives a child its three pipes and nothing else: not what this process has inherited from a parent that
-// left it open.
+// TestDescriptors: a child has its three pipes and no other descriptors, not even one that this process inherited from a
+// parent that left it open.
 func TestDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "of-the-parent")
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR, 0o600) // without O_CLOEXEC

@@ -40,7 +40,7 @@ func count(t *testing.T, dir string) int {
 	return len(e)
 }
 
-// zombies lists our children that wait to be reaped.
+// zombies returns this process's children that are not reaped.
 func zombies() (found []string) {
 	stats, _ := os.ReadDir("/proc")
 	for _, e := range stats {
@@ -52,7 +52,7 @@ func zombies() (found []string) {
 	return found
 }
 
-// everyWay runs a test with each of the means that find what has left the session: in the end they all do.
+// everyWay runs a test with each of the ways to find a process that has left the session.
 func everyWay(t *testing.T, test func(t *testing.T)) {
 	without := func(test func(t *testing.T)) func(t *testing.T) {
 		return func(t *testing.T) {
@@ -60,14 +60,14 @@ func everyWay(t *testing.T, test func(t *testing.T)) {
 			test(t)
 		}
 	}
-	t.Run("by mark", without(test))
-	t.Run("as orphans of ours", without(func(t *testing.T) {
+	t.Run("by marker", without(test))
+	t.Run("as orphans", without(func(t *testing.T) {
 		if err := child.Subreaper(); err != nil {
 			t.Fatal(err)
 		}
 		defer child.EndSubreaper()
 		test(t)
-		// The reaper works while there is a life, and gives what leads a session a second.
+		// The reaper runs while there is a Run, and waits a second before it reaps a session leader.
 		child.Run(t.Context(), spec("echo"), func(context.Context, *child.Process) error {
 			eventually(t, "no zombies", func() bool { return len(zombies()) == 0 })
 			return nil
@@ -76,7 +76,7 @@ func everyWay(t *testing.T, test func(t *testing.T)) {
 	if child.HasCgroups() {
 		t.Run("by cgroup", func(t *testing.T) {
 			test(t)
-			if c := child.Cgroups(child.Cookie()); len(c) > 0 {
+			if c := child.Cgroups(child.MarkerPrefix()); len(c) > 0 {
 				t.Errorf("cgroups are left: %v", c)
 			}
 		})
@@ -89,15 +89,15 @@ func TestDaemons(t *testing.T) {
 		noSurvivors(t)
 		var all sync.WaitGroup
 		for _, mode := range []string{
-			"daemon deaf", "daemon deaf-term", "daemon stop", "daemon daemon deaf", "fork-wait daemon deaf-term",
-			"daemon-exit deaf", "daemon-exit deaf-term",
+			"daemon ignore-eof", "daemon ignore-term", "daemon stop", "daemon daemon ignore-eof", "fork-wait daemon ignore-term",
+			"daemon-exit ignore-eof", "daemon-exit ignore-term",
 		} {
 			args := strings.Fields(mode)
-			all.Go(func() { // ends when its process has
+			all.Go(func() { // ends after its process
 				err := run(t, t.Context(), spec(args[0], args[1:]...), func(ctx context.Context, p *child.Process) error {
 					untilUp(p)
 					if n := len(child.Survivors()); n == 0 {
-						t.Error("no process carries our cookie: the test is worth nothing")
+						t.Error("no process has a marker of this process: the test is useless")
 					}
 					if args[0] == "daemon-exit" {
 						io.WriteString(p.Stdin, "x")
@@ -114,13 +114,13 @@ func TestDaemons(t *testing.T) {
 	})
 }
 
-// One that left the session and took its mark off is still in the cgroup.
+// A daemon that left the session and removed its marker is still in the cgroup.
 func TestDaemonWithoutAMark(t *testing.T) {
 	if !child.HasCgroups() {
 		t.Skip("no cgroups to be had here: nothing can find it")
 	}
 	noSurvivors(t)
-	for _, args := range [][]string{{"deaf"}, {"deaf-term"}} {
+	for _, args := range [][]string{{"ignore-eof"}, {"ignore-term"}} {
 		err := run(t, t.Context(), spec("daemon-bare", args...), func(ctx context.Context, p *child.Process) error {
 			untilUp(p)
 			if n := len(child.Survivors()); n != 2 {
@@ -134,7 +134,7 @@ func TestDaemonWithoutAMark(t *testing.T) {
 	}
 }
 
-// One whose main thread has ended is a zombie to who looks at that alone, and has no environment there.
+// A process without its main thread has a zombie's state and no environment in /proc/PID, but its other threads run.
 func TestDaemonWithoutAMainThread(t *testing.T) {
 	everyWay(t, func(t *testing.T) {
 		noSurvivors(t)
@@ -154,14 +154,14 @@ func TestDaemonWithoutAMainThread(t *testing.T) {
 	})
 }
 
-// Another life's daemon is left alone.
-func TestDaemonOfANeighbour(t *testing.T) {
+// The daemon of another Run is not ended.
+func TestDaemonOfAnotherRun(t *testing.T) {
 	everyWay(t, func(t *testing.T) {
 		noSurvivors(t)
-		run(t, t.Context(), spec("daemon", "deaf"), func(ctx context.Context, p *child.Process) error {
+		run(t, t.Context(), spec("daemon", "ignore-eof"), func(ctx context.Context, p *child.Process) error {
 			untilUp(p)
 			before := child.Survivors()
-			run(t, t.Context(), spec("daemon", "deaf"), func(ctx context.Context, p *child.Process) error {
+			run(t, t.Context(), spec("daemon", "ignore-eof"), func(ctx context.Context, p *child.Process) error {
 				_, err := untilUp(p)
 				return err
 			})
@@ -173,8 +173,7 @@ func TestDaemonOfANeighbour(t *testing.T) {
 	})
 }
 
-// An orphan that ends long before its life does is reaped meanwhile, a child of somebody else in this
-// program is not.
+// An orphan that exits long before its Run ends is reaped, but a child of another part of this program is not.
 func TestOrphansAreReaped(t *testing.T) {
 	if err := child.Subreaper(); err != nil {
 		t.Fatal(err)
@@ -210,14 +209,14 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 }
 
-// Two hundred lives leave nothing behind, and a hundred at once no thread each.
+// 200 Runs leave no descriptors, goroutines or zombies.
 func TestNoGrowth(t *testing.T) {
 	noSurvivors(t)
 	if err := child.Subreaper(); err != nil {
 		t.Fatal(err)
 	}
 	defer child.EndSubreaper()
-	life := func() {
+	runOnce := func() {
 		s := spec("")
 		s.Command, s.Args = "sh", []string{"-c", "echo oops >&2; exit 1"}
 		e := new(child.ExitError)
@@ -225,10 +224,10 @@ func TestNoGrowth(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	life()
+	runOnce()
 	fds, goroutines := count(t, "/proc/self/fd"), runtime.NumGoroutine()
 	for range 200 {
-		life()
+		runOnce()
 	}
 	if n := count(t, "/proc/self/fd"); n > fds {
 		t.Errorf("%d descriptors, %d before", n, fds)
@@ -239,13 +238,14 @@ func TestNoGrowth(t *testing.T) {
 	}
 }
 
-func TestNoThreadAChild(t *testing.T) {
+// 100 concurrent children do not need a thread each.
+func TestNoThreadPerChild(t *testing.T) {
 	noSurvivors(t)
 	const n = 100
 	before := count(t, "/proc/self/task")
 	var done sync.WaitGroup
 	up, release := make(chan struct{}), make(chan struct{})
-	for range n { // one by one: how many threads it takes to start them all at once is another matter
+	for range n { // one after the other: starting them all at once may need more threads
 		s := spec("")
 		s.Command = "cat"
 		done.Go(func() { // ends with release
@@ -264,43 +264,43 @@ func TestNoThreadAChild(t *testing.T) {
 	done.Wait()
 }
 
-// A bridge that is killed takes all it started with it: groups, daemons, the deaf and the stopped, and where
-// there are cgroups those who hide.
+// If a bridge is killed, the guard ends everything that the bridge started: groups, daemons, processes that ignore EOF or
+// SIGTERM, stopped ones, and with cgroups also those without a marker.
 func TestGuard(t *testing.T) {
-	t.Parallel() // they wait, most of the time; and each looks at its own bridge's children only
-	modes := []string{"deaf", "deaf-term", "daemon deaf", "daemon deaf-term", "fork-wait daemon deaf", "daemon stop", "stop"}
+	t.Parallel() // the tests mostly wait, and each checks only its own bridge's children
+	modes := []string{"ignore-eof", "ignore-term", "daemon ignore-eof", "daemon ignore-term", "fork-wait daemon ignore-eof", "daemon stop", "stop"}
 	test := func(t *testing.T, atLeast int, modes ...string) {
 		t.Parallel()
-		cmd, in, cookie := startBridge(t, modes...)
+		cmd, in, prefix := startBridge(t, modes...)
 		defer in.Close()
-		if n := len(child.Belonging(cookie)); n < atLeast {
+		if n := len(child.Belonging(prefix)); n < atLeast {
 			t.Fatalf("only %d processes are up", n)
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		eventually(t, "everything is gone", func() bool { return len(child.Belonging(cookie)) == 0 })
-		eventually(t, "so is the guard", func() bool { return len(guards(cookie)) == 0 })
-		if c := child.Cgroups(cookie); len(c) > 0 {
+		eventually(t, "everything is gone", func() bool { return len(child.Belonging(prefix)) == 0 })
+		eventually(t, "so is the guard", func() bool { return len(guards(prefix)) == 0 })
+		if c := child.Cgroups(prefix); len(c) > 0 {
 			t.Errorf("cgroups are left: %v", c)
 		}
 	}
-	t.Run("by mark", func(t *testing.T) { test(t, 11, append(modes, "no-cgroups")...) })
+	t.Run("by marker", func(t *testing.T) { test(t, 11, append(modes, "no-cgroups")...) })
 	if child.HasCgroups() {
-		t.Run("by cgroup", func(t *testing.T) { test(t, 13, append(modes, "daemon-bare deaf-term")...) })
+		t.Run("by cgroup", func(t *testing.T) { test(t, 13, append(modes, "daemon-bare ignore-term")...) })
 	}
 }
 
-// A guard survives what is meant for the bridge's terminal or group, is replaced when it dies, and goes
-// home without a shot when the bridge ends as it should.
-func TestGuardStaysAndGoes(t *testing.T) {
+// A guard ignores signals for the bridge's terminal or group, is replaced when it is killed, and exits without ending any
+// process when the bridge ends normally.
+func TestGuardIgnoresSignals(t *testing.T) {
 	t.Parallel()
-	cmd, in, cookie := startBridge(t, "deaf")
-	first := guards(cookie)
+	cmd, in, prefix := startBridge(t, "ignore-eof")
+	first := guards(prefix)
 	if len(first) != 1 {
 		t.Fatalf("guards: %v", first)
 	}
-	eventually(t, "the guard ignores what is polite", func() bool { return ignores(first[0], syscall.SIGQUIT, syscall.SIGTERM) })
-	eventually(t, "the guard has let go what is not its own", func() bool {
+	eventually(t, "the guard ignores signals", func() bool { return ignores(first[0], syscall.SIGQUIT, syscall.SIGTERM) })
+	eventually(t, "the guard has closed inherited descriptors", func() bool {
 		links, err := os.ReadDir("/proc/" + first[0] + "/fd")
 		return err == nil && !slices.ContainsFunc(links, func(l os.DirEntry) bool {
 			to, _ := os.Readlink("/proc/" + first[0] + "/fd/" + l.Name())
@@ -311,23 +311,23 @@ func TestGuardStaysAndGoes(t *testing.T) {
 	for _, sig := range []string{"INT", "TERM", "HUP", "QUIT"} {
 		exec.Command("kill", "-"+sig, first[0]).Run()
 	}
-	if now := guards(cookie); fmt.Sprint(now) != fmt.Sprint(first) {
-		t.Errorf("the guard is gone after a polite signal: %v, then %v", first, now)
+	if now := guards(prefix); fmt.Sprint(now) != fmt.Sprint(first) {
+		t.Errorf("the guard ended after a signal: %v, then %v", first, now)
 	}
 	exec.Command("kill", "-KILL", first[0]).Run()
 	eventually(t, "another guard", func() bool {
-		now := guards(cookie)
+		now := guards(prefix)
 		return len(now) == 1 && now[0] != first[0]
 	})
-	if len(child.Belonging(cookie)) == 0 {
-		t.Error("the children died with their guard")
+	if len(child.Belonging(prefix)) == 0 {
+		t.Error("the children ended with their guard")
 	}
 	in.Close() // the bridge returns from main, with its children still running: only the guard could end them
 	cmd.Wait()
-	eventually(t, "the guard goes home", func() bool { return len(guards(cookie)) == 0 })
-	left := child.Belonging(cookie)
+	eventually(t, "the guard exits", func() bool { return len(guards(prefix)) == 0 })
+	left := child.Belonging(prefix)
 	if len(left) == 0 {
-		t.Error("the guard shot at its farewell")
+		t.Error("the guard ended processes although it was dismissed")
 	}
 	for _, pid := range left {
 		p, _ := os.FindProcess(pid)
@@ -336,7 +336,7 @@ func TestGuardStaysAndGoes(t *testing.T) {
 }
 
 // startBridge starts a process that runs each mode as a child and waits until all are up.
-func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, cookie string) {
+func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, prefix string) {
 	t.Helper()
 	s := spec("bridge", modes...)
 	cmd = exec.Command(s.Command, s.Args...)
@@ -355,17 +355,17 @@ func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, co
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
-		for _, pid := range child.Belonging(cookie) {
+		for _, pid := range child.Belonging(prefix) {
 			p, _ := os.FindProcess(pid)
 			p.Kill()
 		}
 		eventually(t, "the cgroups of a bridge that left them are gone", func() bool {
-			child.RemoveCgroups(cookie)
-			return len(child.Cgroups(cookie)) == 0
+			child.RemoveCgroups(prefix)
+			return len(child.Cgroups(prefix)) == 0
 		})
 	})
 	r := bufio.NewReader(stdout)
-	lines := 1 // the cookie, and one a child
+	lines := 1 // the marker prefix, and one per child
 	for _, m := range modes {
 		if m != "no-cgroups" {
 			lines++
@@ -377,15 +377,15 @@ func startBridge(t *testing.T, modes ...string) (cmd *exec.Cmd, in io.Closer, co
 			t.Fatal(err)
 		}
 		if i == 0 {
-			cookie = strings.TrimSpace(line)
+			prefix = strings.TrimSpace(line)
 		}
 	}
-	return cmd, stdin, cookie
+	return cmd, stdin, prefix
 }
 
 // ignores reports whether a process ignores signals.
 func ignores(pid string, signals ...syscall.Signal) bool {
-	status, _ := os.ReadFile("/proc/" + pid + "/status") // an unreadable one ignores nothing
+	status, _ := os.ReadFile("/proc/" + pid + "/status") // if it cannot be read, the result is false
 	_, rest, _ := strings.Cut(string(status), "SigIgn:")
 	line, _, _ := strings.Cut(rest, "\n")
 	mask, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
@@ -397,8 +397,8 @@ func ignores(pid string, signals ...syscall.Signal) bool {
 	return err == nil
 }
 
-// guards lists the guards that hunt for a cookie.
-func guards(cookie string) (pids []string) {
+// guards returns the guards for a marker prefix.
+func guards(prefix string) (pids []string) {
 	procs, _ := os.ReadDir("/proc")
 	for _, e := range procs {
 		args, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
@@ -406,7 +406,7 @@ func guards(cookie string) (pids []string) {
 			continue
 		}
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if strings.HasPrefix(string(env), "EXTMESH_GUARD="+cookie+"\x00") {
+		if strings.HasPrefix(string(env), "EXTMESH_GUARD="+prefix+"\x00") {
 			pids = append(pids, e.Name())
 		}
 	}

@@ -26,7 +26,7 @@ import (
 
 const modeVar = "CHILD_TEST_MODE"
 
-// The test binary is the child, and its grandchildren: a mode each.
+// The modes in which the test binary runs as a child or grandchild.
 var modes = map[string]func(args []string){
 	"echo":        func([]string) { io.Copy(os.Stdout, os.Stdin) },
 	"echo-stderr": func([]string) { io.Copy(os.Stderr, os.Stdin) },
@@ -35,13 +35,13 @@ var modes = map[string]func(args []string){
 		code, _ := strconv.Atoi(args[0])
 		os.Exit(code)
 	},
-	"suicide": func([]string) {
+	"self-kill": func([]string) {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	},
-	"last-words": func([]string) { fmt.Print(strings.Repeat("x", 60000), "\nthe end\n") },
-	"deaf":       func([]string) { fmt.Println("up"); sleep() }, // to the end of its input
-	"deaf-term": func([]string) {
+	"large-output": func([]string) { fmt.Print(strings.Repeat("x", 60000), "\nthe end\n") },
+	"ignore-eof":   func([]string) { fmt.Println("up"); sleep() }, // to the end of its input
+	"ignore-term": func([]string) {
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("up")
 		sleep()
@@ -65,24 +65,24 @@ var modes = map[string]func(args []string){
 	"fork": func(args []string) { // starts a grandchild that inherits the pipes, and exits when that is up
 		spawn(args, nil, os.Stdout)
 	},
-	"fork-wait": func(args []string) { // the same, and lives on
+	"fork-wait": func(args []string) { // the same, but runs until the end of its input
 		spawn(args, nil, os.Stdout)
 		fmt.Println("up")
 		io.Copy(io.Discard, os.Stdin)
 	},
-	"daemon": func(args []string) { // a child in a session of its own, without the pipes, and lives on
+	"daemon": func(args []string) { // starts a child in a session of its own, without the pipes, and runs on
 		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
 		fmt.Println("up")
 		ready()
 		io.Copy(io.Discard, os.Stdin)
 	},
-	"daemon-bare": func(args []string) { // as daemon, but nothing is left in its environment that would tell
+	"daemon-bare": func(args []string) { // like daemon, but with an empty environment
 		os.Clearenv()
 		spawn(args, &syscall.SysProcAttr{Setsid: true}, nil)
 		fmt.Println("up")
 		io.Copy(io.Discard, os.Stdin)
 	},
-	"headless": func([]string) { // lives on without its main thread
+	"headless": func([]string) { // runs on without its main thread
 		go func() {
 			headless := func() bool {
 				stat, err := os.ReadFile("/proc/self/stat")
@@ -128,7 +128,7 @@ func flood(args []string) {
 	w.Flush()
 }
 
-// spawn starts this binary in another mode and waits until that says so on its descriptor 3.
+// spawn starts this binary in another mode and waits until that process writes to its descriptor 3.
 func spawn(args []string, attr *syscall.SysProcAttr, stdout *os.File) {
 	exe, _ := os.Executable()
 	r, w, _ := os.Pipe()
@@ -148,7 +148,7 @@ func spawn(args []string, attr *syscall.SysProcAttr, stdout *os.File) {
 	r.Close()
 }
 
-// ready tells the one who spawned us.
+// ready notifies the process that called spawn.
 func ready() {
 	if os.Getenv("READY") != "" {
 		f := os.NewFile(3, "ready")
@@ -162,7 +162,7 @@ func sleep() {
 	time.Sleep(time.Minute)
 }
 
-// bridge is a host of children of its own, for a test to kill.
+// bridge runs children of its own, for a test that kills it.
 func bridge(modes []string) {
 	failed := func(err error) {
 		fmt.Println(err)
@@ -174,7 +174,7 @@ func bridge(modes []string) {
 	}
 	defer stop()
 	child.Subreaper()
-	fmt.Println(child.Cookie())
+	fmt.Println(child.MarkerPrefix())
 	for _, m := range modes {
 		if m == "no-cgroups" {
 			child.WithoutCgroups()
@@ -200,14 +200,14 @@ func spec(mode string, args ...string) child.Spec {
 	}
 	return child.Spec{Command: exe, Args: args, Env: []string{
 		modeVar + "=" + mode, "PATH=" + os.Getenv("PATH"),
-		"GORACE=atexit_sleep_ms=0", // or each child under -race takes a second to end
+		"GORACE=atexit_sleep_ms=0", // otherwise each child under -race takes a second to end
 	}}
 }
 
 func init() {
 	if strings.HasPrefix(os.Getenv(modeVar), "headless") {
 		runtime.LockOSThread() // to the main thread
-		runtime.GOMAXPROCS(2)  // of which it takes one away
+		runtime.GOMAXPROCS(2)  // one of which it occupies
 	}
 }
 

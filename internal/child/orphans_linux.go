@@ -13,12 +13,12 @@ import (
 
 var subreaper atomic.Bool
 
-// Subreaper makes this process the parent of orphans among its descendants, so that what leaves its group,
-// or its session, by the usual double fork can be found, ended and reaped when its child ends. It is for a
-// program's main, once, before the first Run. From then on, while a Run is under way, zombies that nobody
-// waits for are reaped about a second after their end, unless they are in this process's own session.
+// Subreaper makes this process the parent of orphans among its descendants, so that a process that leaves its group or
+// session by a double fork can be found, ended and reaped when the child ends. A program's main calls it once, before the
+// first Run. While a Run is in progress, zombies that this program does not wait for are then reaped about a second after
+// their exit, unless they are in this process's own session.
 //
-// It is Linux only; elsewhere it returns errors.ErrUnsupported.
+// It works on Linux only; elsewhere it returns errors.ErrUnsupported.
 func Subreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming the parent of orphans: %w", err)
@@ -27,10 +27,10 @@ func Subreaper() error {
 	return nil
 }
 
-// adopting reports whether orphans end up here: a container's first process gets them unasked.
+// adopting reports whether orphans become children of this process. A container's first process is always their parent.
 func adopting() bool { return subreaper.Load() || os.Getpid() == 1 }
 
-// pidSet holds the processes that somebody waits for.
+// pidSet contains the processes that this program waits for.
 type pidSet struct {
 	mu   sync.Mutex
 	pids map[int]struct{}
@@ -57,7 +57,7 @@ func (s *pidSet) has(pid int) bool {
 	return ok
 }
 
-// reaper is the one goroutine that reaps orphans, shared by the Runs under way.
+// reaper is the goroutine that reaps orphans, shared by all Runs in progress.
 var reaper struct {
 	mu    sync.Mutex
 	users int
@@ -65,8 +65,8 @@ var reaper struct {
 	done  chan struct{}
 }
 
-// watchOrphans starts the reaper for the first Run, if orphans come here at all. Each true wants one
-// unwatchOrphans.
+// watchOrphans starts the reaper for the first Run, if this process is the parent of orphans. If it returns true, the
+// caller must call unwatchOrphans.
 func watchOrphans() bool {
 	if !adopting() {
 		return false
@@ -89,48 +89,48 @@ func unwatchOrphans() {
 	}
 }
 
-// orphanWait is for how long a zombie that leads a session is left to whoever may still come for it: another
-// part of this program can have started it with os/exec and Setsid.
+// orphanWait is how long a zombie that is a session leader is not reaped, since another part of this program may have
+// started it with os/exec and Setsid, and may wait for it.
 const orphanWait = time.Second
 
 func reapOrphans(stop <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
-	deaths := make(chan os.Signal, 1)
-	signal.Notify(deaths, unix.SIGCHLD)
-	defer signal.Stop(deaths)
-	reapAfter(deaths, stop, reapOld)
+	exits := make(chan os.Signal, 1)
+	signal.Notify(exits, unix.SIGCHLD)
+	defer signal.Stop(exits)
+	reapAfter(exits, stop, reapOld)
 }
 
-// reapAfter calls reap a moment after a death, and again for those that it returns.
-func reapAfter(deaths <-chan os.Signal, stop <-chan struct{}, reap func(since map[int]time.Time, now time.Time) map[int]time.Time) {
-	look := time.NewTimer(0)
-	defer look.Stop()
-	armed := true // look fires: it must not be put off by one death after another
+// reapAfter calls reap shortly after an exit, and again for the processes that it returns.
+func reapAfter(exits <-chan os.Signal, stop <-chan struct{}, reap func(since map[int]time.Time, now time.Time) map[int]time.Time) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	armed := true // the timer is set: further exits must not postpone it
 	since := make(map[int]time.Time)
 	for {
 		select {
 		case <-stop:
 			reap(since, time.Now())
 			return
-		case <-deaths:
+		case <-exits:
 			if !armed {
-				look.Reset(orphanWait / 10)
+				timer.Reset(orphanWait / 10)
 				armed = true
 			}
 			continue
-		case <-look.C:
+		case <-timer.C:
 		}
 		since = reap(since, time.Now())
 		if armed = len(since) > 0; armed {
-			look.Reset(orphanWait / 2)
+			timer.Reset(orphanWait / 2)
 		}
 	}
 }
 
-// reapOld reaps the zombies that nobody waits for and returns those that may be somebody's, to look at again.
-// All that we start leads a session of its own, and there is no way from one session into an older one. So
-// what is in our session was started by somebody else, and what is in another one without leading it was
-// adopted.
+// reapOld reaps the zombies that this program does not wait for, and returns those that it may wait for, to check them
+// again. Every process started by Run is the leader of its own session, and a process cannot join an existing session. So
+// a zombie in this process's session was started by another part of the program, and a zombie in another session that is
+// not its leader was adopted.
 func reapOld(since map[int]time.Time, now time.Time) map[int]time.Time {
 	ours, _ := unix.Getsid(0)
 	next := make(map[int]time.Time)

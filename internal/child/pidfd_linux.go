@@ -2,11 +2,11 @@ package child
 
 import "golang.org/x/sys/unix"
 
-// pidfd is a process that cannot be mistaken for a later one of the same number, except where the kernel
-// has no pidfds (before 5.3): then it is the number.
+// pidfd identifies a process, and not a later one with the same id. If the kernel has no pidfds (before 5.3), it is only
+// the id.
 type pidfd struct {
 	pid int
-	fd  int // -1: none
+	fd  int // -1 if there is no pidfd
 }
 
 // openPidfd reports false if there is no such process.
@@ -35,7 +35,7 @@ func (p pidfd) signal(sig unix.Signal) {
 	}
 }
 
-// exited reports whether the process is dead, reaped or not.
+// exited reports whether the process has exited, reaped or not.
 func (p pidfd) exited() bool {
 	if p.fd < 0 {
 		st, ok := readStat(p.pid)
@@ -46,7 +46,7 @@ func (p pidfd) exited() bool {
 	return err == nil && n > 0
 }
 
-// reap reaps the process if it is a zombie and ours.
+// reap reaps the process if it is a zombie and a child of this process.
 func (p pidfd) reap() {
 	if p.fd >= 0 {
 		reap(unix.P_PIDFD, p.fd)
@@ -55,7 +55,7 @@ func (p pidfd) reap() {
 	}
 }
 
-// reap reaps those of our zombies that idType and id name.
+// reap reaps the zombies among this process's children that idType and id select.
 func reap(idType, id int) {
 	for {
 		var info unix.Siginfo

@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/internal/rawio"
 )
 
-// pipeWriter writes to a non-blocking descriptor. It is a struct so that the closures RawConn wants are made once.
+// pipeWriter writes to a non-blocking descriptor. It is a struct so that the closures for RawConn are made only once.
 type pipeWriter struct {
 	rc    syscall.RawConn
 	once  func(fd uintptr)
@@ -40,8 +40,8 @@ func (w *pipeWriter) init(f *os.File) {
 	}
 }
 
-// try writes once, and returns how much was taken: less than all of p, and no error, if the pipe is full. It goes
-// through Control and not through Write, which would look at the deadline and could wait.
+// try writes once, and returns how much was written: if the pipe is full, less than len(p) and no error. It uses Control
+// instead of Write, which would check the deadline and could wait.
 func (w *pipeWriter) try(p []byte) (int, error) {
 	if w.rc == nil {
 		return 0, w.err
@@ -51,7 +51,7 @@ func (w *pipeWriter) try(p []byte) (int, error) {
 	w.p = nil
 	switch {
 	case err != nil:
-		return 0, os.ErrClosed // the one way Control fails
+		return 0, os.ErrClosed // the only error of Control
 	case w.err == syscall.EAGAIN:
 		return 0, nil
 	case w.err != nil:
@@ -60,7 +60,7 @@ func (w *pipeWriter) try(p []byte) (int, error) {
 	return w.n, nil
 }
 
-// write writes all of p, and waits where it has to.
+// write writes all of p, and waits if the pipe is full.
 func (w *pipeWriter) write(p []byte) (int, error) {
 	if w.rc == nil {
 		return 0, w.err
@@ -72,13 +72,13 @@ func (w *pipeWriter) write(p []byte) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return w.n, err
 	case err != nil:
-		return w.n, os.ErrClosed // the one other way Write fails: its own word for it is not exported
+		return w.n, os.ErrClosed // the only other error of Write, which package os does not export
 	}
 	return w.n, os.NewSyscallError("write", w.err)
 }
 
-// lazyReader reads from a non-blocking descriptor and has a buffer only when it tries. It makes one system
-// call where os.File.Read makes one, and is a struct for the reason that attempt is.
+// lazyReader reads from a non-blocking descriptor and has a buffer only while it tries. It makes as many system calls as
+// os.File.Read. It is a struct for the same reason as pipeWriter.
 type lazyReader struct {
 	rc      syscall.RawConn
 	fn      func(fd uintptr) bool
@@ -110,12 +110,12 @@ func (r *lazyReader) read(buffer func() []byte, release func()) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, err
 	case err != nil:
-		return 0, os.ErrClosed // the one other way Read fails: its own word for it is not exported
+		return 0, os.ErrClosed // the only other error of Read, which package os does not export
 	}
 	return outcome(r.n, r.err)
 }
 
-// readNow reads from a non-blocking descriptor, once. That there is nothing to read is its end.
+// readNow reads from a non-blocking descriptor, once. If there is nothing to read it returns io.EOF.
 func readNow(f *os.File, p []byte) (n int, err error) {
 	rc, err := f.SyscallConn()
 	if err != nil {
@@ -131,7 +131,7 @@ func readNow(f *os.File, p []byte) (n int, err error) {
 	return outcome(n, readErr)
 }
 
-// outcome is what read(2) means to an io.Reader.
+// outcome converts the result of read(2) to that of an io.Reader.
 func outcome(n int, err error) (int, error) {
 	switch {
 	case err != nil:

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// Windows' anonymous pipes know neither deadlines nor non-blocking operations.
+// Windows' anonymous pipes support neither deadlines nor non-blocking operations.
 
 type pipeWriter struct{ f *os.File }
 

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEnviron is how much of a process's environment is searched for a mark. Ours puts it first.
+// maxEnviron is how much of a process's environment is searched for a marker, which environ puts first.
 const maxEnviron = 1 << 20
 
-// stat is what /proc/PID/stat says, as far as it matters here.
+// stat contains the fields of /proc/PID/stat that are used here.
 type stat struct {
 	state                  byte
 	parent, group, session int
 	flags                  int
 	threads                int
 	started                int // in clock ticks since the system's start
-	environ                int // where its environment ends: 0 for one that is becoming another program, or may not be looked at
+	environ                int // the address where its environment ends: 0 during an exec, or without permission
 }
 
 // The kernel's PF_EXITING and PF_KTHREAD.
@@ -32,8 +32,8 @@ const (
 	flagKernel  = 0x200000
 )
 
-// zombie reports whether the whole process is dead, and its children have gone to another parent: the main
-// thread can be a zombie while others are still on their way out, and hold the children they started.
+// zombie reports whether the whole process has exited, so that its children have another parent. The main thread can be a
+// zombie while other threads still run and keep the children that they started.
 func (s stat) zombie() bool {
 	return s.state == 'X' || s.state == 'x' || s.state == 'Z' && s.threads <= 1
 }
@@ -46,8 +46,7 @@ func readStat(pid int) (s stat, ok bool) {
 	return parseStat(b)
 }
 
-// parseStat reads "PID (comm) STATE PPID …" (proc_pid_stat(5)), where comm may hold anything, parentheses
-// included.
+// parseStat parses "PID (comm) STATE PPID …" (proc_pid_stat(5)), where comm may contain any bytes, including parentheses.
 func parseStat(b []byte) (s stat, ok bool) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
@@ -66,21 +65,21 @@ func parseStat(b []byte) (s stat, ok bool) {
 		*to = v
 	}
 	if len(fields) > 48 { // since Linux 3.5
-		s.environ, _ = strconv.Atoi(fields[48]) // what is no number is an address not told
+		s.environ, _ = strconv.Atoi(fields[48]) // 0 if it is not a number
 	}
 	return s, true
 }
 
-// hasMark reports whether a process was started with cookieVar=mark in its environment; a mark that ends in
-// a dot stands for all that begin with it.
-func hasMark(pid int, mark string) bool {
+// hasMarker reports whether a process was started with markerVar=marker in its environment. A marker that ends in a dot
+// matches all that begin with it.
+func hasMarker(pid int, marker string) bool {
 	env, _ := readEnviron(pid)
-	return environHasMark(env, mark)
+	return environHasMarker(env, marker)
 }
 
-// readEnviron reads a process's environment. It is empty, without an error, for a zombie, for one that is
-// dying, and for one that is just about to become another program. (Of the first two newer kernels say that there is no
-// such process.) Of one whose main thread has ended, and which lives on, another thread tells.
+// readEnviron reads a process's environment. It is empty, without an error, for a zombie, for a process that is exiting,
+// and during an exec. (For the first two, newer kernels return ESRCH.) If the main thread has ended but the process still
+// runs, it is read from another thread.
 func readEnviron(pid int) ([]byte, error) {
 	env, err := readLimited(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil && !errors.Is(err, unix.ESRCH) || len(env) > 0 {
@@ -107,16 +106,16 @@ func readLimited(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxEnviron))
 }
 
-// bare reports whether a process has an environment, and nothing in it; before is what its stat said before that was
-// found empty. While a process becomes another program its environment ends nowhere, and then somewhere else.
-func bare(pid int, before stat) bool {
+// emptyEnviron reports whether a process has an environment that contains nothing; before is its stat from before the
+// environment was read. During an exec the environment's end address is 0, and afterwards it is a different one.
+func emptyEnviron(pid int, before stat) bool {
 	after, ok := readStat(pid)
 	return ok && after.environ != 0 && after.environ == before.environ
 }
 
-func environHasMark(env []byte, mark string) bool {
-	want := []byte(cookieVar + "=" + mark)
-	if !strings.HasSuffix(mark, ".") {
+func environHasMarker(env []byte, marker string) bool {
+	want := []byte(markerVar + "=" + marker)
+	if !strings.HasSuffix(marker, ".") {
 		want = append(want, 0)
 	}
 	for kv := range bytes.SplitAfterSeq(env, []byte{0}) {
@@ -127,7 +126,7 @@ func environHasMark(env []byte, mark string) bool {
 	return false
 }
 
-// allProcesses lists every process there is, ourselves excepted.
+// allProcesses returns all processes except this one.
 func allProcesses() (pids []int) {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -144,7 +143,7 @@ func allProcesses() (pids []int) {
 	return pids
 }
 
-// ownChildren lists our children, adopted ones included.
+// ownChildren returns the children of this process, including adopted ones.
 func ownChildren() (pids []int) {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -154,7 +153,7 @@ func ownChildren() (pids []int) {
 	for _, t := range tasks {
 		b, err := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
 		if err != nil {
-			continue // this thread has ended, or the kernel keeps no such list
+			continue // this thread has ended, or the kernel does not have these lists
 		}
 		listed = true
 		for field := range strings.FieldsSeq(string(b)) {

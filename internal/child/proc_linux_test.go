@@ -30,16 +30,16 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-func TestEnvironHasMark(t *testing.T) {
+func TestEnvironHasMarker(t *testing.T) {
 	env := []byte("A=EXTMESH_COOKIE=x.1\x00EXTMESH_COOKIE=abc.12\x00B=\x00EXTMESH_COOKIE=last.3")
-	for mark, want := range map[string]bool{
+	for marker, want := range map[string]bool{
 		"abc.12": true, "abc.": true, "abc.1": false, "x.1": false, "bc.12": false, "last.3": false, "": false, "last.": true,
 	} {
-		if got := environHasMark(env, mark); got != want {
-			t.Errorf("%q: %v", mark, got)
+		if got := environHasMarker(env, marker); got != want {
+			t.Errorf("%q: %v", marker, got)
 		}
 	}
-	if environHasMark(nil, "abc.") {
+	if environHasMarker(nil, "abc.") {
 		t.Error("found in nothing")
 	}
 }

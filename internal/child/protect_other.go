@@ -2,5 +2,5 @@
 
 package child
 
-// Protect does nothing here.
+// Protect does nothing on this system.
 func Protect() {}

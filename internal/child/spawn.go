@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// spawn starts the process and fills in what belongs to it.
-func (l *life) spawn(ctx context.Context, mark string, files []*os.File) error {
-	s := l.spec
+// spawn starts the process and sets the fields that describe it.
+func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error {
+	s := r.spec
 	path, err := resolve(s.Command, s.Dir, s.Env)
 	if err != nil {
 		return fmt.Errorf("starting %q: %w", s.Command, err)
 	}
-	sys := newSysAttr(mark)
+	sys := newSysAttr(marker)
 	defer sys.started()
-	attr := &os.ProcAttr{Dir: s.Dir, Env: environ(s.Env, mark), Files: files, Sys: sys.attr}
-	l.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
+	attr := &os.ProcAttr{Dir: s.Dir, Env: environ(s.Env, marker), Files: files, Sys: sys.attr}
+	r.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
 	if err != nil && sys.withoutCgroup() {
-		l.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
+		r.proc, err = startProcess(ctx, path, append([]string{s.Command}, s.Args...), attr)
 		noCgroup.Store(err == nil)
 	}
 	if err != nil {
@@ -31,13 +31,13 @@ func (l *life) spawn(ctx context.Context, mark string, files []*os.File) error {
 		}
 		return fmt.Errorf("starting %q: %w", s.Command, explain(path, s.Dir, err))
 	}
-	l.handle = sys.handle(l.proc)
-	l.family = newFamily(l.proc, mark, sys)
+	r.handle = sys.handle(r.proc)
+	r.descendants = newDescendants(r.proc, marker, sys)
 	return nil
 }
 
-// startProcess is os.StartProcess with patience: a file that was just written here may be open for writing
-// in a sibling that is between its fork and its exec (go.dev/issue/22315), and that passes.
+// startProcess calls os.StartProcess, and retries on ETXTBSY: a program that this process has just written may still be
+// open for writing in another child that is between fork and exec (go.dev/issue/22315).
 func startProcess(ctx context.Context, path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
 	for pause := 2 * time.Millisecond; ; pause *= 2 {
 		p, err := os.StartProcess(path, argv, attr)
@@ -48,5 +48,5 @@ func startProcess(ctx context.Context, path string, argv []string, attr *os.Proc
 	}
 }
 
-// errTextBusy is ETXTBSY, which Windows has by number only.
+// errTextBusy is ETXTBSY. On Windows the constant exists, but no system call returns it.
 var errTextBusy error = syscall.ETXTBSY

@@ -22,9 +22,8 @@ func newStdin(f *os.File) *Stdin {
 	return s
 }
 
-// Write writes all of p, waiting for a process that does not read until the write deadline passes
-// (os.ErrDeadlineExceeded; part of p may have been written). To a process that is gone it fails with EPIPE
-// or os.ErrClosed.
+// Write writes all of p. If the process does not read, it waits until the write deadline passes (os.ErrDeadlineExceeded;
+// part of p may have been written). If the process has exited it fails with EPIPE or os.ErrClosed.
 func (s *Stdin) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,9 +32,9 @@ func (s *Stdin) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TryWrite writes as much of p as the pipe takes right now, in one attempt that never waits, and returns how
-// much that was: n < len(p) with a nil error means the pipe is full, or another write is under way. The
-// write deadline does not concern it. On Windows it never writes: n is 0.
+// TryWrite writes as much of p as fits into the pipe, in one attempt that never waits, and returns how much that was:
+// n < len(p) with a nil error means that the pipe is full, or that another write is in progress. The write deadline does
+// not apply. On Windows it never writes: n is 0.
 func (s *Stdin) TryWrite(p []byte) (int, error) {
 	if !s.mu.TryLock() {
 		return 0, nil
@@ -52,11 +51,10 @@ func (s *Stdin) note(written []byte) {
 	}
 }
 
-// SetWriteDeadline bounds present and future Writes. On Windows it fails with os.ErrNoDeadline.
+// SetWriteDeadline limits the time of current and future Writes. On Windows it fails with os.ErrNoDeadline.
 func (s *Stdin) SetWriteDeadline(t time.Time) error { return s.f.SetWriteDeadline(t) }
 
-// Close closes the pipe: the process reads the end of its input. A Write under way fails. Closing twice is
-// no error.
+// Close closes the pipe: the process reads EOF. A Write in progress fails. Closing twice is not an error.
 func (s *Stdin) Close() error {
 	if err := s.f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err
@@ -64,14 +62,14 @@ func (s *Stdin) Close() error {
 	return nil
 }
 
-// farewell lets say write its last words, after a Write that is still under way has been cut off.
-func (s *Stdin) farewell(say func(*Stdin)) {
+// beforeStop interrupts a Write in progress and then calls f, which may write a final message.
+func (s *Stdin) beforeStop(f func(*Stdin)) {
 	s.SetWriteDeadline(time.Now())
 	s.mu.Lock()
-	s.SetWriteDeadline(time.Now().Add(farewellWait))
+	s.SetWriteDeadline(time.Now().Add(beforeStopWait))
 	if s.torn {
 		s.w.write([]byte{'\n'})
 	}
 	s.mu.Unlock()
-	say(s)
+	f(s)
 }

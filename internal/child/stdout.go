@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// maxPipe is the most that a pipe holds without privileges (Linux: fs.pipe-max-size).
+// maxPipe is the largest capacity of a pipe without privileges (Linux: fs.pipe-max-size).
 const maxPipe = 1 << 20
 
-// outlet is the reading end of a process's output. While the process lives it is the pipe and nothing
-// else. After that it delivers what is in the pipe and what follows without a pause of more than quiet, so
-// that one who holds the pipe open cannot hide the end; and when all descendants are dead, no more than a
-// pipe can hold.
-type outlet struct {
-	f    *os.File
-	lazy lazyReader
-	told <-chan struct{} // if set, an EOF waits for it a little: then the reason is known
+// outputPipe is the reading end of a process's stdout or stderr. While the process runs it only reads the pipe. After the
+// process has exited it delivers what is in the pipe and what follows without a pause of more than quiet, so that a
+// process that keeps the pipe open cannot hide the end. After all descendants have exited it delivers at most the
+// capacity of a pipe.
+type outputPipe struct {
+	f        *os.File
+	lazy     lazyReader
+	finished <-chan struct{} // if set, an EOF is delayed a little until it is closed: then the reason is available
 
 	mu    sync.Mutex
 	ended bool
 	left  int // after cutOff: bytes still to be delivered; -1: no limit
 }
 
-func newOutlet(f *os.File, told <-chan struct{}) *outlet {
-	o := &outlet{f: f, told: told, left: -1}
+func newOutputPipe(f *os.File, finished <-chan struct{}) *outputPipe {
+	o := &outputPipe{f: f, finished: finished, left: -1}
 	o.lazy.init(f)
 	return o
 }
 
-func (o *outlet) Read(p []byte) (int, error) {
+func (o *outputPipe) Read(p []byte) (int, error) {
 	n, err := o.f.Read(p)
 	if o.late(n, err) {
 		n, err = readNow(o.f, p)
@@ -39,8 +39,8 @@ func (o *outlet) Read(p []byte) (int, error) {
 	return o.result(n, err)
 }
 
-// ReadLazy is Read without a buffer in hand while it waits; Process.Stdout describes it.
-func (o *outlet) ReadLazy(buffer func() []byte, release func()) (int, error) {
+// ReadLazy is Read without a buffer while it waits; it is documented at Process.Stdout.
+func (o *outputPipe) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	n, err := o.lazy.read(buffer, release)
 	if o.late(n, err) {
 		n, err = readNow(o.f, buffer())
@@ -48,30 +48,30 @@ func (o *outlet) ReadLazy(buffer func() []byte, release func()) (int, error) {
 	return o.result(n, err)
 }
 
-// late reports whether a read failed by the deadline that end has set. It may have passed while nobody was
-// reading: what lies in the pipe still counts.
-func (o *outlet) late(n int, err error) bool {
+// late reports whether a read failed because of the deadline that end has set. The deadline may have passed before the
+// reader called Read, so data in the pipe still counts.
+func (o *outputPipe) late(n int, err error) bool {
 	return n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && o.isEnded()
 }
 
-// result is what a reader is told of an attempt.
-func (o *outlet) result(n int, err error) (int, error) {
+// result returns the results of Read for an attempt.
+func (o *outputPipe) result(n int, err error) (int, error) {
 	if n > 0 {
 		return o.more(n)
 	}
-	if err == io.EOF && o.told != nil {
+	if err == io.EOF && o.finished != nil {
 		t := time.NewTimer(eofWait)
 		defer t.Stop()
 		select {
-		case <-o.told:
+		case <-o.finished:
 		case <-t.C:
 		}
 	}
 	return 0, err
 }
 
-// more accounts for n bytes that were read.
-func (o *outlet) more(n int) (int, error) {
+// more updates the limit and the deadline after n bytes were read.
+func (o *outputPipe) more(n int) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.ended {
@@ -86,14 +86,14 @@ func (o *outlet) more(n int) (int, error) {
 	return n, nil
 }
 
-func (o *outlet) isEnded() bool {
+func (o *outputPipe) isEnded() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.ended
 }
 
-// wakeAt makes Read fail with os.ErrDeadlineExceeded at t, while the process lives; zero: never.
-func (o *outlet) wakeAt(t time.Time) {
+// wakeAt makes Read fail with os.ErrDeadlineExceeded at t, while the process runs; zero: never.
+func (o *outputPipe) wakeAt(t time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.ended {
@@ -101,16 +101,16 @@ func (o *outlet) wakeAt(t time.Time) {
 	}
 }
 
-// end says that the process is gone: from now on silence is the end.
-func (o *outlet) end() {
+// end is called when the process has exited: from then on the output ends after a pause.
+func (o *outputPipe) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
 	o.f.SetReadDeadline(time.Now().Add(quiet))
 }
 
-// cutOff says that all descendants are dead too: whoever still writes is none of ours.
-func (o *outlet) cutOff() {
+// cutOff is called when all descendants have exited too: further output comes from an unrelated process.
+func (o *outputPipe) cutOff() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.left = maxPipe

@@ -11,12 +11,12 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 )
 
-// lazyReader is what Process.Stdout is as well.
+// lazyReader is also implemented by Process.Stdout.
 type lazyReader interface {
 	ReadLazy(buffer func() []byte, release func()) (int, error)
 }
 
-// lazily reads with ReadLazy, and holds it to what it says of buffers.
+// lazily reads with ReadLazy, and checks its use of buffers.
 type lazily struct {
 	t *testing.T
 	lazyReader
@@ -49,7 +49,7 @@ func bothWays(t *testing.T, test func(t *testing.T, stdout func(*child.Process) 
 	})
 }
 
-// While there is nothing to read nobody has a buffer.
+// While there is nothing to read, no buffer is in use.
 func TestReadLazyWaitsWithoutABuffer(t *testing.T) {
 	noSurvivors(t)
 	err := run(t, t.Context(), spec("echo"), func(ctx context.Context, p *child.Process) error {
@@ -66,7 +66,7 @@ func TestReadLazyWaitsWithoutABuffer(t *testing.T) {
 		if string(buf[:n]) != "hello\n" || err != nil {
 			t.Errorf("read %q, %v", buf[:n], err)
 		}
-		// Should it wake up for nothing, it has to do it all once more.
+		// After a wake-up without data it must call release again.
 		if s := strings.Join(steps, " "); strings.ReplaceAll(s, "buffer release ", "") != "buffer" || len(steps) < 3 {
 			t.Errorf("calls: %s", s)
 		}

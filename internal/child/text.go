@@ -9,13 +9,13 @@ import (
 	"github.com/extmesh/extmesh/internal/gate"
 )
 
-// cleanLine makes one line of output fit to be shown: valid, redacted, short. line is what was kept of size
-// bytes.
+// cleanLine prepares a line of output to be shown: as valid UTF-8, redacted, and short. line is the part that was kept of
+// size bytes.
 func cleanLine(line string, size int, redact func(string) string) string {
 	line = strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\uFFFD")
 	kept := len(line)
 	switch {
-	case size >= maxErrLine+margin: // the rest was not even read
+	case size >= maxErrLine+margin: // the rest was not kept
 		line = gate.RedactCut(redact, line)
 	case redact != nil:
 		line = redact(line)
@@ -49,13 +49,13 @@ func lastBytes(s string, n int) string {
 	return s
 }
 
-// bucket is a token bucket of errBurst that fills at errRate a second.
+// bucket is a token bucket of errBurst tokens that is refilled with errRate tokens a second.
 type bucket struct {
 	tokens float64
 	last   time.Time
 }
 
-func (b *bucket) take(now time.Time) bool {
+func (b *bucket) allow(now time.Time) bool {
 	if !b.last.IsZero() {
 		b.tokens = min(errBurst, b.tokens+now.Sub(b.last).Seconds()*errRate)
 	}

@@ -44,13 +44,13 @@ func TestCleanLine(t *testing.T) {
 	}
 }
 
-// A secret that was not read to its end leaves nothing of itself, and what stands before it stays.
+// No part of a secret that was not read to its end is shown, and the text before it stays.
 func TestCleanLineCut(t *testing.T) {
 	key := strings.Repeat("0123456789", 5000)
 	redact := gate.NewRedactor([]string{"A_KEY=" + key, "B_" + strings.Repeat("N", 300) + "_KEY=<token>"}, nil, nil).Redact
 	for line, want := range map[string]string{
 		"bad key " + key: "bad key [A_KEY] [cut: 50008 bytes]",
-		// Each <token> near the end becomes 308 bytes, which push the rest of the key away from it.
+		// Each <token> near the end becomes 308 bytes, which move the rest of the key away from it.
 		key[:maxErrLine+margin-450] + strings.Repeat("<token>0", 5625): "[A_KEY] [cut: 65030 bytes]",
 	} {
 		got := cleanLine(line[:maxErrLine+margin], len(line), redact)
@@ -81,7 +81,7 @@ func TestBucket(t *testing.T) {
 	b := bucket{tokens: errBurst}
 	now := time.Now()
 	taken := func() (n int) {
-		for b.take(now) {
+		for b.allow(now) {
 			n++
 		}
 		return n

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitHandle is what a process's end is waited for on: a pidfd in the runtime's poller, so that the wait
-// costs no thread. Where the kernel has none that can be waited for (before 5.3, or forbidden) it is a thread.
+// exitHandle waits for the end of a process: with a pidfd in the runtime's poller, so that waiting needs no thread. If the
+// kernel has no pidfd that can be polled (before 5.3, or if it is forbidden) it uses a thread.
 type exitHandle struct {
 	pidfd *os.File
 	proc  *os.Process
@@ -20,13 +20,13 @@ func (s *sysAttr) handle(p *os.Process) *exitHandle {
 	if s.pidfd < 0 {
 		return h
 	}
-	// NewFile puts a descriptor into the poller only if it is non-blocking already.
+	// NewFile adds a descriptor to the poller only if it is non-blocking.
 	if err := unix.SetNonblock(s.pidfd, true); err != nil {
 		unix.Close(s.pidfd)
 		return h
 	}
 	f := os.NewFile(uintptr(s.pidfd), "pidfd")
-	if f.SetReadDeadline(time.Time{}) != nil { // the poller does not take it
+	if f.SetReadDeadline(time.Time{}) != nil { // the poller does not support it
 		f.Close()
 		return h
 	}
@@ -34,7 +34,8 @@ func (s *sysAttr) handle(p *os.Process) *exitHandle {
 	return h
 }
 
-// idle returns when the process has ended or wake has been called, ever; at once where there is no pidfd.
+// idle returns when the process has ended or wake has been called, even before idle. Without a pidfd it returns
+// immediately.
 func (h *exitHandle) idle() {
 	if h.pidfd != nil {
 		h.await()
@@ -51,11 +52,11 @@ func (h *exitHandle) wake() {
 // wait returns when the process has ended, or after close.
 func (h *exitHandle) wait() {
 	if h.pidfd == nil {
-		h.look(0)
+		h.check(0)
 		return
 	}
 	for errors.Is(h.await(), os.ErrDeadlineExceeded) {
-		h.pidfd.SetReadDeadline(time.Time{}) // wake is for idle
+		h.pidfd.SetReadDeadline(time.Time{}) // wake must not end wait
 	}
 }
 
@@ -68,11 +69,11 @@ func (h *exitHandle) await() error {
 }
 
 // ended reports whether the process has ended.
-func (h *exitHandle) ended() bool { return h.look(unix.WNOHANG) }
+func (h *exitHandle) ended() bool { return h.check(unix.WNOHANG) }
 
-// look asks for the end without reaping: as long as the process is a zombie its number, which is its group's
-// too, is given to nobody else.
-func (h *exitHandle) look(flags int) bool {
+// check waits for the end without reaping: as long as the process is a zombie, its id, which is also the id of its group,
+// is not used again.
+func (h *exitHandle) check(flags int) bool {
 	for {
 		var info unix.Siginfo
 		switch unix.Waitid(unix.P_PID, h.proc.Pid, &info, unix.WEXITED|unix.WNOWAIT|flags, nil) {
@@ -81,16 +82,16 @@ func (h *exitHandle) look(flags int) bool {
 		case nil:
 			return info.Signo != 0
 		}
-		return true // ECHILD: somebody reaped it behind our back
+		return true // ECHILD: another part of the program has reaped it
 	}
 }
 
-// close lets go of the handle; a wait returns.
+// close closes the pidfd; a wait returns.
 func (h *exitHandle) close() {
 	if h.pidfd != nil {
 		h.pidfd.Close()
 	}
 }
 
-// reap takes the process's status, once wait has returned.
+// reap returns the process's status, after wait has returned.
 func (h *exitHandle) reap() (*os.ProcessState, error) { return h.proc.Wait() }

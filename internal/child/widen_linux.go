@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeSize is what a pipe to or from a child holds: a crowd's calls at once. With the system's 64 KiB two
-// processes on two cores spend their time waking each other up.
+// pipeSize is the capacity of a pipe to or from a child, for many concurrent calls. With the system's 64 KiB, two
+// processes on two cores spend most of their time waking each other.
 const pipeSize = 256 << 10
 
-// widen makes a pipe larger. Where the user has too many large pipes already it stays as it was.
+// widen makes a pipe larger. It has no effect if the user already has too many large pipes.
 func widen(f *os.File) {
 	raw, err := f.SyscallConn()
 	if err != nil {

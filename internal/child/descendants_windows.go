@@ -8,23 +8,23 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// sysAttr starts a process in a console group of its own, which our Ctrl-C does not reach.
+// sysAttr starts a process in a console group of its own, which does not receive this console's Ctrl-C.
 type sysAttr struct{ attr *syscall.SysProcAttr }
 
 func newSysAttr(string) *sysAttr {
 	return &sysAttr{&syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}}
 }
 
-// family is a job object: what the process starts is in it too, and all of it ends when the job is ended or
-// when we are, however that happens. There is no polite signal. What the process starts in the instant
-// before it is put into the job is missed.
-type family struct {
+// descendants are a job object: it contains the process and its descendants, and all of them end when the job is ended or this
+// process exits for any reason. There is no signal that a process could handle. A descendant that is started in the
+// moment before the process is added to the job is missed.
+type descendants struct {
 	proc *os.Process
-	job  windows.Handle // 0: none could be made; then only the process itself is ended
+	job  windows.Handle // 0: it could not be created; then only the process itself is ended
 }
 
-func newFamily(p *os.Process, _ string, _ *sysAttr) *family {
-	f := &family{proc: p}
+func newDescendants(p *os.Process, _ string, _ *sysAttr) *descendants {
+	f := &descendants{proc: p}
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return f
@@ -47,10 +47,10 @@ func newFamily(p *os.Process, _ string, _ *sysAttr) *family {
 	return f
 }
 
-func (f *family) terminateGroup() { f.kill() }
-func (f *family) terminate()      { f.kill() }
+func (f *descendants) terminateGroup() { f.kill() }
+func (f *descendants) terminate()      { f.kill() }
 
-func (f *family) kill() {
+func (f *descendants) kill() {
 	if f.job != 0 {
 		windows.TerminateJobObject(f.job, 1)
 		return
@@ -58,17 +58,17 @@ func (f *family) kill() {
 	f.proc.Kill()
 }
 
-func (f *family) gone() bool {
-	f.kill() // the leader is dead; there is nobody to be polite to
+func (f *descendants) gone() bool {
+	f.kill() // the leader has exited; its descendants get no time to exit
 	return true
 }
 
-func (f *family) close() {
+func (f *descendants) close() {
 	if f.job != 0 {
 		windows.CloseHandle(f.job)
 		f.job = 0
 	}
 }
 
-// status is how a process ended. There are no signals here.
+// status returns how a process ended. Windows has no signals.
 func status(s *os.ProcessState) (code int, signal string) { return s.ExitCode(), "" }

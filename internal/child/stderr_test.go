@@ -31,7 +31,7 @@ func TestStderr(t *testing.T) {
 	}
 }
 
-// A flood does not stall the process, nor is it handed on in full; a Stderr that is stuck changes nothing.
+// A flood does not block the process and is not delivered in full, even if Stderr blocks.
 func TestStderrFlood(t *testing.T) {
 	noSurvivors(t)
 	const n = 200_000
@@ -51,37 +51,37 @@ func TestStderrFlood(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	if len(lines) < 1000 || len(lines) > n/10 {
-		t.Errorf("%d lines were handed on", len(lines))
+		t.Errorf("%d lines were delivered", len(lines))
 	}
 	if !strings.Contains(strings.Join(lines, "\n"), "[dropped ") {
-		t.Error("nobody says that lines were dropped")
+		t.Error("the dropped lines were not reported")
 	}
 }
 
-// That lines were dropped is said even if nothing more comes.
-func TestDroppedIsToldInTime(t *testing.T) {
+// Dropped lines are reported even if there is no more output.
+func TestDroppedIsReportedInTime(t *testing.T) {
 	t.Parallel()
 	s := spec("flood-wait", "5000")
-	told, began := make(chan string, 10000), time.Now()
-	s.Stderr = func(line string) { told <- line }
+	lines, began := make(chan string, 10000), time.Now()
+	s.Stderr = func(line string) { lines <- line }
 	err := run(t, t.Context(), s, func(ctx context.Context, p *child.Process) error {
-		dropped, handed := 0, 0
-		for handed+dropped < 5000 {
+		dropped, delivered := 0, 0
+		for delivered+dropped < 5000 {
 			select {
-			case line := <-told:
+			case line := <-lines:
 				n := 0
 				if _, err := fmt.Sscanf(line, "[dropped %d lines", &n); err == nil {
 					dropped += n
 				} else {
-					handed++
+					delivered++
 				}
 			case <-time.After(10 * time.Second):
-				return fmt.Errorf("%d lines handed on, %d dropped", handed, dropped)
+				return fmt.Errorf("%d lines delivered, %d dropped", delivered, dropped)
 			}
 		}
 		took := time.Since(began)
-		if handed < 1000 || handed > 1500+int(200*took.Seconds()) {
-			t.Errorf("%d lines handed on within %s", handed, took)
+		if delivered < 1000 || delivered > 1500+int(200*took.Seconds()) {
+			t.Errorf("%d lines delivered within %s", delivered, took)
 		}
 		return nil
 	})
@@ -90,7 +90,7 @@ func TestDroppedIsToldInTime(t *testing.T) {
 	}
 }
 
-// Each line is handed on when it comes and in order, however often there is a pause.
+// Each line is delivered immediately and in order, with any number of pauses.
 func TestStderrLineByLine(t *testing.T) {
 	noSurvivors(t)
 	const n = 200
@@ -118,7 +118,7 @@ func TestStderrLineByLine(t *testing.T) {
 	}
 }
 
-// A process that says nothing has three goroutines: Run's, use's and the one that waits for stderr.
+// An idle process has three goroutines: Run's, use's and the one that waits for stderr.
 func TestIdleGoroutines(t *testing.T) {
 	noSurvivors(t)
 	s := spec("echo-stderr")

@@ -5,4 +5,4 @@ package child
 func processIs(int, int) bool { return false }
 func ownIdentity() string     { return "" }
 func endBelonging(string) int { return 0 }
-func validCookie(string) bool { return false }
+func validPrefix(string) bool { return false }

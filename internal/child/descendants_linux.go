@@ -1,0 +1,189 @@
+package child
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// descendants are the descendants of a process: the members of its group, processes that left the group or the session but
+// still have its marker, and all processes in its cgroup, if it has one. Methods are called by one goroutine.
+type descendants struct {
+	leader  int
+	marker  string
+	cgroup  cgroup
+	termed  bool
+	outside map[int]pidfd // found outside the group
+	started int           // when the leader was started: an older process is not a descendant
+	unsure  time.Time     // since when every scan has found a process that could not be classified
+}
+
+func newDescendants(p *os.Process, marker string, s *sysAttr) *descendants {
+	known.add(p.Pid)
+	leader, _ := readStat(p.Pid) // exists, since it is not reaped yet; a start time of 0 excludes no process
+	return &descendants{leader: p.Pid, marker: marker, cgroup: s.cgroup, started: leader.started}
+}
+
+// terminateGroup sends SIGTERM to the group, once. SIGCONT follows, so that SIGTERM is already pending when a stopped
+// process continues.
+func (f *descendants) terminateGroup() {
+	if !f.termed {
+		f.termed = true
+		unix.Kill(-f.leader, unix.SIGTERM)
+		unix.Kill(-f.leader, unix.SIGCONT)
+	}
+}
+
+// terminate sends SIGTERM to all descendants, once.
+func (f *descendants) terminate() {
+	f.terminateGroup()
+	f.find(unix.SIGTERM, unix.SIGCONT)
+}
+
+// kill sends SIGKILL to all descendants.
+func (f *descendants) kill() {
+	unix.Kill(-f.leader, unix.SIGKILL)
+	f.cgroup.kill()
+	f.find()
+	for _, p := range f.outside {
+		p.signal(unix.SIGKILL)
+	}
+}
+
+// find searches for descendants outside the group and sends signals to those that it finds for the first time. It keeps
+// a pidfd of each, since an exiting process has no environment any more, and a process can change its environment.
+func (f *descendants) find(signals ...unix.Signal) (found, unclear bool) {
+	candidates := allProcesses
+	if adopting() {
+		candidates = ownChildren // orphaned descendants are now children of this process; the others have a parent that is one
+	}
+	for _, pid := range append(candidates(), f.cgroup.pids()...) {
+		if _, held := f.outside[pid]; held || pid == f.leader || known.has(pid) {
+			continue
+		}
+		switch f.classify(pid) {
+		case unrelated:
+			continue
+		case exiting:
+			f.unsure, unclear = time.Time{}, true
+			continue
+		case unclassified:
+			unclear = true
+			continue
+		}
+		p, ok := openPidfd(pid)
+		if !ok || f.classify(pid) != descendant { // the id may have been used again for another process
+			p.close()
+			continue
+		}
+		if f.outside == nil { // needed by few processes
+			f.outside = make(map[int]pidfd)
+		}
+		f.outside[pid] = p
+		found = true
+		for _, sig := range signals {
+			p.signal(sig)
+		}
+	}
+	return found, unclear
+}
+
+// relation is the relation of a process to the leader.
+type relation int
+
+const (
+	unrelated relation = iota
+	descendant
+	exiting      // if it is a descendant, so are its children, which this process will adopt in a moment
+	unclassified // it has no environment yet
+)
+
+// classify determines by session, cgroup and marker whether a process outside the group is a descendant.
+func (f *descendants) classify(pid int) relation {
+	st, ok := readStat(pid)
+	switch {
+	case !ok, st.zombie(), st.flags&flagKernel != 0, st.group == f.leader:
+		return unrelated
+	case st.session == f.leader, f.cgroup.has(pid):
+		return descendant
+	}
+	env, err := readEnviron(pid)
+	switch {
+	case err != nil:
+		return unrelated // it belongs to another user
+	case environHasMarker(env, f.marker):
+		return descendant
+	case st.flags&flagExiting != 0 && adopting():
+		return exiting
+	case len(env) == 0 && st.started >= f.started && !emptyEnviron(pid, st):
+		return unclassified
+	}
+	return unrelated
+}
+
+// unclassifiedWait is how long a process without an environment is seen before it counts as unrelated. Such a process is
+// usually in an exec, which takes long if the program must be read from a busy disk.
+const unclassifiedWait = 4 * time.Second
+
+// gone reports whether no descendant is left, after reaping those that were adopted. It is called after the leader was
+// reaped. It sends SIGTERM to descendants that it finds.
+func (f *descendants) gone() bool {
+	known.remove(f.leader)
+	reap(unix.P_PGID, f.leader)
+	for pid, p := range f.outside {
+		if p.exited() {
+			p.reap()
+			p.close()
+			delete(f.outside, pid)
+		}
+	}
+	if len(f.outside) > 0 || groupAlive(f.leader) {
+		return false
+	}
+	scans := 1
+	if adopting() {
+		scans = 2 // a list of children that is read while one of them exits may lack another one
+	}
+	for range scans {
+		switch found, unclear := f.find(unix.SIGTERM, unix.SIGCONT); {
+		case found:
+			f.unsure = time.Time{}
+			return false
+		case !unclear:
+			f.unsure = time.Time{}
+		case f.unsure.IsZero():
+			f.unsure = time.Now()
+			return false
+		case time.Since(f.unsure) < unclassifiedWait:
+			return false
+		}
+	}
+	if f.cgroup.populated() {
+		return false
+	}
+	reap(unix.P_PGID, f.leader) // members that have exited since the first call
+	return true
+}
+
+func (f *descendants) close() {
+	known.remove(f.leader)
+	for _, p := range f.outside {
+		p.close()
+	}
+	f.cgroup.remove()
+}
+
+// groupAlive reports whether a group has members other than zombies. Zombies may stay for ever under an init process that
+// does not reap.
+func groupAlive(pgid int) bool {
+	if unix.Kill(-pgid, 0) == unix.ESRCH {
+		return false
+	}
+	for _, pid := range allProcesses() {
+		if st, ok := readStat(pid); ok && st.group == pgid && !st.zombie() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,238 @@
+package child
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// run is one process, from its start to the end of its last descendant. Run owns it.
+type run struct {
+	spec        *Spec
+	proc        *os.Process
+	handle      *exitHandle
+	descendants *descendants
+	began       time.Time
+
+	stdin  *Stdin
+	stdout *outputPipe
+	stderr *stderrReader
+
+	exited     chan struct{} // closed when the process has ended; it is not reaped yet
+	finished   chan struct{} // closed when its ExitError is available
+	used       chan struct{} // closed when use has returned
+	terminated chan struct{} // closed by Terminate
+	once       sync.Once     // for terminated
+
+	termSent time.Time // when SIGTERM was sent first
+
+	all sync.WaitGroup // the goroutines that Run waits for
+}
+
+// start makes the pipes and starts the process. It sets the defaults in spec.
+func start(ctx context.Context, spec *Spec) (_ *run, err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if spec.Grace == 0 {
+		spec.Grace = defaultGrace
+	}
+	if spec.Linger == 0 {
+		spec.Linger = defaultLinger
+	}
+	keepDescriptors()
+	marker := newMarker()
+	r := &run{spec: spec,
+		finished: make(chan struct{}), used: make(chan struct{}), terminated: make(chan struct{}),
+	}
+	var p pipes
+	if err := p.open(); err != nil {
+		return nil, fmt.Errorf("starting %q: %w", spec.Command, err)
+	}
+	defer p.closeChildEnds()
+	if err := r.spawn(ctx, marker, p.child[:]); err != nil {
+		p.closeOurEnds()
+		return nil, err
+	}
+	spec.Args, spec.Env = nil, nil // not used any more, and possibly long
+	r.began = time.Now()
+	r.stdin = newStdin(p.ours[0])
+	r.stdout = newOutputPipe(p.ours[1], r.finished)
+	r.stderr = newStderrReader(newOutputPipe(p.ours[2], nil), spec.Stderr, spec.Redact, &r.all)
+	return r, nil
+}
+
+// pipes are the three pipes of a process.
+type pipes struct {
+	child, ours [3]*os.File
+}
+
+func (p *pipes) open() (err error) {
+	for i := range p.child {
+		r, w, err := os.Pipe()
+		if err != nil {
+			p.closeChildEnds()
+			p.closeOurEnds()
+			return err
+		}
+		if i < 2 { // not stderr
+			widen(w)
+		}
+		if i == 0 {
+			p.child[i], p.ours[i] = r, w
+		} else {
+			p.child[i], p.ours[i] = w, r
+		}
+	}
+	return nil
+}
+
+func (p *pipes) closeChildEnds() { closeAll(p.child[:]) }
+func (p *pipes) closeOurEnds()   { closeAll(p.ours[:]) }
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// useReturned is called when use has returned.
+func (r *run) useReturned() {
+	close(r.used)
+	r.handle.wake()
+}
+
+// terminate implements Terminate.
+func (r *run) terminate() {
+	r.once.Do(func() { close(r.terminated) })
+	r.handle.wake()
+}
+
+// watchExit makes exited, which is closed when the process ends, immediately if it has ended.
+func (r *run) watchExit() {
+	r.exited = make(chan struct{})
+	if r.handle.ended() {
+		close(r.exited)
+		return
+	}
+	go func() { // ends with the process, or when finish closes the handle of an unkillable one
+		r.handle.wait()
+		close(r.exited)
+	}()
+}
+
+// stop ends the process: it closes stdin, sends SIGTERM, then SIGKILL. It returns when the process has ended, or has
+// proved unkillable.
+func (r *run) stop() {
+	select {
+	case <-r.terminated:
+	default:
+		began := time.Now()
+		if r.spec.BeforeStop != nil {
+			done := make(chan struct{})
+			r.all.Go(func() { // ends by its write deadline, or with the pipe
+				defer close(done)
+				r.stdin.beforeStop(r.spec.BeforeStop)
+			})
+			r.endsWithin(beforeStopWait, done)
+		}
+		r.stdin.Close()
+		if r.endsWithin(r.spec.Grace-time.Since(began), r.terminated) {
+			return
+		}
+	}
+	r.termSent = time.Now()
+	r.descendants.terminate()
+	if r.endsWithin(termWait, nil) {
+		return
+	}
+	r.descendants.kill()
+	r.endsWithin(killWait, nil)
+}
+
+func (r *run) hasEnded() bool {
+	select {
+	case <-r.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// endsWithin waits for the process to end, for at most d and until enough is closed. It reports whether the process has
+// ended.
+func (r *run) endsWithin(d time.Duration, enough <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-r.exited:
+		return true
+	case <-t.C:
+	case <-enough:
+	}
+	return false
+}
+
+// finish sends SIGTERM to the group of an ended process, ends the pipes, and reaps the process. The order matters: until
+// the process is reaped its id is not used again, so the signal cannot reach an unrelated group.
+func (r *run) finish(stopped bool) *ExitError {
+	exit := &ExitError{ExitCode: -1, Uptime: time.Since(r.began), Stopped: stopped}
+	ended := r.hasEnded()
+	if ended {
+		if r.termSent.IsZero() {
+			r.termSent = time.Now()
+		}
+		r.descendants.terminateGroup()
+	}
+	r.stdin.Close()
+	r.stdout.end()
+	r.stderr.out.end()
+	if !ended {
+		exit.Cause = fmt.Errorf("process %d is still running after SIGKILL", r.proc.Pid)
+		r.proc.Release()
+	} else if state, err := r.handle.reap(); err != nil {
+		exit.Cause = fmt.Errorf("its exit status could not be read: %w", err)
+	} else {
+		exit.ExitCode, exit.Signal = status(state)
+	}
+	r.handle.close() // ends the goroutine of watchExit, if it is still running
+	t := time.NewTimer(tailWait)
+	defer t.Stop()
+	select {
+	case <-r.stderr.done:
+	case <-t.C: // a descendant keeps stderr open and floods it
+	}
+	exit.StderrTail = r.stderr.tail()
+	return exit
+}
+
+// endDescendants ends the descendants of the process, until no more are found: with SIGTERM, and with SIGKILL a second
+// after the run's first SIGTERM, so that they do not make a stop take longer.
+func (r *run) endDescendants() error {
+	defer r.descendants.close()
+	defer r.stderr.out.cutOff()
+	defer r.stdout.cutOff()
+	for pause := time.Millisecond; !r.descendants.gone(); pause = min(2*pause, 20*time.Millisecond) {
+		switch d := time.Since(r.termSent); {
+		case d < termWait:
+			r.descendants.terminate()
+		case d < termWait+killWait:
+			r.descendants.kill()
+		default:
+			return fmt.Errorf("process group %d is still running after SIGKILL; it may run as another user", r.proc.Pid)
+		}
+		time.Sleep(pause)
+	}
+	return nil
+}
+
+// close closes stdin and stdout, after use has returned.
+func (r *run) close() {
+	r.stdin.Close()
+	r.stdout.f.Close()
+	// stderr is closed by its reader, which may still have lines to read.
+}
