@@ -107,7 +107,7 @@ var handshakeFaults = []fault{
 		bridge:   "stops it; " + backsOff,
 		mcp:      true,
 		child:    func(k *testChild) { k.mcp = false; k.serve(nil) },
-		set:      fewRestarts, test: neverReady(`says dialect "mcp"`, `that of "ext"`),
+		set:      fewRestarts, test: neverReady(`sets dialect "mcp"`, `is in dialect "ext"`),
 	},
 	{
 		mode: "modern-mcp-only", does: "is an MCP server that supports only version 2026-07-28, which has no handshake, and answers -32022",

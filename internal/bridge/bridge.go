@@ -30,8 +30,8 @@ type Config struct {
 	Environ  []string                      // the environment that children inherit from; default os.Environ()
 	Gate     gate.Host                     // where requirements are looked up; default this host
 	Mesh     gate.Credentials              // of this process for NATS; never passed to an extension
-	LameDuck *mesh.LameDuck                // the connection's lame-duck handling; nil: stay connected until the server closes the connection
-	Watchdog func()                        // waits until the watchdog runs; called before the first child is started; nil: there is no watchdog
+	LameDuck *mesh.LameDuck                // lame-duck handling of the connection; nil: none
+	Watchdog func()                        // waits for the watchdog before the first child starts; nil: no watchdog
 	Logger   *slog.Logger                  // default: discard
 }
 

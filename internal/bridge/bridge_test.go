@@ -398,7 +398,8 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 	}
 }
 
-// TestExitDuringResponse: a child writes half a response and exits. The call fails with the exit status, not as invalid JSON.
+// TestExitDuringResponse: a child writes half a response and exits. The call fails with the exit
+// status, not as invalid JSON.
 func TestExitDuringResponse(t *testing.T) {
 	h := newHost(t)
 	h.extension("half", `"'; printf '{"jsonrpc":"2.0","id":%s,"result":{"a":' "$id"; exit 9; r='"`, "")

@@ -36,7 +36,7 @@ type deployment struct {
 // wait until they are ready. A workload that is replaced or returns starts when its old instances have stopped, because
 // an extension may not tolerate two processes at once. ctx is the parent of all instances.
 func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced, stopped []string) {
-	started, replaced, stopped = f.diff(plan) // without the lock in between: only apply changes the fleet, and it has one caller at a time
+	started, replaced, stopped = f.diff(plan) // stays true without the lock: only apply changes the fleet, one call at a time
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hasPlan = true

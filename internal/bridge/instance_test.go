@@ -46,11 +46,11 @@ func TestEndOfServingIsReported(t *testing.T) {
 				<-goOn
 				return json.RawMessage("{}"), nil
 			})
-			life, end := context.WithCancelCause(stays)
+			runCtx, end := context.WithCancelCause(stays)
 			ready := make(chan struct{})
 			var serving sync.WaitGroup
-			serving.Go(func() { // ends with life
-				if err := s.serveHandler(life, h, mesh.ServeOptions{OnReady: func() { close(ready) }}); err != nil {
+			serving.Go(func() { // ends with runCtx
+				if err := s.serveHandler(runCtx, h, mesh.ServeOptions{OnReady: func() { close(ready) }}); err != nil {
 					t.Error(err)
 				}
 			})

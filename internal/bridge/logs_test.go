@@ -76,10 +76,10 @@ func TestLogs(t *testing.T) {
 	}
 	quiet := newTalker(newRing("first", "last"))
 	for _, tt := range []struct {
-		name  string
-		slots []*instance
-		n     int
-		least int // lines
+		name      string
+		instances []*instance
+		n         int
+		least     int // lines
 	}{
 		{"nothing", []*instance{newTalker(newRing())}, 0, 0},
 		{"all of a few", []*instance{quiet}, 0, 2},
@@ -89,7 +89,7 @@ func TestLogs(t *testing.T) {
 		{"a quiet one with two others", []*instance{newTalker(newRing(chatty...)), newTalker(newRing(colours...)), quiet}, 0, 100},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, err := logs(tt.slots, tt.n)
+			text, err := logs(tt.instances, tt.n)
 			if err != nil || len(text) > maxLogs+100 {
 				t.Fatalf("%d bytes, %v", len(text), err)
 			}
@@ -102,7 +102,7 @@ func TestLogs(t *testing.T) {
 			if tt.least == 0 {
 				return
 			}
-			s := tt.slots[len(tt.slots)-1]
+			s := tt.instances[len(tt.instances)-1]
 			kept := s.lines.last(1)[0].Text
 			if !slices.ContainsFunc(got.Lines, func(l struct{ Instance, Line string }) bool {
 				return l.Instance == s.mesh.Instance() && l.Line == kept

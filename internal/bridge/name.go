@@ -102,7 +102,7 @@ func (b *Bridge) guardName(ctx context.Context) error {
 			probe.Reset(0)
 			continue
 		case <-probe.C:
-			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // without a connection there is no other bridge to find
+			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // an error means that there is no connection
 			if probesLeft--; probesLeft > 0 {
 				probe.Reset(nameProbePause)
 			}

@@ -47,8 +47,8 @@ func TestNameInUse(t *testing.T) {
 	h.refusesSecondBridge()
 }
 
-// otherBridge is another bridge with the same name. The first three pings that it receives are lost; it responds to later ones
-// unless its run is empty.
+// otherBridge is another bridge with the same name. The first three pings that it receives are lost; it responds to
+// later ones unless its run is empty.
 type otherBridge struct {
 	nc  *nats.Conn
 	run string
@@ -80,7 +80,7 @@ func (r *otherBridge) pings() int {
 	return r.received
 }
 
-const longAgo, yetToCome = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+const longAgo, inTheFuture = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 
 // TestNewerBridgeExits: a bridge that detects an older one with its name exits, whichever of them sent the ping.
 func TestNewerBridgeExits(t *testing.T) {
@@ -111,7 +111,7 @@ func TestNewerBridgeExits(t *testing.T) {
 func TestOlderBridgeStays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	r := &otherBridge{nc: h.other(), at: yetToCome, run: "other"}
+	r := &otherBridge{nc: h.other(), at: inTheFuture, run: "other"}
 	r.appear(t)
 	reports, err := r.nc.SubscribeSync("ext.registry.host.b1")
 	if err != nil {
@@ -130,7 +130,7 @@ func TestOlderBridgeStays(t *testing.T) {
 	next("the first report")
 	next("its repetition")
 	eventually(t, "it has sent three pings", func() bool { return r.pings() >= 6 }, nil)
-	request(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+yetToCome+`"}`)
+	request(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+inTheFuture+`"}`)
 	next("the report after the other bridge's")
 	cancel()
 	if err := <-done; err != nil {

@@ -15,11 +15,11 @@ import (
 func (s *instance) handleStderr(line string) {
 	s.lines.add(line)
 	s.log.Info(line, "stream", "stderr")
-	record := logLine{ID: s.workload.id(), Instance: s.mesh.Instance(), TS: time.Now().UTC(), Line: line}
-	if record.Dropped = droppedLines(line); record.Dropped > 0 {
-		record.Line = ""
+	out := logLine{ID: s.workload.id(), Instance: s.mesh.Instance(), TS: time.Now().UTC(), Line: line}
+	if out.Dropped = droppedLines(line); out.Dropped > 0 {
+		out.Line = ""
 	}
-	s.publishLog(record)
+	s.publishLog(out)
 }
 
 // droppedLines returns the number of dropped lines that package child reports with this line; 0 for other lines.

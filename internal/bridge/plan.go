@@ -168,8 +168,8 @@ func (b *Bridge) grants(m *manifest.Manifest) gate.Grants {
 	return gate.Grants{Strict: c.Secrets == config.SecretsGranted, Allowed: c.GrantsFor(m.Plugin.ID), Mesh: b.cfg.Mesh}
 }
 
-// childDrain is how long a stop waits for calls in flight before the child gets a request to exit. With the default grace, and
-// a second from SIGTERM to SIGKILL, a stop takes at most five seconds.
+// childDrain is how long a stop waits for calls in flight before the child is told to exit. With the default grace, and a
+// second from SIGTERM to SIGKILL, a stop takes at most five seconds.
 const childDrain = 500 * time.Millisecond
 
 func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {

@@ -6,7 +6,7 @@ import (
 )
 
 // replicaSet contains the forwarders of one workload's ready replicas. If a replica's process has exited or its
-// breaker is open, its calls are moved to another one: callers choose an exited replica for a few more milliseconds.
+// breaker is open, its calls are moved to another one, because it takes a few milliseconds until callers stop choosing this one.
 type replicaSet struct {
 	mu    sync.Mutex
 	ready []*forwarder
@@ -36,7 +36,8 @@ func (s *replicaSet) other(f *forwarder) *forwarder {
 	return nil
 }
 
-// moveToReplica moves h, which has certainly not run, to another replica, at most once. It returns false if no other one is ready.
+// moveToReplica moves h, which has certainly not run, to another replica, at most once. It returns false if no other
+// one is ready.
 func (h *forwardedCall) moveToReplica() bool {
 	if h.moved || h.f.replicas == nil {
 		return false

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	minReportInterval = 250 * time.Millisecond // between two answers to announce requests, because a report may have half a megabyte
+	minReportInterval = 250 * time.Millisecond // between two requested reports, each of up to half a megabyte
 	reportRepeatDelay = 2 * time.Second        // after the start, a reload, a reconnect, and an answer to an announce request
 	reportHeartbeats  = 20                     // heartbeat intervals between two periodic reports
 )

@@ -141,7 +141,7 @@ func (l *childStdin) TryWrite(p []byte) (int, error) {
 // and the calls in flight are answered. end closes the connection and stops the child.
 func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
 	var err error
-	aside.Run(func() { err = s.becomeReady(ctx, f, end, ready) }) // it uses much stack, which this goroutine does not need afterwards
+	aside.Run(func() { err = s.becomeReady(ctx, f, end, ready) }) // on another goroutine, because it needs a large stack
 	if err != nil {
 		return err
 	}

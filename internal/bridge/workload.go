@@ -29,7 +29,7 @@ type workload struct {
 	missing    gate.Result // requirements that this host does not meet
 	gated      string      // why it is not started; "" if it is
 
-	httpAllow []netip.Prefix // private addresses to which it may connect
+	httpAllow []netip.Prefix // addresses refused by default to which it may connect
 }
 
 // limits are the limits for the calls and handshakes of a workload.
