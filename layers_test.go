@@ -58,7 +58,7 @@ var confined = []struct {
 	{"go.uber.org/goleak", []string{"internal/leaks"}, "it is for tests only"},
 	{module + "internal/leaks", nil, "it is for tests only"},
 	{module + "internal/natstest", nil, "it is a test's tool"},
-	{module + "internal/freeport", nil, "it is for tests only"},
+	{module + "internal/freeport", []string{"internal/natstest"}, "it is for tests only"},
 	{"github.com/rogpeppe/go-internal", nil, "it is for tests only"},
 	{"golang.org/x/tools/txtar", nil, "it is for tests only"},
 }

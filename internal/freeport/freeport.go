@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+	"time"
 )
 
 // The range of ports: below those that systems assign to listeners on port 0 and to outgoing connections.
@@ -23,22 +24,31 @@ func Addr(t testing.TB) string { return fmt.Sprintf("127.0.0.1:%d", Port(t)) }
 // Port returns a port like that of Addr.
 func Port(t testing.TB) int {
 	t.Helper()
-	var err error
 	for range 1000 {
 		port := first + rand.N(after-first)
-		var taken net.PacketConn
-		if taken, err = net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		taken, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
 			continue // the UDP port of the same number is the lock that other processes see
 		}
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		if listens(port) {
 			taken.Close()
 			continue
 		}
-		l.Close()
 		t.Cleanup(func() { taken.Close() })
 		return port
 	}
-	t.Fatalf("no free port: %v", err)
+	t.Fatal("no free port")
 	return 0
+}
+
+// listens reports whether a program listens on a TCP port. It connects to find out. If it listened itself, a child that
+// another test starts at that moment would have a copy of the listener from its fork to its exec, and the port would be
+// in use for that long.
+func listens(port int) bool {
+	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
 }

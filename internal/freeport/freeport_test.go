@@ -1,17 +1,15 @@
-package freeport_test
+package freeport
 
 import (
 	"net"
 	"testing"
-
-	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 // TestAddr: an address can be listened on repeatedly, and is never returned twice.
 func TestAddr(t *testing.T) {
 	given := map[string]bool{}
 	for range 200 {
-		addr := freeport.Addr(t)
+		addr := Addr(t)
 		if given[addr] {
 			t.Errorf("%s is returned twice", addr)
 		}
@@ -23,5 +21,21 @@ func TestAddr(t *testing.T) {
 			}
 			l.Close()
 		}
+	}
+}
+
+// TestListens: a port on which a program listens is not free.
+func TestListens(t *testing.T) {
+	port := Port(t)
+	if listens(port) {
+		t.Errorf("port %d is in use", port)
+	}
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if !listens(port) {
+		t.Errorf("port %d is free", port)
 	}
 }

@@ -32,8 +32,14 @@ func (l *serverLog) Errorf(format string, v ...any) {
 
 func (l *serverLog) Fatalf(format string, v ...any) {
 	l.Errorf(format, v...)
+	err := fmt.Errorf(format, v...)
+	for _, arg := range v {
+		if cause, ok := arg.(error); ok {
+			err = cause // the server formats it with %q, which does not wrap it
+		}
+	}
 	select {
-	case l.fatal <- fmt.Errorf(format, v...):
+	case l.fatal <- err:
 	default:
 	}
 }

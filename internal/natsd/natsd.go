@@ -22,6 +22,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -128,9 +129,9 @@ func options(cfg Config) *server.Options {
 
 // start runs a server until it accepts connections.
 func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
-	// The server reports a port in use only as a fatal log line; checking first gives the caller a typed error.
-	if err := tryPort(opts); err != nil {
-		return nil, err
+	addr := net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port))
+	if !opts.DontListen && opts.Port > 0 && listens(addr) { // the usual case, without the error in the log and a start of JetStream
+		return nil, &PortError{Addr: addr, Err: syscall.EADDRINUSE}
 	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
@@ -142,28 +143,23 @@ func start(opts *server.Options, logger *slog.Logger) (*server.Server, error) {
 	if err := awaitReady(srv, log.fatal); err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
-		if taken := tryPort(opts); taken != nil { // taken since the check: two servers that start at the same time cause that
-			return nil, taken
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "listen" {
+			return nil, &PortError{Addr: addr, Err: op}
 		}
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
 	return srv, nil
 }
 
-// tryPort checks whether the port is free; the error is a *PortError.
-func tryPort(opts *server.Options) error {
-	if opts.DontListen || opts.Port <= 0 {
-		return nil
-	}
-	addr := net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port))
-	l, err := net.Listen("tcp", addr)
-	if err == nil {
-		err = l.Close()
-	}
+// listens reports whether a program listens at an address. It connects to find out: a listener of its own would be in
+// the way of another server that starts at the same time.
+func listens(addr string) bool {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
-		return &PortError{Addr: addr, Err: err}
+		return false
 	}
-	return nil
+	c.Close()
+	return true
 }
 
 // awaitReady polls at short intervals, because ReadyForConnections does not notice that the server gave up.

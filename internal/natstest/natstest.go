@@ -4,7 +4,6 @@ package natstest
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 // limit bounds every wait of this package. It is far above what an idle machine needs, so that a loaded one does not
@@ -180,8 +181,7 @@ func startCluster(t testing.TB, n int, options *server.Options) []*Server {
 	var routes []*url.URL
 	var ports []int
 	for range n {
-		// Ports below the range from which systems take those of outgoing connections.
-		port := 10_000 + rand.N(22_000)
+		port := freeport.Port(t)
 		ports = append(ports, port)
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
