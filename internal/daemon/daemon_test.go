@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -27,7 +28,7 @@ func runProgram(ctx context.Context, out io.Writer, args []string, f func(contex
 
 func TestProgramExitCodes(t *testing.T) {
 	emptyHome(t)
-	srv := runServer(t, &server.Options{Port: -1})
+	srv := natstest.Start(t, &server.Options{Port: -1})
 	ok := func(context.Context, Process) error { return nil }
 	for _, tc := range []struct {
 		name string
@@ -60,7 +61,7 @@ func TestProgramExitCodes(t *testing.T) {
 
 func TestProgramEndsWithItsContext(t *testing.T) {
 	emptyHome(t)
-	srv := runServer(t, &server.Options{Port: -1})
+	srv := natstest.Start(t, &server.Options{Port: -1})
 	ctx, cancel := context.WithCancel(t.Context())
 	code := runProgram(ctx, io.Discard, []string{"--server", srv.ClientURL()}, func(ctx context.Context, p Process) error {
 		if err := p.NC.Flush(); err != nil {
@@ -80,7 +81,7 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 	go func() { // ends with cancel
 		done <- runProgram(ctx, &log, []string{"--server", freeport.Addr(t)}, nil)
 	}()
-	eventually(t, "the program waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
+	natstest.Eventually(t, "the program waits", func() bool { return strings.Contains(log.String(), "waiting for NATS") })
 	cancel()
 	if code := <-done; code != 0 {
 		t.Errorf("while waiting: exit %d", code)
@@ -89,7 +90,7 @@ func TestProgramEndsWithItsContext(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	emptyHome(t)
-	srv := runServer(t, &server.Options{Port: -1})
+	srv := natstest.Start(t, &server.Options{Port: -1})
 	addr := freeport.Addr(t)
 	get := func(path string) (int, string) {
 		resp, err := http.Get("http://" + addr + path)
@@ -104,7 +105,7 @@ func TestHealth(t *testing.T) {
 		return resp.StatusCode, string(body)
 	}
 	code := runProgram(t.Context(), io.Discard, []string{"--server", srv.ClientURL(), "--http", addr}, func(_ context.Context, p Process) error {
-		eventually(t, "the endpoints respond", func() bool { c, _ := get("/healthz"); return c == 200 })
+		natstest.Eventually(t, "the endpoints respond", func() bool { c, _ := get("/healthz"); return c == 200 })
 		if c, body := get("/readyz"); c != 503 || body != "starting\n" {
 			t.Errorf("readyz before Health.Ready: %d %s", c, body)
 		}
@@ -205,7 +206,7 @@ func TestProgramChecksItsFlags(t *testing.T) {
 // The log of a stopped program shows the signal, that it is stopping, and when it has stopped.
 func TestProgramLogsItsStop(t *testing.T) {
 	emptyHome(t)
-	srv := runServer(t, &server.Options{Port: -1})
+	srv := natstest.Start(t, &server.Options{Port: -1})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var log logBuffer
 	code := runProgram(ctx, &log, []string{"--server", srv.ClientURL(), "--log-format", "text"}, func(ctx context.Context, p Process) error {
