@@ -151,14 +151,6 @@ func TestListedToolIsSentOnce(t *testing.T) {
 	}
 }
 
-// progressWaiter is a caller that receives progress.
-type progressWaiter struct {
-	*rpc.Waiter
-	got []string
-}
-
-func (w *progressWaiter) Progress(n []byte) { w.got = append(w.got, string(n)) }
-
 func TestMaxResult(t *testing.T) {
 	f := replicas(manifest.Ext, &scriptedLink{answer: result(`"` + strings.Repeat("x", 100) + `"`)})[0]
 	for limit, want := range map[int]error{101: rpc.CodeTooLarge, 102: nil} {
