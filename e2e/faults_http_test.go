@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/config"
-	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -33,17 +33,22 @@ func (w *webServer) run(t testing.TB, answer http.HandlerFunc) {
 		return
 	}
 	w.answer.Store(&answer)
-	w.addr = freeport.Addr(t)
+	w.addr = "127.0.0.1:0"
 	w.start(t)
 	t.Cleanup(w.stop)
 }
 
 func (w *webServer) start(t testing.TB) {
 	t.Helper()
-	l, err := net.Listen("tcp", w.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var l net.Listener
+	// A child that another test starts has a copy of every descriptor from its fork to its exec. So the port can be in
+	// use for some milliseconds after a stop.
+	natstest.Eventually(t, "the HTTP server listens on "+w.addr, func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", w.addr)
+		return err == nil
+	})
+	w.addr = l.Addr().String()
 	w.url = "http://" + w.addr
 	w.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { (*w.answer.Load())(rw, r) })}
 	w.ended = make(chan struct{})
