@@ -149,8 +149,11 @@ func (b *bed) callWithID(method, id string, params any) (out response) {
 
 // TestPagesOfLargeEntries: the catalog can be read to its end with large entries and any content. The limit of a
 // message applies to the encoded entries.
-func TestPagesOfLargeEntries(t *testing.T) {
-	b := newBed(t)
+// The entries are in the registry's memory only, which it compares with the bucket every few seconds: in a bubble that time
+// does not pass.
+func TestPagesOfLargeEntries(t *testing.T) { inBubble(t, testPagesOfLargeEntries) }
+
+func testPagesOfLargeEntries(t *testing.T, b *bed) {
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
 	most := int(b.nc.MaxPayload())
@@ -217,8 +220,10 @@ func TestPagesOfLargeEntries(t *testing.T) {
 }
 
 // TestSpecLeavesRoom: the largest spec that the registry writes fits into one page together with an ordinary state.
-func TestSpecLeavesRoom(t *testing.T) {
-	b := newBed(t)
+// It runs in a bubble for the same reason as TestPagesOfLargeEntries.
+func TestSpecLeavesRoom(t *testing.T) { inBubble(t, testSpecLeavesRoom) }
+
+func testSpecLeavesRoom(t *testing.T, b *bed) {
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
 	x := newExtension("big")

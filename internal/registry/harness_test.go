@@ -26,6 +26,9 @@ import (
 
 const prefix = mesh.Prefix("ext")
 
+// limit bounds what must happen at some time: it is far above what an idle machine needs.
+const limit = 30 * time.Second
+
 // bed is one NATS server with JetStream, and the registries connected to it.
 type bed struct {
 	*testing.T
@@ -94,7 +97,7 @@ func (b *bed) start(js bool) {
 		b.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(15 * time.Second) {
+	if !s.ReadyForConnections(limit) {
 		b.Fatal("the server is not ready")
 	}
 	b.server.Store(s)
@@ -148,7 +151,7 @@ func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
 				if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 					b.Errorf("Run: %v", err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(limit):
 				b.Error("Run does not return")
 			}
 		})
@@ -157,9 +160,11 @@ func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
 	return r, stop
 }
 
-// timeout is a context of 5 s for calls that would otherwise take a timer from nats.go's pool.
-func (b *bed) timeout() context.Context {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
+// timeout is a context with a deadline for calls that would otherwise take a timer from nats.go's pool.
+func (b *bed) timeout() context.Context { return b.within(limit) }
+
+func (b *bed) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), d)
 	b.Cleanup(cancel)
 	return ctx
 }
@@ -172,7 +177,7 @@ func (b *bed) leading(r *Registry) {
 
 func (b *bed) status(r *Registry) Status {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), limit)
 	defer cancel()
 	s, err := r.Status(ctx)
 	if err != nil {
@@ -196,7 +201,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 // await polls until cond holds: the events have no channel to wait on.
 func (b *bed) await(what string, cond func() bool) {
 	b.Helper()
-	b.awaitFor(10*time.Second, what, cond)
+	b.awaitFor(limit, what, cond)
 }
 
 func (b *bed) awaitFor(limit time.Duration, what string, cond func() bool) {
@@ -318,8 +323,8 @@ func (b *bed) flush(nc *nats.Conn) {
 
 func (e *fakeExt) silence() {
 	if e.sub != nil {
-		_ = e.sub.Unsubscribe() // the connection may be closed already
-		_ = e.nc.FlushWithContext(e.timeout())
+		_ = e.sub.Unsubscribe()                              // the connection may be closed already
+		_ = e.nc.FlushWithContext(e.within(5 * time.Second)) // the server may be stopped
 		e.sub = nil
 	}
 }
