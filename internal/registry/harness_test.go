@@ -37,12 +37,17 @@ type bed struct {
 	nc     *nats.Conn
 	denied []string // publish permissions denied to all users
 	change func(*server.Options)
+	// interval is what the heartbeats of fakeExt contain; an instance is lost after three intervals without one.
+	interval time.Duration
 }
 
-// newBed is for tests that do not depend on the passing of time.
+// newBed is for tests that do not depend on the passing of time: a fakeExt that has sent one heartbeat stays ready, even
+// if the machine is so busy that the test takes a minute.
 func newBed(t *testing.T) *bed {
 	t.Parallel()
-	return makeBed(t, nil)
+	b := makeBed(t, nil)
+	b.interval = 30 * time.Second
+	return b
 }
 
 // inBubble runs a test with a fake clock (testing/synctest). The server and its clients are inside the bubble, and
@@ -65,11 +70,11 @@ func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed))
 
 // makeBedWith is for tests that need other server options and much of the machine: they do not run in parallel.
 func makeBedWith(t *testing.T, change func(*server.Options)) *bed {
-	return startBed(&bed{T: t, dir: t.TempDir(), change: change})
+	return startBed(&bed{T: t, dir: t.TempDir(), change: change, interval: time.Second})
 }
 
 func makeBed(t *testing.T, denied []string) *bed {
-	return startBed(&bed{T: t, dir: t.TempDir(), denied: denied})
+	return startBed(&bed{T: t, dir: t.TempDir(), denied: denied, interval: time.Second})
 }
 
 func startBed(b *bed) *bed {
@@ -391,7 +396,7 @@ func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
 func (e *fakeExt) heartbeat(s heartbeat.State) {
 	e.mu.Lock()
 	e.seq++
-	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: 1000, State: s, Announced: e.digest}
+	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: e.interval.Milliseconds(), State: s, Announced: e.digest}
 	e.mu.Unlock()
 	e.publish(prefix.Heartbeat(e.a.ID), b)
 }
