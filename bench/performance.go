@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
@@ -34,7 +35,7 @@ type performance struct {
 	env           []string      // of the bridge, in addition
 	table         *table
 	costs         [][]string   // rows of the table of processor time
-	client, plain *mesh.Client // over a connection as the programs have it, and without mesh.LowLatency
+	client, plain *mesh.Client // over a connection as the programs have it, and without natsconn.Option
 }
 
 func performanceFlags(fs *flag.FlagSet) measurement {
@@ -62,7 +63,7 @@ func (p *performance) run(ctx context.Context, set setup) {
 	p.start("registry", "registry", nil, "--log-level", "error")
 	p.startBridge("bench", "ext", p.env...)
 	p.firstAnswer(ctx, p.nc, bareSubject(0))
-	p.plain, p.client = p.caller(ctx, p.urls(0)), p.caller(ctx, p.urls(0), mesh.LowLatency())
+	p.plain, p.client = p.caller(ctx, p.urls(0)), p.caller(ctx, p.urls(0), natsconn.Option())
 
 	heading(fmt.Sprintf("medians of %d interleaved rounds of %s, with the lowest and the highest; every call has the headers Ext-Timeout, "+
 		"Ext-Call-Id and Ext-Stream, bare requests have none; more of the bridge's environment: %q", p.rounds, p.span, p.env))
@@ -203,7 +204,7 @@ func (p *performance) embedded(ctx context.Context) {
 			continue
 		}
 		url, up := p.up(ctx, "ext", fmt.Sprint("data-", i))
-		c := p.newComparison(ctx, 1, 256, row[0], p.caller(ctx, url, mesh.LowLatency()))
+		c := p.newComparison(ctx, 1, 256, row[0], p.caller(ctx, url, natsconn.Option()))
 		c.measure(p, row[0])
 		up.end()
 		p.row(name, c.ratios, "%.2f", row[1], row[2], c.String())

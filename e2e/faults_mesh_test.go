@@ -51,7 +51,7 @@ func newSharedMesh(t testing.TB) *sharedMesh {
 
 func (w *sharedMesh) connect(t testing.TB) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), mesh.LowLatency())
+	nc, err := mesh.Connect(w.url)
 	if err != nil {
 		t.Fatal(err)
 	}

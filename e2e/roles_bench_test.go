@@ -32,7 +32,7 @@ func BenchmarkShippedRoles(b *testing.B) {
 	}
 	url, server := startShipped(b, "one.conf", nil)
 	connectAs := func(user string) *nats.Conn {
-		nc, err := nats.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX."+user), mesh.LowLatency())
+		nc, err := mesh.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX."+user))
 		if err != nil {
 			b.Fatal(err)
 		}

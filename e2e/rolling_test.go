@@ -106,12 +106,10 @@ func (l *load) end(what string) {
 	l.t.Logf("%s: %d calls, %d lost; p50 %s, p99 %s, longest %s", what, len(l.took)+len(l.faults), len(l.faults), at(50), at(99), at(100))
 }
 
-// caller returns a client with the settings that agents should use: it follows the catalog, and does not buffer messages
-// while NATS is not connected.
+// caller returns a client with the settings that agents should use: mesh.Connect, and a catalog that is followed.
 func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *mesh.Catalog) {
 	t.Helper()
-	duck := new(mesh.LameDuck)
-	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1), duck.Option(), mesh.LowLatency())...)
+	nc, err := mesh.Connect(url, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +118,7 @@ func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *me
 	var following sync.WaitGroup
 	following.Go(func() { catalog.Run(ctx) }) // ends with cancel
 	t.Cleanup(func() { cancel(); following.Wait(); nc.Close() })
-	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, LameDuck: duck}), catalog
+	return mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog}), catalog
 }
 
 // instances returns the number of ready instances of id, of any version if version is empty.

@@ -28,7 +28,6 @@ const staleAfter = 10 * time.Second
 type session struct {
 	*app
 	nc     *nats.Conn
-	duck   mesh.LameDuck // of nc
 	prefix mesh.Prefix
 	denied denials
 }
@@ -64,7 +63,6 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		Name:     "extctl " + cmd.Name(),
 		Logger:   logger,
 		NoBuffer: true,
-		LameDuck: &s.duck,
 		OnDenied: s.denied.add,
 	})
 	if err != nil {

@@ -75,7 +75,7 @@ func program() daemon.Program {
 			defer stopWatchdog()
 			b := bridge.New(p.NC, bridge.Config{
 				Name: name, Host: host, Prefix: p.Prefix, Version: daemon.Version(), Settings: settings,
-				Reread: reread, StateDir: state, LameDuck: p.LameDuck, Watchdog: awaitWatchdog, Logger: p.Logger,
+				Reread: reread, StateDir: state, Watchdog: awaitWatchdog, Logger: p.Logger,
 				Mesh: gate.Credentials(p.Secrets),
 			})
 			p.Health.Ready(b.Ready)

@@ -30,8 +30,7 @@ type Config struct {
 	Environ  []string                      // the environment that children inherit from; default os.Environ()
 	Gate     gate.Host                     // where requirements are looked up; default this host
 	Mesh     gate.Credentials              // of this process for NATS; never passed to an extension
-	LameDuck *mesh.LameDuck                // lame-duck handling of the connection; nil: none
-	Watchdog func()                        // waits for the watchdog before the first child starts; nil: no watchdog
+	Watchdog func()                        // waits until the watchdog runs; called before the first child is started; nil: there is no watchdog
 	Logger   *slog.Logger                  // default: discard
 }
 
@@ -79,7 +78,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 		reloaded: make(chan struct{}, 1), planAdopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
-		LameDuck: cfg.LameDuck, Reserve: b.memory.reserve})
+		Reserve: b.memory.reserve})
 	b.fleet = fleet{newInstance: b.newInstance, workloads: map[string]*deployment{}, stopping: map[string]<-chan struct{}{}}
 	return b
 }

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/natsconn"
 )
 
 // ConnectOptions configure a program's connection.
@@ -26,13 +25,9 @@ type ConnectOptions struct {
 	// would run although its caller has given up. Services do not set it.
 	NoBuffer bool
 
-	LameDuck *mesh.LameDuck // notified when the server enters lame duck mode; may be nil
-	OnDenied func(error)    // called on a permission violation, which NATS reports separately from the operation
-	Extra    []nats.Option  // applied last
+	OnDenied func(error)   // called on a permission violation, which NATS reports separately from the operation
+	Extra    []nats.Option // applied last
 }
-
-// connectTimeout is how long the connection to one server may take, including an auth callout.
-const connectTimeout = 5 * time.Second
 
 // ConnectError is returned if NATS cannot be reached.
 type ConnectError struct {
@@ -58,10 +53,13 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 	opts := t.base
 	all := t.options(o, up)
 	if at, ok := ctx.Deadline(); ok {
-		all = append(all, nats.Timeout(min(connectTimeout, time.Until(at))))
+		all = append(all, func(o *nats.Options) error {
+			o.Timeout = min(o.Timeout, time.Until(at))
+			return nil
+		})
 	}
 	all = append(all, o.Extra...)
-	for _, opt := range append(all, mesh.LowLatency()) { // last, because a nats context may have set a dialer, such as a proxy
+	for _, opt := range append(all, natsconn.Option()) { // last, because a nats context may have set a dialer, such as a proxy
 		if err := opt(&opts); err != nil {
 			return nil, &ConnectError{t.Addr(), t.Source, err}
 		}
@@ -84,14 +82,8 @@ func (t Target) Connect(ctx context.Context, o ConnectOptions) (*nats.Conn, erro
 }
 
 func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
-	opts := []nats.Option{
+	opts := append(natsconn.Defaults(),
 		nats.Name(o.Name),
-		nats.Timeout(connectTimeout),
-		nats.MaxReconnects(-1),
-		nats.CustomReconnectDelay(reconnectDelay),
-		// A server that hangs is left after 4 to 6 s. deploy/nats/settings.conf has the same, and the reason.
-		nats.PingInterval(2 * time.Second),
-		nats.MaxPingsOutstanding(2),
 		nats.RetryOnFailedConnect(o.Wait),
 		nats.PermissionErrOnSubscribe(true),
 		nats.ConnectHandler(func(*nats.Conn) {
@@ -109,14 +101,11 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 			o.Logger.Info("reconnected to NATS", "server", nc.ConnectedUrlRedacted())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { o.asyncError(sub, err) }),
-	}
+	)
 	if o.Wait {
 		w := &waiting{logger: o.Logger, server: t.Addr()}
 		// Credentials may be refused temporarily: an auth callout is down, or a key is being rotated.
 		opts = append(opts, nats.IgnoreAuthErrorAbort(), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { w.failed(err, time.Now()) }))
-	}
-	if o.LameDuck != nil {
-		opts = append(opts, o.LameDuck.Option())
 	}
 	if o.NoBuffer {
 		opts = append(opts, nats.ReconnectBufSize(-1))
@@ -141,17 +130,4 @@ func (o ConnectOptions) asyncError(sub *nats.Subscription, err error) {
 	default:
 		o.Logger.Error("NATS error", args...)
 	}
-}
-
-// The bounds of the delay between two rounds of connection attempts.
-const (
-	reconnectMin = 100 * time.Millisecond
-	reconnectMax = 10 * time.Second
-)
-
-// reconnectDelay doubles its upper bound with every round and adds full jitter, so that the clients of a restarted
-// server do not all reconnect at once.
-func reconnectDelay(attempts int) time.Duration {
-	bound := min(reconnectMax, reconnectMin<<min(max(attempts, 1), 10))
-	return reconnectMin + rand.N(bound-reconnectMin+1)
 }

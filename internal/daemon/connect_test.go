@@ -132,19 +132,7 @@ func TestPermissionViolationIsSurfaced(t *testing.T) {
 	}
 }
 
-func TestReconnectDelay(t *testing.T) {
-	for attempts, bound := range map[int]time.Duration{
-		0: 200 * time.Millisecond, 1: 200 * time.Millisecond, 3: 800 * time.Millisecond, 7: 10 * time.Second, 1 << 40: 10 * time.Second,
-	} {
-		for range 1000 {
-			if d := reconnectDelay(attempts); d < reconnectMin || d > bound {
-				t.Fatalf("attempt %d: %v, want %v to %v", attempts, d, reconnectMin, bound)
-			}
-		}
-	}
-}
-
-// TestConnectIsQuick: programs use mesh.LowLatency connections unless they set a dialer.
+// TestConnectIsQuick: programs use connections of internal/natsconn unless they set a dialer.
 func TestConnectIsQuick(t *testing.T) {
 	srv := natstest.Start(t, &server.Options{Port: -1})
 	mine := &net.Dialer{}

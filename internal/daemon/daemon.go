@@ -54,12 +54,11 @@ type Program struct {
 
 // Process is what a Program's Run receives.
 type Process struct {
-	NC       *nats.Conn
-	LameDuck *mesh.LameDuck // of NC
-	Prefix   mesh.Prefix
-	Secrets  Credentials // that NC was connected with
-	Logger   *slog.Logger
-	Health   *Health // for the program's readiness and metrics
+	NC      *nats.Conn
+	Prefix  mesh.Prefix
+	Secrets Credentials // that NC was connected with
+	Logger  *slog.Logger
+	Health  *Health // for the program's readiness and metrics
 }
 
 // Main runs p with the process's arguments until SIGINT or SIGTERM, and returns the exit code.
@@ -211,8 +210,7 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 
 // connected connects to NATS, waiting if necessary, and runs the program.
 func (p Program) connected(ctx context.Context, t Target, proc Process) error {
-	proc.LameDuck = new(mesh.LameDuck)
-	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true, LameDuck: proc.LameDuck}
+	o := ConnectOptions{Name: p.Name, Logger: proc.Logger, Wait: true}
 	if p.Connect != nil {
 		p.Connect(&o)
 	}

@@ -8,14 +8,24 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Option makes nats.Connect use connections of this package. It must be the last option: if there is a custom dialer,
-// or an in-process server, it changes nothing.
+// Option makes nats.Connect use connections of this package, which move to another server when theirs announces lame duck
+// mode (see Traffic). It must be the last option: if there is a custom dialer, or an in-process server, it changes nothing.
 func Option() nats.Option {
 	return func(o *nats.Options) error {
 		if o.CustomDialer != nil || o.Dialer != nil || o.InProcessServer != nil {
 			return nil
 		}
-		o.CustomDialer = &dialer{Dialer: net.Dialer{Timeout: o.Timeout}, limit: o.FlusherTimeout}
+		d := &dialer{Dialer: net.Dialer{Timeout: o.Timeout}, limit: o.FlusherTimeout}
+		o.CustomDialer = d
+		previous := o.LameDuckModeHandler
+		o.LameDuckModeHandler = func(nc *nats.Conn) {
+			if previous != nil {
+				previous(nc)
+			}
+			server := nc.ConnectedServerId()
+			// Owned by the connection; ends within seconds. The handler itself would block the connection's other callbacks.
+			go d.traffic.move(nc, server)
+		}
 		// The dialer resolves names itself: with nats.go's lookup it would not get the number of addresses that share
 		// the timeout.
 		o.SkipHostLookup = true
@@ -28,7 +38,8 @@ func Option() nats.Option {
 // dialer dials the connections of one nats.Conn, one after the other.
 type dialer struct {
 	net.Dialer
-	limit time.Duration // of a write
+	limit   time.Duration // of a write
+	traffic Traffic
 }
 
 // Dial is net.Dialer.Dial, but tries the addresses of a name in random order, each for its share of the timeout.

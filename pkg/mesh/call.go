@@ -294,9 +294,7 @@ func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 	s.leave(c)
 	buf := buffers.Get().(*[]byte)
 	*buf = r.AppendTo((*buf)[:0], c.id)
-	s.slot.node.opt.LameDuck.hold()
 	err := s.nc.Publish(c.reply, *buf)
-	s.slot.node.opt.LameDuck.release()
 	if err != nil {
 		s.slot.errors.Add(1)
 		s.slot.tally.refused(rpc.CodeInternal)
@@ -357,9 +355,7 @@ func (s *service) refuse(at *endpoint, reply string, id []byte, e *rpc.Error) {
 	msg.Header.Set(micro.ErrorHeader, why)
 	msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(int(e.Code)))
 	msg.Data = rpc.AppendError(nil, id, e)
-	s.slot.node.opt.LameDuck.hold()
 	err := s.nc.PublishMsg(msg)
-	s.slot.node.opt.LameDuck.release()
 	if err != nil {
 		s.slot.node.opt.Logger.Warn("could not answer a call", "extension", s.slot.ID(), "error", err)
 	}

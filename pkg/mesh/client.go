@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -40,8 +41,6 @@ type ClientOptions struct {
 	// each tool: for agents, whose calls extensions may see, change and stop. An extension that calls tools of its own
 	// accord leaves it off. It needs the Catalog, and costs nothing while nobody offers these hooks.
 	ToolHooks bool
-
-	LameDuck *LameDuck // of the connection; nil: stay until the server closes it
 }
 
 // Client calls tools. It needs a connection and, for calling by registered name, a Catalog. It is safe for
@@ -57,6 +56,7 @@ type ClientOptions struct {
 type Client struct {
 	nc      *nats.Conn
 	opt     ClientOptions
+	traffic *natsconn.Traffic
 	inbox   inbox
 	guards  sync.Map // extension id → *guard
 	schemas sync.Map // extension id → *checks
@@ -72,7 +72,7 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Client{nc: nc, opt: opt, inbox: inbox{nc: nc}}
+	return &Client{nc: nc, opt: opt, traffic: natsconn.TrafficOf(nc), inbox: inbox{nc: nc}}
 }
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>, which needs no catalog;

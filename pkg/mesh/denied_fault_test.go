@@ -32,9 +32,7 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(nc.Close)
-			var d LameDuck
-			serveOn(t, nc, &d, echoBox())
-			s := d.services()[0]
+			s := serveOn(t, nc, echoBox()).node.services()[0]
 			server1.Shutdown()
 			server1.WaitForShutdown()
 			soonTrue(t, "the connection is gone", func() bool { return !nc.IsConnected() })

@@ -20,11 +20,11 @@ import (
 
 // once sends one request and waits for its answer until deadline, however many messages that takes. It sets t.connects.
 func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method string, params json.RawMessage) (a attempt) {
-	if err := c.opt.LameDuck.ask(ctx, deadline); err != nil {
+	if err := c.traffic.Begin(ctx, deadline); err != nil {
 		a.err = outOfTime(t.id, err)
 		return a
 	}
-	defer c.opt.LameDuck.answered()
+	defer c.traffic.End()
 	t.connects = c.nc.Stats().Reconnects
 	place, err := c.inbox.open(deadline)
 	if err != nil {

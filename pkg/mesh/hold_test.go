@@ -41,7 +41,7 @@ func (g *gatherer) note(s string) {
 func TestFloodIsWritten(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	g := &gatherer{goOn: make(chan struct{})}
-	slot := serveOn(t, nc, &LameDuck{}, g)
+	slot := serveOn(t, nc, g)
 	answers, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestHoldsACrowd(t *testing.T) {
 	} {
 		nc := duckConn(t, duckServers(t, 1)[0])
 		g := &gatherer{goOn: make(chan struct{})}
-		slot := serveOn(t, nc, &LameDuck{}, g)
+		slot := serveOn(t, nc, g)
 		answers, err := nc.SubscribeSync(nc.NewInbox())
 		if err != nil {
 			t.Fatal(err)

@@ -190,7 +190,7 @@ func TestMicroStats(t *testing.T) {
 // TestMicroGone: nobody answers for what is not on the mesh, and nobody is answered on the mesh's own subjects.
 func TestMicroGone(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
-	slot := serveOn(t, nc, nil, echoBox())
+	slot := serveOn(t, nc, echoBox())
 	heard, err := nc.SubscribeSync("ext.registry.shutdown.>")
 	if err != nil {
 		t.Fatal(err)
@@ -204,9 +204,7 @@ func TestMicroGone(t *testing.T) {
 	if m, err := heard.NextMsg(time.Millisecond); err == nil {
 		t.Errorf("it answered on %s: %s", m.Subject, m.Data)
 	}
-	var d LameDuck
-	defer d.add(slot.node)()
-	service := d.services()[0]
+	service := slot.node.services()[0]
 	service.pause()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)

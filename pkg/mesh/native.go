@@ -33,7 +33,6 @@ type Service struct {
 	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
 	Options           ServeOptions
 	Logger            *slog.Logger // default: discard
-	LameDuck          *LameDuck    // of the connection; nil: stay until the server closes it
 }
 
 // Serve puts e on the mesh until ctx ends: it announces, beats, and answers calls; then it takes no new ones,
@@ -50,7 +49,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err != nil {
 		return err
 	}
-	node := NewNode(nc, NodeOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger, LameDuck: e.LameDuck})
+	node := NewNode(nc, NodeOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger})
 	slot := node.Join(announce)
 	onMesh, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -24,7 +25,6 @@ type NodeOptions struct {
 	Prefix            Prefix        // default DefaultPrefix
 	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
 	Logger            *slog.Logger  // default: discard
-	LameDuck          *LameDuck     // of the connection; nil: stay until the server closes it
 
 	// Reserve, if set, is called with the number of bytes of each request that is taken up, and with a negative number
 	// when it has ended. Where it returns false the request is refused with rpc.CodeOverloaded.
@@ -101,7 +101,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stop()
 	wg.Go(func() { _ = n.beacons.Run(running, n.beats()) }) // owned by Run; ends with it, without an error
 	wg.Go(func() { n.answerQuestions(running) })            // owned by Run; ends with it
-	defer n.opt.LameDuck.add(n)()
+	defer natsconn.TrafficOf(n.nc).OnMove(n.pauseServices)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()
 	defer func() { n.sayAgain(time.Now()) }() // what would be said later

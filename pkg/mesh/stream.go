@@ -184,8 +184,6 @@ func (c *call) send(kind string, body []byte, seq int) {
 		msg.Reply = c.s.slot.node.ackSubject(c)
 	}
 	msg.Data = body
-	c.s.slot.node.opt.LameDuck.hold()
-	defer c.s.slot.node.opt.LameDuck.release()
 	if err := c.s.nc.PublishMsg(msg); err != nil {
 		c.s.slot.node.opt.Logger.Debug("a frame was not sent", "frame", kind, "error", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
@@ -69,16 +68,14 @@ func onNATS(ctx context.Context, file, url, inbox, prefix, subjects string) erro
 	if err != nil {
 		return err
 	}
-	// The options make the client wait for a server that has not started, and reconnect after any failure, also if the
-	// server refuses the credentials while a password is changed.
-	var duck mesh.LameDuck
-	options := []nats.Option{nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), duck.Option(), mesh.LowLatency()}
+	// In addition to what mesh.Connect sets: wait for a server that has not started, and send results of calls that end
+	// during an outage after it.
+	options := []nats.Option{nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(nats.DefaultReconnectBufSize)}
 	var nc *nats.Conn
 	if file != "" { // credentials in a file are in no environment and in no list of processes
-		nc, _, err = natscontext.Connect(file, options...)
+		nc, _, err = natscontext.Connect(file, mesh.ConnectOptions(options...)...)
 	} else {
-		nc, err = nats.Connect(url, append(options, nats.CustomInboxPrefix(inbox))...)
+		nc, err = mesh.Connect(url, append(options, nats.CustomInboxPrefix(inbox))...)
 	}
 	if err != nil {
 		return err
@@ -86,7 +83,7 @@ func onNATS(ctx context.Context, file, url, inbox, prefix, subjects string) erro
 	defer nc.Close()
 	return mesh.Serve(ctx, nc, mesh.Service{
 		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
-		Prefix: p, SubjectPrefix: subjects, LameDuck: &duck,
+		Prefix: p, SubjectPrefix: subjects,
 		Options: mesh.ServeOptions{MaxInflight: 64}, // more calls get "overloaded", and callers try another instance
 	})
 }

@@ -1,0 +1,32 @@
+package natsconn
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	reconnectMin = 100 * time.Millisecond
+	reconnectMax = 10 * time.Second
+)
+
+// Defaults returns the options that every connection of this project has, except Option, which must be the last.
+func Defaults() []nats.Option {
+	return []nats.Option{
+		nats.Timeout(5 * time.Second), // of a connection attempt, including an auth callout
+		nats.MaxReconnects(-1),
+		nats.CustomReconnectDelay(reconnectDelay),
+		// A server that hangs is detected after 4 to 6 s. deploy/nats/settings.conf has the same values, and the reason.
+		nats.PingInterval(2 * time.Second),
+		nats.MaxPingsOutstanding(2),
+	}
+}
+
+// reconnectDelay doubles its upper bound with every round and adds full jitter, so that the clients of a restarted
+// server do not all reconnect at once.
+func reconnectDelay(attempts int) time.Duration {
+	bound := min(reconnectMax, reconnectMin<<min(max(attempts, 1), 10))
+	return reconnectMin + rand.N(bound-reconnectMin+1)
+}
