@@ -1,26 +1,41 @@
-// Package mesh puts extensions on NATS and calls them: JSON-RPC from package rpc on the subjects of
-// docs/protocol.md, and the catalog of all of it.
+// Package mesh puts extensions on NATS and calls their tools: JSON-RPC of package rpc on the subjects of docs/protocol.md,
+// and the catalog of all extensions.
 //
-// # Being an extension
+// # Calling a tool
 //
-// A [Toolbox] answers for the tools that are added to it, with schemas derived from Go structs, and [Serve] puts
-// it on the mesh: it announces, beats, answers calls side by side, and stops without losing one.
-//
-//	type question struct {
-//		City string `json:"city" jsonschema:"a city's name"`
+//	nc, err := mesh.Connect(url)
+//	if err != nil {
+//		return err
 //	}
+//	defer nc.Close()
+//	client := mesh.NewClient(nc, mesh.ClientOptions{})
+//	result, err := client.Call(ctx, "weather/today", json.RawMessage(`{"city":"Ghent"}`))
+//
+// # Offering a tool
+//
+// A [Toolbox] answers the requests for the tools that are added to it, with schemas derived from Go structs. [Serve] puts it
+// on the mesh: it announces it, sends heartbeats and handles calls concurrently until ctx ends; then it completes the calls
+// in flight.
+//
+//	nc, err := mesh.Connect(url)
+//	if err != nil {
+//		return err
+//	}
+//	defer nc.Close()
 //	box := &mesh.Toolbox{Version: "1.0.0"}
-//	mesh.AddTool(box, "today", "The weather today.", func(ctx context.Context, q question) (string, error) {
-//		return "sunny in " + q.City, nil
+//	mesh.AddTool(box, "today", "The weather today.", func(ctx context.Context, in struct {
+//		City string `json:"city" jsonschema:"a city's name"`
+//	}) (string, error) {
+//		return "sunny in " + in.City, nil
 //	})
-//	err := mesh.Serve(ctx, nc, mesh.Service{ID: "weather", Version: "1.0.0", Handler: box})
+//	return mesh.Serve(ctx, nc, mesh.Service{ID: "weather", Version: "1.0.0", Handler: box})
 //
-// The same Toolbox answers on standard input and output with rpc.Serve, as the child of a bridge.
+// With rpc.Serve on standard input and output, the same Toolbox is the child of a bridge.
 //
-// # Calling
+// # The catalog
 //
-// A [Client] looks names up in a [Catalog], a copy of the mesh's that is right within milliseconds, and sends the
-// call straight to whoever answers it.
+// A [Catalog] is a local copy of the mesh's catalog, which is updated within milliseconds. With it, a [Client] finds tools by
+// their registered names, checks arguments before it sends them, and explains why a tool is not available.
 //
 //	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
 //	go catalog.Run(ctx)
@@ -30,27 +45,24 @@
 //	client := mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Schemas: schema.Compile})
 //	result, err := client.Call(ctx, "ext_weather_today", json.RawMessage(`{"city":"Ghent"}`))
 //
-// The catalog lends names and reasons and is never on the way of a call: with every registry dead, calls go on.
-// A Client without one calls by id and own name, "weather/today". [Client.CallStream] tells how far a long call is,
-// [Client.Fire] asks everybody who offers a hook.
+// Calls do not pass through the registry or the catalog: without any registry they continue. [Client.CallStream] passes on
+// the progress of a long call, [Client.Fire] calls all extensions that offer a hook.
 //
 // # The connection
 //
-// It is the caller's own, and never closed here. One that calls should be made with nats.ReconnectBufSize(-1), or
-// requests are kept while NATS is away, and run when nobody waits for them any more; any should be made with
-// nats.MaxReconnects(-1), with an inbox prefix of its own where there are permissions, and with a [LameDuck], which
-// moves it in order when its server is about to go. With [LowLatency] calls over it are quicker, at both ends.
+// [Connect] is nats.Connect with the options that callers and services should have. The package never closes a connection.
+// Where NATS has permissions, pass the user's inbox prefix with nats.CustomInboxPrefix.
 //
 // # Errors
 //
-// Those of a call are [rpc.Error] values: the extension's own, as it was, or the mesh's with [rpc.Details], which say
-// whether the tool may have run. errors.Is(err, rpc.CodeUnavailable) and the like work across the wire.
+// Errors of a call are [rpc.Error] values: the extension's own, unchanged, or the mesh's with [rpc.Details], which state
+// whether the tool may have run. errors.Is(err, rpc.CodeUnavailable) works across the network.
 //
-// # Below
+// # Many extensions in one program
 //
-// Serve is a [Node], which is a program's one reader for all of its extensions, and a [Slot], which is one extension's
-// place: it announces and beats through the lives of what runs in it, and each ready life is one [Slot.Serve], a micro
-// service that exists exactly while calls can be taken. So a dead extension is a missing responder, and costs its
-// callers a fraction of a millisecond instead of a time-out. Bridges use these; a service of its own does not need to.
-// Every subject is built by a method of [Prefix].
+// Serve consists of a [Node], which is shared by all extensions of a program, and a [Slot], which is one instance of an
+// extension. A slot keeps its identity when the process of the extension restarts. Whenever that process can handle calls,
+// [Slot.Serve] subscribes a micro service for it, so that calls of an extension that does not run fail immediately with "no
+// responders" instead of a timeout. Bridges use these types; other services do not need them. Subjects are built by the
+// methods of [Prefix].
 package mesh
