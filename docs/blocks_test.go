@@ -1,8 +1,6 @@
 package docs_test
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,7 +16,6 @@ var tried = map[string]map[string]string{
 	},
 	"configuration.md": {"yaml": "internal/config: TestPage"},
 	"extctl.md":        {"json": "cmd/extctl: its scripts"},
-	"operations.md":    {"go": "TestSnippets"},
 	"protocol.md": {
 		"sh": "TestShellExtension", "python": "TestPythonCaller",
 		"json": "TestExamples", "json request": "TestExamples", "json response": "TestExamples", "json error": "TestExamples",
@@ -47,27 +44,6 @@ func TestBlocks(t *testing.T) {
 				t.Errorf("%s, line %d: no test runs blocks of %q; add it to tried", page, f.line, kind)
 			}
 		}
-	}
-}
-
-// TestSnippets compiles the Go blocks of operations.md, which are parts of programs.
-func TestSnippets(t *testing.T) {
-	found := 0
-	for _, f := range fences(read(t, "operations.md")) {
-		if f.lang != "go" {
-			continue
-		}
-		found++
-		file := filepath.Join(t.TempDir(), "main.go")
-		program := fmt.Sprintf("package main\n\nimport (\n\t\"os\"\n\t\"time\"\n\n\t\"github.com/nats-io/nats.go\"\n)\n\n"+
-			"var _ = time.Second\n\nfunc main() {\n\turl := os.Args[1]\n%s\tif err != nil {\n\t\tpanic(err)\n\t}\n\tnc.Close()\n}\n", f.text)
-		if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		buildOver(t, "./snippet", file)
-	}
-	if found == 0 {
-		t.Error("the page has no Go")
 	}
 }
 

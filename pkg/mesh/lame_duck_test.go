@@ -151,7 +151,7 @@ func TestCannotResume(t *testing.T) {
 	}
 }
 
-// TestMicroSubscriptions checks what LameDuck counts on.
+// TestMicroSubscriptions checks the number that pauseServices uses.
 func TestMicroSubscriptions(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	before := nc.NumSubscriptions()

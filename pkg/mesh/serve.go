@@ -78,7 +78,7 @@ type service struct {
 //
 // Where NATS does not permit it to listen, the slot is failed instead of ready, with the subject in the reason, until
 // a reconnect, or another try within a minute, finds it permitted. So is it where it could not be put on the mesh again
-// behind a move of LameDuck.
+// after a move to another server.
 //
 // Handlers run side by side, each on its own goroutine unless h is an rpc.AsyncHandler; their contexts end
 // with the call's time. A panic is that call's CodeInternal.
