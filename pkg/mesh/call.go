@@ -321,7 +321,24 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
 			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
 		return false
-	case !s.calls.enter(&s.handlers):
+	}
+	copied := int64(0)
+	if reserve := s.slot.node.opt.Reserve; reserve != nil && r.KeepCopies(c.id) {
+		if copied = size; !reserve(copied) {
+			s.slot.node.release(size)
+			s.leave(c)
+			s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
+				"the answer of about %d bytes was discarded: answers and requests under way take all the memory that this host has for them", size))
+			return false
+		}
+	}
+	unreserve := func() {
+		if copied > 0 {
+			s.slot.node.opt.Reserve(-copied)
+		}
+	}
+	if !s.calls.enter(&s.handlers) {
+		unreserve()
 		s.slot.node.release(size)
 		s.leave(c)
 		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
@@ -336,8 +353,10 @@ func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool)
 	}
 	go func() { // owned by Serve; ends with the answer, or the caller, or the service
 		defer s.handlers.Done()
-		c.sendChunks(text)
-		letGo()
+		c.sendChunks(text, func() {
+			letGo()
+			unreserve()
+		})
 	}()
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -134,5 +135,70 @@ func TestReserve(t *testing.T) {
 	}
 	if got := next(); !strings.Contains(got, `"result":{}`) {
 		t.Fatalf("after the others: %s", got)
+	}
+}
+
+// TestReserveForAnswers: an answer in chunks counts until the caller has it. One that there is no memory for is refused.
+func TestReserveForAnswers(t *testing.T) {
+	connect := startServer(t)
+	var used atomic.Int64
+	node := mesh.NewNode(connect(), mesh.NodeOptions{Reserve: func(n int64) bool {
+		if used.Add(n) > 16<<20 && n > 0 {
+			used.Add(-n)
+			return false
+		}
+		return true
+	}})
+	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)
+	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
+	slot := node.Join(weather)
+	slot.Enter()
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { node.Run(ctx) }) // these two end with ctx
+	ready := make(chan struct{})
+	wg.Go(func() { _ = slot.Serve(ctx, h, mesh.ServeOptions{OnReady: func() { close(ready) }}) })
+	defer func() { stop(); wg.Wait() }()
+	<-ready
+	nc := connect()
+	call := func() *nats.Subscription {
+		t.Helper()
+		frames, err := nc.SubscribeSync(nc.NewInbox())
+		if err == nil {
+			m := request(frames.Subject)
+			m.Header.Set(mesh.HeaderStream, "1")
+			err = nc.PublishMsg(m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return frames
+	}
+	next := func(frames *nats.Subscription) *nats.Msg {
+		t.Helper()
+		m, err := frames.NextMsg(30 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first := call()
+	acks := []*nats.Msg{next(first)} // the answer is on its way, and waits for an acknowledgement
+	if m := next(call()); !strings.Contains(string(m.Data), `"kind":"overloaded"`) {
+		t.Errorf("a second answer: %.200s", m.Data)
+	}
+	for acks[len(acks)-1].Header.Get(mesh.HeaderFrame) != "end" {
+		if m := acks[len(acks)-1]; m.Reply != "" {
+			if err := nc.Publish(m.Reply, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		acks = append(acks, next(first))
+	}
+	if n := used.Load(); n != 0 {
+		t.Errorf("%d bytes are taken after the last answer", n)
+	}
+	if m := next(call()); m.Header.Get(mesh.HeaderFrame) != "chunk" {
+		t.Errorf("an answer after that: %.200s", m.Data)
 	}
 }

@@ -210,14 +210,15 @@ func (c *call) notify(method string, params json.RawMessage) error {
 }
 
 // sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. What the answer took
-// is given back before its end goes out, as in leave.
-func (c *call) sendChunks(text []byte) {
+// is given back before its end goes out, as in leave; letGo returns the memory of text.
+func (c *call) sendChunks(text []byte, letGo func()) {
 	defer c.s.finish(c)
-	whole := c.chunks(text)
-	c.s.slot.node.release(int64(len(text)))
+	whole, size := c.chunks(text), len(text)
+	letGo()
+	c.s.slot.node.release(int64(size))
 	c.s.leave(c)
 	if whole {
-		c.send(frameEnd, fmt.Appendf(nil, `{"length":%d}`, len(text)), 0)
+		c.send(frameEnd, fmt.Appendf(nil, `{"length":%d}`, size), 0)
 	}
 }
 

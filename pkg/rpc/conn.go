@@ -23,6 +23,7 @@ type Options struct {
 	// Reserve, if set, is called from the reader before a line gets a buffer of more than 256 KiB, with the number of
 	// bytes that it grows by, and with a negative number when they are released. If it returns false, the line is
 	// discarded, and the call that it answers fails with CodeOverloaded. It may be shared by many Conns.
+	// Bytes that Reply.Keep has taken over are released with them, from another goroutine.
 	Reserve func(n int64) bool
 
 	// OnNotification is called from the reader for every notification: it must not block, and params is only

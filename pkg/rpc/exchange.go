@@ -138,15 +138,23 @@ func (r *Reply) AppendTo(dst, id []byte) []byte {
 // connection gives its read buffer to the caller, who returns it with release and must not use message afterwards. Keep
 // may be called once, during Deliver; r must not be used after it.
 func (r *Reply) Keep(id []byte) (message []byte, release func()) {
-	shorter := len(r.env.ID) - len(id)
-	if r.from == nil || !r.env.plain || shorter < 0 || len(r.line) <= keepBuffer || 4*len(r.line) < 3*len(r.from.buf) {
+	if r.KeepCopies(id) {
 		return r.AppendTo(make([]byte, 0, r.Size()), id), func() {}
 	}
-	buf := r.from.detach()
-	head := r.env.idAt
+	buf, unreserve := r.from.detach()
+	head, shorter := r.env.idAt, len(r.env.ID)-len(id)
 	copy(r.line[shorter:], r.line[:head])
 	copy(r.line[shorter+head:], id)
-	return r.line[shorter:], func() { giveBack(buf) }
+	return r.line[shorter:], func() {
+		giveBack(buf)
+		unreserve()
+	}
+}
+
+// KeepCopies reports whether Keep makes a copy, of about Size bytes. A read buffer that it gives away instead remains
+// counted by Options.Reserve until it is returned.
+func (r *Reply) KeepCopies(id []byte) bool {
+	return r.from == nil || !r.env.plain || len(r.env.ID) < len(id) || len(r.line) <= keepBuffer || 4*len(r.line) < 3*len(r.from.buf)
 }
 
 // Size returns approximately how many bytes AppendTo appends.

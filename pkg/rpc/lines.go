@@ -213,16 +213,23 @@ func (l *lineReader) room() []byte {
 	return l.buf[l.end:]
 }
 
-// detach gives the buffer of the last returned line to the caller, and copies its unread bytes to a new one.
-func (l *lineReader) detach() []byte {
+// detach gives the buffer of the last returned line to the caller, and copies its unread bytes to a new one. The caller
+// calls unreserve when it has released the buffer.
+func (l *lineReader) detach() (buf []byte, unreserve func()) {
 	buf, rest := l.buf, l.buf[l.start:l.end]
-	l.unreserve() // from now on the new owner counts it
+	reserve, granted := l.reserve, l.reserved
+	l.reserved = 0
+	unreserve = func() {
+		if granted > 0 {
+			reserve(-granted)
+		}
+	}
 	l.buf, l.start, l.end, l.seen = nil, 0, len(rest), 0
 	if len(rest) > 0 {
 		l.buf = borrow(len(rest))
 		copy(l.buf, rest)
 	}
-	return buf
+	return buf, unreserve
 }
 
 // release is called by a lazyReader when there is nothing to read.

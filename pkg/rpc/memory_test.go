@@ -122,3 +122,26 @@ func TestEndlessLine(t *testing.T) {
 }
 
 func second(_ []byte, err error) error { return err }
+
+// TestKeptAnswerIsCounted: a read buffer that Reply.Keep has given away counts until it is returned.
+func TestKeptAnswerIsCounted(t *testing.T) {
+	const size = 4 << 20
+	var m limited
+	m.limit.Store(1 << 40)
+	text := `{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", size) + "\"}\n"
+	c := NewConn(strings.NewReader(text), io.Discard, Options{Reserve: m.reserve})
+	k := &keeper{id: "7", done: make(chan struct{}), left: 1}
+	c.Start(&Exchange{Method: "m", Sink: k})
+	c.Run(t.Context())
+	<-k.done
+	if k.got[0].release == nil {
+		t.Fatal("the answer was not kept")
+	}
+	if used := m.used.Load(); used < size || used > 2*size+readBuffer {
+		t.Errorf("%d bytes are taken while an answer of %d is kept", used, size)
+	}
+	k.check(0)
+	if used := m.used.Load(); used != 0 {
+		t.Errorf("%d bytes are taken after the answer was released", used)
+	}
+}
