@@ -15,7 +15,7 @@ var (
 	unanchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// TestLinks checks that every relative link on every page leads to a file and, if it has a fragment, to a heading.
+// TestLinks checks that every link to this repository, on every page, leads to a file and, if it has a fragment, to a heading.
 func TestLinks(t *testing.T) {
 	root := ".."
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

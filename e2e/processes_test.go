@@ -17,7 +17,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// who is a shell extension whose tool returns the name of the bridge that runs it. It answers one call at a time.
+// who is a shell extension with a tool that returns the name of the bridge that runs it. It answers one call at a time.
 const who = `#!/bin/sh
 while IFS= read -r line; do
 	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// procFile reads a file of /proc; "" if the process is not there.
+// procFile reads a file of /proc. It returns "" if the process does not exist.
 func procFile(pid int, name string) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
 	return string(text)
@@ -35,8 +35,8 @@ func childrenOf(pid int) (pids []int) {
 	return pids
 }
 
-// TestTakeOver kills a bridge and its guard. First, killall would not find the guard by the bridge's name. Then the next
-// bridge of this name ends what they left behind.
+// TestTakeOver kills a bridge and its guard. The next bridge with the same name must end their processes. The guard's name
+// must not contain the bridge's, so that killall with the bridge's name does not kill the guard.
 func TestTakeOver(t *testing.T) {
 	url, _ := startNATS(t)
 	dir, state := filepath.Join(t.TempDir(), "extensions"), t.TempDir()
@@ -66,7 +66,7 @@ func TestTakeOver(t *testing.T) {
 		}
 	}
 
-	// The bridge starts a guard for one that is killed, unless it is stopped.
+	// The bridge is stopped first; otherwise it would start another guard.
 	for _, kill := range []struct {
 		pid int
 		sig syscall.Signal
@@ -82,7 +82,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	second := run()
 	eventually(t, time.Minute, "what the first bridge left behind has ended", func() bool { return procFile(child, "environ") != mark })
-	eventually(t, time.Minute, "the log says so", func() bool {
+	eventually(t, time.Minute, "the log has the message", func() bool {
 		return strings.Contains(second.output(), "stopped processes left over from an earlier run of this bridge")
 	})
 	readyToAct(t, nc, "stays")

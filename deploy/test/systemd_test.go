@@ -97,7 +97,7 @@ func TestSystemdRuns(t *testing.T) {
 }
 
 // exposure is the highest permitted score of "systemd-analyze security" for a unit, from 0 (protected) to 10 (exposed). The
-// bridge's children need more permissions: those of Node and Python, and a writable control group.
+// bridge's children need more permissions: what Node and Python need, and a writable control group.
 var exposure = map[string]float64{"registry": 1.5, "primes": 1.5, "stdio-bridge": 2.0}
 
 // TestSystemdSecurity prints the score of each unit.
