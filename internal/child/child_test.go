@@ -103,10 +103,10 @@ func TestExit(t *testing.T) {
 	for name, err := range map[string]error{"Run": err, "the context": cause} {
 		e := exitError(t, err)
 		if e.ExitCode != 3 || e.Signal != "" || e.StderrTail != "first\nünable to go on\n" || e.Stopped || e.Uptime <= 0 || e.Cause != nil {
-			t.Errorf("%s says %+v", name, e)
+			t.Errorf("%s: %+v", name, e)
 		}
 		if s := e.Error(); !strings.HasPrefix(s, "exit status 3 after ") || !strings.HasSuffix(s, ", stderr: ünable to go on") {
-			t.Errorf("%s says %q", name, s)
+			t.Errorf("%s: %q", name, s)
 		}
 	}
 }

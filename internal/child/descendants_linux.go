@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descendants are the descendants of a process: the members of its group, processes that left the group or the session but
-// still have its marker, and all processes in its cgroup, if it has one. Methods are called by one goroutine.
+// descendants finds and ends the descendants of a process: the members of its group, processes that left the group or the
+// session but still have its marker, and all processes in its cgroup, if it has one. Methods are called by one goroutine.
 type descendants struct {
 	leader  int
 	marker  string
@@ -27,60 +27,60 @@ func newDescendants(p *os.Process, marker string, s *sysAttr) *descendants {
 
 // terminateGroup sends SIGTERM to the group, once. SIGCONT follows, so that SIGTERM is already pending when a stopped
 // process continues.
-func (f *descendants) terminateGroup() {
-	if !f.termed {
-		f.termed = true
-		unix.Kill(-f.leader, unix.SIGTERM)
-		unix.Kill(-f.leader, unix.SIGCONT)
+func (d *descendants) terminateGroup() {
+	if !d.termed {
+		d.termed = true
+		unix.Kill(-d.leader, unix.SIGTERM)
+		unix.Kill(-d.leader, unix.SIGCONT)
 	}
 }
 
 // terminate sends SIGTERM to all descendants, once.
-func (f *descendants) terminate() {
-	f.terminateGroup()
-	f.find(unix.SIGTERM, unix.SIGCONT)
+func (d *descendants) terminate() {
+	d.terminateGroup()
+	d.find(unix.SIGTERM, unix.SIGCONT)
 }
 
 // kill sends SIGKILL to all descendants.
-func (f *descendants) kill() {
-	unix.Kill(-f.leader, unix.SIGKILL)
-	f.cgroup.kill()
-	f.find()
-	for _, p := range f.outside {
+func (d *descendants) kill() {
+	unix.Kill(-d.leader, unix.SIGKILL)
+	d.cgroup.kill()
+	d.find()
+	for _, p := range d.outside {
 		p.signal(unix.SIGKILL)
 	}
 }
 
 // find searches for descendants outside the group and sends signals to those that it finds for the first time. It keeps
 // a pidfd of each, since an exiting process has no environment any more, and a process can change its environment.
-func (f *descendants) find(signals ...unix.Signal) (found, unclear bool) {
+func (d *descendants) find(signals ...unix.Signal) (found, unclear bool) {
 	candidates := allProcesses
 	if adopting() {
 		candidates = ownChildren // orphaned descendants are now children of this process; the others have a parent that is one
 	}
-	for _, pid := range append(candidates(), f.cgroup.pids()...) {
-		if _, held := f.outside[pid]; held || pid == f.leader || known.has(pid) {
+	for _, pid := range append(candidates(), d.cgroup.pids()...) {
+		if _, held := d.outside[pid]; held || pid == d.leader || known.has(pid) {
 			continue
 		}
-		switch f.classify(pid) {
+		switch d.classify(pid) {
 		case unrelated:
 			continue
 		case exiting:
-			f.unsure, unclear = time.Time{}, true
+			d.unsure, unclear = time.Time{}, true
 			continue
 		case unclassified:
 			unclear = true
 			continue
 		}
 		p, ok := openPidfd(pid)
-		if !ok || f.classify(pid) != descendant { // the id may have been used again for another process
+		if !ok || d.classify(pid) != descendant { // the id may have been used again for another process
 			p.close()
 			continue
 		}
-		if f.outside == nil { // needed by few processes
-			f.outside = make(map[int]pidfd)
+		if d.outside == nil { // needed by few processes
+			d.outside = make(map[int]pidfd)
 		}
-		f.outside[pid] = p
+		d.outside[pid] = p
 		found = true
 		for _, sig := range signals {
 			p.signal(sig)
@@ -100,23 +100,23 @@ const (
 )
 
 // classify determines by session, cgroup and marker whether a process outside the group is a descendant.
-func (f *descendants) classify(pid int) relation {
+func (d *descendants) classify(pid int) relation {
 	st, ok := readStat(pid)
 	switch {
-	case !ok, st.zombie(), st.flags&flagKernel != 0, st.group == f.leader:
+	case !ok, st.zombie(), st.flags&flagKernel != 0, st.group == d.leader:
 		return unrelated
-	case st.session == f.leader, f.cgroup.has(pid):
+	case st.session == d.leader, d.cgroup.has(pid):
 		return descendant
 	}
 	env, err := readEnviron(pid)
 	switch {
 	case err != nil:
 		return unrelated // it belongs to another user
-	case environHasMarker(env, f.marker):
+	case environHasMarker(env, d.marker):
 		return descendant
 	case st.flags&flagExiting != 0 && adopting():
 		return exiting
-	case len(env) == 0 && st.started >= f.started && !emptyEnviron(pid, st):
+	case len(env) == 0 && st.started >= d.started && !emptyEnviron(pid, st):
 		return unclassified
 	}
 	return unrelated
@@ -128,17 +128,17 @@ const unclassifiedWait = 4 * time.Second
 
 // gone reports whether no descendant is left, after reaping those that were adopted. It is called after the leader was
 // reaped. It sends SIGTERM to descendants that it finds.
-func (f *descendants) gone() bool {
-	known.remove(f.leader)
-	reap(unix.P_PGID, f.leader)
-	for pid, p := range f.outside {
+func (d *descendants) gone() bool {
+	known.remove(d.leader)
+	reap(unix.P_PGID, d.leader)
+	for pid, p := range d.outside {
 		if p.exited() {
 			p.reap()
 			p.close()
-			delete(f.outside, pid)
+			delete(d.outside, pid)
 		}
 	}
-	if len(f.outside) > 0 || groupAlive(f.leader) {
+	if len(d.outside) > 0 || groupAlive(d.leader) {
 		return false
 	}
 	scans := 1
@@ -146,32 +146,32 @@ func (f *descendants) gone() bool {
 		scans = 2 // a list of children that is read while one of them exits may lack another one
 	}
 	for range scans {
-		switch found, unclear := f.find(unix.SIGTERM, unix.SIGCONT); {
+		switch found, unclear := d.find(unix.SIGTERM, unix.SIGCONT); {
 		case found:
-			f.unsure = time.Time{}
+			d.unsure = time.Time{}
 			return false
 		case !unclear:
-			f.unsure = time.Time{}
-		case f.unsure.IsZero():
-			f.unsure = time.Now()
+			d.unsure = time.Time{}
+		case d.unsure.IsZero():
+			d.unsure = time.Now()
 			return false
-		case time.Since(f.unsure) < unclassifiedWait:
+		case time.Since(d.unsure) < unclassifiedWait:
 			return false
 		}
 	}
-	if f.cgroup.populated() {
+	if d.cgroup.populated() {
 		return false
 	}
-	reap(unix.P_PGID, f.leader) // members that have exited since the first call
+	reap(unix.P_PGID, d.leader) // members that have exited since the first call
 	return true
 }
 
-func (f *descendants) close() {
-	known.remove(f.leader)
-	for _, p := range f.outside {
+func (d *descendants) close() {
+	known.remove(d.leader)
+	for _, p := range d.outside {
 		p.close()
 	}
-	f.cgroup.remove()
+	d.cgroup.remove()
 }
 
 // groupAlive reports whether a group has members other than zombies. Zombies may stay for ever under an init process that

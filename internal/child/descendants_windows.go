@@ -15,8 +15,8 @@ func newSysAttr(string) *sysAttr {
 	return &sysAttr{&syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}}
 }
 
-// descendants are a job object: it contains the process and its descendants, and all of them end when the job is ended or this
-// process exits for any reason. There is no signal that a process could handle. A descendant that is started in the
+// descendants uses a job object, which contains the process and its descendants: all of them end when the job is ended or
+// this process exits for any reason. There is no signal that a process could handle. A descendant that is started in the
 // moment before the process is added to the job is missed.
 type descendants struct {
 	proc *os.Process
@@ -24,10 +24,10 @@ type descendants struct {
 }
 
 func newDescendants(p *os.Process, _ string, _ *sysAttr) *descendants {
-	f := &descendants{proc: p}
+	d := &descendants{proc: p}
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
-		return f
+		return d
 	}
 	info := windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION{
 		BasicLimitInformation: windows.JOBOBJECT_BASIC_LIMIT_INFORMATION{
@@ -41,32 +41,32 @@ func newDescendants(p *os.Process, _ string, _ *sysAttr) *descendants {
 	}
 	if err != nil {
 		windows.CloseHandle(job)
-		return f
+		return d
 	}
-	f.job = job
-	return f
+	d.job = job
+	return d
 }
 
-func (f *descendants) terminateGroup() { f.kill() }
-func (f *descendants) terminate()      { f.kill() }
+func (d *descendants) terminateGroup() { d.kill() }
+func (d *descendants) terminate()      { d.kill() }
 
-func (f *descendants) kill() {
-	if f.job != 0 {
-		windows.TerminateJobObject(f.job, 1)
+func (d *descendants) kill() {
+	if d.job != 0 {
+		windows.TerminateJobObject(d.job, 1)
 		return
 	}
-	f.proc.Kill()
+	d.proc.Kill()
 }
 
-func (f *descendants) gone() bool {
-	f.kill() // the leader has exited; its descendants get no time to exit
+func (d *descendants) gone() bool {
+	d.kill() // the leader has exited; its descendants get no time to exit
 	return true
 }
 
-func (f *descendants) close() {
-	if f.job != 0 {
-		windows.CloseHandle(f.job)
-		f.job = 0
+func (d *descendants) close() {
+	if d.job != 0 {
+		windows.CloseHandle(d.job)
+		d.job = 0
 	}
 }
 

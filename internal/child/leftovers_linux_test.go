@@ -205,7 +205,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 	var exit *exec.ExitError
 	if err := foreign.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		t.Errorf("the foreign child's status is lost: %v", err)
+		t.Errorf("the status of the other child is lost: %v", err)
 	}
 }
 

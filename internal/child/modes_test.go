@@ -219,7 +219,7 @@ func TestMain(m *testing.M) {
 	}
 	leaks.Main(m, goleak.Cleanup(func(code int) {
 		if pids := child.Survivors(); code == 0 && len(pids) > 0 {
-			fmt.Println("still alive after all tests:", pids)
+			fmt.Println("still running after all tests:", pids)
 			code = 1
 		}
 		os.Exit(code)

@@ -131,8 +131,8 @@ func (c *Conn) close(why error) {
 	c.run, c.early = nil, nil
 	lost := c.pending.clear()
 	c.mu.Unlock()
-	for _, f := range lost {
-		f.x.Sink.Deliver(f.x, rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, f.ran(),
+	for _, pc := range lost {
+		pc.x.Sink.Deliver(pc.x, rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, pc.ran(),
 			"the connection to %s ended before the answer: %v", c.at.name, why)})
 	}
 }
@@ -155,8 +155,8 @@ func (c *Conn) Start(x *rpc.Exchange) {
 		x.Sink.Deliver(x, rpc.Reply{Err: closed})
 		return
 	}
-	f := c.pending.add(x)
-	c.startLocked(func(ctx context.Context) { c.perform(ctx, f) })
+	pc := c.pending.add(x)
+	c.startLocked(func(ctx context.Context) { c.perform(ctx, pc) })
 	c.mu.Unlock()
 }
 
@@ -165,17 +165,17 @@ func (c *Conn) Start(x *rpc.Exchange) {
 // does not cancel a request); otherwise id is 0.
 func (c *Conn) Cancel(x *rpc.Exchange) (id uint64, ok bool) {
 	c.mu.Lock()
-	f := c.pending.of[x]
-	if f == nil {
+	pc := c.pending.of[x]
+	if pc == nil {
 		c.mu.Unlock()
 		return 0, false
 	}
-	c.pending.remove(f)
-	abort := f.abort
+	c.pending.remove(pc)
+	abort := pc.abort
 	c.mu.Unlock()
-	ran := f.ran()
+	ran := pc.ran()
 	if ran == rpc.RanMaybe {
-		id = f.id
+		id = pc.id
 	}
 	if abort != nil {
 		abort()

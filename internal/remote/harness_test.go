@@ -90,7 +90,7 @@ func start(t testing.TB, cfg Config) *runningConn {
 	t.Cleanup(func() {
 		c.end(t)
 		if strings.Contains(logs.String(), secret) {
-			t.Errorf("the log holds the secret:\n%s", logs)
+			t.Errorf("the log contains the secret:\n%s", logs)
 		}
 	})
 	return c
@@ -148,7 +148,7 @@ func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, texts ...string)
 		}
 	}
 	if strings.Contains(err.Error()+string(e.Data), secret) {
-		t.Errorf("the error holds the secret: %v %s", err, e.Data)
+		t.Errorf("the error contains the secret: %v %s", err, e.Data)
 	}
 	return d
 }
@@ -158,7 +158,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: does not come true", what)
+			t.Fatalf("condition not met: %s", what)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func TestListenNotOffered(t *testing.T) {
 		}
 		c.end(t)
 		if len(asked) > 0 {
-			t.Errorf("%d: asked again", status)
+			t.Errorf("%d: requested again", status)
 		}
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// message handles a message or a batch from the server: the response to f, or unsolicited if f is nil. answered reports
-// whether f has ended; the error describes what is wrong with the text.
-func (c *Conn) message(text []byte, f *pendingCall, s *session) (answered bool, err error) {
+// message handles a message or a batch from the server: the response to pc, or unsolicited if pc is nil. answered reports
+// whether pc has ended; the error describes what is wrong with the text.
+func (c *Conn) message(text []byte, pc *pendingCall, s *session) (answered bool, err error) {
 	text = bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff")))
 	if !utf8.Valid(text) {
 		text = bytes.ToValidUTF8(text, []byte("\ufffd"))
 	}
 	if len(text) == 0 || text[0] != '[' { // MCP has no batches since 2025-06-18
-		return c.single(text, f, s)
+		return c.single(text, pc, s)
 	}
 	// One at a time: 60 MB of [1,1,1,… decoded at once would take 1 GB of slices.
 	in := json.NewDecoder(bytes.NewReader(text))
@@ -34,7 +34,7 @@ func (c *Conn) message(text []byte, f *pendingCall, s *session) (answered bool, 
 		if err := in.Decode(&m); err != nil {
 			return answered, fmt.Errorf("it is not JSON: %w", err)
 		}
-		a, err2 := c.single(m, f, s)
+		a, err2 := c.single(m, pc, s)
 		answered, err = answered || a, cmp.Or(err, err2)
 	}
 	return answered, err
@@ -42,7 +42,7 @@ func (c *Conn) message(text []byte, f *pendingCall, s *session) (answered bool, 
 
 const maxBatch = 1000
 
-func (c *Conn) single(text []byte, f *pendingCall, s *session) (answered bool, err error) {
+func (c *Conn) single(text []byte, pc *pendingCall, s *session) (answered bool, err error) {
 	env, err := rpc.Scan(text)
 	switch {
 	case err != nil:
@@ -52,7 +52,7 @@ func (c *Conn) single(text []byte, f *pendingCall, s *session) (answered bool, e
 	case env.IsNotification():
 		c.notifier.notification(env.MethodName(), env.Params)
 	default:
-		return c.response(text, &env, f)
+		return c.response(text, &env, pc)
 	}
 	return false, nil
 }
@@ -76,11 +76,11 @@ func (c *Conn) request(env *rpc.Envelope, s *session) {
 	}
 }
 
-// response ends the call that env answers. That is f if the id is f's or missing, since a server that could not parse a
+// response ends the call that env answers. That is pc if the id is pc's or missing, since a server that could not parse a
 // request answers without an id. Otherwise it is another call: its answer may arrive on a resumed stream.
-func (c *Conn) response(text []byte, env *rpc.Envelope, f *pendingCall) (answered bool, err error) {
-	to := f
-	if id, ok := idOf(env.ID); f == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == f.id) {
+func (c *Conn) response(text []byte, env *rpc.Envelope, pc *pendingCall) (answered bool, err error) {
+	to := pc
+	if id, ok := idOf(env.ID); pc == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == pc.id) {
 		if to = c.another(id); !ok || to == nil {
 			return false, errors.New("it answers another request")
 		}
@@ -98,21 +98,21 @@ func (c *Conn) response(text []byte, env *rpc.Envelope, f *pendingCall) (answere
 		}
 	}
 	c.finish(to, r)
-	if to != f {
+	if to != pc {
 		to.abort() // its own request is no longer needed
 	}
-	return to == f, nil
+	return to == pc, nil
 }
 
 // another returns the call with this id, but not initialize: its answer is only usable with the headers of its response.
 func (c *Conn) another(id uint64) *pendingCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.pending.by[id]
-	if f == nil || f.abort == nil || f.method == "initialize" {
+	pc := c.pending.by[id]
+	if pc == nil || pc.abort == nil || pc.method == "initialize" {
 		return nil
 	}
-	return f
+	return pc
 }
 
 // idOf parses an id of a request sent by a Conn. Some SDKs return it as a string or with a fraction of zero. A string

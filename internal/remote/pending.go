@@ -26,8 +26,8 @@ type pendingCall struct {
 }
 
 // ran returns whether a request that will not be answered may have run.
-func (f *pendingCall) ran() rpc.Ran {
-	if f.sent.Load() {
+func (pc *pendingCall) ran() rpc.Ran {
+	if pc.sent.Load() {
 		return rpc.RanMaybe
 	}
 	return rpc.RanNo
@@ -35,8 +35,8 @@ func (f *pendingCall) ran() rpc.Ran {
 
 // overdue reports whether the deadline has passed. Timers of the network may fire shortly before the context's, so it
 // also compares the time.
-func (f *pendingCall) overdue(ctx context.Context) bool {
-	return errors.Is(ctx.Err(), context.DeadlineExceeded) || !f.deadline.IsZero() && !time.Now().Before(f.deadline)
+func (pc *pendingCall) overdue(ctx context.Context) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) || !pc.deadline.IsZero() && !time.Now().Before(pc.deadline)
 }
 
 // pendingCalls is the table of all calls without an answer. The goroutine that removes a call delivers its reply.
@@ -51,85 +51,85 @@ func (t *pendingCalls) add(x *rpc.Exchange) *pendingCall {
 		t.of, t.by = map[*rpc.Exchange]*pendingCall{}, map[uint64]*pendingCall{}
 	}
 	t.last++
-	f := &pendingCall{x: x, id: t.last, method: x.Method, deadline: x.Deadline}
-	f.body = rpc.AppendRequest(nil, strconv.AppendUint(nil, f.id, 10), x.Method, x.Params)
-	t.of[x], t.by[f.id] = f, f
-	return f
+	pc := &pendingCall{x: x, id: t.last, method: x.Method, deadline: x.Deadline}
+	pc.body = rpc.AppendRequest(nil, strconv.AppendUint(nil, pc.id, 10), x.Method, x.Params)
+	t.of[x], t.by[pc.id] = pc, pc
+	return pc
 }
 
-func (t *pendingCalls) remove(f *pendingCall) bool {
-	if t.by[f.id] != f {
+func (t *pendingCalls) remove(pc *pendingCall) bool {
+	if t.by[pc.id] != pc {
 		return false
 	}
-	delete(t.by, f.id)
-	delete(t.of, f.x)
+	delete(t.by, pc.id)
+	delete(t.of, pc.x)
 	return true
 }
 
 func (t *pendingCalls) clear() []*pendingCall {
 	all := make([]*pendingCall, 0, len(t.by))
-	for _, f := range t.by {
-		all = append(all, f)
+	for _, pc := range t.by {
+		all = append(all, pc)
 	}
 	t.of, t.by = nil, nil
 	return all
 }
 
-// begin sets f.abort. It returns false if f has already been cancelled.
-func (c *Conn) begin(f *pendingCall, abort context.CancelFunc) bool {
+// begin sets pc.abort. It returns false if pc has already been cancelled.
+func (c *Conn) begin(pc *pendingCall, abort context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f.abort = abort
-	return c.pending.by[f.id] == f
+	pc.abort = abort
+	return c.pending.by[pc.id] == pc
 }
 
-// finish ends f with r. It returns false if f has already ended.
-func (c *Conn) finish(f *pendingCall, r rpc.Reply) bool {
+// finish ends pc with r. It returns false if pc has already ended.
+func (c *Conn) finish(pc *pendingCall, r rpc.Reply) bool {
 	c.mu.Lock()
-	removed := c.pending.remove(f)
+	removed := c.pending.remove(pc)
 	c.mu.Unlock()
 	if !removed {
 		return false
 	}
-	if f.method == "initialize" && r.ErrorCode() == 0 {
-		c.opened(f, &r)
+	if pc.method == "initialize" && r.ErrorCode() == 0 {
+		c.opened(pc, &r)
 	}
-	f.x.Sink.Deliver(f.x, r)
+	pc.x.Sink.Deliver(pc.x, r)
 	return true
 }
 
-// perform sends f and delivers its answer. If the server has lost the session, the request did not run: a new session
+// perform sends pc and delivers its answer. If the server has lost the session, the request did not run: a new session
 // is opened and the request is sent again, once.
-func (c *Conn) perform(ctx context.Context, f *pendingCall) {
+func (c *Conn) perform(ctx context.Context, pc *pendingCall) {
 	var abort context.CancelFunc
-	if f.deadline.IsZero() {
+	if pc.deadline.IsZero() {
 		ctx, abort = context.WithCancel(ctx)
 	} else {
-		ctx, abort = context.WithDeadline(ctx, f.deadline)
+		ctx, abort = context.WithDeadline(ctx, pc.deadline)
 	}
 	defer abort()
-	if !c.begin(f, abort) {
+	if !c.begin(pc, abort) {
 		return
 	}
-	s, err := c.session(ctx, f)
+	s, err := c.session(ctx, pc)
 	if err == nil {
-		err = c.post(ctx, f, s)
+		err = c.post(ctx, pc, s)
 	}
 	if lost(err) {
-		f.sent.Store(false)
+		pc.sent.Store(false)
 		if s, err = c.reopen(ctx, s); err == nil {
-			err = c.post(ctx, f, s)
+			err = c.post(ctx, pc, s)
 		}
 	}
 	if err == nil {
 		return
 	}
-	if !f.overdue(ctx) {
-		c.finish(f, rpc.Reply{Err: rpc.AsError(err)})
+	if !pc.overdue(ctx) {
+		c.finish(pc, rpc.Reply{Err: rpc.AsError(err)})
 		return
 	}
-	ran := f.ran()
-	if c.finish(f, rpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, ran, "no answer to %s in time", f.method)}) && ran == rpc.RanMaybe {
-		c.sendCancelled(f.id, f.method)
+	ran := pc.ran()
+	if c.finish(pc, rpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, ran, "no answer to %s in time", pc.method)}) && ran == rpc.RanMaybe {
+		c.sendCancelled(pc.id, pc.method)
 	}
 }

@@ -24,24 +24,24 @@ const (
 	drainTimeout = 250 * time.Millisecond
 )
 
-// post sends f in the session s, which may be nil, and delivers the answer. It returns an error if there is none.
-func (c *Conn) post(ctx context.Context, f *pendingCall, s *session) error {
+// post sends pc in the session s, which may be nil, and delivers the answer. It returns an error if there is none.
+func (c *Conn) post(ctx context.Context, pc *pendingCall, s *session) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// When the transport tries again or follows a redirect, the previous attempt did not run.
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn:      func(string) { f.sent.Store(false) },
-		WroteHeaders: func() { f.sent.Store(true) },
+		GetConn:      func(string) { pc.sent.Store(false) },
+		WroteHeaders: func() { pc.sent.Store(true) },
 	})
-	resp, err := c.at.do(traced, http.MethodPost, f.body, s.header(c.accepts()))
+	resp, err := c.at.do(traced, http.MethodPost, pc.body, s.header(c.accepts()))
 	if err != nil {
-		return c.at.fault(err, f.ran())
+		return c.at.fault(err, pc.ran())
 	}
 	defer resp.Body.Close() // a body that was not read to its end costs the connection
-	f.header = resp.Header
+	pc.header = resp.Header
 	if resp.StatusCode/100 != 2 {
 		defer time.AfterFunc(drainTimeout, cancel).Stop()
-		return c.refused(f, s, resp)
+		return c.refused(pc, s, resp)
 	}
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe,
@@ -50,14 +50,14 @@ func (c *Conn) post(ctx context.Context, f *pendingCall, s *session) error {
 	if isEvents(resp.Header) {
 		in := newEventReader(resp.Body, c.at.max)
 		defer in.close()
-		if err := c.events(ctx, in, f, s); err != nil {
+		if err := c.events(ctx, in, pc, s); err != nil {
 			return err
 		}
 		defer time.AfterFunc(drainTimeout, cancel).Stop()
 		c.rest(in, s)
 		return nil
 	}
-	return c.document(f, s, resp)
+	return c.document(pc, s, resp)
 }
 
 // mediaType returns the Content-Type without its parameters, or "" if it is missing or invalid.
@@ -72,16 +72,16 @@ func mediaType(h http.Header) string {
 func isEvents(h http.Header) bool { return mediaType(h) == eventsOnly }
 
 // document reads an answer that is the whole body. The Content-Type does not matter if the body is an answer.
-func (c *Conn) document(f *pendingCall, s *session, resp *http.Response) error {
+func (c *Conn) document(pc *pendingCall, s *session, resp *http.Response) error {
 	body, err := c.read(resp)
 	if err != nil {
 		return err
 	}
 	if len(bytes.TrimSpace(body)) == 0 {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered %s to %s with an empty body",
-			c.at.name, statusLine(resp.StatusCode), f.method)
+			c.at.name, statusLine(resp.StatusCode), pc.method)
 	}
-	answered, err := c.message(body, f, s)
+	answered, err := c.message(body, pc, s)
 	if answered {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (c *Conn) document(f *pendingCall, s *session, resp *http.Response) error {
 	if err == nil {
 		err = errors.New("none of the messages is an answer")
 	}
-	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s sent an invalid answer to %s: %v", c.at.name, f.method, err)
+	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s sent an invalid answer to %s: %v", c.at.name, pc.method, err)
 }
 
 // read reads a whole body. It reads nothing if the Content-Length is over the limit, and stops at the limit.

@@ -118,9 +118,9 @@ func (c *Conn) accepts() string {
 }
 
 // opened stores the dialect and the session from the answer to initialize.
-func (c *Conn) opened(f *pendingCall, r *rpc.Reply) {
+func (c *Conn) opened(pc *pendingCall, r *rpc.Reply) {
 	result, err := r.Result()
-	if err != nil || f.again {
+	if err != nil || pc.again {
 		return
 	}
 	c.mu.Lock()
@@ -132,8 +132,8 @@ func (c *Conn) opened(f *pendingCall, r *rpc.Reply) {
 		}
 	}
 	if c.negotiated.dialect == manifest.MCP {
-		c.negotiated.params = bytes.Clone(f.x.Params)
-		c.replaceLocked(newSession(f.header, result))
+		c.negotiated.params = bytes.Clone(pc.x.Params)
+		c.replaceLocked(newSession(pc.header, result))
 	}
 }
 
@@ -145,9 +145,9 @@ func (c *Conn) replaceLocked(s *session) {
 	c.negotiated.session = s
 }
 
-// session returns the session for f, when the server is ready for calls; nil for initialize and in the ext dialect.
-func (c *Conn) session(ctx context.Context, f *pendingCall) (*session, error) {
-	if f.method == "initialize" {
+// session returns the session for pc, when the server is ready for calls; nil for initialize and in the ext dialect.
+func (c *Conn) session(ctx context.Context, pc *pendingCall) (*session, error) {
+	if pc.method == "initialize" {
 		return nil, nil
 	}
 	c.mu.Lock()
@@ -263,20 +263,20 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 		defer c.mu.Unlock()
 		return nil, nil, c.closed
 	}
-	f := c.pending.add(&rpc.Exchange{Method: "initialize", Params: c.negotiated.params, Sink: w})
-	f.again = true
+	pc := c.pending.add(&rpc.Exchange{Method: "initialize", Params: c.negotiated.params, Sink: w})
+	pc.again = true
 	c.mu.Unlock()
-	if err := c.post(ctx, f, nil); err != nil {
+	if err := c.post(ctx, pc, nil); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.pending.remove(f)
+		c.pending.remove(pc)
 		return nil, nil, err
 	}
 	result, err := w.Result()
 	if err != nil {
 		return nil, nil, finalError{err}
 	}
-	s := newSession(f.header, result)
+	s := newSession(pc.header, result)
 	s.short = short
 	if s.version == "" {
 		return nil, nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}

@@ -84,20 +84,20 @@ func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 	return ""
 }
 
-// refused ends f with the error for a status other than 2xx. A JSON-RPC error in the body is the extension's own,
+// refused ends pc with the error for a status other than 2xx. A JSON-RPC error in the body is the extension's own,
 // except if it has no id and the status means that the request was refused before it was parsed.
-func (c *Conn) refused(f *pendingCall, s *session, resp *http.Response) error {
+func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
 	r := c.refusal(resp)
 	if s.lostBy(r) {
-		return &lostError{c.refusedError(f, r)}
+		return &lostError{c.refusedError(pc, r)}
 	}
 	id := string(r.env.ID)
 	if r.env.Error != nil && (id != "" && id != "null" || !refusesCaller(r.status)) {
-		if answered, _ := c.message(r.raw, f, s); answered {
+		if answered, _ := c.message(r.raw, pc, s); answered {
 			return nil
 		}
 	}
-	return &statusError{r.status, c.refusedError(f, r)}
+	return &statusError{r.status, c.refusedError(pc, r)}
 }
 
 // refusesCaller reports whether a status refuses the caller's credentials or rate, rather than the request.
@@ -110,7 +110,7 @@ func refusesCaller(code int) bool {
 }
 
 // refusedError returns the error for a refusal.
-func (c *Conn) refusedError(f *pendingCall, r *refusal) *rpc.Error {
+func (c *Conn) refusedError(pc *pendingCall, r *refusal) *rpc.Error {
 	line := statusLine(r.status)
 	code, ran := classify(r.status)
 	d := rpc.Details{Ran: ran, Status: line, Reason: line, RetryAfterMS: r.retry.Milliseconds()}
@@ -118,9 +118,9 @@ func (c *Conn) refusedError(f *pendingCall, r *refusal) *rpc.Error {
 		d.State = string(heartbeat.Failed)
 	}
 	if code == rpc.CodeTooLarge {
-		d.Size = int64(len(f.body))
+		d.Size = int64(len(pc.body))
 	}
-	return rpc.NewError(code, d, "%s answered %s%s%s", c.at.name, line, r.text, hint(f.method, r.status))
+	return rpc.NewError(code, d, "%s answered %s%s%s", c.at.name, line, r.text, hint(pc.method, r.status))
 }
 
 // classify returns the mesh's error code for a status, and whether the tool may have run. A gateway can answer 502, 503

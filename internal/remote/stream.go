@@ -16,13 +16,13 @@ const (
 	resumeDelay = 500 * time.Millisecond
 )
 
-// events reads f's answer from in. If the stream ends before the answer and its events have ids, it is resumed after
+// events reads pc's answer from in. If the stream ends before the answer and its events have ids, it is resumed after
 // the last event. A server may also end a stream on purpose, so that the client polls.
-func (c *Conn) events(ctx context.Context, in *eventReader, f *pendingCall, s *session) error {
+func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *session) error {
 	delay, tries := resumeDelay, 0
 	for {
 		before := in.id
-		err := c.untilAnswered(in, f, s)
+		err := c.untilAnswered(in, pc, s)
 		if err == nil {
 			return nil
 		}
@@ -58,14 +58,14 @@ func (c *Conn) events(ctx context.Context, in *eventReader, f *pendingCall, s *s
 	}
 }
 
-// untilAnswered handles the messages of in, up to f's answer.
-func (c *Conn) untilAnswered(in *eventReader, f *pendingCall, s *session) error {
+// untilAnswered handles the messages of in, up to pc's answer.
+func (c *Conn) untilAnswered(in *eventReader, pc *pendingCall, s *session) error {
 	for {
 		data, err := in.next()
 		if err != nil {
 			return err
 		}
-		answered, err := c.message(data, f, s)
+		answered, err := c.message(data, pc, s)
 		if answered {
 			return nil
 		}

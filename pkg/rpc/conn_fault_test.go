@@ -115,7 +115,7 @@ func TestErrorCodeZero(t *testing.T) {
 			} `json:"error"`
 		}
 		if text := r.AppendTo(nil, []byte("7")); json.Unmarshal(text, &out) != nil || out.Error.Code == nil || out.Error.Message == nil {
-			t.Errorf("%s goes out as %s", e, text)
+			t.Errorf("%s is forwarded as %s", e, text)
 		}
 	}
 }

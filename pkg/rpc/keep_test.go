@@ -38,7 +38,7 @@ func (k *keeper) Deliver(_ *Exchange, r Reply) {
 
 func (k *keeper) check(i int) {
 	if string(k.got[i].message) != k.got[i].want {
-		panic(fmt.Sprintf("answer %d of %d bytes is another: %.100q", i, len(k.got[i].want), k.got[i].message))
+		panic(fmt.Sprintf("answer %d of %d bytes has changed: %.100q", i, len(k.got[i].want), k.got[i].message))
 	}
 	k.got[i].release()
 	k.got[i].release = nil

@@ -110,7 +110,7 @@ func TestEndlessLine(t *testing.T) {
 		t.Errorf("the line: %+v", long)
 	}
 	if err := second(l.next()); err == nil || !strings.Contains(err.Error(), "does not end") {
-		t.Errorf("behind it: %v", err)
+		t.Errorf("after it: %v", err)
 	}
 	l.dropBuffer()
 	if most := m.most.Load(); m.used.Load() != 0 || most > 8<<20 {

@@ -12,7 +12,7 @@ func membersOf(t *testing.T, object []byte) (names []string, values map[string][
 	values = map[string][]json.RawMessage{}
 	dec := json.NewDecoder(bytes.NewReader(object))
 	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
-		t.Fatalf("%s is no object: %v", object, err)
+		t.Fatalf("%s is not an object: %v", object, err)
 	}
 	for dec.More() {
 		key, err := dec.Token()
@@ -53,30 +53,30 @@ func FuzzReply(f *testing.F) {
 		result, rerr := r.Result()
 		if (rerr == nil) != (r.ErrorCode() == 0) {
 			if e, ok := rerr.(*Error); !ok || e.Code != 0 {
-				t.Fatalf("Result says %v, ErrorCode %d", rerr, r.ErrorCode())
+				t.Fatalf("Result returns %v, ErrorCode %d", rerr, r.ErrorCode())
 			}
 		}
 		out := r.AppendTo([]byte("before"), id)
 		out, ok := bytes.CutPrefix(out, []byte("before"))
 		if !ok || !json.Valid(out) {
-			t.Fatalf("%s goes out as %s", text, out)
+			t.Fatalf("%s is forwarded as %s", text, out)
 		}
 		if len(out) > r.Size()+len(id) {
 			t.Fatalf("Size is %d, the message %d bytes: %s", r.Size(), len(out), out)
 		}
 		_, values := membersOf(t, out)
 		if ids := values["id"]; len(ids) != 1 || !bytes.Equal(ids[0], id) {
-			t.Fatalf("%s goes out with the ids %q, not %s: %s", text, ids, id, out)
+			t.Fatalf("%s is forwarded with the ids %q, not %s: %s", text, ids, id, out)
 		}
 		if rerr == nil {
 			if got := values["result"]; len(got) != 1 || !bytes.Equal(got[0], result) {
-				t.Fatalf("%s has the result %s, and goes out as %s", text, result, out)
+				t.Fatalf("%s has the result %s, and is forwarded as %s", text, result, out)
 			}
 			if e := values["error"]; len(e) > 0 && string(e[len(e)-1]) != "null" {
-				t.Fatalf("%s has a result, and goes out with an error: %s", text, out)
+				t.Fatalf("%s has a result, and is forwarded with an error: %s", text, out)
 			}
 		} else if e := values["error"]; len(e) != 1 || string(e[0]) == "null" {
-			t.Fatalf("%s is an error, and goes out as %s", text, out)
+			t.Fatalf("%s is an error, and is forwarded as %s", text, out)
 		}
 	})
 }

@@ -124,11 +124,11 @@ func TestLongStrings(t *testing.T) {
 				text := append([]byte(`{"result":"`), plain[:n]...)
 				text = append(append(append(text, stop...), plain[n:]...), `"}`...)
 				if _, err := Scan(text); (err == nil) != json.Valid(text) {
-					t.Fatalf("%q behind %d times %q: %v", stop, n, fill, err)
+					t.Fatalf("%q after %d times %q: %v", stop, n, fill, err)
 				}
 				text = append(append(text[:len(`{"result":"`)+n], stop...), '}')
 				if _, err := Scan(text); (err == nil) != json.Valid(text) {
-					t.Fatalf("%q behind %d times %q, and the end: %v", stop, n, fill, err)
+					t.Fatalf("%q after %d times %q, and the end: %v", stop, n, fill, err)
 				}
 			}
 		}
