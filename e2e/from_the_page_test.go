@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -127,7 +128,8 @@ func bucket(t *testing.T, js jetstream.JetStream) map[string]any {
 func TestFollowerFromThePage(t *testing.T) {
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
-	js, err := jetstream.New(connect(t, url))
+	nc := connect(t, url)
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,6 +164,19 @@ func TestFollowerFromThePage(t *testing.T) {
 	c := same("the extensions of the bridge are in the copy", func(c pageCopy) bool { return c.has("one") && c.has("two") })
 	if !c.Fresh {
 		t.Error("the copy is not fresh, though it has just changed")
+	}
+	forged := nats.NewMsg("ext.registry.catalog.spec.forged")
+	forged.Data = []byte(`{"id":"forged"}`)
+	for _, stored := range []string{"", "$KV.ext_catalog.spec.one"} {
+		if stored != "" {
+			forged.Header = nats.Header{"Nats-Subject": {stored}, "Nats-Sequence": {fmt.Sprint(c.Last + 1)}, "Nats-Time-Stamp": {"2126-01-01T00:00:00Z"}}
+		}
+		if err := nc.PublishMsg(forged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Publish("ext.registry.catalog.\x0bspec\xff", []byte("neither a space nor UTF-8")); err != nil {
+		t.Fatal(err)
 	}
 	service := fromThePage(t, url, "serve")
 	start(t, nil, service[0], service[1:]...)

@@ -79,7 +79,7 @@ class Nats:
             silent = 0
             if not line:
                 raise EOFError("the server closed the connection")
-            await self.receive(reader, line.split())
+            await self.receive(reader, line.rstrip().split(b" "))
 
     async def receive(self, reader, words):
         match words:
@@ -96,8 +96,9 @@ class Nats:
                     length = int(reply.pop())
                     head, body = body[:length], body[length:]
                 if int(sid) in self.subscriptions:
-                    reply = reply[0].decode() if reply else ""
-                    self.subscriptions[int(sid)][2](Message(subject.decode(), reply, *parse_headers(head), body))
+                    reply = reply[0].decode(errors="replace") if reply else ""
+                    subject = subject.decode(errors="replace")
+                    self.subscriptions[int(sid)][2](Message(subject, reply, *parse_headers(head), body))
             case [b"-ERR", *text]:
                 log("server:", b" ".join(text).decode())
 
@@ -141,7 +142,7 @@ class Nats:
 
 def parse_headers(head):
     """Returns the headers and the status of the first line, such as "503", or an empty one."""
-    first, *lines = head.decode().split("\r\n")
+    first, *lines = head.decode(errors="replace").split("\r\n")
     headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
     return headers, first.removeprefix("NATS/1.0").strip()[:3]
 
@@ -353,7 +354,10 @@ class Service:
         requests = self.nats.subscribe("ext.registry.request", lambda message: self.announce())
         connection = asyncio.create_task(self.nats.run())
         beats = asyncio.create_task(self.beat())
+        connection.add_done_callback(lambda ended: stop.set())
         await stop.wait()
+        if connection.done():
+            return connection.result()
         try:
             await self.leave(rpc, requests, beats)
         except (OSError, asyncio.TimeoutError) as err:
@@ -441,7 +445,8 @@ class Service:
             case "tools/now":
                 return {"now": now()}
             case "tools/echo":
-                await asyncio.sleep(params.get("wait_ms", 0) / 1000 if isinstance(params, dict) else 0)
+                if isinstance(params, dict):
+                    await asyncio.sleep(min(params.get("wait_ms", 0) / 1000, 30))
                 return params
             case str():
                 raise CallError(-32601, "method_not_found", "clockpy does not have this method")
