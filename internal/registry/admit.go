@@ -33,7 +33,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 			l.changed(c)
 		}
 		if !l.mon.Known(a.ID) {
-			err = errors.New("there are too many extensions")
+			err = errors.New("the registry has reached its limit of extensions")
 		}
 	}
 	if err != nil {
@@ -60,7 +60,7 @@ func (l *loop) admit(a *announced, now time.Time) *extension {
 			}
 		}
 	}
-	l.checkNews(x, a, now)
+	l.raiseAlerts(x, a, now)
 	l.addAnnouncement(x, a)
 	l.setLocation(x, a.Instance, &location{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
 	l.seenBridge(a.Bridge, now)

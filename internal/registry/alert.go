@@ -38,19 +38,19 @@ const restored = "/"
 
 func hostOf(bridge, host string) string { return cmp.Or(bridge, host) }
 
-// checkNews compares an announcement with what is stored of its extension, before it is added.
-func (l *loop) checkNews(x *extension, a *announced, now time.Time) {
+// raiseAlerts compares an announcement with what is stored of its extension, before it is added.
+func (l *loop) raiseAlerts(x *extension, a *announced, now time.Time) {
 	host := hostOf(a.Bridge, a.Host)
 	known := x.hosts[host]
 	settled := now.Sub(x.since) >= settleTime
 	if settled && !a.implied {
 		versions := l.versionsOf(x, a.Instance)
 		if !known && len(x.hosts) > 0 && !slices.Contains(versions, a.Version) {
-			x.alert(codeNewHost, a, now, fmt.Sprintf("instance %s announced version %s on %s, where this extension had not run; it is known on %s",
+			x.alert(codeNewHost, a, now, fmt.Sprintf("instance %s announced version %s on %s, a new host of this extension; it has run on %s",
 				cmp.Or(a.Instance, "without a name"), a.Version, cmp.Or(host, "a host without a name"), hostList(x.hosts)))
 		}
 		if highest := highestOf(versions); highest != "" && major(a.Version) > major(highest)+1 {
-			x.alert(codeVersionJump, a, now, fmt.Sprintf("instance %s announced version %s; the highest version before was %s",
+			x.alert(codeVersionJump, a, now, fmt.Sprintf("instance %s announced version %s; the highest earlier version is %s",
 				cmp.Or(a.Instance, "without a name"), a.Version, highest))
 		}
 	}

@@ -60,7 +60,7 @@ func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
 		faults = append(faults, err)
 	}
 	if a.Version == "" || len(a.Version) > 64 {
-		fault("its version %.80q has to be 1 to 64 bytes", a.Version)
+		fault("version %.80q: want 1 to 64 bytes", a.Version)
 	}
 	if err := heartbeat.CheckInstance(a.Instance); err != nil {
 		faults = append(faults, err)
@@ -77,19 +77,19 @@ func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
 		{"manifest_hash", a.ManifestHash}, {"handshake_hash", a.HandshakeHash}, {"name", a.Name},
 	} {
 		if len(f.value) > maxField {
-			fault("its %s of %d bytes is over the limit of %d", f.name, len(f.value), maxField)
+			fault("a %s of %d bytes is over the limit of %d", f.name, len(f.value), maxField)
 		}
 	}
 	if strings.ContainsAny(a.Bridge, " .*>\t\r\n") {
-		fault("its bridge %.80q has to be one token of a subject", a.Bridge)
+		fault("bridge %.80q: want one token of a subject", a.Bridge)
 	}
 	if len(a.Description) > maxDescription {
-		fault("its description of %d bytes is over the limit of %d", len(a.Description), maxDescription)
+		fault("a description of %d bytes is over the limit of %d", len(a.Description), maxDescription)
 	}
 	for name, list := range map[string][]string{"features": a.Features, "tools": a.Capabilities.Tools,
 		"hooks": a.Capabilities.Hooks, "channels": a.Capabilities.Channels, "providers": a.Capabilities.Providers} {
 		if len(list) > maxNames {
-			fault("its list of %d %s is over the limit of %d", len(list), name, maxNames)
+			fault("a list of %d %s is over the limit of %d", len(list), name, maxNames)
 		}
 	}
 	return errors.Join(faults...)

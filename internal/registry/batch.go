@@ -39,7 +39,7 @@ func commitTimeout(writes int) time.Duration {
 var errFenced = errors.New("fenced: another registry leads")
 
 // errNoBucket means that the bucket was deleted, as opposed to having no leader for a moment.
-var errNoBucket = errors.New("the bucket is gone")
+var errNoBucket = errors.New("the bucket was deleted")
 
 // codeWrongSequence and codeWrongSequenceR3 are the server's error codes for an expected revision that does not
 // match.

@@ -117,13 +117,13 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		err = json.Unmarshal(data, &h)
 	}
 	if err == nil && strings.ContainsAny(name, " .*>\t\r\n") { // it becomes part of subjects
-		err = fmt.Errorf("the bridge's name %.80q has to be one token of a subject", name)
+		err = fmt.Errorf("bridge name %.80q: want one token of a subject", name)
 	}
 	if err == nil && h.Bridge != name {
 		err = fmt.Errorf("bridge %.80q does not match the subject's bridge %.80q", h.Bridge, name)
 	}
 	if err == nil && (len(h.Extensions) > maxListed || len(h.Problems) > maxListed) {
-		err = fmt.Errorf("more than %d extensions or problems", maxListed)
+		err = fmt.Errorf("the report lists more than %d extensions or problems", maxListed)
 	}
 	if err == nil {
 		err = l.makeRoom(len(data), now)
@@ -131,7 +131,7 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	var b *bridge
 	if err == nil {
 		if b = l.bridgeNamed(name, now); b == nil {
-			err = fmt.Errorf("there are %d bridges already", maxBridges)
+			err = fmt.Errorf("the registry has reached its limit of %d bridges", maxBridges)
 		}
 	}
 	if err != nil {

@@ -78,7 +78,7 @@ func (b *bucket) ensure(ctx context.Context, replicas int) (created time.Time, e
 		s, err = b.js.CreateOrUpdateStream(ctx, b.config(info, replicas))
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("the stream %s: %w", b.stream(), err)
+		return time.Time{}, fmt.Errorf("creating or updating the stream %s: %w", b.stream(), err)
 	}
 	return s.CachedInfo().Created, nil
 }
@@ -267,7 +267,7 @@ func (b *bucket) page(ctx context.Context, from uint64) (page []record, more boo
 		}
 		subject := m.Header.Get("Nats-Subject")
 		if len(subject) <= len(b.subject("")) {
-			return nil, false, fmt.Errorf("reading the bucket: a message of %q", subject)
+			return nil, false, fmt.Errorf("reading the bucket: unexpected subject %q", subject)
 		}
 		r, err := parseEvent(subject[len(b.subject("")):], m)
 		if err != nil {

@@ -19,9 +19,9 @@ const (
 	defaultMemory  = 4 << 30 // used without GOMEMLIMIT and a control group limit
 	minMemory      = 128 << 20
 	keptShare      = 4
-	waitingShare   = 16
-	maxWaitingSize = 96 << 20
-	waitingMessage = 256 // overhead of a queued message
+	queuedShare    = 16
+	maxQueuedSize  = 96 << 20
+	queuedOverhead = 256 // overhead of a queued message
 )
 
 // What is counted in addition to the texts.
@@ -46,10 +46,10 @@ func memoryLimit() int64 {
 // maxKept is the limit of the bytes of announcements, tools and reports.
 func (c Config) maxKept() int { return int(c.MemoryLimit / keptShare) }
 
-// maxWaiting is the limit of what is queued for the loop.
-func (c Config) maxWaiting() (messages, bytes int) {
-	bytes = min(int(c.MemoryLimit/waitingShare), maxWaitingSize)
-	return bytes / waitingMessage, bytes
+// maxQueued is the limit of what is queued for the loop.
+func (c Config) maxQueued() (messages, bytes int) {
+	bytes = min(int(c.MemoryLimit/queuedShare), maxQueuedSize)
+	return bytes / queuedOverhead, bytes
 }
 
 // evictEvery is the minimum interval of evictions.
@@ -113,7 +113,7 @@ func (x *extension) roomFor(a *announced) error {
 	}
 	old := x.announcements[a.Instance]
 	if old == nil && len(x.announcements) >= maxAnnouncements {
-		return fmt.Errorf("there are %d instances already", len(x.announcements))
+		return fmt.Errorf("the extension has reached the limit of %d instances", maxAnnouncements)
 	}
 	if x.kept+a.size <= maxPerID {
 		return nil

@@ -45,7 +45,7 @@ func (e *elector) pauseAfter(ctx context.Context, err error, usual time.Duration
 	t := time.NewTimer(deniedPause)
 	defer t.Stop()
 	select {
-	case <-e.online:
+	case <-e.reconnected:
 	case <-t.C:
 	case <-ctx.Done():
 		return false

@@ -73,7 +73,7 @@ func TestManyInstancesDisagree(t *testing.T) {
 		codes[d.Code]++
 		size += len(d.Message)
 		last = d.Message
-		if d.Code == "conflict" && !strings.HasSuffix(d.Message, " and 1980 more") {
+		if d.Code == "conflict" && !strings.HasSuffix(d.Message, " and on 1980 more") {
 			t.Errorf("%s", d.Message)
 		}
 	}

@@ -214,7 +214,7 @@ func (x *extension) conflict(health heartbeat.Extension) (mesh.Diagnostic, bool)
 		groups = append(groups[:maxAlike], fmt.Sprint(n, " more"))
 	}
 	return mesh.Diagnostic{Level: "warn", Code: "conflict", Message: "version " + x.shown.Version +
-		" is not the same everywhere; it differs between " + strings.Join(groups, " and ")}, true
+		" has different manifests or tools on " + strings.Join(groups, " and on ")}, true
 }
 
 // spec builds the spec to show, or nil if nothing was announced yet.

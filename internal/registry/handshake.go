@@ -120,7 +120,7 @@ func (l *loop) handshakeDone(x *extension, s *handshake, o offer) {
 		err = l.makeRoom(o.size, time.Now())
 	}
 	if kept := x.offered(); err == nil && kept > 0 && kept+o.size > maxOffers*l.specLimit() {
-		err = fmt.Errorf("the registry keeps %d bytes of tools of other versions already", kept)
+		err = fmt.Errorf("the registry has already stored %d bytes of tools of other versions of this extension", kept)
 	}
 	if l.exts[x.id] != x {
 		return // evicted

@@ -22,7 +22,7 @@ func (l *loop) elector() *elector {
 		ttl = leaseTTL(l.bucket.clustered())
 	}
 	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		ttl: ttl, log: l.log, freed: l.election.freed, step: l.election.step, online: l.election.online, report: l.report}
+		ttl: ttl, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, reconnected: l.election.reconnected, report: l.report}
 }
 
 // bucketReady handles that the bucket exists: for the first time, or again.
@@ -82,7 +82,7 @@ func (l *loop) deposed(epoch uint64) {
 func (l *loop) stepDown() {
 	l.deposed(l.election.epoch)
 	select {
-	case l.election.step <- struct{}{}:
+	case l.election.stepDown <- struct{}{}:
 	default:
 	}
 }
@@ -143,7 +143,7 @@ func (l *loop) keyChanged(key string) {
 
 func (l *loop) checkLease() {
 	select {
-	case l.election.freed <- struct{}{}:
+	case l.election.leaseFree <- struct{}{}:
 	default:
 	}
 }
@@ -174,16 +174,16 @@ func (l *loop) verify() {
 // snapshot reads the whole bucket, one scan at a time.
 func (l *loop) snapshot() { l.snapshotAfter(0) }
 
-// snapshotAfter reads the whole bucket after a pause, which election.hurry ends early.
+// snapshotAfter reads the whole bucket after a pause, which election.scanNow ends early.
 func (l *loop) snapshotAfter(pause time.Duration) {
 	if l.election.scanning {
 		l.election.scanAgain = true
 		return
 	}
-	paused, hurry := context.WithTimeout(l.ctx, pause)
-	l.election.scanning, l.election.hurry = true, hurry
+	paused, scanNow := context.WithTimeout(l.ctx, pause)
+	l.election.scanning, l.election.scanNow = true, scanNow
 	l.wg.Go(func() { // owned by the loop; ends with scan's timeout
-		defer hurry()
+		defer scanNow()
 		<-paused.Done()
 		if l.ctx.Err() != nil {
 			return
@@ -197,11 +197,11 @@ func (l *loop) snapshotAfter(pause time.Duration) {
 
 func (l *loop) scanned(s *snapshot, err error) {
 	again, pause := l.election.scanAgain, time.Duration(0)
-	l.election.scanning, l.election.scanAgain, l.election.unread = false, false, ""
+	l.election.scanning, l.election.scanAgain, l.election.denied = false, false, ""
 	l.traffic.Scans++
 	switch {
 	case errors.Is(err, errDenied):
-		again, pause, l.election.unread = true, deniedPause, err.Error()
+		again, pause, l.election.denied = true, deniedPause, err.Error()
 		l.log.Warn("cannot read the catalog", "error", err, "again_in", pause)
 	case err != nil:
 		again, pause = true, collectFor

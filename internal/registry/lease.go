@@ -29,17 +29,17 @@ type holder struct {
 // own revision could not, since each renewal changes it. Epochs increase whatever the lease contains, because a
 // revision is a sequence number of the stream.
 type elector struct {
-	bucket     *bucket
-	me         holder
-	replicas   int
-	ttl        time.Duration
-	log        *slog.Logger
-	freed      <-chan struct{} // the lease was released or has expired, or the bucket was deleted
-	step       <-chan struct{} // the loop found that this replica is fenced
-	online     <-chan struct{} // the client has reconnected
-	report     func(func(*loop))
-	refused    bool       // the loop was notified that NATS denies the election requests
-	otherLease leaseWatch // the lease of another holder
+	bucket      *bucket
+	me          holder
+	replicas    int
+	ttl         time.Duration
+	log         *slog.Logger
+	leaseFree   <-chan struct{} // the lease was released or has expired, or the bucket was deleted
+	stepDown    <-chan struct{} // the loop found that this replica is fenced
+	reconnected <-chan struct{} // the client has reconnected
+	report      func(func(*loop))
+	denied      bool       // the loop was notified that NATS denies the election requests
+	otherLease  leaseWatch // the lease of another holder
 }
 
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
@@ -96,8 +96,8 @@ func (e *elector) run(ctx context.Context) {
 			e.acquireFailed(err)
 			e.pauseAfter(ctx, err, 100*time.Millisecond)
 			continue
-		case e.refused:
-			e.refused = false
+		case e.denied:
+			e.denied = false
 			e.report(func(l *loop) { l.election.trouble = "" })
 		}
 		if seq == 0 {
@@ -142,7 +142,7 @@ func (e *elector) acquireFailed(err error) {
 		return
 	}
 	e.log.Warn("cannot acquire the lease", "error", err, "again_in", deniedPause)
-	e.refused = true
+	e.denied = true
 	e.report(func(l *loop) { l.election.trouble = err.Error() })
 }
 
@@ -151,7 +151,7 @@ func (e *elector) waitFree(ctx context.Context) {
 	t := time.NewTimer(e.ttl)
 	defer t.Stop()
 	select {
-	case <-e.freed:
+	case <-e.leaseFree:
 	case <-t.C:
 	case <-ctx.Done():
 	}
@@ -223,7 +223,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		return
 	}
 	select {
-	case <-e.step: // from an earlier term
+	case <-e.stepDown: // from an earlier term
 	default:
 	}
 	e.report(func(l *loop) { l.elected(epoch) })
@@ -239,7 +239,7 @@ func (e *elector) lead(ctx context.Context, seq uint64, start time.Time, created
 		case <-ctx.Done():
 			e.release(ctx, seq)
 			return
-		case <-e.step:
+		case <-e.stepDown:
 			return
 		case <-tick.C:
 		}

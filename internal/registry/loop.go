@@ -72,27 +72,27 @@ type workers struct{ handshakes, large, pings, probing limiter }
 
 // election is this replica's part in leader elections.
 type election struct {
-	epoch     uint64        // revision of the epoch key while this replica holds the lease, else 0
-	ready     bool          // the view contains the epoch, so all writes of earlier leaders
-	since     time.Time     // of epoch
-	trouble   string        // with JetStream; "" if there is none
-	unread    string        // why reading the bucket is denied; "" if it is not
-	freed     chan struct{} // to the elector: check the lease now
-	step      chan struct{} // to the elector: this replica is fenced
-	online    chan struct{} // to the elector: the client has reconnected
-	scanning  bool          // a scan is running, or paused before it begins
-	scanAgain bool
-	verifying bool   // the bucket is being compared with the view
-	hurry     func() // ends the pause of the scan; set while scanning
+	epoch       uint64        // revision of the epoch key while this replica holds the lease, else 0
+	ready       bool          // the view contains the epoch, so all writes of earlier leaders
+	since       time.Time     // of epoch
+	trouble     string        // with JetStream; "" if there is none
+	denied      string        // why reading the bucket is denied; "" if it is not
+	leaseFree   chan struct{} // to the elector: check the lease now
+	stepDown    chan struct{} // to the elector: this replica is fenced
+	reconnected chan struct{} // to the elector: the client has reconnected
+	scanning    bool          // a scan is running, or paused before it begins
+	scanAgain   bool
+	verifying   bool   // the bucket is being compared with the view
+	scanNow     func() // ends the pause of the scan; set while scanning
 }
 
-// inbox is the size of the channel between the subscription and the loop, in addition to Config.maxWaiting.
+// inbox is the size of the channel between the subscription and the loop, in addition to Config.maxQueued.
 const inbox = 16
 
 func newLoop(r *Registry) (*loop, error) {
 	js, err := jetstream.New(r.nc)
 	if err != nil {
-		return nil, fmt.Errorf("JetStream: %w", err)
+		return nil, fmt.Errorf("creating the JetStream context: %w", err)
 	}
 	l := &loop{
 		Registry: r, log: r.cfg.Logger, in: make(chan *nats.Msg, inbox),
@@ -103,8 +103,8 @@ func newLoop(r *Registry) (*loop, error) {
 		view:    view{records: map[string]record{}, markers: map[string]time.Time{}},
 		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:     newPublisher(),
-		election: election{freed: make(chan struct{}, 1), step: make(chan struct{}, 1),
-			online: make(chan struct{}, 1)},
+		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1),
+			reconnected: make(chan struct{}, 1)},
 	}
 	return l, nil
 }
@@ -237,11 +237,11 @@ func (l *loop) connection(s nats.Status) {
 	l.listeningGap("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
 		if l.election.scanning {
-			l.election.hurry() // it may be permitted after a reconnect
+			l.election.scanNow() // it may be permitted after a reconnect
 		}
 		l.resync()
 		select {
-		case l.election.online <- struct{}{}:
+		case l.election.reconnected <- struct{}{}:
 		default:
 		}
 		l.lastRequest = time.Time{}

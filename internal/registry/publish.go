@@ -101,7 +101,7 @@ func (p *publisher) pause() {
 // reports stay, and so do throttled ones unless they are urgent. If more than one batch is pending, it takes an
 // arbitrary subset: sorting all keys on every flush is quadratic while a large mesh starts. Of the backlog it takes a
 // few at a time, so that the loop keeps receiving.
-func (p *publisher) take(hold func(key string) bool, rest func(key string) time.Duration) []string {
+func (p *publisher) take(hold func(key string) bool, throttled func(key string) time.Duration) []string {
 	var keys []string
 	if p.paused {
 		return nil
@@ -119,7 +119,7 @@ func (p *publisher) take(hold func(key string) bool, rest func(key string) time.
 			case urgent:
 				keys = append(keys, key)
 			case p.collect:
-				if d := rest(key); d > 0 {
+				if d := throttled(key); d > 0 {
 					p.wait(d)
 				} else {
 					keys = append(keys, key)

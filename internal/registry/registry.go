@@ -125,7 +125,7 @@ func (r *Registry) subscribe(ctx context.Context, in chan<- *nats.Msg) (*nats.Su
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}
-	if err := sub.SetPendingLimits(r.cfg.maxWaiting()); err != nil {
+	if err := sub.SetPendingLimits(r.cfg.maxQueued()); err != nil {
 		_ = sub.Unsubscribe() // the connection outlives this registry
 		return nil, fmt.Errorf("subscribing to the registry's subjects: %w", err)
 	}

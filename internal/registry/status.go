@@ -71,7 +71,7 @@ func (r *Registry) Status(ctx context.Context) (s Status, err error) {
 
 func (l *loop) status() Status {
 	s := Status{SnapshotVersion: l.snapshotVersion(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
-		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.unread, "ok"), Listening: l.mon.Listening(),
+		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.denied, "ok"), Listening: l.mon.Listening(),
 		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.backlog) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
 		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas(),

@@ -17,14 +17,14 @@ type view struct {
 	revision  uint64               // of the last change of a spec, state, skill or host key
 	created   time.Time            // the stream's creation: the catalog id
 	synced    bool                 // false until the first snapshot, and between a gap and the next snapshot
-	waiting   []record             // events received while not synced
+	pending   []record             // events received while not synced
 	leaseSeen time.Time            // when the lease was last renewed, as a sign that a leader works
 
 	order []string // see loop.order; nil after a key was added or removed
 }
 
-// maxWaiting bounds the events kept during a snapshot. More than that is a gap, which needs another snapshot.
-const maxWaiting = 100_000
+// maxPendingEvents bounds the events kept during a snapshot. More than that is a gap, which needs another snapshot.
+const maxPendingEvents = 100_000
 
 // catalogID is the identity of the bucket. Revisions are comparable only within one.
 func (v *view) catalogID() string {
@@ -38,15 +38,15 @@ func (v *view) catalogID() string {
 func (v *view) event(r record) (changed, gap bool) {
 	switch {
 	case !v.synced:
-		if len(v.waiting) < maxWaiting {
-			v.waiting = append(v.waiting, r)
+		if len(v.pending) < maxPendingEvents {
+			v.pending = append(v.pending, r)
 		}
 		return false, false
 	case r.seq <= v.last:
 		return false, r.at.After(v.at) // a newer event with a lower sequence: the stream was recreated
 	case r.seq > v.last+1:
 		v.lose()
-		v.waiting = append(v.waiting, r)
+		v.pending = append(v.pending, r)
 		return false, true
 	}
 	v.put(r)
@@ -54,13 +54,13 @@ func (v *view) event(r record) (changed, gap bool) {
 }
 
 // lose marks the view as possibly incomplete.
-func (v *view) lose() { v.synced, v.waiting = false, nil }
+func (v *view) lose() { v.synced, v.pending = false, nil }
 
 // load replaces the content by a snapshot and the events received since. It returns the keys that changed, and
 // whether the events leave another gap.
 func (v *view) load(s *snapshot) (changed []string, gap bool) {
-	old, waiting := v.records, v.waiting
-	v.records, v.waiting, v.order = make(map[string]record, len(s.records)), nil, nil
+	old, waiting := v.records, v.pending
+	v.records, v.pending, v.order = make(map[string]record, len(s.records)), nil, nil
 	v.markers = map[string]time.Time{}
 	v.last, v.created, v.synced, v.revision, v.at = s.last, s.created, true, 0, time.Time{}
 	for _, r := range s.records {

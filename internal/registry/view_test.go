@@ -10,7 +10,7 @@ import (
 // TestViewFindsPurges: a purge is noticed by the number of messages or by the first sequence, without false alarms.
 func TestViewFindsPurges(t *testing.T) {
 	now := time.Now()
-	v := view{markers: map[string]time.Time{}, waiting: nil}
+	v := view{markers: map[string]time.Time{}, pending: nil}
 	v.load(&snapshot{last: 9, records: []record{
 		{key: "state.old", seq: 2, at: now.Add(-time.Hour), deleted: true}, // written by an operator, without a TTL
 		{key: "spec.a", seq: 3, at: now}, {key: "state.a", seq: 4, at: now},
