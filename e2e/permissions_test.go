@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -69,7 +70,7 @@ func permissionTable(t *testing.T) (rows []permissionRow) {
 // try performs the operation of a row and returns whether the server allowed it.
 func (r permissionRow) try(t *testing.T, url, user string) bool {
 	t.Helper()
-	nc, err := nats.Connect(as(url, user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect(url, nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatalf("as %s: %v", user, err)
 	}
@@ -94,15 +95,26 @@ func (r permissionRow) try(t *testing.T, url, user string) bool {
 	return nc.LastError() == nil
 }
 
-// TestPermissions tries every operation in the table of docs/operations.md, as each role, on the shipped configuration.
-func TestPermissions(t *testing.T) {
+// TestPermissionsOnOneServer and TestPermissionsOnThreeServers try every operation in the table of docs/operations.md, as
+// each role, on the shipped configuration. On three servers, the roles connect to different servers.
+func TestPermissionsOnOneServer(t *testing.T) {
 	url, _ := startShipped(t, "one.conf", nil)
+	testPermissions(t, func(user string) string { return as(url, user) })
+}
+
+func TestPermissionsOnThreeServers(t *testing.T) {
+	c := startCluster(t)
+	place := map[string]int{"registry": 0, "bridge-0": 1, "primes": 2, "agent": 1, "operator": 2}
+	testPermissions(t, func(user string) string { return c.at(place[user], user) })
+}
+
+func testPermissions(t *testing.T, at func(user string) string) {
 	rows := permissionTable(t)
 	pairs := map[string]int{}
 	allowed, refused := 0, 0
 	for _, r := range rows {
 		for role, user := range roles {
-			may := r.try(t, url, user)
+			may := r.try(t, at(user), user)
 			switch {
 			case may && !r.may[role]:
 				t.Errorf("%s may %s %s %s, and must not", role, r.verb, r.subject, r.queue)
@@ -128,11 +140,15 @@ func TestPermissions(t *testing.T) {
 	t.Logf("%d rows: %d operations allowed, %d refused; every pair of roles was distinguished at least %d times",
 		len(rows), allowed, refused, slices.Min(slices.Collect(maps.Values(pairs))))
 
-	for what, at := range map[string]string{
-		"no user": url, "an unknown user": strings.Replace(url, "//", "//unknown:x@", 1),
-		"a wrong password": strings.Replace(as(url, "agent"), password("agent"), "guess", 1),
+	agent, err := url.Parse(at("agent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, user := range map[string]*url.Userinfo{
+		"no user": nil, "an unknown user": url.UserPassword("unknown", "x"), "a wrong password": url.UserPassword("agent", "guess"),
 	} {
-		if nc, err := nats.Connect(at); !errors.Is(err, nats.ErrAuthorization) {
+		agent.User = user
+		if nc, err := nats.Connect(agent.String()); !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("%s: connected, or failed with another error: %v", what, err)
 			nc.Close()
 		}
