@@ -7,21 +7,18 @@ import (
 )
 
 func ExampleParse() {
-	m, diags := manifest.Parse("weather/plugin.toml", []byte(`
+	m, diags := manifest.Parse("plugin.toml", []byte(`
 [plugin]
 id = "weather"
 version = "1.0.0"
-
 [capabilities]
 tools = ["get_weather"]
-
 [transport]
 type = "stdio"
-command = "python3"
-args = ["main.py"]
+command = "./weather"
 `), manifest.Options{})
-	fmt.Println(m.Plugin.ID, m.Transport.Type, m.Capabilities.Tools, len(diags))
-	// Output: weather stdio [get_weather] 0
+	fmt.Println(m.Plugin.ID, m.Transport.Type, m.Capabilities.Tools, diags)
+	// Output: weather stdio [get_weather] []
 }
 
 // All faults are reported together, and the manifest is nil.

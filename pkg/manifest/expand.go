@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// MaxFileText is the maximum size of a file in ${file:PATH}, in bytes.
-	MaxFileText = 64 << 10
+	maxFileText = 64 << 10 // bytes of a file in ${file:PATH}
 
 	// These limits prevent a few bytes of manifest from using gigabytes. The system also limits arguments and
 	// environment, mostly to 2 MiB.
@@ -31,7 +30,7 @@ const (
 //	${AGENT_VERSION}      AgentVersion
 //	${VAR}                the environment variable VAR; missing when it is unset
 //	${VAR:-default}       VAR, or default when it is unset or empty
-//	${file:PATH}          the file's content without one trailing line break, at most MaxFileText bytes
+//	${file:PATH}          the file's content without one trailing line break, at most 64 KiB
 //	$${                   a literal ${
 //
 // A relative PATH is relative to Root. A file outside of Root, after following symbolic links, must be one of Files.
@@ -103,8 +102,8 @@ func (e Expander) file(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("${file:%s}: %w", clip(path, maxShown), err)
 	}
-	if len(data) > MaxFileText {
-		return "", fmt.Errorf("${file:%s}: the file has more than %d bytes", clip(path, maxShown), MaxFileText)
+	if len(data) > maxFileText {
+		return "", fmt.Errorf("${file:%s}: the file has more than %d bytes", clip(path, maxShown), maxFileText)
 	}
 	s := strings.TrimSuffix(string(data), "\n")
 	if len(s) < len(data) {
@@ -194,7 +193,7 @@ func readRegular(stat func(string) (os.FileInfo, error), open func(string) (*os.
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxFileText+1))
+	return io.ReadAll(io.LimitReader(f, maxFileText+1))
 }
 
 // Resolve returns m's transport with its placeholders replaced: in env, headers and url, for a member in every value.

@@ -20,8 +20,8 @@ func host() Expander {
 		filepath.Join(root, "crlf"):       "t0ken\r\n",
 		filepath.Join(root, "two"):        "a\n\n",
 		filepath.Join(root, "${A}"):       "odd",
-		filepath.Join(root, "big"):        strings.Repeat("x", MaxFileText+1),
-		filepath.Join(root, "just"):       strings.Repeat("x", MaxFileText),
+		filepath.Join(root, "big"):        strings.Repeat("x", maxFileText+1),
+		filepath.Join(root, "just"):       strings.Repeat("x", maxFileText),
 		filepath.FromSlash("/run/secret"): "abs",
 	}
 	return Expander{
@@ -65,7 +65,7 @@ func TestExpand(t *testing.T) {
 		{in: "${file:../x}", err: "absolute path"},
 		{in: "${file:a/../../x}", err: "absolute path"},
 		{in: "${file:nope}", err: "${file:nope}: open"},
-		{in: "${file:just}", want: strings.Repeat("x", MaxFileText)},
+		{in: "${file:just}", want: strings.Repeat("x", maxFileText)},
 		{in: "${file:big}", err: "more than 65536 bytes"},
 		{in: strings.Repeat("${file:just}", 17), err: "over 1048576 bytes"},
 		{in: "${", err: "never closed"},
@@ -95,7 +95,7 @@ func TestExpandDefaults(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("text\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 2*MaxFileText), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 2*maxFileText), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	e := Expander{Root: dir}
@@ -175,7 +175,7 @@ func TestResolveFaults(t *testing.T) {
 
 // A manifest of a few hundred lines may refer to a large file in each of them.
 func TestResolveIsBounded(t *testing.T) {
-	long := strings.Repeat("x", MaxFileText)
+	long := strings.Repeat("x", maxFileText)
 	reads := 0
 	e := Expander{Root: "/", ReadFile: func(string) ([]byte, error) { reads++; return []byte(long), nil }}
 	m := &Manifest{Plugin: Plugin{ID: "a", Version: "1.0.0"}, Transport: Transport{Type: Stdio, Command: "x", Env: map[string]string{}}}
@@ -184,7 +184,7 @@ func TestResolveIsBounded(t *testing.T) {
 			m.Transport.Env[fmt.Sprintf("V%05d", len(m.Transport.Env))] = "${file:long}"
 		}
 	}
-	add(maxResolved / MaxFileText)
+	add(maxResolved / maxFileText)
 	if _, _, err := m.Resolve(e); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
@@ -193,7 +193,7 @@ func TestResolveIsBounded(t *testing.T) {
 	if _, _, err := m.Resolve(e); err == nil || !strings.HasPrefix(err.Error(), "env.V00064: ") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v; want one error, at the first value over the limit", err)
 	}
-	if limit := maxResolved/MaxFileText + 1; reads > limit {
+	if limit := maxResolved/maxFileText + 1; reads > limit {
 		t.Errorf("%d files were read, want at most %d", reads, limit)
 	}
 }

@@ -8,12 +8,10 @@ import (
 	"unicode"
 )
 
-// Limits of names, in bytes.
-const (
-	MaxID         = 64  // an extension's id, a capability's name
-	MaxServerName = 32  // an MCP server's
-	MaxMCPTool    = 128 // an MCP tool's
-)
+// MaxID is the maximum length in bytes of an extension's id and of a capability's name.
+const MaxID = 64
+
+const maxServerName = 32 // bytes of an MCP server's name
 
 const (
 	idPattern         = `^[a-z][a-z0-9_-]*$`

@@ -11,7 +11,7 @@ import (
 
 // Limits of texts for people, in Unicode characters.
 const (
-	MaxDescription = 512
+	maxDescription = 512
 	maxLabel       = 128 // plugin.name, meta.author, meta.license: they are part of every announcement
 )
 
@@ -112,7 +112,7 @@ func (t *table) plugin(opt Options) Plugin {
 	}
 	p := Plugin{
 		Name:        t.text("name", maxLabel),
-		Description: t.text("description", MaxDescription),
+		Description: t.text("description", maxDescription),
 	}
 	p.ID = t.id(opt.ReservedIDs)
 	p.Version, _ = t.version("version")

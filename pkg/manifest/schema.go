@@ -59,8 +59,8 @@ func schema() (*jsonschema.Schema, error) {
 		p.MaxLength = jsonschema.Ptr(maxLabel)
 	}
 	servers := s.Properties["mcp_servers"]
-	servers.MaxProperties = jsonschema.Ptr(MaxServers)
-	servers.PropertyNames = id(MaxServerName)
+	servers.MaxProperties = jsonschema.Ptr(maxServers)
+	servers.PropertyNames = id(maxServerName)
 	serverRules(servers.AdditionalProperties)
 	return s, nil
 }
@@ -72,7 +72,7 @@ func pluginRules(s *jsonschema.Schema) {
 	p["version"].Pattern = semverPattern
 	p["min_agent_version"].Pattern = semverPattern
 	p["name"].MaxLength = jsonschema.Ptr(maxLabel)
-	p["description"].MaxLength = jsonschema.Ptr(MaxDescription)
+	p["description"].MaxLength = jsonschema.Ptr(maxDescription)
 	p["priority"].Default = json.RawMessage("0")
 }
 

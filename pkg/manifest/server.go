@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// MaxServers is how many MCP servers an extension may bundle; each is a process or a connection.
-const MaxServers = 64
+// maxServers limits the MCP servers of an extension, because each is a process or a connection.
+const maxServers = 64
 
 // servers reads [mcp_servers.<name>].
 func (t *table) servers() map[string]MCPServer {
 	t = t.table("mcp_servers")
-	if len(t.m) > MaxServers {
-		t.fault(t.path, "has %d servers; want at most %d", len(t.m), MaxServers)
+	if len(t.m) > maxServers {
+		t.fault(t.path, "has %d servers; want at most %d", len(t.m), maxServers)
 		return nil
 	}
 	out := make(map[string]MCPServer, len(t.m))
@@ -31,7 +31,7 @@ func (t *table) servers() map[string]MCPServer {
 
 func (t *table) serverName(name string) {
 	key := t.key(name)
-	if t.name(key, name, MaxServerName) && Reserved(name) {
+	if t.name(key, name, maxServerName) && Reserved(name) {
 		t.fault(key, "%s is reserved for the agent and the mesh; choose another name, such as %s", show(name), show(name+"-server"))
 	}
 }

@@ -45,8 +45,8 @@ func (t *table) sidecar() map[string]MCPServer {
 		return nil
 	}
 	t = t.table(key)
-	if len(t.m) > MaxServers {
-		t.fault(t.path, "has %d servers; want at most %d", len(t.m), MaxServers)
+	if len(t.m) > maxServers {
+		t.fault(t.path, "has %d servers; want at most %d", len(t.m), maxServers)
 		return nil
 	}
 	out := make(map[string]MCPServer, len(t.m))

@@ -82,7 +82,7 @@ func (f *file) frontMatter() (front, body string, ok bool) {
 }
 
 func (t *table) skill(front bool) *Skill {
-	s := &Skill{Name: t.text("name", maxLabel), Description: t.text("description", 2*MaxDescription)}
+	s := &Skill{Name: t.text("name", maxLabel), Description: t.text("description", 2*maxDescription)}
 	if _, isText := t.m["name"].(string); isText && (blank(s.Name) || !printable(s.Name)) {
 		t.fault("name", "is blank or contains a control character; want a label, or no name")
 	}
