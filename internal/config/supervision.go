@@ -110,7 +110,7 @@ func (c Config) GatingFor(id string) Gating { return c.entry(id).Gating }
 func (c Config) GrantsFor(id string) []string { return c.entry(id).Secrets }
 
 // HandshakeTimeout returns how long the handshake of id may take: the operator's setting for id, else requested,
-// which is the manifest's transport.handshake_timeout, else, if that is 0, the general setting.
+// which is the handshake_timeout of the manifest, else, if that is 0, the general setting.
 func (c Config) HandshakeTimeout(id string, requested time.Duration) time.Duration {
 	e := c.entry(id)
 	if requested > 0 && !e.OwnHandshakeTimeout {

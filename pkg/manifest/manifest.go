@@ -128,6 +128,8 @@ type MCPServer struct {
 	Args    []string          `json:"args,omitempty" jsonschema:"The program's arguments."`
 	Env     map[string]string `json:"env,omitempty" jsonschema:"Variables added to the program's environment."`
 	Cwd     string            `json:"cwd,omitempty" jsonschema:"The program's working directory, relative to the manifest's directory."`
-	URL     string            `json:"url,omitempty" jsonschema:"The server's MCP endpoint."`
-	Headers map[string]string `json:"headers,omitempty" jsonschema:"Headers sent with each request."`
+	// HandshakeTimeout is like Transport.HandshakeTimeout.
+	HandshakeTimeout time.Duration     `json:"handshake_timeout,omitempty" jsonschema:"How long initialize may take, such as 30s, at most 5m."`
+	URL              string            `json:"url,omitempty" jsonschema:"The server's MCP endpoint."`
+	Headers          map[string]string `json:"headers,omitempty" jsonschema:"Headers sent with each request."`
 }

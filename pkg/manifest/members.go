@@ -14,7 +14,7 @@ func (m *Manifest) Members() []*Manifest {
 		s := m.MCPServers[name]
 		t := Transport{
 			Type: Stdio, Dialect: MCP, Command: s.Command, Args: s.Args, Env: s.Env, Cwd: s.Cwd,
-			URL: s.URL, Headers: s.Headers,
+			HandshakeTimeout: s.HandshakeTimeout, URL: s.URL, Headers: s.Headers,
 		}
 		if s.Type == ServerStreamableHTTP {
 			t.Type = HTTP

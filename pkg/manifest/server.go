@@ -48,6 +48,7 @@ func (t *table) server(kind ServerType) MCPServer {
 	s.Env = t.env()
 	s.Cwd = t.cwd()
 	t.checkProgram(kind == ServerStdio, s.Command, s.Cwd)
+	s.HandshakeTimeout = t.handshakeTimeout()
 	s.URL = t.url(kind == ServerStreamableHTTP, true)
 	s.Headers = t.headers()
 	return s

@@ -107,7 +107,7 @@ func (s MCPServer) only() MCPServer {
 	if s.Type == ServerStdio {
 		s.URL, s.Headers = "", nil
 	} else {
-		s.Command, s.Args, s.Env, s.Cwd = "", nil, nil, ""
+		s.Command, s.Args, s.Env, s.Cwd, s.HandshakeTimeout = "", nil, nil, "", 0
 	}
 	return s
 }

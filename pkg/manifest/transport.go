@@ -21,7 +21,7 @@ var (
 		{"dialect", "stdio http"},
 	}
 	serverFields = []field{
-		{"command", "stdio"}, {"args", "stdio"}, {"env", "stdio"}, {"cwd", "stdio"},
+		{"command", "stdio"}, {"args", "stdio"}, {"env", "stdio"}, {"cwd", "stdio"}, {"handshake_timeout", "stdio"},
 		{"url", "streamable_http"}, {"headers", "streamable_http"},
 	}
 )
