@@ -170,7 +170,7 @@ var dialectFaults = []fault{
 		},
 		test: func(h *host) {
 			h.waitForTools("echo", "after-", "after-x", "after-y")
-			h.waitForDiagnostic("endless_list", "points back")
+			h.waitForDiagnostic("endless_list", "the pages do not end")
 			h.callSucceeds()
 		},
 	},
