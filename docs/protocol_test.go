@@ -70,6 +70,7 @@ func TestExamples(t *testing.T) {
 		"skill":     func() any { return new(mesh.Skill) },
 		"host":      func() any { return new(mesh.Host) },
 		"skills":    func() any { return new(mesh.SkillReport) },
+		"inventory": func() any { return new(mesh.Inventory) },
 		"breaker":   func() any { return new(mesh.BreakerReport) },
 		"hook":      func() any { return new(mesh.HookResult) },
 		"meta": func() any {
@@ -112,6 +113,11 @@ func TestExamples(t *testing.T) {
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(into()); err != nil {
 			t.Errorf("line %d: %s: %v", f.line, f.kind, err)
+		}
+		if f.kind == "inventory" {
+			if _, err := mesh.ParseInventory("web-3", text); err != nil {
+				t.Errorf("line %d: %v", f.line, err)
+			}
 		}
 		if f.kind == "heartbeat" {
 			if _, err := heartbeat.ParseBeat(text); err != nil {
