@@ -80,26 +80,46 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 // extension's own, or the mesh's with its Details), *AbortedError with ToolHooks, or what the connection says when it
 // is closed or draining.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
-	return c.CallStream(ctx, tool, args, nil)
+	return c.Do(ctx, ToolCall{Tool: tool, Arguments: args})
 }
 
 // CallStream is Call with progress: every notification that the extension sends about this call is passed
 // to progress, whole, from the calling goroutine. Extensions that know MCP's progress send it when args'
 // params ask for it, which a non-nil progress does.
 func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessage, progress func(notification json.RawMessage)) (json.RawMessage, error) {
-	target, err := c.find(tool)
+	return c.Do(ctx, ToolCall{Tool: tool, Arguments: args, Progress: progress})
+}
+
+// ToolCall is a call with everything that a program can pass on which calls tools for others.
+type ToolCall struct {
+	Tool      string          // as in Call
+	Arguments json.RawMessage // as in Call
+	Progress  func(notification json.RawMessage)
+
+	// Meta are the members of params._meta for an extension that takes tools/call: a JSON object without progressToken,
+	// or nil. Other extensions have no place for them.
+	Meta json.RawMessage
+
+	Agent, Session string // instead of those of ClientOptions, unless empty
+}
+
+// Do is Call and CallStream with more options.
+func (c *Client) Do(ctx context.Context, call ToolCall) (json.RawMessage, error) {
+	target, err := c.find(call.Tool)
 	if err != nil {
 		return nil, err
 	}
-	target.progress = progress
+	target.progress, target.meta = call.Progress, call.Meta
+	target.identify(call.Agent, call.Session)
+	args := call.Arguments
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
 	}
 	var result json.RawMessage
 	if c.firesToolHooks(ctx) {
-		result, err = c.callHooked(ctx, target, tool, args)
+		result, err = c.callHooked(ctx, target, call.Tool, args)
 	} else {
-		result, err = c.callTool(ctx, target, tool, args)
+		result, err = c.callTool(ctx, target, call.Tool, args)
 	}
 	return result, ofCall(err)
 }
@@ -115,7 +135,7 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 	if target.own == "list" || target.own == "call" { // tools/list and tools/call are methods of their own
 		form = callForm
 	}
-	return c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.progress != nil))
+	return c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.meta, target.progress != nil))
 }
 
 // CallExt sends one request to an extension by its id, without looking anything up: tools/<name>,
@@ -124,7 +144,7 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 	if err := CheckID(id, true); err != nil {
 		return nil, err
 	}
-	t := target{id: id, subject: c.opt.Prefix.RPC(id)}
+	t := target{id: id, subject: c.opt.Prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
 	if c.opt.Catalog != nil {
 		if e, ok := c.opt.Catalog.Get(id); ok {
 			t = c.targetOf(e)
@@ -140,7 +160,9 @@ type target struct {
 	instance                  string                           // the subject of one instance; "": any, over subject
 	notFound                  *NotFoundError                   // of an extension that the Catalog lacks: the error where nothing is subscribed
 	known, stream             bool                             // the catalog has its features; it streams
-	passthrough               bool                             // it wants to know who calls
+	passthrough               bool                             // calls carry the identity of the caller
+	agent, session            string                           // the caller
+	meta                      json.RawMessage                  // ToolCall.Meta
 	tool                      *Tool                            // where it is known
 	check                     func(args json.RawMessage) error // nil: unchecked
 	progress                  func(json.RawMessage)
@@ -155,8 +177,13 @@ func (c *Client) targetOf(e Extension) target {
 	return target{
 		id: e.ID, subject: subject, dialect: e.Spec.Dialect,
 		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, FeatureStream),
-		passthrough: e.Spec.Context.Passthrough && (c.opt.Agent != "" || c.opt.Session != ""),
+		agent: c.opt.Agent, session: c.opt.Session, passthrough: e.Spec.Context.Passthrough,
 	}
+}
+
+// identify replaces the caller's identity, unless the new one is empty.
+func (t *target) identify(agent, session string) {
+	t.agent, t.session = cmp.Or(agent, t.agent), cmp.Or(session, t.session)
 }
 
 func (c *Client) find(tool string) (target, error) {
@@ -178,7 +205,7 @@ func (c *Client) find(tool string) (target, error) {
 	if !full {
 		return target{}, notFound
 	}
-	at := target{id: id, own: own, subject: c.opt.Prefix.RPC(id)}
+	at := target{id: id, own: own, subject: c.opt.Prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
 	if c.opt.Catalog != nil {
 		at.notFound = notFound
 	}
@@ -207,16 +234,21 @@ func (f toolForm) method(tool string) string {
 	return "tools/" + tool
 }
 
-// params asks for progress where the form has a place for that: a native extension needs no asking.
-func (f toolForm) params(tool string, args json.RawMessage, progress bool) json.RawMessage {
+// params returns the params of a call. Progress is requested where the form has a place for that; a native extension
+// sends it without a request.
+func (f toolForm) params(tool string, args, meta json.RawMessage, progress bool) json.RawMessage {
 	if f == shortForm {
 		return args
 	}
 	p := AppendCallParams(nil, tool, args)
 	if progress {
-		p = append(p[:len(p)-1], `,"_meta":{"progressToken":1}}`...)
+		meta = set(meta, "progressToken", []byte("1"))
 	}
-	return p
+	if len(meta) == 0 {
+		return p
+	}
+	p = append(p[:len(p)-1], `,"_meta":`...)
+	return append(append(p, meta...), '}')
 }
 
 // ask sends a request, and sends it again as long as next allows. This is the only loop that repeats calls.
@@ -226,8 +258,8 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 	if !known {
 		deadline = time.Now().Add(c.opt.Timeout)
 	}
-	if t.passthrough && strings.HasPrefix(method, "tools/") && method != "tools/list" {
-		params = WithContext(method, t.dialect, params, c.opt.Agent, c.opt.Session)
+	if t.passthrough && (t.agent != "" || t.session != "") && strings.HasPrefix(method, "tools/") && method != "tools/list" {
+		params = WithContext(method, t.dialect, params, t.agent, t.session)
 	}
 	g := c.guardOf(t.id)
 	for ; ; r.made++ {

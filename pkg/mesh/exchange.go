@@ -79,11 +79,11 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 	if parent := Traceparent(ctx); parent != "" {
 		o.set(HeaderTraceparent, parent)
 	}
-	if c.opt.Agent != "" {
-		o.set(HeaderAgent, c.opt.Agent)
+	if t.agent != "" {
+		o.set(HeaderAgent, t.agent)
 	}
-	if c.opt.Session != "" {
-		o.set(HeaderSession, c.opt.Session)
+	if t.session != "" {
+		o.set(HeaderSession, t.session)
 	}
 	size, limit := int64(len(msg.Data)), c.nc.MaxPayload()-headroom
 	var err error

@@ -60,7 +60,7 @@ func (c *Client) callHooked(ctx context.Context, t target, tool string, args jso
 	if t.tool != nil {
 		tool = cmp.Or(t.tool.Name, tool)
 	}
-	e := toolEvent{Tool: tool, Extension: t.id, Arguments: args, Agent: c.opt.Agent, Session: c.opt.Session}
+	e := toolEvent{Tool: tool, Extension: t.id, Arguments: args, Agent: t.agent, Session: t.session}
 	if len(c.hooked(beforeToolCall)) > 0 && json.Valid(args) { // what is not JSON, callTool refuses
 		changed, err := c.askBefore(ctx, e)
 		if err != nil {
