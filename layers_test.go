@@ -25,7 +25,7 @@ var layers = []struct {
 	name string
 	dirs []string
 }{
-	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/load",
+	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/instance", "internal/load",
 		"internal/nearest", "internal/plainjson", "internal/aside", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},

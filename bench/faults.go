@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -196,7 +197,7 @@ func healthy(i mesh.InstanceState) bool {
 // change changes the canary.
 func (m *faultyMesh) change() {
 	m.changes++
-	m.canary.SetState(heartbeat.Ready, fmt.Sprint("change ", m.changes))
+	m.canary.Apply(instance.Event{Kind: instance.Note, Reason: fmt.Sprint("change ", m.changes)})
 }
 
 // keepChanging changes the canary for a while, so that the leading registry has something to write.

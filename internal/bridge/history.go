@@ -15,8 +15,6 @@ type runHistory struct {
 	mu              sync.Mutex
 	handshakeFailed bool              // since the last successful handshake one has failed, which was logged
 	givenUp         bool              // since then it also ran out of restarts, which was logged
-	drained         bool              // no process is started until an operator requests a restart
-	idle            int               // runs without a process, because the instance was drained; they do not count as restarts
 	exit            *Exit             // of the last process that ended abnormally
 	problems        []mesh.Diagnostic // of the last handshake
 	skipped         Skipped           // in earlier runs
@@ -100,36 +98,6 @@ func (r *runHistory) first(seen *bool) bool {
 	first := !*seen
 	*seen = true
 	return first
-}
-
-// setDrained records whether the instance is drained.
-func (r *runHistory) setDrained(on bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.drained = on
-}
-
-func (r *runHistory) isDrained() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.drained
-}
-
-// beginRun counts a run. It returns true if the child must not be started in it, because the instance is drained.
-func (r *runHistory) beginRun() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.drained {
-		r.idle++
-	}
-	return r.drained
-}
-
-// idleRuns returns the number of runs without a process.
-func (r *runHistory) idleRuns() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.idle
 }
 
 // setServing stores how to end serving, for stopServing, and the channel that is closed when calls have stopped arriving.

@@ -3,12 +3,11 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -30,8 +29,7 @@ type instance struct {
 	publishLog   func(logLine)
 	publishEvent func(notification []byte) error
 
-	stateMu sync.Mutex      // held while the instance's state is reported
-	ctx     context.Context // set by run; guarded by stateMu
+	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 }
 
 // hostInfo is what children receive about this program.
@@ -41,14 +39,11 @@ type hostInfo struct {
 
 // run announces the instance and supervises its runs until ctx ends. It returns when nothing of it is running any more.
 func (s *instance) run(ctx context.Context) error {
-	s.stateMu.Lock()
-	s.ctx = ctx
-	s.stateMu.Unlock()
+	s.stopped = func() bool { return ctx.Err() != nil }
 	s.mesh.Enter()
-	stopDraining := context.AfterFunc(ctx, func() { s.setState(heartbeat.Draining, reasonStopping) })
-	defer stopDraining()
+	defer context.AfterFunc(ctx, func() { s.apply(state.Stop, "") })()
 	if s.workload.gated != "" {
-		s.setState(heartbeat.Gated, s.workload.gated)
+		s.apply(state.Gate, s.workload.gated)
 		<-ctx.Done()
 	} else {
 		_ = s.sup.Run(ctx) // its error is ctx's cause
@@ -56,71 +51,54 @@ func (s *instance) run(ctx context.Context) error {
 	return s.mesh.Leave(context.Cause(ctx)) // after the child has ended, so that the mesh sees the state draining first
 }
 
-// reasonStopping is the reason in the state of an instance that is being stopped.
-const reasonStopping = "stopping"
-
-// setState reports the instance's state. A stop takes precedence over a drain requested by an operator, and that over the
-// supervisor's state, in whatever order they occur. mesh.Slot.Serve sets the state ready.
-func (s *instance) setState(state heartbeat.State, reason string) {
-	s.stateMu.Lock()
-	defer s.stateMu.Unlock()
-	switch {
-	case s.ctx != nil && s.ctx.Err() != nil:
-		state, reason = heartbeat.Draining, reasonStopping
-	case s.history.isDrained():
-		state, reason = heartbeat.Draining, errDrain.Error()
-	}
-	s.mesh.SetState(state, reason)
+// apply applies an event to the instance's state machine.
+func (s *instance) apply(kind state.Kind, reason string) (accepted bool) {
+	return s.mesh.Apply(state.Event{Kind: kind, Reason: reason})
 }
 
-// restart starts a new run, from any state. The old run accepts no calls from now on, which is reported immediately,
-// because it may take long to end.
-func (s *instance) restart() {
-	s.history.setDrained(false)
-	if s.workload.gated == "" {
-		s.setState(heartbeat.Restarting, supervise.ErrRestart.Error())
+// servingEnded reports why a run takes no more calls. While the instance is stopping, that is the reason.
+func (s *instance) servingEnded(why error) {
+	if s.stopped() {
+		s.apply(state.Stop, "")
+		return
 	}
+	s.apply(state.End, s.reason(why))
+}
+
+// restart starts a new run, from any state. The old run accepts no calls from now on.
+func (s *instance) restart() {
+	s.apply(state.Restart, "")
 	s.sup.Restart()
 }
 
-var errDrain = errors.New("drain requested")
+var errDrain = errors.New(state.ReasonDrain)
 
 // drain finishes the calls in flight and accepts no new ones until an operator requests a restart. That also applies if the
 // process exits in the meantime or was not ready yet. retired is closed when NATS has stopped sending it calls.
 func (s *instance) drain() (retired <-chan struct{}) {
-	if s.workload.gated != "" { // it accepts no calls anyway, and a restart would not start it
+	if !s.apply(state.Drain, "") { // it accepts no calls anyway
 		return alreadyClosed
 	}
-	s.history.setDrained(true)
-	s.setState(heartbeat.Draining, errDrain.Error())
 	return s.history.stopServing(errDrain)
 }
 
 var alreadyClosed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// transition reports the supervisor's decisions. Runs of a drained instance are not counted as restarts.
+// transition reports the supervisor's decisions. runOnce reports that a run begins.
 func (s *instance) transition(e supervise.Event) {
-	reason, drained := s.reason(e.Err), s.history.isDrained()
-	run := e.Run - s.history.idleRuns()
-	switch {
-	case e.Kind == supervise.Starting && run == 1:
-		s.setState(heartbeat.Spawning, "")
-	case e.Kind == supervise.Starting && !drained:
-		s.mesh.SetRestarts(uint64(run - 1))
-		s.setState(heartbeat.Restarting, reason)
-		s.mesh.Beat() // the count has changed even if state and reason have not
-	case e.Kind == supervise.Failed && !drained:
-		s.setState(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, reason))
+	switch e.Kind {
+	case supervise.Restarting:
+		reason := s.reason(e.Err)
+		s.apply(state.End, reason)
+		s.logEnd(e, reason)
+	case supervise.Failed:
+		reason := s.reason(e.Err)
+		s.mesh.Apply(state.Event{Kind: state.GaveUp, Reason: reason, Restarts: e.Restarts})
 		level := slog.LevelDebug
 		if s.history.firstGivenUp() {
 			level = slog.LevelError
 		}
 		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
-	default:
-		s.setState(heartbeat.Restarting, reason)
-		if e.Kind != supervise.Starting {
-			s.logEnd(e, reason)
-		}
 	}
 }
 
@@ -152,20 +130,20 @@ func (s *instance) reason(err error) string {
 }
 
 // breakerChanged reports the breaker's new state.
-func (s *instance) breakerChanged(state heartbeat.BreakerState, retryAt time.Time) {
+func (s *instance) breakerChanged(to heartbeat.BreakerState, retryAt time.Time) {
 	log := s.log.With("name", s.breaker.Name())
-	if state == heartbeat.BreakerOpen {
+	if to == heartbeat.BreakerOpen {
 		log.Warn("breaker open", "retry_at", retryAt)
 	} else {
-		log.Info("breaker " + string(state))
+		log.Info("breaker " + string(to))
 	}
 	s.mesh.Beat()
 }
 
 // breakerState returns the breaker's state for heartbeats.
 func (s *instance) breakerState() *heartbeat.Breaker {
-	state, retryAt := s.breaker.State()
-	b := &heartbeat.Breaker{State: state}
+	current, retryAt := s.breaker.State()
+	b := &heartbeat.Breaker{State: current}
 	if !retryAt.IsZero() {
 		at := retryAt.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond) // rounded up
 		b.RetryAt = &at

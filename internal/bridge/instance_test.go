@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -20,7 +21,7 @@ func TestEndOfServingIsReported(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		do     func(s *instance, end, stop context.CancelCauseFunc)
-		state  heartbeat.State
+		want   heartbeat.State
 		reason string
 	}{
 		{"it crashes", func(_ *instance, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
@@ -38,8 +39,8 @@ func TestEndOfServingIsReported(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := mesh.Announce{ID: "one", Version: "1.0.0"}
 			stays, stop := context.WithCancelCause(t.Context())
-			s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a), ctx: stays}
-			defer context.AfterFunc(stays, func() { s.setState(heartbeat.Draining, reasonStopping) })() // as run does
+			s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a), stopped: func() bool { return stays.Err() != nil }}
+			defer context.AfterFunc(stays, func() { s.apply(state.Stop, "") })() // as run does
 			called, goOn := make(chan struct{}), make(chan struct{})
 			h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 				close(called)
@@ -63,20 +64,20 @@ func TestEndOfServingIsReported(t *testing.T) {
 			}
 			<-called
 			tt.do(s, end, stop)
-			var state heartbeat.State
+			var got heartbeat.State
 			var reason string
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
-			for deadline := time.Now().Add(15 * time.Second); state != tt.state && time.Now().Before(deadline); <-tick.C {
-				state, reason = s.mesh.State()
+			for deadline := time.Now().Add(15 * time.Second); got != tt.want && time.Now().Before(deadline); <-tick.C {
+				got, reason = s.mesh.State()
 			}
-			if state != tt.state || reason != tt.reason {
-				t.Errorf("with a call in flight it is %s: %s", state, reason)
+			if got != tt.want || reason != tt.reason {
+				t.Errorf("with a call in flight it is %s: %s", got, reason)
 			}
 			close(goOn)
 			end(nil)
 			serving.Wait()
-			if state, reason := s.mesh.State(); state != tt.state || reason != tt.reason {
+			if state, reason := s.mesh.State(); state != tt.want || reason != tt.reason {
 				t.Errorf("after the calls it is %s: %s", state, reason)
 			}
 		})

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/gate"
+	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/remote"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -22,7 +22,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	defer s.history.runEnded(nil, nil)
 	f := s.newForwarder()
 	f.remote = true
-	f.credentials = &credentials{show: func(reason string) { s.mesh.SetReason(heartbeat.Ready, s.workload.clean(reason, maxReason)) }}
+	f.credentials = &credentials{show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) }}
 	conn := remote.New(remote.Config{
 		URL: s.workload.transport.URL, Headers: s.workload.transport.Headers, Dialect: s.workload.transport.Dialect,
 		Allow:          s.workload.httpAllow,

@@ -14,7 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/child"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
+	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -22,7 +22,7 @@ import (
 
 // runOnce is one run of the instance: from the start to the end of its process or session.
 func (s *instance) runOnce(ctx context.Context, ready func()) error {
-	if s.history.beginRun() { // drained: start nothing until a restart ends ctx
+	if !s.apply(state.Begin, "") { // drained: start nothing until a restart ends ctx
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
@@ -261,8 +261,7 @@ func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.Ser
 	retire := sync.OnceFunc(func() { close(retired) })
 	defer retire()
 	s.history.setServing(end, retired)
-	if s.history.isDrained() { // drained before serving began
-		s.setState(heartbeat.Draining, errDrain.Error())
+	if s.mesh.Status().Drained() { // drained before serving began
 		retire()
 		<-ctx.Done()
 		return nil
@@ -272,7 +271,7 @@ func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.Ser
 	reported := make(chan struct{})
 	stopReport := context.AfterFunc(serveCtx, func() {
 		defer close(reported)
-		s.setState(heartbeat.Restarting, s.reason(context.Cause(serveCtx)))
+		s.servingEnded(context.Cause(serveCtx))
 	})
 	defer func() {
 		if !stopReport() {

@@ -74,9 +74,7 @@ func (t *tally) end(d time.Duration) {
 
 // Counts returns what the slot has counted. The figures are taken one after the other, while calls go on.
 func (s *Slot) Counts() Counts {
-	s.mu.Lock()
-	c := Counts{Restarts: s.restarts}
-	s.mu.Unlock()
+	c := Counts{Restarts: s.machine.Status().Restarts()}
 	c.Calls, c.Errors, c.InFlight = s.calls.Load(), s.errors.Load(), s.inflight.Load()
 	c.ByKind = map[string]uint64{KindOwn: s.tally.own.Load()}
 	for i, code := range countedCodes {

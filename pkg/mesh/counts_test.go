@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -25,7 +26,9 @@ func TestTally(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	s := NewNode(nil, NodeOptions{}).Join(Announce{ID: "x", Version: "1.0.0"})
-	s.SetRestarts(3)
+	for range 4 {
+		s.Apply(instance.Event{Kind: instance.Begin})
+	}
 	s.tally.refused(rpc.CodeOverloaded)
 	s.tally.refused(rpc.CodeOverloaded)
 	s.tally.refused(12345)

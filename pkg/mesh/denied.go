@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/aside"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/internal/instance"
 )
 
 // NATS tells of a subscription that the user has no permission for later, apart from the call that made it, and as
@@ -65,7 +65,7 @@ func (s *service) attend(ctx context.Context) {
 		if reason == "" {
 			pause = minDeniedPause
 			aside.Run(func() {
-				if s.slot.setWhile(ctx, heartbeat.Ready, "") && ready != nil {
+				if s.slot.Apply(instance.Event{Kind: instance.Ready}) && ready != nil {
 					ready()
 					ready = nil
 				}
@@ -77,7 +77,7 @@ func (s *service) attend(ctx context.Context) {
 			}
 		}
 		aside.Run(func() {
-			s.slot.setWhile(ctx, heartbeat.Failed, reason)
+			s.slot.Apply(instance.Event{Kind: instance.Denied, Reason: reason})
 			reason = s.listenAgain(ctx, pause)
 		})
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -66,7 +66,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 		}
 	})
 	slot.Enter()
-	unsay := context.AfterFunc(serving, func() { slot.SetState(heartbeat.Draining, "stopping") })
+	unsay := context.AfterFunc(serving, func() { slot.Apply(instance.Event{Kind: instance.Stop}) })
 	defer unsay()
 	err = slot.Serve(serving, e.Handler, e.Options)
 	// The good-bye comes last, when what was in flight is answered. That of a closed connection says nothing new.

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -286,5 +287,7 @@ func (n *Node) Join(a Announce) *Slot {
 	if a.SubjectPrefix == "" {
 		a.SubjectPrefix = string(n.opt.Prefix)
 	}
-	return &Slot{node: n, id: a.ID, instance: a.Instance, announce: a, state: heartbeat.Spawning, born: time.Now()}
+	s := &Slot{node: n, id: a.ID, instance: a.Instance, announce: a, born: time.Now()}
+	s.machine = instance.New(s.Beat)
+	return s
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/aside"
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -70,8 +71,8 @@ type service struct {
 
 // Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx
 // ends. The service is gone from the mesh first, so that nothing new arrives; then what is in flight
-// finishes, for at most DrainTimeout; then Serve returns nil. What the slot is from then on is the owner's to
-// say, with SetState as soon as ctx has ended: Serve says nothing of it any more.
+// finishes, for at most DrainTimeout; then Serve returns nil. Serve applies the events Serve, Ready and Denied; the
+// owner applies End, Drain, Restart or Stop as soon as ctx has ended, after which Ready and Denied are refused.
 //
 // A handler whose time is up has its context ended and a second more. One that goes on regardless is left behind: its
 // call is answered with CodeExited, and what it returns goes nowhere.
@@ -103,6 +104,7 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 	s.gathers, _ = h.(rpc.Flusher)
 	s.unlisten = n.listenForDenials()
 	n.addService(s) // before it subscribes, or a denial would find nobody
+	slot.Apply(instance.Event{Kind: instance.Serve})
 	sp := Prefix(a.SubjectPrefix)
 	s.ackPrefix = sp.Ack(a.ID, "")
 	var err error

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -341,7 +342,7 @@ func TestAnnouncesAndBeats(t *testing.T) {
 	}
 	nc.Publish("ext.registry.catalog.state.weather", fmt.Appendf(nil, `{"state":"lost","instances":[{"instance":"other","state":"ready"},{"instance":%q,"state":"lost"}]}`, slot.Instance()))
 	next("ext.registry.heartbeat.weather", `"state":"ready"`) // long before its next turn: it was called lost
-	slot.SetState(heartbeat.Draining, "asked to")
-	next("ext.registry.heartbeat.weather", `"reason":"asked to"`)
+	slot.Apply(instance.Event{Kind: instance.Drain})
+	next("ext.registry.heartbeat.weather", `"reason":"drain requested"`)
 	stop()
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -32,10 +33,9 @@ type Slot struct {
 	announce Announce
 	said     string            // the digest of what was announced last
 	beacon   *heartbeat.Beacon // nil while the slot is not on the mesh
-	state    heartbeat.State
-	reason   string
-	restarts uint64
 	breaker  func() *heartbeat.Breaker
+
+	machine *instance.Machine // the only writer of the slot's state
 
 	inflight atomic.Int64
 	calls    atomic.Uint64
@@ -107,56 +107,14 @@ func (s *Slot) ID() string { return s.id }
 // Instance is the slot's identity; it survives restarts.
 func (s *Slot) Instance() string { return s.instance }
 
-// SetState tells the mesh how the slot is, at once.
-func (s *Slot) SetState(state heartbeat.State, reason string) {
-	s.setWhile(context.Background(), state, reason)
-}
+// Apply applies an event to the slot's state machine. If the state changes, the slot sends a heartbeat at once.
+func (s *Slot) Apply(e instance.Event) (accepted bool) { return s.machine.Apply(e) }
 
-// setWhile is SetState while ctx has not ended: what is said once it has is never overtaken by what was about to be
-// said before.
-func (s *Slot) setWhile(ctx context.Context, state heartbeat.State, reason string) (said bool) {
-	s.mu.Lock()
-	if ctx.Err() != nil {
-		s.mu.Unlock()
-		return false
-	}
-	changed := s.state != state || s.reason != reason
-	s.state, s.reason = state, reason
-	beacon := s.beacon
-	s.mu.Unlock()
-	if changed {
-		beacon.Kick()
-	}
-	return true
-}
+// Status returns the status of the slot's state machine.
+func (s *Slot) Status() instance.Status { return s.machine.Status() }
 
-// SetReason sets the reason of a state, unless the instance is in another one meanwhile.
-func (s *Slot) SetReason(of heartbeat.State, reason string) {
-	s.mu.Lock()
-	changed := s.state == of && s.reason != reason
-	if changed {
-		s.reason = reason
-	}
-	beacon := s.beacon
-	s.mu.Unlock()
-	if changed {
-		beacon.Kick()
-	}
-}
-
-// State is what SetState was told last.
-func (s *Slot) State() (heartbeat.State, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state, s.reason
-}
-
-// SetRestarts sets how many lives came after the first.
-func (s *Slot) SetRestarts(n uint64) {
-	s.mu.Lock()
-	s.restarts = n
-	s.mu.Unlock()
-}
+// State returns the state that the slot reports, and its reason.
+func (s *Slot) State() (heartbeat.State, string) { return s.machine.Status().State() }
 
 // SetBreaker sets where beats learn the state of the slot's breaker; call Beat when it changes.
 func (s *Slot) SetBreaker(f func() *heartbeat.Breaker) {
@@ -229,12 +187,12 @@ func AnnounceDigest(announcement []byte) string {
 
 func (s *Slot) beat() heartbeat.Beat {
 	s.mu.Lock()
-	b := heartbeat.Beat{
-		ID: s.announce.ID, Version: s.announce.Version, Instance: s.announce.Instance,
-		State: s.state, Reason: s.reason, Restarts: s.restarts, Announced: s.said,
-	}
+	b := heartbeat.Beat{ID: s.announce.ID, Version: s.announce.Version, Instance: s.announce.Instance, Announced: s.said}
 	breaker := s.breaker
 	s.mu.Unlock()
+	status := s.machine.Status()
+	b.State, b.Reason = status.State()
+	b.Restarts = status.Restarts()
 	if breaker != nil {
 		b.Breaker = breaker()
 	}

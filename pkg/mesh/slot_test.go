@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -26,7 +26,8 @@ func TestSlotLeaves(t *testing.T) {
 	nc := connect()
 	node := mesh.NewNode(nc, mesh.NodeOptions{})
 	early := node.Join(mesh.Announce{ID: "early", Version: "1.0.0"})
-	early.SetState(heartbeat.Ready, "") // nobody is told yet
+	early.Apply(instance.Event{Kind: instance.Serve})
+	early.Apply(instance.Event{Kind: instance.Ready}) // nothing is published yet
 	early.Update(func(a *mesh.Announce) { a.Description = "early" })
 	early.Enter()
 	early.Enter() // changes nothing
@@ -45,7 +46,7 @@ func TestSlotLeaves(t *testing.T) {
 		slot.Enter()
 		var saying sync.WaitGroup
 		saying.Go(func() { slot.Beat() }) // these end by themselves
-		saying.Go(func() { slot.SetState(heartbeat.Ready, "") })
+		saying.Go(func() { slot.Apply(instance.Event{Kind: instance.Drain}) })
 		saying.Go(func() { slot.Update(func(a *mesh.Announce) { a.Host = "h" }) })
 		saying.Go(func() { nc.Publish("ext.registry.request", nil) })
 		if err := slot.Leave(mesh.ErrRemoved); err != nil {
@@ -56,7 +57,7 @@ func TestSlotLeaves(t *testing.T) {
 	if err := early.Leave(nil); err != nil {
 		t.Error(err)
 	}
-	early.SetState(heartbeat.Draining, "too late")
+	early.Apply(instance.Event{Kind: instance.Stop})
 	early.Beat()
 	early.Update(func(a *mesh.Announce) { a.Host = "too late" })
 	if err := early.Leave(nil); err != nil { // changes nothing
@@ -91,7 +92,7 @@ func TestSlotLeaves(t *testing.T) {
 		t.Errorf("%d good-byes, the first slot's with %q", len(reasons), reasons[early.Instance()])
 	}
 	early.Enter()
-	if beat := next(t, heard, "ext.registry.heartbeat.early"); !strings.Contains(string(beat.Data), `"reason":"too late"`) {
+	if beat := next(t, heard, "ext.registry.heartbeat.early"); !strings.Contains(string(beat.Data), `"reason":"stopping"`) {
 		t.Errorf("when it is back it says %s", beat.Data)
 	}
 	if err := early.Leave(mesh.ErrRemoved); err != nil {
