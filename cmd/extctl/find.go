@@ -16,22 +16,21 @@ import (
 // resolveTimeout limits the request to the registry; after it, the name is resolved from the whole catalog.
 const resolveTimeout = time.Second
 
-// findTool finds a tool by any of its names. To call one tool, extctl sends the name to the registry and loads only
-// that extension, which is then the only one in the returned catalog. If no registry replies or it does not find the
-// name, findTool loads the whole catalog.
+// findTool finds a tool by any of its names. The registry's answer to resolve has all that a call needs; the returned
+// catalog has only that tool. If no registry answers, findTool reads the bucket: for <id>/<local name> the extension's
+// documents, otherwise the whole catalog. A name that the registry does not find may be a local one, for which findTool
+// reads the whole catalog, too.
 func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *mesh.Tool, error) {
 	var unknown *mesh.NotFoundError // the registry's reply
-	id, _, full := strings.Cut(name, "/")
-	if !full || mesh.CheckID(id, true) != nil {
-		found, err := s.resolve(ctx, name)
-		if err != nil && !errors.As(err, &unknown) {
-			return nil, nil, err
-		}
-		if id = found.ID; id != "" {
-			name = found.String()
-		}
+	c, t, err := s.resolve(ctx, name)
+	switch {
+	case t != nil:
+		s.warnIfOld(c)
+		return c, t, nil
+	case err != nil && !errors.As(err, &unknown):
+		return nil, nil, err
 	}
-	if id != "" {
+	if id, _, full := strings.Cut(name, "/"); full && mesh.CheckID(id, true) == nil {
 		c, err := s.oneExtension(ctx, id)
 		if err != nil {
 			return nil, nil, err
@@ -41,11 +40,10 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *me
 			return c, t, nil
 		}
 	}
-	c, err := s.catalog(ctx)
-	if err != nil {
+	if c, err = s.catalog(ctx); err != nil {
 		return nil, nil, err
 	}
-	_, t, err := c.Resolve(name)
+	_, t, err = c.Resolve(name)
 	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
 		if unknown != nil && len(e.Nearest) == 0 {
 			e = unknown
@@ -94,25 +92,28 @@ func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, e
 	return c, s.denied.explain(err)
 }
 
-// resolve sends a tool's name to the registry. It returns the zero key if no registry resolved it.
-func (s *session) resolve(ctx context.Context, name string) (mesh.ToolKey, error) {
-	none := mesh.ToolKey{}
+// resolve sends a tool's name to the registry and returns a catalog of that tool. Without an error, tool is nil if no
+// registry answered, or if the name is not a tool's.
+func (s *session) resolve(ctx context.Context, name string) (c *mesh.Catalog, tool *mesh.Tool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "resolve", map[string]string{"name": name})
 	if err == nil {
-		var found struct {
-			ID   string
-			Tool *mesh.Tool
+		c, tool, err = mesh.CatalogOfResolved(s.nc, mesh.CatalogOptions{Prefix: s.prefix}, raw)
+		if err != nil {
+			return nil, nil, nil // the bucket is read instead
 		}
-		if json.Unmarshal(raw, &found) == nil && found.Tool != nil {
-			return mesh.ToolKey{ID: found.ID, Tool: found.Tool.Own}, nil
-		}
-		return none, nil // the name is not a tool's, for example an extension's id
+		return c, tool, nil
 	}
+	return nil, nil, notResolved(name, err)
+}
+
+// notResolved is the error of a name that the registry does not know or that several tools have. It is nil if err says
+// nothing about the name.
+func notResolved(name string, err error) error {
 	e, ok := errors.AsType[*rpc.Error](err)
 	if !ok {
-		return none, nil
+		return nil
 	}
 	var why struct {
 		Kind       string
@@ -120,17 +121,17 @@ func (s *session) resolve(ctx context.Context, name string) (mesh.ToolKey, error
 		Candidates []struct{ Name string }
 	}
 	if json.Unmarshal(e.Data, &why) != nil {
-		return none, nil
+		return nil
 	}
 	switch why.Kind {
 	case "not_found":
-		return none, &mesh.NotFoundError{Name: name, Nearest: why.Nearest}
+		return &mesh.NotFoundError{Name: name, Nearest: why.Nearest}
 	case "ambiguous":
 		amb := &mesh.AmbiguousError{Name: name}
 		for _, c := range why.Candidates {
 			amb.Candidates = append(amb.Candidates, c.Name)
 		}
-		return none, amb
+		return amb
 	}
-	return none, nil
+	return nil
 }

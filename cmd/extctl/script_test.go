@@ -226,7 +226,9 @@ func (b *bed) fakeRegistry() error {
 		case method == "status":
 			return `{"name":"r1","leading":true,"tools":6}`, nil
 		case strings.Contains(string(params), "ext_weather_"):
-			return `{"id":"weather","tool":{"name":"ext_weather_echo","tool":"echo"}}`, nil
+			return `{"catalog_id":"2026-01-02T03:04:05Z","revision":7,"age_ms":100,"id":"weather","tool":{"name":"ext_weather_echo","tool":"echo",` +
+				`"description":"","input_schema":{"type":"object","properties":{"days":{"type":"integer"}}}},` +
+				`"spec":{"id":"weather","version":"1.2.0","dialect":"ext","subject":"ext.weather.rpc"},"state":{"state":"ready","available":true,"instances":[]}}`, nil
 		case strings.Contains(string(params), "ext_twice"):
 			return "", &rpc.Error{Code: rpc.CodeInvalidParams, Message: "ambiguous", Data: json.RawMessage(
 				`{"kind":"ambiguous","ran":"no","candidates":[{"id":"a","tool":"x","name":"ext_a_x_1"},{"id":"b","tool":"x","name":"ext_b_x_2"}]}`)}
