@@ -116,11 +116,13 @@ func (m *shippedMesh) cancellations() int {
 // TestAccountsOnOneServer and TestAccountsOnThreeServers test callers in a separate account: everything that they may do
 // works, and nothing else does. On three servers, programs and callers are connected to different servers.
 func TestAccountsOnOneServer(t *testing.T) {
+	t.Parallel()
 	url, server := startShipped(t, "one.conf", nil)
 	testAccounts(t, startShippedMesh(t, []*process{server}, func(user string) string { return as(url, user) }))
 }
 
 func TestAccountsOnThreeServers(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	place := map[string]int{"registry": 1, "bridge-0": 0, "primes": 1, "agent": 2, "operator": 0}
 	testAccounts(t, startShippedMesh(t, c.nodes, func(user string) string { return c.at(place[user], user) }))
@@ -291,6 +293,7 @@ func (m *shippedMesh) testAttacks(t *testing.T) {
 
 // TestServicesAnswerInboxesOnly sends requests with reply subjects that belong to heartbeats and to JetStream.
 func TestServicesAnswerInboxesOnly(t *testing.T) {
+	t.Parallel()
 	for id, command := range services(t) {
 		t.Run(id, func(t *testing.T) { answersInboxesOnly(t, id, command) })
 	}

@@ -16,6 +16,7 @@ import (
 // shows the current state of the instance and the host, not the former one. A running instance cannot be removed with
 // extctl, a lost one can.
 func TestBridgeRestart(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
 	start(t, env, program(t, "registry"))

@@ -10,6 +10,7 @@ import (
 
 // TestLimits has a caller subscribe more often than callers need, and a bridge as often as a large one does.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	url, _ := startShipped(t, "one.conf", nil)
 	subscribe := func(user, subject string, n int) error {
 		nc, err := nats.Connect(as(url, user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))

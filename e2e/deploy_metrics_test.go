@@ -14,6 +14,7 @@ import (
 // TestMetrics checks that a registry and a bridge serve every metric of docs/operations.md, with the labels and the label
 // values in the page's alerts: an alert on a series that does not exist never fires.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

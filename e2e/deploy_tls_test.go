@@ -48,6 +48,7 @@ func certificate(t *testing.T) (dir string) {
 
 // TestTLS removes the "#" from the TLS block of settings.conf, as its comment describes, and runs programs with --tlsca.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../deploy/nats/settings.conf")
 	if err != nil {
 		t.Fatal(err)

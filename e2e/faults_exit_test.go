@@ -255,11 +255,8 @@ var exitFaults = []fault{
 				}
 				return h.status().Breaker.State == heartbeat.BreakerOpen
 			})
-			switch {
-			case late < 5:
+			if late < 5 || late > 10 { // on a busy machine calls to the other replica can time out, too
 				h.Errorf("%d calls timed out, want 5", late)
-			case late > 5: // on a busy machine calls to the other replica can time out, too
-				h.tooSlow("%d calls timed out, want 5", late)
 			}
 			for range 50 {
 				if _, err := h.request("tools/echo", "{}", longTimeout...); err != nil {

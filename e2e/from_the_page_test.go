@@ -126,6 +126,7 @@ func bucket(t *testing.T, js jetstream.JetStream) map[string]any {
 // TestFollowerFromThePage compares the copy of a follower, which was written from docs/protocol.md alone, with the bucket,
 // through everything of which the section "Following the catalog" tells what to do.
 func TestFollowerFromThePage(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
 	nc := connect(t, url)
@@ -226,6 +227,7 @@ func TestFollowerFromThePage(t *testing.T) {
 
 // TestServiceFromThePage calls a service that was written from docs/protocol.md alone, and stops it during calls.
 func TestServiceFromThePage(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
 	command := fromThePage(t, url, "serve")
@@ -250,6 +252,7 @@ func TestServiceFromThePage(t *testing.T) {
 
 // TestServiceFromThePageAnswersInboxesOnly sends requests whose answers would be heartbeats.
 func TestServiceFromThePageAnswersInboxesOnly(t *testing.T) {
+	t.Parallel()
 	command := fromThePage(t, "$2", "serve") // $1 is --nats-url
 	command[3] = `"${2#nats://}"`
 	answersInboxesOnly(t, "clockpy", []string{"sh", "-c", "exec " + strings.Join(command, " "), "sh"})

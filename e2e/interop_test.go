@@ -84,6 +84,7 @@ func call(t *testing.T, url string, args ...string) callResult {
 }
 
 func TestServerEverything(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mcpServer(t, dir, "everything", "everything")
 	url := up(t, dir, "everything")
@@ -117,6 +118,7 @@ func hasImage(r callResult) bool {
 }
 
 func TestServerFilesystem(t *testing.T) {
+	t.Parallel()
 	dir, files := t.TempDir(), t.TempDir()
 	text := strings.Repeat("0123456789abcdef\n", 6<<20/17)
 	write(t, filepath.Join(files, "large.txt"), text)
@@ -129,6 +131,7 @@ func TestServerFilesystem(t *testing.T) {
 }
 
 func TestServerMemory(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mcpServer(t, dir, "graph", "memory") // "memory" is reserved
 	url := up(t, dir, "graph")

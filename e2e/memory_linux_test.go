@@ -71,6 +71,7 @@ func readyToAct(t *testing.T, nc *nats.Conn, ids ...string) {
 // TestMemoryOfRequests sends 512 requests of 4 MB to two extensions that do not answer, one of which does not even
 // read: the bridge refuses requests that exceed its memory limit, and another extension is not affected.
 func TestMemoryOfRequests(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t, "max_payload: 8388608", "max_pending: 1GB", "write_deadline: 60s")
 	dir := writeWho(t, "one")
 	writeShell(t, dir, "reads", "exec 3>&1; exec cat >/dev/null")
@@ -118,6 +119,7 @@ func TestMemoryOfRequests(t *testing.T) {
 // TestMemoryOfLines lets ten children write a line that never ends, and ten more stop in the middle of a long one. Their
 // calls fail; calls to another extension do not.
 func TestMemoryOfLines(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	dir := writeWho(t, "one")
 	var flooding, stopping []string

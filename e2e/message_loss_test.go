@@ -81,6 +81,7 @@ const catalogLimit = 25 * time.Second
 // TestMessageLoss loses a single message, whatever it is: the catalog must become correct again without help. The losses
 // below once left it wrong for ever. With EXTMESH_SLOW=1 up to four messages of each kind are lost, one per run.
 func TestMessageLoss(t *testing.T) {
+	t.Parallel()
 	losses := []loss{
 		{role: "bridge", kind: "announce", phase: crashing, nth: 1}, // the new tools
 		{role: "registry", incoming: true, kind: "announce", phase: starting, nth: 2},

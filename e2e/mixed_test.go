@@ -38,6 +38,7 @@ done
 // answers -32601 runs once, whatever the error contains. Calls of a tool that only the newer version has always succeed, and
 // calls of a tool that neither version has always fail.
 func TestMixedVersionsOfChildren(t *testing.T) {
+	t.Parallel()
 	url, _ := startShipped(t, "one.conf", nil)
 	start(t, []string{"NATS_URL=" + as(url, "registry")}, program(t, "registry"), "--inbox-prefix", "_INBOX.registry")
 	runs := filepath.Join(t.TempDir(), "runs")

@@ -98,11 +98,13 @@ func (r permissionRow) try(t *testing.T, url, user string) bool {
 // TestPermissionsOnOneServer and TestPermissionsOnThreeServers try every operation in the table of docs/operations.md, as
 // each role, on the shipped configuration. On three servers, the roles connect to different servers.
 func TestPermissionsOnOneServer(t *testing.T) {
+	t.Parallel()
 	url, _ := startShipped(t, "one.conf", nil)
 	testPermissions(t, func(user string) string { return as(url, user) })
 }
 
 func TestPermissionsOnThreeServers(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	place := map[string]int{"registry": 0, "bridge-0": 1, "primes": 2, "agent": 1, "operator": 2}
 	testPermissions(t, func(user string) string { return c.at(place[user], user) })
@@ -158,6 +160,7 @@ func testPermissions(t *testing.T, at func(user string) string) {
 // TestRoles runs a complete mesh with the shipped configuration, every role with its own user. The server must not refuse
 // anything that the programs normally do.
 func TestRoles(t *testing.T) {
+	t.Parallel()
 	url, server := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
 	inbox := func(user string) string { return "--inbox-prefix=_INBOX." + user }
@@ -268,6 +271,7 @@ done
 
 // TestDenied runs programs as users that lack the permission for a required subscription. They must not become ready.
 func TestDenied(t *testing.T) {
+	t.Parallel()
 	url, _ := startShipped(t, "one.conf", nil)
 	env := func(user string) []string { return []string{"NATS_URL=" + as(url, user)} }
 	start(t, env("registry"), program(t, "registry"), "--inbox-prefix", "_INBOX.registry")

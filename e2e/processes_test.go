@@ -54,6 +54,7 @@ env = { BRIDGE = %q }
 // TestThreePrograms runs a registry and two bridges with the same extension as separate processes. Calls are distributed
 // over both. When one bridge is killed during calls, no call hangs, and further calls succeed.
 func TestThreePrograms(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
 	start(t, env, program(t, "registry"), "--log-level", "debug")

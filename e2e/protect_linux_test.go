@@ -33,6 +33,7 @@ done
 // TestChildrenCannotReadTheBridge runs the programs as an ordinary user. A child, which has the same user, cannot read
 // their environment or memory. When a program is killed, the child and its daemon still end.
 func TestChildrenCannotReadTheBridge(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	const secret = "hunter22hunter22"
 	for name, args := range map[string]func(dir string) []string{

@@ -15,6 +15,7 @@ import (
 // TestQuickstart follows the README: one command starts the examples, another terminal uses them, a killed child is
 // restarted, and Ctrl-C ends all processes.
 func TestQuickstart(t *testing.T) {
+	t.Parallel()
 	home := t.TempDir()
 	env := []string{"XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home, "HOME=" + home}
 	examples, err := filepath.Abs("../examples/extensions")

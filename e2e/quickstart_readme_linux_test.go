@@ -17,6 +17,7 @@ import (
 // TestReadme runs the shell blocks of the README unchanged, in a directory with the files that they need. The programs
 // are already built, so the commands that build them are replaced or skipped.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)

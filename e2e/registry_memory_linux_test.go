@@ -14,10 +14,11 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// TestRegistryMemory sends a registry, with the permissions of one extension, announcements of 4,096 instances of 244 KiB
+// TestRegistryMemory sends a registry, with the permissions of one extension, announcements of 1,536 instances of 244 KiB
 // each and of 12,000 bridges that do not exist, and invalid reports of 1 MB. The registry must stay within half of the
 // memory limit of the shipped Kubernetes manifest, and still admit a new host and a new extension.
 func TestRegistryMemory(t *testing.T) {
+	t.Parallel()
 	const limit = 256 << 20
 	url, _ := startNATS(t)
 	registry := start(t, []string{"NATS_URL=" + url, "GOMEMLIMIT=512MiB"}, program(t, "registry"))
@@ -73,7 +74,7 @@ func TestRegistryMemory(t *testing.T) {
 		})
 		t.Logf("peak: %d MiB", peakMemory(t, registry)>>20)
 	}
-	flood(4096, func(n int) (string, any) {
+	flood(1536, func(n int) (string, any) {
 		return prefix.Announce("primes"), mesh.Announce{ID: "primes", Version: "1.0.0", Instance: fmt.Sprint("i", n),
 			Capabilities: mesh.Capabilities{Channels: names}}
 	})

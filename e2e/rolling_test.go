@@ -155,6 +155,7 @@ args = ["--stdio"]
 // TestRollingUpgrade replaces two bridges, one after the other, by bridges with a new version of the extension, during
 // calls. No call may be lost.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
 	start(t, env, program(t, "registry"))
@@ -206,6 +207,7 @@ func rounds() int {
 // TestStopUnderLoad repeatedly replaces a service under load: it starts another instance and then stops the former one. No
 // call may be lost.
 func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
 	binary := primes(t)
@@ -217,6 +219,7 @@ func TestStopUnderLoad(t *testing.T) {
 
 // TestShellStopUnderLoad does the same with a shell service, which uses no library of ours and is slow.
 func TestShellStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
 	stopUnderLoad(t, url, 3, "ext_disk_mounts", []string{`{}`}, func() *process {
@@ -285,6 +288,7 @@ func (c cluster) at(i int, user string) string { return as(c.urls[i], user) }
 // registry are connected. Callers on another server may lose at most one call, which was on the route between two servers
 // when a subscription ended: NATS drops it (docs/rough_edges.md).
 func TestLameDuck(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	env := func(i int, user string) []string { return []string{"NATS_URL=" + c.at(i, user)} }
 	for i := range 2 {

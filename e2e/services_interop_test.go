@@ -41,6 +41,7 @@ func words(t *testing.T) []string {
 
 // TestNodeServices tests the services in Go, shell and Node together.
 func TestNodeServices(t *testing.T) {
+	t.Parallel()
 	all := services(t)
 	all["words"] = words(t)
 	testServices(t, all)
@@ -48,6 +49,7 @@ func TestNodeServices(t *testing.T) {
 
 // TestNodeStopsWithoutLoss stops and starts the Node service under load.
 func TestNodeStopsWithoutLoss(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	start(t, []string{"NATS_URL=" + url}, program(t, "registry"))
 	command := words(t)
@@ -64,6 +66,7 @@ func TestNodeAnswersInboxesOnly(t *testing.T) { answersInboxesOnly(t, "words", w
 
 // TestNodeCaller runs the Node caller of docs/calling-tools.md unchanged.
 func TestNodeCaller(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/calling-tools.md")
 	if err != nil {
 		t.Fatal(err)

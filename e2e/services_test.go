@@ -199,6 +199,7 @@ func answeredOnce(t *testing.T, url string, commands map[string][]string) {
 
 // TestGoProtocol tests the Go service's protocol beyond calls and answers.
 func TestGoProtocol(t *testing.T) {
+	t.Parallel()
 	testProtocol(t, "primes", []string{primes(t)})
 }
 

@@ -38,6 +38,7 @@ func childrenOf(pid int) (pids []int) {
 // TestTakeOver kills a bridge and its guard. The next bridge with the same name must end their processes. The guard's name
 // must not contain the bridge's, so that killall with the bridge's name does not kill the guard.
 func TestTakeOver(t *testing.T) {
+	t.Parallel()
 	url, _ := startNATS(t)
 	dir, state := filepath.Join(t.TempDir(), "extensions"), t.TempDir()
 	writeShell(t, dir, "stays", "exec sleep 600")
