@@ -25,8 +25,8 @@ var layers = []struct {
 	name string
 	dirs []string
 }{
-	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise", "internal/instance", "internal/load",
-		"internal/nearest", "internal/plainjson", "internal/aside", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit"}},
+	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc", "internal/liveness", "internal/supervise", "internal/instance",
+		"internal/load", "internal/nearest", "internal/plainjson", "internal/aside", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "pkg/mesh"}},
@@ -69,16 +69,16 @@ var unreached = []struct {
 	from []string
 	why  string
 }{
-	{"github.com/nats-io/nats.go", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/supervise",
-		"internal/config", "internal/discovery", "internal/gate", "internal/child", "internal/breaker",
+	{"github.com/nats-io/nats.go", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc",
+		"internal/liveness", "internal/supervise", "internal/config", "internal/discovery", "internal/gate", "internal/child", "internal/breaker",
 		"internal/remote"}, "no NATS below pkg/mesh"},
 	{"github.com/nats-io/nats-server", []string{"pkg", "internal/bridge", "internal/registry", "cmd/registry",
 		"cmd/stdio-bridge"}, "only extctl contains a server; the other binaries would grow without starting one"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"internal/bridge", "internal/registry", "cmd/registry", "cmd/stdio-bridge"},
 		"it compiles the schemas of all drafts at program start, which doubles the start time; only callers need it"},
-	{"os/exec", []string{"pkg/rpc", "pkg/heartbeat", "internal/supervise"},
+	{"os/exec", []string{"pkg/rpc", "pkg/heartbeat", "internal/jsonrpc", "internal/liveness", "internal/supervise"},
 		"pure packages are tested in a synctest bubble, where processes do not follow the virtual time"},
-	{"net", []string{"pkg/heartbeat", "internal/supervise"},
+	{"net", []string{"pkg/heartbeat", "internal/liveness", "internal/supervise"},
 		"the results of pure packages depend only on arguments and the time"},
 }
 

@@ -15,9 +15,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // measure runs op from a number of callers for a while: all together at a rate of calls a second, or with rate 0 as
@@ -36,7 +36,7 @@ func arguments(size int) json.RawMessage {
 
 // request is a request for the tool echo, with arguments of so many bytes.
 func request(size int) []byte {
-	return rpc.AppendRequest(nil, []byte("1"), "tools/echo", arguments(size))
+	return jsonrpc.AppendRequest(nil, []byte("1"), "tools/echo", arguments(size))
 }
 
 // bareRequest is a request to the bare micro service, with the same bytes as a call.

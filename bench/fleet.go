@@ -98,7 +98,7 @@ func (f *fleet) beat(n int, s heartbeat.State) {
 	if s != "" {
 		f.state[n] = s
 	}
-	b := heartbeat.Beat{ID: simID(n), Instance: fmt.Sprintf("n%06d", n), Version: "1.0.0", Seq: f.seq[n], TS: time.Now(),
+	b := heartbeat.Message{ID: simID(n), Instance: fmt.Sprintf("n%06d", n), Version: "1.0.0", Seq: f.seq[n], TS: time.Now(),
 		IntervalMS: beatEvery.Milliseconds(), State: f.state[n], Announced: f.announced[n]}
 	f.mu.Unlock()
 	f.publish(prefix.Heartbeat(b.ID), b)

@@ -18,11 +18,11 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // performance measures the rows of docs/performance.md.
@@ -313,7 +313,7 @@ func (p *performance) firstCalls(ctx context.Context) {
 	for i := range p.rounds {
 		began := time.Now()
 		pipe := startPipe(p.self, "echo")
-		check(pipe.roundTrip(append(rpc.AppendRequest(nil, []byte("1"), "initialize", nil), '\n')))
+		check(pipe.roundTrip(append(jsonrpc.AppendRequest(nil, []byte("1"), "initialize", nil), '\n')))
 		own := time.Since(began)
 		pipe.close()
 

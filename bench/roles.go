@@ -18,9 +18,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/pkg/rpc/stdio"
 )
 
 // roleVar is the environment variable that makes this program one of the other processes of a stage.
@@ -52,9 +54,9 @@ func play(role string) {
 	case "echo":
 		runChild(answerEcho)
 	case "slow":
-		check(rpc.Serve(ctx, os.Stdin, os.Stdout, echoBox(slowTakes)))
+		check(stdio.Serve(ctx, os.Stdin, os.Stdout, echoBox(slowTakes)))
 	case "busy":
-		check(rpc.Serve(ctx, os.Stdin, os.Stdout, echoBox(busy)))
+		check(stdio.Serve(ctx, os.Stdin, os.Stdout, echoBox(busy)))
 	case "large":
 		runChild(answerLarge)
 	default:
@@ -161,9 +163,9 @@ func answerJSON(dst, line []byte) []byte {
 		return dst
 	}
 	if m.Method == "initialize" {
-		return rpc.AppendResult(dst, m.ID, []byte(handshake))
+		return jsonrpc.AppendResult(dst, m.ID, []byte(handshake))
 	}
-	return rpc.AppendResult(dst, m.ID, must(json.Marshal(m.Params)))
+	return jsonrpc.AppendResult(dst, m.ID, must(json.Marshal(m.Params)))
 }
 
 // answerEcho copies the arguments without decoding them: the fastest possible child.
@@ -177,12 +179,12 @@ func answerLarge(dst, line []byte) []byte {
 }
 
 func splice(dst, line []byte, result func(params []byte) []byte) []byte {
-	e, err := rpc.Scan(line)
+	e, err := jsonrpc.Scan(line)
 	if err != nil || e.ID == nil {
 		return dst
 	}
 	if e.MethodName() == "initialize" {
-		return rpc.AppendResult(dst, e.ID, []byte(handshake))
+		return jsonrpc.AppendResult(dst, e.ID, []byte(handshake))
 	}
-	return rpc.AppendResult(dst, e.ID, result(e.Params))
+	return jsonrpc.AppendResult(dst, e.ID, result(e.Params))
 }

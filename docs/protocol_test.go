@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -63,7 +64,7 @@ func fences(page string) []fence {
 func TestExamples(t *testing.T) {
 	types := map[string]func() any{
 		"announce":  func() any { return new(mesh.Announce) },
-		"heartbeat": func() any { return new(heartbeat.Beat) },
+		"heartbeat": func() any { return new(heartbeat.Message) },
 		"shutdown":  func() any { return new(mesh.Goodbye) },
 		"spec":      func() any { return new(mesh.Spec) },
 		"state":     func() any { return new(mesh.StateDoc) },
@@ -120,7 +121,7 @@ func TestExamples(t *testing.T) {
 			}
 		}
 		if f.kind == "heartbeat" {
-			if _, err := heartbeat.ParseBeat(text); err != nil {
+			if _, err := heartbeat.Parse(text); err != nil {
 				t.Errorf("line %d: %v", f.line, err)
 			}
 		}
@@ -133,14 +134,14 @@ func TestExamples(t *testing.T) {
 }
 
 func checkMessage(t *testing.T, f fence) {
-	env, err := rpc.Scan([]byte(strings.TrimSpace(f.text)))
+	env, err := jsonrpc.Scan([]byte(strings.TrimSpace(f.text)))
 	if err != nil {
 		t.Errorf("line %d: %v", f.line, err)
 		return
 	}
 	switch f.kind {
 	case "request":
-		if env.MethodName() == "" || !rpc.ValidID(env.ID) {
+		if env.MethodName() == "" || !jsonrpc.ValidID(env.ID) {
 			t.Errorf("line %d: not a request", f.line)
 		}
 	case "response":
@@ -305,11 +306,11 @@ func TestPythonCaller(t *testing.T) {
 		t.Errorf("without responders it printed %q, want the status 503", out)
 	}
 	sub, err := nc.QueueSubscribe("ext.hello.rpc", mesh.QueueGroup, func(m *nats.Msg) {
-		env, err := rpc.Scan(m.Data)
+		env, err := jsonrpc.Scan(m.Data)
 		if err != nil || env.MethodName() != "tools/greet" {
 			return
 		}
-		_ = m.Respond(rpc.AppendResult(nil, env.ID, env.Params)) // if the answer is lost, the test fails below
+		_ = m.Respond(jsonrpc.AppendResult(nil, env.ID, env.Params)) // if the answer is lost, the test fails below
 	})
 	if err == nil {
 		err = nc.Flush()
@@ -339,9 +340,9 @@ func TestShellExtension(t *testing.T) {
 		"tools/today": `"weather":"sunny"`,
 		"tools/nope":  `"code":-32601`,
 	} {
-		t.Setenv("NATS_REQUEST_BODY", string(rpc.AppendRequest(nil, []byte(`17`), method, []byte(`{"id":4}`))))
+		t.Setenv("NATS_REQUEST_BODY", string(jsonrpc.AppendRequest(nil, []byte(`17`), method, []byte(`{"id":4}`))))
 		out := run(t, "sh", "-c", script)
-		env, err := rpc.Scan([]byte(out))
+		env, err := jsonrpc.Scan([]byte(out))
 		if err != nil || string(env.ID) != "17" || !strings.Contains(out, want) {
 			t.Errorf("%s answered %s (%v), want id 17 and %s", method, out, err, want)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -128,7 +129,7 @@ func (h *host) wantError(err error, code rpc.Code, ran rpc.Ran, texts ...string)
 func (h *host) request(method, params string, header ...string) (json.RawMessage, error) {
 	h.Helper()
 	msg := nats.NewMsg("ext." + h.id + ".rpc")
-	msg.Data = rpc.AppendRequest(nil, []byte(`"e2e"`), method, []byte(params))
+	msg.Data = jsonrpc.AppendRequest(nil, []byte(`"e2e"`), method, []byte(params))
 	for i := 0; i < len(header); i += 2 {
 		msg.Header.Set(header[i], header[i+1])
 	}
@@ -136,7 +137,7 @@ func (h *host) request(method, params string, header ...string) (json.RawMessage
 	if err != nil {
 		h.Fatalf("request %s: %v", method, err)
 	}
-	reply, err := rpc.ParseReply(m.Data)
+	reply, err := jsonrpc.ParseReply(m.Data)
 	if err != nil {
 		h.Fatalf("the answer to %s, %.200s: %v", method, m.Data, err)
 	}
@@ -146,11 +147,11 @@ func (h *host) request(method, params string, header ...string) (json.RawMessage
 // control sends a control request to the bridge.
 func (h *host) control(method, params string) json.RawMessage {
 	h.Helper()
-	m, err := h.w.nc.Request("ext.control."+h.id, rpc.AppendRequest(nil, []byte("1"), method, []byte(params)), time.Minute)
+	m, err := h.w.nc.Request("ext.control."+h.id, jsonrpc.AppendRequest(nil, []byte("1"), method, []byte(params)), time.Minute)
 	if err != nil {
 		h.Fatalf("control %s: %v", method, err)
 	}
-	reply, err := rpc.ParseReply(m.Data)
+	reply, err := jsonrpc.ParseReply(m.Data)
 	if err != nil {
 		h.Fatal(err)
 	}

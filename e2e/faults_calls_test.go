@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -132,7 +133,7 @@ var callFaults = []fault{
 			caller := h.w.connect(h.T)
 			msg := nats.NewMsg("ext." + h.id + ".rpc")
 			msg.Reply = caller.NewInbox()
-			msg.Data = rpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
+			msg.Data = jsonrpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
 			msg.Header.Set("Ext-Stream", "1")
 			if _, err := caller.SubscribeSync(msg.Reply); err != nil {
 				h.Fatal(err)
@@ -207,7 +208,7 @@ func (h *host) stream(method, params string, header ...string) (frames []*nats.M
 	h.Helper()
 	msg := nats.NewMsg("ext." + h.id + ".rpc")
 	msg.Reply = h.w.nc.NewInbox()
-	msg.Data = rpc.AppendRequest(nil, []byte(`"e2e"`), method, []byte(params))
+	msg.Data = jsonrpc.AppendRequest(nil, []byte(`"e2e"`), method, []byte(params))
 	msg.Header.Set(mesh.HeaderStream, "1")
 	for i := 0; i < len(header); i += 2 {
 		msg.Header.Set(header[i], header[i+1])

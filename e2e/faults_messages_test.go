@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -220,14 +221,14 @@ var messageFaults = []fault{
 			before := heap()
 			var mu sync.Mutex
 			codes := map[rpc.Code]int{}
-			body := rpc.AppendRequest(nil, []byte("1"), "tools/act", []byte(`{"text":"`+megabyte[:4000]+`"}`))
+			body := jsonrpc.AppendRequest(nil, []byte("1"), "tools/act", []byte(`{"text":"`+megabyte[:4000]+`"}`))
 			inbox := h.w.nc.NewInbox()
 			var all sync.WaitGroup
 			all.Add(2000)
 			if _, err := h.w.nc.Subscribe(inbox, func(m *nats.Msg) {
 				mu.Lock()
 				defer mu.Unlock()
-				r, _ := rpc.ParseReply(m.Data)
+				r, _ := jsonrpc.ParseReply(m.Data)
 				codes[r.ErrorCode()]++
 				all.Done()
 			}); err != nil {

@@ -16,9 +16,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // fastChild is an extension that starts within a millisecond or two: a shell script that starts no other program.
@@ -174,7 +174,7 @@ func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 		h.Fatal(err)
 	}
 	defer sub.Unsubscribe()
-	subject, body := "ext."+h.id+".rpc", rpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
+	subject, body := "ext."+h.id+".rpc", jsonrpc.AppendRequest(nil, []byte("1"), "tools/act", []byte("{}"))
 	for range n {
 		if err := h.w.nc.PublishRequest(subject, inbox, body); err != nil {
 			h.Fatal(err)
@@ -185,12 +185,12 @@ func (h *host) crash(n int) (failed []time.Duration, next time.Duration) {
 	}
 	killed := time.Now()
 	syscall.Kill(pid, syscall.SIGKILL)
-	for echo := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte("{}")); ; sleep(h.Context(), time.Millisecond) {
+	for echo := jsonrpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte("{}")); ; sleep(h.Context(), time.Millisecond) {
 		m, err := h.w.nc.Request(subject, echo, time.Second)
 		if err != nil {
 			continue // no responders
 		}
-		if r, err := rpc.ParseReply(m.Data); err == nil && r.ErrorCode() == 0 {
+		if r, err := jsonrpc.ParseReply(m.Data); err == nil && r.ErrorCode() == 0 {
 			break
 		}
 	}

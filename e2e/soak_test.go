@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -256,7 +257,7 @@ func (h *host) signalIfRunning(sig syscall.Signal) {
 // restartMember does what extctl restart does, for one member.
 func (h *host) restartMember() {
 	parent, _, _ := strings.Cut(h.id, ".")
-	body := rpc.AppendRequest(nil, []byte("1"), "restart", fmt.Appendf(nil, `{"id":%q}`, h.id))
+	body := jsonrpc.AppendRequest(nil, []byte("1"), "restart", fmt.Appendf(nil, `{"id":%q}`, h.id))
 	if _, err := h.w.nc.Request("ext.control."+parent, body, 20*time.Second); err != nil {
 		h.Errorf("restarting %s: %v", h.id, err)
 	}

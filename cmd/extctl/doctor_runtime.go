@@ -169,7 +169,7 @@ func (t *tryout) awaitHeartbeat(ctx context.Context, id string, limit time.Durat
 		} else if err != nil {
 			return "", fmt.Errorf("subscribing to its heartbeats: %w", err)
 		}
-		b, err := heartbeat.ParseBeat(m.Data)
+		b, err := heartbeat.Parse(m.Data)
 		switch {
 		case err != nil:
 			last = fmt.Errorf("invalid heartbeat on %s: %w", subject, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -24,14 +25,14 @@ func (s *session) request(ctx context.Context, subject, peer, method string, par
 	}
 	ctx, cancel := s.denied.watch(ctx, subject+`"`)
 	defer cancel()
-	m, err := natsconn.Request(ctx, s.nc, subject, rpc.AppendRequest(nil, []byte("1"), method, raw))
+	m, err := natsconn.Request(ctx, s.nc, subject, jsonrpc.AppendRequest(nil, []byte("1"), method, raw))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, fail(exitUnavailable, "%s is not available: no subscriber on %s", peer, subject)
 	case err != nil:
 		return nil, fmt.Errorf("%s: request %s: %w", peer, method, cmp.Or(endedBy(ctx), err))
 	}
-	env, err := rpc.Scan(m.Data)
+	env, err := jsonrpc.Scan(m.Data)
 	if err != nil || !env.IsResponse() {
 		return nil, fail(exitOther, "%s returned something that is not a JSON-RPC response", peer)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -152,16 +153,16 @@ func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, sto
 // answer serves JSON-RPC on a subject.
 func (b *bed) answer(subject string, f func(method string, params json.RawMessage) (string, *rpc.Error)) error {
 	_, err := b.nc.QueueSubscribe(subject, mesh.QueueGroup, func(m *nats.Msg) {
-		env, err := rpc.Scan(m.Data)
+		env, err := jsonrpc.Scan(m.Data)
 		if err != nil {
 			return
 		}
 		result, e := f(env.MethodName(), env.Params)
 		switch {
 		case e != nil:
-			_ = m.Respond(rpc.AppendError(nil, env.ID, e))
+			_ = m.Respond(jsonrpc.AppendError(nil, env.ID, e))
 		case result != "":
-			_ = m.Respond(rpc.AppendResult(nil, env.ID, json.RawMessage(result)))
+			_ = m.Respond(jsonrpc.AppendResult(nil, env.ID, json.RawMessage(result)))
 		}
 	})
 	if err != nil {

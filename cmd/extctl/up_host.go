@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/registry"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // hostPlan is the configuration of the bridge in extctl up.
@@ -91,7 +91,7 @@ func checkDirs(dirs []string) error {
 func (m *localMesh) registryConfig() registry.Config {
 	return registry.Config{
 		Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger,
-		Heartbeat: heartbeat.Config{Interval: m.host.settings.HeartbeatInterval, Grace: m.host.settings.HeartbeatGraceFactor},
+		Heartbeat: liveness.Config{Interval: m.host.settings.HeartbeatInterval, Grace: m.host.settings.HeartbeatGraceFactor},
 	}
 }
 

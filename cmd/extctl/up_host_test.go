@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -158,7 +159,7 @@ func TestUpRegistryConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &app{stderr: &logBuffer{}}
-	for config, want := range map[string]heartbeat.Config{
+	for config, want := range map[string]liveness.Config{
 		settings: {Interval: 2 * time.Second, Grace: 7.5},
 		"":       {Interval: heartbeat.DefaultInterval, Grace: heartbeat.DefaultGrace},
 	} {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -21,16 +22,16 @@ import (
 // instantLink is a child that responds immediately, in the caller's goroutine, so that only the bridge's cost is measured.
 type instantLink struct{ rpc.Caller }
 
-func (instantLink) Start(x *rpc.Exchange) {
-	r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":123,"result":{"text":"hello"}}`))
+func (instantLink) Start(x *jsonrpc.Exchange) {
+	r, err := jsonrpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":123,"result":{"text":"hello"}}`))
 	if err != nil {
 		panic(err)
 	}
 	x.Sink.Deliver(x, r)
 }
-func (instantLink) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
-func (instantLink) Notify(string, json.RawMessage) error { return nil }
-func (instantLink) Run(ctx context.Context) error        { <-ctx.Done(); return nil }
+func (instantLink) Cancel(*jsonrpc.Exchange) (uint64, bool) { return 0, false }
+func (instantLink) Notify(string, json.RawMessage) error    { return nil }
+func (instantLink) Run(ctx context.Context) error           { <-ctx.Done(); return nil }
 
 // inProcess starts a NATS server in this process. connect returns a new connection, which is closed at the end of tb.
 func inProcess(tb testing.TB) (connect func() *nats.Conn) {
@@ -77,7 +78,7 @@ func BenchmarkServe(b *testing.B) {
 	defer wg.Wait()
 	defer cancel()
 	nc := connect()
-	body := rpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte(`{"text":"`+strings.Repeat("x", 240)+`"}`))
+	body := jsonrpc.AppendRequest(nil, []byte("1"), "tools/echo", []byte(`{"text":"`+strings.Repeat("x", 240)+`"}`))
 	headers := nats.Header{"Ext-Timeout": {"30000"}, "Ext-Call-Id": {"_INBOX.x.y"}, "Ext-Stream": {"1"}}
 	for _, subject := range []string{"ext.bare.rpc", "ext.full.rpc"} {
 		for name, h := range map[string]nats.Header{"headers=0": nil, "headers=3": headers} {

@@ -246,7 +246,7 @@ func TestDrainPersists(t *testing.T) {
 		}
 		h.control("restart", fmt.Sprintf(`{"id":%q}`, id))
 		h.answers(id, `"back"`)
-		for b := (heartbeat.Beat{}); b.State != heartbeat.Ready; {
+		for b := (heartbeat.Message{}); b.State != heartbeat.Ready; {
 			if err := json.Unmarshal((<-beats).Data, &b); err != nil {
 				t.Fatal(err)
 			}
@@ -321,7 +321,7 @@ func TestRestartsAreReported(t *testing.T) {
 		c.Settings.Supervision.ShutdownGrace = time.Millisecond
 	})
 	for deadline := time.After(10 * time.Second); ; {
-		var b heartbeat.Beat
+		var b heartbeat.Message
 		select {
 		case m := <-beats:
 			if err := json.Unmarshal(m.Data, &b); err != nil {

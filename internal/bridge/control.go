@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -241,10 +242,10 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	// Methods run in the subscription's goroutine, in order. A reload gets its own goroutine because it scans directories.
 	sub, err := b.nc.Subscribe(b.cfg.Prefix.Control(b.cfg.Name), func(m *nats.Msg) {
 		c := &control{b: b}
-		env, err := rpc.Scan(m.Data)
+		env, err := jsonrpc.Scan(m.Data)
 		if err == nil && env.MethodName() == "reload" {
 			if !slow.tryAcquire() {
-				b.respond(m, rpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxPendingControl},
+				b.respond(m, jsonrpc.AppendError(nil, env.ID, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxPendingControl},
 					"%d reloads and drains are already in progress; retry later", maxPendingControl)))
 				return
 			}
@@ -281,11 +282,11 @@ func (b *Bridge) respond(m *nats.Msg, response []byte) {
 	err := m.Respond(response)
 	if errors.Is(err, nats.ErrMaxPayload) {
 		var id []byte
-		if env, scanErr := rpc.Scan(response); scanErr == nil {
+		if env, scanErr := jsonrpc.Scan(response); scanErr == nil {
 			id = env.ID
 		}
 		limit := b.nc.MaxPayload()
-		err = m.Respond(rpc.AppendError(nil, id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(response)), Limit: limit},
+		err = m.Respond(jsonrpc.AppendError(nil, id, rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(response)), Limit: limit},
 			"the response is %d bytes, over this server's limit of %d; request less, for example fewer lines", len(response), limit)))
 	}
 	if err != nil {
@@ -295,16 +296,16 @@ func (b *Bridge) respond(m *nats.Msg, response []byte) {
 
 // answer handles one request and returns the encoded response.
 func answer(ctx context.Context, h rpc.Handler, data []byte) []byte {
-	env, err := rpc.Scan(data)
+	env, err := jsonrpc.Scan(data)
 	if err != nil {
-		return rpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeParse, rpc.RanNo, "%v", err))
+		return jsonrpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeParse, rpc.RanNo, "%v", err))
 	}
-	if !rpc.ValidID(env.ID) || env.Method == nil {
-		return rpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `want "method" and "id"`))
+	if !jsonrpc.ValidID(env.ID) || env.Method == nil {
+		return jsonrpc.AppendError(nil, nil, rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `want "method" and "id"`))
 	}
-	result, err := rpc.Protect(ctx, h, &rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params})
+	result, err := jsonrpc.Protect(ctx, h, &rpc.Request{ID: env.ID, Method: env.MethodName(), Params: env.Params})
 	if err != nil {
-		return rpc.AppendError(nil, env.ID, rpc.AsError(err))
+		return jsonrpc.AppendError(nil, env.ID, rpc.AsError(err))
 	}
-	return rpc.AppendResult(nil, env.ID, result)
+	return jsonrpc.AppendResult(nil, env.ID, result)
 }

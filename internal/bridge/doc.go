@@ -12,5 +12,5 @@
 // A run is one function: child.Run starts the process, handshakeAndServe performs the handshake and serves calls, and
 // when the process or the context ends, everything unwinds. The connection ends last, because responses that a child
 // sends while it is being stopped are still delivered. The bridge serves an extension with a handler that forwards to
-// the child: forwarder is an rpc.AsyncHandler, so that a call costs no goroutine.
+// the child: forwarder is a jsonrpc.AsyncHandler, so that a call costs no goroutine.
 package bridge

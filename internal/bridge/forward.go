@@ -8,16 +8,17 @@ import (
 	"sync/atomic"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// link is a connection to an extension: an rpc.Conn for a child, a remote.Conn for an HTTP endpoint.
+// link is a connection to an extension: a jsonrpc.Conn for a child, a remote.Conn for an HTTP endpoint.
 type link interface {
 	rpc.Caller
-	rpc.Starter
-	Cancel(x *rpc.Exchange) (id uint64, ok bool)
+	jsonrpc.Starter
+	Cancel(x *jsonrpc.Exchange) (id uint64, ok bool)
 	Notify(method string, params json.RawMessage) error
 	Run(ctx context.Context) error
 }
@@ -45,8 +46,8 @@ type forwarder struct {
 
 // Handle is the blocking form of HandleAsync.
 func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
-	w := rpc.NewWaiter()
-	x := &rpc.Exchange{Sink: w}
+	w := jsonrpc.NewWaiter()
+	x := &jsonrpc.Exchange{Sink: w}
 	x.Deadline, _ = ctx.Deadline()
 	f.HandleAsync(r, x)
 	select {
@@ -58,7 +59,7 @@ func (f *forwarder) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage
 }
 
 // HandleAsync starts to handle r.
-func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
+func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	hs := f.handshake.Load()
 	if name, ok := strings.CutPrefix(r.Method, "tools/"); ok && hs.dialect == manifest.MCP && name != "list" && name != "call" {
 		if !hs.names[name] {
@@ -75,9 +76,9 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	}
 	switch method := r.Method; {
 	case method == "initialize":
-		x.Sink.Deliver(x, rpc.NewReply(hs.initialize, nil))
+		x.Sink.Deliver(x, jsonrpc.NewReply(hs.initialize, nil))
 	case method == "tools/list":
-		x.Sink.Deliver(x, rpc.NewReply(hs.toolsList, nil))
+		x.Sink.Deliver(x, jsonrpc.NewReply(hs.toolsList, nil))
 	case method == "ping":
 		f.start(x, method, r.Params)
 	case method == "tools/call":
@@ -87,13 +88,13 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passedThrough(method):
 		f.start(x, method, r.Params)
 	default:
-		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method)})
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method)})
 	}
 }
 
 // Flush writes the calls that were held back to be sent together with later ones.
 func (f *forwarder) Flush() {
-	if c, ok := f.conn.(*rpc.Conn); ok { // over HTTP nothing is held back
+	if c, ok := f.conn.(*jsonrpc.Conn); ok { // over HTTP nothing is held back
 		c.Flush()
 	}
 }
@@ -110,7 +111,7 @@ func passedThrough(method string) bool {
 }
 
 // toolsCall forwards tools/call {name, arguments, …}, or refuses a tool that the child does not list.
-func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
+func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *jsonrpc.Exchange) {
 	if hs.dialect == manifest.MCP && hs.hasTool(r.Params) {
 		f.start(x, r.Method, r.Params)
 		return
@@ -118,7 +119,7 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 	name, args, err := mesh.CallParams(r.Params)
 	switch {
 	case err != nil:
-		x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
 	case hs.dialect != manifest.MCP:
 		f.tool(hs, name, args, x)
 	case !hs.names[name]:
@@ -130,7 +131,7 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *rpc.Exchange) {
 
 // tool calls a native child's tool with these arguments. The call is sent once: an error from the child, including
 // -32601, is the response, because the tool may have run.
-func (f *forwarder) tool(hs *handshake, name string, args []byte, x *rpc.Exchange) {
+func (f *forwarder) tool(hs *handshake, name string, args []byte, x *jsonrpc.Exchange) {
 	switch {
 	case !hs.names[name]:
 		refuseTool(x, name)
@@ -143,12 +144,12 @@ func (f *forwarder) tool(hs *handshake, name string, args []byte, x *rpc.Exchang
 
 // refuseTool responds that the child has no such tool, without forwarding the call. The error is marked as certainly
 // not run, because callers then retry it on an instance of another version.
-func refuseTool(x *rpc.Exchange, name string) {
-	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "this instance has no tool named %.128q", name)})
+func refuseTool(x *jsonrpc.Exchange, name string) {
+	x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "this instance has no tool named %.128q", name)})
 }
 
 // start forwards one request.
-func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
+func (f *forwarder) start(x *jsonrpc.Exchange, method string, params []byte) {
 	h := f.newCall(x)
 	h.Method, h.Params, h.Hold = method, params, x.Hold
 	h.run()
@@ -156,9 +157,9 @@ func (f *forwarder) start(x *rpc.Exchange, method string, params []byte) {
 
 // forwardedCall is an exchange with the child on behalf of outer, the caller's exchange.
 type forwardedCall struct {
-	rpc.Exchange
+	jsonrpc.Exchange
 	f           *forwarder
-	outer       *rpc.Exchange
+	outer       *jsonrpc.Exchange
 	token       breaker.Token
 	params      []byte // Params before the progress token was replaced
 	moved       bool   // it came from another replica
@@ -167,7 +168,7 @@ type forwardedCall struct {
 }
 
 // newCall returns a forwardedCall that is not visible to other goroutines until run.
-func (f *forwarder) newCall(x *rpc.Exchange) *forwardedCall {
+func (f *forwarder) newCall(x *jsonrpc.Exchange) *forwardedCall {
 	h := &forwardedCall{f: f, outer: x}
 	h.Deadline, h.Sink = x.Deadline, h
 	return h
@@ -175,14 +176,14 @@ func (f *forwarder) newCall(x *rpc.Exchange) *forwardedCall {
 
 // cancelledEarly marks an exchange as cancelled while there was no inner exchange to cancel, because the call was not
 // sent yet or was moving from one replica to the next.
-var cancelledEarly rpc.Exchange
+var cancelledEarly jsonrpc.Exchange
 
 // run starts h. From then on it can be cancelled, so the fields that CancelExchange reads must not change any more.
 func (h *forwardedCall) run() {
 	h.params = h.Params
 	before := h.outer.Inner.Load()
 	if before == &cancelledEarly || !h.outer.Inner.CompareAndSwap(before, &h.Exchange) { // cancelled before or at the same time
-		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call was cancelled")})
+		h.outer.Sink.Deliver(h.outer, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call was cancelled")})
 		return
 	}
 	token, err := h.f.breaker.Acquire()
@@ -190,7 +191,7 @@ func (h *forwardedCall) run() {
 		if h.moveToReplica() {
 			return
 		}
-		h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: breakerOpen(err)})
+		h.outer.Sink.Deliver(h.outer, jsonrpc.Reply{Err: breakerOpen(err)})
 		return
 	}
 	h.token = token
@@ -200,7 +201,7 @@ func (h *forwardedCall) run() {
 		if !h.f.memory.reserve(h.copied) {
 			h.endProgress()
 			h.token.Done(breaker.Neutral)
-			h.outer.Sink.Deliver(h.outer, rpc.Reply{Err: rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: h.copied},
+			h.outer.Sink.Deliver(h.outer, jsonrpc.Reply{Err: rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: h.copied},
 				"the bridge has no buffer memory left for a call of %d bytes with a progress token", h.copied)})
 			return
 		}
@@ -215,7 +216,7 @@ func (h *forwardedCall) run() {
 }
 
 // Deliver passes the child's response to the caller.
-func (h *forwardedCall) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	if h.f.remote {
 		h.f.inflight.Add(-1)
 	}
@@ -234,7 +235,7 @@ func (h *forwardedCall) Deliver(_ *rpc.Exchange, r rpc.Reply) {
 			h.f.credentials.accepted()
 		}
 		if result, err := r.Result(); err == nil && len(result) > h.f.maxResult {
-			r = rpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
+			r = jsonrpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
 				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.maxResult)}
 		}
 	}
@@ -273,7 +274,7 @@ func (f *forwarder) requestHealthCheck() {
 }
 
 // CancelExchange ends x after its caller has stopped waiting, and notifies the child.
-func (f *forwarder) CancelExchange(x *rpc.Exchange) {
+func (f *forwarder) CancelExchange(x *jsonrpc.Exchange) {
 	for {
 		inner := x.Inner.Load()
 		if inner == &cancelledEarly || inner != nil && inner.Sink.(*forwardedCall).cancel() || x.Inner.CompareAndSwap(inner, &cancelledEarly) {

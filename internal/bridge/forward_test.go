@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -22,16 +23,16 @@ import (
 // scriptedLink is a link that records what it is sent; answer returns the result of each exchange.
 type scriptedLink struct {
 	fakeLink
-	answer func(x *rpc.Exchange) (rpc.Reply, bool) // false: no result yet
+	answer func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) // false: no result yet
 
 	mu            sync.Mutex
 	sent          []string
-	waiting       []*rpc.Exchange
+	waiting       []*jsonrpc.Exchange
 	cancelled     int
 	notifications []string
 }
 
-func (s *scriptedLink) Start(x *rpc.Exchange) {
+func (s *scriptedLink) Start(x *jsonrpc.Exchange) {
 	s.mu.Lock()
 	s.sent = append(s.sent, x.Method+" "+string(x.Params))
 	s.mu.Unlock()
@@ -45,7 +46,7 @@ func (s *scriptedLink) Start(x *rpc.Exchange) {
 	s.mu.Unlock()
 }
 
-func (s *scriptedLink) Cancel(x *rpc.Exchange) (uint64, bool) {
+func (s *scriptedLink) Cancel(x *jsonrpc.Exchange) (uint64, bool) {
 	s.mu.Lock()
 	i := slices.Index(s.waiting, x)
 	if i < 0 {
@@ -55,7 +56,7 @@ func (s *scriptedLink) Cancel(x *rpc.Exchange) (uint64, bool) {
 	s.waiting = slices.Delete(s.waiting, i, i+1)
 	s.cancelled++
 	s.mu.Unlock()
-	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "cancelled")})
+	x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "cancelled")})
 	return 7, true
 }
 
@@ -66,15 +67,17 @@ func (s *scriptedLink) Notify(method string, params json.RawMessage) error {
 	return nil
 }
 
-func result(text string) func(*rpc.Exchange) (rpc.Reply, bool) {
-	return func(*rpc.Exchange) (rpc.Reply, bool) { return rpc.NewReply(json.RawMessage(text), nil), true }
+func result(text string) func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+	return func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+		return jsonrpc.NewReply(json.RawMessage(text), nil), true
+	}
 }
 
-func failing(e *rpc.Error) func(*rpc.Exchange) (rpc.Reply, bool) {
-	return func(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{Err: e}, true }
+func failing(e *rpc.Error) func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+	return func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.Reply{Err: e}, true }
 }
 
-func neverAnswer(*rpc.Exchange) (rpc.Reply, bool) { return rpc.Reply{}, false }
+func neverAnswer(*jsonrpc.Exchange) (jsonrpc.Reply, bool) { return jsonrpc.Reply{}, false }
 
 // replicas returns ready forwarders for these links, as replicas of one workload.
 func replicas(dialect manifest.Dialect, links ...*scriptedLink) []*forwarder {
@@ -131,8 +134,8 @@ func TestListedToolIsSentOnce(t *testing.T) {
 	for _, dialect := range []manifest.Dialect{manifest.Ext, manifest.MCP} {
 		for _, data := range []string{``, `,"data":{"kind":"method_not_found","ran":"no"}`} {
 			l := &scriptedLink{}
-			l.answer = func(*rpc.Exchange) (rpc.Reply, bool) {
-				r, err := rpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"its own"` + data + `}}`))
+			l.answer = func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+				r, err := jsonrpc.ParseReply([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"its own"` + data + `}}`))
 				return r, err == nil
 			}
 			f := replicas(dialect, l, &scriptedLink{answer: result("2")})[0]
@@ -172,7 +175,7 @@ func TestMoveToReplica(t *testing.T) {
 		name    string
 		first   *rpc.Error
 		open    bool // the breaker of the first replica
-		second  func(*rpc.Exchange) (rpc.Reply, bool)
+		second  func(*jsonrpc.Exchange) (jsonrpc.Reply, bool)
 		want    string
 		wantErr error
 	}{
@@ -260,18 +263,18 @@ func TestCancelBetweenExchanges(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := &scriptedLink{}, &scriptedLink{}
 			f := replicas(manifest.Ext, a, b)[0]
-			w := rpc.NewWaiter()
-			x := &rpc.Exchange{Sink: w}
+			w := jsonrpc.NewWaiter()
+			x := &jsonrpc.Exchange{Sink: w}
 			cancelAt := func(n int) {
 				if tt.at == n {
 					f.CancelExchange(x)
 				}
 			}
-			a.answer = func(*rpc.Exchange) (rpc.Reply, bool) {
+			a.answer = func(*jsonrpc.Exchange) (jsonrpc.Reply, bool) {
 				cancelAt(1)
-				return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
+				return jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
 			}
-			b.answer = func(inner *rpc.Exchange) (rpc.Reply, bool) {
+			b.answer = func(inner *jsonrpc.Exchange) (jsonrpc.Reply, bool) {
 				cancelAt(2)
 				return neverAnswer(inner)
 			}
@@ -295,13 +298,13 @@ func TestCancelBetweenExchanges(t *testing.T) {
 func TestCancelDuringMove(t *testing.T) {
 	a, b := &scriptedLink{}, &scriptedLink{answer: neverAnswer}
 	f := replicas(manifest.Ext, a, b)[0]
-	var last atomic.Pointer[rpc.Exchange] // the exchange before the one to be cancelled
-	a.answer = func(x *rpc.Exchange) (rpc.Reply, bool) {
+	var last atomic.Pointer[jsonrpc.Exchange] // the exchange before the one to be cancelled
+	a.answer = func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) {
 		last.Store(x)
-		return rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
+		return jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanNo, "gone")}, true
 	}
-	w := rpc.NewWaiter()
-	x := &rpc.Exchange{Sink: w}
+	w := jsonrpc.NewWaiter()
+	x := &jsonrpc.Exchange{Sink: w}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for last.Load() == nil || x.Inner.Load() == last.Load() {

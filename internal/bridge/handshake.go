@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -33,7 +34,7 @@ type handshake struct {
 // hasTool reports whether the params of tools/call name a listed tool. It handles the common case, a name without
 // escapes, without decoding the params.
 func (hs *handshake) hasTool(params []byte) bool {
-	at, ok := rpc.Member(params, "name")
+	at, ok := jsonrpc.Member(params, "name")
 	if !ok {
 		return false
 	}

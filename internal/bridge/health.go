@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -18,7 +19,7 @@ func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp fu
 			giveUp(err)
 		}
 	}
-	if conn, ok := f.conn.(*rpc.Conn); ok {
+	if conn, ok := f.conn.(*jsonrpc.Conn); ok {
 		return f.hangCheck.start(ctx, func(ctx context.Context) { check(ctx, s.checkHang(ctx, conn)) })
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -34,7 +35,7 @@ var errHung = errors.New("it hangs")
 
 // checkHang checks a child after a call missed its deadline. It returns an error if the child hangs, that is if nothing
 // arrives from now on, not even the response to a ping. Any output counts, because a busy child may respond late.
-func (s *instance) checkHang(ctx context.Context, conn *rpc.Conn) error {
+func (s *instance) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
 	timeout := s.workload.limits.hang
 	if timeout <= 0 {
 		return nil

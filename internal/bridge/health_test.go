@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -26,10 +27,10 @@ func (f *fakeLink) Call(ctx context.Context, method string, _ json.RawMessage) (
 	f.pings.Add(1)
 	return nil, f.answer(ctx)
 }
-func (f *fakeLink) Start(*rpc.Exchange)                  {}
-func (f *fakeLink) Cancel(*rpc.Exchange) (uint64, bool)  { return 0, false }
-func (f *fakeLink) Notify(string, json.RawMessage) error { return nil }
-func (f *fakeLink) Run(context.Context) error            { return nil }
+func (f *fakeLink) Start(*jsonrpc.Exchange)                 {}
+func (f *fakeLink) Cancel(*jsonrpc.Exchange) (uint64, bool) { return 0, false }
+func (f *fakeLink) Notify(string, json.RawMessage) error    { return nil }
+func (f *fakeLink) Run(context.Context) error               { return nil }
 
 func testForwarder(l link) *forwarder {
 	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), maxResult: 1 << 20,
@@ -97,9 +98,9 @@ func TestCheckHang(t *testing.T) {
 		child func(c net.Conn)
 		hangs bool
 	}{
-		{"answers pings", func(c net.Conn) { rpc.NewConn(c, c, rpc.Options{}).Run(context.Background()) }, false},
+		{"answers pings", func(c net.Conn) { jsonrpc.NewConn(c, c, jsonrpc.Options{}).Run(context.Background()) }, false},
 		{"does not implement ping", func(c net.Conn) {
-			rpc.Serve(context.Background(), c, c, rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
+			jsonrpc.Serve(context.Background(), c, c, rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
 				return nil, rpc.CodeMethodNotFound
 			}))
 		}, false},
@@ -124,7 +125,7 @@ func TestCheckHang(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				var wg sync.WaitGroup
-				conn := rpc.NewConn(ours, ours, rpc.Options{})
+				conn := jsonrpc.NewConn(ours, ours, jsonrpc.Options{})
 				wg.Go(func() { conn.Run(t.Context()) })
 				f := testForwarder(conn)
 				f.remote = false

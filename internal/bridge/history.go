@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // runHistory is the state of an instance's current run, and what is kept of earlier runs.
@@ -20,7 +20,7 @@ type runHistory struct {
 	skipped         Skipped           // in earlier runs
 
 	pid      int // of the current run
-	stats    func() rpc.Stats
+	stats    func() jsonrpc.Stats
 	endServe context.CancelCauseFunc // set when the current run is ready
 	retired  <-chan struct{}         // closed when calls have stopped arriving
 }
@@ -43,12 +43,12 @@ type Skipped struct {
 	Events     uint64 `json:"events"`      // notifications over the rate limit
 }
 
-func (a Skipped) plus(s rpc.Stats) Skipped {
+func (a Skipped) plus(s jsonrpc.Stats) Skipped {
 	return Skipped{a.Noise + s.Noise, a.UnknownIDs + s.Unknown, a.LongLines + s.Long, a.Unsent + s.Dropped, a.Events}
 }
 
 // processStarted records the process of a new run.
-func (r *runHistory) processStarted(pid int, stats func() rpc.Stats) {
+func (r *runHistory) processStarted(pid int, stats func() jsonrpc.Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pid, r.stats = pid, stats

@@ -11,6 +11,7 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -108,7 +109,7 @@ type trial struct {
 	inst instance // only workload and host are set, which is all that a handshake needs
 	out  Trial
 
-	conn    *rpc.Conn
+	conn    *jsonrpc.Conn
 	reading sync.WaitGroup
 	ended   atomic.Bool // the connection has ended
 	mcp     atomic.Bool
@@ -125,7 +126,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 			p.Terminate()
 		}
 	}
-	t.conn = rpc.NewConn(p.Stdout, p.Stdin, rpc.Options{
+	t.conn = jsonrpc.NewConn(p.Stdout, p.Stdin, jsonrpc.Options{
 		MaxLine: t.inst.workload.limits.maxLine,
 		Gone: func(err error) *rpc.Error {
 			t.ended.Store(true)

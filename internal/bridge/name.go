@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // The name of a bridge is its host's key in the catalog. Two bridges with one name would overwrite each other's reports
@@ -84,7 +84,7 @@ func (b *Bridge) guardName(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ping := rpc.AppendRequest(nil, []byte("1"), "ping", params)
+	ping := jsonrpc.AppendRequest(nil, []byte("1"), "ping", params)
 	encounters := map[string]int{} // per run of another bridge
 	probe := time.NewTimer(0)
 	defer probe.Stop()

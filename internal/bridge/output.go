@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/gate"
-	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
 // handleStderr handles one line of the child's standard error.
@@ -92,7 +92,7 @@ func (s *instance) handleNotification(f *forwarder, method string, params []byte
 	if method == "notifications/progress" && f.progress.deliver(params) {
 		return
 	}
-	if err := s.publishEvent(rpc.AppendRequest(nil, nil, method, params)); err != nil {
+	if err := s.publishEvent(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
 		s.log.Debug("an event was not published", "method", method, "error", err)
 	}
 }

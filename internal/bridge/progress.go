@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // progress routes a child's progress notifications to the callers that requested them. Two callers may choose the same
@@ -23,7 +23,7 @@ type progressRequest struct {
 }
 
 // register replaces the progress token in params, if there is one. The caller calls done when the call has ended.
-func (p *progress) register(params []byte, sink rpc.Sink) (_ []byte, done func()) {
+func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done func()) {
 	if !bytes.Contains(params, []byte("progressToken")) { // few calls have one
 		return params, nil
 	}
@@ -40,7 +40,7 @@ func (p *progress) register(params []byte, sink rpc.Sink) (_ []byte, done func()
 		p.requests = map[uint64]progressRequest{}
 	}
 	p.requests[n] = progressRequest{bytes.Clone(at.In(params)), to}
-	return rpc.Splice(params, at, strconv.AppendUint(nil, n, 10)), func() {
+	return jsonrpc.Splice(params, at, strconv.AppendUint(nil, n, 10)), func() {
 		p.mu.Lock()
 		delete(p.requests, n)
 		p.mu.Unlock()
@@ -48,18 +48,18 @@ func (p *progress) register(params []byte, sink rpc.Sink) (_ []byte, done func()
 }
 
 // tokenOf finds _meta.progressToken.
-func tokenOf(params []byte) (at rpc.Span, ok bool) {
-	meta, ok := rpc.Member(params, "_meta")
+func tokenOf(params []byte) (at jsonrpc.Span, ok bool) {
+	meta, ok := jsonrpc.Member(params, "_meta")
 	if !ok {
-		return rpc.Span{}, false
+		return jsonrpc.Span{}, false
 	}
-	token, ok := rpc.Member(meta.In(params), "progressToken")
-	return rpc.Span{From: meta.From + token.From, To: meta.From + token.To}, ok && rpc.ValidID(token.In(meta.In(params)))
+	token, ok := jsonrpc.Member(meta.In(params), "progressToken")
+	return jsonrpc.Span{From: meta.From + token.From, To: meta.From + token.To}, ok && jsonrpc.ValidID(token.In(meta.In(params)))
 }
 
 // deliver forwards a notifications/progress, and reports whether its token was registered.
 func (p *progress) deliver(params []byte) bool {
-	at, ok := rpc.Member(params, "progressToken")
+	at, ok := jsonrpc.Member(params, "progressToken")
 	if !ok {
 		return false
 	}
@@ -71,7 +71,7 @@ func (p *progress) deliver(params []byte) bool {
 	w, ok := p.requests[n]
 	p.mu.Unlock()
 	if ok {
-		w.to.Progress(rpc.AppendRequest(nil, nil, "notifications/progress", rpc.Splice(params, at, w.token)))
+		w.to.Progress(jsonrpc.AppendRequest(nil, nil, "notifications/progress", jsonrpc.Splice(params, at, w.token)))
 	}
 	return ok
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/child"
 	state "github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -95,11 +96,11 @@ func ownCause(connCtx, parent context.Context) error {
 }
 
 // connect creates the connection with a child.
-func (s *instance) connect(connCtx context.Context, f *forwarder, p *child.Process, end func(error)) *rpc.Conn {
-	conn := rpc.NewConn(p.Stdout, &childStdin{p.Stdin, sync.OnceFunc(func() {
+func (s *instance) connect(connCtx context.Context, f *forwarder, p *child.Process, end func(error)) *jsonrpc.Conn {
+	conn := jsonrpc.NewConn(p.Stdout, &childStdin{p.Stdin, sync.OnceFunc(func() {
 		// A process that has exited ends the connection itself. One that is running may have sent responses: read them first.
 		time.AfterFunc(closedStdinGrace, func() { end(errClosedInput) })
-	})}, rpc.Options{
+	})}, jsonrpc.Options{
 		MaxLine:        s.workload.limits.maxLine,
 		Reserve:        s.memory.reserve,
 		OnNotification: func(method string, params []byte) { s.handleNotification(f, method, params) },
@@ -128,7 +129,7 @@ func (l *childStdin) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TryWrite implements rpc.Conn's optional interface for writes that do not block.
+// TryWrite implements jsonrpc.Conn's optional interface for writes that do not block.
 func (l *childStdin) TryWrite(p []byte) (int, error) {
 	n, err := l.Stdin.TryWrite(p)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -29,7 +30,7 @@ func largeLoop(size int) *loop {
 		x.handshakes[a.handshakeKey()] = x.tools
 		l.account(x, x.size())
 		l.mon.Declare(x.id, now)
-		l.mon.Observe(heartbeat.Beat{ID: x.id, Instance: "one", Seq: 1, State: heartbeat.Ready}, now)
+		l.mon.Observe(heartbeat.Message{ID: x.id, Instance: "one", Seq: 1, State: heartbeat.Ready}, now)
 	}
 	return l
 }
@@ -84,11 +85,11 @@ func TestAccounting(t *testing.T) {
 func TestAnnounceRequestsAreForgotten(t *testing.T) {
 	l := largeLoop(1)
 	x, now := l.exts["ext000000"], time.Now()
-	l.mon = heartbeat.NewMonitor(heartbeat.Config{MaxPerID: 10})
+	l.mon = liveness.NewMonitor(liveness.Config{MaxPerID: 10})
 	l.mon.Declare(x.id, now)
 	l.lastRequest = now
 	for n := range 5 * maxAnnouncements {
-		b := heartbeat.Beat{ID: x.id, Instance: fmt.Sprintf("i%d", n), Seq: 1, State: heartbeat.Shutdown}
+		b := heartbeat.Message{ID: x.id, Instance: fmt.Sprintf("i%d", n), Seq: 1, State: heartbeat.Shutdown}
 		l.mon.Observe(b, now)
 		l.checkAnnouncement(x, &b, now)
 	}

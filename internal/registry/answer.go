@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -32,7 +33,7 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	switch e := json.Unmarshal(req.Data(), &env); {
 	case e != nil:
 		err = rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON-RPC: %v", e)
-	case len(env.ID) > 0 && string(env.ID) != "null" && !rpc.ValidID(env.ID):
+	case len(env.ID) > 0 && string(env.ID) != "null" && !jsonrpc.ValidID(env.ID):
 		env.ID = nil
 		err = rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
 	default:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -136,7 +137,7 @@ func (l *loop) answered(x *extension) {
 
 // shownBreaker is the breaker in state.<id>: the fleet's, or open if the bridges have opened those of all ready
 // instances.
-func (x *extension) shownBreaker(health heartbeat.Extension) *heartbeat.Breaker {
+func (x *extension) shownBreaker(health liveness.Extension) *heartbeat.Breaker {
 	if at := x.breaker.retryAt; !at.IsZero() {
 		at = at.UTC().Truncate(time.Millisecond)
 		return &heartbeat.Breaker{State: heartbeat.BreakerOpen, RetryAt: &at}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -26,7 +27,7 @@ func TestManyClashes(t *testing.T) {
 		var names mesh.Names
 		names.Set("a_b", own)
 		names.Set("a", other)
-		value, err := marshalSpec(x.spec(heartbeat.Extension{}, &names), cuts{}, 1<<20-2048)
+		value, err := marshalSpec(x.spec(liveness.Extension{}, &names), cuts{}, 1<<20-2048)
 		var s mesh.Spec
 		if err == nil {
 			err = json.Unmarshal(value, &s)
@@ -55,7 +56,7 @@ func TestManyClashes(t *testing.T) {
 // spec.
 func TestManyInstancesDisagree(t *testing.T) {
 	x := newExtension("a")
-	var health heartbeat.Extension
+	var health liveness.Extension
 	for n := range 4000 {
 		a := &announced{Announce: mesh.Announce{ID: "a", Version: "1.0.0", Instance: fmt.Sprintf("n%04d", n), Host: strings.Repeat("h", 200),
 			ManifestHash: fmt.Sprint(n)}}
@@ -64,7 +65,7 @@ func TestManyInstancesDisagree(t *testing.T) {
 		}
 		x.announcements[a.Instance] = a
 		x.handshakes[a.handshakeKey()] = &handshake{err: strings.Repeat("no", 10_000)}
-		health.Instances = append(health.Instances, heartbeat.Instance{Instance: a.Instance, State: heartbeat.Ready})
+		health.Instances = append(health.Instances, liveness.Instance{Instance: a.Instance, State: heartbeat.Ready})
 	}
 	x.shown = x.announcements["n0000"]
 	codes, size := map[string]int{}, 0

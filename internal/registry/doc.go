@@ -13,7 +13,7 @@
 //   - the results of worker goroutines, which do the waiting: handshakes and probes, the elector (lease.go), snapshots
 //     of the bucket (view.go), batches of writes (batch.go).
 //
-// The loop works like a reconciler. An event changes memory (extension.go, heartbeat.Monitor) and marks keys as
+// The loop works like a reconciler. An event changes memory (extension.go, liveness.Monitor) and marks keys as
 // dirty. A flush (publish.go) builds the documents that those keys should have and writes the ones that differ from
 // the bucket. So a restart, a new leader, a bucket that was emptied by hand, and a batch with a lost reply are all
 // handled in the same way.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/mod/semver"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -82,7 +83,7 @@ func newExtension(id string) *extension {
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
 // completed a handshake, then of the lowest instance. Without a candidate the previous choice stays. Before the first
 // one, the highest announced version is shown without tools. It reports whether the choice changed.
-func (x *extension) choose(health heartbeat.Extension) bool {
+func (x *extension) choose(health liveness.Extension) bool {
 	best, tools := x.best(health)
 	switch {
 	case best != nil:
@@ -98,7 +99,7 @@ func (x *extension) choose(health heartbeat.Extension) bool {
 	return true
 }
 
-func (x *extension) best(health heartbeat.Extension) (best *announced, tools *handshake) {
+func (x *extension) best(health liveness.Extension) (best *announced, tools *handshake) {
 	for _, i := range health.Instances { // sorted by instance
 		a := x.announcements[i.Instance]
 		if a == nil || i.State != heartbeat.Ready {
@@ -140,7 +141,7 @@ func compareVersions(a, b string) int {
 }
 
 // diagnostics returns what an operator should check, in a fixed order.
-func (x *extension) diagnostics(health heartbeat.Extension) []mesh.Diagnostic {
+func (x *extension) diagnostics(health liveness.Extension) []mesh.Diagnostic {
 	var out []mesh.Diagnostic
 	if x.shown != nil && x.shown.implied {
 		out = append(out, mesh.Diagnostic{Level: "info", Code: "not_announced",
@@ -191,7 +192,7 @@ func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
 }
 
 // conflict returns a diagnostic if ready instances of the shown version have different hashes.
-func (x *extension) conflict(health heartbeat.Extension) (mesh.Diagnostic, bool) {
+func (x *extension) conflict(health liveness.Extension) (mesh.Diagnostic, bool) {
 	hashes := map[[2]string][]string{}
 	for _, i := range health.Instances {
 		a := x.announcements[i.Instance]
@@ -218,7 +219,7 @@ func (x *extension) conflict(health heartbeat.Extension) (mesh.Diagnostic, bool)
 }
 
 // spec builds the spec to show, or nil if nothing was announced yet.
-func (x *extension) spec(health heartbeat.Extension, names *mesh.Names) *mesh.Spec {
+func (x *extension) spec(health liveness.Extension, names *mesh.Names) *mesh.Spec {
 	a := x.shown
 	if a == nil {
 		return nil
@@ -254,7 +255,7 @@ const sameMoment = 2 * time.Second
 
 // state builds the state to show. Times of what has not changed are copied from was, the present document, so that it
 // does not matter which replica wrote it.
-func (x *extension) state(health heartbeat.Extension, was *mesh.StateDoc) *mesh.StateDoc {
+func (x *extension) state(health liveness.Extension, was *mesh.StateDoc) *mesh.StateDoc {
 	d := &mesh.StateDoc{State: health.State, Available: health.Available, Reason: health.Reason,
 		Since: health.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(health), Instances: make([]mesh.InstanceState, 0, len(health.Instances))}
 	old := map[string]*mesh.InstanceState{}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -28,7 +29,7 @@ func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
 		l.handleReplicaHeartbeat(data, now)
 		return
 	}
-	b, err := heartbeat.ParseBeat(data)
+	b, err := heartbeat.Parse(data)
 	if err == nil && b.ID != id {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, id)
 	}
@@ -70,7 +71,7 @@ func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
 }
 
 // heartbeat counts a heartbeat and averages its delay.
-func (t *Traffic) heartbeat(b heartbeat.Beat, now time.Time) {
+func (t *Traffic) heartbeat(b heartbeat.Message, now time.Time) {
 	t.Beats++
 	if !b.TS.IsZero() {
 		lag := float64(now.Sub(b.TS)) / float64(time.Millisecond)
@@ -88,7 +89,7 @@ func checkHeartbeatID(id string) error {
 
 // handleUnannounced processes a heartbeat of an id without an announcement. All extensions are requested to announce.
 // A service that still sends only heartbeats is assumed to serve its tools under the mesh's own prefix.
-func (l *loop) handleUnannounced(b heartbeat.Beat, now time.Time) *extension {
+func (l *loop) handleUnannounced(b heartbeat.Message, now time.Time) *extension {
 	s := l.unannounced[b.ID]
 	if s == nil {
 		if len(l.unannounced) < maxUnannounced && l.requestAnnouncements(now) { // else with its next heartbeat
@@ -157,7 +158,7 @@ func (l *loop) requestFor(a *announceRequests, now time.Time) {
 
 // checkAnnouncement requests announcements if an instance of a known extension sends heartbeats without having
 // announced itself, or with the digest of another announcement. This replica may have missed the announcement.
-func (l *loop) checkAnnouncement(x *extension, b *heartbeat.Beat, now time.Time) {
+func (l *loop) checkAnnouncement(x *extension, b *heartbeat.Message, now time.Time) {
 	have := x.announcements[b.Instance]
 	if have == nil {
 		have = x.announcements[""]
@@ -239,7 +240,7 @@ func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
 		l.removed[instanceKey{strings.Clone(id), g.Instance}] = now
 	}
 	x := l.exts[id]
-	var c heartbeat.Change
+	var c liveness.Change
 	var ok bool
 	switch {
 	case g.Reason != mesh.GoodbyeRemoved:
@@ -265,7 +266,7 @@ func (l *loop) hasNamedInstances(x *extension) bool {
 	return slices.ContainsFunc(health.Instances, isUpAndNamed)
 }
 
-func isUpAndNamed(i heartbeat.Instance) bool {
+func isUpAndNamed(i liveness.Instance) bool {
 	return i.Instance != "" && i.State != heartbeat.Lost && i.State != heartbeat.Shutdown
 }
 
@@ -295,17 +296,17 @@ func (l *loop) empty(id string) bool {
 }
 
 // changed handles a change of an extension's state.
-func (l *loop) changed(c heartbeat.Change) {
+func (l *loop) changed(c liveness.Change) {
 	x := l.exts[c.ID]
 	switch c.Kind {
-	case heartbeat.WentLost:
+	case liveness.WentLost:
 		l.logLost(c, x)
-	case heartbeat.CameBack:
+	case liveness.CameBack:
 		if x != nil {
 			delete(x.requests, c.Instance) // the cause of the missing announcement may be gone
 		}
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
-	case heartbeat.Dropped:
+	case liveness.Dropped:
 		if x != nil {
 			l.removeAnnouncement(x, c.Instance)
 			l.dropAlerts(x, c.Instance, time.Now())
@@ -313,7 +314,7 @@ func (l *loop) changed(c heartbeat.Change) {
 			delete(x.requests, c.Instance)
 			l.prune(x)
 		}
-	case heartbeat.Forgotten:
+	case liveness.Forgotten:
 		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension forgotten", "extension", c.ID, "reason", c.Reason)
 		l.forgotten(c.ID)
 		return
@@ -333,7 +334,7 @@ func (l *loop) changed(c heartbeat.Change) {
 	l.reconsider[c.ID] = true
 }
 
-func (l *loop) logLost(c heartbeat.Change, x *extension) {
+func (l *loop) logLost(c liveness.Change, x *extension) {
 	host := ""
 	if x != nil && x.locations[c.Instance] != nil {
 		host = x.locations[c.Instance].host

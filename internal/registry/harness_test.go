@@ -396,7 +396,7 @@ func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
 func (e *fakeExt) heartbeat(s heartbeat.State) {
 	e.mu.Lock()
 	e.seq++
-	b := heartbeat.Beat{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: e.interval.Milliseconds(), State: s, Announced: e.digest}
+	b := heartbeat.Message{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: e.interval.Milliseconds(), State: s, Announced: e.digest}
 	e.mu.Unlock()
 	e.publish(prefix.Heartbeat(e.a.ID), b)
 }

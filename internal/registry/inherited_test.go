@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -16,7 +17,7 @@ func TestInherited(t *testing.T) {
 	for _, standby := range []bool{false, true} {
 		t.Run(fmt.Sprintf("standby %v", standby), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bed) {
-				slow := Config{Heartbeat: heartbeat.Config{Grace: 100}}
+				slow := Config{Heartbeat: liveness.Config{Grace: 100}}
 				r, stop := b.registry(slow)
 				b.leading(r)
 				var next *Registry
@@ -62,7 +63,7 @@ func TestInherited(t *testing.T) {
 // earlier run are removed whatever their state, and so is an extension that was removed meanwhile.
 func TestInheritedFromEarlierRun(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		slow := Config{Heartbeat: heartbeat.Config{Grace: 100}}
+		slow := Config{Heartbeat: liveness.Config{Grace: 100}}
 		r, stop := b.registry(slow)
 		b.leading(r)
 		one := b.bridge("one")

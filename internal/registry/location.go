@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -161,11 +162,11 @@ func (l *loop) unlisted(x *extension, instance string) bool {
 // dropStale removes the instances of x that are gone and that belong to an earlier run of their bridge. The last
 // instance stays, so that users find that the extension existed and is lost. If its bridge's report no longer lists
 // the extension, the last one is removed too, and the extension is forgotten when no instance is left.
-func (l *loop) dropStale(x *extension, health heartbeat.Extension) {
+func (l *loop) dropStale(x *extension, health liveness.Extension) {
 	left := len(health.Instances)
 	for _, i := range health.Instances {
 		old := l.stale(x, i.Instance)
-		inherited := i.LastBeat.IsZero() && x.announcements[i.Instance] == nil // read from the catalog
+		inherited := i.LastHeartbeat.IsZero() && x.announcements[i.Instance] == nil // read from the catalog
 		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && old
 		final := i.State == heartbeat.Shutdown && !old // its bridge has just stopped it, and reports that next
 		unlisted := (inherited || gone) && !final && l.unlisted(x, i.Instance)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -90,7 +91,7 @@ func (b *bed) instances(id string) string {
 // where they would hide that the extension has failed.
 func TestBridgeRestarts(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
 		one := b.bridge("one")
 		old := b.ext("weather", "1.0.0", "old", "get").on(one)
@@ -131,7 +132,7 @@ func TestBridgeRestarts(t *testing.T) {
 // has restarted, the catalog does not show the instance of its earlier run alongside the new one.
 func TestBridgeReportsLate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
 		one := b.muteBridge("one")
 		old := b.ext("weather", "1.0.0", "old", "get").on(one)
@@ -156,7 +157,7 @@ func TestBridgeReportsLate(t *testing.T) {
 // standby that takes over does not bring the old ones back.
 func TestBridgeRestartsAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		slow := heartbeat.Config{Grace: 100}
+		slow := liveness.Config{Grace: 100}
 		r, stop := b.registry(Config{Name: "r", Heartbeat: slow})
 		b.leading(r)
 		standby, _ := b.registry(Config{Name: "s", Heartbeat: slow})

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -40,8 +40,8 @@ type loop struct {
 
 // memory is what was received from the mesh; leaders and standbys have the same.
 type memory struct {
-	mon               *heartbeat.Monitor // of extensions
-	peers             *heartbeat.Monitor // of registries
+	mon               *liveness.Monitor // of extensions
+	peers             *liveness.Monitor // of registries
 	exts              map[string]*extension
 	owners            map[string]string       // by rpc subject: the id that owns it
 	unannounced       map[string]*unannounced // ids with heartbeats and without an announcement
@@ -111,7 +111,7 @@ func newLoop(r *Registry) (*loop, error) {
 
 func newMemory(cfg Config) memory {
 	return memory{
-		mon: heartbeat.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: heartbeat.NewMonitor(heartbeat.Config{Max: maxPeers, MaxPerID: maxPeers}),
+		mon: liveness.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, unannounced: map[string]*unannounced{},
 		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
 		probes: map[instanceKey]*probe{}, reportedBreakers: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},

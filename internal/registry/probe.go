@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -213,7 +214,7 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 	if err != nil || reason == notAnswering && !l.selfCheck.fresh(now) {
 		return
 	}
-	var c heartbeat.Change
+	var c liveness.Change
 	var ok bool
 	switch {
 	case reason == "":

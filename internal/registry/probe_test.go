@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -89,7 +90,7 @@ func TestSuspectHangs(t *testing.T) {
 // period ends.
 func TestBridgeGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
@@ -135,9 +136,9 @@ func TestBridgeGone(t *testing.T) {
 // been replaced by another run. It does not mark the instances of the earlier run ready.
 func TestLostSurvivesHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		one, stopOne := b.registry(Config{Name: "one", Heartbeat: heartbeat.Config{Grace: 100}})
+		one, stopOne := b.registry(Config{Name: "one", Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(one)
-		two, _ := b.registry(Config{Name: "two", Heartbeat: heartbeat.Config{Grace: 100}})
+		two, _ := b.registry(Config{Name: "two", Heartbeat: liveness.Config{Grace: 100}})
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		answer := func() *nats.Subscription {
 			sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
@@ -166,7 +167,7 @@ func TestLostSurvivesHandOver(t *testing.T) {
 			var received bool
 			if err := two.inLoop(t.Context(), func(l *loop) {
 				i, _ := l.mon.Instance("weather", "n1")
-				received = !i.LastBeat.IsZero()
+				received = !i.LastHeartbeat.IsZero()
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +230,7 @@ func TestBreakerReports(t *testing.T) {
 // TestBridgeHangs: a bridge that does not answer without being gone is lost too, a little later.
 func TestBridgeHangs(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "n1", "get")
 		var hangs atomic.Bool

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -62,8 +63,8 @@ func TestLongStatesAreThrottled(t *testing.T) {
 		l.pub.mark(long, false)
 		next()
 		ready, lost := heartbeat.Ready, heartbeat.Lost
-		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "two", From: ready, To: lost, WasBest: ready, Best: ready})
-		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "two", From: lost, To: ready, WasBest: ready, Best: ready})
+		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "two", From: ready, To: lost, WasBest: ready, Best: ready})
+		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "two", From: lost, To: ready, WasBest: ready, Best: ready})
 		if got := l.pub.take(l.held, l.throttledFor); len(got) != 0 {
 			t.Errorf("one of many is urgent: %v", got)
 		}
@@ -75,13 +76,13 @@ func TestLongStatesAreThrottled(t *testing.T) {
 		l.pub.mark(long, false)
 		next() // and the timer is set to the end of the throttling
 		at := time.Now()
-		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: ready, To: lost, WasBest: ready, Best: lost})
+		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "one", From: ready, To: lost, WasBest: ready, Best: lost})
 		next(long)
 		if took := time.Since(at); took != collectFor {
 			t.Errorf("the change that it takes no calls waited %v", took)
 		}
 		l.throttle(long, 10*largeState)
-		l.changed(heartbeat.Change{Kind: heartbeat.Moved, ID: "ext000000", Instance: "one", From: lost, To: ready, WasBest: lost, Best: ready})
+		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "one", From: lost, To: ready, WasBest: lost, Best: ready})
 		if got := l.pub.take(l.held, l.throttledFor); !slices.Equal(got, []string{long}) {
 			t.Errorf("the change that it takes calls: %v", got)
 		}

@@ -12,20 +12,20 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
-	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Config is the configuration of a replica. The zero value works: identical processes need nothing except a NATS
 // connection.
 type Config struct {
-	Prefix    mesh.Prefix      // default mesh.DefaultPrefix
-	Name      string           // name of this replica, for display; default the host name
-	Version   string           // version of this program, for display; default "0.0.0"
-	Heartbeat heartbeat.Config // interval, grace factor, forget-after
-	Replicas  int              // replicas of the bucket; default 3 in a cluster, 1 on a single server
-	LeaseTTL  time.Duration    // whole seconds; default 10 s in a cluster, 3 s on a single server
-	Logger    *slog.Logger     // default: discard
+	Prefix    mesh.Prefix     // default mesh.DefaultPrefix
+	Name      string          // name of this replica, for display; default the host name
+	Version   string          // version of this program, for display; default "0.0.0"
+	Heartbeat liveness.Config // interval, grace factor, forget-after
+	Replicas  int             // replicas of the bucket; default 3 in a cluster, 1 on a single server
+	LeaseTTL  time.Duration   // whole seconds; default 10 s in a cluster, 3 s on a single server
+	Logger    *slog.Logger    // default: discard
 
 	MemoryLimit int64 // bytes; bounds what is kept in memory; default GOMEMLIMIT, else the control group's limit, else the machine's memory
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -113,7 +114,7 @@ func TestManifestOfService(t *testing.T) {
 	b.leading(r)
 	b.publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
 	b.await("it is shown", b.is("weather", heartbeat.Lost))
-	if d := b.state("weather"); d.Reason != heartbeat.NoBeatYet || len(d.Instances) != 0 || d.Available {
+	if d := b.state("weather"); d.Reason != liveness.NoHeartbeat || len(d.Instances) != 0 || d.Available {
 		t.Errorf("state: %+v", d)
 	}
 	e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc, and sends heartbeats with its id alone
@@ -262,8 +263,8 @@ func FuzzParseAnnounce(f *testing.F) {
 		}
 		x := newExtension(id)
 		x.announcements[a.Instance] = accepted
-		x.choose(heartbeat.Extension{})
-		value, err := plainjson.Marshal(x.spec(heartbeat.Extension{}, new(mesh.Names)))
+		x.choose(liveness.Extension{})
+		value, err := plainjson.Marshal(x.spec(liveness.Extension{}, new(mesh.Names)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -185,7 +186,7 @@ func TestRestart(t *testing.T) {
 		})
 		stop()
 		start := time.Now()
-		two, _ := b.registry(Config{Heartbeat: heartbeat.Config{Interval: time.Second}})
+		two, _ := b.registry(Config{Heartbeat: liveness.Config{Interval: time.Second}})
 		b.leading(two)
 		b.await("the silent one is lost", b.is("mail", heartbeat.Lost))
 		if d := time.Since(start); d < 3*time.Second { // 3 × the interval

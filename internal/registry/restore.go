@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -90,7 +91,7 @@ func (l *loop) setDropped(id string, dropped bool) {
 }
 
 // forgetDropped removes an extension that the leader has dropped, once none of its instances is up.
-func (l *loop) forgetDropped(x *extension, health heartbeat.Extension) {
+func (l *loop) forgetDropped(x *extension, health liveness.Extension) {
 	for _, i := range health.Instances {
 		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
 			return
@@ -171,13 +172,13 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		}
 		mine, known := l.mon.Instance(x.id, i.Instance)
 		if !known {
-			l.mon.Adopt(x.id, heartbeat.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
+			l.mon.Adopt(x.id, liveness.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
 				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
 		}
 		if !known || mine.State == heartbeat.Ready {
 			l.holdAsWritten(x, i, now)
 		}
-		if known && i.State == heartbeat.Lost && mine.State != heartbeat.Lost && i.Since.After(mine.LastBeat) {
+		if known && i.State == heartbeat.Lost && mine.State != heartbeat.Lost && i.Since.After(mine.LastHeartbeat) {
 			// The earlier leader had more information (for example that the bridge is gone), and nothing was
 			// received from the instance since. It looks ready here only because its grace period is not over.
 			if c, ok := l.mon.MarkLost(x.id, i.Instance, i.Reason, now); ok {

@@ -128,7 +128,7 @@ func (f *fleet) announce(b *testing.B, n int) {
 }
 
 func (f *fleet) beat(b *testing.B, n int, s heartbeat.State) {
-	f.publish(b, prefix.Heartbeat(f.id(n)), heartbeat.Beat{ID: f.id(n), Instance: "i", Version: "1.0.0", State: s, IntervalMS: 15_000})
+	f.publish(b, prefix.Heartbeat(f.id(n)), heartbeat.Message{ID: f.id(n), Instance: "i", Version: "1.0.0", State: s, IntervalMS: 15_000})
 }
 
 func (f *fleet) beatAll(b *testing.B) {

@@ -27,7 +27,7 @@ const (
 // through the server and the same subscription as all others and queues after them. Missing heartbeats are evaluated
 // only up to the time at which the latest received self-check was sent: every heartbeat that arrived before has been
 // processed by then, and the connection worked. Without a self-check (a stopped process, a half-open connection, a
-// loop that lags) nothing is evaluated; heartbeat.Monitor then sees the gap and waits for a full grace period first.
+// loop that lags) nothing is evaluated; liveness.Monitor then sees the gap and waits for a full grace period first.
 type selfCheck struct {
 	seq      uint64
 	ticks    uint64 // number of them sent by the clock
@@ -91,7 +91,7 @@ func (l *loop) publishSelfCheck(now time.Time) {
 	if l.leading() {
 		role = roleLeader
 	}
-	data, err := json.Marshal(heartbeat.Beat{ID: registryID, Instance: l.instance, Version: l.cfg.Version,
+	data, err := json.Marshal(heartbeat.Message{ID: registryID, Instance: l.instance, Version: l.cfg.Version,
 		Seq: p.seq, TS: now, IntervalMS: 1000, State: heartbeat.Ready, Reason: role + " " + l.cfg.Name})
 	if err == nil {
 		err = l.nc.Publish(l.cfg.Prefix.Heartbeat(registryID), data)
@@ -104,7 +104,7 @@ func (l *loop) publishSelfCheck(now time.Time) {
 // handleReplicaHeartbeat processes a heartbeat of a registry replica. This replica's own one makes the loop evaluate
 // missing heartbeats.
 func (l *loop) handleReplicaHeartbeat(data []byte, now time.Time) {
-	b, err := heartbeat.ParseBeat(data)
+	b, err := heartbeat.Parse(data)
 	if err == nil && b.ID != registryID {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, registryID)
 	}

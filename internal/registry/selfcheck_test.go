@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -11,7 +12,7 @@ import (
 // bridge's instance. That older heartbeat does not make the instance ready again.
 func TestQueuedHeartbeats(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
-		r, _ := b.registry(Config{Heartbeat: heartbeat.Config{Grace: 100}})
+		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
 		one := b.bridge("one")
 		e := b.ext("weather", "1.0.0", "i", "get").on(one)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -50,7 +51,7 @@ const (
 	noteTimeout = 10 * time.Second // for one of them
 )
 
-// Conn sends calls to one extension over HTTP. It is an rpc.Caller and an rpc.Starter; any number of calls may run
+// Conn sends calls to one extension over HTTP. It is an rpc.Caller and a jsonrpc.Starter; any number of calls may run
 // concurrently, each in an HTTP request of its own. New starts nothing: calls that are started before Run wait for it.
 type Conn struct {
 	at       *endpoint
@@ -132,7 +133,7 @@ func (c *Conn) close(why error) {
 	lost := c.pending.clear()
 	c.mu.Unlock()
 	for _, pc := range lost {
-		pc.x.Sink.Deliver(pc.x, rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, pc.ran(),
+		pc.x.Sink.Deliver(pc.x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, pc.ran(),
 			"the connection to %s ended before the answer: %v", c.at.name, why)})
 	}
 }
@@ -148,11 +149,11 @@ func (c *Conn) startLocked(f func(ctx context.Context)) {
 
 // Start sends x and returns without waiting; the result is delivered to x.Sink. x.ID stays 0: Cancel returns the id
 // that was sent, and after a time-out the Conn itself sends the cancellation to the server.
-func (c *Conn) Start(x *rpc.Exchange) {
+func (c *Conn) Start(x *jsonrpc.Exchange) {
 	c.mu.Lock()
 	if closed := c.closed; closed != nil {
 		c.mu.Unlock()
-		x.Sink.Deliver(x, rpc.Reply{Err: closed})
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: closed})
 		return
 	}
 	pc := c.pending.add(x)
@@ -163,7 +164,7 @@ func (c *Conn) Start(x *rpc.Exchange) {
 // Cancel ends x with rpc.CodeCancelled and aborts its request. It returns false if x has already ended. If the request
 // may have reached the server, id is the one that was sent, for a notifications/cancelled (in MCP a broken connection
 // does not cancel a request); otherwise id is 0.
-func (c *Conn) Cancel(x *rpc.Exchange) (id uint64, ok bool) {
+func (c *Conn) Cancel(x *jsonrpc.Exchange) (id uint64, ok bool) {
 	c.mu.Lock()
 	pc := c.pending.of[x]
 	if pc == nil {
@@ -180,15 +181,15 @@ func (c *Conn) Cancel(x *rpc.Exchange) (id uint64, ok bool) {
 	if abort != nil {
 		abort()
 	}
-	x.Sink.Deliver(x, rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, ran, "the call was cancelled")})
+	x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, ran, "the call was cancelled")})
 	return id, true
 }
 
 // Call sends a request and waits for its result, which the caller may keep. It fails with rpc.CodeTimeout when the
 // deadline of ctx passes, and with rpc.CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	w := rpc.NewWaiter()
-	x := &rpc.Exchange{Method: method, Params: params, Sink: w}
+	w := jsonrpc.NewWaiter()
+	x := &jsonrpc.Exchange{Method: method, Params: params, Sink: w}
 	x.Deadline, _ = ctx.Deadline()
 	c.Start(x)
 	select {
@@ -214,7 +215,7 @@ func (c *Conn) Notify(method string, params json.RawMessage) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, body := c.negotiated.session, rpc.AppendRequest(nil, nil, method, params)
+	s, body := c.negotiated.session, jsonrpc.AppendRequest(nil, nil, method, params)
 	if method != initialized || s == nil {
 		return c.noteLocked(s, body, nil)
 	}
@@ -238,7 +239,7 @@ const (
 // nameless reports whether a notifications/cancelled names request 0, the Exchange.ID of every exchange of a Conn. It
 // is not sent, since the cancellation has already been sent with the real id.
 func nameless(params []byte) bool {
-	at, ok := rpc.Member(params, "requestId")
+	at, ok := jsonrpc.Member(params, "requestId")
 	return ok && string(at.In(params)) == "0"
 }
 

@@ -1,5 +1,5 @@
 // Package remote is the client side of JSON-RPC over HTTP, in either dialect, for extensions that are reached by a URL.
-// Its Conn has the methods of an rpc.Conn, so that a bridge can use either.
+// Its Conn has the methods of a jsonrpc.Conn, so that a bridge can use either.
 //
 //	conn := remote.New(remote.Config{URL: "https://tools.example.com/mcp", Dialect: manifest.Auto})
 //	go conn.Run(ctx) // everything that conn starts ends before Run returns

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -40,7 +41,7 @@ func TestExtPassesBytes(t *testing.T) {
 		t.Fatalf("%s, %v", got, err)
 	}
 	sink := make(ended, 1)
-	c.Start(&rpc.Exchange{Method: "tools/add", Params: []byte(params), Sink: sink})
+	c.Start(&jsonrpc.Exchange{Method: "tools/add", Params: []byte(params), Sink: sink})
 	r := <-sink
 	if text := string(r.AppendTo(nil, []byte(`"mine"`))); text != `{"jsonrpc":"2.0","result":`+result+`,"id":"mine","extra":1}` {
 		t.Errorf("forwarded as %s", text)
@@ -85,7 +86,7 @@ func TestAnswers(t *testing.T) {
 			})
 			c := start(t, Config{URL: srv.URL, Dialect: manifest.Ext})
 			sink := make(ended, 1)
-			c.Start(&rpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(15 * time.Second)})
+			c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(15 * time.Second)})
 			r := <-sink
 			result, err := r.Result()
 			if tt.ok && (err != nil || string(result) != tt.want) || !tt.ok && (err == nil || !strings.Contains(err.Error(), tt.want)) {
@@ -346,7 +347,7 @@ func TestDeadline(t *testing.T) {
 		}
 		c := start(t, Config{URL: url, Dialect: manifest.Auto})
 		began, sink := time.Now(), make(ended, 1)
-		c.Start(&rpc.Exchange{Method: "x", Sink: sink, Deadline: began.Add(enough)})
+		c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: began.Add(enough)})
 		_, err := c.Call(within(t, enough), "x", nil)
 		r := <-sink
 		if d := time.Since(began); d > 9*time.Second {
@@ -388,7 +389,7 @@ func TestCancel(t *testing.T) {
 	})
 	c := start(t, Config{URL: srv.URL, Dialect: manifest.MCP})
 	sink := make(ended, 2)
-	x := &rpc.Exchange{Method: "x", Sink: sink}
+	x := &jsonrpc.Exchange{Method: "x", Sink: sink}
 	c.Start(x)
 	id := <-arrived
 	got, ok := c.Cancel(x)
@@ -412,7 +413,7 @@ func TestBeforeRun(t *testing.T) {
 	srv := serve(t, func(w http.ResponseWriter, r *request) { reply(w, r.ID, `"`+r.Method+`"`) })
 	c := New(Config{URL: srv.URL, Dialect: manifest.Ext})
 	sink := make(ended, 2)
-	x, y := &rpc.Exchange{Method: "x", Sink: sink}, &rpc.Exchange{Method: "y", Sink: sink}
+	x, y := &jsonrpc.Exchange{Method: "x", Sink: sink}, &jsonrpc.Exchange{Method: "y", Sink: sink}
 	c.Start(x)
 	c.Start(y)
 	if id, ok := c.Cancel(x); !ok || id != 0 {
@@ -450,7 +451,7 @@ func TestEndFailsCalls(t *testing.T) {
 	})
 	c := start(t, Config{URL: srv.URL, Dialect: manifest.Ext})
 	sink := make(ended, 1)
-	c.Start(&rpc.Exchange{Method: "x", Sink: sink})
+	c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink})
 	<-arrived
 	c.end(t)
 	r := <-sink
@@ -532,7 +533,7 @@ func TestEndsOnce(t *testing.T) {
 	sink := make(ended, 2*n)
 	var wg sync.WaitGroup
 	for i := range n {
-		x := &rpc.Exchange{Method: "x", Sink: sink}
+		x := &jsonrpc.Exchange{Method: "x", Sink: sink}
 		if i%3 == 0 {
 			x.Deadline = time.Now().Add(time.Duration(rand.IntN(100)) * time.Millisecond)
 		}
@@ -602,7 +603,7 @@ func TestHTTP2(t *testing.T) {
 		t.Fatalf("%s, %v", got, err)
 	}
 	sink := make(ended, 1)
-	x := &rpc.Exchange{Method: "hang", Sink: sink}
+	x := &jsonrpc.Exchange{Method: "hang", Sink: sink}
 	c.Start(x)
 	<-arrived
 	if id, ok := c.Cancel(x); !ok || id == 0 {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -27,8 +28,8 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 // The methods that internal/bridge uses.
 var _ interface {
 	rpc.Caller
-	rpc.Starter
-	Cancel(x *rpc.Exchange) (id uint64, ok bool)
+	jsonrpc.Starter
+	Cancel(x *jsonrpc.Exchange) (id uint64, ok bool)
 	Notify(method string, params json.RawMessage) error
 	Run(ctx context.Context) error
 } = (*Conn)(nil)
@@ -169,9 +170,9 @@ func reply(w http.ResponseWriter, id json.RawMessage, result string) {
 }
 
 // ended is a sink that sends each reply to the channel.
-type ended chan rpc.Reply
+type ended chan jsonrpc.Reply
 
-func (e ended) Deliver(_ *rpc.Exchange, r rpc.Reply) { e <- r }
+func (e ended) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) { e <- r }
 
 // mcp is a server for the part of streamable HTTP that these tests need.
 type mcp struct {

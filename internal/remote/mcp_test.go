@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -282,7 +283,7 @@ func TestTimeoutSendsCancelled(t *testing.T) {
 		m.call = func(w http.ResponseWriter, r *request) { <-r.HTTP.Context().Done() }
 		c := m.connect(Config{})
 		sink := make(ended, 1)
-		c.Start(&rpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
+		c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: time.Now().Add(50 * time.Millisecond)})
 		<-sink
 		eventually(t, "notifications/cancelled", func() bool { return len(m.requests(cancelled)) == 1 })
 		id := m.requests("x")[0].ID

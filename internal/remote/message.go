@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -43,7 +44,7 @@ func (c *Conn) message(text []byte, pc *pendingCall, s *session) (answered bool,
 const maxBatch = 1000
 
 func (c *Conn) single(text []byte, pc *pendingCall, s *session) (answered bool, err error) {
-	env, err := rpc.Scan(text)
+	env, err := jsonrpc.Scan(text)
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("it is not JSON: %w", err)
@@ -59,14 +60,14 @@ func (c *Conn) single(text []byte, pc *pendingCall, s *session) (answered bool, 
 
 // request answers a request of the server, so that it does not wait for ever. Only ping succeeds: roots, sampling and
 // elicitation cannot be forwarded, since a request does not name the caller that it concerns.
-func (c *Conn) request(env *rpc.Envelope, s *session) {
-	if !rpc.ValidID(env.ID) {
+func (c *Conn) request(env *jsonrpc.Envelope, s *session) {
+	if !jsonrpc.ValidID(env.ID) {
 		return
 	}
 	method := env.MethodName()
-	body := rpc.AppendResult(nil, env.ID, []byte("{}"))
+	body := jsonrpc.AppendResult(nil, env.ID, []byte("{}"))
 	if method != "ping" {
-		body = rpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method))
+		body = jsonrpc.AppendError(nil, env.ID, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method))
 	}
 	c.mu.Lock()
 	err := c.noteLocked(s, body, nil)
@@ -78,22 +79,22 @@ func (c *Conn) request(env *rpc.Envelope, s *session) {
 
 // response ends the call that env answers. That is pc if the id is pc's or missing, since a server that could not parse a
 // request answers without an id. Otherwise it is another call: its answer may arrive on a resumed stream.
-func (c *Conn) response(text []byte, env *rpc.Envelope, pc *pendingCall) (answered bool, err error) {
+func (c *Conn) response(text []byte, env *jsonrpc.Envelope, pc *pendingCall) (answered bool, err error) {
 	to := pc
 	if id, ok := idOf(env.ID); pc == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == pc.id) {
 		if to = c.another(id); !ok || to == nil {
 			return false, errors.New("it answers another request")
 		}
 	}
-	var r rpc.Reply
+	var r jsonrpc.Reply
 	switch {
 	case env.Result == nil && env.Error == nil:
-		r = rpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension answered with neither a result nor an error")}
+		r = jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension answered with neither a result nor an error")}
 	case env.ID == nil: // a Reply needs an id, whose bytes are replaced in place
-		text, _ = rpc.SetMember(text, "id", []byte("null"))
+		text, _ = jsonrpc.SetMember(text, "id", []byte("null"))
 		fallthrough
 	default:
-		if r, err = rpc.ParseReply(text); err != nil {
+		if r, err = jsonrpc.ParseReply(text); err != nil {
 			return false, err
 		}
 	}

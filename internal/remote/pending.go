@@ -8,12 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // pendingCall is an exchange that has not ended.
 type pendingCall struct {
-	x        *rpc.Exchange // used only by the goroutine that removes the call from the table
+	x        *jsonrpc.Exchange // used only by the goroutine that removes the call from the table
 	id       uint64
 	method   string
 	deadline time.Time
@@ -42,17 +43,17 @@ func (pc *pendingCall) overdue(ctx context.Context) bool {
 // pendingCalls is the table of all calls without an answer. The goroutine that removes a call delivers its reply.
 type pendingCalls struct {
 	last uint64
-	of   map[*rpc.Exchange]*pendingCall // by exchange, since Exchange.ID is reserved for rpc.Conn
+	of   map[*jsonrpc.Exchange]*pendingCall // by exchange, since Exchange.ID is reserved for jsonrpc.Conn
 	by   map[uint64]*pendingCall
 }
 
-func (t *pendingCalls) add(x *rpc.Exchange) *pendingCall {
+func (t *pendingCalls) add(x *jsonrpc.Exchange) *pendingCall {
 	if t.of == nil {
-		t.of, t.by = map[*rpc.Exchange]*pendingCall{}, map[uint64]*pendingCall{}
+		t.of, t.by = map[*jsonrpc.Exchange]*pendingCall{}, map[uint64]*pendingCall{}
 	}
 	t.last++
 	pc := &pendingCall{x: x, id: t.last, method: x.Method, deadline: x.Deadline}
-	pc.body = rpc.AppendRequest(nil, strconv.AppendUint(nil, pc.id, 10), x.Method, x.Params)
+	pc.body = jsonrpc.AppendRequest(nil, strconv.AppendUint(nil, pc.id, 10), x.Method, x.Params)
 	t.of[x], t.by[pc.id] = pc, pc
 	return pc
 }
@@ -84,7 +85,7 @@ func (c *Conn) begin(pc *pendingCall, abort context.CancelFunc) bool {
 }
 
 // finish ends pc with r. It returns false if pc has already ended.
-func (c *Conn) finish(pc *pendingCall, r rpc.Reply) bool {
+func (c *Conn) finish(pc *pendingCall, r jsonrpc.Reply) bool {
 	c.mu.Lock()
 	removed := c.pending.remove(pc)
 	c.mu.Unlock()
@@ -125,11 +126,11 @@ func (c *Conn) perform(ctx context.Context, pc *pendingCall) {
 		return
 	}
 	if !pc.overdue(ctx) {
-		c.finish(pc, rpc.Reply{Err: rpc.AsError(err)})
+		c.finish(pc, jsonrpc.Reply{Err: rpc.AsError(err)})
 		return
 	}
 	ran := pc.ran()
-	if c.finish(pc, rpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, ran, "no answer to %s in time", pc.method)}) && ran == rpc.RanMaybe {
+	if c.finish(pc, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeTimeout, ran, "no answer to %s in time", pc.method)}) && ran == rpc.RanMaybe {
 		c.sendCancelled(pc.id, pc.method)
 	}
 }

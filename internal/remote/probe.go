@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -30,7 +31,7 @@ func Probe(ctx context.Context, cfg Config) error {
 			if !refused {
 				break
 			}
-			body = rpc.AppendRequest(nil, []byte("1"), "ping", nil)
+			body = jsonrpc.AppendRequest(nil, []byte("1"), "ping", nil)
 		}
 		var resp *http.Response
 		if resp, err = at.do(ctx, method, body, http.Header{"Accept": {bothKinds}}); err != nil {

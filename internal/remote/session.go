@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -63,7 +64,7 @@ func newSession(h http.Header, result []byte) *session {
 
 // protocolOf returns the MCP version in a result of initialize, or "" if it is not a result of MCP.
 func protocolOf(result []byte) (version string) {
-	at, ok := rpc.Member(result, "protocolVersion")
+	at, ok := jsonrpc.Member(result, "protocolVersion")
 	if !ok || json.Unmarshal(at.In(result), &version) != nil || len(version) > 64 || !headerSafe(version) {
 		return ""
 	}
@@ -93,7 +94,7 @@ func (s *session) lostBy(r *refusal) bool {
 	}
 	switch r.status {
 	case http.StatusNotFound:
-		at, ok := rpc.Member(r.env.Error, "code")
+		at, ok := jsonrpc.Member(r.env.Error, "code")
 		return !ok || string(at.In(r.env.Error)) != "-32601"
 	case http.StatusBadRequest:
 		text := bytes.ToLower(r.raw)
@@ -118,7 +119,7 @@ func (c *Conn) accepts() string {
 }
 
 // opened stores the dialect and the session from the answer to initialize.
-func (c *Conn) opened(pc *pendingCall, r *rpc.Reply) {
+func (c *Conn) opened(pc *pendingCall, r *jsonrpc.Reply) {
 	result, err := r.Result()
 	if err != nil || pc.again {
 		return
@@ -257,13 +258,13 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	w := rpc.NewWaiter()
+	w := jsonrpc.NewWaiter()
 	c.mu.Lock()
 	if c.closed != nil {
 		defer c.mu.Unlock()
 		return nil, nil, c.closed
 	}
-	pc := c.pending.add(&rpc.Exchange{Method: "initialize", Params: c.negotiated.params, Sink: w})
+	pc := c.pending.add(&jsonrpc.Exchange{Method: "initialize", Params: c.negotiated.params, Sink: w})
 	pc.again = true
 	c.mu.Unlock()
 	if err := c.post(ctx, pc, nil); err != nil {
@@ -281,7 +282,7 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	if s.version == "" {
 		return nil, nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
 	}
-	return s, result, c.postNote(ctx, s, rpc.AppendRequest(nil, nil, initialized, nil))
+	return s, result, c.postNote(ctx, s, jsonrpc.AppendRequest(nil, nil, initialized, nil))
 }
 
 // deleteSession ends the session, if the server supports that.

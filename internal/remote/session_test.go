@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -192,10 +193,10 @@ func TestReopenAfterCancelledCall(t *testing.T) {
 	c := m.connect(Config{})
 	m.loseSessions()
 	first, second := make(ended, 1), make(ended, 1)
-	x := &rpc.Exchange{Method: "x", Sink: first}
+	x := &jsonrpc.Exchange{Method: "x", Sink: first}
 	c.Start(x)
 	<-opening
-	c.Start(&rpc.Exchange{Method: "y", Sink: second})
+	c.Start(&jsonrpc.Exchange{Method: "y", Sink: second})
 	id, _ := c.Cancel(x)
 	r := <-first
 	fails(t, r.Err, rpc.CodeCancelled, rpc.RanNo) // the server refused it
@@ -203,7 +204,7 @@ func TestReopenAfterCancelledCall(t *testing.T) {
 		t.Errorf("id %d", id)
 	}
 	late := make(ended, 1)
-	c.Start(&rpc.Exchange{Method: "z", Sink: late, Deadline: time.Now().Add(30 * time.Millisecond)})
+	c.Start(&jsonrpc.Exchange{Method: "z", Sink: late, Deadline: time.Now().Add(30 * time.Millisecond)})
 	r = <-late
 	fails(t, r.Err, rpc.CodeTimeout, rpc.RanNo)
 	close(release)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -18,9 +19,9 @@ import (
 // refusal is a response other than 2xx.
 type refusal struct {
 	status int
-	raw    []byte       // the body, as far as it was read
-	env    rpc.Envelope // of the JSON-RPC error in it, if there is one
-	text   string       // its readable text, shortened, with ": " in front
+	raw    []byte           // the body, as far as it was read
+	env    jsonrpc.Envelope // of the JSON-RPC error in it, if there is one
+	text   string           // its readable text, shortened, with ": " in front
 	retry  time.Duration
 }
 
@@ -49,7 +50,7 @@ func (c *Conn) refusal(resp *http.Response) *refusal {
 	r.raw, _ = io.ReadAll(io.LimitReader(resp.Body, limit))
 	whole := int64(len(r.raw)) < limit
 	r.raw = bytes.TrimSpace(bytes.ToValidUTF8(r.raw, []byte("\ufffd")))
-	env, err := rpc.Scan(r.raw)
+	env, err := jsonrpc.Scan(r.raw)
 	if err == nil && env.IsResponse() && env.Error != nil && string(env.Error) != "null" {
 		r.env = env
 	}
@@ -68,7 +69,7 @@ func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 	if kind != "" && kind != "text/plain" && !strings.HasSuffix(kind, "json") {
 		return "" // the first 200 bytes of an HTML page are useless
 	}
-	if env, err := rpc.Scan(body); err == nil && env.Error != nil {
+	if env, err := jsonrpc.Scan(body); err == nil && env.Error != nil {
 		var e struct{ Message string }
 		if json.Unmarshal(env.Error, &e) == nil {
 			body = []byte(e.Message)

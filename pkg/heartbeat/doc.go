@@ -1,25 +1,7 @@
-// Package heartbeat implements liveness on the mesh: the heartbeat message, its sender, and the failure detector that
-// the registry runs. It does no I/O: the detector reads no clock and starts no goroutine; every decision depends only
-// on what was observed and on the time that the caller passes in.
+// Package heartbeat has the messages with which instances report their state to the registry, and the states themselves.
 //
-// It has three parts. A [Beat] is one heartbeat message (docs/protocol.md, "Heartbeat"). A [Beacon] sends the heartbeats
-// of one instance: immediately on a change of state, otherwise once per interval with a little jitter; all Beacons of
-// a program form one set of [Beacons]. A [Monitor] receives heartbeats and returns what changed:
-//
-//	m := heartbeat.NewMonitor(heartbeat.Config{})
-//	if c, ok := m.Observe(beat, time.Now()); ok {
-//		log.Print(c) // weather/n1: ready
-//	}
-//	for range time.Tick(time.Second) {
-//		for _, c := range m.Expire(time.Now()) {
-//			log.Print(c) // weather/n1: ready → lost (no heartbeat for 45s)
-//		}
-//	}
-//
-// The Monitor is a failure detector like memberlist's, but passive: it marks an instance lost when its heartbeats
-// stop. It never does so for a time in which it could not receive any: after a pause of the process or a gap in its
-// subscription it waits for a full grace period first. It detects pauses by itself, from the time between two calls
-// of Expire; the caller reports subscription gaps with [Monitor.ListeningGap].
+// An instance sends a [Message] once per interval, and immediately when its state changes (docs/protocol.md, "Heartbeat").
+// The registry marks an instance [Lost] when its heartbeats stop. pkg/mesh sends the heartbeats of a service in Go.
 //
 // Layer: pure, below everything (see layers_test.go).
 package heartbeat

@@ -8,6 +8,16 @@ import (
 	"time"
 )
 
+// The interval between two heartbeats of an instance. Intervals that are received are clamped to MinInterval and
+// MaxInterval. An instance without a heartbeat for DefaultGrace intervals is lost, unless the registry is configured
+// differently.
+const (
+	MinInterval     = time.Second
+	MaxInterval     = 5 * time.Minute
+	DefaultInterval = 15 * time.Second
+	DefaultGrace    = 3
+)
+
 // State is what an instance, or an extension as a whole, is doing.
 type State string
 
@@ -67,9 +77,9 @@ type Breaker struct {
 	RetryAt *time.Time   `json:"retry_at,omitempty"`
 }
 
-// Beat is one heartbeat of one instance, published on <prefix>.registry.heartbeat.<id>. Only ID is required:
+// Message is one heartbeat of one instance, published on <prefix>.registry.heartbeat.<id>. Only ID is required:
 // {"id":"weather"} is a valid heartbeat of a third-party service.
-type Beat struct {
+type Message struct {
 	ID         string    `json:"id"`
 	Version    string    `json:"version,omitempty"`
 	Instance   string    `json:"instance,omitempty"`
@@ -91,8 +101,8 @@ type Beat struct {
 	Announced string `json:"announced,omitempty"`
 }
 
-// MaxBeat is the largest heartbeat, in bytes, that ParseBeat accepts.
-const MaxBeat = 16 << 10
+// MaxSize is the size of the largest heartbeat, in bytes, that Parse accepts.
+const MaxSize = 16 << 10
 
 // instanceSyntax keeps an instance name usable as a token of a subject. The length is checked separately: a bound in
 // the expression would be unrolled at every program start.
@@ -108,13 +118,13 @@ func CheckInstance(s string) error {
 	return nil
 }
 
-// ParseBeat decodes a heartbeat. Unknown members are ignored. It returns an error for a body over MaxBeat, a missing
+// Parse decodes a heartbeat. Unknown members are ignored. It returns an error for a body over MaxSize, a missing
 // id, an unknown state or breaker state, an instance that CheckInstance refuses, and a version or an Announced over
 // 64 bytes.
-func ParseBeat(data []byte) (Beat, error) {
-	var b Beat
-	if len(data) > MaxBeat {
-		return b, fmt.Errorf("heartbeat of %d bytes is over the limit of %d", len(data), MaxBeat)
+func Parse(data []byte) (Message, error) {
+	var b Message
+	if len(data) > MaxSize {
+		return b, fmt.Errorf("heartbeat of %d bytes is over the limit of %d", len(data), MaxSize)
 	}
 	if err := json.Unmarshal(data, &b); err != nil {
 		return b, fmt.Errorf("heartbeat is not valid JSON: %w", err)

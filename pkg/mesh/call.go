@@ -14,13 +14,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // call is one call in flight at its service. For an asynchronous handler it is the whole of it: one
 // allocation that is exchange, request and sink at once.
 type call struct {
-	rpc.Exchange
+	jsonrpc.Exchange
 	request rpc.Request
 	s       *service
 	at      *endpoint
@@ -83,7 +84,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	s.slot.calls.Add(1)
 	at.requests.Add(1)
 	data := req.Data
-	env, err := rpc.Scan(data)
+	env, err := jsonrpc.Scan(data)
 	if err != nil {
 		s.refuse(at, reply, nil, notARequest(data, err))
 		return
@@ -137,14 +138,14 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	s.slot.node.calls.watch(c)
 	if !s.calls.enterHandler(&s.handlers, c) {
 		c.stop()
-		c.Deliver(&c.Exchange, rpc.Reply{Err: s.stopped()})
+		c.Deliver(&c.Exchange, jsonrpc.Reply{Err: s.stopped()})
 		return
 	}
 	go func() { // owned by Serve, which waits for handlers, until it abandons this one; ends when the handler returns
 		defer c.returned()
 		defer c.stop()
-		result, err := rpc.Protect(ctx, s.h, &c.request)
-		if p, ok := err.(*rpc.PanicError); ok {
+		result, err := jsonrpc.Protect(ctx, s.h, &c.request)
+		if p, ok := err.(*jsonrpc.PanicError); ok {
 			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
 		}
 		c.Deliver(&c.Exchange, handled(result, ofHandler(ctx, err)))
@@ -154,11 +155,11 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 // handled is what a synchronous handler's end comes to. An error with a kind is marked as the mesh's: out of time, a
 // panic, arguments that a Toolbox does not take. The extension's own goes out as it is, and so does one that is too
 // large for certain.
-func handled(result json.RawMessage, err error) rpc.Reply {
+func handled(result json.RawMessage, err error) jsonrpc.Reply {
 	if e := rpc.AsError(err); e != nil && len(e.Message)+len(e.Data) < 32<<10 && e.Details().Kind != "" {
-		return rpc.Reply{Err: e}
+		return jsonrpc.Reply{Err: e}
 	}
-	return rpc.NewReply(result, err)
+	return jsonrpc.NewReply(result, err)
 }
 
 // retryAfter is the hint of an overloaded instance: calls end all the time, so soon is right.
@@ -196,7 +197,7 @@ func (s *service) stopped() *rpc.Error {
 }
 
 // Deliver answers the caller and ends the call.
-func (c *call) Deliver(_ *rpc.Exchange, r rpc.Reply) {
+func (c *call) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	if c.claim() {
 		c.deliver(r)
 	}
@@ -216,18 +217,18 @@ func (c *call) abandon() bool {
 	if !c.claim() {
 		return false
 	}
-	c.deliver(rpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.slot.ID())})
+	c.deliver(jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.slot.ID())})
 	c.s.calls.leaveHandler(&c.s.handlers, c)
 	return true
 }
 
 // returned is for a handler that has, also by runtime.Goexit, without an answer.
 func (c *call) returned() {
-	c.Deliver(&c.Exchange, rpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the handler has ended without an answer")})
+	c.Deliver(&c.Exchange, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the handler has ended without an answer")})
 	c.s.calls.leaveHandler(&c.s.handlers, c)
 }
 
-func (c *call) deliver(r rpc.Reply) {
+func (c *call) deliver(r jsonrpc.Reply) {
 	s := c.s
 	if r.Err != nil {
 		s.leave(c)
@@ -281,7 +282,7 @@ func (s *service) finish(c *call) {
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // answer sends r, and reports whether it has to go out in chunks, which end the call by themselves.
-func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
+func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	if code := r.ErrorCode(); code != 0 {
 		s.slot.errors.Add(1)
 		s.slot.tally.own.Add(1)
@@ -307,7 +308,7 @@ func (s *service) answer(c *call, r *rpc.Reply) (chunked bool) {
 }
 
 // large answers with what does not fit into one message: in chunks, or with a reason.
-func (s *service) large(c *call, r *rpc.Reply, size, limit int64) (chunked bool) {
+func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 	details := rpc.Details{Size: size, Limit: limit}
 	switch {
 	case !c.stream:
@@ -367,13 +368,13 @@ func (s *service) refuse(at *endpoint, reply string, id []byte, e *rpc.Error) {
 	s.slot.tally.refused(e.Code)
 	why := headerText(e.Message)
 	at.failed(why)
-	if !rpc.ValidID(id) {
+	if !jsonrpc.ValidID(id) {
 		id = nil
 	}
 	msg := nats.NewMsg(reply)
 	msg.Header.Set(micro.ErrorHeader, why)
 	msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(int(e.Code)))
-	msg.Data = rpc.AppendError(nil, id, e)
+	msg.Data = jsonrpc.AppendError(nil, id, e)
 	err := s.nc.PublishMsg(msg)
 	if err != nil {
 		s.slot.node.opt.Logger.Warn("could not answer a call", "extension", s.slot.ID(), "error", err)
@@ -406,7 +407,7 @@ func (c *call) cancel() {
 	}
 }
 
-// Canceller is an rpc.AsyncHandler that can take an exchange back: the bridge's, which then tells the child.
+// Canceller is a jsonrpc.AsyncHandler that can take an exchange back: the bridge's, which then tells the child.
 type Canceller interface {
-	CancelExchange(x *rpc.Exchange)
+	CancelExchange(x *jsonrpc.Exchange)
 }

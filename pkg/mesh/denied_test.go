@@ -167,7 +167,7 @@ func beatsUntil(t *testing.T, sub *nats.Subscription, last heartbeat.State) (sta
 		if err != nil {
 			t.Fatalf("no beat says %s, only %v: %v", last, states, err)
 		}
-		b, err := heartbeat.ParseBeat(m.Data)
+		b, err := heartbeat.Parse(m.Data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@
 //	})
 //	return mesh.Serve(ctx, nc, mesh.Service{ID: "weather", Version: "1.0.0", Handler: box})
 //
-// With rpc.Serve on standard input and output, the same Toolbox is the child of a bridge.
+// With stdio.Serve on standard input and output, the same Toolbox is the child of a bridge.
 //
 // # The catalog
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -70,7 +71,7 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 	clear(o.msg.Header)
 	msg := &o.msg
 	msg.Subject, msg.Reply = cmp.Or(t.instance, t.subject), p.reply
-	msg.Data = rpc.AppendRequest(msg.Data[:0], []byte(requestID), method, params)
+	msg.Data = jsonrpc.AppendRequest(msg.Data[:0], []byte(requestID), method, params)
 	o.set(HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
 	o.set(HeaderCallID, p.reply) // as unique as a name can be
 	if t.stream || !t.known {
@@ -202,13 +203,13 @@ func (r *reception) progress(notification []byte) {
 	if r.t.progress == nil {
 		return
 	}
-	if env, err := rpc.Scan(notification); err == nil && env.IsNotification() {
+	if env, err := jsonrpc.Scan(notification); err == nil && env.IsNotification() {
 		r.t.progress(notification)
 	}
 }
 
 // maxAnswer bounds an answer in chunks: what a child's line may be, and its envelope.
-const maxAnswer = rpc.DefaultMaxLine + 1<<20
+const maxAnswer = jsonrpc.DefaultMaxLine + 1<<20
 
 func (r *reception) chunk(m *nats.Msg) error {
 	r.chunks = append(r.chunks, m.Data)
@@ -245,7 +246,7 @@ func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
 // result reads the answer. Only errors with the headers of micro's are the mesh's; any other is the extension's own,
 // whatever its data is.
 func (r *reception) result(m *nats.Msg) (json.RawMessage, error) {
-	reply, err := rpc.ParseReply(m.Data)
+	reply, err := jsonrpc.ParseReply(m.Data)
 	if err != nil {
 		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service whose errors are not JSON-RPC
 			r.origin = byExtension

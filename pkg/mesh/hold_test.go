@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -21,12 +22,12 @@ type gatherer struct {
 
 func (g *gatherer) Handle(context.Context, *rpc.Request) (json.RawMessage, error) { return nil, nil }
 
-func (g *gatherer) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
+func (g *gatherer) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	if r.Method == "first" {
 		<-g.goOn
 	}
 	g.note(fmt.Sprintf("%s %v", r.Method, x.Hold))
-	x.Sink.Deliver(x, rpc.NewReply(nil, nil))
+	x.Sink.Deliver(x, jsonrpc.NewReply(nil, nil))
 }
 
 func (g *gatherer) Flush() { g.note("flush") }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
 // MaxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
@@ -157,7 +157,7 @@ func (f *Fired) merge(id string, r HookResult) {
 		return
 	}
 	for _, m := range members {
-		if event, ok := rpc.SetMember(f.Event, m.Key, m.Value); ok {
+		if event, ok := jsonrpc.SetMember(f.Event, m.Key, m.Value); ok {
 			f.Event = event
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -117,7 +118,7 @@ func TestPauseDrains(t *testing.T) {
 	}
 }
 
-// stuck is an rpc.AsyncHandler that keeps the subscription's goroutine over its first call, as none should.
+// stuck is a jsonrpc.AsyncHandler that keeps the subscription's goroutine over its first call, as none should.
 type stuck struct {
 	once        sync.Once
 	taken, goOn chan struct{}
@@ -127,9 +128,9 @@ func (h *stuck) Handle(context.Context, *rpc.Request) (json.RawMessage, error) {
 	return nil, errors.New("not asked this way")
 }
 
-func (h *stuck) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
+func (h *stuck) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	h.once.Do(func() { close(h.taken); <-h.goOn })
-	x.Sink.Deliver(x, rpc.NewReply(json.RawMessage("{}"), nil))
+	x.Sink.Deliver(x, jsonrpc.NewReply(json.RawMessage("{}"), nil))
 }
 
 // TestCannotResume: a service that cannot subscribe again after a move is failed instead of ready, and tries again until it

@@ -3,7 +3,7 @@ package mesh
 import (
 	"encoding/json"
 
-	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
 // WithContext returns the params of a tool call with the caller's identity in them, for an extension whose
@@ -37,12 +37,12 @@ func WithContext(method, dialect string, params json.RawMessage, agent, session 
 }
 
 func member(object []byte, name string) ([]byte, bool) {
-	at, ok := rpc.Member(object, name)
+	at, ok := jsonrpc.Member(object, name)
 	return at.In(object), ok
 }
 
 func set(object []byte, name string, value []byte) []byte {
-	if out, ok := rpc.SetMember(object, name, value); ok {
+	if out, ok := jsonrpc.SetMember(object, name, value); ok {
 		return out
 	}
 	return object

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -126,7 +127,7 @@ func (e *Service) announce(ctx context.Context) (Announce, error) {
 		Features: []string{FeatureStream, FeatureCancel, FeatureInstance},
 		Name:     e.Name, Description: e.Description, Priority: e.Priority, Context: Context{Passthrough: e.Passthrough},
 	}
-	result, err := rpc.Protect(ctx, e.Handler, &rpc.Request{ID: []byte("0"), Method: "initialize", Params: []byte("{}")})
+	result, err := jsonrpc.Protect(ctx, e.Handler, &rpc.Request{ID: []byte("0"), Method: "initialize", Params: []byte("{}")})
 	if err != nil {
 		return a, fmt.Errorf("mesh: %s: the handler does not answer initialize: %w", e.ID, err)
 	}

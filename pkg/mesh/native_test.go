@@ -13,8 +13,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/pkg/rpc/stdio"
 )
 
 func greeter() *mesh.Toolbox {
@@ -99,8 +101,8 @@ func TestOneProgramBothWays(t *testing.T) {
 	box := greeter()
 	here, there := net.Pipe()
 	var wg sync.WaitGroup
-	wg.Go(func() { rpc.Serve(t.Context(), there, there, box) }) // these two end with the pipe
-	conn := rpc.NewConn(here, here, rpc.Options{})
+	wg.Go(func() { stdio.Serve(t.Context(), there, there, box) }) // these two end with the pipe
+	conn := jsonrpc.NewConn(here, here, jsonrpc.Options{})
 	wg.Go(func() { conn.Run(t.Context()) })
 	got, err := conn.Call(t.Context(), "tools/echo", json.RawMessage(`{"n":1e400}`))
 	if err != nil || string(got) != `{"n":1e400}` {

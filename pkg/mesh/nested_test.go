@@ -92,7 +92,7 @@ func TestNestedCalls(t *testing.T) {
 			_, err := client.CallExt(t.Context(), "greeter", "hooks/before_message", args)
 			return err
 		},
-		"child": func(args json.RawMessage) error { // what rpc.Serve answers
+		"child": func(args json.RawMessage) error { // what stdio.Serve answers
 			_, err := box.Handle(t.Context(), &rpc.Request{ID: json.RawMessage("1"), Method: "tools/raw", Params: args})
 			return err
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -38,8 +39,8 @@ type NodeOptions struct {
 type Node struct {
 	nc      *nats.Conn
 	opt     NodeOptions
-	in      chan *nats.Msg     // everything Run reads
-	beacons *heartbeat.Beacons // of the slots that are on the mesh
+	in      chan *nats.Msg    // everything Run reads
+	beacons *liveness.Senders // of the slots that are on the mesh
 
 	mu      sync.Mutex
 	slots   map[string]*Slot // by instance
@@ -78,7 +79,7 @@ func NewNode(nc *nats.Conn, opt NodeOptions) *Node {
 	return &Node{
 		nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), slots: map[string]*Slot{}, words: stateWords{of: map[string]*stateWord{}},
 		asking: newAsking(), wake: make(chan struct{}, 1), probe: make(chan struct{}, 1), absentAfter: absentAfter, absentEvery: absentEvery,
-		beacons: heartbeat.NewBeacons(opt.HeartbeatInterval),
+		beacons: liveness.NewSenders(opt.HeartbeatInterval),
 	}
 }
 
@@ -227,11 +228,11 @@ func (n *Node) receive(m *nats.Msg) {
 func (n *Node) stateEvents() string { return n.opt.Prefix.CatalogEvents() + ".state." }
 
 // beats returns what publishes beats, one after the other: the text is made in one place, and the connection copies it.
-func (n *Node) beats() func(heartbeat.Beat) error {
-	var beat heartbeat.Beat // here, or each would be a heap object of its own
+func (n *Node) beats() func(heartbeat.Message) error {
+	var beat heartbeat.Message // here, or each would be a heap object of its own
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	return func(b heartbeat.Beat) error {
+	return func(b heartbeat.Message) error {
 		text.Reset()
 		beat = b
 		if err := encoder.Encode(&beat); err != nil {

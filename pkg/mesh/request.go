@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -50,7 +51,7 @@ func notARequest(data []byte, err error) *rpc.Error {
 }
 
 // methodName is the method as a string; the one that was called last is not made again.
-func (s *service) methodName(env *rpc.Envelope) string {
+func (s *service) methodName(env *jsonrpc.Envelope) string {
 	if bytes.IndexByte(env.Method, '\\') >= 0 { // not the same as the name that it may spell
 		return env.MethodName()
 	}
@@ -62,7 +63,7 @@ func (s *service) methodName(env *rpc.Envelope) string {
 	return name
 }
 
-func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
+func checkRequest(data []byte, env *jsonrpc.Envelope) *rpc.Error {
 	switch {
 	case !utf8.Valid(data):
 		if !utf8.Valid(env.ID) {
@@ -71,7 +72,7 @@ func checkRequest(data []byte, env *rpc.Envelope) *rpc.Error {
 		return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not UTF-8")
 	case env.Method == nil:
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request has no "method"`)
-	case !rpc.ValidID(env.ID):
+	case !jsonrpc.ValidID(env.ID):
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, `the request needs an "id": a number or a short string`)
 	}
 	if env.Method[0] != '"' {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -44,9 +45,9 @@ type service struct {
 	nc      *nats.Conn
 	opt     ServeOptions
 	h       rpc.Handler
-	async   rpc.AsyncHandler // h, if it can
-	gathers rpc.Flusher      // h, if it can
-	ctx     context.Context  // of handlers; ends when draining is given up
+	async   jsonrpc.AsyncHandler // h, if it can
+	gathers jsonrpc.Flusher      // h, if it can
+	ctx     context.Context      // of handlers; ends when draining is given up
 
 	ackPrefix string // SP.<id>.ack.
 
@@ -81,7 +82,7 @@ type service struct {
 // a reconnect, or another try within a minute, finds it permitted. So is it where it could not be put on the mesh again
 // after a move to another server.
 //
-// Handlers run side by side, each on its own goroutine unless h is an rpc.AsyncHandler; their contexts end
+// Handlers run side by side, each on its own goroutine unless h is a jsonrpc.AsyncHandler; their contexts end
 // with the call's time. A panic is that call's CodeInternal.
 func (slot *Slot) Serve(ctx context.Context, h rpc.Handler, opt ServeOptions) (err error) {
 	var s *service
@@ -100,8 +101,8 @@ func (slot *Slot) begin(ctx context.Context, h rpc.Handler, opt ServeOptions) (*
 	n, a := slot.node, slot.Announced()
 	s := &service{slot: slot, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), deaf: make(chan string, 1)}
 	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
-	s.async, _ = h.(rpc.AsyncHandler)
-	s.gathers, _ = h.(rpc.Flusher)
+	s.async, _ = h.(jsonrpc.AsyncHandler)
+	s.gathers, _ = h.(jsonrpc.Flusher)
 	s.unlisten = n.listenForDenials()
 	n.addService(s) // before it subscribes, or a denial would find nobody
 	slot.Apply(instance.Event{Kind: instance.Serve})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -22,22 +23,22 @@ import (
 type later struct {
 	rpc.Handler
 	wg      sync.WaitGroup
-	pending sync.Map // *rpc.Exchange → func()
+	pending sync.Map // *jsonrpc.Exchange → func()
 }
 
-func (l *later) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
+func (l *later) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	var once sync.Once
-	answer := func(reply rpc.Reply) {
+	answer := func(reply jsonrpc.Reply) {
 		once.Do(func() {
 			l.pending.Delete(x)
 			x.Sink.Deliver(x, reply)
 		})
 	}
 	if r.Method == "tools/now" {
-		answer(rpc.NewReply(r.Params, nil))
+		answer(jsonrpc.NewReply(r.Params, nil))
 		return
 	}
-	l.pending.Store(x, func() { answer(rpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "cancelled")}) })
+	l.pending.Store(x, func() { answer(jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "cancelled")}) })
 	if r.Method == "tools/never" {
 		return
 	}
@@ -52,14 +53,14 @@ func (l *later) HandleAsync(r *rpc.Request, x *rpc.Exchange) {
 		if r.Method == "tools/big" {
 			result = json.RawMessage(`"` + strings.Repeat("x", 3<<20) + `"`)
 		}
-		answer(rpc.NewReply(result, nil))
+		answer(jsonrpc.NewReply(result, nil))
 		if s, ok := x.Sink.(mesh.ProgressSink); ok {
 			s.Progress([]byte(`{"jsonrpc":"2.0","method":"too/late"}`))
 		}
 	})
 }
 
-func (l *later) CancelExchange(x *rpc.Exchange) {
+func (l *later) CancelExchange(x *jsonrpc.Exchange) {
 	if f, ok := l.pending.Load(x); ok {
 		f.(func())()
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -97,7 +98,7 @@ func TestServeLeavesStuckHandlersBehind(t *testing.T) {
 		if err != nil {
 			t.Fatalf("no answer to %v: %v", want, err)
 		}
-		env, err := rpc.Scan(m.Data)
+		env, err := jsonrpc.Scan(m.Data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -155,7 +156,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if env, err := rpc.Scan(m.Data); err != nil || env.Result == nil {
+		if env, err := jsonrpc.Scan(m.Data); err != nil || env.Result == nil {
 			t.Errorf("a clock that is off by %s: %s", off, m.Data)
 		}
 	}
@@ -204,7 +205,7 @@ func TestRefusedRequests(t *testing.T) {
 			if code := m.Header.Get("Nats-Service-Error-Code"); code != tt.code {
 				t.Errorf("code %q, want %q: %s", code, tt.code, m.Data)
 			}
-			env, err := rpc.Scan(m.Data)
+			env, err := jsonrpc.Scan(m.Data)
 			if err != nil || string(env.ID) != tt.id || env.Error == nil {
 				t.Errorf("answer %s, want an error for id %s", m.Data, tt.id)
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -31,8 +32,8 @@ type Slot struct {
 
 	mu       sync.Mutex
 	announce Announce
-	said     string            // the digest of what was announced last
-	beacon   *heartbeat.Beacon // nil while the slot is not on the mesh
+	said     string           // the digest of what was announced last
+	beacon   *liveness.Sender // nil while the slot is not on the mesh
 	breaker  func() *heartbeat.Breaker
 
 	machine *instance.Machine // the only writer of the slot's state
@@ -185,9 +186,9 @@ func AnnounceDigest(announcement []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-func (s *Slot) beat() heartbeat.Beat {
+func (s *Slot) beat() heartbeat.Message {
 	s.mu.Lock()
-	b := heartbeat.Beat{ID: s.announce.ID, Version: s.announce.Version, Instance: s.announce.Instance, Announced: s.said}
+	b := heartbeat.Message{ID: s.announce.ID, Version: s.announce.Version, Instance: s.announce.Instance, Announced: s.said}
 	breaker := s.breaker
 	s.mu.Unlock()
 	status := s.machine.Status()

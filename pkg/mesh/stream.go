@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
 // The values of Ext-Frame.
@@ -189,9 +189,9 @@ func (c *call) send(kind string, body []byte, seq int) {
 	}
 }
 
-// ProgressSink is an rpc.Sink that can also be told of progress; a streaming call's is one.
+// ProgressSink is a jsonrpc.Sink that can also be told of progress; a streaming call's is one.
 type ProgressSink interface {
-	rpc.Sink
+	jsonrpc.Sink
 	// Progress passes a JSON-RPC notification on to the caller, if the caller takes frames.
 	Progress(notification []byte)
 }
@@ -205,7 +205,7 @@ func (c *call) Progress(notification []byte) {
 
 // notify is Progress for handlers that run here.
 func (c *call) notify(method string, params json.RawMessage) error {
-	c.Progress(rpc.AppendRequest(nil, nil, method, params))
+	c.Progress(jsonrpc.AppendRequest(nil, nil, method, params))
 	return nil
 }
 

@@ -12,12 +12,13 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // Toolbox is the rpc.Handler of an extension written in Go: it answers initialize, ping, tools/list,
-// tools/<name>, tools/call and hooks/<name> from what was added to it. Serve puts it on NATS, rpc.Serve on
+// tools/<name>, tools/call and hooks/<name> from what was added to it. Serve puts it on NATS, stdio.Serve on
 // standard input and output, so that one program can be both.
 //
 //	box := &mesh.Toolbox{Version: "1.0.0"}
@@ -111,7 +112,7 @@ func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
 	}
-	if _, ok := rpc.Member(args, "_meta"); !ok {
+	if _, ok := jsonrpc.Member(args, "_meta"); !ok {
 		return args, nil
 	}
 	members, err := Members(args)
@@ -272,11 +273,11 @@ func AppendCallParams(dst []byte, tool string, args []byte) []byte {
 
 // CallParams takes the params of tools/call apart without touching the arguments, which are {} if absent.
 func CallParams(params json.RawMessage) (name string, args json.RawMessage, err error) {
-	at, ok := rpc.Member(params, "name")
+	at, ok := jsonrpc.Member(params, "name")
 	if !ok || json.Unmarshal(at.In(params), &name) != nil || name == "" {
 		return "", nil, errors.New(`params of tools/call need a "name"`)
 	}
-	if at, ok := rpc.Member(params, "arguments"); ok {
+	if at, ok := jsonrpc.Member(params, "arguments"); ok {
 		return name, at.In(params), nil
 	}
 	return name, json.RawMessage("{}"), nil

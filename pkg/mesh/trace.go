@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
 // traceKey is the context key of a traceparent: it goes with the call, through functions that know nothing of it.
@@ -40,7 +40,7 @@ func WithTrace(params json.RawMessage, traceparent string) json.RawMessage {
 	if !ok || meta[0] != '{' {
 		meta = []byte("{}")
 	}
-	if _, ok := rpc.Member(meta, "traceparent"); ok {
+	if _, ok := jsonrpc.Member(meta, "traceparent"); ok {
 		return params
 	}
 	return set(params, "_meta", set(meta, "traceparent", quote(traceparent)))

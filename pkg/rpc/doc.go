@@ -1,25 +1,17 @@
-// Package rpc implements JSON-RPC 2.0 over byte streams, one message per line, as the mesh uses it with child
-// processes.
+// Package rpc has the terms of a JSON-RPC 2.0 call on the mesh: a [Handler] answers a [Request], a [Caller] sends one, and
+// a call that fails does so with an [Error] that has a code.
 //
-// It is built on two interfaces with one method each. A [Handler] answers requests; a [Caller] sends them. A [Conn] is
-// both ends over a reader and a writer. An extension on its standard streams is a Handler and one line:
+// The package does no I/O. [github.com/extmesh/extmesh/pkg/rpc/stdio] connects a Handler to the standard streams of a
+// child process, and pkg/mesh connects one to NATS:
 //
-//	err := rpc.Serve(ctx, os.Stdin, os.Stdout, handler)
+//	err := stdio.Serve(ctx, os.Stdin, os.Stdout, handler)
 //
-// and the bridge, which is an extension with a handler that forwards to a child process, is
-//
-//	handler := rpc.Forward(conn)
-//
-// Payloads are never decoded and encoded again. [Scan] parses only the members of the outermost object, checking the
-// grammar of the whole text in the same pass. Params, results and errors are passed on as the same bytes:
-// 9007199254740993, 1e400 and 1.0 arrive unchanged. Only the id is replaced, in place, each time a message is forwarded.
-//
-// A Conn handles what real children do: banners and log lines between messages; answers out of order, duplicate, late
-// or with ids of the wrong type; lines split over many writes or too long to hold; malformed errors; invalid UTF-8. It
-// drops and counts (see [Stats]) what it cannot use. If the id of an unusable answer can be found, its call fails with a
-// reason instead of a time-out.
-//
-// Errors are [*Error] values and compare by code, also after they were received over the wire:
+// Errors are *Error values and compare by code, also after they were received over the wire:
 //
 //	if errors.Is(err, rpc.CodeTimeout) { … }
+//
+// An error made by the mesh also reports whether the tool may have run ([Details]): a call that failed with [RanNo] can be
+// retried safely.
+//
+// Layer: pure (see layers_test.go).
 package rpc

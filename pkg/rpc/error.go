@@ -121,17 +121,13 @@ func (e *Error) Details() Details {
 }
 
 // AsError returns the *Error in err's chain. Any other err is converted, with ran "maybe": the error of a context to
-// CodeCancelled or CodeTimeout, a panic to CodeInternal without the panic's value (which belongs in the log), and any
-// other error to CodeInternal with its message. A nil err gives a nil *Error.
+// CodeCancelled or CodeTimeout, and any other error to CodeInternal with its message. A nil err gives a nil *Error.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
-	}
-	if p, ok := errors.AsType[*PanicError](err); ok {
-		return Errorf(CodeInternal, RanMaybe, "%s panicked", p.Method)
 	}
 	code := CodeInternal
 	switch {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
+	"github.com/extmesh/extmesh/pkg/rpc/stdio"
 )
 
 const version = "1.0.0"
@@ -42,7 +43,7 @@ func main() {
 	subjects := flag.String("subject-prefix", "", "the `PREFIX` of this service's subjects (default the mesh's)")
 	inbox := flag.String("inbox-prefix", "_INBOX", "`PREFIX` of reply subjects, if permissions require one")
 	file := flag.String("context", "", "a context of the nats command, instead of --nats-url and --inbox-prefix: its name, or the absolute path of a `FILE`")
-	stdio := flag.Bool("stdio", false, "serve standard input and output, as a bridge's child, instead of NATS")
+	onStdio := flag.Bool("stdio", false, "serve standard input and output, as a bridge's child, instead of NATS")
 	show := flag.Bool("version", false, "print the version")
 	flag.Parse()
 	if *show {
@@ -52,8 +53,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	if *stdio {
-		err = rpc.Serve(ctx, os.Stdin, os.Stdout, tools())
+	if *onStdio {
+		err = stdio.Serve(ctx, os.Stdin, os.Stdout, tools())
 	} else {
 		err = onNATS(ctx, *file, *url, *inbox, *prefix, *subjects)
 	}

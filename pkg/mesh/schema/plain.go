@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/pkg/mesh"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // plainSchema is the form of most tools' schemas: an object with members that have only a type, some of them required.
@@ -83,7 +83,7 @@ func (p *plainSchema) fits(args json.RawMessage) bool {
 	var seen [8]string
 	found := seen[:0]
 	ok := true
-	err := rpc.Each(args, func(key, value []byte) bool {
+	err := jsonrpc.Each(args, func(key, value []byte) bool {
 		want, known := p.types[string(key)]
 		ok = bytes.IndexByte(key, '\\') < 0 && (known || !p.closed) && (want == "" || want == typeOf(value))
 		if ok && slices.Contains(p.required, string(key)) {

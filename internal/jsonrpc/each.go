@@ -1,0 +1,52 @@
+package jsonrpc
+
+import "errors"
+
+var errNoObject = errors.New("not a JSON object")
+
+// Each calls f for every member of a JSON object, in order, until f returns false. f receives the raw key, without
+// quotes but with escapes, and the raw value. Each checks the grammar of the text that it reads; the error has the
+// position. It decodes and allocates nothing.
+func Each(object []byte, f func(key, value []byte) bool) error {
+	return walk(object, func(key, value Span) bool {
+		return f(object[key.From+1:key.To-1], object[value.From:value.To:value.To])
+	})
+}
+
+// walk is Each with offsets; keys include their quotes.
+func walk(object []byte, f func(key, value Span) bool) error {
+	i := space(object, 0)
+	if i >= len(object) || object[i] != '{' {
+		return errNoObject
+	}
+	i = space(object, i+1)
+	if i < len(object) && object[i] == '}' {
+		return end(object, i+1)
+	}
+	for {
+		key := Span{From: i}
+		var err error
+		if key.To, err = skipString(object, i); err != nil {
+			return err
+		}
+		if i = space(object, key.To); i >= len(object) || object[i] != ':' {
+			return syntax(object, i, `":"`)
+		}
+		value := Span{From: space(object, i+1)}
+		if value.To, err = skipValue(object, value.From); err != nil {
+			return err
+		}
+		if !f(key, value) {
+			return nil
+		}
+		i = space(object, value.To)
+		switch {
+		case i < len(object) && object[i] == ',':
+			i = space(object, i+1)
+		case i < len(object) && object[i] == '}':
+			return end(object, i+1)
+		default:
+			return syntax(object, i, `"," or "}"`)
+		}
+	}
+}

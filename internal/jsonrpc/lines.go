@@ -1,0 +1,412 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync/atomic"
+)
+
+// DefaultMaxLine is the default of Options.MaxLine: 64 MiB.
+const DefaultMaxLine = 64 << 20
+
+// LongLineError means that a line was over the limit, or that Options.Reserve refused the memory for it (NoMemory). All
+// Size bytes were discarded. ID is the raw top-level id found in the line, or nil.
+type LongLineError struct {
+	Size, Limit int64
+	ID          []byte
+	NoMemory    bool
+}
+
+func (e *LongLineError) Error() string {
+	if e.NoMemory {
+		return fmt.Sprintf("no memory was available for a line of %d bytes", e.Size)
+	}
+	return fmt.Sprintf("a line of %d bytes is over the limit of %d", e.Size, e.Limit)
+}
+
+// endlessLine is the length after which a line counts as endless, unless four times its limit is more. An endless line
+// ends the stream.
+const endlessLine = 256 << 20
+
+type endlessLineError struct{ size int64 }
+
+func (e endlessLineError) Error() string {
+	return fmt.Sprintf("a line of more than %d MiB does not end", e.size>>20)
+}
+
+// lineReader splits a stream into lines. Its memory is limited whatever the stream contains, and shrinks after a large
+// line. Over a lazyReader it has no buffer while it waits, so that a thousand idle children need no buffers.
+type lineReader struct {
+	r     io.Reader
+	lazy  lazyReader // r, if it is one
+	small []byte     // if r is not lazy: the buffer that is kept
+
+	roomFunc    func() []byte // the methods as values, made once
+	releaseFunc func()
+
+	max      int
+	endless  int64              // a longer line counts as endless
+	reserve  func(n int64) bool // Options.Reserve
+	reserved int64              // the bytes that it has granted: the size of a buffer over keepBuffer
+
+	buf   []byte // buf[start:end] is read and not yet returned
+	start int
+	end   int
+	seen  int // buf[start:start+seen] contains no newline
+	err   error
+	begun bool           // the start of the stream was checked for a byte order mark
+	cut   bool           // the last returned line ended with the stream, not with a newline
+	count *atomic.Uint64 // bytes read; nil: not counted
+}
+
+// lazyReader is documented at NewConn.
+type lazyReader interface {
+	ReadLazy(buffer func() []byte, release func()) (n int, err error)
+}
+
+func newLineReader(r io.Reader, limit int) *lineReader {
+	if limit <= 0 {
+		limit = DefaultMaxLine
+	}
+	l := &lineReader{r: r, max: limit, endless: max(endlessLine, 4*int64(limit))}
+	if l.lazy, _ = r.(lazyReader); l.lazy != nil {
+		l.roomFunc, l.releaseFunc = l.room, l.release
+	}
+	return l
+}
+
+// byteOrderMark is the UTF-8 encoding of U+FEFF, which PowerShell and .NET write before their first line.
+var byteOrderMark = []byte("\ufeff")
+
+// next returns the next line without its end ("\n" or "\r\n") and without a byte order mark at the beginning of the
+// stream; it is valid until the next call. A last line without a newline is returned too, and sets cut. A line over the
+// limit is discarded and returns a *LongLineError, after which reading can continue. Any other error ends the stream.
+func (l *lineReader) next() ([]byte, error) {
+	line, err := l.nextLine()
+	if err == nil && !l.begun {
+		l.begun = true
+		line = bytes.TrimPrefix(line, byteOrderMark)
+	}
+	return line, err
+}
+
+func (l *lineReader) nextLine() ([]byte, error) {
+	for {
+		if i := bytes.IndexByte(l.buf[l.start+l.seen:l.end], '\n'); i >= 0 {
+			at := l.start + l.seen + i
+			line := l.buf[l.start:at:at]
+			l.start, l.seen = at+1, 0
+			if len(line) > l.max {
+				return nil, l.tooLong(line)
+			}
+			return bytes.TrimSuffix(line, []byte{'\r'}), nil
+		}
+		l.seen = l.end - l.start
+		if l.seen > l.max {
+			return nil, l.discard(false)
+		}
+		if l.err != nil {
+			if l.seen == 0 {
+				l.dropBuffer()
+				return nil, l.err
+			}
+			line := l.buf[l.start:l.end:l.end]
+			l.start, l.end, l.seen, l.cut = 0, 0, 0, true
+			return bytes.TrimSuffix(line, []byte{'\r'}), nil
+		}
+		if !l.makeRoom() {
+			return nil, l.discard(true)
+		}
+		l.fill()
+	}
+}
+
+// fill reads once.
+func (l *lineReader) fill() {
+	for range 100 {
+		n, err := l.read()
+		if n < 0 || n > len(l.buf)-l.end {
+			n, err = 0, fmt.Errorf("a read of %d bytes into %d", n, len(l.buf)-l.end)
+		}
+		l.end += n
+		if l.count != nil {
+			l.count.Add(uint64(n))
+		}
+		if l.err = err; n > 0 || err != nil {
+			return
+		}
+	}
+	l.err = io.ErrNoProgress
+}
+
+func (l *lineReader) read() (int, error) {
+	if l.lazy != nil {
+		return l.lazy.ReadLazy(l.roomFunc, l.releaseFunc)
+	}
+	return l.r.Read(l.room())
+}
+
+// makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer (beyond a pipe's capacity
+// only for a line that needs it), or releases a buffer that is large because of an earlier line. It returns false if
+// Options.Reserve refuses the memory for a larger buffer.
+func (l *lineReader) makeRoom() bool {
+	switch {
+	case l.start == l.end:
+		// A plain reader does not report when it waits, so its buffer stays until it proves larger than needed.
+		if len(l.buf) > keepBuffer || l.lazy == nil && len(l.buf) > smallBuffer && l.end <= smallBuffer {
+			l.dropBuffer()
+		}
+		l.start, l.end, l.seen = 0, 0, 0
+	case l.start > len(l.buf)/2 && len(l.buf) > keepBuffer && l.end-l.start < readBuffer:
+		return l.move(readBuffer)
+	case l.end < len(l.buf):
+	case l.start > len(l.buf)/2:
+		l.end = copy(l.buf, l.buf[l.start:l.end])
+		l.start = 0
+	default:
+		size := max(readBuffer, min(2*len(l.buf), l.max+readBuffer))
+		return l.move(size)
+	}
+	return true
+}
+
+// move copies the unread bytes to a buffer of another size, unless the memory for it is refused. Both buffers exist
+// during the copy.
+func (l *lineReader) move(size int) bool {
+	more := int64(0)
+	to := borrow(size)
+	if len(to) > keepBuffer && l.reserve != nil {
+		more = int64(len(to))
+		if !l.reserve(more) {
+			giveBack(to)
+			return false
+		}
+	}
+	n := copy(to, l.buf[l.start:l.end])
+	giveBack(l.buf)
+	l.unreserve()
+	l.buf, l.start, l.end, l.reserved = to, 0, n, more
+	return true
+}
+
+// unreserve returns the bytes that Options.Reserve has granted, after the large buffer was released.
+func (l *lineReader) unreserve() {
+	if l.reserved > 0 {
+		l.reserve(-l.reserved)
+		l.reserved = 0
+	}
+}
+
+// room returns the part of the buffer to read into: the one that makeRoom has made, or a first buffer.
+func (l *lineReader) room() []byte {
+	switch {
+	case l.buf != nil:
+	case l.lazy != nil:
+		l.buf = borrow(readBuffer)
+	default:
+		if l.small == nil {
+			l.small = make([]byte, smallBuffer)
+		}
+		l.buf = l.small
+	}
+	return l.buf[l.end:]
+}
+
+// detach gives the buffer of the last returned line to the caller, and copies its unread bytes to a new one. The caller
+// calls unreserve when it has released the buffer.
+func (l *lineReader) detach() (buf []byte, unreserve func()) {
+	buf, rest := l.buf, l.buf[l.start:l.end]
+	reserve, granted := l.reserve, l.reserved
+	l.reserved = 0
+	unreserve = func() {
+		if granted > 0 {
+			reserve(-granted)
+		}
+	}
+	l.buf, l.start, l.end, l.seen = nil, 0, len(rest), 0
+	if len(rest) > 0 {
+		l.buf = borrow(len(rest))
+		copy(l.buf, rest)
+	}
+	return buf, unreserve
+}
+
+// release is called by a lazyReader when there is nothing to read.
+func (l *lineReader) release() {
+	if l.start == l.end {
+		l.dropBuffer()
+	}
+}
+
+// dropBuffer returns an empty buffer to its pool.
+func (l *lineReader) dropBuffer() {
+	giveBack(l.buf)
+	l.unreserve()
+	l.buf, l.start, l.end, l.seen = nil, 0, 0, 0
+}
+
+func (l *lineReader) tooLong(line []byte) error {
+	var s idScanner
+	s.feed(line)
+	return &LongLineError{Size: int64(len(line)), Limit: int64(l.max), ID: s.id()}
+}
+
+// discard discards the rest of a line that is too long, but searches it for its id, which some SDKs write last. An
+// endless line ends the stream.
+func (l *lineReader) discard(noMemory bool) error {
+	var s idScanner
+	size := int64(0)
+	for {
+		chunk := l.buf[l.start:l.end]
+		i := bytes.IndexByte(chunk, '\n')
+		if i >= 0 {
+			chunk = chunk[:i]
+		}
+		s.feed(chunk)
+		size += int64(len(chunk))
+		l.start, l.seen = l.start+len(chunk), 0
+		if i >= 0 {
+			l.start++
+			break
+		}
+		if l.err != nil {
+			break
+		}
+		if size > l.endless {
+			l.err = endlessLineError{size}
+			break
+		}
+		l.makeRoom() // the buffer is empty now, and is released if it is large
+		l.fill()
+	}
+	return &LongLineError{Size: size, Limit: int64(l.max), ID: s.id(), NoMemory: noMemory}
+}
+
+// idScanner finds the top-level "id" of a JSON object that arrives in pieces and is never in memory as a whole. For
+// text that is not valid JSON the result is undefined, but its memory stays limited.
+type idScanner struct {
+	begun    bool // a byte other than space has arrived
+	noObject bool // that byte does not begin an object
+	depth    int
+	str      bool   // inside a string
+	esc      bool   // after a backslash in it
+	key      bool   // the string, or the next one at depth 1, is a key
+	name     []byte // the first bytes of the key at depth 1
+	value    []byte
+	inID     bool // the value at depth 1 belongs to "id"
+	found    []byte
+}
+
+func (s *idScanner) feed(chunk []byte) {
+	if !s.begun {
+		at := space(chunk, 0)
+		if at == len(chunk) {
+			return
+		}
+		s.begun, s.noObject = true, chunk[at] != '{'
+	}
+	if s.noObject {
+		return
+	}
+	for i := 0; i < len(chunk); i++ {
+		if s.str && s.depth > 1 && !s.esc { // a long line usually consists of one string in its result
+			for i < len(chunk) && chunk[i] != '"' && chunk[i] != '\\' {
+				i++
+			}
+			if i == len(chunk) {
+				return
+			}
+		}
+		s.step(chunk[i])
+	}
+}
+
+func (s *idScanner) step(c byte) {
+	if s.str {
+		s.collect(c)
+		if s.depth == 1 && s.key && c != '"' && len(s.name) < 4 {
+			s.name = append(s.name, c)
+		}
+		switch {
+		case s.esc:
+			s.esc = false
+		case c == '\\':
+			s.esc = true
+		case c == '"':
+			s.str = false
+		}
+		return
+	}
+	switch c {
+	case '"':
+		s.str = true
+		if s.depth == 1 && s.key {
+			s.name = s.name[:0]
+		}
+		s.collect(c)
+	case '{', '[':
+		s.depth++
+		if s.depth == 1 {
+			s.key = true
+		}
+		s.inID = false // an id is not an object or array
+	case '}', ']':
+		s.close()
+		s.depth--
+	case ':':
+		if s.depth == 1 {
+			s.key = false
+			s.inID = string(s.name) == "id"
+			s.value = s.value[:0]
+		}
+	case ',':
+		s.close()
+	case ' ', '\t', '\r', '\n':
+	default:
+		s.collect(c)
+	}
+}
+
+// close ends a member at depth 1.
+func (s *idScanner) close() {
+	if s.depth != 1 {
+		return
+	}
+	if s.inID {
+		s.found = append(s.found[:0], s.value...)
+	}
+	s.inID, s.key = false, true
+}
+
+func (s *idScanner) collect(c byte) {
+	if s.inID && s.depth == 1 && !s.key && len(s.value) < 64 {
+		s.value = append(s.value, c)
+	}
+}
+
+func (s *idScanner) id() []byte {
+	if !ValidID(s.found) {
+		return nil
+	}
+	return s.found
+}
+
+// appendOneLine appends raw JSON to dst as part of a line: line ends between its tokens become spaces. (Valid JSON has
+// none in its strings.)
+func appendOneLine(dst, raw []byte) []byte {
+	at := len(dst)
+	dst = append(dst, raw...)
+	added := dst[at:]
+	for _, c := range []byte{'\n', '\r'} {
+		for i := 0; ; i++ {
+			n := bytes.IndexByte(added[i:], c)
+			if n < 0 {
+				break
+			}
+			i += n
+			added[i] = ' '
+		}
+	}
+	return dst
+}

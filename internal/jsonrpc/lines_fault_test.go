@@ -1,0 +1,108 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+// chunked returns a text in pieces with the lengths in cuts, some of them empty.
+type chunked struct {
+	text, cuts []byte
+	n          int
+}
+
+func (c *chunked) Read(p []byte) (int, error) {
+	if len(c.text) == 0 {
+		return 0, io.EOF
+	}
+	size := len(p)
+	if len(c.cuts) > 0 {
+		size = min(size, int(c.cuts[c.n%len(c.cuts)]))
+		c.n++
+		if c.n%(len(c.cuts)+1) == 0 {
+			size = max(size, 1) // make progress
+		}
+	}
+	n := copy(p[:size], c.text)
+	c.text = c.text[n:]
+	return n, nil
+}
+
+// lazy is a chunked reader that waits before some of its reads, as specified by cuts. While it waits it overwrites the
+// released buffer.
+type lazy struct {
+	chunked
+}
+
+func (z *lazy) Read([]byte) (int, error) { panic("Read where there is ReadLazy") }
+
+func (z *lazy) ReadLazy(buffer func() []byte, release func()) (int, error) {
+	p := buffer()
+	if len(z.cuts) > 0 {
+		for range z.cuts[z.n%len(z.cuts)] % 3 {
+			release()
+			scribbled := borrow(readBuffer)
+			for i := range scribbled {
+				scribbled[i] = '\n'
+			}
+			giveBack(scribbled)
+			p = buffer()
+		}
+	}
+	return z.chunked.Read(p)
+}
+
+// FuzzLines compares a lineReader, over a plain reader and over a lazy one, with the simplest way to split a text into
+// lines.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("a\nb\r\n\n{\"id\":7}\nlast"), []byte{1, 2, 0, 3}, uint16(4))
+	f.Add([]byte(strings.Repeat("x", 9000)+"\n"+strings.Repeat("y", 70000)+"\nz\n"), []byte{255, 254}, uint16(10000))
+	f.Add([]byte(strings.Repeat(strings.Repeat("x", 20000)+"\n"+"y\n", 5)), []byte{}, uint16(65535))
+	f.Fuzz(func(t *testing.T, text, cuts []byte, limit uint16) {
+		if limit == 0 {
+			return
+		}
+		zero := true
+		for _, c := range cuts {
+			zero = zero && c == 0
+		}
+		if zero {
+			cuts = nil
+		}
+		text = bytes.TrimLeft(bytes.Repeat(text, int(limit)%7+1), "\ufeff")
+		checkLines(t, newLineReader(&chunked{text: text, cuts: cuts}, int(limit)), text)
+		l := newLineReader(&lazy{chunked: chunked{text: text, cuts: cuts}}, int(limit))
+		checkLines(t, l, text)
+		if l.buf != nil {
+			t.Errorf("at the end there is a buffer of %d bytes", cap(l.buf))
+		}
+	})
+}
+
+func checkLines(t *testing.T, l *lineReader, text []byte) {
+	t.Helper()
+	for rest := text; len(rest) > 0; {
+		want, after, _ := bytes.Cut(rest, []byte{'\n'})
+		rest = after
+		got, err := l.next()
+		if len(want) > l.max {
+			long, ok := errors.AsType[*LongLineError](err)
+			if !ok || long.Size != int64(len(want)) || long.Limit != int64(l.max) {
+				t.Fatalf("a line of %d bytes with limit %d: %q, %v", len(want), l.max, got, err)
+			}
+			continue
+		}
+		if want := bytes.TrimSuffix(want, []byte{'\r'}); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("line %q, %v; want %q", got, err, want)
+		}
+	}
+	if line, err := l.next(); err != io.EOF {
+		t.Fatalf("at the end: %q, %v", line, err)
+	}
+	if max := 4*l.max + 2*readBuffer; cap(l.buf) > max {
+		t.Fatalf("the buffer has %d bytes, for lines of %d", cap(l.buf), l.max)
+	}
+}

@@ -1,0 +1,38 @@
+package jsonrpc
+
+import (
+	"bufio"
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestLogLinesWithIDs: a child writes log lines in JSON to its standard output with the id of a pending call, which
+// continues to wait for its answer.
+func TestLogLinesWithIDs(t *testing.T) {
+	for _, line := range []string{
+		`{"level":"info","id":ID,"msg":"row fetched"}`,
+		`{"id":"ID","level":"info"}`,
+		`{"id":ID}`,
+		`{"id":ID,"params":{"jsonrpc":"2.0"}}`,
+		`{"id":ID,"ts":1.5,"Result":7,"JSONRPC":"2.0"}`,
+	} {
+		t.Run(line, func(t *testing.T) {
+			var noise []string
+			c := dial(t, Options{OnNoise: func(line []byte, _ error) { noise = append(noise, string(line)) }}, func(in *bufio.Reader, out io.Writer) {
+				request, _ := in.ReadBytes('\n')
+				e, _ := Scan(request)
+				io.WriteString(out, strings.ReplaceAll(line+"\n"+`{"jsonrpc":"2.0","id":ID,"result":1}`+"\n", "ID", string(e.ID)))
+			})
+			if got, err := c.Call(t.Context(), "m", nil); err != nil || string(got) != "1" {
+				t.Errorf("= %s, %v", got, err)
+			}
+			if len(noise) != 1 || noise[0] != strings.ReplaceAll(line, "ID", "1") {
+				t.Errorf("noise: %q", noise)
+			}
+			if s := c.Stats(); s != (Stats{Noise: 1}) {
+				t.Errorf("dropped: %+v", s)
+			}
+		})
+	}
+}

@@ -1,0 +1,397 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+)
+
+// MaxDepth is the maximum nesting depth of a message. Many parsers fail at about a thousand levels, and some then close
+// the connection, so that one deep message would fail all other calls.
+const MaxDepth = 512
+
+// Envelope is a JSON-RPC message as slices of the scanned text: only the outermost object is parsed, all values are
+// unchanged. A member that is absent is nil; JSON null is not nil.
+type Envelope struct {
+	ID     []byte // number, string or null
+	Method []byte // with its quotes; see MethodName
+	Params []byte
+	Result []byte
+	Error  []byte
+
+	idAt      int  // offset of ID
+	versioned bool // has the member jsonrpc, with any value: an object with an id but without it is a log line
+	plain     bool // jsonrpc "2.0", an id, and no duplicate or ambiguous member: the id can be replaced in place
+}
+
+// Scan parses one message. In the same pass, without allocation, it checks the whole text against the JSON grammar,
+// because a message that some child or caller cannot parse must not be forwarded. Member names are compared exactly, as
+// JSON-RPC requires; of duplicate members the last counts. Scan does not check UTF-8: the caller may refuse or replace
+// invalid bytes.
+func Scan(text []byte) (Envelope, error) {
+	var e Envelope
+	version := false
+	i := space(text, 0)
+	if i >= len(text) || text[i] != '{' {
+		return e, syntax(text, i, "a JSON object")
+	}
+	i = space(text, i+1)
+	if i < len(text) && text[i] == '}' {
+		return e, end(text, i+1)
+	}
+	e.plain = true
+	for {
+		keyAt := i
+		var err error
+		if i, err = skipString(text, i); err != nil {
+			return e, err
+		}
+		key := text[keyAt:i]
+		if i = space(text, i); i >= len(text) || text[i] != ':' {
+			return e, syntax(text, i, `":"`)
+		}
+		at := space(text, i+1)
+		if i, err = skipValue(text, at); err != nil {
+			return e, err
+		}
+		value := text[at:i:i]
+		switch string(key) {
+		case `"id"`:
+			e.plain = e.plain && e.ID == nil
+			e.ID, e.idAt = value, at
+		case `"method"`:
+			e.Method = value
+		case `"params"`:
+			e.Params = value
+		case `"result"`:
+			e.plain = e.plain && e.Result == nil
+			e.Result = value
+		case `"error"`:
+			e.plain = e.plain && e.Error == nil
+			e.Error = value
+		case `"jsonrpc"`:
+			e.plain = e.plain && !version
+			version = string(value) == `"2.0"`
+			e.versioned = true
+		default:
+			e.plain = e.plain && !disguised(key)
+		}
+		i = space(text, i)
+		if i >= len(text) {
+			return e, syntax(text, i, `"," or "}"`)
+		}
+		if text[i] == '}' {
+			e.plain = e.plain && version && e.ID != nil
+			return e, end(text, i+1)
+		}
+		if text[i] != ',' {
+			return e, syntax(text, i, `"," or "}"`)
+		}
+		i = space(text, i+1)
+	}
+}
+
+// disguised reports whether a parser may read key, which includes its quotes, as one of the envelope's members although
+// the bytes differ: it has an escape, or differs only in case, which Go's encoding/json ignores.
+func disguised(key []byte) bool {
+	if bytes.IndexByte(key, '\\') >= 0 {
+		return true
+	}
+	for _, own := range [...]string{`"id"`, `"result"`, `"error"`, `"jsonrpc"`, `"method"`, `"params"`} {
+		if bytes.EqualFold(key, []byte(own)) {
+			return true
+		}
+	}
+	return false
+}
+
+// MethodName returns the method without its quotes, or "" if it is missing or not a string.
+func (e *Envelope) MethodName() string {
+	m := e.Method
+	if len(m) < 2 || m[0] != '"' {
+		return ""
+	}
+	if bytes.IndexByte(m, '\\') < 0 {
+		return string(m[1 : len(m)-1])
+	}
+	var s string
+	if json.Unmarshal(m, &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// IsRequest reports whether the message is a request, which has an id.
+func (e *Envelope) IsRequest() bool { return e.Method != nil && e.ID != nil }
+
+// IsNotification reports whether the message is a notification, which has no id.
+func (e *Envelope) IsNotification() bool { return e.Method != nil && e.ID == nil }
+
+// IsResponse reports whether the message answers a request.
+func (e *Envelope) IsResponse() bool { return e.Method == nil && (e.Result != nil || e.Error != nil) }
+
+// ValidID reports whether id is valid in a request: a number or a string of at most 256 bytes. JSON-RPC also allows
+// null, which is refused here, since the answer to a message that cannot be parsed has the id null too.
+func ValidID(id []byte) bool {
+	if len(id) == 0 || len(id) > 256 {
+		return false
+	}
+	c := id[0]
+	return c == '"' || c == '-' || '0' <= c && c <= '9'
+}
+
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+func end(b []byte, i int) error {
+	if i = space(b, i); i < len(b) {
+		return syntax(b, i, "the end of the message")
+	}
+	return nil
+}
+
+func syntax(b []byte, i int, want string) error {
+	if i >= len(b) {
+		return fmt.Errorf("want %s at byte %d, where the message ends", want, i)
+	}
+	return fmt.Errorf("want %s at byte %d, have %q", want, i, b[i])
+}
+
+// skipValue returns the offset after the value that starts at i. It stores the kind of each open container in one bit
+// instead of recursing, since hostile text could exhaust the stack.
+func skipValue(b []byte, i int) (int, error) {
+	var objects [MaxDepth / 64]uint64
+	depth := 0
+	var err error
+value:
+	if i >= len(b) {
+		return i, syntax(b, i, "a value")
+	}
+	switch c := b[i]; {
+	case c == '"':
+		if i, err = skipString(b, i); err != nil {
+			return i, err
+		}
+	case c == '{', c == '[':
+		if depth >= MaxDepth-1 {
+			return i, fmt.Errorf("nested deeper than %d at byte %d", MaxDepth, i)
+		}
+		word, bit := &objects[depth/64], uint64(1)<<(depth%64)
+		depth++
+		i = space(b, i+1)
+		if c == '[' {
+			*word &^= bit
+			if i < len(b) && b[i] == ']' {
+				depth--
+				i++
+				break
+			}
+			goto value
+		}
+		*word |= bit
+		if i < len(b) && b[i] == '}' {
+			depth--
+			i++
+			break
+		}
+		goto key
+	case c == '-', '0' <= c && c <= '9':
+		if i, err = skipNumber(b, i); err != nil {
+			return i, err
+		}
+	case c == 't' && i+4 <= len(b) && string(b[i:i+4]) == "true":
+		i += 4
+	case c == 'f' && i+5 <= len(b) && string(b[i:i+5]) == "false":
+		i += 5
+	case c == 'n' && i+4 <= len(b) && string(b[i:i+4]) == "null":
+		i += 4
+	default:
+		return i, syntax(b, i, "a value")
+	}
+	for depth > 0 {
+		object := objects[(depth-1)/64]&(1<<((depth-1)%64)) != 0
+		i = space(b, i)
+		if i >= len(b) {
+			return i, syntax(b, i, `"," or the end of a container`)
+		}
+		switch {
+		case b[i] == ',':
+			i = space(b, i+1)
+			if object {
+				goto key
+			}
+			goto value
+		case object && b[i] == '}', !object && b[i] == ']':
+			depth--
+			i++
+		default:
+			return i, syntax(b, i, `"," or the end of a container`)
+		}
+	}
+	return i, nil
+key:
+	if i, err = skipString(b, i); err != nil {
+		return i, err
+	}
+	if i = space(b, i); i >= len(b) || b[i] != ':' {
+		return i, syntax(b, i, `":"`)
+	}
+	i = space(b, i+1)
+	goto value
+}
+
+// Eight bytes at a time: the usual bit tricks for "some byte is zero", "… below 0x20", "… equals c".
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// skipString returns the offset after the string with its opening quote at i.
+func skipString(b []byte, i int) (int, error) {
+	if i >= len(b) || b[i] != '"' {
+		return i, syntax(b, i, "a string")
+	}
+	i++
+	for {
+	words:
+		for last := min(len(b)-32, i+2*longString); ; last = len(b) - 32 {
+			for ; i <= last; i += 32 {
+				p := (*[32]byte)(b[i:])
+				if stops(le64(p[0:]))|stops(le64(p[8:]))|stops(le64(p[16:]))|stops(le64(p[24:])) != 0 {
+					break words
+				}
+			}
+			if last == len(b)-32 {
+				break
+			}
+			i += plainStretches(b[i:])
+		}
+		for i+8 <= len(b) {
+			if hit := stops(le64(b[i:])); hit != 0 {
+				i += bits.TrailingZeros64(hit) / 8
+				break
+			}
+			i += 8
+		}
+		for i < len(b) && b[i] != '"' && b[i] != '\\' && b[i] >= 0x20 {
+			i++
+		}
+		if i >= len(b) {
+			return i, syntax(b, i, `'"'`)
+		}
+		switch b[i] {
+		case '"':
+			return i + 1, nil
+		case '\\':
+			n := escape(b[i:])
+			if n == 0 {
+				return i, fmt.Errorf("bad escape in a string at byte %d", i)
+			}
+			i += n
+		default:
+			return i, fmt.Errorf("control character 0x%02x in a string at byte %d", b[i], i)
+		}
+	}
+}
+
+// longString is the length without an escape after which a string is expected to continue without one: then it is faster
+// to search a whole stretch for each kind of stop separately, with the vector instructions of bytes.IndexByte.
+const longString = 256
+
+// plainStretches returns how many bytes of b, in whole stretches, contain no stop.
+func plainStretches(b []byte) (n int) {
+	for ; len(b)-n >= longString; n += longString {
+		p := (*[longString]byte)(b[n:])
+		if bytes.IndexByte(p[:], '\\') >= 0 || bytes.IndexByte(p[:], '"') >= 0 {
+			break
+		}
+		var control uint64
+		for at := 0; at < len(p); at += 32 {
+			q := (*[32]byte)(p[at:])
+			control |= below(le64(q[0:])) | below(le64(q[8:])) | below(le64(q[16:])) | below(le64(q[24:]))
+		}
+		if control&highs != 0 {
+			break
+		}
+	}
+	return n
+}
+
+// below marks the high bit of the lowest of eight bytes that is a control character; others above it may be marked.
+func below(w uint64) uint64 { return (w - ones*0x20) &^ w }
+
+// stops marks the high bit of each of eight bytes that is a stop: a quote, a backslash or a control character. A byte
+// above a real stop may be marked too, but never one below: the lowest mark is exact. Quotes and control characters take
+// one test, since of all bytes that are below 0x21 after the bit 0x02 is inverted, only 0x22 was not below 0x20.
+func stops(w uint64) uint64 {
+	slash := w ^ ones*'\\'
+	return ((w^ones*0x02-ones*0x21)&^w | (slash-ones)&^slash) & highs
+}
+
+func le64(b []byte) uint64 {
+	_ = b[7]
+	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}
+
+// escape returns the length of the escape sequence at the start of b, or 0 if it is invalid.
+func escape(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if len(b) < 6 {
+			return 0
+		}
+		for _, c := range b[2:6] {
+			if !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f') {
+				return 0
+			}
+		}
+		return 6
+	}
+	return 0
+}
+
+// skipNumber returns the offset after the number at i: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+func skipNumber(b []byte, i int) (int, error) {
+	digits := func() bool {
+		from := i
+		for i < len(b) && '0' <= b[i] && b[i] <= '9' {
+			i++
+		}
+		return i > from
+	}
+	if b[i] == '-' {
+		i++
+	}
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else if !digits() {
+		return i, syntax(b, i, "a digit")
+	}
+	if i < len(b) && b[i] == '.' {
+		i++
+		if !digits() {
+			return i, syntax(b, i, "a digit")
+		}
+	}
+	if i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		if !digits() {
+			return i, syntax(b, i, "a digit")
+		}
+	}
+	return i, nil
+}

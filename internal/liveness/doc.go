@@ -1,0 +1,23 @@
+// Package liveness sends heartbeats and detects their absence. It does no I/O: the detector reads no clock and starts no
+// goroutine; every decision depends only on what was observed and on the time that the caller passes in.
+//
+// A [Sender] sends the heartbeats of one instance: immediately on a change of state, otherwise once per interval with a
+// little jitter. A [Monitor] receives heartbeats and returns what changed:
+//
+//	m := liveness.NewMonitor(liveness.Config{})
+//	if c, ok := m.Observe(message, time.Now()); ok {
+//		log.Print(c) // weather/n1: ready
+//	}
+//	for range time.Tick(time.Second) {
+//		for _, c := range m.Expire(time.Now()) {
+//			log.Print(c) // weather/n1: ready → lost (no heartbeat for 45s)
+//		}
+//	}
+//
+// The Monitor is a failure detector like memberlist's, but passive: it marks an instance lost when its heartbeats
+// stop. It never does so for a time in which it could not receive any: after a pause of the process or a gap in its
+// subscription it waits for a full grace period first. It detects pauses by itself, from the time between two calls
+// of Expire; the caller reports subscription gaps with [Monitor.ListeningGap].
+//
+// Layer: pure, above pkg/heartbeat (see layers_test.go).
+package liveness

@@ -1,0 +1,32 @@
+package liveness_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+func ExampleMonitor() {
+	m := liveness.NewMonitor(liveness.Config{})
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+	message := heartbeat.Message{ID: "weather", Instance: "n1"}
+	if c, ok := m.Observe(message, now); ok {
+		fmt.Println(c)
+	}
+	for range 60 {
+		now = now.Add(time.Second)
+		for _, c := range m.Expire(now) {
+			fmt.Println(c)
+		}
+	}
+	if c, ok := m.Observe(message, now); ok {
+		fmt.Println(c)
+	}
+	// Output:
+	// weather/n1: ready
+	// weather/n1: ready → lost (no heartbeat for 45s)
+	// weather/n1: lost → ready
+}
