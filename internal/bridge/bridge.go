@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
@@ -36,35 +35,31 @@ type Config struct {
 
 // Bridge runs the extensions of one host and serves them on the mesh.
 type Bridge struct {
-	cfg    Config
-	nc     *nats.Conn
-	node   *mesh.Node
-	memory *memory
-	fleet  fleet
-	runID  string // identifies this run among all bridges with this name
-	since  time.Time
-	log    *slog.Logger
+	cfg     Config
+	nc      *nats.Conn
+	node    *mesh.Node
+	memory  *memory
+	planner *planner
+	fleet   fleet
+	name    *nameGuard
+	log     *slog.Logger
 
 	reloadMu        sync.Mutex    // held while a plan is made and adopted
 	reportMu        sync.Mutex    // keeps reports in the order in which plans were adopted
 	reloaded        chan struct{} // signalled when the settings have been read again
 	planAdopted     chan struct{} // signalled when a plan has been adopted
 	trimming        coalescedTask // runs after the fleet has changed
-	otherBridges    chan identity // other bridges with this name that sent or answered a ping
 	reportContested chan struct{} // signalled when another bridge may have overwritten b's report
 
 	mu           sync.Mutex
-	settings     config.Config
 	current      plan
 	removed      []string        // declarations that are gone; the shutdown notice was published once
-	logged       map[string]bool // findings of the last plan, which are in the log already
 	fleetCtx     context.Context // the parent of everything that the fleet runs; set by Run
 	fleetStarted time.Time       // when fleetCtx was set
 	startupDone  bool            // the first plan is running, or startupLimit has passed
 }
 
-// New returns a Bridge that uses nc. It starts nothing.
-func New(nc *nats.Conn, cfg Config) *Bridge {
+func (cfg Config) withDefaults() Config {
 	if cfg.Prefix == "" {
 		cfg.Prefix = mesh.DefaultPrefix
 	}
@@ -74,8 +69,20 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, settings: cfg.Settings, runID: nuid.Next(), otherBridges: make(chan identity, 4), reportContested: make(chan struct{}, 1),
-		reloaded: make(chan struct{}, 1), planAdopted: make(chan struct{}, 1), since: time.Now().UTC().Truncate(time.Millisecond)}
+	return cfg
+}
+
+// New returns a Bridge that uses nc. It starts nothing.
+func New(nc *nats.Conn, cfg Config) *Bridge {
+	cfg = cfg.withDefaults()
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), reportContested: make(chan struct{}, 1),
+		reloaded: make(chan struct{}, 1), planAdopted: make(chan struct{}, 1)}
+	b.name = newNameGuard(nc, cfg, func() {
+		select {
+		case b.reportContested <- struct{}{}:
+		default:
+		}
+	})
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
 	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
 		Reserve: b.memory.reserve})
@@ -97,7 +104,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var nameErr error
 	var naming sync.WaitGroup
 	naming.Go(func() { // owned by Run; ends with ctx, or cancels it
-		if nameErr = b.guardName(ctx); nameErr != nil {
+		if nameErr = b.name.run(ctx); nameErr != nil {
 			cancel(mesh.ErrRemoved) // another bridge took the name, so this one's instances do not return
 		}
 	})
@@ -108,7 +115,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		return err
 	}
 	defer unsubscribe()
-	p := b.makePlan(ctx)
+	p := b.planner.makePlan(ctx)
 	if b.cfg.Watchdog != nil {
 		b.cfg.Watchdog()
 	}
@@ -130,10 +137,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
-	b.mu.Lock()
-	running := b.current.host.Extensions
-	b.mu.Unlock()
-	b.log.Info("stopping the extensions", "extensions", running)
+	b.log.Info("stopping the extensions", "extensions", b.plan().host.Extensions)
 	watching.Wait() // it may be starting an instance
 	b.awaitReload() // so may a reload; a later one finds that ctx has ended
 	b.fleet.wait()
@@ -163,11 +167,11 @@ func (b *Bridge) endLeftovers() (release func()) {
 	return release
 }
 
-// config returns the settings as last read.
-func (b *Bridge) config() config.Config {
+// plan returns the current plan.
+func (b *Bridge) plan() plan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.settings
+	return b.current
 }
 
 // fleetContext returns the parent context of everything that the fleet runs, or nil before there is a plan.
@@ -216,21 +220,15 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []string, err error) {
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
-	if b.cfg.Reread != nil {
-		settings, err := b.cfg.Reread()
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		b.mu.Lock()
-		b.settings = settings
-		b.mu.Unlock()
-		select {
-		case b.reloaded <- struct{}{}:
-		default:
-		}
+	if err := b.planner.reread(); err != nil {
+		return nil, nil, nil, err
 	}
-	p := b.makePlan(ctx)
-	b.carryOver(&p)
+	select {
+	case b.reloaded <- struct{}{}:
+	default:
+	}
+	p := b.planner.makePlan(ctx)
+	b.planner.carryOver(&p, b.plan())
 	fleetCtx := b.fleetContext()
 	if fleetCtx == nil || fleetCtx.Err() != nil {
 		return nil, nil, nil, errors.New("the bridge is not running")
@@ -250,7 +248,7 @@ func (b *Bridge) flush() {
 
 // status returns what this bridge runs: everything, or the extension or instance that of names.
 func (b *Bridge) status(of target) Status {
-	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.since, Instances: []InstanceStatus{}}
+	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.name.self.Since, Instances: []InstanceStatus{}}
 	targets := b.fleet.all()
 	if of.ID != "" {
 		targets = b.fleet.find(of.ID, of.Instance)

@@ -10,12 +10,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// carryOver adds to p the workloads and declarations of the current plan that are missing from p without having been
+// carryOver adds to p the workloads and declarations of the old plan that are missing from p without having been
 // removed: their manifest no longer parses, or the search for manifests was incomplete.
-func (b *Bridge) carryOver(p *plan) {
-	b.mu.Lock()
-	old, settings := b.current, b.settings
-	b.mu.Unlock()
+func (pl *planner) carryOver(p *plan, old plan) {
+	settings := pl.config()
 	have := map[string]bool{}
 	for _, w := range p.workloads {
 		have[w.id()] = true
@@ -28,9 +26,9 @@ func (b *Bridge) carryOver(p *plan) {
 		case have[w.id()]:
 			continue
 		case isBroken(p.host.Problems, w.path, w.id()):
-			b.log.Warn("the manifest is broken; the extension keeps running with its previous manifest", "extension", w.id(), "path", w.path)
+			pl.log.Warn("the manifest is broken; the extension keeps running with its previous manifest", "extension", w.id(), "path", w.path)
 		case p.incomplete && mayExist(w.path) && wanted(settings, w.announce):
-			b.log.Warn("the search for extensions was cut short; keeping one that it did not find", "extension", w.id(), "path", w.path)
+			pl.log.Warn("the search for extensions was cut short; keeping one that it did not find", "extension", w.id(), "path", w.path)
 		default:
 			continue
 		}

@@ -48,15 +48,14 @@ func TestCarryOver(t *testing.T) {
 			if tt.set != nil {
 				tt.set(&settings)
 			}
-			b := New(nil, Config{Settings: settings})
-			b.current = before
+			planner := newPlanner(Config{Settings: settings}.withDefaults())
 			p := plan{workloads: []*workload{old("found", "", there)}, incomplete: tt.incomplete}
 			p.host.Problems = []mesh.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
 				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // a member of the manifest is gone
 				{Path: "/other/plugin.toml", ID: "removed.gated", Kind: "gated"},
 			}
-			b.carryOver(&p)
+			planner.carryOver(&p, before)
 			var got []string
 			for _, w := range p.workloads {
 				got = append(got, w.id())

@@ -32,8 +32,8 @@ type target struct {
 func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	switch r.Method {
 	case "ping":
-		c.b.notePing(r.Params)
-		return json.Marshal(c.b.identity())
+		c.b.name.notePing(r.Params)
+		return json.Marshal(c.b.name.self)
 	case "status":
 		return c.status(r.Params)
 	case "reload":
@@ -234,7 +234,7 @@ func (c *control) awaitRetired(ctx context.Context) {
 
 // serveControl handles P.control.<bridge> until stop is called. It fails if another bridge already uses the name.
 func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
-	if err := b.checkNameIsFree(); err != nil {
+	if err := b.name.checkIsFree(); err != nil {
 		return nil, err
 	}
 	var wg sync.WaitGroup

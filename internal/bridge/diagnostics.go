@@ -13,24 +13,24 @@ import (
 
 // isNew records a finding about to be logged and reports whether the previous plan did not already log it: a plan is
 // made from scratch whenever a file changes, and findings that remain are not logged again.
-func (b *Bridge) isNew(p *plan, of, what string) bool {
+func (pl *planner) isNew(p *plan, of, what string) bool {
 	key := of + ": " + what
 	p.logged[key] = true
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return !b.logged[key]
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return !pl.logged[key]
 }
 
 // addDiagnostic logs d and, if it is an error, adds it to the host's problems.
-func (b *Bridge) addDiagnostic(p *plan, d manifest.Diagnostic) {
-	if b.isNew(p, "finding", d.String()) {
+func (pl *planner) addDiagnostic(p *plan, d manifest.Diagnostic) {
+	if pl.isNew(p, "finding", d.String()) {
 		switch d.Level {
 		case manifest.Error:
-			b.logFinding(slog.LevelError, "manifest refused", "error", d)
+			pl.logFinding(slog.LevelError, "manifest refused", "error", d)
 		case manifest.Warn:
-			b.logFinding(slog.LevelWarn, "manifest loaded with a warning", "problem", d)
+			pl.logFinding(slog.LevelWarn, "manifest loaded with a warning", "problem", d)
 		default:
-			b.logFinding(slog.LevelInfo, "manifest note", "note", d)
+			pl.logFinding(slog.LevelInfo, "manifest note", "note", d)
 		}
 	}
 	if d.Level == manifest.Error {
@@ -39,7 +39,7 @@ func (b *Bridge) addDiagnostic(p *plan, d manifest.Diagnostic) {
 }
 
 // logFinding logs d with a constant message; the problem and its place are attributes.
-func (b *Bridge) logFinding(level slog.Level, msg, key string, d manifest.Diagnostic) {
+func (pl *planner) logFinding(level slog.Level, msg, key string, d manifest.Diagnostic) {
 	args := []any{"path", d.Path}
 	if d.Line > 0 {
 		args = append(args, "line", d.Line, "column", d.Column)
@@ -47,7 +47,7 @@ func (b *Bridge) logFinding(level slog.Level, msg, key string, d manifest.Diagno
 	if d.Key != "" {
 		args = append(args, "key", d.Key)
 	}
-	b.log.Log(context.TODO(), level, msg, append(args, key, d.Message)...)
+	pl.log.Log(context.TODO(), level, msg, append(args, key, d.Message)...)
 }
 
 func where(d manifest.Diagnostic) string {
@@ -65,12 +65,12 @@ func where(d manifest.Diagnostic) string {
 }
 
 // logMissing logs the requirements of w that this host does not meet.
-func (b *Bridge) logMissing(p *plan, w *workload) {
+func (pl *planner) logMissing(p *plan, w *workload) {
 	switch {
-	case w.missing.OK() || !b.isNew(p, w.id(), w.missing.String()+w.gated):
+	case w.missing.OK() || !pl.isNew(p, w.id(), w.missing.String()+w.gated):
 	case w.gated != "":
-		gate.LogSkipped(b.log, w.id(), w.missing)
+		gate.LogSkipped(pl.log, w.id(), w.missing)
 	default:
-		gate.LogContinuing(b.log, w.id(), w.missing)
+		gate.LogContinuing(pl.log, w.id(), w.missing)
 	}
 }

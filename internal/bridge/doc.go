@@ -3,7 +3,7 @@
 //
 // The main types, each contained in the one before it:
 //
-//	Bridge         one program on one host; it has a plan (what to run) and a fleet (what is running)
+//	Bridge         one program on one host; its planner decides what to run, its fleet is what is running
 //	workload       one extension, or one member of it, as read from its manifest
 //	instance       one replica of a workload; it keeps its identity on the mesh while its processes come and go
 //	run            one child process from start to exit, or one HTTP session; the supervisor starts the next run

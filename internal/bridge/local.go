@@ -19,17 +19,17 @@ import (
 
 // Local performs single steps of a Bridge on this host, without a connection to NATS, for extctl's local commands. The
 // results equal those of a Bridge with the same Config. It is safe for concurrent use.
-type Local struct{ b *Bridge }
+type Local struct{ planner *planner }
 
 // NewLocal returns a Local. It uses Settings, Version, Environ and Gate of cfg, and StateDir for Examine.
-func NewLocal(cfg Config) Local { return Local{New(nil, cfg)} }
+func NewLocal(cfg Config) Local { return Local{newPlanner(cfg.withDefaults())} }
 
 // Scan finds the extensions on this host.
-func (l Local) Scan(ctx context.Context) discovery.Report { return l.b.scan(ctx) }
+func (l Local) Scan(ctx context.Context) discovery.Report { return l.planner.scan(ctx) }
 
 // ManifestOptions returns the options with which manifests are parsed.
 func (l Local) ManifestOptions() manifest.Options {
-	return manifest.Options{AgentVersion: l.b.agentVersion(), ReservedIDs: l.b.config().ReservedIDs}
+	return manifest.Options{AgentVersion: l.planner.agentVersion(), ReservedIDs: l.planner.config().ReservedIDs}
 }
 
 // Preflight is the result of checking an extension, or one of its members, before it is started.
@@ -44,17 +44,17 @@ type Preflight struct {
 // Check performs all checks that a Bridge makes before it starts m, which is c's manifest or one of its members. It
 // does not create the state directory.
 func (l Local) Check(c discovery.Candidate, m *manifest.Manifest) (p Preflight) {
-	b := l.b
-	p.Missing = b.check(m, c.Root)
-	p.Gated = b.gates(m, p.Missing)
+	pl := l.planner
+	p.Missing = pl.check(m, c.Root)
+	p.Gated = pl.gates(m, p.Missing)
 	p.Transport = m.Transport
 	if !p.Missing.Refused() {
-		if p.Transport, p.Err = b.resolve(m, c.Root); p.Err != nil {
+		if p.Transport, p.Err = pl.resolve(m, c.Root); p.Err != nil {
 			return p
 		}
 	}
 	if p.Transport.Type == manifest.Stdio {
-		_, p.Stripped = gate.Env(b.cfg.Environ, b.envOptions(m, p.Transport))
+		_, p.Stripped = gate.Env(pl.cfg.Environ, pl.envOptions(m, p.Transport))
 	}
 	return p
 }
@@ -77,15 +77,15 @@ const maxTrialLines = 20
 // handshake, lists its tools and stops it. It returns when the process has ended. The handshake has the same timeout as
 // in a Bridge; ctx limits the whole.
 func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.Manifest) Trial {
-	b := l.b
-	w, err := b.newWorkload(c, m)
+	pl := l.planner
+	w, err := pl.newWorkload(c, m)
 	if err == nil && w.missing.Refused() {
 		err = errors.New(w.missing.String())
 	}
 	if err != nil {
 		return Trial{Err: err}
 	}
-	t := &trial{inst: instance{workload: w, host: hostInfo{agentVersion: b.agentVersion()}}}
+	t := &trial{inst: instance{workload: w, host: hostInfo{agentVersion: pl.agentVersion()}}}
 	var lines ring
 	spec := w.spec
 	spec.Stderr = lines.add

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
@@ -37,16 +39,30 @@ func (i identity) before(other identity) bool {
 	return cmp.Or(i.Since.Compare(other.Since), cmp.Compare(i.Run, other.Run)) < 0
 }
 
-func (b *Bridge) identity() identity { return identity{b.runID, b.since} }
+// nameGuard keeps two bridges with one name from running at the same time.
+type nameGuard struct {
+	nc      *nats.Conn
+	log     *slog.Logger
+	name    string
+	subject string        // of control requests to the name
+	self    identity      // of this run
+	others  chan identity // other bridges with this name that sent a ping
+	contest func()        // called when another bridge may have overwritten this one's report
+}
 
-// checkNameIsFree returns an error if a bridge with the same name is running.
-func (b *Bridge) checkNameIsFree() error {
+func newNameGuard(nc *nats.Conn, cfg Config, contest func()) *nameGuard {
+	return &nameGuard{nc: nc, log: cfg.Logger, name: cfg.Name, subject: cfg.Prefix.Control(cfg.Name), contest: contest, others: make(chan identity, 4),
+		self: identity{nuid.Next(), time.Now().UTC().Truncate(time.Millisecond)}}
+}
+
+// checkIsFree returns an error if a bridge with the same name is running.
+func (g *nameGuard) checkIsFree() error {
 	for range nameProbes {
 		ctx, cancel := context.WithTimeout(context.Background(), nameProbePause)
-		_, err := natsconn.Request(ctx, b.nc, b.cfg.Prefix.Control(b.cfg.Name), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+		_, err := natsconn.Request(ctx, g.nc, g.subject, []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		cancel()
 		if err == nil {
-			return fmt.Errorf("a bridge named %q is already running on this mesh; choose another --name", b.cfg.Name)
+			return fmt.Errorf("a bridge named %q is already running on this mesh; choose another --name", g.name)
 		}
 		if !errors.Is(err, context.DeadlineExceeded) {
 			break
@@ -55,32 +71,32 @@ func (b *Bridge) checkNameIsFree() error {
 	return nil
 }
 
-// notePing passes the sender of a ping to guardName if it is another bridge with b's name.
-func (b *Bridge) notePing(params []byte) {
+// notePing passes the sender of a ping to run if it is another bridge with the same name.
+func (g *nameGuard) notePing(params []byte) {
 	var i identity
 	if json.Unmarshal(params, &i) != nil || i.Run == "" {
 		return
 	}
 	select {
-	case b.otherBridges <- i:
+	case g.others <- i:
 	default: // the other bridge sends more pings
 	}
 }
 
-// guardName pings b's own name at the start and after each reconnect, and reacts to the pings of other bridges:
-// checkNameIsFree does not detect a bridge that starts at the same time or was disconnected. It returns nil when ctx ends,
-// or an error if b must exit.
-func (b *Bridge) guardName(ctx context.Context) error {
+// run pings the bridge's own name at the start and after each reconnect, and reacts to the pings of other bridges:
+// checkIsFree does not detect a bridge that starts at the same time or was disconnected. It returns nil when ctx ends,
+// or an error if this bridge must exit.
+func (g *nameGuard) run(ctx context.Context) error {
 	answers := make(chan *nats.Msg, 16)
-	inbox := natsconn.Inbox(b.nc)
-	sub, err := b.nc.ChanSubscribe(inbox, answers)
+	inbox := natsconn.Inbox(g.nc)
+	sub, err := g.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return fmt.Errorf("subscribing to an inbox: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // it fails only on a closed connection
-	connected := b.nc.StatusChanged(nats.CONNECTED)
-	defer b.nc.RemoveStatusListener(connected)
-	params, err := json.Marshal(b.identity())
+	connected := g.nc.StatusChanged(nats.CONNECTED)
+	defer g.nc.RemoveStatusListener(connected)
+	params, err := json.Marshal(g.self)
 	if err != nil {
 		return err
 	}
@@ -102,27 +118,32 @@ func (b *Bridge) guardName(ctx context.Context) error {
 			probe.Reset(0)
 			continue
 		case <-probe.C:
-			_ = b.nc.PublishRequest(b.cfg.Prefix.Control(b.cfg.Name), inbox, ping) // an error means that there is no connection
+			_ = g.nc.PublishRequest(g.subject, inbox, ping) // an error means that there is no connection
 			if probesLeft--; probesLeft > 0 {
 				probe.Reset(nameProbePause)
 			}
 			continue
 		case m := <-answers:
 			_ = json.Unmarshal(m.Data, &other) // a third-party bridge may send something else, which leaves other empty
-		case other.Result = <-b.otherBridges:
+		case other.Result = <-g.others:
 		}
-		switch i := other.Result; {
-		case i.Run == "" || i.Run == b.runID:
-		case i.before(b.identity()):
-			return fmt.Errorf("another bridge named %q has been running on this mesh since %s; choose another --name", b.cfg.Name, i.Since.Format(time.RFC3339Nano))
-		case encounters[i.Run] < maxEncounters && (encounters[i.Run] > 0 || len(encounters) < maxOtherBridges):
-			if encounters[i.Run]++; encounters[i.Run] == 1 {
-				b.log.Warn("duplicate bridge name: the newer bridge is exiting", "since", i.Since)
-			}
-			select {
-			case b.reportContested <- struct{}{}: // its reports replaced b's
-			default:
-			}
+		if err := g.meet(other.Result, encounters); err != nil {
+			return err
 		}
 	}
+}
+
+// meet reacts to a message of another run. encounters counts them for each run.
+func (g *nameGuard) meet(other identity, encounters map[string]int) error {
+	switch {
+	case other.Run == "" || other.Run == g.self.Run:
+	case other.before(g.self):
+		return fmt.Errorf("another bridge named %q has been running on this mesh since %s; choose another --name", g.name, other.Since.Format(time.RFC3339Nano))
+	case encounters[other.Run] < maxEncounters && (encounters[other.Run] > 0 || len(encounters) < maxOtherBridges):
+		if encounters[other.Run]++; encounters[other.Run] == 1 {
+			g.log.Warn("duplicate bridge name: the newer bridge is exiting", "since", other.Since)
+		}
+		g.contest()
+	}
+	return nil
 }

@@ -11,7 +11,7 @@ import (
 // newInstance creates a replica of w.
 func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s := &instance{
-		workload: w, host: hostInfo{agentVersion: b.agentVersion()},
+		workload: w, host: hostInfo{agentVersion: b.planner.agentVersion()},
 		mesh:       b.node.Join(w.announce),
 		memory:     b.memory,
 		log:        b.log.With("extension", w.id()),

@@ -3,9 +3,11 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -35,65 +37,102 @@ type declaration struct {
 	announce mesh.Announce
 }
 
+// planner reads the manifests of one host and decides what to run. It logs what it finds, each finding once.
+type planner struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	settings config.Config
+	logged   map[string]bool // findings of the last plan
+}
+
+// newPlanner returns the planner of a bridge. cfg has its defaults.
+func newPlanner(cfg Config) *planner {
+	return &planner{cfg: cfg, log: cfg.Logger, settings: cfg.Settings}
+}
+
+// config returns the settings as last read.
+func (pl *planner) config() config.Config {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.settings
+}
+
+// reread reads the settings again. On an error they do not change.
+func (pl *planner) reread() error {
+	if pl.cfg.Reread == nil {
+		return nil
+	}
+	settings, err := pl.cfg.Reread()
+	if err != nil {
+		return err
+	}
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.settings = settings
+	return nil
+}
+
 // scan finds the extensions of this host.
-func (b *Bridge) scan(ctx context.Context) discovery.Report {
-	c := b.config()
+func (pl *planner) scan(ctx context.Context) discovery.Report {
+	c := pl.config()
 	if !c.Enabled {
 		return discovery.Report{}
 	}
 	return discovery.Scan(ctx, discovery.Options{
 		Roots: c.SearchPaths, Links: c.Links, IgnoreDirs: c.IgnoreDirs, MaxDepth: c.MaxDepth,
 		FollowLinks: c.FollowLinks, Disabled: c.Disabled, Allowlist: c.Allowlist,
-		Manifest: manifest.Options{AgentVersion: b.agentVersion(), ReservedIDs: c.ReservedIDs},
+		Manifest: manifest.Options{AgentVersion: pl.agentVersion(), ReservedIDs: c.ReservedIDs},
 	})
 }
 
 // agentVersion is the version with which min_agent_version in manifests is compared. A development build without a
 // semantic version counts as the last release.
-func (b *Bridge) agentVersion() string {
-	own := b.cfg.Version
+func (pl *planner) agentVersion() string {
+	own := pl.cfg.Version
 	if _, err := semver.StrictNewVersion(own); err != nil {
 		own = lastRelease
 	}
-	return cmp.Or(b.config().AgentVersion, own)
+	return cmp.Or(pl.config().AgentVersion, own)
 }
 
 const lastRelease = "0.1.0"
 
 // makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
-func (b *Bridge) makePlan(ctx context.Context) plan {
-	report := b.scan(ctx)
+func (pl *planner) makePlan(ctx context.Context) plan {
+	report := pl.scan(ctx)
 	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}, incomplete: report.Incomplete, logged: map[string]bool{}}
 	for _, d := range report.Diagnostics {
-		b.addDiagnostic(&p, d)
+		pl.addDiagnostic(&p, d)
 	}
 	for _, c := range report.Candidates {
 		for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
-			b.addManifest(&p, c, m)
+			pl.addManifest(&p, c, m)
 		}
 	}
-	b.addSkills(&p)
+	pl.addSkills(&p)
 	p.host.Extensions = []string{}
 	for _, w := range p.workloads {
 		p.host.Extensions = append(p.host.Extensions, w.id())
 	}
-	b.mu.Lock()
-	b.logged = p.logged
-	b.mu.Unlock()
+	pl.mu.Lock()
+	pl.logged = p.logged
+	pl.mu.Unlock()
 	return p
 }
 
 // addManifest adds the workload of a manifest to p, or a problem if it cannot be run.
-func (b *Bridge) addManifest(p *plan, c discovery.Candidate, m *manifest.Manifest) {
-	w, err := b.newWorkload(c, m)
+func (pl *planner) addManifest(p *plan, c discovery.Candidate, m *manifest.Manifest) {
+	w, err := pl.newWorkload(c, m)
 	if err != nil {
-		if b.isNew(p, m.Plugin.ID, err.Error()) {
-			b.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
+		if pl.isNew(p, m.Plugin.ID, err.Error()) {
+			pl.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
 		}
 		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
 		return
 	}
-	b.logMissing(p, w)
+	pl.logMissing(p, w)
 	if m.Transport.Type == manifest.NATS {
 		p.declared = append(p.declared, declaration{c.Path, w.announce})
 		return
@@ -106,20 +145,20 @@ func (b *Bridge) addManifest(p *plan, c discovery.Candidate, m *manifest.Manifes
 
 // newWorkload prepares the workload of a manifest: it checks the requirements, replaces placeholders and filters the
 // environment.
-func (b *Bridge) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*workload, error) {
-	settings := b.config()
-	missing := b.check(m, c.Root)
+func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*workload, error) {
+	settings := pl.config()
+	missing := pl.check(m, c.Root)
 	transport := m.Transport
 	if !missing.Refused() { // otherwise it is not started and keeps its placeholders
 		var err error
-		if transport, err = b.resolve(m, c.Root); err != nil {
+		if transport, err = pl.resolve(m, c.Root); err != nil {
 			return nil, err
 		}
 	}
 	s := settings.SupervisionFor(m.Plugin.ID)
 	w := &workload{
 		path:     c.Path,
-		announce: b.announcement(m),
+		announce: pl.announcement(m),
 		dialect:  transport.Dialect,
 		declared: m.Capabilities,
 		limits: limits{
@@ -130,14 +169,14 @@ func (b *Bridge) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*work
 		policy: s.Policy(), replicas: s.Replicas, grace: s.ShutdownGrace, replicaSet: new(replicaSet),
 	}
 	w.transport, w.missing, w.httpAllow = transport, missing, settings.HTTPAllow
-	if b.gates(m, missing) {
+	if pl.gates(m, missing) {
 		w.gated = missing.String()
 	}
 	switch transport.Type {
 	case manifest.Stdio:
-		return w, b.prepareChild(w, c, m)
+		return w, pl.prepareChild(w, c, m)
 	case manifest.HTTP:
-		w.prepareRemote(b.cfg.Environ, m)
+		w.prepareRemote(pl.cfg.Environ, m)
 	case "": // a container; replicas of it would have no use
 		w.replicas = 1
 	}
@@ -145,34 +184,34 @@ func (b *Bridge) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*work
 }
 
 // check checks the requirements of m and its access to this host's files and variables.
-func (b *Bridge) check(m *manifest.Manifest, root string) gate.Result {
-	host := b.cfg.Gate
-	host.Grants = b.grants(m)
+func (pl *planner) check(m *manifest.Manifest, root string) gate.Result {
+	host := pl.cfg.Gate
+	host.Grants = pl.grants(m)
 	return host.CheckManifest(m, root)
 }
 
 // gates reports whether m is not started because of the result of check.
-func (b *Bridge) gates(m *manifest.Manifest, r gate.Result) bool {
-	return r.Refused() || !r.OK() && b.config().GatingFor(m.Plugin.ID) == config.Skip
+func (pl *planner) gates(m *manifest.Manifest, r gate.Result) bool {
+	return r.Refused() || !r.OK() && pl.config().GatingFor(m.Plugin.ID) == config.Skip
 }
 
 // resolve returns m's transport with its placeholders replaced.
-func (b *Bridge) resolve(m *manifest.Manifest, root string) (manifest.Transport, error) {
-	t, _, err := m.Resolve(manifest.Expander{Root: root, AgentVersion: b.agentVersion(), Files: b.grants(m).Files()})
+func (pl *planner) resolve(m *manifest.Manifest, root string) (manifest.Transport, error) {
+	t, _, err := m.Resolve(manifest.Expander{Root: root, AgentVersion: pl.agentVersion(), Files: pl.grants(m).Files()})
 	return t, err
 }
 
 // grants returns the files and variables of this host that m may use.
-func (b *Bridge) grants(m *manifest.Manifest) gate.Grants {
-	c := b.config()
-	return gate.Grants{Strict: c.Secrets == config.SecretsGranted, Allowed: c.GrantsFor(m.Plugin.ID), Mesh: b.cfg.Mesh}
+func (pl *planner) grants(m *manifest.Manifest) gate.Grants {
+	c := pl.config()
+	return gate.Grants{Strict: c.Secrets == config.SecretsGranted, Allowed: c.GrantsFor(m.Plugin.ID), Mesh: pl.cfg.Mesh}
 }
 
 // childDrain is how long a stop waits for calls in flight before the child is told to exit. With the default grace, and a
 // second from SIGTERM to SIGKILL, a stop takes at most five seconds.
 const childDrain = 500 * time.Millisecond
 
-func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
+func (pl *planner) announcement(m *manifest.Manifest) mesh.Announce {
 	dialect := m.Transport.Dialect
 	if dialect != manifest.MCP {
 		dialect = manifest.Ext
@@ -180,7 +219,7 @@ func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 	a := mesh.Announce{
 		SchemaVersion: mesh.SchemaVersion,
 		ID:            m.Plugin.ID, Version: m.Plugin.Version, Name: m.Plugin.Name, Description: m.Plugin.Description,
-		Priority: m.Plugin.Priority, Parent: m.Parent, Host: b.cfg.Host, Bridge: b.cfg.Name,
+		Priority: m.Plugin.Priority, Parent: m.Parent, Host: pl.cfg.Host, Bridge: pl.cfg.Name,
 		Transport: string(m.Transport.Type), Dialect: string(dialect), SubjectPrefix: m.Transport.SubjectPrefix,
 		Features:     []string{mesh.FeatureStream, mesh.FeatureCancel, mesh.FeatureInstance},
 		ManifestHash: m.Hash,
@@ -198,19 +237,19 @@ func (b *Bridge) announcement(m *manifest.Manifest) mesh.Announce {
 }
 
 // prepareChild sets the spec of a stdio child.
-func (b *Bridge) prepareChild(w *workload, c discovery.Candidate, m *manifest.Manifest) error {
-	state, err := gate.MakeStateDir(b.cfg.StateDir, w.id())
+func (pl *planner) prepareChild(w *workload, c discovery.Candidate, m *manifest.Manifest) error {
+	state, err := gate.MakeStateDir(pl.cfg.StateDir, w.id())
 	if err != nil {
 		return err
 	}
 	t := w.transport
-	options := b.envOptions(m, t)
-	options.AgentVersion, options.ExtensionID, options.StateDir = b.agentVersion(), w.id(), state
-	env, stripped := gate.Env(b.cfg.Environ, options)
+	options := pl.envOptions(m, t)
+	options.AgentVersion, options.ExtensionID, options.StateDir = pl.agentVersion(), w.id(), state
+	env, stripped := gate.Env(pl.cfg.Environ, options)
 	if len(stripped) > 0 {
-		b.log.Debug("secret-like variables withheld from the child", "extension", w.id(), "names", stripped)
+		pl.log.Debug("secret-like variables withheld from the child", "extension", w.id(), "names", stripped)
 	}
-	w.redact = gate.NewRedactor(b.cfg.Environ, gate.Declared(m), t.Env).Redact
+	w.redact = gate.NewRedactor(pl.cfg.Environ, gate.Declared(m), t.Env).Redact
 	w.spec = child.Spec{
 		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: w.grace, Redact: w.redact,
 	}
@@ -218,24 +257,24 @@ func (b *Bridge) prepareChild(w *workload, c discovery.Candidate, m *manifest.Ma
 }
 
 // envOptions returns which of the bridge's variables m's child inherits, and which its manifest sets.
-func (b *Bridge) envOptions(m *manifest.Manifest, t manifest.Transport) gate.EnvOptions {
-	return gate.EnvOptions{Minimal: b.config().InheritEnv == config.InheritMinimal, Allow: m.Requires.Env, Add: t.Env, Mesh: b.cfg.Mesh}
+func (pl *planner) envOptions(m *manifest.Manifest, t manifest.Transport) gate.EnvOptions {
+	return gate.EnvOptions{Minimal: pl.config().InheritEnv == config.InheritMinimal, Allow: m.Requires.Env, Add: t.Env, Mesh: pl.cfg.Mesh}
 }
 
 // addSkills adds this host's skills to p.
-func (b *Bridge) addSkills(p *plan) {
-	dir := b.config().SkillsDir
+func (pl *planner) addSkills(p *plan) {
+	dir := pl.config().SkillsDir
 	if dir == "" {
 		return
 	}
 	skills, diagnostics := discovery.ScanSkills(dir)
 	for _, d := range diagnostics {
-		b.addDiagnostic(p, d)
+		pl.addDiagnostic(p, d)
 	}
 	for _, s := range skills {
-		if missing := b.cfg.Gate.Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
-			if b.isNew(p, "skill "+s.Dir, missing.String()) {
-				gate.LogSkillDisabled(b.log, s.Dir, missing)
+		if missing := pl.cfg.Gate.Check(s.Requires, filepath.Dir(s.Path), nil); !missing.OK() {
+			if pl.isNew(p, "skill "+s.Dir, missing.String()) {
+				gate.LogSkillDisabled(pl.log, s.Dir, missing)
 			}
 			continue
 		}

@@ -70,7 +70,7 @@ func (b *Bridge) repeatReports(ctx context.Context, requests <-chan *nats.Msg) {
 		case <-repeat.C:
 			if !answerDue {
 				b.publishRemovals(b.takeRemoved())
-				next = reportHeartbeats * max(b.config().HeartbeatInterval, heartbeat.MinInterval)
+				next = reportHeartbeats * max(b.planner.config().HeartbeatInterval, heartbeat.MinInterval)
 				next = next*9/10 + rand.N(next/5+1) // so that bridges started together do not report at the same time
 			}
 		}
@@ -84,9 +84,7 @@ func (b *Bridge) repeatReports(ctx context.Context, requests <-chan *nats.Msg) {
 func (b *Bridge) publishReports() {
 	b.reportMu.Lock()
 	defer b.reportMu.Unlock()
-	b.mu.Lock()
-	p := b.current
-	b.mu.Unlock()
+	p := b.plan()
 	b.publishHost(p.host)
 	b.publishSkills(p.skills.Skills)
 	for _, d := range p.declared {
@@ -95,7 +93,7 @@ func (b *Bridge) publishReports() {
 }
 
 func (b *Bridge) publishHost(host mesh.Host) {
-	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.since
+	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.name.self.Since
 	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), fitReport(host, min(maxReport, int(b.nc.MaxPayload())-reportRoom)))
 }
 
@@ -187,9 +185,7 @@ func (b *Bridge) takeRemoved() []string {
 // extensions have published their own shutdown notices.
 func (b *Bridge) publishFinalReports() {
 	b.publishRemovals(b.takeRemoved())
-	b.mu.Lock()
-	p := b.current
-	b.mu.Unlock()
+	p := b.plan()
 	b.publishHost(p.host)
 	b.publishSkills(nil)
 }

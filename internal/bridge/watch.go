@@ -12,11 +12,11 @@ import (
 // watch watches for changed manifests until ctx ends. After a reload with other settings, it watches with those.
 func (b *Bridge) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		settings := b.config()
+		settings := b.planner.config()
 		watchCtx, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() { b.watchWith(watchCtx, ctx, settings) }) // owned here; ends with watchCtx, after a reload in progress
-		for sameWatch(settings, b.config()) && ctx.Err() == nil {
+		for sameWatch(settings, b.planner.config()) && ctx.Err() == nil {
 			select {
 			case <-b.reloaded:
 			case <-ctx.Done():
@@ -77,8 +77,8 @@ func (b *Bridge) configChanged(ctx context.Context, reload bool) {
 func (b *Bridge) difference(ctx context.Context) (start, replace, stop []string) {
 	b.reloadMu.Lock()
 	defer b.reloadMu.Unlock()
-	p := b.makePlan(ctx)
-	b.carryOver(&p)
+	p := b.planner.makePlan(ctx)
+	b.planner.carryOver(&p, b.plan())
 	return b.fleet.diff(p.workloads)
 }
 
