@@ -30,6 +30,7 @@ var layers = []struct {
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "pkg/mesh"}},
+	{"fleet", []string{"internal/fleet"}},
 	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},
 }

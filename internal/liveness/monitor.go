@@ -164,6 +164,22 @@ func (m *Monitor) interval(b heartbeat.Message) time.Duration {
 	return max(heartbeat.MinInterval, time.Duration(ms)*time.Millisecond)
 }
 
+// Refresh processes a sign of life of an instance in a message that does not contain its state, such as the heartbeat of
+// its bridge. A lost instance returns to the state that its owner last reported, unless it is held.
+func (m *Monitor) Refresh(id, instance string, now time.Time) (Change, bool) {
+	m.listen(now)
+	i := m.find(id, instance)
+	if i == nil {
+		return Change{}, false
+	}
+	i.ext.lastSign, i.lastSign, i.LastHeartbeat = now, now, now
+	m.arm(&i.timer, i.deadline(m))
+	if i.State != heartbeat.Lost || i.Held {
+		return Change{}, false
+	}
+	return m.move(i, i.reported, i.reportedReason, now)
+}
+
 // Deregister processes an instance's shutdown notice, effective immediately. The instance is shown as Shutdown until
 // it is dropped or sends another heartbeat.
 func (m *Monitor) Deregister(id, instance, reason string, now time.Time) (Change, bool) {

@@ -285,3 +285,33 @@ func FuzzObserve(f *testing.F) {
 		}
 	})
 }
+
+// TestRefresh: a sign of life without a state keeps an instance from being lost, and restores a lost one, but not one
+// that is held or was shut down.
+func TestRefresh(t *testing.T) {
+	m := NewMonitor(Config{})
+	now := time.Now()
+	for _, instance := range []string{"n1", "held", "shutdown"} {
+		m.Observe(heartbeat.Message{ID: "x", Instance: instance, State: heartbeat.Draining}, now)
+	}
+	m.Deregister("x", "shutdown", "", now)
+	for range 10 {
+		now = now.Add(15 * time.Second)
+		m.Refresh("x", "n1", now)
+		m.Expire(now)
+	}
+	if i, _ := m.Instance("x", "n1"); i.State != heartbeat.Draining {
+		t.Errorf("refreshed: %s", i.State)
+	}
+	m.MarkLost("x", "n1", "", now)
+	m.Hold("x", "held", "not answering", now)
+	for instance, want := range map[string]heartbeat.State{"n1": heartbeat.Draining, "held": heartbeat.Lost, "shutdown": heartbeat.Shutdown} {
+		m.Refresh("x", instance, now)
+		if i, _ := m.Instance("x", instance); i.State != want {
+			t.Errorf("%s: %s, want %s", instance, i.State, want)
+		}
+	}
+	if _, ok := m.Refresh("x", "unknown", now); ok {
+		t.Error("an unknown instance was changed")
+	}
+}

@@ -37,8 +37,13 @@ func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, e
 	if a.ID != id {
 		return a, fmt.Errorf("id %.80q does not match the subject's id %.80q", a.ID, id)
 	}
-	if err := checkAnnounced(&a, prefix); err != nil {
-		return a, err
+	return a, completeAnnounce(&a, prefix)
+}
+
+// completeAnnounce checks an announcement and fills in its defaults.
+func completeAnnounce(a *mesh.Announce, prefix mesh.Prefix) error {
+	if err := checkAnnounced(a, prefix); err != nil {
+		return err
 	}
 	if a.SubjectPrefix == "" {
 		a.SubjectPrefix = string(prefix)
@@ -49,7 +54,7 @@ func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, e
 	if a.Dialect == "" {
 		a.Dialect = "ext"
 	}
-	return a, nil
+	return nil
 }
 
 // checkAnnounced collects all faults of an announcement.

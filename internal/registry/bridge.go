@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -23,6 +24,10 @@ type bridge struct {
 	skills []mesh.SkillEntry
 	seen   time.Time // last report, announcement or answer
 	kept   int       // bytes counted of its reports
+
+	inventory          fleet.Report
+	inventoryRequested time.Time // last request for a full inventory
+	behind             bool      // at the last ping, messages of its inventory had not arrived
 
 	answered bool             // it has answered on its control subject before, so "no responders" means that it is gone
 	reported bool             // to this replica; if not, host may come from the catalog
@@ -82,6 +87,7 @@ func (l *loop) keepReports(b *bridge) {
 
 // reportSize is about the number of bytes stored of a bridge's reports.
 func (b *bridge) reportSize() (sum int) {
+	sum = b.inventory.Size()
 	if b.host != nil {
 		for _, id := range b.host.Extensions {
 			sum += len(id) + 16
@@ -108,6 +114,10 @@ func hostKey(name string) string { return mesh.KindHost + "." + name }
 
 // hostReport handles a bridge's report of its extensions and of what it could not start.
 func (l *loop) hostReport(name string, data []byte, now time.Time) {
+	if isInventory(data) {
+		l.handleInventory(name, data, now)
+		return
+	}
 	var h mesh.Host
 	err := checkBridge(name)
 	if err == nil && len(data) > maxReport {
@@ -195,10 +205,10 @@ func (l *loop) pingBridges(now time.Time) {
 		q := request{nc: l.nc, subject: l.cfg.Prefix.Control(b.name), method: "ping"}
 		l.pings.start(func() {
 			l.wg.Go(func() { // owned by the loop; ends with pingTimeout at the latest
-				_, err := q.send(l.ctx, pingTimeout)
+				answer, err := q.send(l.ctx, pingTimeout)
 				l.report(func(l *loop) {
 					l.pings.finish()
-					l.pinged(b, err, time.Now())
+					l.pinged(b, answer, err, time.Now())
 				})
 			})
 		})
@@ -207,7 +217,7 @@ func (l *loop) pingBridges(now time.Time) {
 
 // pinged handles the result of a ping. If there never was a responder, it may be a third-party bridge; then only the
 // heartbeats of its instances count.
-func (l *loop) pinged(b *bridge, err error, now time.Time) {
+func (l *loop) pinged(b *bridge, answer json.RawMessage, err error, now time.Time) {
 	b.pinging = false
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -226,7 +236,7 @@ func (l *loop) pinged(b *bridge, err error, now time.Time) {
 			l.markSkills(b)
 		}
 		b.answered, b.leaving, b.gone, b.timeouts, b.seen, b.pause = true, false, false, 0, now, 0
-		if !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
+		if !l.checkSync(b, answer, now) && !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
 			l.requestFor(&b.requests, now)
 		}
 	}

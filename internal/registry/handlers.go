@@ -52,16 +52,21 @@ func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
 			return
 		}
 	}
+	l.observe(x, b, now)
+	l.checkAnnouncement(x, &b, now)
+	if p := x.locations[b.Instance]; p != nil && p.bridge != "" && l.bridges[p.bridge] == nil {
+		l.requestFor(&x.bridgeRequests, now)
+	}
+}
+
+// observe applies the state of an instance of x, as reported by a heartbeat or an inventory.
+func (l *loop) observe(x *extension, b heartbeat.Message, now time.Time) {
 	x.dropped = false
-	delete(l.removed, instanceKey{id, b.Instance})
+	delete(l.removed, instanceKey{x.id, b.Instance})
 	l.confirmRun(x, b.Instance)
 	c, changed := l.mon.Observe(b, now)
 	if c.NewRun {
 		l.instanceRestarted(x, b.Instance)
-	}
-	l.checkAnnouncement(x, &b, now)
-	if p := x.locations[b.Instance]; p != nil && p.bridge != "" && l.bridges[p.bridge] == nil {
-		l.requestFor(&x.bridgeRequests, now)
 	}
 	if changed {
 		l.changed(c)
@@ -239,18 +244,26 @@ func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
 	if g.Reason == mesh.GoodbyeRemoved && len(l.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
 		l.removed[instanceKey{strings.Clone(id), g.Instance}] = now
 	}
+	if g.Reason == mesh.GoodbyeRemoved {
+		l.removeInstance(id, g.Instance, now)
+	} else if c, ok := l.mon.Deregister(id, g.Instance, g.Reason, now); ok {
+		l.changed(c)
+	}
+}
+
+// removeInstance removes an instance that will not return, or with "" the manifest of a service. The extension is
+// removed with the last of them.
+func (l *loop) removeInstance(id, instance string, now time.Time) {
 	x := l.exts[id]
 	var c liveness.Change
 	var ok bool
 	switch {
-	case g.Reason != mesh.GoodbyeRemoved:
-		c, ok = l.mon.Deregister(id, g.Instance, g.Reason, now)
-	case g.Instance == "" && x != nil && l.hasNamedInstances(x):
+	case instance == "" && x != nil && l.hasNamedInstances(x):
 		l.manifestWithdrawn(x) // the manifest was removed; the service that it described is still there
-	case g.Instance == "":
+	case instance == "":
 		c, ok = l.mon.Forget(id)
 	default:
-		if c, ok = l.mon.Remove(id, g.Instance, now); ok && l.empty(id) {
+		if c, ok = l.mon.Remove(id, instance, now); ok && l.empty(id) {
 			l.changed(c)
 			c, ok = l.mon.Forget(id)
 		}

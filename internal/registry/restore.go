@@ -161,7 +161,11 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		if heartbeat.CheckInstance(i.Instance) != nil {
 			continue
 		}
-		if _, gone := l.removed[instanceKey{x.id, i.Instance}]; gone {
+		_, gone := l.removed[instanceKey{x.id, i.Instance}]
+		if b := l.bridges[i.Bridge]; b != nil && b.inventory.Synced() && !b.inventory.Lists(mesh.InstanceRef{ID: x.id, Instance: i.Instance}) {
+			gone = true
+		}
+		if gone {
 			left = true
 			continue
 		}

@@ -40,15 +40,15 @@ func BenchmarkFleet(b *testing.B) {
 			b.Cleanup(nc.Close)
 			return nc
 		}
-		fleet := &fleet{nc: connect(), size: extensions, tools: tools}
-		fleet.serve(b)
+		sims := &simulated{nc: connect(), size: extensions, tools: tools}
+		sims.serve(b)
 
 		one, stopOne := fleetRegistry(b, connect(), "one")
 		awaitStatus(b, one, func(s Status) bool { return s.Leading })
 		start, cpu := time.Now(), cpuTime()
 		for n := range extensions {
-			fleet.announce(b, n)
-			fleet.beat(b, n, heartbeat.Ready)
+			sims.announce(b, n)
+			sims.beat(b, n, heartbeat.Ready)
 		}
 		awaitStatus(b, one, func(s Status) bool { return s.Tools == extensions*tools && s.Pending == 0 && s.Handshakes == 0 })
 		b.ReportMetric(time.Since(start).Seconds(), "s/build")
@@ -57,7 +57,7 @@ func BenchmarkFleet(b *testing.B) {
 
 		two, stopTwo := fleetRegistry(b, connect(), "two")
 		awaitStatus(b, two, func(s Status) bool { return s.Revision > 0 && !s.Stale })
-		fleet.beatAll(b)
+		sims.beatAll(b)
 		awaitStatus(b, two, func(s Status) bool { return s.Traffic.Beats >= extensions })
 		b.ReportMetric(heap(), "MB/both")
 		start = time.Now()
@@ -72,7 +72,7 @@ func BenchmarkFleet(b *testing.B) {
 		writes := st.Traffic.Writes
 		for round := range 10 {
 			for n := range 1000 {
-				fleet.beat(b, n, [...]heartbeat.State{heartbeat.Restarting, heartbeat.Ready}[round%2])
+				sims.beat(b, n, [...]heartbeat.State{heartbeat.Restarting, heartbeat.Ready}[round%2])
 			}
 			<-time.After(time.Until(start.Add(time.Duration(round+1) * 500 * time.Millisecond)))
 		}
@@ -85,16 +85,16 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// fleet implements many extensions on plain NATS messages.
-type fleet struct {
+// simulated implements many extensions on plain NATS messages.
+type simulated struct {
 	nc          *nats.Conn
 	size, tools int
 	answer      []byte
 }
 
-func (f *fleet) id(n int) string { return fmt.Sprintf("sim%05d", n) }
+func (f *simulated) id(n int) string { return fmt.Sprintf("sim%05d", n) }
 
-func (f *fleet) serve(b *testing.B) {
+func (f *simulated) serve(b *testing.B) {
 	var list []map[string]any
 	for n := range f.tools {
 		list = append(list, map[string]any{"name": fmt.Sprintf("tool_%d", n), "description": strings.Repeat("Does something useful. ", 5),
@@ -112,7 +112,7 @@ func (f *fleet) serve(b *testing.B) {
 	}
 }
 
-func (f *fleet) publish(b *testing.B, subject string, doc any) {
+func (f *simulated) publish(b *testing.B, subject string, doc any) {
 	data, err := json.Marshal(doc)
 	if err == nil {
 		err = f.nc.Publish(subject, data)
@@ -122,16 +122,16 @@ func (f *fleet) publish(b *testing.B, subject string, doc any) {
 	}
 }
 
-func (f *fleet) announce(b *testing.B, n int) {
+func (f *simulated) announce(b *testing.B, n int) {
 	f.publish(b, prefix.Announce(f.id(n)), mesh.Announce{SchemaVersion: 1, ID: f.id(n), Version: "1.0.0", Instance: "i", Host: "h",
 		Bridge: fmt.Sprint("b", n/100), Transport: "stdio", Features: []string{mesh.FeatureInstance}, ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
 }
 
-func (f *fleet) beat(b *testing.B, n int, s heartbeat.State) {
+func (f *simulated) beat(b *testing.B, n int, s heartbeat.State) {
 	f.publish(b, prefix.Heartbeat(f.id(n)), heartbeat.Message{ID: f.id(n), Instance: "i", Version: "1.0.0", State: s, IntervalMS: 15_000})
 }
 
-func (f *fleet) beatAll(b *testing.B) {
+func (f *simulated) beatAll(b *testing.B) {
 	for n := range f.size {
 		f.beat(b, n, heartbeat.Ready)
 	}

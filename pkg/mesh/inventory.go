@@ -153,3 +153,6 @@ func (i *InventoryInstance) Check(bridge string) error {
 	}
 	return nil
 }
+
+// Ref identifies the entry.
+func (i *InventoryInstance) Ref() InstanceRef { return InstanceRef{i.ID, i.Instance} }

@@ -1,0 +1,225 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// Report is what one bridge has reported in its inventory messages (docs/protocol.md, "Inventory"). Its zero value is
+// the report of a bridge from which nothing was received.
+type Report struct {
+	Host       mesh.InventoryHost
+	IntervalMS int64 // of the bridge's heartbeats
+
+	run    string
+	seq    uint64
+	synced bool      // every message of run up to seq was received, and a full inventory among them
+	full   *contents // the full inventory of which not all parts have been received; nil if there is none
+	contents
+}
+
+// contents are the entries of an inventory.
+type contents struct {
+	instances map[mesh.InstanceRef]struct{}
+	skills    map[string]mesh.SkillEntry // by directory
+}
+
+func newContents() contents {
+	return contents{map[mesh.InstanceRef]struct{}{}, map[string]mesh.SkillEntry{}}
+}
+
+// Update is what follows from one inventory message.
+type Update struct {
+	Alive     bool // it is a message of the bridge's current run
+	Restarted bool // it is the first message of another run than before
+	Request   bool // messages are missing: the full inventory is needed
+	Complete  bool // the report now lists everything at the bridge; after a full inventory and each delta
+	Host      bool // Report.Host has changed
+	Skills    bool // the skills have changed
+	Full      bool // with Complete: everything that is not in the report is gone
+
+	Changed []mesh.InventoryInstance // new and changed entries
+	Gone    []mesh.InstanceRef       // entries that the bridge has removed, or no longer lists
+	Refused []error                  // entries that are left out, and why
+}
+
+// Apply processes a message that ParseInventory has accepted.
+func (r *Report) Apply(v mesh.Inventory) Update {
+	sameRun := v.Run == r.run
+	switch {
+	case v.Kind == mesh.InventoryFull && v.Part == 1 && (!sameRun || v.Seq > r.seq):
+		return r.begin(v, r.run != "" && !sameRun)
+	case !sameRun:
+		return Update{Request: true}
+	case v.Kind == mesh.InventoryHeartbeat && v.Seq <= r.seq:
+		return Update{Alive: true, Request: !r.synced}
+	case v.Kind == mesh.InventoryHeartbeat:
+		return r.lose()
+	case v.Seq <= r.seq:
+		return Update{} // received twice, or late
+	case v.Seq > r.seq+1, v.Kind == mesh.InventoryFull && r.full == nil, v.Kind == mesh.InventoryDelta && !r.synced:
+		return r.lose()
+	}
+	r.seq = v.Seq
+	u := Update{Alive: true}
+	if v.Kind == mesh.InventoryFull {
+		r.list(r.full, v, &u)
+		r.finish(v, &u)
+		return u
+	}
+	r.delta(v, &u)
+	return u
+}
+
+// lose records that messages of the current run were lost.
+func (r *Report) lose() Update {
+	r.synced, r.full = false, nil
+	return Update{Alive: true, Request: true}
+}
+
+// begin processes the first part of a full inventory.
+func (r *Report) begin(v mesh.Inventory, restarted bool) Update {
+	next := newContents()
+	if r.instances == nil {
+		r.contents = newContents()
+	}
+	r.run, r.seq, r.synced, r.full = strings.Clone(v.Run), v.Seq, false, &next
+	u := Update{Alive: true, Restarted: restarted, Host: true}
+	r.setHead(v)
+	r.list(r.full, v, &u)
+	r.finish(v, &u)
+	return u
+}
+
+func (r *Report) setHead(v mesh.Inventory) {
+	if v.Host != nil {
+		r.Host = *v.Host
+	}
+	if v.IntervalMS > 0 {
+		r.IntervalMS = v.IntervalMS
+	}
+}
+
+// list adds the entries of a message to c.
+func (r *Report) list(c *contents, v mesh.Inventory, u *Update) {
+	for _, i := range v.Instances {
+		ref := i.Ref()
+		_, known := c.instances[ref]
+		err := i.Check(v.Bridge)
+		if err == nil && !known && (len(c.instances) >= mesh.MaxInventoryInstances || len(r.instances) >= 2*mesh.MaxInventoryInstances) {
+			err = fmt.Errorf("bridge %s lists more than %d instances", v.Bridge, mesh.MaxInventoryInstances)
+		}
+		if err != nil {
+			u.Refused = append(u.Refused, err)
+			continue
+		}
+		c.instances[ref] = struct{}{}
+		r.instances[ref] = struct{}{} // also of a full inventory whose last part gets lost, for the next one to remove
+		u.Changed = append(u.Changed, i)
+	}
+	for _, s := range v.Skills {
+		_, known := c.skills[s.Dir]
+		err := checkSkill(s)
+		if err == nil && !known && len(c.skills) >= mesh.MaxInventorySkills {
+			err = fmt.Errorf("bridge %s lists more than %d skills", v.Bridge, mesh.MaxInventorySkills)
+		}
+		if err != nil {
+			u.Refused = append(u.Refused, err)
+			continue
+		}
+		c.skills[s.Dir] = s
+	}
+}
+
+// finish ends a full inventory if v is its last part. part numbers need no check of their own: parts are consecutive
+// messages.
+func (r *Report) finish(v mesh.Inventory, u *Update) {
+	if v.Part < v.Parts {
+		return
+	}
+	before := r.contents
+	r.contents, r.full, r.synced = *r.full, nil, true
+	u.Complete, u.Full = true, true
+	u.Skills = !maps.Equal(before.skills, r.skills)
+	for ref := range before.instances {
+		if _, listed := r.instances[ref]; !listed {
+			u.Gone = append(u.Gone, ref)
+		}
+	}
+	slices.SortFunc(u.Gone, compareRefs)
+}
+
+func (r *Report) delta(v mesh.Inventory, u *Update) {
+	r.setHead(v)
+	u.Complete, u.Host = true, v.Host != nil
+	u.Skills = len(v.Skills)+len(v.RemovedSkills) > 0
+	for _, ref := range v.Removed {
+		if _, known := r.instances[ref]; known {
+			delete(r.instances, ref)
+			u.Gone = append(u.Gone, ref)
+		}
+	}
+	for _, dir := range v.RemovedSkills {
+		delete(r.skills, dir)
+	}
+	r.list(&r.contents, v, u)
+}
+
+// Synced reports whether the report lists everything that the bridge has reported so far.
+func (r *Report) Synced() bool { return r.synced }
+
+// Behind reports whether the bridge, in the given run, has sent messages after those that were received.
+func (r *Report) Behind(run string, seq uint64) bool {
+	return seq > 0 && (run != r.run || seq > r.seq || !r.synced)
+}
+
+// Lists reports whether the report has an entry.
+func (r *Report) Lists(ref mesh.InstanceRef) bool {
+	_, ok := r.instances[ref]
+	return ok
+}
+
+// Instances returns the entries in order.
+func (r *Report) Instances() []mesh.InstanceRef {
+	return slices.SortedFunc(maps.Keys(r.instances), compareRefs)
+}
+
+// Extensions returns the ids of the instances in order, without manifests of services that run elsewhere.
+func (r *Report) Extensions() []string {
+	ids := make([]string, 0, len(r.instances))
+	for ref := range r.instances {
+		if ref.Instance != "" {
+			ids = append(ids, ref.ID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// Skills returns the skills in the order of their directories.
+func (r *Report) Skills() []mesh.SkillEntry {
+	out := make([]mesh.SkillEntry, 0, len(r.skills))
+	for _, dir := range slices.Sorted(maps.Keys(r.skills)) {
+		out = append(out, r.skills[dir])
+	}
+	return out
+}
+
+// Size is about the number of bytes stored of the entries, without the announcements and the skills.
+func (r *Report) Size() (sum int) {
+	for ref := range r.instances {
+		sum += len(ref.ID) + len(ref.Instance) + refRoom
+	}
+	return sum
+}
+
+const refRoom = 64 // of an entry in a map, in addition to its texts
+
+func compareRefs(a, b mesh.InstanceRef) int {
+	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Instance, b.Instance))
+}

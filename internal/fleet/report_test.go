@@ -1,0 +1,277 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// entry is an instance in a given state.
+func entry(id, instance string, state heartbeat.State) mesh.InventoryInstance {
+	return mesh.InventoryInstance{Announce: mesh.Announce{ID: id, Version: "1.0.0", Instance: instance, Bridge: "b"}, State: state}
+}
+
+// message builds a message of run r1.
+func message(kind mesh.InventoryKind, seq uint64, list ...mesh.InventoryInstance) mesh.Inventory {
+	v := mesh.Inventory{Bridge: "b", Run: "r1", Seq: seq, Kind: kind, Part: 1, Parts: 1, Instances: list}
+	if kind == mesh.InventoryFull {
+		v.Host = &mesh.InventoryHost{Version: "1.0.0"}
+	}
+	return v
+}
+
+func refs(list ...string) (out []mesh.InstanceRef) {
+	for _, s := range list {
+		id, instance, _ := strings.Cut(s, "/")
+		out = append(out, mesh.InstanceRef{ID: id, Instance: instance})
+	}
+	return out
+}
+
+func TestReportAppliesFullAndDelta(t *testing.T) {
+	var r Report
+	u := r.Apply(message(mesh.InventoryFull, 1, entry("a", "1", "ready"), entry("b", "2", "ready")))
+	if !u.Alive || !u.Complete || !u.Full || !u.Host || u.Request || u.Restarted || len(u.Changed) != 2 || len(u.Gone) != 0 {
+		t.Errorf("full: %+v", u)
+	}
+	d := message(mesh.InventoryDelta, 2, entry("c", "3", "spawning"))
+	d.Removed = refs("a/1", "unknown/1")
+	u = r.Apply(d)
+	if !u.Complete || u.Full || len(u.Changed) != 1 || !slices.Equal(u.Gone, refs("a/1")) {
+		t.Errorf("delta: %+v", u)
+	}
+	if got := r.Instances(); !slices.Equal(got, refs("b/2", "c/3")) || !slices.Equal(r.Extensions(), []string{"b", "c"}) {
+		t.Errorf("instances %v, extensions %v", got, r.Extensions())
+	}
+	u = r.Apply(message(mesh.InventoryFull, 3, entry("c", "3", "ready")))
+	if !slices.Equal(u.Gone, refs("b/2")) || len(u.Changed) != 1 {
+		t.Errorf("second full inventory: %+v", u)
+	}
+}
+
+func TestReportRequestsAfterGap(t *testing.T) {
+	full := message(mesh.InventoryFull, 1, entry("a", "1", "ready"))
+	other := message(mesh.InventoryDelta, 5)
+	other.Run = "r2"
+	for name, c := range map[string]struct {
+		v     mesh.Inventory
+		alive bool
+		want  bool
+	}{
+		"delta after a lost one":     {message(mesh.InventoryDelta, 3), true, true},
+		"heartbeat after a lost one": {message(mesh.InventoryHeartbeat, 2), true, true},
+		"heartbeat in sync":          {message(mesh.InventoryHeartbeat, 1), true, false},
+		"delta of another run":       {other, false, true},
+		"the same message twice":     {full, false, false},
+	} {
+		var r Report
+		r.Apply(full)
+		u := r.Apply(c.v)
+		if u.Request != c.want || u.Alive != c.alive || len(u.Changed) > 0 {
+			t.Errorf("%s: %+v", name, u)
+		}
+		if c.want && c.alive {
+			if u := r.Apply(message(mesh.InventoryDelta, c.v.Seq+1)); !u.Request || u.Complete {
+				t.Errorf("%s: the delta after the gap was applied: %+v", name, u)
+			}
+		}
+	}
+}
+
+func TestReportOfSeveralParts(t *testing.T) {
+	part := func(seq uint64, n, of int, list ...mesh.InventoryInstance) mesh.Inventory {
+		v := message(mesh.InventoryFull, seq, list...)
+		if v.Part, v.Parts = n, of; n > 1 {
+			v.Host = nil
+		}
+		return v
+	}
+	var r Report
+	r.Apply(message(mesh.InventoryFull, 1, entry("old", "1", "ready")))
+	u := r.Apply(part(2, 1, 2, entry("a", "1", "ready")))
+	if u.Complete || len(u.Gone) > 0 || !r.Lists(refs("old/1")[0]) {
+		t.Errorf("first part: %+v", u)
+	}
+	u = r.Apply(part(3, 2, 2, entry("b", "1", "ready")))
+	if !u.Complete || !slices.Equal(u.Gone, refs("old/1")) || !slices.Equal(r.Instances(), refs("a/1", "b/1")) {
+		t.Errorf("last part: %+v, %v", u, r.Instances())
+	}
+	r.Apply(part(4, 1, 3, entry("a", "1", "ready")))
+	if u := r.Apply(part(6, 3, 3)); !u.Request || u.Complete || !slices.Equal(r.Instances(), refs("a/1", "b/1")) {
+		t.Errorf("a lost part: %+v, %v", u, r.Instances())
+	}
+}
+
+func TestReportOfNewRun(t *testing.T) {
+	var r Report
+	r.Apply(message(mesh.InventoryFull, 9, entry("a", "1", "ready")))
+	v := message(mesh.InventoryFull, 1, entry("a", "2", "spawning"))
+	v.Run = "r2"
+	if u := r.Apply(v); !u.Restarted || !slices.Equal(u.Gone, refs("a/1")) {
+		t.Errorf("%+v", u)
+	}
+	if r.Behind("r2", 1) || !r.Behind("r2", 2) || !r.Behind("r3", 1) || r.Behind("r3", 0) {
+		t.Error("Behind is wrong")
+	}
+}
+
+func TestReportRefusesEntries(t *testing.T) {
+	var r Report
+	bad := entry("a", "1", "lost")
+	v := message(mesh.InventoryFull, 1, bad, entry("b", "1", "ready"))
+	v.Skills = []mesh.SkillEntry{{Dir: "../x"}, {Dir: "y"}}
+	u := r.Apply(v)
+	if len(u.Refused) != 2 || len(u.Changed) != 1 || len(r.Skills()) != 1 || r.Lists(bad.Ref()) {
+		t.Errorf("%+v", u)
+	}
+	var all []mesh.InventoryInstance
+	for n := range mesh.MaxInventoryInstances {
+		all = append(all, entry("a", fmt.Sprint(n), "ready"))
+	}
+	if u := r.Apply(message(mesh.InventoryDelta, 2, all...)); len(u.Refused) != 1 || len(r.Instances()) != mesh.MaxInventoryInstances {
+		t.Errorf("%d refused, %d instances", len(u.Refused), len(r.Instances()))
+	}
+}
+
+// modelBridge sends what it runs.
+type modelBridge struct {
+	rand   *rand.Rand
+	run    int
+	seq    uint64
+	runs   map[mesh.InstanceRef]heartbeat.State
+	skills map[string]string
+}
+
+func (b *modelBridge) head(kind mesh.InventoryKind) mesh.Inventory {
+	return mesh.Inventory{Bridge: "b", Run: fmt.Sprint("r", b.run), Seq: b.seq, Kind: kind, Part: 1, Parts: 1}
+}
+
+func (b *modelBridge) entries() (out []mesh.InventoryInstance) {
+	for ref, state := range b.runs {
+		out = append(out, entry(ref.ID, ref.Instance, state))
+	}
+	return out
+}
+
+func (b *modelBridge) skillList() (out []mesh.SkillEntry) {
+	for dir, body := range b.skills {
+		out = append(out, mesh.SkillEntry{Dir: dir, Body: body})
+	}
+	return out
+}
+
+// full sends everything in one to three parts.
+func (b *modelBridge) full() (out []mesh.Inventory) {
+	parts := 1 + b.rand.IntN(3)
+	all, skills := b.entries(), b.skillList()
+	for n := range parts {
+		b.seq++
+		v := b.head(mesh.InventoryFull)
+		v.Part, v.Parts = n+1, parts
+		v.Instances = all[n*len(all)/parts : (n+1)*len(all)/parts]
+		v.Skills = skills[n*len(skills)/parts : (n+1)*len(skills)/parts]
+		if n == 0 {
+			v.Host = &mesh.InventoryHost{Version: "1.0.0", Since: time.Unix(int64(b.run), 0)}
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// step changes something and returns what is sent.
+func (b *modelBridge) step() []mesh.Inventory {
+	ref := mesh.InstanceRef{ID: fmt.Sprint("x", b.rand.IntN(4)), Instance: fmt.Sprint("i", b.rand.IntN(3))}
+	states := []heartbeat.State{"ready", "restarting", "shutdown"}
+	dir := fmt.Sprint("s", b.rand.IntN(3))
+	switch b.rand.IntN(12) {
+	case 0:
+		b.run, b.seq = b.run+1, 0
+		clear(b.runs)
+		return b.full()
+	case 1:
+		return b.full()
+	case 2, 3, 4:
+		return []mesh.Inventory{b.head(mesh.InventoryHeartbeat)}
+	case 5, 6:
+		delete(b.runs, ref)
+		delete(b.skills, dir)
+		b.seq++
+		v := b.head(mesh.InventoryDelta)
+		v.Removed, v.RemovedSkills = []mesh.InstanceRef{ref}, []string{dir}
+		return []mesh.Inventory{v}
+	}
+	b.runs[ref] = states[b.rand.IntN(len(states))]
+	b.skills[dir] = fmt.Sprint(b.rand.Int())
+	b.seq++
+	v := b.head(mesh.InventoryDelta)
+	v.Instances = []mesh.InventoryInstance{entry(ref.ID, ref.Instance, b.runs[ref])}
+	v.Skills = []mesh.SkillEntry{{Dir: dir, Body: b.skills[dir]}}
+	return []mesh.Inventory{v}
+}
+
+// TestRandomReports sends the messages of a bridge that changes and restarts at random to a registry that loses, doubles
+// and reorders them. After one heartbeat without a loss, and the full inventory if it is requested, what the updates
+// have built is what the bridge runs.
+func TestRandomReports(t *testing.T) {
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		b := &modelBridge{rand: rnd, run: 1, runs: map[mesh.InstanceRef]heartbeat.State{}, skills: map[string]string{}}
+		var r Report
+		seen := map[mesh.InstanceRef]heartbeat.State{}
+		receive := func(v mesh.Inventory) Update {
+			u := r.Apply(v)
+			for _, i := range u.Changed {
+				seen[i.Ref()] = i.State
+			}
+			for _, ref := range u.Gone {
+				delete(seen, ref)
+			}
+			return u
+		}
+		var way []mesh.Inventory
+		for range 60 {
+			way = append(way, b.step()...)
+			for len(way) > rnd.IntN(4) {
+				at := 0
+				if rnd.IntN(8) == 0 {
+					at = rnd.IntN(len(way)) // overtakes others
+				}
+				v := way[at]
+				if rnd.IntN(8) != 0 { // else it is delivered and stays: it arrives twice
+					way = slices.Delete(way, at, at+1)
+				}
+				if rnd.IntN(6) == 0 {
+					continue // lost
+				}
+				if u := receive(v); u.Request && rnd.IntN(2) == 0 {
+					way = append(way, b.full()...)
+				}
+			}
+		}
+		if u := receive(b.head(mesh.InventoryHeartbeat)); u.Request {
+			for _, v := range b.full() {
+				receive(v)
+			}
+		}
+		if !r.Synced() || r.Behind(fmt.Sprint("r", b.run), b.seq) {
+			t.Fatalf("seed %d: not in sync at the end", seed)
+		}
+		if !maps.Equal(seen, b.runs) {
+			t.Fatalf("seed %d: the updates give %v, the bridge runs %v", seed, seen, b.runs)
+		}
+		got := map[string]string{}
+		for _, s := range r.Skills() {
+			got[s.Dir] = s.Body
+		}
+		if !maps.Equal(got, b.skills) {
+			t.Fatalf("seed %d: skills %v, want %v", seed, got, b.skills)
+		}
+	}
+}
