@@ -27,7 +27,7 @@ var tried = map[string]map[string]string{
 	"running-a-fleet.md": {"sh fleet": "TestRunningAFleet"},
 	"writing-an-extension.md": {
 		"go dice": "TestDice", "js dice": "TestDice", "python dice": "TestDice", "sh dice": "TestDice",
-		"go service": "TestService", "toml": "TestManifestsOnPages",
+		"go service": "TestService", "toml": "TestManifestsOnPages", "json": "TestManifestsOnPages",
 	},
 }
 

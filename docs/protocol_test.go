@@ -220,11 +220,16 @@ func TestReservedNames(t *testing.T) {
 	if !ok {
 		t.Fatal("the reserved names are not on the page")
 	}
-	list, _, _ = strings.Cut(list, "\n\n")
+	list, _, _ = strings.Cut(list, "A host may reserve more.")
 	names := regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(list, -1)
 	for _, m := range names {
 		if !manifest.Reserved(m[1]) {
 			t.Errorf("%q is reserved on the page and not in the code", m[1])
+		}
+	}
+	for _, m := range names[:8] {
+		if manifest.Reserved("google." + m[1]) {
+			t.Errorf("%q is not reserved for servers on the page, but in the code", m[1])
 		}
 	}
 	if len(names) != 16 {

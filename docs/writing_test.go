@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,11 +178,15 @@ func TestManifestsOnPages(t *testing.T) {
 	for _, page := range []string{"writing-an-extension.md", "../README.md"} {
 		found := 0
 		for _, f := range fences(read(t, page)) {
-			if f.lang != "toml" {
+			if f.lang != "toml" && f.lang != "json" {
 				continue
 			}
 			found++
 			m, diagnostics := manifest.Parse(page, []byte(f.text), manifest.Options{})
+			if f.lang == "json" {
+				m, diagnostics = manifest.ParseSidecar("desk", page, []byte(f.text), manifest.Options{})
+				diagnostics = slices.DeleteFunc(diagnostics, func(d manifest.Diagnostic) bool { return d.Level == manifest.Info }) // converted names
+			}
 			for _, d := range diagnostics {
 				t.Errorf("the manifest at line %d: %v", f.line, d)
 			}

@@ -111,7 +111,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	case err != nil:
 		return fail(exitNotFound, "%w", err)
 	case !info.IsDir():
-		return usage("%s is not a directory; want the directory with its %s", path, manifest.FileName)
+		return usage("%s is not a directory; want the directory with its %s or %s", path, manifest.FileName, manifest.SidecarName)
 	}
 	report := discovery.Scan(ctx, discovery.Options{Roots: []string{path}, MaxDepth: 1, Manifest: in.host.local.ManifestOptions()})
 	report.Diagnostics = slices.DeleteFunc(report.Diagnostics, func(d manifest.Diagnostic) bool {
@@ -128,7 +128,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 		f.hint, f.data = "nothing was installed", map[string]any{"diagnostics": report.Diagnostics}
 		return f
 	case len(report.Candidates) == 0:
-		return fail(exitNotFound, "there is no %s in %s", manifest.FileName, path)
+		return fail(exitNotFound, "there is no %s and no %s in %s", manifest.FileName, manifest.SidecarName, path)
 	}
 	in.source = report.Candidates[0]
 	p := in.source.Manifest.Plugin

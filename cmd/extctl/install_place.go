@@ -83,13 +83,13 @@ func (p *placement) put(ctx context.Context, t *tree, target, hash string) error
 // unchanged fails if the copy's manifest is not the one that was checked.
 func unchanged(dir, hash string) error {
 	data, err := os.ReadFile(filepath.Join(dir, manifest.FileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = os.ReadFile(filepath.Join(dir, manifest.SidecarName))
+	}
 	if err != nil {
 		return err
 	}
-	sidecar, err := os.ReadFile(filepath.Join(dir, manifest.SidecarName))
-	sum := sha256.Sum256(data)
-	both := sha256.Sum256(append(append(data, 0), sidecar...))
-	if got := hex.EncodeToString(sum[:]); got != hash && (err != nil || hex.EncodeToString(both[:]) != hash) {
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != hash {
 		return errors.New("the manifest changed during the copy; try again")
 	}
 	return nil

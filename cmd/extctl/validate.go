@@ -36,7 +36,8 @@ func (a *app) validateCmd() *cobra.Command {
 		Long: `Check manifests and print every fault with its line and column.
 
 PATH is a plugin.toml, a directory that is searched for them, a pattern such as 'extensions/*/plugin.toml', or -
-for a manifest on stdin. A SKILL.md or an extensions.yaml is checked by its own rules.
+for a manifest on stdin. An .mcp.json or another JSON file with the servers of an MCP client, a SKILL.md and an
+extensions.yaml are checked by their own rules.
 
 The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was found at a PATH.`,
 		Example: "  extctl validate extensions\n  extctl validate - < plugin.toml",
@@ -163,6 +164,8 @@ func (v *validator) path(ctx context.Context, path string) {
 		v.add(validated{Path: path, Diagnostics: diags})
 	case filepath.Base(path) == manifest.SkillFileName:
 		v.skill(path)
+	case ext == ".json":
+		v.clientFile(path)
 	default:
 		data, err := readRegular(path)
 		v.manifest(path, data, sidecar(path), err)
@@ -170,10 +173,8 @@ func (v *validator) path(ctx context.Context, path string) {
 }
 
 func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar, err error) {
-	r := validated{Path: path}
 	if err != nil {
-		r.Diagnostics = unreadable(path, err)
-		v.add(r)
+		v.add(validated{Path: path, Diagnostics: unreadable(path, err)})
 		return
 	}
 	rules := v.rules
@@ -182,7 +183,33 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 		rules.Program = gate.Program(filepath.Dir(path))
 	}
 	m, diags := manifest.Parse(path, data, rules)
-	if r.Diagnostics = diags; m != nil {
+	v.parsed(path, m, diags)
+}
+
+// clientFile checks an .mcp.json or the file of another MCP client: as part of the plugin.toml next to it, if there is
+// one, or as an extension of its own.
+func (v *validator) clientFile(path string) {
+	dir := filepath.Dir(path)
+	whole := filepath.Join(dir, manifest.FileName)
+	if data, err := readRegular(whole); err == nil && filepath.Base(path) == manifest.SidecarName {
+		v.manifest(whole, data, sidecar(whole), nil)
+		return
+	}
+	data, err := readRegular(path)
+	if err != nil {
+		v.add(validated{Path: path, Diagnostics: unreadable(path, err)})
+		return
+	}
+	rules := v.rules
+	rules.Program = gate.Program(dir)
+	m, diags := manifest.ParseSidecar(nameOf(dir), path, data, rules)
+	v.parsed(path, m, diags)
+}
+
+// parsed adds the result of parsing a manifest.
+func (v *validator) parsed(path string, m *manifest.Manifest, diags []manifest.Diagnostic) {
+	r := validated{Path: path, Diagnostics: diags}
+	if m != nil {
 		r.ID, r.Version = m.Plugin.ID, m.Plugin.Version
 	}
 	v.add(r)

@@ -29,10 +29,11 @@ func (v *validator) directory(ctx context.Context, dir string) {
 	for _, d := range report.Diagnostics {
 		d.Path = asTyped(d.Path)
 		about := d.Path
-		if filepath.Base(about) == manifest.SidecarName {
-			about = filepath.Join(filepath.Dir(about), manifest.FileName)
+		if whole := filepath.Join(filepath.Dir(about), manifest.FileName); found[whole] != nil && filepath.Base(about) == manifest.SidecarName {
+			about = whole
 		}
-		if found[about] == nil && (filepath.Base(about) != manifest.FileName || d.Level != manifest.Error) {
+		isManifest := filepath.Base(about) == manifest.FileName || filepath.Base(about) == manifest.SidecarName
+		if found[about] == nil && (!isManifest || d.Level != manifest.Error) {
 			about = dir
 		}
 		if found[about] == nil {
@@ -44,10 +45,10 @@ func (v *validator) directory(ctx context.Context, dir string) {
 		if found[dir] == nil {
 			found[dir] = &validated{}
 		}
-		message := "there is no " + manifest.FileName + " in it"
+		message := "there is no " + manifest.FileName + " and no " + manifest.SidecarName + " in it"
 		unread := report.Incomplete || slices.ContainsFunc(report.Diagnostics, func(d manifest.Diagnostic) bool { return d.Level == manifest.Warn })
 		if found[dir].absent = !unread; unread {
-			message = "there is no " + manifest.FileName + " in what can be read of it"
+			message = "there is no " + manifest.FileName + " and no " + manifest.SidecarName + " in what can be read of it"
 		}
 		found[dir].Diagnostics = append(found[dir].Diagnostics, manifest.Diagnostic{Level: manifest.Error, Path: dir, Message: message})
 	}

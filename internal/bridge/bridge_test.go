@@ -414,3 +414,38 @@ func TestExitDuringResponse(t *testing.T) {
 		t.Errorf("error %v, %+v", err, d)
 	}
 }
+
+// TestReloadClientFile: a server added to an .mcp.json is started, and the others keep running.
+func TestReloadClientFile(t *testing.T) {
+	h := newHost(t)
+	h.write(filepath.Join(h.dir, "ext", "clients", "mcp.sh"), `#!/bin/sh
+while IFS= read -r line; do
+	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in
+	*'"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
+	*'"tools/list"'*) r='{"tools":[{"name":"say","inputSchema":{"type":"object"}}]}' ;;
+	*) r='{"content":[{"type":"text","text":"'$1'"}]}' ;;
+	esac
+	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$r"
+done
+`, 0o755)
+	file := filepath.Join(h.dir, "ext", "clients", ".mcp.json")
+	h.write(file, `{"mcpServers": {"memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": [2]}}}`, 0o644)
+	h.run(nil)
+	h.answers("clients.memory", `{"content":[{"type":"text","text":"1"}]}`)
+	h.answers("clients.changes", `{"content":[{"type":"text","text":"2"}]}`)
+	before := h.control("status", "{}")
+
+	h.write(file, `{
+  "mcpServers": { // now with a third one
+    "memory": {"command": "./mcp.sh", "args": [1]}, "changes": {"command": "./mcp.sh", "args": [4]},
+    "Git Hub": {"command": "./mcp.sh", "args": [3]},
+  },
+}`, 0o644)
+	h.control("reload", "{}")
+	h.answers("clients.git-hub", `{"content":[{"type":"text","text":"3"}]}`)
+	h.answers("clients.changes", `{"content":[{"type":"text","text":"4"}]}`)
+	if after := h.control("status", "{}"); instanceOf(t, before, "clients.memory") != instanceOf(t, after, "clients.memory") {
+		t.Error("a server that did not change was restarted")
+	}
+}

@@ -1,5 +1,5 @@
-// Package discovery finds the extensions and skills of one host: it walks directories for plugin.toml and SKILL.md
-// files and parses them with [manifest]. It starts nothing and checks no requirements; packages gate and bridge do.
+// Package discovery finds the extensions and skills of one host: it walks directories for plugin.toml, .mcp.json and
+// SKILL.md files and parses them with [manifest]. It starts nothing and checks no requirements; packages gate and bridge do.
 //
 //	report := discovery.Scan(ctx, discovery.Options{Roots: []string{"./extensions"}, IgnoreDirs: []string{"node_modules"}})
 //	for _, d := range report.Diagnostics {
@@ -73,11 +73,10 @@ type Report struct {
 
 // Candidate is an extension that may be run if its requirements are met.
 type Candidate struct {
-	// Manifest is valid. Its Hash changes with the manifest, and with the sidecar that supplied its servers.
-	Manifest  *manifest.Manifest
-	Root      string // the extension's directory, canonical: absolute and free of symbolic links
-	Path      string // its plugin.toml, in Root
-	RootIndex int    // of the root that contains it: the index in Roots, or len(Roots) + the index in Links
+	Manifest  *manifest.Manifest // valid
+	Root      string             // the extension's directory, canonical: absolute and free of symbolic links
+	Path      string             // its plugin.toml, or its .mcp.json if it has no plugin.toml, in Root
+	RootIndex int                // of the root that contains it: the index in Roots, or len(Roots) + the index in Links
 }
 
 // Scan finds extensions. It reads at most MaxEntries directory entries and opens only directories and regular files,

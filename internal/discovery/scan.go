@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"path/filepath"
@@ -62,12 +63,16 @@ func (s *scan) parse(ctx context.Context, locations []location, opt manifest.Opt
 
 func (p location) parse(opt manifest.Options) parsed {
 	var f findings
-	data, err := readRegular(p.file)
+	data, err := readRegular(cmp.Or(p.file, p.sidecar))
 	if err != nil {
 		f.add(manifest.Error, p.path(), "", "the manifest cannot be read: %v", reason(err))
 		return parsed{diags: f.diags, done: true}
 	}
 	opt.Sidecar, opt.Program = nil, gate.Program(p.dir)
+	if p.file == "" {
+		m, diags := manifest.ParseSidecar(filepath.Base(p.dir), p.path(), data, opt)
+		return parsed{m: m, diags: diags, done: true}
+	}
 	if p.sidecar != "" {
 		path := filepath.Join(p.dir, manifest.SidecarName)
 		if data, err := readRegular(p.sidecar); err != nil {
@@ -81,11 +86,14 @@ func (p location) parse(opt manifest.Options) parsed {
 }
 
 // pruneNested drops candidates inside another one, because an extension may contain others as vendored copies or
-// examples. It looks up each candidate's parents, which is cheaper than comparing all pairs.
+// examples. An .mcp.json alone does not hide what is below it: the root of a project may have one for its developers.
+// It looks up each candidate's parents, which is cheaper than comparing all pairs.
 func (s *scan) pruneNested() {
 	ids := make(map[string]string, len(s.candidates))
 	for _, c := range s.candidates {
-		ids[c.Root] = c.Manifest.Plugin.ID
+		if filepath.Base(c.Path) == manifest.FileName {
+			ids[c.Root] = c.Manifest.Plugin.ID
+		}
 	}
 	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
 		for dir := c.Root; filepath.Dir(dir) != dir; {
@@ -105,7 +113,11 @@ func (s *scan) dedupe() {
 	s.candidates = slices.DeleteFunc(s.candidates, func(c Candidate) bool {
 		id := c.Manifest.Plugin.ID
 		if path, taken := s.first[id]; taken {
-			s.add(manifest.Warn, c.Path, "plugin.id", "id %q is already used by %s, which comes first; this one is skipped: give it another id, or remove it", id, path)
+			key, remedy := "plugin.id", "give it another id"
+			if filepath.Base(c.Path) == manifest.SidecarName {
+				key, remedy = "", "rename its directory, whose name is its id"
+			}
+			s.add(manifest.Warn, c.Path, key, "id %q is already used by %s, which comes first; this one is skipped: %s, or remove it", id, path, remedy)
 			s.shadowed = append(s.shadowed, c)
 			return true
 		}

@@ -53,7 +53,11 @@ func TestScanHash(t *testing.T) {
 		if len(r.Candidates) != 1 {
 			t.Fatalf("got %v", r)
 		}
-		return r.Candidates[0].Manifest.Hash
+		hash := r.Candidates[0].Manifest.Hash
+		for _, m := range r.Candidates[0].Manifest.Members() {
+			hash = m.Hash
+		}
+		return hash
 	}
 	write(t, filepath.Join(dir, "plugin.toml"), minimalManifest("one"))
 	seen := map[string]string{scan(): "alone"}

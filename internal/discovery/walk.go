@@ -17,15 +17,21 @@ import (
 // that a root set to / by mistake causes a diagnostic instead of a scan of hours.
 const MaxEntries = 1_000_000
 
-// location is a directory with a manifest.
+// location is a directory with a manifest, a sidecar or both.
 type location struct {
 	dir     string
-	file    string // the manifest to read: dir/plugin.toml, or what that links to
-	sidecar string // the .mcp.json to read; empty: none
+	file    string // the manifest to read: dir/plugin.toml, or what that links to; empty: none
+	sidecar string // the .mcp.json to read, in the same way
 	root    int
 }
 
-func (p location) path() string { return filepath.Join(p.dir, manifest.FileName) }
+// path is the file that makes the directory an extension.
+func (p location) path() string {
+	if p.file == "" && p.sidecar != "" {
+		return filepath.Join(p.dir, manifest.SidecarName)
+	}
+	return filepath.Join(p.dir, manifest.FileName)
+}
 
 // walker finds the locations below roots.
 //
@@ -121,26 +127,33 @@ func (w *walker) read(r root, s step) []step {
 			}
 		}
 	}
-	if file != nil {
+	if file != nil || sidecar != nil {
 		w.addLocation(r, s.dir, file, sidecar)
 	}
 	return below
 }
 
-// addLocation records the manifest in dir, unless it is a link that must not be read or an earlier root contains it.
+// addLocation records the manifest in dir, unless it is a link that must not be read or an earlier root contains it. Of
+// a directory without a manifest it records the sidecar.
 func (w *walker) addLocation(r root, dir string, file, sidecar fs.DirEntry) {
 	if w.taken[dir] {
 		return
 	}
 	w.taken[dir] = true
-	p := location{dir: dir, root: r.index, file: w.linkedFile(r, dir, file, manifest.Error)}
-	if p.file == "" {
-		return
+	p := location{dir: dir, root: r.index}
+	broken := manifest.Error // for the file that makes the directory an extension
+	if file != nil {
+		if p.file = w.linkedFile(r, dir, file, broken); p.file == "" {
+			return
+		}
+		broken = manifest.Warn
 	}
 	if sidecar != nil {
-		p.sidecar = w.linkedFile(r, dir, sidecar, manifest.Warn)
+		p.sidecar = w.linkedFile(r, dir, sidecar, broken)
 	}
-	w.locations = append(w.locations, p)
+	if p.file != "" || p.sidecar != "" {
+		w.locations = append(w.locations, p)
+	}
 }
 
 func (w *walker) descend(below []step, s step) []step {

@@ -51,7 +51,7 @@ const (
 	Removed ChangeKind = "removed"
 )
 
-// Change is a change of a plugin.toml or of the .mcp.json next to one.
+// Change is a change of a plugin.toml or an .mcp.json.
 type Change struct {
 	Path string // canonical
 	Kind ChangeKind

@@ -113,7 +113,6 @@ func TestWatch(t *testing.T) {
 	// None of these is a change; the last line shows when they were processed.
 	w.put("old/plugin.toml", "old")
 	w.do(os.Chtimes(w.path("old/plugin.toml"), time.Now(), time.Now()))
-	w.put("alone/.mcp.json", "{}")
 	w.put("old/main.py", "")
 	w.put("node_modules/x/plugin.toml", "ignored")
 	w.put("1/2/3/4/plugin.toml", "too deep")
@@ -121,7 +120,11 @@ func TestWatch(t *testing.T) {
 	w.want("added last/plugin.toml")
 
 	w.do(os.Remove(w.path("old/plugin.toml")))
-	w.want("removed old/plugin.toml", "removed old/.mcp.json")
+	w.want("removed old/plugin.toml")
+	w.do(os.Remove(w.path("old/.mcp.json")))
+	w.want("removed old/.mcp.json")
+	w.put("alone/.mcp.json", "{}")
+	w.want("added alone/.mcp.json")
 	w.do(os.RemoveAll(w.path("new")))
 	w.want("removed new/deep/er/plugin.toml")
 	w.put("new/deep/er/plugin.toml", "3")

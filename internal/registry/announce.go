@@ -108,9 +108,9 @@ func checkID(id, parent string) error {
 		}
 		return err
 	}
-	first, member, dotted := strings.Cut(id, ".")
+	first, _, dotted := strings.Cut(id, ".")
 	switch {
-	case manifest.Reserved(first), dotted && manifest.Reserved(member):
+	case manifest.Reserved(id):
 		return fmt.Errorf("the id %q is reserved for the agent and the mesh", id)
 	case parent != "" && (!dotted || first != parent):
 		return fmt.Errorf("the id %q is not a member of parent %q", id, parent)

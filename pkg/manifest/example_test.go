@@ -89,19 +89,20 @@ func ExampleExpander_Expand() {
 }
 
 func ExampleParseSidecar() {
-	servers, diags := manifest.ParseSidecar("google/.mcp.json", []byte(`{
+	m, diags := manifest.ParseSidecar("google", "google/.mcp.json", []byte(`{
   "mcpServers": {
-    "gmail": {"command": "npx", "args": ["-y", "gmail-mcp"]},
-    "drive": {"type": "sse", "url": "https://drive.example/sse"}
+    "Gmail": {"command": "npx", "args": ["-y", "gmail-mcp"]},
+    "drive": {"url": "https://drive.example/mcp"},
   }
-}`))
-	fmt.Println(len(servers), servers["gmail"].Type)
-	for _, d := range diags {
-		fmt.Println(d.Level, d.Line, d.Key)
+}`), manifest.Options{})
+	for _, member := range m.Members() {
+		fmt.Println(member.Plugin.ID, member.Transport.Type)
 	}
+	fmt.Println(diags)
 	// Output:
-	// 1 stdio
-	// warn 4 mcpServers.drive.type
+	// google.drive http
+	// google.gmail stdio
+	// [google/.mcp.json:3:5: info: mcpServers.Gmail: its name here is "gmail"]
 }
 
 func ExampleParseSkill() {

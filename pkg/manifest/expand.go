@@ -28,7 +28,7 @@ const (
 //	${EXTENSION_ID}       ID
 //	${EXTENSION_VERSION}  Version
 //	${AGENT_VERSION}      AgentVersion
-//	${VAR}                the environment variable VAR; missing when it is unset
+//	${VAR}                the environment variable VAR; missing when it is unset; ${env:VAR} is the same
 //	${VAR:-default}       VAR, or default when it is unset or empty
 //	${file:PATH}          the file's content without one trailing line break, at most 64 KiB
 //	$${                   a literal ${

@@ -52,6 +52,8 @@ func TestExpand(t *testing.T) {
 		{in: "${UNSET:-d}${EMPTY:-e}${A:-f}${UNSET:-}", want: "deone"},
 		{in: "${UNSET:-a:-b c\n$d}", want: "a:-b c\n$d"},
 		{in: "${EXTENSION_ID:-d}", want: "weather"},
+		{in: "${env:A}${env:UNSET:-d}", want: "oned"},
+		{in: "${env:EXTENSION_ID}", missing: []string{"EXTENSION_ID"}},
 		{in: "${AGAIN}", want: "${A}"}, // not expanded again
 		{in: "$${A} $A $ $$ 5$", want: "${A} $A $ $$ 5$"},
 		{in: "$$${A}", want: "$${A}"}, // from left to right: "$", then "$${"

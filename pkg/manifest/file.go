@@ -31,6 +31,7 @@ type file struct {
 	pos    map[string]int // key path → offset
 	level  Level          // of a fault: Error, but Warn in a sidecar
 	tables string         // the word for a table in this syntax, if not TOML
+	loose  bool           // numbers and booleans may be in lists and tables of strings
 
 	program func(command, cwd string) string // Options.Program
 

@@ -126,12 +126,15 @@ var nothing = Expander{
 func FuzzSidecar(f *testing.F) {
 	seed(f, "testdata/sidecars/*.txtar", ".json")
 	f.Fuzz(func(t *testing.T, data []byte) {
-		servers, diags := ParseSidecar("p", data)
-		if HasErrors(diags) {
-			t.Errorf("errors %v", diags)
+		m, diags := ParseSidecar("dir", "p", data, Options{})
+		if (m == nil) != HasErrors(diags) {
+			t.Fatalf("manifest is nil: %v, errors: %v", m == nil, HasErrors(diags))
 		}
 		positions(t, diags, data)
-		for name, s := range servers {
+		if m == nil {
+			return
+		}
+		for name, s := range m.MCPServers {
 			if !idSyntax.MatchString(name) || s.Type != ServerStdio && s.Type != ServerStreamableHTTP || blank(s.Command+s.URL) {
 				t.Errorf("%q: %+v", name, s)
 			}

@@ -49,19 +49,33 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// TestSidecars does the same for .mcp.json; x.want also lists the servers that are used.
+// TestSidecars does the same for .mcp.json without a plugin.toml; x.want also lists the servers that are used.
 func TestSidecars(t *testing.T) {
 	golden(t, "testdata/sidecars/*.txtar", ".json", func(t *testing.T, a *txtar.Archive, f txtar.File) (string, []Diagnostic) {
-		servers, diags := ParseSidecar(".mcp.json", f.Data)
-		if HasErrors(diags) {
-			t.Errorf("%s: a sidecar has only warnings, not %v", f.Name, diags)
+		m, diags := ParseSidecar(dirOf(a), ".mcp.json", f.Data, Options{ReservedIDs: []string{"taken"}})
+		if (m == nil) != HasErrors(diags) {
+			t.Errorf("%s: manifest is nil: %v, but errors: %v", f.Name, m == nil, HasErrors(diags))
+		}
+		if m == nil {
+			return "", diags
 		}
 		var b strings.Builder
-		for _, name := range slices.Sorted(maps.Keys(servers)) {
-			fmt.Fprintf(&b, "%s: %s\n", name, asJSON(t, servers[name]))
+		fmt.Fprintf(&b, "id: %s\n", m.Plugin.ID)
+		for _, name := range slices.Sorted(maps.Keys(m.MCPServers)) {
+			fmt.Fprintf(&b, "%s: %s\n", name, asJSON(t, m.MCPServers[name]))
 		}
 		return b.String(), diags
 	})
+}
+
+// dirOf returns the directory in the archive's comment, as a line "dir: name".
+func dirOf(a *txtar.Archive) string {
+	for line := range strings.Lines(string(a.Comment)) {
+		if v, ok := strings.CutPrefix(line, "dir: "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "clients"
 }
 
 // TestSkills does the same for SKILL.md; x.want also contains the skill.

@@ -16,9 +16,9 @@ type Manifest struct {
 	Meta         Meta                 `json:"meta,omitzero" jsonschema:"Information for people."`
 	MCPServers   map[string]MCPServer `json:"mcp_servers,omitempty" jsonschema:"MCP servers bundled with the extension, by name; each becomes the member <id>.<name>. Without any, a sidecar .mcp.json is read."`
 
-	// Hash is manifest_hash: the SHA-256 of the file's bytes in lower-case hex, 64 digits. If the servers come from a
-	// sidecar, it is the SHA-256 of the file, a zero byte and the sidecar, so that it changes with either. A member
-	// has its parent's. It is empty in a manifest that was not parsed.
+	// Hash is manifest_hash: the SHA-256 of the file's bytes in lower-case hex, 64 digits. A member's changes with what
+	// it is run with, so that it stays the same when another server is added. It is empty in a manifest that was not
+	// parsed.
 	Hash string `json:"-"`
 	// Parent is the id of the extension that a member belongs to; empty in a parsed manifest.
 	Parent string `json:"-"`
@@ -123,7 +123,7 @@ const (
 // MCPServer is one MCP server bundled with the extension; it becomes the member <id>.<name>. Every value may contain
 // placeholders.
 type MCPServer struct {
-	Type    ServerType        `json:"type" jsonschema:"How the server is reached; transport is another name for this key."`
+	Type    ServerType        `json:"type" jsonschema:"How the server is reached; transport is another name for this key. Default: what command or url points to."`
 	Command string            `json:"command,omitempty" jsonschema:"The program to run."`
 	Args    []string          `json:"args,omitempty" jsonschema:"The program's arguments."`
 	Env     map[string]string `json:"env,omitempty" jsonschema:"Variables added to the program's environment."`

@@ -1,13 +1,14 @@
 package manifest
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 )
 
 // Members returns the bundled MCP servers as separate manifests, sorted by name, so that a bridge can run, gate and
 // announce each like any other extension: the id is <id>.<name>, Parent is set, the dialect is mcp, tools are all
-// that the server offers, and version, priority, requirements, context, meta and hash are the parent's.
+// that the server offers, and version, priority, requirements, context and meta are the parent's.
 func (m *Manifest) Members() []*Manifest {
 	var out []*Manifest
 	for _, name := range slices.Sorted(maps.Keys(m.MCPServers)) {
@@ -19,7 +20,7 @@ func (m *Manifest) Members() []*Manifest {
 		if s.Type == ServerStreamableHTTP {
 			t.Type = HTTP
 		}
-		out = append(out, &Manifest{
+		member := &Manifest{
 			Plugin: Plugin{
 				ID: m.Plugin.ID + "." + name, Version: m.Plugin.Version, Name: name,
 				MinAgentVersion: m.Plugin.MinAgentVersion, Priority: m.Plugin.Priority,
@@ -27,8 +28,11 @@ func (m *Manifest) Members() []*Manifest {
 			Capabilities: Capabilities{Tools: []string{"*"}},
 			Transport:    t,
 			Requires:     m.Requires, Context: m.Context, Meta: m.Meta,
-			Hash: m.Hash, Parent: m.Plugin.ID, parent: m,
-		})
+			Parent: m.Plugin.ID, parent: m,
+		}
+		content, _ := json.Marshal(member) // strings, numbers and maps of strings, which never fail
+		member.Hash = hash(content, []byte(t.Cwd))
+		out = append(out, member)
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -19,7 +20,7 @@ func TestMembers(t *testing.T) {
 	}
 	drive, gmail := members[0], members[1]
 	for _, m := range members {
-		if m.Parent != "google" || m.Hash != parent.Hash || m.Plugin.Version != "1.2.3" || m.Plugin.Priority != -7 ||
+		if m.Parent != "google" || len(m.Hash) != 64 || m.Plugin.Version != "1.2.3" || m.Plugin.Priority != -7 ||
 			!m.Context.Passthrough || m.Transport.Dialect != MCP || !slices.Equal(m.Capabilities.Tools, []string{"*"}) ||
 			!reflect.DeepEqual(m.Requires, parent.Requires) || m.Container() || m.Members() != nil {
 			t.Errorf("%s: %+v", m.Plugin.ID, m)
@@ -38,6 +39,45 @@ func TestMembers(t *testing.T) {
 	}
 	if got := drive.Variables(); !slices.Equal(got, []string{"KEY", "PARENT_TOKEN", "TOKEN"}) {
 		t.Errorf("drive's variables %q", got)
+	}
+}
+
+// TestMembersHash checks that a member's hash, a change of which restarts it, changes with everything that it is run
+// with, and not with the other servers.
+func TestMembersHash(t *testing.T) {
+	const container = "[plugin]\nid = \"w\"\nversion = \"1.0.0\"\n"
+	hashOf := func(toml, sidecar string) string {
+		t.Helper()
+		m, diags := Parse("p", []byte(toml), Options{Sidecar: &Sidecar{Path: ".mcp.json", Data: []byte(sidecar)}})
+		if m == nil {
+			t.Fatal(lines(diags))
+		}
+		return m.Members()[0].Hash
+	}
+	one := hashOf(container, `{"mcpServers": {"a": {"command": "x"}}}`)
+	if two := hashOf(container+"# a comment", `{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}}}`); one != two {
+		t.Errorf("another server changes the hash from %s to %s", one, two)
+	}
+	if inline := hashOf(container+"[mcp_servers.a]\ncommand = \"x\"\n[mcp_servers.b]\ncommand = \"x\"\n", "{}"); one != inline {
+		t.Errorf("the file of the server changes the hash from %s to %s", one, inline)
+	}
+	for _, server := range []string{`"command": "y"`, `"command": "x", "args": ["a"]`, `"command": "x", "env": {"A": "b"}`,
+		`"command": "x", "cwd": "sub"`, `"command": "x", "handshake_timeout": "1m"`, `"url": "http://h"`} {
+		if other := hashOf(container, `{"mcpServers": {"a": {`+server+`}}}`); other == one {
+			t.Errorf("the hash is the same with %s", server)
+		}
+	}
+	for _, extra := range []string{"priority = 1\n", "[requires]\nenv = [\"A\"]\n", "[context]\npassthrough = true\n"} {
+		if other := hashOf(container+extra, `{"mcpServers": {"a": {"command": "x"}}}`); other == one {
+			t.Errorf("the hash is the same with %s", extra)
+		}
+	}
+}
+
+func TestSidecarDirectoryWithoutLetters(t *testing.T) {
+	m, diags := ParseSidecar("123", ".mcp.json", []byte(`{"mcpServers": {"a": {"command": "x"}}}`), Options{})
+	if m != nil || len(diags) != 1 || !strings.Contains(diags[0].Message, `the directory's name "123" cannot be converted to an id`) {
+		t.Errorf("got %+v, %v", m, diags)
 	}
 }
 

@@ -33,10 +33,18 @@ var reserved = []string{
 	"rpc", "cancel", "ack", "event", "registry", "control", "log", "bridge",
 }
 
-// Reserved reports whether name may not be the id of an extension, the name of an MCP server or the name of a bridge,
-// because the agent (agent, browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc, cancel,
-// ack, event, registry, control, log, bridge) uses it. Options.ReservedIDs has those that a host reserves.
-func Reserved(name string) bool { return slices.Contains(reserved, name) }
+// Reserved reports whether id may not be the id of an extension or the name of a bridge, because the agent (agent,
+// browser, core, email, heartbeat, memory, telegram, whatsapp) or the mesh (rpc, cancel, ack, event, registry, control,
+// log, bridge) uses it. Of a member's id, <id>.<server>, the id must not be reserved, and the server must not be rpc,
+// cancel, ack or event, which follow an id in the mesh's subjects. Options.ReservedIDs has those that a host reserves.
+func Reserved(id string) bool {
+	parent, member, _ := strings.Cut(id, ".")
+	return slices.Contains(reserved, parent) || reservedMember(member)
+}
+
+func reservedMember(name string) bool {
+	return slices.Contains([]string{"rpc", "cancel", "ack", "event"}, name)
+}
 
 // hooks are the hooks that agents fire.
 var hooks = []string{"before_message", "after_message", "before_tool_call", "after_tool_call"}

@@ -31,7 +31,7 @@ type Options struct {
 	Program func(command, cwd string) string
 }
 
-// Sidecar is an .mcp.json file next to a manifest.
+// Sidecar is an .mcp.json next to a manifest.
 type Sidecar struct {
 	Path string // for diagnostics
 	Data []byte
@@ -58,8 +58,11 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	m := &Manifest{Hash: hash(data), Plugin: root.plugin(opt)}
 	m.MCPServers = root.servers()
 	if !root.listsServers() && opt.Sidecar != nil {
-		m.MCPServers, sidecar = parseSidecar(*opt.Sidecar, opt.Program)
-		m.Hash = hash(data, []byte{0}, opt.Sidecar.Data)
+		f, ok := open(opt.Sidecar.Path, opt.Sidecar.Data, Warn)
+		if ok {
+			m.MCPServers = f.sidecar(opt.Program)
+		}
+		sidecar = f.done()
 	} else if opt.Sidecar != nil {
 		f.info("mcp_servers", "the servers here are used; the sidecar %s is not read", opt.Sidecar.Path)
 	}

@@ -204,8 +204,8 @@ func TestParseHostile(t *testing.T) {
 		"nesting": `{"mcpServers":` + fill("["), "keys": "{" + keys(`"k%d":1,`) + `"a":1}`,
 		"long": `{"` + strings.Repeat("a", MaxFile/4) + `":{` + keys(`"k%d":1,`) + `"a":1}}`, "elements": `{"mcpServers":{"a":{"args":[` + fill("1,") + "1]}}}",
 	} {
-		if servers, diags := ParseSidecar("p", []byte(text)); servers != nil || len(diags) == 0 {
-			t.Errorf("sidecar, %s: %d servers, %d diagnostics", name, len(servers), len(diags))
+		if m, diags := ParseSidecar("dir", "p", []byte(text), Options{}); m != nil || len(diags) == 0 {
+			t.Errorf("sidecar, %s: %+v, %d diagnostics", name, m, len(diags))
 		}
 	}
 	front := func(s string) string { return "---\n" + strings.Repeat(s, maxFrontMatter/2/len(s)) + "\n---\n" }
@@ -227,8 +227,8 @@ func TestHash(t *testing.T) {
 	}
 	a := parse(container, sidecar(`{"mcpServers": {"a": {"command": "x"}}}`))
 	b := parse(container, sidecar(`{"mcpServers": {"a": {"command": "y"}}}`))
-	if a == b || len(a) != 64 {
-		t.Errorf("another sidecar, hashes %s and %s", a, b)
+	if a != b || a != hash([]byte(container)) {
+		t.Errorf("another sidecar, hashes %s and %s; want the manifest's, because only the member has changed", a, b)
 	}
 	own := container + "[mcp_servers.a]\ntype = \"stdio\"\ncommand = \"x\"\n"
 	if a, b := parse(own, Options{}), parse(own, sidecar(`{`)); a != b {

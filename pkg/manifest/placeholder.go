@@ -96,13 +96,14 @@ func placeholder(inner string) (piece, error) {
 		}
 		return piece{kind: fileText, text: path}, nil
 	}
-	m := placeholderSyntax.FindStringSubmatch(inner)
+	name, ofClient := strings.CutPrefix(inner, "env:")
+	m := placeholderSyntax.FindStringSubmatch(name)
 	if m == nil {
 		return piece{}, fmt.Errorf(`"${%s" is not a placeholder; want ${NAME}, ${NAME:-default} or ${file:PATH}, or $${ for a literal "${"`,
 			clip(nameSyntax.FindString(inner), maxShown))
 	}
 	p := piece{kind: envVar, text: m[1], fallback: m[3], hasDefault: m[2] != ""}
-	if slices.Contains(constants, p.text) {
+	if !ofClient && slices.Contains(constants, p.text) {
 		p.kind = constant
 	}
 	return p, nil

@@ -61,6 +61,7 @@ func schema() (*jsonschema.Schema, error) {
 	servers := s.Properties["mcp_servers"]
 	servers.MaxProperties = jsonschema.Ptr(maxServers)
 	servers.PropertyNames = id(maxServerName)
+	servers.PropertyNames.Not = enum("rpc", "cancel", "ack", "event")
 	serverRules(servers.AdditionalProperties)
 	return s, nil
 }
@@ -124,6 +125,7 @@ func serverRules(s *jsonschema.Schema) {
 	p["headers"].PropertyNames = &jsonschema.Schema{Pattern: headerPattern}
 	p["url"].Pattern = urlPattern
 	tagged(s, "transport", serverFields, map[string]string{"stdio": "command", "streamable_http": "url"})
+	s.AnyOf = append(s.AnyOf, &jsonschema.Schema{Required: []string{"command"}}, &jsonschema.Schema{Required: []string{"url"}})
 }
 
 // tagged makes s a union: type, or its alias, decides which fields are allowed and which are required.

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/nearest"
 )
 
 // maxServers limits the MCP servers of an extension, because each is a process or a connection.
@@ -20,7 +22,7 @@ func (t *table) servers() map[string]MCPServer {
 	for _, name := range slices.Sorted(maps.Keys(t.m)) {
 		sub := t.table(name)
 		t.serverName(name)
-		out[name] = sub.server(ServerType(sub.kind("type", "transport", []string{"stdio", "streamable_http"}, serverFields)))
+		out[name] = sub.server(sub.serverKind())
 		sub.unknown(Error)
 	}
 	if len(out) == 0 {
@@ -31,9 +33,45 @@ func (t *table) servers() map[string]MCPServer {
 
 func (t *table) serverName(name string) {
 	key := t.key(name)
-	if t.name(key, name, maxServerName) && Reserved(name) {
-		t.fault(key, "%s is reserved for the agent and the mesh; choose another name, such as %s", show(name), show(name+"-server"))
+	if t.name(key, name, maxServerName) && reservedMember(name) {
+		t.fault(key, "%s is a word of the mesh's subjects; choose another name, such as %s", show(name), show(name+"-server"))
 	}
+}
+
+// serverKind returns the transport of a server in [mcp_servers], given by type or derived from command or url; "" was
+// reported.
+func (t *table) serverKind() ServerType {
+	if !t.has("type") && !t.has("transport") {
+		kind := t.guessKind()
+		if kind != "" {
+			t.misfits("type", string(kind), serverFields)
+		}
+		return kind
+	}
+	return ServerType(t.kind("type", "transport", []string{"stdio", "streamable_http"}, serverFields))
+}
+
+// guessKind derives a server's transport from its other keys.
+func (t *table) guessKind() ServerType {
+	switch {
+	case t.broken:
+		// reported
+	case t.has("command") && t.has("url"):
+		t.fault(t.path, `has both command and url; set "type" to choose one`)
+	case t.has("command"):
+		return ServerStdio
+	case t.has("url"):
+		return ServerStreamableHTTP
+	default:
+		hint := ""
+		for _, k := range slices.Sorted(maps.Keys(t.m)) {
+			if near, ok := nearest.Word(k, []string{"command", "url"}); ok {
+				hint = "; did you mean " + near + " by " + show(k) + "?"
+			}
+		}
+		t.fault(t.path, "has neither command nor url; want one of them%s", hint)
+	}
+	return ""
 }
 
 // server reads one server of the given type; "" is an invalid type that was reported already.

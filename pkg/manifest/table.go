@@ -104,7 +104,7 @@ func (t *table) strs(key string) (list []string, skip func(i int) bool) {
 	}
 	bad := map[int]bool{}
 	for i, e := range array {
-		s, ok := e.(string)
+		s, ok := t.loosely(e).(string)
 		if !ok {
 			t.wrongType(element(t.key(key), i), e, "a string in quotes")
 			bad[i] = true
@@ -122,11 +122,23 @@ func (t *table) strMap(key string) map[string]string {
 	}
 	out := make(map[string]string, len(sub.m))
 	for _, k := range slices.Sorted(maps.Keys(sub.m)) {
+		sub.m[k] = t.loosely(sub.m[k])
 		if s, ok := sub.str(k); ok {
 			out[k] = s
 		}
 	}
 	return out
+}
+
+// loosely returns the text of a number or a boolean if the file may have them in the place of strings.
+func (t *table) loosely(v any) any {
+	switch v.(type) {
+	case json.Number, bool:
+		if t.loose {
+			return fmt.Sprint(v)
+		}
+	}
+	return v
 }
 
 // table returns the table at key; an absent one reads as empty.

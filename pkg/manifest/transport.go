@@ -49,13 +49,18 @@ func (t *table) kind(a, b string, legal []string, fields []field) string {
 		t.fault(t.key(key), "%s is not a supported transport; want %s%s", show(s), list(legal), hint)
 		return ""
 	}
+	t.misfits(key, s, fields)
+	return s
+}
+
+// misfits reports the fields that do not belong to the transport s, which is given by key.
+func (t *table) misfits(key, s string, fields []field) {
 	for _, f := range fields {
 		if t.has(f.key) && !f.belongs(s) {
 			t.fault(t.key(f.key), `does not belong to %s = %q but to %s; remove it or change %s`,
 				key, s, list(strings.Fields(f.types)), key)
 		}
 	}
-	return s
 }
 
 // either reads a string that has two names. Both may be present if they agree.
