@@ -68,7 +68,7 @@ func BenchmarkServe(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), checkNow: make(chan struct{}, 1), maxResult: 64 << 20}
+	f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), relist: newSignal(), check: newSignal(), maxResult: 64 << 20}
 	f.handshake.Store(&handshake{dialect: manifest.Ext, names: map[string]bool{"echo": true}})
 	node := mesh.NewNode(connect(), mesh.NodeOptions{})
 	slot := node.Join(mesh.Announce{ID: "full", Version: "1.0.0"})

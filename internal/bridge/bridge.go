@@ -48,7 +48,6 @@ type Bridge struct {
 	reportMu        sync.Mutex    // keeps reports in the order in which plans were adopted
 	reloaded        chan struct{} // signalled when the settings have been read again
 	planAdopted     chan struct{} // signalled when a plan has been adopted
-	trimming        coalescedTask // runs after the fleet has changed
 	reportContested chan struct{} // signalled when another bridge may have overwritten b's report
 
 	mu           sync.Mutex
@@ -133,7 +132,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 		b.startFleet(ctx, p)
 	}
 	wg.Go(func() { b.repeatReports(nodeCtx, requests) }) // owned by Run; ends with nodeCtx, after the fleet
-	defer b.trimming.start(ctx, b.trimMemory)()
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
@@ -204,9 +202,6 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 	b.current, b.removed = p, append(b.removed, removed...)
 	b.mu.Unlock()
 	started, replaced, stopped = b.fleet.apply(ctx, p.workloads)
-	if len(started)+len(replaced)+len(stopped) > 0 {
-		b.trimming.request()
-	}
 	b.publishReports()
 	b.publishRemovals(removed)
 	select {

@@ -31,9 +31,8 @@ type forwarder struct {
 	handshake   atomic.Pointer[handshake]
 	reopened    atomic.Pointer[json.RawMessage] // the result of initialize after a session was reopened
 	progress    progress
-	relist      coalescedTask // reads the tools after the child announced a change
-	hangCheck   coalescedTask // checks whether the child hangs
-	checkNow    chan struct{} // over HTTP: signalled after a call failed, for an immediate health check
+	relist      signal // the child announced that its tools have changed
+	check       signal // a call failed: check whether the extension still responds
 	passthrough bool
 	maxResult   int
 	remote      bool         // over HTTP
@@ -251,26 +250,14 @@ func (h *forwardedCall) recordFailure(e *rpc.Error) {
 		if e.Details().Ran != rpc.RanNo {
 			h.f.notifyCancelled(h.ID(), "timeout")
 		}
-		h.f.requestHealthCheck()
+		h.f.check.send()
 	case rpc.CodeExited, rpc.CodeUnavailable:
-		h.f.requestHealthCheck()
+		h.f.check.send()
 		if h.f.credentials != nil {
 			h.f.credentials.refused(e)
 		}
 	}
 	h.token.Done(outcome)
-}
-
-// requestHealthCheck starts a check of whether the extension still responds.
-func (f *forwarder) requestHealthCheck() {
-	if !f.remote {
-		f.hangCheck.request()
-		return
-	}
-	select {
-	case f.checkNow <- struct{}{}:
-	default:
-	}
 }
 
 // CancelExchange ends x after its caller has stopped waiting, and notifies the child.

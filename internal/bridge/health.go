@@ -20,7 +20,7 @@ func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp fu
 		}
 	}
 	if conn, ok := f.conn.(*jsonrpc.Conn); ok {
-		return f.hangCheck.start(ctx, func(ctx context.Context) { check(ctx, s.checkHang(ctx, conn)) })
+		return f.check.start(ctx, func(ctx context.Context) { check(ctx, s.checkHang(ctx, conn)) })
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -66,7 +66,7 @@ func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-f.checkNow:
+		case <-f.check:
 			missed++ // the failed call counts as the first
 		}
 		alive, err := ping(ctx, f.conn, pingTimeout)

@@ -34,7 +34,7 @@ func (f *fakeLink) Run(context.Context) error               { return nil }
 
 func testForwarder(l link) *forwarder {
 	return &forwarder{conn: l, breaker: breaker.New("b", breaker.Settings{}), maxResult: 1 << 20,
-		remote: true, checkNow: make(chan struct{}, 1)}
+		remote: true, relist: newSignal(), check: newSignal()}
 }
 
 // unresponsive is a server that accepts requests and does not respond.
@@ -76,7 +76,7 @@ func TestWatchHealth(t *testing.T) {
 				f := testForwarder(&fakeLink{answer: tt.answer})
 				f.inflight.Store(tt.inflight)
 				if tt.checkNow {
-					f.requestHealthCheck()
+					f.check.send()
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -129,7 +129,7 @@ func TestCheckHang(t *testing.T) {
 				wg.Go(func() { conn.Run(t.Context()) })
 				f := testForwarder(conn)
 				f.remote = false
-				f.requestHealthCheck()
+				f.check.send()
 				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
 				began := time.Now()
 				hung := time.Duration(0)
@@ -160,14 +160,14 @@ func TestRelistIsCoalesced(t *testing.T) {
 		s := &instance{workload: &workload{}, log: discard}
 		stop := f.relist.start(t.Context(), func(ctx context.Context) { s.relist(ctx, f) })
 		for range 1000 { // a burst
-			f.relist.request()
+			f.relist.send()
 		}
 		time.Sleep(time.Second)
 		if n := l.pings.Load(); n != 1 {
 			t.Errorf("after a burst they were read %d times", n)
 		}
 		for range 100 { // without a pause
-			f.relist.request()
+			f.relist.send()
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := l.pings.Load(); n < 2 || n > 4 {

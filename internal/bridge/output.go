@@ -80,7 +80,7 @@ const maxNoise = 200
 // event of the extension. If there are too many, it drops and counts them.
 func (s *instance) handleNotification(f *forwarder, method string, params []byte) {
 	if method == "notifications/tools/list_changed" {
-		f.relist.request()
+		f.relist.send()
 	}
 	if now := time.Now(); !s.eventLimit.allow(now) {
 		s.history.droppedEvent()

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/child"
 	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -141,9 +140,7 @@ func (l *childStdin) TryWrite(p []byte) (int, error) {
 // handshakeAndServe performs the handshake and serves calls. It returns when ctx, the connection's context, has ended
 // and the calls in flight are answered. end closes the connection and stops the child.
 func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
-	var err error
-	aside.Run(func() { err = s.becomeReady(ctx, f, end, ready) }) // on another goroutine, because it needs a large stack
-	if err != nil {
+	if err := s.becomeReady(ctx, f, end, ready); err != nil {
 		return err
 	}
 	defer f.relist.start(ctx, func(ctx context.Context) { s.relist(ctx, f) })()
@@ -295,7 +292,7 @@ func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.Ser
 func (s *instance) newForwarder() *forwarder {
 	return &forwarder{
 		breaker: s.breaker, passthrough: s.workload.announce.Context.Passthrough, maxResult: s.workload.limits.maxResult,
-		checkNow: make(chan struct{}, 1), replicas: s.workload.replicaSet, memory: s.memory,
+		relist: newSignal(), check: newSignal(), replicas: s.workload.replicaSet, memory: s.memory,
 	}
 }
 

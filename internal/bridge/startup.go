@@ -1,35 +1,14 @@
 package bridge
 
 import (
-	"context"
 	"errors"
-	"runtime/debug"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-const (
-	trimPoll     = time.Second      // between two checks whether the fleet is still starting
-	trimDelay    = 5 * time.Second  // after that, because registries perform handshakes with new instances
-	startupLimit = 30 * time.Second // after that, instances that are still starting are not waited for
-)
-
-// trimMemory returns memory to the system once the fleet has started. Reading manifests, forking and handshakes leave as
-// much garbage as data in use, and an idle bridge allocates so little that the next collection would be far away.
-func (b *Bridge) trimMemory(ctx context.Context) {
-	for began := time.Now(); ; {
-		if !sleep(ctx, trimPoll) {
-			return
-		}
-		if !b.fleet.starting() || time.Since(began) > startupLimit {
-			break
-		}
-	}
-	if sleep(ctx, trimDelay) {
-		debug.FreeOSMemory()
-	}
-}
+// startupLimit is the time after which instances that are still starting are not waited for.
+const startupLimit = 30 * time.Second
 
 // Ready returns nil once everything that the bridge found at its start is ready or has failed, or after half a minute. A
 // rolling update can wait for it before it stops the next host.

@@ -23,7 +23,7 @@ func (s *instance) relist(ctx context.Context, f *forwarder) {
 	if !sleep(ctx, relistDelay) {
 		return
 	}
-	f.relist.clearPending()
+	f.relist.clear()
 	old := f.handshake.Load()
 	if raw := f.reopened.Load(); raw != nil {
 		old = &handshake{dialect: old.dialect, raw: *raw}
