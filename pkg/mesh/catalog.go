@@ -79,11 +79,15 @@ func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 	}
 }
 
-// LoadCatalog reads the catalog once, for a program that asks and goes. The errors are ErrNoCatalog, and what
-// the connection or ctx says.
-func LoadCatalog(ctx context.Context, nc *nats.Conn, o CatalogOptions) (*Catalog, error) {
+// LoadCatalog reads the catalog once. With kinds (KindSpec and the others), it reads only their documents; the catalog's
+// revision is then that of the newest of them. It returns ErrNoCatalog, an error of the connection, or that of ctx.
+func LoadCatalog(ctx context.Context, nc *nats.Conn, o CatalogOptions, kinds ...string) (*Catalog, error) {
 	c := NewCatalog(nc, o)
-	if err := c.loadAll(ctx); err != nil {
+	load := c.loadAll
+	if len(kinds) > 0 {
+		load = func(ctx context.Context) error { return c.loadKinds(ctx, kinds) }
+	}
+	if err := load(ctx); err != nil {
 		return nil, err
 	}
 	return c, nil

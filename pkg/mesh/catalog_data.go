@@ -74,7 +74,7 @@ func newCatalogData() catalogData {
 // decode reads the document of a change. A value that cannot be read counts as a deletion: a document that
 // contradicts the one before it is better gone than wrong.
 func (ch *change) decode() error {
-	if ch.value == nil {
+	if ch.value == nil || ch.doc != nil {
 		return nil
 	}
 	kind, name, _ := strings.Cut(ch.key, ".")

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
 )
 
 // decodeSpec reads a Spec as json.Unmarshal does, several times as fast, and without copying the schemas: they
@@ -20,7 +22,7 @@ func decodeSpec(data []byte) (*Spec, error) {
 	}
 	rest := []byte{'{'} // everything but the tools
 	var tools []byte
-	eachMember(data, func(key, value []byte) error {
+	err := plainjson.EachMember(data, func(key, value []byte) error {
 		if string(key) == `"tools"` {
 			tools = value
 			return nil
@@ -31,7 +33,10 @@ func decodeSpec(data []byte) (*Spec, error) {
 		rest = append(append(append(rest, key...), ':'), value...)
 		return nil
 	})
-	if err := json.Unmarshal(append(rest, '}'), s); err != nil {
+	if err == nil {
+		err = json.Unmarshal(append(rest, '}'), s)
+	}
+	if err != nil {
 		return nil, err
 	}
 	s.Tools = nil // a "Tools" of another spelling
@@ -42,7 +47,7 @@ func decodeSpec(data []byte) (*Spec, error) {
 		return nil, errors.New("tools: want an array")
 	}
 	s.Tools = []Tool{}
-	err := eachElement(tools, func(element []byte) error {
+	err = plainjson.EachElement(tools, func(element []byte) error {
 		t, err := decodeTool(element)
 		s.Tools = append(s.Tools, t)
 		return err
@@ -55,7 +60,7 @@ func decodeTool(data []byte) (Tool, error) {
 	if data[0] != '{' {
 		return t, errors.New("tool: want an object")
 	}
-	err := eachMember(data, func(key, value []byte) error {
+	err := plainjson.EachMember(data, func(key, value []byte) error {
 		var err error
 		switch string(key) {
 		case `"name"`:
@@ -96,83 +101,4 @@ func isASCII(b []byte) bool {
 		}
 	}
 	return true
-}
-
-// eachMember calls f for the members of an object, which must be valid JSON.
-func eachMember(object []byte, f func(key, value []byte) error) error {
-	for i := skipBlank(object, 1); object[i] != '}'; {
-		end := endOfValue(object, i)
-		key := object[i:end]
-		i = skipBlank(object, skipBlank(object, end)+1) // over the colon
-		end = endOfValue(object, i)
-		if err := f(key, object[i:end:end]); err != nil {
-			return err
-		}
-		if i = skipBlank(object, end); object[i] == ',' {
-			i = skipBlank(object, i+1)
-		}
-	}
-	return nil
-}
-
-// eachElement calls f for the elements of an array, which must be valid JSON.
-func eachElement(array []byte, f func(element []byte) error) error {
-	for i := skipBlank(array, 1); array[i] != ']'; {
-		end := endOfValue(array, i)
-		if err := f(array[i:end:end]); err != nil {
-			return err
-		}
-		if i = skipBlank(array, end); array[i] == ',' {
-			i = skipBlank(array, i+1)
-		}
-	}
-	return nil
-}
-
-func skipBlank(b []byte, i int) int {
-	for b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r' {
-		i++
-	}
-	return i
-}
-
-// endOfValue is the offset behind the value that begins at i, in valid JSON.
-func endOfValue(b []byte, i int) int {
-	depth := 0
-	for {
-		switch b[i] {
-		case '"':
-			i = endOfString(b, i)
-		case '{', '[':
-			depth++
-			i++
-			continue
-		case '}', ']':
-			depth--
-			i++
-		default:
-			if depth > 0 {
-				i++
-				continue
-			}
-			for i < len(b) && !bytes.ContainsRune([]byte(" \n\t\r,]}:"), rune(b[i])) {
-				i++
-			}
-		}
-		if depth == 0 {
-			return i
-		}
-	}
-}
-
-// endOfString is the offset behind the string that begins at i, in valid JSON.
-func endOfString(b []byte, i int) int {
-	for i++; ; {
-		quote := i + bytes.IndexByte(b[i:], '"')
-		slash := bytes.IndexByte(b[i:quote], '\\')
-		if slash < 0 {
-			return quote + 1
-		}
-		i += slash + 2 // behind the escaped character; what follows a \u are plain characters
-	}
 }

@@ -231,9 +231,43 @@ func (f *follower) wholeAfter(d time.Duration) {
 	}
 }
 
+// allKeys is the filter of a scan that reads everything.
+const allKeys = ">"
+
+// loadKinds reads the keys of some kinds, and those of the registries.
+func (c *Catalog) loadKinds(ctx context.Context, kinds []string) error {
+	var changes []change
+	var through stamp
+	for _, kind := range kinds {
+		some, last, err := c.scan(ctx, kind+".>", 1)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, some...)
+		if last.seq > through.seq {
+			through = last
+		}
+	}
+	for _, key := range []string{KeyLease, KeyEpoch} {
+		ch, ok, err := c.lastOf(ctx, key)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		changes = append(changes, ch)
+		if ch.at.seq > through.seq {
+			through = ch.at
+		}
+	}
+	c.takeAll(changes, through, c.catalogID(ctx, changes))
+	return nil
+}
+
 // loadAll reads the whole bucket and takes in what differs.
 func (c *Catalog) loadAll(ctx context.Context) error {
-	changes, through, err := c.scan(ctx, 1)
+	changes, through, err := c.scan(ctx, allKeys, 1)
 	if err != nil {
 		return err
 	}
@@ -245,15 +279,10 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 // that is known. What another stream lacks is kept for a while: until the registry has written all of it, calls by name
 // go on.
 func (c *Catalog) takeAll(changes []change, through stamp, id string) {
+	c.decode(changes)
 	snapshot := make(map[string]change, len(changes))
 	for _, ch := range changes {
 		snapshot[ch.key] = ch
-	}
-	for key, ch := range snapshot {
-		if err := ch.decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
-		}
-		snapshot[key] = ch
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,7 +359,7 @@ func (c *Catalog) isOther(id string, changes []change, snapshot map[string]chang
 
 // loadTail reads what is behind the newest message that is in.
 func (c *Catalog) loadTail(ctx context.Context) error {
-	changes, through, err := c.scan(ctx, c.data.last.seq+1)
+	changes, through, err := c.scan(ctx, allKeys, c.data.last.seq+1)
 	if err != nil {
 		return err
 	}
@@ -341,13 +370,9 @@ func (c *Catalog) loadTail(ctx context.Context) error {
 	return nil
 }
 
-// take applies changes, in their order, and tells the watchers.
+// take applies changes, in their order, and sends the events to the watchers.
 func (c *Catalog) take(changes []change, heard time.Time) {
-	for i := range changes {
-		if err := changes[i].decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
-		}
-	}
+	c.decode(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var events []Event

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,29 +36,43 @@ func (c *Catalog) directGet() string { return "$JS.API.DIRECT.GET." + c.stream()
 func (c *Catalog) stream() string    { return "KV_" + c.opts.Prefix.Bucket() }
 func (c *Catalog) keyPrefix() string { return "$KV." + c.opts.Prefix.Bucket() + "." }
 
-// scan reads the bucket's messages from sequence from on, in ascending order, the last of each key (and maybe
-// an older one that was replaced while it was on its way).
-func (c *Catalog) scan(ctx context.Context, from uint64) (changes []change, through stamp, err error) {
-	for {
-		page, more, err := c.page(ctx, from)
+// scan reads the messages of the keys that match filter from sequence from on, in ascending order: the last of each key
+// (and maybe an older one that was replaced meanwhile). It decodes a page while the server sends the next ones.
+func (c *Catalog) scan(ctx context.Context, filter string, from uint64) (changes []change, through stamp, err error) {
+	var pages [][]change
+	var decoding sync.WaitGroup
+	defer decoding.Wait()
+	for more := true; more; {
+		var page []change
+		page, more, err = c.page(ctx, filter, from)
 		if err != nil {
 			return nil, through, err
 		}
-		changes = append(changes, page...)
-		if n := len(page); n > 0 {
-			through = page[n-1].at
-			from = through.seq + 1
+		if len(page) == 0 {
+			break
 		}
-		if !more || len(page) == 0 {
-			return changes, through, nil
+		pages = append(pages, page)
+		decoding.Go(func() { c.decode(page) }) // ends when the page is decoded; scan waits for it
+		through = page[len(page)-1].at
+		from = through.seq + 1
+	}
+	decoding.Wait()
+	return slices.Concat(pages...), through, nil
+}
+
+// decode decodes in place the changes that are not decoded yet.
+func (c *Catalog) decode(changes []change) {
+	for i := range changes {
+		if err := changes[i].decode(); err != nil {
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
 		}
 	}
 }
 
 // page reads the page from sequence from on.
-func (c *Catalog) page(ctx context.Context, from uint64) (page []change, more bool, err error) {
+func (c *Catalog) page(ctx context.Context, filter string, from uint64) (page []change, more bool, err error) {
 	req, err := json.Marshal(map[string]any{
-		"next_by_subj": c.keyPrefix() + ">", "seq": max(from, 1), "batch": pageMessages, "max_bytes": pageBytes,
+		"next_by_subj": c.keyPrefix() + filter, "seq": max(from, 1), "batch": pageMessages, "max_bytes": pageBytes,
 	})
 	if err != nil {
 		return nil, false, err

@@ -516,3 +516,26 @@ func TestCatalogAnswersLedAstray(t *testing.T) {
 		t.Errorf("the other extension is shown as %+v", e.State)
 	}
 }
+
+// TestLoadKinds reads only some kinds of keys, and still the age and the id of the catalog.
+func TestLoadKinds(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	for key, value := range map[string]string{
+		"spec.weather": `{"id":"weather","version":"1.0.0"}`, "state.weather": `{"state":"ready"}`, "host.b1": `{"bridge":"b1"}`,
+		"epoch.registry": `{"catalog_id":"2026-01-02T03:04:05Z"}`, "lease.registry": `{}`,
+	} {
+		b.put(key, value)
+	}
+	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{}, KindHost, KindState)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, ok := c.Get("weather")
+	if !ok || e.SpecRevision != 0 || e.State.State != "ready" || len(c.Hosts()) != 1 {
+		t.Errorf("%+v, %v", e, c.Hosts())
+	}
+	if id, revision := c.Revision(); id != "2026-01-02T03:04:05Z" || revision == 0 || c.Age() > time.Minute {
+		t.Error(id, revision, c.Age())
+	}
+}
