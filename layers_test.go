@@ -26,10 +26,10 @@ var layers = []struct {
 	dirs []string
 }{
 	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc", "internal/liveness", "internal/supervise", "internal/instance",
-		"internal/load", "internal/nearest", "internal/plainjson", "internal/aside", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit"}},
+		"internal/load", "internal/nearest", "internal/plainjson", "internal/aside", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit", "internal/wire"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
 		"internal/breaker", "internal/remote"}},
-	{"mesh", []string{"internal/natsconn", "internal/natstest", "pkg/mesh"}},
+	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/serve", "pkg/mesh"}},
 	{"fleet", []string{"internal/fleet"}},
 	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},
@@ -49,7 +49,7 @@ var confined = []struct {
 		"its half-open state jams or closes wrongly without the tokens that internal/breaker adds"},
 	{"github.com/nats-io/nats-server", []string{"internal/natsd", "internal/natstest"},
 		"only natsd locks the store of the embedded server"},
-	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "internal/natstest", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
+	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "internal/natstest", "internal/serve", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
 		"internal/daemon", "cmd", "e2e", "bench", "examples/services"},
 		"packages below pkg/mesh are tested without a server and do not depend on NATS"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"pkg/mesh/schema"},
@@ -70,7 +70,7 @@ var unreached = []struct {
 	from []string
 	why  string
 }{
-	{"github.com/nats-io/nats.go", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc",
+	{"github.com/nats-io/nats.go", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/wire", "internal/jsonrpc",
 		"internal/liveness", "internal/supervise", "internal/config", "internal/discovery", "internal/gate", "internal/child", "internal/breaker",
 		"internal/remote"}, "no NATS below pkg/mesh"},
 	{"github.com/nats-io/nats-server", []string{"pkg", "internal/bridge", "internal/registry", "cmd/registry",

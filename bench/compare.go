@@ -17,6 +17,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/load"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -52,8 +53,8 @@ func (p *performance) bareRequest(size int) func() error {
 func (p *performance) requestWithHeaders(size int) func() error {
 	data, timeout, stream, id := request(size), []string{"30000"}, []string{"1"}, []string{p.nc.NewInbox()}
 	return func() error {
-		_, err := p.nc.RequestMsg(&nats.Msg{Subject: bareSubject(0), Data: data, Header: nats.Header{mesh.HeaderTimeout: timeout,
-			mesh.HeaderCallID: id, mesh.HeaderStream: stream}}, 10*time.Second)
+		_, err := p.nc.RequestMsg(&nats.Msg{Subject: bareSubject(0), Data: data, Header: nats.Header{wire.HeaderTimeout: timeout,
+			wire.HeaderCallID: id, wire.HeaderStream: stream}}, 10*time.Second)
 		return err
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -89,7 +91,7 @@ type faultyMesh struct {
 	fault
 	js        jetstream.JetStream
 	followers []*follower // a third at each server
-	canary    *mesh.Slot
+	canary    *serve.Instance
 	changes   int // of the canary
 	remarks   []string
 }
@@ -141,13 +143,13 @@ func (m *faultyMesh) useServer(n int) {
 
 // join starts the canary at a server, and the followers, and waits until the mesh is complete.
 func (m *faultyMesh) join(ctx context.Context, server int) {
-	node := mesh.NewNode(m.connect(m.urls(server), canaryID, quiet), mesh.NodeOptions{})
-	m.canary = node.Join(mesh.Announce{ID: canaryID, Version: "1.0.0", Features: []string{mesh.FeatureInstance}})
+	node := serve.NewPublisher(m.connect(m.urls(server), canaryID, quiet), serve.PublisherOptions{})
+	m.canary = node.Join(wire.Announce{ID: canaryID, Version: "1.0.0", Features: []string{wire.FeatureInstance}})
 	running, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(running) }) // these three end in close
 	wg.Go(func() { m.canary.Run(running) })
-	wg.Go(func() { m.canary.Serve(running, echoBox(busy), mesh.ServeOptions{}) })
+	wg.Go(func() { m.canary.Serve(running, echoBox(busy), serve.Options{}) })
 	m.onClose(func() { cancel(); wg.Wait() })
 	for i := range manyFollow {
 		m.followers = append(m.followers, m.follow(m.urls(i), fmt.Sprint("follower-", i), quiet))
@@ -171,7 +173,7 @@ func (m *faultyMesh) complete(c *mesh.Catalog) bool {
 }
 
 // count counts the instances of an extension that meet a condition.
-func count(c *mesh.Catalog, id string, condition func(mesh.InstanceState) bool) (n int) {
+func count(c *mesh.Catalog, id string, condition func(wire.InstanceState) bool) (n int) {
 	for _, i := range instances(c, id) {
 		if condition(i) {
 			n++
@@ -180,17 +182,17 @@ func count(c *mesh.Catalog, id string, condition func(mesh.InstanceState) bool) 
 	return n
 }
 
-func instances(c *mesh.Catalog, id string) []mesh.InstanceState {
+func instances(c *mesh.Catalog, id string) []wire.InstanceState {
 	if e, ok := c.Get(id); ok && e.State != nil {
 		return e.State.Instances
 	}
 	return nil
 }
 
-func ready(i mesh.InstanceState) bool { return i.State == heartbeat.Ready }
+func ready(i wire.InstanceState) bool { return i.State == heartbeat.Ready }
 
 // healthy reports whether calls go to an instance.
-func healthy(i mesh.InstanceState) bool {
+func healthy(i wire.InstanceState) bool {
 	return ready(i) && (i.Breaker == nil || i.Breaker.State == heartbeat.BreakerClosed)
 }
 
@@ -209,7 +211,7 @@ func (m *faultyMesh) keepChanging(ctx context.Context, d time.Duration) {
 
 // shown reports whether a catalog has the last change of the canary.
 func (m *faultyMesh) shown(c *mesh.Catalog) bool {
-	last := func(i mesh.InstanceState) bool {
+	last := func(i wire.InstanceState) bool {
 		return ready(i) && (m.changes == 0 || i.Reason == fmt.Sprint("change ", m.changes))
 	}
 	return count(c, canaryID, last) > 0
@@ -272,7 +274,7 @@ func (m *faultyMesh) registries(ctx context.Context) (leader, standby string) {
 
 // takeLease deletes the lease of a registry that is stopped, and waits until the other one leads.
 func (m *faultyMesh) takeLease(ctx context.Context) {
-	check(must(m.js.KeyValue(ctx, prefix.Bucket())).Delete(ctx, mesh.KeyLease))
+	check(must(m.js.KeyValue(ctx, prefix.Bucket())).Delete(ctx, wire.KeyLease))
 	until(ctx, 30*time.Second, "the other registry leads", func() {
 		if !m.registryStatus(ctx).Leading {
 			fail("it does not")

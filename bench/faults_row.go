@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/load"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -35,9 +36,9 @@ type victim struct {
 // pick finds the victim.
 func (m *faultyMesh) pick(ctx context.Context) victim {
 	v := victim{label: m.fault.victim, server: -1, calls: []string{echoID, nativeID}, right: m.shown}
-	at := func(id, bridge string, condition func(mesh.InstanceState) bool, want int) func(*mesh.Catalog) bool {
+	at := func(id, bridge string, condition func(wire.InstanceState) bool, want int) func(*mesh.Catalog) bool {
 		return func(c *mesh.Catalog) bool {
-			return count(c, id, func(i mesh.InstanceState) bool { return i.Bridge == bridge && condition(i) }) == want
+			return count(c, id, func(i wire.InstanceState) bool { return i.Bridge == bridge && condition(i) }) == want
 		}
 	}
 	switch m.fault.victim {
@@ -56,7 +57,7 @@ func (m *faultyMesh) pick(ctx context.Context) victim {
 	case "child":
 		v.label, v.pid, v.calls, v.right = "the child of bridge-one", m.child(ctx, "one", echoID), v.calls[:1], at(echoID, "one", healthy, 0)
 		if m.hold == 0 {
-			v.right = at(echoID, "one", func(i mesh.InstanceState) bool { return ready(i) && i.Restarts > 0 }, 1)
+			v.right = at(echoID, "one", func(i wire.InstanceState) bool { return ready(i) && i.Restarts > 0 }, 1)
 		}
 		return v
 	}

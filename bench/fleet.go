@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // fleet is a number of extensions with one instance each, without processes: it sends their announcements and
@@ -75,17 +75,17 @@ func (f *fleet) announce() {
 	for n := range f.size {
 		bridge := fmt.Sprint("host-", n/hostSize)
 		if n%hostSize == 0 {
-			h := mesh.Host{Bridge: bridge, Host: bridge, Version: "1.0.0", Since: f.since}
+			h := wire.Host{Bridge: bridge, Host: bridge, Version: "1.0.0", Since: f.since}
 			for i := n; i < min(n+hostSize, f.size); i++ {
 				h.Extensions = append(h.Extensions, simID(i))
 			}
 			f.publish(prefix.HostReport(bridge), h)
 		}
-		data := f.publish(prefix.Announce(simID(n)), mesh.Announce{SchemaVersion: 1, ID: simID(n), Version: "1.0.0", Instance: fmt.Sprintf("n%06d", n),
-			Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{mesh.FeatureInstance},
+		data := f.publish(prefix.Announce(simID(n)), wire.Announce{SchemaVersion: 1, ID: simID(n), Version: "1.0.0", Instance: fmt.Sprintf("n%06d", n),
+			Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{wire.FeatureInstance},
 			ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
 		f.mu.Lock()
-		f.announced[n] = mesh.AnnounceDigest(data)
+		f.announced[n] = wire.AnnounceDigest(data)
 		f.mu.Unlock()
 		f.beat(n, "")
 	}

@@ -14,10 +14,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
-const prefix = mesh.Prefix(mesh.DefaultPrefix)
+const prefix = wire.Prefix(wire.DefaultPrefix)
 
 // stage is what a table is measured on: NATS servers and processes, and this program's own connections to them.
 type stage struct {

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -63,16 +64,16 @@ func fences(page string) []fence {
 // member, and for a kind of document without an example.
 func TestExamples(t *testing.T) {
 	types := map[string]func() any{
-		"announce":  func() any { return new(mesh.Announce) },
+		"announce":  func() any { return new(wire.Announce) },
 		"heartbeat": func() any { return new(heartbeat.Message) },
-		"shutdown":  func() any { return new(mesh.Goodbye) },
-		"spec":      func() any { return new(mesh.Spec) },
-		"state":     func() any { return new(mesh.StateDoc) },
-		"skill":     func() any { return new(mesh.Skill) },
-		"host":      func() any { return new(mesh.Host) },
-		"skills":    func() any { return new(mesh.SkillReport) },
-		"inventory": func() any { return new(mesh.Inventory) },
-		"breaker":   func() any { return new(mesh.BreakerReport) },
+		"shutdown":  func() any { return new(wire.ShutdownNotice) },
+		"spec":      func() any { return new(wire.Spec) },
+		"state":     func() any { return new(wire.StateDoc) },
+		"skill":     func() any { return new(wire.Skill) },
+		"host":      func() any { return new(wire.Host) },
+		"skills":    func() any { return new(wire.SkillReport) },
+		"inventory": func() any { return new(wire.Inventory) },
+		"breaker":   func() any { return new(wire.BreakerReport) },
 		"hook":      func() any { return new(mesh.HookResult) },
 		"meta": func() any {
 			return new(struct {
@@ -116,7 +117,7 @@ func TestExamples(t *testing.T) {
 			t.Errorf("line %d: %s: %v", f.line, f.kind, err)
 		}
 		if f.kind == "inventory" {
-			if _, err := mesh.ParseInventory("web-3", text); err != nil {
+			if _, err := wire.ParseInventory("web-3", text); err != nil {
 				t.Errorf("line %d: %v", f.line, err)
 			}
 		}
@@ -200,14 +201,14 @@ func TestErrorTable(t *testing.T) {
 }
 
 func TestToolNameTable(t *testing.T) {
-	var keys []mesh.ToolKey
-	want := map[mesh.ToolKey]string{}
+	var keys []wire.ToolKey
+	want := map[wire.ToolKey]string{}
 	for _, row := range rows(t, read(t, "protocol.md"), "| id | local name | registered | why |") {
-		k := mesh.ToolKey{ID: row[0], Tool: row[1]}
+		k := wire.ToolKey{ID: row[0], Tool: row[1]}
 		keys = append(keys, k)
 		want[k] = row[2]
 	}
-	for k, got := range mesh.AssignNames(keys) {
+	for k, got := range wire.AssignNames(keys) {
 		if got != want[k] {
 			t.Errorf("%s is registered as %s, on the page %s", k, got, want[k])
 		}
@@ -257,7 +258,7 @@ func TestStateOrder(t *testing.T) {
 
 func TestSubjects(t *testing.T) {
 	page := read(t, "protocol.md")
-	p := mesh.Prefix("P")
+	p := wire.Prefix("P")
 	for _, subject := range []string{
 		strings.Replace(p.RPC("<id>"), "P", "SP", 1), strings.Replace(p.InstanceRPC("<id>", "<instance>"), "P", "SP", 1),
 		strings.Replace(p.Cancel("<id>"), "P", "SP", 1), strings.Replace(p.Ack("<id>", "<token>"), "P", "SP", 1), strings.Replace(p.Event("<id>"), "P", "SP", 1),
@@ -269,8 +270,8 @@ func TestSubjects(t *testing.T) {
 			t.Errorf("%s is not in the table of subjects", subject)
 		}
 	}
-	for _, header := range []string{mesh.HeaderTimeout, mesh.HeaderCallID, mesh.HeaderAgent,
-		mesh.HeaderSession, mesh.HeaderStream, mesh.HeaderFrame, mesh.HeaderSeq, mesh.HeaderTraceparent} {
+	for _, header := range []string{wire.HeaderTimeout, wire.HeaderCallID, wire.HeaderAgent,
+		wire.HeaderSession, wire.HeaderStream, wire.HeaderFrame, wire.HeaderSeq, wire.HeaderTraceparent} {
 		if !strings.Contains(page, "`"+header+"`") {
 			t.Errorf("the header %s is not on the page", header)
 		}
@@ -310,7 +311,7 @@ func TestPythonCaller(t *testing.T) {
 	if out := run(t, "python3", "-c", script); !strings.Contains(out, "503") {
 		t.Errorf("without responders it printed %q, want the status 503", out)
 	}
-	sub, err := nc.QueueSubscribe("ext.hello.rpc", mesh.QueueGroup, func(m *nats.Msg) {
+	sub, err := nc.QueueSubscribe("ext.hello.rpc", wire.QueueGroup, func(m *nats.Msg) {
 		env, err := jsonrpc.Scan(m.Data)
 		if err != nil || env.MethodName() != "tools/greet" {
 			return

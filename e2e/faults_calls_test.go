@@ -13,7 +13,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -209,7 +209,7 @@ func (h *host) stream(method, params string, header ...string) (frames []*nats.M
 	msg := nats.NewMsg("ext." + h.id + ".rpc")
 	msg.Reply = h.w.nc.NewInbox()
 	msg.Data = jsonrpc.AppendRequest(nil, []byte(`"e2e"`), method, []byte(params))
-	msg.Header.Set(mesh.HeaderStream, "1")
+	msg.Header.Set(wire.HeaderStream, "1")
 	for i := 0; i < len(header); i += 2 {
 		msg.Header.Set(header[i], header[i+1])
 	}
@@ -228,7 +228,7 @@ func (h *host) stream(method, params string, header ...string) (frames []*nats.M
 			return frames
 		}
 		frames = append(frames, m)
-		if kind := m.Header.Get(mesh.HeaderFrame); kind == "" || kind == "end" {
+		if kind := m.Header.Get(wire.HeaderFrame); kind == "" || kind == "end" {
 			return frames
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -38,11 +38,11 @@ func (h *host) waitForDiagnostic(code, text string) {
 	h.Helper()
 	h.eventually(fmt.Sprintf("the catalog has a diagnostic %s: %s", code, text), func() bool {
 		e := h.entry()
-		return e.Spec != nil && slices.ContainsFunc(e.Spec.Diagnostics, func(d mesh.Diagnostic) bool {
+		return e.Spec != nil && slices.ContainsFunc(e.Spec.Diagnostics, func(d wire.Diagnostic) bool {
 			return d.Code == code && strings.Contains(d.Message, text)
 		})
 	})
-	if !slices.ContainsFunc(h.status().Problems, func(d mesh.Diagnostic) bool { return d.Code == code }) {
+	if !slices.ContainsFunc(h.status().Problems, func(d wire.Diagnostic) bool { return d.Code == code }) {
 		h.Errorf("the control status lacks %s: %+v", code, h.status().Problems)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -16,7 +16,7 @@ import (
 func shortTimeouts(s *config.Supervision) { s.CallTimeout, s.HangTimeout = 150*time.Millisecond, 0 }
 
 // longTimeout is the header of a call that must be answered by an extension with a short call_timeout.
-var longTimeout = []string{mesh.HeaderTimeout, "15000"}
+var longTimeout = []string{wire.HeaderTimeout, "15000"}
 
 // silent is a child that never answers calls of the tool act, and answers all other requests.
 func silent(k *testChild) { k.serve(only("act", func(message) { k.notify("got", "{}") })) }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -89,7 +90,7 @@ func TestMemoryOfRequests(t *testing.T) {
 	}
 	for n := range 512 {
 		m := &nats.Msg{Subject: "ext." + []string{"reads", "sleeps"}[n%2] + ".rpc", Reply: inbox, Data: body,
-			Header: nats.Header{mesh.HeaderTimeout: {"600000"}}}
+			Header: nats.Header{wire.HeaderTimeout: {"600000"}}}
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -314,11 +315,11 @@ func (m *lossyMesh) fromRegistry() string {
 		Result struct {
 			Extensions []struct {
 				ID    string         `json:"id"`
-				Spec  *mesh.Spec     `json:"spec"`
-				State *mesh.StateDoc `json:"state"`
+				Spec  *wire.Spec     `json:"spec"`
+				State *wire.StateDoc `json:"state"`
 			} `json:"extensions"`
-			Hosts  map[string]mesh.Host  `json:"hosts"`
-			Skills map[string]mesh.Skill `json:"skills"`
+			Hosts  map[string]wire.Host  `json:"hosts"`
+			Skills map[string]wire.Skill `json:"skills"`
 		} `json:"result"`
 	}
 	if err := json.Unmarshal(a.Data, &answer); err != nil {
@@ -328,18 +329,18 @@ func (m *lossyMesh) fromRegistry() string {
 	for _, e := range answer.Result.Extensions {
 		x := mesh.Extension{ID: e.ID, Spec: e.Spec, State: e.State}
 		if x.Spec == nil {
-			x.Spec = &mesh.Spec{}
+			x.Spec = &wire.Spec{}
 		}
 		if x.State == nil {
-			x.State = &mesh.StateDoc{}
+			x.State = &wire.StateDoc{}
 		}
 		exts = append(exts, x)
 	}
-	var skills []mesh.Skill
+	var skills []wire.Skill
 	for _, s := range answer.Result.Skills {
 		skills = append(skills, s)
 	}
-	var hosts []mesh.Host
+	var hosts []wire.Host
 	for _, h := range answer.Result.Hosts {
 		hosts = append(hosts, h)
 	}
@@ -348,7 +349,7 @@ func (m *lossyMesh) fromRegistry() string {
 
 // summarize returns the part of a catalog that TestMessageLoss compares. It does not distinguish instances that are lost
 // from those that were shut down.
-func summarize(exts []mesh.Extension, skills []mesh.Skill, hosts []mesh.Host) string {
+func summarize(exts []mesh.Extension, skills []wire.Skill, hosts []wire.Host) string {
 	var lines []string
 	for _, e := range exts {
 		tools := []string{}

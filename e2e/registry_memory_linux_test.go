@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestRegistryMemory sends a registry, with the permissions of one extension, announcements of 1,536 instances of 244 KiB
@@ -45,10 +45,10 @@ func TestRegistryMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prefix := mesh.Prefix("ext")
-	publish(prefix.Announce("primes"), mesh.Announce{ID: "primes", Version: "1.0.0"})
+	prefix := wire.Prefix("ext")
+	publish(prefix.Announce("primes"), wire.Announce{ID: "primes", Version: "1.0.0"})
 	eventually(t, time.Minute, "the registry writes the catalog", func() bool {
-		publish(prefix.Announce("primes"), mesh.Announce{ID: "primes", Version: "1.0.0"})
+		publish(prefix.Announce("primes"), wire.Announce{ID: "primes", Version: "1.0.0"})
 		return in("spec.primes")
 	})
 	t.Logf("before: %d MiB", peakMemory(t, registry)>>20)
@@ -75,11 +75,11 @@ func TestRegistryMemory(t *testing.T) {
 		t.Logf("peak: %d MiB", peakMemory(t, registry)>>20)
 	}
 	flood(1536, func(n int) (string, any) {
-		return prefix.Announce("primes"), mesh.Announce{ID: "primes", Version: "1.0.0", Instance: fmt.Sprint("i", n),
-			Capabilities: mesh.Capabilities{Channels: names}}
+		return prefix.Announce("primes"), wire.Announce{ID: "primes", Version: "1.0.0", Instance: fmt.Sprint("i", n),
+			Capabilities: wire.Capabilities{Channels: names}}
 	})
 	flood(12_000, func(n int) (string, any) {
-		return prefix.Announce("primes"), mesh.Announce{ID: "primes", Version: "1.0.0", Instance: fmt.Sprint("b", n%4000), Bridge: fmt.Sprint("invented-", n)}
+		return prefix.Announce("primes"), wire.Announce{ID: "primes", Version: "1.0.0", Instance: fmt.Sprint("b", n%4000), Bridge: fmt.Sprint("invented-", n)}
 	})
 	flood(500, func(int) (string, any) { return prefix.Suspect("primes"), strings.Repeat("x", 1_000_000) })
 
@@ -89,8 +89,8 @@ func TestRegistryMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, time.Minute, "a new host and a new extension are in the catalog", func() bool {
-		publish(prefix.HostReport("real"), mesh.Host{Bridge: "real", Version: "1.0.0", Since: time.Unix(1, 0), Extensions: []string{"weather"}})
-		publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Instance: "i", Bridge: "real"})
+		publish(prefix.HostReport("real"), wire.Host{Bridge: "real", Version: "1.0.0", Since: time.Unix(1, 0), Extensions: []string{"weather"}})
+		publish(prefix.Announce("weather"), wire.Announce{ID: "weather", Version: "1.0.0", Instance: "i", Bridge: "real"})
 		return in("host.real") && in("spec.weather")
 	})
 	peak, most := peakMemory(t, registry), int64(limit)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -39,13 +41,13 @@ func BenchmarkShippedRoles(b *testing.B) {
 		b.Cleanup(nc.Close)
 		return nc
 	}
-	node := mesh.NewNode(connectAs("primes"), mesh.NodeOptions{})
-	slot := node.Join(mesh.Announce{ID: "primes", Version: "1.0.0"})
+	node := serve.NewPublisher(connectAs("primes"), serve.PublisherOptions{})
+	slot := node.Join(wire.Announce{ID: "primes", Version: "1.0.0"})
 	var wg sync.WaitGroup
 	b.Cleanup(wg.Wait)
 	echo := rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) { return r.Params, nil })
 	wg.Go(func() { node.Run(b.Context()) }) // these two end with the benchmark's context
-	wg.Go(func() { slot.Serve(b.Context(), echo, mesh.ServeOptions{DrainTimeout: time.Second}) })
+	wg.Go(func() { slot.Serve(b.Context(), echo, serve.Options{DrainTimeout: time.Second}) })
 	client := mesh.NewClient(connectAs("agent"), mesh.ClientOptions{})
 	eventually(b, time.Minute, "it answers", func() bool {
 		_, err := client.CallExt(b.Context(), "primes", "tools/x", nil)

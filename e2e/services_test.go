@@ -13,7 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -221,7 +221,7 @@ func testProtocol(t *testing.T, id string, command []string) {
 		t.Fatal(err)
 	}
 	p := start(t, nil, command[0], append(command[1:], "--nats-url", url)...)
-	var a mesh.Announce
+	var a wire.Announce
 	if m, err := announced.NextMsg(time.Minute); err != nil || json.Unmarshal(m.Data, &a) != nil || a.Instance == "" {
 		t.Fatalf("announced %+v (%v)", a, err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // maxArguments limits the size of arguments read from a file or stdin.
@@ -167,7 +167,7 @@ func properties(schema json.RawMessage) []property {
 	if json.Unmarshal(schema, &top) != nil {
 		return nil
 	}
-	members, err := mesh.Members(top.Properties)
+	members, err := wire.Members(top.Properties)
 	if err != nil {
 		return nil
 	}

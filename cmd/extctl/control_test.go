@@ -9,16 +9,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // putExtension writes an extension to the catalog, with one instance on each bridge.
 func (b *bed) putExtension(t *testing.T, id string, bridges ...string) {
 	t.Helper()
-	state := mesh.StateDoc{State: "ready", Available: true}
+	state := wire.StateDoc{State: "ready", Available: true}
 	for _, bridge := range bridges {
-		state.Instances = append(state.Instances, mesh.InstanceState{Instance: "on-" + bridge, Bridge: bridge, State: "ready"})
+		state.Instances = append(state.Instances, wire.InstanceState{Instance: "on-" + bridge, Bridge: bridge, State: "ready"})
 	}
 	data, err := json.Marshal(state)
 	if err == nil {
@@ -32,7 +32,7 @@ func (b *bed) putExtension(t *testing.T, id string, bridges ...string) {
 // serveControl answers the control requests of a bridge with one instance. It calls before first, if not nil.
 func (b *bed) serveControl(t *testing.T, bridge string, before func()) {
 	t.Helper()
-	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control(bridge), func(string, json.RawMessage) (string, *rpc.Error) {
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control(bridge), func(string, json.RawMessage) (string, *rpc.Error) {
 		before()
 		return fmt.Sprintf(`{"instances":["on-%s"],"lines":[{"id":"x","instance":"on-%s","ts":"2026-01-02T03:04:05Z","line":"from %s"}]}`, bridge, bridge, bridge), nil
 	}); err != nil {
@@ -91,7 +91,7 @@ func TestControlPartialFailure(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.answer != nil {
-				if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control(tc.name), tc.answer); err != nil {
+				if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control(tc.name), tc.answer); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -183,7 +183,7 @@ func TestLogsFollowWithHungBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control("hung"), func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }); err != nil {
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control("hung"), func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }); err != nil {
 		t.Fatal(err)
 	}
 	b.putExtension(t, "x", "hung")
@@ -194,7 +194,7 @@ func TestLogsFollowWithHungBridge(t *testing.T) {
 		u.done <- run(ctx, []string{"logs", "-f", "x", "--server", b.url}, nil, &u.out, &u.err, func(string) string { return "" })
 	}()
 	u.await(t, "bridge hung: request logs: ")
-	if err := b.nc.Publish(mesh.Prefix(mesh.DefaultPrefix).Log("x"), []byte(`{"id":"x","instance":"on-hung","ts":"2026-01-02T03:04:05Z","line":"what comes"}`)); err != nil {
+	if err := b.nc.Publish(wire.Prefix(wire.DefaultPrefix).Log("x"), []byte(`{"id":"x","instance":"on-hung","ts":"2026-01-02T03:04:05Z","line":"what comes"}`)); err != nil {
 		t.Fatal(err)
 	}
 	u.await(t, "what comes")

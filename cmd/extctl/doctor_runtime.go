@@ -16,14 +16,14 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/remote"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // tryAll tests every part, as many in parallel as the configuration allows.
 func (d *doctor) tryAll(ctx context.Context) error {
-	prefix, err := mesh.ParsePrefix(d.nats.Prefix)
+	prefix, err := wire.ParsePrefix(d.nats.Prefix)
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
@@ -56,7 +56,7 @@ func (d *doctor) connect(ctx context.Context) (*nats.Conn, error) {
 // tryout is the state of the runtime checks.
 type tryout struct {
 	*doctor
-	prefix  mesh.Prefix
+	prefix  wire.Prefix
 	connect func() (*nats.Conn, error) // connects on the first call
 	used    atomic.Bool
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // runtimeCheck runs doctor --runtime --json over manifests and returns its results by id.
@@ -71,7 +71,7 @@ func TestDoctorHeartbeats(t *testing.T) {
 				return
 			case <-tick.C:
 				for id, beat := range beats {
-					if err := b.nc.Publish(mesh.Prefix("ext").Heartbeat(id), []byte(beat)); err != nil {
+					if err := b.nc.Publish(wire.Prefix("ext").Heartbeat(id), []byte(beat)); err != nil {
 						return
 					}
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -81,9 +82,9 @@ func TestRunExitCodes(t *testing.T) {
 	}
 	t.Cleanup(stop)
 	spec := func(id string, tools ...string) {
-		s := mesh.Spec{ID: id, Version: "1.0.0", Subject: "ext." + id + ".rpc", Tools: []mesh.Tool{}}
+		s := wire.Spec{ID: id, Version: "1.0.0", Subject: "ext." + id + ".rpc", Tools: []wire.Tool{}}
 		for _, own := range tools {
-			s.Tools = append(s.Tools, mesh.Tool{Name: mesh.ToolName(id, own), Own: own})
+			s.Tools = append(s.Tools, wire.Tool{Name: wire.ToolName(id, own), Own: own})
 		}
 		data, err := json.Marshal(s)
 		if err == nil {
@@ -100,7 +101,7 @@ func TestRunExitCodes(t *testing.T) {
 	}
 	// Two tools with the same registered name.
 	for id, own := range map[string]string{"a": "b_c", "a_b": "c"} {
-		s := mesh.Spec{ID: id, Version: "1.0.0", Tools: []mesh.Tool{{Name: mesh.SuffixedName(id, own, 6), Own: own}}}
+		s := wire.Spec{ID: id, Version: "1.0.0", Tools: []wire.Tool{{Name: wire.SuffixedName(id, own, 6), Own: own}}}
 		data, err := json.Marshal(s)
 		if err == nil {
 			_, err = b.kv.Put(t.Context(), "spec."+id, data)

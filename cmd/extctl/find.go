@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -20,7 +21,7 @@ const resolveTimeout = time.Second
 // catalog has only that tool. If no registry answers, findTool reads the bucket: for <id>/<local name> the extension's
 // documents, otherwise the whole catalog. A name that the registry does not find may be a local one, for which findTool
 // reads the whole catalog, too.
-func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *mesh.Tool, error) {
+func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *wire.Tool, error) {
 	var unknown *mesh.NotFoundError // the registry's reply
 	c, t, err := s.resolve(ctx, name)
 	switch {
@@ -30,7 +31,7 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *me
 	case err != nil && !errors.As(err, &unknown):
 		return nil, nil, err
 	}
-	if id, _, full := strings.Cut(name, "/"); full && mesh.CheckID(id, true) == nil {
+	if id, _, full := strings.Cut(name, "/"); full && wire.CheckID(id, true) == nil {
 		c, err := s.oneExtension(ctx, id)
 		if err != nil {
 			return nil, nil, err
@@ -56,8 +57,8 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *me
 // findByLocalName finds a tool by the name that its extension uses. Agents see registered names only, but people read the
 // local name in a manifest and type it. It must be unique among the extensions. notFound is the error if no tool has the
 // name; findByLocalName adds similar names to it.
-func findByLocalName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*mesh.Tool, error) {
-	var found []*mesh.Tool
+func findByLocalName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError) (*wire.Tool, error) {
+	var found []*wire.Tool
 	var local []string
 	registered := map[string]string{}
 	amb := &mesh.AmbiguousError{Name: name}
@@ -94,7 +95,7 @@ func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, e
 
 // resolve sends a tool's name to the registry and returns a catalog of that tool. Without an error, tool is nil if no
 // registry answered, or if the name is not a tool's.
-func (s *session) resolve(ctx context.Context, name string) (c *mesh.Catalog, tool *mesh.Tool, err error) {
+func (s *session) resolve(ctx context.Context, name string) (c *mesh.Catalog, tool *wire.Tool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "resolve", map[string]string{"name": name})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -42,8 +43,8 @@ func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error 
 		return err
 	}
 	// The registry ignores a notice without an instance while the extension has named instances, so these come first.
-	for _, i := range append(slices.Clone(e.State.Instances), mesh.InstanceState{}) {
-		data, err := json.Marshal(mesh.Goodbye{ID: id, Instance: i.Instance, Reason: mesh.GoodbyeRemoved})
+	for _, i := range append(slices.Clone(e.State.Instances), wire.InstanceState{}) {
+		data, err := json.Marshal(wire.ShutdownNotice{ID: id, Instance: i.Instance, Reason: wire.ReasonRemoved})
 		if err != nil {
 			return err
 		}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func (a *app) hostsCmd() *cobra.Command {
@@ -26,7 +26,7 @@ func (a *app) hostsCmd() *cobra.Command {
 					return a.printJSON(struct {
 						header
 						revisionJSON
-						Hosts []mesh.Host `json:"hosts"`
+						Hosts []wire.Host `json:"hosts"`
 					}{revisionJSON: revisionOf(c), Hosts: c.Hosts()})
 				}
 				return a.printHosts(c.Hosts())
@@ -35,7 +35,7 @@ func (a *app) hostsCmd() *cobra.Command {
 	}
 }
 
-func (a *app) printHosts(hosts []mesh.Host) error {
+func (a *app) printHosts(hosts []wire.Host) error {
 	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
 	for _, h := range hosts {
@@ -55,7 +55,7 @@ func (a *app) printHosts(hosts []mesh.Host) error {
 }
 
 // hostState is the state of a bridge, and for a lost one since when. SINCE is the bridge's start.
-func hostState(h mesh.Host) string {
+func hostState(h wire.Host) string {
 	switch h.State {
 	case heartbeat.Lost:
 		return fmt.Sprintf("lost %s", ago(h.StateSince))

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -31,7 +31,7 @@ func TestBenchInterrupted(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			calls := 0
-			if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC("busy"), func(string, json.RawMessage) (string, *rpc.Error) {
+			if err := b.answer(wire.Prefix(wire.DefaultPrefix).RPC("busy"), func(string, json.RawMessage) (string, *rpc.Error) {
 				if calls++; calls == 300 {
 					cancel()
 				}
@@ -89,7 +89,7 @@ func TestUnknownInstance(t *testing.T) {
 	b.putExtension(t, "x", "b1", "b2")
 	b.putExtension(t, "left", "b3")
 	b.putExtension(t, "native")
-	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).Control("b3"), func(string, json.RawMessage) (string, *rpc.Error) {
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).Control("b3"), func(string, json.RawMessage) (string, *rpc.Error) {
 		return "", rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `bridge b3 runs no extension "left"`)
 	}); err != nil {
 		t.Fatal(err)

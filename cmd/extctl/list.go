@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -24,9 +25,9 @@ type extensionJSON struct {
 	Parent    string               `json:"parent"`
 	Tools     int                  `json:"tools"`
 	Breaker   *heartbeat.Breaker   `json:"breaker"`
-	Instances []mesh.InstanceState `json:"instances"`
+	Instances []wire.InstanceState `json:"instances"`
 
-	Diagnostics []mesh.Diagnostic `json:"diagnostics"`
+	Diagnostics []wire.Diagnostic `json:"diagnostics"`
 }
 
 func toJSON(e mesh.Extension) extensionJSON {
@@ -38,9 +39,9 @@ func toJSON(e mesh.Extension) extensionJSON {
 	if out.Version == "" && len(out.Instances) > 0 {
 		out.Version = out.Instances[0].Version // before the first handshake
 	}
-	out.Diagnostics = append([]mesh.Diagnostic{}, e.Spec.Diagnostics...)
+	out.Diagnostics = append([]wire.Diagnostic{}, e.Spec.Diagnostics...)
 	if out.Instances == nil {
-		out.Instances = []mesh.InstanceState{}
+		out.Instances = []wire.InstanceState{}
 	}
 	return out
 }

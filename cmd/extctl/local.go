@@ -17,8 +17,8 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // The commands that need no mesh read this host as a bridge with the same flags would.
@@ -195,12 +195,12 @@ func (h localHost) find(ctx context.Context, id string) (c discovery.Candidate, 
 
 // checkLocalID checks an id from the command line. Members are rejected: they are managed with their extension.
 func checkLocalID(id string) error {
-	err := mesh.CheckID(id, false)
+	err := wire.CheckID(id, false)
 	if err == nil {
 		return nil
 	}
 	f := &failure{code: exitInvalidID, err: err}
-	if parent, _, dotted := strings.Cut(id, "."); dotted && mesh.CheckID(parent, false) == nil {
+	if parent, _, dotted := strings.Cut(id, "."); dotted && wire.CheckID(parent, false) == nil {
 		f.hint = "members are managed with their extension: use " + parent
 	}
 	return f

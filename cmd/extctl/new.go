@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // newTemplates has one directory per language. The suffix .tmpl keeps go build and go list from reading the files.
@@ -81,7 +81,7 @@ func (a *app) new(id, lang, dir string) error {
 	}
 	allow := strings.ToUpper(strings.ReplaceAll(id, "-", "_")) + "_ALLOW_WRITE"
 	files, err := skeleton(lang, map[string]any{
-		"ID": id, "AllowWrite": allow, "SecretLike": gate.SecretLike(allow), "Greet": mesh.ToolName(id, "greet"),
+		"ID": id, "AllowWrite": allow, "SecretLike": gate.SecretLike(allow), "Greet": wire.ToolName(id, "greet"),
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -19,7 +20,7 @@ func (a *app) reloadCmd() *cobra.Command {
 		Short: "Make a bridge reread its configuration and manifests",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := mesh.CheckID(args[0], false); err != nil { // it becomes part of a subject
+			if err := wire.CheckID(args[0], false); err != nil { // it becomes part of a subject
 				return &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
@@ -79,7 +80,7 @@ func (s *session) hintBridge(ctx context.Context, name string, err error) error 
 }
 
 // whatOf is a bridge's state and the reason for it.
-func whatOf(h mesh.Host) string {
+func whatOf(h wire.Host) string {
 	what := hostState(h)
 	if what == "-" {
 		what = "unknown (it has never replied to the registry)"

@@ -19,7 +19,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -152,7 +152,7 @@ func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, sto
 
 // answer serves JSON-RPC on a subject.
 func (b *bed) answer(subject string, f func(method string, params json.RawMessage) (string, *rpc.Error)) error {
-	_, err := b.nc.QueueSubscribe(subject, mesh.QueueGroup, func(m *nats.Msg) {
+	_, err := b.nc.QueueSubscribe(subject, wire.QueueGroup, func(m *nats.Msg) {
 		env, err := jsonrpc.Scan(m.Data)
 		if err != nil {
 			return
@@ -175,7 +175,7 @@ func (b *bed) answer(subject string, f func(method string, params json.RawMessag
 // tools/iserror with an MCP error, tools/fail with its own error, tools/gone as a bridge does after its child has exited,
 // and never answers tools/slow.
 func (b *bed) fakeExtension(id string) error {
-	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC(id), func(method string, params json.RawMessage) (string, *rpc.Error) {
+	return b.answer(wire.Prefix(wire.DefaultPrefix).RPC(id), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch strings.TrimPrefix(method, "tools/") {
 		case "echo":
 			return string(params), nil
@@ -203,7 +203,7 @@ func (b *bed) fakeExtension(id string) error {
 
 // fakeBridge answers the control requests of extctl.
 func (b *bed) fakeBridge(name string) error {
-	return b.answer(mesh.Prefix(mesh.DefaultPrefix).Control(name), func(method string, params json.RawMessage) (string, *rpc.Error) {
+	return b.answer(wire.Prefix(wire.DefaultPrefix).Control(name), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch method {
 		case "restart", "drain":
 			return `{"instances":["i1"]}`, nil
@@ -222,7 +222,7 @@ func (b *bed) fakeBridge(name string) error {
 
 // fakeRegistry resolves one name to weather's echo, and returns an ambiguity for another.
 func (b *bed) fakeRegistry() error {
-	return b.answer(mesh.Prefix(mesh.DefaultPrefix).RegistryRPC(), func(method string, params json.RawMessage) (string, *rpc.Error) {
+	return b.answer(wire.Prefix(wire.DefaultPrefix).RegistryRPC(), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch {
 		case method == "status":
 			return `{"name":"r1","leading":true,"tools":6}`, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -28,7 +29,7 @@ const staleAfter = 10 * time.Second
 type session struct {
 	*app
 	nc     *nats.Conn
-	prefix mesh.Prefix
+	prefix wire.Prefix
 	denied denials
 }
 
@@ -46,7 +47,7 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	prefix, err := mesh.ParsePrefix(a.nats.Prefix)
+	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
@@ -140,7 +141,7 @@ func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 	if e, ok := c.Get(id); ok {
 		return e, nil
 	}
-	if err := mesh.CheckID(id, true); err != nil {
+	if err := wire.CheckID(id, true); err != nil {
 		return mesh.Extension{}, &failure{code: exitInvalidID, err: err}
 	}
 	near := nearest.Words(id, ids(c))

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -71,7 +72,7 @@ func TestCredentialsRevoked(t *testing.T) {
 	b.serveControl(t, "b2", func() {})
 	b.putExtension(t, "x", "gone", "b2")
 	called := make(chan bool, 500) // the warm-up calls are not measured
-	if err := b.answer(mesh.Prefix(mesh.DefaultPrefix).RPC("busy"), func(string, json.RawMessage) (string, *rpc.Error) {
+	if err := b.answer(wire.Prefix(wire.DefaultPrefix).RPC("busy"), func(string, json.RawMessage) (string, *rpc.Error) {
 		select {
 		case called <- true:
 		default:

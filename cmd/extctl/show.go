@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -38,7 +39,7 @@ func (a *app) showCmd() *cobra.Command {
 						revisionJSON
 						extensionJSON
 						LastExits []exitJSON `json:"last_exits"`
-						Spec      *mesh.Spec `json:"spec"`
+						Spec      *wire.Spec `json:"spec"`
 					}{revisionJSON: revisionOf(c), extensionJSON: toJSON(e), LastExits: exits, Spec: e.Spec})
 				}
 				return a.printExtension(e, exits)
@@ -89,7 +90,7 @@ func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
 	return a.printToolsOf(e.Spec.Tools)
 }
 
-func (a *app) printInstances(instances []mesh.InstanceState) error {
+func (a *app) printInstances(instances []wire.InstanceState) error {
 	if len(instances) == 0 {
 		return nil
 	}
@@ -101,7 +102,7 @@ func (a *app) printInstances(instances []mesh.InstanceState) error {
 	return t.print(a.stdout)
 }
 
-func (a *app) printToolsOf(tools []mesh.Tool) error {
+func (a *app) printToolsOf(tools []wire.Tool) error {
 	if len(tools) == 0 {
 		return nil
 	}

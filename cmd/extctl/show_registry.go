@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // showRegistry prints the registry's status: its counters, the replicas it receives from, and what it refused.
@@ -23,7 +23,7 @@ func (s *session) showRegistry(ctx context.Context) error {
 			Status json.RawMessage `json:"registry"`
 		}{Status: status})
 	}
-	members, err := mesh.Members(status)
+	members, err := wire.Members(status)
 	if err != nil {
 		return fmt.Errorf("the registry's status: %w", err)
 	}
@@ -124,7 +124,7 @@ func plainValue(value json.RawMessage) string {
 	if json.Unmarshal(value, &text) == nil {
 		return text
 	}
-	members, err := mesh.Members(value)
+	members, err := wire.Members(value)
 	if err != nil {
 		return string(value)
 	}

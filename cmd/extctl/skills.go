@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 func (a *app) skillsCmd() *cobra.Command {
@@ -24,7 +24,7 @@ func (a *app) skillsCmd() *cobra.Command {
 					return a.printJSON(struct {
 						header
 						revisionJSON
-						Skills []mesh.Skill `json:"skills"`
+						Skills []wire.Skill `json:"skills"`
 					}{revisionJSON: revisionOf(c), Skills: c.Skills()})
 				}
 				t := a.newTable("SKILL", "HOSTS", "DESCRIPTION")

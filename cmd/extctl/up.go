@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -74,7 +75,7 @@ prints it for other programs. Ctrl-C stops everything.`,
 // up runs until ctx ends. Then the bridge stops its extensions, the registry records that they are gone, and NATS
 // stops last.
 func (a *app) up(ctx context.Context, o upOptions) error {
-	prefix, err := mesh.ParsePrefix(a.nats.Prefix)
+	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
@@ -106,7 +107,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	case a.getenv("NATS_URL") != "":
 		m.urlFlag = " --server " + m.url
 	}
-	if prefix != mesh.DefaultPrefix {
+	if prefix != wire.DefaultPrefix {
 		m.flags += " --prefix " + string(prefix)
 	}
 	err = m.connectAndRun(ctx, srv)
@@ -176,7 +177,7 @@ type localMesh struct {
 	data    string
 	urlFlag string // the flags with which extctl url prints this mesh's URL; may be empty
 	flags   string // that extctl in another terminal needs to connect to this mesh
-	prefix  mesh.Prefix
+	prefix  wire.Prefix
 	host    hostPlan
 	mesh    gate.Credentials
 	logger  *slog.Logger

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // envExtension returns the manifest of an extension with one tool. The tool returns two variables and the id, after it has
@@ -167,7 +167,7 @@ func TestUpRegistryConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &localMesh{prefix: mesh.DefaultPrefix, host: plan}
+		m := &localMesh{prefix: wire.DefaultPrefix, host: plan}
 		if got := m.registryConfig(); got.Heartbeat != want || got.Prefix != m.prefix {
 			t.Errorf("with %q: %+v", config, got)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -35,9 +36,9 @@ func (m *localMesh) report(ctx context.Context) error {
 			switch {
 			case ev.Op == mesh.OpSynced:
 				w.remember()
-			case ev.Kind() == mesh.KindState:
+			case ev.Kind() == wire.KindState:
 				_ = w.print(ev) // a closed stdout must not stop the mesh
-			case ev.Kind() == mesh.KindHost:
+			case ev.Kind() == wire.KindHost:
 				p.readHost()
 			}
 		})
@@ -48,7 +49,7 @@ func (m *localMesh) report(ctx context.Context) error {
 type progress struct {
 	*localMesh
 	catalog  *mesh.Catalog
-	info     mesh.Host       // the bridge's report
+	info     wire.Host       // the bridge's report
 	reported bool            // the report has arrived
 	printed  map[string]bool // ids of extensions, and problems
 	order    []string        // the printed extensions
@@ -208,9 +209,9 @@ func (p *progress) summaryJSON() error {
 		Data       string             `json:"data"`
 		Bridge     string             `json:"bridge"`
 		Extensions []extensionJSON    `json:"extensions"`
-		Problems   []mesh.HostProblem `json:"problems"`
+		Problems   []wire.HostProblem `json:"problems"`
 	}{revisionJSON: revisionOf(p.catalog), Server: p.url, Data: p.data, Bridge: p.host.name,
-		Extensions: []extensionJSON{}, Problems: append([]mesh.HostProblem{}, p.info.Problems...)}
+		Extensions: []extensionJSON{}, Problems: append([]wire.HostProblem{}, p.info.Problems...)}
 	for _, id := range p.info.Extensions {
 		if e, ok := p.catalog.Get(id); ok {
 			out.Extensions = append(out.Extensions, toJSON(e))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -30,7 +31,7 @@ extension's tools are in the catalog.`,
 			if want != gone && !heartbeat.State(want).Valid() {
 				return usage("--for %q: want %s, or another state", want, orList([]string{"ready", "lost", "failed", gone}))
 			}
-			if err := mesh.CheckID(args[0], true); err != nil {
+			if err := wire.CheckID(args[0], true); err != nil {
 				return &failure{code: exitInvalidID, err: err}
 			}
 			return a.withMesh(cmd, waitTimeout, func(ctx context.Context, s *session) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -109,7 +110,7 @@ type watcher struct {
 	*session
 	catalog  *mesh.Catalog
 	states   map[string]heartbeat.State
-	specs    map[string]*mesh.Spec
+	specs    map[string]*wire.Spec
 	hosts    map[string]heartbeat.State
 	stderrMu sync.Mutex
 }
@@ -135,7 +136,7 @@ func (w *watcher) print(ev mesh.Event) error {
 
 // remember stores the current state of the catalog.
 func (w *watcher) remember() {
-	w.states, w.specs, w.hosts = map[string]heartbeat.State{}, map[string]*mesh.Spec{}, map[string]heartbeat.State{}
+	w.states, w.specs, w.hosts = map[string]heartbeat.State{}, map[string]*wire.Spec{}, map[string]heartbeat.State{}
 	for _, h := range w.catalog.Hosts() {
 		w.hosts[h.Bridge] = h.State
 	}
@@ -147,13 +148,13 @@ func (w *watcher) remember() {
 // describe is one line about a change; "" if there is nothing to print.
 func (w *watcher) describe(ev mesh.Event) string {
 	switch ev.Kind() {
-	case mesh.KindState:
+	case wire.KindState:
 		return w.describeState(ev)
-	case mesh.KindSpec:
+	case wire.KindSpec:
 		return w.describeSpec(ev)
-	case mesh.KindSkill:
+	case wire.KindSkill:
 		return "skill " + verbOf(ev.Op)
-	case mesh.KindHost:
+	case wire.KindHost:
 		return w.describeHost(ev)
 	}
 	return ev.Key + " " + verbOf(ev.Op)
@@ -163,7 +164,7 @@ func (w *watcher) describe(ev mesh.Event) string {
 func (w *watcher) describeHost(ev mesh.Event) string {
 	bridge := ev.Name()
 	was := w.hosts[bridge]
-	var h mesh.Host
+	var h wire.Host
 	if ev.Op == mesh.OpDelete || json.Unmarshal(ev.Value, &h) != nil {
 		delete(w.hosts, bridge)
 		return "bridge's report " + verbOf(ev.Op)
@@ -192,7 +193,7 @@ func (w *watcher) describeState(ev mesh.Event) string {
 		delete(w.states, id)
 		return "removed"
 	}
-	var doc mesh.StateDoc
+	var doc wire.StateDoc
 	if err := json.Unmarshal(ev.Value, &doc); err != nil {
 		return "unreadable state"
 	}
@@ -231,7 +232,7 @@ func (w *watcher) describeSpec(ev mesh.Event) string {
 		delete(w.specs, id)
 		return ""
 	}
-	s := new(mesh.Spec)
+	s := new(wire.Spec)
 	if err := json.Unmarshal(ev.Value, s); err != nil {
 		return "unreadable spec"
 	}
@@ -250,7 +251,7 @@ func (w *watcher) describeSpec(ev mesh.Event) string {
 }
 
 // toolDiff is "+new -old" over the tools' local names.
-func toolDiff(old, now []mesh.Tool) string {
+func toolDiff(old, now []wire.Tool) string {
 	had := map[string]bool{}
 	for _, t := range old {
 		had[t.Own] = true

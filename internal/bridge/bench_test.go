@@ -14,8 +14,9 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -70,11 +71,11 @@ func BenchmarkServe(b *testing.B) {
 	}
 	f := &forwarder{conn: instantLink{}, breaker: breaker.New("b", breaker.Settings{}), relist: newSignal(), check: newSignal(), maxResult: 64 << 20}
 	f.handshake.Store(&handshake{dialect: manifest.Ext, names: map[string]bool{"echo": true}})
-	node := mesh.NewNode(connect(), mesh.NodeOptions{})
-	slot := node.Join(mesh.Announce{ID: "full", Version: "1.0.0"})
+	node := serve.NewPublisher(connect(), serve.PublisherOptions{})
+	slot := node.Join(wire.Announce{ID: "full", Version: "1.0.0"})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { slot.Serve(ctx, f, mesh.ServeOptions{}) }) // ends with ctx
+	wg.Go(func() { slot.Serve(ctx, f, serve.Options{}) }) // ends with ctx
 	defer wg.Wait()
 	defer cancel()
 	nc := connect()

@@ -14,14 +14,15 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/gate"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // Config configures a Bridge.
 type Config struct {
 	Name     string                        // unique on the mesh
 	Host     string                        // the name of this machine, shown to operators
-	Prefix   mesh.Prefix                   // default mesh.DefaultPrefix
+	Prefix   wire.Prefix                   // default mesh.DefaultPrefix
 	Version  string                        // of this program; sent to children unless Settings has an AgentVersion
 	Settings config.Config                 // extensions.yaml; config.Default() returns the defaults
 	Reread   func() (config.Config, error) // reads the settings again on a reload; nil: they do not change
@@ -37,7 +38,7 @@ type Config struct {
 type Bridge struct {
 	cfg     Config
 	nc      *nats.Conn
-	node    *mesh.Node
+	node    *serve.Publisher
 	memory  *memory
 	planner *planner
 	fleet   fleet
@@ -60,7 +61,7 @@ type Bridge struct {
 
 func (cfg Config) withDefaults() Config {
 	if cfg.Prefix == "" {
-		cfg.Prefix = mesh.DefaultPrefix
+		cfg.Prefix = wire.DefaultPrefix
 	}
 	if cfg.Environ == nil {
 		cfg.Environ = os.Environ()
@@ -83,7 +84,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 		}
 	})
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
-	b.node = mesh.NewNode(nc, mesh.NodeOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
+	b.node = serve.NewPublisher(nc, serve.PublisherOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
 		Reserve: b.memory.reserve})
 	b.fleet = fleet{newInstance: b.newInstance, workloads: map[string]*deployment{}, stopping: map[string]<-chan struct{}{}}
 	return b
@@ -104,7 +105,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var naming sync.WaitGroup
 	naming.Go(func() { // owned by Run; ends with ctx, or cancels it
 		if nameErr = b.name.run(ctx); nameErr != nil {
-			cancel(mesh.ErrRemoved) // another bridge took the name, so this one's instances do not return
+			cancel(serve.ErrRemoved) // another bridge took the name, so this one's instances do not return
 		}
 	})
 	defer naming.Wait()

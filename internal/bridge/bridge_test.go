@@ -16,6 +16,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -214,7 +215,7 @@ func TestDrainPersists(t *testing.T) {
 	if err := os.Remove(filepath.Join(h.dir, "ext", "late", "go")); err != nil {
 		t.Fatal(err)
 	}
-	for a := (mesh.Announce{}); a.HandshakeHash == ""; {
+	for a := (wire.Announce{}); a.HandshakeHash == ""; {
 		m, err := announced.NextMsg(15 * time.Second)
 		if err != nil {
 			t.Fatalf("the late extension performs no handshake: %v", err)
@@ -274,7 +275,7 @@ func TestGatedAndBroken(t *testing.T) {
 	}
 	h.run(nil)
 	h.answers("good", `"good"`)
-	var report mesh.Host
+	var report wire.Host
 	if err := json.Unmarshal((<-reports).Data, &report); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/extmesh/extmesh/internal/config"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // carryOver adds to p the workloads and declarations of the old plan that are missing from p without having been
@@ -43,8 +43,8 @@ func (pl *planner) carryOver(p *plan, old plan) {
 }
 
 // isBroken reports whether the manifest at path has a problem other than an unmet requirement, as a whole or for id.
-func isBroken(problems []mesh.HostProblem, path, id string) bool {
-	return slices.ContainsFunc(problems, func(p mesh.HostProblem) bool {
+func isBroken(problems []wire.HostProblem, path, id string) bool {
+	return slices.ContainsFunc(problems, func(p wire.HostProblem) bool {
 		return p.Path == path && p.Kind != "gated" && (p.ID == "" || p.ID == id)
 	})
 }
@@ -56,7 +56,7 @@ func mayExist(path string) bool {
 }
 
 // wanted reports whether the settings allow an extension, or its parent, to run.
-func wanted(c config.Config, a mesh.Announce) bool {
+func wanted(c config.Config, a wire.Announce) bool {
 	id := a.ID
 	if a.Parent != "" {
 		id = a.Parent

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/extmesh/extmesh/internal/config"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestCarryOver makes a plan after a search that was incomplete or found broken manifests.
@@ -18,7 +18,7 @@ func TestCarryOver(t *testing.T) {
 	}
 	gone := filepath.Join(t.TempDir(), "plugin.toml")
 	old := func(id, parent, path string) *workload {
-		return &workload{announce: mesh.Announce{ID: id, Parent: parent}, path: path}
+		return &workload{announce: wire.Announce{ID: id, Parent: parent}, path: path}
 	}
 	before := plan{
 		workloads: []*workload{
@@ -27,7 +27,7 @@ func TestCarryOver(t *testing.T) {
 			old("removed.invalid", "removed", "/other/plugin.toml"), old("removed.member", "removed", "/other/plugin.toml"),
 		},
 		declared: []declaration{
-			{there, mesh.Announce{ID: "service"}}, {gone, mesh.Announce{ID: "ended"}}, {"/broken/plugin.toml", mesh.Announce{ID: "torn"}},
+			{there, wire.Announce{ID: "service"}}, {gone, wire.Announce{ID: "ended"}}, {"/broken/plugin.toml", wire.Announce{ID: "torn"}},
 		},
 	}
 	for _, tt := range []struct {
@@ -50,7 +50,7 @@ func TestCarryOver(t *testing.T) {
 			}
 			planner := newPlanner(Config{Settings: settings}.withDefaults())
 			p := plan{workloads: []*workload{old("found", "", there)}, incomplete: tt.incomplete}
-			p.host.Problems = []mesh.HostProblem{
+			p.host.Problems = []wire.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
 				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // a member of the manifest is gone
 				{Path: "/other/plugin.toml", ID: "removed.gated", Kind: "gated"},

@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -13,13 +14,13 @@ import (
 // is an extension itself. The container is in the catalog as their parent and lists no tools.
 func (s *instance) runContainer(ctx context.Context, ready func()) error {
 	hs := &handshake{dialect: manifest.Ext}
-	if err := hs.finish(mesh.Handshake{ServerVersion: s.workload.announce.Version}, s.workload); err != nil {
+	if err := hs.finish(wire.Handshake{ServerVersion: s.workload.announce.Version}, s.workload); err != nil {
 		return err
 	}
-	s.mesh.Update(func(a *mesh.Announce) { a.HandshakeHash = hs.hash })
+	s.mesh.Update(func(a *wire.Announce) { a.HandshakeHash = hs.hash })
 	ready()
 	defer s.history.runEnded(nil, nil)
-	return s.serveHandler(ctx, container{hs, s.workload.id()}, mesh.ServeOptions{DrainTimeout: s.workload.limits.drain})
+	return s.serveHandler(ctx, container{hs, s.workload.id()}, serve.Options{DrainTimeout: s.workload.limits.drain})
 }
 
 // container is the handler of an extension without tools.

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -194,7 +194,7 @@ type InstanceStatus struct {
 	Breaker  *heartbeat.Breaker `json:"breaker,omitempty"`
 	LastExit *Exit              `json:"last_exit,omitempty"`
 	Skipped  *Skipped           `json:"skipped,omitempty"`  // child output that was not used
-	Problems []mesh.Diagnostic  `json:"problems,omitempty"` // found in the last handshake
+	Problems []wire.Diagnostic  `json:"problems,omitempty"` // found in the last handshake
 }
 
 // maxPendingControl limits the reloads and drains that are waiting for their response. Reloads run one after the other;

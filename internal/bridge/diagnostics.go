@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // isNew records a finding about to be logged and reports whether the previous plan did not already log it: a plan is
@@ -34,7 +34,7 @@ func (pl *planner) addDiagnostic(p *plan, d manifest.Diagnostic) {
 		}
 	}
 	if d.Level == manifest.Error {
-		p.host.Problems = append(p.host.Problems, mesh.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
+		p.host.Problems = append(p.host.Problems, wire.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
 	}
 }
 

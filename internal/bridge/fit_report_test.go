@@ -5,18 +5,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestFitReport: a report of any size is made to fit, and counts what was left out.
 func TestFitReport(t *testing.T) {
-	report := func(extensions, problems, message int) (h mesh.Host) {
-		h = mesh.Host{Bridge: "b1", Version: "1.0.0", Extensions: []string{}}
+	report := func(extensions, problems, message int) (h wire.Host) {
+		h = wire.Host{Bridge: "b1", Version: "1.0.0", Extensions: []string{}}
 		for n := range extensions {
 			h.Extensions = append(h.Extensions, fmt.Sprintf("extension-with-a-long-name-%06d", n))
 		}
 		for n := range problems {
-			h.Problems = append(h.Problems, mesh.HostProblem{Path: fmt.Sprint("/srv/", n), Kind: "invalid", Message: strings.Repeat("<", message)})
+			h.Problems = append(h.Problems, wire.HostProblem{Path: fmt.Sprint("/srv/", n), Kind: "invalid", Message: strings.Repeat("<", message)})
 		}
 		return h
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
 )
 
 // fleet is what a bridge runs: the workloads of its current plan, each with its instances.
@@ -49,7 +49,7 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 		}
 	})
 	for _, id := range stopped {
-		f.workloads[id].cancel(mesh.ErrRemoved)
+		f.workloads[id].cancel(serve.ErrRemoved)
 		f.stopping[id] = f.workloads[id].done
 		delete(f.workloads, id)
 	}
@@ -58,7 +58,7 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 		case r == nil:
 			f.start(ctx, w, f.stopping[w.id()])
 		case slices.Contains(replaced, w.id()):
-			r.cancel(mesh.ErrRemoved)
+			r.cancel(serve.ErrRemoved)
 			f.start(ctx, w, r.done)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -65,13 +65,13 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 			refuseTool(x, name)
 			return
 		}
-		r.Method, r.Params = "tools/call", mesh.AppendCallParams(nil, name, r.Params)
+		r.Method, r.Params = "tools/call", wire.AppendCallParams(nil, name, r.Params)
 	}
 	if f.passthrough && r.Agent != "" && strings.HasPrefix(r.Method, "tools/") && r.Method != "tools/list" {
-		r.Params = mesh.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
+		r.Params = wire.WithContext(r.Method, string(hs.dialect), r.Params, r.Agent, r.Session)
 	}
 	if r.Traceparent != "" && hs.dialect == manifest.MCP && (r.Method == "tools/call" || passedThrough(r.Method)) {
-		r.Params = mesh.WithTrace(r.Params, r.Traceparent)
+		r.Params = wire.WithTrace(r.Params, r.Traceparent)
 	}
 	switch method := r.Method; {
 	case method == "initialize":
@@ -115,7 +115,7 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *jsonrpc.Exchange
 		f.start(x, r.Method, r.Params)
 		return
 	}
-	name, args, err := mesh.CallParams(r.Params)
+	name, args, err := wire.CallParams(r.Params)
 	switch {
 	case err != nil:
 		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)})
@@ -135,7 +135,7 @@ func (f *forwarder) tool(hs *handshake, name string, args []byte, x *jsonrpc.Exc
 	case !hs.names[name]:
 		refuseTool(x, name)
 	case name == "call" || name == "list": // tools/call and tools/list are methods
-		f.start(x, "tools/call", mesh.AppendCallParams(nil, name, args))
+		f.start(x, "tools/call", wire.AppendCallParams(nil, name, args))
 	default:
 		f.start(x, "tools/"+name, args)
 	}

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -21,13 +21,13 @@ const requestedVersion = "2025-11-25"
 // handshake is the result of a child's handshake, with the responses that the bridge gives to later requests for it.
 type handshake struct {
 	dialect    manifest.Dialect // ext or mcp
-	tools      []mesh.Tool
+	tools      []wire.Tool
 	names      map[string]bool // of the tools
 	hooks      []string
 	hash       string
 	initialize json.RawMessage // the response to initialize
 	toolsList  json.RawMessage // the response to tools/list
-	problems   []mesh.Diagnostic
+	problems   []wire.Diagnostic
 	raw        json.RawMessage // the child's result of initialize
 }
 
@@ -63,7 +63,7 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) 
 	if err != nil {
 		return nil, explainRefusal(err)
 	}
-	parsed, err := mesh.ParseHandshake(result)
+	parsed, err := wire.ParseHandshake(result)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func explainRefusal(err error) error {
 const maxPages = 1000
 
 // listTools reads an MCP server's tools, page by page. A server without the tools capability has none.
-func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, error) {
+func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, error) {
 	var capable struct {
 		Capabilities map[string]json.RawMessage `json:"capabilities"`
 	}
@@ -106,7 +106,7 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 			return nil, nil
 		}
 	}
-	var all []mesh.Tool
+	var all []wire.Tool
 	seen := map[string]bool{}
 	var params json.RawMessage
 	for page := 1; ; page++ {
@@ -124,19 +124,19 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 		if len(r.Tools) == 0 {
 			r.Tools = json.RawMessage("[]")
 		}
-		tools, problems, err := mesh.ParseTools(r.Tools)
+		tools, problems, err := wire.ParseTools(r.Tools)
 		if err != nil {
 			return nil, fmt.Errorf("the result of tools/list: %w", err)
 		}
 		all, hs.problems = append(all, tools...), append(hs.problems, problems...)
-		if len(all) > mesh.MaxTools {
-			return nil, fmt.Errorf("the server lists more than %d tools", mesh.MaxTools)
+		if len(all) > wire.MaxTools {
+			return nil, fmt.Errorf("the server lists more than %d tools", wire.MaxTools)
 		}
 		if r.NextCursor == nil {
 			return all, nil
 		}
 		if seen[*r.NextCursor] || page == maxPages {
-			hs.problems = append(hs.problems, mesh.Diagnostic{Level: "warn", Code: "endless_list",
+			hs.problems = append(hs.problems, wire.Diagnostic{Level: "warn", Code: "endless_list",
 				Message: fmt.Sprintf("reading tools/list stopped at page %d, because the pages do not end; %d tools are used", page, len(all))})
 			return all, nil
 		}
@@ -151,14 +151,14 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]mesh.Tool, e
 const maxProblems = 20
 
 // finish hashes the handshake, compares it with the manifest, and builds the responses to initialize and tools/list.
-func (hs *handshake) finish(parsed mesh.Handshake, w *workload) (err error) {
+func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 	hs.tools = uniqueTools(hs)
-	if hs.hash, err = mesh.HandshakeHash(hs.tools, hs.hooks); err != nil {
+	if hs.hash, err = wire.HandshakeHash(hs.tools, hs.hooks); err != nil {
 		return err
 	}
 	hs.problems = append(hs.problems, undeclared(w, hs)...)
 	if more := len(hs.problems) - maxProblems; more > 0 { // a list can have that many on one page
-		hs.problems = append(hs.problems[:maxProblems:maxProblems], mesh.Diagnostic{Level: "warn", Code: "more",
+		hs.problems = append(hs.problems[:maxProblems:maxProblems], wire.Diagnostic{Level: "warn", Code: "more",
 			Message: fmt.Sprintf("%d more problems are left out", more)})
 	}
 	tools := []byte("[")
@@ -201,12 +201,12 @@ func (hs *handshake) finish(parsed mesh.Handshake, w *workload) (err error) {
 }
 
 // uniqueTools removes tools with the name of an earlier one, and sets names.
-func uniqueTools(hs *handshake) []mesh.Tool {
+func uniqueTools(hs *handshake) []wire.Tool {
 	seen := make(map[string]bool, len(hs.tools))
 	hs.names = seen
-	return slices.DeleteFunc(hs.tools, func(t mesh.Tool) bool {
+	return slices.DeleteFunc(hs.tools, func(t wire.Tool) bool {
 		if seen[t.Own] {
-			hs.problems = append(hs.problems, mesh.Diagnostic{Level: "warn", Code: "bad_tool",
+			hs.problems = append(hs.problems, wire.Diagnostic{Level: "warn", Code: "bad_tool",
 				Message: fmt.Sprintf("a second tool named %q is left out", t.Own)})
 			return true
 		}
@@ -216,15 +216,15 @@ func uniqueTools(hs *handshake) []mesh.Tool {
 }
 
 // undeclared compares the tools that the extension serves with those that its manifest declares.
-func undeclared(w *workload, hs *handshake) []mesh.Diagnostic {
+func undeclared(w *workload, hs *handshake) []wire.Diagnostic {
 	declared := w.declared.Tools
 	if slices.Contains(declared, "*") || w.announce.Parent != "" {
 		return nil
 	}
-	var out []mesh.Diagnostic
+	var out []wire.Diagnostic
 	warn := func(format, name string) {
 		if len(out) < 20 {
-			out = append(out, mesh.Diagnostic{Level: "warn", Code: "undeclared", Message: fmt.Sprintf(format, name)})
+			out = append(out, wire.Diagnostic{Level: "warn", Code: "undeclared", Message: fmt.Sprintf(format, name)})
 		}
 	}
 	served := map[string]bool{}
@@ -244,7 +244,7 @@ func undeclared(w *workload, hs *handshake) []mesh.Diagnostic {
 
 // appendMCP appends the members of an MCP server's result that the bridge passes on unchanged.
 func appendMCP(b *bytes.Buffer, raw json.RawMessage) error {
-	members, err := mesh.Members(raw)
+	members, err := wire.Members(raw)
 	if err != nil {
 		return err
 	}

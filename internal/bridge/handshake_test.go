@@ -11,7 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestProblemsAreLimited: a child that lists one tool many times fills neither the catalog nor, when its list is read
@@ -20,16 +21,16 @@ func TestProblemsAreLimited(t *testing.T) {
 	repeated := func(n int) *handshake {
 		hs := &handshake{dialect: "mcp", raw: json.RawMessage(`{"protocolVersion":"2025-11-25"}`)}
 		for range n + 1 {
-			hs.tools = append(hs.tools, mesh.Tool{Own: "same", InputSchema: json.RawMessage(`{}`)})
+			hs.tools = append(hs.tools, wire.Tool{Own: "same", InputSchema: json.RawMessage(`{}`)})
 		}
-		if err := hs.finish(mesh.Handshake{}, &workload{announce: mesh.Announce{Parent: "p"}}); err != nil {
+		if err := hs.finish(wire.Handshake{}, &workload{announce: wire.Announce{Parent: "p"}}); err != nil {
 			t.Fatal(err)
 		}
 		return hs
 	}
 	var log bytes.Buffer
-	a := mesh.Announce{ID: "lister", Version: "1.0.0"}
-	s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix}).Join(a), log: slog.New(slog.NewTextHandler(&log, nil))}
+	a := wire.Announce{ID: "lister", Version: "1.0.0"}
+	s := &instance{workload: &workload{announce: a}, mesh: serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix}).Join(a), log: slog.New(slog.NewTextHandler(&log, nil))}
 	f := &forwarder{}
 	for _, tt := range []struct {
 		problems, reported int

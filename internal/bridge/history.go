@@ -7,7 +7,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // runHistory is the state of an instance's current run, and what is kept of earlier runs.
@@ -16,7 +16,7 @@ type runHistory struct {
 	handshakeFailed bool              // since the last successful handshake one has failed, which was logged
 	givenUp         bool              // since then it also ran out of restarts, which was logged
 	exit            *Exit             // of the last process that ended abnormally
-	problems        []mesh.Diagnostic // of the last handshake
+	problems        []wire.Diagnostic // of the last handshake
 	skipped         Skipped           // in earlier runs
 
 	pid      int // of the current run

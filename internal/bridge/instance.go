@@ -8,16 +8,16 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	state "github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // instance is one replica of a workload: its identity on the mesh, and the runs of its processes.
 type instance struct {
 	workload     *workload
 	host         hostInfo
-	mesh         *mesh.Slot
+	mesh         *serve.Instance
 	memory       *memory
 	log          *slog.Logger
 	breaker      *breaker.Breaker

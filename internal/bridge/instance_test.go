@@ -9,8 +9,9 @@ import (
 	"time"
 
 	state "github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -37,9 +38,9 @@ func TestEndOfServingIsReported(t *testing.T) {
 		}, heartbeat.Draining, "stopping"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := mesh.Announce{ID: "one", Version: "1.0.0"}
+			a := wire.Announce{ID: "one", Version: "1.0.0"}
 			stays, stop := context.WithCancelCause(t.Context())
-			s := &instance{workload: &workload{announce: a}, mesh: mesh.NewNode(nc, mesh.NodeOptions{}).Join(a), stopped: func() bool { return stays.Err() != nil }}
+			s := &instance{workload: &workload{announce: a}, mesh: serve.NewPublisher(nc, serve.PublisherOptions{}).Join(a), stopped: func() bool { return stays.Err() != nil }}
 			defer context.AfterFunc(stays, func() { s.apply(state.Stop, "") })() // as run does
 			called, goOn := make(chan struct{}), make(chan struct{})
 			h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
@@ -51,7 +52,7 @@ func TestEndOfServingIsReported(t *testing.T) {
 			ready := make(chan struct{})
 			var serving sync.WaitGroup
 			serving.Go(func() { // ends with runCtx
-				if err := s.serveHandler(runCtx, h, mesh.ServeOptions{OnReady: func() { close(ready) }}); err != nil {
+				if err := s.serveHandler(runCtx, h, serve.Options{OnReady: func() { close(ready) }}); err != nil {
 					t.Error(err)
 				}
 			})

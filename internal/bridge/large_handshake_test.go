@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestLargeHandshake: the response to initialize of an extension with tools that do not fit in one message is sent in
@@ -52,7 +52,7 @@ done
 	}
 	ask := initialize()
 	ask.Reply = inbox
-	ask.Header.Set(mesh.HeaderStream, "1")
+	ask.Header.Set(wire.HeaderStream, "1")
 	if err := h.nc.PublishMsg(ask); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ done
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch kind = m.Header.Get(mesh.HeaderFrame); kind {
+		switch kind = m.Header.Get(wire.HeaderFrame); kind {
 		case "chunk":
 			text = append(text, m.Data...)
 		case "":
@@ -75,7 +75,7 @@ done
 	if err := json.Unmarshal(text, &answer); err != nil {
 		t.Fatal(err)
 	}
-	if hs, err := mesh.ParseHandshake(answer.Result); err != nil || len(hs.Tools) != count {
+	if hs, err := wire.ParseHandshake(answer.Result); err != nil || len(hs.Tools) != count {
 		t.Errorf("%d tools, %v", len(hs.Tools), err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -64,7 +64,7 @@ type Trial struct {
 	Dialect  manifest.Dialect // ext or mcp; "" if there was no handshake
 	Tools    []string         // local names, in the extension's order
 	Hooks    []string
-	Problems []mesh.Diagnostic // warnings that do not prevent it from running
+	Problems []wire.Diagnostic // warnings that do not prevent it from running
 	Stderr   []string          // the last lines, at most 20
 	Exit     *child.ExitError  // how the process ended, if it ended on its own
 	Err      error             // why it cannot be used
@@ -188,7 +188,7 @@ func (t *trial) reportNoise() {
 }
 
 func (t *trial) problem(code, format string, args ...any) {
-	t.out.Problems = append(t.out.Problems, mesh.Diagnostic{Level: "warn", Code: code, Message: fmt.Sprintf(format, args...)})
+	t.out.Problems = append(t.out.Problems, wire.Diagnostic{Level: "warn", Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
 // setOutcome sets the trial's result from the error of child.Run: without the exit that we caused, and without secrets.

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 func newRing(lines ...string) *ring {
@@ -64,9 +65,9 @@ func (r *ring) texts() (all []string) {
 
 // TestLogs: the response fits in a message, whatever the size of the encoded lines, and each instance has its share.
 func TestLogs(t *testing.T) {
-	node := mesh.NewNode(nil, mesh.NodeOptions{Prefix: mesh.DefaultPrefix})
+	node := serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix})
 	newTalker := func(r *ring) *instance {
-		a := mesh.Announce{ID: "talker", Version: "1.0.0"}
+		a := wire.Announce{ID: "talker", Version: "1.0.0"}
 		return &instance{workload: &workload{announce: a}, mesh: node.Join(a), lines: r}
 	}
 	var chatty, colours []string

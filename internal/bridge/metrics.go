@@ -7,8 +7,8 @@ import (
 	"strconv"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -18,7 +18,7 @@ type extensionTotals struct {
 	id       string
 	states   map[heartbeat.State]int
 	breakers map[heartbeat.BreakerState]int
-	counts   mesh.Counts
+	counts   serve.Counts
 	skipped  Skipped
 }
 
@@ -101,8 +101,8 @@ func (t *extensionTotals) writeDurations(w io.Writer) {
 	for i, count := range t.counts.Took {
 		n += count
 		le := "+Inf"
-		if i < len(mesh.TookBounds) {
-			le = strconv.FormatFloat(mesh.TookBounds[i].Seconds(), 'g', -1, 64)
+		if i < len(serve.TookBounds) {
+			le = strconv.FormatFloat(serve.TookBounds[i].Seconds(), 'g', -1, 64)
 		}
 		daemon.Sample(w, "extmesh_bridge_call_duration_seconds_bucket", float64(n), "extension", t.id, "le", le)
 	}

@@ -16,16 +16,16 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // plan is what this host should run, and the problems found with everything else.
 type plan struct {
 	workloads []*workload
 	declared  []declaration
-	host      mesh.Host
-	skills    mesh.SkillReport
+	host      wire.Host
+	skills    wire.SkillReport
 
 	incomplete bool            // the search was cut short, so a missing manifest may still exist
 	logged     map[string]bool // the findings that are in the log
@@ -34,7 +34,7 @@ type plan struct {
 // declaration is the manifest of a service that runs elsewhere and connects to NATS itself.
 type declaration struct {
 	path     string // of its manifest
-	announce mesh.Announce
+	announce wire.Announce
 }
 
 // planner reads the manifests of one host and decides what to run. It logs what it finds, each finding once.
@@ -102,7 +102,7 @@ const lastRelease = "0.1.0"
 // makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
 func (pl *planner) makePlan(ctx context.Context) plan {
 	report := pl.scan(ctx)
-	p := plan{skills: mesh.SkillReport{Skills: []mesh.SkillEntry{}}, incomplete: report.Incomplete, logged: map[string]bool{}}
+	p := plan{skills: wire.SkillReport{Skills: []wire.SkillEntry{}}, incomplete: report.Incomplete, logged: map[string]bool{}}
 	for _, d := range report.Diagnostics {
 		pl.addDiagnostic(&p, d)
 	}
@@ -129,7 +129,7 @@ func (pl *planner) addManifest(p *plan, c discovery.Candidate, m *manifest.Manif
 		if pl.isNew(p, m.Plugin.ID, err.Error()) {
 			pl.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
 		}
-		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
+		p.host.Problems = append(p.host.Problems, wire.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
 		return
 	}
 	pl.logMissing(p, w)
@@ -138,7 +138,7 @@ func (pl *planner) addManifest(p *plan, c discovery.Candidate, m *manifest.Manif
 		return
 	}
 	if w.gated != "" {
-		p.host.Problems = append(p.host.Problems, mesh.HostProblem{ID: w.id(), Path: c.Path, Kind: "gated", Message: w.gated})
+		p.host.Problems = append(p.host.Problems, wire.HostProblem{ID: w.id(), Path: c.Path, Kind: "gated", Message: w.gated})
 	}
 	p.workloads = append(p.workloads, w)
 }
@@ -211,21 +211,21 @@ func (pl *planner) grants(m *manifest.Manifest) gate.Grants {
 // second from SIGTERM to SIGKILL, a stop takes at most five seconds.
 const childDrain = 500 * time.Millisecond
 
-func (pl *planner) announcement(m *manifest.Manifest) mesh.Announce {
+func (pl *planner) announcement(m *manifest.Manifest) wire.Announce {
 	dialect := m.Transport.Dialect
 	if dialect != manifest.MCP {
 		dialect = manifest.Ext
 	}
-	a := mesh.Announce{
-		SchemaVersion: mesh.SchemaVersion,
+	a := wire.Announce{
+		SchemaVersion: wire.SchemaVersion,
 		ID:            m.Plugin.ID, Version: m.Plugin.Version, Name: m.Plugin.Name, Description: m.Plugin.Description,
 		Priority: m.Plugin.Priority, Parent: m.Parent, Host: pl.cfg.Host, Bridge: pl.cfg.Name,
 		Transport: string(m.Transport.Type), Dialect: string(dialect), SubjectPrefix: m.Transport.SubjectPrefix,
-		Features:     []string{mesh.FeatureStream, mesh.FeatureCancel, mesh.FeatureInstance},
+		Features:     []string{wire.FeatureStream, wire.FeatureCancel, wire.FeatureInstance},
 		ManifestHash: m.Hash,
-		Capabilities: mesh.Capabilities{Tools: m.Capabilities.Tools, Hooks: m.Capabilities.Hooks,
+		Capabilities: wire.Capabilities{Tools: m.Capabilities.Tools, Hooks: m.Capabilities.Hooks,
 			Channels: m.Capabilities.Channels, Providers: m.Capabilities.Providers},
-		Context: mesh.Context{Passthrough: m.Context.Passthrough},
+		Context: wire.Context{Passthrough: m.Context.Passthrough},
 	}
 	switch m.Transport.Type {
 	case manifest.NATS: // the service announces its own features and location
@@ -278,7 +278,7 @@ func (pl *planner) addSkills(p *plan) {
 			}
 			continue
 		}
-		p.skills.Skills = append(p.skills.Skills, mesh.SkillEntry{Name: s.Name, Dir: s.Dir, Description: s.Description, Body: s.Body})
+		p.skills.Skills = append(p.skills.Skills, wire.SkillEntry{Name: s.Name, Dir: s.Dir, Description: s.Description, Body: s.Body})
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
 )
 
 // progress routes a child's progress notifications to the callers that requested them. Two callers may choose the same
@@ -19,7 +19,7 @@ type progress struct {
 
 type progressRequest struct {
 	token []byte // as the caller sent it: a JSON number or string
-	to    mesh.ProgressSink
+	to    serve.ProgressSink
 }
 
 // register replaces the progress token in params, if there is one. The caller calls done when the call has ended.
@@ -27,7 +27,7 @@ func (p *progress) register(params []byte, sink jsonrpc.Sink) (_ []byte, done fu
 	if !bytes.Contains(params, []byte("progressToken")) { // few calls have one
 		return params, nil
 	}
-	to, ok := sink.(mesh.ProgressSink)
+	to, ok := sink.(serve.ProgressSink)
 	at, found := tokenOf(params)
 	if !ok || !found {
 		return params, nil

@@ -11,8 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 const (
@@ -92,7 +92,7 @@ func (b *Bridge) publishReports() {
 	}
 }
 
-func (b *Bridge) publishHost(host mesh.Host) {
+func (b *Bridge) publishHost(host wire.Host) {
 	host.Bridge, host.Host, host.Version, host.Since = b.cfg.Name, b.cfg.Host, b.cfg.Version, b.name.self.Since
 	b.publish(b.cfg.Prefix.HostReport(b.cfg.Name), fitReport(host, min(maxReport, int(b.nc.MaxPayload())-reportRoom)))
 }
@@ -106,7 +106,7 @@ const (
 // fitReport returns h with at most limit bytes. If h is larger, it cuts long messages and then leaves out the last
 // problems. If the extensions alone are too large, it leaves out all of them: a registry would remove the extensions that
 // are missing from an incomplete list.
-func fitReport(h mesh.Host, limit int) mesh.Host {
+func fitReport(h wire.Host, limit int) wire.Host {
 	if encodedSize(h) <= limit {
 		return h
 	}
@@ -136,8 +136,8 @@ func encodedSize(v any) int {
 	return len(data)
 }
 
-func (b *Bridge) publishSkills(skills []mesh.SkillEntry) {
-	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), mesh.SkillReport{Bridge: b.cfg.Name, Skills: append([]mesh.SkillEntry{}, skills...)})
+func (b *Bridge) publishSkills(skills []wire.SkillEntry) {
+	b.publish(b.cfg.Prefix.Skills(b.cfg.Name), wire.SkillReport{Bridge: b.cfg.Name, Skills: append([]wire.SkillEntry{}, skills...)})
 }
 
 func (b *Bridge) publish(subject string, v any) {
@@ -167,7 +167,7 @@ func declares(list []declaration, id string) bool {
 // publishRemovals publishes shutdown notices for services that are no longer declared. A running service is not affected.
 func (b *Bridge) publishRemovals(ids []string) {
 	for _, id := range ids {
-		b.publish(b.cfg.Prefix.Shutdown(id), mesh.Goodbye{ID: id, Reason: mesh.GoodbyeRemoved})
+		b.publish(b.cfg.Prefix.Shutdown(id), wire.ShutdownNotice{ID: id, Reason: wire.ReasonRemoved})
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestReports: after the first report, an announce request is answered at once; a report is repeated a while after the
@@ -48,17 +48,17 @@ func TestReports(t *testing.T) {
 	h := &host{t: t, dir: t.TempDir(), nc: connect()}
 	h.extension("talker", `"hi"`, "")
 	registry := connect()
-	reports := make(chan mesh.Host, 100)
+	reports := make(chan wire.Host, 100)
 	asked := make(chan struct{}, 1)
-	_, err := registry.Subscribe(mesh.Prefix("ext").HostReport("b1"), func(m *nats.Msg) {
-		var report mesh.Host
+	_, err := registry.Subscribe(wire.Prefix("ext").HostReport("b1"), func(m *nats.Msg) {
+		var report wire.Host
 		if err := json.Unmarshal(m.Data, &report); err != nil {
 			t.Error(err)
 		}
 		reports <- report
 		select {
 		case asked <- struct{}{}: // once: a bridge that has published a report receives requests
-			_ = registry.Publish(mesh.Prefix("ext").AnnounceRequest(), nil) // on failure no report is received
+			_ = registry.Publish(wire.Prefix("ext").AnnounceRequest(), nil) // on failure no report is received
 		default:
 		}
 	})
@@ -182,7 +182,7 @@ func TestLargeReport(t *testing.T) {
 			if err != nil {
 				t.Fatalf("no report with %d extensions: %v", extensions, err)
 			}
-			var r mesh.Host
+			var r wire.Host
 			if err := json.Unmarshal(m.Data, &r); err != nil {
 				t.Fatal(err)
 			}

@@ -15,8 +15,9 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -233,7 +234,7 @@ func (s *instance) applyHandshake(f *forwarder, hs *handshake) {
 			s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
 		}
 	}
-	s.mesh.Update(func(a *mesh.Announce) {
+	s.mesh.Update(func(a *wire.Announce) {
 		a.HandshakeHash, a.Dialect = hs.hash, string(hs.dialect)
 	})
 }
@@ -243,7 +244,7 @@ func (s *instance) serve(ctx context.Context, f *forwarder) error {
 	dialect, tools := f.handshake.Load().dialect, len(f.handshake.Load().tools)
 	// Calls in flight end with the child or the connection, so the stop decides how long they may take. A drain requested
 	// by an operator waits for the longest possible call.
-	return s.serveHandler(ctx, f, mesh.ServeOptions{
+	return s.serveHandler(ctx, f, serve.Options{
 		CallTimeout: s.workload.limits.call, MaxCallTimeout: s.workload.limits.maxCall,
 		MaxInflight: s.workload.limits.maxInflight, DrainTimeout: s.workload.limits.maxCall,
 		OnReady: func() { s.log.Info("extension ready", "dialect", dialect, "tools", tools) },
@@ -252,7 +253,7 @@ func (s *instance) serve(ctx context.Context, f *forwarder) error {
 
 // serveHandler serves calls with h until ctx ends. After an operator requested a drain, it accepts no calls, but
 // still returns only when ctx ends.
-func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt mesh.ServeOptions) error {
+func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt serve.Options) error {
 	serveCtx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	retired := make(chan struct{})

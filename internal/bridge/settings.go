@@ -14,8 +14,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Settings reads extensions.yaml. An empty path means config.DefaultPath, which may be missing. searchPaths, if any,
@@ -47,7 +47,7 @@ var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
 
 // CheckName checks the name of a bridge: it has the syntax of an id and must not be one that the mesh reserves.
 func CheckName(name string) error {
-	if err := mesh.CheckID(name, false); err != nil {
+	if err := wire.CheckID(name, false); err != nil {
 		return err
 	}
 	if manifest.Reserved(name) {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -57,7 +57,7 @@ const relistTimeout = 10 * time.Second
 func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (*handshake, error) {
 	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
 	defer cancel()
-	parsed, err := mesh.ParseHandshake(old.raw)
+	parsed, err := wire.ParseHandshake(old.raw)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (
 	if err := json.Unmarshal(result, &r); err != nil {
 		return nil, fmt.Errorf("the result of tools/list: %w", err)
 	}
-	if hs.tools, hs.problems, err = mesh.ParseTools(r.Tools); err != nil {
+	if hs.tools, hs.problems, err = wire.ParseTools(r.Tools); err != nil {
 		return nil, fmt.Errorf("the result of tools/list: %w", err)
 	}
 	return hs, hs.finish(parsed, w)

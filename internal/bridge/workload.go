@@ -7,15 +7,15 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // workload is one extension, or one member of it, as this bridge runs it: everything that was read, checked and expanded
 // before the first process starts.
 type workload struct {
 	path       string           // of its manifest
-	announce   mesh.Announce    // without the instance
+	announce   wire.Announce    // without the instance
 	dialect    manifest.Dialect // required by the manifest: auto, ext or mcp
 	declared   manifest.Capabilities
 	transport  manifest.Transport  // with placeholders replaced

@@ -32,7 +32,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // Program is a long-lived program: flags → Run → exit code.
@@ -55,7 +55,7 @@ type Program struct {
 // Process is what a Program's Run receives.
 type Process struct {
 	NC      *nats.Conn
-	Prefix  mesh.Prefix
+	Prefix  wire.Prefix
 	Secrets Credentials // that NC was connected with
 	Logger  *slog.Logger
 	Health  *Health // for the program's readiness and metrics
@@ -174,7 +174,7 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 	if err != nil {
 		return err
 	}
-	prefix, err := mesh.ParsePrefix(s.nats.Prefix)
+	prefix, err := wire.ParsePrefix(s.nats.Prefix)
 	if err != nil {
 		return UsageError{Err: err}
 	}

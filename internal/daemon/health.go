@@ -14,7 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // Health serves /healthz (the process runs), /readyz (the program can do its work; otherwise 503 and the reason) and
@@ -105,8 +106,8 @@ type deniedSub struct {
 
 // denied records err if it denies a subscription that the program needs for its work. Subscriptions of extensions are
 // excluded, because each extension reports that in its own state, and so is the discovery of micro services.
-func (h *Health) denied(prefix mesh.Prefix, err error) {
-	subject, ok := mesh.DeniedSubscription(err)
+func (h *Health) denied(prefix wire.Prefix, err error) {
+	subject, ok := natsconn.DeniedSubscription(err)
 	switch nc := h.connected.Load(); {
 	case !ok, strings.HasPrefix(subject, "$SRV."), strings.HasPrefix(subject, prefix.CatalogEvents()+".state."):
 	case subject != prefix.RegistryRPC() && (strings.HasSuffix(subject, ".rpc") || strings.HasSuffix(subject, ".cancel") || strings.Contains(subject, ".rpc.")):

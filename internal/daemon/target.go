@@ -18,7 +18,7 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // NATSFlags configure how a program connects to NATS (docs/operations.md).
@@ -44,7 +44,7 @@ func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.TLSKey, "tlskey", "", "TLS client key `FILE`")
 	fs.StringVar(&f.TLSCA, "tlsca", "", "TLS certificate authority `FILE`")
 	fs.StringVar(&f.InboxPrefix, "inbox-prefix", "", "`PREFIX` of reply subjects, where permissions want one (default _INBOX)")
-	fs.StringVar(&f.Prefix, "prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
+	fs.StringVar(&f.Prefix, "prefix", wire.DefaultPrefix, "the mesh's subject `PREFIX`")
 }
 
 // Target is a NATS server, or cluster, to connect to.

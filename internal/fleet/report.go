@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // Report is what one bridge has reported in its inventory messages (docs/protocol.md, "Inventory"). Its zero value is
 // the report of a bridge from which nothing was received.
 type Report struct {
-	Host       mesh.InventoryHost
+	Host       wire.InventoryHost
 	IntervalMS int64 // of the bridge's heartbeats
 
 	run    string
@@ -25,12 +25,12 @@ type Report struct {
 
 // contents are the entries of an inventory.
 type contents struct {
-	instances map[mesh.InstanceRef]struct{}
-	skills    map[string]mesh.SkillEntry // by directory
+	instances map[wire.InstanceRef]struct{}
+	skills    map[string]wire.SkillEntry // by directory
 }
 
 func newContents() contents {
-	return contents{map[mesh.InstanceRef]struct{}{}, map[string]mesh.SkillEntry{}}
+	return contents{map[wire.InstanceRef]struct{}{}, map[string]wire.SkillEntry{}}
 }
 
 // Update is what follows from one inventory message.
@@ -43,31 +43,31 @@ type Update struct {
 	Skills    bool // the skills have changed
 	Full      bool // with Complete: everything that is not in the report is gone
 
-	Changed []mesh.InventoryInstance // new and changed entries
-	Gone    []mesh.InstanceRef       // entries that the bridge has removed, or no longer lists
+	Changed []wire.InventoryInstance // new and changed entries
+	Gone    []wire.InstanceRef       // entries that the bridge has removed, or no longer lists
 	Refused []error                  // entries that are left out, and why
 }
 
 // Apply processes a message that ParseInventory has accepted.
-func (r *Report) Apply(v mesh.Inventory) Update {
+func (r *Report) Apply(v wire.Inventory) Update {
 	sameRun := v.Run == r.run
 	switch {
-	case v.Kind == mesh.InventoryFull && v.Part == 1 && (!sameRun || v.Seq > r.seq):
+	case v.Kind == wire.InventoryFull && v.Part == 1 && (!sameRun || v.Seq > r.seq):
 		return r.begin(v, r.run != "" && !sameRun)
 	case !sameRun:
 		return Update{Request: true}
-	case v.Kind == mesh.InventoryHeartbeat && v.Seq <= r.seq:
+	case v.Kind == wire.InventoryHeartbeat && v.Seq <= r.seq:
 		return Update{Alive: true, Request: !r.synced}
-	case v.Kind == mesh.InventoryHeartbeat:
+	case v.Kind == wire.InventoryHeartbeat:
 		return r.lose()
 	case v.Seq <= r.seq:
 		return Update{} // received twice, or late
-	case v.Seq > r.seq+1, v.Kind == mesh.InventoryFull && r.full == nil, v.Kind == mesh.InventoryDelta && !r.synced:
+	case v.Seq > r.seq+1, v.Kind == wire.InventoryFull && r.full == nil, v.Kind == wire.InventoryDelta && !r.synced:
 		return r.lose()
 	}
 	r.seq = v.Seq
 	u := Update{Alive: true}
-	if v.Kind == mesh.InventoryFull {
+	if v.Kind == wire.InventoryFull {
 		r.list(r.full, v, &u)
 		r.finish(v, &u)
 		return u
@@ -83,7 +83,7 @@ func (r *Report) lose() Update {
 }
 
 // begin processes the first part of a full inventory.
-func (r *Report) begin(v mesh.Inventory, restarted bool) Update {
+func (r *Report) begin(v wire.Inventory, restarted bool) Update {
 	next := newContents()
 	if r.instances == nil {
 		r.contents = newContents()
@@ -96,7 +96,7 @@ func (r *Report) begin(v mesh.Inventory, restarted bool) Update {
 	return u
 }
 
-func (r *Report) setHead(v mesh.Inventory) {
+func (r *Report) setHead(v wire.Inventory) {
 	if v.Host != nil {
 		r.Host = *v.Host
 	}
@@ -106,13 +106,13 @@ func (r *Report) setHead(v mesh.Inventory) {
 }
 
 // list adds the entries of a message to c.
-func (r *Report) list(c *contents, v mesh.Inventory, u *Update) {
+func (r *Report) list(c *contents, v wire.Inventory, u *Update) {
 	for _, i := range v.Instances {
 		ref := i.Ref()
 		_, known := c.instances[ref]
 		err := i.Check(v.Bridge)
-		if err == nil && !known && (len(c.instances) >= mesh.MaxInventoryInstances || len(r.instances) >= 2*mesh.MaxInventoryInstances) {
-			err = fmt.Errorf("bridge %s lists more than %d instances", v.Bridge, mesh.MaxInventoryInstances)
+		if err == nil && !known && (len(c.instances) >= wire.MaxInventoryInstances || len(r.instances) >= 2*wire.MaxInventoryInstances) {
+			err = fmt.Errorf("bridge %s lists more than %d instances", v.Bridge, wire.MaxInventoryInstances)
 		}
 		if err != nil {
 			u.Refused = append(u.Refused, err)
@@ -125,8 +125,8 @@ func (r *Report) list(c *contents, v mesh.Inventory, u *Update) {
 	for _, s := range v.Skills {
 		_, known := c.skills[s.Dir]
 		err := checkSkill(s)
-		if err == nil && !known && len(c.skills) >= mesh.MaxInventorySkills {
-			err = fmt.Errorf("bridge %s lists more than %d skills", v.Bridge, mesh.MaxInventorySkills)
+		if err == nil && !known && len(c.skills) >= wire.MaxInventorySkills {
+			err = fmt.Errorf("bridge %s lists more than %d skills", v.Bridge, wire.MaxInventorySkills)
 		}
 		if err != nil {
 			u.Refused = append(u.Refused, err)
@@ -138,7 +138,7 @@ func (r *Report) list(c *contents, v mesh.Inventory, u *Update) {
 
 // finish ends a full inventory if v is its last part. part numbers need no check of their own: parts are consecutive
 // messages.
-func (r *Report) finish(v mesh.Inventory, u *Update) {
+func (r *Report) finish(v wire.Inventory, u *Update) {
 	if v.Part < v.Parts {
 		return
 	}
@@ -154,7 +154,7 @@ func (r *Report) finish(v mesh.Inventory, u *Update) {
 	slices.SortFunc(u.Gone, compareRefs)
 }
 
-func (r *Report) delta(v mesh.Inventory, u *Update) {
+func (r *Report) delta(v wire.Inventory, u *Update) {
 	r.setHead(v)
 	u.Complete, u.Host = true, v.Host != nil
 	u.Skills = len(v.Skills)+len(v.RemovedSkills) > 0
@@ -179,13 +179,13 @@ func (r *Report) Behind(run string, seq uint64) bool {
 }
 
 // Lists reports whether the report has an entry.
-func (r *Report) Lists(ref mesh.InstanceRef) bool {
+func (r *Report) Lists(ref wire.InstanceRef) bool {
 	_, ok := r.instances[ref]
 	return ok
 }
 
 // Instances returns the entries in order.
-func (r *Report) Instances() []mesh.InstanceRef {
+func (r *Report) Instances() []wire.InstanceRef {
 	return slices.SortedFunc(maps.Keys(r.instances), compareRefs)
 }
 
@@ -202,8 +202,8 @@ func (r *Report) Extensions() []string {
 }
 
 // Skills returns the skills in the order of their directories.
-func (r *Report) Skills() []mesh.SkillEntry {
-	out := make([]mesh.SkillEntry, 0, len(r.skills))
+func (r *Report) Skills() []wire.SkillEntry {
+	out := make([]wire.SkillEntry, 0, len(r.skills))
 	for _, dir := range slices.Sorted(maps.Keys(r.skills)) {
 		out = append(out, r.skills[dir])
 	}
@@ -220,6 +220,6 @@ func (r *Report) Size() (sum int) {
 
 const refRoom = 64 // of an entry in a map, in addition to its texts
 
-func compareRefs(a, b mesh.InstanceRef) int {
+func compareRefs(a, b wire.InstanceRef) int {
 	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Instance, b.Instance))
 }

@@ -9,39 +9,39 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // entry is an instance in a given state.
-func entry(id, instance string, state heartbeat.State) mesh.InventoryInstance {
-	return mesh.InventoryInstance{Announce: mesh.Announce{ID: id, Version: "1.0.0", Instance: instance, Bridge: "b"}, State: state}
+func entry(id, instance string, state heartbeat.State) wire.InventoryInstance {
+	return wire.InventoryInstance{Announce: wire.Announce{ID: id, Version: "1.0.0", Instance: instance, Bridge: "b"}, State: state}
 }
 
 // message builds a message of run r1.
-func message(kind mesh.InventoryKind, seq uint64, list ...mesh.InventoryInstance) mesh.Inventory {
-	v := mesh.Inventory{Bridge: "b", Run: "r1", Seq: seq, Kind: kind, Part: 1, Parts: 1, Instances: list}
-	if kind == mesh.InventoryFull {
-		v.Host = &mesh.InventoryHost{Version: "1.0.0"}
+func message(kind wire.InventoryKind, seq uint64, list ...wire.InventoryInstance) wire.Inventory {
+	v := wire.Inventory{Bridge: "b", Run: "r1", Seq: seq, Kind: kind, Part: 1, Parts: 1, Instances: list}
+	if kind == wire.InventoryFull {
+		v.Host = &wire.InventoryHost{Version: "1.0.0"}
 	}
 	return v
 }
 
-func refs(list ...string) (out []mesh.InstanceRef) {
+func refs(list ...string) (out []wire.InstanceRef) {
 	for _, s := range list {
 		id, instance, _ := strings.Cut(s, "/")
-		out = append(out, mesh.InstanceRef{ID: id, Instance: instance})
+		out = append(out, wire.InstanceRef{ID: id, Instance: instance})
 	}
 	return out
 }
 
 func TestReportAppliesFullAndDelta(t *testing.T) {
 	var r Report
-	u := r.Apply(message(mesh.InventoryFull, 1, entry("a", "1", "ready"), entry("b", "2", "ready")))
+	u := r.Apply(message(wire.InventoryFull, 1, entry("a", "1", "ready"), entry("b", "2", "ready")))
 	if !u.Alive || !u.Complete || !u.Full || !u.Host || u.Request || u.Restarted || len(u.Changed) != 2 || len(u.Gone) != 0 {
 		t.Errorf("full: %+v", u)
 	}
-	d := message(mesh.InventoryDelta, 2, entry("c", "3", "spawning"))
+	d := message(wire.InventoryDelta, 2, entry("c", "3", "spawning"))
 	d.Removed = refs("a/1", "unknown/1")
 	u = r.Apply(d)
 	if !u.Complete || u.Full || len(u.Changed) != 1 || !slices.Equal(u.Gone, refs("a/1")) {
@@ -50,24 +50,24 @@ func TestReportAppliesFullAndDelta(t *testing.T) {
 	if got := r.Instances(); !slices.Equal(got, refs("b/2", "c/3")) || !slices.Equal(r.Extensions(), []string{"b", "c"}) {
 		t.Errorf("instances %v, extensions %v", got, r.Extensions())
 	}
-	u = r.Apply(message(mesh.InventoryFull, 3, entry("c", "3", "ready")))
+	u = r.Apply(message(wire.InventoryFull, 3, entry("c", "3", "ready")))
 	if !slices.Equal(u.Gone, refs("b/2")) || len(u.Changed) != 1 {
 		t.Errorf("second full inventory: %+v", u)
 	}
 }
 
 func TestReportRequestsAfterGap(t *testing.T) {
-	full := message(mesh.InventoryFull, 1, entry("a", "1", "ready"))
-	other := message(mesh.InventoryDelta, 5)
+	full := message(wire.InventoryFull, 1, entry("a", "1", "ready"))
+	other := message(wire.InventoryDelta, 5)
 	other.Run = "r2"
 	for name, c := range map[string]struct {
-		v     mesh.Inventory
+		v     wire.Inventory
 		alive bool
 		want  bool
 	}{
-		"delta after a lost one":     {message(mesh.InventoryDelta, 3), true, true},
-		"heartbeat after a lost one": {message(mesh.InventoryHeartbeat, 2), true, true},
-		"heartbeat in sync":          {message(mesh.InventoryHeartbeat, 1), true, false},
+		"delta after a lost one":     {message(wire.InventoryDelta, 3), true, true},
+		"heartbeat after a lost one": {message(wire.InventoryHeartbeat, 2), true, true},
+		"heartbeat in sync":          {message(wire.InventoryHeartbeat, 1), true, false},
 		"delta of another run":       {other, false, true},
 		"the same message twice":     {full, false, false},
 	} {
@@ -78,7 +78,7 @@ func TestReportRequestsAfterGap(t *testing.T) {
 			t.Errorf("%s: %+v", name, u)
 		}
 		if c.want && c.alive {
-			if u := r.Apply(message(mesh.InventoryDelta, c.v.Seq+1)); !u.Request || u.Complete {
+			if u := r.Apply(message(wire.InventoryDelta, c.v.Seq+1)); !u.Request || u.Complete {
 				t.Errorf("%s: the delta after the gap was applied: %+v", name, u)
 			}
 		}
@@ -86,15 +86,15 @@ func TestReportRequestsAfterGap(t *testing.T) {
 }
 
 func TestReportOfSeveralParts(t *testing.T) {
-	part := func(seq uint64, n, of int, list ...mesh.InventoryInstance) mesh.Inventory {
-		v := message(mesh.InventoryFull, seq, list...)
+	part := func(seq uint64, n, of int, list ...wire.InventoryInstance) wire.Inventory {
+		v := message(wire.InventoryFull, seq, list...)
 		if v.Part, v.Parts = n, of; n > 1 {
 			v.Host = nil
 		}
 		return v
 	}
 	var r Report
-	r.Apply(message(mesh.InventoryFull, 1, entry("old", "1", "ready")))
+	r.Apply(message(wire.InventoryFull, 1, entry("old", "1", "ready")))
 	u := r.Apply(part(2, 1, 2, entry("a", "1", "ready")))
 	if u.Complete || len(u.Gone) > 0 || !r.Lists(refs("old/1")[0]) {
 		t.Errorf("first part: %+v", u)
@@ -111,8 +111,8 @@ func TestReportOfSeveralParts(t *testing.T) {
 
 func TestReportOfNewRun(t *testing.T) {
 	var r Report
-	r.Apply(message(mesh.InventoryFull, 9, entry("a", "1", "ready")))
-	v := message(mesh.InventoryFull, 1, entry("a", "2", "spawning"))
+	r.Apply(message(wire.InventoryFull, 9, entry("a", "1", "ready")))
+	v := message(wire.InventoryFull, 1, entry("a", "2", "spawning"))
 	v.Run = "r2"
 	if u := r.Apply(v); !u.Restarted || !slices.Equal(u.Gone, refs("a/1")) {
 		t.Errorf("%+v", u)
@@ -125,17 +125,17 @@ func TestReportOfNewRun(t *testing.T) {
 func TestReportRefusesEntries(t *testing.T) {
 	var r Report
 	bad := entry("a", "1", "lost")
-	v := message(mesh.InventoryFull, 1, bad, entry("b", "1", "ready"))
-	v.Skills = []mesh.SkillEntry{{Dir: "../x"}, {Dir: "y"}}
+	v := message(wire.InventoryFull, 1, bad, entry("b", "1", "ready"))
+	v.Skills = []wire.SkillEntry{{Dir: "../x"}, {Dir: "y"}}
 	u := r.Apply(v)
 	if len(u.Refused) != 2 || len(u.Changed) != 1 || len(r.Skills()) != 1 || r.Lists(bad.Ref()) {
 		t.Errorf("%+v", u)
 	}
-	var all []mesh.InventoryInstance
-	for n := range mesh.MaxInventoryInstances {
+	var all []wire.InventoryInstance
+	for n := range wire.MaxInventoryInstances {
 		all = append(all, entry("a", fmt.Sprint(n), "ready"))
 	}
-	if u := r.Apply(message(mesh.InventoryDelta, 2, all...)); len(u.Refused) != 1 || len(r.Instances()) != mesh.MaxInventoryInstances {
+	if u := r.Apply(message(wire.InventoryDelta, 2, all...)); len(u.Refused) != 1 || len(r.Instances()) != wire.MaxInventoryInstances {
 		t.Errorf("%d refused, %d instances", len(u.Refused), len(r.Instances()))
 	}
 }
@@ -145,40 +145,40 @@ type modelBridge struct {
 	rand   *rand.Rand
 	run    int
 	seq    uint64
-	runs   map[mesh.InstanceRef]heartbeat.State
+	runs   map[wire.InstanceRef]heartbeat.State
 	skills map[string]string
 }
 
-func (b *modelBridge) head(kind mesh.InventoryKind) mesh.Inventory {
-	return mesh.Inventory{Bridge: "b", Run: fmt.Sprint("r", b.run), Seq: b.seq, Kind: kind, Part: 1, Parts: 1}
+func (b *modelBridge) head(kind wire.InventoryKind) wire.Inventory {
+	return wire.Inventory{Bridge: "b", Run: fmt.Sprint("r", b.run), Seq: b.seq, Kind: kind, Part: 1, Parts: 1}
 }
 
-func (b *modelBridge) entries() (out []mesh.InventoryInstance) {
+func (b *modelBridge) entries() (out []wire.InventoryInstance) {
 	for ref, state := range b.runs {
 		out = append(out, entry(ref.ID, ref.Instance, state))
 	}
 	return out
 }
 
-func (b *modelBridge) skillList() (out []mesh.SkillEntry) {
+func (b *modelBridge) skillList() (out []wire.SkillEntry) {
 	for dir, body := range b.skills {
-		out = append(out, mesh.SkillEntry{Dir: dir, Body: body})
+		out = append(out, wire.SkillEntry{Dir: dir, Body: body})
 	}
 	return out
 }
 
 // full sends everything in one to three parts.
-func (b *modelBridge) full() (out []mesh.Inventory) {
+func (b *modelBridge) full() (out []wire.Inventory) {
 	parts := 1 + b.rand.IntN(3)
 	all, skills := b.entries(), b.skillList()
 	for n := range parts {
 		b.seq++
-		v := b.head(mesh.InventoryFull)
+		v := b.head(wire.InventoryFull)
 		v.Part, v.Parts = n+1, parts
 		v.Instances = all[n*len(all)/parts : (n+1)*len(all)/parts]
 		v.Skills = skills[n*len(skills)/parts : (n+1)*len(skills)/parts]
 		if n == 0 {
-			v.Host = &mesh.InventoryHost{Version: "1.0.0", Since: time.Unix(int64(b.run), 0)}
+			v.Host = &wire.InventoryHost{Version: "1.0.0", Since: time.Unix(int64(b.run), 0)}
 		}
 		out = append(out, v)
 	}
@@ -186,8 +186,8 @@ func (b *modelBridge) full() (out []mesh.Inventory) {
 }
 
 // step changes something and returns what is sent.
-func (b *modelBridge) step() []mesh.Inventory {
-	ref := mesh.InstanceRef{ID: fmt.Sprint("x", b.rand.IntN(4)), Instance: fmt.Sprint("i", b.rand.IntN(3))}
+func (b *modelBridge) step() []wire.Inventory {
+	ref := wire.InstanceRef{ID: fmt.Sprint("x", b.rand.IntN(4)), Instance: fmt.Sprint("i", b.rand.IntN(3))}
 	states := []heartbeat.State{"ready", "restarting", "shutdown"}
 	dir := fmt.Sprint("s", b.rand.IntN(3))
 	switch b.rand.IntN(12) {
@@ -198,22 +198,22 @@ func (b *modelBridge) step() []mesh.Inventory {
 	case 1:
 		return b.full()
 	case 2, 3, 4:
-		return []mesh.Inventory{b.head(mesh.InventoryHeartbeat)}
+		return []wire.Inventory{b.head(wire.InventoryHeartbeat)}
 	case 5, 6:
 		delete(b.runs, ref)
 		delete(b.skills, dir)
 		b.seq++
-		v := b.head(mesh.InventoryDelta)
-		v.Removed, v.RemovedSkills = []mesh.InstanceRef{ref}, []string{dir}
-		return []mesh.Inventory{v}
+		v := b.head(wire.InventoryDelta)
+		v.Removed, v.RemovedSkills = []wire.InstanceRef{ref}, []string{dir}
+		return []wire.Inventory{v}
 	}
 	b.runs[ref] = states[b.rand.IntN(len(states))]
 	b.skills[dir] = fmt.Sprint(b.rand.Int())
 	b.seq++
-	v := b.head(mesh.InventoryDelta)
-	v.Instances = []mesh.InventoryInstance{entry(ref.ID, ref.Instance, b.runs[ref])}
-	v.Skills = []mesh.SkillEntry{{Dir: dir, Body: b.skills[dir]}}
-	return []mesh.Inventory{v}
+	v := b.head(wire.InventoryDelta)
+	v.Instances = []wire.InventoryInstance{entry(ref.ID, ref.Instance, b.runs[ref])}
+	v.Skills = []wire.SkillEntry{{Dir: dir, Body: b.skills[dir]}}
+	return []wire.Inventory{v}
 }
 
 // TestRandomReports sends the messages of a bridge that changes and restarts at random to a registry that loses, doubles
@@ -222,10 +222,10 @@ func (b *modelBridge) step() []mesh.Inventory {
 func TestRandomReports(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		b := &modelBridge{rand: rnd, run: 1, runs: map[mesh.InstanceRef]heartbeat.State{}, skills: map[string]string{}}
+		b := &modelBridge{rand: rnd, run: 1, runs: map[wire.InstanceRef]heartbeat.State{}, skills: map[string]string{}}
 		var r Report
-		seen := map[mesh.InstanceRef]heartbeat.State{}
-		receive := func(v mesh.Inventory) Update {
+		seen := map[wire.InstanceRef]heartbeat.State{}
+		receive := func(v wire.Inventory) Update {
 			u := r.Apply(v)
 			for _, i := range u.Changed {
 				seen[i.Ref()] = i.State
@@ -235,7 +235,7 @@ func TestRandomReports(t *testing.T) {
 			}
 			return u
 		}
-		var way []mesh.Inventory
+		var way []wire.Inventory
 		for range 60 {
 			way = append(way, b.step()...)
 			for len(way) > rnd.IntN(4) {
@@ -255,7 +255,7 @@ func TestRandomReports(t *testing.T) {
 				}
 			}
 		}
-		if u := receive(b.head(mesh.InventoryHeartbeat)); u.Request {
+		if u := receive(b.head(wire.InventoryHeartbeat)); u.Request {
 			for _, v := range b.full() {
 				receive(v)
 			}

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"sync"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // The limits of a skill.
@@ -18,7 +18,7 @@ const (
 var skillDir = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
 
 // checkSkill checks a skill: its directory is part of a key of the bucket.
-func checkSkill(s mesh.SkillEntry) error {
+func checkSkill(s wire.SkillEntry) error {
 	switch {
 	case !skillDir().MatchString(s.Dir):
 		return fmt.Errorf("skill directory %.80q: want at most 128 of [A-Za-z0-9_-]", s.Dir)

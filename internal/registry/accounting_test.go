@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // BenchmarkSweep measures the work of one self-check, which blocks the loop.
@@ -24,7 +24,7 @@ func largeLoop(size int) *loop {
 	for n := range size {
 		x := newExtension(fmt.Sprintf("ext%06d", n))
 		l.exts[x.id] = x
-		a := &announced{Announce: mesh.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: "hash"}, at: now, size: 500}
+		a := &announced{Announce: wire.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: "hash"}, at: now, size: 500}
 		x.announcements["one"] = a
 		x.tools = &handshake{done: true, size: 1300}
 		x.handshakes[a.handshakeKey()] = x.tools
@@ -40,7 +40,7 @@ func TestSweep(t *testing.T) {
 	l := largeLoop(10 * sweepRound)
 	old := l.exts["ext000050"]
 	old.requests["gone"] = new(announceRequests) // of an instance that is no longer in the monitor
-	old.announcements["two"] = &announced{Announce: mesh.Announce{ID: old.id, Version: "1.0.0", Instance: "two", HandshakeHash: "hash"},
+	old.announcements["two"] = &announced{Announce: wire.Announce{ID: old.id, Version: "1.0.0", Instance: "two", HandshakeHash: "hash"},
 		at: time.Now().Add(-maxUnused - time.Second), size: 500} // it never sent a heartbeat
 	l.setLocation(old, "two", &location{bridge: "b"})
 	l.account(old, 100_000) // for example, counted twice
@@ -65,7 +65,7 @@ func TestAccounting(t *testing.T) {
 	l := largeLoop(1)
 	x := l.exts["ext000000"]
 	for n := range 10 { // one after another, each with other tools
-		a := &announced{Announce: mesh.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: fmt.Sprint(n)}, at: time.Now(), size: 100}
+		a := &announced{Announce: wire.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: fmt.Sprint(n)}, at: time.Now(), size: 100}
 		l.addAnnouncement(x, a)
 		s := &handshake{done: true, size: 1000}
 		x.handshakes[a.handshakeKey()] = s

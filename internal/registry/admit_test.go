@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestRepeats: an announcement without news changes nothing; any other one has its extension re-evaluated.
@@ -13,7 +13,7 @@ func TestRepeats(t *testing.T) {
 	l.Registry = New(nil, Config{})
 	l.bridgeNamed("b", time.Now())
 	say := func(change func(a *announced)) bool {
-		a := &announced{Announce: mesh.Announce{ID: "weather", Version: "1.0.0", Instance: "one", Bridge: "b", HandshakeHash: "h",
+		a := &announced{Announce: wire.Announce{ID: "weather", Version: "1.0.0", Instance: "one", Bridge: "b", HandshakeHash: "h",
 			Transport: "stdio", Dialect: "ext", SubjectPrefix: string(l.cfg.Prefix)}, at: time.Now(), digest: "d", size: 10}
 		change(a)
 		clear(l.reconsider)
@@ -34,7 +34,7 @@ func TestRepeats(t *testing.T) {
 		{"another digest", func() {}, func(a *announced) { a.digest = "e" }, true},
 		{"and back", func() {}, same, true},
 		{"a leader dropped it", func() { l.exts["weather"].dropped = true }, same, true},
-		{"its bridge restarted", func() { l.bridges["b"].host = &mesh.Host{Since: time.Unix(1, 0)} }, same, true},
+		{"its bridge restarted", func() { l.bridges["b"].host = &wire.Host{Since: time.Unix(1, 0)} }, same, true},
 		{"again there", func() {}, same, false},
 		{"its tools are not vouched for", func() {}, func(a *announced) { a.HandshakeHash = "" }, true},
 	} {

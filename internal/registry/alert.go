@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // The diagnostics of announcements that an operator should check, because they could come from a stolen credential.
@@ -28,7 +28,7 @@ const (
 
 // alert is a diagnostic about one instance.
 type alert struct {
-	diagnostic mesh.Diagnostic
+	diagnostic wire.Diagnostic
 	instance   string // restored for an alert read from the catalog
 	at         time.Time
 }
@@ -115,7 +115,7 @@ func (x *extension) rememberHost(host string) {
 
 // alert adds a diagnostic, unless there are too many.
 func (x *extension) alert(code string, a *announced, now time.Time, message string) {
-	x.addAlert(alert{mesh.Diagnostic{Level: "warn", Code: code, Message: cut(message, maxReason)}, a.Instance, now})
+	x.addAlert(alert{wire.Diagnostic{Level: "warn", Code: code, Message: cut(message, maxReason)}, a.Instance, now})
 }
 
 func (x *extension) addAlert(a alert) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // codes returns the codes of the alerts in the spec of an extension.
@@ -88,7 +88,7 @@ func TestAlertEnds(t *testing.T) {
 		time.Sleep(settleTime + time.Second) // fake time
 		b.ext("weather", "999.0.0", "evil", "get").up()
 		b.await("it is a takeover", func() bool { return b.codes("weather") == "new_host version_jump" })
-		b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Instance: "evil", Reason: mesh.GoodbyeRemoved})
+		b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Instance: "evil", Reason: wire.ReasonRemoved})
 		b.await("it is over", func() bool { return b.codes("weather") == "" && b.instances("weather") == "n1 ready" })
 	})
 }

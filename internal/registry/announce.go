@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // The limits of an announcement. Its lists are names from a manifest.
@@ -22,17 +22,17 @@ const (
 
 // parseAnnounce parses an announcement received on the subject of id. It refuses what could harm other extensions or
 // cannot be shown. The subject's id is authoritative, because NATS permissions apply to subjects.
-func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, error) {
-	var a mesh.Announce
+func parseAnnounce(id string, data []byte, prefix wire.Prefix) (wire.Announce, error) {
+	var a wire.Announce
 	if len(data) > maxAnnounce {
 		return a, fmt.Errorf("an announcement of %d bytes is over the limit of %d", len(data), maxAnnounce)
 	}
 	if err := json.Unmarshal(data, &a); err != nil {
 		return a, fmt.Errorf("the announcement is not valid JSON: %w", err)
 	}
-	if a.SchemaVersion > mesh.SchemaVersion {
+	if a.SchemaVersion > wire.SchemaVersion {
 		return a, fmt.Errorf("schema_version %d is newer than this registry's %d; upgrade the registry",
-			a.SchemaVersion, mesh.SchemaVersion)
+			a.SchemaVersion, wire.SchemaVersion)
 	}
 	if a.ID != id {
 		return a, fmt.Errorf("id %.80q does not match the subject's id %.80q", a.ID, id)
@@ -41,7 +41,7 @@ func parseAnnounce(id string, data []byte, prefix mesh.Prefix) (mesh.Announce, e
 }
 
 // completeAnnounce checks an announcement and fills in its defaults.
-func completeAnnounce(a *mesh.Announce, prefix mesh.Prefix) error {
+func completeAnnounce(a *wire.Announce, prefix wire.Prefix) error {
 	if err := checkAnnounced(a, prefix); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func completeAnnounce(a *mesh.Announce, prefix mesh.Prefix) error {
 }
 
 // checkAnnounced collects all faults of an announcement.
-func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
+func checkAnnounced(a *wire.Announce, prefix wire.Prefix) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if err := checkID(a.ID, a.Parent); err != nil {
@@ -70,7 +70,7 @@ func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
 	if err := heartbeat.CheckInstance(a.Instance); err != nil {
 		faults = append(faults, err)
 	}
-	sp, err := mesh.ParsePrefix(a.SubjectPrefix)
+	sp, err := wire.ParsePrefix(a.SubjectPrefix)
 	switch {
 	case err != nil:
 		fault("subject_%w", err)
@@ -102,8 +102,8 @@ func checkAnnounced(a *mesh.Announce, prefix mesh.Prefix) error {
 
 // checkID checks the syntax of an id, that it is not reserved, and that a dotted one belongs to its parent.
 func checkID(id, parent string) error {
-	if err := mesh.CheckID(id, parent != ""); err != nil {
-		if strings.Contains(id, ".") && parent == "" && mesh.CheckID(id, true) == nil {
+	if err := wire.CheckID(id, parent != ""); err != nil {
+		if strings.Contains(id, ".") && parent == "" && wire.CheckID(id, true) == nil {
 			return fmt.Errorf("the dotted id %q belongs to a member, but the announcement has no parent", id)
 		}
 		return err
@@ -118,21 +118,21 @@ func checkID(id, parent string) error {
 	return nil
 }
 
-func inside(sp, prefix mesh.Prefix, verb string) bool {
+func inside(sp, prefix wire.Prefix, verb string) bool {
 	own := string(prefix) + "." + verb
 	return string(sp) == own || strings.HasPrefix(string(sp), own+".")
 }
 
 // announced is the announcement of one instance.
 type announced struct {
-	mesh.Announce
+	wire.Announce
 	at      time.Time
 	size    int
 	digest  string // of the announcement as received
 	implied bool   // derived from heartbeats: nothing was announced
 }
 
-func (a *announced) subject() string { return mesh.Prefix(a.SubjectPrefix).RPC(a.ID) }
+func (a *announced) subject() string { return wire.Prefix(a.SubjectPrefix).RPC(a.ID) }
 
 func (a *announced) has(feature string) bool {
 	for _, f := range a.Features {
@@ -145,8 +145,8 @@ func (a *announced) has(feature string) bool {
 
 // rpcSubject is the subject for handshakes and pings of this instance.
 func (a *announced) rpcSubject() string {
-	if a.Instance != "" && a.has(mesh.FeatureInstance) {
-		return mesh.Prefix(a.SubjectPrefix).InstanceRPC(a.ID, a.Instance)
+	if a.Instance != "" && a.has(wire.FeatureInstance) {
+		return wire.Prefix(a.SubjectPrefix).InstanceRPC(a.ID, a.Instance)
 	}
 	return a.subject()
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestRepeatedAnnounceRequest: the registry misses a bridge's report and an instance's announcement, and both miss
@@ -40,7 +40,7 @@ func TestRepeatedAnnounceRequest(t *testing.T) {
 		start := time.Now()
 		b.awaitFor(2*requestEvery, "the host is shown", one.is(heartbeat.Ready))
 		b.await("the instance has its host", func() bool {
-			return slices.ContainsFunc(b.state("weather").Instances, func(i mesh.InstanceState) bool {
+			return slices.ContainsFunc(b.state("weather").Instances, func(i wire.InstanceState) bool {
 				return i.Instance == "second" && i.Host == "host of one"
 			})
 		})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -208,7 +208,7 @@ func testPagesOfLargeEntries(t *testing.T, b *bed) {
 	want := []string{"both", "spec.both", "state.both", "large", "spec.large", "over", "small", "spec.small", "state.small",
 		"tight", "spec.tight"}
 	for key := range view {
-		if kind, _, _ := strings.Cut(key, "."); kind == mesh.KindHost || kind == mesh.KindSkill {
+		if kind, _, _ := strings.Cut(key, "."); kind == wire.KindHost || kind == wire.KindSkill {
 			want = append(want, key)
 		}
 	}
@@ -227,9 +227,9 @@ func testSpecLeavesRoom(t *testing.T, b *bed) {
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
 	x := newExtension("big")
-	x.shown, x.tools = &announced{Announce: mesh.Announce{ID: "big", Version: "1.0.0", SubjectPrefix: "ext"}}, &handshake{done: true}
+	x.shown, x.tools = &announced{Announce: wire.Announce{ID: "big", Version: "1.0.0", SubjectPrefix: "ext"}}, &handshake{done: true}
 	for n := range 700 {
-		x.tools.tools = append(x.tools.tools, mesh.Tool{Own: fmt.Sprint("tool", n), InputSchema: json.RawMessage(`{"description":"` + strings.Repeat("<>", 1000) + `"}`)})
+		x.tools.tools = append(x.tools.tools, wire.Tool{Own: fmt.Sprint("tool", n), InputSchema: json.RawMessage(`{"description":"` + strings.Repeat("<>", 1000) + `"}`)})
 	}
 	var page CatalogResult
 	err := r.inLoop(t.Context(), func(l *loop) {

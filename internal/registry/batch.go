@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // A write is one message of a batch: a value for a key, or its deletion.
@@ -68,7 +68,7 @@ func (b *bucket) commit(ctx context.Context, epoch uint64, writes []write) (last
 		}
 		if n == 0 {
 			m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(epoch, 10))
-			m.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", b.subject(mesh.KeyEpoch))
+			m.Header.Set("Nats-Expected-Last-Subject-Sequence-Subject", b.subject(wire.KeyEpoch))
 		}
 		final := n == len(writes)-1
 		if final {

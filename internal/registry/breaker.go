@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // BreakerReporter is a caller that reported the state of its breaker.
@@ -74,7 +74,7 @@ const (
 
 // breakerReport handles a caller's report.
 func (l *loop) breakerReport(id string, data []byte, now time.Time) {
-	var r mesh.BreakerReport
+	var r wire.BreakerReport
 	err := json.Unmarshal(data, &r)
 	if err == nil && r.ID != "" && r.ID != id {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", r.ID, id)

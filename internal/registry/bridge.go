@@ -12,16 +12,16 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // bridge is the state of one bridge: its reports, and whether it answers pings.
 type bridge struct {
 	name   string
-	host   *mesh.Host
-	skills []mesh.SkillEntry
+	host   *wire.Host
+	skills []wire.SkillEntry
 	seen   time.Time // last report, announcement or answer
 	kept   int       // bytes counted of its reports
 
@@ -110,7 +110,7 @@ func checkBridge(name string) error {
 	return nil
 }
 
-func hostKey(name string) string { return mesh.KindHost + "." + name }
+func hostKey(name string) string { return wire.KindHost + "." + name }
 
 // hostReport handles a bridge's report of its extensions and of what it could not start.
 func (l *loop) hostReport(name string, data []byte, now time.Time) {
@@ -118,7 +118,7 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		l.handleInventory(name, data, now)
 		return
 	}
-	var h mesh.Host
+	var h wire.Host
 	err := checkBridge(name)
 	if err == nil && len(data) > maxReport {
 		err = fmt.Errorf("a report of %d bytes is over the limit of %d", len(data), maxReport)
@@ -166,7 +166,7 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 
 // document is the value of host.<bridge>: its report, and whether it answers. was is the present document; its time
 // is kept while state and run are the same.
-func (b *bridge) document(was *mesh.Host) *mesh.Host {
+func (b *bridge) document(was *wire.Host) *wire.Host {
 	if b.host == nil {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/natsconn"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // bucket is the catalog's KV bucket, accessed as a stream: the KV API supports neither atomic batches nor a TTL on an
@@ -22,7 +22,7 @@ import (
 type bucket struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
-	prefix mesh.Prefix
+	prefix wire.Prefix
 }
 
 // The bucket's limits. Markers must outlive the longest pause of a follower that does not take a snapshot.

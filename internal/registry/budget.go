@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/memlimit"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // The memory limit bounds what a replica keeps: a quarter of it for announcements, tools and reports, and a sixteenth
@@ -142,7 +142,7 @@ func (x *extension) offered() (sum int) {
 func (a *announced) text() int { return max(0, a.size-announceRoom) }
 
 // keptSize is about the number of bytes stored of an announcement.
-func keptSize(a *mesh.Announce) int {
+func keptSize(a *wire.Announce) int {
 	sum := announceRoom
 	for _, s := range []string{a.ID, a.Version, a.SubjectPrefix, a.Instance, a.Host, a.Bridge, a.Transport, a.Dialect,
 		a.ManifestHash, a.HandshakeHash, a.Name, a.Description, a.Parent} {

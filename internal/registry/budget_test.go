@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // large returns an announcement of about size bytes.
-func large(id, instance string, size int) mesh.Announce {
-	return mesh.Announce{ID: id, Version: "1.0.0", Instance: instance, HandshakeHash: "h",
-		Capabilities: mesh.Capabilities{Channels: []string{strings.Repeat("x", size)}}}
+func large(id, instance string, size int) wire.Announce {
+	return wire.Announce{ID: id, Version: "1.0.0", Instance: instance, HandshakeHash: "h",
+		Capabilities: wire.Capabilities{Channels: []string{strings.Repeat("x", size)}}}
 }
 
 // TestBytesPerID: the announcements of one extension are limited in size, and refusing one harms no other extension.

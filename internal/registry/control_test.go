@@ -6,8 +6,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestForgedControlMessages: a caller can make the NATS server or a service publish a reply on a subject that the
@@ -18,7 +18,7 @@ func TestForgedControlMessages(t *testing.T) {
 	b.leading(r)
 	one := b.bridge("one")
 	one.report()
-	b.publish(prefix.Skills("one"), mesh.SkillReport{Bridge: "one", Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}})
+	b.publish(prefix.Skills("one"), wire.SkillReport{Bridge: "one", Skills: []wire.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}})
 	b.ext("weather", "1.0.0", "n", "get").up()
 	unnamed := b.ext("plain", "1.0.0", "", "get")
 	unnamed.up()
@@ -47,8 +47,8 @@ func TestForgedControlMessages(t *testing.T) {
 		}
 		return string(data)
 	}
-	announcement := mesh.Announce{ID: "weather", Version: "999.0.0", Instance: "evil", Features: []string{mesh.FeatureInstance}}
-	otherHost := mesh.Host{Bridge: "one", Version: "6.6.6", Extensions: []string{}}
+	announcement := wire.Announce{ID: "weather", Version: "999.0.0", Instance: "evil", Features: []string{wire.FeatureInstance}}
+	otherHost := wire.Host{Bridge: "one", Version: "6.6.6", Extensions: []string{}}
 	for _, tc := range []struct {
 		name, what, subject, body string
 		headers                   bool

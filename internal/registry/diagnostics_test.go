@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestManyClashes: thousands of tools with clashing names are shown, and their diagnostics take only a part of the
@@ -17,18 +17,18 @@ func TestManyClashes(t *testing.T) {
 	for _, n := range []int{1, maxAlike, maxAlike + 1, 7000} {
 		var own, other []string
 		x := newExtension("a_b")
-		x.shown = &announced{Announce: mesh.Announce{ID: "a_b", Version: "1.0.0", SubjectPrefix: "ext"}}
+		x.shown = &announced{Announce: wire.Announce{ID: "a_b", Version: "1.0.0", SubjectPrefix: "ext"}}
 		x.tools = &handshake{done: true}
 		for i := range n {
 			name := fmt.Sprintf("list_things_of_kind_%05d", i)
 			own, other = append(own, name), append(other, "b_"+name)
-			x.tools.tools = append(x.tools.tools, mesh.Tool{Own: name, InputSchema: mesh.EmptySchema})
+			x.tools.tools = append(x.tools.tools, wire.Tool{Own: name, InputSchema: wire.EmptySchema})
 		}
-		var names mesh.Names
+		var names wire.Names
 		names.Set("a_b", own)
 		names.Set("a", other)
 		value, err := marshalSpec(x.spec(liveness.Extension{}, &names), cuts{}, 1<<20-2048)
-		var s mesh.Spec
+		var s wire.Spec
 		if err == nil {
 			err = json.Unmarshal(value, &s)
 		}
@@ -58,7 +58,7 @@ func TestManyInstancesDisagree(t *testing.T) {
 	x := newExtension("a")
 	var health liveness.Extension
 	for n := range 4000 {
-		a := &announced{Announce: mesh.Announce{ID: "a", Version: "1.0.0", Instance: fmt.Sprintf("n%04d", n), Host: strings.Repeat("h", 200),
+		a := &announced{Announce: wire.Announce{ID: "a", Version: "1.0.0", Instance: fmt.Sprintf("n%04d", n), Host: strings.Repeat("h", 200),
 			ManifestHash: fmt.Sprint(n)}}
 		if n >= 2000 {
 			a.Version = fmt.Sprint("2.0.", n)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // extension is what was announced for one id and returned by handshakes. The state of its instances is in the
@@ -62,9 +62,9 @@ type handshake struct {
 	at      time.Time
 	size    int // bytes stored of the result
 	cuts    cuts
-	tools   []mesh.Tool
+	tools   []wire.Tool
 	hooks   []string
-	notes   []mesh.Diagnostic
+	notes   []wire.Diagnostic
 }
 
 // cut is what was left out of the shown tools.
@@ -141,10 +141,10 @@ func compareVersions(a, b string) int {
 }
 
 // diagnostics returns what an operator should check, in a fixed order.
-func (x *extension) diagnostics(health liveness.Extension) []mesh.Diagnostic {
-	var out []mesh.Diagnostic
+func (x *extension) diagnostics(health liveness.Extension) []wire.Diagnostic {
+	var out []wire.Diagnostic
 	if x.shown != nil && x.shown.implied {
-		out = append(out, mesh.Diagnostic{Level: "info", Code: "not_announced",
+		out = append(out, wire.Diagnostic{Level: "info", Code: "not_announced",
 			Message: "the extension has not been announced; what is shown comes from its heartbeats"})
 	}
 	if x.tools != nil {
@@ -157,7 +157,7 @@ func (x *extension) diagnostics(health liveness.Extension) []mesh.Diagnostic {
 		out = append(out, a.diagnostic)
 	}
 	failed := map[string]bool{}
-	var failures []mesh.Diagnostic
+	var failures []wire.Diagnostic
 	for _, i := range health.Instances {
 		a := x.announcements[i.Instance]
 		if a == nil {
@@ -168,7 +168,7 @@ func (x *extension) diagnostics(health liveness.Extension) []mesh.Diagnostic {
 		}
 		if s := x.handshakes[a.handshakeKey()]; s != nil && !s.done && s.err != "" && !failed[a.Version] {
 			failed[a.Version] = true
-			failures = append(failures, mesh.Diagnostic{Level: "error", Code: "handshake_failed",
+			failures = append(failures, wire.Diagnostic{Level: "error", Code: "handshake_failed",
 				Message: "version " + a.Version + " did not answer initialize: " + cut(s.err, maxReason)})
 		}
 	}
@@ -182,7 +182,7 @@ const (
 )
 
 // fewer shortens diagnostics of one code; thousands of tools or instances can have the same problem.
-func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
+func fewer(ds []wire.Diagnostic) []wire.Diagnostic {
 	if len(ds) <= maxAlike {
 		return ds
 	}
@@ -192,7 +192,7 @@ func fewer(ds []mesh.Diagnostic) []mesh.Diagnostic {
 }
 
 // conflict returns a diagnostic if ready instances of the shown version have different hashes.
-func (x *extension) conflict(health liveness.Extension) (mesh.Diagnostic, bool) {
+func (x *extension) conflict(health liveness.Extension) (wire.Diagnostic, bool) {
 	hashes := map[[2]string][]string{}
 	for _, i := range health.Instances {
 		a := x.announcements[i.Instance]
@@ -202,7 +202,7 @@ func (x *extension) conflict(health liveness.Extension) (mesh.Diagnostic, bool) 
 		}
 	}
 	if len(hashes) < 2 {
-		return mesh.Diagnostic{}, false
+		return wire.Diagnostic{}, false
 	}
 	var groups []string
 	for _, hosts := range hashes {
@@ -214,35 +214,35 @@ func (x *extension) conflict(health liveness.Extension) (mesh.Diagnostic, bool) 
 	if n := len(groups) - maxAlike; n > 0 {
 		groups = append(groups[:maxAlike], fmt.Sprint(n, " more"))
 	}
-	return mesh.Diagnostic{Level: "warn", Code: "conflict", Message: "version " + x.shown.Version +
+	return wire.Diagnostic{Level: "warn", Code: "conflict", Message: "version " + x.shown.Version +
 		" has different manifests or tools on " + strings.Join(groups, " and on ")}, true
 }
 
 // spec builds the spec to show, or nil if nothing was announced yet.
-func (x *extension) spec(health liveness.Extension, names *mesh.Names) *mesh.Spec {
+func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spec {
 	a := x.shown
 	if a == nil {
 		return nil
 	}
-	s := &mesh.Spec{
+	s := &wire.Spec{
 		ID: x.id, Version: a.Version, Name: a.Name, Description: a.Description, Priority: a.Priority,
 		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
 		ManifestHash: a.ManifestHash, Parent: a.Parent, Channels: a.Capabilities.Channels,
-		Providers: a.Capabilities.Providers, Tools: []mesh.Tool{}, Diagnostics: x.diagnostics(health),
+		Providers: a.Capabilities.Providers, Tools: []wire.Tool{}, Diagnostics: x.diagnostics(health),
 	}
 	if x.tools == nil {
 		return s
 	}
 	s.HandshakeHash, s.Hooks = a.HandshakeHash, x.tools.hooks
-	s.Tools = make([]mesh.Tool, len(x.tools.tools))
-	var clashes []mesh.Diagnostic
+	s.Tools = make([]wire.Tool, len(x.tools.tools))
+	var clashes []wire.Diagnostic
 	for n, t := range x.tools.tools {
-		k := mesh.ToolKey{ID: x.id, Tool: t.Own}
-		t.Name, t.Description = names.Name(k), mesh.PrefixDescription(x.id, t.Description)
+		k := wire.ToolKey{ID: x.id, Tool: t.Own}
+		t.Name, t.Description = names.Name(k), wire.PrefixDescription(x.id, t.Description)
 		s.Tools[n] = t
 		if names.Clash(k) {
-			clashes = append(clashes, mesh.Diagnostic{Level: "warn", Code: "name_clash",
-				Message: mesh.ToolName(x.id, t.Own) + " is claimed by more than one tool; " + k.String() +
+			clashes = append(clashes, wire.Diagnostic{Level: "warn", Code: "name_clash",
+				Message: wire.ToolName(x.id, t.Own) + " is claimed by more than one tool; " + k.String() +
 					" is registered as " + t.Name})
 		}
 	}
@@ -255,10 +255,10 @@ const sameMoment = 2 * time.Second
 
 // state builds the state to show. Times of what has not changed are copied from was, the present document, so that it
 // does not matter which replica wrote it.
-func (x *extension) state(health liveness.Extension, was *mesh.StateDoc) *mesh.StateDoc {
-	d := &mesh.StateDoc{State: health.State, Available: health.Available, Reason: health.Reason,
-		Since: health.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(health), Instances: make([]mesh.InstanceState, 0, len(health.Instances))}
-	old := map[string]*mesh.InstanceState{}
+func (x *extension) state(health liveness.Extension, was *wire.StateDoc) *wire.StateDoc {
+	d := &wire.StateDoc{State: health.State, Available: health.Available, Reason: health.Reason,
+		Since: health.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(health), Instances: make([]wire.InstanceState, 0, len(health.Instances))}
+	old := map[string]*wire.InstanceState{}
 	if was != nil {
 		if was.State == d.State && !was.Since.After(d.Since.Add(sameMoment)) {
 			d.Since = was.Since
@@ -268,7 +268,7 @@ func (x *extension) state(health liveness.Extension, was *mesh.StateDoc) *mesh.S
 		}
 	}
 	for _, i := range health.Instances {
-		s := mesh.InstanceState{Instance: i.Instance, Version: i.Version, State: i.State, Reason: i.Reason,
+		s := wire.InstanceState{Instance: i.Instance, Version: i.Version, State: i.State, Reason: i.Reason,
 			Since: i.Since.UTC().Truncate(time.Millisecond), Restarts: i.Restarts, Breaker: i.Breaker}
 		if a := x.announcements[i.Instance]; a != nil {
 			s.Version = cmp.Or(s.Version, a.Version)
@@ -292,16 +292,16 @@ func (x *extension) state(health liveness.Extension, was *mesh.StateDoc) *mesh.S
 
 // restore applies a spec written by an earlier leader as if it had been announced.
 func (x *extension) restore(value []byte) bool {
-	var s mesh.Spec
+	var s wire.Spec
 	if json.Unmarshal(value, &s) != nil || s.Version == "" {
 		return false
 	}
 	sp := strings.TrimSuffix(s.Subject, "."+x.id+".rpc")
-	a := &announced{Announce: mesh.Announce{
+	a := &announced{Announce: wire.Announce{
 		ID: x.id, Version: s.Version, SubjectPrefix: sp, Transport: s.Transport, Dialect: s.Dialect,
 		Features: s.Features, ManifestHash: s.ManifestHash, HandshakeHash: s.HandshakeHash, Name: s.Name,
 		Description: s.Description, Priority: s.Priority, Context: s.Context, Parent: s.Parent,
-		Capabilities: mesh.Capabilities{Channels: s.Channels, Providers: s.Providers},
+		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
 	x.shown = a
 	for _, d := range s.Diagnostics {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 var (
@@ -104,7 +104,7 @@ func (w *world) fault() string {
 	case 5:
 		if x.want == heartbeat.Ready {
 			x.stop()
-			x.publish(prefix.Shutdown(x.a.ID), mesh.Goodbye{ID: x.a.ID, Instance: x.a.Instance, Reason: "bye"})
+			x.publish(prefix.Shutdown(x.a.ID), wire.ShutdownNotice{ID: x.a.ID, Instance: x.a.Instance, Reason: "bye"})
 			x.want = heartbeat.Shutdown
 		}
 		return name + " sends a shutdown notice"
@@ -117,7 +117,7 @@ func (w *world) fault() string {
 	case 7:
 		for _, o := range w.exts {
 			w.publish(prefix.Suspect(o.a.ID), `{"reason":"timeout"}`)
-			w.publish(prefix.Breaker(o.a.ID), mesh.BreakerReport{State: "open", Reporter: "liar"})
+			w.publish(prefix.Breaker(o.a.ID), wire.BreakerReport{State: "open", Reporter: "liar"})
 			w.publish(prefix.Announce(o.a.ID), `{"id":"`+o.a.ID+`"}`)
 		}
 		return "a liar complains of everybody"
@@ -133,7 +133,7 @@ func (w *world) fault() string {
 		w.start(true)
 		return "the server restarts"
 	case 10:
-		w.publish(prefix.HostReport(x.a.Bridge), mesh.Host{Bridge: x.a.Bridge, Version: "1.0.0", Since: time.Now()})
+		w.publish(prefix.HostReport(x.a.Bridge), wire.Host{Bridge: x.a.Bridge, Version: "1.0.0", Since: time.Now()})
 		return "the bridge of " + name + " reports a restart"
 	case 11:
 		if s, err := w.bucket().js.Stream(w.timeout(), "KV_ext_catalog"); err == nil {
@@ -141,7 +141,7 @@ func (w *world) fault() string {
 		}
 		return "the bucket is purged"
 	case 12:
-		_, _ = w.bucket().js.Publish(w.timeout(), w.bucket().subject(mesh.KeyLease), []byte("mine")) // there may be no bucket
+		_, _ = w.bucket().js.Publish(w.timeout(), w.bucket().subject(wire.KeyLease), []byte("mine")) // there may be no bucket
 		return "the lease is overwritten"
 	default:
 		_ = w.bucket().js.DeleteStream(w.timeout(), "KV_ext_catalog")
@@ -182,7 +182,7 @@ func (w *world) wrong() string {
 	for _, x := range w.exts {
 		spec, _ := w.spec(x.a.ID)
 		state := w.state(x.a.ID)
-		n := slices.IndexFunc(state.Instances, func(i mesh.InstanceState) bool { return i.Instance == x.a.Instance })
+		n := slices.IndexFunc(state.Instances, func(i wire.InstanceState) bool { return i.Instance == x.a.Instance })
 		switch {
 		case n < 0 && x.want == heartbeat.Ready:
 			return fmt.Sprintf("%s/%s is missing in %+v", x.a.ID, x.a.Instance, state)

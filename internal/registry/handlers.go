@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // How heartbeats of unannounced ids are handled.
@@ -111,7 +111,7 @@ func (l *loop) handleUnannounced(b heartbeat.Message, now time.Time) *extension 
 		l.requestFor(&s.requests, now)
 		return nil
 	}
-	a := mesh.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
+	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
 		Transport: "nats", Dialect: "ext"}
 	if a.Version == "" {
 		a.Version = "0.0.0"
@@ -204,11 +204,11 @@ func (l *loop) mayOmitInstance(id string) bool {
 	for _, a := range x.announcements {
 		return a.implied // either all announcements are implied or none
 	}
-	var d mesh.StateDoc
+	var d wire.StateDoc
 	if value := l.view.get(stateKey(id)); value != nil && json.Unmarshal(value, &d) != nil {
 		return false
 	}
-	unnamed := func(i mesh.InstanceState) bool { return i.Instance == "" }
+	unnamed := func(i wire.InstanceState) bool { return i.Instance == "" }
 	return len(d.Instances) == 0 || slices.ContainsFunc(d.Instances, unnamed)
 }
 
@@ -222,14 +222,14 @@ func (l *loop) handleAnnouncement(id string, data []byte, now time.Time) {
 	l.traffic.Announces++
 	l.lastAnnouncement = now
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
-	if x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: mesh.AnnounceDigest(data)}, now); x != nil {
+	if x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now); x != nil {
 		l.considerHandshake(x, a.Instance)
 	}
 }
 
 // handleShutdown processes the shutdown notice of one instance.
 func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
-	var g mesh.Goodbye
+	var g wire.ShutdownNotice
 	err := json.Unmarshal(data, &g)
 	if err == nil && g.ID != id {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", g.ID, id)
@@ -241,10 +241,10 @@ func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
 		l.refuse("shutdown", id, err)
 		return
 	}
-	if g.Reason == mesh.GoodbyeRemoved && len(l.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
+	if g.Reason == wire.ReasonRemoved && len(l.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
 		l.removed[instanceKey{strings.Clone(id), g.Instance}] = now
 	}
-	if g.Reason == mesh.GoodbyeRemoved {
+	if g.Reason == wire.ReasonRemoved {
 		l.removeInstance(id, g.Instance, now)
 	} else if c, ok := l.mon.Deregister(id, g.Instance, g.Reason, now); ok {
 		l.changed(c)
@@ -359,7 +359,7 @@ func (l *loop) logLost(c liveness.Change, x *extension) {
 // level is the level of a log line about the mesh. All replicas see the same events, so only the leader logs them, or
 // every replica while there is no leader.
 func (l *loop) level(of slog.Level) slog.Level {
-	if l.leading() || l.snapshotVersion().Stale || l.view.get(mesh.KeyLease) == nil {
+	if l.leading() || l.snapshotVersion().Stale || l.view.get(wire.KeyLease) == nil {
 		return of
 	}
 	return slog.LevelDebug

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -54,7 +54,7 @@ func (l *loop) considerHandshake(x *extension, instance string) {
 func (l *loop) startHandshake(x *extension, s *handshake, a *announced) {
 	q := request{nc: l.nc, subject: a.rpcSubject(), method: "initialize", acks: func(reply string) bool { return l.cfg.Prefix.MayAcknowledge(a.subject(), reply) },
 		params: json.RawMessage(fmt.Sprintf(`{"agent_version":%q,"extension_id":%q}`, l.cfg.Version, x.id))}
-	chunked, limit := a.has(mesh.FeatureStream), l.specLimit()
+	chunked, limit := a.has(wire.FeatureStream), l.specLimit()
 	l.handshakes.start(func() {
 		l.wg.Go(func() { // owned by the loop; ends with handshakeTimeout at the latest
 			answer, err := q.send(l.ctx, handshakeTimeout)
@@ -86,7 +86,7 @@ func (l *loop) startChunkedHandshake(x *extension, s *handshake, q request, limi
 
 // offer is the result of initialize, cut to what the catalog can show.
 type offer struct {
-	mesh.Handshake
+	wire.Handshake
 	cuts cuts
 	size int
 	err  error
@@ -96,7 +96,7 @@ func parseOffer(answer json.RawMessage, err error, limit int) (o offer) {
 	if err != nil {
 		return offer{err: err}
 	}
-	if o.Handshake, o.err = mesh.ParseHandshake(answer); o.err != nil {
+	if o.Handshake, o.err = wire.ParseHandshake(answer); o.err != nil {
 		return o
 	}
 	if over := toolsSize(o.Tools) - limit; over > 0 {

@@ -19,12 +19,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-const prefix = mesh.Prefix("ext")
+const prefix = wire.Prefix("ext")
 
 // limit bounds what must happen at some time: it is far above what an idle machine needs.
 const limit = 30 * time.Second
@@ -232,12 +232,12 @@ func (b *bed) get(key string) []byte {
 	return r.value
 }
 
-func (b *bed) spec(id string) (s mesh.Spec, ok bool) {
+func (b *bed) spec(id string) (s wire.Spec, ok bool) {
 	v := b.get(specKey(id))
 	return s, v != nil && json.Unmarshal(v, &s) == nil
 }
 
-func (b *bed) state(id string) (d mesh.StateDoc) {
+func (b *bed) state(id string) (d wire.StateDoc) {
 	if v := b.get(stateKey(id)); v != nil {
 		if err := json.Unmarshal(v, &d); err != nil {
 			b.Errorf("state of %s: %v", id, err)
@@ -268,7 +268,7 @@ func (b *bed) publish(subject string, doc any) {
 type fakeExt struct {
 	*bed
 	nc               *nats.Conn
-	a                mesh.Announce
+	a                wire.Announce
 	mu               sync.Mutex
 	tools            []string
 	handshakes       int // number of initialize requests
@@ -283,9 +283,9 @@ type fakeExt struct {
 }
 
 func (b *bed) ext(id, version, instance string, tools ...string) *fakeExt {
-	e := &fakeExt{bed: b, nc: b.nc, tools: tools, a: mesh.Announce{SchemaVersion: 1, ID: id, Version: version,
+	e := &fakeExt{bed: b, nc: b.nc, tools: tools, a: wire.Announce{SchemaVersion: 1, ID: id, Version: version,
 		Instance: instance, Host: "host-" + instance, Bridge: "bridge-" + instance, Transport: "stdio",
-		Features: []string{mesh.FeatureInstance}, HandshakeHash: fmt.Sprint("hash of ", tools)}}
+		Features: []string{wire.FeatureInstance}, HandshakeHash: fmt.Sprint("hash of ", tools)}}
 	e.serve()
 	b.Cleanup(func() {
 		e.silence()
@@ -346,7 +346,7 @@ func (e *fakeExt) answer(m *nats.Msg) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if m.Header.Get(mesh.HeaderStream) == "1" && len(e.frames) > 0 {
+	if m.Header.Get(wire.HeaderStream) == "1" && len(e.frames) > 0 {
 		for _, f := range e.frames {
 			f.Subject = m.Reply
 			if err := e.nc.PublishMsg(f); err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestInherited: a registry that starts to lead pings the instances that are ready in the catalog once. Those that
@@ -111,7 +111,7 @@ func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 				want := heartbeat.Lost
 				if inOrder {
 					want = heartbeat.Shutdown
-					b.publish(prefix.Shutdown("removed"), mesh.Goodbye{ID: "removed", Instance: "r", Reason: "shutdown"})
+					b.publish(prefix.Shutdown("removed"), wire.ShutdownNotice{ID: "removed", Instance: "r", Reason: "shutdown"})
 				}
 				one.kill()
 				b.await("the bridge and its extension are gone", func() bool { return one.is(heartbeat.Lost)() && b.is("removed", want)() })

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/fleet"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // requestInventoryEvery is the minimum interval of requests for one bridge's inventory.
@@ -18,14 +18,14 @@ const requestInventoryEvery = time.Second
 // isInventory reports whether a message on a bridge's subject is an inventory message, and not a host report.
 func isInventory(data []byte) bool {
 	var head struct {
-		Kind mesh.InventoryKind `json:"kind"`
+		Kind wire.InventoryKind `json:"kind"`
 	}
 	return json.Unmarshal(data, &head) == nil && head.Kind != ""
 }
 
 // handleInventory processes one inventory message of a bridge.
 func (l *loop) handleInventory(name string, data []byte, now time.Time) {
-	v, err := mesh.ParseInventory(name, data)
+	v, err := wire.ParseInventory(name, data)
 	if err == nil {
 		err = checkBridge(name)
 	}
@@ -46,7 +46,7 @@ func (l *loop) handleInventory(name string, data []byte, now time.Time) {
 	for _, err := range u.Refused {
 		l.refuse("inventory", name, err)
 	}
-	if v.Kind == mesh.InventoryHeartbeat {
+	if v.Kind == wire.InventoryHeartbeat {
 		l.traffic.Beats++
 	}
 	l.setHost(b, u, now)
@@ -72,7 +72,7 @@ func (l *loop) setHost(b *bridge, u fleet.Update, now time.Time) {
 		return
 	}
 	r := &b.inventory
-	h := &mesh.Host{Bridge: b.name, Host: r.Host.Host, Version: r.Host.Version, Since: r.Host.Since,
+	h := &wire.Host{Bridge: b.name, Host: r.Host.Host, Version: r.Host.Version, Since: r.Host.Since,
 		Problems: r.Host.Problems, ProblemsLeftOut: r.Host.ProblemsLeftOut}
 	was := b.host
 	switch {
@@ -90,7 +90,7 @@ func (l *loop) setHost(b *bridge, u fleet.Update, now time.Time) {
 }
 
 // inventoryEntry applies one entry of a bridge's inventory: the announcement and the state of an instance.
-func (l *loop) inventoryEntry(b *bridge, i *mesh.InventoryInstance, now time.Time) {
+func (l *loop) inventoryEntry(b *bridge, i *wire.InventoryInstance, now time.Time) {
 	a := i.Announce
 	err := completeAnnounce(&a, l.cfg.Prefix)
 	if err == nil {
@@ -107,7 +107,7 @@ func (l *loop) inventoryEntry(b *bridge, i *mesh.InventoryInstance, now time.Tim
 	}
 	l.traffic.Announces++
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
-	x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: mesh.AnnounceDigest(data)}, now)
+	x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now)
 	switch {
 	case x == nil:
 	case i.Instance == "":
@@ -121,7 +121,7 @@ func (l *loop) inventoryEntry(b *bridge, i *mesh.InventoryInstance, now time.Tim
 var errOtherHolder = errors.New("the instance belongs to another bridge or to a native service")
 
 // checkHolder refuses an entry for an instance that another bridge lists, or that announces itself.
-func (l *loop) checkHolder(b *bridge, ref mesh.InstanceRef) error {
+func (l *loop) checkHolder(b *bridge, ref wire.InstanceRef) error {
 	x := l.exts[ref.ID]
 	if ref.Instance == "" || x == nil {
 		return nil
@@ -142,7 +142,7 @@ func (l *loop) removeEntries(b *bridge, u fleet.Update, now time.Time) {
 	gone := u.Gone
 	if u.Full {
 		for x, instance := range l.instancesAt(b.name) {
-			if ref := (mesh.InstanceRef{ID: x.id, Instance: instance}); !b.inventory.Lists(ref) && !slices.Contains(u.Gone, ref) {
+			if ref := (wire.InstanceRef{ID: x.id, Instance: instance}); !b.inventory.Lists(ref) && !slices.Contains(u.Gone, ref) {
 				gone = append(gone, ref)
 			}
 		}
@@ -156,7 +156,7 @@ func (l *loop) removeEntries(b *bridge, u fleet.Update, now time.Time) {
 }
 
 // declaredElsewhere reports whether another bridge has the manifest of a native service.
-func (l *loop) declaredElsewhere(ref mesh.InstanceRef) bool {
+func (l *loop) declaredElsewhere(ref wire.InstanceRef) bool {
 	for _, b := range l.bridges {
 		if b.inventory.Lists(ref) {
 			return true

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // listingBridge is one run of a bridge that sends inventories. It answers pings and requests for its inventory until
@@ -29,15 +29,15 @@ type listingBridge struct {
 	seq       uint64
 	fulls     int // full inventories sent
 	lose      int // messages that are numbered and not sent
-	instances map[mesh.InstanceRef]mesh.InventoryInstance
-	skills    map[string]mesh.SkillEntry
+	instances map[wire.InstanceRef]wire.InventoryInstance
+	skills    map[string]wire.SkillEntry
 	since     time.Time
 }
 
 // listing starts a run of a bridge with these instances and sends its full inventory.
-func (b *bed) listing(name, run string, list ...mesh.InventoryInstance) *listingBridge {
+func (b *bed) listing(name, run string, list ...wire.InventoryInstance) *listingBridge {
 	b.Helper()
-	f := &listingBridge{bed: b, name: name, run: run, instances: map[mesh.InstanceRef]mesh.InventoryInstance{}, skills: map[string]mesh.SkillEntry{}, since: time.Now().UTC()}
+	f := &listingBridge{bed: b, name: name, run: run, instances: map[wire.InstanceRef]wire.InventoryInstance{}, skills: map[string]wire.SkillEntry{}, since: time.Now().UTC()}
 	for _, i := range list {
 		f.instances[i.Ref()] = i
 	}
@@ -71,9 +71,9 @@ func (f *listingBridge) control(m *nats.Msg) {
 }
 
 // send numbers and publishes a message.
-func (f *listingBridge) send(v mesh.Inventory) {
-	v.SchemaVersion, v.Bridge, v.Run, v.IntervalMS = mesh.SchemaVersion, f.name, f.run, f.interval.Milliseconds()
-	if v.Kind != mesh.InventoryHeartbeat {
+func (f *listingBridge) send(v wire.Inventory) {
+	v.SchemaVersion, v.Bridge, v.Run, v.IntervalMS = wire.SchemaVersion, f.name, f.run, f.interval.Milliseconds()
+	if v.Kind != wire.InventoryHeartbeat {
 		f.seq++
 	}
 	if v.Seq = f.seq; f.lose > 0 {
@@ -87,33 +87,33 @@ func (f *listingBridge) full() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fulls++
-	f.send(mesh.Inventory{Kind: mesh.InventoryFull, Host: &mesh.InventoryHost{Host: "host of " + f.name, Version: "1.0.0", Since: f.since},
+	f.send(wire.Inventory{Kind: wire.InventoryFull, Host: &wire.InventoryHost{Host: "host of " + f.name, Version: "1.0.0", Since: f.since},
 		Instances: slices.Collect(maps.Values(f.instances)), Skills: slices.Collect(maps.Values(f.skills))})
 }
 
 func (f *listingBridge) heartbeat() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.send(mesh.Inventory{Kind: mesh.InventoryHeartbeat})
+	f.send(wire.Inventory{Kind: wire.InventoryHeartbeat})
 }
 
 // set changes or adds instances.
-func (f *listingBridge) set(list ...mesh.InventoryInstance) {
+func (f *listingBridge) set(list ...wire.InventoryInstance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, i := range list {
 		f.instances[i.Ref()] = i
 	}
-	f.send(mesh.Inventory{Kind: mesh.InventoryDelta, Instances: list})
+	f.send(wire.Inventory{Kind: wire.InventoryDelta, Instances: list})
 }
 
-func (f *listingBridge) remove(list ...mesh.InstanceRef) {
+func (f *listingBridge) remove(list ...wire.InstanceRef) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, ref := range list {
 		delete(f.instances, ref)
 	}
-	f.send(mesh.Inventory{Kind: mesh.InventoryDelta, Removed: list})
+	f.send(wire.Inventory{Kind: wire.InventoryDelta, Removed: list})
 }
 
 // loseNext makes the next message get lost.
@@ -130,7 +130,7 @@ func (f *listingBridge) kill() {
 	f.flush(f.nc)
 }
 
-func (f *listingBridge) doc() (h mesh.Host) {
+func (f *listingBridge) doc() (h wire.Host) {
 	if v := f.get(hostKey(f.name)); v != nil {
 		if err := json.Unmarshal(v, &h); err != nil {
 			f.Error(err)
@@ -140,10 +140,10 @@ func (f *listingBridge) doc() (h mesh.Host) {
 }
 
 // listed is an entry of the inventory for a fakeExt.
-func (e *fakeExt) listed(bridge string, s heartbeat.State) mesh.InventoryInstance {
+func (e *fakeExt) listed(bridge string, s heartbeat.State) wire.InventoryInstance {
 	a := e.a
 	a.Bridge, a.Host = bridge, "host of "+bridge
-	return mesh.InventoryInstance{Announce: a, State: s}
+	return wire.InventoryInstance{Announce: a, State: s}
 }
 
 // TestInventory: what a bridge lists is in the catalog, and follows its deltas. A shutdown is shown; what is removed, or
@@ -155,7 +155,7 @@ func TestInventory(t *testing.T) {
 		one, two := b.ext("weather", "1.0.0", "n1", "today"), b.ext("weather", "1.0.0", "n2", "today")
 		clock := b.ext("clock", "1.0.0", "n1", "now")
 		f := b.listing("one", "r1", one.listed("one", heartbeat.Spawning), two.listed("one", heartbeat.Ready), clock.listed("one", heartbeat.Ready),
-			mesh.InventoryInstance{Announce: mesh.Announce{ID: "declared", Version: "1.0.0", Transport: "nats"}})
+			wire.InventoryInstance{Announce: wire.Announce{ID: "declared", Version: "1.0.0", Transport: "nats"}})
 		b.await("all are shown", func() bool {
 			s, _ := b.spec("weather")
 			return b.instances("weather") == "n1 spawning, n2 ready" && len(s.Tools) == 1 && b.is("clock", heartbeat.Ready)() && b.is("declared", heartbeat.Lost)()
@@ -169,12 +169,12 @@ func TestInventory(t *testing.T) {
 		})
 		f.set(one.listed("one", heartbeat.Ready), two.listed("one", heartbeat.Shutdown))
 		b.await("the delta is shown", func() bool { return b.instances("weather") == "n1 ready, n2 shutdown" })
-		f.remove(mesh.InstanceRef{ID: "clock", Instance: "n1"}, mesh.InstanceRef{ID: "declared"})
+		f.remove(wire.InstanceRef{ID: "clock", Instance: "n1"}, wire.InstanceRef{ID: "declared"})
 		b.await("what is removed is gone", func() bool {
 			return b.get(specKey("clock")) == nil && b.get(stateKey("clock")) == nil && b.get(specKey("declared")) == nil
 		})
 		f.mu.Lock()
-		delete(f.instances, mesh.InstanceRef{ID: "weather", Instance: "n2"})
+		delete(f.instances, wire.InstanceRef{ID: "weather", Instance: "n2"})
 		f.mu.Unlock()
 		f.full()
 		b.await("what is not listed is gone", func() bool { return b.instances("weather") == "n1 ready" })
@@ -186,7 +186,7 @@ func TestInventory(t *testing.T) {
 func TestLostInventoryMessage(t *testing.T) {
 	for name, lose := range map[string]func(f *listingBridge, e *fakeExt){
 		"a state":   func(f *listingBridge, e *fakeExt) { f.set(e.listed("one", heartbeat.Failed)) },
-		"a removal": func(f *listingBridge, e *fakeExt) { f.remove(mesh.InstanceRef{ID: "weather", Instance: "n1"}) },
+		"a removal": func(f *listingBridge, e *fakeExt) { f.remove(wire.InstanceRef{ID: "weather", Instance: "n1"}) },
 	} {
 		for _, leader := range []bool{true, false} { // a standby receives heartbeats, and does not ping
 			t.Run(fmt.Sprintf("%s, leader %v", name, leader), func(t *testing.T) {
@@ -319,7 +319,7 @@ func TestInventoryCannotTakeOver(t *testing.T) {
 		f := b.listing("two", "r1", bridged.listed("two", heartbeat.Failed), native.listed("two", heartbeat.Failed),
 			b.ext("mine", "1.0.0", "n1", "x").listed("two", heartbeat.Ready))
 		b.await("its own instance is shown", b.is("mine", heartbeat.Ready))
-		f.remove(mesh.InstanceRef{ID: "weather", Instance: "n1"}, mesh.InstanceRef{ID: "clock", Instance: "n1"})
+		f.remove(wire.InstanceRef{ID: "weather", Instance: "n1"}, wire.InstanceRef{ID: "clock", Instance: "n1"})
 		time.Sleep(2 * time.Second) // fake time
 		if !b.is("weather", heartbeat.Ready)() || !b.is("clock", heartbeat.Ready)() {
 			t.Errorf("weather is %s, clock is %s", b.state("weather").State, b.state("clock").State)
@@ -336,7 +336,7 @@ func TestManifestOnTwoBridges(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
-		declared := mesh.InventoryInstance{Announce: mesh.Announce{ID: "declared", Version: "1.0.0", Transport: "nats"}}
+		declared := wire.InventoryInstance{Announce: wire.Announce{ID: "declared", Version: "1.0.0", Transport: "nats"}}
 		one, two := b.listing("one", "r1", declared), b.listing("two", "r1", declared)
 		b.await("it is there", func() bool { return b.get(specKey("declared")) != nil && two.doc().State == heartbeat.Ready })
 		one.remove(declared.Ref())
@@ -356,13 +356,13 @@ func TestInventorySkills(t *testing.T) {
 		b.leading(r)
 		f := b.listing("one", "r1")
 		f.mu.Lock()
-		f.skills["cook"] = mesh.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
+		f.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
 		f.mu.Unlock()
 		f.full()
 		there := func(dir string) func() bool { return func() bool { return b.get(skillKey(dir)) != nil } }
 		b.await("the skill is there", there("cook"))
 		f.mu.Lock()
-		f.send(mesh.Inventory{Kind: mesh.InventoryDelta, Skills: []mesh.SkillEntry{{Dir: "bake", Body: "bake"}}, RemovedSkills: []string{"cook"}})
+		f.send(wire.Inventory{Kind: wire.InventoryDelta, Skills: []wire.SkillEntry{{Dir: "bake", Body: "bake"}}, RemovedSkills: []string{"cook"}})
 		f.mu.Unlock()
 		b.await("another has replaced it", func() bool { return there("bake")() && !there("cook")() })
 		b.await("the bridge is up", func() bool { return f.doc().State == heartbeat.Ready })

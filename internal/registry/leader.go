@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // leading reports whether this replica writes: it holds the lease, and its view contains everything that earlier
@@ -53,7 +53,7 @@ func (l *loop) takeOver() {
 	}
 	l.election.ready = true
 	for key := range l.view.records {
-		if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindSpec || kind == mesh.KindState {
+		if kind, id, _ := strings.Cut(key, "."); kind == wire.KindSpec || kind == wire.KindState {
 			l.unrestored[id] = true
 		}
 	}
@@ -101,10 +101,10 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	if changed {
 		l.keyChanged(r.key)
 	}
-	if kind, name, _ := strings.Cut(r.key, "."); changed && r.deleted && kind == mesh.KindSpec && !l.leading() {
+	if kind, name, _ := strings.Cut(r.key, "."); changed && r.deleted && kind == wire.KindSpec && !l.leading() {
 		l.setDropped(name, true) // deleted on purpose; a key that is merely missing could mean that the bucket was emptied
 	}
-	if key == mesh.KeyLease {
+	if key == wire.KeyLease {
 		if r.deleted {
 			l.checkLease()
 		} else {
@@ -127,7 +127,7 @@ func (l *loop) keyChanged(key string) {
 	case section(kind) == "":
 		return
 	case !l.leading():
-		if kind == mesh.KindSpec {
+		if kind == wire.KindSpec {
 			l.unrestored[name] = true
 			l.again()
 			if l.view.get(key) != nil {
@@ -230,7 +230,7 @@ func (l *loop) scanned(s *snapshot, err error) {
 	if len(l.unrestored) > 0 {
 		l.again() // nothing could be restored until now
 	}
-	if l.view.get(mesh.KeyLease) == nil {
+	if l.view.get(wire.KeyLease) == nil {
 		l.checkLease()
 	} else {
 		l.view.leaseSeen = time.Now() // an existing lease has been renewed within its TTL

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // holder is the value of the lease key. In the epoch key it also has the catalog's id.
@@ -163,7 +163,7 @@ func (e *elector) waitFree(ctx context.Context) {
 // write fails if the lease has changed, and fences the leader if it has not.
 func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 	sent := time.Now()
-	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
+	last, ok, err := e.bucket.newest(ctx, wire.KeyLease)
 	if err != nil {
 		return 0, err
 	}
@@ -198,7 +198,7 @@ func (e *elector) put(ctx context.Context, last uint64) (seq uint64, err error) 
 	if err != nil {
 		return 0, err
 	}
-	m := nats.NewMsg(e.bucket.subject(mesh.KeyLease))
+	m := nats.NewMsg(e.bucket.subject(wire.KeyLease))
 	m.Data = value
 	m.Header.Set("Nats-TTL", ttlHeader(e.ttl))
 	m.Header.Set("Nats-Expected-Last-Subject-Sequence", strconv.FormatUint(last, 10))
@@ -280,8 +280,8 @@ func (e *elector) claim(ctx context.Context, lease uint64, created time.Time) (u
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.ttl/3)
 	defer cancel()
-	ack, err := e.bucket.js.Publish(ctx, e.bucket.subject(mesh.KeyEpoch), value, jetstream.WithRetryAttempts(0),
-		jetstream.WithExpectLastSequenceForSubject(lease, e.bucket.subject(mesh.KeyLease)))
+	ack, err := e.bucket.js.Publish(ctx, e.bucket.subject(wire.KeyEpoch), value, jetstream.WithRetryAttempts(0),
+		jetstream.WithExpectLastSequenceForSubject(lease, e.bucket.subject(wire.KeyLease)))
 	if err != nil {
 		return 0, fmt.Errorf("writing the epoch: %w", err)
 	}
@@ -297,7 +297,7 @@ func (e *elector) renew(ctx context.Context, seq uint64, deadline time.Time) (ui
 	if !wrongSequence(err) {
 		return next, err
 	}
-	last, ok, err := e.bucket.newest(ctx, mesh.KeyLease)
+	last, ok, err := e.bucket.newest(ctx, wire.KeyLease)
 	if err != nil {
 		return 0, err
 	}
@@ -312,7 +312,7 @@ func (e *elector) renew(ctx context.Context, seq uint64, deadline time.Time) (ui
 func (e *elector) release(ctx context.Context, seq uint64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	m := nats.NewMsg(e.bucket.subject(mesh.KeyLease))
+	m := nats.NewMsg(e.bucket.subject(wire.KeyLease))
 	m.Header.Set("KV-Operation", "PURGE")
 	m.Header.Set("Nats-Rollup", "sub")
 	m.Header.Set("Nats-TTL", ttlHeader(markerTTL))

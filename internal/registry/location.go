@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // location is where an instance runs: as announced, or as restored from the catalog.
@@ -187,7 +187,7 @@ func (l *loop) dropStale(x *extension, health liveness.Extension) {
 
 // dropForgotten removes stale instances that the earlier leader has removed from the catalog. This replica did not
 // probe them, so they still look ready here.
-func (l *loop) dropForgotten(x *extension, d *mesh.StateDoc, now time.Time) {
+func (l *loop) dropForgotten(x *extension, d *wire.StateDoc, now time.Time) {
 	shown := map[string]bool{}
 	for _, i := range d.Instances {
 		shown[i.Instance] = true

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // fakeBridge is one run of a bridge: it reports, and answers pings until it is killed.
@@ -47,7 +47,7 @@ func (b *bed) muteBridge(name string) *fakeBridge {
 }
 
 func (f *fakeBridge) report() {
-	f.publish(prefix.HostReport(f.name), mesh.Host{Bridge: f.name, Host: "host of " + f.name, Version: "1.0.0", Since: f.since, Extensions: []string{"weather"}})
+	f.publish(prefix.HostReport(f.name), wire.Host{Bridge: f.name, Host: "host of " + f.name, Version: "1.0.0", Since: f.since, Extensions: []string{"weather"}})
 }
 
 func (f *fakeBridge) kill() {
@@ -58,7 +58,7 @@ func (f *fakeBridge) kill() {
 }
 
 // doc is the value of host.<bridge>.
-func (f *fakeBridge) doc() (h mesh.Host) {
+func (f *fakeBridge) doc() (h wire.Host) {
 	if v := f.get(hostKey(f.name)); v != nil {
 		if err := json.Unmarshal(v, &h); err != nil {
 			f.Error(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // loop is the state of a running replica. Only the goroutine of run accesses it; workers pass their results through
@@ -45,10 +45,10 @@ type memory struct {
 	exts              map[string]*extension
 	owners            map[string]string       // by rpc subject: the id that owns it
 	unannounced       map[string]*unannounced // ids with heartbeats and without an announcement
-	names             mesh.Names
+	names             wire.Names
 	bridges           map[string]*bridge
 	instancesByBridge map[string]map[instanceKey]struct{}   // by bridge, reported or not
-	skills            map[string]map[string]mesh.SkillEntry // by directory, by bridge
+	skills            map[string]map[string]wire.SkillEntry // by directory, by bridge
 	probes            map[instanceKey]*probe
 	reportedBreakers  map[string]bool           // extensions with a reported breaker
 	reconsider        map[string]bool           // extensions with a spec to choose again
@@ -113,7 +113,7 @@ func newMemory(cfg Config) memory {
 	return memory{
 		mon: liveness.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, unannounced: map[string]*unannounced{},
-		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]mesh.SkillEntry{},
+		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]wire.SkillEntry{},
 		probes: map[instanceKey]*probe{}, reportedBreakers: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
 		removed: map[instanceKey]time.Time{}, runs: map[string]run{}, reportChanged: map[string]bool{},
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestMissedAnnouncement: the announcement of other tools is lost. The heartbeats reveal it.
@@ -30,7 +30,7 @@ func TestMissedAnnouncement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.digest = mesh.AnnounceDigest(data)
+		e.digest = wire.AnnounceDigest(data)
 		e.mu.Unlock()
 		start := time.Now()
 		e.sendHeartbeats()
@@ -63,7 +63,7 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		b.leading(r)
 		standby, _ := b.registry(Config{})
 		one := b.bridge("one")
-		skills := mesh.SkillReport{Bridge: "one", Skills: []mesh.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
+		skills := wire.SkillReport{Bridge: "one", Skills: []wire.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
 		there := func() bool { return b.get(skillKey("cook")) != nil }
 		b.await("the standby has the skill", func() (stored bool) {
 			one.report()
@@ -95,7 +95,7 @@ func TestUnlisted(t *testing.T) {
 		e := b.ext("weather", "1.0.0", "n1", "today").on(one)
 		e.up()
 		b.await("it is ready", func() bool { return b.is("weather", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
-		b.publish(prefix.HostReport("one"), mesh.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
+		b.publish(prefix.HostReport("one"), wire.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
 		b.await("the report is in", func() bool { return len(one.doc().Extensions) == 0 })
 		if !b.is("weather", heartbeat.Ready)() {
 			t.Error("an instance that sends heartbeats is removed because of its bridge's report")
@@ -106,7 +106,7 @@ func TestUnlisted(t *testing.T) {
 		clock := b.ext("clock", "1.0.0", "n1", "now").on(one)
 		clock.up()
 		b.await("the clock is ready", b.is("clock", heartbeat.Ready))
-		b.publish(prefix.Shutdown("clock"), mesh.Goodbye{ID: "clock", Instance: "n1", Reason: "shutdown"})
+		b.publish(prefix.Shutdown("clock"), wire.ShutdownNotice{ID: "clock", Instance: "n1", Reason: "shutdown"})
 		b.await("the clock is shut down", b.is("clock", heartbeat.Shutdown))
 		one.kill()
 		b.await("its bridge is gone", one.is(heartbeat.Lost))
@@ -125,7 +125,7 @@ func TestStandbyMissesShutdown(t *testing.T) {
 		b.leading(r)
 		standby, _ := b.registry(Config{Name: "s"})
 		gone, stays := b.ext("gone", "1.0.0", "n1", "get"), b.ext("stays", "1.0.0", "n2", "get")
-		declared := mesh.Announce{ID: "declared", Version: "1.0.0"}
+		declared := wire.Announce{ID: "declared", Version: "1.0.0"}
 		b.await("they are up", func() bool {
 			gone.up()
 			stays.up()
@@ -169,7 +169,7 @@ func TestRemovedStaysRemoved(t *testing.T) {
 			for _, e := range []*fakeExt{gone, old, stays} {
 				e.up()
 			}
-			b.publish(prefix.Announce("declared"), mesh.Announce{ID: "declared", Version: "1.0.0"})
+			b.publish(prefix.Announce("declared"), wire.Announce{ID: "declared", Version: "1.0.0"})
 			return b.is("gone", heartbeat.Ready)() && b.instances("stays") == "new ready, old ready" && b.get(specKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 3
 		})
@@ -205,7 +205,7 @@ func TestUnlistedWhileNoRegistryRan(t *testing.T) {
 		stop()
 		r, _ = b.registry(Config{})
 		b.leading(r)
-		b.publish(prefix.HostReport("one"), mesh.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
+		b.publish(prefix.HostReport("one"), wire.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
 		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
 	})
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -101,7 +101,7 @@ func (l *loop) probe(x *extension, instance string, now time.Time) {
 		return
 	}
 	p.running = true
-	subject, own := a.rpcSubject(), a.Instance == instance && instance != "" && a.has(mesh.FeatureInstance)
+	subject, own := a.rpcSubject(), a.Instance == instance && instance != "" && a.has(wire.FeatureInstance)
 	tries := probeTries
 	if p.held {
 		tries = 1
@@ -290,7 +290,7 @@ func (l *loop) dropHolds(now time.Time) {
 
 // holdAsWritten holds an instance that a probe marked lost according to the catalog, even if it sends heartbeats, and
 // pings it immediately: heartbeats alone must not make it ready at a new leader.
-func (l *loop) holdAsWritten(x *extension, i mesh.InstanceState, now time.Time) {
+func (l *loop) holdAsWritten(x *extension, i wire.InstanceState, now time.Time) {
 	if i.State != heartbeat.Lost || !probeReason(i.Reason) {
 		return
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestSuspectGone: the catalog is correct soon after the first report of a caller, although the owner still sends
@@ -101,7 +101,7 @@ func TestBridgeGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.publish(prefix.HostReport("bridge-n1"), mesh.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
+		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		foreign := b.ext("foreign", "1.0.0", "n2", "get") // its bridge has no control subject
 		foreign.up()
@@ -152,7 +152,7 @@ func TestLostSurvivesHandOver(t *testing.T) {
 			return sub
 		}
 		bridge := answer()
-		b.publish(prefix.HostReport("bridge-n1"), mesh.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
+		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		b.await("the bridge has answered", func() bool {
@@ -199,7 +199,7 @@ func TestBreakerReports(t *testing.T) {
 		e.up()
 		e.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
-		open := mesh.BreakerReport{ID: "weather", State: "open", Reporter: "agent-7"}
+		open := wire.BreakerReport{ID: "weather", State: "open", Reporter: "agent-7"}
 		b.publish(prefix.Breaker("weather"), open)
 		b.await("it is pinged", func() bool { return e.count(&e.pings) == 1 })
 		b.await("the reporter shows", func() bool {
@@ -243,7 +243,7 @@ func TestBridgeHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = sub.Unsubscribe() }()
-		b.publish(prefix.HostReport("bridge-n1"), mesh.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
+		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		time.Sleep(3 * time.Second) // fake time: until it has answered

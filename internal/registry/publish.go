@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // publisher holds what the leader has yet to write. Keys are marked, and their documents are built only when they are
@@ -62,8 +62,8 @@ func newPublisher() publisher {
 	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, timer: t}
 }
 
-func specKey(id string) string  { return mesh.KindSpec + "." + id }
-func stateKey(id string) string { return mesh.KindState + "." + id }
+func specKey(id string) string  { return wire.KindSpec + "." + id }
+func stateKey(id string) string { return wire.KindState + "." + id }
 
 // mark records that the document of a key may have changed.
 func (p *publisher) mark(key string, urgent bool) {
@@ -192,9 +192,9 @@ func (l *loop) flush() {
 // instances that are not restored yet would be deleted from it.
 func (l *loop) held(key string) bool {
 	switch kind, id, _ := strings.Cut(key, "."); kind {
-	case mesh.KindSpec:
+	case wire.KindSpec:
 		return len(l.unrestored) > 0
-	case mesh.KindState:
+	case wire.KindState:
 		return !l.view.synced && l.unrestored[id]
 	}
 	return false
@@ -204,7 +204,7 @@ func (l *loop) held(key string) bool {
 func (l *loop) throttle(key string, size int) {
 	kind, id, _ := strings.Cut(key, ".")
 	x := l.exts[id]
-	if kind != mesh.KindState || x == nil {
+	if kind != wire.KindState || x == nil {
 		return
 	}
 	if x.large = size > largeState; x.large {
@@ -214,7 +214,7 @@ func (l *loop) throttle(key string, size int) {
 
 // throttledFor is how long the write of a key still has to wait.
 func (l *loop) throttledFor(key string) time.Duration {
-	if kind, id, _ := strings.Cut(key, "."); kind == mesh.KindState {
+	if kind, id, _ := strings.Cut(key, "."); kind == wire.KindState {
 		if x := l.exts[id]; x != nil && !x.throttledUntil.IsZero() {
 			return time.Until(x.throttledUntil)
 		}
@@ -243,32 +243,32 @@ func (l *loop) document(key string) (w write, ok bool) {
 // value is the value that a key should have, nil if the key should not exist; have is its present value.
 func (l *loop) value(key string, have []byte) ([]byte, error) {
 	kind, name, _ := strings.Cut(key, ".")
-	if kind == mesh.KindSpec || kind == mesh.KindState {
+	if kind == wire.KindSpec || kind == wire.KindState {
 		l.restore(name)
 	}
 	x := l.exts[name]
 	health, known := l.mon.Extension(name)
 	switch {
-	case kind == mesh.KindSpec && x != nil:
+	case kind == wire.KindSpec && x != nil:
 		if s := x.spec(health, &l.names); s != nil {
 			return marshalSpec(s, x.cut(), l.specLimit())
 		}
-	case kind == mesh.KindState && known && x != nil:
-		var was *mesh.StateDoc
+	case kind == wire.KindState && known && x != nil:
+		var was *wire.StateDoc
 		if have != nil {
-			was = new(mesh.StateDoc)
+			was = new(wire.StateDoc)
 			if json.Unmarshal(have, was) != nil {
 				was = nil
 			}
 		}
 		return marshalState(x.state(health, was), l.valueLimit())
-	case kind == mesh.KindHost:
+	case kind == wire.KindHost:
 		if b := l.bridges[name]; b != nil && b.host != nil {
-			var was mesh.Host // an unreadable document counts as empty
+			var was wire.Host // an unreadable document counts as empty
 			_ = json.Unmarshal(have, &was)
 			return plainjson.Marshal(b.document(&was))
 		}
-	case kind == mesh.KindSkill:
+	case kind == wire.KindSkill:
 		if s := skill(l.present(l.skills[name])); s != nil {
 			return plainjson.Marshal(s)
 		}
@@ -359,7 +359,7 @@ func (l *loop) allKeys() []string {
 	for dir := range l.skills {
 		all[skillKey(dir)] = true
 	}
-	isSpec := func(key string) int { return btoi(strings.HasPrefix(key, mesh.KindSpec+".")) }
+	isSpec := func(key string) int { return btoi(strings.HasPrefix(key, wire.KindSpec+".")) }
 	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(isSpec(a), isSpec(b)), cmp.Compare(a, b))
 	})

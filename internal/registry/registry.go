@@ -13,13 +13,13 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // Config is the configuration of a replica. The zero value works: identical processes need nothing except a NATS
 // connection.
 type Config struct {
-	Prefix    mesh.Prefix     // default mesh.DefaultPrefix
+	Prefix    wire.Prefix     // default mesh.DefaultPrefix
 	Name      string          // name of this replica, for display; default the host name
 	Version   string          // version of this program, for display; default "0.0.0"
 	Heartbeat liveness.Config // interval, grace factor, forget-after
@@ -31,7 +31,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Prefix = cmp.Or(c.Prefix, mesh.Prefix(mesh.DefaultPrefix))
+	c.Prefix = cmp.Or(c.Prefix, wire.Prefix(wire.DefaultPrefix))
 	c.Version = cmp.Or(c.Version, "0.0.0")
 	if c.Name == "" {
 		c.Name, _ = os.Hostname() // for display only, so an error does not matter

@@ -9,8 +9,8 @@ import (
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func TestMain(m *testing.M) {
@@ -112,7 +112,7 @@ func TestManifestOfService(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
-	b.publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
+	b.publish(prefix.Announce("weather"), wire.Announce{ID: "weather", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
 	b.await("it is shown", b.is("weather", heartbeat.Lost))
 	if d := b.state("weather"); d.Reason != liveness.NoHeartbeat || len(d.Instances) != 0 || d.Available {
 		t.Errorf("state: %+v", d)
@@ -121,7 +121,7 @@ func TestManifestOfService(t *testing.T) {
 	b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 	b.await("it is up", b.is("weather", heartbeat.Ready))
 	b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
-	b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
+	b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Reason: wire.ReasonRemoved})
 	b.await("it is forgotten", func() bool { return b.get("spec.weather") == nil && b.get("state.weather") == nil })
 	e.silence()
 }
@@ -135,7 +135,7 @@ func TestUnannounced(t *testing.T) {
 		e.sendHeartbeats()
 		b.await("it has its tool", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 1 })
 		s, _ := b.spec("weather")
-		if !slices.ContainsFunc(s.Diagnostics, func(d mesh.Diagnostic) bool { return d.Code == "not_announced" }) {
+		if !slices.ContainsFunc(s.Diagnostics, func(d wire.Diagnostic) bool { return d.Code == "not_announced" }) {
 			t.Errorf("diagnostics: %+v", s.Diagnostics)
 		}
 		e.a.Features = nil
@@ -156,7 +156,7 @@ func TestVersions(t *testing.T) {
 	tools := func(names ...string) func() bool {
 		return func() bool {
 			s, _ := b.spec("weather")
-			return slices.EqualFunc(s.Tools, names, func(t mesh.Tool, n string) bool { return t.Own == n })
+			return slices.EqualFunc(s.Tools, names, func(t wire.Tool, n string) bool { return t.Own == n })
 		}
 	}
 	b.await("1.9.0 is shown", tools("get"))
@@ -194,14 +194,14 @@ func TestShutdownNotice(t *testing.T) {
 	e := b.ext("weather", "1.0.0", "n1", "get")
 	e.up()
 	b.await("it is up", b.is("weather", heartbeat.Ready))
-	b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Instance: "n1", Reason: "maintenance"})
+	b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Instance: "n1", Reason: "maintenance"})
 	b.await("it is shut down", b.is("weather", heartbeat.Shutdown))
 	if d := b.state("weather"); d.Reason != "maintenance" {
 		t.Errorf("state: %+v", d)
 	}
 	e.up()
 	b.await("it is back", b.is("weather", heartbeat.Ready))
-	b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Instance: "n1", Reason: mesh.GoodbyeRemoved})
+	b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Instance: "n1", Reason: wire.ReasonRemoved})
 	b.await("it is forgotten", func() bool { return b.get("spec.weather") == nil && b.get("state.weather") == nil })
 }
 
@@ -221,12 +221,12 @@ func TestNameClash(t *testing.T) {
 	b.await("a is alone", func() bool { return name("a") == "ext_a_b_c" })
 	two.up()
 	b.await("both have suffixes", func() bool {
-		return name("a") == mesh.SuffixedName("a", "b_c", 6) && name("a_b") == mesh.SuffixedName("a_b", "c", 6)
+		return name("a") == wire.SuffixedName("a", "b_c", 6) && name("a_b") == wire.SuffixedName("a_b", "c", 6)
 	})
 	if s, _ := b.spec("a"); len(s.Diagnostics) != 1 || s.Diagnostics[0].Code != "name_clash" {
 		t.Errorf("diagnostics: %+v", s.Diagnostics)
 	}
-	b.publish(prefix.Shutdown("a_b"), mesh.Goodbye{ID: "a_b", Instance: "n2", Reason: mesh.GoodbyeRemoved})
+	b.publish(prefix.Shutdown("a_b"), wire.ShutdownNotice{ID: "a_b", Instance: "n2", Reason: wire.ReasonRemoved})
 	b.await("a is alone again", func() bool { return name("a") == "ext_a_b_c" })
 }
 
@@ -264,7 +264,7 @@ func FuzzParseAnnounce(f *testing.F) {
 		x := newExtension(id)
 		x.announcements[a.Instance] = accepted
 		x.choose(liveness.Extension{})
-		value, err := plainjson.Marshal(x.spec(liveness.Extension{}, new(mesh.Names)))
+		value, err := plainjson.Marshal(x.spec(liveness.Extension{}, new(wire.Names)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func (b *bed) bucket() *bucket {
@@ -45,7 +45,7 @@ func TestHandOver(t *testing.T) {
 	stopped := time.Now()
 	b.leading(two)
 	t.Logf("the leader stopped in %v, the next led %v later", stopped.Sub(start), time.Since(stopped))
-	b.publish(prefix.Announce("mail"), mesh.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
+	b.publish(prefix.Announce("mail"), wire.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
 	b.await("it writes", func() bool { _, ok := b.spec("mail"); return ok && b.is("mail", heartbeat.Lost)() })
 	if got := b.get(stateKey("weather")); string(got) != string(before) {
 		t.Errorf("the state was rewritten:\n%s\n%s", before, got)
@@ -91,10 +91,10 @@ func TestFencedLeaderStepsDown(t *testing.T) {
 	r, _ := b.registry(Config{})
 	b.leading(r)
 	epoch := b.status(r).Epoch
-	if _, err := b.bucket().js.Publish(t.Context(), b.bucket().subject(mesh.KeyEpoch), []byte("{}")); err != nil {
+	if _, err := b.bucket().js.Publish(t.Context(), b.bucket().subject(wire.KeyEpoch), []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	b.publish(prefix.Announce("mail"), mesh.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
+	b.publish(prefix.Announce("mail"), wire.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
 	b.await("it writes under a new epoch", func() bool { _, ok := b.spec("mail"); return ok && b.status(r).Epoch > epoch })
 }
 
@@ -179,8 +179,8 @@ func TestRestart(t *testing.T) {
 			e.up()
 		}
 		e.sendHeartbeats()
-		b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0", Since: t0, Extensions: []string{"weather"}})
-		b.publish(prefix.Skills("b1"), mesh.SkillReport{Bridge: "b1", Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+		b.publish(prefix.HostReport("b1"), wire.Host{Bridge: "b1", Version: "1.0.0", Since: t0, Extensions: []string{"weather"}})
+		b.publish(prefix.Skills("b1"), wire.SkillReport{Bridge: "b1", Skills: []wire.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
 		b.await("all is there", func() bool {
 			return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() && b.get("host.b1") != nil && b.get("skill.cook") != nil
 		})
@@ -282,7 +282,7 @@ func TestEpochNamesCatalog(t *testing.T) {
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
 	var h holder
-	if err := json.Unmarshal(b.get(mesh.KeyEpoch), &h); err != nil {
+	if err := json.Unmarshal(b.get(wire.KeyEpoch), &h); err != nil {
 		t.Fatal(err)
 	}
 	if id := b.status(r).CatalogID; h.CatalogID != id || h.Name != "one" || id == "" {

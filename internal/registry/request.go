@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/natsconn"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -93,7 +93,7 @@ func (q request) sendChunked(ctx context.Context, timeout time.Duration) (json.R
 	}
 	if err == nil {
 		err = q.nc.PublishMsg(&nats.Msg{Subject: q.subject, Reply: inbox, Data: q.body(), Header: nats.Header{
-			mesh.HeaderStream: {"1"}, mesh.HeaderTimeout: {strconv.FormatInt(timeout.Milliseconds(), 10)}}})
+			wire.HeaderStream: {"1"}, wire.HeaderTimeout: {strconv.FormatInt(timeout.Milliseconds(), 10)}}})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("request to %s: %w", q.subject, err)
@@ -128,7 +128,7 @@ type assembly struct {
 
 // add handles one frame; done is true when the answer is complete.
 func (a *assembly) add(m *nats.Msg) (text []byte, done bool, err error) {
-	switch m.Header.Get(mesh.HeaderFrame) {
+	switch m.Header.Get(wire.HeaderFrame) {
 	case "":
 		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 			return nil, false, fmt.Errorf("request to %s: %w", a.subject, nats.ErrNoResponders)
@@ -151,8 +151,8 @@ func (a *assembly) add(m *nats.Msg) (text []byte, done bool, err error) {
 func (a *assembly) chunk(m *nats.Msg) error {
 	a.chunks++
 	switch {
-	case m.Header.Get(mesh.HeaderSeq) != strconv.Itoa(a.chunks):
-		return fmt.Errorf("part of the answer on %s was lost: received chunk %.20q instead of %d", a.subject, m.Header.Get(mesh.HeaderSeq), a.chunks)
+	case m.Header.Get(wire.HeaderSeq) != strconv.Itoa(a.chunks):
+		return fmt.Errorf("part of the answer on %s was lost: received chunk %.20q instead of %d", a.subject, m.Header.Get(wire.HeaderSeq), a.chunks)
 	case len(a.text)+len(m.Data) > maxLargeAnswer:
 		return fmt.Errorf("the answer on %s exceeds the limit of %d bytes", a.subject, maxLargeAnswer)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -41,7 +42,7 @@ func TestLargeHandshake(t *testing.T) {
 		{"ten tools of 300 kB", 1 << 20, 10, 300_000, 3, "the schemas of 7 of 10 tools are shown as"},
 		{"ten tools of 300 kB, and larger messages", 4 << 20, 10, 300_000, 10, ""},
 		{"four tools of 1 MB", 1 << 20, 4, 1_000_000, 1, "the schemas of 3 of 4 tools are shown as"},
-		{"10,000 tools", 2 << 20, mesh.MaxTools, 150, 1, "of 10000 tools are shown as"},
+		{"10,000 tools", 2 << 20, wire.MaxTools, 150, 1, "of 10000 tools are shown as"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := makeBedWith(t, func(o *server.Options) { o.MaxPayload = tc.payload })
@@ -55,7 +56,7 @@ func TestLargeHandshake(t *testing.T) {
 			}()
 			defer func() { stop(); <-ended }()
 			b.awaitFor(time.Minute, "its tools have names", func() bool { return b.status(r).Tools > 0 })
-			var s mesh.Spec
+			var s wire.Spec
 			b.awaitFor(time.Minute, "its tools are shown", func() bool { s, _ = b.spec("big"); return len(s.Tools) > 0 })
 			whole := 0
 			for _, tool := range s.Tools {
@@ -84,9 +85,9 @@ func TestLargeHandshake(t *testing.T) {
 // acknowledgement on a subject that is neither an inbox nor the extension's. The next handshake is not delayed.
 func TestHandshakeInBadChunks(t *testing.T) {
 	frame := func(kind, seq, ack, data string) *nats.Msg {
-		m := &nats.Msg{Reply: ack, Data: []byte(data), Header: nats.Header{mesh.HeaderFrame: {kind}}}
+		m := &nats.Msg{Reply: ack, Data: []byte(data), Header: nats.Header{wire.HeaderFrame: {kind}}}
 		if seq != "" {
-			m.Header.Set(mesh.HeaderSeq, seq)
+			m.Header.Set(wire.HeaderSeq, seq)
 		}
 		return m
 	}
@@ -111,7 +112,7 @@ func TestHandshakeInBadChunks(t *testing.T) {
 		{"endless", "exceeds the limit of", large},
 	} {
 		e := b.ext(tc.id, "1.0.0", "n", "get")
-		e.a.Features = append(e.a.Features, mesh.FeatureStream)
+		e.a.Features = append(e.a.Features, wire.FeatureStream)
 		e.fault = rpc.NewError(rpc.CodeTooLarge, rpc.Details{}, "too large")
 		e.frames = tc.frames
 		e.up()

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // A standby follows the specs that the leader writes, so that it has their tools and names when it is elected. A new
@@ -131,7 +131,7 @@ func (l *loop) writtenRun(bridge string) time.Time {
 	if was := l.runs[bridge]; was.seq == r.seq {
 		return was.since
 	}
-	var h mesh.Host
+	var h wire.Host
 	if json.Unmarshal(r.value, &h) != nil {
 		h.Since = time.Time{}
 	}
@@ -152,7 +152,7 @@ const maxRemoved = 10_000
 // restoreState restores the instances of an extension from which this replica has received nothing. It reports
 // whether it left out removed ones.
 func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
-	var d mesh.StateDoc
+	var d wire.StateDoc
 	value := l.view.get(stateKey(x.id))
 	if value == nil || json.Unmarshal(value, &d) != nil {
 		return false
@@ -162,7 +162,7 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 			continue
 		}
 		_, gone := l.removed[instanceKey{x.id, i.Instance}]
-		if b := l.bridges[i.Bridge]; b != nil && b.inventory.Synced() && !b.inventory.Lists(mesh.InstanceRef{ID: x.id, Instance: i.Instance}) {
+		if b := l.bridges[i.Bridge]; b != nil && b.inventory.Synced() && !b.inventory.Lists(wire.InstanceRef{ID: x.id, Instance: i.Instance}) {
 			gone = true
 		}
 		if gone {

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // BenchmarkFleet builds the catalog of 10,000 extensions with 10 tools each from an empty bucket, hands it over to
@@ -123,8 +123,8 @@ func (f *simulated) publish(b *testing.B, subject string, doc any) {
 }
 
 func (f *simulated) announce(b *testing.B, n int) {
-	f.publish(b, prefix.Announce(f.id(n)), mesh.Announce{SchemaVersion: 1, ID: f.id(n), Version: "1.0.0", Instance: "i", Host: "h",
-		Bridge: fmt.Sprint("b", n/100), Transport: "stdio", Features: []string{mesh.FeatureInstance}, ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
+	f.publish(b, prefix.Announce(f.id(n)), wire.Announce{SchemaVersion: 1, ID: f.id(n), Version: "1.0.0", Instance: "i", Host: "h",
+		Bridge: fmt.Sprint("b", n/100), Transport: "stdio", Features: []string{wire.FeatureInstance}, ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
 }
 
 func (f *simulated) beat(b *testing.B, n int, s heartbeat.State) {

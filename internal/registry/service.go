@@ -12,7 +12,7 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -56,8 +56,8 @@ type ResolveParams struct {
 type ResolveResult struct {
 	SnapshotVersion
 	ID        string            `json:"id"`
-	Tool      *mesh.Tool        `json:"tool"`
-	Spec      mesh.Spec         `json:"spec"`
+	Tool      *wire.Tool        `json:"tool"`
+	Spec      wire.Spec         `json:"spec"`
 	State     json.RawMessage   `json:"state,omitempty"`
 	Reporters []BreakerReporter `json:"breaker_reporters,omitempty"`
 }
@@ -68,7 +68,7 @@ type resolveData struct {
 	Kind       string           `json:"kind"`
 	Ran        rpc.Ran          `json:"ran"`
 	Nearest    []string         `json:"nearest,omitempty"`
-	Candidates []mesh.NamedTool `json:"candidates,omitempty"`
+	Candidates []wire.NamedTool `json:"candidates,omitempty"`
 }
 
 const (
@@ -90,7 +90,7 @@ func (r *Registry) serve(ctx context.Context) (micro.Service, error) {
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
 	}
 	err = svc.AddEndpoint("rpc", micro.HandlerFunc(func(req micro.Request) { r.handle(ctx, req) }),
-		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(mesh.QueueGroup))
+		micro.WithEndpointSubject(r.cfg.Prefix.RegistryRPC()), micro.WithEndpointQueueGroup(wire.QueueGroup))
 	if err != nil {
 		_ = svc.Stop() // the first error is more useful
 		return nil, fmt.Errorf("serving %s: %w", r.cfg.Prefix.RegistryRPC(), err)
@@ -143,11 +143,11 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 // section is the part of the pages that a kind of key belongs to: extensions, then hosts, then skills.
 func section(kind string) string {
 	switch kind {
-	case mesh.KindSpec, mesh.KindState:
+	case wire.KindSpec, wire.KindState:
 		return "e"
-	case mesh.KindHost:
+	case wire.KindHost:
 		return "h"
-	case mesh.KindSkill:
+	case wire.KindSkill:
 		return "s"
 	}
 	return ""
@@ -240,8 +240,8 @@ func (l *loop) snapshotVersion() SnapshotVersion {
 func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult, error) {
 	var res ResolveResult
 	var spec json.RawMessage
-	var found []mesh.NamedTool
-	var keys []mesh.ToolKey
+	var found []wire.NamedTool
+	var keys []wire.ToolKey
 	err := r.inLoop(ctx, func(l *loop) {
 		found = l.names.Lookup(p.Name)
 		switch {
@@ -275,7 +275,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 		return res, fmt.Errorf("spec of %s: %w", res.ID, err)
 	}
 	if len(found) == 1 {
-		n := slices.IndexFunc(res.Spec.Tools, func(t mesh.Tool) bool { return t.Own == found[0].Tool })
+		n := slices.IndexFunc(res.Spec.Tools, func(t wire.Tool) bool { return t.Own == found[0].Tool })
 		if n < 0 {
 			return res, unresolved(p.Name, nil, nil)
 		}
@@ -286,8 +286,8 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 }
 
 // nearest returns the names of similar tools. The search runs here because it would block the loop.
-func (r *Registry) nearest(ctx context.Context, keys []mesh.ToolKey, name string) (names []string, err error) {
-	if keys = mesh.NearestKeys(keys, name); len(keys) == 0 {
+func (r *Registry) nearest(ctx context.Context, keys []wire.ToolKey, name string) (names []string, err error) {
+	if keys = wire.NearestKeys(keys, name); len(keys) == 0 {
 		return nil, nil
 	}
 	err = r.inLoop(ctx, func(l *loop) {
@@ -300,7 +300,7 @@ func (r *Registry) nearest(ctx context.Context, keys []mesh.ToolKey, name string
 	return names, err
 }
 
-func unresolved(name string, candidates []mesh.NamedTool, nearest []string) error {
+func unresolved(name string, candidates []wire.NamedTool, nearest []string) error {
 	d := resolveData{Kind: "not_found", Ran: rpc.RanNo, Nearest: nearest, Candidates: candidates}
 	message := fmt.Sprintf("there is no tool or extension %.200q", name)
 	if len(candidates) > 0 {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -60,8 +60,8 @@ func TestService(t *testing.T) {
 		e.up()
 		e.sendHeartbeats()
 	}
-	b.publish(prefix.HostReport("b1"), mesh.Host{Bridge: "b1", Version: "1.0.0"})
-	b.publish(prefix.Skills("b1"), mesh.SkillReport{Bridge: "b1", Skills: []mesh.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+	b.publish(prefix.HostReport("b1"), wire.Host{Bridge: "b1", Version: "1.0.0"})
+	b.publish(prefix.Skills("b1"), wire.SkillReport{Bridge: "b1", Skills: []wire.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
 	b.await("all is there", func() bool {
 		s := b.status(r)
 		return s.Extensions[heartbeat.Ready] == 7 && s.Tools == 12 && s.Pending == 0 && b.get("skill.cook") != nil && b.get("host.b1") != nil
@@ -69,7 +69,7 @@ func TestService(t *testing.T) {
 
 	b.checkPages()
 
-	for _, name := range []string{"ext_e1_get", "e1/get", mesh.SuffixedName("e1", "get", 6)} {
+	for _, name := range []string{"ext_e1_get", "e1/get", wire.SuffixedName("e1", "get", 6)} {
 		var res ResolveResult
 		if err := b.call("resolve", ResolveParams{name}, &res); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -112,8 +112,8 @@ func (b *bed) checkPages() {
 		}
 		for _, e := range page.Extensions {
 			ids = append(ids, e.ID)
-			var s mesh.Spec
-			var d mesh.StateDoc
+			var s wire.Spec
+			var d wire.StateDoc
 			if json.Unmarshal(e.Spec, &s) != nil || json.Unmarshal(e.State, &d) != nil || s.ID != e.ID || d.State != heartbeat.Ready {
 				b.Errorf("%s: %s %s", e.ID, e.Spec, e.State)
 			}
@@ -138,29 +138,29 @@ func (b *bed) checkPages() {
 
 // TestLargeSpec: a spec that does not fit loses its largest schemas and has a diagnostic about it.
 func TestLargeSpec(t *testing.T) {
-	big := func(n int) mesh.Tool {
-		return mesh.Tool{Own: fmt.Sprintf("t%d", n), InputSchema: json.RawMessage(`{"type":"object","description":"` + strings.Repeat("x", n) + `"}`)}
+	big := func(n int) wire.Tool {
+		return wire.Tool{Own: fmt.Sprintf("t%d", n), InputSchema: json.RawMessage(`{"type":"object","description":"` + strings.Repeat("x", n) + `"}`)}
 	}
-	var tools []mesh.Tool
+	var tools []wire.Tool
 	for n := range 100 {
 		tools = append(tools, big(n*100))
 	}
-	value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, cuts{}, 100_000)
+	value, err := marshalSpec(&wire.Spec{ID: "a", Tools: tools}, cuts{}, 100_000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s mesh.Spec
+	var s wire.Spec
 	if err := json.Unmarshal(value, &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(value) > 100_000 || len(value) < 80_000 || len(s.Tools) != 100 || len(s.Diagnostics) != 1 || s.Diagnostics[0].Code != codeSchemaDropped {
 		t.Errorf("%d bytes, %d tools, %+v", len(value), len(s.Tools), s.Diagnostics)
 	}
-	if string(s.Tools[99].InputSchema) != string(mesh.EmptySchema) || len(s.Tools[10].InputSchema) < 1000 {
+	if string(s.Tools[99].InputSchema) != string(wire.EmptySchema) || len(s.Tools[10].InputSchema) < 1000 {
 		t.Error("others than the largest were removed")
 	}
 	for _, limit := range []int{20_000, 5_000, 3_000} {
-		if value, err := marshalSpec(&mesh.Spec{ID: "a", Tools: tools}, cuts{}, limit); err != nil || len(value) > limit {
+		if value, err := marshalSpec(&wire.Spec{ID: "a", Tools: tools}, cuts{}, limit); err != nil || len(value) > limit {
 			t.Errorf("limit %d: %d bytes, %v", limit, len(value), err)
 		}
 	}
@@ -168,9 +168,9 @@ func TestLargeSpec(t *testing.T) {
 
 // TestLargeState: of more instances than fit, the ones in the best states are shown.
 func TestLargeState(t *testing.T) {
-	d := &mesh.StateDoc{State: heartbeat.Ready}
+	d := &wire.StateDoc{State: heartbeat.Ready}
 	for n := range 3000 {
-		i := mesh.InstanceState{Instance: fmt.Sprint("n", n), State: heartbeat.Lost, Reason: strings.Repeat("x", 100)}
+		i := wire.InstanceState{Instance: fmt.Sprint("n", n), State: heartbeat.Lost, Reason: strings.Repeat("x", 100)}
 		if n%10 == 0 {
 			i.State = heartbeat.Ready
 		}
@@ -180,18 +180,18 @@ func TestLargeState(t *testing.T) {
 	if err != nil || len(value) > 100_000 {
 		t.Fatalf("%d bytes, %v", len(value), err)
 	}
-	var got mesh.StateDoc
+	var got wire.StateDoc
 	if err := json.Unmarshal(value, &got); err != nil {
 		t.Fatal(err)
 	}
-	ready := slices.IndexFunc(got.Instances, func(i mesh.InstanceState) bool { return i.State != heartbeat.Ready })
+	ready := slices.IndexFunc(got.Instances, func(i wire.InstanceState) bool { return i.State != heartbeat.Ready })
 	if ready != 300 || len(got.Instances) < 800 {
 		t.Errorf("%d of 300 ready, %d in all", ready, len(got.Instances))
 	}
 }
 
 func TestSkillMerge(t *testing.T) {
-	s := skill(map[string]mesh.SkillEntry{"b2": {Name: "Cook", Body: "fry"}, "b1": {Name: "Cook", Body: "boil"}, "b3": {Name: "Cook", Body: "boil"}})
+	s := skill(map[string]wire.SkillEntry{"b2": {Name: "Cook", Body: "fry"}, "b1": {Name: "Cook", Body: "boil"}, "b3": {Name: "Cook", Body: "boil"}})
 	if s.Body != "boil" || !slices.Equal(s.Hosts, []string{"b1", "b2", "b3"}) || len(s.Diagnostics) != 1 ||
 		s.Diagnostics[0].Message != "the skill of bridge b1 is shown; it differs on b2" {
 		t.Errorf("%+v", s)

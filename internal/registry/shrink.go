@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // codeSchemaDropped is the diagnostic of a spec that was too large for one message.
@@ -21,14 +21,14 @@ type cuts struct {
 
 // cut returns tools shortened by about over bytes: first the largest schemas are replaced, then other members are
 // removed from the descriptors with the most of them, and finally tools are left out.
-func (c *cuts) cut(tools []mesh.Tool, over int) []mesh.Tool {
+func (c *cuts) cut(tools []wire.Tool, over int) []wire.Tool {
 	tools = slices.Clone(tools)
-	for _, n := range largest(tools, func(t mesh.Tool) int { return len(t.InputSchema) }) {
-		saved := len(tools[n].InputSchema) - len(mesh.EmptySchema)
+	for _, n := range largest(tools, func(t wire.Tool) int { return len(t.InputSchema) }) {
+		saved := len(tools[n].InputSchema) - len(wire.EmptySchema)
 		if over <= 0 || saved <= 0 {
 			break
 		}
-		tools[n].InputSchema = mesh.EmptySchema
+		tools[n].InputSchema = wire.EmptySchema
 		over -= saved
 		c.schemas++
 	}
@@ -51,11 +51,11 @@ func (c *cuts) cut(tools []mesh.Tool, over int) []mesh.Tool {
 }
 
 // notes returns the diagnostics of c for an extension with shown tools in its spec.
-func (c *cuts) notes(shown, limit int) (out []mesh.Diagnostic) {
+func (c *cuts) notes(shown, limit int) (out []wire.Diagnostic) {
 	all := shown + c.tools
 	note := func(count int, format string) {
 		if count > 0 {
-			out = append(out, mesh.Diagnostic{Level: "warn", Code: codeSchemaDropped,
+			out = append(out, wire.Diagnostic{Level: "warn", Code: codeSchemaDropped,
 				Message: fmt.Sprintf(format, count, all) + fmt.Sprintf(": the spec is over the limit of %d bytes", limit)})
 		}
 	}
@@ -69,7 +69,7 @@ func (c *cuts) notes(shown, limit int) (out []mesh.Diagnostic) {
 const notesRoom = 1024
 
 // marshalSpec encodes a spec in at most limit bytes. already is what was left out of its tools before.
-func marshalSpec(s *mesh.Spec, already cuts, limit int) ([]byte, error) {
+func marshalSpec(s *wire.Spec, already cuts, limit int) ([]byte, error) {
 	diagnostics := s.Diagnostics
 	for c := already; ; {
 		s.Diagnostics = slices.Concat(diagnostics, c.notes(len(s.Tools), limit))
@@ -82,7 +82,7 @@ func marshalSpec(s *mesh.Spec, already cuts, limit int) ([]byte, error) {
 }
 
 // largest returns the indexes of tools in descending order of size.
-func largest(tools []mesh.Tool, size func(mesh.Tool) int) []int {
+func largest(tools []wire.Tool, size func(wire.Tool) int) []int {
 	order := make([]int, len(tools))
 	for n := range order {
 		order[n] = n
@@ -91,7 +91,7 @@ func largest(tools []mesh.Tool, size func(mesh.Tool) int) []int {
 	return order
 }
 
-func extraSize(t mesh.Tool) int {
+func extraSize(t wire.Tool) int {
 	sum := 0
 	for _, m := range t.Extra {
 		sum += len(m.Key) + len(m.Value) + 4
@@ -103,11 +103,11 @@ func extraSize(t mesh.Tool) int {
 const toolRoom = 100
 
 // toolSize is about the size of a tool in memory and in the catalog.
-func toolSize(t mesh.Tool) int {
+func toolSize(t wire.Tool) int {
 	return toolRoom + len(t.Own) + len(t.Description) + len(t.InputSchema) + extraSize(t)
 }
 
-func toolsSize(tools []mesh.Tool) int {
+func toolsSize(tools []wire.Tool) int {
 	sum := 0
 	for _, t := range tools {
 		sum += toolSize(t)
@@ -117,7 +117,7 @@ func toolsSize(tools []mesh.Tool) int {
 
 // marshalState encodes a state in at most limit bytes. An extension with thousands of instances first loses their
 // reasons, then the instances in the worst states.
-func marshalState(d *mesh.StateDoc, limit int) ([]byte, error) {
+func marshalState(d *wire.StateDoc, limit int) ([]byte, error) {
 	value, err := plainjson.Marshal(d)
 	if err != nil || len(value) <= limit {
 		return value, err
@@ -125,7 +125,7 @@ func marshalState(d *mesh.StateDoc, limit int) ([]byte, error) {
 	for n := range d.Instances {
 		d.Instances[n].Reason = ""
 	}
-	slices.SortStableFunc(d.Instances, func(a, b mesh.InstanceState) int {
+	slices.SortStableFunc(d.Instances, func(a, b wire.InstanceState) int {
 		return btoi(b.State.Better(a.State)) - btoi(a.State.Better(b.State))
 	})
 	for {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // The limits of a bridge's skills.
@@ -22,11 +22,11 @@ const (
 
 var skillDir = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
 
-func skillKey(dir string) string { return mesh.KindSkill + "." + dir }
+func skillKey(dir string) string { return wire.KindSkill + "." + dir }
 
 // skillReport replaces all skills of one bridge by the reported ones.
 func (l *loop) skillReport(name string, data []byte, now time.Time) {
-	var r mesh.SkillReport
+	var r wire.SkillReport
 	err := checkBridge(name)
 	if err == nil {
 		err = json.Unmarshal(data, &r)
@@ -51,7 +51,7 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 		l.refuse("skills", name, err)
 		return
 	}
-	skills := slices.DeleteFunc(r.Skills, func(s mesh.SkillEntry) bool {
+	skills := slices.DeleteFunc(r.Skills, func(s wire.SkillEntry) bool {
 		err := checkSkill(s)
 		if err != nil {
 			l.refuse("skill", name, err)
@@ -61,7 +61,7 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 	l.replaceSkills(b, skills)
 }
 
-func checkSkill(s mesh.SkillEntry) error {
+func checkSkill(s wire.SkillEntry) error {
 	switch {
 	case !skillDir().MatchString(s.Dir):
 		return fmt.Errorf("skill directory %.80q: want at most 128 of [A-Za-z0-9_-]", s.Dir)
@@ -75,7 +75,7 @@ func checkSkill(s mesh.SkillEntry) error {
 
 // replaceSkills stores a bridge's skills and marks the old and the new ones. Bridges repeat their reports, and
 // merging a skill of a thousand bridges is slow, so an unchanged report does nothing.
-func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
+func (l *loop) replaceSkills(b *bridge, skills []wire.SkillEntry) {
 	if b.skills != nil && slices.Equal(b.skills, skills) { // nil: not received yet
 		return
 	}
@@ -92,15 +92,15 @@ func (l *loop) replaceSkills(b *bridge, skills []mesh.SkillEntry) {
 	l.keepReports(b)
 	for _, s := range skills {
 		if l.skills[s.Dir] == nil {
-			l.skills[s.Dir] = map[string]mesh.SkillEntry{}
+			l.skills[s.Dir] = map[string]wire.SkillEntry{}
 		}
 		l.skills[s.Dir][b.name] = s
 	}
 }
 
 // present returns has without the bridges that are gone.
-func (l *loop) present(has map[string]mesh.SkillEntry) map[string]mesh.SkillEntry {
-	out := make(map[string]mesh.SkillEntry, len(has))
+func (l *loop) present(has map[string]wire.SkillEntry) map[string]wire.SkillEntry {
+	out := make(map[string]wire.SkillEntry, len(has))
 	for name, s := range has {
 		if b := l.bridges[name]; b == nil || !b.gone {
 			out[name] = s
@@ -118,11 +118,11 @@ func (l *loop) markSkills(b *bridge) {
 
 // skill merges the skills of several bridges with the same directory name. The text of the lexically first bridge is
 // shown.
-func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
+func skill(has map[string]wire.SkillEntry) *wire.Skill {
 	if len(has) == 0 {
 		return nil
 	}
-	var s mesh.Skill
+	var s wire.Skill
 	for name := range has {
 		s.Hosts = append(s.Hosts, name)
 	}
@@ -136,7 +136,7 @@ func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
 		}
 	}
 	if len(differ) > 0 {
-		s.Diagnostics = []mesh.Diagnostic{{Level: "warn", Code: "conflict", Message: "the skill of bridge " +
+		s.Diagnostics = []wire.Diagnostic{{Level: "warn", Code: "conflict", Message: "the skill of bridge " +
 			s.Hosts[0] + " is shown; it differs on " + strings.Join(differ[:min(len(differ), 5)], ", ")}}
 	}
 	return &s
@@ -144,7 +144,7 @@ func skill(has map[string]mesh.SkillEntry) *mesh.Skill {
 
 // restoreBridge applies what an earlier leader wrote about a bridge: its report, unless this replica has received a
 // later one, and whether it answers, which only a leader checks.
-func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
+func (l *loop) restoreBridge(name string, h wire.Host, now time.Time) {
 	b := l.bridges[name]
 	if b == nil || b.host == nil {
 		if b = l.bridgeNamed(name, now); b == nil {
@@ -164,22 +164,22 @@ func (l *loop) restoreBridge(name string, h mesh.Host, now time.Time) {
 
 // restoreBridges restores hosts and skills written by an earlier leader, for bridges from which nothing was received.
 func (l *loop) restoreBridges(now time.Time) {
-	skills := map[string][]mesh.SkillEntry{}
+	skills := map[string][]wire.SkillEntry{}
 	for key, r := range l.view.records {
 		kind, name, _ := strings.Cut(key, ".")
 		switch kind {
-		case mesh.KindHost:
-			var h mesh.Host
+		case wire.KindHost:
+			var h wire.Host
 			if checkBridge(name) == nil && json.Unmarshal(r.value, &h) == nil {
 				l.restoreBridge(name, h, now)
 			}
-		case mesh.KindSkill:
-			var s mesh.Skill
+		case wire.KindSkill:
+			var s wire.Skill
 			if json.Unmarshal(r.value, &s) != nil {
 				continue
 			}
 			for _, h := range s.Hosts {
-				skills[h] = append(skills[h], mesh.SkillEntry{Name: s.Name, Dir: name, Description: s.Description, Body: s.Body})
+				skills[h] = append(skills[h], wire.SkillEntry{Name: s.Name, Dir: name, Description: s.Description, Body: s.Body})
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Status is the status of one replica and of the mesh as it sees it.
@@ -83,7 +83,7 @@ func (l *loop) status() Status {
 	}
 	s.Extensions, s.Instances = l.mon.Counts()
 	var h holder
-	if v := l.view.get(mesh.KeyLease); v != nil && json.Unmarshal(v, &h) == nil {
+	if v := l.view.get(wire.KeyLease); v != nil && json.Unmarshal(v, &h) == nil {
 		s.Leader = h.Name
 	}
 	return s

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestLeaseWatch: the time counts from the first answer with a revision to the sending of the last request.
@@ -57,7 +57,7 @@ func TestLeaseOverwritten(t *testing.T) {
 				b.await("the standby follows", func() bool { return b.status(two).Leader == "one" })
 				epoch := b.status(one).Epoch
 
-				put, err := b.bucket().js.PublishMsg(t.Context(), &nats.Msg{Subject: b.bucket().subject(mesh.KeyLease), Data: []byte(value)})
+				put, err := b.bucket().js.PublishMsg(t.Context(), &nats.Msg{Subject: b.bucket().subject(wire.KeyLease), Data: []byte(value)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -98,7 +98,7 @@ func TestPurgedAndOverwritten(t *testing.T) {
 			err = s.Purge(t.Context())
 		}
 		if err == nil {
-			_, err = b.bucket().js.Publish(t.Context(), b.bucket().subject(mesh.KeyLease), []byte("mine"))
+			_, err = b.bucket().js.Publish(t.Context(), b.bucket().subject(wire.KeyLease), []byte("mine"))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -124,12 +124,12 @@ func TestLeaseIsKept(t *testing.T) {
 		}
 
 		late := &elector{bucket: b.bucket(), me: holder{Instance: "late"}, ttl: 2 * time.Second, log: quiet}
-		last, _, err := late.bucket.newest(t.Context(), mesh.KeyLease)
+		last, _, err := late.bucket.newest(t.Context(), wire.KeyLease)
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.await("it is renewed", func() bool {
-			r, _, err := late.bucket.newest(t.Context(), mesh.KeyLease)
+			r, _, err := late.bucket.newest(t.Context(), wire.KeyLease)
 			return err == nil && r.seq > last.seq
 		})
 		if _, err := late.put(t.Context(), last.seq); !wrongSequence(err) {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // view is this replica's copy of the bucket: a snapshot and the republished changes since. Every replica has one, so
@@ -108,7 +108,7 @@ func (v *view) keep(r record) {
 	} else {
 		delete(v.markers, r.key)
 	}
-	if r.deleted && r.key != mesh.KeyLease {
+	if r.deleted && r.key != wire.KeyLease {
 		delete(v.records, r.key)
 		return
 	}

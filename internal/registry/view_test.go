@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestViewFindsPurges: a purge is noticed by the number of messages or by the first sequence, without false alarms.
@@ -14,7 +14,7 @@ func TestViewFindsPurges(t *testing.T) {
 	v.load(&snapshot{last: 9, records: []record{
 		{key: "state.old", seq: 2, at: now.Add(-time.Hour), deleted: true}, // written by an operator, without a TTL
 		{key: "spec.a", seq: 3, at: now}, {key: "state.a", seq: 4, at: now},
-		{key: mesh.KeyEpoch, seq: 5, at: now}, {key: mesh.KeyLease, seq: 9, at: now},
+		{key: wire.KeyEpoch, seq: 5, at: now}, {key: wire.KeyLease, seq: 9, at: now},
 	}})
 	at := uint64(9)
 	event := func(key string, deleted bool) {
@@ -38,8 +38,8 @@ func TestViewFindsPurges(t *testing.T) {
 	event("state.b", true)
 	check("a marker more", 3, 6, false)
 	check("a key is missing, and there is a marker", 3, 5, true)
-	event(mesh.KeyLease, true)
+	event(wire.KeyLease, true)
 	check("the lease has expired", 3, 6, false)
-	event(mesh.KeyLease, false)
+	event(wire.KeyLease, false)
 	check("the lease is there again", 3, 6, false)
 }

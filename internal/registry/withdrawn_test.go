@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestWithdrawnManifest: the manifest of a service that does not announce itself is removed while the service is up.
@@ -16,7 +16,7 @@ func TestWithdrawnManifest(t *testing.T) {
 		b.leading(r)
 		e := b.ext("weather", "1.0.0", "", "get") // serves ext.weather.rpc
 		e.a.Instance = "n1"
-		b.publish(prefix.Announce("weather"), mesh.Announce{ID: "weather", Version: "1.0.0", Transport: "nats"})
+		b.publish(prefix.Announce("weather"), wire.Announce{ID: "weather", Version: "1.0.0", Transport: "nats"})
 		stop := e.sendHeartbeats()
 		there := func() bool {
 			s, _ := b.spec("weather")
@@ -24,7 +24,7 @@ func TestWithdrawnManifest(t *testing.T) {
 		}
 		b.await("it is there", there)
 		for range 2 { // it is sent twice
-			b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
+			b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Reason: wire.ReasonRemoved})
 			for range 20 {
 				time.Sleep(100 * time.Millisecond) // fake time
 				if !there() {
@@ -34,7 +34,7 @@ func TestWithdrawnManifest(t *testing.T) {
 		}
 		stop()
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		b.publish(prefix.Shutdown("weather"), mesh.Goodbye{ID: "weather", Reason: mesh.GoodbyeRemoved})
+		b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Reason: wire.ReasonRemoved})
 		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
 	})
 }

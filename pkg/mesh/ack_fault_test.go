@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -97,7 +98,7 @@ func TestMayAcknowledge(t *testing.T) {
 		{"ext.log.rpc", "ext.log.ack.t", false},
 		{"other.weather.rpc", "other.weather.ack.t", true},
 	} {
-		if mesh.Prefix(mesh.DefaultPrefix).MayAcknowledge(tt.subject, tt.reply) != tt.want {
+		if wire.Prefix(wire.DefaultPrefix).MayAcknowledge(tt.subject, tt.reply) != tt.want {
 			t.Errorf("MayAcknowledge(%q, %q) = %t", tt.subject, tt.reply, !tt.want)
 		}
 	}

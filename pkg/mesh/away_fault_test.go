@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -30,7 +30,7 @@ func TestStopWhileNATSIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer nc.Close()
-			_, stop := serve(t, nc, weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+			_, stop := serveWeather(t, nc, weather, rpc.HandlerFunc(echo), serve.Options{})
 			s.Shutdown()
 			s.WaitForShutdown()
 			eventually(t, "the connection is gone", func() bool { return !nc.IsConnected() })

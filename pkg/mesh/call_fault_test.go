@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -17,7 +17,7 @@ import (
 // good-byes or the catalog by somebody who may do that.
 func TestAnswersToTheMeshItself(t *testing.T) {
 	connect := startServer(t)
-	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	nc := connect()
 	heard, err := nc.SubscribeSync(">")
 	if err != nil {
@@ -43,9 +43,9 @@ func TestAnswersToTheMeshItself(t *testing.T) {
 
 func TestWhatIsNoRequest(t *testing.T) {
 	connect := startServer(t)
-	serve(t, connect(), weather, rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
 		return json.Marshal(r.Method)
-	}), mesh.ServeOptions{})
+	}), serve.Options{})
 	nc := connect()
 	for _, tt := range []struct{ body, want string }{
 		{`[]`, `"id":null,"error":{"code":-32600`},
@@ -68,12 +68,12 @@ func TestWhatIsNoRequest(t *testing.T) {
 func TestCancelOfALargeAnswer(t *testing.T) {
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)
-	serve(t, connect(), weather, rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
 		if r.Method == "tools/big" {
 			return big, nil
 		}
 		return json.RawMessage("{}"), nil
-	}), mesh.ServeOptions{MaxInflight: 1})
+	}), serve.Options{MaxInflight: 1})
 	nc := connect()
 	frames := make(chan *nats.Msg, 100)
 	m := nats.NewMsg("ext.weather.rpc")

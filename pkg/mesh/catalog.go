@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // ErrNoCatalog says that nobody answers for the catalog's bucket: no registry has made it yet, or JetStream is
@@ -64,7 +66,7 @@ type Extension struct {
 // NewCatalog makes an empty catalog for Run to fill. It starts nothing.
 func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
+		o.Prefix = wire.DefaultPrefix
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -77,7 +78,7 @@ func TestCatalogTailWithAnotherID(t *testing.T) {
 	began := time.Now()
 	old := change{key: "state.old", at: stamp{7, began.UnixNano()}, value: []byte(`{"state":"ready"}`)}
 	c.takeAll([]change{old}, old.at, "the old one")
-	onlyMessage(t, nc, c, KeyEpoch, "8", func() time.Time { return began.Add(time.Second) }, `{"catalog_id":"the new one"}`)
+	onlyMessage(t, nc, c, wire.KeyEpoch, "8", func() time.Time { return began.Add(time.Second) }, `{"catalog_id":"the new one"}`)
 	if err := c.loadTail(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -135,16 +136,16 @@ func await(t *testing.T, c *Catalog, what string, cond func(*Catalog) bool) {
 	}
 }
 
-func testSpec(id, version string, tools ...string) Spec {
-	s := Spec{ID: id, Version: version, Transport: "stdio", Dialect: "ext", Subject: "ext." + id + ".rpc", Tools: []Tool{}}
+func testSpec(id, version string, tools ...string) wire.Spec {
+	s := wire.Spec{ID: id, Version: version, Transport: "stdio", Dialect: "ext", Subject: "ext." + id + ".rpc", Tools: []wire.Tool{}}
 	for _, t := range tools {
-		s.Tools = append(s.Tools, Tool{Name: "ext_" + id + "_" + t, Own: t, InputSchema: json.RawMessage(`{"type":"object"}`)})
+		s.Tools = append(s.Tools, wire.Tool{Name: "ext_" + id + "_" + t, Own: t, InputSchema: json.RawMessage(`{"type":"object"}`)})
 	}
 	return s
 }
 
-func testState(s heartbeat.State) StateDoc {
-	return StateDoc{State: s, Available: s == heartbeat.Ready, Since: time.Unix(1, 0).UTC(), Instances: []InstanceState{}}
+func testState(s heartbeat.State) wire.StateDoc {
+	return wire.StateDoc{State: s, Available: s == heartbeat.Ready, Since: time.Unix(1, 0).UTC(), Instances: []wire.InstanceState{}}
 }
 
 func has(id string, s heartbeat.State) func(*Catalog) bool {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -95,7 +96,7 @@ func BenchmarkCatalogLoad(b *testing.B) {
 // remember or make up. 10,000 extensions are 100,000 tools.
 func BenchmarkCatalogResolve(b *testing.B) {
 	for _, tt := range []struct{ name, asked string }{
-		{"suffixed", SuffixedName("ext7777", "tool3", 6)},
+		{"suffixed", wire.SuffixedName("ext7777", "tool3", 6)},
 		{"unknown", "ext_weather_forecast"},
 	} {
 		b.Run(tt.name, func(b *testing.B) {

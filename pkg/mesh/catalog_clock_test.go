@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestCatalogAgeWithAnotherClock reads messages from a server whose clock is not ours, all of them and only the newest:
@@ -12,7 +14,7 @@ func TestCatalogAgeWithAnotherClock(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	var stamped atomic.Int64 // of the bucket's only message, in unix nanoseconds
 	c := NewCatalog(nc, CatalogOptions{})
-	onlyMessage(t, nc, c, KeyLease, "7", func() time.Time { return time.Unix(0, stamped.Load()) }, `{}`)
+	onlyMessage(t, nc, c, wire.KeyLease, "7", func() time.Time { return time.Unix(0, stamped.Load()) }, `{}`)
 	for what, load := range map[string]func(*Catalog) error{
 		"the whole":  func(c *Catalog) error { return c.loadAll(t.Context()) },
 		"the newest": func(c *Catalog) error { return c.loadTail(t.Context()) },

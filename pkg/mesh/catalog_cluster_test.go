@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -32,7 +33,7 @@ func TestCatalogWithAgentPermissions(t *testing.T) {
 	b := &catalogBed{t: t, srv: srv, nc: connect("registry")}
 	b.bucket()
 	b.put("spec.a", testSpec("a", "1.0.0", "x"))
-	b.put(KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
+	b.put(wire.KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
 	agent := connect("agent", nats.CustomInboxPrefix("_INBOX.agent"), nats.PermissionErrOnSubscribe(true),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Errorf("agent: %v", err) }))
 	c := b.followOn(agent, CatalogOptions{})

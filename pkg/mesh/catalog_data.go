@@ -7,21 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-)
 
-// The kinds of catalog keys that make up the catalog; a key is <kind>.<name>. The other keys
-// (lease.registry, epoch.registry) are the registries' own.
-const (
-	KindSpec  = "spec"  // spec.<id>: a Spec
-	KindState = "state" // state.<id>: a StateDoc
-	KindSkill = "skill" // skill.<dir name>: a Skill
-	KindHost  = "host"  // host.<bridge>: a Host
-)
-
-// The keys of the registries themselves.
-const (
-	KeyLease = "lease.registry" // the leader's lease; renewed every 2 s
-	KeyEpoch = "epoch.registry" // the fence; an object whose catalog_id is the stream's creation time, RFC 3339
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // stamp identifies one message of the bucket's stream. The time tells the streams apart when a bucket was
@@ -80,18 +67,18 @@ func (ch *change) decode() error {
 	kind, name, _ := strings.Cut(ch.key, ".")
 	var err error
 	switch kind {
-	case KindSpec:
+	case wire.KindSpec:
 		var s *Spec
 		if s, err = decodeSpec(ch.value); err == nil {
 			s.ID = name // the key is authoritative
 			ch.doc = s
 			return nil
 		}
-	case KindState:
+	case wire.KindState:
 		ch.doc = &StateDoc{}
-	case KindSkill:
+	case wire.KindSkill:
 		ch.doc = &Skill{}
-	case KindHost:
+	case wire.KindHost:
 		ch.doc = &Host{}
 	default:
 		return nil
@@ -119,7 +106,7 @@ func (d *catalogData) apply(ch change) (ev Event, ok bool) {
 	}
 	kind, name, _ := strings.Cut(ch.key, ".")
 	switch kind {
-	case KindSpec, KindState, KindSkill, KindHost:
+	case wire.KindSpec, wire.KindState, wire.KindSkill, wire.KindHost:
 	default:
 		if ch.value == nil {
 			delete(d.own, ch.key)
@@ -148,19 +135,19 @@ func (d *catalogData) apply(ch change) (ev Event, ok bool) {
 // set puts a change's document in its place, or takes it away.
 func (d *catalogData) set(kind, name string, ch change) {
 	switch kind {
-	case KindSkill:
+	case wire.KindSkill:
 		if doc, ok := ch.doc.(*Skill); ok {
 			d.skills[name] = *doc
 		} else {
 			delete(d.skills, name)
 		}
-	case KindHost:
+	case wire.KindHost:
 		if doc, ok := ch.doc.(*Host); ok {
 			d.hosts[name] = *doc
 		} else {
 			delete(d.hosts, name)
 		}
-	case KindSpec, KindState:
+	case wire.KindSpec, wire.KindState:
 		d.setExtension(kind, name, ch)
 	}
 }
@@ -174,7 +161,7 @@ func (d *catalogData) setExtension(kind, id string, ch change) {
 	if ch.doc == nil {
 		rev = 0
 	}
-	if kind == KindState {
+	if kind == wire.KindState {
 		e.State, e.StateRevision = &StateDoc{}, rev
 		if doc, ok := ch.doc.(*StateDoc); ok {
 			e.State = doc

@@ -74,7 +74,7 @@ func decodeTool(data []byte) (Tool, error) {
 		default:
 			var k string
 			k, err = decodeString(key, "")
-			t.Extra = append(t.Extra, Member{k, value})
+			t.Extra = append(t.Extra, Member{Key: k, Value: value})
 		}
 		if err != nil {
 			return fmt.Errorf("tool: member %s: %w", key, err)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 func FuzzDecodeSpec(f *testing.F) {
@@ -19,7 +21,7 @@ func FuzzDecodeSpec(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var want Spec
+		var want wire.Spec
 		wantErr := json.Unmarshal(data, &want)
 		got, err := decodeSpec(data)
 		if string(bytes.TrimSpace(data)) == "null" || hasOddKey(data) {
@@ -43,7 +45,7 @@ func FuzzDecodeSpec(f *testing.F) {
 // hasOddKey reports a top level member that json.Unmarshal takes for tools and decodeSpec does not, or that is
 // there twice.
 func hasOddKey(data []byte) bool {
-	members, err := Members(data)
+	members, err := wire.Members(data)
 	if err != nil {
 		return false
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // How a follower works (docs/protocol.md, "Following the catalog"). The bucket's stream republishes every
@@ -248,7 +250,7 @@ func (c *Catalog) loadKinds(ctx context.Context, kinds []string) error {
 			through = last
 		}
 	}
-	for _, key := range []string{KeyLease, KeyEpoch} {
+	for _, key := range []string{wire.KeyLease, wire.KeyEpoch} {
 		ch, ok, err := c.lastOf(ctx, key)
 		if err != nil {
 			return err
@@ -433,7 +435,7 @@ func epochID(ch change) string {
 	var epoch struct {
 		CatalogID string `json:"catalog_id"`
 	}
-	if ch.key != KeyEpoch || ch.value == nil || json.Unmarshal(ch.value, &epoch) != nil {
+	if ch.key != wire.KeyEpoch || ch.value == nil || json.Unmarshal(ch.value, &epoch) != nil {
 		return ""
 	}
 	return epoch.CatalogID

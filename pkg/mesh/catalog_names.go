@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // nameIndex finds tools by their registered names. Names are unique in a whole catalog; between the events of
@@ -65,11 +67,11 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 // they remember or make up.
 type formIndex struct {
 	mu    sync.RWMutex // never taken under Catalog.mu
-	names *Names       // guarded by mu; nil until it is needed
+	names *wire.Names  // guarded by mu; nil until it is needed
 }
 
 // read calls f with the index as the catalog is now. f must neither change nor keep it.
-func (x *formIndex) read(c *Catalog, f func(*Names)) {
+func (x *formIndex) read(c *Catalog, f func(*wire.Names)) {
 	if c.hasUnindexed() {
 		x.update(c)
 	}
@@ -84,7 +86,7 @@ func (x *formIndex) update(c *Catalog) {
 	defer x.mu.Unlock()
 	specs, all := c.takeUnindexed()
 	if all {
-		x.names = new(Names)
+		x.names = new(wire.Names)
 	}
 	for id, s := range specs {
 		own := make([]string, len(s.Tools))

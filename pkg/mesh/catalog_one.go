@@ -6,18 +6,20 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // LoadExtension reads one extension's documents into a catalog that holds nothing else: what a program that calls
 // one tool and goes needs of a catalog that may have a hundred thousand. An id that the catalog does not know
 // gives an empty Catalog. The errors are those of LoadCatalog.
 func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id string) (*Catalog, error) {
-	if err := CheckID(id, true); err != nil {
+	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
 	}
 	c := NewCatalog(nc, o)
 	var changes []change
-	for _, key := range []string{KindSpec + "." + id, KindState + "." + id, KeyLease} {
+	for _, key := range []string{wire.KindSpec + "." + id, wire.KindState + "." + id, wire.KeyLease} {
 		ch, ok, err := c.lastOf(ctx, key)
 		if err != nil {
 			return nil, err

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // CatalogOfResolved makes a catalog of the result of the registry's method resolve: one extension with one tool, which is
@@ -23,7 +25,7 @@ func CatalogOfResolved(nc *nats.Conn, o CatalogOptions, result json.RawMessage) 
 	if err := json.Unmarshal(result, &r); err != nil {
 		return nil, nil, fmt.Errorf("the registry's answer to resolve: %w", err)
 	}
-	if err := CheckID(r.ID, true); err != nil {
+	if err := wire.CheckID(r.ID, true); err != nil {
 		return nil, nil, fmt.Errorf("the registry's answer to resolve: %w", err)
 	}
 	r.Spec.ID, r.Spec.Tools = r.ID, nil
@@ -33,7 +35,7 @@ func CatalogOfResolved(nc *nats.Conn, o CatalogOptions, result json.RawMessage) 
 	}
 	c = NewCatalog(nc, o)
 	at := stamp{seq: max(1, r.Revision)}
-	for key, doc := range map[string]any{KindSpec: &r.Spec, KindState: &r.State} {
+	for key, doc := range map[string]any{wire.KindSpec: &r.Spec, wire.KindState: &r.State} {
 		c.data.apply(change{key: key + "." + r.ID, at: at, value: []byte{}, doc: doc})
 	}
 	c.data.id, c.data.revision = r.CatalogID, r.Revision

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -36,10 +37,10 @@ func TestCatalogLoad(t *testing.T) {
 	b.put("state.broken", testState(heartbeat.Failed))
 	b.put("state.weather", testState(heartbeat.Ready))
 	b.put("spec.gone", testSpec("gone", "1.0.0"))
-	b.put("skill.pdf", Skill{Name: "pdf", Body: "x"})
-	want := b.put("host.h1", Host{Bridge: "h1"})
-	b.put(KeyLease, "1")
-	b.put(KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
+	b.put("skill.pdf", wire.Skill{Name: "pdf", Body: "x"})
+	want := b.put("host.h1", wire.Host{Bridge: "h1"})
+	b.put(wire.KeyLease, "1")
+	b.put(wire.KeyEpoch, `{"catalog_id":"2026-01-02T03:04:05Z"}`)
 	b.del("lease.other")
 
 	c, err = LoadCatalog(t.Context(), b.nc, CatalogOptions{})
@@ -134,8 +135,8 @@ func TestCatalogFollows(t *testing.T) {
 		t.Errorf("ext_a_z = %v, %v, %v", e, tool, ok)
 	}
 	for _, id := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"} { // the second: another bucket
-		b.put(KeyEpoch, `{"catalog_id":"`+id+`"}`)
-		b.put("host."+id[18:], Host{})
+		b.put(wire.KeyEpoch, `{"catalog_id":"`+id+`"}`)
+		b.put("host."+id[18:], wire.Host{})
 		await(t, c, "the registry's id for the catalog", func(c *Catalog) bool {
 			have, _ := c.Revision()
 			return have == id && len(c.Hosts()) > 0
@@ -149,7 +150,7 @@ func TestCatalogFollows(t *testing.T) {
 	if len(c.data.names) != 0 {
 		t.Errorf("names left behind: %v", c.data.names)
 	}
-	b.put("host.short", Host{Bridge: "short"})
+	b.put("host.short", wire.Host{Bridge: "short"})
 	await(t, c, "the host's report stands", func(c *Catalog) bool { return len(c.Hosts()) == 1 })
 	js, err := jetstream.New(b.nc)
 	if err == nil { // the KV API knows no TTL on an update
@@ -214,7 +215,7 @@ func TestCatalogFaults(t *testing.T) {
 			b.put("state.a", testState(heartbeat.Ready))
 			b.put("state.b", testState(heartbeat.Ready))
 			for range 10 {
-				b.put("host.h", Host{Bridge: "h"})
+				b.put("host.h", wire.Host{Bridge: "h"})
 			}
 			nc := b.connect()
 			c := b.followOn(nc, CatalogOptions{})
@@ -527,7 +528,7 @@ func TestLoadKinds(t *testing.T) {
 	} {
 		b.put(key, value)
 	}
-	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{}, KindHost, KindState)
+	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{}, wire.KindHost, wire.KindState)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // twos is a ClientOptions.Schemas that knows one fault.
@@ -34,8 +36,8 @@ func TestCheckOf(t *testing.T) {
 			return twos(text)
 		},
 	})
-	spec := &Spec{ID: "a"}
-	one, two := &Tool{Name: "ext_a_one", Own: "one", InputSchema: json.RawMessage("1")}, &Tool{Name: "ext_a_two", Own: "two", InputSchema: json.RawMessage("broken")}
+	spec := &wire.Spec{ID: "a"}
+	one, two := &wire.Tool{Name: "ext_a_one", Own: "one", InputSchema: json.RawMessage("1")}, &wire.Tool{Name: "ext_a_two", Own: "two", InputSchema: json.RawMessage("broken")}
 	for range 3 {
 		if f := c.checkOf(spec, one); f == nil || f(json.RawMessage(`{"n":"two"}`)) == nil || f(json.RawMessage(`{}`)) != nil {
 			t.Error("the arguments are not checked")
@@ -44,8 +46,8 @@ func TestCheckOf(t *testing.T) {
 			t.Error("something is checked without a schema")
 		}
 	}
-	c.checkOf(&Spec{ID: "a"}, one)
-	c.checkOf(&Spec{ID: "b"}, one)
+	c.checkOf(&wire.Spec{ID: "a"}, one)
+	c.checkOf(&wire.Spec{ID: "b"}, one)
 	if got := strings.Join(compiled, " "); got != "1 broken 1 1" {
 		t.Errorf("compiled: %s", got)
 	}

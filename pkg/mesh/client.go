@@ -16,6 +16,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -65,7 +66,7 @@ type Client struct {
 
 // NewClient makes a Client on nc. It starts nothing.
 func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
-	opt.Prefix = cmp.Or(opt.Prefix, DefaultPrefix)
+	opt.Prefix = cmp.Or(opt.Prefix, wire.DefaultPrefix)
 	opt.Timeout = cmp.Or(opt.Timeout, 30*time.Second)
 	opt.HookTimeout = cmp.Or(opt.HookTimeout, DefaultHookTimeout)
 	opt.WaitReady = max(0, cmp.Or(opt.WaitReady, time.Second))
@@ -121,7 +122,7 @@ func (c *Client) Do(ctx context.Context, call ToolCall) (json.RawMessage, error)
 	} else {
 		result, err = c.callTool(ctx, target, call.Tool, args)
 	}
-	return result, ofCall(err)
+	return result, wire.OfCall(err)
 }
 
 // callTool checks the arguments and calls the tool.
@@ -141,7 +142,7 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 // CallExt sends one request to an extension by its id, without looking anything up: tools/<name>,
 // tools/list, initialize, ping, hooks/<name>. With a Catalog, the extension's own subject prefix is used.
 func (c *Client) CallExt(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
-	if err := CheckID(id, true); err != nil {
+	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
 	}
 	t := target{id: id, subject: c.opt.Prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
@@ -151,7 +152,7 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 		}
 	}
 	result, err := c.ask(ctx, t, method, params)
-	return result, ofCall(err)
+	return result, wire.OfCall(err)
 }
 
 // target is where a call goes, and what the one who answers is known to be able to.
@@ -176,7 +177,7 @@ func (c *Client) targetOf(e Extension) target {
 	}
 	return target{
 		id: e.ID, subject: subject, dialect: e.Spec.Dialect,
-		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, FeatureStream),
+		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, wire.FeatureStream),
 		agent: c.opt.Agent, session: c.opt.Session, passthrough: e.Spec.Context.Passthrough,
 	}
 }
@@ -189,7 +190,7 @@ func (t *target) identify(agent, session string) {
 func (c *Client) find(tool string) (target, error) {
 	notFound := &NotFoundError{Name: tool}
 	id, own, full := strings.Cut(tool, "/")
-	full = full && own != "" && CheckID(id, true) == nil
+	full = full && own != "" && wire.CheckID(id, true) == nil
 	if c.opt.Catalog != nil {
 		e, t, err := c.opt.Catalog.Resolve(tool)
 		if err == nil {
@@ -240,9 +241,9 @@ func (f toolForm) params(tool string, args, meta json.RawMessage, progress bool)
 	if f == shortForm {
 		return args
 	}
-	p := AppendCallParams(nil, tool, args)
+	p := wire.AppendCallParams(nil, tool, args)
 	if progress {
-		meta = set(meta, "progressToken", []byte("1"))
+		meta = wire.SetMember(meta, "progressToken", []byte("1"))
 	}
 	if len(meta) == 0 {
 		return p
@@ -259,7 +260,7 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		deadline = time.Now().Add(c.opt.Timeout)
 	}
 	if t.passthrough && (t.agent != "" || t.session != "") && strings.HasPrefix(method, "tools/") && method != "tools/list" {
-		params = WithContext(method, t.dialect, params, t.agent, t.session)
+		params = wire.WithContext(method, t.dialect, params, t.agent, t.session)
 	}
 	g := c.guardOf(t.id)
 	for ; ; r.made++ {

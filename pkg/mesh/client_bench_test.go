@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -49,7 +50,7 @@ func BenchmarkClientCall(b *testing.B) {
 		}
 		catalog := NewCatalog(nil, CatalogOptions{})
 		spec := testSpec(id, "1.0.0", "echo")
-		spec.Subject, spec.Dialect, spec.Features = "ext."+id+".rpc", "ext", []string{FeatureStream}
+		spec.Subject, spec.Dialect, spec.Features = "ext."+id+".rpc", "ext", []string{wire.FeatureStream}
 		spec.Tools[0].InputSchema = json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`)
 		data, err := json.Marshal(spec)
 		if err != nil {

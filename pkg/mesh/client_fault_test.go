@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -29,7 +30,7 @@ func TestSlowCaller(t *testing.T) {
 		}
 		return json.RawMessage(`"done"`), nil
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, h, serve.Options{})
 	nc := connect()
 	client := mesh.NewClient(nc, mesh.ClientOptions{})
 	for _, tt := range []struct {
@@ -226,7 +227,7 @@ func TestHostileStreams(t *testing.T) {
 // nothing is subscribed either, there is no such tool.
 func TestPairNeedsNoCatalog(t *testing.T) {
 	connect := startServer(t)
-	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	nc := connect()
 	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
 	for _, hooks := range []bool{false, true} {

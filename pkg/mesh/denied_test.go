@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -28,18 +30,18 @@ func TestDeniedSubscription(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	heard, err := nc.SubscribeSync(mesh.DefaultPrefix + ".registry.heartbeat.x")
+	heard, err := nc.SubscribeSync(wire.DefaultPrefix + ".registry.heartbeat.x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
-	slot := node.Join(mesh.Announce{ID: "x", Version: "1.0.0"})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
+	slot := node.Join(wire.Announce{ID: "x", Version: "1.0.0"})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
 	wg.Go(func() { slot.Run(ctx) })
 	served, began := make(chan struct{}), time.Now()
-	wg.Go(func() { slot.Serve(ctx, rpc.HandlerFunc(echo), mesh.ServeOptions{}); close(served) })
+	wg.Go(func() { slot.Serve(ctx, rpc.HandlerFunc(echo), serve.Options{}); close(served) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	is := func(want heartbeat.State, reason string) func() bool {
 		return func() bool { s, r := slot.State(); return s == want && strings.Contains(r, reason) }
@@ -99,15 +101,15 @@ func TestDeniedWithOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(nc.Close)
-			slots, ends := map[string]*mesh.Slot{}, map[string]func(){}
+			slots, ends := map[string]*serve.Instance{}, map[string]func(){}
 			for _, id := range []string{"a", "b"} {
-				node := mesh.NewNode(nc, mesh.NodeOptions{})
-				slot := node.Join(mesh.Announce{ID: id, Version: "1.0.0"})
+				node := serve.NewPublisher(nc, serve.PublisherOptions{})
+				slot := node.Join(wire.Announce{ID: id, Version: "1.0.0"})
 				nodeCtx, stopNode := context.WithCancel(context.Background())
 				ctx, stop := context.WithCancel(context.Background())
 				var run, life sync.WaitGroup
 				run.Go(func() { node.Run(nodeCtx) }) // these two end with their contexts, below
-				life.Go(func() { slot.Serve(ctx, rpc.HandlerFunc(echo), mesh.ServeOptions{}) })
+				life.Go(func() { slot.Serve(ctx, rpc.HandlerFunc(echo), serve.Options{}) })
 				slots[id] = slot
 				ends[id] = sync.OnceFunc(func() { stop(); life.Wait(); stopNode(); run.Wait() })
 				t.Cleanup(ends[id])

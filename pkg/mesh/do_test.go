@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -32,7 +33,7 @@ func TestDo(t *testing.T) {
 			t.Error(err)
 		}
 		answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"result":{"params":%s,"agent":%q,"session":%q}}`,
-			q.Params, m.Header.Get(HeaderAgent), m.Header.Get(HeaderSession))
+			q.Params, m.Header.Get(wire.HeaderAgent), m.Header.Get(wire.HeaderSession))
 		if err := m.Respond([]byte(answer)); err != nil {
 			t.Error(err)
 		}

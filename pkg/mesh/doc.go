@@ -57,12 +57,4 @@
 //
 // Errors of a call are [rpc.Error] values: the extension's own, unchanged, or the mesh's with [rpc.Details], which state
 // whether the tool may have run. errors.Is(err, rpc.CodeUnavailable) works across the network.
-//
-// # Many extensions in one program
-//
-// Serve consists of a [Node], which is shared by all extensions of a program, and a [Slot], which is one instance of an
-// extension. A slot keeps its identity when the process of the extension restarts. Whenever that process can handle calls,
-// [Slot.Serve] subscribes a micro service for it, so that calls of an extension that does not run fail immediately with "no
-// responders" instead of a timeout. Bridges use these types; other services do not need them. Subjects are built by the
-// methods of [Prefix].
 package mesh

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -30,12 +31,12 @@ func startWeather() (url string, stop func()) {
 	})
 	kv := must(must(jetstream.New(nc)).CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "ext_catalog",
 		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"}}))
-	h := must(mesh.ParseHandshake(whenServed(nc, "weather", "initialize", nil)))
+	h := must(wire.ParseHandshake(whenServed(nc, "weather", "initialize", nil)))
 	for i := range h.Tools {
-		h.Tools[i].Name = mesh.ToolName("weather", h.Tools[i].Own)
+		h.Tools[i].Name = wire.ToolName("weather", h.Tools[i].Own)
 	}
-	spec := must(json.Marshal(mesh.Spec{ID: "weather", Version: "1.0.0", Transport: "nats", Dialect: "ext",
-		Subject: mesh.Prefix("ext").RPC("weather"), Features: []string{mesh.FeatureStream}, Tools: h.Tools, Hooks: h.Hooks}))
+	spec := must(json.Marshal(wire.Spec{ID: "weather", Version: "1.0.0", Transport: "nats", Dialect: "ext",
+		Subject: wire.Prefix("ext").RPC("weather"), Features: []string{wire.FeatureStream}, Tools: h.Tools, Hooks: h.Hooks}))
 	must(kv.Put(ctx, "spec.weather", spec))
 	must(kv.PutString(ctx, "state.weather", `{"state":"ready","available":true,"instances":[]}`))
 	return srv.ClientURL(), func() { cancel(); wg.Wait(); stopServer() }

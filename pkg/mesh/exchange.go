@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -72,21 +73,21 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 	msg := &o.msg
 	msg.Subject, msg.Reply = cmp.Or(t.instance, t.subject), p.reply
 	msg.Data = jsonrpc.AppendRequest(msg.Data[:0], []byte(requestID), method, params)
-	o.set(HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
-	o.set(HeaderCallID, p.reply) // as unique as a name can be
+	o.set(wire.HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
+	o.set(wire.HeaderCallID, p.reply) // as unique as a name can be
 	if t.stream || !t.known {
-		o.set(HeaderStream, "1")
+		o.set(wire.HeaderStream, "1")
 	}
-	if parent := Traceparent(ctx); parent != "" {
-		o.set(HeaderTraceparent, parent)
+	if parent := wire.Traceparent(ctx); parent != "" {
+		o.set(wire.HeaderTraceparent, parent)
 	}
 	if t.agent != "" {
-		o.set(HeaderAgent, t.agent)
+		o.set(wire.HeaderAgent, t.agent)
 	}
 	if t.session != "" {
-		o.set(HeaderSession, t.session)
+		o.set(wire.HeaderSession, t.session)
 	}
-	size, limit := int64(len(msg.Data)), c.nc.MaxPayload()-headroom
+	size, limit := int64(len(msg.Data)), c.nc.MaxPayload()-wire.Headroom
 	var err error
 	if size <= limit || limit <= 0 {
 		err = c.nc.PublishMsg(msg)
@@ -153,7 +154,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				return nil, r.gaveUp(context.DeadlineExceeded)
 			case r.streaming && len(p.replies) == 0: // progress may have kept take busy
 				r.c.suspect(r.t.id, "timeout")
-				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, silenceLimit)
+				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, wire.SilenceLimit)
 			}
 		case <-ctx.Done():
 			return nil, r.gaveUp(ctx.Err())
@@ -178,20 +179,20 @@ func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
 		r.ended, r.origin = true, byNATS
 		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "no instance of %s is subscribed", r.t.id)
 	}
-	kind := m.Header.Get(HeaderFrame)
+	kind := m.Header.Get(wire.HeaderFrame)
 	r.streaming = r.streaming || kind != ""
 	switch kind {
 	case "":
 		r.ended = true
 		result, err := r.result(m)
 		return result, true, err
-	case frameProgress:
+	case wire.FrameProgress:
 		r.progress(m.Data)
-	case frameChunk:
+	case wire.FrameChunk:
 		if err := r.chunk(m); err != nil {
 			return nil, true, err
 		}
-	case frameEnd:
+	case wire.FrameEnd:
 		r.ended = true
 		result, err := r.end(m)
 		return result, true, err
@@ -214,7 +215,7 @@ const maxAnswer = jsonrpc.DefaultMaxLine + 1<<20
 func (r *reception) chunk(m *nats.Msg) error {
 	r.chunks = append(r.chunks, m.Data)
 	r.size += len(m.Data)
-	if seq := m.Header.Get(HeaderSeq); seq != strconv.Itoa(len(r.chunks)) {
+	if seq := m.Header.Get(wire.HeaderSeq); seq != strconv.Itoa(len(r.chunks)) {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "a part of %s's answer was lost: chunk %s came as number %d", r.t.id, seq, len(r.chunks))
 	}
 	if r.size > maxAnswer {

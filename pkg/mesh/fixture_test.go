@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -75,16 +77,16 @@ func duckConn(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn
 }
 
 // serveOn serves h as the extension duck until the test ends.
-func serveOn(t *testing.T, nc *nats.Conn, h rpc.Handler) *Slot {
+func serveOn(t *testing.T, nc *nats.Conn, h rpc.Handler) *serve.Instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	node := NewNode(nc, NodeOptions{})
-	slot := node.Join(Announce{ID: "duck", Version: "1.0.0"})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
+	slot := node.Join(wire.Announce{ID: "duck", Version: "1.0.0"})
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
 	wg.Go(func() { slot.Run(ctx) })
 	wg.Go(func() {
-		if err := slot.Serve(ctx, h, ServeOptions{}); err != nil {
+		if err := slot.Serve(ctx, h, serve.Options{}); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -54,7 +55,7 @@ func (c *Client) guardOf(id string) *guard {
 
 // reportBreaker tells the registry, which probes: a caller's word alone shows nothing to the fleet.
 func (c *Client) reportBreaker(id string, s heartbeat.BreakerState) {
-	data, err := json.Marshal(BreakerReport{ID: id, State: string(s), Reporter: c.nc.Opts.Name})
+	data, err := json.Marshal(wire.BreakerReport{ID: id, State: string(s), Reporter: c.nc.Opts.Name})
 	if err == nil {
 		err = c.nc.Publish(c.opt.Prefix.Breaker(id), data)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -28,8 +29,8 @@ func TestCallersBreaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Flush()
-	b.put("spec.mute", Spec{ID: "mute", Version: "1.0.0", Subject: "ext.mute.rpc", Tools: []Tool{{Name: "ext_mute_x", Own: "x"}}})
-	b.put("state.mute", StateDoc{State: heartbeat.Ready, Available: true})
+	b.put("spec.mute", wire.Spec{ID: "mute", Version: "1.0.0", Subject: "ext.mute.rpc", Tools: []wire.Tool{{Name: "ext_mute_x", Own: "x"}}})
+	b.put("state.mute", wire.StateDoc{State: heartbeat.Ready, Available: true})
 	catalog := b.follow(CatalogOptions{})
 	await(t, catalog, "it is there", has("mute", heartbeat.Ready))
 	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
@@ -60,7 +61,7 @@ func TestCallersBreaker(t *testing.T) {
 		t.Errorf("%d requests were sent, want 5", n)
 	}
 	since := time.Now()
-	b.put("state.mute", StateDoc{State: heartbeat.Ready, Available: true, Since: since})
+	b.put("state.mute", wire.StateDoc{State: heartbeat.Ready, Available: true, Since: since})
 	await(t, catalog, "the news arrives", func(c *Catalog) bool {
 		e, _ := c.Get("mute")
 		return e.State.Since.Equal(since)
@@ -78,11 +79,11 @@ func TestCallersBreaker(t *testing.T) {
 func TestFleetsBreaker(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
-	open := func(until time.Time) StateDoc {
-		return StateDoc{State: heartbeat.Ready, Reason: "not answering", Since: until, Breaker: &heartbeat.Breaker{State: heartbeat.BreakerOpen, RetryAt: &until}}
+	open := func(until time.Time) wire.StateDoc {
+		return wire.StateDoc{State: heartbeat.Ready, Reason: "not answering", Since: until, Breaker: &heartbeat.Breaker{State: heartbeat.BreakerOpen, RetryAt: &until}}
 	}
 	serveEcho(t, b)
-	b.put("spec.echo", Spec{ID: "echo", Version: "1.0.0", Subject: "ext.echo.rpc", Tools: []Tool{{Name: "ext_echo_x", Own: "x"}}})
+	b.put("spec.echo", wire.Spec{ID: "echo", Version: "1.0.0", Subject: "ext.echo.rpc", Tools: []wire.Tool{{Name: "ext_echo_x", Own: "x"}}})
 	b.put("state.echo", open(time.Now().Add(time.Hour)))
 	catalog := b.follow(CatalogOptions{})
 	await(t, catalog, "it is there", has("echo", heartbeat.Ready))

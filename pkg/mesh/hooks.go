@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // MaxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
@@ -151,7 +152,7 @@ func (f *Fired) merge(id string, r HookResult) {
 	if len(r.Override) == 0 || string(r.Override) == "null" {
 		return
 	}
-	members, err := Members(r.Override)
+	members, err := wire.Members(r.Override)
 	if err != nil {
 		f.warn(id, "its override is not an object")
 		return

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -92,7 +93,7 @@ func (c *Client) askBefore(ctx context.Context, e toolEvent) (args json.RawMessa
 	if bytes.Equal(fired.Event, event) { // white space and all
 		return e.Arguments, nil
 	}
-	if changed, ok := member(fired.Event, "arguments"); ok && isObject(changed) {
+	if changed, ok := wire.MemberOf(fired.Event, "arguments"); ok && isObject(changed) {
 		return changed, nil
 	}
 	c.opt.Logger.Warn("hook", "hook", beforeToolCall, "error", "the arguments were overridden with something that is no object")

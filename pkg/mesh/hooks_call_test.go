@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -37,7 +38,7 @@ func hookedMesh(t *testing.T, boxes map[string]*Toolbox) func(ClientOptions) *Cl
 				t.Errorf("Serve: %v", err)
 			}
 		})
-		spec := Spec{ID: id, Version: "1.0.0", Dialect: "ext", Subject: "ext." + id + ".rpc"}
+		spec := wire.Spec{ID: id, Version: "1.0.0", Dialect: "ext", Subject: "ext." + id + ".rpc"}
 		for _, tool := range box.tools {
 			tool.Name = "ext_" + id + "_" + tool.Own
 			spec.Tools = append(spec.Tools, tool.Tool)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // hooker is an extension with one hook.
@@ -49,7 +51,7 @@ func fire(t *testing.T, hook, event string, hookers ...hooker) Fired {
 				t.Errorf("Serve: %v", err)
 			}
 		})
-		b.put("spec."+h.id, Spec{ID: h.id, Version: "1.0.0", Priority: h.priority, Dialect: "ext", Subject: "ext." + h.id + ".rpc", Hooks: []string{hook}})
+		b.put("spec."+h.id, wire.Spec{ID: h.id, Version: "1.0.0", Priority: h.priority, Dialect: "ext", Subject: "ext." + h.id + ".rpc", Hooks: []string{hook}})
 	}
 	catalog, err := LoadCatalog(ctx, b.nc, CatalogOptions{})
 	if err != nil {
@@ -138,7 +140,7 @@ func TestFireBounds(t *testing.T) {
 	b.bucket()
 	nc := b.connect()
 	var asked atomic.Int64
-	if _, err := nc.QueueSubscribe("ext.*.rpc", QueueGroup, func(m *nats.Msg) {
+	if _, err := nc.QueueSubscribe("ext.*.rpc", wire.QueueGroup, func(m *nats.Msg) {
 		asked.Add(1)
 		if m.Subject != "ext.x007.rpc" {
 			m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":null}`))
@@ -150,7 +152,7 @@ func TestFireBounds(t *testing.T) {
 	const n = MaxHooked + 2
 	for i := range n {
 		id := fmt.Sprintf("x%03d", i)
-		b.put("spec."+id, Spec{ID: id, Version: "1.0.0", Subject: "ext." + id + ".rpc", Hooks: []string{"before_message", "after_message"}})
+		b.put("spec."+id, wire.Spec{ID: id, Version: "1.0.0", Subject: "ext." + id + ".rpc", Hooks: []string{"before_message", "after_message"}})
 	}
 	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
 	if err != nil {

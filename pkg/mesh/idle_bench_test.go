@@ -8,8 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -19,16 +20,16 @@ func BenchmarkIdleSlot(b *testing.B) {
 	const slots = 1000
 	connect := startServer(b)
 	nc := connect()
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these end with cancel
-	all := make([]*mesh.Slot, slots)
+	all := make([]*serve.Instance, slots)
 	for i := range all {
-		slot := node.Join(mesh.Announce{ID: fmt.Sprintf("x%d", i), Version: "1.0.0", Transport: "stdio", Dialect: "mcp", Host: "h", Bridge: "b"})
+		slot := node.Join(wire.Announce{ID: fmt.Sprintf("x%d", i), Version: "1.0.0", Transport: "stdio", Dialect: "mcp", Host: "h", Bridge: "b"})
 		slot.Enter()
 		wg.Go(func() {
-			if err := slot.Serve(ctx, rpc.HandlerFunc(echo), mesh.ServeOptions{}); err != nil {
+			if err := slot.Serve(ctx, rpc.HandlerFunc(echo), serve.Options{}); err != nil {
 				b.Error(err)
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // inbox receives the replies of a Client's calls: one subscription for all of them, since a streaming call
@@ -84,7 +86,7 @@ func (b *inbox) close(p *place) {
 
 // expect sets when p has to look at the clock, now that it heard something. The caller holds mu.
 func (b *inbox) expect(p *place, now time.Time) {
-	p.due = now.Add(silenceLimit)
+	p.due = now.Add(wire.SilenceLimit)
 	if p.deadline.Before(p.due) {
 		p.due = p.deadline
 	}
@@ -139,7 +141,7 @@ func (b *inbox) expire() {
 // Signs of life and progress are dropped while there is still room for the answer behind them; what else is
 // missing shows in the numbers on the chunks.
 func (b *inbox) receive(m *nats.Msg) {
-	frame := m.Header.Get(HeaderFrame)
+	frame := m.Header.Get(wire.HeaderFrame)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.waiting[strings.TrimPrefix(m.Subject, b.prefix)]
@@ -150,7 +152,7 @@ func (b *inbox) receive(m *nats.Msg) {
 		b.expect(p, time.Now())
 	}
 	switch frame {
-	case frameProgress, frameAccepted, frameKeepalive:
+	case wire.FrameProgress, wire.FrameAccepted, wire.FrameKeepalive:
 		if len(p.replies) >= cap(p.replies)/2 { // only the holder of mu puts anything in
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -23,10 +24,10 @@ func TestProgressNeverTakesTheAnswersPlace(t *testing.T) {
 		return json.RawMessage(`"done"`), nil
 	})
 	service := connect()
-	serve(t, service, weather, rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
+	serveWeather(t, service, weather, rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 		defer func() { sent <- struct{}{} }()
 		return h(ctx, r)
-	}), mesh.ServeOptions{})
+	}), serve.Options{})
 	nc := connect()
 	client := mesh.NewClient(nc, mesh.ClientOptions{})
 	seen := 0

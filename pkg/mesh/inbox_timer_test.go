@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestInboxScans waits for calls that are due one by one, some by their deadlines and some by silence. The timer looks
@@ -24,7 +26,7 @@ func TestInboxScans(t *testing.T) {
 			due := time.Now().Add(time.Second)
 			p := &place{token: strconv.Itoa(i), replies: make(chan *nats.Msg, replyBacklog), deadline: due}
 			if i%2 == 0 {
-				due, p.deadline = time.Now().Add(silenceLimit), due.Add(time.Hour)
+				due, p.deadline = time.Now().Add(wire.SilenceLimit), due.Add(time.Hour)
 			}
 			b.mu.Lock()
 			b.waiting[p.token] = p

@@ -11,7 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -28,7 +29,7 @@ func TestPlaceIsFreeWithTheAnswer(t *testing.T) {
 		}
 		return json.RawMessage(`{}`), nil
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{MaxInflight: 1})
+	serveWeather(t, connect(), weather, h, serve.Options{MaxInflight: 1})
 	nc := connect()
 	for n := range 3000 {
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/` + []string{"x", "fail"}[n%2] + `"}`
@@ -44,7 +45,7 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 2<<20/16) + `"`)
 	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
-	serve(t, connect(), weather, h, mesh.ServeOptions{MaxInflight: 1})
+	serveWeather(t, connect(), weather, h, serve.Options{MaxInflight: 1})
 	nc := connect()
 	inbox := nc.NewInbox()
 	frames, err := nc.SubscribeSync(inbox)
@@ -55,7 +56,7 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 		m := &nats.Msg{Subject: "ext.weather.rpc", Reply: inbox, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x"}`)}
 		want := ""
 		if n%2 == 0 {
-			m.Header, want = nats.Header{mesh.HeaderStream: {"1"}}, "end"
+			m.Header, want = nats.Header{wire.HeaderStream: {"1"}}, "end"
 		}
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)
@@ -69,7 +70,7 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 			if strings.Contains(string(m.Data), `"overloaded"`) {
 				t.Fatalf("call %d: %s", n, m.Data)
 			}
-			kind = m.Header.Get(mesh.HeaderFrame)
+			kind = m.Header.Get(wire.HeaderFrame)
 		}
 	}
 }
@@ -78,7 +79,7 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 func TestReserve(t *testing.T) {
 	connect := startServer(t)
 	var used atomic.Int64
-	node := mesh.NewNode(connect(), mesh.NodeOptions{Reserve: func(n int64) bool {
+	node := serve.NewPublisher(connect(), serve.PublisherOptions{Reserve: func(n int64) bool {
 		if used.Add(n) > 1000 && n > 0 {
 			used.Add(-n)
 			return false
@@ -97,7 +98,7 @@ func TestReserve(t *testing.T) {
 	ready := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(served)
-		_ = slot.Serve(ctx, h, mesh.ServeOptions{OnReady: func() { close(ready) }})
+		_ = slot.Serve(ctx, h, serve.Options{OnReady: func() { close(ready) }})
 	}()
 	defer func() { stop(); <-served }()
 	<-ready
@@ -142,7 +143,7 @@ func TestReserve(t *testing.T) {
 func TestReserveForAnswers(t *testing.T) {
 	connect := startServer(t)
 	var used atomic.Int64
-	node := mesh.NewNode(connect(), mesh.NodeOptions{Reserve: func(n int64) bool {
+	node := serve.NewPublisher(connect(), serve.PublisherOptions{Reserve: func(n int64) bool {
 		if used.Add(n) > 16<<20 && n > 0 {
 			used.Add(-n)
 			return false
@@ -157,7 +158,7 @@ func TestReserveForAnswers(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these two end with ctx
 	ready := make(chan struct{})
-	wg.Go(func() { _ = slot.Serve(ctx, h, mesh.ServeOptions{OnReady: func() { close(ready) }}) })
+	wg.Go(func() { _ = slot.Serve(ctx, h, serve.Options{OnReady: func() { close(ready) }}) })
 	defer func() { stop(); wg.Wait() }()
 	<-ready
 	nc := connect()
@@ -166,7 +167,7 @@ func TestReserveForAnswers(t *testing.T) {
 		frames, err := nc.SubscribeSync(nc.NewInbox())
 		if err == nil {
 			m := request(frames.Subject)
-			m.Header.Set(mesh.HeaderStream, "1")
+			m.Header.Set(wire.HeaderStream, "1")
 			err = nc.PublishMsg(m)
 		}
 		if err != nil {
@@ -185,7 +186,7 @@ func TestReserveForAnswers(t *testing.T) {
 	// read reads the rest of an answer, and acknowledges its chunks.
 	read := func(frames *nats.Subscription, m *nats.Msg) {
 		t.Helper()
-		for ; m.Header.Get(mesh.HeaderFrame) != "end"; m = next(frames) {
+		for ; m.Header.Get(wire.HeaderFrame) != "end"; m = next(frames) {
 			if m.Reply == "" {
 				continue
 			}
@@ -205,8 +206,14 @@ func TestReserveForAnswers(t *testing.T) {
 	}
 	third := call()
 	chunk = next(third)
-	if chunk.Header.Get(mesh.HeaderFrame) != "chunk" {
+	if chunk.Header.Get(wire.HeaderFrame) != "chunk" {
 		t.Fatalf("an answer after that: %.200s", chunk.Data)
 	}
 	read(third, chunk)
+}
+
+// request is a call of weather by hand.
+func request(reply string) *nats.Msg {
+	return &nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x"}`),
+		Header: nats.Header{wire.HeaderTimeout: {"3600000"}}}
 }

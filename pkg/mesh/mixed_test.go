@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -34,17 +36,17 @@ func TestMixedVersions(t *testing.T) {
 			asMesh(m, *body.Load())
 		}
 	}
-	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, answer(&queue, &queueSends)); err != nil {
+	if _, err := nc.QueueSubscribe("ext.x.rpc", wire.QueueGroup, answer(&queue, &queueSends)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nc.Subscribe("ext.x.rpc.i2.0.0", answer(&direct, &directSends)); err != nil {
 		t.Fatal(err)
 	}
 	nc.Flush()
-	state := func(versions ...string) StateDoc {
-		doc := StateDoc{State: heartbeat.Ready, Available: true}
+	state := func(versions ...string) wire.StateDoc {
+		doc := wire.StateDoc{State: heartbeat.Ready, Available: true}
 		for _, v := range versions {
-			doc.Instances = append(doc.Instances, InstanceState{Instance: "i" + v, Version: v, State: heartbeat.Ready})
+			doc.Instances = append(doc.Instances, wire.InstanceState{Instance: "i" + v, Version: v, State: heartbeat.Ready})
 		}
 		return doc
 	}
@@ -53,29 +55,29 @@ func TestMixedVersions(t *testing.T) {
 		what          string
 		features      []string
 		queue, direct string // answers
-		state         StateDoc
+		state         wire.StateDoc
 		queued, sent  int64 // requests
 		code          rpc.Code
 		text          string
 	}{
-		{"two versions", []string{FeatureInstance}, unlisted, done, state("1.0.0", "2.0.0"), 1, 1, 0, ""},
-		{"in neither", []string{FeatureInstance}, unlisted, unlisted, state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
-		{"in neither of 16", []string{FeatureInstance}, unlisted, unlisted,
+		{"two versions", []string{wire.FeatureInstance}, unlisted, done, state("1.0.0", "2.0.0"), 1, 1, 0, ""},
+		{"in neither", []string{wire.FeatureInstance}, unlisted, unlisted, state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
+		{"in neither of 16", []string{wire.FeatureInstance}, unlisted, unlisted,
 			state(append(strings.Split(strings.Repeat("1.0.0 ", 15), " ")[:15], "2.0.0")...), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
-		{"the tool's own error", []string{FeatureInstance}, ownUnknown, done, state("1.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "its own"},
-		{"the tool's own error, at the newer one", []string{FeatureInstance}, unlisted, ownUnknown, state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "its own"},
-		{"the newer one has stopped", []string{FeatureInstance}, unlisted, `"error":{"code":-32003,"message":"stopped","data":{"kind":"unavailable","ran":"no"}}`,
+		{"the tool's own error", []string{wire.FeatureInstance}, ownUnknown, done, state("1.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "its own"},
+		{"the tool's own error, at the newer one", []string{wire.FeatureInstance}, unlisted, ownUnknown, state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "its own"},
+		{"the newer one has stopped", []string{wire.FeatureInstance}, unlisted, `"error":{"code":-32003,"message":"stopped","data":{"kind":"unavailable","ran":"no"}}`,
 			state("1.0.0", "2.0.0"), 1, 1, rpc.CodeMethodNotFound, "no such tool"},
 		{"no subjects of their own", nil, unlisted, done, state("1.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
-		{"one version", []string{FeatureInstance}, unlisted, done, state("2.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
-		{"none of the shown one", []string{FeatureInstance}, unlisted, done, state("1.0.0", "1.5.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
+		{"one version", []string{wire.FeatureInstance}, unlisted, done, state("2.0.0", "2.0.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
+		{"none of the shown one", []string{wire.FeatureInstance}, unlisted, done, state("1.0.0", "1.5.0"), 1, 0, rpc.CodeMethodNotFound, "no such tool"},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			queue.Store(0)
 			direct.Store(0)
 			queueSends.Store(&tt.queue)
 			directSends.Store(&tt.direct)
-			b.put("spec.x", Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Dialect: "mcp", Features: tt.features, Tools: []Tool{{Name: "ext_x_new", Own: "new"}}})
+			b.put("spec.x", wire.Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Dialect: "mcp", Features: tt.features, Tools: []wire.Tool{{Name: "ext_x_new", Own: "new"}}})
 			b.put("state.x", tt.state)
 			catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
 			if err != nil {
@@ -98,7 +100,7 @@ func TestToolRunsOnce(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
 	var runs atomic.Int64
-	node := NewNode(b.connect(), NodeOptions{})
+	node := serve.NewPublisher(b.connect(), serve.PublisherOptions{})
 	own := func(code rpc.Code) error { return &rpc.Error{Code: code, Message: "its own"} }
 	var code atomic.Int64
 	run := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
@@ -114,7 +116,7 @@ func TestToolRunsOnce(t *testing.T) {
 	serveSlot(t, node, "box", box)
 	serveSlot(t, node, "bare", run)
 	nc := b.connect()
-	if _, err := nc.QueueSubscribe("ext.foreign.rpc", QueueGroup, func(m *nats.Msg) {
+	if _, err := nc.QueueSubscribe("ext.foreign.rpc", wire.QueueGroup, func(m *nats.Msg) {
 		runs.Add(1)
 		m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":` + rpcNumber(code.Load()) + `,"message":"its own","data":{"kind":"method_not_found","ran":"no"}}}`))
 	}); err != nil {
@@ -123,9 +125,9 @@ func TestToolRunsOnce(t *testing.T) {
 	nc.Flush()
 	for _, id := range []string{"box", "bare", "foreign"} {
 		for _, dialect := range []string{"ext", "mcp"} {
-			b.put("spec."+id, Spec{ID: id, Version: "2.0.0", Subject: "ext." + id + ".rpc", Dialect: dialect, Features: []string{FeatureInstance},
-				Tools: []Tool{{Name: "ext_" + id + "_act", Own: "act"}, {Name: "ext_" + id + "_claims", Own: "claims"}}})
-			b.put("state."+id, StateDoc{State: heartbeat.Ready, Available: true, Instances: []InstanceState{
+			b.put("spec."+id, wire.Spec{ID: id, Version: "2.0.0", Subject: "ext." + id + ".rpc", Dialect: dialect, Features: []string{wire.FeatureInstance},
+				Tools: []wire.Tool{{Name: "ext_" + id + "_act", Own: "act"}, {Name: "ext_" + id + "_claims", Own: "claims"}}})
+			b.put("state."+id, wire.StateDoc{State: heartbeat.Ready, Available: true, Instances: []wire.InstanceState{
 				{Instance: "a", Version: "1.0.0", State: heartbeat.Ready}, {Instance: id, Version: "2.0.0", State: heartbeat.Ready}}})
 			catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
 			if err != nil {
@@ -146,13 +148,13 @@ func TestToolRunsOnce(t *testing.T) {
 }
 
 // serveSlot serves h as an instance of id's, named like it, until the test ends.
-func serveSlot(t *testing.T, node *Node, id string, h rpc.Handler) {
+func serveSlot(t *testing.T, node *serve.Publisher, id string, h rpc.Handler) {
 	t.Helper()
 	ready := make(chan struct{})
-	slot := node.Join(Announce{ID: id, Version: "2.0.0", Instance: id})
+	slot := node.Join(wire.Announce{ID: id, Version: "2.0.0", Instance: id})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- slot.Serve(ctx, h, ServeOptions{OnReady: func() { close(ready) }}) }() // ends with ctx
+	go func() { ended <- slot.Serve(ctx, h, serve.Options{OnReady: func() { close(ready) }}) }() // ends with ctx
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -175,15 +177,15 @@ func TestMixedVersionsDenied(t *testing.T) {
 	b.nc = b.connect()
 	b.bucket()
 	nc := b.connect()
-	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) { asMesh(m, unlisted) }); err != nil {
+	if _, err := nc.QueueSubscribe("ext.x.rpc", wire.QueueGroup, func(m *nats.Msg) { asMesh(m, unlisted) }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nc.Subscribe("ext.x.rpc.new", func(m *nats.Msg) { asMesh(m, `"result":1`) }); err != nil {
 		t.Fatal(err)
 	}
 	nc.Flush()
-	b.put("spec.x", Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Features: []string{FeatureInstance, FeatureStream}, Tools: []Tool{{Name: "ext_x_new", Own: "new"}}})
-	b.put("state.x", StateDoc{State: heartbeat.Ready, Available: true, Instances: []InstanceState{
+	b.put("spec.x", wire.Spec{ID: "x", Version: "2.0.0", Subject: "ext.x.rpc", Features: []string{wire.FeatureInstance, wire.FeatureStream}, Tools: []wire.Tool{{Name: "ext_x_new", Own: "new"}}})
+	b.put("state.x", wire.StateDoc{State: heartbeat.Ready, Available: true, Instances: []wire.InstanceState{
 		{Instance: "old", Version: "1.0.0", State: heartbeat.Ready}, {Instance: "new", Version: "2.0.0", State: heartbeat.Ready}}})
 	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
 	if err != nil {

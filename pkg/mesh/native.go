@@ -15,6 +15,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -50,7 +52,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err != nil {
 		return err
 	}
-	node := NewNode(nc, NodeOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger})
 	slot := node.Join(announce)
 	onMesh, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -89,7 +91,7 @@ func unlessClosed(err error) error {
 
 func (e *Service) check() error {
 	var errs []error
-	if err := CheckID(e.ID, false); err != nil {
+	if err := wire.CheckID(e.ID, false); err != nil {
 		errs = append(errs, err)
 	}
 	if e.Version == "" {
@@ -107,35 +109,35 @@ func (e *Service) check() error {
 		}
 	}
 	for _, p := range []string{string(e.Prefix), e.SubjectPrefix} {
-		if _, err := ParsePrefix(p); err != nil { // NATS would take a space for the end of a subject, and a * for all
+		if _, err := wire.ParsePrefix(p); err != nil { // NATS would take a space for the end of a subject, and a * for all
 			errs = append(errs, err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("mesh: %w", err)
 	}
-	e.Prefix = cmp.Or(e.Prefix, DefaultPrefix)
+	e.Prefix = cmp.Or(e.Prefix, wire.DefaultPrefix)
 	return nil
 }
 
 // announce shakes hands with the handler, as the registry will, so that the announcement tells when its
 // tools have changed.
-func (e *Service) announce(ctx context.Context) (Announce, error) {
+func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
 	host, _ := os.Hostname() // for people; an unknown one is no fault
-	a := Announce{
+	a := wire.Announce{
 		ID: e.ID, Version: e.Version, SubjectPrefix: e.SubjectPrefix, Host: host, Transport: "nats", Dialect: "ext",
-		Features: []string{FeatureStream, FeatureCancel, FeatureInstance},
-		Name:     e.Name, Description: e.Description, Priority: e.Priority, Context: Context{Passthrough: e.Passthrough},
+		Features: []string{wire.FeatureStream, wire.FeatureCancel, wire.FeatureInstance},
+		Name:     e.Name, Description: e.Description, Priority: e.Priority, Context: wire.Context{Passthrough: e.Passthrough},
 	}
 	result, err := jsonrpc.Protect(ctx, e.Handler, &rpc.Request{ID: []byte("0"), Method: "initialize", Params: []byte("{}")})
 	if err != nil {
 		return a, fmt.Errorf("mesh: %s: the handler does not answer initialize: %w", e.ID, err)
 	}
-	h, err := ParseHandshake(result)
+	h, err := wire.ParseHandshake(result)
 	if err != nil {
 		return a, fmt.Errorf("mesh: %s: %w", e.ID, err)
 	}
-	a.HandshakeHash, err = HandshakeHash(h.Tools, h.Hooks)
+	a.HandshakeHash, err = wire.HandshakeHash(h.Tools, h.Hooks)
 	if err != nil || len(h.Tools) > maxAnnounced {
 		return a, err
 	}

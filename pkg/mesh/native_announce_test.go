@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -42,7 +43,7 @@ func TestServeAnnouncesWhatIsTaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var a mesh.Announce
+			var a wire.Announce
 			if err := json.Unmarshal(m.Data, &a); err != nil {
 				t.Fatal(err)
 			}
@@ -50,11 +51,11 @@ func TestServeAnnouncesWhatIsTaken(t *testing.T) {
 				t.Errorf("announced: %d bytes, %d tools, hash %q", len(m.Data), len(a.Capabilities.Tools), a.HandshakeHash)
 			}
 			client := mesh.NewClient(nc, mesh.ClientOptions{})
-			var h mesh.Handshake
+			var h wire.Handshake
 			eventually(t, "it answers", func() bool {
 				result, err := client.CallExt(t.Context(), "greeter", "initialize", nil)
 				if err == nil {
-					h, err = mesh.ParseHandshake(result)
+					h, err = wire.ParseHandshake(result)
 				}
 				return err == nil
 			})

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 	"github.com/extmesh/extmesh/pkg/rpc/stdio"
@@ -87,7 +88,7 @@ func TestToolbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := mesh.ParseHandshake(got)
+	h, err := wire.ParseHandshake(got)
 	if err != nil || len(h.Tools) != 3 || len(h.Problems) != 0 || h.Hooks[0] != "before_message" {
 		t.Errorf("handshake %s: %+v, %v", got, h, err)
 	}
@@ -147,7 +148,7 @@ func serveNative(t *testing.T, nc *nats.Conn, h rpc.Handler) (stop func()) {
 func TestNativeStopsWithoutLoss(t *testing.T) {
 	connect := startServer(t)
 	box := greeter()
-	serve := func() (stop func(), answered *atomic.Int64) {
+	start := func() (stop func(), answered *atomic.Int64) {
 		answered = new(atomic.Int64)
 		return serveNative(t, connect(), rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 			if r.Method == "tools/echo" {
@@ -160,7 +161,7 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 	var calls atomic.Int64
 	load, end := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	stop, _ := serve()
+	stop, _ := start()
 	for range 8 {
 		wg.Go(func() { // ends with load
 			for load.Err() == nil {
@@ -176,7 +177,7 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 	for range rounds {
 		before := calls.Load()
 		eventually(t, "calls flow", func() bool { return calls.Load() > before+100 || t.Failed() })
-		next, answered := serve()
+		next, answered := start()
 		eventually(t, "the next one answers, too", func() bool { return answered.Load() > 20 || t.Failed() })
 		stop()
 		stop = next

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -73,7 +74,7 @@ func TestNestedCalls(t *testing.T) {
 	serveNative(t, connect(), box)
 	bare := weather
 	bare.ID = "bare"
-	serve(t, connect(), bare, rpc.HandlerFunc(raw), mesh.ServeOptions{})
+	serveWeather(t, connect(), bare, rpc.HandlerFunc(raw), serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	eventually(t, "it is there", func() bool { _, err := client.CallExt(t.Context(), "greeter", "ping", nil); return err == nil })
 
@@ -142,9 +143,9 @@ func TestNestedCancel(t *testing.T) {
 	inner := mesh.NewClient(connect(), mesh.ClientOptions{})
 	bare := weather
 	bare.ID = "bare"
-	serve(t, connect(), bare, rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request) (json.RawMessage, error) {
+	serveWeather(t, connect(), bare, rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request) (json.RawMessage, error) {
 		return inner.Call(ctx, "weather/x", nil)
-	}), mesh.ServeOptions{})
+	}), serve.Options{})
 	nc := connect()
 	inbox, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -24,12 +25,12 @@ func TestUpdatesUnderWay(t *testing.T) {
 	}
 	nc.Flush()
 	served := connect()
-	slot, _ := serve(t, served, weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	slot, _ := serveWeather(t, served, weather, rpc.HandlerFunc(echo), serve.Options{})
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			for j := range 50 {
-				slot.Update(func(a *mesh.Announce) { a.HandshakeHash = fmt.Sprintf("%d-%d", i, j) })
+				slot.Update(func(a *wire.Announce) { a.HandshakeHash = fmt.Sprintf("%d-%d", i, j) })
 				if slot.ID() != "weather" || slot.Instance() == "" {
 					t.Error("it is another")
 				}
@@ -45,7 +46,7 @@ func TestUpdatesUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var a mesh.Announce
+	var a wire.Announce
 	if err := json.Unmarshal(last.Data, &a); err != nil || a.HandshakeHash != slot.Announced().HandshakeHash {
 		t.Errorf("heard last: %s, %v; it announces %q", last.Data, err, slot.Announced().HandshakeHash)
 	}
@@ -55,7 +56,7 @@ func TestUpdatesUnderWay(t *testing.T) {
 // each slot, and that the last one of them is answered.
 func TestFloodOfAnnounceRequests(t *testing.T) {
 	connect := startServer(t)
-	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	nc := connect()
 	heard := make(chan *nats.Msg, 4096)
 	if _, err := nc.ChanSubscribe("ext.registry.announce.weather", heard); err != nil {

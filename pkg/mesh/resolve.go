@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // NotFoundError says that no tool has this name. Nearest holds registered names that may have been meant.
@@ -42,11 +44,11 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 	// says anything, is a better answer than that there is no such tool.
 	if id, own, ok := strings.Cut(name, "/"); ok && own != "" {
 		if e, ok := c.Get(id); ok && len(e.Spec.Tools) == 0 {
-			return e, &Tool{Own: own, InputSchema: EmptySchema}, nil
+			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
 		}
 	}
-	var found []NamedTool
-	c.forms.read(c, func(names *Names) { found = names.Lookup(name) })
+	var found []wire.NamedTool
+	c.forms.read(c, func(names *wire.Names) { found = names.Lookup(name) })
 	switch len(found) {
 	case 1:
 		if e, t, ok := c.Tool(found[0].String()); ok {
@@ -54,7 +56,7 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 		}
 	case 0:
 		if e, own, ok := c.withoutTools(name); ok {
-			return e, &Tool{Own: own, InputSchema: EmptySchema}, nil
+			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
 		}
 		return Extension{}, nil, &NotFoundError{Name: name, Nearest: c.nearest(name)}
 	default:
@@ -69,10 +71,10 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 
 // nearest is Names.Nearest. Nobody waits while it looks at every tool.
 func (c *Catalog) nearest(name string) (out []string) {
-	var keys []ToolKey
-	c.forms.read(c, func(names *Names) { keys = names.Keys() })
-	keys = NearestKeys(keys, name)
-	c.forms.read(c, func(names *Names) {
+	var keys []wire.ToolKey
+	c.forms.read(c, func(names *wire.Names) { keys = names.Keys() })
+	keys = wire.NearestKeys(keys, name)
+	c.forms.read(c, func(names *wire.Names) {
 		for _, k := range keys {
 			if near := names.Name(k); near != "" { // it may have gone meanwhile
 				out = append(out, near)
@@ -92,7 +94,7 @@ func (c *Catalog) withoutTools(name string) (best Extension, own string, ok bool
 		if len(e.Spec.Tools) > 0 || cmp.Or(cmp.Compare(len(best.ID), len(id)), cmp.Compare(id, best.ID)) > 0 {
 			continue
 		}
-		if rest, found := strings.CutPrefix(name, ToolName(id, "")); found && rest != "" {
+		if rest, found := strings.CutPrefix(name, wire.ToolName(id, "")); found && rest != "" {
 			best, own, ok = e, rest, true
 		}
 	}

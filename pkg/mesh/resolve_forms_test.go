@@ -4,10 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // specWriter changes the specs of a catalog as a bucket would, one sequence after the other.
@@ -18,14 +23,14 @@ type specWriter struct {
 }
 
 // set gives an extension these tools, under the names that they have; nil takes it away.
-func (w *specWriter) set(id string, names map[ToolKey]string, own ...string) {
+func (w *specWriter) set(id string, names map[wire.ToolKey]string, own ...string) {
 	w.t.Helper()
 	w.seq++
 	ch := change{key: "spec." + id, at: stamp{w.seq, int64(w.seq)}}
 	if own != nil {
 		s := testSpec(id, "1.0.0", own...)
 		for i := range s.Tools {
-			if name, ok := names[ToolKey{id, own[i]}]; ok {
+			if name, ok := names[wire.ToolKey{ID: id, Tool: own[i]}]; ok {
 				s.Tools[i].Name = name
 			}
 		}
@@ -58,11 +63,11 @@ func TestResolveAfterChanges(t *testing.T) {
 		forms := map[string]bool{"ext_nobody_x": true}
 		for range 8 {
 			keys := hostileTools(r, 1+r.IntN(20))
-			names := AssignNames(keys)
+			names := wire.AssignNames(keys)
 			now := map[string][]string{}
 			for k, name := range names { // each key once
 				now[k.ID] = append(now[k.ID], k.Tool)
-				forms[name], forms[ToolName(k.ID, k.Tool)], forms[SuffixedName(k.ID, k.Tool, 6)], forms[k.String()] = true, true, true, true
+				forms[name], forms[wire.ToolName(k.ID, k.Tool)], forms[wire.SuffixedName(k.ID, k.Tool, 6)], forms[k.String()] = true, true, true, true
 			}
 			fresh := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
 			for id := range before {
@@ -92,7 +97,7 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 	if w.c.forms.names != nil {
 		t.Error("an index nobody has asked for")
 	}
-	six := SuffixedName("weather", "get", 6)
+	six := wire.SuffixedName("weather", "get", 6)
 	if got := resolved(w.c, six); got != "weather/get ext_weather_get" {
 		t.Fatal(got)
 	}
@@ -107,7 +112,7 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 	if !w.c.hasUnindexed() {
 		t.Error("a new extension is not to be indexed")
 	}
-	for name, want := range map[string]string{six: "weather/get ext_weather_get", SuffixedName("mail", "send", 6): "mail/send ext_mail_send"} {
+	for name, want := range map[string]string{six: "weather/get ext_weather_get", wire.SuffixedName("mail", "send", 6): "mail/send ext_mail_send"} {
 		if got := resolved(w.c, name); got != want {
 			t.Errorf("%s is %s", name, got)
 		}
@@ -128,7 +133,7 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 
 	other := change{key: "spec.other", at: stamp{1, 1 << 50}, value: []byte(`{"id":"other","tools":[{"name":"ext_other_x","tool":"x"}]}`)}
 	w.c.takeAll([]change{other}, other.at, "another bucket")
-	if got := resolved(w.c, SuffixedName("other", "x", 6)); got != "other/x ext_other_x" {
+	if got := resolved(w.c, wire.SuffixedName("other", "x", 6)); got != "other/x ext_other_x" {
 		t.Errorf("of the new bucket: %s", got)
 	}
 	if _, _, err := w.c.Resolve(six); !errors.As(err, new(*NotFoundError)) {
@@ -150,7 +155,7 @@ func TestResolveWhileItChanges(t *testing.T) {
 					return
 				default:
 				}
-				if got := resolved(w.c, SuffixedName("steady", "x", 6)); got != "steady/x ext_steady_x" {
+				if got := resolved(w.c, wire.SuffixedName("steady", "x", 6)); got != "steady/x ext_steady_x" {
 					t.Errorf("steady: %s", got)
 				}
 				resolved(w.c, "ext_stedy_x")
@@ -161,10 +166,31 @@ func TestResolveWhileItChanges(t *testing.T) {
 		id := fmt.Sprintf("e%d", i%7)
 		own := fmt.Sprintf("t%d", i)
 		w.set(id, nil, own)
-		if got, want := resolved(w.c, SuffixedName(id, own, 6)), fmt.Sprintf("%s/%s ext_%[1]s_%[2]s", id, own); got != want {
+		if got, want := resolved(w.c, wire.SuffixedName(id, own, 6)), fmt.Sprintf("%s/%s ext_%[1]s_%[2]s", id, own); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 	close(done)
 	asking.Wait()
+}
+
+// hostileTools makes tools that are likely to clash: few letters, ids that run into tools, dots, case, length.
+func hostileTools(r *rand.Rand, count int) []wire.ToolKey {
+	ids := []string{"a", "a_b", "a_b_c", "a.b", "a-b", "b", "b_c", "b.c", "c"}
+	parts := []string{"a", "B", "b", "c", "_", ".", "é", "a_b", "b_c", strings.Repeat("x", 60)}
+	seen := map[wire.ToolKey]bool{}
+	for range count {
+		var tool strings.Builder
+		for range 1 + r.IntN(3) {
+			tool.WriteString(parts[r.IntN(len(parts))])
+		}
+		seen[wire.ToolKey{ID: ids[r.IntN(len(ids))], Tool: tool.String()}] = true
+	}
+	keys := slices.Collect(maps.Keys(seen))
+	// Tools named as others' suffixed forms.
+	for _, k := range keys[:min(5, len(keys))] {
+		name := strings.TrimPrefix(wire.SuffixedName(k.ID, k.Tool, 6), "ext_a_")
+		keys = append(keys, wire.ToolKey{ID: "a", Tool: name})
+	}
+	return keys
 }

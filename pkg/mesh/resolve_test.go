@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -13,11 +14,11 @@ import (
 func TestToollessExtension(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
-	b.put("spec.gated", Spec{ID: "gated", Version: "1.0.0"})
-	b.put("state.gated", StateDoc{State: heartbeat.Gated, Reason: "missing bins: ffmpeg"})
-	b.put("spec.gated_more", Spec{ID: "gated_more", Version: "1.0.0"})
-	b.put("state.gated_more", StateDoc{State: heartbeat.Gated, Reason: "missing env: KEY"})
-	b.put("spec.full", Spec{ID: "full", Version: "1.0.0", Tools: []Tool{{Name: "ext_full_x", Own: "x"}}})
+	b.put("spec.gated", wire.Spec{ID: "gated", Version: "1.0.0"})
+	b.put("state.gated", wire.StateDoc{State: heartbeat.Gated, Reason: "missing bins: ffmpeg"})
+	b.put("spec.gated_more", wire.Spec{ID: "gated_more", Version: "1.0.0"})
+	b.put("state.gated_more", wire.StateDoc{State: heartbeat.Gated, Reason: "missing env: KEY"})
+	b.put("spec.full", wire.Spec{ID: "full", Version: "1.0.0", Tools: []wire.Tool{{Name: "ext_full_x", Own: "x"}}})
 	catalog, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{})
 	if err != nil {
 		t.Fatal(err)

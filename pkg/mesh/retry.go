@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -190,7 +191,7 @@ func (c *Client) shownInstance(t *target) string {
 		return ""
 	}
 	e, ok := c.opt.Catalog.Get(t.id)
-	if !ok || !slices.Contains(e.Spec.Features, FeatureInstance) {
+	if !ok || !slices.Contains(e.Spec.Features, wire.FeatureInstance) {
 		return ""
 	}
 	var shown []string
@@ -208,36 +209,6 @@ func (c *Client) shownInstance(t *target) string {
 		return ""
 	}
 	return t.subject + "." + shown[rand.IntN(len(shown))]
-}
-
-// callError is the error of a call that a Client made; errors.As finds the *rpc.Error in it. It is marked because
-// handlers pass errors on that they get: this one's kind and ran speak of their call, and not of the one that they
-// answer, which its caller would make again on a ran "no", though it has run.
-type callError struct{ err error }
-
-func (e *callError) Error() string { return e.err.Error() }
-func (e *callError) Unwrap() error { return e.err }
-
-// ofCall marks a Client's error.
-func ofCall(err error) error {
-	if _, ok := errors.AsType[*rpc.Error](err); ok {
-		return &callError{err}
-	}
-	return err
-}
-
-// ofHandler is a handler's error as its caller gets it. One that a Client returned to the handler becomes the
-// extension's own, with all of its text. What the handler made itself stays, the mesh's kinds, too: a tool may refuse
-// arguments with rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, …).
-func ofHandler(ctx context.Context, err error) error {
-	marked, ok := errors.AsType[*callError](err)
-	if !ok || rpc.AsError(err) != rpc.AsError(marked) { // the handler's own stands before it
-		return err
-	}
-	if end := ctx.Err(); end != nil { // of the handler's call, and so of those that it made
-		return rpc.Errorf(rpc.AsError(end).Code, rpc.RanMaybe, "%s", err.Error())
-	}
-	return &rpc.Error{Code: rpc.CodeInternal, Message: err.Error()}
 }
 
 // repeatable reports whether the tool says of itself that running it twice does no harm.

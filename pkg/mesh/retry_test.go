@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -33,22 +34,22 @@ func TestTryingAgain(t *testing.T) {
 	var tries atomic.Int32
 	var answer func(try int32) string
 	nc := b.connect()
-	if _, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) {
+	if _, err := nc.QueueSubscribe("ext.x.rpc", wire.QueueGroup, func(m *nats.Msg) {
 		asMesh(m, answer(tries.Add(1)))
 	}); err != nil {
 		t.Fatal(err)
 	}
 	nc.Flush()
-	hint := func(name string) []Member {
-		return []Member{{"annotations", json.RawMessage(`{"` + name + `":true}`)}}
+	hint := func(name string) []wire.Member {
+		return []wire.Member{{Key: "annotations", Value: json.RawMessage(`{"` + name + `":true}`)}}
 	}
-	b.put("spec.x", Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []Tool{
+	b.put("spec.x", wire.Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []wire.Tool{
 		{Name: "ext_x_plain", Own: "plain"},
 		{Name: "ext_x_read", Own: "read", Extra: hint("readOnlyHint")},
 		{Name: "ext_x_same", Own: "same", Extra: hint("idempotentHint")},
-		{Name: "ext_x_odd", Own: "odd", Extra: []Member{{"annotations", json.RawMessage(`7`)}}},
+		{Name: "ext_x_odd", Own: "odd", Extra: []wire.Member{{Key: "annotations", Value: json.RawMessage(`7`)}}},
 	}})
-	b.put("state.x", StateDoc{State: heartbeat.Ready, Available: true})
+	b.put("state.x", wire.StateDoc{State: heartbeat.Ready, Available: true})
 	catalog := b.follow(CatalogOptions{})
 	await(t, catalog, "it is there", has("x", heartbeat.Ready))
 	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
@@ -132,14 +133,14 @@ func TestTryingAgain(t *testing.T) {
 func TestAwayFromWhen(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
-	b.put("spec.x", Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []Tool{{Name: "ext_x_plain", Own: "plain"}}})
-	b.put("state.x", StateDoc{State: heartbeat.Ready, Available: true})
+	b.put("spec.x", wire.Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []wire.Tool{{Name: "ext_x_plain", Own: "plain"}}})
+	b.put("state.x", wire.StateDoc{State: heartbeat.Ready, Available: true})
 	catalog := b.follow(CatalogOptions{})
 	await(t, catalog, "it is there", has("x", heartbeat.Ready))
 	nc := b.connect()
 	for _, patience := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} { // on a busy machine a second is over soon
 		tries := 0
-		sub, err := nc.QueueSubscribe("ext.x.rpc", QueueGroup, func(m *nats.Msg) { // one at a time
+		sub, err := nc.QueueSubscribe("ext.x.rpc", wire.QueueGroup, func(m *nats.Msg) { // one at a time
 			if tries++; tries == 1 {
 				<-time.After(patience)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -105,8 +106,8 @@ func TestNodeEndsWithItsConnection(t *testing.T) {
 	for n := range 50 {
 		nc := connect()
 		done := make(chan error, 1)
-		go func() { done <- mesh.NewNode(nc, mesh.NodeOptions{}).Run(t.Context()) }() // ends with the connection
-		for nc.NumSubscriptions() <= n%4 {                                            // it makes at least four
+		go func() { done <- serve.NewPublisher(nc, serve.PublisherOptions{}).Run(t.Context()) }() // ends with the connection
+		for nc.NumSubscriptions() <= n%4 {                                                        // it makes at least four
 			runtime.Gosched()
 		}
 		nc.Close()

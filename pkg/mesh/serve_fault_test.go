@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -45,7 +46,7 @@ func (l *later) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	l.wg.Go(func() { // ends by itself
 		for range rand.N(20) {
 			runtime.Gosched()
-			if s, ok := x.Sink.(mesh.ProgressSink); ok {
+			if s, ok := x.Sink.(serve.ProgressSink); ok {
 				s.Progress([]byte(`{"jsonrpc":"2.0","method":"notifications/progress"}`))
 			}
 		}
@@ -54,7 +55,7 @@ func (l *later) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 			result = json.RawMessage(`"` + strings.Repeat("x", 3<<20) + `"`)
 		}
 		answer(jsonrpc.NewReply(result, nil))
-		if s, ok := x.Sink.(mesh.ProgressSink); ok {
+		if s, ok := x.Sink.(serve.ProgressSink); ok {
 			s.Progress([]byte(`{"jsonrpc":"2.0","method":"too/late"}`))
 		}
 	})
@@ -71,7 +72,7 @@ func (l *later) CancelExchange(x *jsonrpc.Exchange) {
 func TestEveryCallEndsOnce(t *testing.T) {
 	connect := startServer(t)
 	l := &later{}
-	_, stop := serve(t, connect(), weather, l, mesh.ServeOptions{MaxInflight: 64, DrainTimeout: 2 * time.Second})
+	_, stop := serveWeather(t, connect(), weather, l, serve.Options{MaxInflight: 64, DrainTimeout: 2 * time.Second})
 	nc := connect()
 	type call struct {
 		finals  int
@@ -181,7 +182,7 @@ func TestHostileCallers(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	slot, stop := serve(t, connect(), weather, h, mesh.ServeOptions{MaxInflight: 40, DrainTimeout: time.Second})
+	slot, stop := serveWeather(t, connect(), weather, h, serve.Options{MaxInflight: 40, DrainTimeout: time.Second})
 	nc := connect()
 	inbox, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/leaks"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -56,7 +56,7 @@ func TestServeLeavesStuckHandlersBehind(t *testing.T) {
 		return stuck[name](r)
 	})
 	var log bytes.Buffer
-	node := mesh.NewNode(nc, mesh.NodeOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	slot := node.Join(weather)
 	nodeCtx, stopNode := context.WithCancel(context.Background())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -65,7 +65,7 @@ func TestServeLeavesStuckHandlersBehind(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { node.Run(nodeCtx) }) // ends with nodeCtx
 	done := make(chan error, 1)
-	go func() { done <- slot.Serve(ctx, h, mesh.ServeOptions{DrainTimeout: 10 * time.Millisecond}) }() // ends with ctx
+	go func() { done <- slot.Serve(ctx, h, serve.Options{DrainTimeout: 10 * time.Millisecond}) }() // ends with ctx
 	eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == "ready" })
 
 	want := map[string]string{`"polite"`: `"result":"polite"`}

@@ -19,6 +19,8 @@ import (
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -53,10 +55,10 @@ func startServer(t testing.TB) (connect func(...nats.Option) *nats.Conn) {
 	}
 }
 
-// serve puts a slot on the mesh whose handler is h, and returns it when it is ready. stop ends the ready life.
-func serve(t testing.TB, nc *nats.Conn, a mesh.Announce, h rpc.Handler, opt mesh.ServeOptions) (slot *mesh.Slot, stop func()) {
+// serveWeather puts an instance on the mesh whose handler is h, and returns it when it is ready. stop ends the ready life.
+func serveWeather(t testing.TB, nc *nats.Conn, a wire.Announce, h rpc.Handler, opt serve.Options) (slot *serve.Instance, stop func()) {
 	t.Helper()
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
 	slot = node.Join(a)
 	nodeCtx, stopNode := context.WithCancel(context.Background())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,11 +99,11 @@ func echo(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no %s", r.Method)
 }
 
-var weather = mesh.Announce{ID: "weather", Version: "1.2.3", Transport: "nats", Dialect: "ext"}
+var weather = wire.Announce{ID: "weather", Version: "1.2.3", Transport: "nats", Dialect: "ext"}
 
 func TestCall(t *testing.T) {
 	connect := startServer(t)
-	slot, _ := serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	slot, _ := serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 
 	const odd = `{"z":9007199254740993,"a":1e400,"one":1.0,"h":"<&>\u00e9"}`
@@ -121,7 +123,7 @@ func TestCall(t *testing.T) {
 	if _, err := client.CallExt(t.Context(), "nobody", "ping", nil); !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo {
 		t.Errorf("nobody: %v", err)
 	}
-	m, err := connect().Request(mesh.Prefix("ext").InstanceRPC("weather", slot.Instance()), []byte(`{"jsonrpc":"2.0","id":"x","method":"tools/echo","params":[1]}`), 10*time.Second)
+	m, err := connect().Request(wire.Prefix("ext").InstanceRPC("weather", slot.Instance()), []byte(`{"jsonrpc":"2.0","id":"x","method":"tools/echo","params":[1]}`), 10*time.Second)
 	if err != nil || string(m.Data) != `{"jsonrpc":"2.0","id":"x","result":[1]}` {
 		t.Errorf("on the instance's subject: %s, %v", m.Data, err)
 	}
@@ -136,7 +138,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	nc.Flush()
 	if _, err := mesh.NewClient(connect(), mesh.ClientOptions{Agent: "a", Session: "s"}).Call(t.Context(), "weather/echo", nil); err != nil {
 		t.Fatal(err)
@@ -176,7 +178,7 @@ func TestRefusedRequests(t *testing.T) {
 		}
 		return echo(ctx, r)
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{MaxInflight: 2})
+	serveWeather(t, connect(), weather, h, serve.Options{MaxInflight: 2})
 	nc := connect()
 	for _, tt := range []struct {
 		name, body string
@@ -241,7 +243,7 @@ func TestCancel(t *testing.T) {
 		ended <- ctx.Err()
 		return nil, ctx.Err()
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, h, serve.Options{})
 	nc := connect()
 	request := func(id string) <-chan *nats.Msg {
 		ch := make(chan *nats.Msg, 1)
@@ -279,7 +281,7 @@ func TestStopUnderLoad(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		})
-		_, stop := serve(t, connect(), weather, h, mesh.ServeOptions{MaxInflight: 1000})
+		_, stop := serveWeather(t, connect(), weather, h, serve.Options{MaxInflight: 1000})
 		nc := connect()
 		var wg sync.WaitGroup
 		var answered atomic.Int64
@@ -331,10 +333,10 @@ func TestAnnouncesAndBeats(t *testing.T) {
 			}
 		}
 	}
-	slot, stop := serve(t, connect(), weather, rpc.HandlerFunc(echo), mesh.ServeOptions{})
+	slot, stop := serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	next("ext.registry.announce.weather", fmt.Sprintf(`"instance":%q`, slot.Instance()))
 	next("ext.registry.heartbeat.weather", `"state":"ready"`)
-	slot.Update(func(a *mesh.Announce) { a.HandshakeHash = "abc" })
+	slot.Update(func(a *wire.Announce) { a.HandshakeHash = "abc" })
 	next("ext.registry.announce.weather", `"handshake_hash":"abc"`)
 	nc.Publish("ext.registry.request", nil)
 	next("ext.registry.announce.weather", `"handshake_hash":"abc"`)

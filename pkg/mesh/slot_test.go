@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/instance"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestSlotLeaves has slots come, say how they are from several sides, and go: the good-bye is the last word of each.
@@ -24,11 +25,11 @@ func TestSlotLeaves(t *testing.T) {
 	}
 	hearing.Flush()
 	nc := connect()
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
-	early := node.Join(mesh.Announce{ID: "early", Version: "1.0.0"})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
+	early := node.Join(wire.Announce{ID: "early", Version: "1.0.0"})
 	early.Apply(instance.Event{Kind: instance.Serve})
 	early.Apply(instance.Event{Kind: instance.Ready}) // nothing is published yet
-	early.Update(func(a *mesh.Announce) { a.Description = "early" })
+	early.Update(func(a *wire.Announce) { a.Description = "early" })
 	early.Enter()
 	early.Enter() // changes nothing
 	ctx, cancel := context.WithCancel(context.Background())
@@ -42,14 +43,14 @@ func TestSlotLeaves(t *testing.T) {
 	}
 
 	for range 50 {
-		slot := node.Join(mesh.Announce{ID: "passing", Version: "1.0.0"})
+		slot := node.Join(wire.Announce{ID: "passing", Version: "1.0.0"})
 		slot.Enter()
 		var saying sync.WaitGroup
 		saying.Go(func() { slot.Beat() }) // these end by themselves
 		saying.Go(func() { slot.Apply(instance.Event{Kind: instance.Drain}) })
-		saying.Go(func() { slot.Update(func(a *mesh.Announce) { a.Host = "h" }) })
+		saying.Go(func() { slot.Update(func(a *wire.Announce) { a.Host = "h" }) })
 		saying.Go(func() { nc.Publish("ext.registry.request", nil) })
-		if err := slot.Leave(mesh.ErrRemoved); err != nil {
+		if err := slot.Leave(serve.ErrRemoved); err != nil {
 			t.Error(err)
 		}
 		saying.Wait()
@@ -59,12 +60,12 @@ func TestSlotLeaves(t *testing.T) {
 	}
 	early.Apply(instance.Event{Kind: instance.Stop})
 	early.Beat()
-	early.Update(func(a *mesh.Announce) { a.Host = "too late" })
+	early.Update(func(a *wire.Announce) { a.Host = "too late" })
 	if err := early.Leave(nil); err != nil { // changes nothing
 		t.Error(err)
 	}
 
-	late := node.Join(mesh.Announce{ID: "late", Version: "1.0.0"})
+	late := node.Join(wire.Announce{ID: "late", Version: "1.0.0"})
 	late.Enter()
 	defer late.Leave(nil)
 	reasons := map[string]string{} // of the good-byes, by instance
@@ -80,7 +81,7 @@ func TestSlotLeaves(t *testing.T) {
 		if err := json.Unmarshal(m.Data, &said); err != nil {
 			t.Fatal(err)
 		}
-		again := strings.Contains(m.Subject, ".shutdown.") && said.Reason == mesh.GoodbyeRemoved
+		again := strings.Contains(m.Subject, ".shutdown.") && said.Reason == wire.ReasonRemoved
 		if was := reasons[said.Instance]; was != "" && !(again && was == said.Reason) {
 			t.Errorf("after its good-bye: %s %s", m.Subject, m.Data)
 		}
@@ -95,7 +96,7 @@ func TestSlotLeaves(t *testing.T) {
 	if beat := next(t, heard, "ext.registry.heartbeat.early"); !strings.Contains(string(beat.Data), `"reason":"stopping"`) {
 		t.Errorf("when it is back it says %s", beat.Data)
 	}
-	if err := early.Leave(mesh.ErrRemoved); err != nil {
+	if err := early.Leave(serve.ErrRemoved); err != nil {
 		t.Error(err)
 	}
 	for range 2 { // the first may be lost
@@ -122,8 +123,8 @@ func next(t *testing.T, sub *nats.Subscription, subject string) *nats.Msg {
 // TestSlotEntersAndLeavesAtOnce leaves nothing of a slot that is told both at the same time.
 func TestSlotEntersAndLeavesAtOnce(t *testing.T) {
 	nc := startServer(t)()
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
-	slot := node.Join(mesh.Announce{ID: "x", Version: "1.0.0"})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
+	slot := node.Join(wire.Announce{ID: "x", Version: "1.0.0"})
 	before := nc.NumSubscriptions()
 	var wg sync.WaitGroup
 	for range 100 {
@@ -149,11 +150,11 @@ func TestSlotsHearOfTheirStateOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry.Flush()
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
 	before := nc.NumSubscriptions()
-	var slots []*mesh.Slot
+	var slots []*serve.Instance
 	for range 5 {
-		slot := node.Join(mesh.Announce{ID: "x", Version: "1.0.0"})
+		slot := node.Join(wire.Announce{ID: "x", Version: "1.0.0"})
 		slot.Enter()
 		slots = append(slots, slot)
 		if n := nc.NumSubscriptions(); n != before+1 {
@@ -169,7 +170,7 @@ func TestSlotsHearOfTheirStateOnce(t *testing.T) {
 		next(t, heard, "")
 	}
 	before = nc.NumSubscriptions()
-	lost := func(s *mesh.Slot) {
+	lost := func(s *serve.Instance) {
 		t.Helper()
 		for _, state := range []string{"lost", "shutdown"} {
 			registry.Publish("ext.registry.catalog.state.x", []byte(`{"instances":[{"instance":"`+s.Instance()+`","state":"`+state+`"}]}`))

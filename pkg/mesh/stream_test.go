@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -21,7 +22,7 @@ func TestLargeAnswers(t *testing.T) {
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 25<<20/16) + `"`)
 	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
-	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, h, serve.Options{})
 
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	for range 3 {
@@ -41,7 +42,7 @@ func TestLargeAnswers(t *testing.T) {
 func TestAcknowledgements(t *testing.T) {
 	connect := startServer(t)
 	nc := connect()
-	node := mesh.NewNode(nc, mesh.NodeOptions{})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
 	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 40<<20/16) + `"`)
 	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +51,7 @@ func TestAcknowledgements(t *testing.T) {
 	wg.Go(func() { node.Run(ctx) }) // ends with ctx
 	for range 2 {
 		slot := node.Join(weather)
-		wg.Go(func() { slot.Serve(ctx, h, mesh.ServeOptions{DrainTimeout: time.Millisecond}) }) // ends with ctx
+		wg.Go(func() { slot.Serve(ctx, h, serve.Options{DrainTimeout: time.Millisecond}) }) // ends with ctx
 		eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
 	}
 	caller := connect()
@@ -100,7 +101,7 @@ func TestProgress(t *testing.T) {
 		}
 		return json.RawMessage(`"done"`), nil
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, h, serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	var seen []string
 	got, err := client.CallStream(t.Context(), "weather/x", nil, func(n json.RawMessage) { seen = append(seen, string(n)) })
@@ -123,7 +124,7 @@ func TestLongCalls(t *testing.T) {
 		ended <- ctx.Err()
 		return nil, ctx.Err()
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, h, serve.Options{})
 	nc := connect()
 	frames := make(chan *nats.Msg, 10)
 	reply := nc.NewInbox()
@@ -164,7 +165,7 @@ func TestClientCancels(t *testing.T) {
 		ended <- ctx.Err()
 		return nil, ctx.Err()
 	})
-	serve(t, connect(), weather, h, mesh.ServeOptions{})
+	serveWeather(t, connect(), weather, h, serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

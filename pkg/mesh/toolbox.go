@@ -14,6 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -115,7 +116,7 @@ func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
 	if _, ok := jsonrpc.Member(args, "_meta"); !ok {
 		return args, nil
 	}
-	members, err := Members(args)
+	members, err := wire.Members(args)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, quote(m.Key)...), ':'), m.Value...)
+		out = append(append(append(out, wire.Quote(m.Key)...), ':'), m.Value...)
 	}
 	return append(out, '}'), nil
 }
@@ -147,7 +148,7 @@ func (b *Toolbox) AddRaw(name, description string, schema json.RawMessage, f rpc
 		panic(fmt.Sprintf("mesh: a second tool named %q", name))
 	}
 	if len(schema) == 0 {
-		schema = EmptySchema
+		schema = wire.EmptySchema
 	}
 	b.tools = append(b.tools, boxTool{Tool{Own: name, Description: description, InputSchema: schema}, f})
 }
@@ -163,7 +164,7 @@ func (b *Toolbox) Annotate(tool, key string, value any) {
 	if err != nil {
 		panic(fmt.Sprintf("mesh: tool %s: %v", tool, err))
 	}
-	t.Extra = append(t.Extra, Member{key, text})
+	t.Extra = append(t.Extra, Member{Key: key, Value: text})
 }
 
 // AddHook offers a hook.
@@ -185,7 +186,7 @@ func (b *Toolbox) tool(name string) *boxTool {
 // Handle implements rpc.Handler.
 func (b *Toolbox) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	result, err := b.handle(ctx, r)
-	return result, ofHandler(ctx, err)
+	return result, wire.OfHandler(ctx, err)
 }
 
 func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
@@ -199,7 +200,7 @@ func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	case r.Method == "tools/list":
 		return slices.Concat(json.RawMessage(`{"tools":`), b.descriptors(), json.RawMessage("}")), nil
 	case r.Method == "tools/call":
-		name, args, err := CallParams(r.Params)
+		name, args, err := wire.CallParams(r.Params)
 		if err != nil {
 			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "%v", err)
 		}
@@ -229,7 +230,7 @@ func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 // instance: that is for tools that the Toolbox does not have.
 func (t *boxTool) call(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	result, err := t.run(ctx, r)
-	err = ofHandler(ctx, err)
+	err = wire.OfHandler(ctx, err)
 	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeMethodNotFound {
 		return nil, &rpc.Error{Code: e.Code, Message: e.Message}
 	}
@@ -258,27 +259,4 @@ func (b *Toolbox) descriptors() json.RawMessage {
 		out = b.tools[i].AppendDescriptor(out)
 	}
 	return append(out, ']')
-}
-
-// AppendCallParams appends the params of tools/call for a tool with these arguments, of which none are {}.
-func AppendCallParams(dst []byte, tool string, args []byte) []byte {
-	if len(args) == 0 {
-		args = []byte("{}")
-	}
-	dst = append(dst, `{"name":`...)
-	dst = append(dst, quote(tool)...)
-	dst = append(dst, `,"arguments":`...)
-	return append(append(dst, args...), '}')
-}
-
-// CallParams takes the params of tools/call apart without touching the arguments, which are {} if absent.
-func CallParams(params json.RawMessage) (name string, args json.RawMessage, err error) {
-	at, ok := jsonrpc.Member(params, "name")
-	if !ok || json.Unmarshal(at.In(params), &name) != nil || name == "" {
-		return "", nil, errors.New(`params of tools/call need a "name"`)
-	}
-	if at, ok := jsonrpc.Member(params, "arguments"); ok {
-		return name, at.In(params), nil
-	}
-	return name, json.RawMessage("{}"), nil
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -18,14 +20,14 @@ func TestTraceOverTwoServices(t *testing.T) {
 	connect := startServer(t)
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	tell := func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
-		return json.Marshal([]string{r.Traceparent, mesh.Traceparent(ctx)})
+		return json.Marshal([]string{r.Traceparent, wire.Traceparent(ctx)})
 	}
-	serve(t, connect(), mesh.Announce{ID: "far", Version: "1.0.0"}, rpc.HandlerFunc(tell), mesh.ServeOptions{})
-	serve(t, connect(), mesh.Announce{ID: "near", Version: "1.0.0"}, rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request) (json.RawMessage, error) {
+	serveWeather(t, connect(), wire.Announce{ID: "far", Version: "1.0.0"}, rpc.HandlerFunc(tell), serve.Options{})
+	serveWeather(t, connect(), wire.Announce{ID: "near", Version: "1.0.0"}, rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request) (json.RawMessage, error) {
 		return client.Call(ctx, "far/tell", nil)
-	}), mesh.ServeOptions{})
+	}), serve.Options{})
 	for given, want := range map[string]string{trace: trace, "": "", "nonsense": ""} {
-		got, err := client.Call(mesh.WithTraceparent(t.Context(), given), "near/ask", nil)
+		got, err := client.Call(wire.WithTraceparent(t.Context(), given), "near/ask", nil)
 		if err != nil || string(got) != `["`+want+`","`+want+`"]` {
 			t.Errorf("%q: the second service was told %s, %v", given, got, err)
 		}
@@ -40,7 +42,7 @@ func TestTraceparent(t *testing.T) {
 		"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01": false,
 		"cc" + trace[2:] + "-" + strings.Repeat("x", 100):         false,
 	} {
-		if got := mesh.Traceparent(mesh.WithTraceparent(t.Context(), given)) == given && given != ""; got != ok {
+		if got := wire.Traceparent(wire.WithTraceparent(t.Context(), given)) == given && given != ""; got != ok {
 			t.Errorf("%q is taken: %v", given, got)
 		}
 	}
@@ -55,7 +57,7 @@ func TestWithTrace(t *testing.T) {
 		{``, `{"_meta":{"traceparent":"` + trace + `"}}`},
 		{`[1]`, `[1]`},
 	} {
-		if got := mesh.WithTrace(json.RawMessage(tt[0]), trace); string(got) != tt[1] {
+		if got := wire.WithTrace(json.RawMessage(tt[0]), trace); string(got) != tt[1] {
 			t.Errorf("%s becomes\n%s, want\n%s", tt[0], got, tt[1])
 		}
 	}

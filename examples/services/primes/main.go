@@ -39,7 +39,7 @@ func tools() *mesh.Toolbox {
 // The rest connects it to its callers.
 func main() {
 	url := flag.String("nats-url", cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL), "NATS server `URL`s, comma-separated")
-	prefix := flag.String("prefix", mesh.DefaultPrefix, "the mesh's subject `PREFIX`")
+	prefix := flag.String("prefix", "ext", "the mesh's subject `PREFIX`")
 	subjects := flag.String("subject-prefix", "", "the `PREFIX` of this service's subjects (default the mesh's)")
 	inbox := flag.String("inbox-prefix", "_INBOX", "`PREFIX` of reply subjects, if permissions require one")
 	file := flag.String("context", "", "a context of the nats command, instead of --nats-url and --inbox-prefix: its name, or the absolute path of a `FILE`")
@@ -65,14 +65,11 @@ func main() {
 
 // onNATS serves until ctx ends; then it finishes the running calls.
 func onNATS(ctx context.Context, file, url, inbox, prefix, subjects string) error {
-	p, err := mesh.ParsePrefix(prefix)
-	if err != nil {
-		return err
-	}
 	// In addition to what mesh.Connect sets: wait for a server that has not started, and send results of calls that end
 	// during an outage after it.
 	options := []nats.Option{nats.Name("primes"), nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(nats.DefaultReconnectBufSize)}
 	var nc *nats.Conn
+	var err error
 	if file != "" { // credentials in a file are in no environment and in no list of processes
 		nc, _, err = natscontext.Connect(file, mesh.ConnectOptions(options...)...)
 	} else {
@@ -84,7 +81,7 @@ func onNATS(ctx context.Context, file, url, inbox, prefix, subjects string) erro
 	defer nc.Close()
 	return mesh.Serve(ctx, nc, mesh.Service{
 		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
-		Prefix: p, SubjectPrefix: subjects,
+		Prefix: mesh.Prefix(prefix), SubjectPrefix: subjects,
 		Options: mesh.ServeOptions{MaxInflight: 64}, // more calls get "overloaded", and callers try another instance
 	})
 }

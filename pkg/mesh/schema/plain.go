@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // plainSchema is the form of most tools' schemas: an object with members that have only a type, some of them required.
@@ -20,7 +20,7 @@ type plainSchema struct {
 
 // plainOf parses a schema; ok is false if a plainSchema cannot express it.
 func plainOf(schema json.RawMessage) (p plainSchema, ok bool) {
-	members, err := mesh.Members(schema)
+	members, err := wire.Members(schema)
 	if err != nil {
 		return p, false
 	}
@@ -50,13 +50,13 @@ func plainOf(schema json.RawMessage) (p plainSchema, ok bool) {
 }
 
 func plainTypes(properties json.RawMessage) (map[string]string, bool) {
-	members, err := mesh.Members(properties)
+	members, err := wire.Members(properties)
 	if err != nil {
 		return nil, false
 	}
 	types := map[string]string{}
 	for _, m := range members {
-		keywords, err := mesh.Members(m.Value)
+		keywords, err := wire.Members(m.Value)
 		if err != nil {
 			return nil, false
 		}

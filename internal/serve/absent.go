@@ -1,0 +1,101 @@
+package serve
+
+import (
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// A call without frames that takes longer than absentAfter gets a probe every absentEvery: a message to the caller's
+// connection that the caller ignores. The server's status that there is no responder means that the caller has gone, and
+// cancels the call.
+const (
+	absentAfter = 30 * time.Second
+	absentEvery = 5 * time.Second
+)
+
+// probeOf is the subject that reaches the connection of a caller but none of its calls. It exists only for the inboxes of
+// the NATS clients, PREFIX.NUID.TOKEN, which subscribe to PREFIX.NUID.*: a caller that subscribes to one exact subject
+// would be taken for gone.
+func probeOf(reply string) (subject string, ok bool) {
+	connection, token := cutLast(reply)
+	_, nuid := cutLast(connection)
+	if token == "" || len(nuid) == len(connection) || !isNUID(nuid) {
+		return "", false
+	}
+	return connection + ".-", true
+}
+
+// callerOf is who has sent a request, as far as its reply subject shows it: _INBOX.USER of _INBOX.USER.CONNECTION.TOKEN,
+// or the connection of anything else with three parts; "" for what has fewer.
+func callerOf(reply string) string {
+	connection, _ := cutLast(reply)
+	parts := strings.Count(reply, ".") + 1
+	switch {
+	case parts < 3:
+		return ""
+	case parts > 3 && strings.HasPrefix(reply, nats.InboxPrefix):
+		user := strings.IndexByte(reply[len(nats.InboxPrefix):], '.')
+		return reply[:len(nats.InboxPrefix)+user]
+	}
+	return connection
+}
+
+// cutLast cuts off the last part of a subject.
+func cutLast(subject string) (before, last string) {
+	i := strings.LastIndexByte(subject, '.')
+	return subject[:max(i, 0)], subject[i+1:]
+}
+
+func isNUID(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return len(s) == 22
+}
+
+// startProbing has Run probe the callers of long calls. It is called after a call was added to its service's list.
+func (n *Publisher) startProbing() {
+	if n.probing.Load() || n.probing.Swap(true) {
+		return
+	}
+	select {
+	case n.probe <- struct{}{}:
+	default:
+	}
+}
+
+// probeCallers sends a probe for each long call without frames. It reports whether there are calls that may need one later.
+func (n *Publisher) probeCallers(now time.Time) (more bool) {
+	for _, s := range n.listServices() {
+		s.calls.each(func(c *call) {
+			more = true
+			if !c.stream && !c.claimed.Load() && now.Sub(c.began) >= n.absentAfter {
+				c.probe()
+			}
+		})
+	}
+	return more
+}
+
+// probe sends a probe.
+func (c *call) probe() {
+	subject, ok := probeOf(c.reply)
+	if !ok {
+		return
+	}
+	c.probed.Store(true)
+	msg := nats.NewMsg(subject)
+	msg.Header.Set(wire.HeaderFrame, wire.FrameKeepalive)
+	if msg.Reply = c.s.slot.node.ackSubject(c); msg.Reply == "" { // it has ended
+		return
+	}
+	if err := c.s.nc.PublishMsg(msg); err != nil {
+		c.s.slot.node.opt.Logger.Debug("a probe of a caller was not sent", "extension", c.s.slot.ID(), "error", err)
+	}
+}

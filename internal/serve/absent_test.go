@@ -1,0 +1,180 @@
+package serve_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// holding serves weather with a handler whose calls stay in flight until their context ends, or until release is closed.
+func holding(t *testing.T, nc *nats.Conn, opt serve.Options, after, every time.Duration) (inflight func() int64, release chan struct{}) {
+	t.Helper()
+	var n atomic.Int64
+	release = make(chan struct{})
+	h := rpc.HandlerFunc(func(ctx context.Context, _ *rpc.Request) (json.RawMessage, error) {
+		n.Add(1)
+		defer n.Add(-1)
+		select {
+		case <-release:
+			return json.RawMessage(`"held"`), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{})
+	node.SetAbsence(after, every)
+	slot := node.Join(wire.Announce{ID: "weather", Version: "1.0.0"})
+	ctx, stop := context.WithCancel(context.Background())
+	ready := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
+	wg.Go(func() { slot.Run(ctx) })
+	opt.OnReady = func() { close(ready) }
+	wg.Go(func() {
+		if err := slot.Serve(ctx, h, opt); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+	<-ready
+	return n.Load, release
+}
+
+func held(reply string) *nats.Msg {
+	return &nats.Msg{Subject: "ext.weather.rpc", Reply: reply, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x"}`),
+		Header: nats.Header{wire.HeaderTimeout: {"3600000"}}}
+}
+
+// start runs a server and returns what connects to it. Nothing of either is left after the test.
+func start(t *testing.T) (connect func(...nats.Option) *nats.Conn) {
+	t.Helper()
+	others := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			leaks.None(t, others)
+		}
+	})
+	return natstest.Start(t, nil).Connect
+}
+
+// TestCallerGone has a caller make 256 calls of an hour without frames and go: they end, and the extension takes calls
+// again. Calls of callers that are there stay, also of one that listens on nothing but its reply subject.
+func TestCallerGone(t *testing.T) {
+	connect := start(t)
+	inflight, release := holding(t, connect(), serve.Options{MaxInflight: 1000}, 100*time.Millisecond, 20*time.Millisecond)
+	stays, exact := connect(), connect()
+	answers := make(chan string, 3)
+	go func() { // ends with its call
+		m, err := stays.RequestMsg(held(""), time.Minute)
+		if err != nil {
+			answers <- err.Error()
+			return
+		}
+		answers <- string(m.Data)
+	}()
+	for _, inbox := range []string{exact.NewInbox(), exact.NewInbox() + ".one"} {
+		if strings.HasSuffix(inbox, ".one") { // a caller whose inboxes are muxed, by another client
+			if _, err := exact.Subscribe(strings.TrimSuffix(inbox, "one")+"*", func(m *nats.Msg) {
+				if m.Subject == inbox { // not a probe
+					answers <- string(m.Data)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := exact.Subscribe(inbox, func(m *nats.Msg) { answers <- string(m.Data) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := exact.PublishMsg(held(inbox)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	natstest.Eventually(t, "those that stay have called", func() bool { return inflight() == 3 })
+
+	goes := connect()
+	prefix := goes.NewInbox()
+	if _, err := goes.SubscribeSync(prefix + ".*"); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 256 {
+		if err := goes.PublishMsg(held(fmt.Sprintf("%s.%d", prefix, n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	natstest.Eventually(t, "all calls are in flight", func() bool { return inflight() == 3+256 })
+	goes.Close()
+	natstest.Eventually(t, "the calls of the caller that has gone have ended", func() bool { return inflight() == 3 })
+	close(release)
+	for range 3 {
+		select {
+		case got := <-answers:
+			if !strings.Contains(got, `"held"`) {
+				t.Errorf("a caller that stayed got %s", got)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("a caller that stayed got no answer")
+		}
+	}
+}
+
+// TestShareOfOneCaller gives no caller more than half of the calls that an extension takes, and gives the share back.
+func TestShareOfOneCaller(t *testing.T) {
+	connect := start(t)
+	inflight, release := holding(t, connect(), serve.Options{MaxInflight: 5}, time.Hour, time.Hour)
+	nc := connect()
+	answers, err := nc.SubscribeSync("_INBOX.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() *nats.Msg {
+		t.Helper()
+		m, err := answers.NextMsg(30 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	calls := func(replies ...string) {
+		t.Helper()
+		for _, reply := range replies {
+			if err := nc.PublishMsg(held(reply)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	calls("_INBOX.bob.c1.1", "_INBOX.bob.c1.2", "_INBOX.bob.c2.1")
+	natstest.Eventually(t, "half of the calls, rounded up, are in flight", func() bool { return inflight() == 3 })
+	calls("_INBOX.bob.c2.2")
+	if m := next(); m.Subject != "_INBOX.bob.c2.2" || !strings.Contains(string(m.Data), `"kind":"overloaded","ran":"no"`) {
+		t.Fatalf("a fourth call of bob: %s %s", m.Subject, m.Data)
+	}
+	calls("_INBOX.eve.c1.1", "_INBOX.eve.c1.2")
+	natstest.Eventually(t, "eve's calls are in flight", func() bool { return inflight() == 5 })
+	close(release)
+	for range 5 {
+		if m := next(); !strings.Contains(string(m.Data), `"held"`) {
+			t.Fatalf("%s: %s", m.Subject, m.Data)
+		}
+	}
+	for n := range 1000 { // each call frees its share with its answer
+		calls(fmt.Sprintf("_INBOX.bob.c1.%d", n), fmt.Sprintf("_INBOX.bob.c2.%d", n), fmt.Sprintf("_INBOX.bob.c3.%d", n))
+		for range 3 {
+			if m := next(); !strings.Contains(string(m.Data), `"held"`) {
+				t.Fatalf("call %d, %s: %s", n, m.Subject, m.Data)
+			}
+		}
+	}
+}

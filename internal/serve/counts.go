@@ -1,0 +1,88 @@
+package serve
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// Counts is what a slot has counted since it was made, over all its lives.
+type Counts struct {
+	Calls    uint64 // requests that came, those included that were refused
+	Errors   uint64 // how many of them were answered with an error, whose ever it was
+	InFlight int64  // calls that are being answered now
+	Restarts uint64 // lives after the first
+
+	// ByKind are the errors by data.kind (docs/protocol.md, "Errors"), all kinds included; the extension's own, which
+	// have none, are KindOwn.
+	ByKind map[string]uint64
+
+	// Took[i] is how many calls took at most TookBounds[i] and longer than the bound before; the last one, which has
+	// no bound, how many took longer than that. From the request's arrival to its answer, failed calls included; those
+	// that were refused on arrival are not in it.
+	Took [len(TookBounds) + 1]uint64
+	// TookSum is all of that time together.
+	TookSum time.Duration
+}
+
+// KindOwn is the kind, in Counts, of an extension's own errors.
+const KindOwn = "extension"
+
+// TookBounds are the upper bounds of Counts.Took: from a local tool that answers from memory to one that works for
+// minutes.
+var TookBounds = [...]time.Duration{
+	500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
+	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute,
+}
+
+// countedCodes are the codes that are counted each by itself; the last place is everything else.
+var countedCodes = [...]rpc.Code{
+	rpc.CodeParse, rpc.CodeInvalidRequest, rpc.CodeMethodNotFound, rpc.CodeInvalidParams, rpc.CodeInternal,
+	rpc.CodeExited, rpc.CodeTimeout, rpc.CodeUnavailable, rpc.CodeBreakerOpen, rpc.CodeOverloaded, rpc.CodeTooLarge, rpc.CodeCancelled,
+}
+
+// tally is what is counted call by call: nothing but additions to fixed places.
+type tally struct {
+	failed  [len(countedCodes)]atomic.Uint64 // errors that the mesh made, by code
+	own     atomic.Uint64                    // the extension's
+	took    [len(TookBounds) + 1]atomic.Uint64
+	tookSum atomic.Int64 // nanoseconds
+}
+
+// refused counts an error that the mesh made.
+func (t *tally) refused(code rpc.Code) {
+	for i, c := range countedCodes {
+		if c == code {
+			t.failed[i].Add(1)
+			return
+		}
+	}
+	t.own.Add(1) // its code is none of the mesh's
+}
+
+// end counts a call that took d.
+func (t *tally) end(d time.Duration) {
+	i := 0
+	for i < len(TookBounds) && d > TookBounds[i] {
+		i++
+	}
+	t.took[i].Add(1)
+	t.tookSum.Add(int64(d))
+}
+
+// Counts returns what the slot has counted. The figures are taken one after the other, while calls go on.
+func (s *Instance) Counts() Counts {
+	c := Counts{Restarts: s.machine.Status().Restarts()}
+	c.Calls, c.Errors, c.InFlight = s.calls.Load(), s.errors.Load(), s.inflight.Load()
+	c.ByKind = map[string]uint64{KindOwn: s.tally.own.Load()}
+	for i, code := range countedCodes {
+		c.ByKind[code.Kind()] = s.tally.failed[i].Load()
+	}
+	for i := range s.tally.took {
+		c.Took[i] = s.tally.took[i].Load()
+	}
+	c.TookSum = time.Duration(s.tally.tookSum.Load())
+	return c
+}

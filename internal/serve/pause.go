@@ -1,0 +1,111 @@
+package serve
+
+import (
+	"fmt"
+	"time"
+)
+
+// pauseServices unsubscribes all services, so that NATS gives new calls to other instances, and waits until their calls
+// in flight have ended, at most until the given time. The subscriptions have to be gone, too: nats.go removes one some time
+// after its last message was handled, and until then a reconnect would subscribe it at the new server, which would
+// deliver calls that nothing handles.
+func (n *Publisher) pauseServices(until time.Time) (resume func()) {
+	services := n.services()
+	subscriptions := n.nc.NumSubscriptions()
+	for _, s := range services {
+		if s.pause() {
+			subscriptions -= microSubscriptions
+		}
+	}
+	_ = n.nc.FlushTimeout(time.Second) // without a connection nothing more arrives
+	limit := time.NewTimer(time.Until(until))
+	defer limit.Stop()
+	select {
+	case <-n.takenUp():
+	case <-limit.C:
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for time.Now().Before(until) && !n.nc.IsClosed() {
+		inflight := 0
+		for _, s := range services {
+			inflight += s.calls.len()
+		}
+		if inflight == 0 && n.nc.NumSubscriptions() <= subscriptions {
+			break
+		}
+		<-tick.C
+	}
+	return func() {
+		for _, s := range services {
+			if err := s.resume(); err != nil {
+				s.tell(err.Error()) // attend tries again
+			}
+		}
+	}
+}
+
+func (n *Publisher) services() (out []*service) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	for s := range n.streams.services {
+		out = append(out, s)
+	}
+	return out
+}
+
+// pause unsubscribes a service until resume, unless it has stopped finally. Its calls in flight continue.
+func (s *service) pause() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.svc == nil {
+		return false
+	}
+	s.paused = true
+	if err := s.slot.node.stop(s.svc); err != nil {
+		s.slot.node.opt.Logger.Warn("could not unsubscribe a service", "extension", s.slot.ID(), "error", err)
+	}
+	return true
+}
+
+// resume subscribes a paused service again, unless it has stopped finally since. After an error it is still paused.
+func (s *service) resume() error {
+	added, err := s.readd()
+	if err != nil {
+		err = fmt.Errorf("the service could not subscribe again: %w", err)
+		s.slot.node.opt.Logger.Error("a service is not subscribed; retrying", "extension", s.slot.ID(), "error", err)
+		return err
+	}
+	if added && s.nc.IsConnected() {
+		_ = s.nc.FlushTimeout(time.Second) // callers retry until the server has processed the subscription
+	}
+	return nil
+}
+
+func (s *service) readd() (added bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.svc == nil || !s.paused {
+		return false, nil
+	}
+	if !s.svc.isStopped() { // pause failed, or there was no connection
+		if err := s.slot.node.stop(s.svc); err != nil {
+			return false, err
+		}
+	}
+	svc, err := s.slot.node.addMicro(s.slot.Announced(), s.handle)
+	if err != nil { // the connection is closed or draining
+		return false, err
+	}
+	s.svc, s.paused = svc, false
+	return true, nil
+}
+
+// retire returns the micro service that Serve has to stop finally, and lets no later resume subscribe again.
+func (s *service) retire() *microService {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	svc := s.svc
+	s.svc = nil
+	return svc
+}

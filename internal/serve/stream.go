@@ -1,0 +1,255 @@
+package serve
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// maxStreaming bounds the bytes of large answers under way from one Node: they are copies, since a child's
+// line is gone when the next one comes.
+const maxStreaming = 256 << 20
+
+// streams is the part of a Node that handles streaming calls: accepted and keepalive frames on time, and the messages to
+// the reply subjects of frames: acknowledgements of chunks, and the server's status when a caller no longer listens.
+type streams struct {
+	open atomic.Int64 // calls in flight whose caller takes frames
+
+	mu       sync.Mutex
+	services map[*service]struct{}
+	tokens   map[string]*call // calls that sent a frame with a reply subject
+	bytes    int64            // of large answers under way
+}
+
+func (n *Publisher) addService(s *service) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if n.streams.services == nil {
+		n.streams.services = map[*service]struct{}{}
+		n.streams.tokens = map[string]*call{}
+	}
+	n.streams.services[s] = struct{}{}
+}
+
+func (n *Publisher) removeService(s *service) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	delete(n.streams.services, s)
+}
+
+// tick sends the frames that are due.
+func (n *Publisher) tick(now time.Time) {
+	if n.streams.open.Load() == 0 {
+		return
+	}
+	for _, s := range n.listServices() {
+		s.calls.each(func(c *call) {
+			if !c.stream || c.claimed.Load() {
+				return
+			}
+			switch last := c.lastFrame.Load(); {
+			case last == 0 && now.Sub(c.began) >= wire.AcceptedAfter:
+				c.frame(wire.FrameAccepted, nil)
+			case last != 0 && now.UnixNano()-last >= int64(wire.KeepaliveEvery-wire.StreamTick):
+				c.frame(wire.FrameKeepalive, nil)
+			}
+		})
+	}
+}
+
+func (n *Publisher) listServices() []*service {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	services := make([]*service, 0, len(n.streams.services))
+	for s := range n.streams.services {
+		services = append(services, s)
+	}
+	return services
+}
+
+// openStream counts one more among the calls that a tick has to look at; closeStream one less.
+func (n *Publisher) openStream() {
+	n.streams.open.Add(1)
+	n.startTick()
+}
+
+func (n *Publisher) closeStream() { n.streams.open.Add(-1) }
+
+// ackSubject returns the reply subject for c's frames. Its token is random: every caller may publish on the ack subjects
+// of an extension, and a guessed token would let one caller cancel the call of another.
+func (n *Publisher) ackSubject(c *call) string {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if c.token == "" {
+		if c.s.calls.hasEnded(c) { // dropToken was called, or is about to be
+			return ""
+		}
+		c.token = rand.Text()
+		n.streams.tokens[c.token] = c
+	}
+	return c.s.ackPrefix + c.token
+}
+
+func (n *Publisher) dropToken(c *call) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if c.token != "" {
+		delete(n.streams.tokens, c.token)
+	}
+}
+
+// ackToken returns the token of an ack subject. No other subject that a Node reads matches: the id "ack" is reserved.
+func ackToken(subject string) (token string, ok bool) {
+	i := strings.LastIndexByte(subject, '.')
+	return subject[i+1:], strings.HasSuffix(subject[:max(i, 0)], ".ack")
+}
+
+// acknowledged handles a message to an ack subject: a caller's acknowledgement of a chunk, or the server's status that
+// nobody listens on the caller's inbox any more.
+func (n *Publisher) acknowledged(m *nats.Msg, token string) {
+	n.streams.mu.Lock()
+	c := n.streams.tokens[token]
+	n.streams.mu.Unlock()
+	switch {
+	case c == nil || m.Sub != c.s.acks: // one message reaches each replica on this connection: count it once
+	case m.Header.Get("Status") == "503":
+		c.cancel()
+	default:
+		if f := c.flow.Load(); f != nil {
+			select {
+			case f.acks <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// flow is the flow control of one answer in chunks.
+type flow struct {
+	acks chan struct{}
+	left chan struct{} // closed when the caller has gone
+	once sync.Once
+}
+
+func (f *flow) leave() { f.once.Do(func() { close(f.left) }) }
+
+// frame sends one frame of c's, unless c has its answer: nothing follows that.
+func (c *call) frame(kind string, body []byte) {
+	c.framing.Lock()
+	defer c.framing.Unlock()
+	if c.claimed.Load() {
+		return
+	}
+	c.lastFrame.Store(time.Now().UnixNano())
+	c.send(kind, body, 0)
+}
+
+func (c *call) send(kind string, body []byte, seq int) {
+	msg := nats.NewMsg(c.reply)
+	msg.Header.Set(wire.HeaderFrame, kind)
+	if seq > 0 {
+		msg.Header.Set(wire.HeaderSeq, strconv.Itoa(seq))
+	}
+	if kind != wire.FrameChunk || seq%(wire.AckEvery/wire.ChunkSize) == 0 {
+		msg.Reply = c.s.slot.node.ackSubject(c)
+	}
+	msg.Data = body
+	if err := c.s.nc.PublishMsg(msg); err != nil {
+		c.s.slot.node.opt.Logger.Debug("a frame was not sent", "frame", kind, "error", err)
+	}
+}
+
+// ProgressSink is a jsonrpc.Sink that can also be told of progress; a streaming call's is one.
+type ProgressSink interface {
+	jsonrpc.Sink
+	// Progress passes a JSON-RPC notification on to the caller, if the caller takes frames.
+	Progress(notification []byte)
+}
+
+// Progress implements ProgressSink.
+func (c *call) Progress(notification []byte) {
+	if c.stream {
+		c.frame(wire.FrameProgress, notification)
+	}
+}
+
+// notify is Progress for handlers that run here.
+func (c *call) notify(method string, params json.RawMessage) error {
+	c.Progress(jsonrpc.AppendRequest(nil, nil, method, params))
+	return nil
+}
+
+// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. What the answer took
+// is given back before its end goes out, as in leave; letGo returns the memory of text.
+func (c *call) sendChunks(text []byte, letGo func()) {
+	defer c.s.finish(c)
+	whole, size := c.chunks(text), len(text)
+	letGo()
+	c.s.slot.node.release(int64(size))
+	c.s.leave(c)
+	if whole {
+		c.send(wire.FrameEnd, fmt.Appendf(nil, `{"length":%d}`, size), 0)
+	}
+}
+
+// chunks sends text, unless the caller goes away from it.
+func (c *call) chunks(text []byte) (whole bool) {
+	seq, asked := 0, 0
+	for at := 0; at < len(text); at += wire.ChunkSize {
+		seq++
+		c.send(wire.FrameChunk, text[at:min(at+wire.ChunkSize, len(text))], seq)
+		if seq%(wire.AckEvery/wire.ChunkSize) != 0 {
+			continue
+		}
+		if asked++; asked < wire.MaxUnacked {
+			continue
+		}
+		if asked--; !c.awaitAck() {
+			c.s.slot.node.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.slot.ID(), "sent", at)
+			return false
+		}
+	}
+	return true
+}
+
+// awaitAck waits until the caller has taken one more lot of what was sent.
+func (c *call) awaitAck() bool {
+	f := c.flow.Load()
+	t := time.NewTimer(wire.AckWait)
+	defer t.Stop()
+	select {
+	case <-f.acks:
+		return true
+	case <-f.left:
+	case <-t.C:
+	case <-c.s.ctx.Done():
+	}
+	return false
+}
+
+// reserve takes room for a large answer's copy.
+func (n *Publisher) reserve(size int64) bool {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	if n.streams.bytes+size > maxStreaming {
+		return false
+	}
+	n.streams.bytes += size
+	return true
+}
+
+func (n *Publisher) release(size int64) {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	n.streams.bytes -= size
+}

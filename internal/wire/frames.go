@@ -1,0 +1,27 @@
+package wire
+
+import "time"
+
+// The values of Ext-Frame.
+const (
+	FrameAccepted  = "accepted"
+	FrameProgress  = "progress"
+	FrameKeepalive = "keepalive"
+	FrameChunk     = "chunk"
+	FrameEnd       = "end"
+)
+
+// The times and sizes of streams (docs/protocol.md, "Streaming").
+const (
+	AcceptedAfter  = time.Second
+	KeepaliveEvery = 2 * time.Second
+	SilenceLimit   = 5 * time.Second
+	StreamTick     = 250 * time.Millisecond
+	ChunkSize      = 512 << 10
+	AckEvery       = 4 << 20
+	MaxUnacked     = 2 // lots under way: while one is acknowledged the next is sent
+	AckWait        = 10 * time.Second
+)
+
+// headroom is kept free of MaxPayload for the headers of a reply.
+const Headroom = 1024

@@ -1,0 +1,49 @@
+package wire
+
+import (
+	"encoding/json"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+)
+
+// WithContext returns the params of a tool call with the caller's identity in them, for an extension whose
+// spec has context.passthrough (docs/protocol.md, "Call context"). For the native short form params are the
+// arguments, whose _meta becomes exactly {agent_id, session_id}. For tools/call the native dialect wants the
+// same inside arguments, while MCP gets these two keys in params._meta and keeps every other one. Everything
+// else stays byte for byte. Params that are no object are returned as they are: they are the callee's to
+// refuse.
+func WithContext(method, dialect string, params json.RawMessage, agent, session string) json.RawMessage {
+	who := struct {
+		Agent   string `json:"agent_id"`
+		Session string `json:"session_id"`
+	}{agent, session}
+	identity, err := json.Marshal(who)
+	if err != nil { // two strings always encode
+		panic(err)
+	}
+	switch {
+	case method != "tools/call":
+		return SetMember(params, "_meta", identity)
+	case dialect != "mcp":
+		args, _ := MemberOf(params, "arguments")
+		return SetMember(params, "arguments", SetMember(args, "_meta", identity))
+	}
+	meta, ok := MemberOf(params, "_meta")
+	if !ok || meta[0] != '{' {
+		return SetMember(params, "_meta", identity)
+	}
+	meta = SetMember(meta, "agent_id", Quote(agent))
+	return SetMember(params, "_meta", SetMember(meta, "session_id", Quote(session)))
+}
+
+func MemberOf(object []byte, name string) ([]byte, bool) {
+	at, ok := jsonrpc.Member(object, name)
+	return at.In(object), ok
+}
+
+func SetMember(object []byte, name string, value []byte) []byte {
+	if out, ok := jsonrpc.SetMember(object, name, value); ok {
+		return out
+	}
+	return object
+}

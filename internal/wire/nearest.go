@@ -1,0 +1,72 @@
+package wire
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/nearest"
+)
+
+// maxNearest is how many names are offered in the place of one that there is not.
+const maxNearest = 5
+
+// Nearest returns up to 5 registered names that may have been meant by one that Lookup does not find: those of
+// NearestKeys, which looks at every tool.
+func (n *Names) Nearest(name string) []string {
+	var out []string
+	for _, k := range NearestKeys(n.Keys(), name) {
+		out = append(out, n.Name(k))
+	}
+	return out
+}
+
+// Keys lists all tools, in no order.
+func (n *Names) Keys() []ToolKey {
+	out := make([]ToolKey, 0, n.Len())
+	for _, tools := range n.tools {
+		for _, t := range tools {
+			out = append(out, t.key)
+		}
+	}
+	return out
+}
+
+// NearestKeys returns up to 5 of the tools that may have been meant by a name that none of them has: first those whose own
+// name was asked for, then those a few typing errors away, then those that contain what was asked for. It takes a
+// microsecond or two for each: whoever must not be held up for so long has it done by somebody else.
+func NearestKeys(keys []ToolKey, name string) []ToolKey {
+	if len(name) > 2*MaxToolName {
+		return nil
+	}
+	type hit struct {
+		rank int
+		bare string
+		key  ToolKey
+	}
+	var hits []hit
+	asked := fold(name)
+	_, askedTool, _ := strings.Cut(asked, "/")
+	for _, k := range keys {
+		own, bare, rank := fold(k.Tool), fold(ToolName(k.ID, k.Tool)), 0
+		const far = 4 // nobody means a name that is further away
+		switch d := min(nearest.Distance(asked, bare, far), nearest.Distance(asked, fold(k.String()), far), 1+nearest.Distance(asked, own, far)); {
+		case own == asked || own == askedTool || bare == asked:
+		case d <= min(3, len(asked)/3):
+			rank = d
+		case len(asked) >= 3 && strings.Contains(bare, asked):
+			rank = 10
+		default:
+			continue
+		}
+		hits = append(hits, hit{rank, bare, k})
+	}
+	slices.SortFunc(hits, func(a, b hit) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.bare, b.bare), cmp.Compare(a.key.String(), b.key.String()))
+	})
+	var out []ToolKey
+	for _, h := range hits[:min(len(hits), maxNearest)] {
+		out = append(out, h.key)
+	}
+	return out
+}

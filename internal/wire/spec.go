@@ -1,0 +1,289 @@
+package wire
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
+)
+
+// The bounds of what one extension may offer.
+const (
+	MaxTools       = 10_000
+	MaxHooks       = 100
+	MaxOwnName     = 256      // bytes of a tool's own name
+	MaxDescription = 64 << 10 // bytes of a tool's description
+	MaxDescriptor  = 1 << 20  // bytes of a tool's descriptor
+	maxProblems    = 20
+	maxProblem     = 1 << 10 // bytes of one
+)
+
+// EmptySchema is the input schema of a tool that gives none.
+var EmptySchema = json.RawMessage(`{"type":"object"}`)
+
+// Handshake is what an extension answered to initialize.
+type Handshake struct {
+	ServerVersion string   // native server_version, else MCP's serverInfo.version
+	Tools         []Tool   // in the extension's order; Name is empty, Description as given
+	Hooks         []string // sorted, each once
+	Protocol      string   // MCP's protocolVersion; "" for the native dialect
+	Instructions  string
+	HasTools      bool         // the answer had a list of tools; an MCP server's are asked for with tools/list
+	Problems      []Diagnostic // tools and hooks that were left out, and why, after what the answer itself says; at most 20
+}
+
+// ParseHandshake reads the result of initialize, whichever dialect it is in: native {server_version, tools,
+// hooks}, MCP {protocolVersion, capabilities, serverInfo, …}, or a bridge's, which has both, and diagnostics: what
+// it found out about its child. Tools that break the rules (see ParseTools) are left out with a problem; a result
+// that is no object, or has over MaxTools tools, is an error.
+func ParseHandshake(result json.RawMessage) (Handshake, error) {
+	var r struct {
+		ServerVersion   string `json:"server_version"`
+		ProtocolVersion string `json:"protocolVersion"`
+		ServerInfo      struct {
+			Version string `json:"version"`
+		} `json:"serverInfo"`
+		Instructions string            `json:"instructions"`
+		Tools        json.RawMessage   `json:"tools"`
+		Hooks        []json.RawMessage `json:"hooks"`
+		Diagnostics  json.RawMessage   `json:"diagnostics"`
+	}
+	if b := bytes.TrimSpace(result); len(b) == 0 || b[0] != '{' {
+		return Handshake{}, errors.New("the result of initialize is not an object")
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return Handshake{}, fmt.Errorf("the result of initialize: %w", err)
+	}
+	h := Handshake{ServerVersion: cmp.Or(r.ServerVersion, r.ServerInfo.Version), Protocol: r.ProtocolVersion,
+		Instructions: r.Instructions}
+	if t := bytes.TrimSpace(r.Tools); len(t) > 0 && !bytes.Equal(t, []byte("null")) {
+		var err error
+		if h.Tools, h.Problems, err = ParseTools(t); err != nil {
+			return Handshake{}, fmt.Errorf("the result of initialize: %w", err)
+		}
+		h.HasTools = true
+	}
+	h.Problems = append(ownProblems(r.Diagnostics), h.Problems...)
+	h.Problems = h.Problems[:min(len(h.Problems), maxProblems)]
+	for _, raw := range r.Hooks {
+		name, err := hookName(raw)
+		switch {
+		case err != nil:
+			h.Problems = problem(h.Problems, "bad_hook", "%v", err)
+		case len(h.Hooks) == MaxHooks:
+			h.Problems = problem(h.Problems, "bad_hook", "more than %d hooks", MaxHooks)
+		default:
+			h.Hooks = append(h.Hooks, name)
+		}
+	}
+	slices.Sort(h.Hooks)
+	h.Hooks = slices.Compact(h.Hooks)
+	return h, nil
+}
+
+// ownProblems reads what an answer says of itself: a bridge's, what it found out about its child. What is not a list
+// of diagnostics is nothing.
+func ownProblems(raw json.RawMessage) (out []Diagnostic) {
+	var said []Diagnostic
+	if json.Unmarshal(raw, &said) != nil {
+		return nil
+	}
+	for _, d := range said {
+		if d.Code == "" || d.Message == "" || len(d.Code) > 64 || len(out) == maxProblems {
+			continue
+		}
+		if d.Level != "error" && d.Level != "info" {
+			d.Level = "warn"
+		}
+		d.Message = strings.ToValidUTF8(d.Message[:min(len(d.Message), maxProblem)], "")
+		out = append(out, d)
+	}
+	return out
+}
+
+// hookName reads a hook: a name, or an object with a name.
+func hookName(raw json.RawMessage) (string, error) {
+	var name string
+	if json.Unmarshal(raw, &name) != nil {
+		var o struct {
+			Name string `json:"name"`
+		}
+		if json.Unmarshal(raw, &o) != nil {
+			return "", fmt.Errorf("a hook is neither a name nor an object with one: %.80s", raw)
+		}
+		name = o.Name
+	}
+	if err := checkOwnName(name); err != nil {
+		return "", fmt.Errorf("hook: %w", err)
+	}
+	return name, nil
+}
+
+// ParseTools reads a list of tool descriptors, native (input_schema) or MCP's (inputSchema). A descriptor's
+// other members are kept as they came. Left out, with a problem that says so, are a descriptor that is not an
+// object, over MaxDescriptor, or without a usable name, and the second tool of one name; a schema that is not an
+// object is replaced by EmptySchema. More than MaxTools descriptors are an error.
+func ParseTools(list json.RawMessage) (tools []Tool, problems []Diagnostic, err error) {
+	if len(list) == 0 {
+		return nil, nil, errors.New(`there is no list of tools: the result has no "tools"`)
+	}
+	var raw []json.RawMessage
+	if err := json.Unmarshal(list, &raw); err != nil {
+		return nil, nil, fmt.Errorf("the list of tools: %w", err)
+	}
+	if len(raw) > MaxTools {
+		return nil, nil, fmt.Errorf("%d tools are over the limit of %d", len(raw), MaxTools)
+	}
+	seen := make(map[string]bool, len(raw))
+	for n, d := range raw {
+		t, notes, err := parseTool(d)
+		if err == nil && seen[t.Own] {
+			err = fmt.Errorf("a second tool named %q", t.Own)
+		}
+		if err != nil {
+			problems = problem(problems, "bad_tool", "tool %d is left out: %v", n, err)
+			continue
+		}
+		for _, note := range notes {
+			problems = problem(problems, "bad_tool", "tool %s: %s", t.Own, note)
+		}
+		seen[t.Own] = true
+		tools = append(tools, t)
+	}
+	return tools, problems, nil
+}
+
+func parseTool(d json.RawMessage) (t Tool, notes []string, err error) {
+	if len(d) > MaxDescriptor {
+		return t, nil, fmt.Errorf("its descriptor of %d bytes is over the limit of %d", len(d), MaxDescriptor)
+	}
+	members, err := Members(d)
+	if err != nil {
+		return t, nil, err
+	}
+	var native, mcp json.RawMessage
+	for _, m := range members {
+		switch m.Key {
+		case "name":
+			err = json.Unmarshal(m.Value, &t.Own)
+		case "description":
+			if json.Unmarshal(m.Value, &t.Description) != nil {
+				notes = append(notes, "its description is not a string and is left out")
+			}
+		case "input_schema":
+			native = m.Value
+		case "inputSchema":
+			mcp = m.Value
+		case "tool":
+			notes = append(notes, `its member "tool" is left out: the catalog uses that key itself`)
+		default:
+			t.Extra = append(t.Extra, m)
+		}
+		if err != nil {
+			return t, nil, fmt.Errorf("its name is not a string: %.80s", m.Value)
+		}
+	}
+	if len(t.Description) > MaxDescription {
+		t.Description = strings.ToValidUTF8(t.Description[:MaxDescription], "")
+		notes = append(notes, fmt.Sprintf("its description is cut at %d bytes", MaxDescription))
+	}
+	t.InputSchema = native
+	if len(native) == 0 || string(native) == "null" {
+		t.InputSchema = mcp
+	}
+	if len(t.InputSchema) == 0 || string(t.InputSchema) == "null" {
+		t.InputSchema = EmptySchema
+	}
+	if t.InputSchema[0] != '{' {
+		t.InputSchema = EmptySchema
+		notes = append(notes, `its input schema is not an object and is replaced by {"type":"object"}`)
+	}
+	return t, notes, checkOwnName(t.Own)
+}
+
+func checkOwnName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it has no name")
+	case len(name) > MaxOwnName:
+		return fmt.Errorf("its name of %d bytes is over the limit of %d", len(name), MaxOwnName)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("its name %.80q has control characters", name)
+	}
+	return nil
+}
+
+func problem(to []Diagnostic, code, format string, args ...any) []Diagnostic {
+	if len(to) >= maxProblems {
+		return to
+	}
+	return append(to, Diagnostic{Level: "warn", Code: code, Message: fmt.Sprintf(format, args...)})
+}
+
+// HandshakeHash is the handshake_hash of an announce (docs/protocol.md, "Announce"): the SHA-256, in lower-case
+// hex, of {"hooks":[…],"tools":[…]} without white space, hooks and tools sorted by name, a tool being
+// {name, description, input_schema} and the descriptor's other members. The keys of every object are sorted,
+// numbers stay the literals they were, and strings are escaped as little as JSON allows. Registered names and
+// the description's prefix are not part of it.
+func HandshakeHash(tools []Tool, hooks []string) (string, error) {
+	sorted := slices.SortedFunc(slices.Values(tools), func(a, b Tool) int { return cmp.Compare(a.Own, b.Own) })
+	list := make([]any, 0, len(tools))
+	for _, t := range sorted {
+		o := map[string]any{"name": t.Own, "description": t.Description}
+		members := append([]Member{{"input_schema", t.InputSchema}}, t.Extra...)
+		for _, m := range members {
+			if len(m.Value) == 0 {
+				m.Value = EmptySchema
+			}
+			dec := json.NewDecoder(bytes.NewReader(m.Value))
+			dec.UseNumber()
+			var v any
+			if err := dec.Decode(&v); err != nil {
+				return "", fmt.Errorf("tool %s: member %q: %w", t.Own, m.Key, err)
+			}
+			o[m.Key] = v
+		}
+		list = append(list, o)
+	}
+	h := slices.Sorted(slices.Values(hooks))
+	if h == nil {
+		h = []string{}
+	}
+	text, err := plainjson.Marshal(map[string]any{"hooks": h, "tools": list}) // keys come out sorted, a json.Number as it came
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// SkillReport is what a bridge publishes on P.registry.skills.<bridge>: all its skills, on change and on request.
+type SkillReport struct {
+	Bridge string       `json:"bridge"`
+	Skills []SkillEntry `json:"skills"`
+}
+
+// SkillEntry is one skill that a bridge has. Dir, the name of its directory, is its name in the catalog.
+type SkillEntry struct {
+	Name        string `json:"name"`
+	Dir         string `json:"dir"`
+	Description string `json:"description,omitempty"`
+	Body        string `json:"body"`
+}
+
+// BreakerReport is what a caller publishes on P.registry.breaker.<id> when its breaker changed state.
+type BreakerReport struct {
+	ID       string `json:"id"`
+	State    string `json:"state"`              // closed | open | half-open
+	Reporter string `json:"reporter,omitempty"` // who reports; for people
+	Reason   string `json:"reason,omitempty"`
+}

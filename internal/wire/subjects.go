@@ -1,0 +1,147 @@
+package wire
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// DefaultPrefix is the mesh's subject prefix when none is given.
+const DefaultPrefix = "ext"
+
+// Prefix is a checked subject prefix P; its methods build every subject of the mesh (docs/protocol.md,
+// "Subjects"). Nothing else in the tree puts subjects together.
+type Prefix string
+
+var (
+	prefixToken = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+	idSyntax    = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+)
+
+// ParsePrefix checks a mesh prefix: 1 to 8 tokens of [A-Za-z0-9-]+ joined by dots, at most 64 bytes. No
+// underscore, so that dots → "_" in bucket names stays one-to-one. The empty string means DefaultPrefix.
+func ParsePrefix(s string) (Prefix, error) {
+	if s == "" {
+		return DefaultPrefix, nil
+	}
+	tokens := strings.Split(s, ".")
+	if len(s) > 64 || len(tokens) > 8 {
+		return "", fmt.Errorf("prefix %q: at most 8 tokens and 64 bytes", s)
+	}
+	for _, t := range tokens {
+		if !prefixToken.MatchString(t) {
+			return "", fmt.Errorf("prefix %q: token %q is not of [A-Za-z0-9-]+", s, t)
+		}
+	}
+	return Prefix(s), nil
+}
+
+// CheckID checks an extension id, ^[a-z][a-z0-9_-]*$ and at most 64 bytes, or, where member is true, also
+// the dotted id of a member: <id>.<server>.
+func CheckID(id string, member bool) error {
+	parts := []string{id}
+	if member {
+		parts = strings.SplitN(id, ".", 2)
+	}
+	for _, p := range parts {
+		if len(p) > 64 || !idSyntax.MatchString(p) {
+			return fmt.Errorf("id %q: want ^[a-z][a-z0-9_-]*$, at most 64 bytes", id)
+		}
+	}
+	return nil
+}
+
+// RPC is SP.<id>.rpc: calls, answered by the queue group QueueGroup.
+func (p Prefix) RPC(id string) string { return string(p) + "." + id + ".rpc" }
+
+// InstanceRPC is SP.<id>.rpc.<instance>: calls to this instance only.
+func (p Prefix) InstanceRPC(id, instance string) string { return p.RPC(id) + "." + instance }
+
+// Cancel is SP.<id>.cancel.
+func (p Prefix) Cancel(id string) string { return string(p) + "." + id + ".cancel" }
+
+// Ack is SP.<id>.ack.<token>: a caller acknowledges the chunks of one answer. The token is the owner's choice; "*" makes
+// it a subscription to all.
+func (p Prefix) Ack(id, token string) string { return string(p) + "." + id + ".ack." + token }
+
+// Event is SP.<id>.event: notifications out of the extension.
+func (p Prefix) Event(id string) string { return string(p) + "." + id + ".event" }
+
+// Announce is P.registry.announce.<id>.
+func (p Prefix) Announce(id string) string { return p.registry("announce", id) }
+
+// AnnounceRequest is P.registry.request: everybody announce again.
+func (p Prefix) AnnounceRequest() string { return string(p) + ".registry.request" }
+
+// Heartbeat is P.registry.heartbeat.<id>.
+func (p Prefix) Heartbeat(id string) string { return p.registry("heartbeat", id) }
+
+// Shutdown is P.registry.shutdown.<id>: good-byes.
+func (p Prefix) Shutdown(id string) string { return p.registry("shutdown", id) }
+
+// Suspect is P.registry.suspect.<id>: a caller met no responders or a time-out.
+func (p Prefix) Suspect(id string) string { return p.registry("suspect", id) }
+
+// Breaker is P.registry.breaker.<id>: a caller's breaker changed state.
+func (p Prefix) Breaker(id string) string { return p.registry("breaker", id) }
+
+// Skills is P.registry.skills.<bridge>.
+func (p Prefix) Skills(bridge string) string { return p.registry("skills", bridge) }
+
+// HostReport is P.registry.host.<bridge>: what a bridge found and what it could not start.
+func (p Prefix) HostReport(bridge string) string { return p.registry("host", bridge) }
+
+// RegistryRPC is P.registry.rpc, the registry's own service.
+func (p Prefix) RegistryRPC() string { return string(p) + ".registry.rpc" }
+
+// CatalogEvents is P.registry.catalog, under which every catalog change is republished by key.
+func (p Prefix) CatalogEvents() string { return string(p) + ".registry.catalog" }
+
+// Control is P.control.<bridge>.
+func (p Prefix) Control(bridge string) string { return string(p) + ".control." + bridge }
+
+// Log is P.log.<id>: stderr of a bridged child, one structured record a line.
+func (p Prefix) Log(id string) string { return string(p) + ".log." + id }
+
+// Bucket is the catalog's KV bucket: the prefix with dots as "_", then "_catalog".
+func (p Prefix) Bucket() string { return strings.ReplaceAll(string(p), ".", "_") + "_catalog" }
+
+// QueueGroup is the queue group of every rpc subject. Everybody must use it, or calls run twice.
+const QueueGroup = "q"
+
+func (p Prefix) registry(verb, id string) string {
+	return string(p) + ".registry." + verb + "." + id
+}
+
+// AnyID makes a per-id registry subject a subscription to all ids: AnyID(p.Heartbeat) is P.registry.heartbeat.>.
+func AnyID(subject func(id string) string) string { return subject(">") }
+
+// IDOf is the inverse of a per-id registry subject: the id (dots and all) behind the subject's fixed part.
+func IDOf(subject func(id string) string, s string) (string, bool) {
+	return strings.CutPrefix(s, subject(""))
+}
+
+// MayAnswer reports whether a message may go to a reply subject, which is of somebody else's choosing. The mesh's own
+// subjects are no inboxes: a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or
+// good-byes is one of x's by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or
+// the system's, where an empty message may delete a stream. Nor is no subject at all.
+func (p Prefix) MayAnswer(reply string) bool {
+	rest, ours := strings.CutPrefix(reply, string(p))
+	return reply != "" && reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))
+}
+
+// MayAcknowledge reports whether a caller of subject, SP.<id>.rpc, may acknowledge a chunk on a reply subject: on what is
+// called's own ack subject, SP.<id>.ack.<token>, or where MayAnswer allows it. NATS does not prevent anything else that the
+// caller may publish.
+func (p Prefix) MayAcknowledge(subject, reply string) bool {
+	if p.MayAnswer(reply) {
+		return true
+	}
+	for _, own := range []string{".registry.", ".control.", ".log."} {
+		if strings.HasPrefix(subject, string(p)+own) {
+			return false
+		}
+	}
+	token, ok := strings.CutPrefix(reply, strings.TrimSuffix(subject, ".rpc")+".ack.")
+	return ok && token != "" && !strings.ContainsAny(token, ".*> \t\r\n")
+}

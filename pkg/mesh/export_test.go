@@ -1,6 +1,0 @@
-package mesh
-
-import "time"
-
-// SetAbsence makes n look for callers that have gone earlier than it would. It is called before Run.
-func (n *Node) SetAbsence(after, every time.Duration) { n.absentAfter, n.absentEvery = after, every }
