@@ -43,6 +43,7 @@ var verbs = []struct {
 	{"mesh", (*app).skillsCmd},
 	{"mesh", (*app).hookCmd},
 	{"mesh", (*app).benchCmd},
+	{"mesh", (*app).mcpCmd},
 	{"operate", (*app).restartCmd},
 	{"operate", (*app).drainCmd},
 	{"operate", (*app).reloadCmd},

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/door"
+	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// mcpOptions are the flags of mcp.
+type mcpOptions struct {
+	door  door.Options
+	names string
+	tools string
+	up    []string
+	log   daemon.LogFlags
+}
+
+func (a *app) mcpCmd() *cobra.Command {
+	var o mcpOptions
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Offer all tools of the mesh as one MCP server",
+		Long: `Offer the tools of all extensions on the mesh as one MCP server on standard input and output, for one MCP client,
+which starts this command. It ends when its input ends.
+
+If the mesh cannot be reached, the server starts all the same and keeps trying; it notifies the client when tools are
+available. With --up DIR it starts a mesh with the extensions under DIR, unless an extctl up of this user is running.
+
+--timeout is the time limit of a call (default 5m).`,
+		Example: `  extctl mcp
+  extctl mcp --only 'github*' --read-only
+  extctl mcp --up examples/extensions`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.mcp(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.up, "up", nil, "start a mesh with the extensions under `DIR` if no extctl up is running; can be repeated")
+	f.StringArrayVar(&o.door.View.Only, "only", nil, "offer only tools that match `PATTERN`: an extension's id, <id>/<tool> or a registered name, with * and ?; can be repeated")
+	f.StringArrayVar(&o.door.View.Exclude, "exclude", nil, "do not offer tools that match `PATTERN`; can be repeated")
+	f.BoolVar(&o.door.View.ReadOnly, "read-only", false, "offer only tools whose annotations state that they only read")
+	f.StringVar(&o.names, "names", "registered", "`MODE` of naming: registered (ext_<id>_<tool>), or own (the tool's own name, if only one tool has it)")
+	f.IntVar(&o.door.View.NameLimit, "name-limit", wire.MaxToolName, "longest name of a tool, in `BYTES`, from 24 to 64")
+	f.StringVar(&o.tools, "tools", "auto", "`MODE` of offering: all lists every tool, search offers tools to search and call them, auto searches in large meshes")
+	f.IntVar(&o.door.View.SearchOver, "search-over", 128, "`NUMBER` of tools above which auto searches")
+	f.StringVar(&o.door.Agent, "agent-id", "", "the `ID` of the calling agent (default: the name of the MCP client)")
+	f.DurationVar(&o.door.Wait, "wait", 2*time.Second, "how long after its start the server may wait for the mesh before it answers a list, as a `DURATION`")
+	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
+	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
+	return cmd
+}
+
+// mcp serves until the input or ctx ends.
+func (a *app) mcp(ctx context.Context, o mcpOptions) error {
+	logger, err := o.log.New(a.stderr)
+	if err != nil {
+		return err
+	}
+	if a.timeout < 0 {
+		return usage("--timeout %v: want a positive duration", a.timeout)
+	}
+	o.door.Logger, o.door.Version, o.door.CallTimeout = logger, daemon.Version(), a.timeout
+	o.door.View.Names, o.door.View.Tools = door.NameMode(o.names), door.ToolMode(o.tools)
+	if o.door.Wait == 0 {
+		o.door.Wait = -1
+	}
+	d, err := door.New(o.door)
+	if err != nil {
+		return daemon.UsageError{Err: err}
+	}
+	link, err := a.newMCPLink(d, logger)
+	if err != nil {
+		return err
+	}
+	if err := checkDirs(o.up); err != nil {
+		return daemon.UsageError{Err: err}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer cancel()
+	background.Go(func() { _ = d.Run(ctx) }) // ends with ctx
+	background.Go(func() { link.run(ctx) })  // ends with ctx
+	if len(o.up) > 0 {
+		background.Go(func() { a.keepUp(ctx, o.up, logger) }) // ends with ctx
+	}
+	return d.ServeStdio(ctx, a.stdin, a.stdout)
+}
+
+// mcpLink keeps a Door connected to a mesh.
+type mcpLink struct {
+	app    *app
+	door   *door.Door
+	logger *slog.Logger
+	prefix mesh.Prefix
+}
+
+// newMCPLink checks the flags.
+func (a *app) newMCPLink(d *door.Door, logger *slog.Logger) (*mcpLink, error) {
+	prefix, err := wire.ParsePrefix(a.nats.Prefix)
+	if err != nil {
+		return nil, daemon.UsageError{Err: err}
+	}
+	if _, err := a.nats.Resolve(); err != nil {
+		return nil, err
+	}
+	return &mcpLink{app: a, door: d, logger: logger, prefix: prefix}, nil
+}
+
+// retryEvery is the time between two attempts to reach a mesh.
+const retryEvery = 500 * time.Millisecond
+
+// run connects to the mesh, and to another one when the first has gone and the flags lead to another address: an
+// extctl up that is restarted has another password, and may have another port.
+func (l *mcpLink) run(ctx context.Context) {
+	logged := false
+	for ctx.Err() == nil {
+		target, err := l.app.nats.Resolve()
+		if err == nil {
+			err = l.connect(ctx, target)
+		}
+		if err != nil && ctx.Err() == nil && !logged {
+			l.logger.Warn("the mesh is not reachable; trying again until it is", "error", err)
+		}
+		logged = err != nil
+		pause(ctx, retryEvery)
+	}
+}
+
+// connect serves the Door from one mesh until it is lost or ctx ends.
+func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
+	nc, err := target.Connect(ctx, daemon.ConnectOptions{
+		Name: "extctl mcp", Logger: l.logger, NoBuffer: true, OnDenied: l.door.Denied,
+	})
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{Prefix: l.prefix, Logger: l.logger})
+	var following sync.WaitGroup
+	defer following.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	following.Go(func() { // ends with ctx, or when the connection is closed
+		if err := catalog.Run(ctx); err != nil && ctx.Err() == nil {
+			l.logger.Error("the catalog cannot be read", "error", err)
+		}
+	})
+	l.door.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Prefix: l.prefix, Catalog: catalog, Logger: l.logger}))
+	for ctx.Err() == nil && !l.isElsewhere(nc, target) {
+		pause(ctx, retryEvery)
+	}
+	return nil
+}
+
+// isElsewhere reports whether the mesh must be looked for at another address. A connection that NATS has not closed
+// reconnects by itself to the address that it has.
+func (l *mcpLink) isElsewhere(nc *nats.Conn, target daemon.Target) bool {
+	if nc.IsConnected() {
+		return false
+	}
+	now, err := l.app.nats.Resolve()
+	return nc.IsClosed() || err == nil && now.URLs() != target.URLs()
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// keepUp runs a mesh with the extensions under dirs, unless another process of this user does. If that process ends, this
+// one takes over.
+func (a *app) keepUp(ctx context.Context, dirs []string, logger *slog.Logger) {
+	quiet := *a
+	quiet.stdout, quiet.json = io.Discard, false // stdout is for messages of the protocol
+	for ctx.Err() == nil {
+		err := quiet.up(ctx, upOptions{dirs: dirs, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
+		if err != nil && ctx.Err() == nil && !errors.As(err, new(*storelock.LockedError)) {
+			logger.Error(fmt.Sprintf("the mesh of --up %v has stopped; trying again", dirs), "error", err)
+		}
+		pause(ctx, 2*time.Second)
+	}
+}

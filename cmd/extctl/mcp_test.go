@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/extmesh/extmesh/internal/freeport"
+	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// mcpRun is an extctl mcp that runs in this process.
+type mcpRun struct {
+	t    *testing.T
+	in   *io.PipeWriter
+	out  *bufio.Reader
+	err  logBuffer
+	code chan int
+}
+
+func startMCP(t *testing.T, args ...string) *mcpRun {
+	t.Helper()
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	m := &mcpRun{t: t, in: inW, out: bufio.NewReader(outR), code: make(chan int, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { // ends with the input or ctx
+		defer close(done)
+		m.code <- run(ctx, append([]string{"mcp"}, args...), inR, outW, &m.err, func(string) string { return "" })
+		outW.Close()
+	}()
+	t.Cleanup(func() {
+		inW.Close()
+		outR.Close()
+		cancel()
+		<-done
+	})
+	return m
+}
+
+// ask sends a message and returns the next line of the server.
+func (m *mcpRun) ask(line string) string {
+	m.t.Helper()
+	if _, err := io.WriteString(m.in, line+"\n"); err != nil {
+		m.t.Fatal(err)
+	}
+	return m.next()
+}
+
+func (m *mcpRun) next() string {
+	m.t.Helper()
+	type read struct {
+		line string
+		err  error
+	}
+	got := make(chan read, 1)
+	go func() { // ends with the line, or when the test closes the output
+		line, err := m.out.ReadString('\n')
+		got <- read{line, err}
+	}()
+	select {
+	case r := <-got:
+		if r.err != nil {
+			m.t.Fatalf("%v\n%s", r.err, m.err.String())
+		}
+		return r.line
+	case <-time.After(time.Minute):
+		m.t.Fatalf("no message\n%s", m.err.String())
+		return ""
+	}
+}
+
+const (
+	listTools = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	mcpHello  = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+)
+
+// putWeather writes an extension with one tool into the catalog.
+func putWeather(t *testing.T, kv jetstream.KeyValue) {
+	t.Helper()
+	for key, doc := range map[string]any{
+		"spec.weather": mesh.Spec{ID: "weather", Version: "1.0.0", Dialect: "ext", Subject: "ext.weather.rpc",
+			Tools: []mesh.Tool{{Name: "ext_weather_exact", Own: "exact", InputSchema: wire.EmptySchema}}},
+		"state.weather": mesh.StateDoc{State: heartbeat.Ready, Available: true, Since: time.Now(), Instances: []mesh.InstanceState{}},
+	} {
+		data, err := json.Marshal(doc)
+		if err == nil {
+			_, err = kv.Put(t.Context(), key, data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMCP(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	putWeather(t, b.kv)
+	if err := b.fakeExtension("weather"); err != nil {
+		t.Fatal(err)
+	}
+	m := startMCP(t, "--server", b.url, "--wait", "30s")
+	if got := m.ask(listTools); !strings.Contains(got, `"ext_weather_exact"`) {
+		t.Errorf("the list is %s", got)
+	}
+	call := `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"ext_weather_exact"}}`
+	if got := m.ask(call); !strings.Contains(got, `"structuredContent":{"big":9007199254740993, "huge":1e400,"one":1.0,"html":"<&>","esc":"\u00e9\/"}`) {
+		t.Errorf("the result is %s", got)
+	}
+	m.in.Close()
+	if code := <-m.code; code != exitOK {
+		t.Errorf("exit code %d after the end of the input\n%s", code, m.err.String())
+	}
+}
+
+// TestMCPWithoutMesh starts the server before NATS: it answers, and notifies the client when tools are there.
+func TestMCPWithoutMesh(t *testing.T) {
+	t.Parallel()
+	port := freeport.Port(t)
+	srv := natstest.Start(t, &server.Options{Port: port, JetStream: true})
+	url := srv.ClientURL()
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
+		Bucket: "ext_catalog", RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	putWeather(t, kv)
+	srv.Stop()
+	m := startMCP(t, "--server", url, "--wait", "0s")
+	if got := m.ask(mcpHello); !strings.Contains(got, `"instructions":"The tool mesh is not reachable at the moment`) {
+		t.Errorf("initialize: %s", got)
+	}
+	if got := m.ask(listTools); !strings.Contains(got, `"tools":[]`) {
+		t.Errorf("the list without a mesh is %s", got)
+	}
+	call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_weather_exact"}}`
+	if got := m.ask(call); !strings.Contains(got, `"isError":true`) || !strings.Contains(got, "The tool mesh is not reachable") {
+		t.Errorf("the result without a mesh is %s", got)
+	}
+	srv.Restart(nil)
+	if got := m.next(); !strings.Contains(got, "notifications/tools/list_changed") {
+		t.Errorf("after the start of NATS: %s", got)
+	}
+	if got := m.ask(listTools); !strings.Contains(got, `"ext_weather_exact"`) {
+		t.Errorf("the list is %s", got)
+	}
+}
+
+func TestMCPUsage(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ args, want string }{
+		{"--names mine", `names "mine": want registered or own`},
+		{"--tools some", `tools "some": want auto, all or search`},
+		{"--name-limit 10", "name limit 10: want 24 to 64"},
+		{"--only [", `pattern "["`},
+		{"--up no-such-directory", "no-such-directory"},
+		{"--prefix a_b", "prefix"},
+		{"--timeout -1s", "want a positive duration"},
+		{"extra", "takes no arguments"},
+	} {
+		var out, stderr logBuffer
+		code := run(t.Context(), append([]string{"mcp"}, strings.Fields(tt.args)...), strings.NewReader(""), &out, &stderr, func(string) string { return "" })
+		if code != exitUsage || !strings.Contains(stderr.String(), tt.want) || out.String() != "" {
+			t.Errorf("%s: exit code %d, %q on stdout, %s", tt.args, code, out.String(), stderr.String())
+		}
+	}
+}

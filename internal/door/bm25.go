@@ -1,0 +1,190 @@
+package door
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+	"unicode"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+)
+
+// searchIndex finds tools by words, ranked by BM25.
+type searchIndex struct {
+	words    []string             // sorted
+	postings map[string][]posting // by word
+	length   []float32            // the weighted number of words of each tool
+	mean     float64
+}
+
+// posting is how often a word occurs in a tool, weighted by where.
+type posting struct {
+	tool   int32
+	weight float32
+}
+
+// The weights of a word in a tool's name, its extension's id, its title and the rest.
+const (
+	weightName      = 4
+	weightExtension = 3
+	weightTitle     = 3
+	weightText      = 1
+)
+
+// The usual parameters of BM25.
+const (
+	bm25K = 1.2
+	bm25B = 0.75
+)
+
+func buildIndex(tools []listedTool) *searchIndex {
+	x := &searchIndex{postings: map[string][]posting{}, length: make([]float32, len(tools))}
+	total := 0.0
+	for i := range tools {
+		weights := wordsOf(&tools[i])
+		for word, w := range weights {
+			x.postings[word] = append(x.postings[word], posting{int32(i), w})
+			x.length[i] += w
+		}
+		total += float64(x.length[i])
+	}
+	x.mean = total / max(1, float64(len(tools)))
+	for word := range x.postings {
+		x.words = append(x.words, word)
+	}
+	slices.Sort(x.words)
+	return x
+}
+
+// wordsOf are the words by which a tool is found.
+func wordsOf(t *listedTool) map[string]float32 {
+	out := map[string]float32{}
+	add := func(text string, weight float32) {
+		for _, word := range splitWords(text) {
+			out[word] += weight
+		}
+	}
+	add(t.key.Tool, weightName)
+	add(t.key.ID, weightExtension)
+	for _, m := range t.tool.Extra {
+		if m.Key == "title" {
+			add(textOf(m.Value), weightTitle)
+		}
+	}
+	_, description, _ := strings.Cut(t.tool.Description, "] ") // after [ext:<id>]
+	add(clip(description, 4<<10), weightText)
+	var schema struct {
+		Properties json.RawMessage `json:"properties"`
+	}
+	if json.Unmarshal(t.input, &schema) == nil && len(schema.Properties) > 0 {
+		_ = jsonrpc.Each(schema.Properties, func(key, value []byte) bool {
+			add(string(key), weightText)
+			if at, ok := jsonrpc.Member(value, "description"); ok {
+				add(clip(textOf(at.In(value)), 1<<10), weightText)
+			}
+			return true
+		})
+	}
+	return out
+}
+
+func textOf(raw []byte) string {
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// splitWords splits text at everything that is not a letter or digit, and names at changes of case.
+func splitWords(text string) []string {
+	var out []string
+	var word []rune
+	flush := func() {
+		if len(word) > 0 && len(word) <= 40 {
+			out = append(out, stem(strings.ToLower(string(word))))
+		}
+		word = word[:0]
+	}
+	lower := false
+	for _, r := range text {
+		switch {
+		case !unicode.IsLetter(r) && !unicode.IsDigit(r):
+			flush()
+			lower = false
+			continue
+		case unicode.IsUpper(r) && lower:
+			flush()
+		}
+		lower = unicode.IsLower(r)
+		word = append(word, r)
+	}
+	flush()
+	return out
+}
+
+// stem removes the commonest English endings, so that files finds file, and created create.
+func stem(word string) string {
+	for _, ending := range []string{"ing", "ed", "es", "s", "e"} {
+		if rest, ok := strings.CutSuffix(word, ending); ok && len(rest) >= 3 {
+			return rest
+		}
+	}
+	return word
+}
+
+// search returns the best tools for a query, and the number of tools that match. Without words it lists the tools of an
+// extension.
+func (v *view) search(query, extension string, limit int) (hits []*listedTool, total int) {
+	v.index.Do(func() { v.searchFor = buildIndex(v.tools) })
+	score := v.searchFor.score(splitWords(query))
+	for i := range v.tools {
+		t := &v.tools[i]
+		if extension != "" && t.key.ID != extension && !strings.HasPrefix(t.key.ID, extension+".") {
+			continue
+		}
+		if _, ok := score[int32(i)]; ok || strings.TrimSpace(query) == "" {
+			hits = append(hits, t)
+		}
+	}
+	at := func(t *listedTool) float64 {
+		i := sort.Search(len(v.tools), func(i int) bool { return v.tools[i].name >= t.name })
+		return score[int32(i)]
+	}
+	slices.SortStableFunc(hits, func(a, b *listedTool) int { return cmp.Compare(at(b), at(a)) })
+	return hits[:min(limit, len(hits))], len(hits)
+}
+
+// score ranks the tools that have at least one of the words. The last word may be the beginning of a word.
+func (x *searchIndex) score(words []string) map[int32]float64 {
+	out := map[int32]float64{}
+	for n, word := range words {
+		x.add(out, word, 1)
+		if n == len(words)-1 && len(word) >= 3 {
+			from := sort.SearchStrings(x.words, word)
+			for i := from; i < len(x.words) && i < from+50 && strings.HasPrefix(x.words[i], word); i++ {
+				if x.words[i] != word {
+					x.add(out, x.words[i], 0.5)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (x *searchIndex) add(score map[int32]float64, word string, factor float64) {
+	list := x.postings[word]
+	if len(list) == 0 {
+		return
+	}
+	n := float64(len(x.length))
+	rarity := math.Log(1 + (n-float64(len(list))+0.5)/(float64(len(list))+0.5))
+	for _, p := range list {
+		w := float64(p.weight)
+		norm := bm25K * (1 - bm25B + bm25B*float64(x.length[p.tool])/x.mean)
+		score[p.tool] += factor * rarity * w * (bm25K + 1) / (w + norm)
+	}
+}

@@ -1,0 +1,307 @@
+package door
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// call is a request in flight that can be cancelled.
+type call struct {
+	client  *client
+	id      string
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	subject string // where the request was sent; guarded by Door.mu
+}
+
+// enter registers a request as running.
+func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
+	running := &call{client: c, id: string(q.id)}
+	running.ctx, running.cancel = context.WithCancelCause(ctx)
+	c.mu.Lock()
+	_, duplicate := c.calls[running.id]
+	if !duplicate {
+		c.calls[running.id] = running
+	}
+	c.mu.Unlock()
+	if duplicate {
+		running.cancel(nil)
+		return nil, mcp.NewError(rpc.CodeInvalidRequest, "a request with this id is still running", nil)
+	}
+	c.door.mu.Lock()
+	c.door.calls[running] = struct{}{}
+	c.door.mu.Unlock()
+	return running, nil
+}
+
+func (r *call) leave() {
+	r.cancel(nil)
+	r.client.mu.Lock()
+	delete(r.client.calls, r.id)
+	r.client.mu.Unlock()
+	r.client.door.mu.Lock()
+	delete(r.client.door.calls, r)
+	r.client.door.mu.Unlock()
+}
+
+func (r *call) setSubject(subject string) {
+	r.client.door.mu.Lock()
+	defer r.client.door.mu.Unlock()
+	r.subject = subject
+}
+
+// isDeniedBy reports whether a permission violation is about this call. Its text has the subject in quotes. The caller
+// holds Door.mu.
+func (r *call) isDeniedBy(err error) bool {
+	return r.subject != "" && strings.Contains(err.Error(), `"`+r.subject+`"`)
+}
+
+// isOverloaded reports whether the client or the door has too many requests in flight.
+func (c *client) isOverloaded() (limit int, yes bool) {
+	c.mu.Lock()
+	mine := len(c.calls)
+	c.mu.Unlock()
+	c.door.mu.Lock()
+	all := len(c.door.calls)
+	c.door.mu.Unlock()
+	if mine > c.door.opt.MaxCalls {
+		return c.door.opt.MaxCalls, true
+	}
+	return maxCallsOfDoor, all > maxCallsOfDoor
+}
+
+// callee is the tool of a call.
+type callee struct {
+	name      string // as the client has written it
+	id        string // of the extension; "" if it is unknown
+	tool      string // as mesh.Client finds it
+	item      *item  // nil if the catalog has no descriptor
+	extension mesh.Extension
+}
+
+func (t *callee) isNative() bool { return t.extension.Spec == nil || t.extension.Spec.Dialect != "mcp" }
+
+// callTool answers tools/call.
+func (c *client) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	name, err := q.params.ToolName()
+	if err != nil {
+		return nil, err
+	}
+	args, err := q.params.ToolArguments()
+	if err != nil {
+		return nil, err
+	}
+	running, err := c.enter(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer running.leave()
+	if limit, yes := c.isOverloaded(); yes {
+		return overloaded(name, limit).result(q.era), nil
+	}
+	c.door.awaitReady(running.ctx)
+	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
+		return c.callSearchTool(running, q, name, args)
+	}
+	t, err := c.resolve(name)
+	if err != nil {
+		return nil, err
+	}
+	if t.item != nil && t.item.native {
+		if wrong := t.item.checkArguments(objectOr(args)); wrong != nil {
+			return misfit(t, wrong).result(q.era), nil
+		}
+	}
+	return c.forward(running, q, t, args)
+}
+
+// objectOr returns args, or an empty object if there are none.
+func objectOr(args []byte) []byte {
+	if args == nil {
+		return []byte("{}")
+	}
+	return args
+}
+
+// forward calls a tool on the mesh.
+func (c *client) forward(running *call, q *request, t *callee, args []byte) ([]byte, *rpc.Error) {
+	b := c.door.mesh.Load()
+	if b == nil {
+		return unreachable(t.name).result(q.era), nil
+	}
+	ctx, cancel := context.WithTimeout(running.ctx, c.door.opt.CallTimeout)
+	defer cancel()
+	if trace := q.params.Meta.Trace(); trace != "" {
+		ctx = mesh.WithTraceparent(ctx, trace)
+	}
+	if t.extension.Spec != nil {
+		running.setSubject(t.extension.Spec.Subject)
+	}
+	do := mesh.ToolCall{Tool: t.tool, Arguments: args, Meta: q.params.Meta.ForExtension(), Agent: c.agent(q)}
+	if token := q.params.Meta.ProgressToken; token != nil {
+		p := &progress{token: token, send: q.notify}
+		do.Progress = p.receive
+		defer p.end()
+	}
+	result, err := b.client.Do(ctx, do)
+	if cause := context.Cause(running.ctx); cause == errCancelled || cause == errClosed {
+		return nil, errNoAnswer
+	} else if err != nil && cause == errDenied {
+		err = errDenied
+	}
+	if err != nil {
+		return c.failed(q, t, err)
+	}
+	if limit := c.door.opt.MaxResult; len(result) > limit {
+		return tooLarge(t, len(result), limit).result(q.era), nil
+	}
+	if t.isNative() {
+		result = wrap(result, q.era)
+	}
+	return q.era.Complete(mcp.OneLine(result)), nil
+}
+
+// failed answers a call that has failed.
+func (c *client) failed(q *request, t *callee, err error) ([]byte, *rpc.Error) {
+	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
+		return nil, c.unknownTool(t.name, e.Nearest)
+	}
+	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
+		return nil, ambiguousTool(t.name, e.Candidates)
+	}
+	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" {
+		return nil, ownError(e, q.era)
+	}
+	t.refresh(c.door.mesh.Load().catalog)
+	return explain(t, err, c.door.opt.CallTimeout, time.Now()).result(q.era), nil
+}
+
+// refresh reads what the catalog has on the extension now.
+func (t *callee) refresh(catalog *mesh.Catalog) {
+	if e, ok := catalog.Get(t.id); ok {
+		t.extension = e
+	}
+}
+
+// ownError is an extension's own JSON-RPC error for a client. The modern era reserves the codes around -32000 for the
+// protocol.
+func ownError(e *rpc.Error, era mcp.Era) *rpc.Error {
+	if era == mcp.EraLegacy || e.Code < -32019 || e.Code > -32000 {
+		return e
+	}
+	data := map[string]any{"code": int(e.Code)}
+	if len(e.Data) > 0 {
+		data["data"] = e.Data
+	}
+	return mcp.NewError(rpc.CodeInternal, e.Message, data)
+}
+
+// resolve finds a tool by its name in the view, by a name that it had, or by any name that the catalog resolves. A tool
+// that the view does not permit does not exist.
+func (c *client) resolve(name string) (*callee, *rpc.Error) {
+	v := c.view.now.Load()
+	b := c.door.mesh.Load()
+	if b == nil {
+		return &callee{name: name, tool: name}, nil
+	}
+	if t, ok := v.byName[name]; ok {
+		e, _ := b.catalog.Get(t.key.ID)
+		return &callee{name: name, id: t.key.ID, tool: t.registered, item: t.item, extension: e}, nil
+	}
+	ask := name
+	if key, ok := c.view.aliased(name); ok {
+		ask = key.String()
+	}
+	e, tool, err := b.catalog.Resolve(ask)
+	if err == nil {
+		t := &callee{name: name, id: e.ID, tool: ask, extension: e}
+		t.item, _ = renderTool(e.Spec, tool)
+		if c.permits(t, tool) {
+			return t, nil
+		}
+		return nil, c.unknownTool(name, nil)
+	}
+	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
+		if permitted := c.permittedOf(b.catalog, e.Candidates); len(permitted) > 0 {
+			return nil, ambiguousTool(name, permitted)
+		}
+	}
+	id, own, ok := strings.Cut(name, "/")
+	if ok && !c.door.isReady() && own != "" && wire.CheckID(id, true) == nil && !c.view.opt.isFiltered() {
+		return &callee{name: name, id: id, tool: name}, nil // without a catalog the mesh may still have it
+	}
+	return nil, c.unknownTool(name, nil)
+}
+
+// isFiltered reports whether the view hides anything.
+func (o ViewOptions) isFiltered() bool { return o.ReadOnly || len(o.Only)+len(o.Exclude) > 0 }
+
+func (c *client) permits(t *callee, tool *mesh.Tool) bool {
+	if t.item != nil && tool.Name != "" {
+		return c.view.opt.permits(t.item)
+	}
+	return !c.view.opt.ReadOnly && c.view.opt.permitsName(wire.ToolKey{ID: t.id, Tool: tool.Own}, wire.ToolName(t.id, tool.Own))
+}
+
+// permittedOf returns the names that the view permits.
+func (c *client) permittedOf(catalog *mesh.Catalog, names []string) (out []string) {
+	for _, name := range names {
+		e, tool, ok := catalog.Tool(name)
+		if !ok {
+			continue
+		}
+		if it, _ := renderTool(e.Spec, tool); it != nil && c.view.opt.permits(it) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// unknownTool is the error for a name that no tool of the view has. It suggests similar names.
+func (c *client) unknownTool(name string, near []string) *rpc.Error {
+	v := c.view.now.Load()
+	if near == nil {
+		names := make([]string, len(v.tools))
+		for i, t := range v.tools {
+			names[i] = t.name
+		}
+		near = nearest.Words(name, names)
+	}
+	text := "There is no tool " + clip(name, 128) + " here."
+	if len(near) > 0 {
+		text += " Similar names: " + strings.Join(near, ", ") + "."
+	}
+	if v.searching {
+		text += " Use " + toolSearch + " to find tools."
+	}
+	return mcp.NewError(rpc.CodeInvalidParams, text, map[string]any{"nearest": append([]string{}, near...)})
+}
+
+func ambiguousTool(name string, candidates []string) *rpc.Error {
+	text := "The name " + clip(name, 128) + " is used by several tools: call one of " + strings.Join(candidates, ", ") + "."
+	return mcp.NewError(rpc.CodeInvalidParams, text, map[string]any{"candidates": candidates})
+}
+
+// asArguments accepts arguments that a model has written as a string with an object in it.
+func asArguments(raw json.RawMessage) (args json.RawMessage, ok bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, true
+	}
+	if raw[0] == '"' {
+		var text string
+		if json.Unmarshal(raw, &text) != nil || !json.Valid([]byte(text)) {
+			return nil, false
+		}
+		raw = json.RawMessage(strings.TrimSpace(text))
+	}
+	return raw, raw[0] == '{'
+}

@@ -1,0 +1,262 @@
+package door
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// client is one MCP client: a process on standard input and output, a session over HTTP, or a single modern HTTP request.
+type client struct {
+	door       *Door
+	view       *viewState
+	principal  string // how the client has authenticated; "" if it has not
+	cacheScope string // public or private
+
+	mu       sync.Mutex
+	calls    map[string]*call // in flight, by raw id
+	listens  int
+	legacy   bool   // it has sent a request of the legacy era, and so gets that era's notifications
+	name     string // from initialize
+	decided  bool   // a session of the legacy era has decided whether it searches
+	searched bool
+}
+
+func (d *Door) newClient(v *viewState, principal string) *client {
+	c := &client{door: d, view: v, principal: principal, cacheScope: "public", calls: map[string]*call{}}
+	if principal != "" {
+		c.cacheScope = "private"
+	}
+	return c
+}
+
+// request is a request of a client, with an id.
+type request struct {
+	id     []byte
+	method string
+	raw    []byte // the params
+	notify func(message []byte)
+
+	params mcp.Params
+	era    mcp.Era
+}
+
+// parse reads the params, and determines the era.
+func (q *request) parse() (err *rpc.Error) {
+	if q.params, err = mcp.ParseParams(q.raw); err != nil {
+		return err
+	}
+	q.era, err = mcp.Classify(q.method, &q.params.Meta)
+	return err
+}
+
+// answer returns the response to a parsed request, or nil if the client has cancelled it. It blocks while a tool runs.
+func (c *client) answer(ctx context.Context, q *request) []byte {
+	result, err := c.result(ctx, q)
+	if err == errNoAnswer {
+		return nil
+	}
+	if err != nil {
+		return jsonrpc.AppendError(nil, q.id, err)
+	}
+	return jsonrpc.AppendResult(make([]byte, 0, len(result)+len(q.id)+64), q.id, result)
+}
+
+// errNoAnswer is returned for a request that must not be answered, because the client has cancelled it.
+var errNoAnswer = &rpc.Error{Code: rpc.CodeCancelled, Message: "cancelled"}
+
+func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	switch {
+	case q.method == mcp.MethodListTools:
+		c.door.awaitReady(ctx)
+		return c.listTools(q)
+	case q.method == mcp.MethodCallTool:
+		return c.callTool(ctx, q)
+	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
+		return c.initialize(q)
+	case q.method == mcp.MethodPing && q.era == mcp.EraLegacy:
+		return []byte("{}"), nil
+	case q.method == mcp.MethodDiscover:
+		return c.discover(), nil
+	case q.method == mcp.MethodListen && q.era == mcp.EraModern:
+		return c.listen(ctx, q)
+	}
+	return nil, mcp.UnknownMethod(q.method)
+}
+
+// isQuick reports whether a request is answered without waiting.
+func (c *client) isQuick(method string) bool {
+	switch method {
+	case mcp.MethodCallTool, mcp.MethodListen:
+		return false
+	case mcp.MethodListTools:
+		return c.door.isReady() || time.Since(c.door.started) > c.door.opt.Wait
+	}
+	return true
+}
+
+// capabilities is what the server declares. They do not depend on what the mesh has at the moment, because clients read
+// them once.
+const capabilities = `"capabilities":{"tools":{"listChanged":true}}`
+
+// initialize begins a session of the legacy era.
+func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
+	var p struct {
+		ProtocolVersion string          `json:"protocolVersion"`
+		ClientInfo      json.RawMessage `json:"clientInfo"`
+	}
+	if err := json.Unmarshal(q.raw, &p); err != nil || p.ProtocolVersion == "" {
+		return nil, mcp.NewError(rpc.CodeInvalidParams, "params.protocolVersion must be a protocol version, such as "+mcp.LatestLegacy, nil)
+	}
+	v := c.view.now.Load()
+	c.mu.Lock()
+	c.name = mcp.ClientName(p.ClientInfo)
+	c.legacy, c.decided = true, true
+	c.searched = c.view.opt.searchesFor(v, c.name)
+	c.mu.Unlock()
+	out := append([]byte(`{"protocolVersion":"`), mcp.Negotiate(p.ProtocolVersion)...)
+	out = append(append(out, `",`...), capabilities...)
+	out = append(append(out, `,"serverInfo":`...), c.door.serverInfo()...)
+	return append(c.appendInstructions(out, v), '}'), nil
+}
+
+// discover answers server/discover.
+func (c *client) discover() []byte {
+	out := append([]byte{'{'}, c.cacheable()...)
+	out = append(append(out, `"supportedVersions":["`+mcp.Modern+`"],`...), capabilities...)
+	out = c.appendInstructions(out, c.view.now.Load())
+	out = append(append(out, `,"_meta":{"`+mcp.MetaServerInfo+`":`...), c.door.serverInfo()...)
+	return append(out, '}', '}')
+}
+
+func (d *Door) serverInfo() []byte {
+	text, err := plainjson.Marshal(struct {
+		Name    string `json:"name"`
+		Title   string `json:"title"`
+		Version string `json:"version"`
+	}{"extmesh", "extmesh: the tools of a mesh", d.opt.Version})
+	if err != nil { // strings always encode
+		panic(err)
+	}
+	return text
+}
+
+func (c *client) appendInstructions(dst []byte, v *view) []byte {
+	text := v.instructions
+	switch {
+	case c.view.opt.Instructions != "":
+	case !c.door.isConnected():
+		text = "The tool mesh is not reachable at the moment, so that there are no tools yet. This server keeps trying to connect, and sends a notification when tools are available."
+	case !c.door.isReady():
+		text = "The catalog of the tool mesh is not available yet, so that there are no tools yet. This server sends a notification when tools are available."
+	}
+	if text == "" {
+		return dst
+	}
+	return append(append(dst, `,"instructions":`...), mcp.Quote(text)...)
+}
+
+// searches reports whether the client gets the search tools instead of a list of all tools.
+func (c *client) searches(v *view, era mcp.Era) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if era == mcp.EraLegacy && c.decided {
+		return c.searched
+	}
+	return v.searching
+}
+
+// agent is the caller's identity on the mesh.
+func (c *client) agent(q *request) string {
+	switch {
+	case c.principal != "":
+		return c.principal
+	case c.door.opt.Agent != "":
+		return c.door.opt.Agent
+	case q.era == mcp.EraModern:
+		return mcp.ClientName(q.params.Meta.ClientInfo)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.name
+}
+
+// notification handles a message of the client without an id.
+func (c *client) notification(method string, params []byte) {
+	if method != mcp.NotifyCancelled {
+		return
+	}
+	var p struct {
+		RequestID json.RawMessage `json:"requestId"`
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return
+	}
+	c.mu.Lock()
+	running := c.calls[string(p.RequestID)]
+	c.mu.Unlock()
+	if running != nil {
+		running.cancel(errCancelled)
+	}
+}
+
+// maxListens limits the subscriptions of one client.
+const maxListens = 16
+
+// listen answers subscriptions/listen: it acknowledges the subscription, sends notifications with the request's id, and
+// ends when the client cancels the request or the server stops.
+func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	var p struct {
+		Notifications *struct {
+			Tools bool `json:"toolsListChanged"`
+		} `json:"notifications"`
+	}
+	if json.Unmarshal(q.raw, &p) != nil || p.Notifications == nil {
+		return nil, mcp.NewError(rpc.CodeInvalidParams, "params.notifications must be an object", nil)
+	}
+	running, err := c.enter(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer running.leave()
+	if !c.addListen(1) {
+		return nil, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions: cancel one of them first", nil)
+	}
+	defer c.addListen(-1)
+	meta := `"_meta":{"` + mcp.MetaSubscriptionID + `":` + string(q.id) + `}`
+	agreed := "{}"
+	if p.Notifications.Tools {
+		agreed = `{"toolsListChanged":true}`
+	}
+	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":` + agreed + `}}`))
+	if p.Notifications.Tools {
+		changed := []byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyToolsChanged + `","params":{` + meta + `}}`)
+		defer c.view.listen(&listener{
+			sees: func(old, fresh *view) bool {
+				return old.searching != fresh.searching || !fresh.searching && !sameList(old, fresh)
+			},
+			send: func() { q.notify(changed) },
+		})()
+		<-running.ctx.Done()
+	}
+	if context.Cause(running.ctx) == errCancelled {
+		return nil, errNoAnswer
+	}
+	return []byte(`{"resultType":"complete",` + meta + `}`), nil
+}
+
+func (c *client) addListen(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > 0 && c.listens >= maxListens {
+		return false
+	}
+	c.listens += n
+	return true
+}

@@ -1,0 +1,223 @@
+package door
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// Options are a Door's settings. The zero value works.
+type Options struct {
+	Version     string        // of the program, shown to clients
+	View        ViewOptions   // what clients see without a profile
+	Agent       string        // the caller's identity on the mesh; default: the name of the MCP client
+	CallTimeout time.Duration // default 5 min
+	Wait        time.Duration // for the first copy of the catalog, before the first list is answered. Default 2 s; < 0: none
+	MaxResult   int           // bytes; a larger result is replaced by an error. Default 16 MiB
+	MaxCalls    int           // of one client at once. Default 256
+	Logger      *slog.Logger  // default: discard
+}
+
+// maxCallsOfDoor limits the calls of all clients together.
+const maxCallsOfDoor = 4096
+
+// Door is an MCP server in front of a mesh.
+type Door struct {
+	opt      Options
+	view     *viewState
+	started  time.Time
+	attached chan *backend // buffered, 1; the last one that Run has not seen
+	ready    chan struct{} // closed when the first view of the catalog is there
+	mesh     atomic.Pointer[backend]
+	renders  renderCache // used by the goroutine of Run only
+
+	mu    sync.Mutex
+	calls map[*call]struct{} // in flight
+}
+
+// backend is the mesh.
+type backend struct {
+	catalog *mesh.Catalog
+	client  *mesh.Client
+}
+
+// New makes a Door without a mesh; see Attach. The error is about the options.
+func New(o Options) (*Door, error) {
+	o.CallTimeout = cmp.Or(o.CallTimeout, 5*time.Minute)
+	o.Wait = max(0, cmp.Or(o.Wait, 2*time.Second))
+	o.MaxResult = cmp.Or(o.MaxResult, 16<<20)
+	o.MaxCalls = cmp.Or(o.MaxCalls, 256)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Door{
+		opt:      o,
+		started:  time.Now(),
+		attached: make(chan *backend, 1),
+		ready:    make(chan struct{}),
+		calls:    map[*call]struct{}{},
+	}
+	var err error
+	d.view, err = newViewState(d, o.View)
+	return d, err
+}
+
+// Attach connects the Door to a mesh, or to another one after the connection to the first was lost. Until the new catalog
+// has been read, clients see the tools of the old one. The caller runs the catalog, which client uses.
+func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client) {
+	b := &backend{catalog, client}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mesh.Store(b)
+	select {
+	case <-d.attached:
+	default:
+	}
+	d.attached <- b
+}
+
+// Denied ends the calls to the subject that NATS has denied; err is what nats.go passes to its ErrorHandler. Otherwise
+// they would wait for their time limit.
+func (d *Door) Denied(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.calls {
+		if c.isDeniedBy(err) {
+			c.cancel(errDenied)
+		}
+	}
+}
+
+var (
+	errDenied    = errors.New("NATS denied the call")
+	errCancelled = errors.New("the client cancelled the call")
+)
+
+// Times of list_changed: after a change the Door waits until no other change comes, but not for long.
+const (
+	settleAfter = 100 * time.Millisecond
+	settleMost  = 500 * time.Millisecond
+)
+
+// Run keeps the views up to date until ctx ends, and returns ctx's error.
+func (d *Door) Run(ctx context.Context) error {
+	changed := make(chan struct{}, 1)
+	stop := func() {}
+	defer func() { stop() }()
+	hide := time.NewTimer(time.Hour)
+	defer hide.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-d.attached:
+			stop()
+			stop = watch(ctx, b.catalog, changed)
+			continue
+		case <-hide.C: // an unavailable extension is to be hidden
+		case <-changed:
+			if d.isReady() {
+				settle(ctx, changed)
+			}
+		}
+		if catalog := d.mesh.Load().catalog; isLoaded(catalog) {
+			now := time.Now()
+			next := d.render(catalog, now)
+			hide.Reset(min(max(next.Sub(now), settleMost), time.Hour))
+		}
+	}
+}
+
+// watch signals changes of the catalog that clients may see, until stop is called.
+func watch(ctx context.Context, catalog *mesh.Catalog, changed chan<- struct{}) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { // owned by Run; ends with ctx
+		_ = catalog.Watch(ctx, func(ev mesh.Event) {
+			if ev.Op != mesh.OpSynced && ev.Kind() != wire.KindSpec && ev.Kind() != wire.KindState {
+				return
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	})
+	return func() {
+		cancel()
+		watching.Wait()
+	}
+}
+
+// isLoaded reports whether a catalog has been read.
+func isLoaded(catalog *mesh.Catalog) bool {
+	select {
+	case <-catalog.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// settle waits until no change has come for settleAfter, or settleMost has passed.
+func settle(ctx context.Context, changed <-chan struct{}) {
+	latest := time.After(settleMost)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-latest:
+			return
+		case <-time.After(settleAfter):
+			return
+		case <-changed:
+		}
+	}
+}
+
+// render renders all views, and returns when an extension will have to be hidden.
+func (d *Door) render(catalog *mesh.Catalog, now time.Time) (next time.Time) {
+	extensions := catalog.All()
+	d.renders.update(extensions, d.opt.Logger)
+	next = d.view.render(extensions, &d.renders, now)
+	select {
+	case <-d.ready:
+	default:
+		close(d.ready)
+	}
+	return next
+}
+
+// awaitReady waits for the first view of the catalog, for as long as the first list may wait after the start.
+func (d *Door) awaitReady(ctx context.Context) {
+	left := time.Until(d.started.Add(d.opt.Wait))
+	if d.isReady() || left <= 0 {
+		return
+	}
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-d.ready:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (d *Door) isReady() bool {
+	select {
+	case <-d.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// isConnected reports whether the Door has a mesh.
+func (d *Door) isConnected() bool { return d.mesh.Load() != nil }

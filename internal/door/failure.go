@@ -1,0 +1,295 @@
+package door
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// failure is why a call failed, as a model reads it: what happened, whether the tool may have run, and what to do. It has
+// no subject, host, instance or stack.
+type failure struct {
+	text string
+	info failureInfo
+}
+
+// failureInfo is the machine-readable part, _meta["extmesh/error"].
+type failureInfo struct {
+	Kind       string  `json:"kind"`
+	Ran        rpc.Ran `json:"ran"`
+	Extension  string  `json:"extension,omitempty"`
+	Tool       string  `json:"tool"`
+	State      string  `json:"state,omitempty"`
+	Status     string  `json:"status,omitempty"`
+	RetryAfter int64   `json:"retry_after_ms,omitempty"`
+}
+
+// result is the failure as the result of a call.
+func (f *failure) result(era mcp.Era) []byte {
+	text, err := plainjson.Marshal(struct {
+		IsError bool             `json:"isError"`
+		Content []map[string]any `json:"content"`
+		Meta    map[string]any   `json:"_meta"`
+	}{true, []map[string]any{{"type": "text", "text": f.text}}, map[string]any{"extmesh/error": f.info}})
+	if err != nil { // strings and numbers always encode
+		panic(err)
+	}
+	return era.Complete(text)
+}
+
+// newFailure makes a failure of joined sentences.
+func newFailure(t *callee, kind rpc.Code, ran rpc.Ran, sentences ...string) *failure {
+	return &failure{
+		text: strings.Join(sentences, " "),
+		info: failureInfo{Kind: kind.Kind(), Ran: ran, Extension: t.id, Tool: t.name},
+	}
+}
+
+const (
+	retrySoon   = "Try again in a few seconds."
+	tellUser    = "Trying again at once will not help: tell the user if the tool is needed."
+	checkFirst  = "It may have taken effect: check before you repeat it."
+	smallerArgs = "Send less at once."
+)
+
+func (t *callee) notRun() string { return t.name + " was not run." }
+
+func overloaded(name string, limit int) *failure {
+	t := &callee{name: name}
+	return newFailure(t, rpc.CodeOverloaded, rpc.RanNo,
+		fmt.Sprintf("%d calls are already running, which is the limit.", limit), t.notRun(), "Call it again when some of them have ended.")
+}
+
+func unreachable(name string) *failure {
+	t := &callee{name: name}
+	return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, "The tool mesh is not reachable at the moment.", t.notRun(), retrySoon)
+}
+
+func misfit(t *callee, why error) *failure {
+	return newFailure(t, rpc.CodeInvalidParams, rpc.RanNo,
+		fmt.Sprintf("The arguments of %s do not match its schema: %s.", t.name, firstLine(why.Error(), 400)), t.notRun(), "Correct them and call it again.")
+}
+
+func tooLarge(t *callee, size, limit int) *failure {
+	return newFailure(t, rpc.CodeTooLarge, rpc.RanMaybe,
+		fmt.Sprintf("The result of %s is %s, over the limit of %s.", t.name, bytesText(int64(size)), bytesText(int64(limit))),
+		"It has run.", "Request less at once.")
+}
+
+// explain is why a call failed. err is not an extension's own error.
+func explain(t *callee, err error, timeout time.Duration, now time.Time) *failure {
+	if errors.Is(err, errDenied) {
+		return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, fmt.Sprintf("This client may not use %s.", t.where()), t.notRun())
+	}
+	e, ok := errors.AsType[*rpc.Error](err)
+	if !ok { // the connection is closed or draining
+		return unreachable(t.name)
+	}
+	d := e.Details()
+	f := explainCode(t, e, d, timeout, now)
+	f.info.Kind, f.info.Ran = d.Kind, d.Ran
+	f.info.State, f.info.Status, f.info.RetryAfter = d.State, d.Status, d.RetryAfterMS
+	return f
+}
+
+func (t *callee) where() string {
+	if t.id == "" {
+		return "its extension"
+	}
+	return t.id
+}
+
+func explainCode(t *callee, e *rpc.Error, d rpc.Details, timeout time.Duration, now time.Time) *failure {
+	fail := func(sentences ...string) *failure { return newFailure(t, e.Code, d.Ran, sentences...) }
+	switch e.Code {
+	case rpc.CodeInvalidParams:
+		return misfit(t, errors.New(strings.TrimSuffix(e.Message, ".")))
+	case rpc.CodeMethodNotFound:
+		return fail(fmt.Sprintf("%s does not have the tool %s at the moment.", t.where(), t.name), t.notRun(), "List the tools again.")
+	case rpc.CodeUnavailable:
+		return explainAbsence(t, d, now)
+	case rpc.CodeExited:
+		return explainExit(t, d)
+	case rpc.CodeTimeout:
+		if d.Ran == rpc.RanNo {
+			return fail(fmt.Sprintf("There was no time left to run %s.", t.name), t.notRun(), "Call it again.")
+		}
+		return fail(fmt.Sprintf("%s did not answer within %s, and was cancelled.", t.name, durationText(timeout)), t.repeat())
+	case rpc.CodeBreakerOpen:
+		return fail(fmt.Sprintf("%s receives no calls for now, because it did not answer several calls in time.", t.where()), t.notRun(), retryAfter(d))
+	case rpc.CodeOverloaded:
+		return fail(fmt.Sprintf("%s is already running as many calls as it accepts%s.", t.where(), limitText(d.Limit)), t.notRun(), retryAfter(d))
+	case rpc.CodeTooLarge:
+		return explainSize(t, d)
+	case rpc.CodeCancelled:
+		if d.Ran == rpc.RanNo {
+			return fail(t.name+" was cancelled by an operator or a shutdown.", t.notRun())
+		}
+		return fail(t.name+" was cancelled by an operator or a shutdown.", t.repeat())
+	}
+	if d.Ran == rpc.RanNo {
+		return fail(fmt.Sprintf("%s failed inside %s: %s.", t.name, t.where(), firstLine(e.Message, 300)), t.notRun())
+	}
+	return fail(fmt.Sprintf("%s failed inside %s: %s.", t.name, t.where(), firstLine(e.Message, 300)), t.repeat())
+}
+
+// explainAbsence is why no instance takes calls, as far as the catalog shows it.
+func explainAbsence(t *callee, d rpc.Details, now time.Time) *failure {
+	fail := func(what, advice string) *failure {
+		return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, what, t.notRun(), advice)
+	}
+	id := t.where()
+	switch heartbeat.State(d.State) {
+	case heartbeat.Restarting, heartbeat.Spawning:
+		return fail(id+" is restarting and did not become ready in time.", retrySoon)
+	case heartbeat.Lost:
+		what := id + " does not respond: nothing has been received from it"
+		if s := t.extension.State; s != nil && !s.Since.IsZero() && now.After(s.Since) {
+			what += " for more than " + durationText(now.Sub(s.Since))
+		}
+		return fail(what+".", tellUser)
+	case heartbeat.Failed:
+		return fail(fmt.Sprintf("%s does not start: %s.", id, reasonText(d.Reason)), tellUser)
+	case heartbeat.Gated:
+		return fail(fmt.Sprintf("%s is not set up: %s.", id, reasonText(d.Reason)), "The user has to set it up before it can be used.")
+	case heartbeat.Draining, heartbeat.Shutdown:
+		return fail(id+" is being stopped or has been stopped.", tellUser)
+	case heartbeat.Ready:
+		return fail(id+" is not reachable at the moment.", retrySoon)
+	}
+	if t.extension.Spec == nil {
+		return fail("The tool mesh is not reachable at the moment.", retrySoon)
+	}
+	return fail(id+" is not reachable at the moment.", retrySoon)
+}
+
+func explainExit(t *callee, d rpc.Details) *failure {
+	what := fmt.Sprintf("%s stopped while it was running %s", t.where(), t.name)
+	if d.Status != "" {
+		what += " (" + firstLine(d.Status, 100) + ")"
+	}
+	if d.Ran == rpc.RanNo {
+		return newFailure(t, rpc.CodeExited, d.Ran, t.where()+" stopped.", t.notRun(), retrySoon)
+	}
+	return newFailure(t, rpc.CodeExited, d.Ran, what+".", t.repeat(), "The extension restarts automatically, usually within seconds.")
+}
+
+func explainSize(t *callee, d rpc.Details) *failure {
+	if d.Ran == rpc.RanNo {
+		return newFailure(t, rpc.CodeTooLarge, d.Ran,
+			fmt.Sprintf("The arguments of %s are %s, over the limit of %s.", t.name, bytesText(d.Size), bytesText(d.Limit)), t.notRun(), smallerArgs)
+	}
+	return tooLarge(t, int(d.Size), int(d.Limit))
+}
+
+// repeat is the sentence about a call that may have run.
+func (t *callee) repeat() string {
+	if t.item != nil && t.item.isSafe() {
+		return "It can be called again safely."
+	}
+	return checkFirst
+}
+
+func retryAfter(d rpc.Details) string {
+	if d.RetryAfterMS <= 0 {
+		return retrySoon
+	}
+	return fmt.Sprintf("Try again in about %s.", durationText(time.Duration(d.RetryAfterMS)*time.Millisecond))
+}
+
+func limitText(n int64) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d)", n)
+}
+
+func reasonText(reason string) string {
+	if reason == "" {
+		return "no reason is known"
+	}
+	return firstLine(reason, 200)
+}
+
+// firstLine is the first line of text from an extension or the mesh, cut, without control characters and a full stop.
+func firstLine(s string, n int) string {
+	s, _, _ = strings.Cut(s, "\n")
+	s = strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f {
+			return -1
+		}
+		return r
+	}, s)
+	return strings.TrimSuffix(clip(strings.TrimSpace(s), n), ".")
+}
+
+// durationText rounds a duration so that it is easy to read: 5m, 2m10s, 1s.
+func durationText(d time.Duration) string {
+	d = max(d.Round(time.Second), time.Second)
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+func bytesText(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KB", (n+1023)>>10)
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+}
+
+// wrap makes an MCP result of what a native extension has answered: unchanged if it is one, otherwise as text, and as
+// structured content where that is allowed.
+func wrap(result []byte, era mcp.Era) []byte {
+	result = bytes.TrimSpace(result)
+	if len(result) == 0 || string(result) == "null" {
+		return []byte(`{"content":[]}`)
+	}
+	if isContent(result) {
+		return result
+	}
+	text := string(result)
+	if result[0] == '"' {
+		_ = json.Unmarshal(result, &text) // the client of the mesh has checked the grammar
+	}
+	out := append([]byte(`{"content":[{"type":"text","text":`), mcp.Quote(text)...)
+	out = append(out, `}]`...)
+	if result[0] == '{' || era == mcp.EraModern {
+		out = append(append(out, `,"structuredContent":`...), result...)
+	}
+	return append(out, '}')
+}
+
+// isContent reports whether a result is an MCP result: its content is a list of objects that have a type.
+func isContent(result []byte) bool {
+	at, ok := jsonrpc.Member(result, "content")
+	if !ok {
+		return false
+	}
+	var items []struct {
+		Type string `json:"type"`
+	}
+	if json.Unmarshal(at.In(result), &items) != nil || items == nil {
+		return false
+	}
+	for _, it := range items {
+		if it.Type == "" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,102 @@
+package door
+
+import (
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+)
+
+// A client is notified of changes at most once in notifyEvery, or more rarely if the list is so large that reading it
+// takes longer.
+const (
+	notifyEvery    = time.Second
+	notifyRate     = 4 << 20 // bytes per second
+	notifyPerBytes = time.Second / notifyRate
+)
+
+// listener is a client, or a subscription of one, that wants to be notified when the list of tools changes.
+type listener struct {
+	sees func(old, fresh *view) bool // whether the change is visible to it
+	send func()                      // must not block
+
+	mu    sync.Mutex
+	last  time.Time   // of the last notification
+	timer *time.Timer // of the next one; nil: none is due
+	ended bool
+}
+
+// listen notifies l of changes until the returned function is called.
+func (v *viewState) listen(l *listener) (end func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.listeners[l] = struct{}{}
+	return func() {
+		v.mu.Lock()
+		delete(v.listeners, l)
+		v.mu.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ended = true
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+	}
+}
+
+// notify notifies the listeners that see a difference.
+func (v *viewState) notify(old, fresh *view) {
+	v.mu.Lock()
+	var due []*listener
+	for l := range v.listeners {
+		if l.sees(old, fresh) {
+			due = append(due, l)
+		}
+	}
+	v.mu.Unlock()
+	pause := max(notifyEvery, time.Duration(len(fresh.modern.text))*notifyPerBytes)
+	for _, l := range due {
+		l.changed(pause)
+	}
+}
+
+// changed sends a notification, now or when pause has passed since the last one.
+func (l *listener) changed(pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wait := time.Until(l.last.Add(pause))
+	switch {
+	case l.ended || l.timer != nil:
+	case l.last.IsZero() || wait <= 0:
+		l.last = time.Now()
+		l.send()
+	default:
+		l.timer = time.AfterFunc(wait, l.overdue)
+	}
+}
+
+func (l *listener) overdue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer = nil; !l.ended {
+		l.last = time.Now()
+		l.send()
+	}
+}
+
+// notifyClient notifies a client of the legacy era of changes, until the returned function is called. Whether it
+// searches was decided when its session began, and a list of search tools does not change.
+func (c *client) notifyClient(send func(message []byte)) (end func()) {
+	return c.view.listen(&listener{
+		sees: func(old, fresh *view) bool {
+			return c.isLegacy() && !c.searches(fresh, mcp.EraLegacy) && !sameList(old, fresh)
+		},
+		send: func() { send([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyToolsChanged + `"}`)) },
+	})
+}
+
+func (c *client) isLegacy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.legacy
+}

@@ -1,0 +1,89 @@
+package door
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+)
+
+// progressEvery is the time between two progress notifications of one call. Those between are dropped, except the last.
+const progressEvery = 50 * time.Millisecond
+
+// progress forwards the progress notifications of one call to its client.
+type progress struct {
+	token []byte // as the client has written it
+	send  func(message []byte)
+
+	mu    sync.Mutex
+	value float64 // of the last notification
+	begun bool
+	last  time.Time   // of the last one that was sent
+	held  []byte      // the newest one that was not sent yet
+	timer *time.Timer // sends held
+	ended bool
+}
+
+// receive handles a notification of the extension.
+func (p *progress) receive(notification json.RawMessage) {
+	env, err := jsonrpc.Scan(notification)
+	if err != nil || env.MethodName() != mcp.NotifyProgress {
+		return
+	}
+	at, ok := jsonrpc.Member(env.Params, "progress")
+	if !ok {
+		return
+	}
+	value, err := strconv.ParseFloat(string(at.In(env.Params)), 64)
+	if err != nil {
+		return
+	}
+	params, ok := jsonrpc.SetMember(env.Params, "progressToken", p.token)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended || p.begun && value <= p.value { // the protocol wants values that increase
+		return
+	}
+	p.begun, p.value = true, value
+	p.held = jsonrpc.AppendRequest(nil, nil, mcp.NotifyProgress, mcp.OneLine(bytes.TrimSpace(params)))
+	switch wait := time.Until(p.last.Add(progressEvery)); {
+	case wait <= 0:
+		p.flush()
+	case p.timer == nil:
+		p.timer = time.AfterFunc(wait, p.due)
+	}
+}
+
+func (p *progress) due() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer = nil; !p.ended {
+		p.flush()
+	}
+}
+
+// flush sends the newest notification. The caller holds mu.
+func (p *progress) flush() {
+	if p.held != nil {
+		p.send(p.held)
+		p.held, p.last = nil, time.Now()
+	}
+}
+
+// end sends what is left, so that it precedes the result.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flush()
+	p.ended = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}

@@ -1,0 +1,237 @@
+package door
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// maxMessage limits a message of a client.
+const maxMessage = 64 << 20
+
+// After the end of the input, calls in flight have endGrace to complete, so that a request from a shell pipe is answered;
+// then they are cancelled. All in all the Door stops within a second.
+const (
+	endGrace = 400 * time.Millisecond
+	endMost  = 900 * time.Millisecond
+)
+
+var errClosed = errors.New("the client has closed the connection")
+
+// ServeStdio serves one client that writes requests to r, one per line, and reads the answers from w. It returns nil when
+// r ends, and ctx's cause when ctx does; in both cases within a second. If a Read of r or a Write to w is still blocked
+// then, its goroutine ends with it.
+func (d *Door) ServeStdio(ctx context.Context, r io.Reader, w io.Writer) error {
+	s := &stdioServer{client: d.newClient(d.view, ""), out: newWriter(w)}
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer s.cancel(errClosed)
+	defer s.client.notifyClient(s.out.notify)()
+	ended := make(chan error, 1)
+	go func() { ended <- s.read(r) }() // ends with r
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-s.out.failed:
+		err = fmt.Errorf("writing to the client: %w", s.out.error())
+	}
+	s.end()
+	return err
+}
+
+// stdioServer is the state of ServeStdio.
+type stdioServer struct {
+	client   *client
+	out      *writer
+	ctx      context.Context // of the calls
+	cancel   context.CancelCauseFunc
+	handlers sync.WaitGroup
+}
+
+// end waits for the calls in flight, cancels them, and waits until the answers are written.
+func (s *stdioServer) end() {
+	deadline := time.After(endMost)
+	done := make(chan struct{})
+	go func() { // ends with the handlers, which end soon after cancel
+		s.handlers.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(endGrace):
+	case <-s.out.failed:
+	}
+	s.cancel(errClosed)
+	select {
+	case <-done:
+	case <-deadline:
+		return
+	}
+	select {
+	case <-s.out.idle():
+	case <-deadline:
+	}
+}
+
+// read handles the messages until r ends.
+func (s *stdioServer) read(r io.Reader) error {
+	lines := newLines(r)
+	for {
+		line, err := lines.next()
+		switch {
+		case errors.Is(err, errLongLine):
+			s.refuse(rpc.CodeInvalidRequest, fmt.Sprintf("the message is longer than %d MiB", maxMessage>>20))
+		case err == io.EOF:
+			if len(line) > 0 { // without a line end: complete or not
+				if env, err := jsonrpc.Scan(line); err == nil && utf8.Valid(line) {
+					s.message(line, &env)
+				}
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("reading from the client: %w", err)
+		default:
+			s.line(line)
+		}
+	}
+}
+
+// line handles one line.
+func (s *stdioServer) line(line []byte) {
+	text := bytes.TrimSpace(line)
+	if len(text) == 0 {
+		return
+	}
+	env, err := jsonrpc.Scan(text)
+	switch {
+	case !utf8.Valid(text):
+		s.refuse(rpc.CodeParse, "the message is not UTF-8")
+	case text[0] == '[':
+		s.refuse(rpc.CodeInvalidRequest, "batches are not supported: send one message per line")
+	case err != nil:
+		s.refuse(rpc.CodeParse, "the message is not JSON: "+err.Error())
+	default:
+		s.message(text, &env)
+	}
+}
+
+// refuse answers a message whose id is unknown.
+func (s *stdioServer) refuse(code rpc.Code, text string) {
+	s.out.reply(jsonrpc.AppendError(nil, nil, &rpc.Error{Code: code, Message: text}))
+}
+
+// message handles one JSON object. text is only valid during the call.
+func (s *stdioServer) message(text []byte, env *jsonrpc.Envelope) {
+	switch {
+	case env.IsNotification():
+		s.client.notification(env.MethodName(), env.Params)
+		return
+	case env.IsResponse(): // to a request of the server, which sends none
+		return
+	}
+	if e := checkRequest(env); e != nil {
+		s.out.reply(jsonrpc.AppendError(nil, validID(env.ID), e))
+		return
+	}
+	kept := bytes.Clone(text)
+	own, err := jsonrpc.Scan(kept)
+	if err != nil { // text has been scanned
+		return
+	}
+	q := &request{id: own.ID, method: own.MethodName(), raw: own.Params, notify: s.out.notify}
+	if e := q.parse(); e != nil {
+		s.out.reply(jsonrpc.AppendError(nil, q.id, e))
+		return
+	}
+	if s.client.isQuick(q.method) {
+		s.out.reply(s.client.answer(s.ctx, q))
+		return
+	}
+	s.handlers.Go(func() { // owned by end; ends with the request, or with the cancellation of ctx
+		if message := s.client.answer(s.ctx, q); message != nil {
+			s.out.reply(message)
+		}
+	})
+}
+
+// checkRequest checks a message that is neither a notification nor a response.
+func checkRequest(env *jsonrpc.Envelope) *rpc.Error {
+	switch {
+	case env.Method == nil:
+		return &rpc.Error{Code: rpc.CodeInvalidRequest, Message: `the message has no "method"`}
+	case !jsonrpc.ValidID(env.ID):
+		return &rpc.Error{Code: rpc.CodeInvalidRequest, Message: `the request needs an "id": a number, or a string of at most 256 bytes`}
+	case env.Method[0] != '"':
+		return &rpc.Error{Code: rpc.CodeInvalidRequest, Message: `"method" must be a string`}
+	}
+	return nil
+}
+
+// validID returns an id that can be sent back, or nil.
+func validID(id []byte) []byte {
+	if jsonrpc.ValidID(id) {
+		return id
+	}
+	return nil
+}
+
+var errLongLine = errors.New("the line is too long")
+
+// lines reads lines of up to maxMessage.
+type lines struct {
+	r     *bufio.Reader
+	long  []byte // a line that is longer than the reader's buffer
+	begun bool
+}
+
+func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 64<<10)} }
+
+// next returns the next line, which is valid until the next call. With io.EOF it returns what follows the last line end.
+func (l *lines) next() ([]byte, error) {
+	line, err := l.r.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		line, err = l.collect(line)
+	}
+	if !l.begun {
+		l.begun = true
+		line = bytes.TrimPrefix(line, []byte("\ufeff"))
+	}
+	return line, err
+}
+
+// collect reads the rest of a long line, and discards it if it is too long.
+func (l *lines) collect(begin []byte) ([]byte, error) {
+	l.long = append(l.long[:0], begin...)
+	tooLong := false
+	for {
+		part, err := l.r.ReadSlice('\n')
+		if tooLong = tooLong || len(l.long)+len(part) > maxMessage; tooLong {
+			l.long = nil
+		} else {
+			l.long = append(l.long, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case tooLong && err == nil:
+			return nil, errLongLine
+		case tooLong:
+			return nil, err
+		default:
+			line := l.long
+			if cap(l.long) > 1<<20 { // do not keep the memory
+				l.long = nil
+			}
+			return line, err
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package door
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// listedTool is an item with its name in a view.
+type listedTool struct {
+	name string
+	*item
+}
+
+// view is what clients see of the catalog at one moment. It does not change.
+type view struct {
+	tools        []listedTool // sorted by name
+	byName       map[string]*listedTool
+	legacy       page
+	modern       page
+	hidden       []hidden
+	searching    bool // ToolsAuto decides for search
+	instructions string
+	extensions   int
+
+	index     sync.Once // of search
+	searchFor *searchIndex
+}
+
+// page is the list of all tools as JSON, without the brackets.
+type page struct {
+	text []byte
+	ends []int // the offset after each tool
+}
+
+// viewState is a view that follows the catalog, and the clients that are notified when it changes.
+type viewState struct {
+	door *Door
+	opt  ViewOptions
+	now  atomic.Pointer[view]
+
+	mu        sync.Mutex
+	listeners map[*listener]struct{}
+	aliases   map[string]alias // guarded by mu
+}
+
+// alias is a name that a tool had.
+type alias struct {
+	key   wire.ToolKey
+	until time.Time
+}
+
+// aliasTime is how long a tool can be called by a name that it no longer has, since a model may still use it.
+const aliasTime = time.Hour
+
+func newViewState(d *Door, o ViewOptions) (*viewState, error) {
+	o = o.withDefaults()
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	v := &viewState{door: d, opt: o, listeners: map[*listener]struct{}{}, aliases: map[string]alias{}}
+	v.now.Store(&view{searching: o.Tools == ToolsSearch})
+	return v, nil
+}
+
+// render renders the view, notifies the clients if it has changed, and returns when an extension will have to be hidden.
+func (v *viewState) render(extensions []mesh.Extension, cache *renderCache, now time.Time) (next time.Time) {
+	old := v.now.Load()
+	fresh, next := buildView(v.opt, old, extensions, cache, now)
+	v.mu.Lock()
+	v.keepAliases(old, fresh, now)
+	v.mu.Unlock()
+	v.now.Store(fresh)
+	v.notify(old, fresh)
+	return next
+}
+
+// keepAliases remembers the names that tools have lost. The caller holds mu.
+func (v *viewState) keepAliases(old, fresh *view, now time.Time) {
+	for name, a := range v.aliases {
+		if now.After(a.until) {
+			delete(v.aliases, name)
+		}
+	}
+	for name, t := range old.byName {
+		if have := fresh.byName[name]; have == nil || have.key != t.key {
+			v.aliases[name] = alias{t.key, now.Add(aliasTime)}
+		}
+	}
+}
+
+// aliased returns the tool that had a name, if it has another one now.
+func (v *viewState) aliased(name string) (wire.ToolKey, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	a, ok := v.aliases[name]
+	return a.key, ok
+}
+
+// buildView decides what clients see. old is the view before, for the hysteresis of the search mode.
+func buildView(o ViewOptions, old *view, extensions []mesh.Extension, cache *renderCache, now time.Time) (_ *view, next time.Time) {
+	v := &view{}
+	next = now.Add(time.Hour)
+	var items []*item
+	var shown []mesh.Extension
+	for _, e := range extensions {
+		r := (*cache)[e.ID]
+		listed, until := isListed(e.State, o.HideAfter, now)
+		if !listed || len(r.items)+len(r.hidden) == 0 {
+			continue
+		}
+		if !until.IsZero() && until.Before(next) {
+			next = until
+		}
+		before := len(items)
+		for _, it := range r.items {
+			if o.permits(it) {
+				items = append(items, it)
+			}
+		}
+		for _, h := range r.hidden {
+			if o.permitsName(h.key, wire.ToolName(h.key.ID, h.key.Tool)) {
+				v.hidden = append(v.hidden, h)
+			}
+		}
+		if len(items) > before {
+			shown = append(shown, e)
+		}
+	}
+	v.setTools(items, o)
+	v.extensions = len(shown)
+	v.searching = o.searches(v, old.searching)
+	v.instructions = instructions(o, v, shown)
+	return v, next
+}
+
+// isListed reports whether an extension's tools are listed, and until when if it is unavailable. Restarts do not change
+// the list: a tool disappears when its extension has been unavailable for a while.
+func isListed(s *mesh.StateDoc, hideAfter time.Duration, now time.Time) (ok bool, until time.Time) {
+	switch {
+	case s.Available:
+		return true, time.Time{}
+	case s.State == heartbeat.Gated || s.State == "":
+		return false, time.Time{}
+	}
+	until = s.Since.Add(hideAfter)
+	return now.Before(until), until
+}
+
+func (v *view) setTools(items []*item, o ViewOptions) {
+	names := assignNames(items, o.Names, o.NameLimit)
+	v.tools = make([]listedTool, 0, len(items))
+	for _, it := range items {
+		v.tools = append(v.tools, listedTool{names[it], it})
+	}
+	slices.SortFunc(v.tools, func(a, b listedTool) int { return strings.Compare(a.name, b.name) })
+	v.byName = make(map[string]*listedTool, len(v.tools))
+	same := true
+	for i := range v.tools {
+		t := &v.tools[i]
+		v.byName[t.name] = t
+		same = same && len(t.legacy) == len(t.modern)
+	}
+	v.modern = renderPage(v.tools, mcp.EraModern)
+	v.legacy = v.modern
+	if !same {
+		v.legacy = renderPage(v.tools, mcp.EraLegacy)
+	}
+}
+
+func renderPage(tools []listedTool, era mcp.Era) page {
+	size := 0
+	for _, t := range tools {
+		size += len(t.name) + len(t.modern) + 16
+	}
+	p := page{text: make([]byte, 0, size), ends: make([]int, 0, len(tools))}
+	for i, t := range tools {
+		if i > 0 {
+			p.text = append(p.text, ',')
+		}
+		p.text = append(p.text, `{"name":`...)
+		p.text = append(p.text, mcp.Quote(t.name)...)
+		if era == mcp.EraModern {
+			p.text = append(p.text, t.modern...)
+		} else {
+			p.text = append(p.text, t.legacy...)
+		}
+		p.text = append(p.text, '}')
+		p.ends = append(p.ends, len(p.text))
+	}
+	return p
+}
+
+func (v *view) page(era mcp.Era) *page {
+	if era == mcp.EraModern {
+		return &v.modern
+	}
+	return &v.legacy
+}
+
+// sameList reports whether two views have the same list of tools.
+func sameList(a, b *view) bool {
+	return bytes.Equal(a.modern.text, b.modern.text) && bytes.Equal(a.legacy.text, b.legacy.text)
+}

@@ -1,0 +1,102 @@
+package door
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// NameMode is how tools are named.
+type NameMode string
+
+// The ways to name tools.
+const (
+	NamesRegistered NameMode = "registered" // ext_<id>_<tool>: the names that the whole mesh uses
+	NamesOwn        NameMode = "own"        // the extension's own name where only one tool of the view has it
+)
+
+// ToolMode is how tools are offered.
+type ToolMode string
+
+// The ways to offer tools.
+const (
+	ToolsAuto   ToolMode = "auto"   // search for a large view, all otherwise
+	ToolsAll    ToolMode = "all"    // every tool is listed
+	ToolsSearch ToolMode = "search" // tools for searching and calling are listed instead
+)
+
+// ViewOptions are what a view shows. The zero value shows everything.
+type ViewOptions struct {
+	Only     []string // patterns of ids, of <id>/<tool> or of registered names; empty: everything
+	Exclude  []string // the same; they take precedence
+	ReadOnly bool     // only tools whose annotations state that they only read
+
+	Names     NameMode // default NamesRegistered
+	NameLimit int      // bytes; 24 to 64, default 64
+
+	Tools      ToolMode // default ToolsAuto
+	SearchOver int      // the number of tools above which ToolsAuto searches; default 128
+
+	HideAfter    time.Duration // an extension that is unavailable for longer is not listed. Default 5 min
+	Instructions string        // instead of the generated ones; "none" for none
+}
+
+func (o ViewOptions) withDefaults() ViewOptions {
+	if o.Names == "" {
+		o.Names = NamesRegistered
+	}
+	if o.NameLimit == 0 {
+		o.NameLimit = wire.MaxToolName
+	}
+	if o.Tools == "" {
+		o.Tools = ToolsAuto
+	}
+	if o.SearchOver == 0 {
+		o.SearchOver = 128
+	}
+	if o.HideAfter == 0 {
+		o.HideAfter = 5 * time.Minute
+	}
+	return o
+}
+
+func (o ViewOptions) check() error {
+	if !slices.Contains([]NameMode{NamesRegistered, NamesOwn}, o.Names) {
+		return fmt.Errorf("names %q: want registered or own", o.Names)
+	}
+	if !slices.Contains([]ToolMode{ToolsAuto, ToolsAll, ToolsSearch}, o.Tools) {
+		return fmt.Errorf("tools %q: want auto, all or search", o.Tools)
+	}
+	if o.NameLimit < 24 || o.NameLimit > wire.MaxToolName {
+		return fmt.Errorf("name limit %d: want 24 to %d", o.NameLimit, wire.MaxToolName)
+	}
+	if o.SearchOver < 0 {
+		return fmt.Errorf("search over %d: want a number of tools", o.SearchOver)
+	}
+	for _, pattern := range slices.Concat(o.Only, o.Exclude) {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return fmt.Errorf("pattern %q: want a name with * and ?, or [a-z] for a set of characters", pattern)
+		}
+	}
+	return nil
+}
+
+// permits reports whether the view may show and call a tool.
+func (o ViewOptions) permits(it *item) bool {
+	return o.permitsName(it.key, it.registered) && (!o.ReadOnly || it.isReadOnly())
+}
+
+func (o ViewOptions) permitsName(key wire.ToolKey, registered string) bool {
+	matches := func(pattern string) bool {
+		for _, name := range [...]string{key.ID, key.String(), registered} {
+			if ok, _ := path.Match(pattern, name); ok { // check has tried the pattern
+				return true
+			}
+		}
+		return false
+	}
+	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
+}

@@ -1,0 +1,66 @@
+package mcp
+
+import (
+	"encoding/json"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// Error codes of the modern era.
+const (
+	CodeHeaderMismatch     rpc.Code = -32020
+	CodeMissingCapability  rpc.Code = -32021
+	CodeUnsupportedVersion rpc.Code = -32022
+)
+
+// NewError makes a JSON-RPC error of the protocol. data is encoded as JSON; nil leaves it out.
+func NewError(code rpc.Code, message string, data any) *rpc.Error {
+	e := &rpc.Error{Code: code, Message: message}
+	if data != nil {
+		text, err := plainjson.Marshal(data)
+		if err != nil { // strings and lists of strings always encode
+			panic(err)
+		}
+		e.Data = text
+	}
+	return e
+}
+
+// UnknownMethod is the error for a method that is not offered in the request's era.
+func UnknownMethod(method string) *rpc.Error {
+	return NewError(rpc.CodeMethodNotFound, "Method not found: "+clip(method, 128), nil)
+}
+
+func invalidParams(message string) *rpc.Error { return NewError(rpc.CodeInvalidParams, message, nil) }
+
+func unsupportedVersion(requested string) *rpc.Error {
+	return NewError(CodeUnsupportedVersion, "Unsupported protocol version: "+clip(requested, 64), map[string]any{
+		"supported": []string{Modern}, "requested": clip(requested, 64),
+	})
+}
+
+// clip shortens client-supplied text that is quoted in a message.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// unquote decodes a JSON string; ok is false if raw is not one.
+func unquote(raw []byte) (s string, ok bool) {
+	if len(raw) < 2 || raw[0] != '"' {
+		return "", false
+	}
+	for _, c := range raw {
+		if c == '\\' || c >= 0x80 {
+			err := json.Unmarshal(raw, &s)
+			return s, err == nil
+		}
+	}
+	return string(raw[1 : len(raw)-1]), true
+}

@@ -1,0 +1,174 @@
+package mcp
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// Params are the members of a request's params that more than one method has, as slices of the message. An absent member
+// is nil.
+type Params struct {
+	Meta      Meta
+	Name      []byte
+	Arguments []byte
+	Cursor    []byte
+}
+
+// Meta is a request's params._meta.
+type Meta struct {
+	Raw             []byte // the whole object; nil if absent
+	ProtocolVersion []byte // modern era
+	Capabilities    []byte // modern era
+	ClientInfo      []byte // modern era
+	ProgressToken   []byte // nil if it is neither a string nor a number
+	Traceparent     []byte
+	foreign         bool // it has members that are for the extension
+}
+
+// ParseParams reads params, which may be nil. The error is a -32602.
+func ParseParams(params []byte) (p Params, e *rpc.Error) {
+	if len(params) == 0 || string(params) == "null" {
+		return p, nil
+	}
+	var meta []byte
+	err := jsonrpc.Each(params, func(key, value []byte) bool {
+		switch keyName(key) {
+		case "_meta":
+			meta = value
+		case "name":
+			p.Name = value
+		case "arguments":
+			p.Arguments = value
+		case "cursor":
+			p.Cursor = value
+		}
+		return true
+	})
+	if err != nil {
+		return p, invalidParams("params must be an object")
+	}
+	p.Meta, e = parseMeta(meta)
+	return p, e
+}
+
+func parseMeta(raw []byte) (m Meta, e *rpc.Error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return m, nil
+	}
+	m.Raw = raw
+	err := jsonrpc.Each(raw, func(key, value []byte) bool {
+		switch name := keyName(key); name {
+		case MetaProtocolVersion:
+			m.ProtocolVersion = value
+		case MetaCapabilities:
+			m.Capabilities = value
+		case MetaClientInfo:
+			m.ClientInfo = value
+		case metaProgressToken:
+			if value[0] == '"' || value[0] == '-' || '0' <= value[0] && value[0] <= '9' {
+				m.ProgressToken = value
+			}
+		default:
+			if name == metaTraceparent {
+				m.Traceparent = value
+			}
+			m.foreign = m.foreign || !strings.HasPrefix(name, metaPrefix)
+		}
+		return true
+	})
+	if err != nil {
+		return m, invalidParams("params._meta must be an object")
+	}
+	return m, nil
+}
+
+// ForExtension returns the members of _meta that a request passes on: all but the progress token, which belongs to this
+// connection, and the protocol's own. It returns nil if there are none.
+func (m *Meta) ForExtension() []byte {
+	if !m.foreign {
+		return nil
+	}
+	out := []byte{'{'}
+	_ = jsonrpc.Each(m.Raw, func(key, value []byte) bool { // parseMeta has checked it
+		if name := keyName(key); name == metaProgressToken || strings.HasPrefix(name, metaPrefix) {
+			return true
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, '"'), key...), '"', ':')
+		out = append(out, value...)
+		return true
+	})
+	return append(out, '}')
+}
+
+// Trace returns the trace of the request (W3C Trace Context), or "".
+func (m *Meta) Trace() string {
+	s, _ := unquote(m.Traceparent)
+	return s
+}
+
+// ClientName returns the name in a clientInfo object, or "".
+func ClientName(clientInfo []byte) string {
+	at, ok := jsonrpc.Member(clientInfo, "name")
+	if !ok {
+		return ""
+	}
+	name, _ := unquote(at.In(clientInfo))
+	return clip(name, 64)
+}
+
+// ToolName returns the name of the tool that a tools/call request calls.
+func (p *Params) ToolName() (string, *rpc.Error) {
+	name, ok := unquote(p.Name)
+	if !ok {
+		return "", invalidParams(`params.name must be the name of a tool`)
+	}
+	return name, nil
+}
+
+// ToolArguments returns the arguments of a tools/call request, unchanged; nil if it has none.
+func (p *Params) ToolArguments() ([]byte, *rpc.Error) {
+	switch {
+	case len(p.Arguments) == 0 || string(p.Arguments) == "null":
+		return nil, nil
+	case p.Arguments[0] != '{':
+		return nil, invalidParams("params.arguments must be an object")
+	}
+	return p.Arguments, nil
+}
+
+// Classify returns the era of a request. The error is for a request that claims the modern era without what that era
+// requires.
+func Classify(method string, m *Meta) (Era, *rpc.Error) {
+	if m.ProtocolVersion == nil {
+		if method == MethodDiscover {
+			return EraModern, invalidParams("server/discover needs params._meta[\"" + MetaProtocolVersion + "\"]")
+		}
+		return EraLegacy, nil
+	}
+	version, ok := unquote(m.ProtocolVersion)
+	switch {
+	case !ok:
+		return EraModern, invalidParams(`params._meta["` + MetaProtocolVersion + `"] must be a string`)
+	case version != Modern:
+		return EraModern, unsupportedVersion(version)
+	case len(m.Capabilities) == 0 || m.Capabilities[0] != '{':
+		return EraModern, invalidParams(`params._meta["` + MetaCapabilities + `"] must be an object`)
+	}
+	return EraModern, nil
+}
+
+// keyName decodes the escapes in a member's raw key.
+func keyName(key []byte) string {
+	if bytes.IndexByte(key, '\\') < 0 {
+		return string(key)
+	}
+	quoted := append(append([]byte{'"'}, key...), '"')
+	s, _ := unquote(quoted)
+	return s
+}

@@ -1,0 +1,52 @@
+package mcp
+
+import (
+	"bytes"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/plainjson"
+)
+
+// complete is the member that a modern result begins with.
+const complete = `"resultType":"complete"`
+
+// Complete returns a result as the era wants it: a modern one states that it is complete, unless it has a resultType of
+// its own. The other bytes are unchanged.
+func (e Era) Complete(result []byte) []byte {
+	if e == EraLegacy || len(result) == 0 {
+		return result
+	}
+	open := bytes.IndexByte(result, '{')
+	if open < 0 {
+		return result
+	}
+	if _, ok := jsonrpc.Member(result, "resultType"); ok {
+		return result
+	}
+	out := make([]byte, 0, len(result)+len(complete)+1)
+	out = append(out, result[:open+1]...)
+	out = append(out, complete...)
+	rest := bytes.TrimLeft(result[open+1:], " \t\r\n")
+	if len(rest) > 0 && rest[0] != '}' {
+		out = append(out, ',')
+	}
+	return append(out, rest...)
+}
+
+// OneLine returns JSON text without line ends, which separate messages on a stream. A JSON string has no raw line ends,
+// so that only white space between tokens changes.
+func OneLine(text []byte) []byte {
+	if bytes.IndexByte(text, '\n') < 0 && bytes.IndexByte(text, '\r') < 0 {
+		return text
+	}
+	out := bytes.Clone(text)
+	for i, c := range out {
+		if c == '\n' || c == '\r' {
+			out[i] = ' '
+		}
+	}
+	return out
+}
+
+// Quote returns s as a JSON string.
+func Quote(s string) []byte { return plainjson.AppendString(nil, s) }
