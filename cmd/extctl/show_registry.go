@@ -33,8 +33,6 @@ func (s *session) showRegistry(ctx context.Context) error {
 		switch m.Key {
 		case "replicas":
 			tables = append(tables, s.replicas(m.Value))
-		case "breakers":
-			tables = append(tables, s.breakers(m.Value))
 		case "refusals":
 			tables = append(tables, s.refusals(m.Value))
 		default:
@@ -73,30 +71,6 @@ func (s *session) replicas(value json.RawMessage) *table {
 			role = "leader"
 		}
 		t.add(r.Name, r.Instance, r.Version, role)
-	}
-	return t
-}
-
-// breakers is the table of the circuit breakers that callers report, one line per reporter.
-func (s *session) breakers(value json.RawMessage) *table {
-	var all []struct {
-		ID, State string
-		Reporters []struct {
-			Reporter, State, Reason string
-			At                      time.Time
-		}
-	}
-	t := s.newTable("BREAKER", "FLEET", "REPORTER", "STATE", "AT", "REASON")
-	if json.Unmarshal(value, &all) != nil {
-		return t
-	}
-	for _, b := range all {
-		for _, r := range b.Reporters {
-			t.add(b.ID, b.State, r.Reporter, r.State, ago(r.At), short(r.Reason, 100))
-		}
-		if len(b.Reporters) == 0 {
-			t.add(b.ID, b.State)
-		}
 	}
 	return t
 }

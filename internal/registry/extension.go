@@ -36,10 +36,6 @@ type extension struct {
 	dropped          bool       // by the leader, and no message received since
 	restoredRevision uint64     // revision of the spec restored last
 	kept             int        // bytes counted in loop.size
-	large            bool       // its last written state exceeds largeState
-	throttledUntil   time.Time  // until then its state is written only with an urgent change
-
-	breaker breaker
 }
 
 // handshakeKey is equal for instances that share a handshake. Without a handshake_hash nothing shows that two
@@ -257,7 +253,7 @@ const sameMoment = 2 * time.Second
 // does not matter which replica wrote it.
 func (x *extension) state(health liveness.Extension, was *wire.StateDoc) *wire.StateDoc {
 	d := &wire.StateDoc{State: health.State, Available: health.Available, Reason: health.Reason,
-		Since: health.Since.UTC().Truncate(time.Millisecond), Breaker: x.shownBreaker(health), Instances: make([]wire.InstanceState, 0, len(health.Instances))}
+		Since: health.Since.UTC().Truncate(time.Millisecond), Breaker: shownBreaker(health), Instances: make([]wire.InstanceState, 0, len(health.Instances))}
 	old := map[string]*wire.InstanceState{}
 	if was != nil {
 		if was.State == d.State && !was.Since.After(d.Since.Add(sameMoment)) {

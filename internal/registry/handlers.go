@@ -332,18 +332,7 @@ func (l *loop) changed(c liveness.Change) {
 		l.forgotten(c.ID)
 		return
 	}
-	begins := c.WasBest != heartbeat.Ready // to take calls, if its best state is ready now
-	if x != nil && c.To == heartbeat.Ready && c.From != heartbeat.Ready {
-		begins = begins || !x.breaker.retryAt.IsZero()
-		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0 // a new run closes the fleet's breaker
-	}
-	if x != nil && x.large && c.Best != c.WasBest {
-		x.throttledUntil = time.Time{}
-		l.pub.wait(collectFor) // the timer may be set to the end of the throttling
-	}
-	// A change of one instance is urgent too, unless they are so many that each write is large.
-	urgent := c.Best == heartbeat.Ready && c.From != c.To && (begins || x == nil || !x.large)
-	l.pub.mark(stateKey(c.ID), urgent)
+	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.WasBest != heartbeat.Ready) // callers wait for it
 	l.reconsider[c.ID] = true
 }
 

@@ -61,7 +61,7 @@ func (l *loop) takeOver() {
 		l.unrestored[id] = true
 	}
 	l.restoreBridges(time.Now())
-	l.pub.backlog = l.allKeys()
+	l.markAll()
 	l.again()
 	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.unrestored))
 }
@@ -72,7 +72,6 @@ func (l *loop) deposed(epoch uint64) {
 		return
 	}
 	l.election.epoch, l.election.ready = 0, false
-	l.pub.backlog = nil
 	clear(l.runs)
 	l.dropHolds(time.Now())
 	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
@@ -204,7 +203,7 @@ func (l *loop) scanned(s *snapshot, err error) {
 		again, pause, l.election.denied = true, deniedPause, err.Error()
 		l.log.Warn("cannot read the catalog", "error", err, "again_in", pause)
 	case err != nil:
-		again, pause = true, collectFor
+		again, pause = true, flushInterval
 		l.log.Debug("cannot read the bucket", "error", err)
 	}
 	if again {

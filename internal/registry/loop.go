@@ -50,7 +50,6 @@ type memory struct {
 	instancesByBridge map[string]map[instanceKey]struct{}   // by bridge, reported or not
 	skills            map[string]map[string]wire.SkillEntry // by directory, by bridge
 	probes            map[instanceKey]*probe
-	reportedBreakers  map[string]bool           // extensions with a reported breaker
 	reconsider        map[string]bool           // extensions with a spec to choose again
 	removed           map[instanceKey]time.Time // instances, or extensions with "", and when they were removed
 	reportChanged     map[string]bool           // bridges with a changed list of extensions; true: the first report
@@ -62,6 +61,7 @@ type memory struct {
 	unswept           []string                  // extensions left in this round of sweepExtensions
 	portion           int                       // how many of them at a time
 	refused           refusals
+	writesFail        bool // the last batch failed
 	traffic           Traffic
 	lastRequest       time.Time // last announce request
 	lastAnnouncement  time.Time // last announcement received
@@ -114,7 +114,7 @@ func newMemory(cfg Config) memory {
 		mon: liveness.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		exts: map[string]*extension{}, owners: map[string]string{}, unannounced: map[string]*unannounced{},
 		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]wire.SkillEntry{},
-		probes: map[instanceKey]*probe{}, reportedBreakers: map[string]bool{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
+		probes: map[instanceKey]*probe{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
 		removed: map[instanceKey]time.Time{}, runs: map[string]run{}, reportChanged: map[string]bool{},
 	}
 }
@@ -155,7 +155,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 			l.sendSelfCheck()
 			l.housekeep(time.Now())
 		case <-l.pub.timer.C:
-			l.pub.due()
+			l.pub.fired()
 		case <-l.more:
 			l.restoreSome()
 		}

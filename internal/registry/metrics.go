@@ -43,6 +43,13 @@ func (s Status) WriteMetrics(w io.Writer) error {
 	return err
 }
 
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 type metrics struct{ b *strings.Builder }
 
 func (m *metrics) head(name, kind, help string) {

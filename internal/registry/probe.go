@@ -225,7 +225,6 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 		} else {
 			c, ok = l.mon.Note(p.id, p.instance, "")
 		}
-		l.answered(x)
 	case !own && l.hasOthers(x, p.instance) && reason != "no responders":
 		return // the answer may be missing from any of them
 	default:
@@ -235,7 +234,6 @@ func (l *loop) probed(p *probe, own bool, reason string, err error, now time.Tim
 		}
 		p.next = now.Add(p.pause)
 		p.pause = min(2*p.pause, holdRetryMax)
-		l.unanswered(x, now)
 	}
 	if ok {
 		l.changed(c)
@@ -283,9 +281,6 @@ func (l *loop) dropHolds(now time.Time) {
 		l.mon.Note(p.id, p.instance, "")
 	}
 	clear(l.probes)
-	for _, x := range l.exts {
-		x.breaker.retryAt, x.breaker.pause = time.Time{}, 0
-	}
 }
 
 // holdAsWritten holds an instance that a probe marked lost according to the catalog, even if it sends heartbeats, and

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,42 +18,19 @@ import (
 // publisher holds what the leader has yet to write. Keys are marked, and their documents are built only when they are
 // written: a thousand changes of one extension in a short time become one document.
 type publisher struct {
-	dirty    map[string]bool   // true: urgent
-	backlog  []string          // keys to compare when nothing is dirty: the whole catalog after an election
-	urgent   int               // number of urgent keys in dirty
+	dirty    map[string]bool   // keys to compare and write; true: at once
+	urgent   int               // number of keys to write at once
 	sent     map[string][]byte // written and acknowledged, not yet seen in the view; nil: deleted
 	inflight map[string][]byte // in the batch that is being written
 	timer    *time.Timer
 	armed    bool
-	fires    time.Time // when armed
-	collect  bool      // the timer has fired: keys that are not urgent may be written too
-	failures int       // in a row
-	paused   bool      // after a failure, until the timer fires
+	due      bool // the timer has fired
+	failing  bool // the last batch failed: write nothing until the timer fires
 }
 
-// collectFor is how long changes that are not urgent are collected.
-const collectFor = 100 * time.Millisecond
-
-// The write of a state longer than largeState is throttled unless it is urgent: the next one waits for throttleStep
-// per largeState bytes, at most maxThrottle. The state of a thousand instances has 200,000 bytes, and each write is
-// sent to every follower.
-const (
-	largeState   = 16 << 10
-	throttleStep = 100 * time.Millisecond
-	maxThrottle  = 2 * time.Second
-)
-
-// throttleAfter is how long the next write of a state of that size waits.
-func throttleAfter(size int) time.Duration {
-	return min(time.Duration(size/largeState)*throttleStep, maxThrottle)
-}
-
-// maxPause is the longest pause after failed batches. A stream without a leader refuses immediately, and the first
-// batch after its election should not be late.
-const maxPause = 500 * time.Millisecond
-
-// backlogChunk is how many documents of the backlog are built in one flush.
-const backlogChunk = 100
+// flushInterval is how long changes are collected, unless one has to be written at once, and how long the leader waits
+// after a failed batch.
+const flushInterval = 100 * time.Millisecond
 
 func newPublisher() publisher {
 	t := time.NewTimer(time.Hour)
@@ -67,86 +43,52 @@ func stateKey(id string) string { return wire.KindState + "." + id }
 
 // mark records that the document of a key may have changed.
 func (p *publisher) mark(key string, urgent bool) {
-	was, known := p.dirty[key]
-	if known && (was || !urgent) {
-		return
-	}
-	p.dirty[key] = urgent
-	if urgent {
+	if was := p.dirty[key]; urgent && !was {
 		p.urgent++
-	} else {
-		p.wait(collectFor)
+	}
+	p.dirty[key] = p.dirty[key] || urgent
+	p.wait()
+}
+
+func (p *publisher) wait() {
+	if !p.armed {
+		p.armed = true
+		p.timer.Reset(flushInterval)
 	}
 }
 
-// wait sets the timer to fire in d, or earlier if it is set to. It does not shorten a pause.
-func (p *publisher) wait(d time.Duration) {
-	at := time.Now().Add(d)
-	if !p.armed || !p.paused && at.Before(p.fires) {
-		p.armed, p.fires = true, at
-		p.timer.Reset(d)
-	}
-}
+func (p *publisher) fired() { p.armed, p.due, p.failing = false, true, false }
 
-func (p *publisher) due() { p.armed, p.collect, p.paused = false, true, false }
-
-// pause stops all writes for a time that grows with the failures.
-func (p *publisher) pause() {
-	p.failures++
-	p.paused, p.armed = true, true
-	p.timer.Reset(min(collectFor<<min(p.failures, 5), maxPause))
-}
-
-// take removes the keys that may be written now, at most a batch of them, and returns them in order. Keys that hold
-// reports stay, and so do throttled ones unless they are urgent. If more than one batch is pending, it takes an
-// arbitrary subset: sorting all keys on every flush is quadratic while a large mesh starts. Of the backlog it takes a
-// few at a time, so that the loop keeps receiving.
-func (p *publisher) take(hold func(key string) bool, throttled func(key string) time.Duration) []string {
-	var keys []string
-	if p.paused {
+// take removes the keys that may be written now, at most a batch of them, and returns them in order: all that are marked
+// if the timer has fired, else those to write at once. Keys that hold reports stay. If more than one batch is pending, it takes an arbitrary subset: sorting all keys on every flush is
+// quadratic while a large mesh starts.
+func (p *publisher) take(hold func(key string) bool) []string {
+	if p.failing || p.urgent == 0 && !p.due {
 		return nil
 	}
-	if p.urgent > 0 || p.collect {
-		stay := false
-		for key, urgent := range p.dirty {
-			if len(keys) == maxBatch {
-				stay = true
-				break
-			}
-			switch {
-			case hold(key):
-				stay = true
-			case urgent:
-				keys = append(keys, key)
-			case p.collect:
-				if d := throttled(key); d > 0 {
-					p.wait(d)
-				} else {
-					keys = append(keys, key)
-				}
-			}
+	var keys []string
+	for key, urgent := range p.dirty {
+		if (urgent || p.due) && !hold(key) {
+			keys = append(keys, key)
 		}
-		slices.Sort(keys)
-		p.collect = p.collect && stay
-		for _, key := range keys {
-			p.unmark(key)
-		}
-		if len(p.dirty) == 0 {
-			p.dirty = map[string]bool{} // a Go map that was large once stays slow to iterate over
+		if len(keys) == maxBatch {
+			break
 		}
 	}
-	for n := 0; n < backlogChunk && len(keys) < maxBatch && len(p.backlog) > 0 && !hold(p.backlog[0]); n++ {
-		keys = append(keys, p.backlog[0])
-		p.backlog = p.backlog[1:]
+	slices.Sort(keys)
+	for _, key := range keys {
+		if p.dirty[key] {
+			p.urgent--
+		}
+		delete(p.dirty, key)
+	}
+	p.due = p.due && len(keys) == maxBatch // there may be more
+	if len(p.dirty) > 0 {
+		p.wait()
+	} else {
+		p.dirty = map[string]bool{} // a Go map that was large once stays slow to iterate over
 	}
 	return keys
-}
-
-func (p *publisher) unmark(key string) {
-	if p.dirty[key] {
-		p.urgent--
-	}
-	delete(p.dirty, key)
 }
 
 // flush writes what is due if this replica leads and no batch is being written.
@@ -164,7 +106,7 @@ func (l *loop) flush() {
 	if !l.leading() || l.pub.inflight != nil {
 		return
 	}
-	keys := l.pub.take(l.held, l.throttledFor)
+	keys := l.pub.take(l.held)
 	var writes []write
 	size := 0
 	for n, key := range keys {
@@ -182,7 +124,7 @@ func (l *loop) flush() {
 	switch {
 	case len(writes) > 0:
 		l.write(writes)
-	case len(keys) > 0:
+	case len(keys) == maxBatch:
 		l.again() // there may be more
 	}
 }
@@ -198,28 +140,6 @@ func (l *loop) held(key string) bool {
 		return !l.view.synced && l.unrestored[id]
 	}
 	return false
-}
-
-// throttle delays the next write of a long state that has just been written.
-func (l *loop) throttle(key string, size int) {
-	kind, id, _ := strings.Cut(key, ".")
-	x := l.exts[id]
-	if kind != wire.KindState || x == nil {
-		return
-	}
-	if x.large = size > largeState; x.large {
-		x.throttledUntil = time.Now().Add(throttleAfter(size))
-	}
-}
-
-// throttledFor is how long the write of a key still has to wait.
-func (l *loop) throttledFor(key string) time.Duration {
-	if kind, id, _ := strings.Cut(key, "."); kind == wire.KindState {
-		if x := l.exts[id]; x != nil && !x.throttledUntil.IsZero() {
-			return time.Until(x.throttledUntil)
-		}
-	}
-	return 0
 }
 
 // document builds the document that a key should have. ok is false if the key has it already.
@@ -315,12 +235,9 @@ func (l *loop) written(epoch, last uint64, err error) {
 	p.inflight = nil
 	l.again()
 	if err == nil {
-		p.failures = 0
+		l.writesFail = false
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
-		for key, value := range batch {
-			l.throttle(key, len(value))
-		}
 		if l.view.last < last { // else the view already has the batch, and perhaps later changes
 			maps.Copy(p.sent, batch)
 		}
@@ -330,37 +247,33 @@ func (l *loop) written(epoch, last uint64, err error) {
 		delete(p.sent, key)
 		p.mark(key, false)
 	}
-	p.pause()
-	l.traffic.Failures++
 	level := slog.LevelDebug
-	if p.failures == 1 && l.ctx.Err() == nil {
+	if !l.writesFail && l.ctx.Err() == nil {
 		level = slog.LevelWarn
 	}
+	p.failing, l.writesFail = true, true
+	l.traffic.Failures++
 	l.log.Log(l.ctx, level, "cannot write to the catalog", "keys", len(batch), "error", err)
 	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, errNoBucket)) {
 		l.stepDown()
 	}
 }
 
-// allKeys returns every key that exists or should exist, specs last.
-func (l *loop) allKeys() []string {
-	all := map[string]bool{}
+// markAll marks every key that exists or should exist.
+func (l *loop) markAll() {
 	for key := range l.view.records {
 		if kind, _, _ := strings.Cut(key, "."); section(kind) != "" {
-			all[key] = true
+			l.pub.mark(key, false)
 		}
 	}
 	for id := range l.exts {
-		all[specKey(id)], all[stateKey(id)] = true, true
+		l.pub.mark(specKey(id), false)
+		l.pub.mark(stateKey(id), false)
 	}
 	for name := range l.bridges {
-		all[hostKey(name)] = true
+		l.pub.mark(hostKey(name), false)
 	}
 	for dir := range l.skills {
-		all[skillKey(dir)] = true
+		l.pub.mark(skillKey(dir), false)
 	}
-	isSpec := func(key string) int { return btoi(strings.HasPrefix(key, wire.KindSpec+".")) }
-	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(cmp.Compare(isSpec(a), isSpec(b)), cmp.Compare(a, b))
-	})
 }

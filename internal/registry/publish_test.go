@@ -22,78 +22,52 @@ func TestHeldWithoutView(t *testing.T) {
 	l.unrestored["known"] = true
 	l.pub.mark(known, true)
 	l.pub.mark(other, true)
-	if got := l.pub.take(l.held, l.throttledFor); !slices.Equal(got, []string{other}) {
+	l.pub.due = true
+	if got := l.pub.take(l.held); !slices.Equal(got, []string{other}) {
 		t.Errorf("written without a view: %v", got)
 	}
-	l.view.synced = true
-	if got := l.pub.take(l.held, l.throttledFor); !slices.Equal(got, []string{known}) {
+	l.view.synced, l.pub.due = true, true
+	if got := l.pub.take(l.held); !slices.Equal(got, []string{known}) {
 		t.Errorf("written with a view: %v", got)
 	}
 }
 
-// TestLongStatesAreThrottled: the state of a thousand instances is written at a limited rate, except for the change
-// that they take calls, and does not delay other keys.
-func TestLongStatesAreThrottled(t *testing.T) {
+// TestFlushInterval: changes are collected for 100 ms, except those that have to be written at once.
+func TestFlushInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := largeLoop(2)
-		long, short := stateKey("ext000000"), stateKey("ext000001")
-		start := time.Now()
-		next := func(want ...string) {
+		l := largeLoop(0)
+		one, two := stateKey("one"), stateKey("two")
+		take := func(want ...string) {
 			t.Helper()
-			<-l.pub.timer.C
-			l.pub.due()
-			if got := l.pub.take(l.held, l.throttledFor); !slices.Equal(got, want) {
-				t.Fatalf("after %v: %v, want %v", time.Since(start), got, want)
+			if got := l.pub.take(l.held); !slices.Equal(got, want) {
+				t.Fatalf("%v, want %v", got, want)
 			}
 		}
-		l.throttle(short, largeState)
-		l.throttle(long, 10*largeState)
-		l.pub.mark(long, false)
-		l.pub.mark(short, false)
-		next(short)
-		l.pub.mark(short, false) // the timer is set to the end of the throttling, and fires earlier
-		next(short)
-		if took := time.Since(start); took != 2*collectFor {
-			t.Errorf("the short one waited %v", took)
+		start := time.Now()
+		l.pub.mark(one, false)
+		take()
+		<-l.pub.timer.C
+		l.pub.fired()
+		take(one)
+		if took := time.Since(start); took != flushInterval {
+			t.Errorf("collected for %v", took)
 		}
-		l.pub.mark(long, true)
-		if got := l.pub.take(l.held, l.throttledFor); !slices.Equal(got, []string{long}) {
-			t.Errorf("urgent: %v", got)
-		}
-		l.pub.mark(long, false)
-		next()
+		l.pub.mark(one, false)
+		l.pub.mark(two, true)
+		take(two)
+		<-l.pub.timer.C
+		l.pub.fired()
+		take(one)
+		take()
 		ready, lost := heartbeat.Ready, heartbeat.Lost
-		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "two", From: ready, To: lost, WasBest: ready, Best: ready})
-		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "two", From: lost, To: ready, WasBest: ready, Best: ready})
-		if got := l.pub.take(l.held, l.throttledFor); len(got) != 0 {
-			t.Errorf("one of many is urgent: %v", got)
-		}
-		next(long)
-		if took := time.Since(start); took != 10*throttleStep {
-			t.Errorf("the long one was throttled for %v", took)
-		}
-		l.throttle(long, 10*largeState)
-		l.pub.mark(long, false)
-		next() // and the timer is set to the end of the throttling
-		at := time.Now()
-		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "one", From: ready, To: lost, WasBest: ready, Best: lost})
-		next(long)
-		if took := time.Since(at); took != collectFor {
-			t.Errorf("the change that it takes no calls waited %v", took)
-		}
-		l.throttle(long, 10*largeState)
-		l.changed(liveness.Change{Kind: liveness.Moved, ID: "ext000000", Instance: "one", From: lost, To: ready, WasBest: lost, Best: ready})
-		if got := l.pub.take(l.held, l.throttledFor); !slices.Equal(got, []string{long}) {
-			t.Errorf("the change that it takes calls: %v", got)
-		}
-		if d := throttleAfter(1 << 30); d != maxThrottle {
-			t.Errorf("the longest is throttled for %v", d)
-		}
+		l.changed(liveness.Change{Kind: liveness.Moved, ID: "two", Instance: "n", From: ready, To: lost, WasBest: ready, Best: lost})
+		take()
+		l.changed(liveness.Change{Kind: liveness.Moved, ID: "two", Instance: "n", From: lost, To: ready, WasBest: lost, Best: ready})
+		take(two)
 	})
 }
 
-// TestUpgradeOfMany: with the tools of a new version followers also receive an instance of that version, even if the
-// state is throttled.
+// TestUpgradeOfMany: with the tools of a new version followers also receive an instance of that version.
 func TestUpgradeOfMany(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
@@ -102,9 +76,6 @@ func TestUpgradeOfMany(t *testing.T) {
 		old.up()
 		old.sendHeartbeats()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
-		if err := r.inLoop(b.timeout(), func(l *loop) { l.throttle(stateKey("weather"), 100*largeState) }); err != nil {
-			t.Fatal(err)
-		}
 		specs := make(chan *nats.Msg, 100)
 		if _, err := b.nc.ChanSubscribe(prefix.CatalogEvents()+".spec.weather", specs); err != nil {
 			t.Fatal(err)

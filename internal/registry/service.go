@@ -55,11 +55,10 @@ type ResolveParams struct {
 // ResolveResult is what a caller needs to call one tool. Spec contains no tools. For an extension's id, Tool is null.
 type ResolveResult struct {
 	SnapshotVersion
-	ID        string            `json:"id"`
-	Tool      *wire.Tool        `json:"tool"`
-	Spec      wire.Spec         `json:"spec"`
-	State     json.RawMessage   `json:"state,omitempty"`
-	Reporters []BreakerReporter `json:"breaker_reporters,omitempty"`
+	ID    string          `json:"id"`
+	Tool  *wire.Tool      `json:"tool"`
+	Spec  wire.Spec       `json:"spec"`
+	State json.RawMessage `json:"state,omitempty"`
 }
 
 // resolveData is the data of resolve's errors, which have CodeInvalidParams: kind not_found with the nearest names,
@@ -254,9 +253,6 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 			return
 		}
 		res.SnapshotVersion, spec, res.State = l.snapshotVersion(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))
-		if x := l.exts[res.ID]; x != nil {
-			res.Reporters = slices.Clone(x.breaker.reporters)
-		}
 	})
 	if err != nil {
 		return res, err

@@ -35,7 +35,6 @@ type Status struct {
 	Bridges    int                     `json:"bridges"`
 	Skills     int                     `json:"skills"`
 
-	Breakers   []BreakerStatus   `json:"breakers"` // reported by callers, at most 100
 	Traffic    Traffic           `json:"traffic"`
 	Pending    int               `json:"pending"`    // keys to compare and write
 	Handshakes int               `json:"handshakes"` // running or queued
@@ -73,9 +72,8 @@ func (l *loop) status() Status {
 	s := Status{SnapshotVersion: l.snapshotVersion(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
 		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.denied, "ok"), Listening: l.mon.Listening(),
 		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
-		Pending: len(l.pub.dirty) + len(l.pub.backlog) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
-		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas(),
-		Breakers: l.breakers(time.Now())}
+		Pending: len(l.pub.dirty) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
+		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas()}
 	if s.Leading {
 		s.Epoch = l.election.epoch
 	} else {
