@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -18,7 +19,7 @@ func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var out []cobra.Completion
-	a.complete(cmd, func(c *mesh.Catalog) {
+	a.complete(cmd, []string{wire.KindState}, func(c *mesh.Catalog) {
 		for _, e := range c.All() {
 			out = append(out, cobra.CompletionWithDesc(e.ID, string(e.State.State)))
 		}
@@ -30,7 +31,7 @@ func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.
 func (a *app) completeTools(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	directive := cobra.ShellCompDirectiveNoFileComp
-	a.complete(cmd, func(c *mesh.Catalog) {
+	a.complete(cmd, nil, func(c *mesh.Catalog) {
 		if len(args) == 0 {
 			for _, t := range matching(c.All(), "") {
 				out = append(out, cobra.CompletionWithDesc(t.Name, short(t.Description, 60)))
@@ -47,8 +48,8 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, _ string) ([]cobr
 	return out, directive
 }
 
-// complete loads the catalog for f. Errors are dropped: a completion cannot show them.
-func (a *app) complete(cmd *cobra.Command, f func(*mesh.Catalog)) {
+// complete loads the catalog, or only some kinds of its documents, for f. Errors are dropped: a completion cannot show them.
+func (a *app) complete(cmd *cobra.Command, kinds []string, f func(*mesh.Catalog)) {
 	// cobra runs completions outside Execute, where the context may be nil.
 	ctx := cmd.Context()
 	if ctx == nil {
@@ -56,7 +57,7 @@ func (a *app) complete(cmd *cobra.Command, f func(*mesh.Catalog)) {
 		cmd.SetContext(ctx)
 	}
 	_ = a.withMesh(cmd, completeTimeout, func(ctx context.Context, s *session) error {
-		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix})
+		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix}, kinds...)
 		if err == nil {
 			f(c)
 		}

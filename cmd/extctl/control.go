@@ -34,11 +34,7 @@ func (f *bridgeFlags) add(cmd *cobra.Command) {
 }
 
 // bridgesOf lists the bridges that run instances of an extension, sorted.
-func (f bridgeFlags) bridgesOf(c *mesh.Catalog, id string) ([]string, error) {
-	e, err := extension(c, id)
-	if err != nil {
-		return nil, err
-	}
+func (f bridgeFlags) bridgesOf(e mesh.Extension) ([]string, error) {
 	var out, others []string
 	for _, i := range e.State.Instances {
 		switch {
@@ -55,9 +51,9 @@ func (f bridgeFlags) bridgesOf(c *mesh.Catalog, id string) ([]string, error) {
 	case len(out) > 0:
 		return out, nil
 	case len(others) > 0:
-		return nil, fail(exitNotFound, "no such instance of %s; its instances are %s", id, strings.Join(others[:min(len(others), 5)], ", "))
+		return nil, fail(exitNotFound, "no such instance of %s; its instances are %s", e.ID, strings.Join(others[:min(len(others), 5)], ", "))
 	}
-	return nil, fail(exitNotFound, "no bridge runs an instance of %s (services on NATS are managed by their owner)", id)
+	return nil, fail(exitNotFound, "no bridge runs an instance of %s (services on NATS are managed by their owner)", e.ID)
 }
 
 // answer is a bridge's reply to a control request, or the error of the request.
@@ -71,11 +67,11 @@ type answer[T any] struct {
 // delay the others. limit is the time limit of each request; 0 means that of ctx. The results are sorted by bridge. If
 // every bridge fails, operate returns an error.
 func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int, limit time.Duration) ([]answer[T], failures, error) {
-	c, err := s.catalog(ctx)
+	_, e, err := s.extension(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
-	bridges, err := f.bridgesOf(c, id)
+	bridges, err := f.bridgesOf(e)
 	if err != nil {
 		return nil, nil, err
 	}

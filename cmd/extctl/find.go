@@ -26,7 +26,7 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *wi
 	c, t, err := s.resolve(ctx, name)
 	switch {
 	case t != nil:
-		s.warnIfOld(c)
+		s.warnIfOld(c.Age())
 		return c, t, nil
 	case err != nil && !errors.As(err, &unknown):
 		return nil, nil, err
@@ -37,7 +37,7 @@ func (s *session) findTool(ctx context.Context, name string) (*mesh.Catalog, *wi
 			return nil, nil, err
 		}
 		if _, t, ok := c.Tool(name); ok {
-			s.warnIfOld(c)
+			s.warnIfOld(c.Age())
 			return c, t, nil
 		}
 	}
@@ -89,7 +89,7 @@ func findByLocalName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError)
 func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix}, id)
+	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true}, id)
 	return c, s.denied.explain(err)
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 
@@ -9,33 +8,19 @@ import (
 
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func (a *app) hostsCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:   "hosts",
-		Short: "List the bridges, and the extensions that they could not start with the reason",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				c, err := s.catalog(ctx)
-				if err != nil {
-					return err
-				}
-				if a.json {
-					return a.printJSON(struct {
-						header
-						revisionJSON
-						Hosts []wire.Host `json:"hosts"`
-					}{revisionJSON: revisionOf(c), Hosts: c.Hosts()})
-				}
-				return a.printHosts(c.Hosts())
-			})
-		},
-	}
+	return a.catalogVerb("hosts", "List the bridges, and the extensions that they could not start with the reason", []string{wire.KindHost},
+		func(c *mesh.Catalog) listing {
+			hosts := c.Hosts()
+			return listing{name: "hosts", list: hosts, tables: func() []*table { return a.hostTables(hosts) }}
+		})
 }
 
-func (a *app) printHosts(hosts []wire.Host) error {
+// hostTables are the table of the bridges and that of what they could not start.
+func (a *app) hostTables(hosts []wire.Host) []*table {
 	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
 	for _, h := range hosts {
@@ -47,11 +32,7 @@ func (a *app) printHosts(hosts []wire.Host) error {
 			problems.add(h.Bridge, "", "", "", fmt.Sprintf("%d more problems do not fit into the report; run extctl doctor on the host", h.ProblemsLeftOut))
 		}
 	}
-	if err := t.print(a.stdout); err != nil || len(problems.rows) == 0 {
-		return err
-	}
-	fmt.Fprintln(a.stdout)
-	return problems.print(a.stdout)
+	return []*table{t, problems}
 }
 
 // hostState is the state of a bridge, and for a lost one since when. SINCE is the bridge's start.

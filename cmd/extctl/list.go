@@ -58,20 +58,13 @@ func revisionOf(c *mesh.Catalog) revisionJSON {
 }
 
 func (a *app) listCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the extensions with their state",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				c, err := s.catalog(ctx)
-				if err != nil {
-					return err
-				}
-				return a.printList(c)
-			})
-		},
-	}
+	return a.listVerb("list", "List the extensions with their state", func(ctx context.Context, s *session) (listing, error) {
+		all, revision, err := s.outline(ctx)
+		if err != nil {
+			return listing{}, err
+		}
+		return listing{revisionJSON: revision, name: "extensions", list: all, tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
+	})
 }
 
 // reason is why the extension is in its state, and the codes of diagnostics that need attention; show has their messages.
@@ -88,16 +81,9 @@ func reason(j extensionJSON) string {
 	return strings.Join(parts, ", ")
 }
 
-func (a *app) printList(c *mesh.Catalog) error {
-	out := struct {
-		header
-		revisionJSON
-		Extensions []extensionJSON `json:"extensions"`
-	}{revisionJSON: revisionOf(c), Extensions: []extensionJSON{}}
+func (a *app) extensionTable(all []extensionJSON) *table {
 	t := a.newTable("ID", "VERSION", "STATE", "TRANSPORT", "TOOLS", "INSTANCES", "REASON")
-	for _, e := range c.All() {
-		j := toJSON(e)
-		out.Extensions = append(out.Extensions, j)
+	for _, j := range all {
 		ready := 0
 		for _, i := range j.Instances {
 			if i.State == heartbeat.Ready {
@@ -107,8 +93,5 @@ func (a *app) printList(c *mesh.Catalog) error {
 		t.add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
 			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), short(reason(j), 60))
 	}
-	if a.json {
-		return a.printJSON(out)
-	}
-	return t.print(a.stdout)
+	return t
 }

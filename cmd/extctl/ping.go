@@ -28,18 +28,18 @@ func (a *app) pingCmd() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
+				if len(args) == 1 {
+					c, _, err := s.extension(ctx, args[0])
+					if err != nil {
+						return err
+					}
+					return s.printPings(s.ping(ctx, c, args))
+				}
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err
 				}
-				targets := ids(c)
-				if len(args) == 1 {
-					if _, err := extension(c, args[0]); err != nil {
-						return err
-					}
-					targets = args
-				}
-				return s.printPings(s.ping(ctx, c, targets))
+				return s.printPings(s.ping(ctx, c, ids(c)))
 			})
 		},
 		ValidArgsFunction: a.completeIDs,

@@ -60,7 +60,7 @@ func (s *session) hintBridge(ctx context.Context, name string, err error) error 
 	if !ok || f.code != exitUnavailable {
 		return err
 	}
-	c, loadErr := s.catalog(ctx)
+	c, loadErr := s.catalog(ctx, wire.KindHost)
 	if loadErr != nil {
 		return err // without a hint
 	}
@@ -95,7 +95,7 @@ func whatOf(h wire.Host) string {
 func (a *app) completeBridges(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	if len(args) == 0 {
-		a.complete(cmd, func(c *mesh.Catalog) {
+		a.complete(cmd, []string{wire.KindHost}, func(c *mesh.Catalog) {
 			for _, h := range c.Hosts() {
 				out = append(out, cobra.CompletionWithDesc(h.Bridge, h.Host))
 			}

@@ -91,21 +91,42 @@ func (s *session) lost() error {
 // all; permission for the stream's information is optional.
 const directGet = "$JS.API.DIRECT.GET."
 
-// catalog loads the catalog, and warns if it is stale.
-func (s *session) catalog(ctx context.Context) (*mesh.Catalog, error) {
+// catalog loads the catalog, or only some kinds of its documents, and warns if it is stale.
+func (s *session) catalog(ctx context.Context, kinds ...string) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
+	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true}, kinds...)
 	if err != nil {
 		return nil, s.denied.explain(err)
 	}
-	s.warnIfOld(c)
+	s.warnIfOld(c.Age())
 	return c, nil
 }
 
-// warnIfOld warns if no registry maintains the catalog.
-func (s *session) warnIfOld(c *mesh.Catalog) {
-	if age := c.Age(); age > staleAfter && !s.json {
+// extension loads one extension. If it does not exist, the error suggests similar ids.
+func (s *session) extension(ctx context.Context, id string) (*mesh.Catalog, mesh.Extension, error) {
+	if err := wire.CheckID(id, true); err != nil {
+		return nil, mesh.Extension{}, &failure{code: exitInvalidID, err: err}
+	}
+	c, err := s.oneExtension(ctx, id)
+	if err != nil {
+		return nil, mesh.Extension{}, err
+	}
+	s.warnIfOld(c.Age())
+	if e, ok := c.Get(id); ok {
+		return c, e, nil
+	}
+	all, err := s.catalog(ctx, wire.KindState)
+	if err != nil {
+		return nil, mesh.Extension{}, err
+	}
+	e, err := extension(all, id)
+	return all, e, err
+}
+
+// warnIfOld warns if no registry maintains the catalog of this age.
+func (s *session) warnIfOld(age time.Duration) {
+	if age > staleAfter && !s.json {
 		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog %s and may be out of date\n", ageText(age))
 	}
 }

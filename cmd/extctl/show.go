@@ -24,11 +24,7 @@ func (a *app) showCmd() *cobra.Command {
 				if args[0] == "registry" { // reserved: no extension has this id
 					return s.showRegistry(ctx)
 				}
-				c, err := s.catalog(ctx)
-				if err != nil {
-					return err
-				}
-				e, err := extension(c, args[0])
+				c, e, err := s.extension(ctx, args[0])
 				if err != nil {
 					return err
 				}

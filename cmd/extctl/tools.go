@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -23,39 +22,36 @@ type toolJSON struct {
 }
 
 func (a *app) toolsCmd() *cobra.Command {
-	var ext, search string
-	cmd := &cobra.Command{
-		Use:   "tools [--ext ID] [--search TEXT]",
-		Short: "List the tools of all extensions",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				c, err := s.catalog(ctx)
-				if err != nil {
-					return err
-				}
-				all := c.All()
-				if ext != "" {
-					e, err := extension(c, ext)
-					if err != nil {
-						return err
-					}
-					all = []mesh.Extension{e}
-				}
-				if err := a.printTools(c, matching(all, search)); err != nil {
-					return err
-				}
-				a.printClashes(all)
-				return nil
-			})
-		},
-	}
-	cmd.Flags().StringVar(&ext, "ext", "", "only the tools of the extension `ID`")
+	var id, search string
+	cmd := a.listVerb("tools [--ext ID] [--search TEXT]", "List the tools of all extensions", func(ctx context.Context, s *session) (listing, error) {
+		c, all, err := s.extensions(ctx, id)
+		if err != nil {
+			return listing{}, err
+		}
+		tools := matching(all, search)
+		return listing{revisionJSON: revisionOf(c), name: "tools", list: tools,
+			tables: func() []*table { return []*table{a.toolTable(c, tools)} },
+			notes:  func() []string { return clashes(all) }}, nil
+	})
+	cmd.Flags().StringVar(&id, "ext", "", "only the tools of the extension `ID`")
 	cmd.Flags().StringVar(&search, "search", "", "only tools with every word of `TEXT` in their name or description")
 	if err := cmd.RegisterFlagCompletionFunc("ext", a.completeIDs); err != nil { // the flag is defined above
 		panic(err)
 	}
 	return cmd
+}
+
+// extensions loads one extension, or all if id is empty.
+func (s *session) extensions(ctx context.Context, id string) (*mesh.Catalog, []mesh.Extension, error) {
+	if id != "" {
+		c, e, err := s.extension(ctx, id)
+		return c, []mesh.Extension{e}, err
+	}
+	c, err := s.catalog(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, c.All(), nil
 }
 
 // matching are the tools with all words of search in their name or description, sorted by name.
@@ -75,33 +71,24 @@ func matching(all []mesh.Extension, search string) []toolJSON {
 	return out
 }
 
-func (a *app) printTools(c *mesh.Catalog, tools []toolJSON) error {
-	if a.json {
-		return a.printJSON(struct {
-			header
-			revisionJSON
-			Tools []toolJSON `json:"tools"`
-		}{revisionJSON: revisionOf(c), Tools: tools})
-	}
+func (a *app) toolTable(c *mesh.Catalog, tools []toolJSON) *table {
 	t := a.newTable("TOOL", "EXTENSION", "STATE", "DESCRIPTION")
 	for _, tool := range tools {
 		e, _ := c.Get(tool.Extension)
 		t.add(tool.Name, tool.Extension, string(e.State.State),
 			short(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] "), 80))
 	}
-	return t.print(a.stdout)
+	return t
 }
 
-// printClashes prints, after the list, the tools that were renamed because of a name clash.
-func (a *app) printClashes(all []mesh.Extension) {
-	if a.json { // show has the diagnostics
-		return
-	}
+// clashes are notes about the tools that were renamed because of a name clash. In JSON, show has the diagnostics.
+func clashes(all []mesh.Extension) (notes []string) {
 	for _, e := range all {
 		for _, d := range e.Spec.Diagnostics {
 			if d.Code == "name_clash" {
-				fmt.Fprintf(a.stderr, "%s: %s\n", clean(e.ID), clean(d.Message))
+				notes = append(notes, e.ID+": "+d.Message)
 			}
 		}
 	}
+	return notes
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -18,8 +19,9 @@ import (
 
 // CatalogParams are the params of the method catalog; all are optional.
 type CatalogParams struct {
-	Cursor string `json:"cursor,omitempty"` // next_cursor of the previous page
-	Limit  int    `json:"limit,omitempty"`  // entries; default and most 1000, fewer where they are large
+	Cursor  string `json:"cursor,omitempty"`  // next_cursor of the previous page
+	Limit   int    `json:"limit,omitempty"`   // entries; default and most 1000, fewer where they are large
+	Outline bool   `json:"outline,omitempty"` // extensions only, each with the number of its tools in place of the tools
 }
 
 // SnapshotVersion identifies the catalog that an answer is from, and how recent it is.
@@ -45,6 +47,7 @@ type CatalogExtension struct {
 	ID    string          `json:"id"`
 	Spec  json.RawMessage `json:"spec,omitempty"`
 	State json.RawMessage `json:"state,omitempty"`
+	Tools *int            `json:"tools,omitempty"` // of an outline
 }
 
 // ResolveParams are the params of the method resolve.
@@ -135,8 +138,61 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 		p.Limit = pageEntries
 	}
 	room := int(r.nc.MaxPayload()) - answerRoom
-	err = r.inLoop(ctx, func(l *loop) { res = l.page(p, room) })
+	if !p.Outline {
+		err = r.inLoop(ctx, func(l *loop) { res = l.page(p, room) })
+		return res, err
+	}
+	if err = r.inLoop(ctx, func(l *loop) { res = l.page(p, math.MaxInt) }); err == nil {
+		res.outline(room) // not in the loop: it reads the text of all tools
+	}
 	return res, err
+}
+
+// outline replaces the tools in the specs of a page by their number, and keeps as many entries as fit into room. Hosts and
+// skills are left out.
+func (res *CatalogResult) outline(room int) {
+	res.Hosts, res.Skills = nil, nil
+	if !strings.HasPrefix(res.NextCursor, "e.") {
+		res.NextCursor = ""
+	}
+	size := 0
+	for n := range res.Extensions {
+		e := &res.Extensions[n]
+		spec, tools := outlineOf(e.Spec)
+		size += entryRoom + len(`,"tools":10000`) + len(e.ID) + len(spec) + len(e.State)
+		switch {
+		case size <= room:
+		case n == 0:
+			e.State = nil
+		default:
+			res.NextCursor = "e." + res.Extensions[n-1].ID
+			res.Extensions = res.Extensions[:n]
+			return
+		}
+		e.Spec, e.Tools = spec, &tools
+	}
+}
+
+// outlineOf is a spec without its tools, and their number. It is nil if the spec is not an object: somebody wrote it by hand.
+func outlineOf(spec json.RawMessage) (outline json.RawMessage, tools int) {
+	outline = json.RawMessage{'{'}
+	err := plainjson.EachMember(spec, func(key, value []byte) error {
+		if string(key) == `"tools"` {
+			if value[0] != '[' {
+				return nil
+			}
+			return plainjson.EachElement(value, func([]byte) error { tools++; return nil })
+		}
+		if len(outline) > 1 {
+			outline = append(outline, ',')
+		}
+		outline = append(append(append(outline, key...), ':'), value...)
+		return nil
+	})
+	if err != nil {
+		return nil, 0
+	}
+	return append(outline, '}'), tools
 }
 
 // section is the part of the pages that a kind of key belongs to: extensions, then hosts, then skills.

@@ -68,6 +68,7 @@ func TestService(t *testing.T) {
 	})
 
 	b.checkPages()
+	b.checkOutline()
 
 	for _, name := range []string{"ext_e1_get", "e1/get", wire.SuffixedName("e1", "get", 6)} {
 		var res ResolveResult
@@ -133,6 +134,75 @@ func (b *bed) checkPages() {
 	}
 	if !slices.Equal(hosts, []string{"b1"}) || !slices.Equal(skills, []string{"cook"}) {
 		b.Errorf("hosts %v, skills %v", hosts, skills)
+	}
+}
+
+// checkOutline reads the outline of TestService in small pages.
+func (b *bed) checkOutline() {
+	b.Helper()
+	got := map[string]int{}
+	for p := (CatalogParams{Limit: 3, Outline: true}); ; {
+		var page CatalogResult
+		if err := b.call("catalog", p, &page); err != nil {
+			b.Fatal(err)
+		}
+		for _, e := range page.Extensions {
+			var s wire.Spec
+			if json.Unmarshal(e.Spec, &s) != nil || s.ID != e.ID || s.Version == "" || len(s.Tools) != 0 || len(e.State) == 0 || e.Tools == nil {
+				b.Errorf("outline of %s: %s %s", e.ID, e.Spec, e.State)
+				continue
+			}
+			var all wire.Spec
+			if err := json.Unmarshal(b.get(specKey(e.ID)), &all); err != nil || len(all.Tools) != *e.Tools {
+				b.Errorf("%s has %d tools in the outline, and %d in the bucket: %v", e.ID, *e.Tools, len(all.Tools), err)
+			}
+			got[e.ID] = *e.Tools
+		}
+		if len(page.Hosts)+len(page.Skills) > 0 {
+			b.Errorf("the outline has hosts or skills: %+v", page)
+		}
+		if p.Cursor = page.NextCursor; p.Cursor == "" {
+			break
+		}
+	}
+	if len(got) != 7 || got["e1"] == 0 {
+		b.Errorf("outline: %v", got)
+	}
+}
+
+// TestOutline fills pages to their limit, and leaves out what cannot be read.
+func TestOutline(t *testing.T) {
+	spec := func(id string) json.RawMessage {
+		return json.RawMessage(`{"id":"` + id + `","tools":[{"tool":"a","x":"` + strings.Repeat("x", 1000) + `"},{"tool":"]"}],"hooks":["h"]}`)
+	}
+	page := func() CatalogResult {
+		r := CatalogResult{NextCursor: "h.b1", Hosts: map[string]json.RawMessage{"b1": nil}}
+		for _, id := range []string{"a", "b", "c"} {
+			r.Extensions = append(r.Extensions, CatalogExtension{ID: id, Spec: spec(id), State: json.RawMessage(`{}`)})
+		}
+		r.Extensions[1].Spec = json.RawMessage(`"broken"`)
+		return r
+	}
+	whole := page()
+	whole.outline(1000)
+	if len(whole.Extensions) != 3 || whole.NextCursor != "" || len(whole.Hosts) > 0 {
+		t.Errorf("%+v", whole)
+	}
+	if e := whole.Extensions[2]; string(e.Spec) != `{"id":"c","hooks":["h"]}` || *e.Tools != 2 {
+		t.Errorf("%s, %d tools", e.Spec, *e.Tools)
+	}
+	if e := whole.Extensions[1]; e.Spec != nil || *e.Tools != 0 {
+		t.Errorf("%s, %d tools", e.Spec, *e.Tools)
+	}
+	part := page()
+	part.outline(150)
+	if len(part.Extensions) != 2 || part.NextCursor != "e.b" {
+		t.Errorf("%+v", part)
+	}
+	least := page()
+	least.outline(10)
+	if len(least.Extensions) != 1 || least.NextCursor != "e.a" || least.Extensions[0].State != nil {
+		t.Errorf("%+v", least)
 	}
 }
 

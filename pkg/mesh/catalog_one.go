@@ -19,7 +19,7 @@ func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id stri
 	}
 	c := NewCatalog(nc, o)
 	var changes []change
-	for _, key := range []string{wire.KindSpec + "." + id, wire.KindState + "." + id, wire.KeyLease} {
+	for _, key := range []string{wire.KindSpec + "." + id, wire.KindState + "." + id, wire.KeyLease, wire.KeyEpoch} {
 		ch, ok, err := c.lastOf(ctx, key)
 		if err != nil {
 			return nil, err
@@ -28,13 +28,13 @@ func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id stri
 			changes = append(changes, ch)
 		}
 	}
+	catalogID := c.catalogID(ctx, changes)
+	c.decode(changes)
 	c.mu.Lock()
-	for i := range changes {
-		if err := changes[i].decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
-		}
-		c.data.apply(changes[i])
-		c.heardAt(changes[i].at)
+	c.data.id = catalogID
+	for _, ch := range changes {
+		c.data.apply(ch)
+		c.heardAt(ch.at)
 	}
 	c.mu.Unlock()
 	close(c.ready)

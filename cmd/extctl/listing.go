@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// listing is what a verb prints that lists a part of the catalog.
+type listing struct {
+	revisionJSON
+	name   string          // of the list in the JSON object
+	list   any             // nil is printed as []
+	tables func() []*table // without --json; tables after the first are printed if they have rows
+	notes  func() []string // without --json, on stderr; may be nil
+}
+
+// listVerb makes a command without arguments that prints a listing.
+func (a *app) listVerb(use, short string, read func(context.Context, *session) (listing, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
+				l, err := read(ctx, s)
+				if err != nil {
+					return err
+				}
+				return a.printListing(l)
+			})
+		},
+	}
+}
+
+// catalogVerb is listVerb for a listing of documents of some kinds in the catalog.
+func (a *app) catalogVerb(use, short string, kinds []string, read func(*mesh.Catalog) listing) *cobra.Command {
+	return a.listVerb(use, short, func(ctx context.Context, s *session) (listing, error) {
+		c, err := s.catalog(ctx, kinds...)
+		if err != nil {
+			return listing{}, err
+		}
+		l := read(c)
+		l.revisionJSON = revisionOf(c)
+		return l, nil
+	})
+}
+
+func (a *app) printListing(l listing) error {
+	if a.json {
+		list, err := plainjson.Marshal(l.list)
+		if err != nil {
+			return err
+		}
+		object, err := plainjson.Marshal(struct {
+			header
+			revisionJSON
+		}{revisionJSON: l.revisionJSON})
+		if err != nil {
+			return err
+		}
+		object = append(plainjson.AppendString(append(object[:len(object)-1], ','), l.name), ':')
+		return a.writeJSON(append(append(object, list...), '}'))
+	}
+	for n, t := range l.tables() {
+		if n > 0 && len(t.rows) == 0 {
+			continue
+		}
+		if n > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if err := t.print(a.stdout); err != nil {
+			return err
+		}
+	}
+	if l.notes != nil {
+		for _, note := range l.notes() {
+			fmt.Fprintln(a.stderr, clean(note))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// outline lists the extensions by the registry's method catalog, without their tools: the schemas of a large mesh are
+// over a hundred megabytes. If no registry answers, it reads the bucket.
+func (s *session) outline(ctx context.Context) ([]extensionJSON, revisionJSON, error) {
+	if all, revision, age, err := s.registryOutline(ctx); err == nil {
+		s.warnIfOld(age)
+		return all, revision, nil
+	}
+	c, err := s.catalog(ctx)
+	if err != nil {
+		return nil, revisionJSON{}, err
+	}
+	all := []extensionJSON{}
+	for _, e := range c.All() {
+		all = append(all, toJSON(e))
+	}
+	return all, revisionOf(c), nil
+}
+
+// outlinePage is one page of the registry's outline. Extensions are decoded while the next page is requested.
+type outlinePage struct {
+	revisionJSON
+	AgeMS      int64           `json:"age_ms"`
+	NextCursor string          `json:"next_cursor"`
+	Extensions json.RawMessage `json:"extensions"`
+}
+
+var errNoOutline = errors.New("the registry has no outline of the catalog")
+
+// registryOutline reads the outline from a registry. The revision and the age are those of the first page.
+func (s *session) registryOutline(ctx context.Context) (all []extensionJSON, revision revisionJSON, age time.Duration, err error) {
+	var pages []chan decodedPage
+	for cursor := ""; ; {
+		page, err := s.outlinePage(ctx, cursor)
+		if err != nil {
+			return nil, revision, 0, err
+		}
+		if len(pages) == 0 {
+			revision, age = page.revisionJSON, time.Duration(page.AgeMS)*time.Millisecond
+		}
+		decoded := make(chan decodedPage, 1)
+		pages = append(pages, decoded)
+		go func() { decoded <- decodeOutline(page.Extensions) }() // ends when the page is decoded
+		if page.NextCursor <= cursor {
+			break
+		}
+		cursor = page.NextCursor
+	}
+	all = []extensionJSON{}
+	for _, p := range pages {
+		page := <-p
+		if page.err != nil {
+			return nil, revision, 0, page.err
+		}
+		all = append(all, page.extensions...)
+	}
+	return all, revision, age, nil
+}
+
+func (s *session) outlinePage(ctx context.Context, cursor string) (page outlinePage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "catalog", map[string]any{"cursor": cursor, "outline": true})
+	if err == nil {
+		err = json.Unmarshal(raw, &page)
+	}
+	if err == nil && page.CatalogID == "" { // it has not read the bucket yet
+		err = errNoOutline
+	}
+	return page, err
+}
+
+type decodedPage struct {
+	extensions []extensionJSON
+	err        error
+}
+
+func decodeOutline(text json.RawMessage) (page decodedPage) {
+	if len(text) == 0 { // a page without extensions
+		return page
+	}
+	var entries []struct {
+		ID    string        `json:"id"`
+		Spec  mesh.Spec     `json:"spec"`
+		State mesh.StateDoc `json:"state"`
+		Tools *int          `json:"tools"`
+	}
+	if page.err = json.Unmarshal(text, &entries); page.err != nil {
+		return page
+	}
+	for _, e := range entries {
+		if e.Tools == nil {
+			page.err = errNoOutline
+			return page
+		}
+		j := toJSON(mesh.Extension{ID: e.ID, Spec: &e.Spec, State: &e.State})
+		j.Tools = *e.Tools
+		page.extensions = append(page.extensions, j)
+	}
+	return page
+}
