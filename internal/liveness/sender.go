@@ -1,7 +1,6 @@
 package liveness
 
 import (
-	"container/heap"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -10,9 +9,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// Senders sends the heartbeats of any number of instances from one goroutine with one timer, because a bridge has up
-// to a thousand instances and each goroutine has a stack. Run is that goroutine. Add and Stop may be called from any
-// goroutine at any time, also before Run.
+// Senders sends the heartbeats of any number of instances from one goroutine with one timer. Run is that goroutine. Add
+// and Stop may be called from any goroutine at any time, also before Run.
 type Senders struct {
 	interval time.Duration
 	window   time.Duration // how early a heartbeat may be sent, to share a wakeup with others
@@ -22,7 +20,7 @@ type Senders struct {
 	publishing sync.Mutex
 
 	mu  sync.Mutex
-	due schedule
+	due map[*Sender]time.Time // the latest time for the next heartbeat of each; zero: now
 }
 
 // Sender schedules one instance's heartbeats: the first at a random offset within the interval, so that the instances
@@ -31,10 +29,6 @@ type Sender struct {
 	set     *Senders
 	current func() heartbeat.Message
 	seq     uint64 // of the last heartbeat published; guarded by the set's publishing
-
-	// The set's mu guards these.
-	due   time.Time // the latest time for the next heartbeat; zero: now
-	index int       // in the schedule; -1: stopped
 }
 
 // NewSenders returns an empty set that sends heartbeats every interval (0: DefaultInterval). The interval is clamped
@@ -44,15 +38,15 @@ func NewSenders(interval time.Duration) *Senders {
 		interval = heartbeat.DefaultInterval
 	}
 	interval = min(max(interval, heartbeat.MinInterval), heartbeat.MaxInterval)
-	return &Senders{interval: interval, window: interval / 60, wake: make(chan struct{}, 1)}
+	return &Senders{interval: interval, window: interval / 60, wake: make(chan struct{}, 1), due: map[*Sender]time.Time{}}
 }
 
 // Add starts the heartbeats of one more instance. current returns the heartbeat to send; the set fills in its Seq, TS
 // and IntervalMS. Only Run's goroutine calls current, which must not stop a Sender of the same set.
 func (s *Senders) Add(current func() heartbeat.Message) *Sender {
-	b := &Sender{set: s, current: current, due: time.Now().Add(rand.N(s.interval))}
+	b := &Sender{set: s, current: current}
 	s.mu.Lock()
-	heap.Push(&s.due, b)
+	s.due[b] = time.Now().Add(rand.N(s.interval))
 	s.mu.Unlock()
 	s.poke()
 	return b
@@ -65,28 +59,21 @@ func (b *Sender) Kick() {
 		return
 	}
 	b.set.mu.Lock()
-	kicked := b.index >= 0 && !b.due.IsZero()
-	if kicked {
-		b.due = time.Time{}
-		heap.Fix(&b.set.due, b.index)
+	if _, ok := b.set.due[b]; ok {
+		b.set.due[b] = time.Time{}
 	}
 	b.set.mu.Unlock()
-	if kicked {
-		b.set.poke()
-	}
+	b.set.poke()
 }
 
 // Stop ends the heartbeats. It waits while any Sender of the set is publishing, so that no heartbeat of this one
 // follows its return.
 func (b *Sender) Stop() {
-	s := b.set
-	s.publishing.Lock()
-	defer s.publishing.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.index >= 0 {
-		heap.Remove(&s.due, b.index)
-	}
+	b.set.publishing.Lock()
+	defer b.set.publishing.Unlock()
+	b.set.mu.Lock()
+	defer b.set.mu.Unlock()
+	delete(b.set.due, b)
 }
 
 func (s *Senders) poke() {
@@ -100,7 +87,6 @@ func (s *Senders) poke() {
 const republish = time.Second
 
 // Run publishes heartbeats until ctx is done, and then returns nil. Heartbeats that are due within a sixtieth of the
-// Run publishes heartbeats until ctx is done, and then returns nil. Heartbeats that are due within a sixtieth of the
 // interval are sent together, but never earlier after the previous one than the interval -10 %. After a failed
 // publish the heartbeat is tried again in a second with the same sequence number. publish must not stop a Sender of
 // the set.
@@ -108,14 +94,15 @@ func (s *Senders) Run(ctx context.Context, publish func(heartbeat.Message) error
 	timer := time.NewTimer(s.interval)
 	defer timer.Stop()
 	for {
-		now := time.Now()
-		for ctx.Err() == nil && s.publishDue(now, publish) {
+		due, _ := s.schedule()
+		for _, b := range due {
+			if ctx.Err() != nil {
+				return nil
+			}
+			s.publish(b, publish)
 		}
-		if next, ok := s.next(); ok {
-			timer.Reset(time.Until(next))
-		} else {
-			timer.Stop()
-		}
+		_, wait := s.schedule()
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -125,56 +112,53 @@ func (s *Senders) Run(ctx context.Context, publish func(heartbeat.Message) error
 	}
 }
 
-// next returns the time of the next heartbeat, or false if the set is empty.
-func (s *Senders) next() (time.Time, bool) {
+// schedule returns the Senders whose heartbeats may be sent now, and how long to wait for the others. (It looks at each of
+// them, a few times a second: for a thousand that is less work than keeping them in order.)
+func (s *Senders) schedule() (due []*Sender, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.due) == 0 {
-		return time.Time{}, false
+	now := time.Now()
+	wait = s.interval
+	for b, at := range s.due {
+		if !at.After(now.Add(s.window)) {
+			due = append(due, b)
+		}
+		wait = min(wait, at.Sub(now))
 	}
-	return s.due[0].due, true
+	return due, wait
 }
 
-// publishDue publishes one heartbeat that may be sent at now, or returns false if none is due.
-func (s *Senders) publishDue(now time.Time, publish func(heartbeat.Message) error) bool {
+// publish publishes a heartbeat of b, unless b was stopped. It sets the time of the next one before it calls current, so
+// that a kick during the publish leads to one more heartbeat.
+func (s *Senders) publish(b *Sender, publish func(heartbeat.Message) error) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	b := s.nextDue(now)
-	if b == nil {
-		return false
-	}
-	beat := b.current()
-	beat.Seq, beat.TS, beat.IntervalMS = b.seq+1, time.Now(), s.interval.Milliseconds()
-	if publish(beat) == nil {
-		b.seq++
-	} else {
-		s.retry(b)
-	}
-	return true
-}
-
-// nextDue returns a Sender whose heartbeat may be sent at now and sets its next time. It does so before current is
-// called, so that a kick during the publish leads to one more heartbeat.
-func (s *Senders) nextDue(now time.Time) *Sender {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.due) == 0 || s.due[0].due.After(now.Add(s.window)) {
-		return nil
-	}
-	b := s.due[0]
 	// The earliest time is one window later: a heartbeat may be sent up to a window before it is due.
 	earliest := s.interval*9/10 + s.window
-	b.due = time.Now().Add(earliest + rand.N(s.interval*11/10-earliest))
-	heap.Fix(&s.due, b.index)
-	return b
+	if !s.setDue(b, earliest+rand.N(s.interval*11/10-earliest)) {
+		return
+	}
+	m := b.current()
+	m.Seq, m.TS, m.IntervalMS = b.seq+1, time.Now(), s.interval.Milliseconds()
+	if publish(m) == nil {
+		b.seq++
+		return
+	}
+	s.mu.Lock()
+	kicked := s.due[b].IsZero()
+	s.mu.Unlock()
+	if !kicked {
+		s.setDue(b, republish+s.window)
+	}
 }
 
-// retry schedules b again soon, unless it was kicked since.
-func (s *Senders) retry(b *Sender) {
+// setDue sets the time until the next heartbeat of b. It returns false if b was stopped.
+func (s *Senders) setDue(b *Sender, wait time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !b.due.IsZero() {
-		b.due = time.Now().Add(republish + s.window)
-		heap.Fix(&s.due, b.index)
+	if _, ok := s.due[b]; !ok {
+		return false
 	}
+	s.due[b] = time.Now().Add(wait)
+	return true
 }
