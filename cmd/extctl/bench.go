@@ -74,7 +74,7 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	if err != nil {
 		return err
 	}
-	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, Schemas: schema.Compile})
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, Schemas: schema.Compile})
 	ctx, end := s.watchCall(ctx, c, t.Name)
 	defer end()
 	call := func(ctx context.Context) error {

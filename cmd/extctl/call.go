@@ -50,7 +50,7 @@ unless the tool's schema requires another type; key:=JSON is always JSON.`,
 }
 
 func (s *session) call(ctx context.Context, tool string, args []string, o mesh.ClientOptions) (json.RawMessage, error) {
-	o.Prefix, o.Schemas = s.prefix, schema.Compile
+	o.Prefix, o.Schemas = string(s.prefix), schema.Compile
 	var input json.RawMessage
 	c, t, err := s.findTool(ctx, tool)
 	notFound, _ := errors.AsType[*mesh.NotFoundError](err)

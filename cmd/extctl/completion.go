@@ -57,7 +57,7 @@ func (a *app) complete(cmd *cobra.Command, kinds []string, f func(*mesh.Catalog)
 		cmd.SetContext(ctx)
 	}
 	_ = a.withMesh(cmd, completeTimeout, func(ctx context.Context, s *session) error {
-		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix}, kinds...)
+		c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix)}, kinds...)
 		if err == nil {
 			f(c)
 		}

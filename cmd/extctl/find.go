@@ -89,7 +89,7 @@ func findByLocalName(c *mesh.Catalog, name string, notFound *mesh.NotFoundError)
 func (s *session) oneExtension(ctx context.Context, id string) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true}, id)
+	c, err := mesh.LoadExtension(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), AskStreamInfo: true}, id)
 	return c, s.denied.explain(err)
 }
 
@@ -100,7 +100,7 @@ func (s *session) resolve(ctx context.Context, name string) (c *mesh.Catalog, to
 	defer cancel()
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "resolve", map[string]string{"name": name})
 	if err == nil {
-		c, tool, err = mesh.CatalogOfResolved(s.nc, mesh.CatalogOptions{Prefix: s.prefix}, raw)
+		c, tool, err = mesh.CatalogOfResolved(s.nc, mesh.CatalogOptions{Prefix: string(s.prefix)}, raw)
 		if err != nil {
 			return nil, nil, nil // the bucket is read instead
 		}

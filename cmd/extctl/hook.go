@@ -42,7 +42,7 @@ the exit code is 12.`,
 				if !s.json {
 					s.noteUnknownHook(c, args[0])
 				}
-				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c}).Fire(ctx, args[0], event)
+				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c}).Fire(ctx, args[0], event)
 				if err != nil {
 					return err
 				}

@@ -106,7 +106,7 @@ type mcpLink struct {
 	app    *app
 	door   *door.Door
 	logger *slog.Logger
-	prefix mesh.Prefix
+	prefix wire.Prefix
 }
 
 // newMCPLink checks the flags.
@@ -150,7 +150,7 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		return err
 	}
 	defer nc.Close()
-	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{Prefix: l.prefix, Logger: l.logger})
+	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{Prefix: string(l.prefix), Logger: l.logger})
 	var following sync.WaitGroup
 	defer following.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -160,7 +160,7 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 			l.logger.Error("the catalog cannot be read", "error", err)
 		}
 	})
-	l.door.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Prefix: l.prefix, Catalog: catalog, Logger: l.logger}))
+	l.door.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger}))
 	for ctx.Err() == nil && !l.isElsewhere(nc, target) {
 		pause(ctx, retryEvery)
 	}

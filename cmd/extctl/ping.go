@@ -48,7 +48,7 @@ func (a *app) pingCmd() *cobra.Command {
 
 // ping sends a ping to all targets, at most 32 at a time: more would measure their own load.
 func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) []pingJSON {
-	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: s.prefix, Catalog: c, WaitReady: -1})
+	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, WaitReady: -1})
 	out := make([]pingJSON, len(targets))
 	next := make(chan int)
 	var wg sync.WaitGroup

@@ -95,7 +95,7 @@ const directGet = "$JS.API.DIRECT.GET."
 func (s *session) catalog(ctx context.Context, kinds ...string) (*mesh.Catalog, error) {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true}, kinds...)
+	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), AskStreamInfo: true}, kinds...)
 	if err != nil {
 		return nil, s.denied.explain(err)
 	}
@@ -144,7 +144,7 @@ func ageText(age time.Duration) string {
 func (s *session) follow(ctx context.Context, f func(context.Context, *mesh.Catalog) error) error {
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: s.prefix, AskStreamInfo: true})
+	c := mesh.NewCatalog(s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), AskStreamInfo: true})
 	ctx, end := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { end(c.Run(ctx)) }) // ends with ctx

@@ -34,7 +34,7 @@ func (m *localMesh) report(ctx context.Context) error {
 		w := watcher{session: s, catalog: c}
 		return c.Watch(ctx, func(ev mesh.Event) {
 			switch {
-			case ev.Op == mesh.OpSynced:
+			case ev.Op == "synced":
 				w.remember()
 			case ev.Kind() == wire.KindState:
 				_ = w.print(ev) // a closed stdout must not stop the mesh

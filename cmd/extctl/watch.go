@@ -116,7 +116,7 @@ type watcher struct {
 }
 
 func (w *watcher) print(ev mesh.Event) error {
-	if ev.Op == mesh.OpSynced {
+	if ev.Op == "synced" {
 		w.remember()
 		id, rev := w.catalog.Revision()
 		w.warn(fmt.Sprintf("watching from revision %d of catalog %s", rev, id))
@@ -165,7 +165,7 @@ func (w *watcher) describeHost(ev mesh.Event) string {
 	bridge := ev.Name()
 	was := w.hosts[bridge]
 	var h wire.Host
-	if ev.Op == mesh.OpDelete || json.Unmarshal(ev.Value, &h) != nil {
+	if ev.Op == "delete" || json.Unmarshal(ev.Value, &h) != nil {
 		delete(w.hosts, bridge)
 		return "bridge's report " + verbOf(ev.Op)
 	}
@@ -179,8 +179,8 @@ func (w *watcher) describeHost(ev mesh.Event) string {
 	return "bridge " + clean(string(h.State))
 }
 
-func verbOf(op mesh.Op) string {
-	if op == mesh.OpDelete {
+func verbOf(op string) string {
+	if op == "delete" {
 		return "removed"
 	}
 	return "changed"
@@ -189,7 +189,7 @@ func verbOf(op mesh.Op) string {
 func (w *watcher) describeState(ev mesh.Event) string {
 	id := ev.Name()
 	was := w.states[id]
-	if ev.Op == mesh.OpDelete {
+	if ev.Op == "delete" {
 		delete(w.states, id)
 		return "removed"
 	}
@@ -228,7 +228,7 @@ func (w *watcher) describeState(ev mesh.Event) string {
 func (w *watcher) describeSpec(ev mesh.Event) string {
 	id := ev.Name()
 	old := w.specs[id]
-	if ev.Op == mesh.OpDelete {
+	if ev.Op == "delete" {
 		delete(w.specs, id)
 		return ""
 	}

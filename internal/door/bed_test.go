@@ -91,7 +91,7 @@ func tool(id, own string, extra ...string) mesh.Tool {
 			t.InputSchema = json.RawMessage(extra[i+1])
 			continue
 		}
-		t.Extra = append(t.Extra, mesh.Member{Key: extra[i], Value: json.RawMessage(extra[i+1])})
+		t.Extra = append(t.Extra, wire.Member{Key: extra[i], Value: json.RawMessage(extra[i+1])})
 	}
 	return t
 }

@@ -141,7 +141,7 @@ func watch(ctx context.Context, catalog *mesh.Catalog, changed chan<- struct{}) 
 	var watching sync.WaitGroup
 	watching.Go(func() { // owned by Run; ends with ctx
 		_ = catalog.Watch(ctx, func(ev mesh.Event) {
-			if ev.Op != mesh.OpSynced && ev.Kind() != wire.KindSpec && ev.Kind() != wire.KindState {
+			if ev.Op != "synced" && ev.Kind() != wire.KindSpec && ev.Kind() != wire.KindState {
 				return
 			}
 			select {

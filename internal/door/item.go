@@ -180,7 +180,7 @@ func (it *item) shrink() {
 	it.input = wire.EmptySchema
 	full := it.tool
 	kept := *full
-	kept.Extra = slices.DeleteFunc(slices.Clone(full.Extra), func(m mesh.Member) bool { return len(m.Value) > maxDescription })
+	kept.Extra = slices.DeleteFunc(slices.Clone(full.Extra), func(m wire.Member) bool { return len(m.Value) > maxDescription })
 	it.tool = &kept
 	it.render(clip(full.Description, maxDescription))
 	it.tool = full

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,9 +20,9 @@ import (
 // down or not enabled. A follower waits for it; LoadCatalog returns it.
 var ErrNoCatalog = errors.New("no catalog")
 
-// CatalogOptions are the settings of a Catalog. The zero value follows the mesh at DefaultPrefix.
+// CatalogOptions are the settings of a Catalog. The zero value follows the mesh at "ext".
 type CatalogOptions struct {
-	Prefix Prefix       // default DefaultPrefix
+	Prefix string       // of the mesh's subjects. Default "ext"
 	Logger *slog.Logger // what a follower met and survived; nil discards it
 
 	// AskStreamInfo lets the catalog ask JetStream for the bucket's creation time where the registry has not
@@ -40,11 +41,12 @@ type CatalogOptions struct {
 // While NATS, JetStream or every registry is away, a Catalog goes on answering from what it last knew; Age
 // says how long ago that was.
 type Catalog struct {
-	nc    *nats.Conn
-	opts  CatalogOptions
-	ready chan struct{} // closed when the first load is in
-	check time.Duration // from one look at the bucket to the next
-	keep  time.Duration // how long what a new or purged bucket lacks is kept
+	nc     *nats.Conn
+	opts   CatalogOptions
+	prefix wire.Prefix
+	ready  chan struct{} // closed when the first load is in
+	check  time.Duration // from one look at the bucket to the next
+	keep   time.Duration // how long what a new or purged bucket lacks is kept
 
 	mu       sync.RWMutex
 	data     catalogData           // guarded by mu; written by Run's goroutine only
@@ -65,14 +67,11 @@ type Extension struct {
 
 // NewCatalog makes an empty catalog for Run to fill. It starts nothing.
 func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
-	if o.Prefix == "" {
-		o.Prefix = wire.DefaultPrefix
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Catalog{
-		nc: nc, opts: o,
+		nc: nc, opts: o, prefix: wire.Prefix(cmp.Or(o.Prefix, wire.DefaultPrefix)),
 		ready:    make(chan struct{}),
 		check:    checkInterval,
 		keep:     keepOld,
@@ -104,7 +103,7 @@ func (c *Catalog) WaitSynced(ctx context.Context) error {
 	case <-c.ready:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the catalog %s: %w", c.opts.Prefix.Bucket(), ctx.Err())
+		return fmt.Errorf("waiting for the catalog %s: %w", c.prefix.Bucket(), ctx.Err())
 	}
 }
 

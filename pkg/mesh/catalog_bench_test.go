@@ -132,12 +132,12 @@ func BenchmarkCatalogHooked(b *testing.B) {
 func BenchmarkWatcherAfterAll(b *testing.B) {
 	w := &watcher{pending: map[string]Event{}, wake: make(chan struct{}, 1)}
 	for i := range 100_000 {
-		w.add(Event{Key: fmt.Sprintf("state.ext%d", i), Op: OpPut})
+		w.add(Event{Key: fmt.Sprintf("state.ext%d", i), Op: opPut})
 	}
 	w.take()
 	b.ReportAllocs()
 	for b.Loop() {
-		w.add(Event{Key: "state.ext77", Op: OpPut})
+		w.add(Event{Key: "state.ext77", Op: opPut})
 		if len(w.take()) != 1 {
 			b.Fatal("not what was added")
 		}

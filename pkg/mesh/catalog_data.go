@@ -127,9 +127,9 @@ func (d *catalogData) apply(ch change) (ev Event, ok bool) {
 	}
 	d.set(kind, name, ch)
 	if ch.value == nil {
-		return Event{Revision: ch.at.seq, Key: ch.key, Op: OpDelete}, had
+		return Event{Revision: ch.at.seq, Key: ch.key, Op: opDelete}, had
 	}
-	return Event{Revision: ch.at.seq, Key: ch.key, Op: OpPut, Value: ch.value}, true
+	return Event{Revision: ch.at.seq, Key: ch.key, Op: opPut, Value: ch.value}, true
 }
 
 // set puts a change's document in its place, or takes it away.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // decodeSpec reads a Spec as json.Unmarshal does, several times as fast, and without copying the schemas: they
@@ -74,7 +75,7 @@ func decodeTool(data []byte) (Tool, error) {
 		default:
 			var k string
 			k, err = decodeString(key, "")
-			t.Extra = append(t.Extra, Member{Key: k, Value: value})
+			t.Extra = append(t.Extra, wire.Member{Key: k, Value: value})
 		}
 		if err != nil {
 			return fmt.Errorf("tool: member %s: %w", key, err)

@@ -67,7 +67,7 @@ func (c *Catalog) Run(ctx context.Context) error {
 	events := make(chan *nats.Msg, eventBuffer)
 	status := c.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer c.nc.RemoveStatusListener(status)
-	sub, err := c.nc.ChanSubscribe(c.opts.Prefix.CatalogEvents()+".>", events)
+	sub, err := c.nc.ChanSubscribe(c.prefix.CatalogEvents()+".>", events)
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (f *follower) owe(d debt, now bool) {
 
 // event takes in one republished message.
 func (f *follower) event(m *nats.Msg) {
-	key, _ := strings.CutPrefix(m.Subject, f.opts.Prefix.CatalogEvents()+".")
-	if stored := m.Header.Get(headerSubject); stored != "" && stored != "$KV."+f.opts.Prefix.Bucket()+"."+key {
+	key, _ := strings.CutPrefix(m.Subject, f.prefix.CatalogEvents()+".")
+	if stored := m.Header.Get(headerSubject); stored != "" && stored != "$KV."+f.prefix.Bucket()+"."+key {
 		// Not republished: a user of this account directed the answer to a read of another key here.
 		f.opts.Logger.Debug("ignored a message on the catalog's subject: it is of another key", "key", key, "stored", stored)
 		return
@@ -175,14 +175,14 @@ func (f *follower) pay(ctx context.Context) {
 		return
 	case err != nil:
 		if !f.told {
-			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.opts.Prefix.Bucket(), "error", err)
+			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.prefix.Bucket(), "error", err)
 			f.told = true
 		}
 		f.owe(f.debt, false)
 		return
 	}
 	if f.told {
-		f.opts.Logger.Info("the catalog is back", "bucket", f.opts.Prefix.Bucket())
+		f.opts.Logger.Info("the catalog is back", "bucket", f.prefix.Bucket())
 		f.told = false
 	}
 	if !f.data.keepUntil.IsZero() {
@@ -294,7 +294,7 @@ func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 		if c.keep > 0 {
 			c.data.keepUntil = time.Now().Add(c.keep)
 		}
-		events = append(events, Event{Op: OpSynced})
+		events = append(events, Event{Op: opSynced})
 	} else if !time.Now().Before(c.data.keepUntil) {
 		c.data.keepUntil = time.Time{}
 	}
@@ -323,10 +323,10 @@ func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 	case <-c.ready:
 	default:
 		close(c.ready)
-		events = []Event{{Op: OpSynced}}
+		events = []Event{{Op: opSynced}}
 	}
 	for i := range events {
-		if events[i].Op == OpSynced {
+		if events[i].Op == opSynced {
 			events[i].Revision = c.data.revision
 		}
 	}

@@ -48,12 +48,12 @@ func (c *Catalog) lastOf(ctx context.Context, key string) (ch change, ok bool, e
 	case errors.Is(err, nats.ErrNoResponders):
 		return ch, false, c.noCatalog()
 	case err != nil:
-		return ch, false, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
+		return ch, false, fmt.Errorf("reading the catalog %s: %w", c.prefix.Bucket(), err)
 	case m.Header.Get("Status") == "404":
 		return ch, false, nil
 	case m.Header.Get("Status") != "":
 		return ch, false, fmt.Errorf("reading the catalog %s: JetStream says %s %s",
-			c.opts.Prefix.Bucket(), m.Header.Get("Status"), m.Header.Get("Description"))
+			c.prefix.Bucket(), m.Header.Get("Status"), m.Header.Get("Description"))
 	}
 	ch, err = c.stored(m)
 	return ch, err == nil, err

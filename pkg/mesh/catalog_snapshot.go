@@ -33,8 +33,8 @@ const (
 // A snapshot is read by direct get, which any replica answers and which needs no consumer: creating consumers
 // is a right that agents must not have, since a consumer can deliver into anybody's queue group.
 func (c *Catalog) directGet() string { return "$JS.API.DIRECT.GET." + c.stream() }
-func (c *Catalog) stream() string    { return "KV_" + c.opts.Prefix.Bucket() }
-func (c *Catalog) keyPrefix() string { return "$KV." + c.opts.Prefix.Bucket() + "." }
+func (c *Catalog) stream() string    { return "KV_" + c.prefix.Bucket() }
+func (c *Catalog) keyPrefix() string { return "$KV." + c.prefix.Bucket() + "." }
 
 // scan reads the messages of the keys that match filter from sequence from on, in ascending order: the last of each key
 // (and maybe an older one that was replaced meanwhile). It decodes a page while the server sends the next ones.
@@ -110,7 +110,7 @@ func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []
 			return nil, 0, c.noCatalog()
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("reading the catalog %s: %w", c.opts.Prefix.Bucket(), err)
+			return nil, 0, fmt.Errorf("reading the catalog %s: %w", c.prefix.Bucket(), err)
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
@@ -122,14 +122,14 @@ func (c *Catalog) readPage(ctx context.Context, sub *nats.Subscription) (page []
 		case "204": // end of batch
 			pending, err := strconv.Atoi(m.Header.Get("Nats-Num-Pending"))
 			if err != nil {
-				return nil, 0, fmt.Errorf("reading the catalog %s: the page ends without Nats-Num-Pending", c.opts.Prefix.Bucket())
+				return nil, 0, fmt.Errorf("reading the catalog %s: the page ends without Nats-Num-Pending", c.prefix.Bucket())
 			}
 			return page, pending, nil
 		case "404": // no message at or after the sequence
 			return page, 0, nil
 		default:
 			return nil, 0, fmt.Errorf("reading the catalog %s: JetStream says %s %s",
-				c.opts.Prefix.Bucket(), status, m.Header.Get("Description"))
+				c.prefix.Bucket(), status, m.Header.Get("Description"))
 		}
 	}
 }
@@ -142,7 +142,7 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 
 func (c *Catalog) noCatalog() error {
 	return fmt.Errorf("%w: nothing answers for the bucket %s; no registry has run here, or JetStream is down",
-		ErrNoCatalog, c.opts.Prefix.Bucket())
+		ErrNoCatalog, c.prefix.Bucket())
 }
 
 // requestPatiently asks again while nobody answers.
@@ -193,7 +193,7 @@ func (c *Catalog) stored(m *nats.Msg) (change, error) {
 	key, ok := strings.CutPrefix(m.Header.Get(headerSubject), c.keyPrefix())
 	if !ok {
 		return change{}, fmt.Errorf("message of %q is not of the bucket %s",
-			m.Header.Get(headerSubject), c.opts.Prefix.Bucket())
+			m.Header.Get(headerSubject), c.prefix.Bucket())
 	}
 	return parseChange(key, m)
 }

@@ -311,10 +311,10 @@ func TestCatalogRandomHistory(t *testing.T) {
 		_ = c.Watch(ctx, func(ev Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			if ev.Op == OpSynced {
+			if ev.Op == opSynced {
 				clear(watched)
 				for _, e := range c.All() {
-					watched["state."+e.ID] = Event{Revision: e.StateRevision, Op: OpPut}
+					watched["state."+e.ID] = Event{Revision: e.StateRevision, Op: opPut}
 				}
 				return
 			}
@@ -347,7 +347,7 @@ func TestCatalogRandomHistory(t *testing.T) {
 		mu.Lock()
 		heard := map[string]uint64{}
 		for k, ev := range watched {
-			if ev.Op == OpPut {
+			if ev.Op == opPut {
 				heard[k] = ev.Revision
 			}
 		}
@@ -379,7 +379,7 @@ func TestCatalogSlowWatcher(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends with cancel
 		err := c.Watch(ctx, func(ev Event) {
-			if ev.Op == OpSynced {
+			if ev.Op == opSynced {
 				close(synced)
 				<-release
 				return

@@ -10,24 +10,20 @@ import (
 	"sync"
 )
 
-// Op is what happened to a catalog key.
-type Op string
-
-// The operations of an Event.
+// The values of Event.Op.
 const (
-	OpPut    Op = "put"
-	OpDelete Op = "delete"
-
-	// OpSynced has no key. A watcher hears it first, when the catalog is loaded, and again when the bucket was
-	// made anew: from here on it hears of every change, and revisions compare among themselves.
-	OpSynced Op = "synced"
+	opPut    = "put"
+	opDelete = "delete"
+	opSynced = "synced"
 )
 
-// Event is one change to the catalog.
+// Event is one change to the catalog. An event with the Op "synced" has no key: it is a watcher's first, when the catalog
+// is loaded, and is repeated when the bucket was recreated. A watcher gets every change after it, and its revision can be
+// compared with theirs.
 type Event struct {
 	Revision uint64          `json:"revision"`
-	Key      string          `json:"key"` // <kind>.<name>, see KindSpec and its like
-	Op       Op              `json:"op"`
+	Key      string          `json:"key"`             // <kind>.<name>; the kinds are spec, state, skill and host
+	Op       string          `json:"op"`              // put, delete or synced
 	Value    json.RawMessage `json:"value,omitempty"` // the document, as it stands in the bucket
 }
 
@@ -50,7 +46,7 @@ const fewPending = 64
 
 func (w *watcher) add(ev Event) {
 	w.mu.Lock()
-	if ev.Op == OpSynced {
+	if ev.Op == opSynced {
 		w.pending = map[string]Event{} // revisions of another bucket would sort wrongly; its deletions and puts follow
 	}
 	w.pending[ev.Key] = ev
@@ -61,13 +57,13 @@ func (w *watcher) add(ev Event) {
 	}
 }
 
-// take returns what is pending in the order of the revisions, OpSynced first.
+// take returns what is pending in the order of the revisions, opSynced first.
 func (w *watcher) take() []Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := slices.SortedFunc(maps.Values(w.pending), func(a, b Event) int {
-		if (a.Op == OpSynced) != (b.Op == OpSynced) {
-			if a.Op == OpSynced {
+		if (a.Op == opSynced) != (b.Op == opSynced) {
+			if a.Op == opSynced {
 				return -1
 			}
 			return 1
@@ -83,7 +79,7 @@ func (w *watcher) take() []Event {
 	return out
 }
 
-// Watch calls f for every change until ctx ends, and returns ctx's error. The first event is OpSynced, once
+// Watch calls f for every change until ctx ends, and returns ctx's error. The first event is opSynced, once
 // the catalog is loaded: read All then, and nothing is missed. f is called from this goroutine only; while it
 // is busy, changes to one key are folded into the last, and the catalog itself goes on.
 func (c *Catalog) Watch(ctx context.Context, f func(Event)) error {
@@ -92,7 +88,7 @@ func (c *Catalog) Watch(ctx context.Context, f func(Event)) error {
 	c.watchers[w] = struct{}{}
 	select {
 	case <-c.ready:
-		w.add(Event{Revision: c.data.revision, Op: OpSynced})
+		w.add(Event{Revision: c.data.revision, Op: opSynced})
 	default:
 	}
 	c.mu.Unlock()

@@ -13,7 +13,7 @@ func TestWatcherKeepsLittleRoom(t *testing.T) {
 	room := func() uintptr { return reflect.ValueOf(w.pending).Pointer() }
 	fill := func(n int) {
 		for i := range n {
-			w.add(Event{Revision: uint64(i + 1), Key: fmt.Sprintf("state.e%d", i), Op: OpPut})
+			w.add(Event{Revision: uint64(i + 1), Key: fmt.Sprintf("state.e%d", i), Op: opPut})
 		}
 	}
 	for _, tt := range []struct {
@@ -33,7 +33,7 @@ func TestWatcherKeepsLittleRoom(t *testing.T) {
 			fill(tt.events)
 			want := tt.events
 			if tt.synced {
-				w.add(Event{Op: OpSynced})
+				w.add(Event{Op: opSynced})
 				want = 1
 			}
 			got := w.take()

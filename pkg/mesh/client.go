@@ -23,7 +23,7 @@ import (
 
 // ClientOptions are a Client's settings; the zero value works for CallExt.
 type ClientOptions struct {
-	Prefix  Prefix   // default DefaultPrefix
+	Prefix  string   // of the mesh's subjects. Default "ext"
 	Catalog *Catalog // names, dialects and reasons; without one, tools are named <id>/<tool> and called as tools/<tool>
 
 	Agent, Session string // who calls: sent as Ext-Agent and Ext-Session
@@ -57,6 +57,7 @@ type ClientOptions struct {
 type Client struct {
 	nc      *nats.Conn
 	opt     ClientOptions
+	prefix  wire.Prefix
 	traffic *natsconn.Traffic
 	inbox   inbox
 	guards  sync.Map // extension id → *guard
@@ -66,14 +67,13 @@ type Client struct {
 
 // NewClient makes a Client on nc. It starts nothing.
 func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
-	opt.Prefix = cmp.Or(opt.Prefix, wire.DefaultPrefix)
 	opt.Timeout = cmp.Or(opt.Timeout, 30*time.Second)
-	opt.HookTimeout = cmp.Or(opt.HookTimeout, DefaultHookTimeout)
+	opt.HookTimeout = cmp.Or(opt.HookTimeout, 5*time.Second)
 	opt.WaitReady = max(0, cmp.Or(opt.WaitReady, time.Second))
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Client{nc: nc, opt: opt, traffic: natsconn.TrafficOf(nc), inbox: inbox{nc: nc}}
+	return &Client{nc: nc, opt: opt, prefix: wire.Prefix(cmp.Or(opt.Prefix, wire.DefaultPrefix)), traffic: natsconn.TrafficOf(nc), inbox: inbox{nc: nc}}
 }
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>, which needs no catalog;
@@ -145,7 +145,7 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
 	}
-	t := target{id: id, subject: c.opt.Prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
+	t := target{id: id, subject: c.prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
 	if c.opt.Catalog != nil {
 		if e, ok := c.opt.Catalog.Get(id); ok {
 			t = c.targetOf(e)
@@ -173,7 +173,7 @@ type target struct {
 func (c *Client) targetOf(e Extension) target {
 	subject := e.Spec.Subject
 	if subject == "" {
-		subject = c.opt.Prefix.RPC(e.ID)
+		subject = c.prefix.RPC(e.ID)
 	}
 	return target{
 		id: e.ID, subject: subject, dialect: e.Spec.Dialect,
@@ -206,7 +206,7 @@ func (c *Client) find(tool string) (target, error) {
 	if !full {
 		return target{}, notFound
 	}
-	at := target{id: id, own: own, subject: c.opt.Prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
+	at := target{id: id, own: own, subject: c.prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
 	if c.opt.Catalog != nil {
 		at.notFound = notFound
 	}
@@ -308,7 +308,7 @@ func (c *Client) suspect(id, why string) {
 	}
 	data, err := json.Marshal(map[string]string{"id": id, "reason": why})
 	if err == nil {
-		err = c.nc.Publish(c.opt.Prefix.Suspect(id), data)
+		err = c.nc.Publish(c.prefix.Suspect(id), data)
 	}
 	if err != nil {
 		c.opt.Logger.Debug("could not report a suspect", "extension", id, "error", err)

@@ -3,7 +3,6 @@ package mesh
 import (
 	"context"
 
-	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -13,18 +12,10 @@ type (
 	StateDoc      = wire.StateDoc      // the state of an extension and of its instances
 	InstanceState = wire.InstanceState // one instance in a StateDoc
 	Host          = wire.Host          // what a bridge found, and what it could not start
-	HostProblem   = wire.HostProblem   // one manifest that a bridge could not use
 	Skill         = wire.Skill         // one skill
 	Diagnostic    = wire.Diagnostic    // one finding about an extension or a skill
 	Tool          = wire.Tool          // one tool in a Spec
-	Member        = wire.Member        // one member of a tool's descriptor
 )
-
-// Prefix is the subject prefix of a mesh. The empty string means "ext".
-type Prefix = wire.Prefix
-
-// ServeOptions are the limits of the calls of a Service. The zero value means the defaults.
-type ServeOptions = serve.Options
 
 // WithTraceparent returns a context whose calls carry a traceparent (W3C Trace Context), such as
 // 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01. The context of a handler already has that of its caller, so a

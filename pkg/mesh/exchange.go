@@ -225,7 +225,7 @@ func (r *reception) chunk(m *nats.Msg) error {
 	if m.Reply == "" {
 		return nil
 	}
-	if !r.c.opt.Prefix.MayAcknowledge(r.t.subject, m.Reply) {
+	if !r.c.prefix.MayAcknowledge(r.t.subject, m.Reply) {
 		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s wants a chunk acknowledged on %.128q, which is neither its ack subject nor an inbox", r.t.id, m.Reply)
 	}
 	if err := r.c.nc.Publish(m.Reply, nil); err != nil {

@@ -57,7 +57,7 @@ func (c *Client) guardOf(id string) *guard {
 func (c *Client) reportBreaker(id string, s heartbeat.BreakerState) {
 	data, err := json.Marshal(wire.BreakerReport{ID: id, State: string(s), Reporter: c.nc.Opts.Name})
 	if err == nil {
-		err = c.nc.Publish(c.opt.Prefix.Breaker(id), data)
+		err = c.nc.Publish(c.prefix.Breaker(id), data)
 	}
 	if err != nil {
 		c.opt.Logger.Debug("could not report a breaker", "extension", id, "error", err)

@@ -9,17 +9,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// MaxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
-const MaxHooked = 128
-
-// DefaultHookTimeout is how long one extension may take over a hook when ClientOptions.HookTimeout does not say.
-const DefaultHookTimeout = 5 * time.Second
+// maxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
+const maxHooked = 128
 
 // Fired is what became of a hook.
 type Fired struct {
@@ -54,9 +50,9 @@ func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (
 	}
 	asked := c.hooked(hook)
 	f := Fired{Event: event}
-	if len(asked) > MaxHooked {
-		f.warn(asked[MaxHooked].id, "not asked: only %d extensions are asked for one hook", MaxHooked)
-		asked = asked[:MaxHooked]
+	if len(asked) > maxHooked {
+		f.warn(asked[maxHooked].id, "not asked: only %d extensions are asked for one hook", maxHooked)
+		asked = asked[:maxHooked]
 	}
 	if strings.HasPrefix(hook, "after_") {
 		c.fireAll(ctx, &f, hook, asked)

@@ -33,10 +33,10 @@ func (e *AbortedError) Error() string {
 // withoutHooks is the context key of a call that fires no hooks.
 type withoutHooks struct{}
 
-// WithoutToolHooks returns a context with which calls fire no hooks, whatever ClientOptions.ToolHooks says. The
+// withoutToolHooks returns a context with which calls fire no hooks, whatever ClientOptions.ToolHooks says. The
 // contexts of a Toolbox's hooks are such: a hook that calls a tool would else be asked about its own call, without
 // end.
-func WithoutToolHooks(ctx context.Context) context.Context {
+func withoutToolHooks(ctx context.Context) context.Context {
 	return context.WithValue(ctx, withoutHooks{}, true)
 }
 

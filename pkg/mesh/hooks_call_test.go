@@ -65,7 +65,7 @@ func hookedMesh(t *testing.T, boxes map[string]*Toolbox) func(ClientOptions) *Cl
 }
 
 // hookBox offers hooks that keep what they are told and answer with f.
-func hookBox(told *sync.Map, f HookFunc) *Toolbox {
+func hookBox(told *sync.Map, f hookFunc) *Toolbox {
 	box := &Toolbox{Version: "1.0.0"}
 	for _, hook := range []string{beforeToolCall, afterToolCall} {
 		box.AddHook(hook, func(ctx context.Context, event json.RawMessage) (HookResult, error) {
@@ -129,7 +129,7 @@ func TestToolHooks(t *testing.T) {
 	if _, err := mesh(ClientOptions{}).Call(t.Context(), "target/echo", json.RawMessage(`{"x":"secret"}`)); err != nil {
 		t.Errorf("a client that fires no hooks: %v", err)
 	}
-	if _, err := c.Call(WithoutToolHooks(t.Context()), "target/echo", json.RawMessage(`{"x":"secret"}`)); err != nil {
+	if _, err := c.Call(withoutToolHooks(t.Context()), "target/echo", json.RawMessage(`{"x":"secret"}`)); err != nil {
 		t.Errorf("a call that fires no hooks: %v", err)
 	}
 	if _, asked := told.Load(beforeToolCall); asked {

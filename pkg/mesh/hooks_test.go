@@ -20,10 +20,10 @@ import (
 type hooker struct {
 	id       string
 	priority int32
-	f        HookFunc
+	f        hookFunc
 }
 
-func override(text string) HookFunc {
+func override(text string) hookFunc {
 	return func(context.Context, json.RawMessage) (HookResult, error) {
 		return HookResult{Override: json.RawMessage(text)}, nil
 	}
@@ -74,7 +74,7 @@ func fire(t *testing.T, hook, event string, hookers ...hooker) Fired {
 
 func TestFireInTurn(t *testing.T) {
 	var asked []string
-	note := func(id string, f HookFunc) HookFunc {
+	note := func(id string, f hookFunc) hookFunc {
 		return func(ctx context.Context, event json.RawMessage) (HookResult, error) {
 			asked = append(asked, id+string(event)) // one at a time: that is what is tested
 			return f(ctx, event)
@@ -102,7 +102,7 @@ func TestFireInTurn(t *testing.T) {
 func TestFireAfter(t *testing.T) {
 	var together sync.WaitGroup
 	together.Add(3) // all three are asked side by side, or none ever answers
-	meet := func(f HookFunc) HookFunc {
+	meet := func(f hookFunc) hookFunc {
 		return func(ctx context.Context, event json.RawMessage) (HookResult, error) {
 			together.Done()
 			together.Wait()
@@ -134,7 +134,7 @@ func TestFireRefuses(t *testing.T) {
 }
 
 // TestFireBounds offers a hook by more extensions than are asked, one of which does not answer in time. The first
-// MaxHooked are asked, the one is a warning, and so is the first that was not asked.
+// maxHooked are asked, the one is a warning, and so is the first that was not asked.
 func TestFireBounds(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
@@ -149,7 +149,7 @@ func TestFireBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Flush()
-	const n = MaxHooked + 2
+	const n = maxHooked + 2
 	for i := range n {
 		id := fmt.Sprintf("x%03d", i)
 		b.put("spec."+id, wire.Spec{ID: id, Version: "1.0.0", Subject: "ext." + id + ".rpc", Hooks: []string{"before_message", "after_message"}})
@@ -167,10 +167,10 @@ func TestFireBounds(t *testing.T) {
 				break
 			}
 		}
-		if err != nil || asked.Load() != MaxHooked || f.Aborted {
+		if err != nil || asked.Load() != maxHooked || f.Aborted {
 			t.Errorf("%s: %d of %d were asked: %+v, %v", hook, asked.Load(), n, f, err)
 		}
-		if len(f.Warnings) != 2 || f.Warnings[0].ID != fmt.Sprintf("x%03d", MaxHooked) || f.Warnings[1].ID != "x007" ||
+		if len(f.Warnings) != 2 || f.Warnings[0].ID != fmt.Sprintf("x%03d", maxHooked) || f.Warnings[1].ID != "x007" ||
 			!strings.Contains(f.Warnings[1].Message, "in time") {
 			t.Errorf("%s: warnings %+v", hook, f.Warnings)
 		}

@@ -30,16 +30,20 @@ type Service struct {
 
 	Name, Description string        // at most 256 bytes and 4 KiB
 	Priority          int32         // of its hooks: lower is asked first
-	Prefix            Prefix        // of the mesh; default DefaultPrefix
-	SubjectPrefix     string        // of its own rpc subject; default Prefix
+	Prefix            string        // of the mesh's subjects; default "ext"
+	SubjectPrefix     string        // of the subjects of this service; default Prefix
 	Passthrough       bool          // calls carry {agent_id, session_id}
-	HeartbeatInterval time.Duration // default DefaultHeartbeatInterval
-	Options           ServeOptions
-	Logger            *slog.Logger // default: discard
+	HeartbeatInterval time.Duration // default 15 s
+	Logger            *slog.Logger  // default: discard
+
+	CallTimeout    time.Duration // of a call without a timeout of its own; includes the wait for a free place. Default 30 s
+	MaxCallTimeout time.Duration // the longest timeout that a caller may set. Default 1 h
+	MaxInflight    int           // concurrent calls; further ones are answered with CodeOverloaded. Default 256
+	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended. Default 30 s
 }
 
 // Serve puts e on the mesh until ctx ends: it announces, beats, and answers calls; then it takes no new ones,
-// finishes those in flight (for at most Options.DrainTimeout), says good-bye and returns nil. nc stays the
+// finishes those in flight (for at most DrainTimeout), says good-bye and returns nil. nc stays the
 // caller's; it should reconnect for ever (nats.MaxReconnects(-1), and nats.IgnoreAuthErrorAbort, or a password that is
 // changed closes it). The error is that of a Service which cannot be served, all of its faults at once, or
 // nats.ErrConnectionClosed where the connection is closed, for good, before ctx ends. Where NATS does not permit it to
@@ -52,7 +56,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err != nil {
 		return err
 	}
-	node := serve.NewPublisher(nc, serve.PublisherOptions{Prefix: e.Prefix, HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger})
+	node := serve.NewPublisher(nc, serve.PublisherOptions{Prefix: wire.Prefix(e.Prefix), HeartbeatInterval: e.HeartbeatInterval, Logger: e.Logger})
 	slot := node.Join(announce)
 	onMesh, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -71,7 +75,9 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	slot.Enter()
 	unsay := context.AfterFunc(serving, func() { slot.Apply(instance.Event{Kind: instance.Stop}) })
 	defer unsay()
-	err = slot.Serve(serving, e.Handler, e.Options)
+	err = slot.Serve(serving, e.Handler, serve.Options{
+		CallTimeout: e.CallTimeout, MaxCallTimeout: e.MaxCallTimeout, MaxInflight: e.MaxInflight, DrainTimeout: e.DrainTimeout,
+	})
 	// The good-bye comes last, when what was in flight is answered. That of a closed connection says nothing new.
 	err = errors.Join(err, unlessClosed(slot.Leave(nil)))
 	leave()
@@ -108,7 +114,7 @@ func (e *Service) check() error {
 			errs = append(errs, fmt.Errorf("its %s of %d bytes is over the limit of %d", f.name, len(f.value), f.most))
 		}
 	}
-	for _, p := range []string{string(e.Prefix), e.SubjectPrefix} {
+	for _, p := range []string{e.Prefix, e.SubjectPrefix} {
 		if _, err := wire.ParsePrefix(p); err != nil { // NATS would take a space for the end of a subject, and a * for all
 			errs = append(errs, err)
 		}

@@ -37,8 +37,10 @@ type Toolbox struct {
 	Version string // server_version in the handshake
 
 	tools []boxTool
-	hooks map[string]HookFunc
+	hooks map[string]hookFunc
 }
+
+type hookFunc = func(ctx context.Context, event json.RawMessage) (HookResult, error)
 
 type boxTool struct {
 	Tool
@@ -51,9 +53,6 @@ type HookResult struct {
 	Reason   string          `json:"reason,omitempty"`   // of an abort
 	Override json.RawMessage `json:"override,omitempty"` // an object, merged into the event's top level
 }
-
-// HookFunc answers one hook; event is the raw event. Calls made with ctx fire no hooks themselves.
-type HookFunc func(ctx context.Context, event json.RawMessage) (HookResult, error)
 
 // AddTool adds a tool whose input schema is derived from In, a struct (jsonschema tags describe its fields).
 // Arguments are decoded strictly: an unknown or missing member is the caller's CodeInvalidParams. It panics
@@ -164,13 +163,13 @@ func (b *Toolbox) Annotate(tool, key string, value any) {
 	if err != nil {
 		panic(fmt.Sprintf("mesh: tool %s: %v", tool, err))
 	}
-	t.Extra = append(t.Extra, Member{Key: key, Value: text})
+	t.Extra = append(t.Extra, wire.Member{Key: key, Value: text})
 }
 
-// AddHook offers a hook.
-func (b *Toolbox) AddHook(name string, f HookFunc) {
+// AddHook offers a hook: f is called with the event as a JSON object. Calls that f makes with ctx fire no hooks.
+func (b *Toolbox) AddHook(name string, f func(ctx context.Context, event json.RawMessage) (HookResult, error)) {
 	if b.hooks == nil {
-		b.hooks = map[string]HookFunc{}
+		b.hooks = map[string]hookFunc{}
 	}
 	b.hooks[name] = f
 }
@@ -217,7 +216,7 @@ func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		}
 	}
 	if name, ok := strings.CutPrefix(r.Method, "hooks/"); ok && b.hooks[name] != nil {
-		result, err := b.hooks[name](WithoutToolHooks(ctx), r.Params)
+		result, err := b.hooks[name](withoutToolHooks(ctx), r.Params)
 		if err != nil {
 			return nil, err
 		}

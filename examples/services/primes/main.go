@@ -81,8 +81,8 @@ func onNATS(ctx context.Context, file, url, inbox, prefix, subjects string) erro
 	defer nc.Close()
 	return mesh.Serve(ctx, nc, mesh.Service{
 		ID: "primes", Version: version, Handler: tools(), Name: "Primes", Description: "Factors numbers and counts primes.",
-		Prefix: mesh.Prefix(prefix), SubjectPrefix: subjects,
-		Options: mesh.ServeOptions{MaxInflight: 64}, // more calls get "overloaded", and callers try another instance
+		Prefix: prefix, SubjectPrefix: subjects,
+		MaxInflight: 64, // more calls get "overloaded", and callers try another instance
 	})
 }
 
