@@ -69,15 +69,22 @@ var handshakeFaults = []fault{
 		mode: "no-such-program", does: "cannot be started: the manifest's command does not exist",
 		caller:   "`unavailable` (`ran: no`), with the reason",
 		operator: "`failed`: `starting \"./no-such-program\": …`",
-		bridge:   backsOff,
+		bridge:   "tries it once, again with each reload, and once every 5 min",
 		manifest: "[capabilities]\ntools = [\"echo\"]\n[transport]\ntype = \"stdio\"\ncommand = \"./no-such-program\"\n",
-		set:      fewRestarts, test: neverReady("no-such-program", "no such file"),
+		test: func(h *host) {
+			h.waitForState(heartbeat.Failed, "starting", "no-such-program", "no such file")
+			if n := h.entry().State.Instances[0].Restarts; n != 0 {
+				h.Errorf("it was started %d times more", n)
+			}
+			_, err := h.client.CallExt(h.Context(), h.id, "tools/echo", json.RawMessage("{}"))
+			h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "failed", "no-such-program")
+		},
 	},
 	{
 		mode: "silent-in-handshake", does: "never answers `initialize`",
 		caller:   "after up to 1 s `unavailable` (`ran: no`), with state and reason",
-		operator: "`failed`: `it did not answer initialize within 10s`",
-		bridge:   "SIGTERM after `handshake_timeout` (10 s), SIGKILL a second later; " + backsOff,
+		operator: "`failed`: `it did not answer initialize within 30s`",
+		bridge:   "SIGTERM after 30 s or its `handshake_timeout`, SIGKILL a second later; " + backsOff,
 		child:    func(k *testChild) { hang() },
 		set:      func(s *config.Supervision) { s.MaxRestarts, s.HandshakeTimeout = 2, 200*time.Millisecond },
 		test:     neverReady("did not answer initialize within 200ms"),

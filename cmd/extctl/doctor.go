@@ -72,7 +72,7 @@ func (a *app) doctorCmd() *cobra.Command {
 children, as a bridge on this host would; in each DIR, if given, instead of the search_paths.
 
 With --runtime also test each extension, several in parallel: a stdio extension is started, its tools are listed,
-and it is stopped; a service on NATS must send a heartbeat; an HTTP endpoint receives HEAD, then GET, and fails
+and it is stopped, as many at once as a bridge starts; a service on NATS must send a heartbeat; an HTTP endpoint receives HEAD, then GET, and fails
 if its path does not exist or it refuses the credentials. --timeout limits each test (default: extensions.doctor
 in extensions.yaml, and the manifest's handshake_timeout).
 

@@ -28,7 +28,7 @@ func (d *doctor) tryAll(ctx context.Context) error {
 		return daemon.UsageError{Err: err}
 	}
 	defer bridge.Watchdog(slog.New(slog.DiscardHandler))()
-	t := &tryout{doctor: d, prefix: prefix, terminal: daemon.IsTerminal(d.stderr), connect: sync.OnceValues(func() (*nats.Conn, error) { return d.connect(ctx) })}
+	t := &tryout{doctor: d, starts: make(chan struct{}, bridge.MaxStarts()), prefix: prefix, terminal: daemon.IsTerminal(d.stderr), connect: sync.OnceValues(func() (*nats.Conn, error) { return d.connect(ctx) })}
 	defer t.close()
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -59,6 +59,7 @@ type tryout struct {
 	prefix  wire.Prefix
 	connect func() (*nats.Conn, error) // connects on the first call
 	used    atomic.Bool
+	starts  chan struct{} // has an element for each stdio extension that is being tested, at most as many as a bridge starts at once
 
 	terminal bool // stderr is one
 
@@ -83,6 +84,10 @@ func (t *tryout) try(ctx context.Context, i int) {
 		t.count(r.ID, true)
 		return
 	}
+	if p.m.Transport.Type == manifest.Stdio {
+		t.starts <- struct{}{}
+		defer func() { <-t.starts }()
+	}
 	t.count(r.ID, false)
 	defer t.count(r.ID, true)
 	limit := t.limit(p)
@@ -104,7 +109,7 @@ func (t *tryout) try(ctx context.Context, i int) {
 	}
 }
 
-// limit is the time limit of one test. A manifest with a longer handshake_timeout gets that, as from a bridge.
+// limit is the time limit of one test. A stdio extension gets at least the time that a bridge gives its first start.
 func (t *tryout) limit(p part) time.Duration {
 	s := t.host.settings()
 	switch {
@@ -113,7 +118,7 @@ func (t *tryout) limit(p part) time.Duration {
 	case p.m.Transport.Type == manifest.NATS:
 		return s.Doctor.HeartbeatTimeout
 	case p.m.Transport.Type == manifest.Stdio:
-		return max(s.Doctor.Timeout, s.HandshakeTimeout(p.m.Plugin.ID, p.m.Transport.HandshakeTimeout))
+		return max(s.Doctor.Timeout, s.StartLimit(p.m.Plugin.ID, p.m.Transport).Max)
 	}
 	return s.Doctor.Timeout
 }

@@ -152,6 +152,8 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 			return i.State, i.Reason, true
 		case heartbeat.Restarting: // the bridge retries; a later start is printed as a change
 			return i.State, i.Reason, i.Reason != ""
+		default:
+			state, reason = i.State, i.Reason
 		}
 	}
 	return state, reason, false
@@ -187,7 +189,10 @@ func (p *progress) summary() error {
 	for _, id := range p.info.Extensions {
 		if !p.printed[id] {
 			state, reason, _ := p.settled(id)
-			p.printState(id, cmp.Or(state, "starting"), reason)
+			if state == heartbeat.Spawning {
+				state = ""
+			}
+			p.printState(id, cmp.Or(state, "starting"), strings.TrimPrefix(reason, "starting: "))
 		}
 	}
 	p.printf("")

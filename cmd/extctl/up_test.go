@@ -137,7 +137,7 @@ func TestUp(t *testing.T) {
 		"ready     echo 1.2.3, 1 tool\n",
 		"gated     gated 1.0.0: ",
 		"restarting crashy 1.0.0: exit status 3",
-		"starting  hangs 1.0.0\n",
+		"starting  hangs 1.0.0",
 		"no-such-program-anywhere",
 		"broken/plugin.toml: ",
 		"\nFor the nats command and other programs: export NATS_URL=$(extctl url --data " + data + ")\n",

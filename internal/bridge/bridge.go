@@ -42,6 +42,7 @@ type Bridge struct {
 	memory  *memory
 	planner *planner
 	fleet   fleet
+	turns   *startTurns
 	name    *nameGuard
 	log     *slog.Logger
 
@@ -83,6 +84,7 @@ func New(nc *nats.Conn, cfg Config) *Bridge {
 		default:
 		}
 	})
+	b.turns = newStartTurns(MaxStarts())
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
 	b.node = serve.NewPublisher(nc, serve.PublisherOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
 		Reserve: b.memory.reserve})
@@ -230,6 +232,9 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 		return nil, nil, nil, errors.New("the bridge is not running")
 	}
 	started, replaced, stopped = b.adopt(fleetCtx, p)
+	for _, s := range b.fleet.all() {
+		s.retryStart()
+	}
 	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
 	return started, replaced, stopped, nil
 }

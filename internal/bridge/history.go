@@ -15,6 +15,7 @@ type runHistory struct {
 	mu              sync.Mutex
 	handshakeFailed bool              // since the last successful handshake one has failed, which was logged
 	givenUp         bool              // since then it also ran out of restarts, which was logged
+	ready           bool              // a handshake has succeeded
 	exit            *Exit             // of the last process that ended abnormally
 	problems        []wire.Diagnostic // of the last handshake
 	skipped         Skipped           // in earlier runs
@@ -83,7 +84,14 @@ func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) 
 func (r *runHistory) handshakeSucceeded(hs *handshake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.handshakeFailed, r.givenUp, r.problems = false, false, hs.problems
+	r.ready, r.handshakeFailed, r.givenUp, r.problems = true, false, false, hs.problems
+}
+
+// wasReady reports whether a handshake of this or an earlier run has succeeded.
+func (r *runHistory) wasReady() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ready
 }
 
 // firstFailure records a failed handshake and reports whether it is the first one in a row.

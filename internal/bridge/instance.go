@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/breaker"
+	"github.com/extmesh/extmesh/internal/child"
 	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/supervise"
@@ -19,6 +21,7 @@ type instance struct {
 	host         hostInfo
 	mesh         *serve.Instance
 	memory       *memory
+	turns        *startTurns
 	log          *slog.Logger
 	breaker      *breaker.Breaker
 	sup          *supervise.Supervisor
@@ -30,6 +33,8 @@ type instance struct {
 	publishEvent func(notification []byte) error
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
+
+	notStartable atomic.Bool // the last run failed because its program cannot be started
 }
 
 // hostInfo is what children receive about this program.
@@ -86,6 +91,7 @@ var alreadyClosed = func() <-chan struct{} { c := make(chan struct{}); close(c);
 
 // transition reports the supervisor's decisions. runOnce reports that a run begins.
 func (s *instance) transition(e supervise.Event) {
+	s.notStartable.Store(e.Kind == supervise.Failed && isPermanent(e.Err))
 	switch e.Kind {
 	case supervise.Restarting:
 		reason := s.reason(e.Err)
@@ -93,12 +99,25 @@ func (s *instance) transition(e supervise.Event) {
 		s.logEnd(e, reason)
 	case supervise.Failed:
 		reason := s.reason(e.Err)
-		s.mesh.Apply(state.Event{Kind: state.GaveUp, Reason: reason, Restarts: e.Restarts})
+		s.mesh.Apply(state.Event{Kind: state.GaveUp, Reason: reason, Restarts: e.Restarts, Permanent: isPermanent(e.Err)})
 		level := slog.LevelDebug
 		if s.history.firstGivenUp() {
 			level = slog.LevelError
 		}
 		s.log.Log(context.TODO(), level, "extension failed", "restarts", e.Restarts, "error", reason, "retry_in", e.Delay.Round(time.Millisecond).String())
+	}
+}
+
+// isPermanent reports whether a run ended because its program does not exist or cannot be executed.
+func isPermanent(err error) bool {
+	start, ok := errors.AsType[*child.StartError](err)
+	return ok && start.Permanent()
+}
+
+// retryStart starts a new run if the last one failed because its program could not be started: it may be installed now.
+func (s *instance) retryStart() {
+	if s.notStartable.Load() {
+		s.sup.Restart()
 	}
 }
 

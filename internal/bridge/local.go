@@ -74,8 +74,8 @@ type Trial struct {
 const maxTrialLines = 20
 
 // Examine starts m, a stdio extension that is c's manifest or one of its members, as a Bridge would, performs the
-// handshake, lists its tools and stops it. It returns when the process has ended. The handshake has the same timeout as
-// in a Bridge; ctx limits the whole.
+// handshake, lists its tools and stops it. It returns when the process has ended. The start has the same time limits as
+// in a Bridge; ctx limits the whole. Callers run at most MaxStarts of them at once, as a Bridge does.
 func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.Manifest) Trial {
 	pl := l.planner
 	w, err := pl.newWorkload(c, m)
@@ -141,7 +141,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 		}
 	})
 	defer awaitRemainingOutput(ctx, &t.reading)
-	hs, err := t.inst.handshakeInTime(connCtx, &forwarder{conn: t.conn}, end)
+	hs, err := t.inst.handshakeInTime(connCtx, &forwarder{conn: t.conn}, start{p.Activity, func() {}}, end)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the caller's deadline, not the handshake timeout
 			p.Terminate()

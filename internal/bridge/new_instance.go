@@ -14,6 +14,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 		workload: w, host: hostInfo{agentVersion: b.planner.agentVersion()},
 		mesh:       b.node.Join(w.announce),
 		memory:     b.memory,
+		turns:      b.turns,
 		log:        b.log.With("extension", w.id()),
 		lines:      &ring{},
 		noiseLimit: newNoiseLimit(),
@@ -28,7 +29,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	}
 	s.breaker = breaker.New("ext:"+string(kind)+":"+w.id(), breaker.Settings{OnChange: s.breakerChanged})
 	s.mesh.SetBreaker(s.breakerState)
-	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition})
+	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
 	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
 	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }
 	s.publishLog = func(l logLine) {

@@ -162,7 +162,7 @@ func (pl *planner) newWorkload(c discovery.Candidate, m *manifest.Manifest) (*wo
 		dialect:  transport.Dialect,
 		declared: m.Capabilities,
 		limits: limits{
-			handshake: settings.HandshakeTimeout(m.Plugin.ID, transport.HandshakeTimeout), call: s.CallTimeout, maxCall: s.MaxCallTimeout,
+			start: settings.StartLimit(m.Plugin.ID, transport), call: s.CallTimeout, maxCall: s.MaxCallTimeout,
 			maxInflight: s.MaxInflight, maxLine: int(s.MaxLine), maxResult: int(s.MaxResult), hang: s.HangTimeout,
 			drain: min(s.ShutdownGrace, childDrain),
 		},

@@ -42,7 +42,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	wg.Go(func() { stop(conn.Run(sessionCtx)) }) // owned here; ends with sessionCtx, or when the session fails
 	defer wg.Wait()
 	defer closeSession(nil)
-	err := s.handshakeAndServe(connCtx, f, stop, func(*handshake) { ready() })
+	err := s.handshakeAndServe(connCtx, f, start{release: func() {}}, stop, func(*handshake) { ready() })
 	return cmp.Or(err, ownCause(connCtx, ctx))
 }
 

@@ -38,6 +38,11 @@ func (s *instance) runOnce(ctx context.Context, ready func()) error {
 
 // runChild starts a child, performs the handshake, and serves calls until the process or ctx ends.
 func (s *instance) runChild(ctx context.Context, ready func()) error {
+	release, err := s.awaitTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	spec := s.workload.spec
 	spec.Linger = s.workload.limits.drain
 	spec.Stderr = s.handleStderr
@@ -51,7 +56,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	// The connection stays open while the process is being stopped: responses that it still sends are delivered, and a
 	// process could not exit while its output is not read.
 	var conversation sync.WaitGroup
-	err := child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
+	err = child.Run(ctx, spec, func(ctx context.Context, p *child.Process) error {
 		connCtx, stop := context.WithCancelCause(ctx)
 		defer stop(nil)
 		end := func(why error) {
@@ -66,7 +71,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 			err := conn.Run(context.WithoutCancel(ctx))
 			end(cmp.Or(err, errClosedOutput))
 		})
-		err := s.handshakeAndServe(connCtx, f, end, func(hs *handshake) {
+		err := s.handshakeAndServe(connCtx, f, start{p.Activity, release}, end, func(hs *handshake) {
 			native.Store(hs.dialect == manifest.Ext)
 			ready()
 		})
@@ -140,8 +145,8 @@ func (l *childStdin) TryWrite(p []byte) (int, error) {
 
 // handshakeAndServe performs the handshake and serves calls. It returns when ctx, the connection's context, has ended
 // and the calls in flight are answered. end closes the connection and stops the child.
-func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
-	if err := s.becomeReady(ctx, f, end, ready); err != nil {
+func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, st start, end func(error), ready func(*handshake)) error {
+	if err := s.becomeReady(ctx, f, st, end, ready); err != nil {
 		return err
 	}
 	defer f.relist.start(ctx, func(ctx context.Context) { s.relist(ctx, f) })()
@@ -150,8 +155,8 @@ func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, end func
 }
 
 // becomeReady performs the handshake and announces its result.
-func (s *instance) becomeReady(ctx context.Context, f *forwarder, end func(error), ready func(*handshake)) error {
-	hs, err := s.handshakeInTime(ctx, f, end)
+func (s *instance) becomeReady(ctx context.Context, f *forwarder, st start, end func(error), ready func(*handshake)) error {
+	hs, err := s.handshakeInTime(ctx, f, st, end)
 	if err != nil {
 		return err
 	}
@@ -161,50 +166,59 @@ func (s *instance) becomeReady(ctx context.Context, f *forwarder, end func(error
 	return nil
 }
 
-// handshakeInTime performs the handshake within the workload's timeout.
-func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, end func(error)) (*handshake, error) {
-	handshakeCtx, cancel := context.WithTimeoutCause(ctx, s.workload.limits.handshake, errHandshakeTimeout)
-	defer cancel()
+// handshakeInTime performs the handshake, for as long as the start may take.
+func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, st start, end func(error)) (*handshake, error) {
+	defer st.release()
+	handshakeCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	recorder := &stepRecorder{peer: f.conn}
+	stop := s.watchStart(ctx, st, recorder, func(why error) { cancel(&startTimeoutError{why}) })
+	defer stop()
 	hs, err := exchangeHandshake(handshakeCtx, recorder, s.workload, s.host)
 	if err == nil {
 		return hs, nil
 	}
-	timeoutErr := func() error {
-		return f.withNoise(fmt.Errorf("it did not answer %s within %s", recorder.last, s.workload.limits.handshake))
+	if kind := rpc.AsError(err).Details().Kind; kind == rpc.CodeExited.Kind() && s.workload.transport.Type == manifest.Stdio { // an error from the extension has no kind
+		<-handshakeCtx.Done() // the connection has ended, and the context's cause will have a better error
 	}
-	switch kind := rpc.AsError(err).Details().Kind; { // an error from the extension has no kind
+	timeout, late := errors.AsType[*startTimeoutError](context.Cause(handshakeCtx))
+	switch {
 	case contextError(ctx) != nil:
 		cause := context.Cause(ctx)
 		if _, ended := errors.AsType[*child.ExitError](cause); ended {
 			cause = f.withNoise(cause)
 		}
 		return nil, cause
-	case handshakeCtx.Err() != nil, kind == rpc.CodeTimeout.Kind():
-		err := timeoutErr()
+	case late:
+		err := f.withNoise(timeout.error)
 		end(err)
 		return nil, err
-	case kind == rpc.CodeExited.Kind() && s.workload.transport.Type == manifest.Stdio:
-		<-handshakeCtx.Done() // the connection has ended, and the context's cause will have a better error
-		if cause := context.Cause(handshakeCtx); cause != errHandshakeTimeout {
-			return nil, f.withNoise(cause)
-		}
-		return nil, timeoutErr()
+	case handshakeCtx.Err() != nil:
+		return nil, f.withNoise(context.Cause(handshakeCtx))
 	}
 	return nil, f.withNoise(fmt.Errorf("handshake: %w", err))
 }
 
-var errHandshakeTimeout = errors.New("the handshake took too long")
+// startTimeoutError is the cause of the end of a handshake that takes too long.
+type startTimeoutError struct{ error }
 
 // stepRecorder records the last request of a handshake.
 type stepRecorder struct {
 	peer
-	last string
+	last atomic.Pointer[string]
 }
 
 func (s *stepRecorder) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	s.last = method
+	s.last.Store(&method)
 	return s.peer.Call(ctx, method, params)
+}
+
+// current returns the last request.
+func (s *stepRecorder) current() string {
+	if last := s.last.Load(); last != nil {
+		return *last
+	}
+	return "initialize"
 }
 
 // withNoise adds to err the first line of the child's output that was not a message, which may explain why the handshake

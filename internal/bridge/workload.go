@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -34,7 +35,7 @@ type workload struct {
 
 // limits are the limits for the calls and handshakes of a workload.
 type limits struct {
-	handshake   time.Duration
+	start       config.StartLimit
 	call        time.Duration
 	maxCall     time.Duration
 	maxInflight int

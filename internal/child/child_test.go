@@ -407,6 +407,10 @@ func TestStartErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: got %v, want %q", tt.spec.Command, err, tt.want)
 		}
+		start, ok := errors.AsType[*child.StartError](err)
+		if permanent := tt.spec.Command != "" && tt.spec.Args == nil; !ok || start.Permanent() != permanent {
+			t.Errorf("%q: %#v, want permanent %t", tt.spec.Command, err, permanent)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -56,6 +56,26 @@ var modes = map[string]func(args []string){
 		os.Stdout.Close()
 		io.Copy(io.Discard, os.Stdin)
 	},
+	"compute": func([]string) {
+		ready()
+		for n := 0; ; n++ {
+			runtime.KeepAlive(n)
+		}
+	},
+	"log": func([]string) {
+		for {
+			fmt.Fprintln(os.Stderr, "downloading")
+			time.Sleep(time.Millisecond)
+		}
+	},
+	"breed": func([]string) {
+		exe, _ := os.Executable()
+		for {
+			c := exec.Command(exe)
+			c.Env = append(os.Environ(), modeVar+"=exit")
+			c.Run()
+		}
+	},
 	"flood": flood,
 	"flood-wait": func(args []string) {
 		flood(args)

@@ -21,6 +21,7 @@ type stat struct {
 	state                  byte
 	parent, group, session int
 	flags                  int
+	ticks                  int // of processor time, its own and that of children that it has reaped
 	threads                int
 	started                int // in clock ticks since the system's start
 	environ                int // the address where its environment ends: 0 during an exec, or without permission
@@ -63,6 +64,10 @@ func parseStat(b []byte) (s stat, ok bool) {
 			return s, false
 		}
 		*to = v
+	}
+	for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+		v, _ := strconv.Atoi(field) // 0 if it is not a number
+		s.ticks += v
 	}
 	if len(fields) > 48 { // since Linux 3.5
 		s.environ, _ = strconv.Atoi(fields[48]) // 0 if it is not a number
@@ -144,14 +149,18 @@ func allProcesses() (pids []int) {
 }
 
 // ownChildren returns the children of this process, including adopted ones.
-func ownChildren() (pids []int) {
-	tasks, err := os.ReadDir("/proc/self/task")
+func ownChildren() (pids []int) { return childrenOf(os.Getpid()) }
+
+// childrenOf returns the children of a process.
+func childrenOf(parent int) (pids []int) {
+	dir := fmt.Sprintf("/proc/%d/task/", parent)
+	tasks, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
 	}
 	listed := false
 	for _, t := range tasks {
-		b, err := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
+		b, err := os.ReadFile(dir + t.Name() + "/children")
 		if err != nil {
 			continue // this thread has ended, or the kernel does not have these lists
 		}
@@ -165,9 +174,8 @@ func ownChildren() (pids []int) {
 	if listed {
 		return pids
 	}
-	self := os.Getpid()
 	for _, pid := range allProcesses() {
-		if st, ok := readStat(pid); ok && st.parent == self {
+		if st, ok := readStat(pid); ok && st.parent == parent {
 			pids = append(pids, pid)
 		}
 	}

@@ -6,18 +6,18 @@ import (
 )
 
 func TestParseStat(t *testing.T) {
-	const rest = " 0 -1 4 1 2 3 4 5 6 7 8 20 0 "
+	const rest = " 0 -1 4 1 2 3 4 50 60 7 8 20 0 "
 	for _, tt := range []struct {
 		text   string
 		want   stat
 		zombie bool
 		ok     bool
 	}{
-		{"12 (sh) S 3 4 5" + rest + "1 0 99", stat{'S', 3, 4, 5, 4, 1, 99, 0}, false, true},
-		{"12 (a) b) Z 1 2) Z 3 4 5" + rest + "1 0 99", stat{'Z', 3, 4, 5, 4, 1, 99, 0}, true, true},
-		{"12 (sh) Z 3 4 5" + rest + "0 0 99", stat{'Z', 3, 4, 5, 4, 0, 99, 0}, true, true},
-		{"12 (sh) Z 3 4 5" + rest + "7 0 99", stat{'Z', 3, 4, 5, 4, 7, 99, 0}, false, true},
-		{"12 (sh) S 3 4 5" + rest + "1 0 99" + strings.Repeat(" 8", 28) + " 1234 0", stat{'S', 3, 4, 5, 4, 1, 99, 1234}, false, true},
+		{"12 (sh) S 3 4 5" + rest + "1 0 99", stat{'S', 3, 4, 5, 4, 125, 1, 99, 0}, false, true},
+		{"12 (a) b) Z 1 2) Z 3 4 5" + rest + "1 0 99", stat{'Z', 3, 4, 5, 4, 125, 1, 99, 0}, true, true},
+		{"12 (sh) Z 3 4 5" + rest + "0 0 99", stat{'Z', 3, 4, 5, 4, 125, 0, 99, 0}, true, true},
+		{"12 (sh) Z 3 4 5" + rest + "7 0 99", stat{'Z', 3, 4, 5, 4, 125, 7, 99, 0}, false, true},
+		{"12 (sh) S 3 4 5" + rest + "1 0 99" + strings.Repeat(" 8", 28) + " 1234 0", stat{'S', 3, 4, 5, 4, 125, 1, 99, 1234}, false, true},
 		{"12 (sh) S 3 4 5", stat{}, false, false},
 		{"12 (sh) S x 4 5" + rest + "1 0 99", stat{}, false, false},
 		{"12 sh S 3 4 5" + rest + "1 0 99", stat{}, false, false},

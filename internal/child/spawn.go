@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 )
@@ -14,7 +16,7 @@ func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error 
 	s := r.spec
 	path, err := resolve(s.Command, s.Dir, s.Env)
 	if err != nil {
-		return fmt.Errorf("starting %q: %w", s.Command, err)
+		return &StartError{Command: s.Command, Err: err}
 	}
 	sys := newSysAttr(marker)
 	defer sys.started()
@@ -29,7 +31,7 @@ func (r *run) spawn(ctx context.Context, marker string, files []*os.File) error 
 		if errors.As(err, &perr) {
 			err = perr.Err
 		}
-		return fmt.Errorf("starting %q: %w", s.Command, explain(path, s.Dir, err))
+		return &StartError{Command: s.Command, Err: explain(path, s.Dir, err)}
 	}
 	r.handle = sys.handle(r.proc)
 	r.descendants = newDescendants(r.proc, marker, sys)
@@ -50,3 +52,23 @@ func startProcess(ctx context.Context, path string, argv []string, attr *os.Proc
 
 // errTextBusy is ETXTBSY. On Windows the constant exists, but no system call returns it.
 var errTextBusy error = syscall.ETXTBSY
+
+// StartError is the error of Run for a program that could not be started.
+type StartError struct {
+	Command string
+	Err     error
+}
+
+func (e *StartError) Error() string { return fmt.Sprintf("starting %q: %v", e.Command, e.Err) }
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Permanent reports whether another start would fail in the same way until somebody installs or changes something: the
+// program or its directory does not exist, or cannot be executed.
+func (e *StartError) Permanent() bool {
+	for _, cause := range []error{fs.ErrNotExist, fs.ErrPermission, exec.ErrNotFound, syscall.ENOEXEC, syscall.ENOTDIR} {
+		if errors.Is(e.Err, cause) {
+			return true
+		}
+	}
+	return false
+}

@@ -26,12 +26,12 @@ extensions:
 		s := c.SupervisionFor(id)
 		fmt.Println(id, s.CallTimeout, s.HangTimeout, s.Replicas, c.GatingFor(id))
 	}
-	// The manifest requests 30 s, and the configuration does not override it.
-	fmt.Println(c.HandshakeTimeout("weather", 30*time.Second))
+	// The manifest requests a minute, and the configuration does not override it.
+	fmt.Println(c.StartLimit("weather", manifest.Transport{Type: manifest.Stdio, HandshakeTimeout: time.Minute}).Max)
 	// Output:
 	// weather 1m0s 1m0s 1 skip
 	// transcriber 10m0s 10m0s 2 warn
-	// 30s
+	// 1m0s
 }
 
 func ExampleParse_faults() {

@@ -112,7 +112,7 @@ func differences(b *strings.Builder, path string, want, got reflect.Value) {
 // TestDefaults checks the defaults that docs/protocol.md documents.
 func TestDefaults(t *testing.T) {
 	want := Supervision{
-		HandshakeTimeout: 10 * time.Second, CallTimeout: 30 * time.Second, MaxCallTimeout: time.Hour,
+		CallTimeout: 30 * time.Second, MaxCallTimeout: time.Hour,
 		MaxRestarts: 5, RestartWindow: 5 * time.Minute, FailedRetry: 5 * time.Minute,
 		BaseBackoff: time.Second, MaxBackoff: time.Minute, ResetAfter: time.Minute,
 		MaxLine: 64 << 20, MaxResult: 64 << 20, MaxInflight: 256, Replicas: 1,
@@ -193,18 +193,26 @@ extensions:
 			t.Errorf("%s: %+v, want %+v", tt.id, s, tt)
 		}
 	}
+	const second = time.Second
 	for _, tt := range []struct {
 		id        string
-		requested time.Duration
-		want      time.Duration
+		transport manifest.Transport
+		want      StartLimit
 	}{
-		{"other", 0, 10 * time.Second},
-		{"other", time.Minute, time.Minute},
-		{"slow", time.Minute, 10 * time.Second}, // set by the operator, to the default's value
+		{"other", manifest.Transport{Type: manifest.Stdio, Command: "./server"}, StartLimit{30 * second, 300 * second}},
+		{"other", manifest.Transport{Type: manifest.Stdio, Command: "npx", Args: []string{"-y", "server"}}, StartLimit{300 * second, 300 * second}},
+		{"other", manifest.Transport{Type: manifest.HTTP}, StartLimit{30 * second, 30 * second}},
+		{"other", manifest.Transport{Type: manifest.Stdio, Command: "npx", HandshakeTimeout: time.Minute}, StartLimit{60 * second, 60 * second}},
+		{"other", manifest.Transport{Type: manifest.Stdio, Command: "npx", HandshakeTimeout: time.Hour}, StartLimit{300 * second, 300 * second}},
+		{"slow", manifest.Transport{Type: manifest.Stdio, Command: "npx", HandshakeTimeout: time.Minute}, StartLimit{10 * second, 10 * second}}, // set by the operator
 	} {
-		if got := c.HandshakeTimeout(tt.id, tt.requested); got != tt.want {
-			t.Errorf("%s with the manifest's %s: %s, want %s", tt.id, tt.requested, got, tt.want)
+		if got := c.StartLimit(tt.id, tt.transport); got != tt.want {
+			t.Errorf("%s with %+v: %+v, want %+v", tt.id, tt.transport, got, tt.want)
 		}
+	}
+	c.Supervision.HandshakeTimeout = 20 * second // the operator's, for all
+	if got := c.StartLimit("other", manifest.Transport{Type: manifest.Stdio, Command: "npx"}); got != (StartLimit{20 * second, 20 * second}) {
+		t.Errorf("with a setting for all: %+v", got)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/launch"
 	"github.com/extmesh/extmesh/internal/supervise"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -14,7 +15,7 @@ const LikeCallTimeout time.Duration = -1
 // Supervision configures the restarts and the limits of one extension (docs/protocol.md, "A child on stdin and stdout"). The comments
 // have the default, then the bounds of the file.
 type Supervision struct {
-	HandshakeTimeout time.Duration // from the start to the response to initialize; 10 s, 10 ms to 5 min. See Config.HandshakeTimeout
+	HandshakeTimeout time.Duration // from the start to the response to initialize; 0: not set, else 10 ms to 5 min. See Config.StartLimit
 	CallTimeout      time.Duration // of a call without a timeout: queueing, writing, replying; 30 s, 10 ms to 24 h, at most MaxCallTimeout
 	MaxCallTimeout   time.Duration // the maximum timeout of a call; 1 h, 10 ms to 24 h
 	HangTimeout      time.Duration // a silent child with an overdue call is restarted after this; LikeCallTimeout, 10 ms to 24 h, 0: never
@@ -36,21 +37,20 @@ type Supervision struct {
 func defaultSupervision() Supervision {
 	p := supervise.DefaultPolicy()
 	return Supervision{
-		HandshakeTimeout: 10 * time.Second,
-		CallTimeout:      30 * time.Second,
-		MaxCallTimeout:   time.Hour,
-		HangTimeout:      LikeCallTimeout,
-		MaxRestarts:      p.MaxRestarts,
-		RestartWindow:    p.Window,
-		FailedRetry:      p.FailedRetry,
-		BaseBackoff:      p.BaseBackoff,
-		MaxBackoff:       p.MaxBackoff,
-		ResetAfter:       p.ResetAfter,
-		ShutdownGrace:    3 * time.Second,
-		MaxLine:          64 << 20,
-		MaxResult:        64 << 20,
-		MaxInflight:      256,
-		Replicas:         1,
+		CallTimeout:    30 * time.Second,
+		MaxCallTimeout: time.Hour,
+		HangTimeout:    LikeCallTimeout,
+		MaxRestarts:    p.MaxRestarts,
+		RestartWindow:  p.Window,
+		FailedRetry:    p.FailedRetry,
+		BaseBackoff:    p.BaseBackoff,
+		MaxBackoff:     p.MaxBackoff,
+		ResetAfter:     p.ResetAfter,
+		ShutdownGrace:  3 * time.Second,
+		MaxLine:        64 << 20,
+		MaxResult:      64 << 20,
+		MaxInflight:    256,
+		Replicas:       1,
 	}
 }
 
@@ -109,14 +109,36 @@ func (c Config) GatingFor(id string) Gating { return c.entry(id).Gating }
 // GrantsFor returns the variables and files that are granted to the extension or member id.
 func (c Config) GrantsFor(id string) []string { return c.entry(id).Secrets }
 
-// HandshakeTimeout returns how long the handshake of id may take: the operator's setting for id, else requested,
-// which is the handshake_timeout of the manifest, else, if that is 0, the general setting.
-func (c Config) HandshakeTimeout(id string, requested time.Duration) time.Duration {
+// Defaults of StartLimit.
+const (
+	defaultHandshake = 30 * time.Second
+	longestHandshake = manifest.MaxHandshakeTimeout
+)
+
+// StartLimit is how long a start may take, from the start of the process to the end of the handshake.
+type StartLimit struct {
+	Idle time.Duration // after this long, a start whose processes do nothing has failed
+	Max  time.Duration // after this long, every start has failed
+}
+
+// StartLimit returns how long a start of id with the transport t may take. A handshake_timeout applies as it is: the
+// operator's for id, else the manifest's, else the operator's for all. Without one, a command that may download what it
+// runs has 5 minutes, and every other one 30 s, or as long as its processes work, up to 5 minutes.
+func (c Config) StartLimit(id string, t manifest.Transport) StartLimit {
 	e := c.entry(id)
-	if requested > 0 && !e.OwnHandshakeTimeout {
-		return min(requested, manifest.MaxHandshakeTimeout)
+	set := e.Supervision.HandshakeTimeout
+	if t.HandshakeTimeout > 0 && !e.OwnHandshakeTimeout {
+		set = min(t.HandshakeTimeout, longestHandshake)
 	}
-	return e.Supervision.HandshakeTimeout
+	switch {
+	case set > 0:
+		return StartLimit{set, set}
+	case t.Type == manifest.HTTP:
+		return StartLimit{defaultHandshake, defaultHandshake}
+	case launch.Downloads(t.Command, t.Args) != "":
+		return StartLimit{longestHandshake, longestHandshake}
+	}
+	return StartLimit{defaultHandshake, longestHandshake}
 }
 
 // The bounds of durations are wide enough for every use, and narrow enough to detect a wrong unit.

@@ -11,7 +11,7 @@
 //	gated                               │     End, Begin  │
 //	                                    └─────────────────┘
 //
-// End and GaveUp (out of restarts) end a run in any phase. The next Begin shows restarting with the cause of that end.
+// Progress changes the reason of spawning and restarting. End and GaveUp (out of restarts) end a run in any phase. The next Begin shows restarting with the cause of that end.
 // Denied may also come before the first Ready.
 //
 // Two events take precedence over the phase, in this order:
@@ -35,20 +35,21 @@ type Kind int
 
 // The kinds of events.
 const (
-	Gate    Kind = iota // requirements are missing; no run will begin
-	Begin               // a run begins
-	Serve               // the run subscribes to calls
-	Ready               // calls arrive
-	Denied              // NATS does not permit the subscription
-	Note                // Reason is shown while the instance is ready
-	End                 // the run ended, or takes no calls any more
-	GaveUp              // the run ended, after too many restarts
-	Drain               // an operator requested a drain
-	Restart             // an operator requested a restart
-	Stop                // the owner is stopping the instance
+	Gate     Kind = iota // requirements are missing; no run will begin
+	Begin                // a run begins
+	Progress             // Reason is what the run is waiting for before it serves
+	Serve                // the run subscribes to calls
+	Ready                // calls arrive
+	Denied               // NATS does not permit the subscription
+	Note                 // Reason is shown while the instance is ready
+	End                  // the run ended, or takes no calls any more
+	GaveUp               // the run ended, after too many restarts
+	Drain                // an operator requested a drain
+	Restart              // an operator requested a restart
+	Stop                 // the owner is stopping the instance
 )
 
-var kindNames = [...]string{"Gate", "Begin", "Serve", "Ready", "Denied", "Note", "End", "GaveUp", "Drain", "Restart", "Stop"}
+var kindNames = [...]string{"Gate", "Begin", "Progress", "Serve", "Ready", "Denied", "Note", "End", "GaveUp", "Drain", "Restart", "Stop"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -57,6 +58,8 @@ type Event struct {
 	Kind     Kind
 	Reason   string
 	Restarts int // GaveUp: how many restarts failed
+
+	Permanent bool // GaveUp: restarts would be of no use, so there were none
 }
 
 // Reasons that are shown for requests of an operator and of the owner.
@@ -118,6 +121,8 @@ func (s Status) Next(e Event) (Status, bool) {
 		s.enter(heartbeat.Gated, e.Reason)
 	case Begin:
 		return s.begin()
+	case Progress:
+		return s.progress(e.Reason)
 	case Serve:
 		if s.drained {
 			return s, false
@@ -140,7 +145,11 @@ func (s Status) Next(e Event) (Status, bool) {
 		s.enter(heartbeat.Restarting, e.Reason)
 		s.cause = e.Reason
 	case GaveUp:
-		s.enter(heartbeat.Failed, fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, e.Reason))
+		reason := e.Reason
+		if !e.Permanent {
+			reason = fmt.Sprintf("gave up after %d restarts: %s", e.Restarts, e.Reason)
+		}
+		s.enter(heartbeat.Failed, reason)
 		s.cause = e.Reason
 	case Drain:
 		s.drained, s.serving = true, false
@@ -163,6 +172,17 @@ func (s Status) begin() (Status, bool) {
 		s.enter(heartbeat.Spawning, "")
 	} else {
 		s.enter(heartbeat.Restarting, s.cause)
+	}
+	return s, true
+}
+
+// progress shows what a run that has begun is waiting for, and why the one before it ended.
+func (s Status) progress(text string) (Status, bool) {
+	if s.serving || s.phase != heartbeat.Spawning && s.phase != heartbeat.Restarting {
+		return s, false
+	}
+	if s.reason = text; s.cause != "" && s.cause != ReasonRestart {
+		s.reason += "; before that: " + s.cause
 	}
 	return s, true
 }

@@ -34,6 +34,13 @@ func TestNext(t *testing.T) {
 		{"an instance that ran out of restarts is retried with the cause of its failure", []step{
 			{ev(Begin), "spawning"}, {ev(End, "boom"), "restarting: boom"}, {ev(Begin), "restarting: boom"},
 			{Event{Kind: GaveUp, Reason: "boom", Restarts: 5}, "failed: gave up after 5 restarts: boom"}, {ev(Begin), "restarting: boom"}}, 2},
+		{"the progress of a start is its reason until it serves", []step{
+			{ev(Progress, "early"), refused}, {ev(Begin), "spawning"}, {ev(Progress, "5 s"), "spawning: 5 s"}, {ev(End, "boom"), "restarting: boom"},
+			{ev(Begin), "restarting: boom"}, {ev(Progress, "6 s"), "restarting: 6 s; before that: boom"}, {ev(Progress, "7 s"), "restarting: 7 s; before that: boom"},
+			{ev(Serve), "restarting: 7 s; before that: boom"}, {ev(Progress, "late"), refused}, {ev(Ready), "ready"}, {ev(Restart), "restarting: restart requested"},
+			{ev(Begin), "restarting: restart requested"}, {ev(Progress, "8 s"), "restarting: 8 s"}}, 2},
+		{"a program that does not exist is not restarted", []step{
+			{ev(Begin), "spawning"}, {Event{Kind: GaveUp, Reason: "no such file", Permanent: true}, "failed: no such file"}}, 0},
 		{"a note is shown while the instance is ready", append(slices.Clip(started), []step{
 			{ev(Note, "401"), "ready: 401"}, {ev(Note), "ready"}, {ev(End, "gone"), "restarting: gone"}, {ev(Note, "401"), refused}}...), 0},
 		{"a restart is shown at once, and the old run is not ready any more", append(slices.Clip(started), []step{
@@ -100,7 +107,7 @@ func TestRandomEvents(t *testing.T) {
 				switch e.Kind {
 				case Serve:
 					serving = true
-				case Ready, Denied, Note:
+				case Ready, Denied, Note, Progress:
 				default:
 					serving = false
 				}

@@ -13,8 +13,9 @@ type ledger struct {
 
 // outcome is what the decision uses of a run that ended.
 type outcome struct {
-	ready   bool          // it called ready
-	healthy time.Duration // how long it ran after that
+	ready     bool          // it called ready
+	healthy   time.Duration // how long it ran after that
+	permanent bool          // the next run would end in the same way
 }
 
 // step is the decision of next.
@@ -30,8 +31,8 @@ func (l *ledger) next(p Policy, now time.Time, o outcome, jitter float64) step {
 		l.streak, l.backoff, l.probation = 0, 0, false
 	}
 	l.slide(p.Window, now)
-	if l.probation || len(l.restarts) >= p.MaxRestarts {
-		l.probation = true
+	if o.permanent || l.probation || len(l.restarts) >= p.MaxRestarts {
+		l.probation = l.probation || !o.permanent
 		return step{failed: true, delay: p.FailedRetry}
 	}
 	l.restarts = append(l.restarts, now)

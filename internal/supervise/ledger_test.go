@@ -12,6 +12,8 @@ func TestLedger(t *testing.T) {
 		healthy time.Duration
 		want    time.Duration
 		failed  bool
+
+		permanent bool
 	}
 	policy := DefaultPolicy()
 	tests := []struct {
@@ -67,6 +69,12 @@ func TestLedger(t *testing.T) {
 			{at: 60 * time.Minute, ready: true, healthy: 61 * time.Second, want: 0},
 			{at: 80 * time.Minute, ready: true, healthy: 1 * time.Second, want: 1 * time.Second},
 		}},
+		{name: "permanent: failed at once, and afterwards with the full number of restarts", ends: []end{
+			{at: 0, permanent: true, failed: true, want: 5 * time.Minute},
+			{at: 5 * time.Minute, permanent: true, failed: true, want: 5 * time.Minute},
+			{at: 6 * time.Minute, ready: true, want: 0},
+			{at: 7 * time.Minute, ready: true, want: time.Second},
+		}},
 		{name: "no retry", policy: func(p *Policy) { p.MaxRestarts, p.FailedRetry = 0, 0 }, ends: []end{
 			{ready: true, failed: true, want: 0},
 		}},
@@ -80,7 +88,7 @@ func TestLedger(t *testing.T) {
 			start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			var l ledger
 			for i, e := range tt.ends {
-				got := l.next(p, start.Add(e.at), outcome{ready: e.ready, healthy: e.healthy}, tt.jitter)
+				got := l.next(p, start.Add(e.at), outcome{ready: e.ready, healthy: e.healthy, permanent: e.permanent}, tt.jitter)
 				want := step{failed: e.failed, delay: e.want}
 				if got != want {
 					t.Fatalf("end %d: got %+v, want %+v", i, got, want)

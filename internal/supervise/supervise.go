@@ -99,6 +99,10 @@ type Options struct {
 	// unexpected end like any other.
 	Run func(ctx context.Context, ready func()) error
 
+	// Permanent, if set, reports whether the next run would end with the same error unless somebody changes something
+	// first. Such an error leads to the failed state without further restarts.
+	Permanent func(err error) bool
+
 	// Notify, if set, receives each transition, in order, on the goroutine that called Run. The supervisor waits
 	// until it returns.
 	Notify func(Event)
@@ -120,6 +124,9 @@ type Supervisor struct {
 func New(o Options) *Supervisor {
 	if o.Notify == nil {
 		o.Notify = func(Event) {}
+	}
+	if o.Permanent == nil {
+		o.Permanent = func(error) bool { return false }
 	}
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
@@ -158,6 +165,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			e.Err = because(ErrRestart, err)
 			s.opts.Notify(e)
 		} else {
+			o.permanent = s.opts.Permanent(err)
 			next := past.next(s.opts.Policy, time.Now(), o, s.opts.Jitter())
 			if next.failed {
 				e.Kind = Failed
