@@ -45,7 +45,7 @@ func TestScanSkills(t *testing.T) {
 		`Bad Name/SKILL.md: error: the directory's name "Bad Name" is the skill's key; want a letter a-z, then a-z, 0-9, - or _, at most 64 bytes`,
 		"a-dir/SKILL.md: error: the skill cannot be read: it is a directory, not a regular file",
 		"broken/SKILL.md: warn: description: missing; agents choose a skill by its description",
-		"broken/SKILL.md:2:1: error: max_chars: ",
+		"broken/SKILL.md:2:12: error: max_chars: ",
 		"hollow/SKILL.md: error: the symbolic link is broken",
 		"unclosed/SKILL.md:1:1: error: the front matter is never closed",
 	}

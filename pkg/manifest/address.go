@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"unicode"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // maxSubjectPrefix leaves room for the id and the instance in NATS's control line of 4096 bytes.
@@ -25,17 +27,17 @@ var hostSyntax = sync.OnceValue(func() *regexp.Regexp {
 func (t *table) url(required, query bool) string {
 	want := "http(s)://host[:port][/path]"
 	if required {
-		t.missing("url", want)
+		t.Missing("url", want)
 	}
-	s, ok := t.str("url")
-	key := t.key("url")
+	s, ok := t.Str("url")
+	key := t.Key("url")
 	switch {
 	case !ok:
 	case blank(s):
-		t.fault(key, "is blank; want %s", want)
+		t.Fault(key, "is blank; want %s", want)
 	case t.placeholders(key, s):
 		if wrong := wrongURL(sampleURL(s), query); wrong != "" {
-			t.fault(key, "%s; want %s", wrong, want)
+			t.Fault(key, "%s; want %s", wrong, want)
 		}
 	}
 	return s
@@ -122,16 +124,16 @@ func wrongHost(s string) string {
 
 // subjectPrefix reads the key subject_prefix of the extension id.
 func (t *table) subjectPrefix(id string) string {
-	s, ok := t.str("subject_prefix")
-	key := t.key("subject_prefix")
+	s, ok := t.Str("subject_prefix")
+	key := t.Key("subject_prefix")
 	if !ok {
 		return ""
 	}
 	if wrong := wrongPrefix(s); wrong != "" {
-		t.fault(key, `%s %s; want tokens joined by dots, such as "ext" or "team.ext"`, show(s), wrong)
+		t.Fault(key, `%s %s; want tokens joined by dots, such as "ext" or "team.ext"`, document.Show(s), wrong)
 	} else if id != "" && s[strings.LastIndexByte(s, '.')+1:] == id {
-		t.warn(key, "%s ends in the extension's id: the service would be called at %s; usually the prefix is only the part before the id",
-			show(s), show(s+"."+id+".rpc"))
+		t.Warn(key, "%s ends in the extension's id: the service would be called at %s; usually the prefix is only the part before the id",
+			document.Show(s), document.Show(s+"."+id+".rpc"))
 	}
 	return s
 }

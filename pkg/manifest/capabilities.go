@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
@@ -22,10 +23,10 @@ func (t *table) capabilities(d Dialect) Capabilities {
 			if near, ok := nearest.Word(h, hooks); ok {
 				hint = "did you mean " + near + "?"
 			}
-			t.warn(element(t.key("hooks"), i), "%s is not a hook that agents fire; %s", show(h), hint)
+			t.Warn(document.Element(t.Key("hooks"), i), "%s is not a hook that agents fire; %s", document.Show(h), hint)
 		}
 	}
-	t.unknown(Error)
+	t.Unknown(document.Error)
 	return c
 }
 
@@ -67,17 +68,17 @@ func mcpToolRule(name string, n int) string {
 
 // names reads a list of distinct names that follow the rule.
 func (t *table) names(key string, rule nameRule) []string {
-	list, skip := t.strs(key)
+	list, skip, _ := t.Strs(key)
 	first := make(map[string]int, len(list))
 	for i, name := range list {
-		at := element(t.key(key), i)
+		at := document.Element(t.Key(key), i)
 		if skip(i) {
 			continue
 		}
 		if wrong := rule(name, len(list)); wrong != "" {
-			t.fault(at, "%s is not a legal name here; %s", show(name), wrong)
+			t.Fault(at, "%s is not a legal name here; %s", document.Show(name), wrong)
 		} else if j, dup := first[name]; dup {
-			t.fault(at, "%s is in the list already, at index %d; want each name once", show(name), j)
+			t.Fault(at, "%s is in the list already, at index %d; want each name once", document.Show(name), j)
 		} else {
 			first[name] = i
 		}
@@ -89,23 +90,23 @@ func (t *table) names(key string, rule nameRule) []string {
 func (t *table) container(m *Manifest) {
 	capable := !m.Capabilities.empty()
 	switch {
-	case t.has("transport"):
+	case t.Has("transport"):
 		if !capable && !t.brokenCapabilities() {
-			t.fault("capabilities", `nothing is offered; want at least one name in tools, hooks, channels or providers, such as tools = ["greet"]`)
+			t.Fault("capabilities", `nothing is offered; want at least one name in tools, hooks, channels or providers, such as tools = ["greet"]`)
 		}
 	case capable:
-		t.fault("transport", `missing; want [transport] with type = "stdio", "nats" or "http", to reach what [capabilities] lists`)
+		t.Fault("transport", `missing; want [transport] with type = "stdio", "nats" or "http", to reach what [capabilities] lists`)
 	case len(m.MCPServers) == 0 && !t.listsServers():
-		t.fault("transport", `missing; want [transport] with type = "stdio", "nats" or "http", or MCP servers in [mcp_servers.<name>] or .mcp.json`)
+		t.Fault("transport", `missing; want [transport] with type = "stdio", "nats" or "http", or MCP servers in [mcp_servers.<name>] or .mcp.json`)
 	}
 }
 
 // brokenCapabilities reports whether [capabilities] contains a value of a wrong type. That was reported, so an empty
 // result is not reported as well.
 func (t *table) brokenCapabilities() bool {
-	m, ok := t.m["capabilities"].(map[string]any)
+	m, ok := t.Raw("capabilities").(map[string]any)
 	if !ok {
-		return t.has("capabilities")
+		return t.Has("capabilities")
 	}
 	for _, key := range []string{"tools", "hooks", "channels", "providers"} {
 		if _, list := m[key].([]any); m[key] != nil && !list {
@@ -117,6 +118,6 @@ func (t *table) brokenCapabilities() bool {
 
 // listsServers reports whether [mcp_servers] contains anything, valid or not.
 func (t *table) listsServers() bool {
-	m, ok := t.m["mcp_servers"].(map[string]any)
-	return len(m) > 0 || !ok && t.has("mcp_servers")
+	m, ok := t.Raw("mcp_servers").(map[string]any)
+	return len(m) > 0 || !ok && t.Has("mcp_servers")
 }

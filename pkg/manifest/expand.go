@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 const (
@@ -96,14 +98,14 @@ func (e Expander) value(p piece) (v string, ok bool, err error) {
 
 func (e Expander) file(path string) (string, error) {
 	if !filepath.IsAbs(path) && !filepath.IsLocal(path) {
-		return "", fmt.Errorf("${file:%s} leaves the extension's directory; write an absolute path for a file elsewhere", clip(path, maxShown))
+		return "", fmt.Errorf("${file:%s} leaves the extension's directory; write an absolute path for a file elsewhere", document.Clip(path, 64))
 	}
 	data, err := e.read(path)
 	if err != nil {
-		return "", fmt.Errorf("${file:%s}: %w", clip(path, maxShown), err)
+		return "", fmt.Errorf("${file:%s}: %w", document.Clip(path, 64), err)
 	}
 	if len(data) > maxFileText {
-		return "", fmt.Errorf("${file:%s}: the file has more than %d bytes", clip(path, maxShown), maxFileText)
+		return "", fmt.Errorf("${file:%s}: the file has more than %d bytes", document.Clip(path, 64), maxFileText)
 	}
 	s := strings.TrimSuffix(string(data), "\n")
 	if len(s) < len(data) {

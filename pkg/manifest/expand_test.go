@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // host returns an Expander with a fixed environment and files.
@@ -82,10 +84,10 @@ func TestExpand(t *testing.T) {
 		switch {
 		case tt.err != "":
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("Expand(%q): error %v, want %q", clip(tt.in, 40), err, tt.err)
+				t.Errorf("Expand(%q): error %v, want %q", document.Clip(tt.in, 40), err, tt.err)
 			}
 		case err != nil || out != tt.want || !slices.Equal(missing, tt.missing):
-			t.Errorf("Expand(%q) = %q, %q, %v; want %q, %q", clip(tt.in, 40), clip(out, 40), missing, err, clip(tt.want, 40), tt.missing)
+			t.Errorf("Expand(%q) = %q, %q, %v; want %q, %q", document.Clip(tt.in, 40), document.Clip(out, 40), missing, err, document.Clip(tt.want, 40), tt.missing)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"golang.org/x/tools/txtar"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files and plugin.schema.json")
@@ -36,7 +38,7 @@ func TestRules(t *testing.T) {
 		if (m == nil) != HasErrors(diags) {
 			t.Errorf("%s: manifest is nil: %v, but errors: %v", f.Name, m == nil, HasErrors(diags))
 		}
-		tree, err := decodeTOML(string(f.Data))
+		tree, err := decode(string(f.Data))
 		if err != nil {
 			return "", diags
 		}
@@ -173,7 +175,7 @@ func options(a *txtar.Archive, name string) (opt Options) {
 				if slices.Contains(strings.Fields(v), command) && cwd == "" {
 					return ""
 				}
-				return "is not in " + show(cwd)
+				return "is not in " + document.Show(cwd)
 			}
 		}
 	}
@@ -254,12 +256,12 @@ func TestSchemaKeys(t *testing.T) {
 				unknown = append(unknown, d.Key)
 			}
 		}
-		if want := []string{join(path, "unheard-of")}; !slices.Equal(unknown, want) {
+		if want := []string{document.Join(path, "unheard-of")}; !slices.Equal(unknown, want) {
 			t.Errorf("[%s]: Parse reports %q as unknown, want %q", path, unknown, want)
 		}
 		for key, sub := range s.Properties {
 			if len(sub.Properties) > 0 {
-				visit(join(path, key), sub)
+				visit(document.Join(path, key), sub)
 			}
 		}
 	}

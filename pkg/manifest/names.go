@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"unicode"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // MaxID is the maximum length in bytes of an extension's id and of a capability's name.
@@ -50,20 +52,20 @@ func reservedMember(name string) bool {
 var hooks = []string{"before_message", "after_message", "before_tool_call", "after_tool_call"}
 
 // name checks the names that follow the id's syntax: the extension's id and the names of its servers.
-func (f *file) name(key, id string, limit int) bool {
+func (t *table) name(key, id string, limit int) bool {
 	if idSyntax.MatchString(id) && len(id) <= limit {
 		return true
 	}
 	if idSyntax.MatchString(id) {
-		f.fault(key, "%s has %d bytes; want at most %d", show(id), len(id), limit)
+		t.Fault(key, "%s has %d bytes; want at most %d", document.Show(id), len(id), limit)
 		return false
 	}
 	example := ""
 	if fixed := legalID(id, limit); fixed != "" {
-		example = ", such as " + show(fixed)
+		example = ", such as " + document.Show(fixed)
 	}
-	f.fault(key, `%s is not a legal name; want a lower-case letter, then lower-case letters, digits, "_" or "-", at most %d bytes%s`,
-		show(id), limit, example)
+	t.Fault(key, `%s is not a legal name; want a lower-case letter, then lower-case letters, digits, "_" or "-", at most %d bytes%s`,
+		document.Show(id), limit, example)
 	return false
 }
 
@@ -77,4 +79,18 @@ func printable(s string) bool { return !strings.ContainsFunc(s, unicode.IsContro
 // ones are refused.
 func variable(s string) bool {
 	return s != "" && !strings.Contains(s, "=") && printable(s) && !strings.ContainsFunc(s, unicode.IsSpace)
+}
+
+// legalID converts an invalid id to a valid one; "" if that is not possible.
+func legalID(s string, limit int) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(document.Clip(s, limit)) {
+		switch {
+		case r >= 'a' && r <= 'z', r == '_' && b.Len() > 0, r >= '0' && r <= '9' && b.Len() > 0:
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	return strings.TrimRight(b.String()[:min(b.Len(), limit)], "-")
 }

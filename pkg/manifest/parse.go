@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // Limits of texts for people, in Unicode characters.
@@ -44,37 +46,34 @@ type Sidecar struct {
 //
 // Parse does not use the file system or the environment, and does not panic on any input.
 func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
-	f, ok := open(path, data, Error)
+	d, ok := document.Open(path, data, document.Options{Hint: tableOf})
 	if !ok {
-		return nil, f.done()
+		return nil, diagnostics(d)
 	}
-	f.program = opt.Program
-	tree, ok := f.decodeTOML()
+	top, ok := d.TOML()
 	if !ok {
-		return nil, f.done()
+		return nil, diagnostics(d)
 	}
 	var sidecar []Diagnostic
-	root := f.root(tree)
+	root := &table{top, opt.Program}
 	m := &Manifest{Hash: hash(data), Plugin: root.plugin(opt)}
 	m.MCPServers = root.servers()
 	if !root.listsServers() && opt.Sidecar != nil {
-		f, ok := open(opt.Sidecar.Path, opt.Sidecar.Data, Warn)
-		if ok {
-			m.MCPServers = f.sidecar(opt.Program)
-		}
-		sidecar = f.done()
+		var s *document.Doc
+		s, m.MCPServers = parseSidecar(*opt.Sidecar, document.Warn, opt.Program)
+		sidecar = diagnostics(s)
 	} else if opt.Sidecar != nil {
-		f.info("mcp_servers", "the servers here are used; the sidecar %s is not read", opt.Sidecar.Path)
+		d.Info("mcp_servers", "the servers here are used; the sidecar %s is not read", opt.Sidecar.Path)
 	}
 	m.Transport = root.transport(m.Plugin.ID)
 	m.Capabilities = root.capabilities(m.Transport.Dialect)
 	root.container(m)
-	m.Requires = root.requires(Error)
+	m.Requires = root.requires(document.Error)
 	m.Context = Context{Passthrough: root.context()}
 	m.Meta = root.meta()
-	root.unknown(Error)
-	diags := append(f.done(), sidecar...)
-	if f.faults > 0 {
+	root.Unknown(document.Error)
+	diags := append(diagnostics(d), sidecar...)
+	if d.Faults > 0 {
 		return nil, diags
 	}
 	return m, diags
@@ -89,9 +88,9 @@ func hash(parts ...[]byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// tableOf returns the table that a key at the top of the file belongs to, because a common mistake is to omit
-// [plugin] or [transport].
-func tableOf(key string) string {
+// tableOf is the hint about an unknown key: the table that it belongs to, because a common mistake is to omit [plugin]
+// or [transport].
+func tableOf(_, key string) string {
 	for _, t := range []struct{ name, keys string }{
 		{"[plugin]", "id version name description min_agent_version priority"},
 		{"[capabilities]", "tools hooks channels providers"},
@@ -101,7 +100,7 @@ func tableOf(key string) string {
 		{"[meta]", "author license"},
 	} {
 		if strings.Contains(" "+t.keys+" ", " "+key+" ") {
-			return t.name
+			return "it belongs in " + t.name
 		}
 	}
 	return ""
@@ -109,9 +108,9 @@ func tableOf(key string) string {
 
 func (t *table) plugin(opt Options) Plugin {
 	t = t.table("plugin")
-	if !t.present {
-		t.fault("plugin", `missing; a manifest starts with [plugin], id = "my-ext" and version = "1.0.0"`)
-		t.broken = true
+	if !t.Present() {
+		t.Fault("plugin", `missing; a manifest starts with [plugin], id = "my-ext" and version = "1.0.0"`)
+		t.SetBroken()
 	}
 	p := Plugin{
 		Name:        t.text("name", maxLabel),
@@ -119,28 +118,28 @@ func (t *table) plugin(opt Options) Plugin {
 	}
 	p.ID = t.id(opt.ReservedIDs)
 	p.Version, _ = t.version("version")
-	t.missing("version", `strict semver, such as "1.0.0"`)
+	t.Missing("version", `strict semver, such as "1.0.0"`)
 	p.MinAgentVersion = t.minAgentVersion(opt.AgentVersion)
-	n, _ := t.integer("priority", math.MinInt32, math.MaxInt32)
+	n, _ := t.Int("priority", math.MinInt32, math.MaxInt32)
 	p.Priority = int32(n)
-	t.unknown(Error)
+	t.Unknown(document.Error)
 	return p
 }
 
 func (t *table) id(hostReserved []string) string {
-	t.missing("id", `the extension's id, such as "my-ext"`)
-	id, ok := t.str("id")
-	key := t.key("id")
+	t.Missing("id", `the extension's id, such as "my-ext"`)
+	id, ok := t.Str("id")
+	key := t.Key("id")
 	if !ok || !t.name(key, id, MaxID) {
 		return id
 	}
 	if Reserved(id) {
-		t.fault(key, "%s is reserved for the agent and the mesh; choose another id, such as %s", show(id), show(id+"-ext"))
+		t.Fault(key, "%s is reserved for the agent and the mesh; choose another id, such as %s", document.Show(id), document.Show(id+"-ext"))
 		return id
 	}
 	for _, r := range hostReserved {
 		if r == id {
-			t.fault(key, "%s is reserved on this host (reserved_ids); choose another id, such as %s", show(id), show(id+"-ext"))
+			t.Fault(key, "%s is reserved on this host (reserved_ids); choose another id, such as %s", document.Show(id), document.Show(id+"-ext"))
 			break
 		}
 	}
@@ -149,7 +148,7 @@ func (t *table) id(hostReserved []string) string {
 
 // version reads the strict semver at key; nil if it is absent or invalid.
 func (t *table) version(key string) (string, *semver.Version) {
-	s, ok := t.str(key)
+	s, ok := t.Str(key)
 	if !ok {
 		return "", nil
 	}
@@ -161,7 +160,7 @@ func (t *table) version(key string) (string, *semver.Version) {
 	if lax, err := semver.NewVersion(s); err == nil && lax.String() != s {
 		example = lax.String()
 	}
-	t.fault(t.key(key), "%s is not strict semver; want major.minor.patch, such as %s", show(s), show(example))
+	t.Fault(t.Key(key), "%s is not strict semver; want major.minor.patch, such as %s", document.Show(s), document.Show(example))
 	return s, nil
 }
 
@@ -170,48 +169,48 @@ func (t *table) minAgentVersion(agent string) string {
 	if least == nil || agent == "" {
 		return s
 	}
-	key := t.key("min_agent_version")
+	key := t.Key("min_agent_version")
 	host, err := semver.NewVersion(agent)
 	switch {
 	case err != nil:
-		t.warn(key, "cannot be compared: this host's agent_version %s is not semver", show(agent))
+		t.Warn(key, "cannot be compared: this host's agent_version %s is not semver", document.Show(agent))
 	case host.LessThan(least):
-		t.fault(key, "needs agent %s, but this host is %s; upgrade the host, or install an older version of the extension",
-			show(s), show(agent))
+		t.Fault(key, "needs agent %s, but this host is %s; upgrade the host, or install an older version of the extension",
+			document.Show(s), document.Show(agent))
 	}
 	return s
 }
 
-func (t *table) requires(unknown Level) Requires {
+func (t *table) requires(unknown document.Level) Requires {
 	t = t.table("requires")
 	var r Requires
 	var skip func(int) bool
-	r.Bins, skip = t.strs("bins")
+	r.Bins, skip, _ = t.Strs("bins")
 	for i, b := range r.Bins {
 		if !skip(i) && (blank(b) || !printable(b)) {
-			t.fault(element(t.key("bins"), i), `%s is not a program name; want one to look up on $PATH, such as "git"`, show(b))
+			t.Fault(document.Element(t.Key("bins"), i), `%s is not a program name; want one to look up on $PATH, such as "git"`, document.Show(b))
 		}
 	}
-	r.Env, skip = t.strs("env")
+	r.Env, skip, _ = t.Strs("env")
 	for i, e := range r.Env {
 		if !skip(i) && !variable(e) {
-			t.fault(element(t.key("env"), i), `not a variable name; want one such as "MY_TOKEN", without a value`)
+			t.Fault(document.Element(t.Key("env"), i), `not a variable name; want one such as "MY_TOKEN", without a value`)
 		}
 	}
-	t.unknown(unknown)
+	t.Unknown(unknown)
 	return r
 }
 
 func (t *table) context() bool {
 	t = t.table("context")
-	b := t.boolean("passthrough")
-	t.unknown(Error)
+	b, _ := t.Bool("passthrough")
+	t.Unknown(document.Error)
 	return b
 }
 
 func (t *table) meta() Meta {
 	t = t.table("meta")
 	m := Meta{Author: t.text("author", maxLabel), License: t.text("license", maxLabel)}
-	t.unknown(Error)
+	t.Unknown(document.Error)
 	return m
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
@@ -125,7 +126,7 @@ func TestParseBytes(t *testing.T) {
 	atLimit := small + "#" + strings.Repeat("x", MaxFile-len(small)-1)
 	tests := []struct{ name, data, want string }{
 		{"at the limit", atLimit, ""},
-		{"over the limit", atLimit + "x", "p: error: the file has 1048577 bytes; at most 1048576 (1 MiB) are read\n"},
+		{"over the limit", atLimit + "x", "p: error: the file has more than 1048576 bytes (1 MiB)\n"},
 		{"byte order mark", "\xef\xbb\xbf" + small, ""},
 		{"fault after a byte order mark", "\xef\xbb\xbfx y\n", "p:1:3: error: syntax: expected '.' or '=', but got 'y' instead\n"},
 		{"CRLF", strings.ReplaceAll(small, "\n", "\r\n"), ""},
@@ -152,7 +153,7 @@ func TestParseManyFaults(t *testing.T) {
 	}
 	_, diags := Parse("p", b.Bytes(), Options{})
 	last := diags[len(diags)-1]
-	if len(diags) != maxDiagnostics+1 || last.Message != "and 1502 more faults" { // plugin and transport are missing too
+	if len(diags) != document.MaxFindings+1 || last.Message != "and 1502 more faults" { // plugin and transport are missing too
 		t.Errorf("%d diagnostics, the last %v", len(diags), last)
 	}
 }
@@ -172,15 +173,15 @@ func TestParseHostile(t *testing.T) {
 		name, toml string
 		want       error
 	}{
-		{"dotted key", fill("a.") + "a = 1", errDeep},
-		{"arrays", "a = " + fill("["), errDeep},
-		{"tables", "a = " + fill("{a="), errDeep},
-		{"header", "[" + fill("a.") + "a]", errDeep},
-		{"key", fill("a") + " = 1", errLong},
-		{"long table of many keys", "[" + strings.Repeat("a", MaxFile/4) + "]\n" + keys("k%d=1\n"), errLong},
-		{"many keys", keys("k%d=1\n"), errMany},
-		{"many tables", keys("[k%d]\n"), errMany},
-		{"many keys in arrays", "a = [" + keys("{k%d=1},"), errMany},
+		{"dotted key", fill("a.") + "a = 1", document.ErrDeep},
+		{"arrays", "a = " + fill("["), document.ErrDeep},
+		{"tables", "a = " + fill("{a="), document.ErrDeep},
+		{"header", "[" + fill("a.") + "a]", document.ErrDeep},
+		{"key", fill("a") + " = 1", document.ErrLong},
+		{"long table of many keys", "[" + strings.Repeat("a", MaxFile/4) + "]\n" + keys("k%d=1\n"), document.ErrLong},
+		{"many keys", keys("k%d=1\n"), document.ErrMany},
+		{"many tables", keys("[k%d]\n"), document.ErrMany},
+		{"many keys in arrays", "a = [" + keys("{k%d=1},"), document.ErrMany},
 		{"many elements", "a = [" + fill("1,") + "]", nil},
 		{"many strings", "[capabilities]\ntools = [" + fill("'',") + "]", nil},
 		{"long string", "a = '" + fill("x") + "'", nil},

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // pieceKind is the kind of a part of a value.
@@ -100,22 +102,13 @@ func placeholder(inner string) (piece, error) {
 	m := placeholderSyntax.FindStringSubmatch(name)
 	if m == nil {
 		return piece{}, fmt.Errorf(`"${%s" is not a placeholder; want ${NAME}, ${NAME:-default} or ${file:PATH}, or $${ for a literal "${"`,
-			clip(nameSyntax.FindString(inner), maxShown))
+			document.Clip(nameSyntax.FindString(inner), 64))
 	}
 	p := piece{kind: envVar, text: m[1], fallback: m[3], hasDefault: m[2] != ""}
 	if !ofClient && slices.Contains(constants, p.text) {
 		p.kind = constant
 	}
 	return p, nil
-}
-
-// placeholders checks the syntax of the placeholders in the value at key.
-func (f *file) placeholders(key, value string) bool {
-	_, err := split(value)
-	if err != nil {
-		f.fault(key, "%v", err)
-	}
-	return err == nil
 }
 
 // Variables returns the environment variables that m's transport refers to as ${VAR} without a default, sorted. An
@@ -178,14 +171,14 @@ func (m *Manifest) templates() []template {
 	add := func(key string, s *string) { out = append(out, template{key, *s, func(v string) { *s = v }}) }
 	addMap := func(key string, m map[string]string) {
 		for _, name := range slices.Sorted(maps.Keys(m)) {
-			out = append(out, template{join(key, name), m[name], func(v string) { m[name] = v }})
+			out = append(out, template{document.Join(key, name), m[name], func(v string) { m[name] = v }})
 		}
 	}
 	t := &m.Transport
 	if m.Parent != "" {
 		add("command", &t.Command)
 		for i := range t.Args {
-			add(element("args", i), &t.Args[i])
+			add(document.Element("args", i), &t.Args[i])
 		}
 		add("cwd", &t.Cwd)
 	}

@@ -1,10 +1,9 @@
 package manifest
 
 import (
-	"maps"
-	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
@@ -14,16 +13,16 @@ const maxServers = 64
 // servers reads [mcp_servers.<name>].
 func (t *table) servers() map[string]MCPServer {
 	t = t.table("mcp_servers")
-	if len(t.m) > maxServers {
-		t.fault(t.path, "has %d servers; want at most %d", len(t.m), maxServers)
+	if len(t.Names()) > maxServers {
+		t.Fault(t.Path, "has %d servers; want at most %d", len(t.Names()), maxServers)
 		return nil
 	}
-	out := make(map[string]MCPServer, len(t.m))
-	for _, name := range slices.Sorted(maps.Keys(t.m)) {
+	out := make(map[string]MCPServer, len(t.Names()))
+	for _, name := range t.Names() {
 		sub := t.table(name)
 		t.serverName(name)
 		out[name] = sub.server(sub.serverKind())
-		sub.unknown(Error)
+		sub.Unknown(document.Error)
 	}
 	if len(out) == 0 {
 		return nil
@@ -32,16 +31,16 @@ func (t *table) servers() map[string]MCPServer {
 }
 
 func (t *table) serverName(name string) {
-	key := t.key(name)
+	key := t.Key(name)
 	if t.name(key, name, maxServerName) && reservedMember(name) {
-		t.fault(key, "%s is a word of the mesh's subjects; choose another name, such as %s", show(name), show(name+"-server"))
+		t.Fault(key, "%s is a word of the mesh's subjects; choose another name, such as %s", document.Show(name), document.Show(name+"-server"))
 	}
 }
 
 // serverKind returns the transport of a server in [mcp_servers], given by type or derived from command or url; "" was
 // reported.
 func (t *table) serverKind() ServerType {
-	if !t.has("type") && !t.has("transport") {
+	if !t.Has("type") && !t.Has("transport") {
 		kind := t.guessKind()
 		if kind != "" {
 			t.misfits("type", string(kind), serverFields)
@@ -54,22 +53,22 @@ func (t *table) serverKind() ServerType {
 // guessKind derives a server's transport from its other keys.
 func (t *table) guessKind() ServerType {
 	switch {
-	case t.broken:
+	case t.Broken():
 		// reported
-	case t.has("command") && t.has("url"):
-		t.fault(t.path, `has both command and url; set "type" to choose one`)
-	case t.has("command"):
+	case t.Has("command") && t.Has("url"):
+		t.Fault(t.Path, `has both command and url; set "type" to choose one`)
+	case t.Has("command"):
 		return ServerStdio
-	case t.has("url"):
+	case t.Has("url"):
 		return ServerStreamableHTTP
 	default:
 		hint := ""
-		for _, k := range slices.Sorted(maps.Keys(t.m)) {
+		for _, k := range t.Names() {
 			if near, ok := nearest.Word(k, []string{"command", "url"}); ok {
-				hint = "; did you mean " + near + " by " + show(k) + "?"
+				hint = "; did you mean " + near + " by " + document.Show(k) + "?"
 			}
 		}
-		t.fault(t.path, "has neither command nor url; want one of them%s", hint)
+		t.Fault(t.Path, "has neither command nor url; want one of them%s", hint)
 	}
 	return ""
 }
@@ -78,10 +77,10 @@ func (t *table) guessKind() ServerType {
 func (t *table) server(kind ServerType) MCPServer {
 	s := MCPServer{Type: kind}
 	s.Command = t.command(kind == ServerStdio)
-	t.placeholders(t.key("command"), s.Command)
+	t.placeholders(t.Key("command"), s.Command)
 	s.Args = t.args()
 	for i, a := range s.Args {
-		t.placeholders(element(t.key("args"), i), a)
+		t.placeholders(document.Element(t.Key("args"), i), a)
 	}
 	s.Env = t.env()
 	s.Cwd = t.cwd()
@@ -93,15 +92,15 @@ func (t *table) server(kind ServerType) MCPServer {
 }
 
 func (t *table) cwd() string {
-	s, ok := t.str("cwd")
+	s, ok := t.Str("cwd")
 	switch {
 	case !ok:
 	case blank(s):
-		t.fault(t.key("cwd"), "is blank; want a directory, or no cwd for the extension's own")
+		t.Fault(t.Key("cwd"), "is blank; want a directory, or no cwd for the extension's own")
 	case strings.ContainsRune(s, 0):
-		t.fault(t.key("cwd"), "contains a NUL character, which is not allowed in a path")
+		t.Fault(t.Key("cwd"), "contains a NUL character, which is not allowed in a path")
 	}
-	t.placeholders(t.key("cwd"), s)
+	t.placeholders(t.Key("cwd"), s)
 	return s
 }
 

@@ -1,9 +1,12 @@
 package manifest
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // SidecarName is the name of the file in which MCP clients configure their servers.
@@ -23,13 +26,16 @@ const SidecarName = ".mcp.json"
 // An invalid server is left out with warnings, and the others are used. The manifest is nil, with an Error, if the file
 // cannot be read or none of its servers can be used. Options.Sidecar and Options.AgentVersion are not used.
 func ParseSidecar(dir, path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
-	f, ok := open(path, data, Error)
-	m := &Manifest{Plugin: Plugin{Version: "0.0.0", Name: clip(dir, maxLabel-1)}, Hash: hash(data)}
-	if ok {
-		m.Plugin.ID = f.dirID(dir, opt.ReservedIDs)
-		m.MCPServers = f.sidecar(opt.Program)
+	d, servers := parseSidecar(Sidecar{path, data}, document.Error, opt.Program)
+	id, note := dirID(dir, opt.ReservedIDs)
+	m := &Manifest{
+		Plugin: Plugin{ID: id, Version: "0.0.0", Name: document.Clip(dir, maxLabel-1)}, MCPServers: servers, Hash: hash(data),
 	}
-	diags := f.done()
+	diags := diagnostics(d)
+	if note.Message != "" {
+		note.Path = path
+		diags = append([]Diagnostic{note}, diags...)
+	}
 	if len(m.MCPServers) == 0 && !HasErrors(diags) {
 		diags = append(diags, Diagnostic{Level: Error, Path: path, Message: "has no server that can be used; want at least one"})
 	}
@@ -39,69 +45,72 @@ func ParseSidecar(dir, path string, data []byte, opt Options) (*Manifest, []Diag
 	return m, diags
 }
 
-// dirID converts the name of a directory to an id.
-func (f *file) dirID(dir string, hostReserved []string) string {
-	id := legalID(dir, MaxID)
+// dirID converts the name of a directory to an id, with a note if they differ.
+func dirID(dir string, hostReserved []string) (id string, note Diagnostic) {
+	id = legalID(dir, MaxID)
 	if id == "" {
-		f.fault("", "the directory's name %s cannot be converted to an id; rename it, or add a %s with an id", show(dir), FileName)
-		return ""
+		return "", Diagnostic{Level: Error, Message: fmt.Sprintf(
+			"the directory's name %s cannot be converted to an id; rename it, or add a %s with an id", document.Show(dir), FileName)}
 	}
 	why := "is not a legal id"
 	if Reserved(id) || slices.Contains(hostReserved, id) {
 		id, why = legalID(id, MaxID-len("-mcp"))+"-mcp", "is reserved"
 	}
 	if id != dir {
-		f.info("", "the extension's id is %s, because the directory's name %s %s", show(id), show(dir), why)
+		note = Diagnostic{Level: Info, Message: fmt.Sprintf(
+			"the extension's id is %s, because the directory's name %s %s", document.Show(id), document.Show(dir), why)}
 	}
-	return id
+	return id, note
 }
 
-// sidecar reads the servers of an opened sidecar.
-func (f *file) sidecar(program func(command, cwd string) string) map[string]MCPServer {
-	f.program, f.loose = program, true
-	f.text = withoutComments(f.text)
-	tree, ok := f.decodeJSON()
+// parseSidecar reads the servers of a sidecar. The level is that of faults that affect the whole file.
+func parseSidecar(s Sidecar, level document.Level, program func(command, cwd string) string) (*document.Doc, map[string]MCPServer) {
+	d, ok := document.Open(s.Path, s.Data, document.Options{Level: level, Loose: true})
 	if !ok {
-		return nil
+		return d, nil
 	}
-	return f.root(tree).sidecar()
+	top, ok := d.JSON()
+	if !ok {
+		return d, nil
+	}
+	return d, (&table{top, program}).clientServers()
 }
 
-func (t *table) sidecar() map[string]MCPServer {
+func (t *table) clientServers() map[string]MCPServer {
 	key := ""
 	for _, k := range []string{"mcpServers", "mcp_servers", "servers"} {
 		switch {
-		case !t.has(k):
+		case !t.Has(k):
 		case key == "":
 			key = k
 		default:
-			t.warn(k, "is ignored because %s is present too; keep one", key)
+			t.Warn(k, "is ignored because %s is present too; keep one", key)
 		}
 	}
 	if key == "" {
-		t.fault("", `has no servers; want an object such as {"mcpServers": {"name": {"command": "…"}}}`)
+		t.Fault("", `has no servers; want an object such as {"mcpServers": {"name": {"command": "…"}}}`)
 		return nil
 	}
 	t = t.table(key)
-	if len(t.m) > maxServers {
-		t.fault(t.path, "has %d servers; want at most %d", len(t.m), maxServers)
+	if len(t.Names()) > maxServers {
+		t.Fault(t.Path, "has %d servers; want at most %d", len(t.Names()), maxServers)
 		return nil
 	}
 	names := t.memberNames()
-	t.level = Warn // from here on a fault affects only one server
-	out := make(map[string]MCPServer, len(t.m))
+	t.Level = document.Warn // from here on a fault affects only one server
+	out := make(map[string]MCPServer, len(t.Names()))
 	for _, written := range slices.Sorted(maps.Keys(names)) {
-		before := t.faults
+		before := t.Faults
 		sub := t.table(written)
-		if sub.boolean("disabled") {
-			t.info(sub.path, "is disabled")
+		if off, _ := sub.Bool("disabled"); off {
+			t.Info(sub.Path, "is disabled")
 			continue
 		}
 		server := sub.server(sub.sidecarKind()).only()
-		if t.faults == before {
+		if t.Faults == before {
 			out[names[written]] = server
 		} else {
-			t.warn(sub.path, "is left out because of the faults reported for it")
+			t.Warn(sub.Path, "is left out because of the faults reported for it")
 		}
 	}
 	if len(out) == 0 {
@@ -115,7 +124,7 @@ func (t *table) sidecar() map[string]MCPServer {
 func (t *table) memberNames() map[string]string {
 	names, taken := map[string]string{}, map[string]bool{}
 	var illegal []string
-	for _, name := range slices.Sorted(maps.Keys(t.m)) {
+	for _, name := range t.Names() {
 		if idSyntax.MatchString(name) && len(name) <= maxServerName && !reservedMember(name) {
 			names[name], taken[name] = name, true
 		} else {
@@ -129,12 +138,12 @@ func (t *table) memberNames() map[string]string {
 		}
 		switch {
 		case fixed == "":
-			t.warn(t.key(name), "is left out because its name has no letter from a to z; rename it")
+			t.Warn(t.Key(name), "is left out because its name has no letter from a to z; rename it")
 		case taken[fixed]:
-			t.warn(t.key(name), "is left out because another server has its name here, %s; rename one of them", show(fixed))
+			t.Warn(t.Key(name), "is left out because another server has its name here, %s; rename one of them", document.Show(fixed))
 		default:
 			names[name], taken[fixed] = fixed, true
-			t.info(t.key(name), "its name here is %s", show(fixed))
+			t.Info(t.Key(name), "its name here is %s", document.Show(fixed))
 		}
 	}
 	return names
@@ -142,7 +151,7 @@ func (t *table) memberNames() map[string]string {
 
 // sidecarKind returns the transport of a server in a sidecar, given or derived; "" was reported.
 func (t *table) sidecarKind() ServerType {
-	if !t.has("type") && !t.has("transport") {
+	if !t.Has("type") && !t.Has("transport") {
 		return t.guessKind()
 	}
 	s, key := t.either("type", "transport")
@@ -152,9 +161,9 @@ func (t *table) sidecarKind() ServerType {
 	case kind == ServerStdio, kind == ServerStreamableHTTP:
 		return kind
 	case slices.Contains([]string{"sse", "http+sse", "http-sse"}, strings.ToLower(s)):
-		t.fault(t.key(key), `SSE is not supported: MCP deprecated it, and it ties a session to one connection; use the server's streamable HTTP endpoint with "http"`)
+		t.Fault(t.Key(key), `SSE is not supported: MCP deprecated it, and it ties a session to one connection; use the server's streamable HTTP endpoint with "http"`)
 	default:
-		t.fault(t.key(key), `%s is not a supported transport; want "stdio" or "streamable_http"`, show(s))
+		t.Fault(t.Key(key), `%s is not a supported transport; want "stdio" or "streamable_http"`, document.Show(s))
 	}
 	return ""
 }
@@ -181,51 +190,4 @@ func home(s string) string {
 		return "${HOME}/" + rest
 	}
 	return s
-}
-
-// withoutComments replaces the comments of a JSON text by spaces, and the commas before a closing bracket. Line breaks
-// and all positions stay.
-func withoutComments(text string) string {
-	b := []byte(text)
-	blank := func(from, to int) {
-		for i := from; i < to; i++ {
-			if b[i] != '\n' && b[i] != '\r' {
-				b[i] = ' '
-			}
-		}
-	}
-	comma := -1 // the offset of a comma with only white space and comments after it
-	for i := 0; i < len(b); i++ {
-		rest := text[i:]
-		switch {
-		case b[i] == '"':
-			comma = -1
-			for i++; i < len(b) && b[i] != '"' && b[i] != '\n'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case strings.HasPrefix(rest, "//"):
-			comment, _, _ := strings.Cut(rest, "\n")
-			end := i + len(comment)
-			blank(i, end)
-			i = end - 1
-		case strings.HasPrefix(rest, "/*"):
-			comment, _, closed := strings.Cut(rest[2:], "*/")
-			if !closed {
-				return string(b) // the decoder reports it
-			}
-			end := i + len("/*") + len(comment) + len("*/")
-			blank(i, end)
-			i = end - 1
-		case b[i] == ',':
-			comma = i
-		case (b[i] == '}' || b[i] == ']') && comma >= 0:
-			b[comma] = ' '
-			comma = -1
-		case !strings.ContainsRune(" \t\r\n", rune(b[i])):
-			comma = -1
-		}
-	}
-	return string(b)
 }

@@ -3,6 +3,8 @@ package manifest
 import (
 	"strings"
 	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // SkillFileName is the name of a skill's file, below skills_dir/<name>/.
@@ -29,46 +31,46 @@ type Skill struct {
 // hosts have their own keys. A body over max_chars is cut, with a warning: max_chars is the author's limit for the
 // agent's context, and a shortened skill is more useful than none.
 func ParseSkill(path string, data []byte) (*Skill, []Diagnostic) {
-	f, ok := open(path, data, Error)
+	d, ok := document.Open(path, data, document.Options{Subject: "the front matter", AtValues: true})
 	if !ok {
-		return nil, f.done()
+		return nil, diagnostics(d)
 	}
-	front, body, ok := f.frontMatter()
+	front, body, ok := frontMatter(d)
 	if !ok {
-		return nil, f.done()
+		return nil, diagnostics(d)
 	}
-	tree, ok := f.decodeYAML(front)
+	top, ok := d.YAML(front)
 	if !ok {
-		return nil, f.done()
+		return nil, diagnostics(d)
 	}
-	s := f.root(tree).skill(front != "")
+	s := (&table{Table: top}).skill(front != "")
 	s.Body = body
 	if n := utf8.RuneCountInString(body); s.MaxChars > 0 && n > s.MaxChars {
-		f.warn("max_chars", "the body has %d characters and is cut to %d; shorten it or raise max_chars", n, s.MaxChars)
+		d.Warn("max_chars", "the body has %d characters and is cut to %d; shorten it or raise max_chars", n, s.MaxChars)
 		s.Body = string([]rune(body)[:s.MaxChars])
 	}
 	if blank(body) {
-		f.warn("", "there is nothing below the front matter")
+		d.Warn("", "there is nothing below the front matter")
 	}
-	if f.faults > 0 {
-		return nil, f.done()
+	if d.Faults > 0 {
+		return nil, diagnostics(d)
 	}
-	return s, f.done()
+	return s, diagnostics(d)
 }
 
 // frontMatter splits the text in two. The first part begins with an empty line in place of the opening "---", so that
 // line numbers match the file.
-func (f *file) frontMatter() (front, body string, ok bool) {
-	first, rest, _ := strings.Cut(f.text, "\n")
+func frontMatter(d *document.Doc) (front, body string, ok bool) {
+	first, rest, _ := strings.Cut(d.Text(), "\n")
 	if strings.TrimRight(first, " \t\r") != "---" {
-		return "", f.text, true
+		return "", d.Text(), true
 	}
 	for at := 0; at < len(rest); {
 		line, _, more := strings.Cut(rest[at:], "\n")
 		if strings.TrimRight(line, " \t\r") == "---" {
 			front, body = "\n"+rest[:at], rest[at+len(line):]
 			if at > maxFrontMatter {
-				f.faultAt(0, "the front matter has %d bytes; want at most %d", at, maxFrontMatter)
+				d.FaultAt(0, "the front matter has %d bytes; want at most %d", at, maxFrontMatter)
 				return "", "", false
 			}
 			return front, strings.TrimPrefix(body, "\n"), true
@@ -77,23 +79,23 @@ func (f *file) frontMatter() (front, body string, ok bool) {
 			at++
 		}
 	}
-	f.faultAt(0, `the front matter is never closed; want a line of "---" below it`)
+	d.FaultAt(0, `the front matter is never closed; want a line of "---" below it`)
 	return "", "", false
 }
 
 func (t *table) skill(front bool) *Skill {
 	s := &Skill{Name: t.text("name", maxLabel), Description: t.text("description", 2*maxDescription)}
-	if _, isText := t.m["name"].(string); isText && (blank(s.Name) || !printable(s.Name)) {
-		t.fault("name", "is blank or contains a control character; want a label, or no name")
+	if _, isText := t.Raw("name").(string); isText && (blank(s.Name) || !printable(s.Name)) {
+		t.Fault("name", "is blank or contains a control character; want a label, or no name")
 	}
 	if !front {
-		t.warn("", `has no front matter; want "---", name, description, "---" at its top`)
-	} else if text, isText := t.m["description"].(string); !t.has("description") || isText && blank(text) {
-		t.warn("description", "missing; agents choose a skill by its description")
+		t.Warn("", `has no front matter; want "---", name, description, "---" at its top`)
+	} else if text, isText := t.Raw("description").(string); !t.Has("description") || isText && blank(text) {
+		t.Warn("description", "missing; agents choose a skill by its description")
 	}
-	n, _ := t.integer("max_chars", 1, MaxFile)
+	n, _ := t.Int("max_chars", 1, MaxFile)
 	s.MaxChars = int(n)
-	s.Requires = t.requires(Warn)
-	t.unknown(Warn)
+	s.Requires = t.requires(document.Warn)
+	t.Unknown(document.Warn)
 	return s
 }

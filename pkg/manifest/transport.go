@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
@@ -34,8 +35,8 @@ func (f field) belongs(kind string) bool { return slices.Contains(strings.Fields
 // transport. It returns "" if there is no valid one.
 func (t *table) kind(a, b string, legal []string, fields []field) string {
 	s, key := t.either(a, b)
-	if !t.has(a) && !t.has(b) {
-		t.missing(a, "one of "+list(legal)+t.guess(fields))
+	if !t.Has(a) && !t.Has(b) {
+		t.Missing(a, "one of "+list(legal)+t.guess(fields))
 		return ""
 	}
 	if s == "" && key == "" {
@@ -44,9 +45,9 @@ func (t *table) kind(a, b string, legal []string, fields []field) string {
 	if !slices.Contains(legal, s) {
 		hint := ""
 		if near, ok := nearestTransport(s, legal); ok {
-			hint = "; did you mean " + show(near) + "?"
+			hint = "; did you mean " + document.Show(near) + "?"
 		}
-		t.fault(t.key(key), "%s is not a supported transport; want %s%s", show(s), list(legal), hint)
+		t.Fault(t.Key(key), "%s is not a supported transport; want %s%s", document.Show(s), list(legal), hint)
 		return ""
 	}
 	t.misfits(key, s, fields)
@@ -56,8 +57,8 @@ func (t *table) kind(a, b string, legal []string, fields []field) string {
 // misfits reports the fields that do not belong to the transport s, which is given by key.
 func (t *table) misfits(key, s string, fields []field) {
 	for _, f := range fields {
-		if t.has(f.key) && !f.belongs(s) {
-			t.fault(t.key(f.key), `does not belong to %s = %q but to %s; remove it or change %s`,
+		if t.Has(f.key) && !f.belongs(s) {
+			t.Fault(t.Key(f.key), `does not belong to %s = %q but to %s; remove it or change %s`,
 				key, s, list(strings.Fields(f.types)), key)
 		}
 	}
@@ -65,11 +66,11 @@ func (t *table) misfits(key, s string, fields []field) {
 
 // either reads a string that has two names. Both may be present if they agree.
 func (t *table) either(a, b string) (s, key string) {
-	s, aok := t.str(a)
-	other, bok := t.str(b)
+	s, aok := t.Str(a)
+	other, bok := t.Str(b)
 	switch {
 	case aok && bok && s != other:
-		t.fault(t.key(b), "is %s, but %s is %s; both keys mean the same, keep one", show(other), a, show(s))
+		t.Fault(t.Key(b), "is %s, but %s is %s; both keys mean the same, keep one", document.Show(other), a, document.Show(s))
 		return "", ""
 	case aok:
 		return s, a
@@ -82,8 +83,8 @@ func (t *table) either(a, b string) (s, key string) {
 // guess returns a hint about the transport that the present fields belong to.
 func (t *table) guess(fields []field) string {
 	for _, f := range fields {
-		if t.has(f.key) && !strings.Contains(f.types, " ") {
-			return "; " + f.key + " belongs to " + show(f.types)
+		if t.Has(f.key) && !strings.Contains(f.types, " ") {
+			return "; " + f.key + " belongs to " + document.Show(f.types)
 		}
 	}
 	return ""
@@ -99,7 +100,7 @@ func list(words []string) string {
 		case i > 0:
 			b.WriteString(", ")
 		}
-		b.WriteString(show(w))
+		b.WriteString(document.Show(w))
 	}
 	return b.String()
 }
@@ -107,7 +108,7 @@ func list(words []string) string {
 // transport reads [transport] of the extension id.
 func (t *table) transport(id string) Transport {
 	t = t.table("transport")
-	if !t.present {
+	if !t.Present() {
 		return Transport{} // container reports a missing transport
 	}
 	tr := Transport{Type: TransportType(t.kind("type", "kind", []string{"stdio", "nats", "http"}, fields))}
@@ -120,7 +121,7 @@ func (t *table) transport(id string) Transport {
 	tr.SubjectPrefix = t.subjectPrefix(id)
 	tr.URL = t.url(tr.Type == HTTP, false)
 	tr.Headers = t.headers()
-	t.unknown(Error)
+	t.Unknown(document.Error)
 	if tr.Dialect == "" && tr.Type != NATS {
 		tr.Dialect = Auto
 	}
@@ -135,24 +136,24 @@ func (t *table) transport(id string) Transport {
 func (t *table) misplaced(tr Transport) {
 	const note = "placeholders are not replaced here, only in env, headers and url; the program runs in the extension's directory, so a relative path will do"
 	if strings.Contains(tr.Command, "${EXTENSION_") {
-		t.warn(t.key("command"), note)
+		t.Warn(t.Key("command"), note)
 	}
 	for i, a := range tr.Args {
 		if strings.Contains(a, "${EXTENSION_") {
-			t.warn(element(t.key("args"), i), note)
+			t.Warn(document.Element(t.Key("args"), i), note)
 		}
 	}
 }
 
 func (t *table) command(required bool) string {
 	if required {
-		t.missing("command", "the program to run")
+		t.Missing("command", "the program to run")
 	}
-	s, ok := t.str("command")
+	s, ok := t.Str("command")
 	if ok && blank(s) {
-		t.fault(t.key("command"), "is blank; want the program to run")
+		t.Fault(t.Key("command"), "is blank; want the program to run")
 	} else if strings.ContainsRune(s, 0) {
-		t.fault(t.key("command"), "contains a NUL character, which is not allowed in a command")
+		t.Fault(t.Key("command"), "contains a NUL character, which is not allowed in a command")
 	}
 	return s
 }
@@ -163,30 +164,30 @@ func (t *table) checkProgram(stdio bool, command, cwd string) {
 		return
 	}
 	if wrong := t.program(command, cwd); wrong != "" {
-		t.warn(t.key("command"), "%s %s", show(command), wrong)
+		t.Warn(t.Key("command"), "%s %s", document.Show(command), wrong)
 	}
 }
 
 func (t *table) args() []string {
-	list, _ := t.strs("args")
+	list, _, _ := t.Strs("args")
 	for i, a := range list {
 		if strings.ContainsRune(a, 0) {
-			t.fault(element(t.key("args"), i), "contains a NUL character, which is not allowed in an argument")
+			t.Fault(document.Element(t.Key("args"), i), "contains a NUL character, which is not allowed in an argument")
 		}
 	}
 	return list
 }
 
 func (t *table) env() map[string]string {
-	env := t.strMap("env")
+	env := t.StrMap("env")
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		value := env[name]
-		key := join(t.key("env"), name)
+		key := document.Join(t.Key("env"), name)
 		if !variable(name) {
-			t.fault(key, `not a variable name; want one such as "MY_MODE"`)
+			t.Fault(key, `not a variable name; want one such as "MY_MODE"`)
 		}
 		if strings.ContainsRune(value, 0) {
-			t.fault(key, "contains a NUL character, which is not allowed in a variable")
+			t.Fault(key, "contains a NUL character, which is not allowed in a variable")
 		}
 		t.placeholders(key, value)
 	}
@@ -194,47 +195,47 @@ func (t *table) env() map[string]string {
 }
 
 func (t *table) dialect() Dialect {
-	s, ok := t.str("dialect")
+	s, ok := t.Str("dialect")
 	if ok && s != string(Auto) && s != string(Ext) && s != string(MCP) {
-		t.fault(t.key("dialect"), `%s is not a dialect; want "auto", "ext" or "mcp"`, show(s))
+		t.Fault(t.Key("dialect"), `%s is not a dialect; want "auto", "ext" or "mcp"`, document.Show(s))
 	}
 	return Dialect(s)
 }
 
 func (t *table) handshakeTimeout() time.Duration {
-	s, ok := t.str("handshake_timeout")
+	s, ok := t.Str("handshake_timeout")
 	if !ok {
 		return 0
 	}
-	key := t.key("handshake_timeout")
+	key := t.Key("handshake_timeout")
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
-		t.fault(key, `%s is not a duration; want one such as "30s" or "1m30s"`, show(s))
+		t.Fault(key, `%s is not a duration; want one such as "30s" or "1m30s"`, document.Show(s))
 	case d <= 0:
-		t.fault(key, `%s is too short; want more than 0, such as "30s"`, show(s))
+		t.Fault(key, `%s is too short; want more than 0, such as "30s"`, document.Show(s))
 	case d > MaxHandshakeTimeout:
-		t.fault(key, `%s is too long; want at most "5m"`, show(s))
+		t.Fault(key, `%s is too long; want at most "5m"`, document.Show(s))
 	}
 	return d
 }
 
 func (t *table) headers() map[string]string {
-	headers := t.strMap("headers")
+	headers := t.StrMap("headers")
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		value := headers[name]
-		key := join(t.key("headers"), name)
+		key := document.Join(t.Key("headers"), name)
 		if !headerSyntax.MatchString(name) {
-			t.fault(key, `not a header name; want one such as "Authorization"`)
+			t.Fault(key, `not a header name; want one such as "Authorization"`)
 		}
 		if lower := strings.ToLower(name); seen[lower] {
-			t.fault(key, "appears twice, in different case; header names ignore case, keep one")
+			t.Fault(key, "appears twice, in different case; header names ignore case, keep one")
 		} else {
 			seen[lower] = true
 		}
 		if !headerValue(value) {
-			t.fault(key, "its value contains a line break or another control character, which is not allowed in a header")
+			t.Fault(key, "its value contains a line break or another control character, which is not allowed in a header")
 		}
 		t.placeholders(key, value)
 	}

@@ -1,27 +1,66 @@
-package manifest
+package document
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/BurntSushi/toml"
 )
 
+// TOML decodes a TOML file. A syntax error is reported alone, with its position.
+func (d *Doc) TOML() (*Table, bool) {
+	d.words = words{"an integer", "a float", "an array", "a table", "a string in quotes",
+		`an array of strings, such as ["a", "b"]`, "a table, such as [KEY]"}
+	end, over := d.scan()
+	if over != nil {
+		d.FaultAt(end, "%v", over)
+		return nil, false
+	}
+	text := d.text
+	if end < len(text) {
+		// The scanner stopped in this line. The decoder gets only text that the scanner has checked for the limits.
+		if n := strings.IndexByte(text[end:], '\n'); n >= 0 {
+			text = text[:end+n+1]
+		}
+	}
+	tree, err := decodeTOML(text)
+	if syntax, ok := errors.AsType[toml.ParseError](err); ok {
+		d.FaultAt(syntax.Position.Start, "syntax: %s", Clip(syntax.Message, 4*maxShown))
+	} else if err != nil {
+		d.Fault("", "%v", err)
+	} else if end < len(d.text) {
+		d.FaultAt(end, "syntax: expected a key, a value or the end of the line")
+	}
+	if d.Faults > 0 {
+		return nil, false
+	}
+	return d.root(tree, 0)
+}
+
+// decodeTOML decodes into plain maps. Decoding into Go types would stop at the first value of a wrong type and could
+// not distinguish an absent key from an empty one.
+func decodeTOML(text string) (tree map[string]any, err error) {
+	defer guard(&err)
+	_, err = toml.Decode(text, &tree)
+	return tree, err
+}
+
 // scanner finds the positions of the keys of a TOML text. The decoder reports positions only in errors, one at a time
 // and at a cost that grows with the file, so it cannot give the positions of all faults. The scanner runs before the
 // decoder and enforces the limits of a tree.
 //
-// It checks only as much syntax as it needs to find the keys, and stops where it fails; file.decodeTOML then gets the
-// error from the decoder.
+// It checks only as much syntax as it needs to find the keys, and stops where it fails; TOML then gets the error from
+// the decoder.
 type scanner struct {
-	*file
+	*Doc
 	i    int   // the next byte
 	over error // the limit that was exceeded
 }
 
-// scan records the positions of all keys in f.pos. It returns the offset where it stopped, and the limit that was
-// exceeded there, if any.
-func (f *file) scan() (end int, over error) {
-	s := scanner{file: f}
+// scan records the positions of all keys. It returns the offset where it stopped, and the limit that was exceeded
+// there, if any.
+func (d *Doc) scan() (end int, over error) {
+	s := scanner{Doc: d}
 	table := ""
 	for s.skip(true); s.i < len(s.text); s.skip(true) {
 		ok := false
@@ -64,12 +103,12 @@ func (s *scanner) key(path string) (string, bool) {
 			s.i = start
 			return "", false
 		}
-		path = join(path, part)
+		path = Join(path, part)
 		s.blanks()
 		more := s.i < len(s.text) && s.text[s.i] == '.'
 		// A table may first appear in a deeper table's header and be defined later: the definition's position is used.
-		if _, seen := s.pos[path]; !seen || !more {
-			if s.over = s.setPos(path, start); s.over != nil {
+		if _, seen := s.keys[path]; !seen || !more {
+			if s.over = s.setPos(path, start, start); s.over != nil {
 				s.i = start
 				return "", false
 			}
@@ -79,7 +118,7 @@ func (s *scanner) key(path string) (string, bool) {
 		}
 		s.i++
 	}
-	s.over = errDeep
+	s.over = ErrDeep
 	return "", false
 }
 
@@ -108,7 +147,7 @@ func (s *scanner) part() (string, bool) {
 // value skips a value and records the keys and elements in it.
 func (s *scanner) value(path string, depth int) bool {
 	if depth > maxNesting {
-		s.over = errDeep
+		s.over = ErrDeep
 		return false
 	}
 	if s.i == len(s.text) {
@@ -123,8 +162,8 @@ func (s *scanner) value(path string, depth int) bool {
 	case '[':
 		return s.list(']', func(i int) bool {
 			p := path
-			if i < maxElements && s.setPos(element(path, i), s.i) == nil {
-				p = element(path, i)
+			if i < maxElements && s.setPos(Element(path, i), s.i, s.i) == nil {
+				p = Element(path, i)
 			}
 			return s.value(p, depth+1)
 		})
