@@ -113,8 +113,8 @@ const lockWait = 10 * time.Second
 // Concurrent Edits are serialized by a lock file, .<name>.lock, next to the file, which is not removed. The file is
 // replaced atomically.
 //
-// A file with errors is not edited; the error is then an *InvalidError. A file that Edit cannot change without a risk
-// to the rest is not edited either; the error then contains what to write by hand.
+// A file with errors is not edited; the error is then an *InvalidError. A list over several lines in brackets, and other
+// forms that setList does not know, are not edited either; the error then contains what to write by hand.
 func Edit(ctx context.Context, path string, change func(*Lists)) (changed bool, err error) {
 	if path == "" {
 		path = DefaultPath
@@ -224,9 +224,8 @@ func edited(path, text string, change func(*Lists)) (string, error) {
 	}{
 		{"disabled", old.Disabled, want.Disabled}, {"allowlist", old.Allowlist, want.Allowlist}, {"links", old.Links, want.Links},
 	} {
-		var err error
-		if out, err = setList(path, out, l.key, l.old, l.want); err != nil {
-			return "", fmt.Errorf("%s was not changed because it cannot be edited safely (%w); edit it by hand:  %s: %s", path, err, l.key, flow(l.want))
+		if !slices.Equal(l.old, l.want) {
+			out = setList(path, out, l.key, l.want)
 		}
 	}
 	// Whatever was changed in the text, the result must parse to the wanted lists, and the rest must be unchanged.
@@ -234,17 +233,31 @@ func edited(path, text string, change func(*Lists)) (string, error) {
 	got := written(path, out)
 	before.Disabled, before.Allowlist, before.Links = after.Disabled, after.Allowlist, after.Links
 	if manifest.HasErrors(diags) || !got.equal(want) || !reflect.DeepEqual(before, after) {
-		return "", fmt.Errorf("%s was not changed because it cannot be edited safely; edit it by hand:  disabled: %s, allowlist: %s, links: %s",
-			path, flow(want.Disabled), flow(want.Allowlist), flow(want.Links))
+		return "", fmt.Errorf("%s was not changed because of how its lists are written; write this by hand below extensions:%s", path, want.changes(old))
 	}
 	return out, nil
 }
 
+// changes are the lines to write by hand.
+func (l Lists) changes(old Lists) string {
+	text := ""
+	if !slices.Equal(l.Disabled, old.Disabled) {
+		text += "  disabled: " + flow(l.Disabled, scalar)
+	}
+	if !slices.Equal(l.Allowlist, old.Allowlist) {
+		text += "  allowlist: " + flow(l.Allowlist, scalar)
+	}
+	if !slices.Equal(l.Links, old.Links) {
+		text += "  links: " + flow(l.Links, scalar)
+	}
+	return text
+}
+
 // written returns the lists as they are in the text; Parse expands home directories.
 func written(path, text string) (l Lists) {
-	if f, ok := open(path, text); ok {
+	if _, top, ok := open(path, []byte(text)); ok {
 		any := func(string) string { return "" }
-		m := f.top.sub("extensions")
+		m := top.sub("extensions")
 		m.list("disabled", &l.Disabled, any)
 		m.list("allowlist", &l.Allowlist, any)
 		m.list("links", &l.Links, any)

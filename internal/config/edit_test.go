@@ -174,7 +174,7 @@ func TestEditKeeps(t *testing.T) {
 	if changed, err := SetDisabled(ctx, link, "a", true); err != nil || !changed {
 		t.Fatalf("%v, %v", changed, err)
 	}
-	if got := text(real); got != "extensions: {gating: warn, disabled: [a]}\n" {
+	if got := text(real); got != "extensions: {disabled: [a], gating: warn}\n" {
 		t.Errorf("the link's target is %q", got)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {

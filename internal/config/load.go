@@ -15,8 +15,12 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
+
+// MaxFile is the maximum size of a configuration in bytes.
+const MaxFile = document.MaxFile
 
 // Load reads the extensions.yaml at path; an empty path is DefaultPath. If the file does not exist, it returns
 // Default, and with mustExist also an Error: set it if the user named the file.
@@ -37,6 +41,15 @@ func Load(path string, mustExist bool) (Config, []manifest.Diagnostic) {
 		return Default(), []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + reason(err)}}
 	}
 	return Parse(path, text)
+}
+
+// diagnostics returns what was found in d.
+func diagnostics(d *document.Doc) []manifest.Diagnostic {
+	var out []manifest.Diagnostic
+	for _, f := range d.Findings() {
+		out = append(out, manifest.Diagnostic{Level: manifest.Level(f.Level), Path: f.Path, Line: f.Line, Column: f.Column, Key: f.Key, Message: f.Message})
+	}
+	return out
 }
 
 // reason returns err without the path, which is part of the diagnostic anyway.
@@ -71,12 +84,12 @@ func read(path string) ([]byte, error) {
 // Anchors, aliases and tags are errors: no valid file needs them, and their expansion has no limit.
 func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	c := Default()
-	f, ok := open(path, string(data))
+	d, top, ok := open(path, data)
 	if !ok {
-		return c, f.done()
+		return c, diagnostics(d)
 	}
-	m := f.top.sub("extensions")
-	f.top.unknown()
+	m := top.sub("extensions")
+	top.Unknown(document.Error)
 	m.boolean("enabled", &c.Enabled)
 	m.list("search_paths", &c.SearchPaths, wrongPath)
 	m.list("links", &c.Links, wrongPath)
@@ -99,59 +112,57 @@ func Parse(path string, data []byte) (Config, []manifest.Diagnostic) {
 	m.size("max_buffered", &c.MaxBuffered, 16<<20, 64<<30)
 	supervision := m.sub("supervision")
 	supervision.supervision(&c.Supervision)
-	supervision.unknown()
+	supervision.Unknown(document.Error)
 	c.Entries = m.entries(c)
-	m.unknown()
+	m.Unknown(document.Error)
 	for _, list := range [][]string{c.SearchPaths, c.Links} {
 		for i, p := range list {
 			list[i] = home(p)
 		}
 	}
 	c.SkillsDir = home(c.SkillsDir)
-	return c, f.done()
+	return c, diagnostics(d)
 }
 
-func (m *mapping) watch(w *Watch) {
+func (m mapping) watch(w *Watch) {
 	m = m.sub("watch")
 	m.boolean("enabled", &w.Enabled)
 	m.boolean("reload", &w.Reload)
 	ms := int(w.Debounce / time.Millisecond)
 	m.integer("debounce_ms", &ms, 50, 60_000)
 	w.Debounce = time.Duration(ms) * time.Millisecond
-	m.unknown()
+	m.Unknown(document.Error)
 	if w.Reload && !w.Enabled {
-		m.warn("reload", "has no effect because watch.enabled is not true")
+		m.Warn(m.Key("reload"), "has no effect because watch.enabled is not true")
 	}
 }
 
-func (m *mapping) doctor(d *Doctor) {
+func (m mapping) doctor(d *Doctor) {
 	m = m.sub("doctor")
 	m.integer("parallel", &d.Parallel, 1, 64)
 	m.duration("timeout", &d.Timeout, instant, time.Hour)
 	m.duration("heartbeat_timeout", &d.HeartbeatTimeout, instant, time.Hour)
-	m.unknown()
+	m.Unknown(document.Error)
 }
 
 // entries reads the entries by id. A parent comes before its members, because a member's entry starts with its parent's.
-func (m *mapping) entries(c Config) map[string]Entry {
+func (m mapping) entries(c Config) map[string]Entry {
 	m = m.sub("entries")
-	c.Entries = make(map[string]Entry, len(m.pairs))
-	pairs := slices.Clone(m.pairs)
-	slices.SortStableFunc(pairs, func(a, b pair) int { return strings.Compare(a.name, b.name) })
-	for _, p := range pairs {
-		if wrongMember(p.name) {
-			m.report(p.key, join(m.path, p.name), "%s is not an id; want that of an extension, or of a member such as google.gmail", show(p.name))
+	c.Entries = make(map[string]Entry, len(m.Names()))
+	for _, id := range m.Names() {
+		if wrongMember(id) {
+			m.FaultKey(m.Key(id), "%s is not an id; want that of an extension, or of a member such as google.gmail", document.Show(id))
 		}
-		e := c.entry(p.name)
-		sub := m.sub(p.name)
+		e := c.entry(id)
+		sub := m.sub(id)
 		sub.supervision(&e.Supervision)
 		sub.gating(&e.Gating)
 		var granted []string
 		sub.list("secrets", &granted, wrongGrant)
 		e.Secrets = slices.Concat(e.Secrets, granted) // a member also has its parent's
-		sub.unknown()
-		e.OwnHandshakeTimeout = e.OwnHandshakeTimeout || sub.value("handshake_timeout") != nil
-		c.Entries[p.name] = e
+		sub.Unknown(document.Error)
+		e.OwnHandshakeTimeout = e.OwnHandshakeTimeout || sub.Has("handshake_timeout")
+		c.Entries[id] = e
 	}
 	if len(c.Entries) == 0 {
 		return nil
@@ -160,11 +171,11 @@ func (m *mapping) entries(c Config) map[string]Entry {
 }
 
 // httpAllow reads addresses and networks.
-func (m *mapping) httpAllow(v *[]netip.Prefix) {
+func (m mapping) httpAllow(v *[]netip.Prefix) {
 	var list []string
 	m.list("http_allow", &list, func(s string) string {
 		if _, ok := network(s); !ok {
-			return show(s) + " is neither an IP address nor a network such as 169.254.0.0/16"
+			return document.Show(s) + " is neither an IP address nor a network such as 169.254.0.0/16"
 		}
 		return ""
 	})
@@ -190,10 +201,10 @@ func wrongGrant(s string) string {
 	if file && filepath.IsAbs(path) && filepath.Clean(path) == path || !file && variableSyntax.MatchString(s) {
 		return ""
 	}
-	return show(s) + " is not a secret; want the name of a variable, such as GITHUB_TOKEN, or file: with an absolute path, such as file:/run/secrets/token"
+	return document.Show(s) + " is not a secret; want the name of a variable, such as GITHUB_TOKEN, or file: with an absolute path, such as file:/run/secrets/token"
 }
 
-func (m *mapping) gating(g *Gating) { m.text("gating", (*string)(g), wrongGating) }
+func (m mapping) gating(g *Gating) { m.text("gating", (*string)(g), wrongGating) }
 
 // wrongMember reports whether s is neither the id of an extension nor, with a dot, of a member.
 func wrongMember(s string) bool {
@@ -207,7 +218,7 @@ func wrongID(s string) string {
 	if idSyntax.MatchString(s) && len(s) <= manifest.MaxID {
 		return ""
 	}
-	return show(s) + ` is not an extension's id: a lower-case letter, then lower-case letters, digits, "_" or "-", at most 64`
+	return document.Show(s) + ` is not an extension's id: a lower-case letter, then lower-case letters, digits, "_" or "-", at most 64`
 }
 
 func wrongPath(s string) string {
@@ -219,14 +230,14 @@ func wrongPath(s string) string {
 
 func wrongDirName(s string) string {
 	if strings.TrimSpace(s) == "" || s == "." || s == ".." || strings.ContainsAny(s, `/\`) {
-		return show(s) + " is not the name of a directory; want one such as node_modules, without a path"
+		return document.Show(s) + " is not the name of a directory; want one such as node_modules, without a path"
 	}
 	return ""
 }
 
 func wrongVersion(s string) string {
 	if _, err := semver.StrictNewVersion(s); err != nil {
-		return show(s) + " is not a version; want strict semver, such as 1.2.0"
+		return document.Show(s) + " is not a version; want strict semver, such as 1.2.0"
 	}
 	return ""
 }
@@ -235,7 +246,7 @@ func wrongGating(s string) string {
 	if s == string(Skip) || s == string(Warn) {
 		return ""
 	}
-	return show(s) + " is not a gating mode; want skip or warn"
+	return document.Show(s) + " is not a gating mode; want skip or warn"
 }
 
 // oneOf returns a check for one of two words.
@@ -244,7 +255,7 @@ func oneOf[T ~string](a, b T) func(string) string {
 		if s == string(a) || s == string(b) {
 			return ""
 		}
-		return fmt.Sprintf("is %s; want %s or %s", show(s), a, b)
+		return fmt.Sprintf("is %s; want %s or %s", document.Show(s), a, b)
 	}
 }
 

@@ -148,8 +148,8 @@ const (
 )
 
 // supervision reads the keys of extensions.supervision, or of an entry, into s.
-func (m *mapping) supervision(s *Supervision) {
-	before := len(m.diags)
+func (m mapping) supervision(s *Supervision) {
+	before := m.Faults
 	m.duration("handshake_timeout", &s.HandshakeTimeout, instant, manifest.MaxHandshakeTimeout)
 	m.duration("call_timeout", &s.CallTimeout, instant, day)
 	m.duration("max_call_timeout", &s.MaxCallTimeout, instant, day)
@@ -165,7 +165,7 @@ func (m *mapping) supervision(s *Supervision) {
 	m.size("max_result", &s.MaxResult, 4<<10, 1<<30)
 	m.integer("max_inflight", &s.MaxInflight, 1, 1<<16)
 	m.integer("replicas", &s.Replicas, 1, 64)
-	if len(m.diags) > before {
+	if m.Faults > before {
 		return // comparing with a default would only confuse
 	}
 	m.ordered("call_timeout", s.CallTimeout, "max_call_timeout", s.MaxCallTimeout)
@@ -173,8 +173,12 @@ func (m *mapping) supervision(s *Supervision) {
 }
 
 // ordered reports a lesser duration that is greater than the greater one, if one of the two is set in m.
-func (m *mapping) ordered(lesser string, a time.Duration, greater string, b time.Duration) {
-	if at := m.one(lesser, greater); a > b && at != "" {
-		m.fault(at, "%s is %s and %s is %s; want it the other way round", lesser, brief(a), greater, brief(b))
+func (m mapping) ordered(lesser string, a time.Duration, greater string, b time.Duration) {
+	at := lesser
+	if !m.Has(lesser) {
+		at = greater
+	}
+	if a > b && m.Has(at) {
+		m.FaultKey(m.Key(at), "%s is %s and %s is %s; want it the other way round", lesser, brief(a), greater, brief(b))
 	}
 }

@@ -6,154 +6,120 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
+	"github.com/extmesh/extmesh/internal/document"
 )
 
-// wrong reports a value of a wrong type.
-func (m *mapping) wrong(n ast.Node, key, want string) {
-	m.report(n.GetToken(), join(m.path, key), "is %s; want %s", kindOf(n), want)
+// mapping reads one mapping of the file. Its accessors set the values that are present and valid, and leave others
+// unchanged.
+type mapping struct{ *document.Table }
+
+// open parses a file; ok is false if that is not possible, which has been reported.
+func open(path string, data []byte) (d *document.Doc, top mapping, ok bool) {
+	d, ok = document.Open(path, data, document.Options{AtValues: true, Hint: func(table, _ string) string {
+		if table == "" {
+			return "all keys belong below extensions"
+		}
+		return ""
+	}})
+	if ok {
+		top.Table, ok = d.YAML(d.Text())
+	}
+	return d, top, ok
 }
 
-func (m *mapping) boolean(key string, v *bool) {
-	n := m.value(key)
-	if b, ok := n.(*ast.BoolNode); ok {
-		*v = b.Value
-	} else if n != nil {
-		m.wrong(n, key, "true or false")
+// sub returns the mapping at key.
+func (m mapping) sub(key string) mapping { return mapping{m.Sub(key)} }
+
+func (m mapping) boolean(key string, v *bool) {
+	if b, ok := m.Bool(key); ok {
+		*v = b
 	}
 }
 
 // text reads a string that check accepts. check returns what is wrong with the string, or "".
-func (m *mapping) text(key string, v *string, check func(string) string) {
-	n := m.value(key)
-	s, ok := str(n)
-	if n != nil && !ok {
-		m.wrong(n, key, "a string; put it in quotes")
-	} else if ok {
-		if wrong := check(s); wrong != "" {
-			m.report(n.GetToken(), join(m.path, key), "%s", wrong)
-			return
-		}
+func (m mapping) text(key string, v *string, check func(string) string) {
+	if s, ok := m.Str(key); ok && m.accepts(m.Key(key), s, check) {
 		*v = s
 	}
 }
 
-func str(n ast.Node) (string, bool) {
-	switch n := n.(type) {
-	case *ast.StringNode:
-		return n.Value, true
-	case *ast.LiteralNode:
-		return n.Value.Value, true
+func (m mapping) accepts(path, s string, check func(string) string) bool {
+	wrong := check(s)
+	if wrong != "" {
+		m.Fault(path, "%s", wrong)
 	}
-	return "", false
+	return wrong == ""
 }
 
 // list reads a list of strings that check accepts.
-func (m *mapping) list(key string, v *[]string, check func(string) string) {
-	n := m.value(key)
-	if n == nil {
-		return
-	}
-	seq, ok := n.(*ast.SequenceNode)
+func (m mapping) list(key string, v *[]string, check func(string) string) {
+	list, skip, ok := m.Strs(key)
 	if !ok {
-		m.wrong(n, key, "a list of strings, such as [a, b]")
 		return
 	}
 	*v = nil
-	for i, e := range seq.Values {
-		key := key + "[" + strconv.Itoa(i) + "]"
-		s, ok := str(e)
-		if !ok {
-			m.wrong(e, key, "a string; put it in quotes")
-		} else if wrong := check(s); wrong != "" {
-			m.report(e.GetToken(), join(m.path, key), "%s", wrong)
-		} else {
+	for i, s := range list {
+		if !skip(i) && m.accepts(document.Element(m.Key(key), i), s, check) {
 			*v = append(*v, s)
 		}
 	}
 }
 
-func (m *mapping) integer(key string, v *int, lo, hi int) {
-	n := m.value(key)
-	if n == nil {
-		return
-	}
-	i, ok := whole(n)
-	if !ok {
-		m.wrong(n, key, "a whole number")
-	} else if i < int64(lo) || i > int64(hi) {
-		m.report(n.GetToken(), join(m.path, key), "%d is out of range; want %d to %d", i, lo, hi)
-	} else {
-		*v = int(i)
+func (m mapping) integer(key string, v *int, lo, hi int) {
+	if n, ok := m.Int(key, int64(lo), int64(hi)); ok {
+		*v = int(n)
 	}
 }
 
-// whole returns a whole number; a number beyond 64 bits becomes the largest.
-func whole(n ast.Node) (int64, bool) {
-	i, ok := n.(*ast.IntegerNode)
-	if !ok {
-		return 0, false
-	}
-	switch v := i.Value.(type) {
-	case int64:
-		return v, true
-	case uint64:
-		return int64(min(v, math.MaxInt64)), true
-	}
-	return math.MaxInt64, true
-}
-
-func (m *mapping) factor(key string, v *float64, lo, hi float64) {
-	n := m.value(key)
-	if n == nil {
-		return
-	}
+func (m mapping) factor(key string, v *float64, lo, hi float64) {
 	var x float64
-	if f, ok := n.(*ast.FloatNode); ok {
-		x = f.Value
-	} else if i, ok := whole(n); ok {
-		x = float64(i)
-	} else {
-		m.wrong(n, key, "a number, such as 3")
+	switch n, _ := m.Get(key); n := n.(type) {
+	case nil:
+		return
+	case float64:
+		x = n
+	case int64:
+		x = float64(n)
+	default:
+		m.WrongType(m.Key(key), n, "a number, such as 3")
 		return
 	}
 	if !(x >= lo && x <= hi) {
-		m.report(n.GetToken(), join(m.path, key), "%v is out of range; want %v to %v", x, lo, hi)
+		m.Fault(m.Key(key), "%v is out of range; want %v to %v", x, lo, hi)
 		return
 	}
 	*v = x
 }
 
 // duration reads a duration such as 10s.
-func (m *mapping) duration(key string, v *time.Duration, lo, hi time.Duration) {
+func (m mapping) duration(key string, v *time.Duration, lo, hi time.Duration) {
 	m.anyDuration(key, v, lo, hi, false)
 }
 
 // durationOrOff also accepts 0, which means never or none.
-func (m *mapping) durationOrOff(key string, v *time.Duration, lo, hi time.Duration) {
+func (m mapping) durationOrOff(key string, v *time.Duration, lo, hi time.Duration) {
 	m.anyDuration(key, v, lo, hi, true)
 }
 
-func (m *mapping) anyDuration(key string, v *time.Duration, lo, hi time.Duration, off bool) {
-	n := m.value(key)
-	if n == nil {
-		return
-	}
-	report := func(format string, args ...any) { m.report(n.GetToken(), join(m.path, key), format, args...) }
+func (m mapping) anyDuration(key string, v *time.Duration, lo, hi time.Duration, off bool) {
+	report := func(format string, args ...any) { m.Fault(m.Key(key), format, args...) }
 	var d time.Duration
-	if i, ok := whole(n); ok {
-		if i != 0 {
-			report(`%d has no unit; want a duration such as %ds, %dms or 1m30s`, i, i, i)
+	switch n, _ := m.Get(key); n := n.(type) {
+	case nil:
+		return
+	case int64:
+		if n != 0 {
+			report(`%d has no unit; want a duration such as %ds, %dms or 1m30s`, n, n, n)
 			return
 		}
-	} else if s, ok := str(n); ok {
+	case string:
 		var err error
-		if d, err = time.ParseDuration(s); err != nil {
-			report("%s is not a duration; want one such as 10s, 500ms or 1m30s", show(s))
+		if d, err = time.ParseDuration(n); err != nil {
+			report("%s is not a duration; want one such as 10s, 500ms or 1m30s", document.Show(n))
 			return
 		}
-	} else {
-		m.wrong(n, key, "a duration such as 10s, 500ms or 1m30s")
+	default:
+		m.WrongType(m.Key(key), n, "a duration such as 10s, 500ms or 1m30s")
 		return
 	}
 	switch {
@@ -186,26 +152,28 @@ var units = []struct {
 }
 
 // size reads a number of bytes: 1048576, 64KiB or 1MB.
-func (m *mapping) size(key string, v *int64, lo, hi int64) {
-	n := m.value(key)
-	if n == nil {
+func (m mapping) size(key string, v *int64, lo, hi int64) {
+	var bytes int64
+	switch n, _ := m.Get(key); n := n.(type) {
+	case nil:
 		return
-	}
-	report := func(format string, args ...any) { m.report(n.GetToken(), join(m.path, key), format, args...) }
-	i, ok := whole(n)
-	if s, isText := str(n); isText {
-		if i, ok = parseSize(s); !ok {
-			report("%s is not a size; want bytes, or one such as 64MiB", show(s))
+	case int64:
+		bytes = n
+	case string:
+		var ok bool
+		if bytes, ok = parseSize(n); !ok {
+			m.Fault(m.Key(key), "%s is not a size; want bytes, or one such as 64MiB", document.Show(n))
 			return
 		}
+	default:
+		m.WrongType(m.Key(key), n, "a size: bytes, or one such as 64MiB")
+		return
 	}
-	if !ok {
-		m.wrong(n, key, "a size: bytes, or one such as 64MiB")
-	} else if i < lo || i > hi {
-		report("%d bytes are out of range; want %s to %s", i, showSize(lo), showSize(hi))
-	} else {
-		*v = i
+	if bytes < lo || bytes > hi {
+		m.Fault(m.Key(key), "%d bytes are out of range; want %s to %s", bytes, showSize(lo), showSize(hi))
+		return
 	}
+	*v = bytes
 }
 
 func parseSize(s string) (int64, bool) {
@@ -236,13 +204,4 @@ func showSize(n int64) string {
 		}
 	}
 	return strconv.FormatInt(n, 10)
-}
-
-// show quotes a user's value for a message, and shortens a long one.
-func show(s string) string {
-	const most = 64
-	if r := []rune(s); len(r) > most {
-		s = string(r[:most]) + "…"
-	}
-	return strconv.Quote(s)
 }
