@@ -46,8 +46,8 @@ func (a *app) installCmd() *cobra.Command {
 		Long: `Check the extension in the directory PATH and copy it, without .git, to <first search path>/<id>. The copy is
 atomic: a failed install leaves nothing, and a failed update leaves the old version in place.
 
-A symbolic link within the extension is copied as a link; one that leads out of it is an error. With --link
-nothing is copied; PATH is added to extensions.links in extensions.yaml.`,
+A symbolic link within the extension is copied as a link; one that is absolute or leads out of it is an error. With
+--link nothing is copied; PATH is added to extensions.links in extensions.yaml.`,
 		Example: "  extctl install ./weather\n  extctl install --update ./weather\n  extctl install --link ~/src/weather",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -70,7 +70,7 @@ func (a *app) install(ctx context.Context, o installOptions, path string) error 
 	if err != nil {
 		return err
 	}
-	in := &installation{app: a, host: h, installOptions: o, place: placement{rename: os.Rename}}
+	in := &installation{app: a, host: h, installOptions: o}
 	if err := in.open(ctx, path); err != nil {
 		return err
 	}
@@ -94,7 +94,6 @@ type installation struct {
 	*app
 	installOptions
 	host      localHost
-	place     placement
 	source    discovery.Candidate
 	installed discovery.Report // the extensions of this host before the installation
 	out       installJSON
@@ -193,12 +192,8 @@ func (in *installation) copyIt(ctx context.Context) error {
 	if in.dryRun {
 		return nil
 	}
-	in.place.ignored = in.host.settings().IgnoreDirs
-	if err := in.place.put(ctx, tree, target, in.source.Manifest.Hash); err != nil {
+	if err := tree.place(ctx, target, filepath.Base(in.source.Path), in.source.Manifest.Hash); err != nil {
 		return in.notCopied(ctx, err)
-	}
-	if err := in.place.discard(); err != nil {
-		fmt.Fprintf(in.stderr, "could not remove the temporary directory %s: %v; remove it by hand\n", in.place.work, err)
 	}
 	return nil
 }
@@ -327,6 +322,9 @@ func (in *installation) checkTarget(target string) error {
 	f := fail(exitExists, "%s exists", target)
 	f.data = map[string]any{"path": target}
 	_, noManifest := os.Lstat(filepath.Join(target, manifest.FileName))
+	if _, err := os.Lstat(filepath.Join(target, manifest.SidecarName)); err == nil {
+		noManifest = nil
+	}
 	switch {
 	case err != nil:
 		return fail(exitCopyFailed, "%w", err)

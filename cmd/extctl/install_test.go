@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -49,86 +48,48 @@ func content(t *testing.T, dir string) string {
 // sumOfNew is the SHA-256 of "new".
 const sumOfNew = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"
 
-// TestSwapRestoresOld fails each rename of an update in turn: target must always be the old or the new version.
-func TestSwapRestoresOld(t *testing.T) {
-	disk := errors.New("the disk is tired")
-	for failing, want := range map[int]struct {
-		content string
-		err     error
-		left    bool // the old version is in the temporary directory
-	}{
-		1: {"old", disk, false},
-		2: {"old", disk, false},
-		3: {"new", nil, false}, // there is no third rename
-	} {
-		t.Run(fmt.Sprint(failing), func(t *testing.T) {
-			dir := t.TempDir()
-			target := tiny(t, filepath.Join(dir, "root", "x"), "old")
-			source, err := survey(t.Context(), tiny(t, filepath.Join(dir, "source"), "new"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			calls := 0
-			p := placement{ignored: []string{"node_modules"}, rename: func(from, to string) error {
-				if calls++; calls == failing {
-					return disk
-				}
-				return os.Rename(from, to)
-			}}
-			if err := p.put(t.Context(), source, target, sumOfNew); !errors.Is(err, want.err) {
-				t.Fatalf("error %v, want %v", err, want.err)
-			}
-			if err := p.discard(); err != nil {
-				t.Fatal(err)
-			}
-			if got := content(t, target); got != want.content {
-				t.Errorf("target is the %s version, want the %s version", got, want.content)
-			}
-			if got := names(t, filepath.Join(dir, "root")); got != "x" {
-				t.Errorf("left over: %s", got)
-			}
-		})
-	}
-}
-
-// TestSwapStranded: if the old version cannot be restored, it is kept and the error has its path.
-func TestSwapStranded(t *testing.T) {
-	dir := t.TempDir()
-	target := tiny(t, filepath.Join(dir, "root", "x"), "old")
-	source, err := survey(t.Context(), tiny(t, filepath.Join(dir, "source"), "new"))
+// place surveys a directory with the text in its manifest, and places it.
+func place(t *testing.T, ctx context.Context, text, target string) error {
+	t.Helper()
+	tree, err := survey(t.Context(), tiny(t, filepath.Join(t.TempDir(), "source"), text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := 0
-	p := placement{rename: func(from, to string) error {
-		if calls++; calls > 1 {
-			return errors.New("the disk is tired")
+	return tree.place(ctx, target, "plugin.toml", sumOfNew)
+}
+
+func TestPlace(t *testing.T) {
+	target := filepath.Join(t.TempDir(), "root", "x")
+	for range 2 { // the second time the target exists
+		if err := place(t, t.Context(), "new", target); err != nil {
+			t.Fatal(err)
 		}
-		return os.Rename(from, to)
-	}}
-	err = p.put(t.Context(), source, target, sumOfNew)
-	stranded, ok := errors.AsType[*strandedError](err)
-	if !ok {
-		t.Fatalf("error %v, want one with the path of the old version", err)
+		if got := names(t, filepath.Dir(target)) + " " + content(t, target); got != "x new" {
+			t.Errorf("got %s", got)
+		}
+		tiny(t, target, "old")
 	}
-	if got := content(t, stranded.old); got != "old" {
-		t.Errorf("%s is the %s version", stranded.old, got)
+}
+
+// TestSwapRestoresOld: if the new version cannot be renamed, the old one is in its place again.
+func TestSwapRestoresOld(t *testing.T) {
+	dir := t.TempDir()
+	target := tiny(t, filepath.Join(dir, "x"), "old")
+	if err := swap(filepath.Join(dir, "absent"), target, filepath.Join(dir, "moved")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+	if got := names(t, dir) + " " + content(t, target); got != "x old" {
+		t.Errorf("got %s", got)
 	}
 }
 
 // TestCopyChanged: install fails if the copied manifest is not the one that was checked.
 func TestCopyChanged(t *testing.T) {
-	dir := t.TempDir()
-	source, err := survey(t.Context(), tiny(t, filepath.Join(dir, "source"), "newer"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := filepath.Join(dir, "root", "x")
-	p := placement{rename: os.Rename}
-	if err := p.put(t.Context(), source, target, sumOfNew); err == nil || !strings.Contains(err.Error(), "changed during the copy") {
+	target := filepath.Join(t.TempDir(), "root", "x")
+	if err := place(t, t.Context(), "newer", target); err == nil || !strings.Contains(err.Error(), "changed during the copy") {
 		t.Errorf("error %v", err)
 	}
-	if got := names(t, filepath.Join(dir, "root")); got != "" {
+	if got := names(t, filepath.Dir(target)); got != "" {
 		t.Errorf("left over: %s", got)
 	}
 }
@@ -158,14 +119,9 @@ func TestCopyFollowsNoNewLink(t *testing.T) {
 func TestInstallInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	target := tiny(t, filepath.Join(dir, "root", "x"), "old")
-	source, err := survey(t.Context(), tiny(t, filepath.Join(dir, "source"), "new"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p := placement{rename: os.Rename}
-	if err := p.put(ctx, source, target, sumOfNew); !errors.Is(err, context.Canceled) {
+	if err := place(t, ctx, "new", target); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	if got := names(t, filepath.Join(dir, "root")) + content(t, target); got != "xold" {

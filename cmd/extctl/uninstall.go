@@ -181,12 +181,17 @@ func (u removal) do(ctx context.Context, h localHost) error {
 		}
 		return nil
 	}
-	p := placement{rename: os.Rename, ignored: h.settings().IgnoreDirs}
-	if err := p.remove(u.dir); err != nil {
+	// Renamed first, so that a bridge never finds half of it.
+	work, err := os.MkdirTemp(filepath.Dir(u.dir), discovery.TempPrefix+"*")
+	if err != nil {
 		return fail(exitCopyFailed, "%s was not removed: %w", u.dir, err)
 	}
-	if err := p.discard(); err != nil {
-		return fail(exitCopyFailed, "uninstalled, but files in %s could not be removed: %w", p.work, err)
+	if err := os.Rename(u.dir, filepath.Join(work, "old")); err != nil {
+		_ = os.Remove(work) // empty
+		return fail(exitCopyFailed, "%s was not removed: %w", u.dir, err)
+	}
+	if err := os.RemoveAll(work); err != nil {
+		return fail(exitCopyFailed, "uninstalled, but files in %s could not be removed: %w", work, err)
 	}
 	return nil
 }

@@ -17,6 +17,10 @@ import (
 // that a root set to / by mistake causes a diagnostic instead of a scan of hours.
 const MaxEntries = 1_000_000
 
+// TempPrefix begins the names of the directories in which extctl install and uninstall keep unfinished and removed
+// extensions; they are not entered.
+const TempPrefix = ".extmesh-"
+
 // location is a directory with a manifest, a sidecar or both.
 type location struct {
 	dir     string
@@ -117,7 +121,7 @@ func (w *walker) read(r root, s step) []step {
 			file = e
 		case e.Name() == manifest.SidecarName:
 			sidecar = e
-		case w.ignore[e.Name()] || s.depth >= w.maxDepth:
+		case w.ignore[e.Name()] || strings.HasPrefix(e.Name(), TempPrefix) || s.depth >= w.maxDepth:
 			// not entered
 		case e.IsDir():
 			below = w.descend(below, step{filepath.Join(s.dir, e.Name()), s.depth + 1})

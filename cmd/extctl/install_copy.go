@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/discovery"
+)
+
+// maxTreeEntries limits what install copies: 10,000 files in node_modules are usual, a home directory named by mistake
+// must not be copied.
+const maxTreeEntries = 200_000
+
+// tree is what a survey of the directory of an extension found.
+type tree struct {
+	root    string                 // canonical
+	modes   map[string]fs.FileMode // permissions of the regular files
+	entries int
+	files   int
+	bytes   int64
+	unfit   []string // entries that cannot be copied, with the reason
+}
+
+// unfitError lists the entries of a tree that cannot be copied.
+type unfitError struct{ entries []string }
+
+func (e *unfitError) Error() string {
+	const shown = 5
+	text := strings.Join(e.entries[:min(shown, len(e.entries))], "; ")
+	if n := len(e.entries) - shown; n > 0 {
+		text += fmt.Sprintf("; and %d more", n)
+	}
+	return text
+}
+
+// survey counts what is in root without .git, and without following links. The error lists everything that cannot be
+// copied.
+func survey(ctx context.Context, root string) (*tree, error) {
+	t := &tree{root: root, modes: map[string]fs.FileMode{}}
+	err := fs.WalkDir(source{ctx, os.DirFS(root)}, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if t.entries++; t.entries > maxTreeEntries {
+			return fmt.Errorf("%s has more than %d files and directories; check the path, or use --link, which copies nothing", root, maxTreeEntries)
+		}
+		return t.add(path, d)
+	})
+	if err == nil && len(t.unfit) > 0 {
+		err = &unfitError{t.unfit}
+	}
+	return t, err
+}
+
+func (t *tree) add(path string, d fs.DirEntry) error {
+	info, err := d.Info()
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return nil
+	case info.Mode().IsRegular():
+		t.modes[path] = info.Mode().Perm()
+		t.bytes += info.Size()
+	case info.Mode()&fs.ModeSymlink == 0:
+		t.unfit = append(t.unfit, path+" is neither a file nor a directory")
+	case t.leadsOut(path):
+		t.unfit = append(t.unfit, path+" is a symbolic link that is absolute or leads out of the extension")
+	}
+	t.files++
+	return nil
+}
+
+// leadsOut reports whether the symbolic link at path would lead out of a copy of the tree.
+func (t *tree) leadsOut(path string) bool {
+	file := filepath.Join(t.root, path)
+	text, err := os.Readlink(file)
+	if err != nil || filepath.IsAbs(text) || !filepath.IsLocal(filepath.Join(filepath.Dir(path), text)) {
+		return true
+	}
+	real, err := filepath.EvalSymlinks(file) // through other links; one that leads to nothing is copied
+	return err == nil && !within(t.root, real)
+}
+
+// source is a directory without .git, whose reading ends with a context.
+type source struct {
+	ctx context.Context
+	fs.FS
+}
+
+func (s source) Open(name string) (fs.File, error) {
+	if err := s.ctx.Err(); err != nil {
+		return nil, err
+	}
+	return s.FS.Open(name)
+}
+
+func (s source) ReadDir(name string) ([]fs.DirEntry, error) {
+	if err := s.ctx.Err(); err != nil {
+		return nil, err
+	}
+	entries, err := fs.ReadDir(s.FS, name)
+	if name == "." {
+		// In a submodule or a worktree .git is a file.
+		entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == ".git" })
+	}
+	return entries, err
+}
+
+func (s source) ReadLink(name string) (string, error)   { return fs.ReadLink(s.FS, name) }
+func (s source) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(s.FS, name) }
+
+// place replaces target by a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
+// of one. After an error target is unchanged. manifestName and hash are those of the manifest that was checked.
+func (t *tree) place(ctx context.Context, target, manifestName, hash string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp(filepath.Dir(target), discovery.TempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	staged := filepath.Join(work, "new")
+	if err = t.copy(ctx, staged); err == nil {
+		err = unchanged(filepath.Join(staged, manifestName), hash)
+	}
+	if err == nil {
+		err = swap(staged, target, filepath.Join(work, "old"))
+	}
+	if stranded, ok := errors.AsType[*strandedError](err); ok {
+		return stranded // keep the temporary directory: it contains the old version
+	}
+	if left := os.RemoveAll(work); left != nil {
+		err = errors.Join(err, fmt.Errorf("the temporary directory %s could not be removed; remove it by hand: %w", work, left))
+	}
+	return err
+}
+
+// copy copies the tree to dst.
+func (t *tree) copy(ctx context.Context, dst string) error {
+	// os.Root: a file that is replaced by a link during the copy must not be followed out of the tree.
+	root, err := os.OpenRoot(t.root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // read only
+	if err := os.CopyFS(dst, source{ctx, root.FS()}); err != nil {
+		return err
+	}
+	// A file may have become a link since the survey.
+	if dst, err = filepath.EvalSymlinks(dst); err != nil {
+		return err
+	}
+	if _, err := survey(ctx, dst); err != nil {
+		return err
+	}
+	for path, mode := range t.modes { // CopyFS makes every file readable and writable
+		if err := os.Chmod(filepath.Join(dst, path), mode); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// unchanged fails if a manifest is not the one that was checked.
+func unchanged(path, hash string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != hash {
+		return errors.New("the manifest changed during the copy; try again")
+	}
+	return nil
+}
+
+// strandedError is an old directory that could not be restored.
+type strandedError struct {
+	old string
+	error
+}
+
+func (e *strandedError) Error() string {
+	return fmt.Sprintf("%v; the old version could not be restored either; it is in %s", e.error, e.old)
+}
+
+// swap renames staged to target, and what was there before to old.
+func swap(staged, target, old string) error {
+	err := os.Rename(target, old)
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.Rename(staged, target)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(staged, target); err != nil {
+		if back := os.Rename(old, target); back != nil {
+			return &strandedError{old, errors.Join(err, back)}
+		}
+		return err
+	}
+	return nil
+}
