@@ -2,7 +2,9 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -36,25 +38,22 @@ type Config struct {
 
 // Bridge runs the extensions of one host and serves them on the mesh.
 type Bridge struct {
-	cfg     Config
-	nc      *nats.Conn
-	node    *serve.Publisher
-	memory  *memory
-	planner *planner
-	fleet   fleet
-	turns   *startTurns
-	name    *nameGuard
-	log     *slog.Logger
+	cfg       Config
+	nc        *nats.Conn
+	node      *serve.Publisher
+	memory    *memory
+	planner   *planner
+	fleet     fleet
+	turns     *startTurns
+	name      *nameGuard
+	inventory *inventory
+	log       *slog.Logger
 
-	reloadMu        sync.Mutex    // held while a plan is made and adopted
-	reportMu        sync.Mutex    // keeps reports in the order in which plans were adopted
-	reloaded        chan struct{} // signalled when the settings have been read again
-	planAdopted     chan struct{} // signalled when a plan has been adopted
-	reportContested chan struct{} // signalled when another bridge may have overwritten b's report
+	reloadMu sync.Mutex    // held while a plan is made and adopted
+	reloaded chan struct{} // signalled when the settings have been read again
 
 	mu           sync.Mutex
 	current      plan
-	removed      []string        // declarations that are gone; the shutdown notice was published once
 	fleetCtx     context.Context // the parent of everything that the fleet runs; set by Run
 	fleetStarted time.Time       // when fleetCtx was set
 	startupDone  bool            // the first plan is running, or startupLimit has passed
@@ -76,15 +75,12 @@ func (cfg Config) withDefaults() Config {
 // New returns a Bridge that uses nc. It starts nothing.
 func New(nc *nats.Conn, cfg Config) *Bridge {
 	cfg = cfg.withDefaults()
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), reportContested: make(chan struct{}, 1),
-		reloaded: make(chan struct{}, 1), planAdopted: make(chan struct{}, 1)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), reloaded: make(chan struct{}, 1)}
 	b.name = newNameGuard(nc, cfg, func() {
-		select {
-		case b.reportContested <- struct{}{}:
-		default:
-		}
+		time.AfterFunc(contestPause, b.inventory.requestFull) // it only sets a flag, also after the end of the bridge
 	})
 	b.turns = newStartTurns(MaxStarts())
+	b.inventory = newInventory(wire.Inventory{Bridge: cfg.Name, Run: b.name.self.Run, IntervalMS: cfg.Settings.HeartbeatInterval.Milliseconds()})
 	b.memory = newMemory(cfg.Settings.MaxBuffered)
 	b.node = serve.NewPublisher(nc, serve.PublisherOptions{Prefix: cfg.Prefix, HeartbeatInterval: cfg.Settings.HeartbeatInterval, Logger: cfg.Logger,
 		Reserve: b.memory.reserve})
@@ -112,11 +108,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 	})
 	defer naming.Wait()
 	defer cancel(nil)
-	requests, unsubscribe, err := b.subscribeAnnounceRequests()
+	// Before the first inventory: a registry that starts between the two would otherwise not receive one.
+	requests, err := b.nc.Subscribe(b.cfg.Prefix.AnnounceRequest(), func(*nats.Msg) { b.inventory.requestFull() })
 	if err != nil {
-		return err
+		return fmt.Errorf("subscribing to announce requests: %w", err)
 	}
-	defer unsubscribe()
+	defer func() { _ = requests.Unsubscribe() }() // it fails only on a closed connection
 	p := b.planner.makePlan(ctx)
 	if b.cfg.Watchdog != nil {
 		b.cfg.Watchdog()
@@ -134,20 +131,17 @@ func (b *Bridge) Run(ctx context.Context) error {
 	if ctx.Err() == nil { // it may be stopping already, for example because the name is in use
 		b.startFleet(ctx, p)
 	}
-	wg.Go(func() { b.repeatReports(nodeCtx, requests) }) // owned by Run; ends with nodeCtx, after the fleet
+	wg.Go(func() { b.runInventory(nodeCtx) }) // owned by Run; ends with nodeCtx, after the fleet
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watch(ctx) }) // owned by Run; ends with ctx
 	<-ctx.Done()
-	b.log.Info("stopping the extensions", "extensions", b.plan().host.Extensions)
+	b.log.Info("stopping the extensions", "extensions", b.plan().ids())
 	watching.Wait() // it may be starting an instance
 	b.awaitReload() // so may a reload; a later one finds that ctx has ended
 	b.fleet.wait()
 	stopNode()
 	wg.Wait()
 	naming.Wait()
-	if nameErr == nil { // otherwise the report and the skills belong to the other bridge
-		b.publishFinalReports() // repeatReports has ended
-	}
 	b.flush()
 	return errors.Join(nodeErr, nameErr)
 }
@@ -201,16 +195,10 @@ func (b *Bridge) startFleet(ctx context.Context, p plan) {
 // adopt makes p the current plan. The caller holds reloadMu.
 func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped []string) {
 	b.mu.Lock()
-	removed := removedDeclarations(b.current.declared, p.declared)
-	b.current, b.removed = p, append(b.removed, removed...)
+	b.current = p
 	b.mu.Unlock()
 	started, replaced, stopped = b.fleet.apply(ctx, p.workloads)
-	b.publishReports()
-	b.publishRemovals(removed)
-	select {
-	case b.planAdopted <- struct{}{}:
-	default:
-	}
+	b.inventory.requestFull()
 	return started, replaced, stopped
 }
 
@@ -237,6 +225,38 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	}
 	b.log.Info("reloaded", "started", started, "replaced", replaced, "stopped", stopped)
 	return started, replaced, stopped, nil
+}
+
+// contestPause is the time after which the inventory is published again when another bridge with the same name has started:
+// that bridge has exited by then.
+const contestPause = 2 * time.Second
+
+// runInventory publishes the inventory until ctx ends.
+func (b *Bridge) runInventory(ctx context.Context) {
+	connected := b.nc.StatusChanged(nats.CONNECTED)
+	defer b.nc.RemoveStatusListener(connected)
+	v, subject := b.inventory, b.cfg.Prefix.HostReport(b.cfg.Name)
+	v.contents, v.log = b.contents, b.log
+	v.interval = func() time.Duration { return b.planner.config().HeartbeatInterval }
+	v.limit = func() int { return min(wire.MaxInventory, int(b.nc.MaxPayload())) }
+	v.publish = func(m wire.Inventory) error {
+		data, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		return b.nc.Publish(subject, data)
+	}
+	v.run(ctx, connected)
+}
+
+// contents returns what the current plan contributes to the inventory.
+func (b *Bridge) contents() contents {
+	p := b.plan()
+	c := contents{skills: p.skills, host: wire.InventoryHost{Host: b.cfg.Host, Version: b.cfg.Version, Since: b.name.self.Since, Problems: p.problems}}
+	for _, d := range p.declared {
+		c.services = append(c.services, wire.InventoryInstance{Announce: d.announce})
+	}
+	return c
 }
 
 // flush waits at most a second for the server to receive the last messages. A slow or stopping server does not make

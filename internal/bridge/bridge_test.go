@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -198,10 +196,7 @@ func TestDrainPersists(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.write(late, strings.Replace(string(script), "#!/bin/sh\n", "#!/bin/sh\nwhile [ -e go ]; do sleep 0.01; done\n", 1), 0o755)
-	announced, err := h.nc.SubscribeSync("ext.registry.announce.late")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := follow(t, h.nc)
 	h.run(nil)
 	h.answers("crashes", `"back"`)
 	instance := func(id string) (i bridge.InstanceStatus) {
@@ -215,15 +210,7 @@ func TestDrainPersists(t *testing.T) {
 	if err := os.Remove(filepath.Join(h.dir, "ext", "late", "go")); err != nil {
 		t.Fatal(err)
 	}
-	for a := (wire.Announce{}); a.HandshakeHash == ""; {
-		m, err := announced.NextMsg(15 * time.Second)
-		if err != nil {
-			t.Fatalf("the late extension performs no handshake: %v", err)
-		}
-		if err := json.Unmarshal(m.Data, &a); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f.wait("late", "performs its handshake", func(i wire.InventoryInstance) bool { return i.HandshakeHash != "" })
 	eventually(t, "its readiness is logged", func() bool { return strings.Contains(h.log.String(), "extension ready\" extension=crashes") }, nil)
 	h.control("drain", `{"id":"crashes"}`)
 	h.waitGone("crashes")
@@ -241,20 +228,9 @@ func TestDrainPersists(t *testing.T) {
 		t.Error("the drained extension was started after its crash")
 	}
 	for _, id := range []string{"crashes", "late"} {
-		beats := make(chan *nats.Msg, 100)
-		if _, err := h.nc.ChanSubscribe("ext.registry.heartbeat."+id, beats); err != nil {
-			t.Fatal(err)
-		}
 		h.control("restart", fmt.Sprintf(`{"id":%q}`, id))
 		h.answers(id, `"back"`)
-		for b := (heartbeat.Message{}); b.State != heartbeat.Ready; {
-			if err := json.Unmarshal((<-beats).Data, &b); err != nil {
-				t.Fatal(err)
-			}
-			if b.Restarts > 1 {
-				t.Errorf("%s is %s after %d restarts, want 1", id, b.State, b.Restarts)
-			}
-		}
+		f.wait(id, "is ready after at most one restart", func(i wire.InventoryInstance) bool { return i.State == heartbeat.Ready && i.Restarts <= 1 })
 	}
 }
 
@@ -262,10 +238,7 @@ func TestDrainPersists(t *testing.T) {
 // problems.
 func TestGatedAndBroken(t *testing.T) {
 	h := newHost(t)
-	reports := make(chan *nats.Msg, 10)
-	if _, err := h.nc.ChanSubscribe("ext.registry.host.b1", reports); err != nil {
-		t.Fatal(err)
-	}
+	f := follow(t, h.nc)
 	h.extension("good", `"good"`, "")
 	h.extension("gated", `"never"`, "[requires]\nbins = [\"no-such-program\"]\nenv = [\"NO_SUCH_VARIABLE\"]\n")
 	h.write(filepath.Join(h.dir, "ext", "broken", "plugin.toml"), "[plugin]\nid = \"Broken\"\nversion = \"1\"\n", 0o644)
@@ -275,11 +248,8 @@ func TestGatedAndBroken(t *testing.T) {
 	}
 	h.run(nil)
 	h.answers("good", `"good"`)
-	var report wire.Host
-	if err := json.Unmarshal((<-reports).Data, &report); err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf("%+v", report)
+	var text string
+	f.waitFor("the inventory", func() bool { text = fmt.Sprintf("%+v", f.host); return true })
 	for _, want := range []string{"no-such-program", "NO_SUCH_VARIABLE", "line 2, column", "plugin.version"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the host's report lacks %q: %s", want, text)
@@ -310,10 +280,7 @@ func TestGatedAndBroken(t *testing.T) {
 // change.
 func TestRestartsAreReported(t *testing.T) {
 	h := newHost(t)
-	beats := make(chan *nats.Msg, 100)
-	if _, err := h.nc.ChanSubscribe("ext.registry.heartbeat.silent", beats); err != nil {
-		t.Fatal(err)
-	}
+	f := follow(t, h.nc)
 	h.extension("silent", `"never"`, "")
 	h.write(filepath.Join(h.dir, "ext", "silent", "say.sh"), "#!/bin/sh\nexec sleep 60\n", 0o755)
 	h.run(func(c *bridge.Config) {
@@ -321,20 +288,7 @@ func TestRestartsAreReported(t *testing.T) {
 		c.Settings.Supervision.BaseBackoff = time.Millisecond
 		c.Settings.Supervision.ShutdownGrace = time.Millisecond
 	})
-	for deadline := time.After(10 * time.Second); ; {
-		var b heartbeat.Message
-		select {
-		case m := <-beats:
-			if err := json.Unmarshal(m.Data, &b); err != nil {
-				t.Fatal(err)
-			}
-		case <-deadline:
-			t.Fatal("no heartbeat counts a restart")
-		}
-		if b.State == heartbeat.Restarting && b.Restarts >= 2 { // two restarts may be reported in one heartbeat
-			return
-		}
-	}
+	f.wait("silent", "was restarted twice", func(i wire.InventoryInstance) bool { return i.State == heartbeat.Restarting && i.Restarts >= 2 })
 }
 
 // TestExitedInFlight kills a child with a call in flight: the call fails immediately with the exit status. What the child

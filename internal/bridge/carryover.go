@@ -25,7 +25,7 @@ func (pl *planner) carryOver(p *plan, old plan) {
 		switch {
 		case have[w.id()]:
 			continue
-		case isBroken(p.host.Problems, w.path, w.id()):
+		case isBroken(p.problems, w.path, w.id()):
 			pl.log.Warn("the manifest is broken; the extension keeps running with its previous manifest", "extension", w.id(), "path", w.path)
 		case p.incomplete && mayExist(w.path) && wanted(settings, w.announce):
 			pl.log.Warn("the search for extensions was cut short; keeping one that it did not find", "extension", w.id(), "path", w.path)
@@ -33,10 +33,9 @@ func (pl *planner) carryOver(p *plan, old plan) {
 			continue
 		}
 		p.workloads = append(p.workloads, w)
-		p.host.Extensions = append(p.host.Extensions, w.id())
 	}
 	for _, d := range old.declared {
-		if !have[d.announce.ID] && (isBroken(p.host.Problems, d.path, d.announce.ID) || p.incomplete && mayExist(d.path) && wanted(settings, d.announce)) {
+		if !have[d.announce.ID] && (isBroken(p.problems, d.path, d.announce.ID) || p.incomplete && mayExist(d.path) && wanted(settings, d.announce)) {
 			p.declared = append(p.declared, d)
 		}
 	}

@@ -50,7 +50,7 @@ func TestCarryOver(t *testing.T) {
 			}
 			planner := newPlanner(Config{Settings: settings}.withDefaults())
 			p := plan{workloads: []*workload{old("found", "", there)}, incomplete: tt.incomplete}
-			p.host.Problems = []wire.HostProblem{
+			p.problems = []wire.HostProblem{
 				{Path: "/broken/plugin.toml", Kind: "invalid"},
 				{Path: "/other/plugin.toml", ID: "removed.invalid", Kind: "invalid"}, // a member of the manifest is gone
 				{Path: "/other/plugin.toml", ID: "removed.gated", Kind: "gated"},

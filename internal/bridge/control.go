@@ -16,7 +16,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// control handles one message on P.control.<bridge>: restart, drain, reload, logs, ping, status.
+// control handles one message on P.control.<bridge>: restart, drain, reload, logs, ping, inventory, status.
 type control struct {
 	b       *Bridge
 	retired []<-chan struct{} // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
@@ -33,7 +33,10 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	switch r.Method {
 	case "ping":
 		c.b.name.notePing(r.Params)
-		return json.Marshal(c.b.name.self)
+		return c.current()
+	case "inventory":
+		c.b.inventory.requestFull()
+		return c.current()
 	case "status":
 		return c.status(r.Params)
 	case "reload":
@@ -58,7 +61,15 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	case "logs":
 		return logs(targets, t.Lines)
 	}
-	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, ping and status", r.Method)
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, ping, inventory and status", r.Method)
+}
+
+// current returns the bridge's current run and the number of its last inventory message.
+func (c *control) current() (json.RawMessage, error) {
+	return json.Marshal(struct {
+		identity
+		Seq uint64 `json:"seq"`
+	}{c.b.name.self, c.b.inventory.seq.Load()})
 }
 
 // startingError is returned for requests that arrive before there is a plan.

@@ -34,7 +34,7 @@ func (pl *planner) addDiagnostic(p *plan, d manifest.Diagnostic) {
 		}
 	}
 	if d.Level == manifest.Error {
-		p.host.Problems = append(p.host.Problems, wire.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
+		p.problems = append(p.problems, wire.HostProblem{Path: d.Path, Kind: "invalid", Message: where(d) + d.Message})
 	}
 }
 

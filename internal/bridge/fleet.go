@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -86,9 +85,7 @@ func (f *fleet) start(ctx context.Context, w *workload, after <-chan struct{}) {
 			if after != nil {
 				<-after // it is stopping, which takes bounded time
 			}
-			if err := s.run(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
-				s.log.Warn("instance stopped", "error", err)
-			}
+			s.run(ctx)
 			if r.left.Add(-1) == 0 {
 				cancel(nil)
 				close(r.done)

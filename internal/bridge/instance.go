@@ -12,6 +12,7 @@ import (
 	state "github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -31,6 +32,7 @@ type instance struct {
 	eventLimit   rateLimit // for notifications
 	publishLog   func(logLine)
 	publishEvent func(notification []byte) error
+	forget       func() // removes the instance from the inventory
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 
@@ -42,10 +44,10 @@ type hostInfo struct {
 	agentVersion string
 }
 
-// run announces the instance and supervises its runs until ctx ends. It returns when nothing of it is running any more.
-func (s *instance) run(ctx context.Context) error {
+// run supervises the runs of the instance until ctx ends. It returns when nothing of it is running any more. If the cause
+// of ctx's end is serve.ErrRemoved, the instance is not listed any more.
+func (s *instance) run(ctx context.Context) {
 	s.stopped = func() bool { return ctx.Err() != nil }
-	s.mesh.Enter()
 	defer context.AfterFunc(ctx, func() { s.apply(state.Stop, "") })()
 	if s.workload.gated != "" {
 		s.apply(state.Gate, s.workload.gated)
@@ -53,7 +55,19 @@ func (s *instance) run(ctx context.Context) error {
 	} else {
 		_ = s.sup.Run(ctx) // its error is ctx's cause
 	}
-	return s.mesh.Leave(context.Cause(ctx)) // after the child has ended, so that the mesh sees the state draining first
+	if errors.Is(context.Cause(ctx), serve.ErrRemoved) {
+		s.forget()
+		return
+	}
+	s.apply(state.Leave, "")
+}
+
+// entry returns the instance's entry in the inventory.
+func (s *instance) entry() wire.InventoryInstance {
+	status := s.mesh.Status()
+	i := wire.InventoryInstance{Announce: s.mesh.Announced(), Restarts: status.Restarts(), Breaker: s.breakerState()}
+	i.State, i.Reason = status.State()
+	return i
 }
 
 // apply applies an event to the instance's state machine.

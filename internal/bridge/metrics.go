@@ -166,7 +166,7 @@ func (t *extensionTotals) add(s *instance) {
 // problems counts this host's problems by kind.
 func (b *Bridge) problems() map[string]int {
 	n := map[string]int{"gated": 0, "invalid": 0}
-	for _, p := range b.plan().host.Problems {
+	for _, p := range b.plan().problems {
 		n[p.Kind]++
 	}
 	return n

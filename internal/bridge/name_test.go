@@ -107,31 +107,21 @@ func TestNewerBridgeExits(t *testing.T) {
 	}
 }
 
-// TestOlderBridgeStays: a bridge that detects a newer one keeps running, and publishes its report again afterwards.
+// TestOlderBridgeStays: a bridge that detects a newer one keeps running, and publishes its inventory again afterwards.
 func TestOlderBridgeStays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	r := &otherBridge{nc: h.other(), at: inTheFuture, run: "other"}
 	r.appear(t)
-	reports, err := r.nc.SubscribeSync("ext.registry.host.b1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := follow(t, r.nc)
 	ctx, cancel := context.WithCancel(t.Context())
 	b := bridge.New(h.nc, bridge.Config{Name: "b1", Settings: config.Default(), StateDir: t.TempDir()})
 	done := make(chan error, 1)
 	go func() { done <- b.Run(ctx) }() // ends with cancel
-	next := func(what string) {
-		t.Helper()
-		if _, err := reports.NextMsg(30 * time.Second); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
-	next("the first report")
-	next("its repetition")
+	f.fulls(1, "the first inventory")
 	eventually(t, "it has sent three pings", func() bool { return r.pings() >= 6 }, nil)
 	request(r.nc, "ext.control.b1", "ping", `{"run":"other","since":"`+inTheFuture+`"}`)
-	next("the report after the other bridge's")
+	f.fulls(2, "the inventory after the other bridge's")
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)

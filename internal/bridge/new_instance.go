@@ -5,6 +5,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/supervise"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -28,7 +29,10 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 		kind = manifest.HTTP
 	}
 	s.breaker = breaker.New("ext:"+string(kind)+":"+w.id(), breaker.Settings{OnChange: s.breakerChanged})
-	s.mesh.SetBreaker(s.breakerState)
+	ref := wire.InstanceRef{ID: w.id(), Instance: s.mesh.Instance()}
+	s.mesh.OnChange(func() { b.inventory.change(ref) })
+	b.inventory.add(ref, s.entry)
+	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
 	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
 	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }

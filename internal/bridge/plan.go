@@ -24,11 +24,20 @@ import (
 type plan struct {
 	workloads []*workload
 	declared  []declaration
-	host      wire.Host
-	skills    wire.SkillReport
+	problems  []wire.HostProblem
+	skills    []wire.SkillEntry
 
 	incomplete bool            // the search was cut short, so a missing manifest may still exist
 	logged     map[string]bool // the findings that are in the log
+}
+
+// ids returns the ids of what the plan runs.
+func (p plan) ids() []string {
+	ids := make([]string, 0, len(p.workloads))
+	for _, w := range p.workloads {
+		ids = append(ids, w.id())
+	}
+	return ids
 }
 
 // declaration is the manifest of a service that runs elsewhere and connects to NATS itself.
@@ -102,7 +111,7 @@ const lastRelease = "0.1.0"
 // makePlan reads everything that determines what to run. A faulty file becomes a diagnostic and does not affect the others.
 func (pl *planner) makePlan(ctx context.Context) plan {
 	report := pl.scan(ctx)
-	p := plan{skills: wire.SkillReport{Skills: []wire.SkillEntry{}}, incomplete: report.Incomplete, logged: map[string]bool{}}
+	p := plan{incomplete: report.Incomplete, logged: map[string]bool{}}
 	for _, d := range report.Diagnostics {
 		pl.addDiagnostic(&p, d)
 	}
@@ -112,10 +121,6 @@ func (pl *planner) makePlan(ctx context.Context) plan {
 		}
 	}
 	pl.addSkills(&p)
-	p.host.Extensions = []string{}
-	for _, w := range p.workloads {
-		p.host.Extensions = append(p.host.Extensions, w.id())
-	}
 	pl.mu.Lock()
 	pl.logged = p.logged
 	pl.mu.Unlock()
@@ -129,7 +134,7 @@ func (pl *planner) addManifest(p *plan, c discovery.Candidate, m *manifest.Manif
 		if pl.isNew(p, m.Plugin.ID, err.Error()) {
 			pl.log.Error("extension cannot be started", "extension", m.Plugin.ID, "path", c.Path, "error", err)
 		}
-		p.host.Problems = append(p.host.Problems, wire.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
+		p.problems = append(p.problems, wire.HostProblem{ID: m.Plugin.ID, Path: c.Path, Kind: "invalid", Message: err.Error()})
 		return
 	}
 	pl.logMissing(p, w)
@@ -138,7 +143,7 @@ func (pl *planner) addManifest(p *plan, c discovery.Candidate, m *manifest.Manif
 		return
 	}
 	if w.gated != "" {
-		p.host.Problems = append(p.host.Problems, wire.HostProblem{ID: w.id(), Path: c.Path, Kind: "gated", Message: w.gated})
+		p.problems = append(p.problems, wire.HostProblem{ID: w.id(), Path: c.Path, Kind: "gated", Message: w.gated})
 	}
 	p.workloads = append(p.workloads, w)
 }
@@ -278,7 +283,7 @@ func (pl *planner) addSkills(p *plan) {
 			}
 			continue
 		}
-		p.skills.Skills = append(p.skills.Skills, wire.SkillEntry{Name: s.Name, Dir: s.Dir, Description: s.Description, Body: s.Body})
+		p.skills = append(p.skills, wire.SkillEntry{Name: s.Name, Dir: s.Dir, Description: s.Description, Body: s.Body})
 	}
 }
 

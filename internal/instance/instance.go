@@ -16,7 +16,7 @@
 //
 // Two events take precedence over the phase, in this order:
 //
-//	Stop    draining from now on; every later event is ignored
+//	Stop    draining until Leave, which shows shutdown; every other event is refused
 //	Drain   draining until Restart; a run that begins meanwhile starts nothing, so Begin is refused
 //
 // Restart ends a drain and shows restarting at once, because the old run may need long to end. Ready and Denied are
@@ -47,9 +47,10 @@ const (
 	Drain                // an operator requested a drain
 	Restart              // an operator requested a restart
 	Stop                 // the owner is stopping the instance
+	Leave                // nothing of the instance is running any more
 )
 
-var kindNames = [...]string{"Gate", "Begin", "Progress", "Serve", "Ready", "Denied", "Note", "End", "GaveUp", "Drain", "Restart", "Stop"}
+var kindNames = [...]string{"Gate", "Begin", "Progress", "Serve", "Ready", "Denied", "Note", "End", "GaveUp", "Drain", "Restart", "Stop", "Leave"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -78,11 +79,14 @@ type Status struct {
 	serving  bool            // Ready and Denied are accepted
 	drained  bool
 	stopping bool
+	left     bool
 }
 
 // State returns the state to report, and its reason.
 func (s Status) State() (state heartbeat.State, reason string) {
 	switch {
+	case s.left:
+		return heartbeat.Shutdown, ""
 	case s.stopping:
 		return heartbeat.Draining, ReasonStop
 	case s.drained:
@@ -113,6 +117,10 @@ func (s Status) shown() shown {
 
 // Next returns the status after e, or false if s does not accept e.
 func (s Status) Next(e Event) (Status, bool) {
+	if e.Kind == Leave {
+		s.left, s.stopping, s.serving = true, true, false
+		return s, true
+	}
 	if s.stopping || s.phase == heartbeat.Gated && e.Kind != Stop {
 		return s, false
 	}

@@ -56,7 +56,8 @@ func TestNext(t *testing.T) {
 			{ev(Gate, "no git"), "gated: no git"}, {ev(Drain), refused}, {ev(Restart), refused}, {ev(Begin), refused}, {ev(Stop), "draining: stopping"}}, 0},
 		{"a stop takes precedence over everything, also over a drain", append(slices.Clip(started), []step{
 			{ev(Drain), "draining: drain requested"}, {ev(Stop), "draining: stopping"}, {ev(End, "exit status 0"), refused},
-			{ev(Restart), refused}, {ev(Begin), refused}, {ev(Ready), refused}, {ev(Stop), refused}}...), 0},
+			{ev(Restart), refused}, {ev(Begin), refused}, {ev(Ready), refused}, {ev(Stop), refused}, {ev(Leave), "shutdown"},
+			{ev(Restart), refused}}...), 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -96,12 +97,12 @@ func TestRandomEvents(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var s Status
-		serving, stopped, drained, gated := false, false, false, false
+		serving, stopped, drained, gated, left := false, false, false, false, false
 		for range 30 {
 			e := Event{Kind: Kind(r.IntN(len(kindNames))), Reason: fmt.Sprint(r.IntN(3))}
 			next, ok := s.Next(e)
 			if ok {
-				stopped = stopped || e.Kind == Stop
+				stopped, left = stopped || e.Kind == Stop, left || e.Kind == Leave
 				drained = e.Kind == Drain || drained && e.Kind != Restart
 				gated = gated || e.Kind == Gate
 				switch e.Kind {
@@ -115,11 +116,12 @@ func TestRandomEvents(t *testing.T) {
 			s = next
 			state, _ := s.State()
 			switch {
-			case stopped && text(s) != "draining: stopping",
-				!stopped && drained && text(s) != "draining: drain requested",
-				!stopped && gated && !drained && state != heartbeat.Gated,
-				state == heartbeat.Ready && (!serving || stopped || drained || gated):
-				t.Fatalf("seed %d: %v leads to %q; serving %v, stopped %v, drained %v, gated %v", seed, e.Kind, text(s), serving, stopped, drained, gated)
+			case left && text(s) != "shutdown",
+				!left && stopped && text(s) != "draining: stopping",
+				!left && !stopped && drained && text(s) != "draining: drain requested",
+				!left && !stopped && gated && !drained && state != heartbeat.Gated,
+				state == heartbeat.Ready && (!serving || stopped || drained || gated || left):
+				t.Fatalf("seed %d: %v leads to %q; serving %v, stopped %v, drained %v, gated %v, left %v", seed, e.Kind, text(s), serving, stopped, drained, gated, left)
 			}
 		}
 	}

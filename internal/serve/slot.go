@@ -34,6 +34,7 @@ type Instance struct {
 	said     string           // the digest of what was announced last
 	beacon   *liveness.Sender // nil while the slot is not on the mesh
 	breaker  func() *heartbeat.Breaker
+	changed  func()
 
 	machine *instance.Machine // the only writer of the slot's state
 
@@ -123,12 +124,22 @@ func (s *Instance) SetBreaker(f func() *heartbeat.Breaker) {
 	s.mu.Unlock()
 }
 
-// Beat beats now instead of at the next turn.
+// OnChange has f called after each change of the instance's state, breaker or announcement. It is called before Serve.
+func (s *Instance) OnChange(f func()) {
+	s.mu.Lock()
+	s.changed = f
+	s.mu.Unlock()
+}
+
+// Beat sends a heartbeat now instead of at the next turn.
 func (s *Instance) Beat() {
 	s.mu.Lock()
-	beacon := s.beacon
+	beacon, changed := s.beacon, s.changed
 	s.mu.Unlock()
 	beacon.Kick()
+	if changed != nil {
+		changed()
+	}
 }
 
 // Update changes what the slot announces (a handshake's hash, say) and announces it if that made a
@@ -144,6 +155,7 @@ func (s *Instance) Update(change func(*wire.Announce)) {
 	s.mu.Unlock()
 	if !bytes.Equal(before, after) {
 		s.announceNow()
+		s.Beat()
 	}
 }
 
