@@ -84,12 +84,16 @@ const catalogLimit = 25 * time.Second
 func TestMessageLoss(t *testing.T) {
 	t.Parallel()
 	losses := []loss{
-		{role: "bridge", kind: "announce", phase: crashing, nth: 1}, // the new tools
-		{role: "registry", incoming: true, kind: "announce", phase: starting, nth: 2},
+		{role: "bridge", kind: "host", phase: starting, nth: 1}, // the first full inventory
+		{role: "registry", incoming: true, kind: "host", phase: starting, nth: 2},
+		{role: "bridge", kind: "host", phase: reloading, nth: 1},
+		{role: "bridge", kind: "host", phase: reloading, nth: 2},
+		{role: "bridge", kind: "host", phase: crashing, nth: 1},
+		{role: "bridge", kind: "host", phase: crashing, nth: 2},
 		{role: "bridge", kind: "host", phase: deregistering, nth: 1},
-		{role: "bridge", kind: "skills", phase: deregistering, nth: 1},
-		{role: "bridge", kind: "skills", phase: stopping, nth: 1},
-		{role: "bridge", kind: "shutdown", phase: reloading, nth: 1},
+		{role: "bridge", kind: "host", phase: stopping, nth: 1},
+		{role: "native", kind: "announce", phase: starting, nth: 1},
+		{role: "native", kind: "shutdown", phase: deregistering, nth: 1},
 		{role: "registry", kind: "request", phase: starting, nth: 1},
 		{role: "follower", incoming: true, kind: "catalog", phase: crashing, nth: 1},
 	}
