@@ -20,7 +20,7 @@ var tried = map[string]map[string]string{
 		"sh": "TestShellExtension", "python": "TestPythonCaller",
 		"json": "TestExamples", "json request": "TestExamples", "json response": "TestExamples", "json error": "TestExamples",
 		"json cancel": "TestExamples", "json progress": "TestExamples", "json end": "TestExamples", "json meta": "TestExamples",
-		"json hook": "TestExamples", "json event": "pkg/mesh: TestEventsOnPage", "json announce": "TestExamples",
+		"json hook": "TestExamples", "json event": "pkg/mesh: TestEventsOnPage", "json announce": "TestExamples", "json inventory": "TestExamples",
 		"json heartbeat": "TestExamples", "json shutdown": "TestExamples", "json spec": "TestExamples", "json state": "TestExamples",
 		"json skill": "TestExamples", "json skills": "TestExamples", "json host": "TestExamples", "json inventory": "TestExamples", "json breaker": "TestExamples",
 	},
