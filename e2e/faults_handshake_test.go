@@ -58,9 +58,20 @@ var handshakeFaults = []fault{
 		},
 	},
 	{
+		mode: "explains-on-stdout", does: "prints its error to standard output instead of standard error, and exits with status 1",
+		caller:   "`unavailable` (`ran: no`), with the reason",
+		operator: "`failed`: `… exit status 1 after …, stdout: Error: API_KEY is missing`",
+		bridge:   backsOff,
+		child: func(k *testChild) {
+			fmt.Print("Welcome\n\x1b[31mError:\x1b[0m API_KEY is missing\nBye\n")
+			os.Exit(1)
+		},
+		set: fewRestarts, test: neverReady("exit status 1", ", stdout: Error: API_KEY is missing"),
+	},
+	{
 		mode: "exits-in-handshake", does: "reads `initialize` and exits instead of answering",
 		caller:   "`unavailable` (`ran: no`), with the reason",
-		operator: "`failed`, with the exit status and the last line of standard error",
+		operator: "`failed`, with the exit status and the line of its output that most likely says why",
 		bridge:   backsOff,
 		child:    func(k *testChild) { k.next(); fmt.Fprintln(os.Stderr, "what is initialize?"); os.Exit(7) },
 		set:      fewRestarts, test: neverReady("exit status 7", "what is initialize?"),

@@ -20,6 +20,7 @@ type exitJSON struct {
 	Status     string    `json:"status"`
 	UptimeSecs float64   `json:"uptime_secs"`
 	Cause      string    `json:"cause,omitempty"`
+	Reason     string    `json:"reason,omitempty"`
 	StderrTail string    `json:"stderr_tail,omitempty"`
 	At         time.Time `json:"at"`
 }
@@ -71,12 +72,15 @@ func (s *session) exitsOf(ctx context.Context, bridge, id string) (out []exitJSO
 
 // printExits prints the exits, each with the end of the process's stderr.
 func (a *app) printExits(exits []exitJSON) {
-	const lines = 10
+	const lines = 30 // a stack trace of Node.js is shorter
 	for _, e := range exits {
 		fmt.Fprintf(a.stdout, "\nLast exit of %s on %s: %s after %s, %s\n", clean(e.Instance), clean(e.Bridge), clean(e.Status),
 			time.Duration(e.UptimeSecs*float64(time.Second)).Round(time.Millisecond), ago(e.At))
 		if e.Cause != "" {
 			fmt.Fprintf(a.stdout, "  stopped by the bridge: %s\n", short(e.Cause, 200))
+		}
+		if e.Reason != "" {
+			fmt.Fprintf(a.stdout, "  probable reason: %s\n", short(e.Reason, 300))
 		}
 		tail := strings.Split(strings.TrimSpace(e.StderrTail), "\n")
 		for _, line := range tail[max(0, len(tail)-lines):] {

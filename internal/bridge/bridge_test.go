@@ -314,6 +314,9 @@ func TestExitedInFlight(t *testing.T) {
 		return strings.Contains(h.control("status", `{"id":"crashes"}`), `"stderr_tail":"last words\n"`) &&
 			strings.Contains(h.control("logs", `{"id":"crashes"}`), "last words")
 	}, func() string { return h.control("status", `{"id":"crashes"}`) })
+	if exit := statusOf(t, h, "crashes").LastExit; exit.Reason != "" { // it was killed
+		t.Errorf("%q is shown as the reason", exit.Reason)
+	}
 }
 
 // TestHandshakeErrorNamesStep: the reason of a child that answers initialize but not tools/list contains that step and
@@ -338,7 +341,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 	h.answers("one", `"one"`)
 	for id, want := range map[string][]string{
 		"halts": {"did not answer tools/list within 3s", "Loading the model", "not a message"},
-		"exits": {"exit status 7", "Loading the model", "not a message"},
+		"exits": {"exit status 7", "stdout: Loading the model"},
 	} {
 		var got string
 		eventually(t, id+" has its reason", func() bool {

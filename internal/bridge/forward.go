@@ -39,6 +39,7 @@ type forwarder struct {
 	inflight    atomic.Int64 // only counted over HTTP
 	replicas    *replicaSet
 	memory      *memory
+	noise       *noiseTail
 	firstNoise  atomic.Pointer[string] // the first line before the handshake that was not a message
 	credentials *credentials           // over HTTP
 }

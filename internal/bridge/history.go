@@ -30,6 +30,7 @@ type runHistory struct {
 type Exit struct {
 	Status     string    `json:"status"` // "exit status 3", "signal SIGKILL"
 	UptimeSecs float64   `json:"uptime_secs"`
+	Reason     string    `json:"reason,omitempty"`      // the line of its output that most likely says why
 	StderrTail string    `json:"stderr_tail,omitempty"` // last 4 KiB, with known secrets replaced
 	Cause      string    `json:"cause,omitempty"`       // why the bridge stopped it, if it did
 	At         time.Time `json:"at"`
@@ -73,7 +74,7 @@ func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) 
 	if exit == nil {
 		return
 	}
-	r.exit = &Exit{Status: exit.Status(), UptimeSecs: exit.Uptime.Seconds(), StderrTail: exit.StderrTail,
+	r.exit = &Exit{Status: exit.Status(), UptimeSecs: exit.Uptime.Seconds(), Reason: exit.Reason, StderrTail: exit.StderrTail,
 		At: time.Now().UTC().Truncate(time.Millisecond)}
 	if exit.Cause != nil {
 		r.exit.Cause = clean(exit.Cause.Error())

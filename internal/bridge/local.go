@@ -89,6 +89,7 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	var lines ring
 	spec := w.spec
 	spec.Stderr = lines.add
+	spec.Output = t.noise.texts
 	spec.BeforeStop = func(stdin *child.Stdin) {
 		if !t.mcp.Load() { // as in runChild; without a handshake the dialect is unknown, so it gets the message too
 			stdin.Write([]byte(`{"jsonrpc":"2.0","method":"shutdown"}` + "\n\n"))
@@ -109,6 +110,7 @@ type trial struct {
 	inst instance // only workload and host are set, which is all that a handshake needs
 	out  Trial
 
+	noise   noiseTail
 	conn    *jsonrpc.Conn
 	reading sync.WaitGroup
 	ended   atomic.Bool // the connection has ended
@@ -128,6 +130,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 	}
 	t.conn = jsonrpc.NewConn(p.Stdout, p.Stdin, jsonrpc.Options{
 		MaxLine: t.inst.workload.limits.maxLine,
+		OnNoise: func(line []byte, _ error) { t.noise.add(line) },
 		Gone: func(err error) *rpc.Error {
 			t.ended.Store(true)
 			return connectionEnded(connCtx, t.inst.workload.id(), err)

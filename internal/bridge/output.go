@@ -2,7 +2,9 @@ package bridge
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -33,6 +35,7 @@ func droppedLines(line string) (n int) {
 // handleNoise handles a line of the child's output that is not a message. It passes clean one byte more than clean
 // reads, so that clean can see that the text was cut.
 func (s *instance) handleNoise(f *forwarder, line []byte, why error) {
+	f.noise.add(line)
 	first := f.handshake.Load() == nil && f.firstNoise.Load() == nil && len(line) > 0
 	logged := s.noiseLimit.allow(time.Now())
 	if !first && !logged {
@@ -47,19 +50,55 @@ func (s *instance) handleNoise(f *forwarder, line []byte, why error) {
 	}
 }
 
-// plainErrorText replaces the texts of Go's standard library for closed connections and timeouts. The child's stderr, at
+// noiseTail keeps the last lines of a child's output that were not messages: a program that ends may have printed there
+// why. The zero value is empty.
+type noiseTail struct {
+	mu    sync.Mutex
+	lines [16][]byte // a ring; next is overwritten next
+	next  int
+}
+
+// maxNoiseLine is how many bytes of a line noiseTail keeps.
+const maxNoiseLine = 1 << 10
+
+func (t *noiseTail) add(line []byte) {
+	if t == nil { // over HTTP there is none
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lines[t.next] = append(t.lines[t.next][:0], line[:min(len(line), maxNoiseLine)]...)
+	t.next = (t.next + 1) % len(t.lines)
+}
+
+// texts returns the lines, oldest first.
+func (t *noiseTail) texts() (out []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.lines {
+		if line := t.lines[(t.next+i)%len(t.lines)]; len(line) > 0 {
+			out = append(out, string(line))
+		}
+	}
+	return out
+}
+
+// plainErrorText replaces the texts of Go's standard library for closed connections and timeouts. The child's output, at
 // the end of the text, is not changed.
 func plainErrorText(text string) string {
-	ours, stderr, found := strings.Cut(text, ", stderr: ")
+	ours, output := text, ""
+	if at := childOutput.FindStringIndex(text); at != nil {
+		ours, output = text[:at[0]], text[at[0]:]
+	}
 	ours = goErrorTexts.Replace(ours)
 	if before, ok := strings.CutSuffix(ours, "EOF"); ok && (before == "" || strings.HasSuffix(before, ": ")) {
 		ours = before + "the connection was closed"
 	}
-	if found {
-		return ours + ", stderr: " + stderr
-	}
-	return ours
+	return ours + output
 }
+
+// childOutput begins the part of an ExitError's text that the child has written.
+var childOutput = regexp.MustCompile(", std(err|out): ")
 
 var goErrorTexts = strings.NewReplacer(
 	"context deadline exceeded", "timed out",

@@ -46,6 +46,8 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 	spec := s.workload.spec
 	spec.Linger = s.workload.limits.drain
 	spec.Stderr = s.handleStderr
+	noise := new(noiseTail)
+	spec.Output = noise.texts
 	var native atomic.Bool
 	native.Store(s.workload.dialect == manifest.Ext)
 	spec.BeforeStop = func(stdin *child.Stdin) {
@@ -66,6 +68,7 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 			}
 		}
 		f := s.newForwarder()
+		f.noise = noise
 		conn := s.connect(connCtx, f, p, end)
 		conversation.Go(func() { // owned by runChild, which waits for it; ends with the process
 			err := conn.Run(context.WithoutCancel(ctx))
@@ -184,11 +187,7 @@ func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, st start, 
 	timeout, late := errors.AsType[*startTimeoutError](context.Cause(handshakeCtx))
 	switch {
 	case contextError(ctx) != nil:
-		cause := context.Cause(ctx)
-		if _, ended := errors.AsType[*child.ExitError](cause); ended {
-			cause = f.withNoise(cause)
-		}
-		return nil, cause
+		return nil, context.Cause(ctx)
 	case late:
 		err := f.withNoise(timeout.error)
 		end(err)

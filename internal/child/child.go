@@ -55,6 +55,10 @@ type Spec struct {
 	// loses lines but never blocks the process. stderr is read even if Stderr is nil.
 	Stderr func(line string)
 
+	// Output, if set, returns the last lines of stdout that were not messages: they may say why the process has ended. It
+	// is called after the process has exited, when everything that it wrote to stdout was read, or half a second later.
+	Output func() []string
+
 	// Redact, if set, removes secrets from a line of stderr before it is passed to Stderr or stored in an ExitError. It
 	// may be called from several goroutines at once.
 	Redact func(line string) string

@@ -2,6 +2,7 @@ package child
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -12,6 +13,8 @@ type ExitError struct {
 	Signal     string        // the signal's name, "SIGKILL"; "": it exited
 	Uptime     time.Duration // from its start to its end
 	StderrTail string        // the end of its stderr, at most 4 KiB, redacted
+	Reason     string        // the line of its output that most likely says why it ended; "" if Run or a signal ended it
+	Stream     string        // of Reason: "stderr" or "stdout"
 	Stopped    bool          // Run ended it: use had returned, ctx had ended, or Terminate was called
 	Cause      error         // the error of use, if it has another reason than the process's end
 }
@@ -24,7 +27,7 @@ func (e *ExitError) Status() string {
 	return fmt.Sprintf("exit status %d", e.ExitCode)
 }
 
-// Error is one line: the cause if there is one, the status, the uptime, and the last line of stderr.
+// Error is one line: the cause if there is one, the status, the uptime, and the reason.
 func (e *ExitError) Error() string {
 	var b strings.Builder
 	if e.Cause != nil {
@@ -35,19 +38,31 @@ func (e *ExitError) Error() string {
 		b.WriteString("stopped: ")
 	}
 	fmt.Fprintf(&b, "%s after %s", e.Status(), e.Uptime.Round(time.Millisecond))
-	if last := e.LastLine(); last != "" {
-		fmt.Fprintf(&b, ", stderr: %s", last)
+	if e.Reason != "" {
+		fmt.Fprintf(&b, ", %s: %s", e.Stream, e.Reason)
 	}
 	return b.String()
 }
 
-// LastLine returns the last line of stderr that is not blank, at most 200 bytes.
-func (e *ExitError) LastLine() string {
-	s := strings.TrimSpace(e.StderrTail)
-	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
-		s = strings.TrimSpace(s[i+1:])
+// ended reports whether the process ended because somebody sent it a signal that ends processes.
+func (e *ExitError) ended() bool {
+	return e.Stopped || slices.Contains([]string{"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}, e.Signal)
+}
+
+// setReason sets Reason from lines of stderr and stdout: the first that carries an error, else the last that may be a
+// reason.
+func (e *ExitError) setReason(stderr, stdout []string) {
+	if e.ended() {
+		return
 	}
-	return cut(s, 200)
+	line, isError := reasonIn(stderr)
+	e.Reason, e.Stream = line, "stderr"
+	if other, otherIsError := reasonIn(stdout); otherIsError && !isError || line == "" {
+		e.Reason, e.Stream = other, "stdout"
+	}
+	if e.Reason == "" {
+		e.Stream = ""
+	}
 }
 
 // Unwrap returns Cause.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -200,14 +201,34 @@ func (r *run) finish(stopped bool) *ExitError {
 		exit.ExitCode, exit.Signal = status(state)
 	}
 	r.handle.close() // ends the goroutine of watchExit, if it is still running
-	t := time.NewTimer(tailWait)
-	defer t.Stop()
-	select {
-	case <-r.stderr.done:
-	case <-t.C: // a descendant keeps stderr open and floods it
-	}
-	exit.StderrTail = r.stderr.tail()
+	exit.StderrTail = r.awaitOutput(exit)
 	return exit
+}
+
+// awaitOutput waits for the last output of the process, sets the reason of exit from it, and returns the end of stderr.
+func (r *run) awaitOutput(exit *ExitError) (tail string) {
+	late := time.NewTimer(tailWait)
+	defer late.Stop()
+	waited := []<-chan struct{}{r.stderr.done}
+	if r.spec.Output != nil && !exit.ended() {
+		waited = append(waited, r.stdout.drained)
+	}
+	for _, done := range waited {
+		select {
+		case <-done:
+		case <-late.C: // a descendant keeps stderr open and floods it, or nothing reads stdout
+			late.Reset(0)
+		}
+	}
+	lines := r.stderr.lastLines()
+	var stdout []string
+	if r.spec.Output != nil {
+		for _, line := range r.spec.Output() {
+			stdout = append(stdout, cleanLine(line, len(line), r.spec.Redact))
+		}
+	}
+	exit.setReason(lines, stdout)
+	return lastBytes(strings.Join(append(lines, ""), "\n"), tailSize)
 }
 
 // endDescendants ends the descendants of the process, until no more are found: with SIGTERM, and with SIGKILL a second

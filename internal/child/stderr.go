@@ -202,16 +202,14 @@ func (e *stderrReader) clean(l errLine) string {
 	return cleanLine(l.text, l.size, e.redact)
 }
 
-// tail returns the last part of what was read so far.
-func (e *stderrReader) tail() string {
+// lastLines returns the last lines that were read so far.
+func (e *stderrReader) lastLines() (lines []string) {
 	e.mu.Lock()
 	raw := append([]byte(nil), e.recent...)
 	e.mu.Unlock()
-	var b bytes.Buffer
 	for line := range bytes.Lines(raw) {
 		line = bytes.TrimSuffix(line, []byte{'\n'})
-		b.WriteString(cleanLine(string(line), len(line), e.redact))
-		b.WriteByte('\n')
+		lines = append(lines, cleanLine(string(line), len(line), e.redact))
 	}
-	return lastBytes(b.String(), tailSize)
+	return lines
 }

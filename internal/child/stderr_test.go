@@ -27,7 +27,7 @@ func TestStderr(t *testing.T) {
 		t.Errorf("got %.200q\nwant %.200q", lines, want)
 	}
 	if len(e.StderrTail) != 4<<10 || !strings.HasSuffix(e.StderrTail, "yyy [cut: 20480 bytes]\nunfinished [TOKEN]\n") {
-		t.Errorf("tail of %d bytes ends in %q", len(e.StderrTail), e.LastLine())
+		t.Errorf("tail of %d bytes, reason %q", len(e.StderrTail), e.Reason)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestStderrFlood(t *testing.T) {
 		close(release)
 		return nil
 	}))
-	if e.ExitCode != 0 || !strings.Contains(e.LastLine(), "line 199999 x") {
+	if e.ExitCode != 0 || !strings.Contains(e.Reason, "line 199999 x") {
 		t.Errorf("got %+v", e)
 	}
 	if len(lines) < 1000 || len(lines) > n/10 {

@@ -19,6 +19,8 @@ type outputPipe struct {
 	f        *os.File
 	lazy     lazyReader
 	finished <-chan struct{} // if set, an EOF is delayed a little until it is closed: then the reason is available
+	drained  chan struct{}   // closed before such an EOF
+	once     sync.Once       // for drained
 
 	mu    sync.Mutex
 	ended bool
@@ -27,6 +29,9 @@ type outputPipe struct {
 
 func newOutputPipe(f *os.File, finished <-chan struct{}) *outputPipe {
 	o := &outputPipe{f: f, finished: finished, left: -1}
+	if finished != nil {
+		o.drained = make(chan struct{})
+	}
 	o.lazy.init(f)
 	return o
 }
@@ -60,6 +65,7 @@ func (o *outputPipe) result(n int, err error) (int, error) {
 		return o.more(n)
 	}
 	if err == io.EOF && o.finished != nil {
+		o.once.Do(func() { close(o.drained) })
 		t := time.NewTimer(eofWait)
 		defer t.Stop()
 		select {

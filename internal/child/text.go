@@ -9,10 +9,10 @@ import (
 	"github.com/extmesh/extmesh/internal/gate"
 )
 
-// cleanLine prepares a line of output to be shown: as valid UTF-8, redacted, and short. line is the part that was kept of
+// cleanLine prepares a line of output to be shown: as valid UTF-8, without terminal colours, redacted, and short. line is the part that was kept of
 // size bytes.
 func cleanLine(line string, size int, redact func(string) string) string {
-	line = strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\uFFFD")
+	line = withoutEscapes(strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\uFFFD"))
 	kept := len(line)
 	switch {
 	case size >= maxErrLine+margin: // the rest was not kept
