@@ -15,7 +15,7 @@ func (b *bed) codes(id string) string {
 	var out []string
 	s, _ := b.spec(id)
 	for _, d := range s.Diagnostics {
-		if d.Code == codeNewHost || d.Code == codeVersionJump {
+		if d.Code == "new_host" || d.Code == "version_jump" {
 			out = append(out, d.Code)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -159,15 +160,15 @@ func testPagesOfLargeEntries(t *testing.T, b *bed) {
 	most := int(b.nc.MaxPayload())
 	text := func(size int) string { return `"` + strings.Repeat("<a & b>", size/7+1)[:size-2] + `"` }
 	view := map[string]string{
-		specKey("both"): text(most - 2048 - most/32), stateKey("both"): text(most / 32),
-		specKey("large"): text(most - 2048), stateKey("large"): text(4096),
-		specKey("tight"): text(most - 2048), stateKey("tight"): text(1800),
-		specKey("over"): text(most + 1), stateKey("over"): text(most + 1),
-		specKey("small"): text(100), stateKey("small"): text(100),
-		hostKey(strings.Repeat("b", 250)): text(most - 2048),
+		fleet.SpecKey("both"): text(most - 2048 - most/32), fleet.StateKey("both"): text(most / 32),
+		fleet.SpecKey("large"): text(most - 2048), fleet.StateKey("large"): text(4096),
+		fleet.SpecKey("tight"): text(most - 2048), fleet.StateKey("tight"): text(1800),
+		fleet.SpecKey("over"): text(most + 1), fleet.StateKey("over"): text(most + 1),
+		fleet.SpecKey("small"): text(100), fleet.StateKey("small"): text(100),
+		fleet.HostKey(strings.Repeat("b", 250)): text(most - 2048),
 	}
 	for n := range 12 {
-		view[skillKey(fmt.Sprint("s", n))] = text(150_000)
+		view[fleet.SkillKey(fmt.Sprint("s", n))] = text(150_000)
 	}
 	err := r.inLoop(t.Context(), func(l *loop) {
 		for key, value := range view {
@@ -192,14 +193,14 @@ func testPagesOfLargeEntries(t *testing.T, b *bed) {
 		}
 		for _, e := range page.Extensions {
 			got = append(got, e.ID)
-			entry(specKey(e.ID), e.Spec)
-			entry(stateKey(e.ID), e.State)
+			entry(fleet.SpecKey(e.ID), e.Spec)
+			entry(fleet.StateKey(e.ID), e.State)
 		}
 		for name, value := range page.Hosts {
-			entry(hostKey(name), value)
+			entry(fleet.HostKey(name), value)
 		}
 		for name, value := range page.Skills {
-			entry(skillKey(name), value)
+			entry(fleet.SkillKey(name), value)
 		}
 		if p.Cursor = page.NextCursor; p.Cursor == "" {
 			break
@@ -226,21 +227,11 @@ func TestSpecLeavesRoom(t *testing.T) { inBubble(t, testSpecLeavesRoom) }
 func testSpecLeavesRoom(t *testing.T, b *bed) {
 	r, _ := b.registry(Config{Name: "one"})
 	b.leading(r)
-	x := newExtension("big")
-	x.shown, x.tools = &announced{Announce: wire.Announce{ID: "big", Version: "1.0.0", SubjectPrefix: "ext"}}, &handshake{done: true}
-	for n := range 700 {
-		x.tools.tools = append(x.tools.tools, wire.Tool{Own: fmt.Sprint("tool", n), InputSchema: json.RawMessage(`{"description":"` + strings.Repeat("<>", 1000) + `"}`)})
-	}
 	var page CatalogResult
 	err := r.inLoop(t.Context(), func(l *loop) {
-		l.exts["big"] = x
-		spec, err := l.value(specKey("big"), nil)
-		delete(l.exts, "big")
-		if most := int(b.nc.MaxPayload()); err != nil || len(spec) < most*9/10 {
-			t.Errorf("%d bytes, %v", len(spec), err)
-		}
-		l.view.keep(record{key: specKey("big"), value: spec})
-		l.view.keep(record{key: stateKey("big"), value: []byte(`"` + strings.Repeat("ready", 5000) + `"`)})
+		spec := []byte(`"` + strings.Repeat("x", l.limits().Spec-2) + `"`)
+		l.view.keep(record{key: fleet.SpecKey("big"), value: spec})
+		l.view.keep(record{key: fleet.StateKey("big"), value: []byte(`"` + strings.Repeat("ready", 5000) + `"`)})
 	})
 	if err == nil {
 		page, err = r.Catalog(t.Context(), CatalogParams{})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -22,15 +23,15 @@ func TestForgedControlMessages(t *testing.T) {
 	b.ext("weather", "1.0.0", "n", "get").up()
 	unnamed := b.ext("plain", "1.0.0", "", "get")
 	unnamed.up()
-	specs := []string{specKey("weather"), specKey("plain")}
-	documents := append([]string{skillKey("cook"), hostKey("one"), stateKey("weather"), stateKey("plain")}, specs...)
+	specs := []string{fleet.SpecKey("weather"), fleet.SpecKey("plain")}
+	documents := append([]string{fleet.SkillKey("cook"), fleet.HostKey("one"), fleet.StateKey("weather"), fleet.StateKey("plain")}, specs...)
 	b.await("everything is in the catalog", func() bool {
 		for _, id := range []string{"weather", "plain"} {
 			if s, _ := b.spec(id); len(s.Tools) != 1 || b.state(id).State != heartbeat.Ready {
 				return false
 			}
 		}
-		return b.get(skillKey("cook")) != nil && one.is(heartbeat.Ready)()
+		return b.get(fleet.SkillKey("cook")) != nil && one.is(heartbeat.Ready)()
 	})
 	catalog := func() (all [][]byte) {
 		for _, key := range documents {

@@ -167,12 +167,6 @@ func (w *world) check(after string) {
 	}
 	for _, r := range w.regs {
 		s := w.status(r)
-		_ = r.inLoop(w.Context(), func(l *loop) {
-			for id := range l.mon.IDs() {
-				e, _ := l.mon.Extension(id)
-				w.Logf("%s: %+v", s.Name, e)
-			}
-		})
 		w.Logf("%+v", s)
 	}
 	w.Fatalf("%s: %s", after, wrong)

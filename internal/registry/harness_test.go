@@ -19,9 +19,20 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// What docs/protocol.md says about times and limits of decisions that internal/fleet takes.
+const (
+	settleTime    = 30 * time.Second
+	requestEvery  = 10 * time.Second
+	maxRequests   = 3
+	maxPerID      = 4 << 20
+	maxBridges    = 10_000
+	probeInterval = 500 * time.Millisecond
 )
 
 const prefix = wire.Prefix("ext")
@@ -149,7 +160,6 @@ func (b *bed) registryOn(nc *nats.Conn, cfg Config) (r *Registry, stop func()) {
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
-			b.checkAccounting(r)
 			cancel()
 			select {
 			case err := <-done:
@@ -233,12 +243,12 @@ func (b *bed) get(key string) []byte {
 }
 
 func (b *bed) spec(id string) (s wire.Spec, ok bool) {
-	v := b.get(specKey(id))
+	v := b.get(fleet.SpecKey(id))
 	return s, v != nil && json.Unmarshal(v, &s) == nil
 }
 
 func (b *bed) state(id string) (d wire.StateDoc) {
-	if v := b.get(stateKey(id)); v != nil {
+	if v := b.get(fleet.StateKey(id)); v != nil {
 		if err := json.Unmarshal(v, &d); err != nil {
 			b.Errorf("state of %s: %v", id, err)
 		}
@@ -429,6 +439,17 @@ func (e *fakeExt) announceOnRequest() {
 	}
 	e.flush(e.nc)
 	e.Cleanup(func() { _ = sub.Unsubscribe() }) // the connection may be closed already
+}
+
+// waitFor polls until cond holds in the loop of r.
+func (b *bed) waitFor(r *Registry, what string, cond func(f *fleet.Fleet) bool) {
+	b.Helper()
+	b.await(what, func() (ok bool) {
+		if err := r.inLoop(b.Context(), func(l *loop) { ok = cond(l.fleet) }); err != nil {
+			b.Fatal(err)
+		}
+		return ok
+	})
 }
 
 func kvDelete(key string) *nats.Msg {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -87,7 +88,7 @@ func TestInheritedFromEarlierRun(t *testing.T) {
 		b.bridge("one") // its report lists only weather
 		b.ext("weather", "1.0.0", "new", "get").on(one).up()
 		b.await("only the new run is shown", func() bool {
-			return b.instances("weather") == "new ready" && b.get(specKey("removed")) == nil && b.get(stateKey("removed")) == nil
+			return b.instances("weather") == "new ready" && b.get(fleet.SpecKey("removed")) == nil && b.get(fleet.StateKey("removed")) == nil
 		})
 		if d := time.Since(start); d > 2*time.Second {
 			t.Errorf("it took %v", d)
@@ -116,7 +117,7 @@ func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 				one.kill()
 				b.await("the bridge and its extension are gone", func() bool { return one.is(heartbeat.Lost)() && b.is("removed", want)() })
 				b.bridge("one") // its report lists only weather
-				b.await("it is forgotten", func() bool { return b.get(specKey("removed")) == nil && b.get(stateKey("removed")) == nil })
+				b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("removed")) == nil && b.get(fleet.StateKey("removed")) == nil })
 			})
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -131,7 +132,7 @@ func (f *listingBridge) kill() {
 }
 
 func (f *listingBridge) doc() (h wire.Host) {
-	if v := f.get(hostKey(f.name)); v != nil {
+	if v := f.get(fleet.HostKey(f.name)); v != nil {
 		if err := json.Unmarshal(v, &h); err != nil {
 			f.Error(err)
 		}
@@ -171,7 +172,7 @@ func TestInventory(t *testing.T) {
 		b.await("the delta is shown", func() bool { return b.instances("weather") == "n1 ready, n2 shutdown" })
 		f.remove(wire.InstanceRef{ID: "clock", Instance: "n1"}, wire.InstanceRef{ID: "declared"})
 		b.await("what is removed is gone", func() bool {
-			return b.get(specKey("clock")) == nil && b.get(stateKey("clock")) == nil && b.get(specKey("declared")) == nil
+			return b.get(fleet.SpecKey("clock")) == nil && b.get(fleet.StateKey("clock")) == nil && b.get(fleet.SpecKey("declared")) == nil
 		})
 		f.mu.Lock()
 		delete(f.instances, wire.InstanceRef{ID: "weather", Instance: "n2"})
@@ -234,7 +235,7 @@ func TestInventoryOfNewRun(t *testing.T) {
 		next := b.ext("weather", "1.0.0", "new", "today")
 		start := time.Now()
 		b.listing("one", "r2", next.listed("one", heartbeat.Failed))
-		b.await("only the new run is shown", func() bool { return b.instances("weather") == "new failed" && b.get(specKey("clock")) == nil })
+		b.await("only the new run is shown", func() bool { return b.instances("weather") == "new failed" && b.get(fleet.SpecKey("clock")) == nil })
 		if d := time.Since(start); d > time.Second {
 			t.Errorf("it took %v", d)
 		}
@@ -338,14 +339,16 @@ func TestManifestOnTwoBridges(t *testing.T) {
 		b.leading(r)
 		declared := wire.InventoryInstance{Announce: wire.Announce{ID: "declared", Version: "1.0.0", Transport: "nats"}}
 		one, two := b.listing("one", "r1", declared), b.listing("two", "r1", declared)
-		b.await("it is there", func() bool { return b.get(specKey("declared")) != nil && two.doc().State == heartbeat.Ready })
+		b.await("it is there", func() bool { return b.get(fleet.SpecKey("declared")) != nil && two.doc().State == heartbeat.Ready })
 		one.remove(declared.Ref())
 		time.Sleep(2 * time.Second) // fake time
-		if b.get(specKey("declared")) == nil {
+		if b.get(fleet.SpecKey("declared")) == nil {
 			t.Error("it was removed although one bridge still has its manifest")
 		}
 		two.remove(declared.Ref())
-		b.await("it is gone", func() bool { return b.get(specKey("declared")) == nil && b.get(stateKey("declared")) == nil })
+		b.await("it is gone", func() bool {
+			return b.get(fleet.SpecKey("declared")) == nil && b.get(fleet.StateKey("declared")) == nil
+		})
 	})
 }
 
@@ -359,7 +362,7 @@ func TestInventorySkills(t *testing.T) {
 		f.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
 		f.mu.Unlock()
 		f.full()
-		there := func(dir string) func() bool { return func() bool { return b.get(skillKey(dir)) != nil } }
+		there := func(dir string) func() bool { return func() bool { return b.get(fleet.SkillKey(dir)) != nil } }
 		b.await("the skill is there", there("cook"))
 		f.mu.Lock()
 		f.send(wire.Inventory{Kind: wire.InventoryDelta, Skills: []wire.SkillEntry{{Dir: "bake", Body: "bake"}}, RemovedSkills: []string{"cook"}})

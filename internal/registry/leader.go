@@ -52,18 +52,9 @@ func (l *loop) takeOver() {
 		return
 	}
 	l.election.ready = true
-	for key := range l.view.records {
-		if kind, id, _ := strings.Cut(key, "."); kind == wire.KindSpec || kind == wire.KindState {
-			l.unrestored[id] = true
-		}
-	}
-	for id := range l.exts {
-		l.unrestored[id] = true
-	}
-	l.restoreBridges(time.Now())
-	l.markAll()
+	l.fleet.Elected(time.Now())
 	l.again()
-	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch, "extensions", len(l.unrestored))
+	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch)
 }
 
 // deposed handles that the lease of an epoch is lost.
@@ -72,8 +63,7 @@ func (l *loop) deposed(epoch uint64) {
 		return
 	}
 	l.election.epoch, l.election.ready = 0, false
-	clear(l.runs)
-	l.dropHolds(time.Now())
+	l.fleet.Deposed(time.Now())
 	l.log.Info("no longer leading", "name", l.cfg.Name, "epoch", epoch)
 }
 
@@ -98,10 +88,7 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 		l.snapshot()
 	}
 	if changed {
-		l.keyChanged(r.key)
-	}
-	if kind, name, _ := strings.Cut(r.key, "."); changed && r.deleted && kind == wire.KindSpec && !l.leading() {
-		l.setDropped(name, true) // deleted on purpose; a key that is merely missing could mean that the bucket was emptied
+		l.keyChanged(r.key, r.deleted)
 	}
 	if key == wire.KeyLease {
 		if r.deleted {
@@ -113,30 +100,20 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	l.takeOver()
 }
 
-// keyChanged compares a key that changed in the bucket with what it should be. The writer may have been something
+// keyChanged handles a key that changed in the bucket, unless this replica wrote it. The writer may have been something
 // else, such as an operator.
-func (l *loop) keyChanged(key string) {
+func (l *loop) keyChanged(key string, deleted bool) {
 	sent, acknowledged := l.pub.sent[key]
 	delete(l.pub.sent, key)
-	if acknowledged && bytes.Equal(sent, l.view.get(key)) {
-		return // this replica's own write
-	}
-	kind, name, _ := strings.Cut(key, ".")
-	switch {
-	case section(kind) == "":
-		return
-	case !l.leading():
-		if kind == wire.KindSpec {
-			l.unrestored[name] = true
-			l.again()
-			if l.view.get(key) != nil {
-				l.setDropped(name, false)
-			}
-		}
+	now := l.view.get(key)
+	if acknowledged && bytes.Equal(sent, now) {
 		return
 	}
-	if value, mine := l.pub.inflight[key]; !mine || !bytes.Equal(value, l.view.get(key)) {
-		l.pub.mark(key, false)
+	if kind, _, _ := strings.Cut(key, "."); section(kind) == "" {
+		return
+	}
+	if value, mine := l.pub.inflight[key]; !mine || !bytes.Equal(value, now) {
+		l.fleet.CatalogChanged(key, deleted, time.Now())
 	}
 }
 
@@ -215,19 +192,13 @@ func (l *loop) scanned(s *snapshot, err error) {
 	was := l.view.created
 	changed, gap := l.view.load(s)
 	for _, key := range changed {
-		l.keyChanged(key)
+		l.keyChanged(key, false)
 	}
-	if !l.view.created.Equal(was) { // an empty bucket does not mean that extensions were dropped
-		for _, x := range l.exts {
-			x.dropped = false
-		}
-		clear(l.runs)
+	if !l.view.created.Equal(was) {
+		l.fleet.CatalogRecreated()
 	}
 	if gap {
 		l.snapshot()
-	}
-	if len(l.unrestored) > 0 {
-		l.again() // nothing could be restored until now
 	}
 	if l.view.get(wire.KeyLease) == nil {
 		l.checkLease()
@@ -235,4 +206,12 @@ func (l *loop) scanned(s *snapshot, err error) {
 		l.view.leaseSeen = time.Now() // an existing lease has been renewed within its TTL
 	}
 	l.takeOver()
+}
+
+// again makes the loop flush once more.
+func (l *loop) again() {
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -59,7 +60,7 @@ func (f *fakeBridge) kill() {
 
 // doc is the value of host.<bridge>.
 func (f *fakeBridge) doc() (h wire.Host) {
-	if v := f.get(hostKey(f.name)); v != nil {
+	if v := f.get(fleet.HostKey(f.name)); v != nil {
 		if err := json.Unmarshal(v, &h); err != nil {
 			f.Error(err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // loop is the state of a running replica. Only the goroutine of run accesses it; workers pass their results through
@@ -29,42 +29,16 @@ type loop struct {
 	stopped chan struct{} // closed when reports are no longer read
 	more    chan struct{} // more restoring to do in small steps
 
-	memory
+	fleet   *fleet.Fleet
+	peers   *liveness.Monitor // of registries
+	refused refusals
+	traffic Traffic
 	workers
 	selfCheck selfCheck
 	view      view
 	bucket    *bucket
 	pub       publisher
 	election  election
-}
-
-// memory is what was received from the mesh; leaders and standbys have the same.
-type memory struct {
-	mon               *liveness.Monitor // of extensions
-	peers             *liveness.Monitor // of registries
-	exts              map[string]*extension
-	owners            map[string]string       // by rpc subject: the id that owns it
-	unannounced       map[string]*unannounced // ids with heartbeats and without an announcement
-	names             wire.Names
-	bridges           map[string]*bridge
-	instancesByBridge map[string]map[instanceKey]struct{}   // by bridge, reported or not
-	skills            map[string]map[string]wire.SkillEntry // by directory, by bridge
-	probes            map[instanceKey]*probe
-	reconsider        map[string]bool           // extensions with a spec to choose again
-	removed           map[instanceKey]time.Time // instances, or extensions with "", and when they were removed
-	reportChanged     map[string]bool           // bridges with a changed list of extensions; true: the first report
-	runs              map[string]run            // by bridge
-	unrestored        map[string]bool           // extensions to restore from the catalog
-	size              int                       // bytes stored of announcements, tools and reports
-	room              int                       // limit of size
-	evicted           time.Time                 // last eviction
-	unswept           []string                  // extensions left in this round of sweepExtensions
-	portion           int                       // how many of them at a time
-	refused           refusals
-	writesFail        bool // the last batch failed
-	traffic           Traffic
-	lastRequest       time.Time // last announce request
-	lastAnnouncement  time.Time // last announcement received
 }
 
 // workers limits the concurrent requests to others.
@@ -98,7 +72,7 @@ func newLoop(r *Registry) (*loop, error) {
 		Registry: r, log: r.cfg.Logger, in: make(chan *nats.Msg, inbox),
 		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
 		more:    make(chan struct{}, 1),
-		memory:  newMemory(r.cfg),
+		peers:   liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxLargeHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
 		view:    view{records: map[string]record{}, markers: map[string]time.Time{}},
 		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
@@ -106,17 +80,8 @@ func newLoop(r *Registry) (*loop, error) {
 		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1),
 			reconnected: make(chan struct{}, 1)},
 	}
+	l.fleet = fleet.New(fleet.Config{Prefix: r.cfg.Prefix, Heartbeat: r.cfg.Heartbeat, Room: r.cfg.maxKept()}, &l.view)
 	return l, nil
-}
-
-func newMemory(cfg Config) memory {
-	return memory{
-		mon: liveness.NewMonitor(cfg.Heartbeat), room: cfg.maxKept(), peers: liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
-		exts: map[string]*extension{}, owners: map[string]string{}, unannounced: map[string]*unannounced{},
-		bridges: map[string]*bridge{}, instancesByBridge: map[string]map[instanceKey]struct{}{}, skills: map[string]map[string]wire.SkillEntry{},
-		probes: map[instanceKey]*probe{}, reconsider: map[string]bool{}, unrestored: map[string]bool{},
-		removed: map[instanceKey]time.Time{}, runs: map[string]run{}, reportChanged: map[string]bool{},
-	}
 }
 
 // run is the loop. When ctx is done it stops reading reports and waits for the workers. It returns an error if the
@@ -129,7 +94,7 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 	l.ctx = ctx
 	elector := l.elector()
 	l.wg.Go(func() { elector.run(ctx) }) // ends with ctx, after it has released the lease
-	l.requestAnnouncements(time.Now())
+	l.fleet.RequestAll(false, time.Now())
 	l.sendSelfCheck()
 	tick := time.NewTicker(selfCheckInterval)
 	defer tick.Stop()
@@ -157,7 +122,6 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 		case <-l.pub.timer.C:
 			l.pub.fired()
 		case <-l.more:
-			l.restoreSome()
 		}
 		l.flush()
 	}
@@ -179,7 +143,7 @@ func (l *loop) checkDropped(now time.Time) {
 	}
 	l.dropped = dropped
 	l.listeningGap("messages were dropped")
-	l.requestAnnouncements(now)
+	l.fleet.RequestAll(false, now)
 }
 
 // receive handles one message of P.registry.>.
@@ -196,39 +160,20 @@ func (l *loop) receive(m *nats.Msg) {
 		}
 		return
 	}
-	switch verb {
-	case "heartbeat":
-		l.handleHeartbeat(rest, m.Data, now)
-	case "announce":
-		l.handleAnnouncement(rest, m.Data, now)
-	case "shutdown":
-		l.handleShutdown(rest, m.Data, now)
-	case "suspect":
-		l.suspect(rest, m.Data, now)
-	case "breaker":
-		l.breakerReport(rest, m.Data, now)
-	case "host":
-		l.hostReport(rest, m.Data, now)
-	case "skills":
-		l.skillReport(rest, m.Data, now)
+	if verb == "heartbeat" && rest == registryID {
+		l.handleReplicaHeartbeat(m.Data, now)
+		return
 	}
+	l.fleet.Control(verb, rest, m.Data, now)
 }
 
 // housekeep does periodic work. It is called with every self-check.
 func (l *loop) housekeep(now time.Time) {
 	l.refused.logged = 0
 	l.checkDropped(now)
-	if l.selfCheck.ticks%2 == 0 { // once a second
-		l.pingBridges(now)
-		l.retryHolds(now)
-	}
-	l.sweepExtensions(now)
+	l.fleet.Tick(now)
 	if l.selfCheck.ticks%verifyTicks == 0 {
 		l.verify()
-	}
-	if l.selfCheck.ticks%20 == 0 {
-		l.sweepBridges(now)
-		l.sweepUnannounced(now)
 	}
 }
 
@@ -244,13 +189,12 @@ func (l *loop) connection(s nats.Status) {
 		case l.election.reconnected <- struct{}{}:
 		default:
 		}
-		l.lastRequest = time.Time{}
-		l.requestAnnouncements(time.Now())
+		l.fleet.RequestAll(true, time.Now())
 	}
 }
 
 func (l *loop) listeningGap(why string) {
 	now := time.Now()
 	l.log.Info("heartbeat gap: not marking instances lost for one grace period", "reason", why)
-	l.mon.ListeningGap(now.Add(-1), now)
+	l.fleet.ListeningGap(now)
 }

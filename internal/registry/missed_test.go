@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -64,12 +65,11 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		standby, _ := b.registry(Config{})
 		one := b.bridge("one")
 		skills := wire.SkillReport{Bridge: "one", Skills: []wire.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
-		there := func() bool { return b.get(skillKey("cook")) != nil }
-		b.await("the standby has the skill", func() (stored bool) {
+		there := func() bool { return b.get(fleet.SkillKey("cook")) != nil }
+		b.waitFor(standby, "the standby has the skill", func(f *fleet.Fleet) bool {
 			one.report()
 			b.publish(prefix.Skills("one"), skills)
-			err := standby.inLoop(b.Context(), func(l *loop) { stored = l.bridges["one"] != nil && len(l.bridges["one"].skills) == 1 })
-			return err == nil && stored
+			return f.Summary().Skills == 1
 		})
 		b.await("its skill is there", func() bool { return one.is(heartbeat.Ready)() && there() })
 		one.kill()
@@ -100,7 +100,7 @@ func TestUnlisted(t *testing.T) {
 		if !b.is("weather", heartbeat.Ready)() {
 			t.Error("an instance that sends heartbeats is removed because of its bridge's report")
 		}
-		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
+		b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("weather")) == nil && b.get(fleet.StateKey("weather")) == nil })
 
 		// A shutdown notice without removal: it is the next report that is lost.
 		clock := b.ext("clock", "1.0.0", "n1", "now").on(one)
@@ -130,25 +130,25 @@ func TestStandbyMissesShutdown(t *testing.T) {
 			gone.up()
 			stays.up()
 			b.publish(prefix.Announce("declared"), declared)
-			return b.is("gone", heartbeat.Ready)() && b.is("stays", heartbeat.Ready)() && b.get(specKey("declared")) != nil &&
+			return b.is("gone", heartbeat.Ready)() && b.is("stays", heartbeat.Ready)() && b.get(fleet.SpecKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 2
 		})
 		stays.sendHeartbeats()
 		time.Sleep(time.Second)                      // pending messages arrive
 		err := r.inLoop(b.Context(), func(l *loop) { // this replica alone misses it
-			l.handleShutdown("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
-			l.handleShutdown("declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
+			l.fleet.Control("shutdown", "gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
+			l.fleet.Control("shutdown", "declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		absent := func() bool { return b.get(specKey("gone")) == nil && b.get(specKey("declared")) == nil }
+		absent := func() bool { return b.get(fleet.SpecKey("gone")) == nil && b.get(fleet.SpecKey("declared")) == nil }
 		b.await("they are gone", absent)
 		time.Sleep(5 * time.Second) // a grace period
 		stop()
 		b.leading(standby)
 		time.Sleep(5 * time.Second) // fake time
-		if !absent() || b.get(stateKey("gone")) != nil || b.get(stateKey("declared")) != nil {
+		if !absent() || b.get(fleet.StateKey("gone")) != nil || b.get(fleet.StateKey("declared")) != nil {
 			t.Error("the new leader brings back what was removed")
 		}
 		if !b.is("stays", heartbeat.Ready)() {
@@ -170,16 +170,16 @@ func TestRemovedStaysRemoved(t *testing.T) {
 				e.up()
 			}
 			b.publish(prefix.Announce("declared"), wire.Announce{ID: "declared", Version: "1.0.0"})
-			return b.is("gone", heartbeat.Ready)() && b.instances("stays") == "new ready, old ready" && b.get(specKey("declared")) != nil &&
+			return b.is("gone", heartbeat.Ready)() && b.instances("stays") == "new ready, old ready" && b.get(fleet.SpecKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 3
 		})
 		stays.sendHeartbeats()
 		time.Sleep(time.Second)                            // pending messages arrive
 		err := standby.inLoop(b.Context(), func(l *loop) { // the leader's writes are not stored
 			now := time.Now()
-			l.handleShutdown("gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
-			l.handleShutdown("stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
-			l.handleShutdown("declared", []byte(`{"id":"declared","reason":"removed"}`), now)
+			l.fleet.Control("shutdown", "gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
+			l.fleet.Control("shutdown", "stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
+			l.fleet.Control("shutdown", "declared", []byte(`{"id":"declared","reason":"removed"}`), now)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -187,8 +187,8 @@ func TestRemovedStaysRemoved(t *testing.T) {
 		stop()
 		b.leading(standby)
 		b.await("it is as it should be", func() bool {
-			return b.get(specKey("gone")) == nil && b.get(stateKey("gone")) == nil && b.get(specKey("declared")) == nil &&
-				b.get(stateKey("declared")) == nil && b.instances("stays") == "new ready"
+			return b.get(fleet.SpecKey("gone")) == nil && b.get(fleet.StateKey("gone")) == nil && b.get(fleet.SpecKey("declared")) == nil &&
+				b.get(fleet.StateKey("declared")) == nil && b.instances("stays") == "new ready"
 		})
 	})
 }
@@ -206,6 +206,6 @@ func TestUnlistedWhileNoRegistryRan(t *testing.T) {
 		r, _ = b.registry(Config{})
 		b.leading(r)
 		b.publish(prefix.HostReport("one"), wire.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
-		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
+		b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("weather")) == nil && b.get(fleet.StateKey("weather")) == nil })
 	})
 }

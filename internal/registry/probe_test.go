@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -69,7 +70,7 @@ func TestSuspectHangs(t *testing.T) {
 		b.publish(prefix.Suspect("weather"), `{"id":"weather","reason":"timeout"}`)
 		b.await("it shows", func() bool {
 			d := b.state("weather")
-			return d.State == heartbeat.Ready && d.Reason == notAnswering
+			return d.State == heartbeat.Ready && d.Reason == fleet.NotAnswering
 		})
 		if d := time.Since(start); d > 500*time.Millisecond {
 			t.Errorf("shown after %v", d)
@@ -106,12 +107,9 @@ func TestBridgeGone(t *testing.T) {
 		foreign := b.ext("foreign", "1.0.0", "n2", "get") // its bridge has no control subject
 		foreign.up()
 		b.await("they are up", func() bool { return b.is("weather", heartbeat.Ready)() && b.is("foreign", heartbeat.Ready)() })
-		b.await("the bridge has answered", func() bool {
-			var answered bool
-			if err := r.inLoop(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
-				t.Fatal(err)
-			}
-			return answered
+		b.waitFor(r, "the bridge has answered", func(f *fleet.Fleet) bool {
+			doc, err := f.Document(fleet.HostKey("bridge-n1"), nil, time.Now())
+			return err == nil && strings.Contains(string(doc), `"state":"ready"`)
 		})
 		if err := sub.Unsubscribe(); err != nil {
 			t.Fatal(err)
@@ -155,23 +153,13 @@ func TestLostSurvivesHandOver(t *testing.T) {
 		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
-		b.await("the bridge has answered", func() bool {
-			var answered bool
-			if err := one.inLoop(t.Context(), func(l *loop) { answered = l.bridges["bridge-n1"].answered }); err != nil {
-				t.Fatal(err)
-			}
-			return answered
+		b.waitFor(one, "the bridge has answered", func(f *fleet.Fleet) bool {
+			doc, err := f.Document(fleet.HostKey("bridge-n1"), nil, time.Now())
+			return err == nil && strings.Contains(string(doc), `"state":"ready"`)
 		})
-		b.await("the standby has received its heartbeat", func() bool {
+		b.waitFor(two, "the standby has received its heartbeat", func(f *fleet.Fleet) bool {
 			e.heartbeat(heartbeat.Ready)
-			var received bool
-			if err := two.inLoop(t.Context(), func(l *loop) {
-				i, _ := l.mon.Instance("weather", "n1")
-				received = !i.LastHeartbeat.IsZero()
-			}); err != nil {
-				t.Fatal(err)
-			}
-			return received
+			return f.Summary().Instances[heartbeat.Ready] == 1
 		})
 		e.silence()
 		if err := bridge.Unsubscribe(); err != nil {
@@ -261,37 +249,14 @@ func TestHoldSurvivesHandOver(t *testing.T) {
 		e.silence()
 		b.publish(prefix.Suspect("weather"), `{}`)
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		written := b.get(stateKey("weather"))
+		written := b.get(fleet.StateKey("weather"))
 		stopOne()
 		b.leading(two)
 		time.Sleep(10 * time.Second) // fake time, in which nothing may change
-		if now := b.get(stateKey("weather")); string(now) != string(written) {
+		if now := b.get(fleet.StateKey("weather")); string(now) != string(written) {
 			t.Errorf("the new leader wrote\n%s\nover\n%s", now, written)
 		}
 		e.serve()
 		b.await("it is back", b.is("weather", heartbeat.Ready))
 	})
-}
-
-// TestLateProbe: a probe that ends after its registry was deposed and leads again must not end a newer probe of the
-// same instance, which would then stay lost.
-func TestLateProbe(t *testing.T) {
-	b := newBed(t)
-	r, _ := b.registry(Config{})
-	b.leading(r)
-	e := b.ext("weather", "1.0.0", "n1", "get")
-	e.up()
-	b.await("it is up", b.is("weather", heartbeat.Ready))
-	if err := r.inLoop(t.Context(), func(l *loop) {
-		key := instanceKey{"weather", "n1"}
-		late, now := &probe{id: key.id, instance: key.instance, running: true}, &probe{id: key.id, instance: key.instance, held: true}
-		l.probes[key] = now
-		l.probed(late, true, "", nil, time.Now())
-		if l.probes[key] != now {
-			t.Error("the instance is not probed any more")
-		}
-		delete(l.probes, key)
-	}); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -2,17 +2,12 @@ package registry
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/extmesh/extmesh/internal/plainjson"
-	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // publisher holds what the leader has yet to write. Keys are marked, and their documents are built only when they are
@@ -25,7 +20,8 @@ type publisher struct {
 	timer    *time.Timer
 	armed    bool
 	due      bool // the timer has fired
-	failing  bool // the last batch failed: write nothing until the timer fires
+	paused   bool // the last batch failed: write nothing until the timer fires
+	failing  bool // the last batch failed
 }
 
 // flushInterval is how long changes are collected, unless one has to be written at once, and how long the leader waits
@@ -37,9 +33,6 @@ func newPublisher() publisher {
 	t.Stop()
 	return publisher{dirty: map[string]bool{}, sent: map[string][]byte{}, timer: t}
 }
-
-func specKey(id string) string  { return wire.KindSpec + "." + id }
-func stateKey(id string) string { return wire.KindState + "." + id }
 
 // mark records that the document of a key may have changed.
 func (p *publisher) mark(key string, urgent bool) {
@@ -57,13 +50,13 @@ func (p *publisher) wait() {
 	}
 }
 
-func (p *publisher) fired() { p.armed, p.due, p.failing = false, true, false }
+func (p *publisher) fired() { p.armed, p.due, p.paused = false, true, false }
 
 // take removes the keys that may be written now, at most a batch of them, and returns them in order: all that are marked
 // if the timer has fired, else those to write at once. Keys that hold reports stay. If more than one batch is pending, it takes an arbitrary subset: sorting all keys on every flush is
 // quadratic while a large mesh starts.
 func (p *publisher) take(hold func(key string) bool) []string {
-	if p.failing || p.urgent == 0 && !p.due {
+	if p.paused || p.urgent == 0 && !p.due {
 		return nil
 	}
 	var keys []string
@@ -91,22 +84,18 @@ func (p *publisher) take(hold func(key string) bool) []string {
 	return keys
 }
 
-// flush writes what is due if this replica leads and no batch is being written.
+// flush carries out what has been decided, and writes what is due if this replica leads and no batch is being written.
 func (l *loop) flush() {
-	l.recheckReported()
-	if again := l.reconsider; len(again) > 0 {
-		l.reconsider = map[string]bool{} // see publisher.take
-		for id := range again {
-			l.choose(id)
-		}
-		if len(l.reconsider) > 0 {
-			l.again()
-		}
+	now := time.Now()
+	l.fleet.SetLimits(l.limits())
+	if l.fleet.Settle(now) {
+		l.again()
 	}
+	l.perform()
 	if !l.leading() || l.pub.inflight != nil {
 		return
 	}
-	keys := l.pub.take(l.held)
+	keys := l.pub.take(l.fleet.Held)
 	var writes []write
 	size := 0
 	for n, key := range keys {
@@ -121,6 +110,7 @@ func (l *loop) flush() {
 			size += len(w.value)
 		}
 	}
+	l.perform() // building documents can restore extensions
 	switch {
 	case len(writes) > 0:
 		l.write(writes)
@@ -129,28 +119,15 @@ func (l *loop) flush() {
 	}
 }
 
-// held reports whether a key has to wait. Specs wait until all of them are restored, because names depend on every
-// extension that claims them. A state waits while it cannot be restored because the view has a gap; otherwise
-// instances that are not restored yet would be deleted from it.
-func (l *loop) held(key string) bool {
-	switch kind, id, _ := strings.Cut(key, "."); kind {
-	case wire.KindSpec:
-		return len(l.unrestored) > 0
-	case wire.KindState:
-		return !l.view.synced && l.unrestored[id]
-	}
-	return false
-}
-
 // document builds the document that a key should have. ok is false if the key has it already.
 func (l *loop) document(key string) (w write, ok bool) {
 	have := l.current(key)
-	value, err := l.value(key, have)
+	value, err := l.fleet.Document(key, have, time.Now())
 	if err != nil {
 		l.log.Error("cannot write a document", "key", key, "error", err)
 		return w, false
 	}
-	if limit := l.valueLimit(); len(value) > limit {
+	if limit := l.limits().Value; len(value) > limit {
 		l.refuse("document", key, fmt.Errorf("%d bytes are over the limit of %d", len(value), limit))
 		return w, false
 	}
@@ -159,51 +136,6 @@ func (l *loop) document(key string) (w write, ok bool) {
 	}
 	return write{key: key, value: value}, !bytes.Equal(value, have)
 }
-
-// value is the value that a key should have, nil if the key should not exist; have is its present value.
-func (l *loop) value(key string, have []byte) ([]byte, error) {
-	kind, name, _ := strings.Cut(key, ".")
-	if kind == wire.KindSpec || kind == wire.KindState {
-		l.restore(name)
-	}
-	x := l.exts[name]
-	health, known := l.mon.Extension(name)
-	switch {
-	case kind == wire.KindSpec && x != nil:
-		if s := x.spec(health, &l.names); s != nil {
-			return marshalSpec(s, x.cut(), l.specLimit())
-		}
-	case kind == wire.KindState && known && x != nil:
-		var was *wire.StateDoc
-		if have != nil {
-			was = new(wire.StateDoc)
-			if json.Unmarshal(have, was) != nil {
-				was = nil
-			}
-		}
-		return marshalState(x.state(health, was), l.valueLimit())
-	case kind == wire.KindHost:
-		if b := l.bridges[name]; b != nil && b.host != nil {
-			var was wire.Host // an unreadable document counts as empty
-			_ = json.Unmarshal(have, &was)
-			return plainjson.Marshal(b.document(&was))
-		}
-	case kind == wire.KindSkill:
-		if s := skill(l.present(l.skills[name])); s != nil {
-			return plainjson.Marshal(s)
-		}
-	}
-	return nil, nil
-}
-
-// valueLimit is the server's largest message, less space for the subject and the headers.
-func (l *loop) valueLimit() int { return int(l.nc.MaxPayload()) - 2048 }
-
-// specLimit is the largest spec.
-func (l *loop) specLimit() int { return l.valueLimit() - l.stateRoom() }
-
-// stateRoom is the space that a spec leaves free, so that an ordinary state fits into the same page of the catalog.
-func (l *loop) stateRoom() int { return int(l.nc.MaxPayload()) / 32 }
 
 // current is the value of a key in the bucket, as far as this replica has seen: its own last write or an event.
 func (l *loop) current(key string) []byte {
@@ -235,7 +167,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 	p.inflight = nil
 	l.again()
 	if err == nil {
-		l.writesFail = false
+		p.failing = false
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
 		if l.view.last < last { // else the view already has the batch, and perhaps later changes
@@ -248,32 +180,13 @@ func (l *loop) written(epoch, last uint64, err error) {
 		p.mark(key, false)
 	}
 	level := slog.LevelDebug
-	if !l.writesFail && l.ctx.Err() == nil {
+	if !p.failing && l.ctx.Err() == nil {
 		level = slog.LevelWarn
 	}
-	p.failing, l.writesFail = true, true
+	p.paused, p.failing = true, true
 	l.traffic.Failures++
 	l.log.Log(l.ctx, level, "cannot write to the catalog", "keys", len(batch), "error", err)
 	if l.election.epoch == epoch && (errors.Is(err, errFenced) || errors.Is(err, errNoBucket)) {
 		l.stepDown()
-	}
-}
-
-// markAll marks every key that exists or should exist.
-func (l *loop) markAll() {
-	for key := range l.view.records {
-		if kind, _, _ := strings.Cut(key, "."); section(kind) != "" {
-			l.pub.mark(key, false)
-		}
-	}
-	for id := range l.exts {
-		l.pub.mark(specKey(id), false)
-		l.pub.mark(stateKey(id), false)
-	}
-	for name := range l.bridges {
-		l.pub.mark(hostKey(name), false)
-	}
-	for dir := range l.skills {
-		l.pub.mark(skillKey(dir), false)
 	}
 }

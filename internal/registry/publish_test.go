@@ -9,61 +9,42 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
-
-// TestHeldWithoutView: a state in the catalog that this leader has not restored yet is not deleted while the view has
-// a gap.
-func TestHeldWithoutView(t *testing.T) {
-	l := largeLoop(0)
-	known, other := stateKey("known"), "host.other"
-	l.view.records = map[string]record{known: {seq: 1, value: []byte("{}")}}
-	l.unrestored["known"] = true
-	l.pub.mark(known, true)
-	l.pub.mark(other, true)
-	l.pub.due = true
-	if got := l.pub.take(l.held); !slices.Equal(got, []string{other}) {
-		t.Errorf("written without a view: %v", got)
-	}
-	l.view.synced, l.pub.due = true, true
-	if got := l.pub.take(l.held); !slices.Equal(got, []string{known}) {
-		t.Errorf("written with a view: %v", got)
-	}
-}
 
 // TestFlushInterval: changes are collected for 100 ms, except those that have to be written at once.
 func TestFlushInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := largeLoop(0)
-		one, two := stateKey("one"), stateKey("two")
+		p, hold := newPublisher(), func(string) bool { return false }
+		one, two := fleet.StateKey("one"), fleet.StateKey("two")
 		take := func(want ...string) {
 			t.Helper()
-			if got := l.pub.take(l.held); !slices.Equal(got, want) {
+			if got := p.take(hold); !slices.Equal(got, want) {
 				t.Fatalf("%v, want %v", got, want)
 			}
 		}
 		start := time.Now()
-		l.pub.mark(one, false)
+		p.mark(one, false)
 		take()
-		<-l.pub.timer.C
-		l.pub.fired()
+		<-p.timer.C
+		p.fired()
 		take(one)
 		if took := time.Since(start); took != flushInterval {
 			t.Errorf("collected for %v", took)
 		}
-		l.pub.mark(one, false)
-		l.pub.mark(two, true)
+		p.mark(one, false)
+		p.mark(two, true)
 		take(two)
-		<-l.pub.timer.C
-		l.pub.fired()
+		<-p.timer.C
+		p.fired()
 		take(one)
 		take()
-		ready, lost := heartbeat.Ready, heartbeat.Lost
-		l.changed(liveness.Change{Kind: liveness.Moved, ID: "two", Instance: "n", From: ready, To: lost, WasBest: ready, Best: lost})
+		p.mark(one, true)
+		hold = func(string) bool { return true }
 		take()
-		l.changed(liveness.Change{Kind: liveness.Moved, ID: "two", Instance: "n", From: lost, To: ready, WasBest: lost, Best: ready})
-		take(two)
+		hold = func(string) bool { return false }
+		take(one)
 	})
 }
 

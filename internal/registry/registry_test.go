@@ -8,7 +8,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/leaks"
 	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -246,31 +245,4 @@ func TestInstanceRestarted(t *testing.T) {
 	e.mu.Unlock()
 	e.heartbeat(heartbeat.Ready)
 	b.await("it has both", func() bool { s, _ := b.spec("weather"); return len(s.Tools) == 2 })
-}
-
-// FuzzParseAnnounce: an accepted announcement can be shown and restored, and has a valid subject.
-func FuzzParseAnnounce(f *testing.F) {
-	f.Add("weather", []byte(`{"id":"weather","version":"1.0.0","instance":"n1","features":["instance"]}`))
-	f.Add("google.gmail", []byte(`{"id":"google.gmail","version":"1.0.0","parent":"google","bridge":"b","subject_prefix":"a.b"}`))
-	f.Fuzz(func(t *testing.T, id string, data []byte) {
-		a, err := parseAnnounce(id, data, prefix)
-		if err != nil {
-			return
-		}
-		accepted := &announced{Announce: a}
-		if a.ID != id || checkHeartbeatID(id) != nil || strings.ContainsAny(accepted.rpcSubject(), " *>\t\r\n") || strings.Contains(accepted.rpcSubject(), "..") {
-			t.Errorf("%+v has the subject %q", a, accepted.rpcSubject())
-		}
-		x := newExtension(id)
-		x.announcements[a.Instance] = accepted
-		x.choose(liveness.Extension{})
-		value, err := plainjson.Marshal(x.spec(liveness.Extension{}, new(wire.Names)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		again := newExtension(id)
-		if !again.restore(value) || again.shown.subject() != accepted.subject() {
-			t.Errorf("%s restores to %+v", value, again.shown)
-		}
-	})
 }

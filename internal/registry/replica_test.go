@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -39,7 +40,7 @@ func TestHandOver(t *testing.T) {
 	if s := b.status(two); s.Leading || s.Leader != "one" || len(s.Replicas) != 2 {
 		t.Errorf("standby: %+v", s)
 	}
-	before := b.get(stateKey("weather"))
+	before := b.get(fleet.StateKey("weather"))
 	start := time.Now()
 	stopOne()
 	stopped := time.Now()
@@ -47,7 +48,7 @@ func TestHandOver(t *testing.T) {
 	t.Logf("the leader stopped in %v, the next led %v later", stopped.Sub(start), time.Since(stopped))
 	b.publish(prefix.Announce("mail"), wire.Announce{ID: "mail", Version: "1.0.0", Bridge: "b1", Transport: "nats"})
 	b.await("it writes", func() bool { _, ok := b.spec("mail"); return ok && b.is("mail", heartbeat.Lost)() })
-	if got := b.get(stateKey("weather")); string(got) != string(before) {
+	if got := b.get(fleet.StateKey("weather")); string(got) != string(before) {
 		t.Errorf("the state was rewritten:\n%s\n%s", before, got)
 	}
 	b.await("the write is acknowledged", func() bool { return b.status(two).Traffic.Writes > 0 })
@@ -102,7 +103,7 @@ func TestFencedLeaderStepsDown(t *testing.T) {
 func TestRebuild(t *testing.T) {
 	for name, ruin := range map[string]func(b *bed, stop func()){
 		"a key deleted by hand": func(b *bed, _ func()) {
-			if _, err := b.bucket().js.PublishMsg(b.Context(), kvDelete(specKey("weather"))); err != nil {
+			if _, err := b.bucket().js.PublishMsg(b.Context(), kvDelete(fleet.SpecKey("weather"))); err != nil {
 				b.Fatal(err)
 			}
 		},
@@ -118,7 +119,7 @@ func TestRebuild(t *testing.T) {
 		"a spec purged, and the lease not": func(b *bed, _ func()) {
 			s, err := b.bucket().js.Stream(b.Context(), "KV_ext_catalog")
 			if err == nil {
-				err = s.Purge(b.Context(), jetstream.WithPurgeSubject(b.bucket().subject(specKey("weather"))))
+				err = s.Purge(b.Context(), jetstream.WithPurgeSubject(b.bucket().subject(fleet.SpecKey("weather"))))
 			}
 			if err != nil {
 				b.Fatal(err)
@@ -151,7 +152,7 @@ func TestRebuild(t *testing.T) {
 			}
 			// Each step deletes the spec. The deletion may be visible or not: the registry may be faster.
 			written := func() (at time.Time) {
-				if r, ok, err := b.bucket().newest(b.Context(), specKey("weather")); err == nil && ok && !r.deleted {
+				if r, ok, err := b.bucket().newest(b.Context(), fleet.SpecKey("weather")); err == nil && ok && !r.deleted {
 					at = r.at
 				}
 				return at

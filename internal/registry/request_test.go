@@ -74,7 +74,7 @@ func TestLargeHandshake(t *testing.T) {
 			switch {
 			case tc.diagnostic == "" && len(codes) > 0:
 				t.Errorf("diagnostics: %v", codes)
-			case tc.diagnostic != "" && (len(codes) != 1 || !strings.HasPrefix(codes[0], codeSchemaDropped) || !strings.Contains(codes[0], tc.diagnostic)):
+			case tc.diagnostic != "" && (len(codes) != 1 || !strings.HasPrefix(codes[0], "schema_dropped") || !strings.Contains(codes[0], tc.diagnostic)):
 				t.Errorf("diagnostics: %v, want one that contains %q", codes, tc.diagnostic)
 			}
 		})

@@ -29,11 +29,10 @@ const (
 // processed by then, and the connection worked. Without a self-check (a stopped process, a half-open connection, a
 // loop that lags) nothing is evaluated; liveness.Monitor then sees the gap and waits for a full grace period first.
 type selfCheck struct {
-	seq      uint64
-	ticks    uint64 // number of them sent by the clock
-	sent     map[uint64]time.Time
-	received time.Time // when the last one was received
-	waiting  []waiter  // callbacks waiting for a self-check with their number or a later one; in order
+	seq     uint64
+	ticks   uint64 // number of them sent by the clock
+	sent    map[uint64]time.Time
+	waiting []waiter // callbacks waiting for a self-check with their number or a later one; in order
 }
 
 // waiter is a callback that waits for a self-check.
@@ -60,12 +59,6 @@ func (p *selfCheck) runWaiters(seq uint64, now time.Time) {
 	if len(p.waiting) == 0 {
 		p.waiting = nil
 	}
-}
-
-// fresh reports whether a self-check was received recently, so that a missing reply was not lost on the way to this
-// replica.
-func (p *selfCheck) fresh(now time.Time) bool {
-	return now.Sub(p.received) < maxSelfCheckAge+selfCheckInterval
 }
 
 func (l *loop) sendSelfCheck() {
@@ -122,12 +115,8 @@ func (l *loop) handleReplicaHeartbeat(data []byte, now time.Time) {
 		return
 	}
 	delete(l.selfCheck.sent, b.Seq)
-	l.selfCheck.received = now
 	l.peers.Expire(at)
-	if l.election.trouble != "" {
-		return // this side of a network partition may be the wrong one; the Monitor waits for a grace period afterwards
-	}
-	for _, c := range l.mon.Expire(at) {
-		l.changed(c)
-	}
+	// With JetStream trouble, this side of a network partition may be the wrong one; the fleet waits for a grace period
+	// afterwards.
+	l.fleet.Verified(at, l.election.trouble == "", now)
 }

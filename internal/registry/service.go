@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/mod/semver"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -227,11 +228,11 @@ func (l *loop) page(p CatalogParams, room int) CatalogResult {
 		var values [2]json.RawMessage
 		switch part {
 		case "e":
-			values = [2]json.RawMessage{l.view.get(specKey(name)), l.view.get(stateKey(name))}
+			values = [2]json.RawMessage{l.view.get(fleet.SpecKey(name)), l.view.get(fleet.StateKey(name))}
 		case "h":
-			values[0] = l.view.get(hostKey(name))
+			values[0] = l.view.get(fleet.HostKey(name))
 		case "s":
-			values[0] = l.view.get(skillKey(name))
+			values[0] = l.view.get(fleet.SkillKey(name))
 		}
 		size += entryRoom + len(plainjson.AppendString(nil, name)) + len(values[0]) + len(values[1])
 		for v := len(values) - 1; n == 0 && v >= 0 && size > room; v-- {
@@ -298,17 +299,17 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 	var found []wire.NamedTool
 	var keys []wire.ToolKey
 	err := r.inLoop(ctx, func(l *loop) {
-		found = l.names.Lookup(p.Name)
+		found = l.fleet.Names().Lookup(p.Name)
 		switch {
 		case len(found) == 1:
 			res.ID = found[0].ID
-		case len(found) == 0 && l.view.get(specKey(p.Name)) != nil:
+		case len(found) == 0 && l.view.get(fleet.SpecKey(p.Name)) != nil:
 			res.ID = p.Name
 		case len(found) == 0:
-			keys = l.names.Keys()
+			keys = l.fleet.Names().Keys()
 			return
 		}
-		res.SnapshotVersion, spec, res.State = l.snapshotVersion(), l.view.get(specKey(res.ID)), l.view.get(stateKey(res.ID))
+		res.SnapshotVersion, spec, res.State = l.snapshotVersion(), l.view.get(fleet.SpecKey(res.ID)), l.view.get(fleet.StateKey(res.ID))
 	})
 	if err != nil {
 		return res, err
@@ -344,7 +345,7 @@ func (r *Registry) nearest(ctx context.Context, keys []wire.ToolKey, name string
 	}
 	err = r.inLoop(ctx, func(l *loop) {
 		for _, k := range keys {
-			if name := l.names.Name(k); name != "" { // it may have been removed meanwhile
+			if name := l.fleet.Names().Name(k); name != "" { // it may have been removed meanwhile
 				names = append(names, name)
 			}
 		}

@@ -69,17 +69,19 @@ func (r *Registry) Status(ctx context.Context) (s Status, err error) {
 }
 
 func (l *loop) status() Status {
+	sum := l.fleet.Summary()
 	s := Status{SnapshotVersion: l.snapshotVersion(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
-		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.denied, "ok"), Listening: l.mon.Listening(),
-		Tools: l.names.Len(), Bridges: len(l.bridges), Skills: len(l.skills), Traffic: l.traffic,
+		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.denied, "ok"), Listening: sum.Listening,
+		Extensions: sum.Extensions, Instances: sum.Instances, Tools: sum.Tools, Bridges: sum.Bridges, Skills: sum.Skills, Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
 		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas()}
+	s.Traffic.Announces, s.Traffic.Beats, s.Traffic.Suspects, s.Traffic.BeatLagMS = sum.Counters.Announces, sum.Counters.Heartbeats,
+		sum.Counters.Suspects, sum.Counters.LagMS
 	if s.Leading {
 		s.Epoch = l.election.epoch
 	} else {
 		s.Pending = 0 // a standby compares everything when it is elected
 	}
-	s.Extensions, s.Instances = l.mon.Counts()
 	var h holder
 	if v := l.view.get(wire.KeyLease); v != nil && json.Unmarshal(v, &h) == nil {
 		s.Leader = h.Name

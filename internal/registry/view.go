@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -146,4 +147,22 @@ func (v *view) purged(first uint64, messages uint64) bool {
 		}
 	}
 	return messages < uint64(want)
+}
+
+// Synced reports whether the view is complete.
+func (v *view) Synced() bool { return v.synced }
+
+// Get returns a document of the catalog.
+func (v *view) Get(key string) (fleet.Record, bool) {
+	r, ok := v.records[key]
+	return fleet.Record{Value: r.value, Revision: r.seq}, ok && !r.deleted
+}
+
+// Each calls f for each document.
+func (v *view) Each(f func(key string, r fleet.Record)) {
+	for key, r := range v.records {
+		if !r.deleted {
+			f(key, fleet.Record{Value: r.value, Revision: r.seq})
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -35,6 +36,6 @@ func TestWithdrawnManifest(t *testing.T) {
 		stop()
 		b.await("it is lost", b.is("weather", heartbeat.Lost))
 		b.publish(prefix.Shutdown("weather"), wire.ShutdownNotice{ID: "weather", Reason: wire.ReasonRemoved})
-		b.await("it is forgotten", func() bool { return b.get(specKey("weather")) == nil && b.get(stateKey("weather")) == nil })
+		b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("weather")) == nil && b.get(fleet.StateKey("weather")) == nil })
 	})
 }

@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"errors"
@@ -16,109 +16,109 @@ const (
 )
 
 // admit adds an announcement to its extension. It returns nil if the announcement was refused.
-func (l *loop) admit(a *announced, now time.Time) *extension {
-	err := l.makeRoom(a.size, now)
-	x, known := l.exts[a.ID]
+func (na *natives) admit(a *announced, now time.Time) *extension {
+	err := na.makeRoom(a.size, now)
+	x, known := na.exts[a.ID]
 	if err == nil {
-		err = l.checkOwner(a)
+		err = na.checkOwner(a)
 	}
 	if err == nil {
-		err = l.checkParent(a)
+		err = na.checkParent(a)
 	}
 	if err == nil {
 		err = x.roomFor(a)
 	}
 	if err == nil {
-		if c, fresh := l.mon.Declare(a.ID, now); fresh {
-			l.changed(c)
+		if c, fresh := na.mon.Declare(a.ID, now); fresh {
+			na.changed(c)
 		}
-		if !l.mon.Known(a.ID) {
+		if !na.mon.Known(a.ID) {
 			err = errors.New("the registry has reached its limit of extensions")
 		}
 	}
 	if err != nil {
-		l.refuse("announce", a.ID, err)
+		na.refuse("announce", a.ID, err)
 		return nil
 	}
-	delete(l.unannounced, a.ID)
-	if x != nil && l.repeats(x, a) {
+	delete(na.unannounced, a.ID)
+	if x != nil && na.repeats(x, a) {
 		x.announcements[a.Instance].at = a.at
-		l.seenBridge(a.Bridge, now)
+		na.bridges.seenBridge(a.Bridge, now)
 		return x
 	}
 	if x == nil {
-		x = newExtension(a.ID)
-		l.exts[x.id] = x
-		l.account(x, extensionRoom)
+		x = newExtension(a.ID, na.now)
+		na.exts[x.id] = x
+		na.account(x, extensionRoom)
 	}
-	l.owners[a.subject()] = x.id
+	na.owners[a.subject()] = x.id
 	if !a.implied {
 		x.fromCatalog = false
 		for name, old := range x.announcements {
 			if old.implied {
-				l.removeAnnouncement(x, name)
+				na.removeAnnouncement(x, name)
 			}
 		}
 	}
-	l.raiseAlerts(x, a, now)
-	l.addAnnouncement(x, a)
-	l.setLocation(x, a.Instance, &location{host: a.Host, bridge: a.Bridge, run: l.runOf(a.Bridge)})
-	l.seenBridge(a.Bridge, now)
-	l.pub.mark(stateKey(x.id), !known) // the state contains host and bridge
-	l.reconsider[x.id] = true
+	na.raiseAlerts(x, a, now)
+	na.addAnnouncement(x, a)
+	na.setLocation(x, a.Instance, &location{host: a.Host, bridge: a.Bridge, run: na.bridges.runOf(a.Bridge)})
+	na.bridges.seenBridge(a.Bridge, now)
+	na.mark(StateKey(x.id), !known) // the state contains host and bridge
+	na.reconsider[x.id] = true
 	return x
 }
 
 // repeats reports whether an announcement contains nothing new. If one instance has not announced itself, the whole
 // mesh is requested to announce again, so most announcements repeat. One without a handshake_hash is not a
 // repetition, because its tools have to be requested. One without a bridge is not either; those are few.
-func (l *loop) repeats(x *extension, a *announced) bool {
+func (na *natives) repeats(x *extension, a *announced) bool {
 	before, at := x.announcements[a.Instance], x.locations[a.Instance]
 	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && a.HandshakeHash != "" &&
-		!x.dropped && !x.fromCatalog && at != nil && at.run.Equal(l.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
+		!x.dropped && !x.fromCatalog && at != nil && at.run.Equal(na.bridges.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
 }
 
 // addAnnouncement stores an announcement. Without a handshake_hash the tools may have changed, so another handshake
 // is made.
-func (l *loop) addAnnouncement(x *extension, a *announced) {
-	l.removeAnnouncement(x, a.Instance)
+func (na *natives) addAnnouncement(x *extension, a *announced) {
+	na.removeAnnouncement(x, a.Instance)
 	x.announcements[strings.Clone(a.Instance)], x.dropped = a, false
-	l.account(x, a.size)
-	delete(l.removed, instanceKey{x.id, a.Instance})
+	na.account(x, a.size)
+	delete(na.removed, instanceKey{x.id, a.Instance})
 	if s := x.handshakes[a.handshakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > minHandshakeInterval {
-		l.removeHandshake(x, a.handshakeKey())
+		na.removeHandshake(x, a.handshakeKey())
 	}
-	l.prune(x)
+	na.prune(x)
 }
 
 // instanceRestarted handles an instance that restarted under the same name: without a handshake_hash its tools may
 // have changed.
-func (l *loop) instanceRestarted(x *extension, instance string) {
+func (na *natives) instanceRestarted(x *extension, instance string) {
 	if a := x.announcements[instance]; a != nil && a.HandshakeHash == "" {
 		if s := x.handshakes[a.handshakeKey()]; s != nil && s.done {
-			l.removeHandshake(x, a.handshakeKey())
+			na.removeHandshake(x, a.handshakeKey())
 		}
 	}
 }
 
 // checkOwner ensures that an rpc subject belongs to one id. Of two, the one with the mesh's own prefix wins, then the
 // lexically first.
-func (l *loop) checkOwner(a *announced) error {
-	owner, taken := l.owners[a.subject()]
+func (f *core) checkOwner(a *announced) error {
+	owner, taken := f.owners[a.subject()]
 	if !taken || owner == a.ID {
 		return nil
 	}
-	theirs := l.exts[owner]
+	theirs := f.exts[owner]
 	if theirs == nil || !theirs.serves(a.subject()) {
 		return nil
 	}
-	own := func(id string) bool { return l.cfg.Prefix.RPC(id) == a.subject() }
+	own := func(id string) bool { return f.cfg.Prefix.RPC(id) == a.subject() }
 	if own(owner) && !own(a.ID) || own(owner) == own(a.ID) && owner < a.ID {
 		return fmt.Errorf("subject %s belongs to extension %s", a.subject(), owner)
 	}
-	l.refuse("announce", owner, fmt.Errorf("subject %s belongs to extension %s", a.subject(), a.ID))
-	if c, ok := l.mon.Forget(owner); ok {
-		l.changed(c)
+	f.refuse("announce", owner, fmt.Errorf("subject %s belongs to extension %s", a.subject(), a.ID))
+	if c, ok := f.mon.Forget(owner); ok {
+		f.changed(c)
 	}
 	return nil
 }
@@ -136,8 +136,8 @@ func (x *extension) serves(subject string) bool {
 }
 
 // checkParent ensures that the bridge of a member has also announced its parent.
-func (l *loop) checkParent(a *announced) error {
-	parent := l.exts[a.Parent]
+func (f *core) checkParent(a *announced) error {
+	parent := f.exts[a.Parent]
 	if a.Parent == "" || parent == nil || len(parent.announcements) == 0 {
 		return nil
 	}

@@ -1,9 +1,10 @@
-package registry
+package fleet
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -134,4 +135,19 @@ func marshalState(d *wire.StateDoc, limit int) ([]byte, error) {
 		}
 		d.Instances = d.Instances[:len(d.Instances)*9/10]
 	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// cut shortens a text of others to at most so many bytes.
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(strings.Clone(s), "?")
 }

@@ -1,21 +1,25 @@
-package registry
+package fleet
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/rpc"
 )
+
+// bridges is what the bridges have reported, and whether they answer.
+type bridges struct {
+	*core
+	*modules
+	byName        map[string]*bridge
+	skills        map[string]map[string]wire.SkillEntry // by directory, by bridge
+	reportChanged map[string]bool                       // bridges with a changed list of extensions; true: the first report
+}
 
 // bridge is the state of one bridge: its reports, and whether it answers pings.
 type bridge struct {
@@ -25,7 +29,7 @@ type bridge struct {
 	seen   time.Time // last report, announcement or answer
 	kept   int       // bytes counted of its reports
 
-	inventory          fleet.Report
+	inventory          Report
 	inventoryRequested time.Time // last request for a full inventory
 	behind             bool      // at the last ping, messages of its inventory had not arrived
 
@@ -44,30 +48,28 @@ type bridge struct {
 
 const (
 	maxBridges      = 10_000
-	pingTimeout     = time.Second
 	maxPingPause    = time.Minute // between pings of a bridge that is gone; others are pinged once a second
 	maxPingTimeouts = 5           // timeouts after which a bridge that hangs counts as gone
-	maxBridgePing   = 256
 )
 
 // bridgeNamed returns the bridge that has reported under name, and adds it if necessary. Only the bridge itself may
 // publish on that subject. It returns nil if there are too many bridges.
-func (l *loop) bridgeNamed(name string, now time.Time) *bridge {
-	if b := l.seenBridge(name, now); b != nil {
+func (bs *bridges) bridgeNamed(name string, now time.Time) *bridge {
+	if b := bs.seenBridge(name, now); b != nil {
 		return b
 	}
-	if len(l.bridges) >= maxBridges {
+	if len(bs.byName) >= maxBridges {
 		return nil
 	}
 	b := &bridge{name: name, seen: now}
-	l.bridges[name] = b
+	bs.byName[name] = b
 	return b
 }
 
 // seenBridge records that something was received from a bridge or its instances. An announcement can contain any
 // bridge name, so it does not add a bridge that has never reported.
-func (l *loop) seenBridge(name string, now time.Time) *bridge {
-	b := l.bridges[name]
+func (bs *bridges) seenBridge(name string, now time.Time) *bridge {
+	b := bs.byName[name]
 	if b == nil {
 		return nil
 	}
@@ -79,9 +81,9 @@ func (l *loop) seenBridge(name string, now time.Time) *bridge {
 }
 
 // keepReports updates the counted memory of a bridge's reports.
-func (l *loop) keepReports(b *bridge) {
+func (bs *bridges) keepReports(b *bridge) {
 	size := b.reportSize()
-	l.size += size - b.kept
+	bs.size += size - b.kept
 	b.kept = size
 }
 
@@ -110,12 +112,10 @@ func checkBridge(name string) error {
 	return nil
 }
 
-func hostKey(name string) string { return wire.KindHost + "." + name }
-
 // hostReport handles a bridge's report of its extensions and of what it could not start.
-func (l *loop) hostReport(name string, data []byte, now time.Time) {
+func (bs *bridges) hostReport(name string, data []byte, now time.Time) {
 	if isInventory(data) {
-		l.handleInventory(name, data, now)
+		bs.inventories.handleInventory(name, data, now)
 		return
 	}
 	var h wire.Host
@@ -136,16 +136,16 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 		err = fmt.Errorf("the report lists more than %d extensions or problems", maxListed)
 	}
 	if err == nil {
-		err = l.makeRoom(len(data), now)
+		err = bs.makeRoom(len(data), now)
 	}
 	var b *bridge
 	if err == nil {
-		if b = l.bridgeNamed(name, now); b == nil {
+		if b = bs.bridgeNamed(name, now); b == nil {
 			err = fmt.Errorf("the registry has reached its limit of %d bridges", maxBridges)
 		}
 	}
 	if err != nil {
-		l.refuse("host", name, err)
+		bs.refuse("host", name, err)
 		return
 	}
 	h.State, h.Reason, h.StateSince = "", "", time.Time{} // set only by the registry
@@ -153,15 +153,15 @@ func (l *loop) hostReport(name string, data []byte, now time.Time) {
 	restarted := !first && !b.host.Since.Equal(h.Since)
 	listChanged := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
 	b.host, b.reported = &h, true
-	l.keepReports(b)
+	bs.keepReports(b)
 	if restarted {
 		b.leaving = false
-		l.bridgeRestarted(b, now)
+		bs.bridgeRestarted(b, now)
 	}
 	if listChanged {
-		l.reportChanged[b.name] = l.reportChanged[b.name] || first
+		bs.reportChanged[b.name] = bs.reportChanged[b.name] || first
 	}
-	l.pub.mark(hostKey(name), false)
+	bs.mark(HostKey(name), false)
 }
 
 // document is the value of host.<bridge>: its report, and whether it answers. was is the present document; its time
@@ -193,107 +193,97 @@ const (
 )
 
 // pingBridges pings every bridge, if this replica leads.
-func (l *loop) pingBridges(now time.Time) {
-	if !l.leading() {
+func (bs *bridges) pingBridges(now time.Time) {
+	if !bs.leads {
 		return
 	}
-	for _, b := range l.bridges {
+	for _, b := range bs.byName {
 		if b.pinging || now.Before(b.next) {
 			continue
 		}
 		b.pinging = true
-		q := request{nc: l.nc, subject: l.cfg.Prefix.Control(b.name), method: "ping"}
-		l.pings.start(func() {
-			l.wg.Go(func() { // owned by the loop; ends with pingTimeout at the latest
-				answer, err := q.send(l.ctx, pingTimeout)
-				l.report(func(l *loop) {
-					l.pings.finish()
-					l.pinged(b, answer, err, time.Now())
-				})
-			})
-		})
+		bs.emit(PingBridge{b.name, b})
 	}
 }
 
 // pinged handles the result of a ping. If there never was a responder, it may be a third-party bridge; then only the
 // heartbeats of its instances count.
-func (l *loop) pinged(b *bridge, answer json.RawMessage, err error, now time.Time) {
+func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
 	b.pinging = false
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		l.pingFailed(b, "is gone", now)
-	case errors.Is(err, context.DeadlineExceeded) && l.selfCheck.fresh(now):
-		if b.timeouts++; b.timeouts >= maxPingTimeouts {
-			l.pingFailed(b, "does not answer", now)
+	switch r.Outcome {
+	case NoResponders:
+		bs.pingFailed(b, "is gone", now)
+	case TimedOut:
+		if !bs.fresh() {
+			return
 		}
-	case err == nil, errors.As(err, new(*rpc.Error)): // any answer counts, even an error
+		if b.timeouts++; b.timeouts >= maxPingTimeouts {
+			bs.pingFailed(b, "does not answer", now)
+		}
+	case Answered: // any answer counts, even an error
 		if b.gone {
 			b.reported, b.requests = false, announceRequests{} // reports may have been lost like the pings
 		}
 		if b.gone || !b.answered {
 			b.changed = now
-			l.pub.mark(hostKey(b.name), false)
-			l.markSkills(b)
+			bs.mark(HostKey(b.name), false)
+			bs.markSkills(b)
 		}
 		b.answered, b.leaving, b.gone, b.timeouts, b.seen, b.pause = true, false, false, 0, now, 0
-		if !l.checkSync(b, answer, now) && !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
-			l.requestFor(&b.requests, now)
+		if !bs.inventories.checkSync(b, r.Answer, now) && !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
+			bs.natives.requestFor(&b.requests, now)
 		}
 	}
 }
 
 // pingFailed handles that a bridge does not answer, and pings it less and less often.
-func (l *loop) pingFailed(b *bridge, reason string, now time.Time) {
+func (bs *bridges) pingFailed(b *bridge, reason string, now time.Time) {
 	if b.answered && !b.gone && !b.leaving {
 		b.leaving = true
-		l.afterPending(func(now time.Time) {
-			if b.leaving {
-				l.bridgeLost(b, reason, now)
-			}
-		})
+		bs.emit(ConfirmGone{reason, b})
 	}
 	b.pause = min(max(2*b.pause, time.Second), maxPingPause)
 	b.next = now.Add(b.pause)
 }
 
 // bridgeLost marks a bridge and all of its instances lost.
-func (l *loop) bridgeLost(b *bridge, reason string, now time.Time) {
+func (bs *bridges) bridgeLost(b *bridge, reason string, now time.Time) {
 	b.leaving, b.gone, b.changed, b.reason = false, true, now, reason
-	l.markInstancesLost(b, "bridge "+b.name+" "+reason, now)
-	l.pub.mark(hostKey(b.name), true)
-	l.markSkills(b)
+	bs.markInstancesLost(b, "bridge "+b.name+" "+reason, now)
+	bs.mark(HostKey(b.name), true)
+	bs.markSkills(b)
 }
 
 // markInstancesLost marks the instances of a bridge lost.
-func (l *loop) markInstancesLost(b *bridge, reason string, now time.Time) {
+func (bs *bridges) markInstancesLost(b *bridge, reason string, now time.Time) {
 	lost := 0
-	for x, instance := range l.instancesAt(b.name) {
+	for x, instance := range bs.instancesAt(b.name) {
 		if instance == "" {
 			continue
 		}
-		if c, ok := l.mon.MarkLost(x.id, instance, reason, now); ok {
-			l.changed(c)
-			l.markUrgent(x.id)
+		if c, ok := bs.mon.MarkLost(x.id, instance, reason, now); ok {
+			bs.changed(c)
+			bs.markUrgent(x.id)
 			lost++
 		}
 	}
 	if lost > 0 {
-		l.log.Warn("bridge lost", "bridge", b.name, "reason", reason, "instances", lost)
+		bs.log(slog.LevelWarn, "bridge lost", "bridge", b.name, "reason", reason, "instances", lost)
 	}
 }
 
 // sweepBridges removes bridges from which nothing was received for as long as extensions are remembered.
-func (l *loop) sweepBridges(now time.Time) {
-	keep := l.cfg.Heartbeat.ForgetAfter
+func (bs *bridges) sweepBridges(now time.Time) {
+	keep := bs.cfg.Heartbeat.ForgetAfter
 	if keep == 0 {
 		keep = 24 * time.Hour
 	}
-	for name, b := range l.bridges {
+	for name, b := range bs.byName {
 		if keep > 0 && now.Sub(b.seen) > keep {
-			delete(l.bridges, name)
-			l.pub.mark(hostKey(name), false)
-			l.replaceSkills(b, nil)
-			l.size -= b.kept
+			delete(bs.byName, name)
+			bs.mark(HostKey(name), false)
+			bs.replaceSkills(b, nil)
+			bs.size -= b.kept
 		}
 	}
 }

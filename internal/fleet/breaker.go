@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"encoding/json"
@@ -12,7 +12,7 @@ import (
 
 // breakerReport handles a caller's report that its breaker has changed. An open one makes the registry probe the
 // extension; the catalog shows the breakers of the bridges only.
-func (l *loop) breakerReport(id string, data []byte, now time.Time) {
+func (ps *probes) breakerReport(id string, data []byte, now time.Time) {
 	var r wire.BreakerReport
 	err := json.Unmarshal(data, &r)
 	if err == nil && r.ID != "" && r.ID != id {
@@ -22,11 +22,11 @@ func (l *loop) breakerReport(id string, data []byte, now time.Time) {
 		err = fmt.Errorf("unknown state %.80q", r.State)
 	}
 	if err != nil {
-		l.refuse("breaker", id, err)
+		ps.refuse("breaker", id, err)
 		return
 	}
 	if r.State == string(heartbeat.BreakerOpen) {
-		l.suspected(id, "", now)
+		ps.suspected(id, "", now)
 	}
 }
 

@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"cmp"
@@ -71,9 +71,9 @@ func (x *extension) cut() cuts {
 	return x.tools.cuts
 }
 
-func newExtension(id string) *extension {
+func newExtension(id string, now time.Time) *extension {
 	return &extension{id: strings.Clone(id), announcements: map[string]*announced{}, locations: map[string]*location{},
-		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: time.Now()}
+		requests: map[string]*announceRequests{}, handshakes: map[handshakeKey]*handshake{}, hosts: map[string]bool{}, since: now}
 }
 
 // choose selects the announcement and the handshake for the spec: of the highest version that is ready and has
@@ -287,7 +287,7 @@ func (x *extension) state(health liveness.Extension, was *wire.StateDoc) *wire.S
 }
 
 // restore applies a spec written by an earlier leader as if it had been announced.
-func (x *extension) restore(value []byte) bool {
+func (x *extension) restore(value []byte, now time.Time) bool {
 	var s wire.Spec
 	if json.Unmarshal(value, &s) != nil || s.Version == "" {
 		return false
@@ -302,7 +302,7 @@ func (x *extension) restore(value []byte) bool {
 	x.shown = a
 	for _, d := range s.Diagnostics {
 		if d.Code == codeNewHost || d.Code == codeVersionJump {
-			x.addAlert(alert{d, restored, time.Now()})
+			x.addAlert(alert{d, restored, now})
 		}
 	}
 	if len(s.Tools) > 0 || s.HandshakeHash != "" {

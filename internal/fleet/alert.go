@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"cmp"
@@ -39,12 +39,12 @@ const restored = "/"
 func hostOf(bridge, host string) string { return cmp.Or(bridge, host) }
 
 // raiseAlerts compares an announcement with what is stored of its extension, before it is added.
-func (l *loop) raiseAlerts(x *extension, a *announced, now time.Time) {
+func (f *core) raiseAlerts(x *extension, a *announced, now time.Time) {
 	host := hostOf(a.Bridge, a.Host)
 	known := x.hosts[host]
 	settled := now.Sub(x.since) >= settleTime
 	if settled && !a.implied {
-		versions := l.versionsOf(x, a.Instance)
+		versions := f.versionsOf(x, a.Instance)
 		if !known && len(x.hosts) > 0 && !slices.Contains(versions, a.Version) {
 			x.alert(codeNewHost, a, now, fmt.Sprintf("instance %s announced version %s on %s, a new host of this extension; it has run on %s",
 				cmp.Or(a.Instance, "without a name"), a.Version, cmp.Or(host, "a host without a name"), hostList(x.hosts)))
@@ -58,9 +58,9 @@ func (l *loop) raiseAlerts(x *extension, a *announced, now time.Time) {
 }
 
 // versionsOf returns the versions of x, without those of one instance.
-func (l *loop) versionsOf(x *extension, except string) []string {
+func (f *core) versionsOf(x *extension, except string) []string {
 	all := map[string]bool{}
-	health, _ := l.mon.Extension(x.id)
+	health, _ := f.mon.Extension(x.id)
 	for _, i := range health.Instances {
 		if i.Instance != except {
 			all[i.Version] = true
@@ -126,11 +126,11 @@ func (x *extension) addAlert(a alert) {
 }
 
 // dropAlerts removes the alerts about one instance, and old ones.
-func (l *loop) dropAlerts(x *extension, instance string, now time.Time) {
+func (f *core) dropAlerts(x *extension, instance string, now time.Time) {
 	before := len(x.alerts)
 	x.alerts = slices.DeleteFunc(x.alerts, func(a alert) bool { return a.instance == instance || now.Sub(a.at) > alertAge })
 	if len(x.alerts) != before {
-		l.pub.mark(specKey(x.id), false)
+		f.mark(SpecKey(x.id), false)
 	}
 }
 

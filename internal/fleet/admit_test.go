@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"testing"
@@ -9,15 +9,14 @@ import (
 
 // TestRepeats: an announcement without news changes nothing; any other one has its extension re-evaluated.
 func TestRepeats(t *testing.T) {
-	l := largeLoop(0)
-	l.Registry = New(nil, Config{})
-	l.bridgeNamed("b", time.Now())
+	l := largeFleet(0)
+	l.bridges.bridgeNamed("b", time.Now())
 	say := func(change func(a *announced)) bool {
 		a := &announced{Announce: wire.Announce{ID: "weather", Version: "1.0.0", Instance: "one", Bridge: "b", HandshakeHash: "h",
 			Transport: "stdio", Dialect: "ext", SubjectPrefix: string(l.cfg.Prefix)}, at: time.Now(), digest: "d", size: 10}
 		change(a)
 		clear(l.reconsider)
-		if l.admit(a, time.Now()) == nil {
+		if l.natives.admit(a, time.Now()) == nil {
 			t.Fatal("refused")
 		}
 		return l.reconsider["weather"]
@@ -34,7 +33,7 @@ func TestRepeats(t *testing.T) {
 		{"another digest", func() {}, func(a *announced) { a.digest = "e" }, true},
 		{"and back", func() {}, same, true},
 		{"a leader dropped it", func() { l.exts["weather"].dropped = true }, same, true},
-		{"its bridge restarted", func() { l.bridges["b"].host = &wire.Host{Since: time.Unix(1, 0)} }, same, true},
+		{"its bridge restarted", func() { l.bridges.byName["b"].host = &wire.Host{Since: time.Unix(1, 0)} }, same, true},
 		{"again there", func() {}, same, false},
 		{"its tools are not vouched for", func() {}, func(a *announced) { a.HandshakeHash = "" }, true},
 	} {

@@ -1,21 +1,22 @@
-package registry
+package fleet
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"testing"
+	"time"
 )
 
 // TestInstancesByBridge: the index of instances by bridge matches their locations after every change.
 func TestInstancesByBridge(t *testing.T) {
-	l := largeLoop(0)
+	l := largeFleet(0)
 	for range 10_000 {
 		id := fmt.Sprintf("ext%d", rand.N(20))
 		instance := fmt.Sprintf("i%d", rand.N(5))
 		x := l.exts[id]
 		if x == nil {
-			x = newExtension(id)
+			x = newExtension(id, time.Now())
 			l.exts[id] = x
 		}
 		switch rand.N(10) {

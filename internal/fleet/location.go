@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"iter"
@@ -19,8 +19,8 @@ type location struct {
 
 // runOf is the start time of a bridge's run as reported; zero for a bridge without a report. It is only compared for
 // equality, so clocks do not matter.
-func (l *loop) runOf(bridge string) time.Time {
-	if b := l.bridges[bridge]; b != nil && b.host != nil {
+func (bs *bridges) runOf(bridge string) time.Time {
+	if b := bs.byName[bridge]; b != nil && b.host != nil {
 		return b.host.Since
 	}
 	return time.Time{}
@@ -30,54 +30,54 @@ func (l *loop) runOf(bridge string) time.Time {
 type instanceKey struct{ id, instance string }
 
 // setLocation records where an instance of x runs.
-func (l *loop) setLocation(x *extension, instance string, p *location) {
+func (st *store) setLocation(x *extension, instance string, p *location) {
 	if was := x.locations[instance]; was != nil && was.bridge == p.bridge {
 		*was = *p
 		return
 	}
 	instance = strings.Clone(instance)
-	l.removeLocation(x, instance)
+	st.removeLocation(x, instance)
 	x.locations[instance] = p
 	if p.bridge == "" {
 		return
 	}
-	instances := l.instancesByBridge[p.bridge]
+	instances := st.instancesByBridge[p.bridge]
 	if instances == nil {
 		instances = map[instanceKey]struct{}{}
-		l.instancesByBridge[p.bridge] = instances
+		st.instancesByBridge[p.bridge] = instances
 	}
 	instances[instanceKey{x.id, instance}] = struct{}{}
 }
 
 // removeLocation removes the location of an instance of x.
-func (l *loop) removeLocation(x *extension, instance string) {
+func (st *store) removeLocation(x *extension, instance string) {
 	p := x.locations[instance]
 	if p == nil {
 		return
 	}
 	delete(x.locations, instance)
-	if instances := l.instancesByBridge[p.bridge]; instances != nil {
+	if instances := st.instancesByBridge[p.bridge]; instances != nil {
 		if delete(instances, instanceKey{x.id, instance}); len(instances) == 0 {
-			delete(l.instancesByBridge, p.bridge)
+			delete(st.instancesByBridge, p.bridge)
 		}
 	}
 }
 
 // drop removes x.
-func (l *loop) drop(x *extension) {
+func (st *store) drop(x *extension) {
 	for instance := range x.locations {
-		l.removeLocation(x, instance)
+		st.removeLocation(x, instance)
 	}
-	l.account(x, -x.kept)
-	delete(l.exts, x.id)
+	st.account(x, -x.kept)
+	delete(st.exts, x.id)
 }
 
 // instancesAt iterates over the instances located at a bridge. It uses an index: the cost of a bridge's start and
 // stop must not grow with the mesh.
-func (l *loop) instancesAt(bridge string) iter.Seq2[*extension, string] {
+func (st *store) instancesAt(bridge string) iter.Seq2[*extension, string] {
 	return func(yield func(*extension, string) bool) {
-		for r := range l.instancesByBridge[bridge] {
-			if !yield(l.exts[r.id], r.instance) {
+		for r := range st.instancesByBridge[bridge] {
+			if !yield(st.exts[r.id], r.instance) {
 				return
 			}
 		}
@@ -85,9 +85,9 @@ func (l *loop) instancesAt(bridge string) iter.Seq2[*extension, string] {
 }
 
 // confirmRun records that an instance belongs to its bridge's present run, because it sent a heartbeat.
-func (l *loop) confirmRun(x *extension, instance string) {
+func (bs *bridges) confirmRun(x *extension, instance string) {
 	if p := x.locations[instance]; p != nil && p.bridge != "" {
-		p.run = l.runOf(p.bridge)
+		p.run = bs.runOf(p.bridge)
 	}
 }
 
@@ -96,21 +96,21 @@ func (l *loop) confirmRun(x *extension, instance string) {
 // The first report of a bridge can arrive after announcements of its instances, which then belong to the reported
 // run. Instances that are gone already belong to an earlier run that ended without shutdown notices. If one of them
 // is still up, its next heartbeat corrects that.
-func (l *loop) recheckReported() {
-	for bridge, first := range l.reportChanged {
-		for x, instance := range l.instancesAt(bridge) {
-			l.reconsider[x.id] = true
+func (bs *bridges) recheckReported() {
+	for bridge, first := range bs.reportChanged {
+		for x, instance := range bs.instancesAt(bridge) {
+			bs.reconsider[x.id] = true
 			p := x.locations[instance]
 			if !first || !p.run.IsZero() {
 				continue
 			}
-			p.run = l.runOf(bridge)
-			if i, ok := l.mon.Instance(x.id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
+			p.run = bs.runOf(bridge)
+			if i, ok := bs.mon.Instance(x.id, instance); ok && (i.State == heartbeat.Lost || i.State == heartbeat.Shutdown) {
 				p.run = unknownRun
 			}
 		}
 	}
-	clear(l.reportChanged)
+	clear(bs.reportChanged)
 }
 
 // unknownRun is a run that no bridge reports.
@@ -118,31 +118,31 @@ var unknownRun = time.Unix(0, 1)
 
 // stale reports whether an instance is of an earlier run of its bridge. Only one bridge of a name runs at a time, so
 // an instance of an earlier run is gone.
-func (l *loop) stale(x *extension, instance string) bool {
+func (bs *bridges) stale(x *extension, instance string) bool {
 	p := x.locations[instance]
 	if p == nil || p.bridge == "" || p.run.IsZero() {
 		return false
 	}
-	run := l.runOf(p.bridge)
+	run := bs.runOf(p.bridge)
 	return !run.IsZero() && !run.Equal(p.run)
 }
 
 // bridgeRestarted handles a new run of a bridge. Lost instances of the previous run are removed at once, so that they
 // do not outrank a failed or gated instance of the new run. Those that still look ready are probed, which is faster
 // than waiting for missing heartbeats.
-func (l *loop) bridgeRestarted(b *bridge, now time.Time) {
+func (bs *bridges) bridgeRestarted(b *bridge, now time.Time) {
 	if b.gone {
 		b.gone, b.changed = false, now
-		l.markSkills(b)
+		bs.markSkills(b)
 	}
 	b.timeouts = 0
-	for x, instance := range l.instancesAt(b.name) {
-		if !l.stale(x, instance) {
+	for x, instance := range bs.instancesAt(b.name) {
+		if !bs.stale(x, instance) {
 			continue
 		}
-		l.reconsider[x.id] = true
-		if i, ok := l.mon.Instance(x.id, instance); ok && i.State == heartbeat.Ready && l.leading() {
-			l.probe(x, instance, now)
+		bs.reconsider[x.id] = true
+		if i, ok := bs.mon.Instance(x.id, instance); ok && i.State == heartbeat.Ready && bs.leads {
+			bs.probes.probe(x, instance, now)
 		}
 	}
 }
@@ -150,54 +150,54 @@ func (l *loop) bridgeRestarted(b *bridge, now time.Time) {
 // unlisted reports whether the latest report of an instance's bridge does not list its extension, although the bridge
 // is up: its shutdown notice was missed, or its manifest was removed while the bridge did not run. For a bridge that
 // is gone the last report may have been missed as well.
-func (l *loop) unlisted(x *extension, instance string) bool {
+func (bs *bridges) unlisted(x *extension, instance string) bool {
 	p := x.locations[instance]
 	if p == nil || p.bridge == "" {
 		return false
 	}
-	b := l.bridges[p.bridge]
+	b := bs.byName[p.bridge]
 	return b != nil && b.reported && !b.gone && b.host.Extensions != nil && !slices.Contains(b.host.Extensions, x.id)
 }
 
 // dropStale removes the instances of x that are gone and that belong to an earlier run of their bridge. The last
 // instance stays, so that users find that the extension existed and is lost. If its bridge's report no longer lists
 // the extension, the last one is removed too, and the extension is forgotten when no instance is left.
-func (l *loop) dropStale(x *extension, health liveness.Extension) {
+func (bs *bridges) dropStale(x *extension, health liveness.Extension) {
 	left := len(health.Instances)
 	for _, i := range health.Instances {
-		old := l.stale(x, i.Instance)
+		old := bs.stale(x, i.Instance)
 		inherited := i.LastHeartbeat.IsZero() && x.announcements[i.Instance] == nil // read from the catalog
 		gone := i.State == heartbeat.Lost || i.State == heartbeat.Shutdown || inherited && old
 		final := i.State == heartbeat.Shutdown && !old // its bridge has just stopped it, and reports that next
-		unlisted := (inherited || gone) && !final && l.unlisted(x, i.Instance)
+		unlisted := (inherited || gone) && !final && bs.unlisted(x, i.Instance)
 		if !unlisted && (!gone || left < 2 || !old) {
 			continue
 		}
-		if c, ok := l.mon.Remove(x.id, i.Instance, time.Now()); ok {
-			l.changed(c)
+		if c, ok := bs.mon.Remove(x.id, i.Instance, bs.now); ok {
+			bs.changed(c)
 			left--
 		}
 	}
-	if left == 0 && len(health.Instances) > 0 && l.empty(x.id) {
-		if c, ok := l.mon.Forget(x.id); ok {
-			l.changed(c)
+	if left == 0 && len(health.Instances) > 0 && bs.empty(x.id) {
+		if c, ok := bs.mon.Forget(x.id); ok {
+			bs.changed(c)
 		}
 	}
 }
 
 // dropForgotten removes stale instances that the earlier leader has removed from the catalog. This replica did not
 // probe them, so they still look ready here.
-func (l *loop) dropForgotten(x *extension, d *wire.StateDoc, now time.Time) {
+func (bs *bridges) dropForgotten(x *extension, d *wire.StateDoc, now time.Time) {
 	shown := map[string]bool{}
 	for _, i := range d.Instances {
 		shown[i.Instance] = true
 	}
 	for instance := range x.locations {
-		if shown[instance] || !l.stale(x, instance) {
+		if shown[instance] || !bs.stale(x, instance) {
 			continue
 		}
-		if c, ok := l.mon.Remove(x.id, instance, now); ok {
-			l.changed(c)
+		if c, ok := bs.mon.Remove(x.id, instance, now); ok {
+			bs.changed(c)
 		}
 	}
 }

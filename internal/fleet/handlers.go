@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"encoding/json"
@@ -23,12 +23,18 @@ const (
 	maxRequests         = 3 // per instance without an announcement, or bridge without a report
 )
 
+// natives processes the messages of single instances.
+type natives struct {
+	*core
+	*modules
+	unannounced      map[string]*unannounced   // ids with heartbeats and without an announcement
+	removed          map[instanceKey]time.Time // instances, or extensions with "", and when they were removed
+	lastRequest      time.Time                 // last announce request
+	lastAnnouncement time.Time                 // last announcement received
+}
+
 // handleHeartbeat processes one heartbeat.
-func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
-	if id == registryID {
-		l.handleReplicaHeartbeat(data, now)
-		return
-	}
+func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 	b, err := heartbeat.Parse(data)
 	if err == nil && b.ID != id {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, id)
@@ -37,50 +43,50 @@ func (l *loop) handleHeartbeat(id string, data []byte, now time.Time) {
 		err = checkHeartbeatID(id)
 	}
 	if err != nil {
-		l.refuse("beat", id, err)
+		na.refuse("beat", id, err)
 		return
 	}
-	x := l.exts[id]
-	if b.Instance == "" && !l.mayOmitInstance(id) {
-		l.refuse("beat", id, errNoInstance)
-		l.requestFrom(x, "", now)
+	x := na.exts[id]
+	if b.Instance == "" && !na.mayOmitInstance(id) {
+		na.refuse("beat", id, errNoInstance)
+		na.requestFrom(x, "", now)
 		return
 	}
-	l.traffic.heartbeat(b, now)
+	na.traffic.heartbeat(b, now)
 	if x == nil {
-		if x = l.handleUnannounced(b, now); x == nil {
+		if x = na.handleUnannounced(b, now); x == nil {
 			return
 		}
 	}
-	l.observe(x, b, now)
-	l.checkAnnouncement(x, &b, now)
-	if p := x.locations[b.Instance]; p != nil && p.bridge != "" && l.bridges[p.bridge] == nil {
-		l.requestFor(&x.bridgeRequests, now)
+	na.observe(x, b, now)
+	na.checkAnnouncement(x, &b, now)
+	if p := x.locations[b.Instance]; p != nil && p.bridge != "" && na.bridges.byName[p.bridge] == nil {
+		na.requestFor(&x.bridgeRequests, now)
 	}
 }
 
 // observe applies the state of an instance of x, as reported by a heartbeat or an inventory.
-func (l *loop) observe(x *extension, b heartbeat.Message, now time.Time) {
+func (na *natives) observe(x *extension, b heartbeat.Message, now time.Time) {
 	x.dropped = false
-	delete(l.removed, instanceKey{x.id, b.Instance})
-	l.confirmRun(x, b.Instance)
-	c, changed := l.mon.Observe(b, now)
+	delete(na.removed, instanceKey{x.id, b.Instance})
+	na.bridges.confirmRun(x, b.Instance)
+	c, changed := na.mon.Observe(b, now)
 	if c.NewRun {
-		l.instanceRestarted(x, b.Instance)
+		na.instanceRestarted(x, b.Instance)
 	}
 	if changed {
-		l.changed(c)
+		na.changed(c)
 	}
-	l.considerHandshake(x, b.Instance)
-	l.heartbeatOnHold(x, b.Instance, now)
+	na.handshakes.considerHandshake(x, b.Instance)
+	na.probes.heartbeatOnHold(x, b.Instance, now)
 }
 
 // heartbeat counts a heartbeat and averages its delay.
-func (t *Traffic) heartbeat(b heartbeat.Message, now time.Time) {
-	t.Beats++
+func (t *Counters) heartbeat(b heartbeat.Message, now time.Time) {
+	t.Heartbeats++
 	if !b.TS.IsZero() {
 		lag := float64(now.Sub(b.TS)) / float64(time.Millisecond)
-		t.BeatLagMS += (lag - t.BeatLagMS) / 100
+		t.LagMS += (lag - t.LagMS) / 100
 	}
 }
 
@@ -94,41 +100,39 @@ func checkHeartbeatID(id string) error {
 
 // handleUnannounced processes a heartbeat of an id without an announcement. All extensions are requested to announce.
 // A service that still sends only heartbeats is assumed to serve its tools under the mesh's own prefix.
-func (l *loop) handleUnannounced(b heartbeat.Message, now time.Time) *extension {
-	s := l.unannounced[b.ID]
+func (na *natives) handleUnannounced(b heartbeat.Message, now time.Time) *extension {
+	s := na.unannounced[b.ID]
 	if s == nil {
-		if len(l.unannounced) < maxUnannounced && l.requestAnnouncements(now) { // else with its next heartbeat
-			l.unannounced[strings.Clone(b.ID)] = &unannounced{since: now, requests: announceRequests{round: l.lastRequest, times: 1}}
+		if len(na.unannounced) < maxUnannounced && na.requestAnnouncements(now) { // else with its next heartbeat
+			na.unannounced[strings.Clone(b.ID)] = &unannounced{since: now, requests: announceRequests{round: na.lastRequest, times: 1}}
 		}
 		return nil
 	}
 	waited := now.Sub(s.since)
-	coming := now.Sub(l.lastAnnouncement) < unannouncedGrace && waited < maxUnannouncedGrace // its own announcement may be among them
+	coming := now.Sub(na.lastAnnouncement) < unannouncedGrace && waited < maxUnannouncedGrace // its own announcement may be among them
 	if waited < unannouncedGrace || coming {
 		return nil
 	}
 	if strings.Contains(b.ID, ".") { // a member needs its parent, which a heartbeat does not contain
-		l.requestFor(&s.requests, now)
+		na.requestFor(&s.requests, now)
 		return nil
 	}
-	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(l.cfg.Prefix),
+	a := wire.Announce{ID: b.ID, Version: b.Version, Instance: b.Instance, SubjectPrefix: string(na.cfg.Prefix),
 		Transport: "nats", Dialect: "ext"}
 	if a.Version == "" {
 		a.Version = "0.0.0"
 	}
-	return l.admit(&announced{Announce: a, at: now, implied: true}, now)
+	return na.admit(&announced{Announce: a, at: now, implied: true}, now)
 }
 
 // requestAnnouncements requests announcements from all extensions, at most every requestEvery. It reports whether it has
 // just done so.
-func (l *loop) requestAnnouncements(now time.Time) bool {
-	if since := now.Sub(l.lastRequest); since < requestEvery {
+func (na *natives) requestAnnouncements(now time.Time) bool {
+	if since := now.Sub(na.lastRequest); since < requestEvery {
 		return since < unannouncedGrace/2
 	}
-	l.lastRequest = now
-	if err := l.nc.Publish(l.cfg.Prefix.AnnounceRequest(), nil); err != nil {
-		l.log.Warn("cannot publish the announce request", "error", err)
-	}
+	na.lastRequest = now
+	na.emit(RequestAnnouncements{})
 	return true
 }
 
@@ -148,22 +152,22 @@ type announceRequests struct {
 // requestFor requests announcements from all because of one instance or bridge, up to maxRequests times. A request
 // caused by any of them counts for all of them; otherwise 1,000 unresponsive ones would keep the whole fleet
 // announcing for 15 minutes.
-func (l *loop) requestFor(a *announceRequests, now time.Time) {
+func (na *natives) requestFor(a *announceRequests, now time.Time) {
 	switch {
 	case a.round.IsZero(): // requests before the cause do not count
-		a.round = l.lastRequest
-	case !a.round.Equal(l.lastRequest):
-		a.times, a.round = a.times+1, l.lastRequest
+		a.round = na.lastRequest
+	case !a.round.Equal(na.lastRequest):
+		a.times, a.round = a.times+1, na.lastRequest
 	}
-	if a.times >= maxRequests || !l.requestAnnouncements(now) || a.round.Equal(l.lastRequest) {
+	if a.times >= maxRequests || !na.requestAnnouncements(now) || a.round.Equal(na.lastRequest) {
 		return
 	}
-	a.times, a.round = a.times+1, l.lastRequest
+	a.times, a.round = a.times+1, na.lastRequest
 }
 
 // checkAnnouncement requests announcements if an instance of a known extension sends heartbeats without having
 // announced itself, or with the digest of another announcement. This replica may have missed the announcement.
-func (l *loop) checkAnnouncement(x *extension, b *heartbeat.Message, now time.Time) {
+func (na *natives) checkAnnouncement(x *extension, b *heartbeat.Message, now time.Time) {
 	have := x.announcements[b.Instance]
 	if have == nil {
 		have = x.announcements[""]
@@ -172,23 +176,23 @@ func (l *loop) checkAnnouncement(x *extension, b *heartbeat.Message, now time.Ti
 		delete(x.requests, b.Instance)
 		return
 	}
-	if _, known := l.mon.Instance(x.id, b.Instance); !known {
+	if _, known := na.mon.Instance(x.id, b.Instance); !known {
 		return
 	}
-	l.requestFrom(x, b.Instance, now)
+	na.requestFrom(x, b.Instance, now)
 }
 
 // requestFrom requests announcements because of an instance of x that has not sent its own.
-func (l *loop) requestFrom(x *extension, instance string, now time.Time) {
+func (na *natives) requestFrom(x *extension, instance string, now time.Time) {
 	a := x.requests[instance]
 	if a == nil {
 		if len(x.requests) >= 2*maxAnnouncements { // the monitor drops instances without an event to make room for new ones
-			l.forgetUnknown(x)
+			na.forgetUnknown(x)
 		}
 		a = new(announceRequests)
 		x.requests[strings.Clone(instance)] = a
 	}
-	l.requestFor(a, now)
+	na.requestFor(a, now)
 }
 
 var errNoInstance = errors.New("the message has no instance, and the instances of this extension have names")
@@ -196,8 +200,8 @@ var errNoInstance = errors.New("the message has no instance, and the instances o
 // mayOmitInstance reports whether a heartbeat or shutdown notice without an instance is accepted. It is if the
 // extension was announced without one, or only sends heartbeats. If this replica has received no announcement, the
 // catalog decides.
-func (l *loop) mayOmitInstance(id string) bool {
-	x := l.exts[id]
+func (na *natives) mayOmitInstance(id string) bool {
+	x := na.exts[id]
 	if x == nil || x.announcements[""] != nil {
 		return true
 	}
@@ -205,7 +209,7 @@ func (l *loop) mayOmitInstance(id string) bool {
 		return a.implied // either all announcements are implied or none
 	}
 	var d wire.StateDoc
-	if value := l.view.get(stateKey(id)); value != nil && json.Unmarshal(value, &d) != nil {
+	if value := na.get(StateKey(id)); value != nil && json.Unmarshal(value, &d) != nil {
 		return false
 	}
 	unnamed := func(i wire.InstanceState) bool { return i.Instance == "" }
@@ -213,69 +217,69 @@ func (l *loop) mayOmitInstance(id string) bool {
 }
 
 // handleAnnouncement processes the announcement of one instance.
-func (l *loop) handleAnnouncement(id string, data []byte, now time.Time) {
-	a, err := parseAnnounce(id, data, l.cfg.Prefix)
+func (na *natives) handleAnnouncement(id string, data []byte, now time.Time) {
+	a, err := parseAnnounce(id, data, na.cfg.Prefix)
 	if err != nil {
-		l.refuse("announce", id, err)
+		na.refuse("announce", id, err)
 		return
 	}
-	l.traffic.Announces++
-	l.lastAnnouncement = now
+	na.traffic.Announces++
+	na.lastAnnouncement = now
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
-	if x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now); x != nil {
-		l.considerHandshake(x, a.Instance)
+	if x := na.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now); x != nil {
+		na.handshakes.considerHandshake(x, a.Instance)
 	}
 }
 
 // handleShutdown processes the shutdown notice of one instance.
-func (l *loop) handleShutdown(id string, data []byte, now time.Time) {
+func (na *natives) handleShutdown(id string, data []byte, now time.Time) {
 	var g wire.ShutdownNotice
 	err := json.Unmarshal(data, &g)
 	if err == nil && g.ID != id {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", g.ID, id)
 	}
-	if err == nil && g.Instance == "" && !l.mayOmitInstance(id) {
+	if err == nil && g.Instance == "" && !na.mayOmitInstance(id) {
 		err = errNoInstance
 	}
 	if err != nil {
-		l.refuse("shutdown", id, err)
+		na.refuse("shutdown", id, err)
 		return
 	}
-	if g.Reason == wire.ReasonRemoved && len(l.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
-		l.removed[instanceKey{strings.Clone(id), g.Instance}] = now
+	if g.Reason == wire.ReasonRemoved && len(na.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
+		na.removed[instanceKey{strings.Clone(id), g.Instance}] = now
 	}
 	if g.Reason == wire.ReasonRemoved {
-		l.removeInstance(id, g.Instance, now)
-	} else if c, ok := l.mon.Deregister(id, g.Instance, g.Reason, now); ok {
-		l.changed(c)
+		na.removeInstance(id, g.Instance, now)
+	} else if c, ok := na.mon.Deregister(id, g.Instance, g.Reason, now); ok {
+		na.changed(c)
 	}
 }
 
 // removeInstance removes an instance that will not return, or with "" the manifest of a service. The extension is
 // removed with the last of them.
-func (l *loop) removeInstance(id, instance string, now time.Time) {
-	x := l.exts[id]
+func (na *natives) removeInstance(id, instance string, now time.Time) {
+	x := na.exts[id]
 	var c liveness.Change
 	var ok bool
 	switch {
-	case instance == "" && x != nil && l.hasNamedInstances(x):
-		l.manifestWithdrawn(x) // the manifest was removed; the service that it described is still there
+	case instance == "" && x != nil && na.hasNamedInstances(x):
+		na.manifestWithdrawn(x) // the manifest was removed; the service that it described is still there
 	case instance == "":
-		c, ok = l.mon.Forget(id)
+		c, ok = na.mon.Forget(id)
 	default:
-		if c, ok = l.mon.Remove(id, instance, now); ok && l.empty(id) {
-			l.changed(c)
-			c, ok = l.mon.Forget(id)
+		if c, ok = na.mon.Remove(id, instance, now); ok && na.empty(id) {
+			na.changed(c)
+			c, ok = na.mon.Forget(id)
 		}
 	}
 	if ok {
-		l.changed(c)
+		na.changed(c)
 	}
 }
 
 // hasNamedInstances reports whether x has instances with names that are up.
-func (l *loop) hasNamedInstances(x *extension) bool {
-	health, _ := l.mon.Extension(x.id)
+func (na *natives) hasNamedInstances(x *extension) bool {
+	health, _ := na.mon.Extension(x.id)
 	return slices.ContainsFunc(health.Instances, isUpAndNamed)
 }
 
@@ -285,8 +289,8 @@ func isUpAndNamed(i liveness.Instance) bool {
 
 // manifestWithdrawn handles that the manifest of x was removed while its service still runs. For instances that only
 // send heartbeats, the manifest's announcement is all that there is, so it becomes theirs.
-func (l *loop) manifestWithdrawn(x *extension) {
-	health, _ := l.mon.Extension(x.id)
+func (na *natives) manifestWithdrawn(x *extension) {
+	health, _ := na.mon.Extension(x.id)
 	if m := x.announcements[""]; m != nil {
 		for _, i := range health.Instances {
 			if x.announcements[i.Instance] == nil && isUpAndNamed(i) {
@@ -296,116 +300,82 @@ func (l *loop) manifestWithdrawn(x *extension) {
 				m.size = 0 // counted once; the others share its strings
 			}
 		}
-		l.removeAnnouncement(x, "")
+		na.removeAnnouncement(x, "")
 	}
-	l.reconsider[x.id] = true
+	na.reconsider[x.id] = true
 }
 
 // empty reports whether an extension has neither an instance nor a manifest.
-func (l *loop) empty(id string) bool {
-	health, known := l.mon.Extension(id)
-	x := l.exts[id]
+func (f *core) empty(id string) bool {
+	health, known := f.mon.Extension(id)
+	x := f.exts[id]
 	return known && len(health.Instances) == 0 && (x == nil || x.announcements[""] == nil)
 }
 
 // changed handles a change of an extension's state.
-func (l *loop) changed(c liveness.Change) {
-	x := l.exts[c.ID]
+func (f *core) changed(c liveness.Change) {
+	x := f.exts[c.ID]
 	switch c.Kind {
 	case liveness.WentLost:
-		l.logLost(c, x)
+		f.logLost(c, x)
 	case liveness.CameBack:
 		if x != nil {
 			delete(x.requests, c.Instance) // the cause of the missing announcement may be gone
 		}
-		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension back", "extension", c.ID, "instance", c.Instance)
+		f.log(slog.LevelInfo, "extension back", "extension", c.ID, "instance", c.Instance)
 	case liveness.Dropped:
 		if x != nil {
-			l.removeAnnouncement(x, c.Instance)
-			l.dropAlerts(x, c.Instance, time.Now())
-			l.removeLocation(x, c.Instance)
+			f.removeAnnouncement(x, c.Instance)
+			f.dropAlerts(x, c.Instance, f.now)
+			f.removeLocation(x, c.Instance)
 			delete(x.requests, c.Instance)
-			l.prune(x)
+			f.prune(x)
 		}
 	case liveness.Forgotten:
-		l.log.Log(l.ctx, l.level(slog.LevelInfo), "extension forgotten", "extension", c.ID, "reason", c.Reason)
-		l.forgotten(c.ID)
+		f.log(slog.LevelInfo, "extension forgotten", "extension", c.ID, "reason", c.Reason)
+		f.forgotten(c.ID)
 		return
 	}
-	l.pub.mark(stateKey(c.ID), c.Best == heartbeat.Ready && c.WasBest != heartbeat.Ready) // callers wait for it
-	l.reconsider[c.ID] = true
+	f.mark(StateKey(c.ID), c.Best == heartbeat.Ready && c.WasBest != heartbeat.Ready) // callers wait for it
+	f.reconsider[c.ID] = true
 }
 
-func (l *loop) logLost(c liveness.Change, x *extension) {
+func (f *core) logLost(c liveness.Change, x *extension) {
 	host := ""
 	if x != nil && x.locations[c.Instance] != nil {
 		host = x.locations[c.Instance].host
 	}
-	l.log.Log(l.ctx, l.level(slog.LevelWarn), "extension lost", "extension", c.ID, "instance", c.Instance, "host", host,
+	f.log(slog.LevelWarn, "extension lost", "extension", c.ID, "instance", c.Instance, "host", host,
 		"silence_ms", c.Silence.Milliseconds(), "reason", c.Reason)
 }
 
-// level is the level of a log line about the mesh. All replicas see the same events, so only the leader logs them, or
-// every replica while there is no leader.
-func (l *loop) level(of slog.Level) slog.Level {
-	if l.leading() || l.snapshotVersion().Stale || l.view.get(wire.KeyLease) == nil {
-		return of
-	}
-	return slog.LevelDebug
-}
-
-func (l *loop) forgotten(id string) {
-	if x := l.exts[id]; x != nil {
+func (f *core) forgotten(id string) {
+	if x := f.exts[id]; x != nil {
 		for _, a := range x.announcements {
-			if l.owners[a.subject()] == id {
-				delete(l.owners, a.subject())
+			if f.owners[a.subject()] == id {
+				delete(f.owners, a.subject())
 			}
 		}
-		l.drop(x)
+		f.drop(x)
 	}
-	delete(l.reconsider, id)
-	delete(l.unrestored, id)
-	l.pub.mark(specKey(id), false)
-	l.pub.mark(stateKey(id), false)
-	for _, other := range l.names.Set(id, nil) {
-		l.pub.mark(specKey(other), false)
+	delete(f.reconsider, id)
+	delete(f.unrestored, id)
+	f.mark(SpecKey(id), false)
+	f.mark(StateKey(id), false)
+	for _, other := range f.names.Set(id, nil) {
+		f.mark(SpecKey(other), false)
 	}
-}
-
-// choose selects the content of an extension's spec and registers the names of its tools. Other extensions with names
-// that change by it are written in the same batch.
-func (l *loop) choose(id string) {
-	if l.election.epoch != 0 {
-		l.restore(id)
-	}
-	x := l.exts[id]
-	if x == nil {
-		return
-	}
-	health, _ := l.mon.Extension(id)
-	if x.dropped {
-		l.forgetDropped(x, health)
-	}
-	if l.dropStale(x, health); l.exts[id] != x {
-		return
-	}
-	changed := l.leading() && x.choose(health) // a standby shows the leader's choice
-	if changed {
-		l.nameTools(x)
-		l.markUrgent(id) // followers should see the state together with the tools
-	}
-	l.pub.mark(specKey(id), changed)
 }
 
 // nameTools registers the names of x's tools and marks all extensions with names that change by it.
-func (l *loop) nameTools(x *extension) {
+func (f *core) nameTools(x *extension) {
 	var tools []string
 	if x.tools != nil {
 		for _, t := range x.tools.tools {
 			tools = append(tools, t.Own)
 		}
 	}
-	for _, other := range l.names.Set(x.id, tools) {
-		l.pub.mark(specKey(other), true)
+	for _, other := range f.names.Set(x.id, tools) {
+		f.mark(SpecKey(other), true)
 	}
 }

@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"fmt"
@@ -10,19 +10,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// BenchmarkSweep measures the work of one self-check, which blocks the loop.
+// BenchmarkSweep measures the work of one sweep, which blocks the registry.
 func BenchmarkSweep(b *testing.B) {
-	l := largeLoop(100_000)
+	l := largeFleet(100_000)
 	for b.Loop() {
-		l.sweepExtensions(time.Now())
+		l.natives.sweepExtensions(time.Now())
 	}
 }
 
-func largeLoop(size int) *loop {
-	l := &loop{memory: newMemory(Config{}.withDefaults()), pub: newPublisher()}
+func largeFleet(size int) *Fleet {
+	l := New(Config{Prefix: "ext", Room: 1 << 40}, testCatalog{})
 	now := time.Now()
 	for n := range size {
-		x := newExtension(fmt.Sprintf("ext%06d", n))
+		x := newExtension(fmt.Sprintf("ext%06d", n), now)
 		l.exts[x.id] = x
 		a := &announced{Announce: wire.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: "hash"}, at: now, size: 500}
 		x.announcements["one"] = a
@@ -35,25 +35,18 @@ func largeLoop(size int) *loop {
 	return l
 }
 
-// TestSweep: one round sweeps all extensions once, and corrects the counted memory.
+// TestSweep: a sweep removes what is no longer used, and corrects the counted memory.
 func TestSweep(t *testing.T) {
-	l := largeLoop(10 * sweepRound)
+	l := largeFleet(100)
 	old := l.exts["ext000050"]
 	old.requests["gone"] = new(announceRequests) // of an instance that is no longer in the monitor
 	old.announcements["two"] = &announced{Announce: wire.Announce{ID: old.id, Version: "1.0.0", Instance: "two", HandshakeHash: "hash"},
 		at: time.Now().Add(-maxUnused - time.Second), size: 500} // it never sent a heartbeat
 	l.setLocation(old, "two", &location{bridge: "b"})
 	l.account(old, 100_000) // for example, counted twice
-	l.sweepExtensions(time.Now())
-	l.drop(l.exts[l.unswept[len(l.unswept)-1]]) // a removed extension in the round
-	for range sweepRound - 1 {
-		l.sweepExtensions(time.Now())
-	}
-	if want := (10*sweepRound - 1) * (extensionRoom + 500 + 1300); l.size != want {
+	l.natives.sweepExtensions(time.Now())
+	if want := 100 * (extensionRoom + 500 + 1300); l.size != want {
 		t.Errorf("%d bytes counted, %d stored", l.size, want)
-	}
-	if len(l.unswept) != 0 {
-		t.Errorf("%d extensions were not swept in a round", len(l.unswept))
 	}
 	if old.announcements["two"] != nil || old.locations["two"] != nil || len(l.instancesByBridge) != 0 || len(old.requests) != 0 {
 		t.Errorf("what never sent a heartbeat stays: %v, %v, %v, %v", old.announcements, old.locations, l.instancesByBridge, old.requests)
@@ -62,11 +55,11 @@ func TestSweep(t *testing.T) {
 
 // TestAccounting: what is removed is no longer counted.
 func TestAccounting(t *testing.T) {
-	l := largeLoop(1)
+	l := largeFleet(1)
 	x := l.exts["ext000000"]
 	for n := range 10 { // one after another, each with other tools
 		a := &announced{Announce: wire.Announce{ID: x.id, Version: "1.0.0", Instance: "one", HandshakeHash: fmt.Sprint(n)}, at: time.Now(), size: 100}
-		l.addAnnouncement(x, a)
+		l.natives.addAnnouncement(x, a)
 		s := &handshake{done: true, size: 1000}
 		x.handshakes[a.handshakeKey()] = s
 		l.account(x, s.size)
@@ -83,15 +76,15 @@ func TestAccounting(t *testing.T) {
 // TestAnnounceRequestsAreForgotten: the announce requests of an instance are removed when the monitor drops the
 // instance to make room for another one.
 func TestAnnounceRequestsAreForgotten(t *testing.T) {
-	l := largeLoop(1)
+	l := largeFleet(1)
 	x, now := l.exts["ext000000"], time.Now()
 	l.mon = liveness.NewMonitor(liveness.Config{MaxPerID: 10})
 	l.mon.Declare(x.id, now)
-	l.lastRequest = now
+	l.natives.lastRequest = now
 	for n := range 5 * maxAnnouncements {
 		b := heartbeat.Message{ID: x.id, Instance: fmt.Sprintf("i%d", n), Seq: 1, State: heartbeat.Shutdown}
 		l.mon.Observe(b, now)
-		l.checkAnnouncement(x, &b, now)
+		l.natives.checkAnnouncement(x, &b, now)
 	}
 	if n := len(x.requests); n > 2*maxAnnouncements || n == 0 {
 		t.Errorf("%d instances are remembered", n)

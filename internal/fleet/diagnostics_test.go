@@ -1,10 +1,11 @@
-package registry
+package fleet
 
 import (
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -16,7 +17,7 @@ import (
 func TestManyClashes(t *testing.T) {
 	for _, n := range []int{1, maxAlike, maxAlike + 1, 7000} {
 		var own, other []string
-		x := newExtension("a_b")
+		x := newExtension("a_b", time.Now())
 		x.shown = &announced{Announce: wire.Announce{ID: "a_b", Version: "1.0.0", SubjectPrefix: "ext"}}
 		x.tools = &handshake{done: true}
 		for i := range n {
@@ -55,7 +56,7 @@ func TestManyClashes(t *testing.T) {
 // TestManyInstancesDisagree: the diagnostics of thousands of instances that differ or fail take only a part of the
 // spec.
 func TestManyInstancesDisagree(t *testing.T) {
-	x := newExtension("a")
+	x := newExtension("a", time.Now())
 	var health liveness.Extension
 	for n := range 4000 {
 		a := &announced{Announce: wire.Announce{ID: "a", Version: "1.0.0", Instance: fmt.Sprintf("n%04d", n), Host: strings.Repeat("h", 200),

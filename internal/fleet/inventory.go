@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"encoding/json"
@@ -7,13 +7,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // requestInventoryEvery is the minimum interval of requests for one bridge's inventory.
 const requestInventoryEvery = time.Second
+
+// inventories processes the inventories of bridges.
+type inventories struct {
+	*core
+	*modules
+}
 
 // isInventory reports whether a message on a bridge's subject is an inventory message, and not a host report.
 func isInventory(data []byte) bool {
@@ -24,50 +29,50 @@ func isInventory(data []byte) bool {
 }
 
 // handleInventory processes one inventory message of a bridge.
-func (l *loop) handleInventory(name string, data []byte, now time.Time) {
+func (iv *inventories) handleInventory(name string, data []byte, now time.Time) {
 	v, err := wire.ParseInventory(name, data)
 	if err == nil {
 		err = checkBridge(name)
 	}
 	if err == nil {
-		err = l.makeRoom(len(data), now)
+		err = iv.makeRoom(len(data), now)
 	}
 	var b *bridge
 	if err == nil {
-		if b = l.bridgeNamed(name, now); b == nil {
+		if b = iv.bridges.bridgeNamed(name, now); b == nil {
 			err = fmt.Errorf("the registry has reached its limit of %d bridges", maxBridges)
 		}
 	}
 	if err != nil {
-		l.refuse("inventory", name, err)
+		iv.refuse("inventory", name, err)
 		return
 	}
 	u := b.inventory.Apply(v)
 	for _, err := range u.Refused {
-		l.refuse("inventory", name, err)
+		iv.refuse("inventory", name, err)
 	}
 	if v.Kind == wire.InventoryHeartbeat {
-		l.traffic.Beats++
+		iv.traffic.Heartbeats++
 	}
-	l.setHost(b, u, now)
+	iv.setHost(b, u, now)
 	for n := range u.Changed {
-		l.inventoryEntry(b, &u.Changed[n], now)
+		iv.inventoryEntry(b, &u.Changed[n], now)
 	}
-	l.removeEntries(b, u, now)
+	iv.removeEntries(b, u, now)
 	if u.Skills {
-		l.replaceSkills(b, b.inventory.Skills())
+		iv.bridges.replaceSkills(b, b.inventory.Skills())
 	}
 	if u.Alive {
-		l.refreshInstances(b, now)
+		iv.refreshInstances(b, now)
 	}
 	if u.Request {
-		l.requestInventory(b, now)
+		iv.requestInventory(b, now)
 	}
-	l.keepReports(b)
+	iv.bridges.keepReports(b)
 }
 
 // setHost updates what the catalog shows of the bridge itself.
-func (l *loop) setHost(b *bridge, u fleet.Update, now time.Time) {
+func (iv *inventories) setHost(b *bridge, u Update, now time.Time) {
 	if !u.Host && !u.Complete {
 		return
 	}
@@ -84,36 +89,36 @@ func (l *loop) setHost(b *bridge, u fleet.Update, now time.Time) {
 	b.host, b.reported = h, r.Synced()
 	if u.Restarted || was != nil && !was.Since.Equal(h.Since) {
 		b.leaving = false
-		l.bridgeRestarted(b, now)
+		iv.bridges.bridgeRestarted(b, now)
 	}
-	l.pub.mark(hostKey(b.name), false)
+	iv.mark(HostKey(b.name), false)
 }
 
 // inventoryEntry applies one entry of a bridge's inventory: the announcement and the state of an instance.
-func (l *loop) inventoryEntry(b *bridge, i *wire.InventoryInstance, now time.Time) {
+func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now time.Time) {
 	a := i.Announce
-	err := completeAnnounce(&a, l.cfg.Prefix)
+	err := completeAnnounce(&a, iv.cfg.Prefix)
 	if err == nil {
-		err = l.checkHolder(b, i.Ref())
+		err = iv.checkHolder(b, i.Ref())
 	}
 	if err != nil {
-		l.refuse("inventory", i.ID, err)
+		iv.refuse("inventory", i.ID, err)
 		return
 	}
 	data, err := json.Marshal(a)
 	if err != nil {
-		l.refuse("inventory", i.ID, err)
+		iv.refuse("inventory", i.ID, err)
 		return
 	}
-	l.traffic.Announces++
+	iv.traffic.Announces++
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
-	x := l.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now)
+	x := iv.natives.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now)
 	switch {
 	case x == nil:
 	case i.Instance == "":
-		l.considerHandshake(x, "")
+		iv.handshakes.considerHandshake(x, "")
 	default:
-		l.observe(x, heartbeat.Message{ID: i.ID, Version: i.Version, Instance: i.Instance, State: i.State, Reason: i.Reason,
+		iv.natives.observe(x, heartbeat.Message{ID: i.ID, Version: i.Version, Instance: i.Instance, State: i.State, Reason: i.Reason,
 			Restarts: i.Restarts, Breaker: i.Breaker, IntervalMS: b.inventory.IntervalMS}, now)
 	}
 }
@@ -121,8 +126,8 @@ func (l *loop) inventoryEntry(b *bridge, i *wire.InventoryInstance, now time.Tim
 var errOtherHolder = errors.New("the instance belongs to another bridge or to a native service")
 
 // checkHolder refuses an entry for an instance that another bridge lists, or that announces itself.
-func (l *loop) checkHolder(b *bridge, ref wire.InstanceRef) error {
-	x := l.exts[ref.ID]
+func (iv *inventories) checkHolder(b *bridge, ref wire.InstanceRef) error {
+	x := iv.exts[ref.ID]
 	if ref.Instance == "" || x == nil {
 		return nil
 	}
@@ -130,7 +135,7 @@ func (l *loop) checkHolder(b *bridge, ref wire.InstanceRef) error {
 	if a == nil || a.implied || a.Bridge == b.name {
 		return nil
 	}
-	if other := l.bridges[a.Bridge]; a.Bridge != "" && (other == nil || !other.inventory.Lists(ref)) {
+	if other := iv.bridges.byName[a.Bridge]; a.Bridge != "" && (other == nil || !other.inventory.Lists(ref)) {
 		return nil
 	}
 	return errOtherHolder
@@ -138,26 +143,26 @@ func (l *loop) checkHolder(b *bridge, ref wire.InstanceRef) error {
 
 // removeEntries removes what the bridge has removed or no longer lists. After a full inventory that includes instances
 // that this replica has from the catalog only.
-func (l *loop) removeEntries(b *bridge, u fleet.Update, now time.Time) {
+func (iv *inventories) removeEntries(b *bridge, u Update, now time.Time) {
 	gone := u.Gone
 	if u.Full {
-		for x, instance := range l.instancesAt(b.name) {
+		for x, instance := range iv.instancesAt(b.name) {
 			if ref := (wire.InstanceRef{ID: x.id, Instance: instance}); !b.inventory.Lists(ref) && !slices.Contains(u.Gone, ref) {
 				gone = append(gone, ref)
 			}
 		}
 	}
 	for _, ref := range gone {
-		if ref.Instance == "" && l.declaredElsewhere(ref) || l.checkHolder(b, ref) != nil {
+		if ref.Instance == "" && iv.declaredElsewhere(ref) || iv.checkHolder(b, ref) != nil {
 			continue
 		}
-		l.removeInstance(ref.ID, ref.Instance, now)
+		iv.natives.removeInstance(ref.ID, ref.Instance, now)
 	}
 }
 
 // declaredElsewhere reports whether another bridge has the manifest of a native service.
-func (l *loop) declaredElsewhere(ref wire.InstanceRef) bool {
-	for _, b := range l.bridges {
+func (iv *inventories) declaredElsewhere(ref wire.InstanceRef) bool {
+	for _, b := range iv.bridges.byName {
 		if b.inventory.Lists(ref) {
 			return true
 		}
@@ -166,43 +171,32 @@ func (l *loop) declaredElsewhere(ref wire.InstanceRef) bool {
 }
 
 // refreshInstances handles a sign of life of a bridge, which counts for all its instances.
-func (l *loop) refreshInstances(b *bridge, now time.Time) {
+func (iv *inventories) refreshInstances(b *bridge, now time.Time) {
 	for _, ref := range b.inventory.Instances() {
-		x := l.exts[ref.ID]
+		x := iv.exts[ref.ID]
 		if x == nil || ref.Instance == "" {
 			continue
 		}
-		if c, ok := l.mon.Refresh(ref.ID, ref.Instance, now); ok {
-			l.changed(c)
+		if c, ok := iv.mon.Refresh(ref.ID, ref.Instance, now); ok {
+			iv.changed(c)
 		}
-		l.considerHandshake(x, ref.Instance)
-		l.heartbeatOnHold(x, ref.Instance, now)
+		iv.handshakes.considerHandshake(x, ref.Instance)
+		iv.probes.heartbeatOnHold(x, ref.Instance, now)
 	}
 }
 
 // requestInventory requests the full inventory of a bridge, because messages of it were lost.
-func (l *loop) requestInventory(b *bridge, now time.Time) {
+func (iv *inventories) requestInventory(b *bridge, now time.Time) {
 	if now.Sub(b.inventoryRequested) < requestInventoryEvery {
 		return
 	}
 	b.inventoryRequested = now
-	q := request{nc: l.nc, subject: l.cfg.Prefix.Control(b.name), method: "inventory"}
-	l.pings.start(func() {
-		l.wg.Go(func() { // owned by the loop; ends with pingTimeout at the latest
-			_, err := q.send(l.ctx, pingTimeout)
-			l.report(func(l *loop) {
-				l.pings.finish()
-				if err != nil {
-					l.log.Debug("cannot request an inventory", "bridge", b.name, "error", err)
-				}
-			})
-		})
-	})
+	iv.emit(RequestInventory{b.name})
 }
 
 // checkSync compares the answer to a ping with the inventory of a bridge. Two answers in a row that name messages which
 // have not arrived mean that they were lost; after one, they may still be on their way.
-func (l *loop) checkSync(b *bridge, answer json.RawMessage, now time.Time) (sendsInventory bool) {
+func (iv *inventories) checkSync(b *bridge, answer json.RawMessage, now time.Time) (sendsInventory bool) {
 	var have struct {
 		Run string `json:"run"`
 		Seq uint64 `json:"seq"`
@@ -212,7 +206,7 @@ func (l *loop) checkSync(b *bridge, answer json.RawMessage, now time.Time) (send
 	}
 	behind := b.inventory.Behind(have.Run, have.Seq)
 	if behind && b.behind {
-		l.requestInventory(b, now)
+		iv.requestInventory(b, now)
 	}
 	b.behind = behind
 	return true

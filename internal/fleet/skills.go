@@ -1,13 +1,11 @@
-package registry
+package fleet
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
@@ -16,16 +14,11 @@ import (
 
 // The limits of a bridge's skills.
 const (
-	maxSkills    = 1000
-	maxSkillBody = 256 << 10
+	maxSkills = 1000
 )
 
-var skillDir = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
-
-func skillKey(dir string) string { return wire.KindSkill + "." + dir }
-
 // skillReport replaces all skills of one bridge by the reported ones.
-func (l *loop) skillReport(name string, data []byte, now time.Time) {
+func (bs *bridges) skillReport(name string, data []byte, now time.Time) {
 	var r wire.SkillReport
 	err := checkBridge(name)
 	if err == nil {
@@ -41,68 +34,56 @@ func (l *loop) skillReport(name string, data []byte, now time.Time) {
 		err = fmt.Errorf("%d skills are over the limit of %d", len(r.Skills), maxSkills)
 	}
 	if err == nil {
-		err = l.makeRoom(len(data), now)
+		err = bs.makeRoom(len(data), now)
 	}
-	b := l.seenBridge(name, now)
+	b := bs.seenBridge(name, now)
 	if err == nil && b == nil {
-		err = fmt.Errorf("bridge %s has not reported on %s", name, l.cfg.Prefix.HostReport(name))
+		err = fmt.Errorf("bridge %s has not reported on %s", name, bs.cfg.Prefix.HostReport(name))
 	}
 	if err != nil {
-		l.refuse("skills", name, err)
+		bs.refuse("skills", name, err)
 		return
 	}
 	skills := slices.DeleteFunc(r.Skills, func(s wire.SkillEntry) bool {
 		err := checkSkill(s)
 		if err != nil {
-			l.refuse("skill", name, err)
+			bs.refuse("skill", name, err)
 		}
 		return err != nil
 	})
-	l.replaceSkills(b, skills)
-}
-
-func checkSkill(s wire.SkillEntry) error {
-	switch {
-	case !skillDir().MatchString(s.Dir):
-		return fmt.Errorf("skill directory %.80q: want at most 128 of [A-Za-z0-9_-]", s.Dir)
-	case len(s.Body) > maxSkillBody:
-		return fmt.Errorf("skill %s: a body of %d bytes is over the limit of %d", s.Dir, len(s.Body), maxSkillBody)
-	case len(s.Name) > maxField || len(s.Description) > maxDescription:
-		return fmt.Errorf("skill %s: its name or description is too long", s.Dir)
-	}
-	return nil
+	bs.replaceSkills(b, skills)
 }
 
 // replaceSkills stores a bridge's skills and marks the old and the new ones. Bridges repeat their reports, and
 // merging a skill of a thousand bridges is slow, so an unchanged report does nothing.
-func (l *loop) replaceSkills(b *bridge, skills []wire.SkillEntry) {
+func (bs *bridges) replaceSkills(b *bridge, skills []wire.SkillEntry) {
 	if b.skills != nil && slices.Equal(b.skills, skills) { // nil: not received yet
 		return
 	}
 	for _, s := range slices.Concat(b.skills, skills) {
-		l.pub.mark(skillKey(s.Dir), false)
+		bs.mark(SkillKey(s.Dir), false)
 	}
 	for _, s := range b.skills {
-		delete(l.skills[s.Dir], b.name)
-		if len(l.skills[s.Dir]) == 0 {
-			delete(l.skills, s.Dir)
+		delete(bs.skills[s.Dir], b.name)
+		if len(bs.skills[s.Dir]) == 0 {
+			delete(bs.skills, s.Dir)
 		}
 	}
 	b.skills = skills
-	l.keepReports(b)
+	bs.keepReports(b)
 	for _, s := range skills {
-		if l.skills[s.Dir] == nil {
-			l.skills[s.Dir] = map[string]wire.SkillEntry{}
+		if bs.skills[s.Dir] == nil {
+			bs.skills[s.Dir] = map[string]wire.SkillEntry{}
 		}
-		l.skills[s.Dir][b.name] = s
+		bs.skills[s.Dir][b.name] = s
 	}
 }
 
 // present returns has without the bridges that are gone.
-func (l *loop) present(has map[string]wire.SkillEntry) map[string]wire.SkillEntry {
+func (bs *bridges) present(has map[string]wire.SkillEntry) map[string]wire.SkillEntry {
 	out := make(map[string]wire.SkillEntry, len(has))
 	for name, s := range has {
-		if b := l.bridges[name]; b == nil || !b.gone {
+		if b := bs.byName[name]; b == nil || !b.gone {
 			out[name] = s
 		}
 	}
@@ -110,9 +91,9 @@ func (l *loop) present(has map[string]wire.SkillEntry) map[string]wire.SkillEntr
 }
 
 // markSkills marks the skills of a bridge that is gone or back.
-func (l *loop) markSkills(b *bridge) {
+func (bs *bridges) markSkills(b *bridge) {
 	for _, s := range b.skills {
-		l.pub.mark(skillKey(s.Dir), false)
+		bs.mark(SkillKey(s.Dir), false)
 	}
 }
 
@@ -144,16 +125,16 @@ func skill(has map[string]wire.SkillEntry) *wire.Skill {
 
 // restoreBridge applies what an earlier leader wrote about a bridge: its report, unless this replica has received a
 // later one, and whether it answers, which only a leader checks.
-func (l *loop) restoreBridge(name string, h wire.Host, now time.Time) {
-	b := l.bridges[name]
+func (rs *restores) restoreBridge(name string, h wire.Host, now time.Time) {
+	b := rs.bridges.byName[name]
 	if b == nil || b.host == nil {
-		if b = l.bridgeNamed(name, now); b == nil {
+		if b = rs.bridges.bridgeNamed(name, now); b == nil {
 			return
 		}
 		report := h
 		report.State, report.Reason, report.StateSince = "", "", time.Time{}
 		b.host = &report
-		l.keepReports(b)
+		rs.bridges.keepReports(b)
 	}
 	if h.State == "" || !b.host.Since.Equal(h.Since) {
 		return
@@ -163,30 +144,30 @@ func (l *loop) restoreBridge(name string, h wire.Host, now time.Time) {
 }
 
 // restoreBridges restores hosts and skills written by an earlier leader, for bridges from which nothing was received.
-func (l *loop) restoreBridges(now time.Time) {
+func (rs *restores) restoreBridges(now time.Time) {
 	skills := map[string][]wire.SkillEntry{}
-	for key, r := range l.view.records {
+	rs.catalog.Each(func(key string, r Record) {
 		kind, name, _ := strings.Cut(key, ".")
 		switch kind {
 		case wire.KindHost:
 			var h wire.Host
-			if checkBridge(name) == nil && json.Unmarshal(r.value, &h) == nil {
-				l.restoreBridge(name, h, now)
+			if checkBridge(name) == nil && json.Unmarshal(r.Value, &h) == nil {
+				rs.restoreBridge(name, h, now)
 			}
 		case wire.KindSkill:
 			var s wire.Skill
-			if json.Unmarshal(r.value, &s) != nil {
-				continue
+			if json.Unmarshal(r.Value, &s) != nil {
+				return
 			}
 			for _, h := range s.Hosts {
 				skills[h] = append(skills[h], wire.SkillEntry{Name: s.Name, Dir: name, Description: s.Description, Body: s.Body})
 			}
 		}
-	}
+	})
 	for name, list := range skills {
-		if b := l.bridges[name]; checkBridge(name) == nil && (b == nil || b.skills == nil) {
-			if b = l.bridgeNamed(name, now); b != nil {
-				l.replaceSkills(b, list)
+		if b := rs.bridges.byName[name]; checkBridge(name) == nil && (b == nil || b.skills == nil) {
+			if b = rs.bridges.bridgeNamed(name, now); b != nil {
+				rs.bridges.replaceSkills(b, list)
 			}
 		}
 	}

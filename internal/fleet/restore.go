@@ -1,4 +1,4 @@
-package registry
+package fleet
 
 import (
 	"encoding/json"
@@ -15,127 +15,124 @@ import (
 // leader also restores the instances in the catalog from which it has received nothing. Both are done in small steps
 // between other events, because a catalog of ten thousand extensions takes a second to read.
 
-const restoreChunk = 100
-
-// again makes the loop call restoreSome and flush once more.
-func (l *loop) again() {
-	select {
-	case l.more <- struct{}{}:
-	default:
-	}
+// restores takes over what the catalog contains.
+type restores struct {
+	*core
+	*modules
+	runs map[string]run // by bridge
 }
 
+const restoreChunk = 100
+
 // restoreSome restores some extensions from the catalog.
-func (l *loop) restoreSome() {
-	if !l.view.synced {
+func (rs *restores) restoreSome() {
+	if !rs.catalog.Synced() {
 		return
 	}
 	n := 0
-	for id := range l.unrestored {
-		l.restore(id)
+	for id := range rs.unrestored {
+		rs.restore(id)
 		if n++; n == restoreChunk {
 			break
 		}
 	}
-	if len(l.unrestored) > 0 {
-		l.again()
-	} else {
-		l.unrestored = map[string]bool{} // see publisher.take
+	if len(rs.unrestored) == 0 {
+		rs.unrestored = map[string]bool{} // a Go map that was large once stays slow to iterate over
 	}
 }
 
 // restore restores one extension from the catalog if its documents have changed.
-func (l *loop) restore(id string) {
-	if !l.unrestored[id] || !l.view.synced {
+func (rs *restores) restore(id string) {
+	if !rs.unrestored[id] || !rs.catalog.Synced() {
 		return
 	}
-	delete(l.unrestored, id)
-	x := l.exts[id]
-	spec, there := l.view.records[specKey(id)]
+	delete(rs.unrestored, id)
+	x := rs.exts[id]
+	spec, there := rs.catalog.Get(SpecKey(id))
 	switch {
 	case !there && x != nil && x.fromCatalog: // not announced to this replica
-		l.drop(x)
-		l.names.Set(id, nil)
+		rs.drop(x)
+		rs.names.Set(id, nil)
 		return
-	case there && (x == nil || x.restoredRevision != spec.seq):
-		if x = l.restoreSpec(id, spec); x == nil {
+	case there && (x == nil || x.restoredRevision != spec.Revision):
+		if x = rs.restoreSpec(id, spec); x == nil {
 			return
 		}
 	}
-	if x == nil || l.election.epoch == 0 {
+	if x == nil || !rs.leads {
 		return
 	}
-	now := time.Now()
-	l.mon.Declare(id, now)
-	left := l.restoreState(x, now)
-	if _, gone := l.removed[instanceKey{id, ""}]; (gone || left) && len(x.announcements) == 0 && l.empty(id) {
-		if c, ok := l.mon.Forget(id); ok {
-			l.changed(c)
+	now := rs.now
+	rs.mon.Declare(id, now)
+	left := rs.restoreState(x, now)
+	if _, gone := rs.natives.removed[instanceKey{id, ""}]; (gone || left) && len(x.announcements) == 0 && rs.empty(id) {
+		if c, ok := rs.mon.Forget(id); ok {
+			rs.changed(c)
 		}
 		return
 	}
 	for _, instance := range slices.Sorted(maps.Keys(x.announcements)) {
-		l.considerHandshake(x, instance)
+		rs.handshakes.considerHandshake(x, instance)
 	}
-	l.reconsider[id] = true
-	l.suspected(id, "", now) // an instance that is ready in the catalog, or in this replica's memory, may have ended while there was no leader
+	rs.reconsider[id] = true
+	rs.probes.suspected(id, "", now) // an instance that is ready in the catalog, or in this replica's memory, may have ended while there was no leader
 }
 
 // setDropped records whether the leader has dropped an extension. If this replica missed the shutdown notice, it
 // would otherwise restore the extension as lost when it is elected.
-func (l *loop) setDropped(id string, dropped bool) {
-	if x := l.exts[id]; x != nil && x.dropped != dropped {
+func (rs *restores) setDropped(id string, dropped bool) {
+	if x := rs.exts[id]; x != nil && x.dropped != dropped {
 		x.dropped = dropped
-		l.reconsider[id] = true
+		rs.reconsider[id] = true
 	}
 }
 
 // forgetDropped removes an extension that the leader has dropped, once none of its instances is up.
-func (l *loop) forgetDropped(x *extension, health liveness.Extension) {
+func (rs *restores) forgetDropped(x *extension, health liveness.Extension) {
 	for _, i := range health.Instances {
 		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
 			return
 		}
 	}
-	if c, ok := l.mon.Forget(x.id); ok {
-		l.changed(c)
+	if c, ok := rs.mon.Forget(x.id); ok {
+		rs.changed(c)
 	}
 }
 
 // restoreSpec applies a spec of the catalog and adds its extension if necessary.
-func (l *loop) restoreSpec(id string, r record) *extension {
+func (rs *restores) restoreSpec(id string, r Record) *extension {
 	if checkHeartbeatID(id) != nil {
 		return nil
 	}
-	x := l.exts[id]
+	x := rs.exts[id]
 	if x == nil {
-		x = newExtension(id)
+		x = newExtension(id, rs.now)
 		x.fromCatalog = true
 	}
-	if !x.restore(r.value) {
+	if !x.restore(r.Value, rs.now) {
 		return nil
 	}
-	x.restoredRevision = r.seq
-	l.exts[x.id] = x
-	l.account(x, x.size()-x.kept) // the spec may have replaced a handshake
-	l.nameTools(x)
+	x.restoredRevision = r.Revision
+	rs.exts[x.id] = x
+	rs.account(x, x.size()-x.kept) // the spec may have replaced a handshake
+	rs.nameTools(x)
 	return x
 }
 
 // writtenRun is the start of a bridge's run according to the catalog.
-func (l *loop) writtenRun(bridge string) time.Time {
-	r, ok := l.view.records[hostKey(bridge)]
-	if !ok || r.deleted {
+func (rs *restores) writtenRun(bridge string) time.Time {
+	r, ok := rs.catalog.Get(HostKey(bridge))
+	if !ok {
 		return time.Time{}
 	}
-	if was := l.runs[bridge]; was.seq == r.seq {
+	if was := rs.runs[bridge]; was.seq == r.Revision {
 		return was.since
 	}
 	var h wire.Host
-	if json.Unmarshal(r.value, &h) != nil {
+	if json.Unmarshal(r.Value, &h) != nil {
 		h.Since = time.Time{}
 	}
-	l.runs[bridge] = run{r.seq, h.Since}
+	rs.runs[bridge] = run{r.Revision, h.Since}
 	return h.Since
 }
 
@@ -151,9 +148,9 @@ const maxRemoved = 10_000
 
 // restoreState restores the instances of an extension from which this replica has received nothing. It reports
 // whether it left out removed ones.
-func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
+func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 	var d wire.StateDoc
-	value := l.view.get(stateKey(x.id))
+	value := rs.get(StateKey(x.id))
 	if value == nil || json.Unmarshal(value, &d) != nil {
 		return false
 	}
@@ -161,8 +158,8 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		if heartbeat.CheckInstance(i.Instance) != nil {
 			continue
 		}
-		_, gone := l.removed[instanceKey{x.id, i.Instance}]
-		if b := l.bridges[i.Bridge]; b != nil && b.inventory.Synced() && !b.inventory.Lists(wire.InstanceRef{ID: x.id, Instance: i.Instance}) {
+		_, gone := rs.natives.removed[instanceKey{x.id, i.Instance}]
+		if b := rs.bridges.byName[i.Bridge]; b != nil && b.inventory.Synced() && !b.inventory.Lists(wire.InstanceRef{ID: x.id, Instance: i.Instance}) {
 			gone = true
 		}
 		if gone {
@@ -172,24 +169,24 @@ func (l *loop) restoreState(x *extension, now time.Time) (left bool) {
 		x.rememberHost(hostOf(i.Bridge, i.Host))
 		x.since = time.Time{} // its hosts are known
 		if x.locations[i.Instance] == nil {
-			l.setLocation(x, i.Instance, &location{host: i.Host, bridge: i.Bridge, run: l.writtenRun(i.Bridge)})
+			rs.setLocation(x, i.Instance, &location{host: i.Host, bridge: i.Bridge, run: rs.writtenRun(i.Bridge)})
 		}
-		mine, known := l.mon.Instance(x.id, i.Instance)
+		mine, known := rs.mon.Instance(x.id, i.Instance)
 		if !known {
-			l.mon.Adopt(x.id, liveness.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
+			rs.mon.Adopt(x.id, liveness.Instance{Instance: i.Instance, Version: i.Version, State: i.State,
 				Reason: i.Reason, Since: i.Since, Restarts: i.Restarts, Breaker: i.Breaker}, now)
 		}
 		if !known || mine.State == heartbeat.Ready {
-			l.holdAsWritten(x, i, now)
+			rs.probes.holdAsWritten(x, i, now)
 		}
 		if known && i.State == heartbeat.Lost && mine.State != heartbeat.Lost && i.Since.After(mine.LastHeartbeat) {
 			// The earlier leader had more information (for example that the bridge is gone), and nothing was
 			// received from the instance since. It looks ready here only because its grace period is not over.
-			if c, ok := l.mon.MarkLost(x.id, i.Instance, i.Reason, now); ok {
-				l.changed(c)
+			if c, ok := rs.mon.MarkLost(x.id, i.Instance, i.Reason, now); ok {
+				rs.changed(c)
 			}
 		}
 	}
-	l.dropForgotten(x, &d, now)
+	rs.bridges.dropForgotten(x, &d, now)
 	return left
 }

@@ -1,0 +1,112 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// handshakes requests the tools of instances.
+type handshakes struct {
+	*core
+	*modules
+}
+
+// considerHandshake starts a handshake with an instance if this replica leads, the instance is ready (or belongs to a
+// service without instances), and no equal instance has completed one. It is called for every announcement and
+// heartbeat, which also sets the pace of retries.
+func (hs *handshakes) considerHandshake(x *extension, instance string) {
+	if !hs.leads {
+		return
+	}
+	hs.restores.restore(x.id)
+	a := x.announcements[instance]
+	if a == nil { // a service may send heartbeats under a name that it did not announce
+		if a, instance = x.announcements[""], ""; a == nil {
+			return
+		}
+	}
+	if i, ok := hs.mon.Instance(x.id, instance); instance != "" && (!ok || i.State != heartbeat.Ready) {
+		return
+	}
+	key := a.handshakeKey()
+	s := x.handshakes[key]
+	if s == nil {
+		s = &handshake{}
+		x.handshakes[key] = s
+	}
+	if s.done || s.pending {
+		return
+	}
+	s.pending = true
+	hs.startHandshake(x, s, a)
+}
+
+// startHandshake requests the handshake with the instance of a.
+func (hs *handshakes) startHandshake(x *extension, s *handshake, a *announced) {
+	hs.emit(Handshake{ID: x.id, Subject: a.rpcSubject(), RPC: a.subject(), Chunked: a.has(wire.FeatureStream), ext: x, handshake: s})
+}
+
+// Offer is the result of initialize, cut to what the catalog can show.
+type Offer struct {
+	wire.Handshake
+	cuts cuts
+	size int
+	err  error
+}
+
+// ParseOffer parses the result of initialize. limit is the size of a spec.
+func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
+	if err != nil {
+		return Offer{err: err}
+	}
+	if o.Handshake, o.err = wire.ParseHandshake(answer); o.err != nil {
+		return o
+	}
+	if over := toolsSize(o.Tools) - limit; over > 0 {
+		o.Tools = slices.Clone(o.cuts.cut(o.Tools, over)) // the original array would keep the removed tools
+	}
+	o.size = toolsSize(o.Tools)
+	for _, h := range o.Hooks {
+		o.size += len(h)
+	}
+	return o
+}
+
+// handshakeDone handles the end of a handshake.
+func (hs *handshakes) handshakeDone(x *extension, s *handshake, o Offer) {
+	s.pending = false
+	if hs.exts[x.id] != x {
+		return // removed meanwhile
+	}
+	err := o.err
+	if err == nil {
+		err = hs.makeRoom(o.size, hs.now)
+	}
+	if kept := x.offered(); err == nil && kept > 0 && kept+o.size > maxOffers*hs.limits.Spec {
+		err = fmt.Errorf("the registry has already stored %d bytes of tools of other versions of this extension", kept)
+	}
+	if hs.exts[x.id] != x {
+		return // evicted
+	}
+	if err != nil {
+		if s.err != err.Error() {
+			level := slog.LevelDebug // the state shows the problem already
+			if health, _ := hs.mon.Extension(x.id); health.State == heartbeat.Ready {
+				level = slog.LevelWarn
+			}
+			hs.log(level, "handshake failed", "extension", x.id, "error", err)
+			s.err = err.Error()
+			hs.mark(SpecKey(x.id), false)
+		}
+		return
+	}
+	s.done, s.err, s.at, s.size, s.cuts = true, "", hs.now, o.size, o.cuts
+	s.tools, s.hooks, s.notes = o.Tools, o.Hooks, o.Problems
+	hs.account(x, o.size)
+	hs.reconsider[x.id] = true
+}
