@@ -34,14 +34,13 @@ func sameWatch(a, b config.Config) bool {
 }
 
 // watchWith watches with the settings s until ctx ends. Depending on s it reloads after a change, or logs that a reload is
-// needed. A reload uses running, the context of Run: ctx ends when a reload changes the settings for watching. If the
-// system cannot watch files, that is logged and has no other effect.
+// needed. A reload uses running, the context of Run: ctx ends when a reload changes the settings for watching.
 func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 	w := s.Watch
 	if !w.Enabled || !s.Enabled {
 		return
 	}
-	err := discovery.Watch(ctx, discovery.WatchOptions{
+	discovery.Watch(ctx, discovery.WatchOptions{
 		Roots: s.Roots(), IgnoreDirs: s.IgnoreDirs, MaxDepth: s.MaxDepth, FollowLinks: s.FollowLinks, Debounce: w.Debounce,
 		// Changes between the first plan and the start of the watch would otherwise be missed.
 		Ready: func() {
@@ -55,9 +54,6 @@ func (b *Bridge) watchWith(ctx, running context.Context, s config.Config) {
 		}
 		b.configChanged(running, w.Reload)
 	})
-	if err != nil && ctx.Err() == nil {
-		b.log.Warn("cannot watch the manifests; run `extctl reload` after a change", "error", err)
-	}
 }
 
 // configChanged reloads, or logs what a reload would change.

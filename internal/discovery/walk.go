@@ -45,7 +45,7 @@ type walker struct {
 	ignore   map[string]bool
 	maxDepth int
 	follow   bool
-	enter    func(step) error // called before a directory is read; an error ends the walk; may be nil
+	enter    func(dir string) // called before a directory is read; may be nil
 
 	roots     []root
 	left      int             // of MaxEntries
@@ -56,7 +56,6 @@ type walker struct {
 	refused   int // manifests that must not be read
 	skipped   int // links not followed
 	stopped   bool
-	err       error    // of enter
 	links     []string // that were followed
 	findings
 }
@@ -101,10 +100,7 @@ func (w *walker) stop(dir, format string, args ...any) {
 // read reads one directory and returns those below it.
 func (w *walker) read(r root, s step) []step {
 	if w.enter != nil {
-		if w.err = w.enter(s); w.err != nil {
-			w.stopped = true
-			return nil
-		}
+		w.enter(s.dir)
 	}
 	entries, err := w.entries(s.dir)
 	if err != nil {

@@ -3,12 +3,14 @@ package discovery
 import (
 	"cmp"
 	"context"
-	"errors"
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"syscall"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -16,16 +18,17 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// MaxWatches is the number of directories that Watch watches. Each costs about a kilobyte of kernel memory, and the
-// host has one limit for all programs.
+// MaxWatches is the number of directories that Watch watches; further ones are read again every two seconds. Each costs
+// about a kilobyte of kernel memory, and the host has one limit for all programs.
 const MaxWatches = 65_536
 
 // DefaultDebounce is used if Debounce is 0.
 const DefaultDebounce = 500 * time.Millisecond
 
-// rootPoll is the interval at which the roots themselves are checked, because no watch covers them: a root may be
-// created later, moved with its parents, or be a link that changes with each release.
-const rootPoll = 2 * time.Second
+// pollEvery is the interval at which the roots themselves are checked, because no watch covers them: a root may be
+// created later, moved with its parents, or be a link that changes with each release. If the system does not watch a
+// directory, everything is read again at this interval.
+const pollEvery = 2 * time.Second
 
 // WatchOptions configure Watch; the fields that Options has too have the same meaning.
 type WatchOptions struct {
@@ -33,8 +36,8 @@ type WatchOptions struct {
 	IgnoreDirs  []string
 	MaxDepth    int
 	FollowLinks bool
-	// Debounce is the time without changes before a report; under steady changes they are reported after ten times
-	// that. 0 means DefaultDebounce.
+	// Debounce is the time from the first change to the report, which has all changes up to then. 0 means
+	// DefaultDebounce.
 	Debounce time.Duration
 	// Ready, if set, is called once, when all directories are watched: later changes are reported. A caller that must
 	// not miss any change scans in Ready.
@@ -57,158 +60,194 @@ type Change struct {
 	Kind ChangeKind
 }
 
-// Watch calls report with the changes below the roots until ctx ends; then it returns nil. Only the contents of
-// manifests and sidecars count: a file that was touched, replaced by an equal one, or changed back before the report
-// has not changed. Changes are sorted by path; changes that follow each other within Debounce come in one report.
+// Watch calls report with the changes below the roots until ctx ends. Only the contents of manifests and sidecars count:
+// a file that was touched, replaced by an equal one, or changed back before the report has not changed. Changes are
+// sorted by path.
 //
-// Ready and report are called on the goroutine that called Watch, never concurrently. While report runs, the kernel
-// queues events; if the queue overflows, everything is read again.
-//
-// Watch waits for roots that do not exist. It returns an error if the system refuses to watch, or if there are more
-// than MaxWatches directories.
-func Watch(ctx context.Context, opt WatchOptions, report func([]Change)) error {
-	return newWatcher(opt, report).run(ctx)
+// Ready and report are called on the goroutine that called Watch, never concurrently. Roots need not exist yet.
+func Watch(ctx context.Context, opt WatchOptions, report func([]Change)) {
+	newWatcher(opt, report).run(ctx)
 }
 
 // watcher implements Watch. An event only shows that something has changed, not what: the watcher then walks the
-// roots like Scan and compares the result. That takes some milliseconds for a hundred extensions, gives the same
-// result as Scan, and cannot be confused by lost, late or reordered events.
+// roots like Scan, watches what it visits with a new fsnotify.Watcher, and compares the files. That takes some
+// milliseconds for a hundred extensions, gives the same result as Scan, and cannot be confused by lost, late or
+// reordered events, or by watches that follow a renamed directory.
 type watcher struct {
 	opt        WatchOptions
 	report     func([]Change)
 	poll       time.Duration
 	maxWatches int
 
-	fs    *fsnotify.Watcher
+	fs    *fsnotify.Watcher // nil if the system has no more
 	roots []root
-	dirs  map[string]int  // directories watched, and their depth
+	dirs  map[string]bool // directories watched
 	links map[string]bool // links followed, and the files they lead to
 	files map[string]sum  // manifests and sidecars
-	stale bool            // watches may be on other directories than their names
-	again bool            // the last walk was incomplete
-	quiet time.Duration   // how long to wait for more events
+	again bool            // the last walk was incomplete, or not everything is watched
+	delay time.Duration   // from an event to the next walk
 }
 
 func newWatcher(opt WatchOptions, report func([]Change)) *watcher {
 	opt.Debounce = cmp.Or(opt.Debounce, DefaultDebounce)
 	opt.MaxDepth = cmp.Or(opt.MaxDepth, DefaultMaxDepth)
-	return &watcher{opt: opt, report: report, poll: rootPoll, maxWatches: MaxWatches}
+	return &watcher{opt: opt, report: report, poll: pollEvery, maxWatches: MaxWatches, files: map[string]sum{}}
 }
 
-func (w *watcher) run(ctx context.Context) error {
-	defer func() {
-		if w.fs != nil {
-			w.fs.Close()
-		}
-	}()
-	w.stale, w.files = true, map[string]sum{}
-	if _, err := w.refresh(ctx); err != nil {
-		return err
-	}
+func (w *watcher) run(ctx context.Context) {
+	defer w.close()
+	w.rescan(ctx)
 	if w.opt.Ready != nil && ctx.Err() == nil {
 		w.opt.Ready()
 	}
 	poll := time.NewTicker(w.poll)
 	defer poll.Stop()
-	var due timer
+	var due <-chan time.Time // set while a walk is due
 	for {
+		events, failures := w.events()
+		changed := false
 		select {
 		case <-ctx.Done():
-			return nil
-		case event := <-w.fs.Events:
-			if w.concerns(event) {
-				due.arm(w.quiet)
-			}
-		case <-w.fs.Errors:
-			// Most likely an overflow: events are missing, perhaps one about a renamed directory.
-			w.stale = true
-			due.arm(w.quiet)
+			return
+		case event := <-events:
+			changed = w.concerns(event)
+		case <-failures: // most likely an overflow: events are missing
+			changed = true
 		case <-poll.C:
-			// Do not arm it again while it is armed, which would delay it.
-			if due.c() == nil && (w.again || w.rootsMoved()) {
-				due.arm(w.quiet)
-			}
-		case <-due.c():
-			due.disarm()
-			changes, err := w.refresh(ctx)
-			if err != nil {
-				return err
-			}
-			if len(changes) > 0 && ctx.Err() == nil {
+			changed = w.again || w.rootsMoved()
+		case <-due:
+			due = nil
+			if changes := w.rescan(ctx); len(changes) > 0 && ctx.Err() == nil {
 				w.report(changes)
 			}
 		}
+		if changed && due == nil {
+			due = time.After(w.delay)
+		}
+	}
+}
+
+func (w *watcher) events() (<-chan fsnotify.Event, <-chan error) {
+	if w.fs == nil {
+		return nil, nil
+	}
+	return w.fs.Events, w.fs.Errors
+}
+
+func (w *watcher) close() {
+	if w.fs != nil {
+		w.fs.Close()
 	}
 }
 
 // concerns reports whether an event may have changed the result of a walk. It prevents walks caused by a program that
 // writes to its own directory.
 func (w *watcher) concerns(e fsnotify.Event) bool {
-	name, dir := filepath.Base(e.Name), filepath.Dir(e.Name)
-	if _, known := w.dirs[e.Name]; known {
-		// The watches below a renamed directory continue under the old names.
-		w.stale = w.stale || e.Has(fsnotify.Rename)
+	if name := filepath.Base(e.Name); name == manifest.FileName || name == manifest.SidecarName || w.dirs[e.Name] || w.links[e.Name] {
 		return true
-	}
-	if name == manifest.FileName || name == manifest.SidecarName || w.links[e.Name] {
-		return true
-	}
-	depth := w.dirs[dir]
-	if !e.Has(fsnotify.Create) || depth == 0 || depth >= w.opt.MaxDepth {
-		return false
 	}
 	info, err := os.Lstat(e.Name)
-	return err == nil && (info.IsDir() || w.opt.FollowLinks && info.Mode()&fs.ModeSymlink != 0)
+	return e.Has(fsnotify.Create) && err == nil && (info.IsDir() || w.opt.FollowLinks && info.Mode()&fs.ModeSymlink != 0)
 }
 
 // rootsMoved reports whether a root is a different directory than before.
 func (w *watcher) rootsMoved() bool {
 	now := canonical(w.opt.Roots, nil, &findings{})
-	moved := len(now) != len(w.roots)
-	for i := 0; i < len(now) && !moved; i++ {
-		moved = now[i].dir != w.roots[i].dir || !os.SameFile(now[i].info, w.roots[i].info)
+	return !slices.EqualFunc(now, w.roots, func(a, b root) bool { return a.dir == b.dir && os.SameFile(a.info, b.info) })
+}
+
+// rescan walks the roots and returns the changes since the last time. It watches each directory before reading it, so
+// that no change between the two is lost.
+func (w *watcher) rescan(ctx context.Context) []Change {
+	began := time.Now()
+	w.close()
+	w.again = false
+	var err error
+	if w.fs, err = fsnotify.NewWatcher(); err != nil {
+		w.fs, w.again = nil, true
 	}
-	w.stale = w.stale || moved
-	return moved
+	w.dirs = map[string]bool{}
+	walk := newWalker(w.opt.IgnoreDirs, w.opt.MaxDepth, w.opt.FollowLinks)
+	walk.enter = w.watch
+	w.roots = canonical(w.opt.Roots, nil, &walk.findings)
+	walk.walk(ctx, w.roots)
+	files := w.read(ctx, walk)
+	partial := walk.incomplete || ctx.Err() != nil
+	w.again = w.again || partial && walk.left >= 0 // a walk over the limit will be over it next time, too
+	// If a walk is slow, because of the size or the disk, wait long enough that most of the time is not spent walking.
+	w.delay = max(w.opt.Debounce, 4*time.Since(began))
+	return w.compare(files, partial)
 }
 
 // watch adds a watch. dir may have been removed; the watch of its parent reports that.
-func (w *watcher) watch(dir string, depth int) error {
-	if w.dirs[dir] = depth; len(w.dirs) > w.maxWatches {
-		return fmt.Errorf("watching for manifests: there are more than %d directories; configure smaller roots, lower max_depth, or add to ignore_dirs", w.maxWatches)
-	}
-	switch err := w.fs.Add(dir); {
-	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Errorf("watching for manifests: the limit of inotify watches is reached after %d; raise fs.inotify.max_user_watches, lower max_depth, or add to ignore_dirs: %w", len(w.dirs)-1, err)
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, fsnotify.ErrClosed):
-		return fmt.Errorf("watching for manifests: %w", err)
-	default:
-		// Gone or not readable: the walk has the same error, and the next poll tries again if that is useful.
-		return nil
-	}
-}
-
-// timer fires when it was not armed for a while, but at most ten such times after it was first armed.
-type timer struct {
-	t     *time.Timer
-	limit time.Time
-}
-
-func (t *timer) arm(quiet time.Duration) {
-	now := time.Now()
-	if t.t == nil {
-		t.t, t.limit = time.NewTimer(quiet), now.Add(10*quiet)
+func (w *watcher) watch(dir string) {
+	if w.fs == nil || w.dirs[dir] {
 		return
 	}
-	t.t.Reset(min(quiet, t.limit.Sub(now)))
+	if len(w.dirs) >= w.maxWatches {
+		w.again = true
+		return
+	}
+	w.dirs[dir] = true
+	if err := w.fs.Add(dir); err != nil && !lasting(err) {
+		w.again = true // for example because the limit of the system is reached
+	}
 }
 
-func (t *timer) disarm() { *t = timer{} }
-
-// c returns nil, which blocks, while the timer is not armed.
-func (t *timer) c() <-chan time.Time {
-	if t.t == nil {
-		return nil
+// read computes the sums of the files that the walk found.
+func (w *watcher) read(ctx context.Context, walk *walker) map[string]sum {
+	w.links = set(walk.links)
+	files := make(map[string]sum, len(walk.locations))
+	for _, p := range walk.locations {
+		for name, file := range map[string]string{manifest.FileName: p.file, manifest.SidecarName: p.sidecar} {
+			if file == "" || ctx.Err() != nil {
+				continue
+			}
+			path := filepath.Join(p.dir, name)
+			if file != path {
+				w.links[file] = true
+				w.watch(filepath.Dir(file))
+			}
+			files[path] = sumOf(file)
+		}
 	}
-	return t.t.C
+	return files
+}
+
+// sum identifies a file's content. It is the SHA-256 of the content, or of the error if the file cannot be read, so
+// that a manifest that becomes unreadable counts as changed.
+type sum [sha256.Size]byte
+
+func sumOf(file string) sum {
+	data, err := readRegular(file)
+	if err != nil {
+		data = fmt.Appendf(nil, "\x00%v", reason(err))
+	}
+	return sha256.Sum256(data)
+}
+
+// compare replaces the stored files by files and returns the difference. Files missing from a partial result are
+// kept.
+func (w *watcher) compare(files map[string]sum, partial bool) []Change {
+	if partial {
+		missing := maps.Clone(w.files)
+		maps.Copy(missing, files)
+		files = missing
+	}
+	var changes []Change
+	for path, now := range files {
+		if was, known := w.files[path]; !known {
+			changes = append(changes, Change{path, Added})
+		} else if was != now {
+			changes = append(changes, Change{path, Changed})
+		}
+	}
+	for path := range w.files {
+		if _, there := files[path]; !there {
+			changes = append(changes, Change{path, Removed})
+		}
+	}
+	w.files = files
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
+	return changes
 }
