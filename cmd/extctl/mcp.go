@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
@@ -25,7 +27,10 @@ type mcpOptions struct {
 	names string
 	tools string
 	up    []string
+	http  httpFlags
 	log   daemon.LogFlags
+
+	profiles, profile string
 }
 
 func (a *app) mcpCmd() *cobra.Command {
@@ -33,8 +38,8 @@ func (a *app) mcpCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Offer all tools of the mesh as one MCP server",
-		Long: `Offer the tools of all extensions on the mesh as one MCP server on standard input and output, for one MCP client,
-which starts this command. It ends when its input ends.
+		Long: `Offer the tools of all extensions on the mesh as one MCP server: on standard input and output, for one MCP client,
+which starts this command and ends it by closing the input; or with --http for any number of clients.
 
 If the mesh cannot be reached, the server starts all the same and keeps trying; it notifies the client when tools are
 available. With --up DIR it starts a mesh with the extensions under DIR, unless an extctl up of this user is running.
@@ -42,7 +47,8 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 --timeout is the time limit of a call (default 5m).`,
 		Example: `  extctl mcp
   extctl mcp --only 'github*' --read-only
-  extctl mcp --up examples/extensions`,
+  extctl mcp --up examples/extensions
+  extctl mcp --http 127.0.0.1:7331`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.mcp(cmd.Context(), o)
@@ -57,10 +63,14 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 	f.IntVar(&o.door.View.NameLimit, "name-limit", wire.MaxToolName, "longest name of a tool, in `BYTES`, from 24 to 64")
 	f.StringVar(&o.tools, "tools", "auto", "`MODE` of offering: all lists every tool, search offers tools to search and call them, auto searches in large meshes")
 	f.IntVar(&o.door.View.SearchOver, "search-over", 128, "`NUMBER` of tools above which auto searches")
+	f.StringVar(&o.profiles, "profiles", "", "`FILE` with profiles: named selections of tools (docs/mcp.md)")
+	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")
+	o.http.add(cmd)
 	f.StringVar(&o.door.Agent, "agent-id", "", "the `ID` of the calling agent (default: the name of the MCP client)")
 	f.DurationVar(&o.door.Wait, "wait", 2*time.Second, "how long after its start the server may wait for the mesh before it answers a list, as a `DURATION`")
 	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
+	cmd.AddCommand(a.mcpTokenCmd())
 	return cmd
 }
 
@@ -74,7 +84,9 @@ func (a *app) mcp(ctx context.Context, o mcpOptions) error {
 		return usage("--timeout %v: want a positive duration", a.timeout)
 	}
 	o.door.Logger, o.door.Version, o.door.CallTimeout = logger, daemon.Version(), a.timeout
-	o.door.View.Names, o.door.View.Tools = door.NameMode(o.names), door.ToolMode(o.tools)
+	if err := o.chooseView(); err != nil {
+		return daemon.UsageError{Err: err}
+	}
 	if o.door.Wait == 0 {
 		o.door.Wait = -1
 	}
@@ -98,7 +110,30 @@ func (a *app) mcp(ctx context.Context, o mcpOptions) error {
 	if len(o.up) > 0 {
 		background.Go(func() { a.keepUp(ctx, o.up, logger) }) // ends with ctx
 	}
-	return d.ServeStdio(ctx, a.stdin, a.stdout)
+	return a.serveMCP(ctx, d, &o.http, logger)
+}
+
+// chooseView combines the flags and the profiles.
+func (o *mcpOptions) chooseView() (err error) {
+	o.door.View.Names, o.door.View.Tools = door.NameMode(o.names), door.ToolMode(o.tools)
+	if o.profiles == "" {
+		if o.profile != "" {
+			return errors.New("--profile needs --profiles FILE")
+		}
+		return nil
+	}
+	if o.door.Profiles, err = readProfiles(o.profiles); err != nil {
+		return fmt.Errorf("--profiles: %w", err)
+	}
+	name := cmp.Or(o.profile, config.DefaultProfile)
+	view, ok := o.door.Profiles[name]
+	switch {
+	case !ok && o.profile != "":
+		return fmt.Errorf("%s has no profile %s", o.profiles, o.profile)
+	case ok:
+		o.door.View = view
+	}
+	return nil
 }
 
 // mcpLink keeps a Door connected to a mesh.

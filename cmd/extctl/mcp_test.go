@@ -3,8 +3,14 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +18,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/freeport"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -177,11 +184,83 @@ func TestMCPUsage(t *testing.T) {
 		{"--prefix a_b", "prefix"},
 		{"--timeout -1s", "want a positive duration"},
 		{"extra", "takes no arguments"},
+		{"--http 0.0.0.0:0", "clients need tokens"},
+		{"--http nowhere", "want host:port, :port or unix:PATH"},
+		{"--http 127.0.0.1:0 --tokens no-such-file", "no-such-file"},
+		{"--http 127.0.0.1:0 --http-cert no-such-file", "no-such-file"},
+		{"--profile x", "--profile needs --profiles"},
+		{"--profiles no-such-file", "no-such-file"},
+		{"token bad/name", `name "bad/name"`},
 	} {
 		var out, stderr logBuffer
 		code := run(t.Context(), append([]string{"mcp"}, strings.Fields(tt.args)...), strings.NewReader(""), &out, &stderr, func(string) string { return "" })
 		if code != exitUsage || !strings.Contains(stderr.String(), tt.want) || out.String() != "" {
 			t.Errorf("%s: exit code %d, %q on stdout, %s", tt.args, code, out.String(), stderr.String())
 		}
+	}
+}
+
+// TestMCPOverHTTP serves over TCP and over a Unix socket, with profiles.
+func TestMCPOverHTTP(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	putWeather(t, b.kv)
+	dir := t.TempDir()
+	profiles := filepath.Join(dir, "profiles.yaml")
+	if err := os.WriteFile(profiles, []byte("profiles: {none: {exclude: ['*']}, default: {names: own}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	for _, addr := range []string{"127.0.0.1:0", "unix:" + socket} {
+		m := startMCP(t, "--server", b.url, "--wait", "30s", "--http", addr, "--profiles", profiles)
+		url := strings.TrimSpace(m.next())
+		client := http.DefaultClient
+		if addr == url[:min(len(addr), len(url))] {
+			if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("the socket: %v, %v", info, err)
+			}
+			url = "http://x/mcp"
+			client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			}}}
+		}
+		for path, want := range map[string]string{"": `"name":"exact"`, "/default": `"name":"exact"`, "/none": `"tools":[]`} {
+			body := `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+			r, err := http.NewRequestWithContext(t.Context(), "POST", url+path, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "*/*", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"} {
+				r.Header.Set(k, v)
+			}
+			res, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("%s%s: %v %s", addr, path, err, text)
+			}
+		}
+	}
+}
+
+func TestMCPToken(t *testing.T) {
+	t.Parallel()
+	var out, stderr logBuffer
+	if code := run(t.Context(), []string{"mcp", "token", "ada"}, nil, &out, &stderr, func(string) string { return "" }); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	token, rest, _ := strings.Cut(out.String(), "\n")
+	_, entry, _ := strings.Cut(rest, "tokens:")
+	tokens, err := config.ParseTokens([]byte("tokens:" + entry))
+	sum := sha256.Sum256([]byte(token))
+	if err != nil || tokens[0].Name != "ada" || tokens[0].SHA256 != hex.EncodeToString(sum[:]) {
+		t.Errorf("%v, %+v in %s", err, tokens, out.String())
 	}
 }

@@ -4,19 +4,22 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // Options are a Door's settings. The zero value works.
 type Options struct {
-	Version     string        // of the program, shown to clients
-	View        ViewOptions   // what clients see without a profile
+	Version     string      // of the program, shown to clients
+	View        ViewOptions // what clients see that do not choose a profile
+	Profiles    map[string]ViewOptions
 	Agent       string        // the caller's identity on the mesh; default: the name of the MCP client
 	CallTimeout time.Duration // default 5 min
 	Wait        time.Duration // for the first copy of the catalog, before the first list is answered. Default 2 s; < 0: none
@@ -31,7 +34,8 @@ const maxCallsOfDoor = 4096
 // Door is an MCP server in front of a mesh.
 type Door struct {
 	opt      Options
-	view     *viewState
+	view     *viewState // of clients that do not choose a profile
+	profiles map[string]*viewState
 	started  time.Time
 	attached chan *backend // buffered, 1; the last one that Run has not seen
 	ready    chan struct{} // closed when the first view of the catalog is there
@@ -65,8 +69,19 @@ func New(o Options) (*Door, error) {
 		calls:    map[*call]struct{}{},
 	}
 	var err error
-	d.view, err = newViewState(d, o.View)
-	return d, err
+	if d.view, err = newViewState(d, config.DefaultProfile, o.View); err != nil {
+		return nil, err
+	}
+	d.profiles = map[string]*viewState{config.DefaultProfile: d.view}
+	for name, view := range o.Profiles {
+		if name == config.DefaultProfile {
+			continue // it is View
+		}
+		if d.profiles[name], err = newViewState(d, name, view); err != nil {
+			return nil, fmt.Errorf("profile %s: %w", name, err)
+		}
+	}
+	return d, nil
 }
 
 // Attach connects the Door to a mesh, or to another one after the connection to the first was lost. Until the new catalog
@@ -186,7 +201,12 @@ func settle(ctx context.Context, changed <-chan struct{}) {
 func (d *Door) render(catalog *mesh.Catalog, now time.Time) (next time.Time) {
 	extensions := catalog.All()
 	d.renders.update(extensions, d.opt.Logger)
-	next = d.view.render(extensions, &d.renders, now)
+	next = now.Add(time.Hour)
+	for _, v := range d.profiles {
+		if at := v.render(extensions, &d.renders, now); at.Before(next) {
+			next = at
+		}
+	}
 	select {
 	case <-d.ready:
 	default:

@@ -43,9 +43,10 @@ type page struct {
 
 // viewState is a view that follows the catalog, and the clients that are notified when it changes.
 type viewState struct {
-	door *Door
-	opt  ViewOptions
-	now  atomic.Pointer[view]
+	door    *Door
+	profile string
+	opt     ViewOptions
+	now     atomic.Pointer[view]
 
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
@@ -61,12 +62,12 @@ type alias struct {
 // aliasTime is how long a tool can be called by a name that it no longer has, since a model may still use it.
 const aliasTime = time.Hour
 
-func newViewState(d *Door, o ViewOptions) (*viewState, error) {
+func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	v := &viewState{door: d, opt: o, listeners: map[*listener]struct{}{}, aliases: map[string]alias{}}
+	v := &viewState{door: d, profile: profile, opt: o, listeners: map[*listener]struct{}{}, aliases: map[string]alias{}}
 	v.now.Store(&view{searching: o.Tools == ToolsSearch})
 	return v, nil
 }

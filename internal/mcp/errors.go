@@ -34,7 +34,8 @@ func UnknownMethod(method string) *rpc.Error {
 
 func invalidParams(message string) *rpc.Error { return NewError(rpc.CodeInvalidParams, message, nil) }
 
-func unsupportedVersion(requested string) *rpc.Error {
+// UnsupportedVersion is the error for a version that is not the modern one.
+func UnsupportedVersion(requested string) *rpc.Error {
 	return NewError(CodeUnsupportedVersion, "Unsupported protocol version: "+clip(requested, 64), map[string]any{
 		"supported": []string{Modern}, "requested": clip(requested, 64),
 	})

@@ -156,7 +156,7 @@ func Classify(method string, m *Meta) (Era, *rpc.Error) {
 	case !ok:
 		return EraModern, invalidParams(`params._meta["` + MetaProtocolVersion + `"] must be a string`)
 	case version != Modern:
-		return EraModern, unsupportedVersion(version)
+		return EraModern, UnsupportedVersion(version)
 	case len(m.Capabilities) == 0 || m.Capabilities[0] != '{':
 		return EraModern, invalidParams(`params._meta["` + MetaCapabilities + `"] must be an object`)
 	}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/door"
+)
+
+// httpFlags are the flags of mcp that concern HTTP.
+type httpFlags struct {
+	addr      string
+	tokens    string
+	hosts     []string
+	origins   []string
+	cert, key string
+	drain     time.Duration
+}
+
+func (f *httpFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.addr, "http", "", "serve any number of clients over HTTP on `ADDR` instead: host:port, :port on this machine, or unix:PATH")
+	fs.StringVar(&f.tokens, "tokens", "", "accept only clients with a bearer token of `FILE`; required unless ADDR is on this machine")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "a host `NAME` by which clients reach the server; can be repeated")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web pages of `ORIGIN` may use the server: https://app.example.com or https://*.example.com; can be repeated")
+	fs.StringVar(&f.cert, "http-cert", "", "TLS certificate `FILE` of the server")
+	fs.StringVar(&f.key, "http-key", "", "TLS key `FILE` of the server")
+	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls may still run when the server stops, as a `DURATION`")
+}
+
+// listen checks the flags and opens the listener.
+func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOptions, url string, err error) {
+	network, addr, local := "tcp", f.addr, false
+	if path, ok := strings.CutPrefix(f.addr, "unix:"); ok {
+		network, addr, local = "unix", path, true
+	} else if addr, local, err = localAddr(f.addr); err != nil {
+		return nil, o, "", err
+	}
+	if !local && f.tokens == "" {
+		return nil, o, "", daemon.UsageError{
+			Err:  fmt.Errorf("--http %s can be reached from other machines, so clients need tokens", f.addr),
+			Hint: "pass --tokens FILE (extctl mcp token NAME makes an entry), or listen on 127.0.0.1",
+		}
+	}
+	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: f.drain}
+	o.AnyHost = network == "unix" || !local && len(f.hosts) == 0 // without a loopback address DNS rebinding gains nothing: tokens are required
+	if o.TLS, err = f.tls(); err != nil {
+		return nil, o, "", err
+	}
+	if f.tokens != "" {
+		if o.Tokens, err = door.LoadTokens(f.tokens, logger); err != nil {
+			return nil, o, "", daemon.UsageError{Err: fmt.Errorf("--tokens: %w", err)}
+		}
+	}
+	if network == "unix" {
+		l, err = listenUnix(addr)
+		return l, o, "unix:" + addr, err
+	}
+	if l, err = net.Listen(network, addr); err != nil {
+		return nil, o, "", &failure{code: exitOther, err: err, hint: "choose another address with --http"}
+	}
+	scheme := map[bool]string{false: "http", true: "https"}[o.TLS != nil]
+	return l, o, scheme + "://" + l.Addr().String() + "/mcp", nil
+}
+
+// localAddr completes an address, and reports whether only this machine can reach it.
+func localAddr(s string) (addr string, local bool, err error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", false, usage("--http %q: want host:port, :port or unix:PATH", s)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	ip := net.ParseIP(host)
+	return net.JoinHostPort(host, port), host == "localhost" || ip != nil && ip.IsLoopback(), nil
+}
+
+// listenUnix listens on a socket that only this user can connect to. A socket that no process listens on is replaced.
+func listenUnix(path string) (net.Listener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fail(exitOther, "another process listens on %s", path)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
+		_ = os.Remove(path)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (f *httpFlags) tls() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, usage("--http-cert and --http-key: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+func lowerAll(in []string) (out []string) {
+	for _, s := range in {
+		out = append(out, strings.ToLower(s))
+	}
+	return out
+}
+
+// serveMCP serves a Door on standard input and output, or over HTTP.
+func (a *app) serveMCP(ctx context.Context, d *door.Door, f *httpFlags, logger *slog.Logger) error {
+	if f.addr == "" {
+		return d.ServeStdio(ctx, a.stdin, a.stdout)
+	}
+	l, o, url, err := f.listen(logger)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout, url); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	return d.ServeHTTP(ctx, l, o)
+}
+
+// readProfiles reads the profiles of a file. The one named default is for clients that choose none.
+func readProfiles(path string) (map[string]door.ViewOptions, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	profiles, err := config.ParseProfiles(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	out := map[string]door.ViewOptions{}
+	for name, p := range profiles {
+		out[name] = door.ViewOptions{
+			Only: p.Only, Exclude: p.Exclude, ReadOnly: p.ReadOnly, Names: door.NameMode(p.Names), NameLimit: p.NameLimit,
+			Tools: door.ToolMode(p.Tools), SearchOver: p.SearchOver, Instructions: p.Instructions,
+		}
+	}
+	return out, nil
+}
+
+func (a *app) mcpTokenCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "token NAME",
+		Short: "Make a bearer token for an MCP client",
+		Long: `Make a bearer token for the MCP client NAME and print it once, with the entry for the file of --tokens, which has
+only its hash.`,
+		Example: "  extctl mcp token ada",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			token := "ext_" + rand.Text()
+			sum := sha256.Sum256([]byte(token))
+			entry := fmt.Sprintf("tokens:\n  - name: %s\n    sha256: %s\n", args[0], hex.EncodeToString(sum[:]))
+			if _, err := config.ParseTokens([]byte(entry)); err != nil {
+				return daemon.UsageError{Err: err}
+			}
+			if a.json {
+				return a.printJSON(struct {
+					header
+					Name   string `json:"name"`
+					Token  string `json:"token"`
+					SHA256 string `json:"sha256"`
+				}{Name: args[0], Token: token, SHA256: hex.EncodeToString(sum[:])})
+			}
+			_, err := fmt.Fprintf(a.stdout, "%s\n\nThe entry for the file of --tokens, which must have the mode 0600:\n\n%s", token, entry)
+			return err
+		},
+	}
+}

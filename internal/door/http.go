@@ -1,0 +1,364 @@
+package door
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// HTTPOptions are the settings of the HTTP transport.
+type HTTPOptions struct {
+	Tokens  *Tokens  // nil: clients do not authenticate
+	Hosts   []string // host names that the header Host may have, in addition to the names of loopback
+	Origins []string // web pages that may use the server: https://app.example.com, or https://*.example.com
+	AnyHost bool     // do not check the header Host, because the listener cannot be reached by a browser on this host
+
+	MaxBody     int64         // bytes; default 4 MiB
+	MaxSessions int           // of the legacy era; default 1000
+	Drain       time.Duration // for calls in flight when the server stops. Default 30 s
+	TLS         *tls.Config   // nil: plain HTTP
+}
+
+// The times of HTTP.
+const (
+	headerTimeout  = 5 * time.Second
+	bodyTimeout    = 30 * time.Second
+	idleTimeout    = 2 * time.Minute
+	replyTimeout   = time.Minute      // to write a JSON answer
+	eventTimeout   = 10 * time.Second // to write one event
+	keepAliveEvery = 15 * time.Second
+	sweepEvery     = time.Minute
+)
+
+// httpServer serves clients over HTTP.
+type httpServer struct {
+	door     *Door
+	opt      HTTPOptions
+	sessions *sessions
+	drain    chan struct{} // closed when the server stops: streams end
+}
+
+func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
+	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
+	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
+	o.Drain = cmp.Or(o.Drain, 30*time.Second)
+	return &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{})}
+}
+
+// ServeHTTP serves clients on l until ctx ends, and then completes the calls in flight. It returns nil then, and closes
+// l.
+func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) error {
+	h := d.newHTTPServer(o)
+	defer h.sessions.endAll()
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
+	}
+	ended := make(chan error, 1)
+	go func() { // ends when the server is shut down
+		if o.TLS != nil {
+			ended <- srv.ServeTLS(l, "", "")
+		} else {
+			ended <- srv.Serve(l)
+		}
+	}()
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case now := <-sweep.C:
+			h.sessions.sweep(now)
+		case <-ctx.Done():
+			close(h.drain)
+			h.sessions.endStreams()
+			drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.opt.Drain)
+			defer cancel()
+			if srv.Shutdown(drained) != nil {
+				h.sessions.endAll()
+				_ = srv.Close()
+			}
+			<-ended
+			return nil
+		}
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	rec := &recorder{ResponseWriter: w}
+	h.serve(rec, r)
+	h.door.opt.Logger.Debug("request", "method", r.Method, "path", r.URL.Path, "status", rec.status, "took", time.Since(began))
+}
+
+// recorder remembers the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// fault is a request that is refused before its body is handled.
+type fault struct {
+	status int
+	text   string
+}
+
+func (f *fault) write(w http.ResponseWriter) {
+	writeJSON(w, f.status, jsonrpc.AppendError(nil, nil, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: f.text}))
+}
+
+func (h *httpServer) serve(w http.ResponseWriter, r *http.Request) {
+	if f := h.checkOrigin(w, r); f != nil {
+		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text)
+		f.write(w)
+		return
+	}
+	view, ok := h.viewOf(r.URL.Path)
+	if !ok {
+		(&fault{http.StatusNotFound, "not found: the MCP endpoint is /mcp"}).write(w)
+		return
+	}
+	if r.Method == http.MethodOptions {
+		h.preflight(w, r)
+		return
+	}
+	principal, f := h.authenticate(w, r, view)
+	if f != nil {
+		f.write(w)
+		return
+	}
+	x := &exchange{h: h, w: w, r: r, view: view, principal: principal}
+	switch {
+	case r.Method == http.MethodPost:
+		x.post()
+	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && r.Header.Get(mcp.HeaderVersion) != mcp.Modern:
+		x.session()
+	case r.Method == http.MethodGet || r.Method == http.MethodDelete:
+		w.Header().Set("Allow", "POST")
+		(&fault{http.StatusMethodNotAllowed, "the protocol version " + mcp.Modern + " has only POST"}).write(w)
+	default:
+		w.Header().Set("Allow", "POST, GET, DELETE")
+		(&fault{http.StatusMethodNotAllowed, "want POST, GET or DELETE"}).write(w)
+	}
+}
+
+// viewOf returns the view of a path: /mcp, or /mcp/<profile>.
+func (h *httpServer) viewOf(path string) (*viewState, bool) {
+	path = strings.TrimSuffix(path, "/")
+	if path == "/mcp" {
+		return h.door.view, true
+	}
+	name, ok := strings.CutPrefix(path, "/mcp/")
+	if !ok {
+		return nil, false
+	}
+	v, ok := h.door.profiles[name]
+	return v, ok
+}
+
+// exchange is one HTTP request.
+type exchange struct {
+	h         *httpServer
+	w         http.ResponseWriter
+	r         *http.Request
+	view      *viewState
+	principal string
+}
+
+func (x *exchange) refuse(status int, text string) { (&fault{status, text}).write(x.w) }
+
+// answer writes a JSON-RPC error.
+func (x *exchange) error(status int, id []byte, e *rpc.Error) {
+	writeJSON(x.w, status, jsonrpc.AppendError(nil, id, e))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyTimeout))
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a client that has gone needs no answer
+}
+
+var jsonType = []string{"application/json"}
+
+// post handles a message of a client.
+func (x *exchange) post() {
+	if f := x.checkTypes(); f != nil {
+		f.write(x.w)
+		return
+	}
+	body, f := x.readBody()
+	if f != nil {
+		f.write(x.w)
+		return
+	}
+	env, err := jsonrpc.Scan(body)
+	switch {
+	case len(body) > 0 && body[0] == '[':
+		x.error(http.StatusBadRequest, nil, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: "batches are not supported: send one message per request"})
+		return
+	case err != nil || !utf8.Valid(body):
+		text := "the body is not UTF-8"
+		if err != nil {
+			text = "the body is not JSON: " + err.Error()
+		}
+		x.error(http.StatusBadRequest, nil, &rpc.Error{Code: rpc.CodeParse, Message: text})
+		return
+	case env.IsNotification() || env.IsResponse():
+		x.notification(&env)
+		return
+	}
+	if e := checkRequest(&env); e != nil {
+		x.error(http.StatusBadRequest, validID(env.ID), e)
+		return
+	}
+	x.request(&request{id: env.ID, method: env.MethodName(), raw: env.Params})
+}
+
+// readBody reads the body, up to the limit.
+func (x *exchange) readBody() ([]byte, *fault) {
+	limit := x.h.opt.MaxBody
+	tooLarge := &fault{http.StatusRequestEntityTooLarge, "the body is larger than " + bytesText(limit)}
+	if x.r.ContentLength > limit {
+		x.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	}
+	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	var body []byte
+	var err error
+	if n := x.r.ContentLength; n >= 0 {
+		body = make([]byte, n)
+		_, err = io.ReadFull(x.r.Body, body)
+	} else {
+		body, err = io.ReadAll(io.LimitReader(x.r.Body, limit+1))
+	}
+	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
+	switch {
+	case int64(len(body)) > limit:
+		x.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	case err != nil:
+		return nil, &fault{http.StatusBadRequest, "the body is incomplete"}
+	}
+	return bytes.TrimSpace(body), nil
+}
+
+// request handles a request of either era.
+func (x *exchange) request(q *request) {
+	header := x.r.Header.Get(mcp.HeaderVersion)
+	if e := q.parse(); e != nil {
+		if other := mcp.CheckVersionHeader(x.r.Header, &q.params); e.Code == mcp.CodeUnsupportedVersion && header != "" && other != nil {
+			e = other
+		}
+		x.error(http.StatusBadRequest, q.id, e)
+		return
+	}
+	switch {
+	case q.era == mcp.EraModern:
+		x.modern(q)
+	case header == mcp.Modern:
+		x.error(http.StatusBadRequest, q.id, &rpc.Error{Code: rpc.CodeInvalidParams,
+			Message: `a request with the protocol version ` + mcp.Modern + ` needs params._meta["` + mcp.MetaProtocolVersion + `"]`})
+	case header != "" && !mcp.IsLegacy(header):
+		x.error(http.StatusBadRequest, q.id, mcp.UnsupportedVersion(header))
+	default:
+		x.legacy(q)
+	}
+}
+
+// modern answers a request of the modern era. It is independent of all others, and is cancelled when its connection is
+// closed.
+func (x *exchange) modern(q *request) {
+	if e := mcp.CheckHeaders(x.r.Header, q.method, &q.params, x.schemaOf(q)); e != nil {
+		x.error(http.StatusBadRequest, q.id, e)
+		return
+	}
+	c := x.h.door.newClient(x.view, x.principal)
+	if q.method == mcp.MethodListen {
+		x.listen(c, q)
+		return
+	}
+	reply := &reply{x: x}
+	q.notify = reply.notify
+	result, e := c.result(x.r.Context(), q)
+	switch {
+	case e == errNoAnswer:
+		reply.end(http.StatusOK, nil)
+	case e != nil:
+		reply.end(statusOf(e), jsonrpc.AppendError(nil, q.id, e))
+	default:
+		reply.end(http.StatusOK, jsonrpc.AppendResult(make([]byte, 0, len(result)+len(q.id)+64), q.id, result))
+	}
+}
+
+// listen answers subscriptions/listen with a stream, which ends when the client closes it or the server stops.
+func (x *exchange) listen(c *client, q *request) {
+	s := newStream("", false)
+	q.notify = func(message []byte) { s.add(message) }
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	defer cancel(nil)
+	go func() { // ends with ctx, or when the subscription is refused
+		if message := c.answer(ctx, q); message != nil {
+			s.add(message)
+		}
+		s.end()
+	}()
+	go func() { // ends with ctx
+		select {
+		case <-x.h.drain:
+			cancel(errDraining)
+		case <-ctx.Done():
+		}
+	}()
+	x.copyEvents(s, 0, nil, func() bool { return false })
+}
+
+var errDraining = errors.New("the server stops")
+
+// statusOf is the HTTP status of a JSON-RPC error of the modern era.
+func statusOf(e *rpc.Error) int {
+	switch e.Code {
+	case rpc.CodeMethodNotFound:
+		return http.StatusNotFound
+	case mcp.CodeHeaderMismatch, mcp.CodeMissingCapability, mcp.CodeUnsupportedVersion:
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// schemaOf returns the input schema of the tool that is called, or nil.
+func (x *exchange) schemaOf(q *request) []byte {
+	if q.method != mcp.MethodCallTool {
+		return nil
+	}
+	name, e := q.params.ToolName()
+	if e != nil {
+		return nil
+	}
+	if t := x.view.now.Load().byName[name]; t != nil {
+		return t.input
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package door
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// The limits of sessions of the legacy era.
+const (
+	sessionIdle = 30 * time.Minute // without a request or a stream
+	resumeTime  = 5 * time.Minute  // for which an ended stream is remembered
+	maxStreams  = 64               // that a session remembers
+)
+
+// session is a session of the legacy era over HTTP.
+type session struct {
+	id       string
+	client   *client
+	numbered bool // the client knows events with ids
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	main     *stream // of the GET request
+	unlisten func()
+
+	mu      sync.Mutex
+	streams map[string]*stream // of POST requests
+	count   int
+	open    int // requests
+	reader  int // number of the last GET request; an earlier one ends
+	used    time.Time
+}
+
+// sessions are the sessions of a server, by id.
+type sessions struct {
+	max int
+
+	mu  sync.Mutex
+	all map[string]*session
+}
+
+func newSessions(limit int) *sessions { return &sessions{max: limit, all: map[string]*session{}} }
+
+// add makes a session, unless there are too many.
+func (s *sessions) add(c *client, numbered bool) (*session, bool) {
+	n := &session{id: rand.Text(), client: c, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
+	n.ctx, n.cancel = context.WithCancelCause(context.Background()) // a session outlives the request that began it
+	s.mu.Lock()
+	if len(s.all) >= s.max {
+		s.mu.Unlock()
+		n.cancel(nil)
+		return nil, false
+	}
+	s.all[n.id] = n
+	s.mu.Unlock()
+	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
+	return n, true
+}
+
+func (s *sessions) get(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[id]
+}
+
+func (s *sessions) end(n *session) {
+	s.mu.Lock()
+	delete(s.all, n.id)
+	s.mu.Unlock()
+	n.cancel(errClosed)
+	n.unlisten()
+	n.main.end()
+}
+
+func (s *sessions) endAll() {
+	s.mu.Lock()
+	all := make([]*session, 0, len(s.all))
+	for _, n := range s.all {
+		all = append(all, n)
+	}
+	s.mu.Unlock()
+	for _, n := range all {
+		s.end(n)
+	}
+}
+
+// endStreams ends the streams of GET requests: the clients connect again, to the server that follows this one.
+func (s *sessions) endStreams() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.all {
+		n.main.end()
+	}
+}
+
+// sweep ends the sessions that have not been used for long, and forgets old streams.
+func (s *sessions) sweep(now time.Time) {
+	s.mu.Lock()
+	var idle []*session
+	for _, n := range s.all {
+		if n.sweep(now) {
+			idle = append(idle, n)
+		}
+	}
+	s.mu.Unlock()
+	for _, n := range idle {
+		s.end(n)
+	}
+}
+
+func (n *session) sweep(now time.Time) (idle bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, st := range n.streams {
+		if st.isForgotten(now) {
+			delete(n.streams, id)
+		}
+	}
+	return n.open == 0 && now.Sub(n.used) > sessionIdle
+}
+
+// use registers a request of the session, until the returned function is called.
+func (n *session) use() (done func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open++
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.open--
+		n.used = time.Now()
+	}
+}
+
+// newStream returns a stream for a POST request. A session with too many keeps only running ones.
+func (n *session) newStream() *stream {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.count++
+	s := newStream(strconv.Itoa(n.count), n.numbered)
+	if len(n.streams) >= maxStreams {
+		for id, old := range n.streams {
+			if old.isForgotten(time.Now().Add(resumeTime)) { // it has ended
+				delete(n.streams, id)
+			}
+		}
+	}
+	if len(n.streams) < maxStreams {
+		n.streams[s.id] = s
+	}
+	return s
+}
+
+// find returns the session of a request. If there is none, it has answered the request.
+func (x *exchange) find() *session {
+	id := x.r.Header.Get(mcp.HeaderSession)
+	if id == "" {
+		x.refuse(http.StatusBadRequest, "the header Mcp-Session-Id is missing: send initialize first")
+		return nil
+	}
+	n := x.h.sessions.get(id)
+	if n == nil || n.client.principal != x.principal || n.client.view != x.view {
+		x.refuse(http.StatusNotFound, "the session does not exist any more: send initialize again")
+		return nil
+	}
+	return n
+}
+
+// legacy answers a request of the legacy era. A closed connection does not cancel it: the client can fetch the answer
+// with Last-Event-ID.
+func (x *exchange) legacy(q *request) {
+	if q.method == mcp.MethodInitialize {
+		x.initialize(q)
+		return
+	}
+	n := x.find()
+	if n == nil {
+		return
+	}
+	defer n.use()()
+	p := &reply{x: x, record: n.newStream()}
+	q.notify = p.notify
+	if !n.client.isQuick(q.method) {
+		p.keepOpen()
+	}
+	p.end(http.StatusOK, n.client.answer(n.ctx, q))
+}
+
+func (x *exchange) initialize(q *request) {
+	c := x.h.door.newClient(x.view, x.principal)
+	result, e := c.initialize(q)
+	if e != nil {
+		x.error(http.StatusOK, q.id, e)
+		return
+	}
+	at, _ := jsonrpc.Member(result, "protocolVersion")
+	n, ok := x.h.sessions.add(c, string(at.In(result)) == `"`+mcp.LatestLegacy+`"`)
+	if !ok {
+		x.w.Header().Set("Retry-After", "60")
+		x.refuse(http.StatusServiceUnavailable, "there are too many sessions: try again later")
+		return
+	}
+	x.w.Header().Set(mcp.HeaderSession, n.id)
+	writeJSON(x.w, http.StatusOK, jsonrpc.AppendResult(nil, q.id, result))
+}
+
+// notification handles a message that is not answered.
+func (x *exchange) notification(env *jsonrpc.Envelope) {
+	meta, e := mcp.ParseParams(env.Params)
+	modern := e == nil && meta.Meta.ProtocolVersion != nil || x.r.Header.Get(mcp.HeaderVersion) == mcp.Modern
+	if !modern { // a modern one has nothing to refer to
+		n := x.find()
+		if n == nil {
+			return
+		}
+		defer n.use()()
+		if env.IsNotification() {
+			n.client.notification(env.MethodName(), env.Params)
+		}
+	}
+	x.w.WriteHeader(http.StatusAccepted)
+}
+
+// session handles GET and DELETE.
+func (x *exchange) session() {
+	if x.r.Method == http.MethodGet {
+		if _, events := x.accepts(); !events {
+			x.refuse(http.StatusNotAcceptable, "Accept must include text/event-stream")
+			return
+		}
+	}
+	n := x.find()
+	if n == nil {
+		return
+	}
+	if x.r.Method == http.MethodDelete {
+		x.h.sessions.end(n)
+		x.w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	defer n.use()()
+	s, from := n.main, 0
+	_, from, _, _ = s.from(0)
+	if last := x.r.Header.Get(mcp.HeaderLastEventID); last != "" {
+		var ok bool
+		if s, from, ok = n.resume(last); !ok {
+			x.error(http.StatusBadRequest, nil, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: "the stream of Last-Event-ID does not exist any more"})
+			return
+		}
+	}
+	x.events(n, s, from)
+}
+
+// resume finds the stream of an event id, and the number of the event after it.
+func (n *session) resume(last string) (s *stream, from int, ok bool) {
+	id, number, _ := strings.Cut(last, "-")
+	at, err := strconv.Atoi(number)
+	if err != nil || at < -1 {
+		return nil, 0, false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s = n.streams[id]; id == n.main.id {
+		s = n.main
+	}
+	return s, at + 1, s != nil
+}
+
+// events sends the events of a stream to a GET request. Of several requests for the main stream the last one gets it.
+func (x *exchange) events(n *session, s *stream, from int) {
+	isReplaced := func() bool { return false }
+	if s == n.main {
+		n.mu.Lock()
+		n.reader++
+		reader := n.reader
+		n.mu.Unlock()
+		s.wakeReaders() // the one before ends
+		isReplaced = func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.reader != reader
+		}
+	}
+	x.copyEvents(s, from, n.ctx.Done(), isReplaced)
+}
+
+// copyEvents sends the events of a stream until it ends, or one of the other conditions holds.
+func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isReplaced func() bool) {
+	startEvents(x.w)
+	out := &reply{x: x, streaming: true}
+	if s.numbered {
+		out.write(appendEvent(nil, s.eventID(from-1), nil))
+	}
+	out.flush()
+	tick := time.NewTicker(keepAliveEvery)
+	defer tick.Stop()
+	for {
+		events, next, ended, wake := s.from(from)
+		from = next - len(events)
+		for _, message := range events {
+			out.write(appendEvent(nil, s.eventID(from), message))
+			from++
+		}
+		out.flush()
+		if ended || out.failed || isReplaced() {
+			return
+		}
+		select {
+		case <-wake:
+		case <-tick.C:
+			out.write([]byte(":\n\n"))
+		case <-x.r.Context().Done():
+			return
+		case <-stop:
+			return
+		}
+	}
+}

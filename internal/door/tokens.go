@@ -1,0 +1,92 @@
+package door
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/config"
+)
+
+// Tokens are the bearer tokens of a file, which is read again when it changes.
+type Tokens struct {
+	path   string
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	tokens  []config.Token
+	changed time.Time // of the file
+	size    int64
+	looked  time.Time
+}
+
+// lookEvery is the time between two checks whether the file has changed.
+const lookEvery = 2 * time.Second
+
+// LoadTokens reads a file of tokens. Nobody else may be able to read it.
+func LoadTokens(path string, logger *slog.Logger) (*Tokens, error) {
+	t := &Tokens{path: path, logger: logger}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.read(info)
+}
+
+// read reads the file. The caller holds mu, or has the only reference.
+func (t *Tokens) read(info os.FileInfo) error {
+	if info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s: other users can read the tokens: chmod 600 it", t.path)
+	}
+	data, err := os.ReadFile(t.path)
+	if err != nil {
+		return err
+	}
+	tokens, err := config.ParseTokens(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.path, err)
+	}
+	t.tokens, t.changed, t.size = tokens, info.ModTime(), info.Size()
+	return nil
+}
+
+// find returns the entry of a token.
+func (t *Tokens) find(token string) (config.Token, bool) {
+	sum := sha256.Sum256([]byte(token))
+	hash := []byte(hex.EncodeToString(sum[:]))
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refresh(now)
+	var found config.Token
+	ok := false
+	for _, known := range t.tokens { // all of them, so that the time does not depend on the position
+		if subtle.ConstantTimeCompare(hash, []byte(known.SHA256)) == 1 && (known.Expires.IsZero() || now.Before(known.Expires)) {
+			found, ok = known, true
+		}
+	}
+	return found, ok
+}
+
+// refresh reads the file again if it has changed. A file that cannot be read leaves the tokens as they were. The caller
+// holds mu.
+func (t *Tokens) refresh(now time.Time) {
+	if now.Sub(t.looked) < lookEvery {
+		return
+	}
+	t.looked = now
+	info, err := os.Stat(t.path)
+	if err == nil && (!info.ModTime().Equal(t.changed) || info.Size() != t.size) {
+		if err = t.read(info); err == nil {
+			t.logger.Info("the tokens were read again", "file", t.path, "tokens", len(t.tokens))
+		}
+	}
+	if err != nil {
+		t.logger.Error("the tokens cannot be read; those read before stay valid", "file", t.path, "error", err)
+	}
+}
