@@ -22,9 +22,14 @@ const (
 type Redactor struct {
 	// seen has a bit set for the hash of the first four bytes of each value. It excludes nearly every position of a
 	// line without a search.
-	seen  [64]uint64
-	known prefixes
-	names []string // the variables of the values in known, by index
+	seen   [64]uint64
+	values []secret // sorted by text
+}
+
+// secret is a value that is replaced.
+type secret struct {
+	text, name string
+	shorter    int // the index of the longest other value that it begins with, or -1
 }
 
 // NewRedactor returns a Redactor for the values of all variables of parent (KEY=value, as in os.Environ) and add
@@ -126,15 +131,43 @@ func (b secretSet) put(name, value string) {
 }
 
 func (b secretSet) redactor() *Redactor {
-	r := &Redactor{}
-	values := slices.SortedFunc(maps.Keys(b), func(v, w string) int { return len(v) - len(w) })
-	for _, value := range values {
+	r := &Redactor{values: make([]secret, 0, len(b))}
+	for i, value := range slices.Sorted(maps.Keys(b)) {
 		k := first4(value)
 		r.seen[k*hash>>26] |= 1 << (k * hash >> 20 & 63) // read by maybe
-		r.names = append(r.names, b[value])
+		shorter := i - 1
+		for shorter >= 0 && !strings.HasPrefix(value, r.values[shorter].text) {
+			shorter = r.values[shorter].shorter
+		}
+		r.values = append(r.values, secret{value, b[value], shorter})
 	}
-	r.known = newPrefixes(values)
 	return r
+}
+
+// longest returns the longest value that text begins with, or nil. All values between it and text in their order begin
+// with it, so it is the last one before text or is found over the shorter ones of that. Trying all values with the same
+// first bytes would be less code, but a manifest can declare a thousand values with a common prefix, and its child can
+// write lines that consist of that prefix: each line would cost the bridge a quarter of a second.
+func (r *Redactor) longest(text string) *secret {
+	text = text[:min(len(text), maxPiece)]
+	i, found := slices.BinarySearchFunc(r.values, text, func(s secret, text string) int { return strings.Compare(s.text, text) })
+	if !found {
+		i--
+	}
+	if i < 0 {
+		return nil
+	}
+	common := 0
+	for last := r.values[i].text; common < min(len(last), len(text)) && last[common] == text[common]; {
+		common++
+	}
+	for i >= 0 && len(r.values[i].text) > common {
+		i = r.values[i].shorter
+	}
+	if i < 0 {
+		return nil
+	}
+	return &r.values[i]
 }
 
 // hash is Knuth's multiplier; the upper 12 bits of a product are the index of a bit in seen.
@@ -153,7 +186,7 @@ func (r *Redactor) maybe(k uint32) bool { return r.seen[k*hash>>26]>>(k*hash>>20
 // part of any remains. A value of more than 1 KiB counts as pieces of that length. line may have several lines. The
 // time depends on the line only, not on the number of values or their similarity.
 func (r *Redactor) Redact(line string) string {
-	if r == nil || len(r.names) == 0 {
+	if r == nil || len(r.values) == 0 {
 		return line
 	}
 	spans := r.find(line)
@@ -164,7 +197,7 @@ func (r *Redactor) Redact(line string) string {
 	done := 0
 	for _, s := range spans {
 		b.WriteString(line[done:s.begin])
-		b.WriteString("[" + r.names[s.longest.value] + "]")
+		b.WriteString("[" + s.longest.name + "]")
 		done = s.end
 	}
 	b.WriteString(line[done:])
@@ -194,7 +227,7 @@ func RedactCut(redact func(string) string, text string) string {
 // span is a part of a line that consists of one or more values, and the longest of them.
 type span struct {
 	begin, end int
-	longest    mark
+	longest    *secret
 }
 
 // find returns the spans of line in order.
@@ -204,8 +237,8 @@ func (r *Redactor) find(line string) []span {
 		if !r.maybe(first4(line[i : i+4])) {
 			continue
 		}
-		if m := r.known.longest(line[i:]); m.size > 0 {
-			spans = r.cover(spans, span{i, i + int(m.size), m})
+		if s := r.longest(line[i:]); s != nil {
+			spans = cover(spans, span{i, i + len(s.text), s})
 		}
 	}
 	return spans
@@ -213,13 +246,13 @@ func (r *Redactor) find(line string) []span {
 
 // cover adds a value, which begins after the start of all spans so far. It extends the last span if the two overlap, or
 // if they are adjacent pieces of one value.
-func (r *Redactor) cover(spans []span, s span) []span {
+func cover(spans []span, s span) []span {
 	if len(spans) > 0 {
 		last := &spans[len(spans)-1]
-		piece := s.begin == last.end && s.longest.size == maxPiece && r.names[s.longest.value] == r.names[last.longest.value]
+		piece := s.begin == last.end && len(s.longest.text) == maxPiece && s.longest.name == last.longest.name
 		if s.begin < last.end || piece {
 			last.end = max(last.end, s.end)
-			if s.longest.size > last.longest.size {
+			if len(s.longest.text) > len(last.longest.text) {
 				last.longest = s.longest
 			}
 			return spans

@@ -142,8 +142,8 @@ func TestRedactorSize(t *testing.T) {
 		if n := after.TotalAlloc - before.TotalAlloc; n > limit {
 			t.Errorf("lines of %d bytes: %d MiB allocated", line, n>>20)
 		}
-		if n := len(r.known.marks); n > size {
-			t.Errorf("lines of %d bytes: %d marks", line, n)
+		if n := len(r.values); n > size {
+			t.Errorf("lines of %d bytes: %d values", line, n)
 		}
 	}
 }
@@ -312,6 +312,24 @@ func TestRedactAlike(t *testing.T) {
 	}
 	if d := time.Since(start); d > 10*time.Second {
 		t.Errorf("200 lines took %s", d)
+	}
+}
+
+// TestRedactNested limits the cost of values that are the beginnings of each other.
+func TestRedactNested(t *testing.T) {
+	var values strings.Builder
+	for n := minSecret; n < maxPiece; n++ {
+		values.WriteString(strings.Repeat("a", n) + "\n")
+	}
+	r := NewRedactor(nil, nil, map[string]string{"A_TOKEN": values.String()})
+	start := time.Now()
+	for range 20 {
+		if out := r.Redact(strings.Repeat(strings.Repeat("a", 511)+"b", 32)); out != strings.Repeat("[A_TOKEN]b", 32) {
+			t.Fatalf("got %.100q", out)
+		}
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("20 lines took %s", d)
 	}
 }
 
