@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -172,7 +173,7 @@ func testPagesOfLargeEntries(t *testing.T, b *bed) {
 	}
 	err := r.inLoop(t.Context(), func(l *loop) {
 		for key, value := range view {
-			l.view.keep(record{key: key, value: []byte(value)})
+			putValue(l, key, []byte(value))
 		}
 	})
 	if err != nil {
@@ -230,8 +231,8 @@ func testSpecLeavesRoom(t *testing.T, b *bed) {
 	var page CatalogResult
 	err := r.inLoop(t.Context(), func(l *loop) {
 		spec := []byte(`"` + strings.Repeat("x", l.limits().Spec-2) + `"`)
-		l.view.keep(record{key: fleet.SpecKey("big"), value: spec})
-		l.view.keep(record{key: fleet.StateKey("big"), value: []byte(`"` + strings.Repeat("ready", 5000) + `"`)})
+		putValue(l, fleet.SpecKey("big"), spec)
+		putValue(l, fleet.StateKey("big"), []byte(`"`+strings.Repeat("ready", 5000)+`"`))
 	})
 	if err == nil {
 		page, err = r.Catalog(t.Context(), CatalogParams{})
@@ -239,4 +240,9 @@ func testSpecLeavesRoom(t *testing.T, b *bed) {
 	if err != nil || len(page.Extensions) != 1 || page.Extensions[0].Spec == nil || page.Extensions[0].State == nil {
 		t.Errorf("%.200s, %v", fmt.Sprintf("%+v", page.Extensions), err)
 	}
+}
+
+// putValue stores a value in the view, as the next message of the bucket.
+func putValue(l *loop, key string, value []byte) {
+	l.view.put(catalog.Change{Key: key, At: catalog.Stamp{Seq: l.view.last() + 1, Time: 1}, Value: value})
 }

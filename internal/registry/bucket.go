@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -117,27 +116,18 @@ func (b *bucket) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return s.CachedInfo(), nil
 }
 
-// record is one message of the bucket. The record of a deleted key is its marker.
-type record struct {
-	key     string
-	value   []byte
-	seq     uint64
-	deleted bool
-	at      time.Time // server time; distinguishes a recreated stream from the old one
-}
-
 // newest reads the last message of a key, or of all keys with ">", from the stream's leader. The jetstream package
 // would use a direct get, which a lagging replica may answer. ok is false if there is no message.
-func (b *bucket) newest(ctx context.Context, key string) (r record, ok bool, err error) {
+func (b *bucket) newest(ctx context.Context, key string) (ch catalog.Change, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	req, err := json.Marshal(map[string]string{"last_by_subj": b.subject(key)})
 	if err != nil {
-		return r, false, err
+		return ch, false, err
 	}
 	m, err := b.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+b.stream(), req)
 	if err != nil {
-		return r, false, fmt.Errorf("reading %s: %w", key, err)
+		return ch, false, fmt.Errorf("reading %s: %w", key, err)
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -150,52 +140,41 @@ func (b *bucket) newest(ctx context.Context, key string) (r record, ok bool, err
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return r, false, fmt.Errorf("reading %s: %w", key, err)
+		return ch, false, fmt.Errorf("reading %s: %w", key, err)
 	}
 	switch e := answer.Error; {
 	case e != nil && e.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return r, false, nil
+		return ch, false, nil
 	case e != nil:
-		return r, false, fmt.Errorf("reading %s: %w", key, e)
+		return ch, false, fmt.Errorf("reading %s: %w", key, e)
 	}
 	msg := answer.Message
-	r = record{value: msg.Data, seq: msg.Seq, at: msg.Time}
-	r.key = strings.TrimPrefix(msg.Subject, b.subject(""))
+	ch = catalog.Change{Key: strings.TrimPrefix(msg.Subject, b.subject("")), At: catalog.Stamp{Seq: msg.Seq, Time: msg.Time.UnixNano()}}
+	h := nats.Header{}
 	if len(msg.Header) > 0 {
-		h, err := nats.DecodeHeadersMsg(msg.Header)
-		if err != nil {
-			return r, false, fmt.Errorf("reading %s: %w", key, err)
+		if h, err = nats.DecodeHeadersMsg(msg.Header); err != nil {
+			return ch, false, fmt.Errorf("reading %s: %w", key, err)
 		}
-		r.deleted = isMarker(h)
 	}
-	return r, true, nil
+	if !catalog.IsMarker(h) {
+		if ch.Value = msg.Data; ch.Value == nil {
+			ch.Value = []byte{}
+		}
+	}
+	return ch, true, nil
 }
 
-func isMarker(h nats.Header) bool {
-	return h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != ""
-}
-
-// parseEvent reads a stored message as delivered by a direct get or by republishing.
-func parseEvent(key string, m *nats.Msg) (record, error) {
-	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
-	if err != nil {
-		return record{}, fmt.Errorf("catalog key %.100q: no sequence", key)
-	}
-	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
-	if err != nil {
-		return record{}, fmt.Errorf("catalog key %.100q: no time stamp", key)
-	}
-	return record{key: key, value: m.Data, seq: seq, at: at, deleted: isMarker(m.Header)}, nil
+// reader reads the bucket by direct get.
+func (b *bucket) reader() catalog.Reader {
+	return catalog.Reader{Conn: b.nc, Prefix: b.prefix, Tries: 1} // the loop repeats a failed scan
 }
 
 // snapshot is the whole bucket at one sequence.
 type snapshot struct {
-	records []record
-	last    uint64
+	changes []catalog.Change
+	through catalog.Stamp // every message up to it is included, if it exists
 	created time.Time
 }
-
-const pageSize = 500
 
 // scan reads the whole bucket by paged direct gets. Any replica may answer them; pages are read again from a lagging
 // one until the snapshot has everything that the leader had when the scan began.
@@ -206,74 +185,25 @@ func (b *bucket) scan(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	newest, _, err := b.newest(ctx, ">")
+	newest, _, err := b.newest(ctx, catalog.AllKeys)
 	if err != nil {
 		return nil, err
 	}
-	s := &snapshot{last: info.State.LastSeq, created: info.Created}
-	seen := uint64(0)
-	for next := uint64(1); ; {
-		page, more, err := b.page(ctx, next)
-		if err != nil {
-			return nil, err
+	s := &snapshot{through: catalog.Stamp{Seq: info.State.LastSeq, Time: info.State.LastTime.UnixNano()}, created: info.Created}
+	for seen := uint64(0); ; {
+		for page, err := range b.reader().Pages(ctx, catalog.AllKeys, seen+1) {
+			if err != nil {
+				return nil, err
+			}
+			s.changes = append(s.changes, page...)
+			seen = page[len(page)-1].At.Seq
 		}
-		s.records = append(s.records, page...)
-		if n := len(page); n > 0 {
-			seen = page[n-1].seq
-			next = seen + 1
-		}
-		if more && len(page) > 0 {
-			continue
-		}
-		if seen >= newest.seq {
-			s.last = max(s.last, seen)
+		if seen >= newest.At.Seq {
 			return s, nil
 		}
 		if !sleep(ctx, 20*time.Millisecond) {
 			return nil, context.Cause(ctx)
 		}
-	}
-}
-
-func (b *bucket) page(ctx context.Context, from uint64) (page []record, more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	inbox := natsconn.Inbox(b.nc)
-	sub, err := b.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, false, err
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection, which has no subscriptions
-	req, err := json.Marshal(map[string]any{"next_by_subj": b.subject(">"), "seq": from, "batch": pageSize})
-	if err != nil {
-		return nil, false, err
-	}
-	if err := b.nc.PublishRequest("$JS.API.DIRECT.GET."+b.stream(), inbox, req); err != nil {
-		return nil, false, err
-	}
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return nil, false, fmt.Errorf("reading the bucket: %w", err)
-		}
-		switch status := m.Header.Get("Status"); status {
-		case "":
-		case "204":
-			return page, m.Header.Get("Nats-Num-Pending") != "0", nil
-		case "404":
-			return page, false, nil
-		default:
-			return nil, false, fmt.Errorf("reading the bucket: %s %s", status, m.Header.Get("Description"))
-		}
-		subject := m.Header.Get("Nats-Subject")
-		if len(subject) <= len(b.subject("")) {
-			return nil, false, fmt.Errorf("reading the bucket: unexpected subject %q", subject)
-		}
-		r, err := parseEvent(subject[len(b.subject("")):], m)
-		if err != nil {
-			return nil, false, err
-		}
-		page = append(page, r)
 	}
 }
 

@@ -236,10 +236,10 @@ func (b *bed) get(key string) []byte {
 		b.Fatal(err)
 	}
 	r, ok, err := (&bucket{nc: b.nc, js: js, prefix: prefix}).newest(b.Context(), key)
-	if err != nil || !ok || r.deleted {
+	if err != nil || !ok || r.Deleted() {
 		return nil
 	}
-	return r.value
+	return r.Value
 }
 
 func (b *bed) spec(id string) (s wire.Spec, ok bool) {

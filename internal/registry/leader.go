@@ -48,7 +48,7 @@ func (l *loop) elected(epoch uint64) {
 
 // takeOver starts to write as soon as the view contains the epoch.
 func (l *loop) takeOver() {
-	if l.election.epoch == 0 || l.election.ready || !l.view.synced || l.view.last < l.election.epoch {
+	if l.election.epoch == 0 || l.election.ready || !l.view.synced || l.view.last() < l.election.epoch {
 		return
 	}
 	l.election.ready = true
@@ -78,20 +78,20 @@ func (l *loop) stepDown() {
 
 // catalogEvent handles one republished change of the bucket.
 func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
-	r, err := parseEvent(key, m)
+	ch, err := l.bucket.reader().Event(m)
 	if err != nil {
 		l.refuse("catalog event", key, err)
 		return
 	}
-	changed, gap := l.view.event(r)
+	changed, gap := l.view.event(ch)
 	if gap {
 		l.snapshot()
 	}
 	if changed {
-		l.keyChanged(r.key, r.deleted)
+		l.keyChanged(ch.Key, ch.Deleted())
 	}
 	if key == wire.KeyLease {
-		if r.deleted {
+		if ch.Deleted() {
 			l.checkLease()
 		} else {
 			l.view.leaseSeen = now
@@ -133,13 +133,13 @@ func (l *loop) verify() {
 		return
 	}
 	l.election.verifying = true
-	last := l.view.last
+	last := l.view.last()
 	l.wg.Go(func() { // owned by the loop; ends with info's timeout
 		info, err := l.bucket.info(l.ctx)
 		l.report(func(l *loop) {
 			l.election.verifying = false
 			// If there were events in between, the view and the stream's state are from different times.
-			if err == nil && l.view.synced && l.view.last == last && info.State.LastSeq == last && l.view.purged(info.State.FirstSeq, info.State.Msgs) {
+			if err == nil && l.view.synced && l.view.last() == last && info.State.LastSeq == last && l.view.purged(info.State.FirstSeq, info.State.Msgs) {
 				l.log.Warn("messages of the catalog are missing: it was purged; reading it again")
 				l.resync()
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -45,16 +46,15 @@ type elector struct {
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
 // clock.
 type leaseWatch struct {
-	seq   uint64
-	at    time.Time // server time; a recreated bucket counts revisions from 1 again
+	at    catalog.Stamp
 	since time.Time
 }
 
 // observe records the lease as read by a request sent at sent and answered at now. It returns how long the lease has
 // been unchanged for certain.
-func (s *leaseWatch) observe(r record, sent, now time.Time) time.Duration {
-	if s.since.IsZero() || s.seq != r.seq || !s.at.Equal(r.at) {
-		*s = leaseWatch{r.seq, r.at, now}
+func (s *leaseWatch) observe(lease catalog.Change, sent, now time.Time) time.Duration {
+	if s.since.IsZero() || s.at != lease.At {
+		*s = leaseWatch{lease.At, now}
 	}
 	return max(0, sent.Sub(s.since))
 }
@@ -167,7 +167,7 @@ func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	held := ok && !last.deleted && !e.mine(last)
+	held := ok && !last.Deleted() && !e.mine(last)
 	if held && e.otherLease.observe(last, sent, time.Now()) < 2*e.ttl {
 		return 0, nil
 	}
@@ -177,19 +177,19 @@ func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 		e.report((*loop).resync)
 	}
 	e.me.Since = time.Now().UTC()
-	seq, err = e.put(ctx, last.seq)
+	seq, err = e.put(ctx, last.At.Seq)
 	if wrongSequence(err) {
 		return 0, nil // another replica was faster
 	}
 	if held && err == nil {
-		e.log.Warn("took over a lease that its holder does not renew", "revision", last.seq, "value", cut(string(last.value), 200))
+		e.log.Warn("took over a lease that its holder does not renew", "revision", last.At.Seq, "value", cut(string(last.Value), 200))
 	}
 	return seq, err
 }
 
-func (e *elector) mine(r record) bool {
+func (e *elector) mine(lease catalog.Change) bool {
 	var h holder
-	return !r.deleted && json.Unmarshal(r.value, &h) == nil && h.Instance == e.me.Instance
+	return !lease.Deleted() && json.Unmarshal(lease.Value, &h) == nil && h.Instance == e.me.Instance
 }
 
 // put writes the lease over its revision last. It does not use the KV API's Update, which sets no TTL.
@@ -304,7 +304,7 @@ func (e *elector) renew(ctx context.Context, seq uint64, deadline time.Time) (ui
 	if !ok || !e.mine(last) {
 		return 0, errFenced
 	}
-	return e.put(ctx, last.seq)
+	return e.put(ctx, last.At.Seq)
 }
 
 // release deletes the lease so that the next leader need not wait for its TTL. It may take until a second after ctx

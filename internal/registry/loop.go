@@ -74,7 +74,7 @@ func newLoop(r *Registry) (*loop, error) {
 		more:    make(chan struct{}, 1),
 		peers:   liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
 		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxLargeHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
-		view:    view{records: map[string]record{}, markers: map[string]time.Time{}},
+		view:    view{values: map[string][]byte{}},
 		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
 		pub:     newPublisher(),
 		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1),

@@ -170,7 +170,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 		p.failing = false
 		l.traffic.Batches++
 		l.traffic.Writes += uint64(len(batch))
-		if l.view.last < last { // else the view already has the batch, and perhaps later changes
+		if l.view.last() < last { // else the view already has the batch, and perhaps later changes
 			maps.Copy(p.sent, batch)
 		}
 		return

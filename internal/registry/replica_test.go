@@ -152,8 +152,8 @@ func TestRebuild(t *testing.T) {
 			}
 			// Each step deletes the spec. The deletion may be visible or not: the registry may be faster.
 			written := func() (at time.Time) {
-				if r, ok, err := b.bucket().newest(b.Context(), fleet.SpecKey("weather")); err == nil && ok && !r.deleted {
-					at = r.at
+				if r, ok, err := b.bucket().newest(b.Context(), fleet.SpecKey("weather")); err == nil && ok && !r.Deleted() {
+					at = r.At.At()
 				}
 				return at
 			}

@@ -267,9 +267,9 @@ func with(m map[string]json.RawMessage, name string, v json.RawMessage) map[stri
 func (l *loop) order() []string {
 	if l.view.order == nil {
 		seen := map[string]bool{}
-		for key, r := range l.view.records {
+		for key := range l.view.values {
 			kind, name, _ := strings.Cut(key, ".")
-			if s := section(kind); s != "" && !r.deleted {
+			if s := section(kind); s != "" {
 				seen[s+"."+name] = true
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -14,11 +15,13 @@ import (
 // TestLeaseWatch: the time counts from the first answer with a revision to the sending of the last request.
 func TestLeaseWatch(t *testing.T) {
 	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
-	lease := func(seq uint64, stored int) record { return record{seq: seq, at: at(stored)} }
+	lease := func(seq uint64, stored int) catalog.Change {
+		return catalog.Change{At: catalog.Stamp{Seq: seq, Time: at(stored).UnixNano()}}
+	}
 	var s leaseWatch
 	for _, c := range []struct {
 		what       string
-		read       record
+		read       catalog.Change
 		asked, now int
 		want       time.Duration
 	}{
@@ -130,9 +133,9 @@ func TestLeaseIsKept(t *testing.T) {
 		}
 		b.await("it is renewed", func() bool {
 			r, _, err := late.bucket.newest(t.Context(), wire.KeyLease)
-			return err == nil && r.seq > last.seq
+			return err == nil && r.At.Seq > last.At.Seq
 		})
-		if _, err := late.put(t.Context(), last.seq); !wrongSequence(err) {
+		if _, err := late.put(t.Context(), last.At.Seq); !wrongSequence(err) {
 			t.Errorf("a lease that has moved was taken: %v", err)
 		}
 	})

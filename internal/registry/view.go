@@ -4,28 +4,29 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/fleet"
-	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // view is this replica's copy of the bucket: a snapshot and the republished changes since. Every replica has one, so
 // a new leader need not write what is there already, and any replica can answer requests for the catalog.
 type view struct {
-	records   map[string]record    // deleted keys are kept only for the lease
-	markers   map[string]time.Time // deletion times of deleted keys
-	last      uint64               // every message up to this sequence is included
-	at        time.Time            // server time of the newest message
-	revision  uint64               // of the last change of a spec, state, skill or host key
-	created   time.Time            // the stream's creation: the catalog id
-	synced    bool                 // false until the first snapshot, and between a gap and the next snapshot
-	pending   []record             // events received while not synced
-	leaseSeen time.Time            // when the lease was last renewed, as a sign that a leader works
+	copy      catalog.Copy
+	values    map[string][]byte
+	revision  uint64           // of the last change of a spec, state, skill or host key
+	created   time.Time        // the stream's creation: the catalog id
+	synced    bool             // false until the first snapshot, and between a gap and the next snapshot
+	pending   []catalog.Change // events received while not synced
+	leaseSeen time.Time        // when the lease was last renewed, as a sign that a leader works
 
 	order []string // see loop.order; nil after a key was added or removed
 }
 
 // maxPendingEvents bounds the events kept during a snapshot. More than that is a gap, which needs another snapshot.
 const maxPendingEvents = 100_000
+
+// last is the sequence up to which every message is included.
+func (v *view) last() uint64 { return v.copy.Last().Seq }
 
 // catalogID is the identity of the bucket. Revisions are comparable only within one.
 func (v *view) catalogID() string {
@@ -36,21 +37,24 @@ func (v *view) catalogID() string {
 }
 
 // event applies one republished change. It reports whether the key changed, and whether a snapshot is needed.
-func (v *view) event(r record) (changed, gap bool) {
-	switch {
-	case !v.synced:
+func (v *view) event(ch catalog.Change) (changed, gap bool) {
+	if !v.synced {
 		if len(v.pending) < maxPendingEvents {
-			v.pending = append(v.pending, r)
+			v.pending = append(v.pending, ch)
 		}
 		return false, false
-	case r.seq <= v.last:
-		return false, r.at.After(v.at) // a newer event with a lower sequence: the stream was recreated
-	case r.seq > v.last+1:
+	}
+	switch v.copy.Step(ch.At) {
+	case catalog.Old:
+		return false, false
+	case catalog.Other:
+		return false, true
+	case catalog.Gap:
 		v.lose()
-		v.pending = append(v.pending, r)
+		v.pending = append(v.pending, ch)
 		return false, true
 	}
-	v.put(r)
+	v.put(ch)
 	return true, false
 }
 
@@ -60,93 +64,60 @@ func (v *view) lose() { v.synced, v.pending = false, nil }
 // load replaces the content by a snapshot and the events received since. It returns the keys that changed, and
 // whether the events leave another gap.
 func (v *view) load(s *snapshot) (changed []string, gap bool) {
-	old, waiting := v.records, v.pending
-	v.records, v.pending, v.order = make(map[string]record, len(s.records)), nil, nil
-	v.markers = map[string]time.Time{}
-	v.last, v.created, v.synced, v.revision, v.at = s.last, s.created, true, 0, time.Time{}
-	for _, r := range s.records {
-		v.keep(r)
+	old, waiting := v.copy, v.pending
+	*v = view{values: make(map[string][]byte, len(s.changes)), created: s.created, synced: true, leaseSeen: v.leaseSeen}
+	for _, ch := range s.changes {
+		v.put(ch)
 	}
-	for _, r := range waiting {
-		if r.seq <= v.last {
+	v.copy.Reach(s.through)
+	for _, ch := range waiting {
+		if ch.At.Seq <= v.last() {
 			continue
 		}
-		if _, gap = v.event(r); gap {
+		if _, gap = v.event(ch); gap {
 			break
 		}
 	}
-	for key, r := range v.records {
-		if old[key].seq != r.seq {
+	for key, at := range v.copy.All() {
+		if was, _ := old.Of(key); was.Seq != at.Seq {
 			changed = append(changed, key)
 		}
 	}
-	for key := range old {
-		if _, ok := v.records[key]; !ok {
+	for key := range old.All() {
+		if _, ok := v.copy.Of(key); !ok {
 			changed = append(changed, key)
 		}
 	}
 	return changed, gap
 }
 
-func (v *view) put(r record) {
-	v.last = r.seq
-	v.keep(r)
-}
-
-func (v *view) keep(r record) {
-	if r.at.After(v.at) {
-		v.at = r.at
+func (v *view) put(ch catalog.Change) {
+	if !catalog.Own(ch.Key) {
+		v.revision = max(v.revision, ch.At.Seq)
 	}
-	if kind, _, _ := strings.Cut(r.key, "."); kind != "lease" && kind != "epoch" {
-		v.revision = max(v.revision, r.seq)
+	newer, existed := v.copy.Put(ch)
+	switch {
+	case !newer:
+		return
+	case ch.Deleted():
+		delete(v.values, ch.Key)
+	case v.values == nil:
+		v.values = map[string][]byte{}
+		fallthrough
+	default:
+		v.values[strings.Clone(ch.Key)] = ch.Value
 	}
-	old, had := v.records[r.key]
-	if had == r.deleted || old.deleted != r.deleted {
+	if existed == ch.Deleted() {
 		v.order = nil
 	}
-	if r.deleted {
-		v.markers[strings.Clone(r.key)] = r.at
-	} else {
-		delete(v.markers, r.key)
-	}
-	if r.deleted && r.key != wire.KeyLease {
-		delete(v.records, r.key)
-		return
-	}
-	v.records[strings.Clone(r.key)] = r
 }
 
 // get is the value of a key, nil if it does not exist.
-func (v *view) get(key string) []byte {
-	if r, ok := v.records[key]; ok && !r.deleted {
-		return r.value
-	}
-	return nil
-}
+func (v *view) get(key string) []byte { return v.values[key] }
 
-// markerAge is how long the marker of a deleted key is certainly in the bucket: less than markerTTL.
-const markerAge = markerTTL / 2
-
-// purged reports whether a bucket with that many messages cannot contain everything in the view. A purge is not
-// republished and leaves no gap in the sequences. Each key has one message: its value or its deletion marker.
-func (v *view) purged(first uint64, messages uint64) bool {
-	want := 0
-	for _, r := range v.records {
-		if r.deleted { // its marker is counted below
-			continue
-		}
-		if want++; r.seq < first {
-			return true
-		}
-	}
-	for key, at := range v.markers {
-		if v.at.Sub(at) > markerAge {
-			delete(v.markers, key)
-		} else {
-			want++
-		}
-	}
-	return messages < uint64(want)
+// purged reports whether a bucket with that many messages cannot contain everything in the view.
+func (v *view) purged(first, messages uint64) bool {
+	return v.copy.Purged(catalog.Stamp{Seq: first}, int(messages), v.copy.Last())
 }
 
 // Synced reports whether the view is complete.
@@ -154,15 +125,13 @@ func (v *view) Synced() bool { return v.synced }
 
 // Get returns a document of the catalog.
 func (v *view) Get(key string) (fleet.Record, bool) {
-	r, ok := v.records[key]
-	return fleet.Record{Value: r.value, Revision: r.seq}, ok && !r.deleted
+	at, ok := v.copy.Of(key)
+	return fleet.Record{Value: v.values[key], Revision: at.Seq}, ok
 }
 
 // Each calls f for each document.
 func (v *view) Each(f func(key string, r fleet.Record)) {
-	for key, r := range v.records {
-		if !r.deleted {
-			f(key, fleet.Record{Value: r.value, Revision: r.seq})
-		}
+	for key, at := range v.copy.All() {
+		f(key, fleet.Record{Value: v.values[key], Revision: at.Seq})
 	}
 }

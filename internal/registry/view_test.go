@@ -4,22 +4,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestViewFindsPurges: a purge is noticed by the number of messages or by the first sequence, without false alarms.
 func TestViewFindsPurges(t *testing.T) {
 	now := time.Now()
-	v := view{markers: map[string]time.Time{}, pending: nil}
-	v.load(&snapshot{last: 9, records: []record{
-		{key: "state.old", seq: 2, at: now.Add(-time.Hour), deleted: true}, // written by an operator, without a TTL
-		{key: "spec.a", seq: 3, at: now}, {key: "state.a", seq: 4, at: now},
-		{key: wire.KeyEpoch, seq: 5, at: now}, {key: wire.KeyLease, seq: 9, at: now},
+	stamp := func(seq uint64, at time.Time) catalog.Stamp { return catalog.Stamp{Seq: seq, Time: at.UnixNano()} }
+	var v view
+	v.load(&snapshot{through: stamp(9, now), changes: []catalog.Change{
+		{Key: "state.old", At: stamp(2, now.Add(-time.Hour))}, // written by an operator, without a TTL
+		{Key: "spec.a", At: stamp(3, now), Value: []byte("{}")}, {Key: "state.a", At: stamp(4, now), Value: []byte("{}")},
+		{Key: wire.KeyEpoch, At: stamp(5, now), Value: []byte("{}")}, {Key: wire.KeyLease, At: stamp(9, now), Value: []byte("{}")},
 	}})
 	at := uint64(9)
 	event := func(key string, deleted bool) {
 		at++
-		if changed, gap := v.event(record{key: key, seq: at, at: now, deleted: deleted}); !changed || gap {
+		ch := catalog.Change{Key: key, At: stamp(at, now)}
+		if !deleted {
+			ch.Value = []byte("{}")
+		}
+		if changed, gap := v.event(ch); !changed || gap {
 			t.Fatalf("%s: changed %t, gap %t", key, changed, gap)
 		}
 	}

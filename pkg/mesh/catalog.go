@@ -3,7 +3,6 @@ package mesh
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,12 +12,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// ErrNoCatalog says that nobody answers for the catalog's bucket: no registry has made it yet, or JetStream is
-// down or not enabled. A follower waits for it; LoadCatalog returns it.
-var ErrNoCatalog = errors.New("no catalog")
+// ErrNoCatalog means that nothing answers reads of the catalog's bucket: no registry has created it yet, or JetStream is not
+// available. LoadCatalog returns it; Run waits until there is a catalog.
+var ErrNoCatalog = catalog.ErrNoCatalog
 
 // CatalogOptions are the settings of a Catalog. The zero value follows the mesh at "ext".
 type CatalogOptions struct {
@@ -41,9 +41,8 @@ type CatalogOptions struct {
 // While NATS, JetStream or every registry is away, a Catalog goes on answering from what it last knew; Age
 // says how long ago that was.
 type Catalog struct {
-	nc     *nats.Conn
+	reader catalog.Reader
 	opts   CatalogOptions
-	prefix wire.Prefix
 	ready  chan struct{} // closed when the first load is in
 	check  time.Duration // from one look at the bucket to the next
 	keep   time.Duration // how long what a new or purged bucket lacks is kept
@@ -71,7 +70,7 @@ func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Catalog{
-		nc: nc, opts: o, prefix: wire.Prefix(cmp.Or(o.Prefix, wire.DefaultPrefix)),
+		reader: catalog.Reader{Conn: nc, Prefix: wire.Prefix(cmp.Or(o.Prefix, wire.DefaultPrefix))}, opts: o,
 		ready:    make(chan struct{}),
 		check:    checkInterval,
 		keep:     keepOld,
@@ -103,7 +102,7 @@ func (c *Catalog) WaitSynced(ctx context.Context) error {
 	case <-c.ready:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the catalog %s: %w", c.prefix.Bucket(), ctx.Err())
+		return fmt.Errorf("waiting for the catalog %s: %w", c.reader.Prefix.Bucket(), ctx.Err())
 	}
 }
 
@@ -173,13 +172,13 @@ func (c *Catalog) Revision() (catalogID string, revision uint64) {
 // negative, and the largest Duration before the first load.
 func (c *Catalog) Age() time.Duration {
 	c.mu.RLock()
-	heard := c.data.heard
+	seen := c.data.seen
 	c.mu.RUnlock()
-	if heard.IsZero() {
+	if seen.IsZero() {
 		return 1<<63 - 1
 	}
 	// A laptop's sleep stops the monotonic clock and not the wall clock; a wall clock that is set back must
 	// not make an old catalog young. The larger of the two is right in both cases.
 	now := time.Now()
-	return max(now.Sub(heard), now.Round(0).Sub(heard.Round(0)), 0)
+	return max(now.Sub(seen), now.Round(0).Sub(seen.Round(0)), 0)
 }

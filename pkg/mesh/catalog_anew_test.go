@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -16,11 +17,13 @@ import (
 // that is read next, since the connection was away, must not be taken for a later state of the same. (Seed
 // 16073074220713356681 of TestCatalogRandomHistory was that.)
 func TestCatalogTailOfAnotherBucket(t *testing.T) {
-	at := func(bucket int, seq uint64) stamp { return stamp{seq, int64(bucket)*1e9 + int64(seq)} }
-	put := func(bucket int, seq uint64, key string) change {
-		return change{key: key, at: at(bucket, seq), value: []byte(`{"state":"ready"}`)}
+	at := func(bucket int, seq uint64) catalog.Stamp {
+		return catalog.Stamp{Seq: seq, Time: int64(bucket)*1e9 + int64(seq)}
 	}
-	del := func(bucket int, seq uint64, key string) change { return change{key: key, at: at(bucket, seq)} }
+	put := func(bucket int, seq uint64, key string) change {
+		return newChange(key, at(bucket, seq), []byte(`{"state":"ready"}`))
+	}
+	del := func(bucket int, seq uint64, key string) change { return newChange(key, at(bucket, seq), nil) }
 	for _, tt := range []struct {
 		name  string
 		old   []change
@@ -46,19 +49,19 @@ func TestCatalogTailOfAnotherBucket(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewCatalog(nil, CatalogOptions{})
 			c.keep = 0
-			c.takeAll(tt.old, tt.old[len(tt.old)-1].at, "")
+			c.takeAll(tt.old, tt.old[len(tt.old)-1].At, "")
 			c.take(tt.tail, time.Now())
 			w := &watcher{pending: map[string]Event{}, wake: make(chan struct{}, 1)}
 			c.watchers[w] = struct{}{}
-			c.takeAll(tt.whole, tt.whole[len(tt.whole)-1].at, "")
-			want := map[string]stamp{}
+			c.takeAll(tt.whole, tt.whole[len(tt.whole)-1].At, "")
+			want := map[string]catalog.Stamp{}
 			for _, ch := range tt.whole {
-				if ch.value != nil {
-					want[ch.key] = ch.at
+				if ch.Value != nil {
+					want[ch.Key] = ch.At
 				}
 			}
-			if !maps.Equal(c.data.stamps, want) {
-				t.Errorf("it has %v, the bucket %v", c.data.stamps, want)
+			if !maps.Equal(maps.Collect(c.data.copy.All()), want) {
+				t.Errorf("it has %v, the bucket %v", maps.Collect(c.data.copy.All()), want)
 			}
 			if len(c.All()) != len(want) {
 				t.Errorf("%d extensions of %d", len(c.All()), len(want))
@@ -76,14 +79,14 @@ func TestCatalogTailWithAnotherID(t *testing.T) {
 	c := NewCatalog(nc, CatalogOptions{})
 	c.keep = 0
 	began := time.Now()
-	old := change{key: "state.old", at: stamp{7, began.UnixNano()}, value: []byte(`{"state":"ready"}`)}
-	c.takeAll([]change{old}, old.at, "the old one")
+	old := newChange("state.old", catalog.Stamp{Seq: 7, Time: began.UnixNano()}, []byte(`{"state":"ready"}`))
+	c.takeAll([]change{old}, old.At, "the old one")
 	onlyMessage(t, nc, c, wire.KeyEpoch, "8", func() time.Time { return began.Add(time.Second) }, `{"catalog_id":"the new one"}`)
 	if err := c.loadTail(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if c.data.id != "the new one" || len(c.data.stamps) != 0 || len(c.All()) != 0 {
-		t.Errorf("of %q it has %v", c.data.id, c.data.stamps)
+	if _, kept := c.data.copy.Of(old.Key); c.data.id != "the new one" || kept || len(c.All()) != 0 {
+		t.Errorf("of %q it has %v", c.data.id, maps.Collect(c.data.copy.All()))
 	}
 }
 
@@ -145,18 +148,18 @@ func TestCatalogCheckFindsNothing(t *testing.T) {
 	c := NewCatalog(b.nc, CatalogOptions{})
 	consistent := func(when string) {
 		t.Helper()
-		at, err := c.newest(t.Context())
+		newest, _, err := c.reader.Last(t.Context(), catalog.AllKeys)
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, messages, err := c.extent(t.Context())
+		first, messages, err := c.reader.Extent(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if messages != 5 || c.data.purged(first, messages, at) { // a, b, the marker of c, and the registries' two
-			t.Errorf("%s: %d messages from %d on, and it has %v, %v and the markers %v", when, messages, first.seq, c.data.stamps, c.data.own, c.data.markers)
+		if messages != 5 || c.data.copy.Purged(first, messages, newest.At) { // a, b, the marker of c, and the registries' two
+			t.Errorf("%s: %d messages from %d on, and it has %+v", when, messages, first.Seq, c.data.copy)
 		}
-		if !c.data.purged(first, messages-1, at) || !c.data.purged(at, messages, at) {
+		if !c.data.copy.Purged(first, messages-1, newest.At) || !c.data.copy.Purged(newest.At, messages, newest.At) {
 			t.Errorf("%s: a missing message is not noticed", when)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -158,11 +159,11 @@ func has(id string, s heartbeat.State) func(*Catalog) bool {
 // onlyMessage answers in the place of a bucket that has this one message.
 func onlyMessage(t *testing.T, nc *nats.Conn, c *Catalog, key, seq string, at func() time.Time, value string) {
 	t.Helper()
-	sub, err := nc.Subscribe(c.directGet(), func(m *nats.Msg) {
+	sub, err := nc.Subscribe("$JS.API.DIRECT.GET.KV_ext_catalog", func(m *nats.Msg) {
 		r := nats.NewMsg(m.Reply)
-		r.Header.Set(headerSubject, c.keyPrefix()+key)
-		r.Header.Set(headerSequence, seq)
-		r.Header.Set(headerTime, at().UTC().Format(time.RFC3339Nano))
+		r.Header.Set("Nats-Subject", "$KV.ext_catalog."+key)
+		r.Header.Set("Nats-Sequence", seq)
+		r.Header.Set("Nats-Time-Stamp", at().UTC().Format(time.RFC3339Nano))
 		r.Data = []byte(value)
 		end := nats.NewMsg(m.Reply)
 		end.Header.Set("Status", "204")
@@ -177,4 +178,8 @@ func onlyMessage(t *testing.T, nc *nats.Conn, c *Catalog, key, seq string, at fu
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = sub.Unsubscribe() }) // fails on a closed connection only, which has none
+}
+
+func newChange(key string, at catalog.Stamp, value []byte) change {
+	return change{Change: catalog.Change{Key: key, At: at, Value: value}}
 }

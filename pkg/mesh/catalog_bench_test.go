@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -27,8 +28,8 @@ func bigCatalog(b *testing.B, n int) *Catalog {
 			b.Fatal(err)
 		}
 		changes = append(changes,
-			change{key: "spec." + id, at: stamp{uint64(2*i + 1), 1}, value: spec},
-			change{key: "state." + id, at: stamp{uint64(2*i + 2), 1}, value: []byte(`{"state":"ready","available":true}`)})
+			newChange("spec."+id, catalog.Stamp{Seq: uint64(2*i + 1), Time: 1}, spec),
+			newChange("state."+id, catalog.Stamp{Seq: uint64(2*i + 2), Time: 1}, []byte(`{"state":"ready","available":true}`)))
 	}
 	c.take(changes, time.Now())
 	return c
@@ -63,7 +64,7 @@ func BenchmarkCatalogStateChange(b *testing.B) {
 			b.ReportAllocs()
 			seq := uint64(2*n + 1)
 			for b.Loop() {
-				c.take([]change{{key: "state.ext77", at: stamp{seq, 2}, value: []byte(`{"state":"lost"}`)}}, time.Now())
+				c.take([]change{newChange("state.ext77", catalog.Stamp{Seq: seq, Time: 2}, []byte(`{"state":"lost"}`))}, time.Now())
 				seq++
 			}
 		})
@@ -120,7 +121,7 @@ func BenchmarkCatalogHooked(b *testing.B) {
 	b.ReportAllocs()
 	seq := uint64(2*n + 1)
 	for b.Loop() {
-		c.take([]change{{key: "state.ext77", at: stamp{seq, 2}, value: []byte(`{"state":"lost"}`)}}, time.Now())
+		c.take([]change{newChange("state.ext77", catalog.Stamp{Seq: seq, Time: 2}, []byte(`{"state":"lost"}`))}, time.Now())
 		if len(client.hooked(beforeToolCall)) != 0 {
 			b.Fatal("somebody offers it")
 		}

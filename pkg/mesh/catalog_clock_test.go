@@ -28,7 +28,7 @@ func TestCatalogAgeWithAnotherClock(t *testing.T) {
 				if err := load(c); err != nil {
 					t.Fatal(err)
 				}
-				if heard := c.data.heard; heard.After(time.Now()) || ahead > 0 && heard.Before(now) || ahead < 0 && !heard.Equal(at) {
+				if heard := c.data.seen; heard.After(time.Now()) || ahead > 0 && heard.Before(now) || ahead < 0 && !heard.Equal(at) {
 					t.Errorf("heard %s from now", heard.Sub(now))
 				}
 			})

@@ -6,77 +6,77 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// How a follower works (docs/protocol.md, "Following the catalog"). The bucket's stream republishes every
-// message on core NATS. A follower subscribes to that, then reads a snapshot, then takes in the events as
-// they come. Sequences are contiguous over the whole bucket, so a hole in them is a lost event, and what is
-// behind the hole is read by direct get. A KV watcher would be less code, but it is a consumer, and one whose
-// host dies stalls its watchers for 10 to 20 s.
+// How a follower works (docs/protocol.md, "Following the catalog"). The bucket's stream republishes every message on core
+// NATS. A follower subscribes to that, reads a snapshot, and applies the events that follow it. Sequences are contiguous over
+// the whole bucket, so a gap is a lost event, and the messages of the gap are read by direct get. A KV watcher would be less
+// code, but it is a consumer, and one whose server fails stalls its watchers for 10 to 20 s.
 
 const (
-	eventBuffer   = 8192 // events that wait while a snapshot is read; more is a hole, found and filled
+	eventBuffer   = 8192 // events that wait while a snapshot is read; more is a gap
 	checkInterval = 25 * time.Second
 
-	// keepOld is how long a follower keeps what a bucket lacks that was made again or purged: the registry is writing it.
-	// A purge is found by a check, so that both together are under a minute.
+	// keepOld is how long a follower keeps what a recreated or purged bucket lacks: the registry is writing it again.
+	// A purge is detected by a check, so that both together are less than a minute.
 	keepOld  = 15 * time.Second
 	retryMin = 100 * time.Millisecond
 	retryMax = 5 * time.Second
 
-	// behindTries bounds how often a snapshot is read again because an event promised more than the bucket
-	// has. Replicas catch up within that; a forged event must not keep a follower busy.
+	// behindTries limits how often a follower reads again because an event was newer than the answer of a replica. Replicas
+	// catch up within that; a forged event must not keep a follower busy.
 	behindTries = 5
 
-	// catchUpWindow is how old the last event may be for a hole to be filled from its edge on. Markers of
-	// deleted keys live much longer in the bucket; after a longer silence the whole is read again.
+	// catchUpWindow is the longest time without an event after which only the messages of a gap are read. Markers of deleted
+	// keys stay in the bucket much longer than that; after a longer time the whole bucket is read again.
 	catchUpWindow = time.Minute
 )
 
-// debt is what a follower owes before it may apply events again.
-type debt int
+// resync is what a follower has to read before it may apply events again.
+type resync int
 
 const (
-	owesNothing debt = iota
-	owesTail         // the messages behind the newest that is in
-	owesAll          // a whole snapshot
+	upToDate resync = iota
+	readTail        // the messages after the newest one
+	readAll         // a whole snapshot
 )
 
 // follower is the state of one Run, used by its goroutine only.
 type follower struct {
 	*Catalog
-	debt    debt
+	resync  resync
 	tries   int
-	retry   *time.Timer // fires when the debt is to be paid
-	pending stamp       // the newest event that was seen while in debt
-	told    bool        // that there is no catalog has been logged
-	whole   *time.Timer // fires when a whole snapshot is due: the old copy has been kept for long enough
-	waits   bool        // whole is set
+	retry   *time.Timer   // fires when to read
+	pending catalog.Stamp // the newest event since it is not up to date
+	waiting bool          // that there is no catalog was logged
+	whole   *time.Timer   // fires when to read a whole snapshot because what was kept is old enough to be removed
+	due     bool          // whole is set
 }
 
-// Run fills the catalog and keeps it up to date until ctx ends; then it returns nil. It waits for a bucket
-// that is not there, and through every fault of the network, JetStream and the registries. The error is a
-// connection that was closed for good. A Catalog has one Run at a time.
+// Run fills the catalog and keeps it up to date until ctx ends; then it returns nil. It waits for a bucket that does not
+// exist yet, and continues after every failure of the network, of JetStream and of the registries. Its error is that the
+// connection was closed. A Catalog has at most one Run at a time.
 func (c *Catalog) Run(ctx context.Context) error {
 	events := make(chan *nats.Msg, eventBuffer)
-	status := c.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
-	defer c.nc.RemoveStatusListener(status)
-	sub, err := c.nc.ChanSubscribe(c.prefix.CatalogEvents()+".>", events)
+	status := c.reader.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer c.reader.Conn.RemoveStatusListener(status)
+	sub, err := c.reader.Conn.ChanSubscribe(c.reader.Prefix.CatalogEvents()+".>", events)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only, which has none
+	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection, which has no subscriptions
 	f := &follower{Catalog: c, retry: time.NewTimer(0), whole: time.NewTimer(time.Hour)}
 	defer f.retry.Stop()
 	f.whole.Stop()
 	defer f.whole.Stop()
-	f.owe(owesAll, true)
+	f.need(readAll, true)
 	check := time.NewTimer(jitter(c.check))
 	defer check.Stop()
 	for {
@@ -87,24 +87,24 @@ func (c *Catalog) Run(ctx context.Context) error {
 			if s == nats.CLOSED {
 				return nats.ErrConnectionClosed
 			}
-			f.owe(owesAll, true) // events went by while the connection was away
+			f.need(readAll, true) // events were lost while the connection was down
 		case <-f.retry.C:
-			f.pay(ctx)
+			f.read(ctx)
 		case m := <-events:
 			f.event(m)
 		case <-check.C:
 			f.verify(ctx)
 			check.Reset(jitter(c.check))
 		case <-f.whole.C:
-			f.waits = false
-			f.owe(owesAll, true)
+			f.due = false
+			f.need(readAll, true)
 		}
 	}
 }
 
-// owe notes a debt, and has it paid at once or, if not now, after a pause that grows with the tries.
-func (f *follower) owe(d debt, now bool) {
-	f.debt = max(f.debt, d)
+// need schedules a read, immediately or after a pause that grows with the tries.
+func (f *follower) need(r resync, now bool) {
+	f.resync = max(f.resync, r)
 	if now {
 		f.tries = 0
 		f.retry.Reset(0)
@@ -114,58 +114,52 @@ func (f *follower) owe(d debt, now bool) {
 	f.tries++
 }
 
-// event takes in one republished message.
+// event handles one republished message.
 func (f *follower) event(m *nats.Msg) {
-	key, _ := strings.CutPrefix(m.Subject, f.prefix.CatalogEvents()+".")
-	if stored := m.Header.Get(headerSubject); stored != "" && stored != "$KV."+f.prefix.Bucket()+"."+key {
-		// Not republished: a user of this account directed the answer to a read of another key here.
-		f.opts.Logger.Debug("ignored a message on the catalog's subject: it is of another key", "key", key, "stored", stored)
-		return
-	}
-	ch, err := parseChange(key, m)
-	if err != nil {
+	received, err := f.reader.Event(m)
+	if err != nil { // of a publisher that is not the server
 		f.opts.Logger.Warn("ignored a message on the catalog's subject", "error", err)
 		return
 	}
-	last := f.data.last // only this goroutine writes it
+	ch := change{Change: received}
+	if f.resync != upToDate {
+		if f.pending.Time < ch.At.Time {
+			f.pending = ch.At
+		}
+		if f.tries > 3 { // the bucket works again: do not wait for the end of the pause
+			f.need(f.resync, true)
+		}
+		return
+	}
+	step := f.data.copy.Step(ch.At) // only this goroutine writes to data
 	switch {
-	case f.debt != owesNothing:
-		if f.pending.ts < ch.at.ts {
-			f.pending = ch.at
-		}
-		if f.tries > 3 { // the bucket lives again: no need to sit the pause out
-			f.owe(f.debt, true)
-		}
-	case f.data.recreated(ch.at):
-		f.owe(owesAll, true)
-	case ch.at.seq <= last.seq: // in by the snapshot
-	case ch.at.seq == last.seq+1 && f.otherID(ch):
-		f.owe(owesAll, true)
-	case ch.at.seq == last.seq+1:
+	case step == catalog.Other, step == catalog.Next && f.otherID(ch):
+		f.need(readAll, true)
+	case step == catalog.Next:
 		f.take([]change{ch}, time.Now())
-	default:
-		f.pending = ch.at
-		d := owesTail
+	case step == catalog.Gap:
+		f.pending = ch.At
 		if f.Age() > catchUpWindow {
-			d = owesAll
+			f.need(readAll, true)
+		} else {
+			f.need(readTail, true)
 		}
-		f.owe(d, true)
 	}
 }
 
-// otherID reports a registry's word that the bucket is another than the one that is in.
+// otherID reports whether a change is a registry's note that the bucket was recreated.
 func (c *Catalog) otherID(ch change) bool {
 	id := epochID(ch)
 	return id != "" && c.data.id != "" && id != c.data.id
 }
 
-// pay reads what is owed. A failure leaves the debt and tries again later.
-func (f *follower) pay(ctx context.Context) {
-	if f.debt == owesNothing {
+// read reads what the follower needs. If that fails, it tries again later.
+func (f *follower) read(ctx context.Context) {
+	if f.resync == upToDate {
 		return
 	}
 	var err error
-	if f.debt == owesAll {
+	if f.resync == readAll {
 		err = f.loadAll(ctx)
 	} else {
 		err = f.loadTail(ctx)
@@ -174,102 +168,137 @@ func (f *follower) pay(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		if !f.told {
-			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.prefix.Bucket(), "error", err)
-			f.told = true
+		if !f.waiting {
+			f.opts.Logger.Warn("waiting for the catalog", "bucket", f.reader.Prefix.Bucket(), "error", err)
+			f.waiting = true
 		}
-		f.owe(f.debt, false)
+		f.need(f.resync, false)
 		return
 	}
-	if f.told {
-		f.opts.Logger.Info("the catalog is back", "bucket", f.prefix.Bucket())
-		f.told = false
+	if f.waiting {
+		f.opts.Logger.Info("the catalog is back", "bucket", f.reader.Prefix.Bucket())
+		f.waiting = false
 	}
 	if !f.data.keepUntil.IsZero() {
 		f.wholeAfter(time.Until(f.data.keepUntil) + time.Millisecond)
 	}
-	f.debt = owesNothing
-	if f.pending.seq > f.data.last.seq && f.pending.ts > f.data.last.ts && f.tries < behindTries {
-		f.owe(owesTail, false) // a replica answered that is behind what we have seen
+	f.resync = upToDate
+	if last := f.data.copy.Last(); f.pending.Seq > last.Seq && f.pending.Time > last.Time && f.tries < behindTries {
+		f.need(readTail, false) // the replica that answered lacks an event that was received
 		return
 	}
-	f.pending, f.tries = stamp{}, 0
+	f.pending, f.tries = catalog.Stamp{}, 0
 }
 
-// verify compares with the bucket, for changes that no event has shown: lost events, and purges, which are republished to
-// nobody. It fails where JetStream is away, which is no news.
+// verify compares the copy with the bucket, to find lost events that no later event followed, and purges, which are not
+// republished. A failed check is repeated by the next one.
 func (f *follower) verify(ctx context.Context) {
-	if f.debt != owesNothing {
+	if f.resync != upToDate {
 		return
 	}
-	at, err := f.newest(ctx)
-	var first stamp
+	newest, _, err := f.reader.Last(ctx, catalog.AllKeys)
+	var first catalog.Stamp
 	var messages int
 	if err == nil {
-		first, messages, err = f.extent(ctx)
+		first, messages, err = f.reader.Extent(ctx)
 	}
 	if err != nil {
-		if !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, ErrNoCatalog) && ctx.Err() == nil {
+		if !errors.Is(err, ErrNoCatalog) && ctx.Err() == nil {
 			f.opts.Logger.Debug("checking the catalog", "error", err)
 		}
 		return
 	}
-	switch {
-	case f.data.recreated(at):
-		f.owe(owesAll, true)
-	case at.seq > f.data.last.seq:
-		f.owe(owesTail, true)
+	switch f.data.copy.Step(newest.At) {
+	case catalog.Other:
+		f.need(readAll, true)
+	case catalog.Next, catalog.Gap:
+		f.need(readTail, true)
 	}
-	if f.data.purged(first, messages, at) { // the registry may be about to write it all again
+	if f.data.copy.Purged(first, messages, newest.At) { // the registry may be about to write everything again
 		f.wholeAfter(f.keep)
 	}
 }
 
-// wholeAfter has a whole snapshot read after d, unless one is to be read already.
+// wholeAfter schedules the reading of a whole snapshot, unless one is scheduled already.
 func (f *follower) wholeAfter(d time.Duration) {
-	if !f.waits {
-		f.waits = true
+	if !f.due {
+		f.due = true
 		f.whole.Reset(d)
 	}
 }
 
-// allKeys is the filter of a scan that reads everything.
-const allKeys = ">"
+// scan reads the messages of the keys that match filter from the sequence from on. It decodes a page while the server sends the
+// next ones.
+func (c *Catalog) scan(ctx context.Context, filter string, from uint64) (changes []change, through catalog.Stamp, err error) {
+	var pages [][]change
+	var decoding sync.WaitGroup
+	defer decoding.Wait()
+	for read, err := range c.reader.Pages(ctx, filter, from) {
+		if err != nil {
+			return nil, through, err
+		}
+		page := make([]change, len(read))
+		for i := range read {
+			page[i].Change = read[i]
+		}
+		pages = append(pages, page)
+		decoding.Go(func() { c.decode(page) }) // ends when the page is decoded; scan waits for it
+		through = page[len(page)-1].At
+	}
+	decoding.Wait()
+	return slices.Concat(pages...), through, nil
+}
+
+// decode decodes in place the changes that are not decoded yet.
+func (c *Catalog) decode(changes []change) {
+	for i := range changes {
+		if err := changes[i].decode(); err != nil {
+			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
+		}
+	}
+}
+
+// loadKeys reads single keys, of which some may not exist.
+func (c *Catalog) loadKeys(ctx context.Context, keys ...string) (changes []change, through catalog.Stamp, err error) {
+	for _, key := range keys {
+		ch, ok, err := c.reader.Last(ctx, key)
+		if err != nil {
+			return nil, through, err
+		}
+		if !ok {
+			continue
+		}
+		changes = append(changes, change{Change: ch})
+		if ch.At.Seq > through.Seq {
+			through = ch.At
+		}
+	}
+	return changes, through, nil
+}
 
 // loadKinds reads the keys of some kinds, and those of the registries.
 func (c *Catalog) loadKinds(ctx context.Context, kinds []string) error {
-	var changes []change
-	var through stamp
+	changes, through, err := c.loadKeys(ctx, wire.KeyLease, wire.KeyEpoch)
+	if err != nil {
+		return err
+	}
 	for _, kind := range kinds {
 		some, last, err := c.scan(ctx, kind+".>", 1)
 		if err != nil {
 			return err
 		}
 		changes = append(changes, some...)
-		if last.seq > through.seq {
+		if last.Seq > through.Seq {
 			through = last
-		}
-	}
-	for _, key := range []string{wire.KeyLease, wire.KeyEpoch} {
-		ch, ok, err := c.lastOf(ctx, key)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			continue
-		}
-		changes = append(changes, ch)
-		if ch.at.seq > through.seq {
-			through = ch.at
 		}
 	}
 	c.takeAll(changes, through, c.catalogID(ctx, changes))
 	return nil
 }
 
-// loadAll reads the whole bucket and takes in what differs.
+// loadAll reads the whole bucket and applies what differs.
 func (c *Catalog) loadAll(ctx context.Context) error {
-	changes, through, err := c.scan(ctx, allKeys, 1)
+	changes, through, err := c.scan(ctx, catalog.AllKeys, 1)
 	if err != nil {
 		return err
 	}
@@ -277,48 +306,48 @@ func (c *Catalog) loadAll(ctx context.Context) error {
 	return nil
 }
 
-// takeAll takes in what differs from a whole snapshot, which reaches up to through, of the stream with this id, if
-// that is known. What another stream lacks is kept for a while: until the registry has written all of it, calls by name
-// go on.
-func (c *Catalog) takeAll(changes []change, through stamp, id string) {
+// takeAll applies what differs from a whole snapshot. through is the snapshot's last message, id identifies its stream, if
+// that is known. What another stream lacks is kept for a while, so that calls by name work until the registry has written it
+// again.
+func (c *Catalog) takeAll(changes []change, through catalog.Stamp, id string) {
 	c.decode(changes)
-	snapshot := make(map[string]change, len(changes))
+	snapshot := make(map[string]catalog.Stamp, len(changes))
 	for _, ch := range changes {
-		snapshot[ch.key] = ch
+		snapshot[ch.Key] = ch.At
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	d := &c.data
 	var events []Event
-	if c.isOther(id, changes, snapshot, through) {
-		c.data.replace(snapshot)
+	if d.copy.Last() != (catalog.Stamp{}) && (id != "" && d.id != "" && id != d.id || d.copy.Differs(snapshot, through)) {
+		d.copy.Replace(snapshot)
+		d.id, d.revision = "", 0
 		if c.keep > 0 {
-			c.data.keepUntil = time.Now().Add(c.keep)
+			d.keepUntil = time.Now().Add(c.keep)
 		}
 		events = append(events, Event{Op: opSynced})
-	} else if !time.Now().Before(c.data.keepUntil) {
-		c.data.keepUntil = time.Time{}
+	} else if !time.Now().Before(d.keepUntil) {
+		d.keepUntil = time.Time{}
 	}
-	clear(c.data.own)
-	clear(c.data.markers)
-	missing := c.data.missing(snapshot, through)
+	missing := d.copy.Missing(snapshot, through, !d.keepUntil.IsZero())
 	if id != "" {
-		c.data.id = id
+		d.id = id
 	}
-	for _, ch := range append(missing, changes...) {
-		if s, ok := snapshot[ch.key]; ok {
-			if s.at != ch.at {
-				continue // replaced while the snapshot was read
-			}
-			ch = s
+	for _, ch := range missing {
+		if ev, ok := d.apply(change{Change: ch}); ok {
+			events = append(events, ev)
 		}
-		if ev, ok := c.data.apply(ch); ok {
+		d.copy.Forget(ch.Key)
+	}
+	for _, ch := range changes {
+		if snapshot[ch.Key] != ch.At {
+			continue // replaced while the snapshot was read
+		}
+		if ev, ok := d.apply(ch); ok {
 			events = append(events, ev)
 		}
 	}
-	for _, ch := range missing {
-		delete(c.data.markers, ch.key)
-	}
-	c.heardAt(through)
+	d.seenAt(through)
 	select {
 	case <-c.ready:
 	default:
@@ -327,53 +356,28 @@ func (c *Catalog) takeAll(changes []change, through stamp, id string) {
 	}
 	for i := range events {
 		if events[i].Op == opSynced {
-			events[i].Revision = c.data.revision
+			events[i].Revision = d.revision
 		}
 	}
 	c.publish(events)
 }
 
-// isOther reports whether a snapshot is of another stream than what is in, or than some of that: behind a tail that was
-// read just when the bucket had been made anew, the newest message is of the new one, and the rest is not.
-func (c *Catalog) isOther(id string, changes []change, snapshot map[string]change, through stamp) bool {
-	if c.data.last == (stamp{}) {
-		return false
-	}
-	if id != "" && c.data.id != "" && id != c.data.id {
-		return true
-	}
-	for _, ch := range changes {
-		if c.data.recreated(ch.at) {
-			return true
-		}
-	}
-	for key, at := range c.data.stamps {
-		there := through // a key that is not in it was deleted by then
-		if ch, ok := snapshot[key]; ok {
-			there = ch.at
-		}
-		if at.seq >= there.seq && at.ts < there.ts {
-			return true
-		}
-	}
-	return false
-}
-
-// loadTail reads what is behind the newest message that is in.
+// loadTail reads the messages after the newest one.
 func (c *Catalog) loadTail(ctx context.Context) error {
-	changes, through, err := c.scan(ctx, allKeys, c.data.last.seq+1)
+	changes, through, err := c.scan(ctx, catalog.AllKeys, c.data.copy.Last().Seq+1)
 	if err != nil {
 		return err
 	}
 	if slices.ContainsFunc(changes, c.otherID) {
 		return c.loadAll(ctx)
 	}
-	c.take(changes, shown(through))
+	c.take(changes, written(through))
 	return nil
 }
 
-// take applies changes, in their order, and sends the events to the watchers.
-func (c *Catalog) take(changes []change, heard time.Time) {
+// take applies changes in their order and sends the events to the watchers. seen is when they showed that the catalog is
+// maintained.
+func (c *Catalog) take(changes []change, seen time.Time) {
 	c.decode(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -386,34 +390,14 @@ func (c *Catalog) take(changes []change, heard time.Time) {
 			c.data.id = id
 		}
 	}
-	if len(changes) > 0 && heard.After(c.data.heard) {
-		c.data.heard = heard
+	if len(changes) > 0 && seen.After(c.data.seen) {
+		c.data.seen = seen
 	}
 	c.publish(events)
 }
 
-// heardAt notes the newest message as a sign of life.
-func (c *Catalog) heardAt(at stamp) {
-	if t := shown(at); t.After(c.data.heard) {
-		c.data.heard = t
-	}
-}
-
-// shown is when a message that was read was a sign of life: the server's time, since a snapshot does not tell when it
-// arrived. A server's clock ahead of ours must not make the catalog younger than now.
-func shown(at stamp) time.Time {
-	if at.ts == 0 { // the bucket is empty
-		return time.Time{}
-	}
-	t := time.Unix(0, at.ts)
-	if now := time.Now(); t.After(now) {
-		return now
-	}
-	return t
-}
-
-// catalogID is the stream's creation time: as the registry wrote it down under epoch.registry, or else, if
-// that is allowed, as JetStream says; "" if neither does.
+// catalogID returns the creation time of the stream: from epoch.registry, where the registry writes it, or with
+// AskStreamInfo from JetStream; "" if neither has it.
 func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
 	for _, ch := range changes {
 		if id := epochID(ch); id != "" {
@@ -423,25 +407,25 @@ func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
 	if !c.opts.AskStreamInfo {
 		return ""
 	}
-	id, err := c.streamCreated(ctx)
+	id, err := c.reader.Created(ctx)
 	if err != nil {
-		c.opts.Logger.Debug("asking for the catalog's creation time", "error", err)
+		c.opts.Logger.Debug("cannot read the creation time of the catalog", "error", err)
 	}
 	return id
 }
 
-// epochID is the catalog's id if ch is the registries' epoch and holds one.
+// epochID returns the catalog's id if ch is epoch.registry and has one.
 func epochID(ch change) string {
 	var epoch struct {
 		CatalogID string `json:"catalog_id"`
 	}
-	if ch.key != wire.KeyEpoch || ch.value == nil || json.Unmarshal(ch.value, &epoch) != nil {
+	if ch.Key != wire.KeyEpoch || ch.Deleted() || json.Unmarshal(ch.Value, &epoch) != nil {
 		return ""
 	}
 	return epoch.CatalogID
 }
 
-// jitter is d ± 10 %, so that a fleet does not ask in step.
+// jitter returns d ± 10 %, so that the requests of many followers are spread.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + time.Duration(rand.Int64N(int64(d)/5+1))
 }

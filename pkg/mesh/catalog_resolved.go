@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -34,12 +35,12 @@ func CatalogOfResolved(nc *nats.Conn, o CatalogOptions, result json.RawMessage) 
 		tool = &r.Spec.Tools[0]
 	}
 	c = NewCatalog(nc, o)
-	at := stamp{seq: max(1, r.Revision)}
+	at := catalog.Stamp{Seq: max(1, r.Revision)}
 	for key, doc := range map[string]any{wire.KindSpec: &r.Spec, wire.KindState: &r.State} {
-		c.data.apply(change{key: key + "." + r.ID, at: at, value: []byte{}, doc: doc})
+		c.data.apply(change{Change: catalog.Change{Key: key + "." + r.ID, At: at, Value: []byte{}}, doc: doc})
 	}
 	c.data.id, c.data.revision = r.CatalogID, r.Revision
-	c.data.heard = time.Now().Add(-time.Duration(max(0, r.AgeMS)) * time.Millisecond)
+	c.data.seen = time.Now().Add(-time.Duration(max(0, r.AgeMS)) * time.Millisecond)
 	close(c.ready)
 	return c, tool, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -284,8 +285,10 @@ func (b *catalogBed) compare(c *Catalog) {
 		have = map[string]uint64{}
 		c.mu.RLock()
 		defer c.mu.RUnlock()
-		for k, at := range c.data.stamps {
-			have[k] = at.seq
+		for k, at := range c.data.copy.All() {
+			if !strings.HasPrefix(k, "lease.") {
+				have[k] = at.Seq
+			}
 		}
 		return maps.Equal(have, want)
 	})
@@ -435,7 +438,7 @@ func TestCatalogRunEndsWithTheConnection(t *testing.T) {
 
 func TestCatalogAge(t *testing.T) {
 	c := NewCatalog(nil, CatalogOptions{})
-	if c.heardAt(stamp{}); c.Age() < 1<<62 { // of a bucket without messages
+	if c.data.seenAt(catalog.Stamp{}); c.Age() < 1<<62 { // of a bucket without messages
 		t.Errorf("Age of an empty catalog = %v", c.Age())
 	}
 	for name, tc := range map[string]struct {
@@ -446,7 +449,7 @@ func TestCatalogAge(t *testing.T) {
 		"the wall clock ran on": {time.Now().Round(0).Add(-time.Hour), time.Hour, time.Hour + time.Second},
 		"the server's is ahead": {time.Now().Add(time.Hour), 0, 0},
 	} {
-		c.data.heard = tc.heard
+		c.data.seen = tc.heard
 		if a := c.Age(); a < tc.min || a > tc.max {
 			t.Errorf("%s: Age = %v", name, a)
 		}
@@ -501,9 +504,9 @@ func TestCatalogAnswersLedAstray(t *testing.T) {
 
 	event := nats.NewMsg("ext.registry.catalog.state.one")
 	event.Header.Set("Nats-Stream", "KV_ext_catalog")
-	event.Header.Set(headerSubject, "$KV.ext_catalog.state.one")
-	event.Header.Set(headerSequence, strconv.FormatUint(last+1, 10))
-	event.Header.Set(headerTime, time.Now().UTC().Format(time.RFC3339Nano))
+	event.Header.Set("Nats-Subject", "$KV.ext_catalog.state.one")
+	event.Header.Set("Nats-Sequence", strconv.FormatUint(last+1, 10))
+	event.Header.Set("Nats-Time-Stamp", time.Now().UTC().Format(time.RFC3339Nano))
 	event.Data = []byte(`{"state":"failed","available":false}`)
 	astray := &nats.Msg{Subject: "ext.registry.catalog.state.two", Header: event.Header, Data: event.Data}
 	for _, m := range []*nats.Msg{astray, event} {

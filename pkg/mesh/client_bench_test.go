@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -48,7 +49,7 @@ func BenchmarkClientCall(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		catalog := NewCatalog(nil, CatalogOptions{})
+		local := NewCatalog(nil, CatalogOptions{})
 		spec := testSpec(id, "1.0.0", "echo")
 		spec.Subject, spec.Dialect, spec.Features = "ext."+id+".rpc", "ext", []string{wire.FeatureStream}
 		spec.Tools[0].InputSchema = json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}`)
@@ -56,10 +57,10 @@ func BenchmarkClientCall(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		catalog.take([]change{{key: "spec." + id, at: stamp{1, 1}, value: data},
-			{key: "state." + id, at: stamp{2, 1}, value: []byte(`{"state":"` + string(heartbeat.Ready) + `","available":true}`)}}, time.Now())
+		local.take([]change{newChange("spec."+id, catalog.Stamp{Seq: 1, Time: 1}, data),
+			newChange("state."+id, catalog.Stamp{Seq: 2, Time: 1}, []byte(`{"state":"`+string(heartbeat.Ready)+`","available":true}`))}, time.Now())
 		nc := connect()
-		client := NewClient(nc, ClientOptions{Catalog: catalog})
+		client := NewClient(nc, ClientOptions{Catalog: local})
 		args := json.RawMessage(`{"text":"` + text + `"}`)
 		request := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/echo","params":` + string(args) + `}`)
 		b.Run(fmt.Sprintf("bare/%d", size), func(b *testing.B) {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/catalog"
 )
 
 // TestHookedIsKept looks through the catalog for hooks once, and again when a spec with hooks came, changed or went,
@@ -24,18 +26,18 @@ func TestHookedIsKept(t *testing.T) {
 	}
 	state := []byte(`{"state":"ready"}`)
 	var seq uint64
-	stampOf := func(bucket int64) stamp { seq++; return stamp{seq, bucket*1e9 + int64(seq)} }
+	stampOf := func(bucket int64) catalog.Stamp { seq++; return catalog.Stamp{Seq: seq, Time: bucket*1e9 + int64(seq)} }
 	set := func(key string, value []byte) func() {
-		return func() { c.take([]change{{key: key, at: stampOf(1), value: value}}, time.Now()) }
+		return func() { c.take([]change{newChange(key, stampOf(1), value)}, time.Now()) }
 	}
 	anew := func(specs map[string][]byte) func() { // the bucket, whose numbers start over
 		return func() {
 			seq = 0
 			var all []change
 			for key, value := range specs {
-				all = append(all, change{key: key, at: stampOf(2), value: value})
+				all = append(all, newChange(key, stampOf(2), value))
 			}
-			c.takeAll(all, all[len(all)-1].at, "the new one")
+			c.takeAll(all, all[len(all)-1].At, "the new one")
 		}
 	}
 	for _, step := range []struct {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -26,7 +27,7 @@ type specWriter struct {
 func (w *specWriter) set(id string, names map[wire.ToolKey]string, own ...string) {
 	w.t.Helper()
 	w.seq++
-	ch := change{key: "spec." + id, at: stamp{w.seq, int64(w.seq)}}
+	ch := newChange("spec."+id, catalog.Stamp{Seq: w.seq, Time: int64(w.seq)}, nil)
 	if own != nil {
 		s := testSpec(id, "1.0.0", own...)
 		for i := range s.Tools {
@@ -35,7 +36,7 @@ func (w *specWriter) set(id string, names map[wire.ToolKey]string, own ...string
 			}
 		}
 		var err error
-		if ch.value, err = json.Marshal(s); err != nil {
+		if ch.Value, err = json.Marshal(s); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -102,7 +103,7 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 		t.Fatal(got)
 	}
 	made := w.c.forms.names
-	w.c.take([]change{{key: "state.weather", at: stamp{2, 2}, value: []byte(`{"state":"ready"}`)}}, time.Now())
+	w.c.take([]change{newChange("state.weather", catalog.Stamp{Seq: 2, Time: 2}, []byte(`{"state":"ready"}`))}, time.Now())
 	w.seq = 2
 	w.set("weather", nil, "get") // the same tools
 	if w.c.hasUnindexed() {
@@ -131,8 +132,8 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 		t.Errorf("%s is %s, of %d tools", six, got, w.c.forms.names.Len())
 	}
 
-	other := change{key: "spec.other", at: stamp{1, 1 << 50}, value: []byte(`{"id":"other","tools":[{"name":"ext_other_x","tool":"x"}]}`)}
-	w.c.takeAll([]change{other}, other.at, "another bucket")
+	other := newChange("spec.other", catalog.Stamp{Seq: 1, Time: 1 << 50}, []byte(`{"id":"other","tools":[{"name":"ext_other_x","tool":"x"}]}`))
+	w.c.takeAll([]change{other}, other.At, "another bucket")
 	if got := resolved(w.c, wire.SuffixedName("other", "x", 6)); got != "other/x ext_other_x" {
 		t.Errorf("of the new bucket: %s", got)
 	}
