@@ -88,15 +88,6 @@ type Process struct {
 	// Stdout is the process's standard output, for one reader at a time. After the process has exited it delivers what is
 	// still in the pipe, then io.EOF, even if another process keeps the pipe open. An io.EOF before ctx has ended means
 	// that the process closed its output and is still running.
-	//
-	// It also has a method that needs no buffer while there is no output:
-	//
-	//	ReadLazy(buffer func() []byte, release func()) (n int, err error)
-	//
-	// It is like Read, but calls buffer only when it is about to read, and release when there was nothing to read and it
-	// will wait; after that it calls buffer again. It reads into the slice that buffer returned last, which the caller
-	// still owns if release was not called since. buffer returns at least one byte. Neither function is called after
-	// ReadLazy has returned. On Windows it keeps the buffer while it waits.
 	Stdout io.Reader
 
 	terminate func()

@@ -140,45 +140,41 @@ func TestUseErrorOfAnExitedProcess(t *testing.T) {
 // What the process wrote before it exited is delivered to a reader that reads late.
 func TestAnswersInThePipeAtTheEnd(t *testing.T) {
 	noSurvivors(t)
-	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
-		run(t, t.Context(), spec("large-output"), func(ctx context.Context, p *child.Process) error {
-			<-ctx.Done()
-			time.Sleep(50 * time.Millisecond) // longer than the allowed pause in the output; there is no condition to wait for
-			b, err := io.ReadAll(stdout(p))
-			if len(b) != 60009 || err != nil {
-				t.Errorf("read %d bytes, %v", len(b), err)
-			}
-			return nil
-		})
+	run(t, t.Context(), spec("large-output"), func(ctx context.Context, p *child.Process) error {
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond) // longer than the allowed pause in the output; there is no condition to wait for
+		b, err := io.ReadAll(p.Stdout)
+		if len(b) != 60009 || err != nil {
+			t.Errorf("read %d bytes, %v", len(b), err)
+		}
+		return nil
 	})
 }
 
 func TestGrandchildHoldsThePipes(t *testing.T) {
 	noSurvivors(t)
-	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
-		for _, mode := range []string{"ignore-eof", "ignore-term"} {
-			// The grandchild is killed a second after the process's end, which on a busy machine may be before the check.
-			for tries, done := 1, false; !done; tries++ {
-				began := time.Now()
-				e := exitError(t, run(t, t.Context(), spec("fork", mode), func(ctx context.Context, p *child.Process) error {
-					<-ctx.Done()
-					b, err := io.ReadAll(stdout(p))
-					if string(b) != "up\n" || err != nil {
-						t.Errorf("%s: read %q, %v", mode, b, err)
-					}
-					seen := mode == "ignore-eof" || len(child.Survivors()) > 0
-					done = seen || tries == 5 || time.Since(began) < time.Second
-					if done && !seen {
-						t.Error("stdout ended with the grandchild, not with the process")
-					}
-					return nil
-				}))
-				if e.ExitCode != 0 || e.Stopped {
-					t.Errorf("%s: got %+v", mode, e)
+	for _, mode := range []string{"ignore-eof", "ignore-term"} {
+		// The grandchild is killed a second after the process's end, which on a busy machine may be before the check.
+		for tries, done := 1, false; !done; tries++ {
+			began := time.Now()
+			e := exitError(t, run(t, t.Context(), spec("fork", mode), func(ctx context.Context, p *child.Process) error {
+				<-ctx.Done()
+				b, err := io.ReadAll(p.Stdout)
+				if string(b) != "up\n" || err != nil {
+					t.Errorf("%s: read %q, %v", mode, b, err)
 				}
+				seen := mode == "ignore-eof" || len(child.Survivors()) > 0
+				done = seen || tries == 5 || time.Since(began) < time.Second
+				if done && !seen {
+					t.Error("stdout ended with the grandchild, not with the process")
+				}
+				return nil
+			}))
+			if e.ExitCode != 0 || e.Stopped {
+				t.Errorf("%s: got %+v", mode, e)
 			}
 		}
-	})
+	}
 }
 
 func TestStopSteps(t *testing.T) {
@@ -243,17 +239,15 @@ func TestLinger(t *testing.T) {
 
 func TestClosesStdoutButRuns(t *testing.T) {
 	noSurvivors(t)
-	bothWays(t, func(t *testing.T, stdout func(*child.Process) io.Reader) {
-		err := run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
-			if _, err := io.Copy(io.Discard, stdout(p)); err != nil || ctx.Err() != nil {
-				t.Errorf("read %v, ctx %v", err, ctx.Err())
-			}
-			return io.ErrUnexpectedEOF
-		})
-		if e := exitError(t, err); !e.Stopped || !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("got %v", err)
+	err := run(t, t.Context(), spec("close-stdout"), func(ctx context.Context, p *child.Process) error {
+		if _, err := io.Copy(io.Discard, p.Stdout); err != nil || ctx.Err() != nil {
+			t.Errorf("read %v, ctx %v", err, ctx.Err())
 		}
+		return io.ErrUnexpectedEOF
 	})
+	if e := exitError(t, err); !e.Stopped || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestDoesNotReadStdin(t *testing.T) {

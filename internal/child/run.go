@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
 // run is one process, from its start to the end of its last descendant. Run owns it.
@@ -59,23 +61,28 @@ func start(ctx context.Context, spec *Spec) (_ *run, err error) {
 	}
 	spec.Args, spec.Env = nil, nil // not used any more, and possibly long
 	r.began = time.Now()
-	r.stdin = newStdin(p.ours[0])
-	r.stdout = newOutputPipe(p.ours[1], r.finished)
-	r.stderr = newStderrReader(newOutputPipe(p.ours[2], nil), spec.Stderr, spec.Redact, &r.all)
+	r.stdin = &Stdin{f: p.ours[0], raw: p.raw[0]}
+	r.stdout = newOutputPipe(p.ours[1], p.raw[1], r.finished)
+	r.stderr = newStderrReader(newOutputPipe(p.ours[2], p.raw[2], nil), spec.Stderr, spec.Redact, &r.all)
 	return r, nil
 }
 
 // pipes are the three pipes of a process.
 type pipes struct {
 	child, ours [3]*os.File
+	raw         [3]*rawio.File // of ours
 }
 
 func (p *pipes) open() (err error) {
-	for i := range p.child {
-		r, w, err := os.Pipe()
+	defer func() {
 		if err != nil {
 			p.closeChildEnds()
 			p.closeOurEnds()
+		}
+	}()
+	for i := range p.child {
+		r, w, err := os.Pipe()
+		if err != nil {
 			return err
 		}
 		if i < 2 { // not stderr
@@ -85,6 +92,9 @@ func (p *pipes) open() (err error) {
 			p.child[i], p.ours[i] = r, w
 		} else {
 			p.child[i], p.ours[i] = w, r
+		}
+		if p.raw[i], err = rawio.New(p.ours[i]); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -18,11 +18,12 @@ const (
 	errBurst   = 1000     // lines
 	queueLines = 1 << 10  // waiting for a slow Stderr
 	queueBytes = 1 << 20
-	keepLine   = 1 << 10 // of memory for the next line, while there is no output
+	keepLine   = 1 << 10 // of memory for the next line
+	chunkSize  = 4 << 10 // of a read
 )
 
 // stderrReader reads a process's stderr on one goroutine, which never blocks on anything else. While lines wait for Stderr, a
-// second goroutine delivers them. Without output there is neither a buffer nor the second goroutine.
+// second goroutine delivers them.
 type stderrReader struct {
 	out    *outputPipe
 	stderr func(string) // Spec.Stderr, or nil
@@ -31,9 +32,8 @@ type stderrReader struct {
 	done   chan struct{}   // closed when everything has been read
 
 	// Used by read only.
-	chunk    *errChunk // the read buffer; nil while there is no output
-	line     []byte    // the current line, at most maxErrLine + margin
-	size     int       // its full size
+	line     []byte // the current line, at most maxErrLine + margin
+	size     int    // its full size
 	rate     bucket
 	dropped  int
 	reported time.Time // when dropped was last reported
@@ -44,10 +44,6 @@ type stderrReader struct {
 	delivering bool   // deliver is running, and will check queue again
 	recent     []byte // raw lines, for the tail
 }
-
-type errChunk [8 << 10]byte
-
-var errChunks = sync.Pool{New: func() any { return new(errChunk) }}
 
 // errLine is a line, or the part of it that was kept.
 type errLine struct {
@@ -64,14 +60,11 @@ func newStderrReader(out *outputPipe, stderr func(string), redact func(string) s
 // read reads stderr to its end. It must not block on anything but the pipe.
 func (e *stderrReader) read() {
 	defer e.finish()
-	buffer, release := e.buffer, e.release
-	buffer() // here rather than in ReadLazy, where allocating it would need more than a stack of 2 KiB
+	chunk := make([]byte, chunkSize)
 	for {
-		n, err := e.out.ReadLazy(buffer, release)
+		n, err := e.out.Read(chunk)
 		now := time.Now()
-		if n > 0 {
-			e.split(e.chunk[:n], now)
-		}
+		e.split(chunk[:n], now)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			if e.size > 0 {
 				e.endLine(now)
@@ -80,21 +73,6 @@ func (e *stderrReader) read() {
 			return
 		}
 		e.report(now, false)
-	}
-}
-
-func (e *stderrReader) buffer() []byte {
-	if e.chunk == nil {
-		e.chunk = errChunks.Get().(*errChunk)
-	}
-	return e.chunk[:]
-}
-
-func (e *stderrReader) release() {
-	errChunks.Put(e.chunk)
-	e.chunk = nil
-	if e.size == 0 && cap(e.line) > keepLine {
-		e.line = nil
 	}
 }
 
@@ -109,13 +87,13 @@ func (e *stderrReader) split(read []byte, now time.Time) {
 		}
 		read = after
 	}
+	if e.size == 0 && cap(e.line) > keepLine {
+		e.line = nil
+	}
 }
 
 func (e *stderrReader) finish() {
 	e.out.f.Close()
-	if e.chunk != nil {
-		e.release()
-	}
 	close(e.done)
 }
 

@@ -5,21 +5,17 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
 // Stdin is the writing end of a process's standard input.
 type Stdin struct {
-	f *os.File
+	f   *os.File
+	raw *rawio.File
 
 	mu   sync.Mutex // one writer at a time
-	w    pipeWriter
-	torn bool // the last byte written was not the end of a line
-}
-
-func newStdin(f *os.File) *Stdin {
-	s := &Stdin{f: f}
-	s.w.init(f)
-	return s
+	torn bool       // the last byte written was not the end of a line
 }
 
 // Write writes all of p. If the process does not read, it waits until the write deadline passes (os.ErrDeadlineExceeded;
@@ -27,7 +23,7 @@ func newStdin(f *os.File) *Stdin {
 func (s *Stdin) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, err := s.w.write(p)
+	n, err := s.raw.Write(p)
 	s.note(p[:n])
 	return n, err
 }
@@ -40,7 +36,7 @@ func (s *Stdin) TryWrite(p []byte) (int, error) {
 		return 0, nil
 	}
 	defer s.mu.Unlock()
-	n, err := s.w.try(p)
+	n, err := s.raw.TryWrite(p)
 	s.note(p[:n])
 	return n, err
 }
@@ -68,7 +64,7 @@ func (s *Stdin) beforeStop(f func(*Stdin)) {
 	s.mu.Lock()
 	s.SetWriteDeadline(time.Now().Add(beforeStopWait))
 	if s.torn {
-		s.w.write([]byte{'\n'})
+		s.raw.Write([]byte{'\n'})
 	}
 	s.mu.Unlock()
 	f(s)

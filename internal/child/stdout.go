@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
 // maxPipe is the largest capacity of a pipe without privileges (Linux: fs.pipe-max-size).
@@ -17,7 +19,7 @@ const maxPipe = 1 << 20
 // capacity of a pipe.
 type outputPipe struct {
 	f        *os.File
-	lazy     lazyReader
+	raw      *rawio.File
 	finished <-chan struct{} // if set, an EOF is delayed a little until it is closed: then the reason is available
 	drained  chan struct{}   // closed before such an EOF
 	once     sync.Once       // for drained
@@ -27,28 +29,20 @@ type outputPipe struct {
 	left  int // after cutOff: bytes still to be delivered; -1: no limit
 }
 
-func newOutputPipe(f *os.File, finished <-chan struct{}) *outputPipe {
-	o := &outputPipe{f: f, finished: finished, left: -1}
+func newOutputPipe(f *os.File, raw *rawio.File, finished <-chan struct{}) *outputPipe {
+	o := &outputPipe{f: f, raw: raw, finished: finished, left: -1}
 	if finished != nil {
 		o.drained = make(chan struct{})
 	}
-	o.lazy.init(f)
 	return o
 }
 
 func (o *outputPipe) Read(p []byte) (int, error) {
-	n, err := o.f.Read(p)
+	n, err := o.raw.Read(p)
 	if o.late(n, err) {
-		n, err = readNow(o.f, p)
-	}
-	return o.result(n, err)
-}
-
-// ReadLazy is Read without a buffer while it waits; it is documented at Process.Stdout.
-func (o *outputPipe) ReadLazy(buffer func() []byte, release func()) (int, error) {
-	n, err := o.lazy.read(buffer, release)
-	if o.late(n, err) {
-		n, err = readNow(o.f, buffer())
+		if n, err = o.raw.TryRead(p); n == 0 && err == nil {
+			err = io.EOF
+		}
 	}
 	return o.result(n, err)
 }

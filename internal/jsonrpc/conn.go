@@ -92,15 +92,6 @@ const maxRaws = 1024
 
 // NewConn makes a Conn over r and w. If w has a method TryWrite(p) (n, err) that writes as much as possible without
 // blocking, the Conn uses it. So that Run ends with its context, r should have SetReadDeadline or Close.
-//
-// If r has a method
-//
-//	ReadLazy(buffer func() []byte, release func()) (n int, err error)
-//
-// the Conn uses it instead of Read, and then needs no buffer while it waits. ReadLazy calls buffer before it tries to
-// read, and reads into the returned slice; if there is nothing to read it calls release before it waits, and buffer
-// again afterwards. Its results are those of Read, for the last buffer. It must not call either function after it has
-// returned, nor both concurrently.
 func NewConn(r io.Reader, w io.Writer, opt Options) *Conn {
 	if opt.MaxHandlers <= 0 {
 		opt.MaxHandlers = 256

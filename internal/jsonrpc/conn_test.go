@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/rawio"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -329,17 +330,30 @@ func TestMany(t *testing.T) {
 func pipePair(t testing.TB, peer func(in io.Reader, out io.Writer)) *Conn {
 	t.Helper()
 	inR, inW, outR, outW := twoPipes(t)
-	out, err := newLazyPipe(outR)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := NewConn(out, tryWriter{inW}, Options{})
+	c := NewConn(outR, newTryWriter(t, inW), Options{})
 	var wg sync.WaitGroup
 	wg.Go(func() { peer(inR, outW); outW.Close() })             // ends when inW is closed
 	wg.Go(func() { c.Run(context.WithoutCancel(t.Context())) }) // ends when the peer does
 	t.Cleanup(func() { inW.Close(); wg.Wait(); outR.Close(); inR.Close() })
 	return c
 }
+
+// tryWriter offers TryWrite over a pipe, as a child's standard input does.
+type tryWriter struct {
+	*os.File
+	raw *rawio.File
+}
+
+func newTryWriter(t testing.TB, f *os.File) tryWriter {
+	t.Helper()
+	raw, err := rawio.New(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tryWriter{f, raw}
+}
+
+func (w tryWriter) TryWrite(p []byte) (n int, err error) { return w.raw.TryWrite(p) }
 
 func twoPipes(t testing.TB) (inR, inW, outR, outW *os.File) {
 	t.Helper()

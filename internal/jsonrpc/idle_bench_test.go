@@ -40,11 +40,7 @@ func BenchmarkIdleConn(b *testing.B) {
 // idleConn runs a Conn, in wg, over pipes, answers some calls at their other ends, and returns the pipes.
 func idleConn(b *testing.B, wg *sync.WaitGroup, calls int) []*os.File {
 	inR, inW, outR, outW := twoPipes(b)
-	out, err := newLazyPipe(outR)
-	if err != nil {
-		b.Fatal(err)
-	}
-	c := NewConn(out, tryWriter{inW}, Options{})
+	c := NewConn(outR, newTryWriter(b, inW), Options{})
 	wg.Go(func() { c.Run(b.Context()) }) // ends when outW is closed
 	waiters := make([]*Waiter, calls)
 	for i := range waiters {

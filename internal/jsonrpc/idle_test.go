@@ -21,33 +21,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// lazyConn is a net.Conn with ReadLazy.
-type lazyConn struct{ net.Conn }
-
-// ReadLazy waits each time, by reading into a byte of its own.
-func (l lazyConn) ReadLazy(buffer func() []byte, release func()) (int, error) {
-	buffer()
-	release()
-	var first [1]byte
-	n, err := l.Conn.Read(first[:])
-	if n == 0 || err != nil {
-		return 0, err
-	}
-	p := buffer()
-	p[0] = first[0]
-	if len(p) == 1 {
-		return 1, nil
-	}
-	more, err := l.Conn.Read(p[1:])
-	return 1 + more, err
-}
-
 // TestIdleConn checks what an idle Conn keeps after small and after large messages: only its reader's goroutine, and no
-// buffers.
+// buffer for writing.
 func TestIdleConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
-		c := NewConn(lazyConn{here}, here, Options{})
+		c := NewConn(here, here, Options{})
 		var wg sync.WaitGroup
 		wg.Go(func() { c.Run(t.Context()) })
 		wg.Go(func() { echo(there, there) }) // ends when there is closed
@@ -105,25 +84,24 @@ func goroutines() string {
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// TestLineBuffers checks the buffer that a lineReader has while it waits.
+// TestLineBuffers checks the buffers that a lineReader reads into.
 func TestLineBuffers(t *testing.T) {
 	const line = "0123456789\n"
 	large := strings.Repeat("x", 50_000) + "\n"
 	for _, tt := range []struct {
 		name string
 		come []string
-		want []int // the buffer at each wait
+		want []int // the buffer at each read
 	}{
-		{"small", []string{line, line}, []int{0, 0, 0}},
-		{"large", []string{large, line}, []int{0, 0, 0}},
-		{"part of a line", []string{line[:5], line[5:]}, []int{0, readBuffer, 0}},
-		{"a line and part of one", []string{line + line[:5], line[5:], line}, []int{0, readBuffer, 0, 0}},
-		{"larger", []string{large[:49_000], large[:49_000], large, line}, []int{0, readBuffer, keepBuffer, 0, 0}},
-		{"over the limit", []string{large[:50_000], large[:50_000], large[:50_000], large[:50_000], large[:50_000], large, line},
-			[]int{0, readBuffer, keepBuffer, keepBuffer, keepBuffer, 0, 0, 0}},
+		{"small", []string{line, line}, []int{smallBuffer, smallBuffer, smallBuffer}},
+		{"an answer to initialize", []string{large[40_000:], line, line}, []int{smallBuffer, lineBuffer, lineBuffer, smallBuffer, smallBuffer}},
+		{"a line and part of one", []string{line + line[:5], line[5:], line}, []int{smallBuffer, smallBuffer, smallBuffer, smallBuffer}},
+		{"large", []string{large, line, line}, []int{smallBuffer, lineBuffer, readBuffer, readBuffer, smallBuffer, smallBuffer}},
+		{"over the limit", []string{strings.Repeat("x", 250_000) + "\n", line, line},
+			[]int{smallBuffer, lineBuffer, readBuffer, keepBuffer, keepBuffer, smallBuffer, smallBuffer}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := &arrivals{come: tt.come}
+			r := &arrivals{pieces: tt.come}
 			l := newLineReader(r, 200_000)
 			r.lines = l
 			var err error
@@ -131,43 +109,26 @@ func TestLineBuffers(t *testing.T) {
 				_, err = l.next()
 			}
 			if err != io.EOF || fmt.Sprint(r.held) != fmt.Sprint(tt.want) {
-				t.Errorf("%v; buffers at the waits: %v, want %v", err, r.held, tt.want)
+				t.Errorf("%v; buffers: %v, want %v", err, r.held, tt.want)
 			}
 		})
 	}
 }
 
-// arrivals is a lazy reader that waits before each of its texts.
+// arrivals reads one of its texts at a time.
 type arrivals struct {
-	come  []string
-	begun bool // the first text has been read from
+	pieces
 	lines *lineReader
 	held  []int
 }
 
-func (c *arrivals) Read([]byte) (int, error) { panic("Read was called instead of ReadLazy") }
-
-func (c *arrivals) ReadLazy(buffer func() []byte, release func()) (int, error) {
-	p := buffer()
-	if !c.begun {
-		release()
-		c.held = append(c.held, cap(c.lines.buf))
-		p = buffer()
-	}
-	if len(c.come) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, c.come[0])
-	c.come[0] = c.come[0][n:]
-	if c.begun = c.come[0] != ""; !c.begun {
-		c.come = c.come[1:]
-	}
-	return n, nil
+func (c *arrivals) Read(p []byte) (int, error) {
+	c.held = append(c.held, cap(c.lines.buf))
+	return c.pieces.Read(p)
 }
 
-// TestPlainReaderShrinks checks that over a reader that does not report when it waits, a large line's buffer is released
-// at the first small line after it.
-func TestPlainReaderShrinks(t *testing.T) {
+// TestReaderShrinks checks that a large line's buffer is released at the first small line after it.
+func TestReaderShrinks(t *testing.T) {
 	for _, size := range []int{10_000, 100_000, 1_000_000} {
 		r := &pieces{strings.Repeat("x", size) + "\n", "small\n", "small\n"}
 		l := newLineReader(r, 0)
@@ -196,14 +157,10 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// wrongCount is a lazy reader that returns a larger count than there was room for.
-type wrongCount struct{ io.Reader }
+// wrongCount is a reader that returns a larger count than there was room for.
+type wrongCount struct{}
 
-func (wrongCount) ReadLazy(buffer func() []byte, release func()) (int, error) {
-	n := len(buffer())
-	release()
-	return n, nil
-}
+func (wrongCount) Read(p []byte) (int, error) { return len(p) + 1, nil }
 
 func TestReadCountTooLarge(t *testing.T) {
 	if line, err := newLineReader(wrongCount{}, 0).next(); err == nil || err == io.EOF {

@@ -54,56 +54,39 @@ func (p shreds) Read(b []byte) (int, error) {
 	return p.r.Read(b[:min(len(b), 1+p.n.IntN(300<<10))])
 }
 
-// lazyShreds is a lazyReader that returns a random number of bytes.
-type lazyShreds struct{ shreds }
-
-func (p lazyShreds) ReadLazy(buffer func() []byte, release func()) (int, error) {
-	if p.n.IntN(2) == 0 {
-		release()
-	}
-	return p.Read(buffer())
-}
-
 // TestKeep: a kept message does not change while other lines are read and kept.
 func TestKeep(t *testing.T) {
 	const seeds, answers = 6, 12
 	for _, id := range []string{"7", `"0123456789012345678901234567890"`} {
-		for _, lazy := range []bool{false, true} {
-			for seed := range uint64(seeds) {
-				t.Run(fmt.Sprintf("id=%d,lazy=%v,seed=%d", len(id), lazy, seed), func(t *testing.T) {
-					t.Parallel()
-					n := rand.New(rand.NewPCG(seed, 1))
-					var text strings.Builder
-					for i := range answers {
-						body := strings.Repeat(string(rune('a'+i)), []int{10, keepBuffer - 60, keepBuffer + 1, 1 << 20, 3 << 20}[n.IntN(5)])
-						switch n.IntN(3) {
-						case 0:
-							fmt.Fprintf(&text, `{"jsonrpc":"2.0","id":%d,"result":"%s"}`+"\n", i+1, body)
-						case 1:
-							fmt.Fprintf(&text, `{"result":{"x":"%s"},"jsonrpc":"2.0","id":"%d"}`+"\r\n", body, i+1)
-						default: // its id cannot be replaced in place
-							fmt.Fprintf(&text, `{"jsonrpc":"2.0","id":%d,"result":1,"result":"%s"}`+"\n", i+1, body)
-						}
+		for seed := range uint64(seeds) {
+			t.Run(fmt.Sprintf("id=%d,seed=%d", len(id), seed), func(t *testing.T) {
+				t.Parallel()
+				n := rand.New(rand.NewPCG(seed, 1))
+				var text strings.Builder
+				for i := range answers {
+					body := strings.Repeat(string(rune('a'+i)), []int{10, keepBuffer - 60, keepBuffer + 1, 1 << 20, 3 << 20}[n.IntN(5)])
+					switch n.IntN(3) {
+					case 0:
+						fmt.Fprintf(&text, `{"jsonrpc":"2.0","id":%d,"result":"%s"}`+"\n", i+1, body)
+					case 1:
+						fmt.Fprintf(&text, `{"result":{"x":"%s"},"jsonrpc":"2.0","id":"%d"}`+"\r\n", body, i+1)
+					default: // its id cannot be replaced in place
+						fmt.Fprintf(&text, `{"jsonrpc":"2.0","id":%d,"result":1,"result":"%s"}`+"\n", i+1, body)
 					}
-					p := shreds{bytes.NewReader([]byte(text.String())), n}
-					var r io.Reader = p
-					if lazy {
-						r = lazyShreds{p}
+				}
+				c := NewConn(shreds{bytes.NewReader([]byte(text.String())), n}, io.Discard, Options{})
+				k := &keeper{id: id, done: make(chan struct{}), left: answers}
+				for range answers {
+					c.Start(&Exchange{Method: "m", Sink: k})
+				}
+				c.Run(context.Background())
+				<-k.done
+				for i, kept := range k.got {
+					if kept.release != nil {
+						k.check(i)
 					}
-					c := NewConn(r, io.Discard, Options{})
-					k := &keeper{id: id, done: make(chan struct{}), left: answers}
-					for range answers {
-						c.Start(&Exchange{Method: "m", Sink: k})
-					}
-					c.Run(context.Background())
-					<-k.done
-					for i, kept := range k.got {
-						if kept.release != nil {
-							k.check(i)
-						}
-					}
-				})
-			}
+				}
+			})
 		}
 	}
 }

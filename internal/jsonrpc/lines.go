@@ -36,14 +36,10 @@ func (e endlessLineError) Error() string {
 }
 
 // lineReader splits a stream into lines. Its memory is limited whatever the stream contains, and shrinks after a large
-// line. Over a lazyReader it has no buffer while it waits, so that a thousand idle children need no buffers.
+// line.
 type lineReader struct {
 	r     io.Reader
-	lazy  lazyReader // r, if it is one
-	small []byte     // if r is not lazy: the buffer that is kept
-
-	roomFunc    func() []byte // the methods as values, made once
-	releaseFunc func()
+	small []byte // the buffer that is kept
 
 	max      int
 	endless  int64              // a longer line counts as endless
@@ -60,20 +56,11 @@ type lineReader struct {
 	count *atomic.Uint64 // bytes read; nil: not counted
 }
 
-// lazyReader is documented at NewConn.
-type lazyReader interface {
-	ReadLazy(buffer func() []byte, release func()) (n int, err error)
-}
-
 func newLineReader(r io.Reader, limit int) *lineReader {
 	if limit <= 0 {
 		limit = DefaultMaxLine
 	}
-	l := &lineReader{r: r, max: limit, endless: max(endlessLine, 4*int64(limit))}
-	if l.lazy, _ = r.(lazyReader); l.lazy != nil {
-		l.roomFunc, l.releaseFunc = l.room, l.release
-	}
-	return l
+	return &lineReader{r: r, max: limit, endless: max(endlessLine, 4*int64(limit)), small: make([]byte, smallBuffer)}
 }
 
 // byteOrderMark is the UTF-8 encoding of U+FEFF, which PowerShell and .NET write before their first line.
@@ -125,7 +112,7 @@ func (l *lineReader) nextLine() ([]byte, error) {
 // fill reads once.
 func (l *lineReader) fill() {
 	for range 100 {
-		n, err := l.read()
+		n, err := l.r.Read(l.buf[l.end:])
 		if n < 0 || n > len(l.buf)-l.end {
 			n, err = 0, fmt.Errorf("a read of %d bytes into %d", n, len(l.buf)-l.end)
 		}
@@ -140,22 +127,15 @@ func (l *lineReader) fill() {
 	l.err = io.ErrNoProgress
 }
 
-func (l *lineReader) read() (int, error) {
-	if l.lazy != nil {
-		return l.lazy.ReadLazy(l.roomFunc, l.releaseFunc)
-	}
-	return l.r.Read(l.room())
-}
-
-// makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer (beyond a pipe's capacity
-// only for a line that needs it), or releases a buffer that is large because of an earlier line. It returns false if
+// makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer, or releases a buffer that is large because of an earlier line. It returns false if
 // Options.Reserve refuses the memory for a larger buffer.
 func (l *lineReader) makeRoom() bool {
 	switch {
 	case l.start == l.end:
-		// A plain reader does not report when it waits, so its buffer stays until it proves larger than needed.
-		if len(l.buf) > keepBuffer || l.lazy == nil && len(l.buf) > smallBuffer && l.end <= smallBuffer {
+		// A large buffer stays until the last read shows that it is larger than needed.
+		if l.buf == nil || len(l.buf) > keepBuffer || len(l.buf) > smallBuffer && l.end <= smallBuffer {
 			l.dropBuffer()
+			l.buf = l.small
 		}
 		l.start, l.end, l.seen = 0, 0, 0
 	case l.start > len(l.buf)/2 && len(l.buf) > keepBuffer && l.end-l.start < readBuffer:
@@ -165,8 +145,7 @@ func (l *lineReader) makeRoom() bool {
 		l.end = copy(l.buf, l.buf[l.start:l.end])
 		l.start = 0
 	default:
-		size := max(readBuffer, min(2*len(l.buf), l.max+readBuffer))
-		return l.move(size)
+		return l.move(min(2*len(l.buf), l.max+readBuffer))
 	}
 	return true
 }
@@ -198,21 +177,6 @@ func (l *lineReader) unreserve() {
 	}
 }
 
-// room returns the part of the buffer to read into: the one that makeRoom has made, or a first buffer.
-func (l *lineReader) room() []byte {
-	switch {
-	case l.buf != nil:
-	case l.lazy != nil:
-		l.buf = borrow(readBuffer)
-	default:
-		if l.small == nil {
-			l.small = make([]byte, smallBuffer)
-		}
-		l.buf = l.small
-	}
-	return l.buf[l.end:]
-}
-
 // detach gives the buffer of the last returned line to the caller, and copies its unread bytes to a new one. The caller
 // calls unreserve when it has released the buffer.
 func (l *lineReader) detach() (buf []byte, unreserve func()) {
@@ -230,13 +194,6 @@ func (l *lineReader) detach() (buf []byte, unreserve func()) {
 		copy(l.buf, rest)
 	}
 	return buf, unreserve
-}
-
-// release is called by a lazyReader when there is nothing to read.
-func (l *lineReader) release() {
-	if l.start == l.end {
-		l.dropBuffer()
-	}
 }
 
 // dropBuffer returns an empty buffer to its pool.

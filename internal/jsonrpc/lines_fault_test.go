@@ -31,32 +31,7 @@ func (c *chunked) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// lazy is a chunked reader that waits before some of its reads, as specified by cuts. While it waits it overwrites the
-// released buffer.
-type lazy struct {
-	chunked
-}
-
-func (z *lazy) Read([]byte) (int, error) { panic("Read where there is ReadLazy") }
-
-func (z *lazy) ReadLazy(buffer func() []byte, release func()) (int, error) {
-	p := buffer()
-	if len(z.cuts) > 0 {
-		for range z.cuts[z.n%len(z.cuts)] % 3 {
-			release()
-			scribbled := borrow(readBuffer)
-			for i := range scribbled {
-				scribbled[i] = '\n'
-			}
-			giveBack(scribbled)
-			p = buffer()
-		}
-	}
-	return z.chunked.Read(p)
-}
-
-// FuzzLines compares a lineReader, over a plain reader and over a lazy one, with the simplest way to split a text into
-// lines.
+// FuzzLines compares a lineReader with the simplest way to split a text into lines.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\nb\r\n\n{\"id\":7}\nlast"), []byte{1, 2, 0, 3}, uint16(4))
 	f.Add([]byte(strings.Repeat("x", 9000)+"\n"+strings.Repeat("y", 70000)+"\nz\n"), []byte{255, 254}, uint16(10000))
@@ -73,8 +48,7 @@ func FuzzLines(f *testing.F) {
 			cuts = nil
 		}
 		text = bytes.TrimLeft(bytes.Repeat(text, int(limit)%7+1), "\ufeff")
-		checkLines(t, newLineReader(&chunked{text: text, cuts: cuts}, int(limit)), text)
-		l := newLineReader(&lazy{chunked: chunked{text: text, cuts: cuts}}, int(limit))
+		l := newLineReader(&chunked{text: text, cuts: cuts}, int(limit))
 		checkLines(t, l, text)
 		if l.buf != nil {
 			t.Errorf("at the end there is a buffer of %d bytes", cap(l.buf))

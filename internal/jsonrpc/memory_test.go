@@ -28,14 +28,14 @@ func (m *limited) reserve(n int64) bool {
 	return true
 }
 
-// TestLinesReserve reads large lines within a limit of memory, over both kinds of readers: all reserved memory is
+// TestLinesReserve reads large lines within a limit of memory, in whole and in pieces: all reserved memory is
 // returned, and a line without memory is discarded while the lines before and after it arrive.
 func TestLinesReserve(t *testing.T) {
 	const small, large = 1 << 20, 16 << 20
 	text := strings.Repeat("a", small) + "\n" + `{"id":7,"x":"` + strings.Repeat("b", large) + "\"}\n" + strings.Repeat("c", small) + "\nd\n"
 	for name, r := range map[string]io.Reader{
-		"plain": strings.NewReader(text),
-		"lazy":  lazyShreds{shreds{r: bytes.NewReader([]byte(text)), n: rand.New(rand.NewPCG(1, 2))}},
+		"whole":  strings.NewReader(text),
+		"pieces": shreds{r: bytes.NewReader([]byte(text)), n: rand.New(rand.NewPCG(1, 2))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m limited

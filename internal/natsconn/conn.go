@@ -27,8 +27,9 @@ const (
 // setup but leaves it to the garbage collector, so a permanent goroutine would leak.
 type conn struct {
 	net.Conn
-	limit time.Duration  // how long a write may wait for a server that does not read; 0: no limit
-	spawn func(f func()) // starts flushSoon
+	try   interface{ TryWrite([]byte) (int, error) } // Conn, if it can
+	limit time.Duration                              // how long a write may wait for a server that does not read; 0: no limit
+	spawn func(f func())                             // starts flushSoon
 	close sync.Once
 
 	unanswered atomic.Int32 // writes since the last read
@@ -50,6 +51,7 @@ type conn struct {
 
 func newConn(c net.Conn, limit time.Duration) *conn {
 	w := &conn{Conn: c, limit: limit}
+	w.try, _ = c.(interface{ TryWrite([]byte) (int, error) })
 	w.spawn = w.writers.Go // ends after its write; Close waits for it
 	return w
 }
@@ -104,13 +106,22 @@ func (c *conn) flush() {
 	}
 }
 
-// write writes p now. A failure closes the connection, which nats.go's read loop detects. The caller holds mu.
+// write writes p now. A failure closes the connection, which nats.go's read loop detects. It sets a deadline only if it has
+// to wait, because setting one costs as much as a small write. The caller holds mu.
 func (c *conn) write(p []byte, until time.Time) {
 	if c.failed {
 		return
 	}
-	c.setDeadline(until)
-	if _, err := c.Conn.Write(p); err != nil {
+	var n int
+	var err error
+	if c.try != nil {
+		n, err = c.try.TryWrite(p)
+	}
+	if n < len(p) && err == nil {
+		c.setDeadline(until)
+		_, err = c.Conn.Write(p[n:])
+	}
+	if err != nil {
 		c.failed = true
 		c.Conn.Close()
 	}

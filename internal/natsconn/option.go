@@ -71,7 +71,7 @@ func (d *dialer) dialAny(network string, addresses []string) (c net.Conn, err er
 		}
 	}
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
-		return raw(tcp)
+		return newTCPConn(tcp)
 	}
 	return c, err
 }

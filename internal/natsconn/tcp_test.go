@@ -1,5 +1,3 @@
-//go:build linux && !race
-
 package natsconn
 
 import (
@@ -15,8 +13,8 @@ import (
 	"time"
 )
 
-// TestRawConn checks that connections with raw system calls behave like ordinary ones.
-func TestRawConn(t *testing.T) {
+// TestTCPConn checks that connections with raw system calls behave like ordinary ones.
+func TestTCPConn(t *testing.T) {
 	large := bytes.Repeat([]byte("all that fits into no buffer"), 1<<20)
 	for _, tt := range []struct {
 		name string
@@ -115,7 +113,7 @@ func TestRawConn(t *testing.T) {
 				defer l.Close()
 				c, err := net.Dial("tcp", l.Addr().String())
 				if err == nil && kind == "raw" {
-					c, err = raw(c.(*net.TCPConn))
+					c, err = newTCPConn(c.(*net.TCPConn))
 				}
 				if err != nil {
 					t.Fatal(err)
