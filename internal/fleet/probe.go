@@ -25,7 +25,7 @@ const (
 )
 
 // NotAnswering is the reason shown for an instance that does not answer pings.
-const NotAnswering = "not answering"
+const NotAnswering = wire.NotAnswering
 
 // probes checks the instances that somebody suspects.
 type probes struct {

@@ -198,9 +198,9 @@ func (n *Publisher) announceAll() {
 	}
 }
 
-// announceEvery bounds what one small message of anybody's can make of a bridge with a thousand slots: those
-// who ask in between are answered together.
-const announceEvery = wire.StreamTick
+// announceEvery limits what one small message can cause in a bridge with a thousand instances: requests that arrive in
+// between are answered together.
+const announceEvery = 250 * time.Millisecond
 
 func (n *Publisher) receive(m *nats.Msg) {
 	if m.Subject == n.opt.Prefix.AnnounceRequest() {

@@ -15,8 +15,9 @@ const (
 const (
 	AcceptedAfter  = time.Second
 	KeepaliveEvery = 2 * time.Second
+	SuspectAfter   = 1300 * time.Millisecond // AcceptedAfter, a StreamTick, and the way
 	SilenceLimit   = 5 * time.Second
-	StreamTick     = 250 * time.Millisecond
+	StreamTick     = 100 * time.Millisecond
 	ChunkSize      = 512 << 10
 	AckEvery       = 4 << 20
 	MaxUnacked     = 2 // lots under way: while one is acknowledged the next is sent

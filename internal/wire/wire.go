@@ -186,3 +186,7 @@ const (
 	KeyLease = "lease.registry" // the leader's lease; renewed every 2 s
 	KeyEpoch = "epoch.registry" // the fence; an object whose catalog_id is the stream's creation time, RFC 3339
 )
+
+// NotAnswering is the reason of an instance that does not answer the registry's pings. It is ready until three of them were
+// not answered, then lost.
+const NotAnswering = "not answering"

@@ -63,6 +63,7 @@ type Client struct {
 	guards  sync.Map // extension id → *guard
 	schemas sync.Map // extension id → *checks
 	offered atomic.Pointer[offeredHooks]
+	denied  atomic.Bool // NATS denies the subjects of instances
 }
 
 // NewClient makes a Client on nc. It starts nothing.
@@ -158,7 +159,9 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 // target is where a call goes, and what the one who answers is known to be able to.
 type target struct {
 	id, own, subject, dialect string
-	instance                  string                           // the subject of one instance; "": any, over subject
+	instance                  string // the subject of an instance that has the tool; "": any
+	direct                    string // the name of the instance that routes have chosen; "": any
+	guard                     *guard
 	notFound                  *NotFoundError                   // of an extension that the Catalog lacks: the error where nothing is subscribed
 	known, stream             bool                             // the catalog has its features; it streams
 	passthrough               bool                             // calls carry the identity of the caller
@@ -180,6 +183,17 @@ func (c *Client) targetOf(e Extension) target {
 		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, wire.FeatureStream),
 		agent: c.opt.Agent, session: c.opt.Session, passthrough: e.Spec.Context.Passthrough,
 	}
+}
+
+// to is the subject of the next request.
+func (t *target) to() string {
+	switch {
+	case t.instance != "":
+		return t.instance
+	case t.direct != "":
+		return t.subject + "." + t.direct
+	}
+	return t.subject
 }
 
 // identify replaces the caller's identity, unless the new one is empty.
@@ -262,18 +276,9 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 	if t.passthrough && (t.agent != "" || t.session != "") && strings.HasPrefix(method, "tools/") && method != "tools/list" {
 		params = wire.WithContext(method, t.dialect, params, t.agent, t.session)
 	}
-	g := c.guardOf(t.id)
+	t.guard = c.guardOf(t.id)
 	for ; ; r.made++ {
-		token, refused := c.enter(g, time.Now())
-		if refused != nil {
-			return nil, refused
-		}
-		a := c.once(ctx, &t, deadline, method, params)
-		verdict := a.verdict()
-		if verdict == breaker.Failure && c.wasAway(t.connects) {
-			verdict = breaker.Neutral
-		}
-		token.Done(verdict)
+		a := c.attempt(ctx, &t, &r, deadline, method, params)
 		if a.err == nil {
 			return a.result, nil
 		}
@@ -298,20 +303,57 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 	}
 }
 
-// suspectEvery is how often a Client complains of one extension: one word is enough for the registry to look.
+// attempt sends one request: to the instance that the routes choose, or where the choice is NATS's, to any, if the breaker
+// admits it.
+func (c *Client) attempt(ctx context.Context, t *target, r *retries, deadline time.Time, method string, params json.RawMessage) attempt {
+	now := time.Now()
+	if t.direct = c.choose(t, r, now); t.direct != "" {
+		defer t.guard.routes.done(t.direct)
+		return c.once(ctx, t, deadline, method, params)
+	}
+	token, refused := c.enter(t.guard, now)
+	if refused != nil {
+		return attempt{err: refused, refused: true}
+	}
+	a := c.once(ctx, t, deadline, method, params)
+	verdict := a.verdict()
+	if verdict == breaker.Failure && c.wasAway(t.connects) {
+		verdict = breaker.Neutral
+	}
+	token.Done(verdict)
+	return a
+}
+
+// choose returns the instance for the next request, "" if any instance may get it.
+func (c *Client) choose(t *target, r *retries, now time.Time) string {
+	if c.opt.Catalog == nil || t.instance != "" || r.anyInstance || c.denied.Load() {
+		return ""
+	}
+	e, ok := c.opt.Catalog.Get(t.id)
+	if !ok {
+		return ""
+	}
+	return t.guard.routes.choose(e, c.opt.Catalog.Age() <= freshness, now)
+}
+
+// suspectEvery is how often a Client reports one extension; one report makes the registry ping it.
 const suspectEvery = time.Second
 
-// suspect tells the registry what the call met, so that the catalog is right before the beats are missed.
-func (c *Client) suspect(id, why string) {
-	if !c.guardOf(id).maySuspect(time.Now()) {
+// suspect reports to the registry how a call ended, so that the catalog is right before heartbeats are missed.
+func (c *Client) suspect(t *target, why string) {
+	if !t.guard.maySuspect(time.Now()) {
 		return
 	}
-	data, err := json.Marshal(map[string]string{"id": id, "reason": why})
+	report := map[string]string{"id": t.id, "reason": why}
+	if t.direct != "" {
+		report["instance"] = t.direct
+	}
+	data, err := json.Marshal(report)
 	if err == nil {
-		err = c.nc.Publish(c.prefix.Suspect(id), data)
+		err = c.nc.Publish(c.prefix.Suspect(t.id), data)
 	}
 	if err != nil {
-		c.opt.Logger.Debug("could not report a suspect", "extension", id, "error", err)
+		c.opt.Logger.Debug("could not report a suspect", "extension", t.id, "error", err)
 	}
 }
 

@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +36,7 @@ func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method
 	if a.err = c.send(ctx, *t, place, method, params); a.err != nil {
 		return a
 	}
-	r := reception{c: c, t: *t, streaming: t.stream}
+	r := reception{c: c, t: *t, streaming: t.stream, heard: place.sent}
 	a.result, a.err = r.receive(ctx, place)
 	a.origin = r.origin
 	if !r.ended { // the instance still runs it, or may
@@ -71,7 +70,7 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 	defer outgoings.Put(o)
 	clear(o.msg.Header)
 	msg := &o.msg
-	msg.Subject, msg.Reply = cmp.Or(t.instance, t.subject), p.reply
+	msg.Subject, msg.Reply = t.to(), p.reply
 	msg.Data = jsonrpc.AppendRequest(msg.Data[:0], []byte(requestID), method, params)
 	o.set(wire.HeaderTimeout, strconv.FormatInt(left.Milliseconds(), 10))
 	o.set(wire.HeaderCallID, p.reply) // as unique as a name can be
@@ -133,9 +132,10 @@ const requestID = "1"
 type reception struct {
 	c         *Client
 	t         target
-	origin    origin // of the error
-	streaming bool   // frames have come, or will: silence means something
-	ended     bool   // nothing more will come
+	origin    origin    // of the error
+	streaming bool      // frames have come, or will: silence means something
+	heard     time.Time // when the last message came, or the request was sent
+	ended     bool      // nothing more will come
 	chunks    [][]byte
 	size      int // of the chunks
 }
@@ -152,8 +152,13 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				}
 			case !time.Now().Before(p.deadline):
 				return nil, r.gaveUp(context.DeadlineExceeded)
-			case r.streaming && len(p.replies) == 0: // progress may have kept take busy
-				r.c.suspect(r.t.id, "timeout")
+			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
+				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
+			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
+			case time.Since(r.heard) < wire.SilenceLimit:
+				r.silent()
+			default:
+				r.silent()
 				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, wire.SilenceLimit)
 			}
 		case <-ctx.Done():
@@ -169,15 +174,25 @@ func (r *reception) gaveUp(cause error) error {
 	if r.c.wasAway(r.t.connects) {
 		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s came in time: NATS was away meanwhile", r.t.id)
 	}
-	r.c.suspect(r.t.id, "timeout")
+	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
+}
+
+// silent reports that an instance may hang, to the registry and to the Client's own choice of instances.
+func (r *reception) silent() {
+	r.t.guard.routes.silent(r.t.direct, time.Now())
+	r.c.suspect(&r.t, "timeout")
 }
 
 // take handles one message of the answer.
 func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
+	r.heard = time.Now()
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		r.ended, r.origin = true, byNATS
 		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "no instance of %s is subscribed", r.t.id)
+	}
+	if r.t.direct != "" {
+		r.t.guard.routes.heard(r.t.direct)
 	}
 	kind := m.Header.Get(wire.HeaderFrame)
 	r.streaming = r.streaming || kind != ""

@@ -22,6 +22,7 @@ const throughEvery = time.Second
 type guard struct {
 	id      string
 	breaker *breaker.Breaker
+	routes  routes
 
 	mu        sync.Mutex
 	seen      uint64 // the state's revision that the breaker was last compared with

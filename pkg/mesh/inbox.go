@@ -32,15 +32,16 @@ type inbox struct {
 // thousands of long calls, which are due one by one, would cost their number squared.
 const scanEvery = 10 * time.Millisecond
 
-// place is where the replies of one call come in. A nil message says that it is time to look at the clock: the
-// deadline has passed, or nothing has come for silenceLimit. It is late by scanEvery at most; the end of a caller's
-// context is not.
+// place is where the replies of one call come in. A nil message means that it is time to look at the clock: the deadline
+// has passed, or nothing has come for SuspectAfter, or for SilenceLimit. It is late by scanEvery at most.
 type place struct {
 	reply    string // the subject
 	token    string // its last part
 	replies  chan *nats.Msg
 	deadline time.Time
+	sent     time.Time
 	due      time.Time // of the next nil message; guarded by the inbox's mu
+	again    time.Time // of the one after it; guarded by the inbox's mu
 }
 
 // places are those that nobody can send to any more.
@@ -69,7 +70,8 @@ func (b *inbox) open(deadline time.Time) (*place, error) {
 	p.token = p.reply[len(b.prefix):]
 	p.deadline = deadline
 	b.waiting[p.token] = p
-	b.expect(p, time.Now())
+	p.sent = time.Now()
+	b.expect(p, p.sent.Add(wire.SuspectAfter), p.sent.Add(wire.SilenceLimit))
 	return p, nil
 }
 
@@ -84,13 +86,17 @@ func (b *inbox) close(p *place) {
 	places.Put(p)
 }
 
-// expect sets when p has to look at the clock, now that it heard something. The caller holds mu.
-func (b *inbox) expect(p *place, now time.Time) {
-	p.due = now.Add(wire.SilenceLimit)
-	if p.deadline.Before(p.due) {
-		p.due = p.deadline
-	}
+// expect sets when p has to look at the clock, and when again; the deadline is always one of these times. The caller holds mu.
+func (b *inbox) expect(p *place, due, again time.Time) {
+	p.due, p.again = earlier(due, p.deadline), earlier(again, p.deadline)
 	b.arm(p.due)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // arm has the timer fire at, or scanEvery after it did last, unless it fires before that anyway. The caller holds mu.
@@ -120,8 +126,8 @@ func (b *inbox) expire() {
 		if !p.due.After(now) {
 			select {
 			case p.replies <- nil:
-				p.due = p.deadline // which, if it is that, it has been told of
-				if !p.due.After(now) {
+				p.due, p.again = p.again, p.deadline
+				if !p.due.After(now) { // that was the deadline
 					p.due = now.Add(time.Hour)
 				}
 			default: // it has enough to take already, and is told behind that
@@ -149,7 +155,7 @@ func (b *inbox) receive(m *nats.Msg) {
 		return
 	}
 	if frame != "" {
-		b.expect(p, time.Now())
+		b.expect(p, time.Now().Add(wire.SilenceLimit), p.deadline)
 	}
 	switch frame {
 	case wire.FrameProgress, wire.FrameAccepted, wire.FrameKeepalive:

@@ -30,7 +30,7 @@ func TestInboxScans(t *testing.T) {
 			}
 			b.mu.Lock()
 			b.waiting[p.token] = p
-			b.expect(p, time.Now())
+			b.expect(p, time.Now().Add(wire.SilenceLimit), p.deadline)
 			b.mu.Unlock()
 			go func() { // ends when it is told
 				<-p.replies

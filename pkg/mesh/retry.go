@@ -39,9 +39,10 @@ const (
 
 // attempt is how one request ended.
 type attempt struct {
-	result json.RawMessage
-	err    error
-	origin origin
+	result  json.RawMessage
+	err     error
+	origin  origin
+	refused bool // it was not made: a breaker is open
 }
 
 // mesh is the error of an attempt that the extension itself did not answer; nil if it did, or if it is not an
@@ -99,6 +100,8 @@ type retries struct {
 	waited   bool          // for ready
 	away     time.Time     // since when no instance took it
 	unlisted error         // the refusal after which an instance of the shown version was addressed
+
+	anyInstance bool // the instance that was addressed did not take the call
 }
 
 // next decides what follows a failed attempt (docs/protocol.md, "Trying again").
@@ -106,8 +109,15 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 	r.pause = pauses[min(r.made, len(pauses)-1)]
 	e := a.mesh()
 	switch {
-	case e == nil:
+	case e == nil, a.refused:
 		return stop
+	case t.direct != "" && a.absent():
+		t.guard.routes.absent(t.direct, time.Now())
+		if c.mayNotAddress(t) {
+			c.denied.Store(true)
+		}
+		r.anyInstance = true
+		return atOnce
 	case a.unlisted():
 		return r.elsewhere(c, t, a)
 	case a.absent():
@@ -151,7 +161,7 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 		r.away = time.Now() // until then the call may have been with an instance that then exited
 	}
 	if r.made == 0 && t.notFound == nil {
-		c.suspect(t.id, "no_responders")
+		c.suspect(t, "no_responders")
 	}
 	state := c.stateOf(t.id)
 	switch {
@@ -181,7 +191,7 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 // mayNotAddress reports whether NATS denied the request to the instance's subject.
 func (c *Client) mayNotAddress(t *target) bool {
 	err := c.nc.LastError()
-	return t.instance != "" && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.instance+`"`)
+	return t.to() != t.subject && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.to()+`"`)
 }
 
 // shownInstance is the subject of a random ready instance of the version whose tools the catalog shows, "" where ready
