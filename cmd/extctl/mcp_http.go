@@ -45,9 +45,10 @@ func (f *httpFlags) add(cmd *cobra.Command) {
 
 // listen checks the flags and opens the listener.
 func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOptions, url string, err error) {
-	network, addr, local := "tcp", f.addr, false
-	if path, ok := strings.CutPrefix(f.addr, "unix:"); ok {
-		network, addr, local = "unix", path, true
+	network, local := "tcp", true
+	addr, unix := strings.CutPrefix(f.addr, "unix:")
+	if unix {
+		network = "unix"
 	} else if addr, local, err = localAddr(f.addr); err != nil {
 		return nil, o, "", err
 	}
@@ -58,7 +59,7 @@ func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOpti
 		}
 	}
 	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: f.drain}
-	o.AnyHost = network == "unix" || !local && len(f.hosts) == 0 // without a loopback address DNS rebinding gains nothing: tokens are required
+	o.AnyHost = unix || !local && len(f.hosts) == 0 // a web page gains nothing by DNS rebinding: it has no token
 	if o.TLS, err = f.tls(); err != nil {
 		return nil, o, "", err
 	}
@@ -67,7 +68,7 @@ func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOpti
 			return nil, o, "", daemon.UsageError{Err: fmt.Errorf("--tokens: %w", err)}
 		}
 	}
-	if network == "unix" {
+	if unix {
 		l, err = listenUnix(addr)
 		return l, o, "unix:" + addr, err
 	}

@@ -19,13 +19,6 @@ type reply struct {
 	keepAlive *time.Timer
 }
 
-// begin makes the answer a stream.
-func (p *reply) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.start()
-}
-
 // start writes the head of a stream. The caller holds mu.
 func (p *reply) start() {
 	if p.streaming {

