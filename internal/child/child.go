@@ -23,8 +23,6 @@ import (
 	"errors"
 	"io"
 	"time"
-
-	"github.com/extmesh/extmesh/internal/aside"
 )
 
 // Spec describes the process to run. Command is required; for all other fields the zero value works.
@@ -109,9 +107,7 @@ func (p *Process) Terminate() { p.terminate() }
 // was running, Run returns nil: it was a clean stop, whatever the exit status. In all other cases the error is or wraps
 // an *ExitError, and wraps use's error too.
 func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Process) error) error {
-	var r *run
-	var err error
-	aside.Run(func() { r, err = start(ctx, &spec) })
+	r, err := start(ctx, &spec)
 	if err != nil {
 		return err
 	}
@@ -128,21 +124,17 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 		useErr = use(ctx2, &Process{PID: r.proc.Pid, Stdin: r.stdin, Stdout: r.stdout, terminate: r.terminate})
 	})
 	r.idle(ctx)
-	var exit *ExitError
-	var left error
-	aside.Run(func() {
-		stopped := r.awaitEnd(ctx)
-		if stopped {
-			r.stop()
-		}
-		exit = r.finish(stopped)
-		if ctx.Err() != nil { // cancelling ctx reaches ctx2 only a moment later, but its cause has priority over exit
-			cancel(context.Cause(ctx))
-		}
-		cancel(exit)
-		close(r.finished)
-		left = r.endDescendants()
-	})
+	stopped := r.awaitEnd(ctx)
+	if stopped {
+		r.stop()
+	}
+	exit := r.finish(stopped)
+	if ctx.Err() != nil { // cancelling ctx reaches ctx2 only a moment later, but its cause has priority over exit
+		cancel(context.Cause(ctx))
+	}
+	cancel(exit)
+	close(r.finished)
+	left := r.endDescendants()
 	<-r.used
 	r.close()
 	r.all.Wait() // also until the last line of stderr is delivered

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/wire"
 )
@@ -41,31 +40,25 @@ func (s *service) tell(reason string) {
 	}
 }
 
-// attend says that the service is ready, or why it cannot be, until ctx ends. It waits on its caller's stack (see
-// package aside), and leaves to another goroutine what needs more of one.
+// attend reports that the service is ready, or why it cannot be, until ctx ends.
 func (s *service) attend(ctx context.Context) {
-	var reason string
 	ready := s.opt.OnReady
-	aside.Run(func() { reason = s.deafSoon(ctx) })
+	reason := s.deafSoon(ctx)
 	for pause := minDeniedPause; ctx.Err() == nil; pause = min(2*pause, maxDeniedPause) {
 		if reason == "" {
 			pause = minDeniedPause
-			aside.Run(func() {
-				if s.slot.Apply(instance.Event{Kind: instance.Ready}) && ready != nil {
-					ready()
-					ready = nil
-				}
-			})
+			if s.slot.Apply(instance.Event{Kind: instance.Ready}) && ready != nil {
+				ready()
+				ready = nil
+			}
 			select {
 			case reason = <-s.deaf:
 			case <-ctx.Done():
 				return
 			}
 		}
-		aside.Run(func() {
-			s.slot.Apply(instance.Event{Kind: instance.Denied, Reason: reason})
-			reason = s.listenAgain(ctx, pause)
-		})
+		s.slot.Apply(instance.Event{Kind: instance.Denied, Reason: reason})
+		reason = s.listenAgain(ctx, pause)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/aside"
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -82,15 +81,13 @@ type service struct {
 //
 // Handlers run side by side, each on its own goroutine unless h is a jsonrpc.AsyncHandler; their contexts end
 // with the call's time. A panic is that call's CodeInternal.
-func (slot *Instance) Serve(ctx context.Context, h rpc.Handler, opt Options) (err error) {
-	var s *service
-	aside.Run(func() { s, err = slot.begin(ctx, h, opt) })
+func (slot *Instance) Serve(ctx context.Context, h rpc.Handler, opt Options) error {
+	s, err := slot.begin(ctx, h, opt)
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", slot.id, err)
 	}
 	s.attend(ctx)
-	aside.Run(func() { err = s.end() })
-	return err
+	return s.end()
 }
 
 // begin makes the service of one ready life, whose calls are handled as soon as NATS lets it listen. After an error
