@@ -24,9 +24,9 @@ func (n *Names) Nearest(name string) []string {
 // Keys lists all tools, in no order.
 func (n *Names) Keys() []ToolKey {
 	out := make([]ToolKey, 0, n.Len())
-	for _, tools := range n.tools {
-		for _, t := range tools {
-			out = append(out, t.key)
+	for id, tools := range n.tools {
+		for own := range tools {
+			out = append(out, ToolKey{id, own})
 		}
 	}
 	return out

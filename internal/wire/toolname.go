@@ -12,7 +12,7 @@ import (
 // MaxToolName is the longest registered name, in bytes: what agents' APIs accept.
 const MaxToolName = 64
 
-// ToolKey is a tool's identity: its extension's id and its own name. Its String, id/tool, always resolves.
+// ToolKey identifies a tool by its extension's id and its local name. Its String, id/tool, always resolves.
 type ToolKey struct {
 	ID   string `json:"id"`
 	Tool string `json:"tool"`
@@ -21,22 +21,21 @@ type ToolKey struct {
 // String is id/tool.
 func (k ToolKey) String() string { return k.ID + "/" + k.Tool }
 
-// NamedTool is a tool with the name it is registered under.
+// NamedTool is a tool with its registered name.
 type NamedTool struct {
 	ToolKey
 	Name string `json:"name"`
 }
 
-// ToolName is the bare form of a registered name, ext_<id>_<tool>, with the dot of a member's id and every
-// character of the tool outside [A-Za-z0-9_-] as "_". It may be longer than MaxToolName; see Names for the name
-// that a tool gets.
+// ToolName is the base of a registered name, ext_<id>_<tool>, in which the dot of a member's id and every character of the
+// tool outside [A-Za-z0-9_-] are "_". It may be longer than MaxToolName; see Names for the registered name.
 func ToolName(id, tool string) string {
-	name, _ := bareName(ToolKey{id, tool})
+	name, _ := baseName(ToolKey{id, tool})
 	return name
 }
 
-// bareName also reports whether a character was mapped, the member's dot aside.
-func bareName(k ToolKey) (name string, mapped bool) {
+// baseName also reports whether a character was replaced, except the dot of a member's id.
+func baseName(k ToolKey) (name string, mapped bool) {
 	var b strings.Builder
 	b.Grow(5 + len(k.ID) + len(k.Tool))
 	b.WriteString("ext_")
@@ -60,17 +59,19 @@ func legal(r rune) rune {
 	return '_'
 }
 
-// SuffixedName is the long form: as much of the bare form as fits, "_", and the first digits (6, 8, 12, …) hex
-// digits of sha256(id 0x00 tool); MaxToolName bytes at most.
+// SuffixedName is the suffixed form of a name: the base, cut so that the name has at most MaxToolName bytes, "_", and the first
+// hex digits of sha256(id 0x00 tool), as many as digits says.
 func SuffixedName(id, tool string, digits int) string {
-	sum := sha256.Sum256([]byte(id + "\x00" + tool))
+	sum := hashOf(ToolKey{id, tool})
 	digits = min(max(digits, 1), MaxToolName-2)
 	head := ToolName(id, tool)
 	head = head[:min(len(head), MaxToolName-1-digits)]
 	return head + "_" + hex.EncodeToString(sum[:])[:digits]
 }
 
-// PrefixDescription puts "[ext:<id>] " in front of a description, once.
+func hashOf(k ToolKey) [sha256.Size]byte { return sha256.Sum256([]byte(k.ID + "\x00" + k.Tool)) }
+
+// PrefixDescription prefixes a description with "[ext:<id>] ", unless it has that prefix.
 func PrefixDescription(id, description string) string {
 	p := "[ext:" + id + "] "
 	if strings.HasPrefix(description, p) {
@@ -79,8 +80,7 @@ func PrefixDescription(id, description string) string {
 	return p + description
 }
 
-// AssignNames is the name of every tool in keys, when those are all the tools there are. The order of keys and
-// repetitions make no difference.
+// AssignNames returns the registered name of every tool in keys, if there are no other tools.
 func AssignNames(keys []ToolKey) map[ToolKey]string {
 	byID := map[string][]string{}
 	for _, k := range keys {
@@ -97,265 +97,236 @@ func AssignNames(keys []ToolKey) map[ToolKey]string {
 	return out
 }
 
-// Names assigns registered names and resolves them again. The names are a function of the set of tools alone
-// (docs/protocol.md, "Registered names"): every replica and every client computes the same, in whatever order it
-// heard of them.
+// Names assigns registered names and resolves them. A name depends only on the set of tools (docs/protocol.md, "Tool names"),
+// not on the order in which they were added.
 //
-// A tool claims two names, its bare form and its form with 6 digits. It is registered under the bare form if
-// that is legal as it stands, at most MaxToolName long, and claimed by nobody else in either form, case-folded;
-// otherwise under the shortest suffixed form that no other tool's suffixed form equals. Where a form with 6
-// digits is contested so, all of the clash also claim the one with 8, and so on. A form with 6 digits is claimed
-// even while its tool goes by the bare name, and goes before others' bare names: it always resolves, and no tool
-// can be named so as to take it over.
+// A tool gets its base if that is legal, at most MaxToolName long, and not equal to the base or a suffixed form of another
+// tool, ignoring case. Otherwise it gets the shortest suffixed form that no other tool has: all tools with the same form of 6
+// digits also have the form of 8, and so on. A tool has its form of 6 digits even if its name is the base: that form always
+// resolves, and no other tool can be named so that it takes the form over.
 //
-// The zero Names is empty and ready for use. It has no lock: one goroutine at a time.
+// Equal suffixed forms need equal digits, so only tools in one group of hashes are compared: nearly always a tool is alone
+// in its group.
+//
+// The zero Names is empty and ready for use. It is not safe for concurrent use.
 type Names struct {
-	tools map[string]map[string]*toolClaim // by id, by own name
-	count int                              // of the tools
-	bare  map[string]claimants             // of a bare form, folded
-	long  map[string]claimants             // of a suffixed form, folded
-	deep  map[*toolClaim]bool              // those that claim more than 6 digits
+	tools   map[string]map[string]bool // local names by id
+	count   int                        // of the tools
+	bases   map[string][]ToolKey       // by base, in lower case
+	hash    map[group][]ToolKey
+	clashes map[group]*clash // of groups with several tools; computed when needed
 }
 
-// toolClaim is a tool with the names it claims: level 0 the bare form, level n that with digits[n-1] hex digits.
-type toolClaim struct {
-	key   ToolKey
-	level int // of the longest form claimed; at least 1
+// group has the tools whose hashes begin with the same 6 digits.
+type group [3]byte
+
+// clash has the suffixed forms of a group.
+type clash struct {
+	tools map[string][]ToolKey // by form, in lower case
+	level map[ToolKey]int      // index in digits of the longest form of a tool
 }
 
-// digits are the lengths of the suffixes. With the last the name is nearly all hash.
-var digits = [...]int{6, 8, 12, 16, 24, 32, 48, 62}
+// digits are the lengths of the suffixes. With the last one the name is nearly all hash.
+var digits = [...]int{6, 8, 12, MaxToolName - 2}
 
-func (t *toolClaim) at(level int) string {
-	if level == 0 {
-		return ToolName(t.key.ID, t.key.Tool)
-	}
-	return SuffixedName(t.key.ID, t.key.Tool, digits[level-1])
+func fold(name string) string { return strings.ToLower(name) }
+
+func groupOf(k ToolKey) group {
+	sum := hashOf(k)
+	return group(sum[:3])
 }
 
-// claimants of one name: nearly always one, so that a hundred thousand tools do not need as many maps.
-type claimants struct {
-	one  *toolClaim
-	more map[*toolClaim]bool // all of them, one included, from the second on
-}
-
-func (c claimants) contested() bool { return len(c.more) > 1 }
-
-func (c claimants) with(t *toolClaim) claimants {
-	switch {
-	case c.one == nil:
-		c.one = t
-	case c.more == nil:
-		c.more = map[*toolClaim]bool{c.one: true, t: true}
-	default:
-		c.more[t] = true
-	}
-	return c
-}
-
-func (c claimants) without(t *toolClaim) claimants {
-	if c.more == nil {
-		return claimants{}
-	}
-	delete(c.more, t)
-	for other := range c.more {
-		c.one = other
-		break
-	}
-	if len(c.more) == 1 {
-		c.more = nil
+// newClash compares the tools of a group.
+func newClash(tools []ToolKey) *clash {
+	c := &clash{tools: map[string][]ToolKey{}, level: map[ToolKey]int{}}
+	for level, length := range digits {
+		equal := map[string][]ToolKey{}
+		for _, k := range tools {
+			form := fold(SuffixedName(k.ID, k.Tool, length))
+			equal[form] = append(equal[form], k)
+			c.level[k] = level
+		}
+		tools = nil
+		for form, these := range equal {
+			if c.tools[form] = these; len(these) > 1 {
+				tools = append(tools, these...)
+			}
+		}
 	}
 	return c
 }
 
-func (c claimants) all() []*toolClaim {
-	switch {
-	case c.one == nil:
-		return nil
-	case c.more == nil:
-		return []*toolClaim{c.one}
+func (n *Names) clash(g group) *clash {
+	c := n.clashes[g]
+	if c == nil {
+		c = newClash(n.hash[g])
+		n.clashes[g] = c
 	}
-	return slices.SortedFunc(maps.Keys(c.more), func(a, b *toolClaim) int {
-		return cmp.Or(cmp.Compare(a.key.ID, b.key.ID), cmp.Compare(a.key.Tool, b.key.Tool))
-	})
+	return c
 }
 
-// Set says which tools id has now, by their own names. It returns the ids, sorted, of all extensions of which a
-// tool may have another name now; id itself is among them if its set of tools changed.
+// Set sets the local names of the tools of an extension. It returns the ids, sorted, of all extensions of which a tool may
+// have got another name, including id if its tools changed.
 func (n *Names) Set(id string, tools []string) []string {
 	if n.tools == nil {
-		n.tools, n.deep = map[string]map[string]*toolClaim{}, map[*toolClaim]bool{}
-		n.bare, n.long = map[string]claimants{}, map[string]claimants{}
+		n.tools, n.bases = map[string]map[string]bool{}, map[string][]ToolKey{}
+		n.hash, n.clashes = map[group][]ToolKey{}, map[group]*clash{}
 	}
 	want := make(map[string]bool, len(tools))
 	for _, t := range tools {
 		want[t] = true
 	}
-	touched := map[string]bool{}
-	have := n.tools[id]
-	for own, t := range have {
-		if !want[own] {
-			delete(have, own)
-			n.count--
-			touched[id] = true
-			n.remove(t, touched)
+	have, changed := n.tools[id], map[ToolKey]group{}
+	for own := range have {
+		if k := (ToolKey{id, own}); !want[own] {
+			changed[k] = groupOf(k)
 		}
-	}
-	if have == nil && len(want) > 0 {
-		have = make(map[string]*toolClaim, len(want))
-		n.tools[id] = have
 	}
 	for own := range want {
-		if have[own] == nil {
-			have[own] = &toolClaim{key: ToolKey{id, own}}
-			n.count++
-			touched[id] = true
-			n.add(have[own], touched)
+		if k := (ToolKey{id, own}); !have[own] {
+			changed[k] = groupOf(k)
 		}
 	}
-	if len(have) == 0 {
+	touched := map[string]bool{}
+	n.touch(changed, touched)
+	for k, g := range changed {
+		if have[k.Tool] {
+			n.remove(k, g)
+		} else {
+			n.add(k, g)
+		}
+	}
+	if n.touch(changed, touched); len(want) == 0 {
 		delete(n.tools, id)
+	} else {
+		n.tools[id] = want
+	}
+	if len(changed) > 0 {
+		touched[id] = true
 	}
 	return slices.Sorted(maps.Keys(touched))
 }
 
-// Name is the name that a tool is registered under, or "" for one that n does not know.
-func (n *Names) Name(k ToolKey) string {
-	t := n.tools[k.ID][k.Tool]
-	if t == nil {
-		return ""
-	}
-	bare, mapped := bareName(k)
-	if !mapped && len(bare) <= MaxToolName && !n.contested(bare) {
-		return bare
-	}
-	return t.at(t.level)
+func (n *Names) add(k ToolKey, g group) {
+	base := fold(ToolName(k.ID, k.Tool))
+	n.bases[base] = append(n.bases[base], k)
+	n.hash[g] = append(n.hash[g], k)
+	delete(n.clashes, g)
+	n.count++
 }
 
-// Clash reports whether a tool cannot have its bare name because another tool claims it too.
+func (n *Names) remove(k ToolKey, g group) {
+	without(n.bases, fold(ToolName(k.ID, k.Tool)), k)
+	without(n.hash, g, k)
+	delete(n.clashes, g)
+	n.count--
+}
+
+func without[K comparable](m map[K][]ToolKey, at K, k ToolKey) {
+	if m[at] = slices.DeleteFunc(m[at], func(other ToolKey) bool { return other == k }); len(m[at]) == 0 {
+		delete(m, at)
+	}
+}
+
+// touch adds the extensions whose names may depend on tools: those of the tools with the same base, of their groups, and of
+// the tools whose base is a suffixed form of a group.
+func (n *Names) touch(tools map[ToolKey]group, touched map[string]bool) {
+	groups := map[group]bool{}
+	for k, g := range tools {
+		groups[g] = true
+		n.touchBase(fold(ToolName(k.ID, k.Tool)), touched)
+	}
+	for g := range groups {
+		for _, k := range n.hash[g] {
+			touched[k.ID] = true
+			n.touchBase(fold(SuffixedName(k.ID, k.Tool, digits[0])), touched)
+		}
+		if len(n.hash[g]) > 1 {
+			for form := range n.clash(g).tools {
+				n.touchBase(form, touched)
+			}
+		}
+	}
+}
+
+func (n *Names) touchBase(base string, touched map[string]bool) {
+	for _, k := range n.bases[base] {
+		touched[k.ID] = true
+	}
+}
+
+// Name returns the registered name of a tool, "" for an unknown one.
+func (n *Names) Name(k ToolKey) string {
+	if !n.tools[k.ID][k.Tool] {
+		return ""
+	}
+	base, replaced := baseName(k)
+	if !replaced && len(base) <= MaxToolName && !n.contested(base) {
+		return base
+	}
+	level := 0
+	if g := groupOf(k); len(n.hash[g]) > 1 {
+		level = n.clash(g).level[k]
+	}
+	return SuffixedName(k.ID, k.Tool, digits[level])
+}
+
+// Clash reports whether a tool cannot have its base as its name because another tool has it, too.
 func (n *Names) Clash(k ToolKey) bool {
-	return n.tools[k.ID][k.Tool] != nil && n.contested(ToolName(k.ID, k.Tool))
+	return n.tools[k.ID][k.Tool] && n.contested(ToolName(k.ID, k.Tool))
 }
 
 // Len is the number of tools.
 func (n *Names) Len() int { return n.count }
 
-func (n *Names) contested(bare string) bool {
-	name := fold(bare)
-	return n.bare[name].contested() || n.long[name].one != nil
+func (n *Names) contested(base string) bool {
+	return len(n.bases[fold(base)]) > 1 || len(n.suffixed(fold(base))) > 0
 }
 
-func fold(name string) string { return strings.ToLower(name) }
-
-func (n *Names) add(t *toolClaim, touched map[string]bool) {
-	name := fold(t.at(0))
-	if had := n.bare[name]; had.one != nil && !had.contested() {
-		touched[had.one.key.ID] = true
+// suffixed returns the tools that have a name, in lower case, as a suffixed form.
+func (n *Names) suffixed(name string) []ToolKey {
+	at := strings.LastIndexByte(name, '_') + 1
+	if !slices.Contains(digits[:], len(name)-at) {
+		return nil
 	}
-	n.bare[name] = n.bare[name].with(t)
-	n.raise(append(n.claim(t, 1, touched), t), touched)
+	start, err := hex.DecodeString(name[at : at+digits[0]])
+	if err != nil {
+		return nil
+	}
+	tools := n.hash[group(start)]
+	switch {
+	case len(tools) > 1:
+		return n.clash(group(start)).tools[name]
+	case len(tools) == 1 && fold(SuffixedName(tools[0].ID, tools[0].Tool, digits[0])) == name:
+		return tools
+	}
+	return nil
 }
 
-// claim makes t claim its suffixed form of a level. It returns whom that takes an uncontested longest form from.
-func (n *Names) claim(t *toolClaim, level int, touched map[string]bool) (newly []*toolClaim) {
-	name := fold(t.at(level))
-	t.level = level
-	had := n.long[name]
-	if had.one != nil && !had.contested() {
-		newly = []*toolClaim{had.one}
-	}
-	n.long[name] = had.with(t)
-	n.touchBare(name, touched)
-	return newly
-}
-
-// touchBare notes whom a change of the suffixed form name may have given or taken the bare name.
-func (n *Names) touchBare(name string, touched map[string]bool) {
-	if c := n.bare[name]; c.one != nil && !c.contested() {
-		touched[c.one.key.ID] = true
-	}
-}
-
-// raise makes everyone in work whose longest form is contested claim the next.
-func (n *Names) raise(work []*toolClaim, touched map[string]bool) {
-	for len(work) > 0 {
-		t := work[len(work)-1]
-		work = work[:len(work)-1]
-		for t.level < len(digits) && n.long[fold(t.at(t.level))].contested() {
-			n.deep[t] = true
-			touched[t.key.ID] = true
-			work = append(work, n.claim(t, t.level+1, touched)...)
-		}
-	}
-}
-
-// unclaim takes t's claim of its suffixed form of a level back.
-func (n *Names) unclaim(t *toolClaim, level int, touched map[string]bool) {
-	name := fold(t.at(level))
-	if c := n.long[name].without(t); c.one != nil {
-		n.long[name] = c
-	} else {
-		delete(n.long, name)
-	}
-	n.touchBare(name, touched)
-}
-
-// remove takes t's claims back. The longer forms exist only because shorter ones clashed, so all of them are
-// worked out again: there are hardly ever any, a clash of 6 digits being one in 16 million.
-func (n *Names) remove(t *toolClaim, touched map[string]bool) {
-	name := fold(t.at(0))
-	if n.bare[name] = n.bare[name].without(t); n.bare[name].one == nil {
-		delete(n.bare, name)
-	}
-	n.touchBare(name, touched)
-	for level := 1; level <= t.level; level++ {
-		n.unclaim(t, level, touched)
-	}
-	delete(n.deep, t)
-	if len(n.deep) == 0 {
-		return
-	}
-	again := slices.Collect(maps.Keys(n.deep))
-	clear(n.deep)
-	for _, d := range again {
-		touched[d.key.ID] = true
-		for ; d.level > 1; d.level-- {
-			n.unclaim(d, d.level, touched)
-		}
-	}
-	n.raise(again, touched)
-}
-
-// Lookup finds a tool by its registered name, its bare name, its name with 6 digits, or id/tool. No candidate
-// means that there is no such tool (see Nearest), several (sorted by id, then tool) that the name is ambiguous.
-// Names are looked up, never taken apart.
+// Lookup finds a tool by its registered name, its base, its form of 6 digits, or id/tool. Without a result there is no such
+// tool (see Nearest); several results, sorted by id and tool, mean that the name is ambiguous.
 func (n *Names) Lookup(name string) []NamedTool {
-	if id, own, ok := strings.Cut(name, "/"); ok {
-		if t := n.tools[id][own]; t != nil {
-			return []NamedTool{n.named(t)}
-		}
+	if id, own, ok := strings.Cut(name, "/"); ok && n.tools[id][own] {
+		return []NamedTool{n.named(ToolKey{id, own})}
 	}
-	c := n.long[fold(name)]
-	if c.one == nil {
-		c = n.bare[fold(name)]
+	found := slices.Clone(n.suffixed(fold(name)))
+	if len(found) == 0 {
+		found = slices.Clone(n.bases[fold(name)])
 	}
+	slices.SortFunc(found, func(a, b ToolKey) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Tool, b.Tool)) })
 	var out []NamedTool
-	for _, t := range c.all() {
-		if c.contested() || t.claims(name) {
-			out = append(out, n.named(t))
+	for _, k := range found {
+		if len(found) > 1 || k.has(name) {
+			out = append(out, n.named(k))
 		}
 	}
 	return out
 }
 
-// claims reports whether name is one of t's, letter for letter.
-func (t *toolClaim) claims(name string) bool {
-	for level := range t.level + 1 {
-		if t.at(level) == name {
-			return true
-		}
-	}
-	return false
+// has reports whether name is the base or a suffixed form of a tool, including its case.
+func (k ToolKey) has(name string) bool {
+	suffix := len(name) - strings.LastIndexByte(name, '_') - 1
+	return name == ToolName(k.ID, k.Tool) || slices.Contains(digits[:], suffix) && name == SuffixedName(k.ID, k.Tool, suffix)
 }
 
-func (n *Names) named(t *toolClaim) NamedTool { return NamedTool{t.key, n.Name(t.key)} }
+func (n *Names) named(k ToolKey) NamedTool { return NamedTool{k, n.Name(k)} }

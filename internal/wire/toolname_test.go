@@ -211,8 +211,8 @@ func TestNamesDeep(t *testing.T) {
 		t.Errorf("alone again: %s, want %s", got, want)
 	}
 	n.Set("a", nil)
-	if len(n.bare)+len(n.long) != 0 || len(n.deep) != 0 || n.Len() != 0 {
-		t.Errorf("left over: %d claims, %d deep, %d tools", len(n.bare)+len(n.long), len(n.deep), n.Len())
+	if len(n.bases)+len(n.hash)+len(n.tools) != 0 || n.Len() != 0 {
+		t.Errorf("left over: %+v", n)
 	}
 }
 
