@@ -150,9 +150,9 @@ func readProfiles(path string) (map[string]door.ViewOptions, error) {
 	if err != nil {
 		return nil, err
 	}
-	profiles, err := config.ParseProfiles(data)
+	profiles, err := config.ParseProfiles(path, data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
 	}
 	out := map[string]door.ViewOptions{}
 	for name, p := range profiles {
@@ -175,8 +175,8 @@ only its hash.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			token := "ext_" + rand.Text()
 			sum := sha256.Sum256([]byte(token))
-			entry := fmt.Sprintf("tokens:\n  - name: %s\n    sha256: %s\n", args[0], hex.EncodeToString(sum[:]))
-			if _, err := config.ParseTokens([]byte(entry)); err != nil {
+			entry := fmt.Sprintf("tokens:\n  %s:\n    sha256: %s\n", args[0], hex.EncodeToString(sum[:]))
+			if _, err := config.ParseTokens("the entry", []byte(entry)); err != nil {
 				return daemon.UsageError{Err: err}
 			}
 			if a.json {

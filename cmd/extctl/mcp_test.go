@@ -190,7 +190,7 @@ func TestMCPUsage(t *testing.T) {
 		{"--http 127.0.0.1:0 --http-cert no-such-file", "no-such-file"},
 		{"--profile x", "--profile needs --profiles"},
 		{"--profiles no-such-file", "no-such-file"},
-		{"token bad/name", `name "bad/name"`},
+		{"token bad/name", `"bad/name" is not a name`},
 	} {
 		var out, stderr logBuffer
 		code := run(t.Context(), append([]string{"mcp"}, strings.Fields(tt.args)...), strings.NewReader(""), &out, &stderr, func(string) string { return "" })
@@ -258,7 +258,7 @@ func TestMCPToken(t *testing.T) {
 	}
 	token, rest, _ := strings.Cut(out.String(), "\n")
 	_, entry, _ := strings.Cut(rest, "tokens:")
-	tokens, err := config.ParseTokens([]byte("tokens:" + entry))
+	tokens, err := config.ParseTokens("t", []byte("tokens:"+entry))
 	sum := sha256.Sum256([]byte(token))
 	if err != nil || tokens[0].Name != "ada" || tokens[0].SHA256 != hex.EncodeToString(sum[:]) {
 		t.Errorf("%v, %+v in %s", err, tokens, out.String())

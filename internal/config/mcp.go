@@ -1,94 +1,118 @@
 package config
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"time"
 
-	"github.com/goccy/go-yaml"
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // Token is a bearer token for the MCP server, as a hash.
 type Token struct {
-	Name     string    `yaml:"name"`     // who presents it
-	SHA256   string    `yaml:"sha256"`   // of the token, in lower-case hex
-	Profiles []string  `yaml:"profiles"` // empty: all
-	Expires  time.Time `yaml:"expires"`  // zero: never
+	Name     string    // who presents it
+	SHA256   string    // of the token, in lower-case hex
+	Profiles []string  // empty: all
+	Expires  time.Time // zero: never
 }
 
 // Profile is a selection of tools for clients of the MCP server.
 type Profile struct {
-	Description  string   `yaml:"description"`
-	Only         []string `yaml:"only"`
-	Exclude      []string `yaml:"exclude"`
-	ReadOnly     bool     `yaml:"read_only"`
-	Names        string   `yaml:"names"`
-	NameLimit    int      `yaml:"name_limit"`
-	Tools        string   `yaml:"tools"`
-	SearchOver   int      `yaml:"search_over"`
-	Instructions string   `yaml:"instructions"`
+	Only, Exclude         []string
+	ReadOnly              bool
+	Names, Tools          string
+	NameLimit, SearchOver int
+	Instructions          string
 }
 
 // DefaultProfile is the profile of clients that do not choose one.
 const DefaultProfile = "default"
 
-var mcpName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$`)
+var (
+	mcpName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$`)
+	sha256  = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
 
-// ParseTokens reads a file of tokens: {tokens: [{name, sha256, profiles?, expires?}]}.
-func ParseTokens(text []byte) ([]Token, error) {
-	var file struct {
-		Tokens []Token `yaml:"tokens"`
-	}
-	if err := parseStrict(text, &file); err != nil {
-		return nil, err
-	}
-	var names []string
-	for i, t := range file.Tokens {
-		if !mcpName.MatchString(t.Name) {
-			return nil, fmt.Errorf("token %d: name %q: want letters, digits and _.@-, at most 64", i+1, t.Name)
+// ParseTokens reads a file of tokens: {tokens: {<name>: {sha256, profiles?, expires?}}}. The error has all faults.
+func ParseTokens(path string, text []byte) ([]Token, error) {
+	var out []Token
+	err := parseNamed(path, text, "tokens", func(name string, t *document.Table) {
+		token := Token{Name: name}
+		token.SHA256, _ = t.Str("sha256")
+		if !sha256.MatchString(token.SHA256) {
+			t.Fault(t.Key("sha256"), "want 64 lower-case hexadecimal digits; `extctl mcp token NAME` prints them")
 		}
-		if slices.Contains(names, t.Name) {
-			return nil, fmt.Errorf("two tokens have the name %s", t.Name)
+		token.Profiles, _, _ = t.Strs("profiles")
+		if text, ok := t.Str("expires"); ok {
+			token.Expires = parseTime(text)
+			if token.Expires.IsZero() {
+				t.Fault(t.Key("expires"), "%s is not a time; want a date such as 2027-01-31, or 2027-01-31T12:00:00Z", document.Show(text))
+			}
 		}
-		if sum, err := hex.DecodeString(t.SHA256); err != nil || len(sum) != 32 || hex.EncodeToString(sum) != t.SHA256 {
-			return nil, fmt.Errorf("token %s: sha256: want 64 lower-case hexadecimal digits; `extctl mcp token NAME` prints them", t.Name)
-		}
-		names = append(names, t.Name)
+		out = append(out, token)
+	})
+	if err == nil && len(out) == 0 {
+		err = fmt.Errorf("%s: it has no tokens; `extctl mcp token NAME` prints one", path)
 	}
-	if len(names) == 0 {
-		return nil, errors.New("it has no tokens; `extctl mcp token NAME` prints one")
-	}
-	return file.Tokens, nil
+	return out, err
 }
 
-// ParseProfiles reads a file of profiles: {profiles: {<name>: {only?, exclude?, …}}}.
-func ParseProfiles(text []byte) (map[string]Profile, error) {
-	var file struct {
-		Profiles map[string]Profile `yaml:"profiles"`
-	}
-	if err := parseStrict(text, &file); err != nil {
-		return nil, err
-	}
-	for name := range file.Profiles {
-		if !mcpName.MatchString(name) {
-			return nil, fmt.Errorf("profile %q: want letters, digits and _.@-, at most 64", name)
+func parseTime(text string) time.Time {
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t
 		}
 	}
-	return file.Profiles, nil
+	return time.Time{}
 }
 
-// parseStrict decodes YAML that has no unknown members.
-func parseStrict(text []byte, into any) (err error) {
-	if len(text) > MaxFile {
-		return fmt.Errorf("the file has more than %d bytes (1 MiB)", MaxFile)
-	}
-	defer func() { // the parser panics on some malformed texts
-		if p := recover(); p != nil {
-			err = errors.New("the file is not YAML")
+// ParseProfiles reads a file of profiles: {profiles: {<name>: {only?, exclude?, …}}}. The error has all faults.
+func ParseProfiles(path string, text []byte) (map[string]Profile, error) {
+	out := map[string]Profile{}
+	err := parseNamed(path, text, "profiles", func(name string, t *document.Table) {
+		var p Profile
+		p.Only, _, _ = t.Strs("only")
+		p.Exclude, _, _ = t.Strs("exclude")
+		p.ReadOnly, _ = t.Bool("read_only")
+		p.Names, _ = t.Str("names")
+		p.Tools, _ = t.Str("tools")
+		p.Instructions, _ = t.Str("instructions")
+		if n, ok := t.Int("name_limit", 24, 64); ok {
+			p.NameLimit = int(n)
 		}
-	}()
-	return yaml.UnmarshalWithOptions(text, into, yaml.Strict())
+		if n, ok := t.Int("search_over", 1, 1_000_000); ok {
+			p.SearchOver = int(n)
+		}
+		_, _ = t.Str("description")
+		out[name] = p
+	})
+	return out, err
+}
+
+// parseNamed reads a file whose only key is a table of named tables.
+func parseNamed(path string, text []byte, key string, read func(name string, t *document.Table)) error {
+	d, ok := document.Open(path, text, document.Options{})
+	var top *document.Table
+	if ok {
+		top, ok = d.YAML(d.Text())
+	}
+	if ok {
+		all := top.Sub(key)
+		top.Unknown(document.Error)
+		for _, name := range all.Names() {
+			if !mcpName.MatchString(name) {
+				d.FaultKey(all.Key(name), "%s is not a name; want letters, digits and _.@-, at most 64", document.Show(name))
+			}
+			t := all.Sub(name)
+			read(name, t)
+			t.Unknown(document.Error)
+		}
+		all.Unknown(document.Error)
+	}
+	var faults []error
+	for _, f := range diagnostics(d) {
+		faults = append(faults, errors.New(f.String()))
+	}
+	return errors.Join(faults...)
 }

@@ -8,35 +8,38 @@ import (
 func TestParseTokens(t *testing.T) {
 	sum := strings.Repeat("ab", 32)
 	for _, tt := range []struct{ text, want string }{
-		{"tokens: [{name: ada, sha256: " + sum + ", profiles: [x], expires: 2027-01-01}]", ""},
-		{"tokens: [{name: ada, sha256: " + sum + ", expires: 2027-01-01T00:00:00Z}]", ""},
+		{"tokens: {ada: {sha256: " + sum + ", profiles: [x], expires: 2027-01-01}}", ""},
+		{"tokens: {ada: {sha256: " + sum + ", expires: \"2027-01-01T00:00:00Z\"}}", ""},
 		{"", "it has no tokens"},
-		{"tokens: []", "it has no tokens"},
-		{"tokens: {", "sequence"},
-		{"tokens: [{name: ada, sha265: x}]", "sha265"},
-		{"tokens: [{name: a/b, sha256: " + sum + "}]", `name "a/b"`},
-		{"tokens: [{name: ada, sha256: " + strings.ToUpper(sum) + "}]", "lower-case"},
-		{"tokens: [{name: ada, sha256: abcd}]", "64 lower-case"},
-		{"tokens: [{name: ada, sha256: " + sum + "}, {name: ada, sha256: " + sum + "}]", "two tokens have the name ada"},
-		{strings.Repeat("#", MaxFile+1), "more than"},
+		{"tokens: {}", "it has no tokens"},
+		{"tokens: [x]", "tokens"},
+		{"tokens: {", "syntax"},
+		{"tokens: {ada: {sha265: x}}", "sha265"},
+		{"tokens: {a/b: {sha256: " + sum + "}}", "is not a name"},
+		{"tokens: {ada: {sha256: " + strings.ToUpper(sum) + "}}", "lower-case"},
+		{"tokens: {ada: {}}", "64 lower-case"},
+		{"tokens: {ada: {sha256: " + sum + ", expires: soon}}", `"soon" is not a time`},
+		{"tokens: {ada: {sha256: " + sum + "}, ada: {sha256: " + sum + "}}", "ada"},
+		{strings.Repeat("#", MaxFile+1), "1 MiB"},
 	} {
-		tokens, err := ParseTokens([]byte(tt.text))
+		tokens, err := ParseTokens("t.yaml", []byte(tt.text))
 		switch {
-		case tt.want == "" && (err != nil || tokens[0].Expires.Year() != 2027):
+		case tt.want == "" && (err != nil || tokens[0].Expires.Year() != 2027 || tokens[0].Name != "ada"):
 			t.Errorf("%s: %+v, %v", tt.text, tokens, err)
-		case tt.want != "" && (err == nil || tt.want != "sequence" && !strings.Contains(err.Error(), tt.want)):
+		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "t.yaml")):
 			t.Errorf("%.100s: %v, want %s", tt.text, err, tt.want)
 		}
 	}
 }
 
 func TestParseProfiles(t *testing.T) {
-	p, err := ParseProfiles([]byte("profiles: {research: {only: [arxiv], read_only: true, names: own, tools: search, instructions: x}, default: {}}"))
-	if err != nil || len(p) != 2 || !p["research"].ReadOnly || p["research"].Only[0] != "arxiv" {
+	p, err := ParseProfiles("p.yaml", []byte("profiles: {research: {description: d, only: [arxiv], exclude: [x], read_only: true, names: own, name_limit: 50, tools: search, search_over: 9, instructions: x}, default: {}}"))
+	r := p["research"]
+	if err != nil || len(p) != 2 || !r.ReadOnly || r.Only[0] != "arxiv" || r.Exclude[0] != "x" || r.Names != "own" || r.NameLimit != 50 || r.Tools != "search" || r.SearchOver != 9 || r.Instructions != "x" {
 		t.Errorf("%+v, %v", p, err)
 	}
-	for _, bad := range []string{"profiles: {a/b: {}}", "profiles: {a: {onyl: [x]}}", "profiles: [", "profile: {}"} {
-		if p, err := ParseProfiles([]byte(bad)); err == nil {
+	for _, bad := range []string{"profiles: {a/b: {}}", "profiles: {a: {onyl: [x]}}", "profiles: [", "profile: {}", "profiles: {a: {name_limit: 7}}"} {
+		if p, err := ParseProfiles("p.yaml", []byte(bad)); err == nil {
 			t.Errorf("%s: %+v", bad, p)
 		}
 	}

@@ -498,7 +498,7 @@ func TestTokens(t *testing.T) {
 		for _, e := range entries {
 			name, rest, _ := strings.Cut(e, " ")
 			sum := sha256.Sum256([]byte("secret-" + name))
-			text += "  - {name: " + name + ", sha256: " + hex.EncodeToString(sum[:]) + rest + "}\n"
+			text += "  " + name + ": {sha256: " + hex.EncodeToString(sum[:]) + rest + "}\n"
 		}
 		if err := os.WriteFile(path, []byte(text), mode); err != nil {
 			t.Fatal(err)
@@ -518,7 +518,7 @@ func TestTokens(t *testing.T) {
 	if _, err := LoadTokens(path, logger); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a file that others can read: %v", err)
 	}
-	write(0o600, "ada", "bob , profiles: [none]", "old , expires: 2020-01-01T00:00:00Z")
+	write(0o600, "ada", "bob , profiles: [none]", "old , expires: 2020-01-01")
 	tokens, err := LoadTokens(path, logger)
 	if err != nil {
 		t.Fatal(err)

@@ -47,9 +47,9 @@ func (t *Tokens) read(info os.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	tokens, err := config.ParseTokens(data)
+	tokens, err := config.ParseTokens(t.path, data)
 	if err != nil {
-		return fmt.Errorf("%s: %w", t.path, err)
+		return err
 	}
 	t.tokens, t.changed, t.size = tokens, info.ModTime(), info.Size()
 	return nil
