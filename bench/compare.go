@@ -13,11 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/load"
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -44,17 +41,7 @@ func request(size int) []byte {
 func (p *performance) bareRequest(size int) func() error {
 	data := request(size)
 	return func() error {
-		_, err := p.nc.Request(bareSubject(0), data, 10*time.Second)
-		return err
-	}
-}
-
-// requestWithHeaders is a bareRequest with the headers of a call.
-func (p *performance) requestWithHeaders(size int) func() error {
-	data, timeout, stream, id := request(size), []string{"30000"}, []string{"1"}, []string{p.nc.NewInbox()}
-	return func() error {
-		_, err := p.nc.RequestMsg(&nats.Msg{Subject: bareSubject(0), Data: data, Header: nats.Header{wire.HeaderTimeout: timeout,
-			wire.HeaderCallID: id, wire.HeaderStream: stream}}, 10*time.Second)
+		_, err := p.nc.Request(bareSubject, data, 10*time.Second)
 		return err
 	}
 }
@@ -69,13 +56,11 @@ func call(ctx context.Context, c *mesh.Client, child string, size int) func() er
 
 // comparison measures one load with a bare request, a bare pipe and a call, in interleaved rounds.
 type comparison struct {
-	callers, size             int
-	bare, product             func() error
-	headed, ordinary          func() error // a bare request with headers, a call over an ordinary connection; may be nil
-	ofBare, ofProduct         *meter       // may be nil
-	ratios, tail              series
-	bares, pipes, calls       series // µs of a lone caller, calls a second of many
-	withHeaders, withOrdinary series // the ratio with these instead
+	callers, size       int
+	bare, product       func() error
+	ofBare, ofProduct   meter
+	ratios, tail        series
+	bares, pipes, calls series // µs of a lone caller, calls a second of many
 }
 
 func (p *performance) newComparison(ctx context.Context, callers, size int, child string, client *mesh.Client) *comparison {
@@ -93,10 +78,6 @@ func (c *comparison) measure(p *performance, child string) {
 		c.bares, c.pipes, c.calls = append(c.bares, c.value(bare)), append(c.pipes, c.value(through)), append(c.calls, c.value(call))
 		c.tail = append(c.tail, float64(call.Quantile(0.99))/float64(call.Quantile(0.5)))
 		c.ratios = append(c.ratios, c.ratio(bare, through, call))
-		if c.headed != nil {
-			c.withHeaders = append(c.withHeaders, c.ratio(run(c.headed), through, call))
-			c.withOrdinary = append(c.withOrdinary, c.ratio(bare, through, run(c.ordinary)))
-		}
 	}
 }
 
@@ -122,28 +103,18 @@ func (c *comparison) String() string {
 	if c.callers > 1 {
 		unit = "/s"
 	}
-	text := fmt.Sprintf("bare micro %.0f %s, bare pipe %.0f %s, product %.0f %s; p99 ÷ p50 %.1f",
+	return fmt.Sprintf("bare micro %.0f %s, bare pipe %.0f %s, product %.0f %s; p99 ÷ p50 %.1f",
 		c.bares.median(), unit, c.pipes.median(), unit, c.calls.median(), unit, c.tail.median())
-	if c.headed != nil {
-		text += fmt.Sprintf("; with the three headers on the bare request, too: %.2f; from a caller with an ordinary connection: %.2f",
-			c.withHeaders.median(), c.withOrdinary.median())
-	}
-	return text
 }
 
-// meter adds up the processor time that processes use during measurements, and the calls made.
+// meter adds up the processor time that some processes use during measurements, and the calls made.
 type meter struct {
 	pids  []int
-	used  []time.Duration
+	used  [8]time.Duration
 	calls int
 }
 
-func newMeter(pids ...int) *meter { return &meter{pids: pids, used: make([]time.Duration, len(pids))} }
-
 func (m *meter) during(f func() load.Result) load.Result {
-	if m == nil {
-		return f()
-	}
 	for i, pid := range m.pids {
 		m.used[i] -= cpuTime(pid)
 	}
@@ -156,13 +127,8 @@ func (m *meter) during(f func() load.Result) load.Result {
 }
 
 // each is the processor time of a process for one call, in µs.
-func (m *meter) each(i int) float64 { return micros(m.used[i]) / float64(max(1, m.calls)) }
-
-func (m *meter) String() (text string) {
-	for i := range m.used {
-		text += fmt.Sprintf("%.1f ", m.each(i))
-	}
-	return text
+func (m *meter) each(i int) string {
+	return fmt.Sprintf("%.1f", micros(m.used[i])/float64(max(1, m.calls)))
 }
 
 // barePipe is a child and two pipes without anything in between: the least that a call of a child can cost.

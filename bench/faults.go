@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,7 +35,7 @@ const (
 type fault struct {
 	victim string
 	hold   time.Duration
-	quick  bool // measured with -quick
+	short  bool // measured with -quick
 }
 
 func (f fault) name() string {
@@ -56,31 +54,27 @@ var allFaults = []fault{
 	{"service", 20 * time.Second, false}, {"fence", 3 * time.Second, false},
 }
 
-func faultsFlags(fs *flag.FlagSet) measurement {
-	only := onlyFlag(fs)
-	quick := fs.Bool("quick", false, "only the rows that take seconds: about two minutes")
-	return func(ctx context.Context, set setup) {
-		heading(fmt.Sprintf("3 NATS servers of nats-server's default raft settings, %d followers, %d calls a second of %s each; times in ms, rounded",
-			manyFollow, callRate, busy))
-		t := newTable("fault", "who", "catalog right, ms", "JetStream alone, ms", "all shown again, ms", "calls", "lost", "differ", "remarks")
-		failed := 0
-		for _, f := range allFaults {
-			if !only.MatchString(f.name()) || *quick && !f.quick {
-				continue
-			}
-			step(f.name())
-			m := &faultyMesh{fault: f}
-			var cells []string
-			err := attempt(f.name(), func() { defer m.close(); cells = m.measure(ctx, set) })
-			if check(ctx.Err()); err != nil {
-				failed++
-				cells = []string{f.name(), "", "NOT RUN: " + err.Error()}
-			}
-			t.row(cells...)
+func measureFaults(ctx context.Context, set setup) {
+	heading(fmt.Sprintf("3 NATS servers of nats-server's default raft settings, %d followers, %d calls a second of %s each; times in ms, rounded",
+		manyFollow, callRate, busy))
+	t := newTable("fault", "who", "catalog right, ms", "JetStream alone, ms", "all shown again, ms", "calls", "lost", "differ", "remarks")
+	failed := 0
+	for _, f := range allFaults {
+		if !set.only.MatchString(f.name()) || set.quick && !f.short {
+			continue
 		}
-		if failed > 0 {
-			fail("%s could not be measured", plural(failed, "row"))
+		step(f.name())
+		m := &faultyMesh{fault: f}
+		var cells []string
+		err := attempt(f.name(), func() { defer m.close(); cells = m.measure(ctx, set) })
+		if check(ctx.Err()); err != nil {
+			failed++
+			cells = []string{f.name(), "", "NOT RUN: " + err.Error()}
 		}
+		t.row(cells...)
+	}
+	if failed > 0 {
+		fail("%s could not be measured", plural(failed, "row"))
 	}
 }
 
@@ -131,7 +125,7 @@ func (m *faultyMesh) launch(name string) {
 	case "bridge":
 		m.startBridge(which, "extensions", env...)
 	default:
-		m.startRole(name, name, env...)
+		m.startRole(name, env...)
 	}
 }
 
@@ -280,9 +274,4 @@ func (m *faultyMesh) takeLease(ctx context.Context) {
 			fail("it does not")
 		}
 	})
-}
-
-// guests are the programs of a server.
-func guests(server int) string {
-	return strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(home)), func(name string) bool { return home[name] != server }), ", ")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -109,22 +110,14 @@ func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { // owned by the caller of stop, which waits
-		const step = 50 * time.Millisecond
-		tick := time.NewTicker(step)
-		defer tick.Stop()
-		for owed, n := 0.0, from; ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
+		n := from
+		load.Run(ctx, load.Options{Rate: float64(f.size-from) / beatEvery.Seconds()}, func(context.Context) error {
+			f.beat(n, "")
+			if n++; n >= f.size {
+				n = from
 			}
-			for owed += float64(f.size-from) * step.Seconds() / beatEvery.Seconds(); owed >= 1; owed-- {
-				f.beat(n, "")
-				if n++; n >= f.size {
-					n = from
-				}
-			}
-		}
+			return nil
+		})
 	})
 	return func() { cancel(); wg.Wait() }
 }

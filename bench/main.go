@@ -22,37 +22,35 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // setup is what all measurements share.
 type setup struct {
-	bin  string // directory of the built programs
-	logs string // directory for the logs of all processes; empty: they are deleted
-}
-
-// measurement runs a subcommand after its flags were parsed. It fails by check.
-type measurement func(context.Context, setup)
-
-var commands = []struct {
-	name, about string
-	flags       func(*flag.FlagSet) measurement
-}{
-	{"performance", "what a call costs, compared with a bare NATS request and a bare pipe: about eight minutes", performanceFlags},
-	{"scale", "how the registry and its followers handle large catalogs: about ten minutes", scaleFlags},
-	{"faults", "what is lost when a process is killed or stopped: about twenty minutes", faultsFlags},
+	bin        string         // directory of the built programs
+	logs       string         // directory for the logs of all processes; empty: they are deleted
+	only       *regexp.Regexp // selects rows by their name, the first column
+	quick      bool
+	rounds     int           // of performance, of which the median is printed
+	span       time.Duration // of each measurement of performance in each round
+	idle       int           // idle extensions of one bridge in performance
+	env        string        // more variables of the bridge in performance
+	extensions int           // in the large catalog of scale
+	instances  string        // sizes of the meshes in the second table of scale
 }
 
 func main() {
-	if role := os.Getenv(roleVar); role != "" {
-		exit(attempt(role, func() { play(role) }))
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(run(ctx, os.Args[1:]))
-}
-
-func exit(err error) {
+	var err error
+	if role := os.Getenv(roleVar); role != "" {
+		stop() // each role handles signals itself
+		err = attempt(role, func() { play(role) })
+	} else {
+		err = run(ctx, os.Args[1:])
+	}
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -60,43 +58,40 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// run runs the subcommand that the first argument names, or prints the help of all.
+// run runs the measurement that the first argument names, or prints the help.
 func run(ctx context.Context, args []string) error {
-	help := len(args) == 0 || args[0] == "-h" || args[0] == "--help" || args[0] == "help"
-	for _, c := range commands {
-		fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-		logs := fs.String("logs", "", "keep the logs of all processes in `DIR`")
-		measure := c.flags(fs)
-		fs.Usage = func() {
-			fmt.Fprintf(os.Stderr, "go run ./bench %s [flags]: %s\n", c.name, c.about)
-			fs.PrintDefaults()
+	set, fs := setup{only: regexp.MustCompile("")}, flag.NewFlagSet("go run ./bench performance|scale|faults", flag.ContinueOnError)
+	fs.StringVar(&set.logs, "logs", "", "keep the logs of all processes in `DIR`")
+	fs.TextVar(set.only, "only", set.only, "performance, faults: measure only the rows whose name, the first column, matches `REGEXP`")
+	fs.BoolVar(&set.quick, "quick", false, "smaller meshes, fewer rounds, only the rows that take seconds: a minute or two")
+	fs.IntVar(&set.rounds, "rounds", 7, "performance: interleaved rounds, of which the median is printed")
+	fs.DurationVar(&set.span, "span", 400*time.Millisecond, "performance: duration of each measurement in each round")
+	fs.IntVar(&set.idle, "fleet", 1000, "performance: idle extensions of one bridge")
+	fs.StringVar(&set.env, "bridge-env", "", "performance: more variables for the bridge, separated by spaces, for example `GOGC=200`")
+	fs.IntVar(&set.extensions, "extensions", 10_000, "scale: extensions in the large catalog")
+	fs.StringVar(&set.instances, "instances", "100,1000,10000,100000", "scale: sizes of the meshes in the second table, separated by commas")
+	var name string
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, args = args[0], args[1:]
+	}
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	measure := map[string]func(context.Context, setup){"performance": measurePerformance, "scale": measureScale, "faults": measureFaults}[name]
+	if measure == nil {
+		fs.Usage()
+		return fmt.Errorf("unknown measurement %q: want performance (about eight minutes), scale (ten) or faults (twenty)", name)
+	}
+	return attempt(name, func() {
+		set.bin = must(os.MkdirTemp("", "extmesh-bench-bin-"))
+		defer os.RemoveAll(set.bin)
+		build := exec.CommandContext(ctx, "go", "build", "-o", set.bin+string(filepath.Separator), "./cmd/...")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the container images
+		if out, err := build.CombinedOutput(); err != nil {
+			fail("go build (run this from the root of the module): %w\n%s", err, out)
 		}
-		switch {
-		case help:
-			fs.Usage()
-		case args[0] == c.name:
-			if err := fs.Parse(args[1:]); err != nil {
-				return err
-			}
-			return attempt(c.name, func() { withPrograms(ctx, func(bin string) { measure(ctx, setup{bin, *logs}) }) })
-		}
-	}
-	if help {
-		return nil
-	}
-	return fmt.Errorf("unknown subcommand %q: want performance, scale or faults", args[0])
-}
-
-// withPrograms builds the programs into a directory that exists until use returns.
-func withPrograms(ctx context.Context, use func(bin string)) {
-	bin := must(os.MkdirTemp("", "extmesh-bench-bin-"))
-	defer os.RemoveAll(bin)
-	build := exec.CommandContext(ctx, "go", "build", "-o", bin+string(filepath.Separator), "./cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the container images
-	if out, err := build.CombinedOutput(); err != nil {
-		fail("go build (run this from the root of the module): %w\n%s", err, out)
-	}
-	use(bin)
+		measure(ctx, set)
+	})
 }
 
 // failure is what check panics with. A measurement with an error has no result, so errors end it where they occur;
@@ -118,21 +113,14 @@ func must[T any](v T, err error) T {
 
 func attempt(what string, f func()) (err error) {
 	defer func() {
-		if v := recover(); v != nil {
-			failed, ok := v.(failure)
-			if !ok {
-				panic(v)
-			}
+		v := recover()
+		failed, ok := v.(failure)
+		if ok {
 			err = fmt.Errorf("%s: %w", what, failed.error)
+		} else if v != nil {
+			panic(v)
 		}
 	}()
 	f()
 	return nil
-}
-
-// onlyFlag is a flag that selects rows by their name, the first column; without it all rows match.
-func onlyFlag(fs *flag.FlagSet) *regexp.Regexp {
-	var only regexp.Regexp
-	fs.TextVar(&only, "only", regexp.MustCompile(""), "measure only the rows whose name, the first column, matches `REGEXP`")
-	return &only
 }

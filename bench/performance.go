@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -28,57 +25,32 @@ import (
 // performance measures the rows of docs/performance.md.
 type performance struct {
 	stage
-	only          *regexp.Regexp
-	rounds        int           // of which the median is printed
-	span          time.Duration // of each measurement in each round
-	fleet         int           // idle extensions of one bridge
-	env           []string      // of the bridge, in addition
-	table         *table
-	costs         [][]string   // rows of the table of processor time
-	client, plain *mesh.Client // over a connection as the programs have it, and without natsconn.Option
+	env    []string // of the bridge, in addition
+	table  *table
+	costs  [][]string // rows of the table of processor time
+	client *mesh.Client
 }
 
-func performanceFlags(fs *flag.FlagSet) measurement {
-	p := &performance{only: onlyFlag(fs)}
-	fs.IntVar(&p.rounds, "rounds", 7, "interleaved rounds, of which the median is printed")
-	fs.DurationVar(&p.span, "span", 400*time.Millisecond, "duration of each measurement in each round")
-	fs.IntVar(&p.fleet, "fleet", 1000, "number of idle extensions of one bridge")
-	env := fs.String("bridge-env", "", "more variables for the bridge's environment, separated by spaces, for example `GOGC=200`")
-	quick := fs.Bool("quick", false, "3 rounds of 150ms, at most 100 idle extensions: about two minutes")
-	return func(ctx context.Context, set setup) {
-		if p.env = strings.Fields(*env); *quick {
-			p.rounds, p.span, p.fleet = 3, 150*time.Millisecond, min(p.fleet, 100)
-		}
-		defer p.close()
-		p.run(ctx, set)
+func measurePerformance(ctx context.Context, set setup) {
+	if set.quick {
+		set.rounds, set.span, set.idle = 3, 150*time.Millisecond, min(set.idle, 100)
 	}
-}
-
-func (p *performance) run(ctx context.Context, set setup) {
+	p := &performance{env: strings.Fields(set.env)}
+	defer p.close()
 	p.set(ctx, set, 1)
 	for _, id := range extensions {
 		p.manifest("ext", id, id)
 	}
-	p.startRole("micro", "micro", "BENCH_SERVICES=1")
+	p.startRole("micro")
 	p.start("registry", "registry", nil, "--log-level", "error")
 	p.startBridge("bench", "ext", p.env...)
-	p.firstAnswer(ctx, p.nc, bareSubject(0))
-	p.plain, p.client = p.caller(ctx, p.urls(0)), p.caller(ctx, p.urls(0), natsconn.Option())
-
+	p.firstAnswer(ctx, p.nc, bareSubject)
+	p.client = p.caller(ctx, p.urls(0))
 	heading(fmt.Sprintf("medians of %d interleaved rounds of %s, with the lowest and the highest; every call has the headers Ext-Timeout, "+
 		"Ext-Call-Id and Ext-Stream, bare requests have none; more of the bridge's environment: %q", p.rounds, p.span, p.env))
 	p.table = newTable("", "measured", "spread", "must", "aim", "")
-	for _, rows := range []struct {
-		measure func(context.Context)
-		names   []string
-	}{
-		{p.calls, []string{""}}, {p.halfLoad, []string{halfRow}}, {p.embedded, []string{embeddedRow + "json child", embeddedRow + "echo child"}},
-		{p.largeAnswer, []string{largeRow}}, {p.slowNeighbour, []string{slowRow}}, {p.firstCalls, []string{firstRow + "embedded", firstRow + "external server"}},
-		{p.bridgeMemory, []string{idleRow, peakRow}}, {p.idleFleet, []string{fmt.Sprintf(fleetRow, p.fleet), fmt.Sprintf(fleetCPURow, p.fleet)}},
-	} {
-		if slices.ContainsFunc(rows.names, p.only.MatchString) || rows.names[0] == "" {
-			rows.measure(ctx)
-		}
+	for _, measure := range []func(context.Context){p.calls, p.halfLoad, p.embedded, p.largeAnswer, p.slowNeighbour, p.firstCalls, p.bridgeMemory, p.idleFleet} {
+		measure(ctx)
 	}
 	if len(p.costs) == 0 {
 		return
@@ -90,25 +62,17 @@ func (p *performance) run(ctx context.Context, set setup) {
 	}
 }
 
-// Names of rows, or their beginnings.
-const (
-	halfRow     = "p99 ÷ p50 at half of the peak load, 256 B, json child"
-	embeddedRow = "embedded (extctl up) latency ÷ S, 256 B, "
-	largeRow    = "MB/s of an answer of 25 MB, streaming caller"
-	slowRow     = "p99 of a fast tool with 200 five-second calls waiting on its neighbour ÷ without"
-	firstRow    = "ms from start to first call beyond the child's own start-up, "
-	idleRow     = "MB of a bridge with one idle child"
-	peakRow     = "MB of a bridge with one child, peak under 64 callers"
-	fleetRow    = "MB of a bridge with %d idle extensions"
-	fleetCPURow = "%% of one core for %d idle extensions"
-)
+// wants reports whether one of these rows is to be measured.
+func (p *performance) wants(names ...string) bool {
+	return slices.ContainsFunc(names, p.only.MatchString)
+}
 
 // extensions are the extensions that most rows use. Their ids are their roles.
 var extensions = []string{"json", "echo", "slow", "large"}
 
 // caller is a client as an agent has one, when its catalog has all extensions.
-func (p *performance) caller(ctx context.Context, urls string, more ...nats.Option) *mesh.Client {
-	f := p.follow(urls, "caller", append(more, nats.ReconnectBufSize(-1))...)
+func (p *performance) caller(ctx context.Context, urls string) *mesh.Client {
+	f := p.follow(urls, "caller", natsconn.Option(), nats.ReconnectBufSize(-1))
 	until(ctx, 30*time.Second, "the extensions are in a caller's catalog", func() {
 		for _, id := range extensions {
 			if e, _, ok := f.catalog.Tool(toolOf(id)); !ok || !e.State.Available {
@@ -156,22 +120,29 @@ func (p *performance) calls(ctx context.Context) {
 			continue
 		}
 		c := p.newComparison(ctx, row.callers, row.size, row.child, p.client)
-		c.headed, c.ordinary = p.requestWithHeaders(row.size), call(ctx, p.plain, row.child, row.size)
 		self, server, bridge := os.Getpid(), p.servers[0].pid(), p.programs["bridge-bench"].pid()
-		c.ofProduct = newMeter(self, server, bridge, p.child(ctx, "bench", row.child), p.programs["registry"].pid())
-		c.ofBare = newMeter(self, server, p.programs["micro"].pid())
+		c.ofProduct.pids = []int{self, server, bridge, p.child(ctx, "bench", row.child), p.programs["registry"].pid()}
+		c.ofBare.pids = []int{self, server, p.programs["micro"].pid()}
 		c.measure(p, row.child)
 		p.row(name, c.ratios, "%.2f", row.must, row.aim, c.String())
-		p.costs = append(p.costs, append([]string{name}, strings.Fields(c.ofProduct.String()+c.ofBare.String())...))
+		cells := []string{name}
+		for i := range 5 {
+			cells = append(cells, c.ofProduct.each(i))
+		}
+		p.costs = append(p.costs, append(cells, c.ofBare.each(0), c.ofBare.each(1), c.ofBare.each(2)))
 		if row.cpu != "" {
 			what := strings.TrimPrefix(row.name, "throughput of 64 callers ÷ T, ")
-			p.row("bridge's own µs of CPU a call, 64 callers, "+what+", json child", series{c.ofProduct.each(2)}, "%.1f", row.cpu, row.cpuAim, "")
+			p.row("bridge's own µs of CPU a call, 64 callers, "+what+", json child", series{must(strconv.ParseFloat(c.ofProduct.each(2), 64))}, "%.1f", row.cpu, row.cpuAim, "")
 		}
 	}
 }
 
 // halfLoad measures the tail at half of the peak load, with callers that call at their own times.
 func (p *performance) halfLoad(ctx context.Context) {
+	const name = "p99 ÷ p50 at half of the peak load, 256 B, json child"
+	if !p.wants(name) {
+		return
+	}
 	const callers = 64
 	op := call(ctx, p.client, "json", 256)
 	var tails, rates, medians series
@@ -181,7 +152,7 @@ func (p *performance) halfLoad(ctx context.Context) {
 		tails = append(tails, float64(r.Quantile(0.99))/float64(r.Quantile(0.5)))
 		rates, medians = append(rates, r.Rate()), append(medians, micros(r.Quantile(0.5)))
 	}
-	p.row(halfRow, tails, "%.1f", "≤ 8", "4", fmt.Sprintf("%.0f /s, p50 %.0f µs", rates.median(), medians.median()))
+	p.row(name, tails, "%.1f", "≤ 8", "4", fmt.Sprintf("%.0f /s, p50 %.0f µs", rates.median(), medians.median()))
 }
 
 // up starts extctl up for the extensions in a directory of the stage, and waits for the note with its address and
@@ -199,12 +170,12 @@ func (p *performance) up(ctx context.Context, dir, data string) (url string, up 
 // embedded measures latency where server, registry and bridge are one process: extctl up.
 func (p *performance) embedded(ctx context.Context) {
 	for i, row := range [][]string{{"json", "≤ 1.0", "0.80"}, {"echo", "≤ 0.85", "0.70"}} {
-		name := embeddedRow + row[0] + " child"
+		name := "embedded (extctl up) latency ÷ S, 256 B, " + row[0] + " child"
 		if !p.only.MatchString(name) {
 			continue
 		}
 		url, up := p.up(ctx, "ext", fmt.Sprint("data-", i))
-		c := p.newComparison(ctx, 1, 256, row[0], p.caller(ctx, url, natsconn.Option()))
+		c := p.newComparison(ctx, 1, 256, row[0], p.caller(ctx, url))
 		c.measure(p, row[0])
 		up.end()
 		p.row(name, c.ratios, "%.2f", row[1], row[2], c.String())
@@ -213,61 +184,44 @@ func (p *performance) embedded(ctx context.Context) {
 
 const largeSize = 25_000_000
 
-// largeAnswer measures an answer of many chunks, next to the same bytes without the mesh.
+// largeAnswer measures an answer of many chunks.
 func (p *performance) largeAnswer(ctx context.Context) {
+	const name = "MB/s of an answer of 25 MB, streaming caller"
+	if !p.wants(name) {
+		return
+	}
 	const fresh = 5 // the first answers use memory of four processes for the first time
-	var all, bare series
-	for i := range fresh + p.rounds {
+	var all series
+	for range fresh + p.rounds {
 		began := time.Now()
 		if answer := must(p.client.Call(ctx, toolOf("large"), json.RawMessage("{}"))); len(answer) != largeSize {
 			fail("the large answer has %d bytes", len(answer))
 		}
-		if all = append(all, largeSize/1e6/time.Since(began).Seconds()); i >= fresh {
-			bare = append(bare, p.bareRate())
-		}
+		all = append(all, largeSize/1e6/time.Since(began).Seconds())
 	}
-	p.row(largeRow, all[fresh:], "%.0f", "≥ 150", "the broker's", fmt.Sprintf("the same bytes published and received without the mesh: %.0f MB/s; the first %d answers, "+
-		"in fresh memory, are not counted: %.0f to %.0f MB/s", bare.median(), fresh, slices.Min(all[:fresh]), slices.Max(all[:fresh])))
-}
-
-// bareRate is how many MB/s go from one connection to another, in messages of the largest size that the server takes.
-func (p *performance) bareRate() float64 {
-	from := must(nats.Connect(p.urls(0)))
-	defer from.Close()
-	sub := must(p.nc.SubscribeSync("bare.bytes"))
-	defer sub.Unsubscribe()
-	check(p.nc.Flush())
-	chunk := make([]byte, p.nc.MaxPayload())
-	began := time.Now()
-	for sent := 0; sent < largeSize; sent += len(chunk) {
-		check(from.Publish("bare.bytes", chunk))
-	}
-	got := 0
-	for got < largeSize {
-		got += len(must(sub.NextMsg(10 * time.Second)).Data)
-	}
-	return float64(got) / 1e6 / time.Since(began).Seconds()
+	p.row(name, all[fresh:], "%.0f", "≥ 150", "the broker's", fmt.Sprintf("the first %d answers, in fresh memory, are not counted: %.0f to %.0f MB/s",
+		fresh, slices.Min(all[:fresh]), slices.Max(all[:fresh])))
 }
 
 const slowTakes = 5 * time.Second // for a call of the slow extension
 
 // slowNeighbour measures a fast tool alone, and while many calls wait at another extension of its bridge.
 func (p *performance) slowNeighbour(ctx context.Context) {
+	const name = "p99 of a fast tool with 200 five-second calls waiting on its neighbour ÷ without"
+	if !p.wants(name) {
+		return
+	}
 	const slowCalls = 200
 	fast, slow, span := call(ctx, p.client, "echo", 256), call(ctx, p.client, "slow", 256), min(3*time.Second, 5*p.span)
 	var ratios, alone, busy series
 	for range min(p.rounds, 5) {
 		without := measure(0, 1, span, fast)
 		var waiting sync.WaitGroup
-		results, before := make(chan error, slowCalls), p.received("slow")
+		results := make(chan error, slowCalls)
 		for range slowCalls {
 			waiting.Go(func() { results <- slow() }) // ends with its call; waited for below
 		}
-		until(ctx, slowTakes-span, "all slow calls are running", func() {
-			if n := p.received("slow") - before; n < slowCalls {
-				fail("%d of %d are", n, slowCalls)
-			}
-		})
+		pause(ctx, time.Second) // until they run
 		with := measure(0, 1, span, fast)
 		if n := len(results); n > 0 {
 			fail("%d slow calls ended during the measurement", n)
@@ -279,17 +233,7 @@ func (p *performance) slowNeighbour(ctx context.Context) {
 		a, b := micros(without.Quantile(0.99)), micros(with.Quantile(0.99))
 		alone, busy, ratios = append(alone, a), append(busy, b), append(ratios, b/a)
 	}
-	p.row(slowRow, ratios, "%.2f", "≤ 1.2", "1.05", fmt.Sprintf("p99 %.0f µs without, %.0f µs with", alone.median(), busy.median()))
-}
-
-// received is how many requests a service has received, by its own statistics.
-func (p *performance) received(name string) (n int) {
-	var stats micro.Stats
-	check(json.Unmarshal(must(p.nc.Request("$SRV.STATS."+name, nil, time.Second)).Data, &stats))
-	for _, e := range stats.Endpoints {
-		n += e.NumRequests
-	}
-	return n
+	p.row(name, ratios, "%.2f", "≤ 1.2", "1.05", fmt.Sprintf("p99 %.0f µs without, %.0f µs with", alone.median(), busy.median()))
 }
 
 // firstAnswer sends requests until one is answered.
@@ -308,6 +252,10 @@ func (p *performance) lone(ctx context.Context, name string) *process {
 // firstCalls measures the time from the start of a program to the first answered call, without the time that the
 // child takes by itself.
 func (p *performance) firstCalls(ctx context.Context) {
+	const embedded, external = "ms from start to first call beyond the child's own start-up, embedded", "ms from start to first call beyond the child's own start-up, external server"
+	if !p.wants(embedded, external) {
+		return
+	}
 	p.manifest("solo", "solo", "echo")
 	var child, ext, emb series
 	for i := range p.rounds {
@@ -331,12 +279,16 @@ func (p *performance) firstCalls(ctx context.Context) {
 		up.end()
 	}
 	how := fmt.Sprintf("the child alone takes %.1f ms", child.median())
-	p.row(firstRow+"embedded", emb, "%.1f", "≤ 60", "12", how+"; a new data directory each time")
-	p.row(firstRow+"external server", ext, "%.1f", "≤ 25", "8", how)
+	p.row(embedded, emb, "%.1f", "≤ 60", "12", how+"; a new data directory each time")
+	p.row(external, ext, "%.1f", "≤ 25", "8", how)
 }
 
 // bridgeMemory measures a bridge with one child: idle, and under 64 callers.
 func (p *performance) bridgeMemory(ctx context.Context) {
+	const idle, peak = "MB of a bridge with one idle child", "MB of a bridge with one child, peak under 64 callers"
+	if !p.wants(idle, peak) {
+		return
+	}
 	p.manifest("lone", "lone", "echo")
 	bridge := p.lone(ctx, "lone")
 	defer bridge.end()
@@ -348,8 +300,8 @@ func (p *performance) bridgeMemory(ctx context.Context) {
 		return err
 	})
 	_, most := memory(bridge.pid())
-	p.row(idleRow, series{now}, "%.1f", "≤ 22", "14", "resident; 5 s after its first call")
-	p.row(peakRow, series{most}, "%.1f", "≤ 32", "20", "resident, at most; 256 B for 5 s")
+	p.row(idle, series{now}, "%.1f", "≤ 22", "14", "resident; 5 s after its first call")
+	p.row(peak, series{most}, "%.1f", "≤ 32", "20", "resident, at most; 256 B for 5 s")
 }
 
 // tiny is a child that answers initialize and then waits, with its pipes open.
@@ -359,29 +311,29 @@ exec cat`
 
 // idleFleet measures what many idle extensions cost their bridge.
 func (p *performance) idleFleet(ctx context.Context) {
-	for i := range p.fleet {
+	memoryRow, cpuRow := fmt.Sprintf("MB of a bridge with %d idle extensions", p.idle), fmt.Sprintf("%% of one core for %d idle extensions", p.idle)
+	if !p.wants(memoryRow, cpuRow) {
+		return
+	}
+	for i := range p.idle {
 		p.manifest("fleet", fmt.Sprint("tiny", i), "", "sh", "-c", tiny)
 	}
 	before, began := p.registryStatus(ctx).Extensions["ready"], time.Now()
 	bridge := p.startBridge("fleet", "fleet", p.env...)
 	defer bridge.end()
 	until(ctx, 3*time.Minute, "all idle extensions are ready", func() {
-		if n := p.registryStatus(ctx).Extensions["ready"] - before; n < p.fleet {
-			fail("%d of %d are", n, p.fleet)
+		if n := p.registryStatus(ctx).Extensions["ready"] - before; n < p.idle {
+			fail("%d of %d are", n, p.idle)
 		}
 	})
 	ready := time.Since(began)
 	pause(ctx, 10*time.Second) // what the start needed is released
 	idle := use(bridge, func() { pause(ctx, 20*time.Second) })
 	mb, _ := memory(bridge.pid())
-	bare := p.startRole("services", "micro", fmt.Sprint("BENCH_SERVICES=", p.fleet))
-	defer bare.end()
-	p.firstAnswer(ctx, p.nc, bareSubject(p.fleet-1))
-	services, _ := memory(bare.pid())
 	must, aim := "≤ 90", "65"
-	if p.fleet != 1000 {
+	if p.idle != 1000 {
 		must, aim = "", ""
 	}
-	p.row(fmt.Sprintf(fleetRow, p.fleet), series{mb}, "%.1f", must, aim, fmt.Sprintf("without the children; all were ready %.1f s after the start; as many bare micro services alone take %.1f MB", ready.Seconds(), services))
-	p.row(fmt.Sprintf(fleetCPURow, p.fleet), series{100 * idle.share()}, "%.2f", "≤ 1", "", "the bridge, over 20 s")
+	p.row(memoryRow, series{mb}, "%.1f", must, aim, fmt.Sprintf("without the children; all were ready %.1f s after the start", ready.Seconds()))
+	p.row(cpuRow, series{100 * idle.share()}, "%.2f", "≤ 1", "", "the bridge, over 20 s")
 }

@@ -17,19 +17,18 @@ import (
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
-	log   string        // path
 	done  chan struct{} // closed when it has ended
 }
 
 func startProcess(log string, env []string, path string, args ...string) *process {
-	p := &process{cmd: exec.Command(path, args...), log: log, done: make(chan struct{})}
+	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	file := must(os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
 	defer file.Close()
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = file
 	p.stdin = must(p.cmd.StdinPipe())
 	check(p.cmd.Start())
-	go func() { // owned by end and kill, which wait for done; ends with the process
+	go func() { // owned by end, which waits for done; ends with the process
 		_ = p.cmd.Wait() // the exit status does not matter: processes end by signals here
 		close(p.done)
 	}()
@@ -37,12 +36,6 @@ func startProcess(log string, env []string, path string, args ...string) *proces
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
-
-// kill sends SIGKILL and waits.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails if the process has ended
-	<-p.done
-}
 
 // end sends SIGTERM and waits; after six seconds it kills the process.
 func (p *process) end() {
@@ -52,7 +45,8 @@ func (p *process) end() {
 	select {
 	case <-p.done:
 	case <-time.After(6 * time.Second):
-		p.kill()
+		_ = p.cmd.Process.Kill() // fails if the process has ended
+		<-p.done
 	}
 }
 
@@ -64,9 +58,6 @@ const (
 
 // signalProcess sends a signal to a process that this program or another one started.
 func signalProcess(pid int, sig os.Signal) error { return must(os.FindProcess(pid)).Signal(sig) }
-
-// logged is what is in the log after an offset.
-func (p *process) logged(offset int) string { return string(must(os.ReadFile(p.log))[offset:]) }
 
 // cpuTime is the processor time that the threads of a process have used, to the nanosecond. Threads that have ended
 // are not included; the Go runtime keeps its threads.

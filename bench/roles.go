@@ -4,13 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -33,7 +30,7 @@ const roleVar = "BENCH_ROLE"
 func play(role string) {
 	ctx, stop := context.Background(), func() {}
 	switch role {
-	case "natsd", "micro", "native", "follower":
+	case "natsd", "micro", "native":
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		go func() { // ends with the process
 			io.Copy(io.Discard, os.Stdin)
@@ -47,8 +44,6 @@ func play(role string) {
 		runMicro(ctx)
 	case "native":
 		runNative(ctx)
-	case "follower":
-		runFollower(ctx)
 	case "json":
 		runChild(answerJSON)
 	case "echo":
@@ -64,20 +59,17 @@ func play(role string) {
 	}
 }
 
-// runMicro runs bare micro services, the least that a NATS service can do. BENCH_SERVICES is their number.
+const bareSubject = "bare.echo"
+
+// runMicro runs a bare micro service, the least that a NATS service can do.
 func runMicro(ctx context.Context) {
 	nc := must(nats.Connect(os.Getenv("NATS_URL")))
 	defer nc.Close()
 	echo := micro.HandlerFunc(func(r micro.Request) { r.Respond(r.Data()) })
-	for i := range must(strconv.Atoi(os.Getenv("BENCH_SERVICES"))) {
-		svc := must(micro.AddService(nc, micro.Config{Name: "bare", Version: "1.0.0"}))
-		check(svc.AddEndpoint("echo", echo, micro.WithEndpointSubject(bareSubject(i))))
-	}
+	svc := must(micro.AddService(nc, micro.Config{Name: "bare", Version: "1.0.0"}))
+	check(svc.AddEndpoint("echo", echo, micro.WithEndpointSubject(bareSubject)))
 	<-ctx.Done()
 }
-
-// bareSubject is the subject of the bare micro service with this number.
-func bareSubject(n int) string { return fmt.Sprintf("bare.echo%d", n) }
 
 // runNative runs an extension that is its own service on NATS.
 func runNative(ctx context.Context) {
@@ -98,36 +90,6 @@ func echoBox(takes time.Duration) *mesh.Toolbox {
 		return r.Params, nil
 	})
 	return box
-}
-
-// followerReport is what the role follower publishes when it has the catalog.
-type followerReport struct {
-	Took       time.Duration // from the start to the whole catalog
-	Extensions int
-	Bytes      int64 // of the catalog on the heap
-}
-
-const followerSubject = "bench.follower"
-
-// runFollower follows the catalog and publishes what that took.
-func runFollower(ctx context.Context) {
-	nc := must(nats.Connect(os.Getenv("NATS_URL")))
-	defer nc.Close()
-	heap := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
-	c := mesh.NewCatalog(nc, mesh.CatalogOptions{})
-	start := time.Now()
-	go c.Run(ctx) // ends with the process
-	check(c.WaitSynced(ctx))
-	check(nc.Publish(followerSubject, must(json.Marshal(followerReport{time.Since(start), len(c.All()), heap() - before}))))
-	<-ctx.Done()
-	runtime.KeepAlive(c)
 }
 
 // runChild is a child that answers each line as fast as Go can, until its standard input ends.

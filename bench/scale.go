@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,38 +27,34 @@ type scale struct {
 	stopBeat func()
 }
 
-// sizes are what the first table is measured with.
-type sizes struct {
-	extensions    int           // of the catalog, with largeTools each
-	subscriptions int           // to the catalog, each over a connection of its own
-	changes       int           // of one extension, for a median
-	changing      int           // extensions that change their state once a second
-	span          time.Duration // of what is measured for a while
-}
-
 const (
-	largeTools    = 10 // of each extension
+	largeTools    = 10 // of each extension of the large catalog
 	fullFollowers = 5
 )
 
-func scaleFlags(fs *flag.FlagSet) measurement {
-	o := sizes{subscriptions: 1000, changes: 200, changing: 1000, span: 30 * time.Second}
-	fs.IntVar(&o.extensions, "extensions", 10_000, "extensions in the large catalog")
-	instances := fs.String("instances", "100,1000,10000,100000", "sizes of the meshes in the second table, separated by commas")
-	quick := fs.Bool("quick", false, "at most 500 extensions, meshes of 100 and 1000 instances, short spans: about a minute")
-	return func(ctx context.Context, set setup) {
-		if *quick {
-			o, *instances = sizes{min(o.extensions, 500), 50, 20, 100, 3 * time.Second}, "100,1000"
-		}
-		heading("one nats-server, one registry, everything else in one process")
-		fmt.Printf("**The large catalog: %s of %s**\n\n", plural(o.extensions, "extension"), plural(largeTools, "tool"))
-		largeCatalog(ctx, set, o, newTable("what", "figure"))
-		fmt.Print("\n**What one event costs the registry, in processor time; instances of an extension each, of one tool**\n\n")
-		t := newTable("instances", "a heartbeat without news", "a change of state, from the heartbeat to the bucket", "without any event",
-			"the registry's memory", "all in the catalog after")
-		for _, n := range strings.Split(*instances, ",") {
-			oneEvent(ctx, set, must(strconv.Atoi(n)), t)
-		}
+// A quick run has a tenth of each.
+func (s *scale) sized(n int) int {
+	if s.quick {
+		return n / 10
+	}
+	return n
+}
+
+// period is the duration of what is measured for a while.
+func (s *scale) period() time.Duration { return time.Duration(s.sized(30)) * time.Second }
+
+func measureScale(ctx context.Context, set setup) {
+	if set.quick {
+		set.extensions, set.instances = min(set.extensions, 500), "100,1000"
+	}
+	heading("one nats-server, one registry, everything else in one process")
+	fmt.Printf("**The large catalog: %s of %s**\n\n", plural(set.extensions, "extension"), plural(largeTools, "tool"))
+	largeCatalog(ctx, set, newTable("what", "figure"))
+	fmt.Print("\n**What one event costs the registry, in processor time; instances of an extension each, of one tool**\n\n")
+	t := newTable("instances", "a heartbeat without news", "a change of state, from the heartbeat to the bucket", "without any event",
+		"the registry's memory", "all in the catalog after")
+	for _, n := range strings.Split(set.instances, ",") {
+		oneEvent(ctx, set, must(strconv.Atoi(n)), t)
 	}
 }
 
@@ -88,25 +83,25 @@ func (s *scale) awaitStatus(ctx context.Context, condition func(registryStatus) 
 	})
 }
 
-func largeCatalog(ctx context.Context, set setup, o sizes, t *table) {
+func largeCatalog(ctx context.Context, set setup, t *table) {
 	s := &scale{}
 	defer s.close()
-	took := s.build(ctx, set, o.extensions, largeTools, false)
+	took := s.build(ctx, set, set.extensions, largeTools, false)
 	_, peak := memory(s.registry.pid())
 	t.row("a registry is started on an empty bucket: all is in the catalog after",
 		fmt.Sprintf("**%s**; the registry used %s of processor time, %.0f MB at most", ms(took), ms(cpuTime(s.registry.pid())), peak))
 	s.stopBeat = s.fleet.keepBeating(ctx, 0)
-	for _, rows := range []func(context.Context, sizes, *table){s.rest, s.subscribe, s.followerProcess, s.follow, s.programs, s.change} {
-		rows(ctx, o, t)
+	for _, rows := range []func(context.Context, *table){s.rest, s.subscribe, s.startFollower, s.follow, s.programs, s.change} {
+		rows(ctx, t)
 	}
 }
 
 // rest measures heartbeats without changes.
-func (s *scale) rest(ctx context.Context, o sizes, t *table) {
+func (s *scale) rest(ctx context.Context, t *table) {
 	pause(ctx, 2*time.Second)
 	before := s.registryStatus(ctx).Traffic
 	var server usage
-	registry := use(s.registry, func() { server = use(s.servers[0].process, func() { pause(ctx, o.span) }) })
+	registry := use(s.registry, func() { server = use(s.servers[0].process, func() { pause(ctx, s.period()) }) })
 	after := s.registryStatus(ctx).Traffic
 	now, _ := memory(s.registry.pid())
 	serverNow, _ := memory(s.servers[0].pid())
@@ -115,21 +110,22 @@ func (s *scale) rest(ctx context.Context, o sizes, t *table) {
 }
 
 // subscribe measures the time from a heartbeat that changes a state to the last of many subscriptions to the catalog.
-func (s *scale) subscribe(ctx context.Context, o sizes, t *table) {
+func (s *scale) subscribe(ctx context.Context, t *table) {
 	var received atomic.Int64
 	all := make(chan time.Time, 1)
 	last := ".state." + simID(s.fleet.size-1)
-	for i := range o.subscriptions {
+	many := s.sized(1000)
+	for i := range many {
 		nc := must(nats.Connect(s.urls(0), nats.Name(fmt.Sprint("subscription-", i))))
 		defer nc.Close()
 		must(nc.Subscribe(prefix.CatalogEvents()+".>", func(m *nats.Msg) { // all documents, as followers do
-			if strings.HasSuffix(m.Subject, last) && received.Add(1)%int64(o.subscriptions) == 0 {
+			if strings.HasSuffix(m.Subject, last) && received.Add(1)%int64(many) == 0 {
 				all <- time.Now()
 			}
 		}))
 		check(nc.Flush())
 	}
-	ready, other := s.toggle(ctx, o.changes, func(time.Time) time.Time {
+	ready, other := s.toggle(ctx, s.sized(200), func(time.Time) time.Time {
 		select {
 		case at := <-all:
 			return at
@@ -138,7 +134,7 @@ func (s *scale) subscribe(ctx context.Context, o sizes, t *table) {
 			return time.Time{}
 		}
 	})
-	t.row("a `ready` heartbeat, to the last of "+plural(o.subscriptions, "subscription"), quantiles(ready))
+	t.row("a `ready` heartbeat, to the last of "+plural(many, "subscription"), quantiles(ready))
 	t.row("a heartbeat with another state, which waits 100 ms for others, to the last of them", quantiles(other))
 }
 
@@ -166,25 +162,29 @@ func quantiles(took []time.Duration) string {
 	return fmt.Sprintf("**p50 %s, p99 %s**", ms(r.Quantile(0.5)), ms(r.Quantile(0.99)))
 }
 
-// followerProcess measures a follower in a process of its own.
-func (s *scale) followerProcess(ctx context.Context, o sizes, t *table) {
-	sub := must(s.nc.SubscribeSync(followerSubject))
-	check(s.nc.Flush())
-	p := s.startRole("follower", "follower")
-	defer p.end()
-	var r followerReport
-	check(json.Unmarshal(must(sub.NextMsg(5*time.Minute)).Data, &r))
-	if r.Extensions != s.fleet.size {
-		fail("a follower has %d extensions of %d", r.Extensions, s.fleet.size)
+// startFollower measures the start of a follower, and what its catalog takes on the heap of this program.
+func (s *scale) startFollower(ctx context.Context, t *table) {
+	heap := func() float64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
 	}
-	now, _ := memory(p.pid())
-	t.row("a follower is started: it has all after", fmt.Sprintf("**%s**", ms(r.Took)))
-	t.row("a follower's memory", fmt.Sprintf("**%.1f kB an extension** on the heap; the process has %.0f MB", float64(r.Bytes)/1000/float64(r.Extensions), now))
+	before, began := heap(), time.Now()
+	f := s.stage.follow(s.urls(0), "follower")
+	check(f.catalog.WaitSynced(ctx))
+	t.row("a follower is started: it has all after", fmt.Sprintf("**%s**", ms(time.Since(began))))
+	if n := len(f.catalog.All()); n != s.fleet.size {
+		fail("a follower has %d extensions of %d", n, s.fleet.size)
+	}
+	t.row("a follower's memory", fmt.Sprintf("**%.1f kB an extension** on the heap", (heap()-before)/1000/float64(s.fleet.size)))
+	runtime.KeepAlive(f)
 }
 
 // follow measures the time from a heartbeat that changes a state to the last of some followers; in the end all of them
 // must have what the bucket has.
-func (s *scale) follow(ctx context.Context, o sizes, t *table) {
+func (s *scale) follow(ctx context.Context, t *table) {
 	var all []*follower
 	for i := range fullFollowers {
 		f := s.stage.follow(s.urls(0), fmt.Sprint("follower-", i))
@@ -192,7 +192,7 @@ func (s *scale) follow(ctx context.Context, o sizes, t *table) {
 		all = append(all, f)
 	}
 	id, before := simID(s.fleet.size-1), heartbeat.Ready
-	ready, _ := s.toggle(ctx, o.changes, func(since time.Time) time.Time {
+	ready, _ := s.toggle(ctx, s.sized(200), func(since time.Time) time.Time {
 		took := await(ctx, all, since, 30*time.Second, func(c *mesh.Catalog) bool { e, ok := c.Get(id); return ok && e.State.State != before }).last()
 		e, _ := all[0].catalog.Get(id)
 		before = e.State.State
@@ -203,7 +203,7 @@ func (s *scale) follow(ctx context.Context, o sizes, t *table) {
 }
 
 // programs measures extctl.
-func (s *scale) programs(ctx context.Context, o sizes, t *table) {
+func (s *scale) programs(ctx context.Context, t *table) {
 	for _, args := range [][]string{{"call", "ext_" + simID(0) + "_tool_0", "field_0=x"}, {"tools"}, {"list"}} {
 		r := load.Run(ctx, load.Options{Calls: 5, Kind: error.Error}, func(ctx context.Context) error {
 			_, err := exec.CommandContext(ctx, filepath.Join(s.bin, "extctl"), append(args, "--server", s.urls(0), "--timeout", "60s")...).Output()
@@ -217,8 +217,8 @@ func (s *scale) programs(ctx context.Context, o sizes, t *table) {
 }
 
 // change measures extensions that change their state once a second.
-func (s *scale) change(ctx context.Context, o sizes, t *table) {
-	n := min(o.changing, s.fleet.size)
+func (s *scale) change(ctx context.Context, t *table) {
+	n := min(s.sized(1000), s.fleet.size)
 	s.stopBeat()
 	s.stopBeat = s.fleet.keepBeating(ctx, n)
 	nc := s.connect(s.urls(0), "bytes")
@@ -228,7 +228,7 @@ func (s *scale) change(ctx context.Context, o sizes, t *table) {
 	registry := use(s.registry, func() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for round, start := 0, time.Now(); time.Since(start) < o.span; round++ {
+		for round, start := 0, time.Now(); time.Since(start) < s.period(); round++ {
 			for i := range n {
 				s.fleet.beat(i, [...]heartbeat.State{heartbeat.Restarting, heartbeat.Ready}[round%2])
 			}
@@ -263,7 +263,7 @@ func oneEvent(ctx context.Context, set setup, n int, t *table) {
 		return fmt.Sprintf("%.1f µs", micros(u.cpu-time.Duration(idle*float64(u.took)))/float64(events))
 	}
 	now, _ := memory(s.registry.pid())
-	t.row(grouped(n), each(beats, beatsCounted), each(changes, changesCounted), fmt.Sprintf("%.1f %% of a core", 100*idle), fmt.Sprintf("%.0f MB", now), ms(built))
+	t.row(fmt.Sprint(n), each(beats, beatsCounted), each(changes, changesCounted), fmt.Sprintf("%.1f %% of a core", 100*idle), fmt.Sprintf("%.0f MB", now), ms(built))
 }
 
 // idle waits until the garbage collector has finished with what building the catalog left, and returns the share of a

@@ -21,13 +21,13 @@ const prefix = wire.Prefix(wire.DefaultPrefix)
 
 // stage is what a table is measured on: NATS servers and processes, and this program's own connections to them.
 type stage struct {
-	self      string // path of this program, which is also its own server and its own extensions (roles.go)
-	bin       string // directory of the built programs
-	dir, logs string // directories of all files, removed in the end, and of the logs
-	servers   []*server
-	programs  map[string]*process // by name; a restarted one replaces the one before
-	nc        *nats.Conn          // for requests that are not measured calls
-	cleanups  []func()
+	setup
+	self     string // path of this program, which is also its own server and its own extensions (roles.go)
+	dir      string // directory of all files, removed in the end
+	servers  []*server
+	programs map[string]*process // by name; a restarted one replaces the one before
+	nc       *nats.Conn          // for requests that are not measured calls
+	cleanups []func()
 }
 
 // server is a NATS server. Its ports are fixed, so that it comes back at the same address.
@@ -41,7 +41,7 @@ func (s *server) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.clie
 
 // set starts NATS servers: one, or a cluster. Close must be called even after a failure.
 func (s *stage) set(ctx context.Context, set setup, servers int) {
-	s.self, s.bin, s.logs, s.programs = must(os.Executable()), set.bin, set.logs, map[string]*process{}
+	s.setup, s.self, s.programs = set, must(os.Executable()), map[string]*process{}
 	s.dir = must(os.MkdirTemp("", "extmesh-bench-"))
 	if s.logs == "" {
 		s.logs = s.dir
@@ -115,18 +115,18 @@ func (s *stage) urls(first int) string {
 
 // start starts one of the built programs. It connects to the first server unless env has another NATS_URL.
 func (s *stage) start(name, program string, env []string, args ...string) *process {
-	return s.startAt(name, filepath.Join(s.bin, program), env, args...)
-}
-
-// startRole starts this program in another role.
-func (s *stage) startRole(name, role string, env ...string) *process {
-	return s.startAt(name, s.self, append(env, roleVar+"="+role))
-}
-
-func (s *stage) startAt(name, path string, env []string, args ...string) *process {
+	path := filepath.Join(s.bin, program)
+	if program == "" {
+		path = s.self
+	}
 	env = append([]string{"NATS_URL=" + s.servers[0].url()}, env...)
 	s.programs[name] = startProcess(filepath.Join(s.logs, name+".log"), env, path, args...)
 	return s.programs[name]
+}
+
+// startRole starts this program in the role of its name.
+func (s *stage) startRole(role string, env ...string) *process {
+	return s.start(role, "", append(env, roleVar+"="+role))
 }
 
 // startBridge starts a bridge with the extensions in a directory of the stage.
