@@ -1,4 +1,4 @@
-// Package breaker is a circuit breaker for calls to one instance or one extension.
+// Package breaker is a circuit breaker for calls to one instance or one extension (docs/protocol.md, "Circuit breakers").
 //
 //	tok, err := b.Acquire()
 //	if err != nil {
@@ -7,16 +7,9 @@
 //	outcome := breaker.Neutral // the outcome if the call panics
 //	defer func() { tok.Done(outcome) }()
 //
-// It is built on failsafe-go's circuit breaker and adds what that one cannot do (docs/protocol.md, "Circuit breakers"):
-//
-//   - A call's outcome counts only in the state in which the call began. failsafe-go counts the results of
-//     earlier calls as probes and admits more probes for them.
-//   - There is a third outcome, neither success nor failure: a cancelled call is no evidence about the
-//     extension. In failsafe-go a probe without a result would close the breaker or block all further probes.
-//   - The delay doubles with each failed probe.
-//
-// failsafe-go still counts and decides the states. Each state here has a failsafe-go breaker of its own, created with
-// the delay that a failure in that state causes. It is discarded with the state, so that late results have no effect.
+// failsafe-go's breaker counts and decides the states. This package adds what it does not have: tokens, so that a call's
+// outcome counts only in the state in which the call began, and a probe without a result does not block all others; and a
+// delay that doubles with each failed probe.
 package breaker
 
 import (
@@ -38,9 +31,8 @@ type Settings struct {
 	MaxDelay  time.Duration // the limit of the doubling; 120 s
 	Successes int           // successful probes that close it; 2
 
-	// OnChange, if set, receives each change of state, with the time of the next probe if the new state is open. It
-	// is called on the goroutine that caused the change, one call at a time, in order, with no lock held; changes
-	// during a call may be merged into the last one.
+	// OnChange, if set, is called after each change of state, with the time of the next probe if the new state is open. It
+	// is called on the goroutine that caused the change, with no lock held; two calls may overlap.
 	OnChange func(state heartbeat.BreakerState, retryAt time.Time)
 }
 
@@ -78,14 +70,20 @@ func RetryAfter(err error) time.Duration {
 
 // Breaker is a circuit breaker. Its methods are safe for concurrent use.
 type Breaker struct {
-	name  string
-	set   Settings
-	phase atomic.Pointer[phase] // changed under mu
+	name string
+	set  Settings
+	fast atomic.Uint64 // epoch while the breaker is closed, otherwise 0: then Acquire takes no lock
 
-	mu        sync.Mutex
-	notifying bool   // a goroutine is calling OnChange
-	notified  *phase // the phase that OnChange received last
+	mu      sync.Mutex
+	cb      circuitbreaker.CircuitBreaker[any]
+	state   heartbeat.BreakerState // cb's, in our words
+	epoch   uint64                 // outcomes count only for tokens of this epoch
+	delay   time.Duration          // how long the breaker will be open next time; half-open: for how long a probe blocks others
+	retryAt time.Time              // open: when it becomes half-open; half-open: when the present probe, if any, no longer blocks others
 }
+
+// probeRetry is the wait for callers that are refused while a probe is in flight: it ends soon, or fails.
+const probeRetry = time.Second
 
 // New returns a closed breaker. The name appears in errors: ext:stdio:<id>, ext:http:<id>, ext:nats:<id>.
 func New(name string, s Settings) *Breaker {
@@ -101,9 +99,9 @@ func New(name string, s Settings) *Breaker {
 	if s.Successes <= 0 {
 		s.Successes = 2
 	}
-	b := &Breaker{name: name, set: s}
-	b.phase.Store(closedPhase(s))
-	b.notified = b.phase.Load()
+	b := &Breaker{name: name, set: s, cb: circuitbreaker.NewBuilder[any]().
+		WithFailureThreshold(uint(s.Threshold)).WithSuccessThreshold(uint(s.Successes)).Build()}
+	b.change(func() {})
 	return b
 }
 
@@ -113,142 +111,127 @@ func (b *Breaker) Name() string { return b.name }
 // Token is the permission for one call. The zero Token's Done does nothing.
 type Token struct {
 	b     *Breaker
-	phase *phase
-	probe uint64 // half-open: the number of the probe
+	epoch uint64
+	probe bool
 }
 
 // Acquire requests permission for one call. Each Token needs one Done, at the latest at the call's deadline. The
 // error is an *OpenError. While the breaker is closed, Acquire takes a few nanoseconds.
 func (b *Breaker) Acquire() (Token, error) {
-	if p := b.phase.Load(); p.state == heartbeat.BreakerClosed {
-		return Token{b: b, phase: p}, nil
+	if epoch := b.fast.Load(); epoch != 0 {
+		return Token{b: b, epoch: epoch}, nil
+	}
+	now := time.Now()
+	if state, _ := b.State(); state == heartbeat.BreakerHalfOpen {
+		b.HalfOpen()
 	}
 	b.mu.Lock()
-	now := time.Now()
-	p := b.phase.Load()
-	if p.state == heartbeat.BreakerOpen && p.cb.RemainingDelay() == 0 {
-		p = b.setPhase(halfOpenPhase(b.set, p.delay))
-	}
-	t := Token{b: b, phase: p}
-	var err error
-	switch p.state {
-	case heartbeat.BreakerOpen:
-		err = &OpenError{Name: b.name, State: p.state, RetryAt: p.retryAt}
-	case heartbeat.BreakerHalfOpen:
-		var free time.Time
-		if t.probe, free = p.takeSlot(now); t.probe == 0 {
-			err = &OpenError{Name: b.name, State: p.state, RetryAt: free}
+	defer b.mu.Unlock()
+	switch {
+	case b.state == heartbeat.BreakerClosed:
+		return Token{b: b, epoch: b.epoch}, nil
+	case b.state == heartbeat.BreakerOpen:
+		return Token{}, &OpenError{Name: b.name, State: b.state, RetryAt: b.retryAt}
+	case now.Before(b.retryAt):
+		retryAt := now.Add(probeRetry)
+		if b.retryAt.Before(retryAt) {
+			retryAt = b.retryAt
 		}
+		return Token{}, &OpenError{Name: b.name, State: b.state, RetryAt: retryAt}
 	}
-	b.mu.Unlock()
-	b.notify()
-	if err != nil {
-		return Token{}, err
-	}
-	return t, nil
+	// A call may take an hour: after the delay a slow probe no longer blocks others, and no longer counts.
+	b.epoch++
+	b.retryAt = now.Add(b.delay)
+	return Token{b: b, epoch: b.epoch, probe: true}, nil
 }
 
 // Done records the outcome of the call. Only the first Done of a probe counts. No Done counts if the breaker's state
 // has changed since Acquire, or if Close was called.
 func (t Token) Done(o Outcome) {
-	if t.b == nil || o == Neutral && t.probe == 0 {
+	if t.b == nil || o == Neutral && !t.probe {
 		return
 	}
-	if t.b.record(t, o) {
-		t.b.notify()
-	}
-}
-
-// record applies an outcome and reports whether it changed the state.
-func (b *Breaker) record(t Token, o Outcome) (changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p := b.phase.Load()
-	if p != t.phase || !p.giveSlot(t.probe) || o == Neutral {
-		return false
-	}
-	// The permit is taken only now that the probe has a result: failsafe-go could not take an unused permit back.
-	if p.state == heartbeat.BreakerHalfOpen && !p.cb.TryAcquirePermit() {
-		return false
-	}
-	if o == Success {
-		p.cb.RecordSuccess()
-	} else {
-		p.cb.RecordFailure()
-	}
-	switch p.cb.State() {
-	case circuitbreaker.OpenState:
-		b.setPhase(openPhase(p, time.Now()))
-		return true
-	case circuitbreaker.ClosedState:
-		if p.state != heartbeat.BreakerClosed {
-			b.setPhase(closedPhase(b.set))
-			return true
+	t.b.change(func() {
+		b := t.b
+		if t.epoch != b.epoch {
+			return
 		}
-	}
-	return false
+		if t.probe {
+			b.epoch++
+			b.retryAt = time.Time{}
+		}
+		switch o {
+		case Success:
+			b.cb.RecordSuccess()
+		case Failure:
+			b.cb.RecordFailure()
+		}
+	})
 }
 
 // Close closes the breaker in any state and clears its failures and the doubled delay, because a handshake has
 // succeeded. Calls in flight no longer count.
 func (b *Breaker) Close() {
-	b.mu.Lock()
-	b.setPhase(closedPhase(b.set))
-	b.mu.Unlock()
-	b.notify()
+	b.change(func() {
+		b.cb.Open()
+		b.cb.Close() // also clears the failures of a closed one
+		b.epoch++
+	})
 }
 
 // HalfOpen admits a probe immediately if the breaker is open, because the extension was reported ready. In any other
 // state it does nothing.
 func (b *Breaker) HalfOpen() {
-	b.mu.Lock()
-	if p := b.phase.Load(); p.state == heartbeat.BreakerOpen {
-		b.setPhase(halfOpenPhase(b.set, p.delay))
-	}
-	b.mu.Unlock()
-	b.notify()
+	b.change(func() {
+		if b.state == heartbeat.BreakerOpen {
+			b.cb.HalfOpen()
+		}
+	})
 }
 
 // State returns the state and, if it is open, the time of the next probe. An open breaker is half-open when its delay
 // is over; OnChange receives that only with the next Acquire, because no timer runs here.
 func (b *Breaker) State() (state heartbeat.BreakerState, retryAt time.Time) {
-	p := b.phase.Load()
-	if p.state == heartbeat.BreakerOpen && p.cb.RemainingDelay() == 0 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.state != heartbeat.BreakerOpen:
+		return b.state, time.Time{}
+	case !time.Now().Before(b.retryAt):
 		return heartbeat.BreakerHalfOpen, time.Time{}
 	}
-	return p.state, p.retryAt
+	return b.state, b.retryAt
 }
 
-// setPhase makes p the present phase. b.mu is held.
-func (b *Breaker) setPhase(p *phase) *phase {
-	b.phase.Store(p)
-	return p
+var states = map[circuitbreaker.State]heartbeat.BreakerState{
+	circuitbreaker.ClosedState:   heartbeat.BreakerClosed,
+	circuitbreaker.OpenState:     heartbeat.BreakerOpen,
+	circuitbreaker.HalfOpenState: heartbeat.BreakerHalfOpen,
 }
 
-// notify calls OnChange until it has the present phase, unless another goroutine is doing so already.
-func (b *Breaker) notify() {
-	if b.set.OnChange == nil {
-		return
-	}
-	for b.notifyOnce() {
-	}
-}
-
-// notifyOnce reports whether OnChange was called.
-func (b *Breaker) notifyOnce() bool {
+// change calls f, which may change cb's state, with mu held. If it did, change calls OnChange.
+func (b *Breaker) change(f func()) {
 	b.mu.Lock()
-	p := b.phase.Load()
-	if b.notifying || p.state == b.notified.state && p.retryAt.Equal(b.notified.retryAt) {
-		b.mu.Unlock()
-		return false
+	before := b.state
+	f()
+	b.state = states[b.cb.State()]
+	changed := b.state != before
+	if changed {
+		b.epoch++
+		b.retryAt = time.Time{}
 	}
-	b.notifying, b.notified = true, p
+	b.fast.Store(0)
+	switch {
+	case b.state == heartbeat.BreakerClosed:
+		b.delay = b.set.Delay
+		b.fast.Store(b.epoch)
+	case b.state == heartbeat.BreakerOpen && changed:
+		b.retryAt = time.Now().Add(b.delay)
+		b.delay = min(2*b.delay, max(b.set.MaxDelay, b.set.Delay))
+	}
+	state, retryAt := b.state, b.retryAt
 	b.mu.Unlock()
-	defer func() { // also after a panic, so that the next change is reported
-		b.mu.Lock()
-		b.notifying = false
-		b.mu.Unlock()
-	}()
-	b.set.OnChange(p.state, p.retryAt)
-	return true
+	if changed && before != "" && b.set.OnChange != nil {
+		b.set.OnChange(state, retryAt)
+	}
 }
