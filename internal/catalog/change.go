@@ -42,7 +42,7 @@ const (
 	headerKVOp     = "KV-Operation"       // DEL or PURGE
 )
 
-// IsMarker reports whether the headers are those of a deletion marker.
+// IsMarker reports whether a message with these headers is a deletion marker.
 func IsMarker(h nats.Header) bool { return h.Get(headerKVOp) != "" || h.Get(headerMarker) != "" }
 
 // parse reads a stored or republished message.

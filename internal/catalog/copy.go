@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// Copy knows which messages of the bucket a follower has. It keeps no values and does no I/O. It is not safe for
+// Copy records which messages of the bucket a follower has received. It keeps no values and does no I/O. It is not safe for
 // concurrent use.
 //
 // Sequences are contiguous over the whole bucket, so a gap is a lost event. A purge makes no gap and is not republished; it
@@ -119,8 +119,8 @@ func (c *Copy) Replace(snapshot map[string]Stamp) {
 	}
 }
 
-// Missing returns the deletions of the keys that a whole snapshot lacks. Keys that changed after the snapshot remain, and so do
-// those of an earlier stream if keepOld is set. It also forgets the markers: they are in the snapshot if they still exist.
+// Missing returns the deletions of the keys that a whole snapshot lacks. Keys that changed after the snapshot remain, and so
+// do keys of an earlier stream if keepOld is set. It also drops the markers: they are in the snapshot if they still exist.
 func (c *Copy) Missing(snapshot map[string]Stamp, through Stamp, keepOld bool) (gone []Change) {
 	clear(c.markers)
 	for key, at := range c.keys {
@@ -134,8 +134,8 @@ func (c *Copy) Missing(snapshot map[string]Stamp, through Stamp, keepOld bool) (
 	return gone
 }
 
-// Forget removes the marker of a key that a snapshot lacks: the bucket has none.
-func (c *Copy) Forget(key string) { delete(c.markers, key) }
+// DropMarker removes the marker of a key that a snapshot lacks: the bucket has none.
+func (c *Copy) DropMarker(key string) { delete(c.markers, key) }
 
 // markerAge is how long the marker of a deleted key is certainly in the bucket. Registries configure twice as long.
 const markerAge = 5 * time.Minute

@@ -141,7 +141,7 @@ func nextWithin(ctx context.Context, sub *nats.Subscription, d time.Duration) (*
 	return sub.NextMsgWithContext(ctx)
 }
 
-// Last reads the last message of a key, or of all keys with AllKeys. ok is false if there is none.
+// Last reads the last message of a key, or of all keys with AllKeys. ok is false if there is no message.
 func (r Reader) Last(ctx context.Context, key string) (ch Change, ok bool, err error) {
 	subject, data := r.directGet()+"."+r.subject(key), []byte(nil)
 	if key == AllKeys {

@@ -5,8 +5,8 @@ import (
 	"encoding/hex"
 )
 
-// AnnounceDigest is what beats say of an announcement, as it was published: the first 16 hex digits of its SHA-256. A
-// registry that has heard another one, or none, asks for it.
+// AnnounceDigest identifies an announcement in heartbeats: the first 16 hex digits of the SHA-256 of its text. A registry
+// that has received another announcement, or none, requests it.
 func AnnounceDigest(announcement []byte) string {
 	sum := sha256.Sum256(announcement)
 	return hex.EncodeToString(sum[:8])

@@ -132,8 +132,7 @@ func (v *Inventory) check() error {
 	return nil
 }
 
-// Check checks the state of an entry, and that the entry belongs to its bridge. The announcement's own rules are those of
-// every announcement.
+// Check checks the state of an entry, and that the entry belongs to its bridge. It does not check the announcement.
 func (i *InventoryInstance) Check(bridge string) error {
 	switch {
 	case i.Instance == "" && i.Bridge != "":

@@ -6,12 +6,11 @@ import (
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
-// WithContext returns the params of a tool call with the caller's identity in them, for an extension whose
-// spec has context.passthrough (docs/protocol.md, "Call context"). For the native short form params are the
-// arguments, whose _meta becomes exactly {agent_id, session_id}. For tools/call the native dialect wants the
-// same inside arguments, while MCP gets these two keys in params._meta and keeps every other one. Everything
-// else stays byte for byte. Params that are no object are returned as they are: they are the callee's to
-// refuse.
+// WithContext returns the params of a tool call with the identity of the caller in them, for an extension that has
+// context.passthrough in its spec (docs/protocol.md, "Call context"). In the native short form, params are the arguments,
+// and their _meta becomes exactly {agent_id, session_id}. In tools/call the native dialect expects the same inside
+// arguments, while MCP gets these two keys in params._meta, next to the other ones. All other bytes are unchanged. Params
+// that are not an object are returned unchanged: the callee refuses them.
 func WithContext(method, dialect string, params json.RawMessage, agent, session string) json.RawMessage {
 	who := struct {
 		Agent   string `json:"agent_id"`

@@ -8,11 +8,10 @@ import (
 	"github.com/extmesh/extmesh/internal/nearest"
 )
 
-// maxNearest is how many names are offered in the place of one that there is not.
+// maxNearest is the number of similar names that are returned for an unknown one.
 const maxNearest = 5
 
-// Nearest returns up to 5 registered names that may have been meant by one that Lookup does not find: those of
-// NearestKeys, which looks at every tool.
+// Nearest returns up to 5 registered names that are similar to one that Lookup does not find. It compares with every tool.
 func (n *Names) Nearest(name string) []string {
 	var out []string
 	for _, k := range NearestKeys(n.Keys(), name) {
@@ -32,9 +31,9 @@ func (n *Names) Keys() []ToolKey {
 	return out
 }
 
-// NearestKeys returns up to 5 of the tools that may have been meant by a name that none of them has: first those whose own
-// name was asked for, then those a few typing errors away, then those that contain what was asked for. It takes a
-// microsecond or two for each: whoever must not be held up for so long has it done by somebody else.
+// NearestKeys returns up to 5 tools with a name similar to an unknown one: first tools with this local name, then tools with
+// a name that differs by a few characters, then tools with a name that contains it. It takes a microsecond or two per tool,
+// so it should not be called with a lock held.
 func NearestKeys(keys []ToolKey, name string) []ToolKey {
 	if len(name) > 2*MaxToolName {
 		return nil
@@ -49,7 +48,7 @@ func NearestKeys(keys []ToolKey, name string) []ToolKey {
 	_, askedTool, _ := strings.Cut(asked, "/")
 	for _, k := range keys {
 		own, bare, rank := fold(k.Tool), fold(ToolName(k.ID, k.Tool)), 0
-		const far = 4 // nobody means a name that is further away
+		const far = 4 // a name that differs more is not similar
 		switch d := min(nearest.Distance(asked, bare, far), nearest.Distance(asked, fold(k.String()), far), 1+nearest.Distance(asked, own, far)); {
 		case own == asked || own == askedTool || bare == asked:
 		case d <= min(3, len(asked)/3):

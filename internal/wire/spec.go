@@ -37,14 +37,14 @@ type Handshake struct {
 	Hooks         []string // sorted, each once
 	Protocol      string   // MCP's protocolVersion; "" for the native dialect
 	Instructions  string
-	HasTools      bool         // the answer had a list of tools; an MCP server's are asked for with tools/list
+	HasTools      bool         // the answer had a list of tools; without it, an MCP server is sent tools/list
 	Problems      []Diagnostic // tools and hooks that were left out, and why, after what the answer itself says; at most 20
 }
 
-// ParseHandshake reads the result of initialize, whichever dialect it is in: native {server_version, tools,
-// hooks}, MCP {protocolVersion, capabilities, serverInfo, …}, or a bridge's, which has both, and diagnostics: what
-// it found out about its child. Tools that break the rules (see ParseTools) are left out with a problem; a result
-// that is no object, or has over MaxTools tools, is an error.
+// ParseHandshake reads the result of initialize, in either dialect: native {server_version, tools, hooks}, MCP
+// {protocolVersion, capabilities, serverInfo, …}, or that of a bridge, which has both, and diagnostics about its child.
+// Tools that are not valid (see ParseTools) are left out with a problem; a result that is not an object, or has more than
+// MaxTools tools, is an error.
 func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	var r struct {
 		ServerVersion   string `json:"server_version"`
@@ -90,8 +90,8 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	return h, nil
 }
 
-// ownProblems reads what an answer says of itself: a bridge's, what it found out about its child. What is not a list
-// of diagnostics is nothing.
+// ownProblems reads the problems in an answer: a bridge reports what it found out about its child. Anything but a list of
+// diagnostics is ignored.
 func ownProblems(raw json.RawMessage) (out []Diagnostic) {
 	var said []Diagnostic
 	if json.Unmarshal(raw, &said) != nil {
@@ -128,10 +128,10 @@ func hookName(raw json.RawMessage) (string, error) {
 	return name, nil
 }
 
-// ParseTools reads a list of tool descriptors, native (input_schema) or MCP's (inputSchema). A descriptor's
-// other members are kept as they came. Left out, with a problem that says so, are a descriptor that is not an
-// object, over MaxDescriptor, or without a usable name, and the second tool of one name; a schema that is not an
-// object is replaced by EmptySchema. More than MaxTools descriptors are an error.
+// ParseTools reads a list of tool descriptors, native (input_schema) or MCP (inputSchema). The other members of a descriptor
+// are not changed. A descriptor that is not an object, has more than MaxDescriptor bytes or no usable name, and the second
+// tool with the same name are left out with a problem; a schema that is not an object is replaced by EmptySchema. More than
+// MaxTools descriptors are an error.
 func ParseTools(list json.RawMessage) (tools []Tool, problems []Diagnostic, err error) {
 	if len(list) == 0 {
 		return nil, nil, errors.New(`there is no list of tools: the result has no "tools"`)
@@ -284,6 +284,6 @@ type SkillEntry struct {
 type BreakerReport struct {
 	ID       string `json:"id"`
 	State    string `json:"state"`              // closed | open | half-open
-	Reporter string `json:"reporter,omitempty"` // who reports; for people
+	Reporter string `json:"reporter,omitempty"` // for people
 	Reason   string `json:"reason,omitempty"`
 }

@@ -70,7 +70,7 @@ func (p Prefix) Event(id string) string { return string(p) + "." + id + ".event"
 // Announce is P.registry.announce.<id>.
 func (p Prefix) Announce(id string) string { return p.registry("announce", id) }
 
-// AnnounceRequest is P.registry.request: everybody announce again.
+// AnnounceRequest is P.registry.request: all instances announce themselves again.
 func (p Prefix) AnnounceRequest() string { return string(p) + ".registry.request" }
 
 // Heartbeat is P.registry.heartbeat.<id>.
@@ -106,7 +106,7 @@ func (p Prefix) Log(id string) string { return string(p) + ".log." + id }
 // Bucket is the catalog's KV bucket: the prefix with dots as "_", then "_catalog".
 func (p Prefix) Bucket() string { return strings.ReplaceAll(string(p), ".", "_") + "_catalog" }
 
-// QueueGroup is the queue group of every rpc subject. Everybody must use it, or calls run twice.
+// QueueGroup is the queue group of every rpc subject. A subscriber without it would get a copy of each call.
 const QueueGroup = "q"
 
 func (p Prefix) registry(verb, id string) string {
@@ -121,10 +121,10 @@ func IDOf(subject func(id string) string, s string) (string, bool) {
 	return strings.CutPrefix(s, subject(""))
 }
 
-// MayAnswer reports whether a message may go to a reply subject, which is of somebody else's choosing. The mesh's own
-// subjects are no inboxes: a caller chooses the id in the answer, too, and {"id":"x"} on the subject of beats or
-// good-byes is one of x's by somebody who may send it. Nor is what begins with "$": a stream's delivery led astray, or
-// the system's, where an empty message may delete a stream. Nor is no subject at all.
+// MayAnswer reports whether a message may be sent to a reply subject, which the sender of a request has chosen. The mesh's
+// own subjects are not allowed: a caller also chooses the id in the answer, and {"id":"x"} on the subject of heartbeats or
+// shutdown notices would be one of x, sent with our permissions. Subjects that begin with "$" are not allowed either: such a
+// message could be taken for a stream's delivery or, if empty, delete a stream.
 func (p Prefix) MayAnswer(reply string) bool {
 	rest, ours := strings.CutPrefix(reply, string(p))
 	return reply != "" && reply[0] != '$' && !(ours && strings.HasPrefix(rest, "."))

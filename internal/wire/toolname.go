@@ -59,8 +59,8 @@ func legal(r rune) rune {
 	return '_'
 }
 
-// SuffixedName is the suffixed form of a name: the base, cut so that the name has at most MaxToolName bytes, "_", and the first
-// hex digits of sha256(id 0x00 tool), as many as digits says.
+// SuffixedName is the suffixed form of a name: the base, cut to make the name at most MaxToolName bytes long, "_", and this
+// number of hex digits of sha256(id 0x00 tool).
 func SuffixedName(id, tool string, digits int) string {
 	sum := hashOf(ToolKey{id, tool})
 	digits = min(max(digits, 1), MaxToolName-2)
@@ -103,7 +103,7 @@ func AssignNames(keys []ToolKey) map[ToolKey]string {
 // A tool gets its base if that is legal, at most MaxToolName long, and not equal to the base or a suffixed form of another
 // tool, ignoring case. Otherwise it gets the shortest suffixed form that no other tool has: all tools with the same form of 6
 // digits also have the form of 8, and so on. A tool has its form of 6 digits even if its name is the base: that form always
-// resolves, and no other tool can be named so that it takes the form over.
+// resolves, and no other tool can take it over by its own name.
 //
 // Equal suffixed forms need equal digits, so only tools in one group of hashes are compared: nearly always a tool is alone
 // in its group.
@@ -117,7 +117,7 @@ type Names struct {
 	clashes map[group]*clash // of groups with several tools; computed when needed
 }
 
-// group has the tools whose hashes begin with the same 6 digits.
+// group is the first 6 digits of the hash of a tool.
 type group [3]byte
 
 // clash has the suffixed forms of a group.
@@ -228,8 +228,8 @@ func without[K comparable](m map[K][]ToolKey, at K, k ToolKey) {
 	}
 }
 
-// touch adds the extensions whose names may depend on tools: those of the tools with the same base, of their groups, and of
-// the tools whose base is a suffixed form of a group.
+// touch adds the extensions with names that may depend on tools: with the same base, in the same group, or with a base that
+// is a suffixed form of the group.
 func (n *Names) touch(tools map[ToolKey]group, touched map[string]bool) {
 	groups := map[group]bool{}
 	for k, g := range tools {

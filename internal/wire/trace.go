@@ -7,13 +7,12 @@ import (
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
 
-// traceKey is the context key of a traceparent: it goes with the call, through functions that know nothing of it.
+// traceKey is the context key of a traceparent.
 type traceKey struct{}
 
-// WithTraceparent returns a context whose calls carry a traceparent (W3C Trace Context), such as
-// 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01. The contexts of handlers have their caller's already, so
-// that a call made with one belongs to the same trace. One that is malformed is dropped, as the standard has it: a
-// trace is never a reason for a call to fail.
+// WithTraceparent returns a context that adds a traceparent (W3C Trace Context) to the calls made with it, such as
+// 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01. The context of a handler already has the traceparent of its call.
+// A malformed one is dropped, as the standard requires: a trace is never a reason for a call to fail.
 func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 	if !validTraceparent(traceparent) {
 		return ctx
@@ -21,14 +20,14 @@ func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 	return context.WithValue(ctx, traceKey{}, traceparent)
 }
 
-// Traceparent is what calls made with ctx carry, "" for nothing.
+// Traceparent is the traceparent of calls made with ctx; "" if there is none.
 func Traceparent(ctx context.Context) string {
 	t, _ := ctx.Value(traceKey{}).(string)
 	return t
 }
 
-// WithTrace returns the params of an MCP request with _meta.traceparent set, for a child that cannot see headers.
-// One that is there already is the caller's own, and stays.
+// WithTrace returns the params of an MCP request with _meta.traceparent, for a child that cannot see headers. If the caller
+// has set one, that is kept.
 func WithTrace(params json.RawMessage, traceparent string) json.RawMessage {
 	if !validTraceparent(traceparent) {
 		return params
@@ -46,8 +45,7 @@ func WithTrace(params json.RawMessage, traceparent string) json.RawMessage {
 	return SetMember(params, "_meta", SetMember(meta, "traceparent", Quote(traceparent)))
 }
 
-// validTraceparent reports whether s has the form version-trace-parent-flags. Later versions may say more behind
-// that.
+// validTraceparent reports whether s has the form version-trace-parent-flags. Later versions may have more after that.
 func validTraceparent(s string) bool {
 	const form = "00-00000000000000000000000000000000-0000000000000000-00"
 	if len(s) < len(form) || len(s) > 128 || len(s) > len(form) && (s[:2] == "00" || s[len(form)] != '-') {

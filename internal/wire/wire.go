@@ -30,7 +30,7 @@ const (
 	HeaderTraceparent = "traceparent" // W3C Trace Context
 )
 
-// Announce is what an instance says of itself on P.registry.announce.<id>. Only ID and Version are required.
+// Announce is the announcement of an instance on P.registry.announce.<id>. Only ID and Version are required.
 type Announce struct {
 	SchemaVersion int          `json:"schema_version,omitempty"`
 	ID            string       `json:"id"`
@@ -60,20 +60,20 @@ type Capabilities struct {
 	Providers []string `json:"providers,omitempty"`
 }
 
-// Context says whether calls carry {agent_id, session_id}.
+// Context has the option that calls carry {agent_id, session_id}.
 type Context struct {
 	Passthrough bool `json:"passthrough,omitempty"`
 }
 
-// Goodbye is published on P.registry.shutdown.<id>. It takes effect at once; Reason "removed" forgets the
-// instance instead of showing it as shutdown.
+// ShutdownNotice is published on P.registry.shutdown.<id> and takes effect immediately. With the Reason "removed" the
+// instance is removed from the catalog; with another it is shown as shutdown.
 type ShutdownNotice struct {
 	ID       string `json:"id"`
 	Instance string `json:"instance,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 }
 
-// GoodbyeRemoved is the reason of an instance that will not return.
+// ReasonRemoved is the reason of an instance that will not return.
 const ReasonRemoved = "removed"
 
 // Spec is the value of the catalog key spec.<id>: what an extension offers. It changes with its version or
@@ -97,12 +97,12 @@ type Spec struct {
 	Providers    []string     `json:"providers,omitempty"`
 	Diagnostics  []Diagnostic `json:"diagnostics,omitempty"`
 
-	// HandshakeHash is that of the announce whose handshake the tools are from: a registry that takes over need not
-	// repeat it.
+	// HandshakeHash is the hash of the handshake that had the tools. With it, a registry that takes over need not repeat the
+	// handshake.
 	HandshakeHash string `json:"handshake_hash,omitempty"`
 }
 
-// Diagnostic is one thing about an extension that an operator should know.
+// Diagnostic is one finding about an extension that an operator should see.
 type Diagnostic struct {
 	Level   string `json:"level"` // error | warn | info
 	Code    string `json:"code"`  // e.g. conflict, name_clash, schema_dropped
@@ -184,7 +184,7 @@ const (
 // The keys of the registries themselves.
 const (
 	KeyLease = "lease.registry" // the leader's lease; renewed every 2 s
-	KeyEpoch = "epoch.registry" // the fence; an object whose catalog_id is the stream's creation time, RFC 3339
+	KeyEpoch = "epoch.registry" // the fence; an object with the stream's creation time, RFC 3339, as catalog_id
 )
 
 // NotAnswering is the reason of an instance that does not answer the registry's pings. It is ready until three of them were

@@ -25,21 +25,20 @@ type CatalogOptions struct {
 	Prefix string       // of the mesh's subjects. Default "ext"
 	Logger *slog.Logger // what a follower met and survived; nil discards it
 
-	// AskStreamInfo lets the catalog ask JetStream for the bucket's creation time where the registry has not
-	// written it down. It needs the permission to publish on $JS.API.STREAM.INFO.<stream>, which operators
-	// have and agents do not.
+	// AskStreamInfo allows a request to JetStream for the creation time of the bucket if the registry has not written it
+	// into the bucket. It needs the permission to publish on $JS.API.STREAM.INFO.<stream>, which operators have and agents
+	// do not.
 	AskStreamInfo bool
 }
 
-// Catalog is a local copy of the mesh's catalog (docs/protocol.md, "Catalog"): every extension with its tools
-// and its state, the skills and the hosts. All methods may be called from any goroutine, and reads never
-// wait for the network.
+// Catalog is a local copy of the mesh's catalog (docs/protocol.md, "Catalog"): every extension with its tools and its state,
+// the skills and the hosts. All methods may be called from any goroutine, and reads never wait for the network.
 //
-// NewCatalog makes an empty one that Run fills and keeps up to date; LoadCatalog reads it once. What a
-// Catalog returns is shared: do not change it.
+// NewCatalog makes an empty one that Run fills and keeps up to date; LoadCatalog reads it once. What a Catalog returns is
+// shared: do not change it.
 //
-// While NATS, JetStream or every registry is away, a Catalog goes on answering from what it last knew; Age
-// says how long ago that was.
+// While NATS, JetStream or every registry is down, a Catalog returns its last content; Age is the time since that was known
+// to be current.
 type Catalog struct {
 	reader catalog.Reader
 	opts   CatalogOptions
@@ -79,8 +78,8 @@ func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 	}
 }
 
-// LoadCatalog reads the catalog once. With kinds (KindSpec and the others), it reads only their documents; the catalog's
-// revision is then that of the newest of them. It returns ErrNoCatalog, an error of the connection, or that of ctx.
+// LoadCatalog reads the catalog once. With kinds (spec, state, skill, host), it reads only their documents; its revision is
+// then the largest of theirs. It returns ErrNoCatalog, or an error of the connection or of ctx.
 func LoadCatalog(ctx context.Context, nc *nats.Conn, o CatalogOptions, kinds ...string) (*Catalog, error) {
 	c := NewCatalog(nc, o)
 	load := c.loadAll
@@ -96,7 +95,7 @@ func LoadCatalog(ctx context.Context, nc *nats.Conn, o CatalogOptions, kinds ...
 // Ready is closed when the catalog has been loaded for the first time.
 func (c *Catalog) Ready() <-chan struct{} { return c.ready }
 
-// WaitSynced waits for the first load. The error is ctx's, saying what was waited for.
+// WaitSynced waits for the first load. It returns the error of ctx with the name of the bucket.
 func (c *Catalog) WaitSynced(ctx context.Context) error {
 	select {
 	case <-c.ready:
@@ -126,7 +125,7 @@ func (c *Catalog) All() []Extension {
 	return out
 }
 
-// hookChanges tells one set of hooks from another: whoever has seen withHooks at the same number has seen these.
+// hookChanges changes whenever the result of withHooks changes.
 func (c *Catalog) hookChanges() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

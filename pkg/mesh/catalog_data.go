@@ -26,13 +26,13 @@ type catalogData struct {
 	seen     time.Time // the last sign that the catalog is maintained
 	copy     catalog.Copy
 
-	keepUntil time.Time // until then documents of an earlier stream are kept; zero: there are none
+	keepUntil time.Time // until then documents of an earlier stream are kept; zero if there is no such document
 	exts      map[string]Extension
 	skills    map[string]Skill
 	hosts     map[string]Host
 	names     nameIndex
 
-	unindexed map[string]struct{} // extensions whose tools changed since the last update of the form index; nil: all
+	unindexed map[string]struct{} // extensions with other tools since the last update of the form index; nil: all
 
 	hookChanges uint64 // number of changes of specs with hooks; never starts over
 }
@@ -76,7 +76,7 @@ func (ch *change) decode() error {
 	return nil
 }
 
-// apply applies a decoded change and returns its event; ok is false if there is none: for a change that was applied
+// apply applies a decoded change and returns its event. ok is false if there is no event: for a change that was applied
 // already, a registry's own key, or the deletion of a key that does not exist.
 func (d *catalogData) apply(ch change) (ev Event, ok bool) {
 	newer, existed := d.copy.Put(ch.Change)

@@ -337,7 +337,7 @@ func (c *Catalog) takeAll(changes []change, through catalog.Stamp, id string) {
 		if ev, ok := d.apply(change{Change: ch}); ok {
 			events = append(events, ev)
 		}
-		d.copy.Forget(ch.Key)
+		d.copy.DropMarker(ch.Key)
 	}
 	for _, ch := range changes {
 		if snapshot[ch.Key] != ch.At {

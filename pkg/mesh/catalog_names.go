@@ -62,9 +62,9 @@ func (c *Catalog) Tool(name string) (Extension, *Tool, bool) {
 	return Extension{}, nil, false
 }
 
-// formIndex finds tools by any form of their names, for Resolve. It is made when a name that is not the registered one is
-// first asked for, since most followers never are and 100,000 tools take 25 MB, and kept from then on: agents ask for what
-// they remember or make up.
+// formIndex finds tools by any form of their names, for Resolve. It is built when a name that is not a registered one is
+// first looked up, because most followers never need it and 100,000 tools take 25 MB, and kept from then on: agents try
+// names that they remember or make up.
 type formIndex struct {
 	mu    sync.RWMutex // never taken under Catalog.mu
 	names *wire.Names  // guarded by mu; nil until it is needed
@@ -80,7 +80,7 @@ func (x *formIndex) read(c *Catalog, f func(*wire.Names)) {
 	f(x.names)
 }
 
-// update takes in what the index has not seen. Whoever comes meanwhile waits for it, instead of making another.
+// update adds what the index lacks. Concurrent callers wait for it instead of building another one.
 func (x *formIndex) update(c *Catalog) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -103,8 +103,8 @@ func (c *Catalog) hasUnindexed() bool {
 	return c.data.unindexed == nil || len(c.data.unindexed) > 0
 }
 
-// takeUnindexed returns the specs that the form index has not seen, an empty one for an extension that is gone; all says
-// that these are all there are, and the index begins anew.
+// takeUnindexed returns the specs that the form index lacks, an empty one for an extension that was removed. If all is set,
+// they are all that there are, and the index starts from scratch.
 func (c *Catalog) takeUnindexed() (specs map[string]*Spec, all bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,12 +125,12 @@ func (c *Catalog) takeUnindexed() (specs map[string]*Spec, all bool) {
 	return specs, all
 }
 
-// toolsChanged notes that an extension has other tools than before.
+// toolsChanged notes that the tools of an extension changed.
 func (d *catalogData) toolsChanged(id string) {
 	if d.unindexed == nil {
 		return
 	}
-	// Nobody may ask for years, while extensions come and go: from some point on the index is better made anew.
+	// Extensions may come and go for years without a lookup: from some number on it is cheaper to build the index again.
 	if d.unindexed[id] = struct{}{}; len(d.unindexed) > len(d.exts) {
 		d.unindexed = nil
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // LoadExtension reads the documents of one extension into a catalog that has nothing else. That is enough for a program that
-// makes one call, and fast in a catalog with many tools. For an unknown id the Catalog is empty. The errors are those of
-// LoadCatalog.
+// makes one call, and fast in a catalog with many tools. For an unknown id the Catalog is empty. It returns the same errors
+// as LoadCatalog.
 func LoadExtension(ctx context.Context, nc *nats.Conn, o CatalogOptions, id string) (*Catalog, error) {
 	if err := wire.CheckID(id, true); err != nil {
 		return nil, err

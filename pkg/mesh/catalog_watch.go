@@ -24,7 +24,7 @@ type Event struct {
 	Revision uint64          `json:"revision"`
 	Key      string          `json:"key"`             // <kind>.<name>; the kinds are spec, state, skill and host
 	Op       string          `json:"op"`              // put, delete or synced
-	Value    json.RawMessage `json:"value,omitempty"` // the document, as it stands in the bucket
+	Value    json.RawMessage `json:"value,omitempty"` // the document, as it is in the bucket
 }
 
 // Kind is the part of the key before its first dot, Name the rest.
@@ -112,8 +112,8 @@ func (c *Catalog) Watch(ctx context.Context, f func(Event)) error {
 	}
 }
 
-// WaitFor waits until cond holds, which is asked once the catalog is loaded and after every change. The error
-// is ctx's.
+// WaitFor waits until cond returns true. cond is called when the catalog is loaded and after every change. The error is that
+// ctx has ended.
 func (c *Catalog) WaitFor(ctx context.Context, cond func(*Catalog) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -129,7 +129,7 @@ func (c *Catalog) WaitFor(ctx context.Context, cond func(*Catalog) bool) error {
 	return err
 }
 
-// publish tells the watchers; c.mu is held, so that a Watch that begins has either the event or the change.
+// publish sends events to the watchers. c.mu is held, so that a new Watch sees either the event or the change.
 func (c *Catalog) publish(events []Event) {
 	for w := range c.watchers {
 		for _, ev := range events {
