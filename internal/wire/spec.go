@@ -38,13 +38,13 @@ type Handshake struct {
 	Protocol      string   // MCP's protocolVersion; "" for the native dialect
 	Instructions  string
 	HasTools      bool         // the answer had a list of tools; without it, an MCP server is sent tools/list
-	Problems      []Diagnostic // tools and hooks that were left out, and why, after what the answer itself says; at most 20
+	Problems      []Diagnostic // tools and hooks that were left out, with the reasons, after the problems in the answer itself; at most 20
 }
 
 // ParseHandshake reads the result of initialize, in either dialect: native {server_version, tools, hooks}, MCP
-// {protocolVersion, capabilities, serverInfo, …}, or that of a bridge, which has both, and diagnostics about its child.
-// Tools that are not valid (see ParseTools) are left out with a problem; a result that is not an object, or has more than
-// MaxTools tools, is an error.
+// {protocolVersion, capabilities, serverInfo, …}, or the answer of a bridge, which has both, and diagnostics about its
+// child. Tools that are not valid (see ParseTools) are left out with a problem; a result that is not an object, or has more
+// than MaxTools tools, is an error.
 func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	var r struct {
 		ServerVersion   string `json:"server_version"`

@@ -20,7 +20,7 @@ func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 	return context.WithValue(ctx, traceKey{}, traceparent)
 }
 
-// Traceparent is the traceparent of calls made with ctx; "" if there is none.
+// Traceparent returns the traceparent of calls made with ctx, or "".
 func Traceparent(ctx context.Context) string {
 	t, _ := ctx.Value(traceKey{}).(string)
 	return t

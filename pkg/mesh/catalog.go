@@ -166,9 +166,9 @@ func (c *Catalog) Revision() (catalogID string, revision uint64) {
 	return c.data.id, c.data.revision
 }
 
-// Age is the time since the catalog last showed life: a change, or the leading registry renewing its lease,
-// which it does every 2 s. A large age means that what the catalog says may be out of date. It is never
-// negative, and the largest Duration before the first load.
+// Age is the time since the last sign that the catalog is maintained: a change, or the renewal of the leading registry's
+// lease, every 2 s. With a large age the catalog may be out of date. Age is never negative, and the largest Duration before
+// the first load.
 func (c *Catalog) Age() time.Duration {
 	c.mu.RLock()
 	seen := c.data.seen

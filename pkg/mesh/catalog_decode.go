@@ -10,13 +10,13 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// decodeSpec reads a Spec as json.Unmarshal does, several times as fast, and without copying the schemas: they
-// are slices of data. A follower reads a hundred thousand tools when it starts, nearly all of whose bytes are
-// schemas that nobody will look at.
+// decodeSpec reads a Spec as json.Unmarshal does, several times as fast, and without copying the schemas: they are slices of
+// data. A follower reads a hundred thousand tools when it starts, and nearly all of their bytes are schemas that it does not
+// need.
 func decodeSpec(data []byte) (*Spec, error) {
 	s := new(Spec)
 	if !json.Valid(data) {
-		return nil, json.Unmarshal(data, s) // which says where
+		return nil, json.Unmarshal(data, s) // for the position of the error
 	}
 	if data = bytes.TrimSpace(data); data[0] != '{' {
 		return nil, errors.New("want an object")

@@ -16,9 +16,9 @@ import (
 )
 
 // How a follower works (docs/protocol.md, "Following the catalog"). The bucket's stream republishes every message on core
-// NATS. A follower subscribes to that, reads a snapshot, and applies the events that follow it. Sequences are contiguous over
-// the whole bucket, so a gap is a lost event, and the messages of the gap are read by direct get. A KV watcher would be less
-// code, but it is a consumer, and one whose server fails stalls its watchers for 10 to 20 s.
+// NATS. A follower subscribes to that, reads a snapshot, and applies the events that follow it. Sequences are contiguous
+// over the whole bucket, so a gap is a lost event, and the messages of the gap are read by direct get. A KV watcher would be
+// less code, but it is a consumer, and it stalls for 10 to 20 s if its server fails.
 
 const (
 	eventBuffer   = 8192 // events that wait while a snapshot is read; more is a gap
@@ -276,7 +276,7 @@ func (c *Catalog) loadKeys(ctx context.Context, keys ...string) (changes []chang
 	return changes, through, nil
 }
 
-// loadKinds reads the keys of some kinds, and those of the registries.
+// loadKinds reads the keys of some kinds, and the registries' own keys.
 func (c *Catalog) loadKinds(ctx context.Context, kinds []string) error {
 	changes, through, err := c.loadKeys(ctx, wire.KeyLease, wire.KeyEpoch)
 	if err != nil {

@@ -26,34 +26,33 @@ type ClientOptions struct {
 	Prefix  string   // of the mesh's subjects. Default "ext"
 	Catalog *Catalog // names, dialects and reasons; without one, tools are named <id>/<tool> and called as tools/<tool>
 
-	Agent, Session string // who calls: sent as Ext-Agent and Ext-Session
+	Agent, Session string // the caller: sent as Ext-Agent and Ext-Session
 
-	Timeout   time.Duration // of a call whose context has no deadline, kept to 10 ms. Default 30 s
-	WaitReady time.Duration // how long a call waits for an extension that is on its way back. Default 1 s; < 0: not at all
+	Timeout   time.Duration // of calls with a context without a deadline; exact to 10 ms. Default 30 s
+	WaitReady time.Duration // how long a call waits for an extension that is starting. Default 1 s; < 0: not at all
 	Logger    *slog.Logger  // default: discard
 
-	HookTimeout time.Duration // of each extension that a hook asks. Default 5 s
+	HookTimeout time.Duration // of each extension that is called for a hook. Default 5 s
 
-	// Schemas compiles the schema of a tool's arguments into what checks them before they are sent: Compile of package
-	// pkg/mesh/schema. An error of its own means that they are not checked. nil: the extension does it.
+	// Schemas compiles the schema of a tool's arguments into a function that checks them before they are sent: Compile of
+	// package pkg/mesh/schema. If it returns an error, they are not checked. nil: only the extension checks them.
 	Schemas func(text json.RawMessage) (check func(args json.RawMessage) error, err error)
 
-	// ToolHooks has Call and CallStream fire before_tool_call and after_tool_call (docs/protocol.md, "Hooks") around
-	// each tool: for agents, whose calls extensions may see, change and stop. An extension that calls tools of its own
-	// accord leaves it off. It needs the Catalog, and costs nothing while nobody offers these hooks.
+	// ToolHooks makes Call and CallStream fire before_tool_call and after_tool_call (docs/protocol.md, "Hooks") around each
+	// tool. It is for agents: extensions may see, change and stop their calls. An extension that calls tools should not set
+	// it. It needs the Catalog, and costs nothing while no extension offers these hooks.
 	ToolHooks bool
 }
 
-// Client calls tools. It needs a connection and, for calling by registered name, a Catalog. It is safe for
-// use by many goroutines.
+// Client calls tools. It needs a connection and, for calling by registered name, a Catalog. It is safe for concurrent use.
 //
-// A call that the mesh refused before it ran is retried while there is time: that hides the restart of a child. A call
-// that may have run is not, unless its tool's annotations (readOnlyHint, idempotentHint) allow it. An error of the
-// extension's own is final, whatever its code and data are.
+// A call that was refused before it ran is retried while there is time: that hides the restart of a child. A call that may
+// have run is not, unless the annotations of its tool (readOnlyHint, idempotentHint) allow it. An error of the extension
+// itself is final, whatever its code and data are.
 //
-// An error that it returns speaks of the call that it made. A handler may return it all the same, wrapped or not: it is
-// the handler's own then, CodeInternal with its text and no Details. A handler that forwards calls, whose caller is to
-// have the error as it was, returns the *rpc.Error in it (rpc.AsError).
+// A handler may return the error of a call that it made, wrapped or not. Its own caller then gets CodeInternal with the text
+// and no Details, because kind and ran are about another call. A handler that forwards calls, and should forward errors
+// unchanged, returns the *rpc.Error in it (rpc.AsError).
 type Client struct {
 	nc      *nats.Conn
 	opt     ClientOptions
@@ -77,32 +76,32 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	return &Client{nc: nc, opt: opt, prefix: wire.Prefix(cmp.Or(opt.Prefix, wire.DefaultPrefix)), traffic: natsconn.TrafficOf(nc), inbox: inbox{nc: nc}}
 }
 
-// Call runs a tool and returns its result, raw. tool is a registered name or <id>/<own name>, which needs no catalog;
-// args is a JSON object, nil for none. Errors are *NotFoundError, *AmbiguousError, one in which errors.As finds an *rpc.Error (the
-// extension's own, or the mesh's with its Details), *AbortedError with ToolHooks, or what the connection says when it
-// is closed or draining.
+// Call runs a tool and returns its result, raw. tool is a registered name or <id>/<local name>, which needs no catalog; args
+// is a JSON object, nil for none. Errors are *NotFoundError, *AmbiguousError, one in which errors.As finds an *rpc.Error (of
+// the extension, or of the mesh with Details), *AbortedError with ToolHooks, or an error of a connection that is closed or
+// draining.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage) (json.RawMessage, error) {
 	return c.Do(ctx, ToolCall{Tool: tool, Arguments: args})
 }
 
-// CallStream is Call with progress: every notification that the extension sends about this call is passed
-// to progress, whole, from the calling goroutine. Extensions that know MCP's progress send it when args'
-// params ask for it, which a non-nil progress does.
+// CallStream is Call with progress: every notification that the extension sends about this call is passed to progress,
+// whole, from the calling goroutine. With a progress that is not nil, extensions that use MCP's progress are requested to
+// send it.
 func (c *Client) CallStream(ctx context.Context, tool string, args json.RawMessage, progress func(notification json.RawMessage)) (json.RawMessage, error) {
 	return c.Do(ctx, ToolCall{Tool: tool, Arguments: args, Progress: progress})
 }
 
-// ToolCall is a call with everything that a program can pass on which calls tools for others.
+// ToolCall is a call with everything that a program may pass on if it calls tools for others.
 type ToolCall struct {
 	Tool      string          // as in Call
 	Arguments json.RawMessage // as in Call
 	Progress  func(notification json.RawMessage)
 
-	// Meta are the members of params._meta for an extension that takes tools/call: a JSON object without progressToken,
-	// or nil. Other extensions have no place for them.
+	// Meta are the members of params._meta for an extension that takes tools/call: a JSON object without progressToken, or
+	// nil. Other extensions do not get it.
 	Meta json.RawMessage
 
-	Agent, Session string // instead of those of ClientOptions, unless empty
+	Agent, Session string // instead of ClientOptions, unless empty
 }
 
 // Do is Call and CallStream with more options.
@@ -140,8 +139,8 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 	return c.ask(ctx, target, form.method(target.own), form.params(target.own, args, target.meta, target.progress != nil))
 }
 
-// CallExt sends one request to an extension by its id, without looking anything up: tools/<name>,
-// tools/list, initialize, ping, hooks/<name>. With a Catalog, the extension's own subject prefix is used.
+// CallExt sends one request to an extension by its id, without resolving a name: tools/<name>, tools/list, initialize, ping,
+// hooks/<name>. With a Catalog, it uses the subject in the extension's spec.
 func (c *Client) CallExt(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
 	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
@@ -156,21 +155,21 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 	return result, wire.OfCall(err)
 }
 
-// target is where a call goes, and what the one who answers is known to be able to.
+// target is the destination of a call, and what is known about it.
 type target struct {
 	id, own, subject, dialect string
 	instance                  string // the subject of an instance that has the tool; "": any
 	direct                    string // the name of the instance that routes have chosen; "": any
 	guard                     *guard
-	notFound                  *NotFoundError                   // of an extension that the Catalog lacks: the error where nothing is subscribed
-	known, stream             bool                             // the catalog has its features; it streams
+	notFound                  *NotFoundError                   // the error if nothing is subscribed, of an extension that the Catalog lacks
+	known, stream             bool                             // the catalog has its features; it can stream
 	passthrough               bool                             // calls carry the identity of the caller
 	agent, session            string                           // the caller
 	meta                      json.RawMessage                  // ToolCall.Meta
 	tool                      *Tool                            // where it is known
 	check                     func(args json.RawMessage) error // nil: unchecked
 	progress                  func(json.RawMessage)
-	connects                  uint64 // how often NATS had come back when the last request was made
+	connects                  uint64 // reconnects of NATS before the last request
 }
 
 func (c *Client) targetOf(e Extension) target {
@@ -212,7 +211,7 @@ func (c *Client) find(tool string) (target, error) {
 			at.own, at.tool, at.check = t.Own, t, c.checkOf(e.Spec, t)
 			return at, nil
 		}
-		// An extension that the catalog lacks may be there: the bucket may have been lost, or the registry.
+		// An extension that the catalog lacks may still run: the bucket may have been lost, or the registry.
 		if _, known := c.opt.Catalog.Get(id); known || !full || !errors.As(err, &notFound) {
 			return target{}, err
 		}
@@ -227,7 +226,7 @@ func (c *Client) find(tool string) (target, error) {
 	return at, nil
 }
 
-// toolForm is how an extension wants its tools called.
+// toolForm is the form in which an extension takes calls of its tools.
 type toolForm int
 
 const (
@@ -266,7 +265,7 @@ func (f toolForm) params(tool string, args, meta json.RawMessage, progress bool)
 	return append(append(p, meta...), '}')
 }
 
-// ask sends a request, and sends it again as long as next allows. This is the only loop that repeats calls.
+// ask sends a request, and repeats it as long as next allows. This is the only loop that repeats calls.
 func (c *Client) ask(ctx context.Context, t target, method string, params json.RawMessage) (json.RawMessage, error) {
 	var r retries
 	deadline, known := ctx.Deadline()
@@ -357,8 +356,8 @@ func (c *Client) suspect(t *target, why string) {
 	}
 }
 
-// wasAway reports whether NATS is, or was since it had come back connects times: an answer that did not come
-// says nothing about the extension then.
+// wasAway reports whether NATS is unreachable, or was since its reconnect number connects: a missing answer is not the fault
+// of the extension then.
 func (c *Client) wasAway(connects uint64) bool {
 	return !c.nc.IsConnected() || c.nc.Stats().Reconnects != connects
 }
@@ -377,6 +376,6 @@ func (c *Client) stateOf(id string) heartbeat.State {
 func (c *Client) waitReady(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, c.opt.WaitReady)
 	defer cancel()
-	// Out of time is as good an answer as ready: the call is tried once more either way.
+	// After a timeout the call is repeated as well.
 	_ = c.opt.Catalog.WaitFor(ctx, func(*Catalog) bool { return c.stateOf(id) == heartbeat.Ready })
 }

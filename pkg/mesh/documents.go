@@ -6,7 +6,7 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// The documents of the catalog. Their members are those of the JSON documents in docs/protocol.md, "Catalog".
+// The documents of the catalog. Their members are the members of the JSON documents in docs/protocol.md, "Catalog".
 type (
 	Spec          = wire.Spec          // what an extension offers
 	StateDoc      = wire.StateDoc      // the state of an extension and of its instances
@@ -17,9 +17,9 @@ type (
 	Tool          = wire.Tool          // one tool in a Spec
 )
 
-// WithTraceparent returns a context whose calls carry a traceparent (W3C Trace Context), such as
-// 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01. The context of a handler already has that of its caller, so a
-// call made with it belongs to the same trace. A malformed one is dropped: a trace is never a reason for a call to fail.
+// WithTraceparent returns a context that adds a traceparent (W3C Trace Context) to the calls made with it, such as
+// 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01. The context of a handler already has the traceparent of its call.
+// A malformed one is dropped: a trace is never a reason for a call to fail.
 func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 	return wire.WithTraceparent(ctx, traceparent)
 }

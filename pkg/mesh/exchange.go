@@ -45,7 +45,7 @@ func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method
 	return a
 }
 
-// outgoing is a request while it is sent. The connection copies it, so that it can be used again.
+// outgoing is a request while it is sent. The connection copies it, so it can be reused.
 type outgoing struct {
 	msg    nats.Msg
 	values [8]string // of the headers
@@ -114,7 +114,7 @@ func outOfTime(id string, cause error) *rpc.Error {
 	return rpc.Errorf(rpc.CodeCancelled, rpc.RanNo, "the call to %s was cancelled before it was made", id)
 }
 
-// cancel tells whoever has the call that nobody waits for it any more.
+// cancel informs the instance that the caller does not wait for the answer any longer.
 func (c *Client) cancel(t target, callID string) {
 	data, err := json.Marshal(map[string]string{"call_id": callID})
 	if err == nil {
@@ -125,7 +125,7 @@ func (c *Client) cancel(t target, callID string) {
 	}
 }
 
-// requestID is the JSON-RPC id of every request: what tells the answers apart is the inbox's token.
+// requestID is the JSON-RPC id of every request. Answers are identified by the token of the inbox.
 const requestID = "1"
 
 // reception is the answer of one call as it comes in.
@@ -192,7 +192,7 @@ func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
 		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "no instance of %s is subscribed", r.t.id)
 	}
 	if r.t.direct != "" {
-		r.t.guard.routes.heard(r.t.direct)
+		r.t.guard.routes.received(r.t.direct)
 	}
 	kind := m.Header.Get(wire.HeaderFrame)
 	r.streaming = r.streaming || kind != ""
@@ -264,7 +264,7 @@ func (r *reception) end(m *nats.Msg) (json.RawMessage, error) {
 func (r *reception) result(m *nats.Msg) (json.RawMessage, error) {
 	reply, err := jsonrpc.ParseReply(m.Data)
 	if err != nil {
-		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service whose errors are not JSON-RPC
+		if text := m.Header.Get(micro.ErrorHeader); text != "" { // a micro service with errors that are not JSON-RPC
 			r.origin = byExtension
 			return nil, &rpc.Error{Code: rpc.CodeInternal, Message: text}
 		}

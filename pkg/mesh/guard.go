@@ -11,14 +11,14 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// freshness is how old the catalog's word may be for a call to be refused on it.
+// freshness is the maximal age of the catalog at which a call is refused because of it.
 const freshness = 10 * time.Second
 
-// throughEvery is how often a call is let through all the same: the catalog has a word, never a veto.
+// throughEvery is how often a call is allowed although the catalog shows an open breaker: the catalog may be wrong.
 const throughEvery = time.Second
 
-// guard is what a Client knows of one extension's troubles: its own breaker, and when it last let a call
-// through against the catalog's word and last complained.
+// guard is the state of one extension's failures at a Client: its breaker, the last call that was allowed although the
+// catalog shows an open breaker, and the last report to the registry.
 type guard struct {
 	id      string
 	breaker *breaker.Breaker
@@ -30,7 +30,7 @@ type guard struct {
 	suspected time.Time
 }
 
-// maySuspect reports whether a complaint is due, and takes it as made.
+// maySuspect reports whether a report is due, and counts it as sent.
 func (g *guard) maySuspect(now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -54,7 +54,8 @@ func (c *Client) guardOf(id string) *guard {
 	return actual.(*guard)
 }
 
-// reportBreaker tells the registry, which probes: a caller's word alone shows nothing to the fleet.
+// reportBreaker sends the state to the registry, which pings the extension: the report of one caller is not shown in the
+// catalog.
 func (c *Client) reportBreaker(id string, s heartbeat.BreakerState) {
 	data, err := json.Marshal(wire.BreakerReport{ID: id, State: string(s), Reporter: c.nc.Opts.Name})
 	if err == nil {
@@ -65,8 +66,8 @@ func (c *Client) reportBreaker(id string, s heartbeat.BreakerState) {
 	}
 }
 
-// enter asks whether a call may be made now: by this client's own breaker, then by the catalog's word that
-// the fleet's is open, while that is fresh.
+// enter decides whether a call may be made now: by this client's own breaker, and by an open breaker in the catalog, if the
+// catalog is fresh.
 func (c *Client) enter(g *guard, now time.Time) (breaker.Token, *rpc.Error) {
 	if c.opt.Catalog != nil {
 		if e, ok := c.opt.Catalog.Get(g.id); ok {
@@ -83,8 +84,8 @@ func (c *Client) enter(g *guard, now time.Time) (breaker.Token, *rpc.Error) {
 	return token, rpc.NewError(rpc.CodeBreakerOpen, d, "%s did not answer in time several times in a row: %v", g.id, err)
 }
 
-// heed takes the catalog's word into account: an extension that has become ready is worth a probe at once, and
-// one whose breaker the registry has seen open is not called until its time has come.
+// heed applies what the catalog shows: an extension that has become ready may be called immediately, and one with an open
+// breaker is not called until its retry time.
 func (c *Client) heed(g *guard, e Extension, now time.Time) *rpc.Error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,30 +14,29 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// maxHooked is how many extensions one hook asks at most; the rest are not asked, which is logged.
+// maxHooked limits how many extensions are called for one hook; the others are not called, with a warning.
 const maxHooked = 128
 
-// Fired is what became of a hook.
+// Fired is the result of a hook.
 type Fired struct {
 	Event    json.RawMessage `json:"event"`              // with every override merged in
 	Aborted  bool            `json:"aborted"`            // a before_* hook was stopped
 	By       string          `json:"by,omitempty"`       // the extension that stopped it
 	Reason   string          `json:"reason,omitempty"`   // its reason
-	Warnings []HookWarning   `json:"warnings,omitempty"` // extensions that failed, or said what does not count
+	Warnings []HookWarning   `json:"warnings,omitempty"` // extensions that failed, or returned an unusable result
 }
 
-// HookWarning is an extension that was asked and had no say.
+// HookWarning is an extension that was called for a hook and had no effect.
 type HookWarning struct {
 	ID      string `json:"id"`
 	Message string `json:"message"`
 }
 
-// Fire asks every extension whose spec lists the hook, those with the lowest priority first, then by id
-// (docs/protocol.md, "Hooks"). Before before_* hooks each is given the event as the ones before it left it,
-// and abort stops the round; after_* hooks are asked side by side, cannot abort, and their overrides are
-// merged in the order of asking. An extension that fails or takes longer than ClientOptions.HookTimeout is a warning and
-// no more. event is a JSON object. The error is that of an event that is none, of a Client without a
-// Catalog, or ctx's.
+// Fire calls every extension that lists the hook in its spec, in the order of priority, lowest first, then of id
+// (docs/protocol.md, "Hooks"). For before_* hooks, each gets the event with the changes of those before it, and an abort
+// ends the round. For after_* hooks, all are called concurrently, cannot abort, and their overrides are merged in the same
+// order. An extension that fails or takes longer than ClientOptions.HookTimeout only causes a warning. event is a JSON
+// object. The error is that event is not an object, that the Client has no Catalog, or that ctx has ended.
 func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (Fired, error) {
 	if c.opt.Catalog == nil {
 		return Fired{}, errors.New("mesh: firing a hook needs a catalog")
@@ -62,13 +61,13 @@ func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (
 	return f, context.Cause(ctx)
 }
 
-// offeredHooks is who offers which hook, in the order of asking, as of one hookChanges of the catalog.
+// offeredHooks has the extensions of each hook, in the order of calling, for one hookChanges of the catalog.
 type offeredHooks struct {
 	changes uint64
 	by      map[string][]target
 }
 
-// hooked lists the extensions that offer a hook, in the order of asking.
+// hooked returns the extensions that offer a hook, in the order of calling.
 func (c *Client) hooked(hook string) []target {
 	if o := c.offered.Load(); o != nil && o.changes == c.opt.Catalog.hookChanges() {
 		return o.by[hook]

@@ -18,11 +18,11 @@ const (
 	afterToolCall  = "after_tool_call"
 )
 
-// AbortedError says that an extension stopped a call by its before_tool_call hook: the tool did not run.
+// AbortedError means that an extension stopped a call by its before_tool_call hook: the tool did not run.
 type AbortedError struct {
 	Tool   string // as it was called
 	By     string // the extension's id
-	Reason string // its own; may be empty
+	Reason string // of the extension; may be empty
 }
 
 // Error names the extension and its reason.
@@ -33,9 +33,8 @@ func (e *AbortedError) Error() string {
 // withoutHooks is the context key of a call that fires no hooks.
 type withoutHooks struct{}
 
-// withoutToolHooks returns a context with which calls fire no hooks, whatever ClientOptions.ToolHooks says. The
-// contexts of a Toolbox's hooks are such: a hook that calls a tool would else be asked about its own call, without
-// end.
+// withoutToolHooks returns a context with which calls fire no hooks, regardless of ClientOptions.ToolHooks. The hooks of a
+// Toolbox get such a context: otherwise a hook that calls a tool would be called for its own call, endlessly.
 func withoutToolHooks(ctx context.Context) context.Context {
 	return context.WithValue(ctx, withoutHooks{}, true)
 }
@@ -56,14 +55,14 @@ type toolEvent struct {
 	Error     *rpc.Error      `json:"error,omitempty"`
 }
 
-// callHooked is callTool between its hooks. Hooks that nobody offers cost a look at the catalog.
+// callHooked is callTool with the hooks around it. A hook that no extension offers costs one lookup in the catalog.
 func (c *Client) callHooked(ctx context.Context, t target, tool string, args json.RawMessage) (json.RawMessage, error) {
 	if t.tool != nil {
 		tool = cmp.Or(t.tool.Name, tool)
 	}
 	e := toolEvent{Tool: tool, Extension: t.id, Arguments: args, Agent: t.agent, Session: t.session}
 	if len(c.hooked(beforeToolCall)) > 0 && json.Valid(args) { // what is not JSON, callTool refuses
-		changed, err := c.askBefore(ctx, e)
+		changed, err := c.fireBefore(ctx, e)
 		if err != nil {
 			return nil, err
 		}
@@ -71,13 +70,13 @@ func (c *Client) callHooked(ctx context.Context, t target, tool string, args jso
 	}
 	result, err := c.callTool(ctx, t, tool, e.Arguments)
 	if len(c.hooked(afterToolCall)) > 0 && json.Valid(e.Arguments) {
-		c.tellAfter(ctx, e, result, err)
+		c.fireAfter(ctx, e, result, err)
 	}
 	return result, err
 }
 
-// askBefore fires before_tool_call and returns the arguments as the extensions want them.
-func (c *Client) askBefore(ctx context.Context, e toolEvent) (args json.RawMessage, err error) {
+// fireBefore fires before_tool_call and returns the arguments with the changes of the extensions.
+func (c *Client) fireBefore(ctx context.Context, e toolEvent) (args json.RawMessage, err error) {
 	event, err := encode(e)
 	if err != nil {
 		return nil, fmt.Errorf("mesh: the event of %s: %w", beforeToolCall, err)
@@ -100,11 +99,11 @@ func (c *Client) askBefore(ctx context.Context, e toolEvent) (args json.RawMessa
 	return e.Arguments, nil
 }
 
-// afterLeast is how long after_tool_call may take where the call itself has used its time up.
+// afterLeast is the least time for after_tool_call, if the call itself has used up its time.
 const afterLeast = time.Second
 
-// tellAfter fires after_tool_call, as long as the call's own time lasts, or a second.
-func (c *Client) tellAfter(ctx context.Context, e toolEvent, result json.RawMessage, failure error) {
+// fireAfter fires after_tool_call, within the time of the call, or a second.
+func (c *Client) fireAfter(ctx context.Context, e toolEvent, result json.RawMessage, failure error) {
 	if e.Result = result; failure != nil {
 		e.Result, e.Error = nil, rpc.AsError(failure)
 	} else if len(result) == 0 {

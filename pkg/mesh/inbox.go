@@ -13,27 +13,27 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// inbox receives the replies of a Client's calls: one subscription for all of them, since a streaming call
-// has more than one reply, and one timer, since a timer for each would wake a sleeping thread with each call.
-// It is subscribed with the first call and ends with the connection.
+// inbox receives the replies to a Client's calls: with one subscription, because a streaming call has several replies, and
+// one timer, because a timer per call would wake a sleeping thread for each call. It subscribes with the first call, and
+// ends with the connection.
 type inbox struct {
 	nc *nats.Conn
 
 	mu      sync.Mutex
 	prefix  string
 	waiting map[string]*place // by token
-	tokens  *rand.ChaCha8     // 64 random bits a call: whoever has seen some tokens cannot tell the next
+	tokens  *rand.ChaCha8     // 64 random bits per call: they cannot be derived from earlier tokens
 	timer   *time.Timer
 	armed   time.Time // when timer fires; zero: not set
 	fired   time.Time // when it did last
 }
 
-// scanEvery is how often the timer looks at all calls in flight at most. Each firing does, so that without a bound
-// thousands of long calls, which are due one by one, would cost their number squared.
+// scanEvery is the least time between two scans of all calls in flight by the timer. Without a limit, thousands of long
+// calls with different deadlines would cost their number squared.
 const scanEvery = 10 * time.Millisecond
 
-// place is where the replies of one call come in. A nil message means that it is time to look at the clock: the deadline
-// has passed, or nothing has come for SuspectAfter, or for SilenceLimit. It is late by scanEvery at most.
+// place is the pending reply of one call. A nil message means that a time has passed: the deadline, or silenceLimit without
+// a message. It is late by scanEvery at most; the end of a caller's context is not.
 type place struct {
 	reply    string // the subject
 	token    string // its last part
@@ -44,11 +44,11 @@ type place struct {
 	again    time.Time // of the one after it; guarded by the inbox's mu
 }
 
-// places are those that nobody can send to any more.
+// places are unused places.
 var places = sync.Pool{New: func() any { return &place{replies: make(chan *nats.Msg, replyBacklog)} }}
 
-// replyBacklog is how many replies of one call may wait to be taken: the chunks between two acknowledgements,
-// and as many and more of progress.
+// replyBacklog is the number of replies of one call that can wait: the chunks between two acknowledgements, and as many
+// progress notifications.
 const replyBacklog = 32
 
 // open makes a place for the replies of one call.
@@ -75,18 +75,18 @@ func (b *inbox) open(deadline time.Time) (*place, error) {
 	return p, nil
 }
 
-// close drops what may still come for a call. The place must not be used any more.
+// close drops what may still arrive for a call. The place must not be used after that.
 func (b *inbox) close(p *place) {
 	b.mu.Lock()
 	delete(b.waiting, p.token)
 	b.mu.Unlock()
-	for len(p.replies) > 0 { // nobody finds it to send to
+	for len(p.replies) > 0 { // nothing can be sent to it any longer
 		<-p.replies
 	}
 	places.Put(p)
 }
 
-// expect sets when p has to look at the clock, and when again; the deadline is always one of these times. The caller holds mu.
+// expect sets the next due time of p, after a message. The caller holds mu.
 func (b *inbox) expect(p *place, due, again time.Time) {
 	p.due, p.again = earlier(due, p.deadline), earlier(again, p.deadline)
 	b.arm(p.due)
@@ -99,7 +99,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// arm has the timer fire at, or scanEvery after it did last, unless it fires before that anyway. The caller holds mu.
+// arm sets the timer, to fire at this time, or scanEvery after it fired last if that is later. The caller holds mu.
 func (b *inbox) arm(at time.Time) {
 	if earliest := b.fired.Add(scanEvery); at.Before(earliest) {
 		at = earliest
@@ -115,7 +115,7 @@ func (b *inbox) arm(at time.Time) {
 	b.timer.Reset(time.Until(at))
 }
 
-// expire tells those whose time has come, and sets the timer for the next.
+// expire sends a nil message to the calls that are due, and sets the timer for the next one.
 func (b *inbox) expire() {
 	now := time.Now()
 	b.mu.Lock()
@@ -130,7 +130,7 @@ func (b *inbox) expire() {
 				if !p.due.After(now) { // that was the deadline
 					p.due = now.Add(time.Hour)
 				}
-			default: // it has enough to take already, and is told behind that
+			default: // its buffer is full; try again after it has read
 				p.due = now.Add(100 * time.Millisecond)
 			}
 		}
@@ -143,9 +143,9 @@ func (b *inbox) expire() {
 	}
 }
 
-// receive hands a reply to its call. One that nobody takes in time is dropped: this goroutine serves all calls.
-// Signs of life and progress are dropped while there is still room for the answer behind them; what else is
-// missing shows in the numbers on the chunks.
+// receive passes a reply to its call. If the buffer of the call is full the reply is dropped, because this goroutine serves
+// all calls. Keepalives and progress are dropped while there is still room for the answer; other lost messages are detected
+// by the numbers of the chunks.
 func (b *inbox) receive(m *nats.Msg) {
 	frame := m.Header.Get(wire.HeaderFrame)
 	b.mu.Lock()

@@ -20,7 +20,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Service is an extension that is a service of its own on the mesh. ID, Version and Handler are required.
+// Service is an extension that runs as a service of its own on the mesh. ID, Version and Handler are required.
 type Service struct {
 	ID      string // ^[a-z][a-z0-9_-]*$, at most 64 bytes
 	Version string // strict semver, at most 64 bytes
@@ -29,7 +29,7 @@ type Service struct {
 	Handler rpc.Handler
 
 	Name, Description string        // at most 256 bytes and 4 KiB
-	Priority          int32         // of its hooks: lower is asked first
+	Priority          int32         // of its hooks: lower is called first
 	Prefix            string        // of the mesh's subjects; default "ext"
 	SubjectPrefix     string        // of the subjects of this service; default Prefix
 	Passthrough       bool          // calls carry {agent_id, session_id}
@@ -42,12 +42,12 @@ type Service struct {
 	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended. Default 30 s
 }
 
-// Serve puts e on the mesh until ctx ends: it announces, beats, and answers calls; then it takes no new ones,
-// finishes those in flight (for at most DrainTimeout), says good-bye and returns nil. nc stays the
-// caller's; it should reconnect for ever (nats.MaxReconnects(-1), and nats.IgnoreAuthErrorAbort, or a password that is
-// changed closes it). The error is that of a Service which cannot be served, all of its faults at once, or
-// nats.ErrConnectionClosed where the connection is closed, for good, before ctx ends. Where NATS does not permit it to
-// listen, it goes on, failed in the catalog, until it is permitted.
+// Serve puts e on the mesh until ctx ends: it announces it, sends heartbeats, and handles calls. Then it takes no new calls,
+// completes those in flight (for at most DrainTimeout), sends a shutdown notice and returns nil.
+//
+// It does not close nc. With a connection from [Connect] it continues after every outage. Its error is that the Service is
+// not valid, with all its problems, or nats.ErrConnectionClosed if the connection was closed before ctx ended. If NATS does
+// not permit a subscription, the catalog shows the service as failed until it is permitted.
 func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	if err := e.check(); err != nil {
 		return err
@@ -65,7 +65,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	defer stop()
 	wg.Go(func() { // owned by Serve; ends with onMesh, or fails and ends the serving
 		nodeErr = node.Run(onMesh)
-		if ctx.Err() != nil { // who has ended it may close the connection before it has returned
+		if ctx.Err() != nil { // the caller that ended ctx may have closed the connection already
 			nodeErr = unlessClosed(nodeErr)
 		}
 		if nodeErr != nil {
@@ -78,12 +78,12 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	err = slot.Serve(serving, e.Handler, serve.Options{
 		CallTimeout: e.CallTimeout, MaxCallTimeout: e.MaxCallTimeout, MaxInflight: e.MaxInflight, DrainTimeout: e.DrainTimeout,
 	})
-	// The good-bye comes last, when what was in flight is answered. That of a closed connection says nothing new.
+	// The shutdown notice is sent when all calls are answered. If the connection is closed, there is nothing to send it on.
 	err = errors.Join(err, unlessClosed(slot.Leave(nil)))
 	leave()
 	wg.Wait()
 	if nc.Status() == nats.CONNECTED {
-		_ = nc.FlushTimeout(time.Second) // a good-bye that is late, or lost, is no fault: whoever waits for beats misses them
+		_ = nc.FlushTimeout(time.Second) // without a shutdown notice the registry detects the missing heartbeats
 	}
 	return errors.Join(err, nodeErr)
 }
@@ -126,8 +126,8 @@ func (e *Service) check() error {
 	return nil
 }
 
-// announce shakes hands with the handler, as the registry will, so that the announcement tells when its
-// tools have changed.
+// announce calls initialize of the handler, as the registry will, and returns the announcement with the hash of the result,
+// by which the registry detects changed tools.
 func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
 	host, _ := os.Hostname() // for people; an unknown one is no fault
 	a := wire.Announce{
@@ -159,8 +159,8 @@ func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
 	return a, err
 }
 
-// A registry refuses an announcement with longer lists, or a larger one. Names are left out of it where they would be
-// too many: the registry asks for the handshake, which has them all.
+// A registry refuses a larger announcement or one with longer lists. In that case the names are left out: the registry
+// requests the handshake, which has them.
 const (
 	maxAnnounced    = 1000            // names
 	maxAnnounceSize = 256<<10 - 1<<10 // bytes, without what Node.Join fills in

@@ -8,13 +8,13 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// NotFoundError says that no tool has this name. Nearest holds registered names that may have been meant.
+// NotFoundError means that no tool has this name. Nearest has similar registered names.
 type NotFoundError struct {
 	Name    string
 	Nearest []string
 }
 
-// Error names the nearest.
+// Error lists the similar names.
 func (e *NotFoundError) Error() string {
 	if len(e.Nearest) == 0 {
 		return fmt.Sprintf("no tool is named %q", e.Name)
@@ -22,7 +22,7 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no tool is named %q; the nearest are %s", e.Name, strings.Join(e.Nearest, ", "))
 }
 
-// AmbiguousError says that a name is claimed by several tools. Each of Candidates names one of them.
+// AmbiguousError means that several tools have this name. Each of Candidates names one of them.
 type AmbiguousError struct {
 	Name       string
 	Candidates []string
@@ -33,15 +33,14 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("the name %q is claimed by several tools: %s", e.Name, strings.Join(e.Candidates, ", "))
 }
 
-// Resolve finds a tool by any of its names: the registered one, the bare or the suffixed form, or
-// <id>/<own name>. The error is *NotFoundError, with the nearest names, or *AmbiguousError, with the
-// candidates.
+// Resolve finds a tool by any of its names: the registered one, the base or the suffixed form, or <id>/<local name>. The
+// error is *NotFoundError, with similar names, or *AmbiguousError, with the candidates.
 func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 	if e, t, ok := c.Tool(name); ok {
 		return e, t, nil
 	}
-	// An extension without tools (gated, failed, not up yet) may well have this one: what it says, or why nobody
-	// says anything, is a better answer than that there is no such tool.
+	// An extension without tools (gated, failed, not started yet) may have this one: its answer, or the reason why there is
+	// none, is better than an error that there is no such tool.
 	if id, own, ok := strings.Cut(name, "/"); ok && own != "" {
 		if e, ok := c.Get(id); ok && len(e.Spec.Tools) == 0 {
 			return e, &Tool{Own: own, InputSchema: wire.EmptySchema}, nil
@@ -66,17 +65,17 @@ func (c *Catalog) Resolve(name string) (Extension, *Tool, error) {
 		}
 		return Extension{}, nil, e
 	}
-	return Extension{}, nil, &NotFoundError{Name: name} // it went between the two looks
+	return Extension{}, nil, &NotFoundError{Name: name} // it was removed between the two lookups
 }
 
-// nearest is Names.Nearest. Nobody waits while it looks at every tool.
+// nearest returns similar names. It does not hold a lock while it compares with every tool.
 func (c *Catalog) nearest(name string) (out []string) {
 	var keys []wire.ToolKey
 	c.forms.read(c, func(names *wire.Names) { keys = names.Keys() })
 	keys = wire.NearestKeys(keys, name)
 	c.forms.read(c, func(names *wire.Names) {
 		for _, k := range keys {
-			if near := names.Name(k); near != "" { // it may have gone meanwhile
+			if near := names.Name(k); near != "" { // it may have been removed meanwhile
 				out = append(out, near)
 			}
 		}
@@ -84,9 +83,8 @@ func (c *Catalog) nearest(name string) (out []string) {
 	return out
 }
 
-// withoutTools is the extension without tools that a registered name may be of: the one with the longest id, if there are
-// several, and of those with ids that are the same in a name (a.b, a_b) the first. Its own name is not known for certain,
-// since registered names are not to be parsed.
+// withoutTools returns the extension without tools that a registered name may belong to: the one with the longest id, and of
+// ids that are equal in a name (a.b, a_b) the first. The local name is a guess, because registered names cannot be parsed.
 func (c *Catalog) withoutTools(name string) (best Extension, own string, ok bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

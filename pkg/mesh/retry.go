@@ -17,21 +17,20 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// pauses are the waits before a call that no instance took is made again.
+// pauses are the pauses before a call that no instance took is repeated.
 var pauses = []time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
 
 // maxPause is the longest retry_after_ms that a call waits for. With a longer one, of a breaker, it fails at once.
 const maxPause = time.Second
 
-// maxRepeats is how often a call that may have run is made again, if its tool's annotations allow that.
+// maxRepeats limits the repetition of calls that may have run, if the annotations of the tool allow it.
 const maxRepeats = 2
 
-// origin is where an attempt's error was made. It is not read from the error's data, which an extension may fill as it
-// likes.
+// origin is the source of an attempt's error. It is not read from the error's data, which an extension may fill as it likes.
 type origin int
 
 const (
-	byClient    origin = iota // this Client: no answer came, or none that can be read
+	byClient    origin = iota // this Client: no answer came, or an unreadable one
 	byNATS                    // no responders
 	byMesh                    // a bridge or a service, marked with the headers of micro's errors
 	byExtension               // the extension itself
@@ -45,7 +44,7 @@ type attempt struct {
 	refused bool // it was not made: a breaker is open
 }
 
-// mesh is the error of an attempt that the extension itself did not answer; nil if it did, or if it is not an
+// mesh returns the error of an attempt that the extension itself did not answer; nil if it did, or if the error is not an
 // *rpc.Error.
 func (a *attempt) mesh() *rpc.Error {
 	if a.origin == byExtension {
@@ -55,8 +54,8 @@ func (a *attempt) mesh() *rpc.Error {
 	return e
 }
 
-// absent reports that no instance took the call, for now. An extension that has failed, or that refuses its bridge's
-// credentials, does not return within a call's time.
+// absent reports that no instance took the call, for now. An extension that has failed, or refuses the credentials of its
+// bridge, will not be back within the time of a call.
 func (a *attempt) absent() bool {
 	e := a.mesh()
 	if e == nil || e.Code != rpc.CodeUnavailable && e.Code != rpc.CodeExited {
@@ -87,18 +86,18 @@ func (a *attempt) verdict() breaker.Outcome {
 type step int
 
 const (
-	stop       step = iota // the error is the call's
+	stop       step = iota // the error is final
 	atOnce                 // another request, now
 	afterPause             // another request, after retries.pause
 	whenReady              // another request, when the catalog shows the extension ready, or WaitReady is over
 )
 
-// retries is what one call has been through so far.
+// retries is the history of one call.
 type retries struct {
 	made     int           // attempts before the present one
 	pause    time.Duration // for afterPause
 	waited   bool          // for ready
-	away     time.Time     // since when no instance took it
+	away     time.Time     // since this time no instance took it
 	unlisted error         // the refusal after which an instance of the shown version was addressed
 
 	anyInstance bool // the instance that was addressed did not take the call
@@ -138,8 +137,8 @@ func (r *retries) next(c *Client, t *target, a *attempt) step {
 	return stop
 }
 
-// elsewhere follows a refusal by an instance that does not have the tool: while ready instances are of several
-// versions, one of the version that the catalog shows is addressed, once (docs/decisions/0009-mixed-versions.md).
+// elsewhere handles a refusal by an instance that does not have the tool: while the ready instances have several versions,
+// it addresses an instance of the version that the catalog shows, once (docs/decisions/0009-mixed-versions.md).
 func (r *retries) elsewhere(c *Client, t *target, a *attempt) step {
 	if r.unlisted != nil {
 		return stop
@@ -151,8 +150,8 @@ func (r *retries) elsewhere(c *Client, t *target, a *attempt) step {
 	return atOnce
 }
 
-// whenAbsent follows an attempt that met no instance: the subscription may be on its way through the cluster, or the
-// child is being restarted.
+// whenAbsent handles an attempt that reached no instance: the subscription may not have spread through the cluster yet, or
+// the child is being restarted.
 func (r *retries) whenAbsent(c *Client, t *target) step {
 	if t.instance != "" { // that instance has stopped meanwhile; the others have refused the call
 		return stop
@@ -174,7 +173,7 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 	return stop
 }
 
-// final is the error of the call, of which a was the last attempt.
+// final returns the error of the call; a is its last attempt.
 func (r *retries) final(c *Client, t *target, a *attempt) error {
 	if r.unlisted != nil && (a.absent() || c.mayNotAddress(t)) {
 		return r.unlisted
@@ -194,8 +193,8 @@ func (c *Client) mayNotAddress(t *target) bool {
 	return t.to() != t.subject && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.to()+`"`)
 }
 
-// shownInstance is the subject of a random ready instance of the version whose tools the catalog shows, "" where ready
-// instances are of one version or have no subjects of their own.
+// shownInstance returns the subject of a random ready instance with the version that the catalog shows; "" if all ready
+// instances have one version, or have no subjects of their own.
 func (c *Client) shownInstance(t *target) string {
 	if c.opt.Catalog == nil {
 		return ""
@@ -221,7 +220,7 @@ func (c *Client) shownInstance(t *target) string {
 	return t.subject + "." + shown[rand.IntN(len(shown))]
 }
 
-// repeatable reports whether the tool says of itself that running it twice does no harm.
+// repeatable reports whether the annotations of the tool allow it to run twice.
 func (t *target) repeatable() bool {
 	if t.tool == nil {
 		return false
@@ -238,11 +237,11 @@ func (t *target) repeatable() bool {
 	return false
 }
 
-// justNow is how long ago an extension may have been lost for its return to be worth a wait.
+// justNow limits how long ago an extension may have been lost for a call to wait for it.
 const justNow = 5 * time.Second
 
-// mayReturn reports whether an extension that nobody answers for was there a moment ago: between two lives of a
-// child the catalog may still say ready, or already lost.
+// mayReturn reports whether an extension without a subscription was running a moment ago: during the restart of a child the
+// catalog may still show it ready, or already lost.
 func (c *Client) mayReturn(id string) bool {
 	if c.opt.Catalog == nil {
 		return false
@@ -258,7 +257,7 @@ func (c *Client) mayReturn(id string) bool {
 	return e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
 }
 
-// explain adds what the catalog has on an extension that has no responders.
+// explain adds the state in the catalog to the error of an extension without a subscription.
 func (c *Client) explain(id string, err error) error {
 	if c.opt.Catalog == nil {
 		return err
@@ -279,7 +278,7 @@ func (c *Client) explain(id string, err error) error {
 	return rpc.NewError(rpc.CodeUnavailable, d, "%s takes no calls (%s)", id, text)
 }
 
-// sleep waits for d, or returns false when ctx ends first, or will.
+// sleep waits for d. It returns false when ctx ends first, or immediately if it would.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if at, ok := ctx.Deadline(); ok && time.Until(at) <= d {
 		return false

@@ -14,10 +14,9 @@ import (
 // interval.
 const settleTime = 15 * time.Second
 
-// routes decide which instance of an extension a Client's calls are sent to. NATS goes on giving calls of the queue group to
-// a hung instance until its connection is closed. So while the catalog shows an instance that hangs, or after a call of
-// this Client got no sign of life, calls are addressed to a ready instance, the less loaded of two random ones. Otherwise
-// NATS chooses.
+// routes decide which instance gets the next call of an extension. NATS gives calls of the queue group to a hung instance
+// until its connection is closed. So while the catalog shows an instance that hangs, or after a call of this Client without
+// a sign of life, calls are addressed to a ready instance, the less loaded of two random ones. Otherwise NATS chooses.
 type routes struct {
 	mu       sync.Mutex
 	revision uint64           // of the state that ready and hung are from
@@ -80,7 +79,7 @@ func (r *routes) read(e Extension) {
 	}
 }
 
-// from returns a random instance other than not that is not to be avoided, "" if there is none.
+// from returns a random instance other than not that need not be avoided, "" if there is no such instance.
 func (r *routes) from(now time.Time, not string) string {
 	if len(r.ready) == 0 {
 		return ""
@@ -114,8 +113,8 @@ func (r *routes) peer(name string) *peer {
 	return r.peers[name]
 }
 
-// heard notes that an instance sent something.
-func (r *routes) heard(name string) {
+// received notes that an instance sent something.
+func (r *routes) received(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.peers[name]; p != nil {

@@ -94,7 +94,7 @@ func TestRoutesLearn(t *testing.T) {
 		name := r.choose(e, true, now)
 		calls[name]++
 		if name == "good" {
-			r.heard(name)
+			r.received(name)
 			r.done(name)
 		}
 	}
@@ -127,7 +127,7 @@ func TestRoutesLoad(t *testing.T) {
 	e := replicas(1, replica("a", heartbeat.Ready, ""), replica("b", heartbeat.Ready, ""))
 	r.silent("", now)
 	for range 2 { // both have answered
-		r.heard(r.choose(e, true, now))
+		r.received(r.choose(e, true, now))
 	}
 	for range 100 {
 		r.choose(e, true, now)

@@ -18,21 +18,21 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Toolbox is the rpc.Handler of an extension written in Go: it answers initialize, ping, tools/list,
-// tools/<name>, tools/call and hooks/<name> from what was added to it. Serve puts it on NATS, stdio.Serve on
-// standard input and output, so that one program can be both.
+// Toolbox is the rpc.Handler of an extension written in Go: it answers initialize, ping, tools/list, tools/<name>,
+// tools/call and hooks/<name> for the tools and hooks that were added to it. Serve puts it on NATS, rpc.Serve on standard
+// input and output, so one program can be both.
 //
 //	box := &mesh.Toolbox{Version: "1.0.0"}
-//	mesh.AddTool(box, "greet", "Greets somebody.", func(ctx context.Context, in struct {
+//	mesh.AddTool(box, "greet", "Returns a greeting.", func(ctx context.Context, in struct {
 //		Name string `json:"name"`
 //	}) (string, error) {
 //		return "Hello, " + in.Name + "!", nil
 //	})
 //
-// The zero Toolbox is empty and ready. Add everything before serving it.
+// The zero Toolbox is empty and ready for use. Add everything before serving it.
 //
-// A tool's error goes out with its text. One that is or wraps an *rpc.Error goes out as that, unless a Client returned
-// it: see there.
+// The caller gets the text of a tool's error. An error that is or wraps an *rpc.Error is sent unchanged, unless it is from a
+// call by a [Client].
 type Toolbox struct {
 	Version string // server_version in the handshake
 
@@ -47,16 +47,16 @@ type boxTool struct {
 	run rpc.HandlerFunc
 }
 
-// HookResult is what a hook decides. The zero value changes nothing.
+// HookResult is the result of a hook. The zero value changes nothing.
 type HookResult struct {
 	Abort    bool            `json:"abort,omitempty"`    // stop; before_* hooks only
 	Reason   string          `json:"reason,omitempty"`   // of an abort
 	Override json.RawMessage `json:"override,omitempty"` // an object, merged into the event's top level
 }
 
-// AddTool adds a tool whose input schema is derived from In, a struct (jsonschema tags describe its fields).
-// Arguments are decoded strictly: an unknown or missing member is the caller's CodeInvalidParams. It panics
-// if In has no schema or the name is taken: both are mistakes in the program, found the first time it runs.
+// AddTool adds a tool with an input schema that is derived from In, a struct (jsonschema tags describe its fields).
+// Arguments are decoded strictly: an unknown or missing member is answered with CodeInvalidParams. It panics if In has no
+// schema or the name is taken: both are mistakes in the program, found the first time it runs.
 func AddTool[In, Out any](b *Toolbox, name, description string, f func(ctx context.Context, in In) (Out, error)) {
 	schema, err := jsonschema.For[In](nil)
 	if err != nil {
@@ -106,8 +106,7 @@ func decodeArguments[In any](args json.RawMessage, required []string) (in In, er
 	return in, dec.Decode(&in)
 }
 
-// withoutMeta takes _meta out of arguments: it is the call's context, not the tool's input. The request
-// still has it.
+// withoutMeta removes _meta from arguments: it is the context of the call, not input of the tool. The request still has it.
 func withoutMeta(args json.RawMessage) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
@@ -140,8 +139,8 @@ func encode(v any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// AddRaw adds a tool that takes its arguments (r.Params) and gives its result as raw JSON. An empty schema
-// means any object. It panics if the name is taken.
+// AddRaw adds a tool that takes its arguments (r.Params) and returns its result as raw JSON. An empty schema means any
+// object. It panics if the name is taken.
 func (b *Toolbox) AddRaw(name, description string, schema json.RawMessage, f rpc.HandlerFunc) {
 	if b.tool(name) != nil {
 		panic(fmt.Sprintf("mesh: a second tool named %q", name))
@@ -152,8 +151,8 @@ func (b *Toolbox) AddRaw(name, description string, schema json.RawMessage, f rpc
 	b.tools = append(b.tools, boxTool{Tool{Own: name, Description: description, InputSchema: schema}, f})
 }
 
-// Annotate sets a further member of a tool's descriptor, such as annotations {"readOnlyHint":true}. It panics
-// for a tool that is not there or a value that does not encode.
+// Annotate sets a further member of a tool's descriptor, such as annotations {"readOnlyHint":true}. It panics if there is no
+// such tool or the value cannot be encoded.
 func (b *Toolbox) Annotate(tool, key string, value any) {
 	t := b.tool(tool)
 	if t == nil {
@@ -225,8 +224,8 @@ func (b *Toolbox) handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %.128q is not offered", r.Method)
 }
 
-// call runs the tool. A method_not_found of the tool's own is stripped of its data, which would make callers try another
-// instance: that is for tools that the Toolbox does not have.
+// call runs the tool. If the tool returns method_not_found, the data are removed, because with them callers would try
+// another instance.
 func (t *boxTool) call(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
 	result, err := t.run(ctx, r)
 	err = wire.OfHandler(ctx, err)
