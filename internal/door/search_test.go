@@ -1,0 +1,171 @@
+package door
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// generated are n tools whose names and descriptions are combinations of common words.
+func generated(n int) []mesh.Extension {
+	verbs := []string{"get", "list", "create", "update", "delete", "search", "export", "import", "archive", "share"}
+	things := []string{"invoice", "customer", "ticket", "deployment", "pipeline", "image", "message", "calendar event", "contact", "report",
+		"branch", "issue", "document", "spreadsheet", "dashboard", "alert", "certificate", "order", "payment", "shipment"}
+	places := []string{"billing", "crm", "helpdesk", "cluster", "ci", "registry", "chat", "office", "monitor", "shop"}
+	var out []mesh.Extension
+	for i := 0; len(out) < n/200; i++ {
+		id := fmt.Sprintf("%s%02d", places[i%len(places)], i)
+		var tools []mesh.Tool
+		for _, verb := range verbs {
+			for _, thing := range things {
+				own := verb + "_" + strings.ReplaceAll(thing, " ", "_")
+				t := tool(id, own, "inputSchema", `{"type":"object","properties":{"id":{"type":"string","description":"the `+thing+`'s id"}}}`)
+				t.Description = fmt.Sprintf("[ext:%s] %s%s a %s in the %s system %d.", id, strings.ToUpper(verb[:1]), verb[1:], thing, places[i%len(places)], i)
+				tools = append(tools, t)
+			}
+		}
+		out = append(out, extension(id, tools...))
+	}
+	return out
+}
+
+// TestSearchRanking searches for the tools of testdata/search.txt among 10,000 others. Each line there is an extension, a
+// tool, its description and a query; the wanted tool must be among the first five for 90 % of the queries.
+func TestSearchRanking(t *testing.T) {
+	data, err := os.ReadFile("testdata/search.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := generated(10_000)
+	byID := map[string][]mesh.Tool{}
+	queries := map[string]string{} // wanted tool by query
+	for line := range strings.SplitSeq(strings.TrimSpace(string(data)), "\n") {
+		f := strings.Split(line, " | ")
+		if len(f) < 4 {
+			t.Fatalf("malformed line: %s", line)
+		}
+		tl := tool(f[0], f[1])
+		tl.Description = "[ext:" + f[0] + "] " + f[2]
+		byID[f[0]] = append(byID[f[0]], tl)
+		for _, query := range f[3:] {
+			queries[query] = tl.Name
+		}
+	}
+	for id, tools := range byID {
+		all = append(all, extension(id, tools...))
+	}
+	v := viewOf(t, ViewOptions{}, all...)
+	if len(v.tools) < 10_000 || len(queries) < 50 {
+		t.Fatalf("%d tools, %d queries", len(v.tools), len(queries))
+	}
+	found := 0
+	for query, want := range queries {
+		hits, _ := v.search(query, "", 5)
+		var names []string
+		for _, h := range hits {
+			names = append(names, h.name)
+		}
+		if strings.Contains(" "+strings.Join(names, " ")+" ", " "+want+" ") {
+			found++
+		} else {
+			t.Logf("%q does not find %s: %q", query, want, names)
+		}
+	}
+	t.Logf("%d of %d queries find the wanted tool among the first five", found, len(queries))
+	if found*10 < len(queries)*9 {
+		t.Error("less than 90 %")
+	}
+}
+
+func TestSplitWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"readTextFile": "read text fil", "list_open-issues.v2": "list open issu v2", "HTTPServer": "httpserver", "": "", "Größe 10kg": "größ 10kg",
+		strings.Repeat("x", 50) + " y": "y", "creating created creates": "creat creat creat",
+	} {
+		if got := strings.Join(splitWords(text), " "); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestSearchMode uses the tools of the search mode.
+func TestSearchMode(t *testing.T) {
+	b := newBed(t)
+	schema := `{"type":"object","properties":{"path":{"type":"string"},"n":{"type":"integer"}},"required":["path"]}`
+	b.ready("files", "mcp", tool("files", "read", "annotations", `{"readOnlyHint":true}`, "inputSchema", schema),
+		tool("files", "append", "annotations", `{"destructiveHint":false}`), tool("files", "remove"))
+	b.ready("other", "ext", tool("other", "x"))
+	b.serve("files", func(_ *nats.Msg, _ string, params json.RawMessage) (string, error) {
+		return `{"content":[],"isError":true,"echo":` + string(params) + `}`, nil
+	})
+	p := b.door(Options{View: ViewOptions{Tools: ToolsSearch}}).pipe(t)
+	list := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	var listed struct {
+		Result struct {
+			Tools []struct {
+				Name        string
+				InputSchema map[string]any
+				Annotations mcp.Annotations
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(list), &listed); err != nil || len(listed.Result.Tools) != 4 || strings.Contains(list, "ext_files") {
+		t.Fatalf("%v: %s", err, list)
+	}
+	call := func(name, args string) string {
+		t.Helper()
+		return p.ask(callMessage("1", name, `,"arguments":`+args))
+	}
+	for _, tt := range []struct{ name, args, want string }{
+		{toolSearch, `{"query":""}`, `4 tools of 2 extensions:\nfiles: 3 tools\nother: 1 tools`},
+		{toolSearch, `{"query":"read"}`, `1 of 1 matching tools:\n\next_files_read (call it with call_read_tool)\n[ext:files] What read does.\narguments: path: string (required), n: integer`},
+		{toolSearch, `{"query":"read"}`, `"input_schema":` + schema},
+		{toolSearch, `{"query":"rea"}`, `ext_files_read`},
+		{toolSearch, `{"query":"","extension":"files","limit":2}`, `2 of 3 matching tools`},
+		{toolSearch, `{"query":"nothing"}`, `0 of 0 matching tools`},
+		{toolSearch, `{"query":7}`, `"isError":true`},
+		{toolSearch, `{"query":"x","limit":100}`, `"isError":true`},
+
+		{toolCallRead, `{"name":"ext_files_read","arguments":{"path":"a"}}`, `"echo":{"name":"read","arguments":{"path":"a"}}`},
+		{toolCallRead, `{"name":"ext_files_read","arguments":"{\"path\":\"a\"}"}`, `"echo":{"name":"read","arguments":{"path":"a"}}`},
+		{toolCall, `{"name":"ext_files_append"}`, `"echo":{"name":"append","arguments":{}}`},
+		{toolCallDestructive, `{"name":"ext_files_remove"}`, `"echo":{"name":"remove","arguments":{}}`},
+		{toolCall, `{"name":"ext_files_read","arguments":{"path":"a"}}`, `Call ext_files_read with call_read_tool instead of call_tool. ext_files_read was not run.`},
+		{toolCallRead, `{"name":"ext_files_remove"}`, `Call ext_files_remove with call_destructive_tool instead of call_read_tool.`},
+		{toolCallRead, `{"name":"ext_files_read","arguments":{"n":1}}`, `The schema is {\"type\":\"object\",\"properties\"`},
+		{toolCallRead, `{"name":"ext_files_read","arguments":"[]"}`, `arguments must be an object`},
+		{toolCallRead, `{"name":"ext_files_raed"}`, `There is no tool ext_files_raed here. Similar names: ext_files_read`},
+		{toolCallRead, `{}`, `name must be the name of a tool`},
+		{"ext_files_append", `{}`, `"echo":{"name":"append","arguments":{}}`}, // a tool that is not listed can be called by its name
+	} {
+		if got := call(tt.name, tt.args); !strings.Contains(got, tt.want) {
+			t.Errorf("%s %s:\nhave %s\nwant %s", tt.name, tt.args, got, tt.want)
+		}
+	}
+	direct := call("ext_files_append", `{}`)
+	if got := call(toolCall, `{"name":"ext_files_append"}`); got != direct {
+		t.Errorf("the result differs from that of a direct call:\n%s\n%s", got, direct)
+	}
+	readOnly := b.door(Options{View: ViewOptions{Tools: ToolsSearch, ReadOnly: true}}).pipe(t)
+	if got := readOnly.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); strings.Contains(got, toolCallDestructive) || !strings.Contains(got, toolCallRead) {
+		t.Errorf("the read-only list: %s", got)
+	}
+	if got := readOnly.ask(callMessage("1", toolCallDestructive, `,"arguments":{"name":"ext_files_remove"}`)); strings.Contains(got, `"echo"`) {
+		t.Errorf("a read-only server has removed: %s", got)
+	}
+}
+
+// TestLargeList checks that a list of 10,000 tools is quick and complete.
+func TestLargeList(t *testing.T) {
+	v := viewOf(t, ViewOptions{Tools: ToolsAll}, generated(10_000)...)
+	if len(v.tools) != 10_000 || len(v.legacy.ends) != 10_000 || !json.Valid([]byte("["+string(v.legacy.text)+"]")) {
+		t.Errorf("%d tools, %d in the list", len(v.tools), len(v.legacy.ends))
+	}
+}
