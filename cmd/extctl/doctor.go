@@ -176,7 +176,11 @@ func (d *doctor) checkCommand(p part) {
 		return
 	}
 	if _, err := exec.LookPath(t.Command); err != nil {
-		d.warn(p, "transport.command", "%q is not on $PATH: install it, and add it to requires.bins so that it is reported as missing", t.Command)
+		key, more := "transport.command", ", and add it to requires.bins so that it is reported as missing"
+		if filepath.Base(p.Path) == manifest.SidecarName {
+			key, more = "command", ""
+		}
+		d.warn(p, key, "%q is not on $PATH: install it%s", t.Command, more)
 	}
 }
 
