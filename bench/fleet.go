@@ -15,18 +15,17 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// fleet is a number of extensions with one instance each, without processes: it sends their announcements and
-// heartbeats and answers their requests, as their bridges would.
+// fleet is a number of extensions with one instance each, without processes: it sends the inventories of their bridges
+// and answers their requests, as their bridges would.
 type fleet struct {
 	nc     *nats.Conn
 	size   int
 	since  time.Time // when its bridges started
 	answer []byte    // to every request
 
-	mu        sync.Mutex
-	seq       []uint64 // of the last heartbeat
-	state     []heartbeat.State
-	announced []string // digest of the last announcement
+	mu    sync.Mutex
+	seq   []uint64 // of the last inventory message, by bridge
+	state []heartbeat.State
 }
 
 const (
@@ -36,8 +35,8 @@ const (
 
 // newFleet makes extensions with tools of the usual size: 1.3 kB each with their schemas.
 func newFleet(nc *nats.Conn, extensions, tools int) *fleet {
-	f := &fleet{nc: nc, size: extensions, since: time.Now().UTC(), seq: make([]uint64, extensions),
-		state: make([]heartbeat.State, extensions), announced: make([]string, extensions)}
+	f := &fleet{nc: nc, size: extensions, since: time.Now().UTC(), seq: make([]uint64, (extensions+hostSize-1)/hostSize),
+		state: make([]heartbeat.State, extensions)}
 	for n := range f.state {
 		f.state[n] = heartbeat.Ready
 	}
@@ -63,57 +62,62 @@ func newFleet(nc *nats.Conn, extensions, tools int) *fleet {
 
 func simID(n int) string { return fmt.Sprintf("sim%06d", n) }
 
-// publish ignores errors: the connection is closed with the stage, and the registry repeats its requests.
-func (f *fleet) publish(subject string, doc any) []byte {
-	data := must(json.Marshal(doc))
-	_ = f.nc.Publish(subject, data)
-	return data
+// publish numbers and sends an inventory message of a bridge. The caller holds mu. It ignores errors: the connection is
+// closed with the stage, and the registry repeats its requests.
+func (f *fleet) publish(bridge int, v wire.Inventory) {
+	v.SchemaVersion, v.Bridge, v.Run, v.IntervalMS = wire.SchemaVersion, hostName(bridge), "run", beatEvery.Milliseconds()
+	if v.Kind != wire.InventoryHeartbeat {
+		f.seq[bridge]++
+	}
+	v.Seq = f.seq[bridge]
+	_ = f.nc.Publish(prefix.HostReport(v.Bridge), must(json.Marshal(v)))
 }
 
-// announce sends what bridges send on request: each a report of its extensions, then an announcement and a heartbeat
-// of each of them.
+func hostName(bridge int) string { return fmt.Sprint("host-", bridge) }
+
+// entry is the entry of an extension in the inventory of its bridge.
+func (f *fleet) entry(n int) wire.InventoryInstance {
+	bridge := hostName(n / hostSize)
+	return wire.InventoryInstance{State: f.state[n], Announce: wire.Announce{ID: simID(n), Version: "1.0.0", Instance: fmt.Sprintf("n%06d", n),
+		Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{wire.FeatureInstance},
+		ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)}}
+}
+
+// announce sends what bridges send on request: each its full inventory.
 func (f *fleet) announce() {
-	for n := range f.size {
-		bridge := fmt.Sprint("host-", n/hostSize)
-		if n%hostSize == 0 {
-			h := wire.Host{Bridge: bridge, Host: bridge, Version: "1.0.0", Since: f.since}
-			for i := n; i < min(n+hostSize, f.size); i++ {
-				h.Extensions = append(h.Extensions, simID(i))
-			}
-			f.publish(prefix.HostReport(bridge), h)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for bridge := range f.seq {
+		v := wire.Inventory{Kind: wire.InventoryFull, Host: &wire.InventoryHost{Host: hostName(bridge), Version: "1.0.0", Since: f.since}}
+		for n := bridge * hostSize; n < min((bridge+1)*hostSize, f.size); n++ {
+			v.Instances = append(v.Instances, f.entry(n))
 		}
-		data := f.publish(prefix.Announce(simID(n)), wire.Announce{SchemaVersion: 1, ID: simID(n), Version: "1.0.0", Instance: fmt.Sprintf("n%06d", n),
-			Host: bridge, Bridge: bridge, Transport: "stdio", Dialect: "ext", Features: []string{wire.FeatureInstance},
-			ManifestHash: strings.Repeat("a", 64), HandshakeHash: strings.Repeat("b", 64)})
-		f.mu.Lock()
-		f.announced[n] = wire.AnnounceDigest(data)
-		f.mu.Unlock()
-		f.beat(n, "")
+		f.publish(bridge, v)
 	}
 }
 
-// beat sends a heartbeat of one extension: with a new state, or without news if it is empty.
+// beat reports the new state of an extension, or sends a heartbeat of its bridge if there is no new one.
 func (f *fleet) beat(n int, s heartbeat.State) {
 	f.mu.Lock()
-	f.seq[n]++
-	if s != "" {
-		f.state[n] = s
+	defer f.mu.Unlock()
+	if s == "" {
+		f.publish(n/hostSize, wire.Inventory{Kind: wire.InventoryHeartbeat})
+		return
 	}
-	b := heartbeat.Message{ID: simID(n), Instance: fmt.Sprintf("n%06d", n), Version: "1.0.0", Seq: f.seq[n], TS: time.Now(),
-		IntervalMS: beatEvery.Milliseconds(), State: f.state[n], Announced: f.announced[n]}
-	f.mu.Unlock()
-	f.publish(prefix.Heartbeat(b.ID), b)
+	f.state[n] = s
+	f.publish(n/hostSize, wire.Inventory{Kind: wire.InventoryDelta, Instances: []wire.InventoryInstance{f.entry(n)}})
 }
 
-// keepBeating sends heartbeats of all extensions from one on, spread evenly over the interval, until stop is called.
+// keepBeating sends heartbeats of the bridges of all extensions from one on, spread evenly over the interval, until stop
+// is called.
 func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { // owned by the caller of stop, which waits
 		n := from
-		load.Run(ctx, load.Options{Rate: float64(f.size-from) / beatEvery.Seconds()}, func(context.Context) error {
+		load.Run(ctx, load.Options{Rate: float64(f.size-from) / hostSize / beatEvery.Seconds()}, func(context.Context) error {
 			f.beat(n, "")
-			if n++; n >= f.size {
+			if n += hostSize; n >= f.size {
 				n = from
 			}
 			return nil

@@ -195,7 +195,6 @@ var forged = map[string]string{
 	"ext.registry.heartbeat.primes":          "an instance without a name is ready",
 	"ext.registry.heartbeat.registry":        "another registry",
 	"ext.registry.shutdown.primes":           "the extension is shut down",
-	"ext.registry.skills.bridge-0":           "the host has no skills",
 	"ext.registry.host.bridge-0":             "the host has no extensions",
 	"ext.registry.announce.primes":           "another version",
 	"ext.registry.request":                   "all programs announce their extensions",

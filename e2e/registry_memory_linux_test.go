@@ -88,9 +88,12 @@ func TestRegistryMemory(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	seq := uint64(0)
 	eventually(t, time.Minute, "a new host and a new extension are in the catalog", func() bool {
-		publish(prefix.HostReport("real"), wire.Host{Bridge: "real", Version: "1.0.0", Since: time.Unix(1, 0), Extensions: []string{"weather"}})
-		publish(prefix.Announce("weather"), wire.Announce{ID: "weather", Version: "1.0.0", Instance: "i", Bridge: "real"})
+		seq++
+		publish(prefix.HostReport("real"), wire.Inventory{Bridge: "real", Run: "r", Seq: seq, Kind: wire.InventoryFull,
+			Host: &wire.InventoryHost{Version: "1.0.0", Since: time.Unix(1, 0)}, Instances: []wire.InventoryInstance{{State: "ready",
+				Announce: wire.Announce{ID: "weather", Version: "1.0.0", Instance: "i", Bridge: "real"}}}})
 		return in("host.real") && in("spec.weather")
 	})
 	peak, most := peakMemory(t, registry), int64(limit)

@@ -82,6 +82,9 @@ func (na *natives) sweepExtensions(now time.Time) {
 	}
 }
 
+// unlistedFor is how long a leader keeps an extension without instances that it has from the catalog only.
+const unlistedFor = time.Minute
+
 // maxUnused is how long unused data is kept: announcements without heartbeats, heartbeats without announcements, and
 // removals.
 const maxUnused = 10 * time.Minute
@@ -94,6 +97,12 @@ func (na *natives) sweep(x *extension, now time.Time) {
 		}
 	}
 	na.forgetUnknown(x)
+	if na.leads && x.fromCatalog && na.empty(x.id) && now.Sub(x.since) > unlistedFor {
+		if c, ok := na.mon.Forget(x.id); ok { // the manifest of a service, which no bridge has any more
+			na.changed(c)
+			return
+		}
+	}
 	na.dropAlerts(x, noInstance, now)
 	na.prune(x)
 	na.account(x, x.size()-x.kept) // corrects drift
@@ -115,11 +124,6 @@ func (na *natives) forgetUnknown(x *extension) {
 
 // sweepUnannounced removes old unannounced ids and removals.
 func (na *natives) sweepUnannounced(now time.Time) {
-	for key, at := range na.removed {
-		if now.Sub(at) > maxUnused {
-			delete(na.removed, key)
-		}
-	}
 	for id, s := range na.unannounced {
 		if now.Sub(s.since) > maxUnused {
 			delete(na.unannounced, id)

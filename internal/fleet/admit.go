@@ -62,7 +62,7 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 	}
 	na.raiseAlerts(x, a, now)
 	na.addAnnouncement(x, a)
-	na.setLocation(x, a.Instance, &location{host: a.Host, bridge: a.Bridge, run: na.bridges.runOf(a.Bridge)})
+	na.setLocation(x, a.Instance, &location{host: a.Host, bridge: a.Bridge, native: a.from == ""})
 	na.bridges.seenBridge(a.Bridge, now)
 	na.mark(StateKey(x.id), !known) // the state contains host and bridge
 	na.reconsider[x.id] = true
@@ -71,20 +71,19 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 
 // repeats reports whether an announcement contains nothing new. If one instance has not announced itself, the whole
 // mesh is requested to announce again, so most announcements repeat. One without a handshake_hash is not a
-// repetition, because its tools have to be requested. One without a bridge is not either; those are few.
+// repetition, because its tools have to be requested.
 func (na *natives) repeats(x *extension, a *announced) bool {
 	before, at := x.announcements[a.Instance], x.locations[a.Instance]
-	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && a.HandshakeHash != "" &&
-		!x.dropped && !x.fromCatalog && at != nil && at.run.Equal(na.bridges.runOf(a.Bridge)) && checkBridge(a.Bridge) == nil
+	return before != nil && !before.implied && before.digest == a.digest && a.digest != "" && before.from == a.from &&
+		a.HandshakeHash != "" && !x.fromCatalog && at != nil
 }
 
 // addAnnouncement stores an announcement. Without a handshake_hash the tools may have changed, so another handshake
 // is made.
 func (na *natives) addAnnouncement(x *extension, a *announced) {
 	na.removeAnnouncement(x, a.Instance)
-	x.announcements[strings.Clone(a.Instance)], x.dropped = a, false
+	x.announcements[strings.Clone(a.Instance)] = a
 	na.account(x, a.size)
-	delete(na.removed, instanceKey{x.id, a.Instance})
 	if s := x.handshakes[a.handshakeKey()]; a.HandshakeHash == "" && s != nil && s.done && a.at.Sub(s.at) > minHandshakeInterval {
 		na.removeHandshake(x, a.handshakeKey())
 	}

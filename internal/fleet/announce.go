@@ -129,6 +129,7 @@ type announced struct {
 	at      time.Time
 	size    int
 	digest  string // of the announcement as received
+	from    string // the bridge with an inventory that lists the instance; "" if the instance announced itself
 	implied bool   // derived from heartbeats: nothing was announced
 }
 

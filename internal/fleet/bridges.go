@@ -1,11 +1,8 @@
 package fleet
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
@@ -16,9 +13,8 @@ import (
 type bridges struct {
 	*core
 	*modules
-	byName        map[string]*bridge
-	skills        map[string]map[string]wire.SkillEntry // by directory, by bridge
-	reportChanged map[string]bool                       // bridges with a changed list of extensions; true: the first report
+	byName map[string]*bridge
+	skills map[string]map[string]wire.SkillEntry // by directory, by bridge
 }
 
 // bridge is the state of one bridge: its reports, and whether it answers pings.
@@ -33,9 +29,7 @@ type bridge struct {
 	inventoryRequested time.Time // last request for a full inventory
 	behind             bool      // at the last ping, messages of its inventory had not arrived
 
-	answered bool             // it has answered on its control subject before, so "no responders" means that it is gone
-	reported bool             // to this replica; if not, host may come from the catalog
-	requests announceRequests // announce requests because it answers pings but has not reported
+	answered bool // it has answered on its control subject before, so "no responders" means that it is gone
 	pinging  bool
 	next     time.Time // do not ping before
 	pause    time.Duration
@@ -112,58 +106,6 @@ func checkBridge(name string) error {
 	return nil
 }
 
-// hostReport handles a bridge's report of its extensions and of what it could not start.
-func (bs *bridges) hostReport(name string, data []byte, now time.Time) {
-	if isInventory(data) {
-		bs.inventories.handleInventory(name, data, now)
-		return
-	}
-	var h wire.Host
-	err := checkBridge(name)
-	if err == nil && len(data) > maxReport {
-		err = fmt.Errorf("a report of %d bytes is over the limit of %d", len(data), maxReport)
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &h)
-	}
-	if err == nil && strings.ContainsAny(name, " .*>\t\r\n") { // it becomes part of subjects
-		err = fmt.Errorf("bridge name %.80q: want one token of a subject", name)
-	}
-	if err == nil && h.Bridge != name {
-		err = fmt.Errorf("bridge %.80q does not match the subject's bridge %.80q", h.Bridge, name)
-	}
-	if err == nil && (len(h.Extensions) > maxListed || len(h.Problems) > maxListed) {
-		err = fmt.Errorf("the report lists more than %d extensions or problems", maxListed)
-	}
-	if err == nil {
-		err = bs.makeRoom(len(data), now)
-	}
-	var b *bridge
-	if err == nil {
-		if b = bs.bridgeNamed(name, now); b == nil {
-			err = fmt.Errorf("the registry has reached its limit of %d bridges", maxBridges)
-		}
-	}
-	if err != nil {
-		bs.refuse("host", name, err)
-		return
-	}
-	h.State, h.Reason, h.StateSince = "", "", time.Time{} // set only by the registry
-	first := b.host == nil
-	restarted := !first && !b.host.Since.Equal(h.Since)
-	listChanged := b.host == nil || !slices.Equal(b.host.Extensions, h.Extensions)
-	b.host, b.reported = &h, true
-	bs.keepReports(b)
-	if restarted {
-		b.leaving = false
-		bs.bridgeRestarted(b, now)
-	}
-	if listChanged {
-		bs.reportChanged[b.name] = bs.reportChanged[b.name] || first
-	}
-	bs.mark(HostKey(name), false)
-}
-
 // document is the value of host.<bridge>: its report, and whether it answers. was is the present document; its time
 // is kept while state and run are the same.
 func (b *bridge) document(was *wire.Host) *wire.Host {
@@ -185,12 +127,6 @@ func (b *bridge) document(was *wire.Host) *wire.Host {
 	}
 	return &h
 }
-
-// The limits of a bridge's reports.
-const (
-	maxReport = 512 << 10
-	maxListed = 10_000
-)
 
 // pingBridges pings every bridge, if this replica leads.
 func (bs *bridges) pingBridges(now time.Time) {
@@ -221,18 +157,13 @@ func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
 			bs.pingFailed(b, "does not answer", now)
 		}
 	case Answered: // any answer counts, even an error
-		if b.gone {
-			b.reported, b.requests = false, announceRequests{} // reports may have been lost like the pings
-		}
 		if b.gone || !b.answered {
 			b.changed = now
 			bs.mark(HostKey(b.name), false)
 			bs.markSkills(b)
 		}
 		b.answered, b.leaving, b.gone, b.timeouts, b.seen, b.pause = true, false, false, 0, now, 0
-		if !bs.inventories.checkSync(b, r.Answer, now) && !b.reported { // this replica missed its report, or it is a third-party bridge that never sends one
-			bs.natives.requestFor(&b.requests, now)
-		}
+		bs.inventories.checkSync(b, r.Answer, now)
 	}
 }
 
@@ -285,5 +216,14 @@ func (bs *bridges) sweepBridges(now time.Time) {
 			bs.replaceSkills(b, nil)
 			bs.size -= b.kept
 		}
+	}
+}
+
+// bridgeRestarted handles a new run of a bridge, which is up although pings may not have reached it yet.
+func (bs *bridges) bridgeRestarted(b *bridge, now time.Time) {
+	b.leaving, b.timeouts = false, 0
+	if b.gone {
+		b.gone, b.changed = false, now
+		bs.markSkills(b)
 	}
 }

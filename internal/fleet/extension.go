@@ -25,15 +25,13 @@ type extension struct {
 	requests      map[string]*announceRequests // by instance without the expected announcement
 	handshakes    map[handshakeKey]*handshake
 
-	bridgeRequests announceRequests // limits announce requests caused by a bridge that has not sent a report
-	since          time.Time        // first seen by this replica; earlier if it comes from the catalog
-	hosts          map[string]bool  // it has run on, by bridge or host; see alert.go
-	alerts         []alert
+	since  time.Time       // first seen by this replica; earlier if it comes from the catalog
+	hosts  map[string]bool // it has run on, by bridge or host; see alert.go
+	alerts []alert
 
 	shown            *announced // the announcement shown in the spec; kept when its instance is gone
 	tools            *handshake // the handshake for shown; nil before the first one
 	fromCatalog      bool       // read from the catalog, not announced to this replica
-	dropped          bool       // by the leader, and no message received since
 	restoredRevision uint64     // revision of the spec restored last
 	kept             int        // bytes counted in loop.size
 }

@@ -24,12 +24,12 @@ func New(cfg Config, catalog Catalog) *Fleet {
 	c := &core{cfg: cfg, catalog: catalog, mon: liveness.NewMonitor(cfg.Heartbeat), marks: map[string]bool{},
 		reconsider: map[string]bool{}, unrestored: map[string]bool{}, store: newStore(cfg.Room)}
 	m := &modules{}
-	m.natives = &natives{core: c, modules: m, unannounced: map[string]*unannounced{}, removed: map[instanceKey]time.Time{}}
-	m.bridges = &bridges{core: c, modules: m, byName: map[string]*bridge{}, skills: map[string]map[string]wire.SkillEntry{}, reportChanged: map[string]bool{}}
+	m.natives = &natives{core: c, modules: m, unannounced: map[string]*unannounced{}}
+	m.bridges = &bridges{core: c, modules: m, byName: map[string]*bridge{}, skills: map[string]map[string]wire.SkillEntry{}}
 	m.inventories = &inventories{core: c, modules: m}
 	m.probes = &probes{core: c, modules: m, byInstance: map[instanceKey]*probe{}}
 	m.handshakes = &handshakes{core: c, modules: m}
-	m.restores = &restores{core: c, modules: m, runs: map[string]run{}}
+	m.restores = &restores{core: c, modules: m}
 	return &Fleet{core: c, modules: m}
 }
 
@@ -49,9 +49,7 @@ func (f *Fleet) Control(verb, name string, data []byte, now time.Time) {
 	case "breaker":
 		f.probes.breakerReport(name, data, now)
 	case "host":
-		f.bridges.hostReport(name, data, now)
-	case "skills":
-		f.bridges.skillReport(name, data, now)
+		f.inventories.handleInventory(name, data, now)
 	}
 }
 
@@ -117,33 +115,17 @@ func (f *Fleet) Elected(now time.Time) {
 // Deposed ends the leadership of this replica.
 func (f *Fleet) Deposed(now time.Time) {
 	f.now, f.leads = now, false
-	clear(f.restores.runs)
 	f.probes.dropHolds(now)
 }
 
-// CatalogChanged processes that another program has changed a key of the catalog. dropped means that the leader has
-// deleted it on purpose; a key that is merely missing could mean that the bucket was emptied.
-func (f *Fleet) CatalogChanged(key string, dropped bool, now time.Time) {
+// CatalogChanged processes that another program has changed a key of the catalog.
+func (f *Fleet) CatalogChanged(key string, now time.Time) {
 	f.now = now
-	kind, id, _ := strings.Cut(key, ".")
-	switch {
-	case f.leads:
+	if f.leads {
 		f.mark(key, false)
-	case kind == wire.KindSpec:
+	} else if kind, id, _ := strings.Cut(key, "."); kind == wire.KindSpec {
 		f.unrestored[id] = true
-		if _, there := f.catalog.Get(key); there || dropped {
-			f.restores.setDropped(id, !there)
-		}
 	}
-}
-
-// CatalogRecreated processes that the bucket is another one than before. An empty one does not mean that extensions were
-// dropped.
-func (f *Fleet) CatalogRecreated() {
-	for _, x := range f.exts {
-		x.dropped = false
-	}
-	clear(f.restores.runs)
 }
 
 // Pinged processes the result of PingBridge.
@@ -183,7 +165,6 @@ func (f *Fleet) HandshakeDone(h Handshake, o Offer, now time.Time) {
 func (f *Fleet) Settle(now time.Time) (more bool) {
 	f.now = now
 	f.restores.restoreSome()
-	f.bridges.recheckReported()
 	if again := f.reconsider; len(again) > 0 {
 		f.reconsider = map[string]bool{} // a Go map that was large once stays slow to iterate over
 		for id := range again {
@@ -258,12 +239,6 @@ func (f *Fleet) choose(id string) {
 		return
 	}
 	health, _ := f.mon.Extension(id)
-	if x.dropped {
-		f.restores.forgetDropped(x, health)
-	}
-	if f.bridges.dropStale(x, health); f.exts[id] != x {
-		return
-	}
 	changed := f.leads && x.choose(health) // a standby shows the leader's choice
 	if changed {
 		f.nameTools(x)

@@ -27,10 +27,9 @@ const (
 type natives struct {
 	*core
 	*modules
-	unannounced      map[string]*unannounced   // ids with heartbeats and without an announcement
-	removed          map[instanceKey]time.Time // instances, or extensions with "", and when they were removed
-	lastRequest      time.Time                 // last announce request
-	lastAnnouncement time.Time                 // last announcement received
+	unannounced      map[string]*unannounced // ids with heartbeats and without an announcement
+	lastRequest      time.Time               // last announce request
+	lastAnnouncement time.Time               // last announcement received
 }
 
 // handleHeartbeat processes one heartbeat.
@@ -41,6 +40,9 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 	}
 	if err == nil {
 		err = checkHeartbeatID(id)
+	}
+	if err == nil {
+		err = na.inventories.checkNative(id, b.Instance)
 	}
 	if err != nil {
 		na.refuse("beat", id, err)
@@ -60,16 +62,10 @@ func (na *natives) handleHeartbeat(id string, data []byte, now time.Time) {
 	}
 	na.observe(x, b, now)
 	na.checkAnnouncement(x, &b, now)
-	if p := x.locations[b.Instance]; p != nil && p.bridge != "" && na.bridges.byName[p.bridge] == nil {
-		na.requestFor(&x.bridgeRequests, now)
-	}
 }
 
 // observe applies the state of an instance of x, as reported by a heartbeat or an inventory.
 func (na *natives) observe(x *extension, b heartbeat.Message, now time.Time) {
-	x.dropped = false
-	delete(na.removed, instanceKey{x.id, b.Instance})
-	na.bridges.confirmRun(x, b.Instance)
 	c, changed := na.mon.Observe(b, now)
 	if c.NewRun {
 		na.instanceRestarted(x, b.Instance)
@@ -219,6 +215,9 @@ func (na *natives) mayOmitInstance(id string) bool {
 // handleAnnouncement processes the announcement of one instance.
 func (na *natives) handleAnnouncement(id string, data []byte, now time.Time) {
 	a, err := parseAnnounce(id, data, na.cfg.Prefix)
+	if err == nil {
+		err = na.inventories.checkNative(id, a.Instance)
+	}
 	if err != nil {
 		na.refuse("announce", id, err)
 		return
@@ -241,12 +240,12 @@ func (na *natives) handleShutdown(id string, data []byte, now time.Time) {
 	if err == nil && g.Instance == "" && !na.mayOmitInstance(id) {
 		err = errNoInstance
 	}
+	if err == nil && (g.Reason != wire.ReasonRemoved || !na.inventories.forget(id, g.Instance)) {
+		err = na.inventories.checkNative(id, g.Instance)
+	}
 	if err != nil {
 		na.refuse("shutdown", id, err)
 		return
-	}
-	if g.Reason == wire.ReasonRemoved && len(na.removed) < maxRemoved && heartbeat.CheckInstance(g.Instance) == nil {
-		na.removed[instanceKey{strings.Clone(id), g.Instance}] = now
 	}
 	if g.Reason == wire.ReasonRemoved {
 		na.removeInstance(id, g.Instance, now)

@@ -11,6 +11,9 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
+// maxHostSize is the size of the lists of instances with which a bridge's document still lists its extensions.
+const maxHostSize = 512 << 10
+
 // requestInventoryEvery is the minimum interval of requests for one bridge's inventory.
 const requestInventoryEvery = time.Second
 
@@ -18,14 +21,6 @@ const requestInventoryEvery = time.Second
 type inventories struct {
 	*core
 	*modules
-}
-
-// isInventory reports whether a message on a bridge's subject is an inventory message, and not a host report.
-func isInventory(data []byte) bool {
-	var head struct {
-		Kind wire.InventoryKind `json:"kind"`
-	}
-	return json.Unmarshal(data, &head) == nil && head.Kind != ""
 }
 
 // handleInventory processes one inventory message of a bridge.
@@ -82,13 +77,14 @@ func (iv *inventories) setHost(b *bridge, u Update, now time.Time) {
 	was := b.host
 	switch {
 	case u.Complete:
-		h.Extensions = r.Extensions()
+		if h.Extensions = r.Extensions(); r.Size() > maxHostSize {
+			h.Extensions, h.ExtensionsLeftOut = nil, len(h.Extensions)
+		}
 	case was != nil:
 		h.Extensions, h.ExtensionsLeftOut = was.Extensions, was.ExtensionsLeftOut
 	}
-	b.host, b.reported = h, r.Synced()
+	b.host = h
 	if u.Restarted || was != nil && !was.Since.Equal(h.Since) {
-		b.leaving = false
 		iv.bridges.bridgeRestarted(b, now)
 	}
 	iv.mark(HostKey(b.name), false)
@@ -112,7 +108,7 @@ func (iv *inventories) inventoryEntry(b *bridge, i *wire.InventoryInstance, now 
 	}
 	iv.traffic.Announces++
 	a.Capabilities.Tools, a.Capabilities.Hooks = nil, nil // the handshake returns them
-	x := iv.natives.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data)}, now)
+	x := iv.natives.admit(&announced{Announce: a, at: now, size: keptSize(&a), digest: wire.AnnounceDigest(data), from: b.name}, now)
 	switch {
 	case x == nil:
 	case i.Instance == "":
@@ -132,13 +128,45 @@ func (iv *inventories) checkHolder(b *bridge, ref wire.InstanceRef) error {
 		return nil
 	}
 	a := x.announcements[ref.Instance]
-	if a == nil || a.implied || a.Bridge == b.name {
+	if a == nil || a.implied || a.from == b.name {
 		return nil
 	}
-	if other := iv.bridges.byName[a.Bridge]; a.Bridge != "" && (other == nil || !other.inventory.Lists(ref)) {
+	if other := iv.bridges.byName[a.from]; a.from != "" && (other == nil || !other.inventory.Lists(ref)) {
 		return nil
 	}
 	return errOtherHolder
+}
+
+// checkNative refuses a message about a single instance that a bridge lists: the bridge reports all that there is to
+// report.
+func (iv *inventories) checkNative(id, instance string) error {
+	if b := iv.lister(id, instance); b != nil {
+		return fmt.Errorf("instance %s is in the inventory of bridge %s", instance, b.name)
+	}
+	return nil
+}
+
+// lister is the bridge that lists an instance; nil if there is none.
+func (iv *inventories) lister(id, instance string) *bridge {
+	x := iv.exts[id]
+	if x == nil || instance == "" || x.announcements[instance] == nil {
+		return nil
+	}
+	if b := iv.bridges.byName[x.announcements[instance].from]; b != nil && b.inventory.Lists(wire.InstanceRef{ID: id, Instance: instance}) {
+		return b
+	}
+	return nil
+}
+
+// forget reports whether an operator may remove an instance that a bridge lists: if the bridge is gone. If the bridge comes
+// back, its full inventory is needed.
+func (iv *inventories) forget(id, instance string) bool {
+	b := iv.lister(id, instance)
+	if b == nil || !b.gone {
+		return false
+	}
+	b.inventory.Lose()
+	return true
 }
 
 // removeEntries removes what the bridge has removed or no longer lists. After a full inventory that includes instances
@@ -196,18 +224,14 @@ func (iv *inventories) requestInventory(b *bridge, now time.Time) {
 
 // checkSync compares the answer to a ping with the inventory of a bridge. Two answers in a row that name messages which
 // have not arrived mean that they were lost; after one, they may still be on their way.
-func (iv *inventories) checkSync(b *bridge, answer json.RawMessage, now time.Time) (sendsInventory bool) {
+func (iv *inventories) checkSync(b *bridge, answer json.RawMessage, now time.Time) {
 	var have struct {
 		Run string `json:"run"`
 		Seq uint64 `json:"seq"`
 	}
-	if json.Unmarshal(answer, &have) != nil || have.Seq == 0 {
-		return false
-	}
-	behind := b.inventory.Behind(have.Run, have.Seq)
+	behind := json.Unmarshal(answer, &have) == nil && b.inventory.Behind(have.Run, have.Seq)
 	if behind && b.behind {
 		iv.requestInventory(b, now)
 	}
 	b.behind = behind
-	return true
 }

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"testing"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
 )
@@ -25,9 +26,8 @@ func TestLateProbe(t *testing.T) {
 // before, and not if one of its messages is among them that shows that it runs.
 func TestGoneIsConfirmed(t *testing.T) {
 	f := testFleet(t)
-	f.send("host", "b", `{"bridge":"b","version":"1.0.0","since":"2026-11-21T11:58:00Z","extensions":["weather"]}`)
-	f.announce(wire.Announce{ID: "weather", Version: "1.0.0", Instance: "n1", Bridge: "b"})
-	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`)
+	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"full","host":{"version":"1.0.0","since":"2026-11-21T11:58:00Z"},`+
+		`"instances":[{"id":"weather","version":"1.0.0","instance":"n1","bridge":"b","state":"ready"}]}`)
 	f.Elected(f.at)
 	f.Tick(f.at)
 	f.Tick(f.at)
@@ -38,9 +38,34 @@ func TestGoneIsConfirmed(t *testing.T) {
 	if !f.ready("weather", "n1") {
 		t.Error("it is lost before that is confirmed")
 	}
-	f.send("heartbeat", "weather", `{"id":"weather","instance":"n1"}`) // was queued
+	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"heartbeat"}`) // was queued
 	f.BridgeGone(gone, f.at)
 	if f.ready("weather", "n1") {
 		t.Error("it is still ready")
+	}
+}
+
+// TestForget: an operator can remove an instance of a bridge that is gone, but not of one that is there. If the bridge comes
+// back, its full inventory is requested.
+func TestForget(t *testing.T) {
+	f := testFleet(t)
+	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"full","host":{"version":"1.0.0","since":"2026-11-21T11:58:00Z"},`+
+		`"instances":[{"id":"weather","version":"1.0.0","instance":"n1","bridge":"b","state":"ready"}]}`)
+	notice := `{"id":"weather","instance":"n1","reason":"removed"}`
+	f.send("shutdown", "weather", notice)
+	if f.refused["shutdown"] != 1 || f.exts["weather"] == nil {
+		t.Error("an instance of a bridge that is there was removed")
+	}
+	b := f.bridges.byName["b"]
+	b.leaving = true
+	f.BridgeGone(ConfirmGone{"is gone", b}, f.at)
+	f.send("shutdown", "weather", notice)
+	if f.refused["shutdown"] != 1 || f.exts["weather"] != nil {
+		t.Error("an instance of a bridge that is gone was not removed")
+	}
+	f.at = f.at.Add(time.Minute)
+	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"heartbeat"}`)
+	if e := effectOf[RequestInventory](t, f); e.Bridge != "b" {
+		t.Errorf("%+v", e)
 	}
 }

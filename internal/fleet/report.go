@@ -170,6 +170,9 @@ func (r *Report) delta(v wire.Inventory, u *Update) {
 	r.list(&r.contents, v, u)
 }
 
+// Lose makes the full inventory necessary: the next message requests it.
+func (r *Report) Lose() { r.lose() }
+
 // Synced reports whether the report lists everything that the bridge has reported so far.
 func (r *Report) Synced() bool { return r.synced }
 

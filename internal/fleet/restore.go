@@ -19,7 +19,6 @@ import (
 type restores struct {
 	*core
 	*modules
-	runs map[string]run // by bridge
 }
 
 const restoreChunk = 100
@@ -65,7 +64,7 @@ func (rs *restores) restore(id string) {
 	now := rs.now
 	rs.mon.Declare(id, now)
 	left := rs.restoreState(x, now)
-	if _, gone := rs.natives.removed[instanceKey{id, ""}]; (gone || left) && len(x.announcements) == 0 && rs.empty(id) {
+	if left && len(x.announcements) == 0 && rs.empty(id) {
 		if c, ok := rs.mon.Forget(id); ok {
 			rs.changed(c)
 		}
@@ -76,27 +75,6 @@ func (rs *restores) restore(id string) {
 	}
 	rs.reconsider[id] = true
 	rs.probes.suspected(id, "", now) // an instance that is ready in the catalog, or in this replica's memory, may have ended while there was no leader
-}
-
-// setDropped records whether the leader has dropped an extension. If this replica missed the shutdown notice, it
-// would otherwise restore the extension as lost when it is elected.
-func (rs *restores) setDropped(id string, dropped bool) {
-	if x := rs.exts[id]; x != nil && x.dropped != dropped {
-		x.dropped = dropped
-		rs.reconsider[id] = true
-	}
-}
-
-// forgetDropped removes an extension that the leader has dropped, once none of its instances is up.
-func (rs *restores) forgetDropped(x *extension, health liveness.Extension) {
-	for _, i := range health.Instances {
-		if i.State != heartbeat.Lost && i.State != heartbeat.Shutdown {
-			return
-		}
-	}
-	if c, ok := rs.mon.Forget(x.id); ok {
-		rs.changed(c)
-	}
 }
 
 // restoreSpec applies a spec of the catalog and adds its extension if necessary.
@@ -119,35 +97,8 @@ func (rs *restores) restoreSpec(id string, r Record) *extension {
 	return x
 }
 
-// writtenRun is the start of a bridge's run according to the catalog.
-func (rs *restores) writtenRun(bridge string) time.Time {
-	r, ok := rs.catalog.Get(HostKey(bridge))
-	if !ok {
-		return time.Time{}
-	}
-	if was := rs.runs[bridge]; was.seq == r.Revision {
-		return was.since
-	}
-	var h wire.Host
-	if json.Unmarshal(r.Value, &h) != nil {
-		h.Since = time.Time{}
-	}
-	rs.runs[bridge] = run{r.Revision, h.Since}
-	return h.Since
-}
-
-// run is the start of a bridge's run according to its document. It is cached because the document is long and has
-// many instances.
-type run struct {
-	seq   uint64
-	since time.Time
-}
-
-// maxRemoved bounds memory.removed, the removals that the catalog may not contain yet when this replica is elected.
-const maxRemoved = 10_000
-
 // restoreState restores the instances of an extension from which this replica has received nothing. It reports
-// whether it left out removed ones.
+// whether it left out those that their bridge no longer lists.
 func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 	var d wire.StateDoc
 	value := rs.get(StateKey(x.id))
@@ -158,18 +109,14 @@ func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 		if heartbeat.CheckInstance(i.Instance) != nil {
 			continue
 		}
-		_, gone := rs.natives.removed[instanceKey{x.id, i.Instance}]
 		if b := rs.bridges.byName[i.Bridge]; b != nil && b.inventory.Synced() && !b.inventory.Lists(wire.InstanceRef{ID: x.id, Instance: i.Instance}) {
-			gone = true
-		}
-		if gone {
 			left = true
 			continue
 		}
 		x.rememberHost(hostOf(i.Bridge, i.Host))
 		x.since = time.Time{} // its hosts are known
 		if x.locations[i.Instance] == nil {
-			rs.setLocation(x, i.Instance, &location{host: i.Host, bridge: i.Bridge, run: rs.writtenRun(i.Bridge)})
+			rs.setLocation(x, i.Instance, &location{host: i.Host, bridge: i.Bridge})
 		}
 		mine, known := rs.mon.Instance(x.id, i.Instance)
 		if !known {
@@ -187,6 +134,5 @@ func (rs *restores) restoreState(x *extension, now time.Time) (left bool) {
 			}
 		}
 	}
-	rs.bridges.dropForgotten(x, &d, now)
 	return left
 }

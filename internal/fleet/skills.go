@@ -2,8 +2,6 @@ package fleet
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,48 +9,6 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
-
-// The limits of a bridge's skills.
-const (
-	maxSkills = 1000
-)
-
-// skillReport replaces all skills of one bridge by the reported ones.
-func (bs *bridges) skillReport(name string, data []byte, now time.Time) {
-	var r wire.SkillReport
-	err := checkBridge(name)
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
-	if err == nil && r.Bridge != name {
-		err = fmt.Errorf("bridge %.80q does not match the subject's bridge %.80q", r.Bridge, name)
-	}
-	if err == nil && r.Skills == nil {
-		err = errors.New(`the report has no list "skills"`)
-	}
-	if err == nil && len(r.Skills) > maxSkills {
-		err = fmt.Errorf("%d skills are over the limit of %d", len(r.Skills), maxSkills)
-	}
-	if err == nil {
-		err = bs.makeRoom(len(data), now)
-	}
-	b := bs.seenBridge(name, now)
-	if err == nil && b == nil {
-		err = fmt.Errorf("bridge %s has not reported on %s", name, bs.cfg.Prefix.HostReport(name))
-	}
-	if err != nil {
-		bs.refuse("skills", name, err)
-		return
-	}
-	skills := slices.DeleteFunc(r.Skills, func(s wire.SkillEntry) bool {
-		err := checkSkill(s)
-		if err != nil {
-			bs.refuse("skill", name, err)
-		}
-		return err != nil
-	})
-	bs.replaceSkills(b, skills)
-}
 
 // replaceSkills stores a bridge's skills and marks the old and the new ones. Bridges repeat their reports, and
 // merging a skill of a thousand bridges is slow, so an unchanged report does nothing.

@@ -29,7 +29,7 @@ func TestInventedBridges(t *testing.T) {
 	if s := b.status(r); s.Bridges != 0 {
 		t.Errorf("there are %d bridges", s.Bridges)
 	}
-	real := b.bridge("real")
+	real := b.bridge("real", "r1")
 	b.await("a new host is admitted", real.is(heartbeat.Ready))
 	for {
 		m, err := pings.NextMsg(time.Millisecond)

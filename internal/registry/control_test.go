@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -17,16 +18,18 @@ func TestForgedControlMessages(t *testing.T) {
 	b := newBed(t)
 	r, _ := b.registry(Config{})
 	b.leading(r)
-	one := b.bridge("one")
-	one.report()
-	b.publish(prefix.Skills("one"), wire.SkillReport{Bridge: "one", Skills: []wire.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}})
+	one := b.bridge("one", "r1")
+	one.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
+	one.full()
+	bridged := b.ext("bridged", "1.0.0", "n", "get").on(one)
+	bridged.up()
 	b.ext("weather", "1.0.0", "n", "get").up()
 	unnamed := b.ext("plain", "1.0.0", "", "get")
 	unnamed.up()
-	specs := []string{fleet.SpecKey("weather"), fleet.SpecKey("plain")}
-	documents := append([]string{fleet.SkillKey("cook"), fleet.HostKey("one"), fleet.StateKey("weather"), fleet.StateKey("plain")}, specs...)
+	specs := []string{fleet.SpecKey("weather"), fleet.SpecKey("plain"), fleet.SpecKey("bridged")}
+	documents := append([]string{fleet.SkillKey("cook"), fleet.HostKey("one"), fleet.StateKey("weather"), fleet.StateKey("plain"), fleet.StateKey("bridged")}, specs...)
 	b.await("everything is in the catalog", func() bool {
-		for _, id := range []string{"weather", "plain"} {
+		for _, id := range []string{"weather", "plain", "bridged"} {
 			if s, _ := b.spec(id); len(s.Tools) != 1 || b.state(id).State != heartbeat.Ready {
 				return false
 			}
@@ -49,7 +52,11 @@ func TestForgedControlMessages(t *testing.T) {
 		return string(data)
 	}
 	announcement := wire.Announce{ID: "weather", Version: "999.0.0", Instance: "evil", Features: []string{wire.FeatureInstance}}
-	otherHost := wire.Host{Bridge: "one", Version: "6.6.6", Extensions: []string{}}
+	otherHost := wire.Inventory{Bridge: "one", Run: "r2", Seq: 1, Kind: wire.InventoryFull, Host: &wire.InventoryHost{Version: "6.6.6"}}
+	ofAnother := otherHost
+	ofAnother.Bridge = "two"
+	takenOver := bridged.a
+	takenOver.Version = "6.6.6"
 	for _, tc := range []struct {
 		name, what, subject, body string
 		headers                   bool
@@ -58,17 +65,18 @@ func TestForgedControlMessages(t *testing.T) {
 		{"a direct get's answer as a heartbeat", "beat", prefix.Heartbeat("plain"), `{"id":"plain","state":"failed"}`, true},
 		{"a direct get's answer as a shutdown notice", "shutdown", prefix.Shutdown("plain"), `{"id":"plain"}`, true},
 		{"a direct get's answer as a removal", "shutdown", prefix.Shutdown("plain"), `{"id":"plain","reason":"removed"}`, true},
-		{"a direct get's answer as a skill report", "skills", prefix.Skills("one"), `{"bridge":"one","skills":[]}`, true},
-		{"a direct get's answer as a host report", "host", prefix.HostReport("one"), text(otherHost), true},
+		{"a direct get's answer as an inventory", "inventory", prefix.HostReport("one"), text(otherHost), true},
 		{"a direct get's answer as a suspect", "suspect", prefix.Suspect("weather"), ``, true},
 		{"a direct get's answer as a breaker report", "breaker", prefix.Breaker("weather"), `{"id":"weather","state":"open"}`, true},
 		{"a service's answer as a heartbeat", "beat", prefix.Heartbeat("plain"), `{"jsonrpc":"2.0","id":"plain","state":"failed"}`, false},
 		{"a service's answer as a shutdown notice", "shutdown", prefix.Shutdown("plain"), `{"jsonrpc":"2.0","id":"plain","result":{}}`, false},
 		{"a service's answer as an announcement", "announce", prefix.Announce("plain"), `{"version":"9.0.0","id":"plain","jsonrpc":"2.0"}`, false},
-		{"a service's answer as a skill report", "skills", prefix.Skills("one"), `{"jsonrpc":"2.0","bridge":"one","skills":[]}`, false},
-		{"any object as a skill report", "skills", prefix.Skills("one"), `{"id":"weather","version":"1.0.0"}`, false},
-		{"another bridge's skill report", "skills", prefix.Skills("one"), `{"bridge":"two","skills":[]}`, false},
-		{"a skill report without a list", "skills", prefix.Skills("one"), `{"bridge":"one"}`, false},
+		{"a service's answer as an inventory", "inventory", prefix.HostReport("one"), strings.Replace(text(otherHost), "{", `{"jsonrpc":"2.0",`, 1), false},
+		{"any object as an inventory", "inventory", prefix.HostReport("one"), `{"id":"weather","version":"1.0.0"}`, false},
+		{"another bridge's inventory", "inventory", prefix.HostReport("one"), text(ofAnother), false},
+		{"an announcement of a bridge's instance", "announce", prefix.Announce("bridged"), text(takenOver), false},
+		{"a heartbeat of a bridge's instance", "beat", prefix.Heartbeat("bridged"), `{"id":"bridged","instance":"n","state":"failed"}`, false},
+		{"a shutdown notice of a bridge's instance", "shutdown", prefix.Shutdown("bridged"), `{"id":"bridged","instance":"n"}`, false},
 		{"a heartbeat without the instance", "beat", prefix.Heartbeat("weather"), `{"id":"weather"}`, false},
 		{"a shutdown notice without the instance", "shutdown", prefix.Shutdown("weather"), `{"id":"weather"}`, false},
 		{"a removal without the instance", "shutdown", prefix.Shutdown("weather"), `{"id":"weather","reason":"removed"}`, false},

@@ -27,6 +27,9 @@ type world struct {
 	regs  []*Registry
 	stops []func() // of regs
 	names []string
+
+	bridges [2]*fakeBridge // of half of the extensions
+	runs    int            // of bridges
 }
 
 type worldExt struct {
@@ -48,9 +51,15 @@ func TestRandomFaults(t *testing.T) {
 		w := &world{bed: b, r: rand.New(rand.NewPCG(seed, 2))}
 		w.startRegistry()
 		w.startRegistry()
+		for n := range w.bridges {
+			w.startBridge(n)
+		}
 		for n := range 8 {
 			e := b.ext(fmt.Sprint("e", n%6), "1.0.0", fmt.Sprint("n", n), "get", fmt.Sprint("tool", n%6))
 			e.announceOnRequest()
+			if n%2 == 1 {
+				e.on(w.bridges[n/4])
+			}
 			x := &worldExt{fakeExt: e, stop: func() {}}
 			w.exts = append(w.exts, x)
 			w.up(x)
@@ -78,12 +87,34 @@ func (w *world) startRegistry() {
 	w.regs, w.stops = append(w.regs, r), append(w.stops, stop)
 }
 
+// startBridge starts the next run of a bridge. It lists what the last one has listed.
+func (w *world) startBridge(n int) {
+	w.runs++
+	var list []wire.InventoryInstance
+	if old := w.bridges[n]; old != nil {
+		old.kill()
+		for _, i := range old.instances {
+			list = append(list, i)
+		}
+	}
+	f := w.bridge(fmt.Sprint("bridge", n), fmt.Sprint("r", w.runs), list...)
+	for _, x := range w.exts {
+		if x.owner != nil && x.owner == w.bridges[n] {
+			x.on(f)
+		}
+	}
+	w.bridges[n] = f
+	f.beat()
+}
+
 func (w *world) up(x *worldExt) {
 	x.stop()
 	x.silence()
 	x.serve()
 	x.fakeExt.up()
-	x.stop = x.sendHeartbeats()
+	if x.stop = func() {}; x.owner == nil {
+		x.stop = x.sendHeartbeats()
+	}
 	x.want, x.mute = heartbeat.Ready, false
 }
 
@@ -96,13 +127,21 @@ func (w *world) fault() string {
 		w.up(x)
 		return name + " up"
 	case 3, 4:
-		if x.want == heartbeat.Ready {
+		switch {
+		case x.want != heartbeat.Ready:
+		case x.owner != nil:
+			x.heartbeat(heartbeat.Failed)
+			x.want = heartbeat.Failed
+		default:
 			x.stop()
 			x.want = heartbeat.Lost
 		}
-		return name + " stops sending heartbeats"
+		return name + " stops sending heartbeats, or fails"
 	case 5:
-		if x.want == heartbeat.Ready {
+		if x.want == heartbeat.Ready && x.owner != nil {
+			x.heartbeat(heartbeat.Shutdown)
+			x.want = heartbeat.Shutdown
+		} else if x.want == heartbeat.Ready {
 			x.stop()
 			x.publish(prefix.Shutdown(x.a.ID), wire.ShutdownNotice{ID: x.a.ID, Instance: x.a.Instance, Reason: "bye"})
 			x.want = heartbeat.Shutdown
@@ -133,8 +172,13 @@ func (w *world) fault() string {
 		w.start(true)
 		return "the server restarts"
 	case 10:
-		w.publish(prefix.HostReport(x.a.Bridge), wire.Host{Bridge: x.a.Bridge, Version: "1.0.0", Since: time.Now()})
-		return "the bridge of " + name + " reports a restart"
+		n := w.r.IntN(len(w.bridges))
+		if w.r.IntN(2) == 0 {
+			w.startBridge(n)
+			return "a bridge restarts"
+		}
+		w.bridges[n].loseNext()
+		return "the next message of a bridge is lost"
 	case 11:
 		if s, err := w.bucket().js.Stream(w.timeout(), "KV_ext_catalog"); err == nil {
 			_ = s.Purge(w.timeout())

@@ -289,6 +289,7 @@ type fakeExt struct {
 	hang             bool   // do not answer pings
 	ignoreInitialize bool   // do not answer initialize
 	fault            *rpc.Error
+	owner            *fakeBridge // lists the instance; nil for one that announces itself
 	frames           []*nats.Msg // the answer to a request that accepts chunks
 }
 
@@ -401,9 +402,17 @@ func (e *fakeExt) count(n *int) int {
 	return *n
 }
 
-func (e *fakeExt) announce() { e.publish(prefix.Announce(e.a.ID), e.a) }
+func (e *fakeExt) announce() {
+	if e.owner == nil {
+		e.publish(prefix.Announce(e.a.ID), e.a)
+	}
+}
 
 func (e *fakeExt) heartbeat(s heartbeat.State) {
+	if e.owner != nil {
+		e.owner.set(e.entry(e.owner.name, s))
+		return
+	}
 	e.mu.Lock()
 	e.seq++
 	b := heartbeat.Message{ID: e.a.ID, Version: e.a.Version, Instance: e.a.Instance, Seq: e.seq, IntervalMS: e.interval.Milliseconds(), State: s, Announced: e.digest}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -60,18 +59,17 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// TestInheritedFromEarlierRun: a bridge restarted while no registry ran. After its report the instances of its
+// TestInheritedFromEarlierRun: a bridge restarted while no registry ran. After its inventory the instances of its
 // earlier run are removed whatever their state, and so is an extension that was removed meanwhile.
 func TestInheritedFromEarlierRun(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		slow := Config{Heartbeat: liveness.Config{Grace: 100}}
 		r, stop := b.registry(slow)
 		b.leading(r)
-		one := b.bridge("one")
+		one := b.bridge("one", "r1")
 		old, starting, removed := b.ext("weather", "1.0.0", "old", "get").on(one), b.ext("weather", "1.0.0", "starting", "get").on(one),
 			b.ext("removed", "1.0.0", "r", "get").on(one)
 		old.up()
-		starting.announce()
 		starting.heartbeat(heartbeat.Restarting)
 		removed.up()
 		b.await("they are shown", func() bool {
@@ -85,8 +83,7 @@ func TestInheritedFromEarlierRun(t *testing.T) {
 		r, _ = b.registry(slow)
 		b.leading(r)
 		start := time.Now()
-		b.bridge("one") // its report lists only weather
-		b.ext("weather", "1.0.0", "new", "get").on(one).up()
+		b.bridge("one", "r2", b.ext("weather", "1.0.0", "new", "get").entry("one", heartbeat.Ready))
 		b.await("only the new run is shown", func() bool {
 			return b.instances("weather") == "new ready" && b.get(fleet.SpecKey("removed")) == nil && b.get(fleet.StateKey("removed")) == nil
 		})
@@ -97,14 +94,14 @@ func TestInheritedFromEarlierRun(t *testing.T) {
 }
 
 // TestRemovedWhileItsBridgeRestarts: a manifest is removed while its bridge does not run. The extension is removed
-// because the bridge's next report does not list it, whether the bridge was stopped or killed.
+// because the bridge's next inventory does not list it, whether the bridge was stopped or killed.
 func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		t.Run(fmt.Sprintf("in order %v", inOrder), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bed) {
 				r, _ := b.registry(Config{})
 				b.leading(r)
-				one := b.bridge("one")
+				one := b.bridge("one", "r1")
 				e := b.ext("removed", "1.0.0", "r", "get").on(one)
 				e.up()
 				b.await("it is ready", func() bool { return b.is("removed", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
@@ -112,11 +109,11 @@ func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 				want := heartbeat.Lost
 				if inOrder {
 					want = heartbeat.Shutdown
-					b.publish(prefix.Shutdown("removed"), wire.ShutdownNotice{ID: "removed", Instance: "r", Reason: "shutdown"})
+					e.heartbeat(want)
 				}
 				one.kill()
 				b.await("the bridge and its extension are gone", func() bool { return one.is(heartbeat.Lost)() && b.is("removed", want)() })
-				b.bridge("one") // its report lists only weather
+				b.bridge("one", "r2")
 				b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("removed")) == nil && b.get(fleet.StateKey("removed")) == nil })
 			})
 		})

@@ -88,7 +88,7 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 		l.snapshot()
 	}
 	if changed {
-		l.keyChanged(ch.Key, ch.Deleted())
+		l.keyChanged(ch.Key)
 	}
 	if key == wire.KeyLease {
 		if ch.Deleted() {
@@ -102,7 +102,7 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 
 // keyChanged handles a key that changed in the bucket, unless this replica wrote it. The writer may have been something
 // else, such as an operator.
-func (l *loop) keyChanged(key string, deleted bool) {
+func (l *loop) keyChanged(key string) {
 	sent, acknowledged := l.pub.sent[key]
 	delete(l.pub.sent, key)
 	now := l.view.get(key)
@@ -113,7 +113,7 @@ func (l *loop) keyChanged(key string, deleted bool) {
 		return
 	}
 	if value, mine := l.pub.inflight[key]; !mine || !bytes.Equal(value, now) {
-		l.fleet.CatalogChanged(key, deleted, time.Now())
+		l.fleet.CatalogChanged(key, time.Now())
 	}
 }
 
@@ -189,13 +189,9 @@ func (l *loop) scanned(s *snapshot, err error) {
 		return
 	}
 	clear(l.pub.sent)
-	was := l.view.created
 	changed, gap := l.view.load(s)
 	for _, key := range changed {
-		l.keyChanged(key, false)
-	}
-	if !l.view.created.Equal(was) {
-		l.fleet.CatalogRecreated()
+		l.keyChanged(key)
 	}
 	if gap {
 		l.snapshot()

@@ -63,14 +63,11 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		r, stop := b.registry(Config{})
 		b.leading(r)
 		standby, _ := b.registry(Config{})
-		one := b.bridge("one")
-		skills := wire.SkillReport{Bridge: "one", Skills: []wire.SkillEntry{{Dir: "cook", Name: "Cook", Body: "fry"}}}
+		one := b.bridge("one", "r1")
+		one.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
 		there := func() bool { return b.get(fleet.SkillKey("cook")) != nil }
-		b.waitFor(standby, "the standby has the skill", func(f *fleet.Fleet) bool {
-			one.report()
-			b.publish(prefix.Skills("one"), skills)
-			return f.Summary().Skills == 1
-		})
+		one.full()
+		b.waitFor(standby, "the standby has the skill", func(f *fleet.Fleet) bool { return f.Summary().Skills == 1 })
 		b.await("its skill is there", func() bool { return one.is(heartbeat.Ready)() && there() })
 		one.kill()
 		b.await("its skill is gone", func() bool { return one.is(heartbeat.Lost)() && !there() })
@@ -80,33 +77,23 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		if there() {
 			t.Error("a new leader brings it back")
 		}
-		b.muteBridge("one")
-		one.report() // else it is pinged again within a minute
-		b.await("its skill is back", func() bool { return one.is(heartbeat.Ready)() && there() })
+		again := b.bridge("one", "r2")
+		again.skills = one.skills
+		again.full()
+		b.await("its skill is back", func() bool { return again.is(heartbeat.Ready)() && there() })
 	})
 }
 
-// TestUnlisted: the shutdown notice of an extension with a removed manifest is lost. The bridge no longer lists it.
-func TestUnlisted(t *testing.T) {
+// TestShutdownStays: an instance that its bridge has shut down is not shown as lost when the bridge stops.
+func TestShutdownStays(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
-		one := b.bridge("one")
-		e := b.ext("weather", "1.0.0", "n1", "today").on(one)
-		e.up()
-		b.await("it is ready", func() bool { return b.is("weather", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
-		b.publish(prefix.HostReport("one"), wire.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
-		b.await("the report is in", func() bool { return len(one.doc().Extensions) == 0 })
-		if !b.is("weather", heartbeat.Ready)() {
-			t.Error("an instance that sends heartbeats is removed because of its bridge's report")
-		}
-		b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("weather")) == nil && b.get(fleet.StateKey("weather")) == nil })
-
-		// A shutdown notice without removal: it is the next report that is lost.
+		one := b.bridge("one", "r1")
 		clock := b.ext("clock", "1.0.0", "n1", "now").on(one)
 		clock.up()
-		b.await("the clock is ready", b.is("clock", heartbeat.Ready))
-		b.publish(prefix.Shutdown("clock"), wire.ShutdownNotice{ID: "clock", Instance: "n1", Reason: "shutdown"})
+		b.await("the clock is ready", func() bool { return b.is("clock", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
+		clock.heartbeat(heartbeat.Shutdown)
 		b.await("the clock is shut down", b.is("clock", heartbeat.Shutdown))
 		one.kill()
 		b.await("its bridge is gone", one.is(heartbeat.Lost))
@@ -117,38 +104,36 @@ func TestUnlisted(t *testing.T) {
 	})
 }
 
-// TestStandbyMissesShutdown: what the leader has removed does not come back with another leader that missed the
-// shutdown notice. What is up stays.
-func TestStandbyMissesShutdown(t *testing.T) {
+var declared = wire.InventoryInstance{Announce: wire.Announce{ID: "declared", Version: "1.0.0", Transport: "nats"}}
+
+// TestStandbyMissesRemoval: the standby misses a removal, and then the leader stops. The answers to the new leader's pings
+// reveal the gap, and what was removed does not stay.
+func TestStandbyMissesRemoval(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
+		b.interval = 30 * time.Second // no heartbeat of the bridge reveals the gap
 		r, stop := b.registry(Config{Name: "r"})
 		b.leading(r)
 		standby, _ := b.registry(Config{Name: "s"})
-		gone, stays := b.ext("gone", "1.0.0", "n1", "get"), b.ext("stays", "1.0.0", "n2", "get")
-		declared := wire.Announce{ID: "declared", Version: "1.0.0"}
+		one := b.bridge("one", "r1")
+		gone, stays := b.ext("gone", "1.0.0", "n1", "get").on(one), b.ext("stays", "1.0.0", "n2", "get").on(one)
+		gone.up()
+		stays.up()
+		one.set(declared)
 		b.await("they are up", func() bool {
-			gone.up()
-			stays.up()
-			b.publish(prefix.Announce("declared"), declared)
 			return b.is("gone", heartbeat.Ready)() && b.is("stays", heartbeat.Ready)() && b.get(fleet.SpecKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 2
 		})
-		stays.sendHeartbeats()
-		time.Sleep(time.Second)                      // pending messages arrive
-		err := r.inLoop(b.Context(), func(l *loop) { // this replica alone misses it
-			l.fleet.Control("shutdown", "gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), time.Now())
-			l.fleet.Control("shutdown", "declared", []byte(`{"id":"declared","reason":"removed"}`), time.Now())
-		})
-		if err != nil {
-			t.Fatal(err)
+		time.Sleep(time.Second) // pending messages arrive
+		one.sendTo(r, func() { one.remove(wire.InstanceRef{ID: "gone", Instance: "n1"}, declared.Ref()) })
+		absent := func() bool {
+			return b.get(fleet.SpecKey("gone")) == nil && b.get(fleet.SpecKey("declared")) == nil &&
+				b.get(fleet.StateKey("gone")) == nil && b.get(fleet.StateKey("declared")) == nil
 		}
-		absent := func() bool { return b.get(fleet.SpecKey("gone")) == nil && b.get(fleet.SpecKey("declared")) == nil }
 		b.await("they are gone", absent)
-		time.Sleep(5 * time.Second) // a grace period
 		stop()
 		b.leading(standby)
 		time.Sleep(5 * time.Second) // fake time
-		if !absent() || b.get(fleet.StateKey("gone")) != nil || b.get(fleet.StateKey("declared")) != nil {
+		if !absent() {
 			t.Error("the new leader brings back what was removed")
 		}
 		if !b.is("stays", heartbeat.Ready)() {
@@ -157,55 +142,51 @@ func TestStandbyMissesShutdown(t *testing.T) {
 	})
 }
 
-// TestRemovedStaysRemoved: the leader steps down before it has written a removal. The next leader has received the
-// same shutdown notices and does not restore the extension from the catalog.
+// TestRemovedStaysRemoved: the leader stops before it has written a removal. The next leader has received the same
+// message and does not restore the instances from the catalog. Which bridge has had a manifest is not in the catalog; its
+// entry is removed when no bridge has listed it for a while.
 func TestRemovedStaysRemoved(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{Name: "r"})
 		b.leading(r)
 		standby, _ := b.registry(Config{Name: "s"})
-		gone, old, stays := b.ext("gone", "1.0.0", "n1", "get"), b.ext("stays", "1.0.0", "old", "get"), b.ext("stays", "1.0.0", "new", "get")
+		one := b.bridge("one", "r1")
+		for _, e := range []*fakeExt{b.ext("gone", "1.0.0", "n1", "get"), b.ext("stays", "1.0.0", "old", "get"), b.ext("stays", "1.0.0", "new", "get")} {
+			e.on(one).up()
+		}
+		one.set(declared)
 		b.await("they are up", func() bool {
-			for _, e := range []*fakeExt{gone, old, stays} {
-				e.up()
-			}
-			b.publish(prefix.Announce("declared"), wire.Announce{ID: "declared", Version: "1.0.0"})
 			return b.is("gone", heartbeat.Ready)() && b.instances("stays") == "new ready, old ready" && b.get(fleet.SpecKey("declared")) != nil &&
 				b.status(standby).Instances[heartbeat.Ready] == 3
 		})
-		stays.sendHeartbeats()
-		time.Sleep(time.Second)                            // pending messages arrive
-		err := standby.inLoop(b.Context(), func(l *loop) { // the leader's writes are not stored
-			now := time.Now()
-			l.fleet.Control("shutdown", "gone", []byte(`{"id":"gone","instance":"n1","reason":"removed"}`), now)
-			l.fleet.Control("shutdown", "stays", []byte(`{"id":"stays","instance":"old","reason":"removed"}`), now)
-			l.fleet.Control("shutdown", "declared", []byte(`{"id":"declared","reason":"removed"}`), now)
+		time.Sleep(time.Second) // pending messages arrive
+		one.sendTo(standby, func() {
+			one.remove(wire.InstanceRef{ID: "gone", Instance: "n1"}, wire.InstanceRef{ID: "stays", Instance: "old"}, declared.Ref())
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		stop()
 		b.leading(standby)
-		b.await("it is as it should be", func() bool {
-			return b.get(fleet.SpecKey("gone")) == nil && b.get(fleet.StateKey("gone")) == nil && b.get(fleet.SpecKey("declared")) == nil &&
-				b.get(fleet.StateKey("declared")) == nil && b.instances("stays") == "new ready"
+		b.await("the instances are as they should be", func() bool {
+			return b.get(fleet.SpecKey("gone")) == nil && b.get(fleet.StateKey("gone")) == nil && b.instances("stays") == "new ready"
+		})
+		b.awaitFor(3*time.Minute, "the manifest is gone", func() bool {
+			return b.get(fleet.SpecKey("declared")) == nil && b.get(fleet.StateKey("declared")) == nil
 		})
 	})
 }
 
-// TestUnlistedWhileNoRegistryRan: an extension was removed from its host while no registry ran. It is not shown as
+// TestRemovedWhileNoRegistryRan: an extension was removed from its host while no registry ran. It is not shown as
 // ready for a grace period.
-func TestUnlistedWhileNoRegistryRan(t *testing.T) {
+func TestRemovedWhileNoRegistryRan(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, stop := b.registry(Config{})
 		b.leading(r)
-		one := b.bridge("one")
+		one := b.bridge("one", "r1")
 		b.ext("weather", "1.0.0", "n1", "today").on(one).up()
 		b.await("it is ready", func() bool { return b.is("weather", heartbeat.Ready)() && one.is(heartbeat.Ready)() })
 		stop()
+		one.remove(wire.InstanceRef{ID: "weather", Instance: "n1"})
 		r, _ = b.registry(Config{})
 		b.leading(r)
-		b.publish(prefix.HostReport("one"), wire.Host{Bridge: "one", Version: "1.0.0", Since: one.since, Extensions: []string{}})
 		b.await("it is forgotten", func() bool { return b.get(fleet.SpecKey("weather")) == nil && b.get(fleet.StateKey("weather")) == nil })
 	})
 }

@@ -1,8 +1,6 @@
 package registry
 
 import (
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,33 +91,20 @@ func TestBridgeGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
-		e := b.ext("weather", "1.0.0", "n1", "get")
-		sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
-			if strings.Contains(string(m.Data), `"ping"`) {
-				_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
+		one := b.bridge("one", "r1")
+		e := b.ext("weather", "1.0.0", "n1", "get").on(one)
 		e.up()
 		foreign := b.ext("foreign", "1.0.0", "n2", "get") // its bridge has no control subject
 		foreign.up()
 		b.await("they are up", func() bool { return b.is("weather", heartbeat.Ready)() && b.is("foreign", heartbeat.Ready)() })
-		b.waitFor(r, "the bridge has answered", func(f *fleet.Fleet) bool {
-			doc, err := f.Document(fleet.HostKey("bridge-n1"), nil, time.Now())
-			return err == nil && strings.Contains(string(doc), `"state":"ready"`)
-		})
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
+		b.await("the bridge has answered", one.is(heartbeat.Ready))
+		one.kill()
 		start := time.Now()
 		b.await("its extension is lost", b.is("weather", heartbeat.Lost))
 		if d := time.Since(start); d > 2*time.Second {
 			t.Errorf("lost after %v", d)
 		}
-		if d := b.state("weather"); d.Reason != "bridge bridge-n1 is gone" {
+		if d := b.state("weather"); d.Reason != "bridge one is gone" {
 			t.Errorf("state: %+v", d)
 		}
 		if !b.is("foreign", heartbeat.Ready)() {
@@ -137,36 +122,20 @@ func TestLostSurvivesHandOver(t *testing.T) {
 		one, stopOne := b.registry(Config{Name: "one", Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(one)
 		two, _ := b.registry(Config{Name: "two", Heartbeat: liveness.Config{Grace: 100}})
-		e := b.ext("weather", "1.0.0", "n1", "get")
-		answer := func() *nats.Subscription {
-			sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
-				if strings.Contains(string(m.Data), `"ping"`) {
-					_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return sub
-		}
-		bridge := answer()
-		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
+		f := b.bridge("one", "r1")
+		e := b.ext("weather", "1.0.0", "n1", "get").on(f)
 		e.up()
-		b.await("it is up", b.is("weather", heartbeat.Ready))
-		b.waitFor(one, "the bridge has answered", func(f *fleet.Fleet) bool {
-			doc, err := f.Document(fleet.HostKey("bridge-n1"), nil, time.Now())
-			return err == nil && strings.Contains(string(doc), `"state":"ready"`)
-		})
-		b.waitFor(two, "the standby has received its heartbeat", func(f *fleet.Fleet) bool {
-			e.heartbeat(heartbeat.Ready)
-			return f.Summary().Instances[heartbeat.Ready] == 1
-		})
+		b.await("it is up", func() bool { return b.is("weather", heartbeat.Ready)() && f.is(heartbeat.Ready)() })
+		b.waitFor(two, "the standby has received it", func(f *fleet.Fleet) bool { return f.Summary().Instances[heartbeat.Ready] == 1 })
 		e.silence()
-		if err := bridge.Unsubscribe(); err != nil {
+		f.kill()
+		b.await("it is lost", b.is("weather", heartbeat.Lost))
+		// The bridge's next run answers under its name, and has not read its manifests yet.
+		if _, err := b.nc.Subscribe(prefix.Control("one"), func(m *nats.Msg) {
+			_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{"run":"r2","seq":0}}`))
+		}); err != nil {
 			t.Fatal(err)
 		}
-		b.await("it is lost", b.is("weather", heartbeat.Lost))
-		answer() // the bridge's next run answers under its name; the instance is not part of it
 		stopOne()
 		b.leading(two)
 		for range 100 {
@@ -208,28 +177,18 @@ func TestBridgeHangs(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r, _ := b.registry(Config{Heartbeat: liveness.Config{Grace: 100}})
 		b.leading(r)
-		e := b.ext("weather", "1.0.0", "n1", "get")
-		var hangs atomic.Bool
-		sub, err := b.nc.Subscribe(prefix.Control("bridge-n1"), func(m *nats.Msg) {
-			if !hangs.Load() {
-				_ = m.Respond([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}`))
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = sub.Unsubscribe() }()
-		b.publish(prefix.HostReport("bridge-n1"), wire.Host{Bridge: "bridge-n1", Version: "1.0.0", Since: time.Now(), Extensions: []string{"weather"}})
+		f := b.bridge("one", "r1")
+		e := b.ext("weather", "1.0.0", "n1", "get").on(f)
 		e.up()
 		b.await("it is up", b.is("weather", heartbeat.Ready))
 		time.Sleep(3 * time.Second) // fake time: until it has answered
-		hangs.Store(true)
+		f.hang(true)
 		start := time.Now()
 		b.await("its extension is lost", b.is("weather", heartbeat.Lost))
 		if d := time.Since(start); d < 4*time.Second || d > 12*time.Second {
 			t.Errorf("lost after %v", d)
 		}
-		hangs.Store(false)
+		f.hang(false)
 		e.heartbeat(heartbeat.Ready)
 		b.await("it is ready after a heartbeat", b.is("weather", heartbeat.Ready))
 	})

@@ -180,10 +180,11 @@ func TestRestart(t *testing.T) {
 			e.up()
 		}
 		e.sendHeartbeats()
-		b.publish(prefix.HostReport("b1"), wire.Host{Bridge: "b1", Version: "1.0.0", Since: t0, Extensions: []string{"weather"}})
-		b.publish(prefix.Skills("b1"), wire.SkillReport{Bridge: "b1", Skills: []wire.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+		b1 := b.bridge("b1", "r1")
+		b1.skills["cook"] = wire.SkillEntry{Name: "Cook", Dir: "cook", Body: "boil"}
+		b1.full()
 		b.await("all is there", func() bool {
-			return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() && b.get("host.b1") != nil && b.get("skill.cook") != nil
+			return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() && b1.is(heartbeat.Ready)() && b.get("skill.cook") != nil
 		})
 		stop()
 		start := time.Now()

@@ -61,8 +61,9 @@ func TestService(t *testing.T) {
 		e.up()
 		e.sendHeartbeats()
 	}
-	b.publish(prefix.HostReport("b1"), wire.Host{Bridge: "b1", Version: "1.0.0"})
-	b.publish(prefix.Skills("b1"), wire.SkillReport{Bridge: "b1", Skills: []wire.SkillEntry{{Name: "Cook", Dir: "cook", Body: "boil"}}})
+	b1 := b.bridge("b1", "r1")
+	b1.skills["cook"] = wire.SkillEntry{Name: "Cook", Dir: "cook", Body: "boil"}
+	b1.full()
 	b.await("all is there", func() bool {
 		s := b.status(r)
 		return s.Extensions[heartbeat.Ready] == 7 && s.Tools == 12 && s.Pending == 0 && b.get("skill.cook") != nil && b.get("host.b1") != nil

@@ -266,12 +266,6 @@ func HandshakeHash(tools []Tool, hooks []string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// SkillReport is what a bridge publishes on P.registry.skills.<bridge>: all its skills, on change and on request.
-type SkillReport struct {
-	Bridge string       `json:"bridge"`
-	Skills []SkillEntry `json:"skills"`
-}
-
 // SkillEntry is one skill that a bridge has. Dir, the name of its directory, is its name in the catalog.
 type SkillEntry struct {
 	Name        string `json:"name"`

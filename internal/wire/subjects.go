@@ -85,10 +85,7 @@ func (p Prefix) Suspect(id string) string { return p.registry("suspect", id) }
 // Breaker is P.registry.breaker.<id>: a caller's breaker changed state.
 func (p Prefix) Breaker(id string) string { return p.registry("breaker", id) }
 
-// Skills is P.registry.skills.<bridge>.
-func (p Prefix) Skills(bridge string) string { return p.registry("skills", bridge) }
-
-// HostReport is P.registry.host.<bridge>: what a bridge found and what it could not start.
+// HostReport is P.registry.host.<bridge>: the inventory of a bridge.
 func (p Prefix) HostReport(bridge string) string { return p.registry("host", bridge) }
 
 // RegistryRPC is P.registry.rpc, the registry's own service.
