@@ -9,13 +9,15 @@ import (
 // tried names the test that runs or parses the fenced blocks of a page, by language and kind. Blocks without a language
 // are output or drawings.
 var tried = map[string]map[string]string{
-	"../README.md": {"toml": "TestManifestsOnPages", "sh up": "e2e: TestReadme", "sh use": "e2e: TestReadme",
+	"../README.md": {"toml": "TestManifestsOnPages", "json": "TestMCPPage", "sh up": "e2e: TestReadme", "sh use": "e2e: TestReadme",
 		"sh nats": "e2e: TestReadme", "sh new": "e2e: TestReadme", "sh apart": "e2e: TestReadme", "sh dice": "e2e: TestReadme", "sh call": "e2e: TestReadme"},
 	"calling-tools.md": {
 		"go call": "TestCalling", "sh call": "TestCalling", "python call": "TestCalling", "js call": "e2e, interop: TestNodeCaller",
 	},
 	"configuration.md": {"yaml": "internal/config: TestPage"},
 	"extctl.md":        {"json": "cmd/extctl: its scripts"},
+	"mcp.md": {"sh copy": "TestMCPPage", "sh up": "TestMCPPage", "sh http": "TestMCPPage", "json entry": "TestMCPPage", "json url": "TestMCPPage",
+		"toml entry": "TestMCPPage", "yaml profiles": "TestMCPPage", "yaml tokens": "TestMCPPage"},
 	"protocol.md": {
 		"sh": "TestShellExtension", "python": "TestPythonCaller",
 		"json": "TestExamples", "json request": "TestExamples", "json response": "TestExamples", "json error": "TestExamples",
