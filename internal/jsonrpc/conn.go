@@ -229,20 +229,7 @@ func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 // Call sends a request and waits for its result, which the caller may keep. It fails with CodeTimeout when the deadline
 // of ctx passes, and with CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	w := NewWaiter()
-	x := &Exchange{Method: method, Params: params, Sink: w}
-	x.Deadline, _ = ctx.Deadline()
-	c.Start(x)
-	select {
-	case <-w.Done():
-		return w.Result()
-	case <-ctx.Done():
-		c.Cancel(x)
-	}
-	result, err := w.Result()
-	if e := (*rpc.Error)(nil); errors.As(err, &e) && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
-	}
+	result, _, err := Wait(ctx, c, method, params)
 	return result, err
 }
 

@@ -79,7 +79,7 @@ func ParseReply(text []byte) (Reply, error) {
 		return Reply{}, errors.New("it is JSON, but not a JSON-RPC response")
 	}
 	if env.Result == nil && !isError(&env) {
-		return Reply{Err: neither()}, nil
+		return Reply{Err: Neither()}, nil
 	}
 	normalise(&env)
 	return Reply{line: text, env: env}, nil

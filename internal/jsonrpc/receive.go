@@ -65,21 +65,21 @@ func (c *Conn) answer(line []byte, env *Envelope, lines *lineReader) {
 		return
 	}
 	if env.Result == nil && !isError(env) {
-		x.Sink.Deliver(x, Reply{Err: neither()})
+		x.Sink.Deliver(x, Reply{Err: Neither()})
 		return
 	}
 	normalise(env)
 	x.Sink.Deliver(x, Reply{line: line, env: *env, from: lines})
 }
 
-// neither returns the error for a response without a result and without an error, or with the error null.
-func neither() *rpc.Error {
+// Neither returns the error for a response without a result and without an error, or with the error null.
+func Neither() *rpc.Error {
 	return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension answered with neither a result nor an error")
 }
 
-// claim removes the exchange with an answer's id. Some SDKs return a number as a string or with a fraction of zero.
+// claim removes the exchange with an answer's id, and returns nil if there is none.
 func (c *Conn) claim(id []byte) *Exchange {
-	n, ok := parseID(id)
+	n, ok := ParseID(id)
 	if !ok {
 		return nil
 	}
@@ -88,7 +88,9 @@ func (c *Conn) claim(id []byte) *Exchange {
 	return c.remove(n)
 }
 
-func parseID(id []byte) (uint64, bool) {
+// ParseID parses the id of an answer to a request whose id was a number. Some SDKs return it as a string or with a fraction
+// of zero. A string with leading zeros is a different id.
+func ParseID(id []byte) (uint64, bool) {
 	if len(id) > 2 && id[0] == '"' {
 		id = id[1 : len(id)-1]
 	}

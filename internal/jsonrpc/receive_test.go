@@ -36,3 +36,14 @@ func TestLogLinesWithIDs(t *testing.T) {
 		})
 	}
 }
+
+func TestIDs(t *testing.T) {
+	for raw, want := range map[string]uint64{
+		"7": 7, `"7"`: 7, "7.0": 7, "7e0": 7, `"7.0"`: 7, "70e-1": 7, "1844674407370955160": 1844674407370955160,
+		"": 0, "null": 0, "0.5": 0, "-7": 0, `"x"`: 0, "1e300": 0, "18446744073709551616": 0, "007": 0, "7.5": 0, "{}": 0, `""`: 0, "NaN": 0, "Inf": 0,
+	} {
+		if got, ok := ParseID([]byte(raw)); got != want || ok != (want != 0) {
+			t.Errorf("%s: %d, %v, want %d", raw, got, ok, want)
+		}
+	}
+}

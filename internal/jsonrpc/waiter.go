@@ -1,6 +1,12 @@
 package jsonrpc
 
-import "encoding/json"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
 
 // Waiter is a Sink for callers that wait for one Exchange: they start the exchange, wait for Done, and read the Result.
 // Make it with NewWaiter, for one exchange.
@@ -27,4 +33,32 @@ func (w *Waiter) Done() <-chan struct{} { return w.done }
 func (w *Waiter) Result() (json.RawMessage, error) {
 	<-w.done
 	return w.result, w.err
+}
+
+// A Link sends exchanges, and ends them early; a Conn is one.
+type Link interface {
+	Starter
+	Cancel(x *Exchange) (id uint64, ok bool)
+}
+
+// Wait sends a request over l and waits for its result, which the caller may keep. It fails with CodeTimeout when the
+// deadline of ctx passes, and with CodeCancelled when ctx is cancelled. timedOut is the id of a request that was sent and
+// whose time has passed, otherwise 0.
+func Wait(ctx context.Context, l Link, method string, params json.RawMessage) (result json.RawMessage, timedOut uint64, err error) {
+	w := NewWaiter()
+	x := &Exchange{Method: method, Params: params, Sink: w}
+	x.Deadline, _ = ctx.Deadline()
+	l.Start(x)
+	select {
+	case <-w.Done():
+		result, err = w.Result()
+		return result, 0, err
+	case <-ctx.Done():
+	}
+	id, _ := l.Cancel(x)
+	result, err = w.Result()
+	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, id, rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
+	}
+	return result, 0, err
 }

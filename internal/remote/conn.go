@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -188,21 +187,8 @@ func (c *Conn) Cancel(x *jsonrpc.Exchange) (id uint64, ok bool) {
 // Call sends a request and waits for its result, which the caller may keep. It fails with rpc.CodeTimeout when the
 // deadline of ctx passes, and with rpc.CodeCancelled when ctx is cancelled.
 func (c *Conn) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	w := jsonrpc.NewWaiter()
-	x := &jsonrpc.Exchange{Method: method, Params: params, Sink: w}
-	x.Deadline, _ = ctx.Deadline()
-	c.Start(x)
-	select {
-	case <-w.Done():
-		return w.Result()
-	case <-ctx.Done():
-	}
-	id, _ := c.Cancel(x)
-	result, err := w.Result()
-	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Code == rpc.CodeCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = rpc.NewError(rpc.CodeTimeout, e.Details(), "no answer to %s in time", method)
-		c.sendCancelled(id, method)
-	}
+	result, timedOut, err := jsonrpc.Wait(ctx, c, method, params)
+	c.sendCancelled(timedOut, method)
 	return result, err
 }
 

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -81,7 +79,7 @@ func (c *Conn) request(env *jsonrpc.Envelope, s *session) {
 // request answers without an id. Otherwise it is another call: its answer may arrive on a resumed stream.
 func (c *Conn) response(text []byte, env *jsonrpc.Envelope, pc *pendingCall) (answered bool, err error) {
 	to := pc
-	if id, ok := idOf(env.ID); pc == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == pc.id) {
+	if id, ok := jsonrpc.ParseID(env.ID); pc == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == pc.id) {
 		if to = c.another(id); !ok || to == nil {
 			return false, errors.New("it answers another request")
 		}
@@ -89,7 +87,7 @@ func (c *Conn) response(text []byte, env *jsonrpc.Envelope, pc *pendingCall) (an
 	var r jsonrpc.Reply
 	switch {
 	case env.Result == nil && env.Error == nil:
-		r = jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the extension answered with neither a result nor an error")}
+		r = jsonrpc.Reply{Err: jsonrpc.Neither()}
 	case env.ID == nil: // a Reply needs an id, whose bytes are replaced in place
 		text, _ = jsonrpc.SetMember(text, "id", []byte("null"))
 		fallthrough
@@ -109,26 +107,10 @@ func (c *Conn) response(text []byte, env *jsonrpc.Envelope, pc *pendingCall) (an
 func (c *Conn) another(id uint64) *pendingCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pc := c.pending.by[id]
-	if pc == nil || pc.abort == nil || pc.method == "initialize" {
-		return nil
+	for _, pc := range c.pending.of {
+		if pc.id == id && pc.abort != nil && pc.method != "initialize" {
+			return pc
+		}
 	}
-	return pc
-}
-
-// idOf parses an id of a request sent by a Conn. Some SDKs return it as a string or with a fraction of zero. A string
-// with leading zeros is a different id.
-func idOf(raw []byte) (uint64, bool) {
-	s := string(bytes.Trim(raw, `"`))
-	if len(s) > 1 && s[0] == '0' {
-		return 0, false
-	}
-	if n, err := strconv.ParseUint(s, 10, 64); err == nil {
-		return n, true
-	}
-	x, err := strconv.ParseFloat(s, 64)
-	if err != nil || x < 1 || x >= 1<<53 || x != math.Trunc(x) {
-		return 0, false
-	}
-	return uint64(x), true
+	return nil
 }

@@ -3,7 +3,9 @@ package remote
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -44,35 +46,30 @@ func (pc *pendingCall) overdue(ctx context.Context) bool {
 type pendingCalls struct {
 	last uint64
 	of   map[*jsonrpc.Exchange]*pendingCall // by exchange, since Exchange.ID is reserved for jsonrpc.Conn
-	by   map[uint64]*pendingCall
 }
 
 func (t *pendingCalls) add(x *jsonrpc.Exchange) *pendingCall {
 	if t.of == nil {
-		t.of, t.by = map[*jsonrpc.Exchange]*pendingCall{}, map[uint64]*pendingCall{}
+		t.of = map[*jsonrpc.Exchange]*pendingCall{}
 	}
 	t.last++
 	pc := &pendingCall{x: x, id: t.last, method: x.Method, deadline: x.Deadline}
 	pc.body = jsonrpc.AppendRequest(nil, strconv.AppendUint(nil, pc.id, 10), x.Method, x.Params)
-	t.of[x], t.by[pc.id] = pc, pc
+	t.of[x] = pc
 	return pc
 }
 
 func (t *pendingCalls) remove(pc *pendingCall) bool {
-	if t.by[pc.id] != pc {
+	if t.of[pc.x] != pc {
 		return false
 	}
-	delete(t.by, pc.id)
 	delete(t.of, pc.x)
 	return true
 }
 
 func (t *pendingCalls) clear() []*pendingCall {
-	all := make([]*pendingCall, 0, len(t.by))
-	for _, pc := range t.by {
-		all = append(all, pc)
-	}
-	t.of, t.by = nil, nil
+	all := slices.Collect(maps.Values(t.of))
+	t.of = nil
 	return all
 }
 
@@ -81,7 +78,7 @@ func (c *Conn) begin(pc *pendingCall, abort context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pc.abort = abort
-	return c.pending.by[pc.id] == pc
+	return c.pending.of[pc.x] == pc
 }
 
 // finish ends pc with r. It returns false if pc has already ended.

@@ -161,17 +161,6 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-func TestIDs(t *testing.T) {
-	for raw, want := range map[string]uint64{
-		"7": 7, `"7"`: 7, "7.0": 7, "7e0": 7, `"7.0"`: 7, "70e-1": 7, "18446744073709551615": 1<<64 - 1,
-		"": 0, "null": 0, "0.5": 0, "-7": 0, `"x"`: 0, "1e300": 0, "18446744073709551616": 0, "7.5": 0, "{}": 0, `""`: 0, "NaN": 0, "Inf": 0,
-	} {
-		if got, ok := idOf([]byte(raw)); got != want || ok != (want != 0) {
-			t.Errorf("%s: %d, %v, want %d", raw, got, ok, want)
-		}
-	}
-}
-
 // TestSecrets uses a server that repeats what it receives, in every encoding in which it could be quoted.
 func TestSecrets(t *testing.T) {
 	at := newEndpoint(Config{URL: "https://some%40one:" + secret + "@h.example/" + secret + "/x?k=" + secret + "&short=abc", Headers: map[string]string{
