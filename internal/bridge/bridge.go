@@ -103,7 +103,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var naming sync.WaitGroup
 	naming.Go(func() { // owned by Run; ends with ctx, or cancels it
 		if nameErr = b.name.run(ctx); nameErr != nil {
-			cancel(serve.ErrRemoved) // another bridge took the name, so this one's instances do not return
+			cancel(errRemoved) // another bridge took the name, so this one's instances do not return
 		}
 	})
 	defer naming.Wait()

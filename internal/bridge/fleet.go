@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"github.com/extmesh/extmesh/internal/serve"
 )
 
 // fleet is what a bridge runs: the workloads of its current plan, each with its instances.
@@ -48,7 +46,7 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 		}
 	})
 	for _, id := range stopped {
-		f.workloads[id].cancel(serve.ErrRemoved)
+		f.workloads[id].cancel(errRemoved)
 		f.stopping[id] = f.workloads[id].done
 		delete(f.workloads, id)
 	}
@@ -57,7 +55,7 @@ func (f *fleet) apply(ctx context.Context, plan []*workload) (started, replaced,
 		case r == nil:
 			f.start(ctx, w, f.stopping[w.id()])
 		case slices.Contains(replaced, w.id()):
-			r.cancel(serve.ErrRemoved)
+			r.cancel(errRemoved)
 			f.start(ctx, w, r.done)
 		}
 	}

@@ -32,7 +32,8 @@ type instance struct {
 	eventLimit   rateLimit // for notifications
 	publishLog   func(logLine)
 	publishEvent func(notification []byte) error
-	forget       func() // removes the instance from the inventory
+	changed      func() // reports that the entry in the inventory has changed
+	forget       func() // removes it from there
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 
@@ -44,8 +45,11 @@ type hostInfo struct {
 	agentVersion string
 }
 
+// errRemoved, as the cause of the end of run's context, means that the instance will not return.
+var errRemoved = errors.New("removed")
+
 // run supervises the runs of the instance until ctx ends. It returns when nothing of it is running any more. If the cause
-// of ctx's end is serve.ErrRemoved, the instance is not listed any more.
+// of ctx's end is errRemoved, the instance is not listed any more.
 func (s *instance) run(ctx context.Context) {
 	s.stopped = func() bool { return ctx.Err() != nil }
 	defer context.AfterFunc(ctx, func() { s.apply(state.Stop, "") })()
@@ -55,7 +59,7 @@ func (s *instance) run(ctx context.Context) {
 	} else {
 		_ = s.sup.Run(ctx) // its error is ctx's cause
 	}
-	if errors.Is(context.Cause(ctx), serve.ErrRemoved) {
+	if errors.Is(context.Cause(ctx), errRemoved) {
 		s.forget()
 		return
 	}
@@ -170,7 +174,7 @@ func (s *instance) breakerChanged(to heartbeat.BreakerState, retryAt time.Time) 
 	} else {
 		log.Info("breaker " + string(to))
 	}
-	s.mesh.Beat()
+	s.changed()
 }
 
 // breakerState returns the breaker's state for heartbeats.

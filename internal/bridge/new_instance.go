@@ -30,7 +30,8 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	}
 	s.breaker = breaker.New("ext:"+string(kind)+":"+w.id(), breaker.Settings{OnChange: s.breakerChanged})
 	ref := wire.InstanceRef{ID: w.id(), Instance: s.mesh.Instance()}
-	s.mesh.OnChange(func() { b.inventory.change(ref) })
+	s.changed = func() { b.inventory.change(ref) }
+	s.mesh.OnChange(s.changed)
 	b.inventory.add(ref, s.entry)
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})

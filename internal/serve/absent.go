@@ -59,28 +59,15 @@ func isNUID(s string) bool {
 	return len(s) == 22
 }
 
-// startProbing has Run probe the callers of long calls. It is called after a call was added to its service's list.
-func (n *Publisher) startProbing() {
-	if n.probing.Load() || n.probing.Swap(true) {
-		return
-	}
-	select {
-	case n.probe <- struct{}{}:
-	default:
-	}
-}
-
-// probeCallers sends a probe for each long call without frames. It reports whether there are calls that may need one later.
-func (n *Publisher) probeCallers(now time.Time) (more bool) {
+// probeCallers sends a probe for each long call without frames.
+func (n *Publisher) probeCallers(now time.Time) {
 	for _, s := range n.listServices() {
 		s.calls.each(func(c *call) {
-			more = true
 			if !c.stream && !c.claimed.Load() && now.Sub(c.began) >= n.absentAfter {
 				c.probe()
 			}
 		})
 	}
-	return more
 }
 
 // probe sends a probe.

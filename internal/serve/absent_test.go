@@ -41,8 +41,7 @@ func holding(t *testing.T, nc *nats.Conn, opt serve.Options, after, every time.D
 	ctx, stop := context.WithCancel(context.Background())
 	ready := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
-	wg.Go(func() { slot.Run(ctx) })
+	wg.Go(func() { node.Run(ctx) }) // these two end with ctx
 	opt.OnReady = func() { close(ready) }
 	wg.Go(func() {
 		if err := slot.Serve(ctx, h, opt); err != nil {

@@ -187,7 +187,6 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
 			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.slot.ID())
 	}
-	s.slot.node.startProbing()
 	return nil
 }
 
@@ -265,7 +264,7 @@ func (s *service) finish(c *call) {
 	}
 	s.slot.node.calls.forget(c)
 	took := time.Since(c.began)
-	s.slot.tally.end(took)
+	s.slot.counters.end(took)
 	c.at.took.Add(int64(took))
 	if c.stream || c.probed.Load() {
 		s.slot.node.dropToken(c)
@@ -286,7 +285,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b
 func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	if code := r.ErrorCode(); code != 0 {
 		s.slot.errors.Add(1)
-		s.slot.tally.own.Add(1)
+		s.slot.counters.own.Add(1)
 		c.at.failed(fmt.Sprintf("the extension's own error %d", code))
 	}
 	limit := s.nc.MaxPayload() - wire.Headroom
@@ -299,7 +298,7 @@ func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	err := s.nc.Publish(c.reply, *buf)
 	if err != nil {
 		s.slot.errors.Add(1)
-		s.slot.tally.refused(rpc.CodeInternal)
+		s.slot.counters.refused(rpc.CodeInternal)
 		c.at.failed(err.Error())
 	}
 	if cap(*buf) <= 64<<10 {
@@ -366,7 +365,7 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 // refuse answers with an error of the mesh's own, marked by micro's headers.
 func (s *service) refuse(at *endpoint, reply string, id []byte, e *rpc.Error) {
 	s.slot.errors.Add(1)
-	s.slot.tally.refused(e.Code)
+	s.slot.counters.refused(e.Code)
 	why := headerText(e.Message)
 	at.failed(why)
 	if !jsonrpc.ValidID(id) {

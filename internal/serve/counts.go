@@ -43,8 +43,8 @@ var countedCodes = [...]rpc.Code{
 	rpc.CodeExited, rpc.CodeTimeout, rpc.CodeUnavailable, rpc.CodeBreakerOpen, rpc.CodeOverloaded, rpc.CodeTooLarge, rpc.CodeCancelled,
 }
 
-// tally is what is counted call by call: nothing but additions to fixed places.
-type tally struct {
+// counters count calls.
+type counters struct {
 	failed  [len(countedCodes)]atomic.Uint64 // errors that the mesh made, by code
 	own     atomic.Uint64                    // the extension's
 	took    [len(TookBounds) + 1]atomic.Uint64
@@ -52,37 +52,37 @@ type tally struct {
 }
 
 // refused counts an error that the mesh made.
-func (t *tally) refused(code rpc.Code) {
-	for i, c := range countedCodes {
-		if c == code {
-			t.failed[i].Add(1)
+func (c *counters) refused(code rpc.Code) {
+	for i, counted := range countedCodes {
+		if counted == code {
+			c.failed[i].Add(1)
 			return
 		}
 	}
-	t.own.Add(1) // its code is none of the mesh's
+	c.own.Add(1) // not one of the mesh's codes
 }
 
 // end counts a call that took d.
-func (t *tally) end(d time.Duration) {
+func (c *counters) end(d time.Duration) {
 	i := 0
 	for i < len(TookBounds) && d > TookBounds[i] {
 		i++
 	}
-	t.took[i].Add(1)
-	t.tookSum.Add(int64(d))
+	c.took[i].Add(1)
+	c.tookSum.Add(int64(d))
 }
 
-// Counts returns what the slot has counted. The figures are taken one after the other, while calls go on.
+// Counts returns what the instance has counted. The figures are read one after the other, while calls go on.
 func (s *Instance) Counts() Counts {
 	c := Counts{Restarts: s.machine.Status().Restarts()}
 	c.Calls, c.Errors, c.InFlight = s.calls.Load(), s.errors.Load(), s.inflight.Load()
-	c.ByKind = map[string]uint64{KindOwn: s.tally.own.Load()}
+	c.ByKind = map[string]uint64{KindOwn: s.counters.own.Load()}
 	for i, code := range countedCodes {
-		c.ByKind[code.Kind()] = s.tally.failed[i].Load()
+		c.ByKind[code.Kind()] = s.counters.failed[i].Load()
 	}
-	for i := range s.tally.took {
-		c.Took[i] = s.tally.took[i].Load()
+	for i := range s.counters.took {
+		c.Took[i] = s.counters.took[i].Load()
 	}
-	c.TookSum = time.Duration(s.tally.tookSum.Load())
+	c.TookSum = time.Duration(s.counters.tookSum.Load())
 	return c
 }

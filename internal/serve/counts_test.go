@@ -10,7 +10,7 @@ import (
 )
 
 func TestTally(t *testing.T) {
-	var y tally
+	var y counters
 	for _, d := range []time.Duration{0, TookBounds[0], TookBounds[0] + 1, time.Second, time.Hour, -1} {
 		y.end(d)
 	}
@@ -30,10 +30,10 @@ func TestCounts(t *testing.T) {
 	for range 4 {
 		s.Apply(instance.Event{Kind: instance.Begin})
 	}
-	s.tally.refused(rpc.CodeOverloaded)
-	s.tally.refused(rpc.CodeOverloaded)
-	s.tally.refused(12345)
-	s.tally.end(time.Second)
+	s.counters.refused(rpc.CodeOverloaded)
+	s.counters.refused(rpc.CodeOverloaded)
+	s.counters.refused(12345)
+	s.counters.end(time.Second)
 	c := s.Counts()
 	if c.Restarts != 3 || c.ByKind["overloaded"] != 2 || c.ByKind[KindOwn] != 1 || c.ByKind["timeout"] != 0 || len(c.ByKind) != len(countedCodes)+1 || c.TookSum != time.Second {
 		t.Errorf("%+v", c)

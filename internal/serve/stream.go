@@ -80,7 +80,6 @@ func (n *Publisher) listServices() []*service {
 // openStream counts one more among the calls that a tick has to look at; closeStream one less.
 func (n *Publisher) openStream() {
 	n.streams.open.Add(1)
-	n.startTick()
 }
 
 func (n *Publisher) closeStream() { n.streams.open.Add(-1) }

@@ -27,7 +27,6 @@ func BenchmarkIdleSlot(b *testing.B) {
 	all := make([]*serve.Instance, slots)
 	for i := range all {
 		slot := node.Join(wire.Announce{ID: fmt.Sprintf("x%d", i), Version: "1.0.0", Transport: "stdio", Dialect: "mcp", Host: "h", Bridge: "b"})
-		slot.Enter()
 		wg.Go(func() {
 			if err := slot.Serve(ctx, rpc.HandlerFunc(echo), serve.Options{}); err != nil {
 				b.Error(err)
@@ -59,9 +58,4 @@ func BenchmarkIdleSlot(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	cancel()
 	wg.Wait()
-	for _, slot := range all {
-		if err := slot.Leave(nil); err != nil {
-			b.Error(err)
-		}
-	}
 }

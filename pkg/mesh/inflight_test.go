@@ -92,7 +92,6 @@ func TestReserve(t *testing.T) {
 		return json.RawMessage(`{}`), nil
 	})
 	slot := node.Join(weather)
-	slot.Enter()
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan struct{})
 	ready := make(chan struct{})
@@ -153,7 +152,6 @@ func TestReserveForAnswers(t *testing.T) {
 	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)
 	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
 	slot := node.Join(weather)
-	slot.Enter()
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these two end with ctx

@@ -60,7 +60,7 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 	slot := node.Join(announce)
 	onMesh, leave := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	var nodeErr error
+	var nodeErr, presenceErr error
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	wg.Go(func() { // owned by Serve; ends with onMesh, or fails and ends the serving
@@ -72,20 +72,21 @@ func Serve(ctx context.Context, nc *nats.Conn, e Service) error {
 			stop()
 		}
 	})
-	slot.Enter()
-	unsay := context.AfterFunc(serving, func() { slot.Apply(instance.Event{Kind: instance.Stop}) })
-	defer unsay()
+	wg.Go(func() { // owned by Serve; ends with onMesh. If the connection is closed, node.Run returns that
+		if presenceErr = unlessClosed(slot.Run(onMesh)); presenceErr != nil {
+			stop()
+		}
+	})
+	defer context.AfterFunc(serving, func() { slot.Apply(instance.Event{Kind: instance.Stop}) })()
 	err = slot.Serve(serving, e.Handler, serve.Options{
 		CallTimeout: e.CallTimeout, MaxCallTimeout: e.MaxCallTimeout, MaxInflight: e.MaxInflight, DrainTimeout: e.DrainTimeout,
 	})
-	// The shutdown notice is sent when all calls are answered. If the connection is closed, there is nothing to send it on.
-	err = errors.Join(err, unlessClosed(slot.Leave(nil)))
-	leave()
+	leave() // the shutdown notice is published when the calls in flight are answered
 	wg.Wait()
 	if nc.Status() == nats.CONNECTED {
-		_ = nc.FlushTimeout(time.Second) // without a shutdown notice the registry detects the missing heartbeats
+		_ = nc.FlushTimeout(time.Second) // if the shutdown notice is lost, the registries miss the heartbeats
 	}
-	return errors.Join(err, nodeErr)
+	return errors.Join(err, nodeErr, presenceErr)
 }
 
 func unlessClosed(err error) error {

@@ -340,11 +340,6 @@ func TestAnnouncesAndBeats(t *testing.T) {
 	next("ext.registry.announce.weather", `"handshake_hash":"abc"`)
 	nc.Publish("ext.registry.request", nil)
 	next("ext.registry.announce.weather", `"handshake_hash":"abc"`)
-	for len(got) > 0 {
-		<-got
-	}
-	nc.Publish("ext.registry.catalog.state.weather", fmt.Appendf(nil, `{"state":"lost","instances":[{"instance":"other","state":"ready"},{"instance":%q,"state":"lost"}]}`, slot.Instance()))
-	next("ext.registry.heartbeat.weather", `"state":"ready"`) // long before its next turn: it was called lost
 	slot.Apply(instance.Event{Kind: instance.Drain})
 	next("ext.registry.heartbeat.weather", `"reason":"drain requested"`)
 	stop()

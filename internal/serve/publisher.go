@@ -1,0 +1,158 @@
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// PublisherOptions are a Publisher's settings; the zero value works.
+type PublisherOptions struct {
+	Prefix            wire.Prefix   // default wire.DefaultPrefix
+	HeartbeatInterval time.Duration // of Instance.Run; default wire.DefaultHeartbeatInterval
+	Logger            *slog.Logger  // default: discard
+
+	// Reserve, if set, is called with the number of bytes of each request that is accepted, and with a negative number
+	// when the call has ended. If it returns false, the request is refused with rpc.CodeOverloaded.
+	Reserve func(n int64) bool
+}
+
+// Publisher is shared by all instances of one program on one connection. Its Run method receives their cancellations and
+// acknowledgements, answers requests for the program's micro services, and sends the frames of streaming calls.
+type Publisher struct {
+	nc  *nats.Conn
+	opt PublisherOptions
+	in  chan *nats.Msg // cancellations and acknowledgements
+
+	mu      sync.Mutex
+	retired []*microService // to be stopped when the connection is back
+	calls   cancels
+	streams streams
+
+	barriers barriers
+	asking   *asking
+
+	absentAfter, absentEvery time.Duration
+}
+
+// NewPublisher returns a Publisher on nc. It starts nothing; Run must run as long as any instance serves calls.
+func NewPublisher(nc *nats.Conn, opt PublisherOptions) *Publisher {
+	if opt.Prefix == "" {
+		opt.Prefix = wire.DefaultPrefix
+	}
+	if opt.HeartbeatInterval <= 0 {
+		opt.HeartbeatInterval = wire.DefaultHeartbeatInterval
+	}
+	if opt.Logger == nil {
+		opt.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), asking: newAsking(), absentAfter: absentAfter, absentEvery: absentEvery}
+}
+
+// Run runs the Publisher until ctx ends, and then returns nil. It returns an error if it cannot subscribe, or
+// nats.ErrConnectionClosed if the connection is closed first.
+func (n *Publisher) Run(ctx context.Context) error {
+	leave, err := n.listenForAll()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { n.answerQuestions(running) }) // owned by Run; ends with it
+	defer natsconn.TrafficOf(n.nc).OnMove(n.pauseServices)()
+	defer n.listenForDenials()()
+	defer n.stopRetired()
+	if err := n.read(ctx); ctx.Err() == nil {
+		return err
+	}
+	return nil // the owner may close the connection at the same time
+}
+
+// read is the loop of Run.
+func (n *Publisher) read(ctx context.Context) error {
+	connected := n.nc.StatusChanged(nats.CONNECTED)
+	defer n.nc.RemoveStatusListener(connected)
+	closed := n.nc.StatusChanged(nats.CLOSED) // a listener of its own, because one that is full misses statuses
+	defer n.nc.RemoveStatusListener(closed)
+	tick := time.NewTicker(wire.StreamTick)
+	defer tick.Stop()
+	probe := time.NewTicker(n.absentEvery)
+	defer probe.Stop()
+	if n.nc.IsClosed() { // before the listener existed
+		return nats.ErrConnectionClosed
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-closed:
+			return nats.ErrConnectionClosed
+		case now := <-tick.C:
+			n.tick(now)
+			if n.nc.IsConnected() {
+				n.stopRetired()
+			}
+		case now := <-probe.C:
+			n.probeCallers(now)
+		case m := <-n.in:
+			if token, ok := ackToken(m.Subject); ok {
+				n.acknowledged(m, token)
+			} else {
+				n.calls.receive(m.Data)
+			}
+		case <-connected:
+			n.stopRetired()
+		}
+	}
+}
+
+// stop stops a service, now or as soon as the connection is back. If subscriptions are drained without a connection,
+// nats.go subscribes them again at the reconnect and forgets them a moment later: the server would go on delivering calls
+// that nothing handles.
+func (n *Publisher) stop(svc *microService) error {
+	if n.nc.IsConnected() || n.nc.IsClosed() {
+		return svc.stop()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.retired = append(n.retired, svc)
+	return nil
+}
+
+func (n *Publisher) stopRetired() {
+	n.mu.Lock()
+	retired := n.retired
+	n.retired = nil
+	n.mu.Unlock()
+	for _, svc := range retired {
+		if err := svc.stop(); err != nil {
+			n.opt.Logger.Warn("could not stop a service", "service", svc.identity.Name, "error", err)
+		}
+	}
+}
+
+// Join returns an instance of the extension that a describes. An empty a.Instance gets a new name, an empty
+// a.SubjectPrefix the Publisher's prefix.
+func (n *Publisher) Join(a wire.Announce) *Instance {
+	a.SchemaVersion = wire.SchemaVersion
+	if a.Instance == "" {
+		a.Instance = nuid.Next()
+	}
+	if a.SubjectPrefix == "" {
+		a.SubjectPrefix = string(n.opt.Prefix)
+	}
+	s := &Instance{node: n, id: a.ID, instance: a.Instance, announce: a, born: time.Now()}
+	s.machine = instance.New(s.notify)
+	return s
+}
