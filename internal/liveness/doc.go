@@ -1,8 +1,7 @@
-// Package liveness sends heartbeats and detects their absence. It does no I/O: the detector reads no clock and starts no
+// Package liveness detects missing heartbeats. It does no I/O: the detector reads no clock and starts no
 // goroutine; every decision depends only on what was observed and on the time that the caller passes in.
 //
-// A [Sender] sends the heartbeats of one instance: immediately on a change of state, otherwise once per interval with a
-// little jitter. A [Monitor] receives heartbeats and returns what changed:
+// A [Monitor] receives heartbeats and returns what changed:
 //
 //	m := liveness.NewMonitor(liveness.Config{})
 //	if c, ok := m.Observe(message, time.Now()); ok {
