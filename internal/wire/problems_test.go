@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestHandshakeDiagnostics reads what a bridge says of its child, from whom some of it comes: it is hostile.
+// TestHandshakeDiagnostics reads the diagnostics of a bridge, which may contain text of its child: they are hostile.
 func TestHandshakeDiagnostics(t *testing.T) {
 	long := strings.Repeat("é", 2000)
 	many := make([]Diagnostic, 50)

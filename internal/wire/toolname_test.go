@@ -26,7 +26,7 @@ func TestToolName(t *testing.T) {
 	}
 }
 
-// TestNamesClash: all of a clash get a suffix, whoever came first, and lose it with the clash.
+// TestNamesClash: all tools of a clash get a suffix, whatever the order, and lose it with the clash.
 func TestNamesClash(t *testing.T) {
 	var n Names
 	a, b := ToolKey{"a-b", "c_d"}, ToolKey{"a-b_c", "d"}
@@ -162,7 +162,7 @@ func TestNamesLen(t *testing.T) {
 	}
 }
 
-// BenchmarkNamesLen is what the registry's status asks for.
+// BenchmarkNamesLen measures what each status request calls.
 func BenchmarkNamesLen(b *testing.B) {
 	var n Names
 	for i := range 10_000 {

@@ -15,8 +15,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestStopWhileNATSIsAway stops a service while its connection is down. When NATS is back, nobody may be left
-// subscribed in its place: the server would go on giving calls to it, and they would be lost.
+// TestStopWhileNATSIsAway stops a service while its connection is down. When NATS is back, no subscription of the service
+// may be left: the server would give calls to it, and they would be lost.
 func TestStopWhileNATSIsAway(t *testing.T) {
 	for name, opts := range map[string][]nats.Option{
 		"buffered":   {nats.ReconnectWait(300 * time.Millisecond), nats.MaxReconnects(-1)},

@@ -13,8 +13,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestAnswersToTheMeshItself checks that no caller has its answers, whose id it chooses, published as beats,
-// good-byes or the catalog by somebody who may do that.
+// TestAnswersToTheMeshItself checks that a caller, who chooses the id in its answer, cannot have the answer published as a
+// heartbeat, a shutdown notice or a change of the catalog by a program that may publish there.
 func TestAnswersToTheMeshItself(t *testing.T) {
 	connect := startServer(t)
 	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
@@ -64,7 +64,7 @@ func TestWhatIsNoRequest(t *testing.T) {
 	}
 }
 
-// TestCancelOfALargeAnswer cancels a call whose answer is under way and not acknowledged: its place is free at once.
+// TestCancelOfALargeAnswer cancels a call while its answer is sent and not acknowledged: its place is free at once.
 func TestCancelOfALargeAnswer(t *testing.T) {
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)

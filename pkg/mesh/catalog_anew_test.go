@@ -12,10 +12,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// TestCatalogTailOfAnotherBucket: a bucket is made anew while a follower is away, and gets further than the old one had,
-// before the follower reads what it takes for the old one's tail. The newest message is of the new bucket then; the whole
-// that is read next, since the connection was away, must not be taken for a later state of the same. (Seed
-// 16073074220713356681 of TestCatalogRandomHistory was that.)
+// TestCatalogTailOfAnotherBucket: a bucket is recreated while a follower is disconnected, and gets more messages than the
+// old one had before the follower reads the tail. Its newest message is one of the new bucket then; the snapshot that it
+// reads next must not be taken for a later state of the same bucket. (Seed 16073074220713356681 of TestCatalogRandomHistory
+// found this.)
 func TestCatalogTailOfAnotherBucket(t *testing.T) {
 	at := func(bucket int, seq uint64) catalog.Stamp {
 		return catalog.Stamp{Seq: seq, Time: int64(bucket)*1e9 + int64(seq)}
@@ -29,7 +29,7 @@ func TestCatalogTailOfAnotherBucket(t *testing.T) {
 		old   []change
 		tail  []change // of the new bucket, as far as it is behind the old one's end
 		whole []change // the new bucket
-		other bool     // watchers have to begin anew
+		other bool     // watchers have to start again
 	}{
 		{"an older message of a key", []change{put(1, 39, "state.a")}, []change{put(2, 40, "state.b")},
 			[]change{put(2, 19, "state.a"), put(2, 40, "state.b")}, true},
@@ -90,8 +90,8 @@ func TestCatalogTailWithAnotherID(t *testing.T) {
 	}
 }
 
-// TestCatalogPurged: a purge is republished to nobody, and writes after it leave no gap in the sequences. A follower finds
-// it by looking at the bucket.
+// TestCatalogPurged: a purge is not republished, and writes after it leave no gap in the sequences. A follower detects it by
+// the number of messages.
 func TestCatalogPurged(t *testing.T) {
 	for name, purge := range map[string]func(b *catalogBed, s jetstream.Stream) error{
 		"all of it, and one key is not written again": func(b *catalogBed, s jetstream.Stream) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// catalogBed is a server with a catalog bucket and somebody who writes it.
+// catalogBed is a server with a catalog bucket and a writer.
 type catalogBed struct {
 	t   testing.TB
 	srv *natstest.Server
@@ -156,7 +156,7 @@ func has(id string, s heartbeat.State) func(*Catalog) bool {
 	}
 }
 
-// onlyMessage answers in the place of a bucket that has this one message.
+// onlyMessage answers reads like a bucket that has this one message.
 func onlyMessage(t *testing.T, nc *nats.Conn, c *Catalog, key, seq string, at func() time.Time, value string) {
 	t.Helper()
 	sub, err := nc.Subscribe("$JS.API.DIRECT.GET.KV_ext_catalog", func(m *nats.Msg) {

@@ -93,8 +93,8 @@ func BenchmarkCatalogLoad(b *testing.B) {
 	}
 }
 
-// A name that is nobody's registered one must not cost a look at every name's every form: agents ask for what they
-// remember or make up. 10,000 extensions are 100,000 tools.
+// A lookup of a name that is not a registered one must not compare every form of every name: agents try names that they
+// remember or make up.
 func BenchmarkCatalogResolve(b *testing.B) {
 	for _, tt := range []struct{ name, asked string }{
 		{"suffixed", wire.SuffixedName("ext7777", "tool3", 6)},
@@ -113,7 +113,7 @@ func BenchmarkCatalogResolve(b *testing.B) {
 	}
 }
 
-// Who offers a hook is asked twice a call; that the mesh lives (a state changes) must not make it a look at everybody.
+// The extensions of a hook are looked up twice per call; a change of a state must not cause a search through all extensions.
 func BenchmarkCatalogHooked(b *testing.B) {
 	const n = 10_000
 	c := bigCatalog(b, n)
@@ -129,7 +129,7 @@ func BenchmarkCatalogHooked(b *testing.B) {
 	}
 }
 
-// A watcher that once had the whole catalog to tell must not go through the room for it with every change after that.
+// A watcher that once had the whole catalog pending must not range over all that room with every later change.
 func BenchmarkWatcherAfterAll(b *testing.B) {
 	w := &watcher{pending: map[string]Event{}, wake: make(chan struct{}, 1)}
 	for i := range 100_000 {

@@ -8,8 +8,8 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// TestCatalogAgeWithAnotherClock reads messages from a server whose clock is not ours, all of them and only the newest:
-// what comes from the future was heard now, at the latest.
+// TestCatalogAgeWithAnotherClock reads messages from a server with another clock, all of them and only the newest: a message
+// from the future counts as received now.
 func TestCatalogAgeWithAnotherClock(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	var stamped atomic.Int64 // of the bucket's only message, in unix nanoseconds

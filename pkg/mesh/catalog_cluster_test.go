@@ -17,8 +17,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// An agent may read the catalog by direct get and hear its events, and nothing else: above all it may not make
-// consumers, which can deliver into anybody's queue group. Following must be possible with that.
+// An agent may read the catalog by direct get and receive its events, and nothing else: above all it may not create
+// consumers, which can deliver into the queue group of any service. Following must be possible with these permissions.
 func TestCatalogWithAgentPermissions(t *testing.T) {
 	srv := natstest.Start(t, &server.Options{
 		Port: -1, JetStream: true,

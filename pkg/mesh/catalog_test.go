@@ -154,7 +154,7 @@ func TestCatalogFollows(t *testing.T) {
 	b.put("host.short", wire.Host{Bridge: "short"})
 	await(t, c, "the host's report stands", func(c *Catalog) bool { return len(c.Hosts()) == 1 })
 	js, err := jetstream.New(b.nc)
-	if err == nil { // the KV API knows no TTL on an update
+	if err == nil { // the KV API supports no TTL on an update
 		_, err = js.Publish(t.Context(), "$KV.ext_catalog.host.short", []byte(`{"bridge":"short"}`), jetstream.WithMsgTTL(time.Second))
 	}
 	if err != nil {
@@ -346,7 +346,7 @@ func TestCatalogRandomHistory(t *testing.T) {
 	await(t, c, "the end", has("end", heartbeat.Shutdown))
 	b.compare(c)
 	deadline := time.Now().Add(10 * time.Second)
-	for { // what a watcher heard adds up to the same
+	for { // the events of a watcher add up to the same
 		mu.Lock()
 		heard := map[string]uint64{}
 		for k, ev := range watched {

@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// twos is a ClientOptions.Schemas that knows one fault.
+// twos is a ClientOptions.Schemas that detects one fault.
 func twos(json.RawMessage) (func(json.RawMessage) error, error) {
 	return func(args json.RawMessage) error {
 		if bytes.Contains(args, []byte(`"two"`)) {

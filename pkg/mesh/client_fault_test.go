@@ -83,7 +83,7 @@ func TestOwnTimeouts(t *testing.T) {
 	}
 }
 
-// TestComplaints checks that a caller that meets nobody many times complains a few times.
+// TestComplaints checks that a caller that finds no instance many times sends few reports.
 func TestComplaints(t *testing.T) {
 	connect := startServer(t)
 	nc := connect()
@@ -157,7 +157,8 @@ func TestNATSAwayDuringCalls(t *testing.T) {
 	}
 }
 
-// TestHostileStreams sends what no honest instance sends: each call ends, with an error, and its sender is told.
+// TestHostileStreams sends frames that no honest instance sends: each call ends, with an error, and is cancelled at its
+// sender.
 func TestHostileStreams(t *testing.T) {
 	connect := startServer(t)
 	nc := connect()
@@ -243,8 +244,8 @@ func TestPairNeedsNoCatalog(t *testing.T) {
 	}
 }
 
-// TestForgedAnswers: somebody who knows a caller's inbox and may publish there sends answers as fast as that goes, to tokens
-// of the kind that it has seen in requests of the same caller. None is taken.
+// TestForgedAnswers: an attacker that has seen a caller's requests and may publish to its inbox sends answers as fast as
+// possible, to tokens like those that it has seen. None is accepted.
 func TestForgedAnswers(t *testing.T) {
 	const calls = 20
 	connect := startServer(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// TestDo checks what a call made for somebody else carries: the members of _meta to an extension that takes tools/call,
-// and the caller's identity in the headers and, if the extension requires that, in the params.
+// TestDo checks what a call for another caller carries: the members of _meta to an extension that takes tools/call, and the
+// caller's identity in the headers and, if the extension requires that, in the params.
 func TestDo(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()

@@ -14,13 +14,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestCallersBreaker lets calls run into their time: after five the client refuses by itself and tells the
-// registry, and the catalog's word that the extension is ready again makes it try.
+// TestCallersBreaker lets calls time out: after five the client refuses further ones and reports it to the registry.
 func TestCallersBreaker(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()
 	nc := b.connect()
-	silent, err := nc.SubscribeSync("ext.mute.rpc") // hears and says nothing
+	silent, err := nc.SubscribeSync("ext.mute.rpc") // receives requests and does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +73,8 @@ func TestCallersBreaker(t *testing.T) {
 	}
 }
 
-// TestFleetsBreaker has the registry say that the breaker is open: a client that never called before refuses at
-// once, but for one call a second, and only until the time to try again has come.
+// TestFleetsBreaker shows an open breaker in the catalog: a client that has not called before refuses calls immediately,
+// except one call a second, and only until the time of the next try.
 func TestFleetsBreaker(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()

@@ -64,7 +64,7 @@ func hookedMesh(t *testing.T, boxes map[string]*Toolbox) func(ClientOptions) *Cl
 	}
 }
 
-// hookBox offers hooks that keep what they are told and answer with f.
+// hookBox offers hooks that store their events and answer with f.
 func hookBox(told *sync.Map, f hookFunc) *Toolbox {
 	box := &Toolbox{Version: "1.0.0"}
 	for _, hook := range []string{beforeToolCall, afterToolCall} {
@@ -137,8 +137,8 @@ func TestToolHooks(t *testing.T) {
 	}
 }
 
-// TestToolHooksOfHooks has a hook that calls a tool itself, with a client that fires hooks: it is not asked about
-// that, or it would never end.
+// TestToolHooksOfHooks has a hook that calls a tool itself, with a client that fires hooks: the hook is not called for its
+// own call.
 func TestToolHooksOfHooks(t *testing.T) {
 	var told sync.Map
 	var asked atomic.Int64
@@ -160,8 +160,8 @@ func TestToolHooksOfHooks(t *testing.T) {
 	}
 }
 
-// TestToolHooksOutOfTime ends the call's time within its hook: the tool is not called then, and it is said that it
-// was not. A failure of the hook itself is none of the call's.
+// TestToolHooksOutOfTime ends the call's time within its hook: the tool is not called then, and the error has ran "no". A
+// failure of the hook itself does not affect the call.
 func TestToolHooksOutOfTime(t *testing.T) {
 	var told sync.Map
 	mesh := hookedMesh(t, map[string]*Toolbox{"guard": hookBox(&told, func(ctx context.Context, event json.RawMessage) (HookResult, error) {
@@ -182,8 +182,8 @@ func TestToolHooksOutOfTime(t *testing.T) {
 	}
 }
 
-// TestToolHooksOfNobody is what a call costs when nobody offers a hook: no message, no allocation.
-func TestToolHooksOfNobody(t *testing.T) {
+// TestToolHooksWithoutHooks measures a call when no extension offers a hook: no message, no allocation.
+func TestToolHooksWithoutHooks(t *testing.T) {
 	c := hookedMesh(t, nil)(ClientOptions{ToolHooks: true})
 	c.hooked(beforeToolCall)
 	if n := testing.AllocsPerRun(100, func() { c.hooked(beforeToolCall) }); n != 0 {

@@ -30,7 +30,7 @@ func TestHookedIsKept(t *testing.T) {
 	set := func(key string, value []byte) func() {
 		return func() { c.take([]change{newChange(key, stampOf(1), value)}, time.Now()) }
 	}
-	anew := func(specs map[string][]byte) func() { // the bucket, whose numbers start over
+	anew := func(specs map[string][]byte) func() { // the bucket, with numbers that start over
 		return func() {
 			seq = 0
 			var all []change

@@ -101,7 +101,7 @@ func TestFireInTurn(t *testing.T) {
 
 func TestFireAfter(t *testing.T) {
 	var together sync.WaitGroup
-	together.Add(3) // all three are asked side by side, or none ever answers
+	together.Add(3) // all three are called concurrently, or none ever answers
 	meet := func(f hookFunc) hookFunc {
 		return func(ctx context.Context, event json.RawMessage) (HookResult, error) {
 			together.Done()
@@ -133,8 +133,8 @@ func TestFireRefuses(t *testing.T) {
 	}
 }
 
-// TestFireBounds offers a hook by more extensions than are asked, one of which does not answer in time. The first
-// maxHooked are asked, the one is a warning, and so is the first that was not asked.
+// TestFireBounds offers a hook by more extensions than are called, one of which does not answer in time. The first maxHooked
+// are called; the slow one, and the first that was not called, are warnings.
 func TestFireBounds(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()

@@ -11,8 +11,8 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// TestInboxScans waits for calls that are due one by one, some by their deadlines and some by silence. The timer looks
-// at all of them not more than a hundred times a second, and tells each in time, or a moment later.
+// TestInboxScans waits for calls that become due one by one, some by their deadlines and some by silence. The timer scans
+// them at most a hundred times a second, and each gets its message in time, or a moment later.
 func TestInboxScans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, apart = 1000, time.Millisecond
@@ -32,7 +32,7 @@ func TestInboxScans(t *testing.T) {
 			b.waiting[p.token] = p
 			b.expect(p, time.Now().Add(wire.SilenceLimit), p.deadline)
 			b.mu.Unlock()
-			go func() { // ends when it is told
+			go func() { // ends with its message
 				<-p.replies
 				words <- word{time.Now(), time.Since(due)}
 			}()

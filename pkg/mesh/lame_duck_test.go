@@ -14,11 +14,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestLameDuckMoves tells the server of a service and of a client that it is to go, while calls are under way. No
-// call is lost, and both are on the other server when theirs is gone.
+// TestLameDuckMoves puts the server of a service and of a client into lame duck mode while there are calls in flight. No
+// call is lost, and both are on the other server when the first one has stopped.
 //
-// But for one: what the third caller's server had sent over the route when it was yet to hear that the service is
-// gone from there. NATS drops that without a word, whenever a subscription ends in a cluster (docs/rough_edges.md).
+// One call is an exception: a message of the third caller that its server had sent over the route before it received that
+// the service had unsubscribed there. NATS drops such messages whenever a subscription ends in a cluster
+// (docs/rough_edges.md).
 func TestLameDuckMoves(t *testing.T) {
 	servers := duckServers(t, 2)
 	nc := duckConn(t, servers[0])

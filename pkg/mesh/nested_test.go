@@ -17,8 +17,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestNestedCalls has a tool do something and then call another one, which fails. What became of the inner call says
-// nothing about the outer one: that runs once, and its caller reads the tool's own words.
+// TestNestedCalls has a tool do something and then call another one, which fails. The outer call runs once, and its caller
+// gets the text of the tool, not the kind of the inner error.
 func TestNestedCalls(t *testing.T) {
 	connect := startServer(t)
 	foreign(t, connect(), func(m *nats.Msg) {
@@ -33,7 +33,7 @@ func TestNestedCalls(t *testing.T) {
 	})
 	inner := mesh.NewClient(connect(), mesh.ClientOptions{})
 	var ran atomic.Int64
-	// fail makes the call that callee names, and says so in the way that how names.
+	// fail makes the call named by callee and returns its error in the way named by how.
 	fail := func(ctx context.Context, callee, how string) error {
 		ran.Add(1)
 		_, err := inner.Call(ctx, callee, nil)
@@ -135,7 +135,7 @@ func TestNestedCalls(t *testing.T) {
 	}
 }
 
-// TestNestedCancel cancels a call whose handler waits for another one: that it is cancelled is true of both.
+// TestNestedCancel cancels a call while its handler waits for another one: both are cancelled.
 func TestNestedCancel(t *testing.T) {
 	connect := startServer(t)
 	reached := make(chan struct{}, 1)

@@ -43,7 +43,7 @@ func (w *specWriter) set(id string, names map[wire.ToolKey]string, own ...string
 	w.c.take([]change{ch}, time.Now())
 }
 
-// resolved is what Resolve says of a name, as text.
+// resolved returns the result of Resolve as text.
 func resolved(c *Catalog, name string) string {
 	e, tool, err := c.Resolve(name)
 	if err != nil {
@@ -52,8 +52,8 @@ func resolved(c *Catalog, name string) string {
 	return e.ID + "/" + tool.Own + " " + tool.Name
 }
 
-// TestResolveAfterChanges has extensions with clashing tools come, change and go, and compares what is resolved with a
-// catalog that has not been asked before.
+// TestResolveAfterChanges adds, changes and removes extensions with clashing tools, and compares the results of Resolve with
+// those of a new catalog.
 func TestResolveAfterChanges(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -121,7 +121,7 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 	if w.c.forms.names != made {
 		t.Error("the index was made anew for one extension")
 	}
-	for i := range 1000 { // while nobody asks
+	for i := range 1000 { // without a lookup
 		w.set(fmt.Sprintf("passing%d", i), nil, "x")
 		w.set(fmt.Sprintf("passing%d", i), nil)
 	}
@@ -142,7 +142,7 @@ func TestResolveKeepsItsIndex(t *testing.T) {
 	}
 }
 
-// TestResolveWhileItChanges: a name is found by whoever asks, as soon as its spec is in.
+// TestResolveWhileItChanges: a name is found as soon as its spec is applied.
 func TestResolveWhileItChanges(t *testing.T) {
 	w := &specWriter{t: t, c: NewCatalog(nil, CatalogOptions{})}
 	w.set("steady", nil, "x")

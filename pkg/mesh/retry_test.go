@@ -128,8 +128,8 @@ func TestTryingAgain(t *testing.T) {
 	})
 }
 
-// TestAwayFromWhen: a call that lay with somebody who then died has all the patience for the next life that one has
-// which met nobody in the first place.
+// TestAwayFromWhen: a call to an instance that exited has the same time for the restart as a call that found no instance at
+// first.
 func TestAwayFromWhen(t *testing.T) {
 	b := newCatalogBed(t)
 	b.bucket()

@@ -32,8 +32,8 @@ func serverWith(t *testing.T, port int, password string) *server.Server {
 	return s
 }
 
-// TestServeEndsWithItsConnection has a connection closed for good, with a call in flight: Serve must not go on without
-// it, and who closes it behind ctx has done nothing wrong.
+// TestServeEndsWithItsConnection closes a connection with a call in flight: Serve must return. Closing it after ctx has
+// ended is not an error.
 func TestServeEndsWithItsConnection(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  func(t *testing.T, s *server.Server, nc *nats.Conn, cancel context.CancelFunc)

@@ -113,8 +113,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestLongCalls checks that a streaming caller hears of a call that takes long, and that one who goes away
-// without a word is noticed and the call cancelled.
+// TestLongCalls checks that a streaming caller gets signs of life during a long call, and that the call of a caller that
+// disconnects without a cancellation is cancelled.
 func TestLongCalls(t *testing.T) {
 	connect := startServer(t)
 	started, ended := make(chan struct{}), make(chan error, 1)

@@ -14,8 +14,7 @@ import (
 
 const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// TestTraceOverTwoServices calls a service that calls another: both are told the trace, by their request and by
-// their context.
+// TestTraceOverTwoServices calls a service that calls another: both get the trace, in their request and in their context.
 func TestTraceOverTwoServices(t *testing.T) {
 	connect := startServer(t)
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
