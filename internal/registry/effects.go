@@ -1,23 +1,12 @@
 package registry
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/rpc"
-)
-
-// The limits of requests to bridges.
-const (
-	pingTimeout   = time.Second
-	maxBridgePing = 256
 )
 
 // perform carries out what the fleet has decided since the last call, and passes the changed keys to the publisher.
@@ -39,11 +28,11 @@ func (l *loop) perform() {
 				l.fleet.Pinged(e, pingResult(answer, err), time.Now())
 			})
 		case fleet.ConfirmGone:
-			l.afterPending(func(now time.Time) { l.fleet.BridgeGone(e, now) })
+			l.selfCheck.afterPending(func(now time.Time) { l.fleet.BridgeGone(e, now) })
 		case fleet.Ping:
-			l.probe(e)
+			l.workers.probe(e)
 		case fleet.Handshake:
-			l.handshake(e)
+			l.workers.handshake(e, l.limits().Spec)
 		case fleet.Refused:
 			l.refuse(e.What, e.ID, e.Err)
 		case fleet.Log:
@@ -52,43 +41,17 @@ func (l *loop) perform() {
 	}
 }
 
-// askBridge sends a request without params to a bridge, and passes the result to the loop.
-func (l *loop) askBridge(name, method string, done func(l *loop, answer json.RawMessage, err error)) {
-	q := request{nc: l.nc, subject: l.cfg.Prefix.Control(name), method: method}
-	l.pings.start(func() {
-		l.wg.Go(func() { // owned by the loop; ends with pingTimeout at the latest
-			answer, err := q.send(l.ctx, pingTimeout)
-			l.report(func(l *loop) {
-				l.pings.finish()
-				done(l, answer, err)
-			})
-		})
-	})
-}
-
-func pingResult(answer json.RawMessage, err error) fleet.PingResult {
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return fleet.PingResult{Outcome: fleet.NoResponders}
-	case errors.Is(err, context.DeadlineExceeded):
-		return fleet.PingResult{Outcome: fleet.TimedOut}
-	case err == nil, errors.As(err, new(*rpc.Error)):
-		return fleet.PingResult{Outcome: fleet.Answered, Answer: answer}
-	}
-	return fleet.PingResult{}
-}
-
 // level is the level of a log line about the mesh. All replicas see the same events, so only the leader logs them, or
 // every replica while there is no leader.
 func (l *loop) level(of slog.Level) slog.Level {
-	if l.leading() || l.snapshotVersion().Stale || l.view.get(wire.KeyLease) == nil {
+	if l.leading() || l.view.version(l.started).Stale || l.view.get(wire.KeyLease) == nil {
 		return of
 	}
 	return slog.LevelDebug
 }
 
 // limits are what documents may take: the server's largest message, less space for the subject and the headers.
-func (l *loop) limits() fleet.Limits {
-	value := int(l.nc.MaxPayload()) - 2048
-	return fleet.Limits{Value: value, Spec: value - int(l.nc.MaxPayload())/32}
+func (r *Registry) limits() fleet.Limits {
+	value := int(r.nc.MaxPayload()) - 2048
+	return fleet.Limits{Value: value, Spec: value - int(r.nc.MaxPayload())/32}
 }

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"strings"
 	"time"
@@ -16,27 +15,12 @@ import (
 // leaders wrote.
 func (l *loop) leading() bool { return l.election.epoch != 0 && l.election.ready }
 
-func (l *loop) elector() *elector {
-	ttl := l.cfg.LeaseTTL
-	if ttl < time.Second {
-		ttl = leaseTTL(l.bucket.clustered())
-	}
-	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
-		ttl: ttl, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, reconnected: l.election.reconnected, report: l.report}
-}
-
 // bucketReady handles that the bucket exists: for the first time, or again.
 func (l *loop) bucketReady(created time.Time) {
 	l.election.trouble = ""
 	if !l.view.synced || !l.view.created.Equal(created) {
-		l.resync()
+		l.scans.resync()
 	}
-}
-
-// resync reads the whole bucket again.
-func (l *loop) resync() {
-	l.view.lose()
-	l.snapshot()
 }
 
 // elected handles that this replica has acquired the lease.
@@ -53,7 +37,7 @@ func (l *loop) takeOver() {
 	}
 	l.election.ready = true
 	l.fleet.Elected(time.Now())
-	l.again()
+	poke(l.more)
 	l.log.Info("leading", "name", l.cfg.Name, "epoch", l.election.epoch)
 }
 
@@ -70,10 +54,7 @@ func (l *loop) deposed(epoch uint64) {
 // stepDown stops writing before the elector has found that the lease is lost.
 func (l *loop) stepDown() {
 	l.deposed(l.election.epoch)
-	select {
-	case l.election.stepDown <- struct{}{}:
-	default:
-	}
+	poke(l.election.stepDown)
 }
 
 // catalogEvent handles one republished change of the bucket.
@@ -85,14 +66,14 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 	}
 	changed, gap := l.view.event(ch)
 	if gap {
-		l.snapshot()
+		l.scans.start()
 	}
 	if changed {
 		l.keyChanged(ch.Key)
 	}
 	if key == wire.KeyLease {
 		if ch.Deleted() {
-			l.checkLease()
+			poke(l.election.leaseFree)
 		} else {
 			l.view.leaseSeen = now
 		}
@@ -117,67 +98,14 @@ func (l *loop) keyChanged(key string) {
 	}
 }
 
-func (l *loop) checkLease() {
-	select {
-	case l.election.leaseFree <- struct{}{}:
-	default:
-	}
-}
-
-// verifyTicks is the number of self-checks between two checks of the bucket: 5 s.
-const verifyTicks = 10
-
-// verify compares the view with the number of messages in the bucket, and reads the bucket again if it was purged.
-func (l *loop) verify() {
-	if !l.view.synced || l.election.scanning || l.election.verifying {
-		return
-	}
-	l.election.verifying = true
-	last := l.view.last()
-	l.wg.Go(func() { // owned by the loop; ends with info's timeout
-		info, err := l.bucket.info(l.ctx)
-		l.report(func(l *loop) {
-			l.election.verifying = false
-			// If there were events in between, the view and the stream's state are from different times.
-			if err == nil && l.view.synced && l.view.last() == last && info.State.LastSeq == last && l.view.purged(info.State.FirstSeq, info.State.Msgs) {
-				l.log.Warn("messages of the catalog are missing: it was purged; reading it again")
-				l.resync()
-			}
-		})
-	})
-}
-
-// snapshot reads the whole bucket, one scan at a time.
-func (l *loop) snapshot() { l.snapshotAfter(0) }
-
-// snapshotAfter reads the whole bucket after a pause, which election.scanNow ends early.
-func (l *loop) snapshotAfter(pause time.Duration) {
-	if l.election.scanning {
-		l.election.scanAgain = true
-		return
-	}
-	paused, scanNow := context.WithTimeout(l.ctx, pause)
-	l.election.scanning, l.election.scanNow = true, scanNow
-	l.wg.Go(func() { // owned by the loop; ends with scan's timeout
-		defer scanNow()
-		<-paused.Done()
-		if l.ctx.Err() != nil {
-			return
-		}
-		before := l.nc.LastError()
-		s, err := l.bucket.scan(l.ctx)
-		err = l.bucket.explain(before, err)
-		l.report(func(l *loop) { l.scanned(s, err) })
-	})
-}
-
+// scanned handles the end of a scan.
 func (l *loop) scanned(s *snapshot, err error) {
-	again, pause := l.election.scanAgain, time.Duration(0)
-	l.election.scanning, l.election.scanAgain, l.election.denied = false, false, ""
+	again, pause := l.scans.again, time.Duration(0)
+	l.scans.running, l.scans.again, l.scans.denied = false, false, ""
 	l.traffic.Scans++
 	switch {
 	case errors.Is(err, errDenied):
-		again, pause, l.election.denied = true, deniedPause, err.Error()
+		again, pause, l.scans.denied = true, deniedPause, err.Error()
 		l.log.Warn("cannot read the catalog", "error", err, "again_in", pause)
 	case err != nil:
 		again, pause = true, flushInterval
@@ -185,7 +113,7 @@ func (l *loop) scanned(s *snapshot, err error) {
 	}
 	if again {
 		l.view.lose()
-		l.snapshotAfter(pause)
+		l.scans.after(pause)
 		return
 	}
 	clear(l.pub.sent)
@@ -194,20 +122,20 @@ func (l *loop) scanned(s *snapshot, err error) {
 		l.keyChanged(key)
 	}
 	if gap {
-		l.snapshot()
+		l.scans.start()
 	}
 	if l.view.get(wire.KeyLease) == nil {
-		l.checkLease()
+		poke(l.election.leaseFree)
 	} else {
 		l.view.leaseSeen = time.Now() // an existing lease has been renewed within its TTL
 	}
 	l.takeOver()
 }
 
-// again makes the loop flush once more.
-func (l *loop) again() {
+// poke sends to c unless something is waiting there already.
+func poke(c chan<- struct{}) {
 	select {
-	case l.more <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

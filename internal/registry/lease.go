@@ -43,6 +43,15 @@ type elector struct {
 	otherLease  leaseWatch // the lease of another holder
 }
 
+func newElector(l *loop) *elector {
+	ttl := l.cfg.LeaseTTL
+	if ttl < time.Second {
+		ttl = leaseTTL(l.bucket.clustered())
+	}
+	return &elector{bucket: l.bucket, me: holder{Name: l.cfg.Name, Instance: l.instance}, replicas: l.cfg.Replicas,
+		ttl: ttl, log: l.log, leaseFree: l.election.leaseFree, stepDown: l.election.stepDown, reconnected: l.election.reconnected, report: l.report}
+}
+
 // leaseWatch is the last revision seen of another holder's lease, and since when it has been unchanged, by the local
 // clock.
 type leaseWatch struct {
@@ -174,7 +183,7 @@ func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 	// Without even a marker the bucket is new or was purged, and a purge is not republished. A writer of an
 	// unexpected lease may also have purged the bucket before.
 	if !ok || held {
-		e.report((*loop).resync)
+		e.report(func(l *loop) { l.scans.resync() })
 	}
 	e.me.Since = time.Now().UTC()
 	seq, err = e.put(ctx, last.At.Seq)

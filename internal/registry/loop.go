@@ -5,35 +5,29 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/fleet"
-	"github.com/extmesh/extmesh/internal/liveness"
 )
 
 // loop is the state of a running replica. Only the goroutine of run accesses it; workers pass their results through
 // report.
 type loop struct {
-	*Registry
-	ctx     context.Context // of the workers; stored because reports start further work
+	workers
 	log     *slog.Logger
 	sub     *nats.Subscription
 	in      chan *nats.Msg // messages of sub
 	dropped int            // messages dropped by sub
-	wg      sync.WaitGroup // the workers
-	reports chan func(*loop)
-	stopped chan struct{} // closed when reports are no longer read
-	more    chan struct{} // more restoring to do in small steps
+	more    chan struct{}  // more restoring to do in small steps
 
 	fleet   *fleet.Fleet
-	peers   *liveness.Monitor // of registries
 	refused refusals
 	traffic Traffic
-	workers
+
+	scans     scans
 	selfCheck selfCheck
 	view      view
 	bucket    *bucket
@@ -41,23 +35,15 @@ type loop struct {
 	election  election
 }
 
-// workers limits the concurrent requests to others.
-type workers struct{ handshakes, large, pings, probing limiter }
-
 // election is this replica's part in leader elections.
 type election struct {
 	epoch       uint64        // revision of the epoch key while this replica holds the lease, else 0
 	ready       bool          // the view contains the epoch, so all writes of earlier leaders
 	since       time.Time     // of epoch
 	trouble     string        // with JetStream; "" if there is none
-	denied      string        // why reading the bucket is denied; "" if it is not
 	leaseFree   chan struct{} // to the elector: check the lease now
 	stepDown    chan struct{} // to the elector: this replica is fenced
 	reconnected chan struct{} // to the elector: the client has reconnected
-	scanning    bool          // a scan is running, or paused before it begins
-	scanAgain   bool
-	verifying   bool   // the bucket is being compared with the view
-	scanNow     func() // ends the pause of the scan; set while scanning
 }
 
 // inbox is the size of the channel between the subscription and the loop, in addition to Config.maxQueued.
@@ -69,17 +55,14 @@ func newLoop(r *Registry) (*loop, error) {
 		return nil, fmt.Errorf("creating the JetStream context: %w", err)
 	}
 	l := &loop{
-		Registry: r, log: r.cfg.Logger, in: make(chan *nats.Msg, inbox),
-		reports: make(chan func(*loop), 64), stopped: make(chan struct{}),
-		more:    make(chan struct{}, 1),
-		peers:   liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}),
-		workers: workers{limiter{max: maxHandshakes}, limiter{max: maxLargeHandshakes}, limiter{max: maxBridgePing}, limiter{max: maxProbes}},
-		view:    view{values: map[string][]byte{}},
-		bucket:  &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
-		pub:     newPublisher(),
+		workers: newWorkers(r), log: r.cfg.Logger, in: make(chan *nats.Msg, inbox), more: make(chan struct{}, 1), selfCheck: newSelfCheck(r),
+		view:   view{values: map[string][]byte{}},
+		bucket: &bucket{nc: r.nc, js: js, prefix: r.cfg.Prefix},
+		pub:    newPublisher(),
 		election: election{leaseFree: make(chan struct{}, 1), stepDown: make(chan struct{}, 1),
 			reconnected: make(chan struct{}, 1)},
 	}
+	l.scans = scans{workers: &l.workers, bucket: l.bucket, view: &l.view}
 	l.fleet = fleet.New(fleet.Config{Prefix: r.cfg.Prefix, Heartbeat: r.cfg.Heartbeat, Room: r.cfg.maxKept()}, &l.view)
 	return l, nil
 }
@@ -92,10 +75,10 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l.ctx = ctx
-	elector := l.elector()
+	elector := newElector(l)
 	l.wg.Go(func() { elector.run(ctx) }) // ends with ctx, after it has released the lease
 	l.fleet.RequestAll(false, time.Now())
-	l.sendSelfCheck()
+	l.selfCheck.send(time.Now())
 	tick := time.NewTicker(selfCheckInterval)
 	defer tick.Stop()
 	for {
@@ -117,21 +100,14 @@ func (l *loop) run(ctx context.Context, status <-chan nats.Status) error {
 			}
 			l.connection(s)
 		case <-tick.C:
-			l.sendSelfCheck()
+			l.selfCheck.leading = l.leading()
+			l.selfCheck.send(time.Now())
 			l.housekeep(time.Now())
 		case <-l.pub.timer.C:
 			l.pub.fired()
 		case <-l.more:
 		}
 		l.flush()
-	}
-}
-
-// report runs f in the loop, or drops it if the loop has ended.
-func (l *loop) report(f func(*loop)) {
-	select {
-	case l.reports <- f:
-	case <-l.stopped:
 	}
 }
 
@@ -161,10 +137,23 @@ func (l *loop) receive(m *nats.Msg) {
 		return
 	}
 	if verb == "heartbeat" && rest == registryID {
-		l.handleReplicaHeartbeat(m.Data, now)
+		l.replicaHeartbeat(m.Data, now)
 		return
 	}
 	l.fleet.Control(verb, rest, m.Data, now)
+}
+
+// replicaHeartbeat handles a heartbeat of a registry replica. This replica's own one makes it evaluate missing heartbeats.
+func (l *loop) replicaHeartbeat(data []byte, now time.Time) {
+	sent, err := l.selfCheck.receive(data, now)
+	switch {
+	case err != nil:
+		l.refuse("beat", registryID, err)
+	case !sent.IsZero():
+		// With JetStream trouble, this side of a network partition may be the wrong one; the fleet waits for a grace
+		// period afterwards.
+		l.fleet.Verified(sent, l.election.trouble == "", now)
+	}
 }
 
 // housekeep does periodic work. It is called with every self-check.
@@ -173,7 +162,7 @@ func (l *loop) housekeep(now time.Time) {
 	l.checkDropped(now)
 	l.fleet.Tick(now)
 	if l.selfCheck.ticks%verifyTicks == 0 {
-		l.verify()
+		l.scans.verify()
 	}
 }
 
@@ -181,14 +170,11 @@ func (l *loop) housekeep(now time.Time) {
 func (l *loop) connection(s nats.Status) {
 	l.listeningGap("connection " + strings.ToLower(s.String()))
 	if s == nats.CONNECTED {
-		if l.election.scanning {
-			l.election.scanNow() // it may be permitted after a reconnect
+		if l.scans.running {
+			l.scans.now() // it may be permitted after a reconnect
 		}
-		l.resync()
-		select {
-		case l.election.reconnected <- struct{}{}:
-		default:
-		}
+		l.scans.resync()
+		poke(l.election.reconnected)
 		l.fleet.RequestAll(true, time.Now())
 	}
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,7 +90,7 @@ func (l *loop) flush() {
 	now := time.Now()
 	l.fleet.SetLimits(l.limits())
 	if l.fleet.Settle(now) {
-		l.again()
+		poke(l.more)
 	}
 	l.perform()
 	if !l.leading() || l.pub.inflight != nil {
@@ -115,13 +116,16 @@ func (l *loop) flush() {
 	case len(writes) > 0:
 		l.write(writes)
 	case len(keys) == maxBatch:
-		l.again() // there may be more
+		poke(l.more) // there may be more
 	}
 }
 
 // document builds the document that a key should have. ok is false if the key has it already.
 func (l *loop) document(key string) (w write, ok bool) {
-	have := l.current(key)
+	have, written := l.pub.sent[key] // in the bucket, as far as this replica has seen: its own last write or an event
+	if !written {
+		have = l.view.get(key)
+	}
 	value, err := l.fleet.Document(key, have, time.Now())
 	if err != nil {
 		l.log.Error("cannot write a document", "key", key, "error", err)
@@ -137,14 +141,6 @@ func (l *loop) document(key string) (w write, ok bool) {
 	return write{key: key, value: value}, !bytes.Equal(value, have)
 }
 
-// current is the value of a key in the bucket, as far as this replica has seen: its own last write or an event.
-func (l *loop) current(key string) []byte {
-	if v, ok := l.pub.sent[key]; ok {
-		return v
-	}
-	return l.view.get(key)
-}
-
 // write sends a batch. The result comes back as a report.
 func (l *loop) write(writes []write) {
 	p := &l.pub
@@ -153,9 +149,9 @@ func (l *loop) write(writes []write) {
 		p.inflight[w.key] = w.value
 	}
 	epoch := l.election.epoch
-	l.wg.Go(func() { // owned by the loop; ends with commit's timeout
-		last, err := l.bucket.commit(l.ctx, epoch, writes)
-		l.report(func(l *loop) { l.written(epoch, last, err) })
+	l.do(&l.unlimited, func(ctx context.Context) func(*loop) {
+		last, err := l.bucket.commit(ctx, epoch, writes)
+		return func(l *loop) { l.written(epoch, last, err) }
 	})
 }
 
@@ -165,7 +161,7 @@ func (l *loop) written(epoch, last uint64, err error) {
 	p := &l.pub
 	batch := p.inflight
 	p.inflight = nil
-	l.again()
+	poke(l.more)
 	if err == nil {
 		p.failing = false
 		l.traffic.Batches++

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -29,10 +30,17 @@ const (
 // processed by then, and the connection worked. Without a self-check (a stopped process, a half-open connection, a
 // loop that lags) nothing is evaluated; liveness.Monitor then sees the gap and waits for a full grace period first.
 type selfCheck struct {
+	*Registry
+	peers   *liveness.Monitor // of the replicas
+	leading bool              // what the heartbeats say
 	seq     uint64
 	ticks   uint64 // number of them sent by the clock
 	sent    map[uint64]time.Time
 	waiting []waiter // callbacks waiting for a self-check with their number or a later one; in order
+}
+
+func newSelfCheck(r *Registry) selfCheck {
+	return selfCheck{Registry: r, peers: liveness.NewMonitor(liveness.Config{Max: maxPeers, MaxPerID: maxPeers}), sent: map[uint64]time.Time{}}
 }
 
 // waiter is a callback that waits for a self-check.
@@ -44,79 +52,63 @@ type waiter struct {
 // afterPending calls do after everything that had been sent to this replica by now has been processed. A reply can
 // arrive before heartbeats that are still queued. Such a heartbeat may come from a process that has since exited and
 // must not mark it ready.
-func (l *loop) afterPending(do func(now time.Time)) {
-	l.publishSelfCheck(time.Now()) // if publishing fails, the next self-check also queues after everything pending
-	l.selfCheck.waiting = append(l.selfCheck.waiting, waiter{l.selfCheck.seq, do})
+func (p *selfCheck) afterPending(do func(now time.Time)) {
+	p.publish(time.Now()) // if publishing fails, the next self-check also queues after everything pending
+	p.waiting = append(p.waiting, waiter{p.seq, do})
 }
 
-// runWaiters runs the callbacks that waited for the self-check seq.
-func (p *selfCheck) runWaiters(seq uint64, now time.Time) {
-	for len(p.waiting) > 0 && p.waiting[0].seq <= seq {
-		do := p.waiting[0].do
-		p.waiting = p.waiting[1:]
-		do(now)
-	}
-	if len(p.waiting) == 0 {
-		p.waiting = nil
-	}
-}
-
-func (l *loop) sendSelfCheck() {
-	now := time.Now()
-	p := &l.selfCheck
-	if p.sent == nil {
-		p.sent = map[uint64]time.Time{}
-	}
+// send sends a self-check by the clock.
+func (p *selfCheck) send(now time.Time) {
 	for seq, at := range p.sent {
 		if now.Sub(at) > maxSelfCheckAge {
 			delete(p.sent, seq)
 		}
 	}
 	p.ticks++
-	l.publishSelfCheck(now)
+	p.publish(now)
 	p.sent[p.seq] = now
 }
 
-func (l *loop) publishSelfCheck(now time.Time) {
-	p := &l.selfCheck
+func (p *selfCheck) publish(now time.Time) {
 	p.seq++
 	role := roleStandby
-	if l.leading() {
+	if p.leading {
 		role = roleLeader
 	}
-	data, err := json.Marshal(heartbeat.Message{ID: registryID, Instance: l.instance, Version: l.cfg.Version,
-		Seq: p.seq, TS: now, IntervalMS: 1000, State: heartbeat.Ready, Reason: role + " " + l.cfg.Name})
+	data, err := json.Marshal(heartbeat.Message{ID: registryID, Instance: p.instance, Version: p.cfg.Version,
+		Seq: p.seq, TS: now, IntervalMS: 1000, State: heartbeat.Ready, Reason: role + " " + p.cfg.Name})
 	if err == nil {
-		err = l.nc.Publish(l.cfg.Prefix.Heartbeat(registryID), data)
+		err = p.nc.Publish(p.cfg.Prefix.Heartbeat(registryID), data)
 	}
 	if err != nil {
-		l.log.Debug("cannot publish a self-check", "error", err)
+		p.cfg.Logger.Debug("cannot publish a self-check", "error", err)
 	}
 }
 
-// handleReplicaHeartbeat processes a heartbeat of a registry replica. This replica's own one makes the loop evaluate
-// missing heartbeats.
-func (l *loop) handleReplicaHeartbeat(data []byte, now time.Time) {
+// receive processes a heartbeat of a registry replica. If it is a recent self-check of this one, it returns when that was
+// sent.
+func (p *selfCheck) receive(data []byte, now time.Time) (sent time.Time, err error) {
 	b, err := heartbeat.Parse(data)
 	if err == nil && b.ID != registryID {
 		err = fmt.Errorf("id %.80q does not match the subject's id %.80q", b.ID, registryID)
 	}
 	if err != nil {
-		l.refuse("beat", registryID, err)
-		return
+		return time.Time{}, err
 	}
-	l.peers.Observe(b, now)
-	if b.Instance != l.instance {
-		return
+	p.peers.Observe(b, now)
+	if b.Instance != p.instance {
+		return time.Time{}, nil
 	}
-	l.selfCheck.runWaiters(b.Seq, now)
-	at, ok := l.selfCheck.sent[b.Seq]
+	for len(p.waiting) > 0 && p.waiting[0].seq <= b.Seq {
+		do := p.waiting[0].do
+		p.waiting = p.waiting[1:]
+		do(now)
+	}
+	at, ok := p.sent[b.Seq]
 	if !ok || now.Sub(at) > maxSelfCheckAge {
-		return
+		return time.Time{}, nil
 	}
-	delete(l.selfCheck.sent, b.Seq)
-	l.peers.Expire(at)
-	// With JetStream trouble, this side of a network partition may be the wrong one; the fleet waits for a grace period
-	// afterwards.
-	l.fleet.Verified(at, l.election.trouble == "", now)
+	delete(p.sent, b.Seq)
+	p.peers.Expire(at)
+	return at, nil
 }

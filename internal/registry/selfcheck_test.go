@@ -15,7 +15,7 @@ func TestAfterPending(t *testing.T) {
 		if err := r.inLoop(t.Context(), func(l *loop) {
 			b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 			b.flush(b.nc) // it is queued for the loop, which runs this function
-			l.afterPending(func(time.Time) { heartbeats <- l.fleet.Summary().Counters.Heartbeats })
+			l.selfCheck.afterPending(func(time.Time) { heartbeats <- l.fleet.Summary().Counters.Heartbeats })
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -139,11 +139,15 @@ func (r *Registry) Catalog(ctx context.Context, p CatalogParams) (res CatalogRes
 		p.Limit = pageEntries
 	}
 	room := int(r.nc.MaxPayload()) - answerRoom
-	if !p.Outline {
-		err = r.inLoop(ctx, func(l *loop) { res = l.page(p, room) })
-		return res, err
+	read := room
+	if p.Outline {
+		read = math.MaxInt
 	}
-	if err = r.inLoop(ctx, func(l *loop) { res = l.page(p, math.MaxInt) }); err == nil {
+	err = r.inLoop(ctx, func(l *loop) {
+		res = l.view.page(p, read)
+		res.SnapshotVersion = l.view.version(l.started)
+	})
+	if err == nil && p.Outline {
 		res.outline(room) // not in the loop: it reads the text of all tools
 	}
 	return res, err
@@ -215,29 +219,29 @@ const entryRoom = len(`{"id":,"spec":,"state":},`)
 // page returns the entries after a cursor, which is the previous page's last "<section>.<name>", as many as fit into
 // room. An entry larger than a page is returned without its state, or as a bare id, so that paging always makes
 // progress.
-func (l *loop) page(p CatalogParams, room int) CatalogResult {
-	res := CatalogResult{SnapshotVersion: l.snapshotVersion()}
-	order := l.order()
+func (v *view) page(p CatalogParams, room int) (res CatalogResult) {
+	order := v.sorted()
 	from, found := slices.BinarySearch(order, p.Cursor)
 	if found {
 		from++
 	}
 	size := 0
 	for n, entry := range order[from:] {
+		first := n == 0
 		part, name, _ := strings.Cut(entry, ".")
 		var values [2]json.RawMessage
 		switch part {
 		case "e":
-			values = [2]json.RawMessage{l.view.get(fleet.SpecKey(name)), l.view.get(fleet.StateKey(name))}
+			values = [2]json.RawMessage{v.get(fleet.SpecKey(name)), v.get(fleet.StateKey(name))}
 		case "h":
-			values[0] = l.view.get(fleet.HostKey(name))
+			values[0] = v.get(fleet.HostKey(name))
 		case "s":
-			values[0] = l.view.get(fleet.SkillKey(name))
+			values[0] = v.get(fleet.SkillKey(name))
 		}
 		size += entryRoom + len(plainjson.AppendString(nil, name)) + len(values[0]) + len(values[1])
-		for v := len(values) - 1; n == 0 && v >= 0 && size > room; v-- {
-			size -= len(values[v])
-			values[v] = nil
+		for n := len(values) - 1; first && n >= 0 && size > room; n-- {
+			size -= len(values[n])
+			values[n] = nil
 		}
 		if n == p.Limit || n > 0 && size > room {
 			res.NextCursor = order[from+n-1]
@@ -263,31 +267,32 @@ func with(m map[string]json.RawMessage, name string, v json.RawMessage) map[stri
 	return m
 }
 
-// order returns all entries of the catalog in the order of the pages. It is cached until a key is added or removed.
-func (l *loop) order() []string {
-	if l.view.order == nil {
+// sorted returns all entries of the catalog in the order of the pages. It is cached until a key is added or removed.
+func (v *view) sorted() []string {
+	if v.order == nil {
 		seen := map[string]bool{}
-		for key := range l.view.values {
+		for key := range v.values {
 			kind, name, _ := strings.Cut(key, ".")
 			if s := section(kind); s != "" {
 				seen[s+"."+name] = true
 			}
 		}
-		l.view.order = make([]string, 0, len(seen))
+		v.order = make([]string, 0, len(seen))
 		for entry := range seen {
-			l.view.order = append(l.view.order, entry)
+			v.order = append(v.order, entry)
 		}
-		slices.Sort(l.view.order)
+		slices.Sort(v.order)
 	}
-	return l.view.order
+	return v.order
 }
 
-func (l *loop) snapshotVersion() SnapshotVersion {
-	age := time.Since(l.view.leaseSeen)
-	if l.view.leaseSeen.IsZero() {
-		age = time.Since(l.started)
+// version identifies the view, and how recent it is, for a registry that was started at a time.
+func (v *view) version(started time.Time) SnapshotVersion {
+	age := time.Since(v.leaseSeen)
+	if v.leaseSeen.IsZero() {
+		age = time.Since(started)
 	}
-	return SnapshotVersion{CatalogID: l.view.catalogID(), Revision: l.view.revision, Stale: age > staleAfter || !l.view.synced,
+	return SnapshotVersion{CatalogID: v.catalogID(), Revision: v.revision, Stale: age > staleAfter || !v.synced,
 		AgeMS: age.Milliseconds()}
 }
 
@@ -309,7 +314,7 @@ func (r *Registry) Resolve(ctx context.Context, p ResolveParams) (ResolveResult,
 			keys = l.fleet.Names().Keys()
 			return
 		}
-		res.SnapshotVersion, spec, res.State = l.snapshotVersion(), l.view.get(fleet.SpecKey(res.ID)), l.view.get(fleet.StateKey(res.ID))
+		res.SnapshotVersion, spec, res.State = l.view.version(l.started), l.view.get(fleet.SpecKey(res.ID)), l.view.get(fleet.StateKey(res.ID))
 	})
 	if err != nil {
 		return res, err

@@ -29,17 +29,21 @@ type Status struct {
 	Listening time.Time `json:"listening"`        // heartbeats missing before that are not evaluated
 	Replicas  []Replica `json:"replicas"`
 
-	Extensions map[heartbeat.State]int `json:"extensions"`
-	Instances  map[heartbeat.State]int `json:"instances"`
-	Tools      int                     `json:"tools"`
-	Bridges    int                     `json:"bridges"`
-	Skills     int                     `json:"skills"`
-
+	Mesh
 	Traffic    Traffic           `json:"traffic"`
 	Pending    int               `json:"pending"`    // keys to compare and write
 	Handshakes int               `json:"handshakes"` // running or queued
 	Refused    map[string]uint64 `json:"refused"`    // by what
 	Recent     []Refusal         `json:"refusals"`   // latest first, at most 100
+}
+
+// Mesh is the mesh in numbers.
+type Mesh struct {
+	Extensions map[heartbeat.State]int `json:"extensions"`
+	Instances  map[heartbeat.State]int `json:"instances"`
+	Tools      int                     `json:"tools"`
+	Bridges    int                     `json:"bridges"`
+	Skills     int                     `json:"skills"`
 }
 
 // Traffic is the counters since the start.
@@ -70,11 +74,11 @@ func (r *Registry) Status(ctx context.Context) (s Status, err error) {
 
 func (l *loop) status() Status {
 	sum := l.fleet.Summary()
-	s := Status{SnapshotVersion: l.snapshotVersion(), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
-		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.election.denied, "ok"), Listening: sum.Listening,
-		Extensions: sum.Extensions, Instances: sum.Instances, Tools: sum.Tools, Bridges: sum.Bridges, Skills: sum.Skills, Traffic: l.traffic,
+	s := Status{SnapshotVersion: l.view.version(l.started), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
+		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.scans.denied, "ok"), Listening: sum.Listening,
+		Mesh: Mesh{sum.Extensions, sum.Instances, sum.Tools, sum.Bridges, sum.Skills}, Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
-		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.replicas()}
+		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.selfCheck.replicas()}
 	s.Traffic.Announces, s.Traffic.Beats, s.Traffic.Suspects, s.Traffic.BeatLagMS = sum.Counters.Announces, sum.Counters.Heartbeats,
 		sum.Counters.Suspects, sum.Counters.LagMS
 	if s.Leading {
@@ -90,8 +94,8 @@ func (l *loop) status() Status {
 }
 
 // replicas lists the registries with recent heartbeats.
-func (l *loop) replicas() []Replica {
-	health, _ := l.peers.Extension(registryID)
+func (p *selfCheck) replicas() []Replica {
+	health, _ := p.peers.Extension(registryID)
 	out := []Replica{}
 	for _, i := range health.Instances {
 		if i.State != heartbeat.Ready {

@@ -1,0 +1,71 @@
+package registry
+
+import (
+	"context"
+	"time"
+)
+
+// scans reads the whole bucket into the view when events may have been missed.
+type scans struct {
+	*workers
+	bucket    *bucket
+	view      *view
+	running   bool // a scan is running, or paused before it begins
+	again     bool
+	verifying bool   // the bucket is being compared with the view
+	now       func() // ends the pause of the scan; set while running
+	denied    string // why reading the bucket is denied; "" if it is not
+}
+
+// resync reads the whole bucket again.
+func (s *scans) resync() {
+	s.view.lose()
+	s.start()
+}
+
+// start reads the whole bucket, one scan at a time.
+func (s *scans) start() { s.after(0) }
+
+// after reads the whole bucket after a pause, which now ends early.
+func (s *scans) after(pause time.Duration) {
+	if s.running {
+		s.again = true
+		return
+	}
+	paused, now := context.WithTimeout(s.ctx, pause)
+	s.running, s.now = true, now
+	s.do(&s.unlimited, func(ctx context.Context) func(*loop) {
+		defer now()
+		<-paused.Done()
+		if ctx.Err() != nil {
+			return func(*loop) {}
+		}
+		before := s.nc.LastError()
+		read, err := s.bucket.scan(ctx)
+		err = s.bucket.explain(before, err)
+		return func(l *loop) { l.scanned(read, err) }
+	})
+}
+
+// verifyTicks is the number of self-checks between two checks of the bucket: 5 s.
+const verifyTicks = 10
+
+// verify compares the view with the number of messages in the bucket, and reads the bucket again if it was purged.
+func (s *scans) verify() {
+	if !s.view.synced || s.running || s.verifying {
+		return
+	}
+	s.verifying = true
+	last := s.view.last()
+	s.do(&s.unlimited, func(ctx context.Context) func(*loop) {
+		info, err := s.bucket.info(ctx)
+		return func(l *loop) {
+			s.verifying = false
+			// If there were events in between, the view and the stream's state are from different times.
+			if err == nil && s.view.synced && s.view.last() == last && info.State.LastSeq == last && s.view.purged(info.State.FirstSeq, info.State.Msgs) {
+				l.log.Warn("messages of the catalog are missing: it was purged; reading it again")
+				s.resync()
+			}
+		}
+	})
+}
