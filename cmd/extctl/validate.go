@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -167,7 +168,7 @@ func (v *validator) path(ctx context.Context, path string) {
 	case ext == ".json":
 		v.clientFile(path)
 	default:
-		data, err := readRegular(path)
+		data, err := document.ReadFile(path)
 		v.manifest(path, data, sidecar(path), err)
 	}
 }
@@ -191,11 +192,11 @@ func (v *validator) manifest(path string, data []byte, sidecar *manifest.Sidecar
 func (v *validator) clientFile(path string) {
 	dir := filepath.Dir(path)
 	whole := filepath.Join(dir, manifest.FileName)
-	if data, err := readRegular(whole); err == nil && filepath.Base(path) == manifest.SidecarName {
+	if data, err := document.ReadFile(whole); err == nil && filepath.Base(path) == manifest.SidecarName {
 		v.manifest(whole, data, sidecar(whole), nil)
 		return
 	}
-	data, err := readRegular(path)
+	data, err := document.ReadFile(path)
 	if err != nil {
 		v.add(validated{Path: path, Diagnostics: unreadable(path, err)})
 		return
@@ -221,7 +222,7 @@ func sidecar(path string) *manifest.Sidecar {
 		return nil
 	}
 	file := filepath.Join(filepath.Dir(path), manifest.SidecarName)
-	data, err := readRegular(file)
+	data, err := document.ReadFile(file)
 	if err != nil {
 		return nil
 	}
@@ -229,7 +230,7 @@ func sidecar(path string) *manifest.Sidecar {
 }
 
 func (v *validator) skill(path string) {
-	data, err := readRegular(path)
+	data, err := document.ReadFile(path)
 	if err != nil {
 		v.add(validated{Path: path, Diagnostics: unreadable(path, err)})
 		return
@@ -247,25 +248,5 @@ func nameOf(dir string) string {
 }
 
 func unreadable(path string, err error) []manifest.Diagnostic {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err
-	}
-	return []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + err.Error()}}
-}
-
-// readRegular reads a regular file up to its size limit. Reading a pipe or a device could hang or never end.
-func readRegular(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // read only
-	return io.ReadAll(io.LimitReader(f, manifest.MaxFile+1))
+	return []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + document.Reason(err).Error()}}
 }

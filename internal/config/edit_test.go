@@ -33,7 +33,7 @@ func TestEdits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			change := edit(t, string(a.Comment))
+			change := parseEdit(t, string(a.Comment))
 			out := &txtar.Archive{Comment: a.Comment}
 			for _, f := range a.Files {
 				name, ok := strings.CutSuffix(f.Name, ".yaml")
@@ -58,7 +58,7 @@ func TestEdits(t *testing.T) {
 
 // otherEnds checks that the edit has the same result for the text with other line ends, without the last line end,
 // and after a byte order mark, and that repeating it changes nothing.
-func otherEnds(t *testing.T, name, text, got string, change func(*Lists)) {
+func otherEnds(t *testing.T, name, text, got string, change func(lists)) {
 	t.Helper()
 	if strings.HasPrefix(got, "error:") {
 		return
@@ -78,7 +78,7 @@ func otherEnds(t *testing.T, name, text, got string, change func(*Lists)) {
 	}
 }
 
-func outcome(text string, change func(*Lists)) string {
+func outcome(text string, change func(lists)) string {
 	out, err := edited("extensions.yaml", text, change)
 	if err != nil {
 		return fmt.Sprintf("error: %v\n", err)
@@ -86,19 +86,19 @@ func outcome(text string, change func(*Lists)) string {
 	return out
 }
 
-func edit(t *testing.T, line string) func(*Lists) {
+func parseEdit(t *testing.T, line string) func(lists) {
 	t.Helper()
 	verb, arg, _ := strings.Cut(strings.TrimSpace(line), " ")
-	return func(l *Lists) {
+	return func(l lists) {
 		switch verb {
 		case "disable":
-			l.Disable(arg)
+			l.disable(arg)
 		case "enable":
-			l.Enable(arg)
+			l.enable(arg)
 		case "link":
-			l.Link(arg)
+			l.add("links", arg, sameDir)
 		case "unlink":
-			l.Unlink(arg)
+			l.drop("links", arg, sameDir)
 		default:
 			t.Fatalf("unknown edit %q", verb)
 		}
@@ -252,7 +252,7 @@ func FuzzEdit(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		added, err := edited("x", text, func(l *Lists) { l.Disable("weather") })
+		added, err := edited("x", text, func(l lists) { l.disable("weather") })
 		if err != nil {
 			return
 		}
@@ -265,7 +265,7 @@ func FuzzEdit(f *testing.F) {
 				t.Errorf("disabling in %q results in %q: %q is gone", text, added, line)
 			}
 		}
-		removed, err := edited("x", added, func(l *Lists) { l.Disabled = without(l.Disabled, func(s string) bool { return s == "weather" }) })
+		removed, err := edited("x", added, func(l lists) { l.drop("disabled", "weather", sameText) })
 		if err != nil {
 			return
 		}

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -31,14 +30,14 @@ func Load(path string, mustExist bool) (Config, []manifest.Diagnostic) {
 	if path == "" {
 		path = DefaultPath
 	}
-	text, err := read(path)
+	text, err := document.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !mustExist:
 		return Default(), nil
 	case errors.Is(err, fs.ErrNotExist):
 		return Default(), []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "there is no such file"}}
 	case err != nil:
-		return Default(), []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + reason(err)}}
+		return Default(), []manifest.Diagnostic{{Level: manifest.Error, Path: path, Message: "cannot be read: " + document.Reason(err).Error()}}
 	}
 	return Parse(path, text)
 }
@@ -50,31 +49,6 @@ func diagnostics(d *document.Doc) []manifest.Diagnostic {
 		out = append(out, manifest.Diagnostic{Level: manifest.Level(f.Level), Path: f.Path, Line: f.Line, Column: f.Column, Key: f.Key, Message: f.Message})
 	}
 	return out
-}
-
-// reason returns err without the path, which is part of the diagnostic anyway.
-func reason(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err
-	}
-	return err.Error()
-}
-
-// read reads a file of limited size; a pipe or a device could block or never end.
-func read(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxFile+1)) // one byte more, so that Parse reports the size
 }
 
 // Parse is Load for the content of a file; path is only for the diagnostics. It does not panic on any input, and

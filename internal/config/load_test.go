@@ -144,7 +144,7 @@ func TestLoad(t *testing.T) {
 		want      string
 	}{
 		{"none.yaml", true, "none.yaml: error: there is no such file"},
-		{"config", false, "config: error: cannot be read: it is not a regular file"},
+		{"config", false, "config: error: cannot be read: it is a directory, not a regular file"},
 		{"big.yaml", true, "big.yaml: error: the file has more than 1048576 bytes (1 MiB)"},
 	} {
 		c, diags := Load(tt.path, tt.mustExist)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -32,7 +33,7 @@ func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.L
 		w.refused++
 	}
 	if err != nil {
-		w.add(broken, path, "", "the symbolic link is broken: %v", reason(err))
+		w.add(broken, path, "", "the symbolic link is broken: %v", document.Reason(err))
 	} else {
 		w.escape(r, path, target)
 	}
@@ -56,7 +57,7 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 	case !w.follow:
 		w.skipLink(path)
 	case err != nil:
-		w.add(manifest.Warn, path, "", "the symbolic link is broken: %v", reason(err))
+		w.add(manifest.Warn, path, "", "the symbolic link is broken: %v", document.Reason(err))
 	case !within(r.dir, target):
 		w.escape(r, path, target)
 	case within(target, dir):

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -63,7 +64,7 @@ func TestScanLinkToPipe(t *testing.T) {
 }
 
 func TestReadDevice(t *testing.T) {
-	if _, err := readRegular(os.DevNull); err == nil || !strings.Contains(err.Error(), "a device") {
+	if _, err := document.ReadFile(os.DevNull); err == nil || !strings.Contains(err.Error(), "a device") {
 		t.Errorf("reading a device: %v", err)
 	}
 }

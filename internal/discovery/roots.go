@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -35,7 +36,7 @@ func canonical(roots, links []string, f *findings) []root {
 		switch was, twice := first[dir]; {
 		case err != nil:
 			f.incomplete = f.incomplete || !lasting(err)
-			f.add(manifest.Warn, path, key, "the root cannot be read and is skipped: %v; %s", reason(err), remedy)
+			f.add(manifest.Warn, path, key, "the root cannot be read and is skipped: %v; %s", document.Reason(err), remedy)
 		case twice:
 			f.add(manifest.Warn, path, key, "the root is the same directory as %s and is skipped", was)
 		default:
@@ -67,12 +68,4 @@ func canonicalDir(path string) (string, fs.FileInfo, error) {
 // lasting reports whether err describes a permanent condition rather than a temporary failure.
 func lasting(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, errNotDir)
-}
-
-// reason returns err without the operation and the path, which is part of the diagnostic anyway.
-func reason(err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err
-	}
-	return err
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -63,9 +64,9 @@ func (s *scan) parse(ctx context.Context, locations []location, opt manifest.Opt
 
 func (p location) parse(opt manifest.Options) parsed {
 	var f findings
-	data, err := readRegular(cmp.Or(p.file, p.sidecar))
+	data, err := document.ReadFile(cmp.Or(p.file, p.sidecar))
 	if err != nil {
-		f.add(manifest.Error, p.path(), "", "the manifest cannot be read: %v", reason(err))
+		f.add(manifest.Error, p.path(), "", "the manifest cannot be read: %v", document.Reason(err))
 		return parsed{diags: f.diags, done: true}
 	}
 	opt.Sidecar, opt.Program = nil, gate.Program(p.dir)
@@ -75,8 +76,8 @@ func (p location) parse(opt manifest.Options) parsed {
 	}
 	if p.sidecar != "" {
 		path := filepath.Join(p.dir, manifest.SidecarName)
-		if data, err := readRegular(p.sidecar); err != nil {
-			f.add(manifest.Warn, path, "", "the sidecar cannot be read and is ignored: %v", reason(err))
+		if data, err := document.ReadFile(p.sidecar); err != nil {
+			f.add(manifest.Warn, path, "", "the sidecar cannot be read and is ignored: %v", document.Reason(err))
 		} else {
 			opt.Sidecar = &manifest.Sidecar{Path: path, Data: data}
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -39,7 +40,7 @@ func ScanSkills(dir string) ([]Skill, []manifest.Diagnostic) {
 		f.add(manifest.Info, abs, "extensions.skills_dir", "the directory does not exist; no skills are loaded")
 		return nil, f.diags
 	case err != nil:
-		f.add(manifest.Warn, abs, "extensions.skills_dir", "the skills cannot be read: %v", reason(err))
+		f.add(manifest.Warn, abs, "extensions.skills_dir", "the skills cannot be read: %v", document.Reason(err))
 		return nil, f.diags
 	case len(names) > maxSkills:
 		f.add(manifest.Error, abs, "extensions.skills_dir", "there are %d directories; only the first %d are read", len(names), maxSkills)
@@ -66,10 +67,10 @@ func (f *findings) skill(dir, name string) *Skill {
 	}
 	var data []byte
 	if err == nil {
-		data, err = readRegular(target)
+		data, err = document.ReadFile(target)
 	}
 	if err != nil {
-		f.add(manifest.Error, path, "", "the skill cannot be read: %v", reason(err))
+		f.add(manifest.Error, path, "", "the skill cannot be read: %v", document.Reason(err))
 		return nil
 	}
 	if !isID(name) {

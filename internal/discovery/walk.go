@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -105,7 +106,7 @@ func (w *walker) read(r root, s step) []step {
 	entries, err := w.entries(s.dir)
 	if err != nil {
 		w.incomplete = w.incomplete || !lasting(err)
-		w.add(manifest.Warn, s.dir, "", "the directory cannot be read and is skipped: %v", reason(err))
+		w.add(manifest.Warn, s.dir, "", "the directory cannot be read and is skipped: %v", document.Reason(err))
 		return nil
 	}
 	w.scanned++

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -219,9 +220,9 @@ func (w *watcher) read(ctx context.Context, walk *walker) map[string]sum {
 type sum [sha256.Size]byte
 
 func sumOf(file string) sum {
-	data, err := readRegular(file)
+	data, err := document.ReadFile(file)
 	if err != nil {
-		data = fmt.Appendf(nil, "\x00%v", reason(err))
+		data = fmt.Appendf(nil, "\x00%v", document.Reason(err))
 	}
 	return sha256.Sum256(data)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -163,7 +162,7 @@ func (e Expander) read(path string) ([]byte, error) {
 	case e.ReadFile != nil:
 		return e.ReadFile(e.full(path))
 	case outside != "":
-		return readRegular(os.Stat, os.Open, outside)
+		return document.ReadRegular(os.Stat, os.Open, outside, maxFileText)
 	}
 	dir, file, err := e.followed(e.full(path))
 	if err != nil {
@@ -178,24 +177,7 @@ func (e Expander) read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readRegular(root.Stat, root.Open, rel)
-}
-
-// readRegular is os.ReadFile for regular files only: a pipe could block, and a device might never end.
-func readRegular(stat func(string) (os.FileInfo, error), open func(string) (*os.File, error), path string) ([]byte, error) {
-	info, err := stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
-	}
-	f, err := open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFileText+1))
+	return document.ReadRegular(root.Stat, root.Open, rel, maxFileText)
 }
 
 // Resolve returns m's transport with its placeholders replaced: in env, headers and url, for a member in every value.

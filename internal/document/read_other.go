@@ -1,5 +1,5 @@
 //go:build !unix
 
-package discovery
+package document
 
 const nonblock = 0

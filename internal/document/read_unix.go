@@ -1,6 +1,6 @@
 //go:build unix
 
-package discovery
+package document
 
 import "syscall"
 
