@@ -93,7 +93,7 @@ var handshakeFaults = []fault{
 	},
 	{
 		mode: "silent-in-handshake", does: "never answers `initialize`",
-		caller:   "after up to 1 s `unavailable` (`ran: no`), with state and reason",
+		caller:   "`unavailable` (`ran: no`) with state and reason, at the latest when the call's own time is over",
 		operator: "`failed`: `it did not answer initialize within 30s`",
 		bridge:   "SIGTERM after 30 s or its `handshake_timeout`, SIGKILL a second later; " + backsOff,
 		child:    func(k *testChild) { hang() },

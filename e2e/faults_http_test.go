@@ -302,7 +302,7 @@ var httpFaults = []fault{
 	},
 	{
 		mode: "http-stops-while-idle", does: "stops while there are no calls",
-		caller: "after up to 1 s `unavailable`, with the reason", operator: "`restarting` within 6 s", bridge: "checks the connection every 3 s; then repeats the handshake with backoff",
+		caller: "`unavailable` with the reason, at the latest when the call's own time is over", operator: "`restarting` within 6 s", bridge: "checks the connection every 3 s; then repeats the handshake with backoff",
 		manifest: overHTTP("ext"), web: native,
 		test: func(h *host) {
 			h.waitReady()

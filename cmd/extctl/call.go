@@ -12,8 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // callTimeout is the default timeout of a call; it equals the bridge's default.
@@ -71,7 +73,7 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	}
 	ctx, cancel := s.watchCall(ctx, c, tool)
 	defer cancel()
-	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, raw)
+	result, err := s.callOrWait(ctx, o, tool, raw)
 	if by := endedBy(ctx); err != nil && by != nil {
 		return nil, by
 	}
@@ -84,6 +86,47 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 		return nil, f
 	}
 	return result, err
+}
+
+// callOrWait calls a tool. If no instance takes the call, but the extension may be on its way back, it follows the catalog
+// and waits for as long as the call may take: the catalog in o is not updated.
+func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool string, args json.RawMessage) (json.RawMessage, error) {
+	o.WaitReady = -1
+	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, args)
+	if o.Catalog == nil || !mayReturn(o.Catalog, tool, err) {
+		return result, err
+	}
+	o.WaitReady = 0
+	// If the catalog cannot be followed, the error of the first call is the answer.
+	_ = s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+		if err := c.WaitFor(ctx, func(c *mesh.Catalog) bool { _, _, err := c.Resolve(tool); return err == nil }); err != nil {
+			return err
+		}
+		o.Catalog = c
+		result, err = mesh.NewClient(s.nc, o).Call(ctx, tool, args)
+		return nil
+	})
+	return result, err
+}
+
+// mayReturn reports whether a call failed because no instance took it, for now.
+func mayReturn(c *mesh.Catalog, tool string, err error) bool {
+	if err == nil {
+		return false
+	}
+	e := rpc.AsError(err)
+	if d := e.Details(); d.Ran != rpc.RanNo || !errors.Is(e, rpc.CodeUnavailable) && !errors.Is(e, rpc.CodeExited) {
+		return false
+	}
+	x, _, resolveErr := c.Resolve(tool)
+	if resolveErr != nil {
+		return false
+	}
+	switch x.State.State {
+	case heartbeat.Ready, heartbeat.Restarting, heartbeat.Spawning:
+		return true
+	}
+	return false
 }
 
 // watchCall returns ctx for calls of a tool; it ends when NATS denies one. Without a catalog, tool is <id>/<local name>.

@@ -111,13 +111,13 @@ func TestControlPartialFailure(t *testing.T) {
 				}
 				return stdout, stderr
 			}
-			if stdout, stderr := verb("restart "+id, "b2"); stdout != "b2: restarting 1 instance\nb3: restarting 1 instance\n" || !strings.HasPrefix(stderr, "extctl: error: "+tc.says) {
-				t.Errorf("restart: %s%s", stdout, stderr)
+			if stdout, stderr := verb("drain "+id, "b2"); stdout != "b2: draining 1 instance\nb3: draining 1 instance\n" || !strings.HasPrefix(stderr, "extctl: error: "+tc.says) {
+				t.Errorf("drain: %s%s", stdout, stderr)
 			}
 			if stdout, stderr := verb("logs "+id, "b2"); strings.Count(stdout, "\n") != 2 || !strings.HasSuffix(stdout, "from b3\n") || !strings.Contains(stderr, tc.says) {
 				t.Errorf("logs: %s%s", stdout, stderr)
 			}
-			for _, line := range []string{"restart " + id + " --json", "logs " + id + " --json"} {
+			for _, line := range []string{"drain " + id + " --json", "logs " + id + " --json"} {
 				stdout, stderr := verb(line, "b2")
 				out := decodeOutput(t, stdout)
 				if len(out.Bridges)+len(out.Lines) != 2 || stderr != "" || out.Error != nil {
@@ -164,7 +164,7 @@ func TestControlInParallel(t *testing.T) {
 		})
 	}
 	want := []struct{ Bridge string }{{"b1"}, {"b2"}, {"b3"}}
-	code, stdout, _ := extctl(t.Context(), b.url, "restart", "x", "--json", "--timeout", "1m")
+	code, stdout, _ := extctl(t.Context(), b.url, "drain", "x", "--json", "--timeout", "1m")
 	if out := decodeOutput(t, stdout); code != 0 || !reflect.DeepEqual(out.Bridges, want) {
 		t.Errorf("restart: exit code %d, %s", code, stdout)
 	}

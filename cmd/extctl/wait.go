@@ -45,6 +45,18 @@ extension's tools are in the catalog.`,
 }
 
 func (s *session) wait(ctx context.Context, id, want string) error {
+	if err := s.awaitState(ctx, id, want); err != nil || !s.json {
+		return err
+	}
+	return s.printJSON(struct {
+		header
+		ID    string          `json:"id"`
+		State heartbeat.State `json:"state"`
+	}{ID: id, State: heartbeat.State(want)})
+}
+
+// awaitState waits until an extension is in the state want.
+func (s *session) awaitState(ctx context.Context, id, want string) error {
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		err := waitFor(ctx, c, id, want)
 		if err != nil {
@@ -60,17 +72,8 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 			return fail(exitTimeout, "%s did not appear in the catalog in time", id)
 		case errors.Is(err, context.DeadlineExceeded):
 			return fail(exitTimeout, "%s did not become %s in time: it is %s (%s)", id, want, e.State.State, orDash(e.State.Reason))
-		case err != nil:
-			return err
 		}
-		if s.json {
-			return s.printJSON(struct {
-				header
-				ID    string          `json:"id"`
-				State heartbeat.State `json:"state"`
-			}{ID: id, State: heartbeat.State(want)})
-		}
-		return nil
+		return err
 	})
 }
 

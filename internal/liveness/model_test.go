@@ -264,7 +264,7 @@ func random(r *rand.Rand, mon *Monitor, m *model, id, instance string, now time.
 		}
 	case 2, 3:
 		mon.Hold(id, instance, "not answering", now)
-		if i != nil && i.state != heartbeat.Shutdown && !i.held {
+		if i != nil && (i.state == heartbeat.Ready || i.state == heartbeat.Lost) && !i.held {
 			i.held = true
 			i.setState(heartbeat.Lost, now)
 		}

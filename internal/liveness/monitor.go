@@ -206,10 +206,10 @@ func (m *Monitor) MarkLost(id, instance, reason string, now time.Time) (Change, 
 
 // Hold marks an instance lost like MarkLost, but its owner's heartbeats do not bring it back: a bridge whose child
 // hangs still sends them. Release ends the hold, and so does a heartbeat in which the owner reports a state other
-// than ready.
+// than ready. Such a report may also arrive before Hold, while the instance was being probed; then Hold does nothing.
 func (m *Monitor) Hold(id, instance, reason string, now time.Time) (Change, bool) {
 	i := m.find(id, instance)
-	if i == nil || i.State == heartbeat.Shutdown || i.Held {
+	if i == nil || i.Held || i.State != heartbeat.Ready && i.State != heartbeat.Lost {
 		return Change{}, false
 	}
 	i.Held, i.Note = true, ""

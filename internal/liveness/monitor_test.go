@@ -188,6 +188,10 @@ func TestHold(t *testing.T) {
 	if state() != heartbeat.Restarting {
 		t.Error("the owner's own report did not end the hold")
 	}
+	m.Hold("a", "", "no responders", at(5.1)) // from a ping before that report
+	if state() != heartbeat.Restarting {
+		t.Error("an instance that restarts is held")
+	}
 	beat(heartbeat.Ready, 6)
 	m.MarkLost("a", "", "its host is gone", at(7))
 	if state() != heartbeat.Lost {
@@ -291,8 +295,8 @@ func FuzzObserve(f *testing.F) {
 func TestRefresh(t *testing.T) {
 	m := NewMonitor(Config{})
 	now := time.Now()
-	for _, instance := range []string{"n1", "held", "shutdown"} {
-		m.Observe(heartbeat.Message{ID: "x", Instance: instance, State: heartbeat.Draining}, now)
+	for instance, state := range map[string]heartbeat.State{"n1": heartbeat.Draining, "held": heartbeat.Ready, "shutdown": heartbeat.Draining} {
+		m.Observe(heartbeat.Message{ID: "x", Instance: instance, State: state}, now)
 	}
 	m.Deregister("x", "shutdown", "", now)
 	for range 10 {

@@ -29,7 +29,7 @@ type ClientOptions struct {
 	Agent, Session string // the caller: sent as Ext-Agent and Ext-Session
 
 	Timeout   time.Duration // of calls with a context without a deadline; exact to 10 ms. Default 30 s
-	WaitReady time.Duration // how long a call waits for an extension that is starting. Default 1 s; < 0: not at all
+	WaitReady time.Duration // how long a call waits for an extension that starts or restarts. Default: as long as the call may take; < 0: not at all
 	Logger    *slog.Logger  // default: discard
 
 	HookTimeout time.Duration // of each extension that is called for a hook. Default 5 s
@@ -69,7 +69,7 @@ type Client struct {
 func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	opt.Timeout = cmp.Or(opt.Timeout, 30*time.Second)
 	opt.HookTimeout = cmp.Or(opt.HookTimeout, 5*time.Second)
-	opt.WaitReady = max(0, cmp.Or(opt.WaitReady, time.Second))
+	opt.WaitReady = max(0, cmp.Or(opt.WaitReady, wholeCall))
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -166,6 +166,7 @@ type target struct {
 	passthrough               bool                             // calls carry the identity of the caller
 	agent, session            string                           // the caller
 	meta                      json.RawMessage                  // ToolCall.Meta
+	hook                      bool                             // the call fires a hook
 	tool                      *Tool                            // where it is known
 	check                     func(args json.RawMessage) error // nil: unchecked
 	progress                  func(json.RawMessage)
@@ -293,7 +294,9 @@ func (c *Client) ask(ctx context.Context, t target, method string, params json.R
 		}
 		switch s {
 		case whenReady:
-			c.waitReady(ctx, t.id)
+			if !c.waitReady(ctx, &t, r.away) {
+				return nil, r.final(c, &t, &a)
+			}
 		case afterPause:
 			if !sleep(ctx, r.pause) {
 				return nil, r.final(c, &t, &a)
@@ -373,9 +376,15 @@ func (c *Client) stateOf(id string) heartbeat.State {
 	return e.State.State
 }
 
-func (c *Client) waitReady(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(ctx, c.opt.WaitReady)
+// wholeCall is the default of WaitReady: the deadline of the call comes first.
+const wholeCall = 1000 * time.Hour
+
+// waitReady waits until the extension is not on its way back any more, or has been away for as long as the call waits. It
+// returns false when ctx ends first.
+func (c *Client) waitReady(ctx context.Context, t *target, away time.Time) bool {
+	waitCtx, cancel := context.WithDeadline(ctx, away.Add(c.maxWait(t)))
 	defer cancel()
-	// After a timeout the call is repeated as well.
-	_ = c.opt.Catalog.WaitFor(ctx, func(*Catalog) bool { return c.stateOf(id) == heartbeat.Ready })
+	// When the wait is over, the call is tried once more.
+	_ = c.opt.Catalog.WaitFor(waitCtx, func(*Catalog) bool { return !c.returns(t.id) })
+	return ctx.Err() == nil
 }

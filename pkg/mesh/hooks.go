@@ -132,6 +132,7 @@ func (c *Client) fireAll(ctx context.Context, f *Fired, hook string, asked []tar
 func (c *Client) askHook(ctx context.Context, t target, hook string, event json.RawMessage) (r HookResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opt.HookTimeout)
 	defer cancel()
+	t.hook = true
 	result, err := c.ask(ctx, t, "hooks/"+hook, event)
 	if err != nil {
 		return r, err

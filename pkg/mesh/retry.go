@@ -89,14 +89,13 @@ const (
 	stop       step = iota // the error is final
 	atOnce                 // another request, now
 	afterPause             // another request, after retries.pause
-	whenReady              // another request, when the catalog shows the extension ready, or WaitReady is over
+	whenReady              // another request, when the catalog does not show the extension on its way back any more
 )
 
 // retries is the history of one call.
 type retries struct {
 	made     int           // attempts before the present one
 	pause    time.Duration // for afterPause
-	waited   bool          // for ready
 	away     time.Time     // since this time no instance took it
 	unlisted error         // the refusal after which an instance of the shown version was addressed
 
@@ -162,15 +161,32 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 	if r.made == 0 && t.notFound == nil {
 		c.suspect(t, "no_responders")
 	}
-	state := c.stateOf(t.id)
+	left := c.maxWait(t) - time.Since(r.away)
 	switch {
-	case (state == heartbeat.Restarting || state == heartbeat.Spawning) && !r.waited && c.opt.WaitReady > 0:
-		r.waited = true
+	case left > 0 && c.returns(t.id):
 		return whenReady
-	case r.made < len(pauses), c.mayReturn(t.id) && time.Since(r.away) < c.opt.WaitReady:
+	case r.made < len(pauses), left > 0 && time.Since(r.away) < returnTime && c.mayReturn(t.id):
 		return afterPause
 	}
 	return stop
+}
+
+// returnTime is how long a call is retried while the catalog does not show yet that the extension restarts, and how long a
+// hook waits for an extension.
+const returnTime = time.Second
+
+// maxWait is how long a call waits for an extension that is on its way back.
+func (c *Client) maxWait(t *target) time.Duration {
+	if t.hook {
+		return min(c.opt.WaitReady, returnTime)
+	}
+	return c.opt.WaitReady
+}
+
+// returns reports whether the catalog shows that the extension is on its way back.
+func (c *Client) returns(id string) bool {
+	state := c.stateOf(id)
+	return state == heartbeat.Restarting || state == heartbeat.Spawning
 }
 
 // final returns the error of the call; a is its last attempt.

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// slowExtension writes an extension that needs some seconds to start. Its tool pid returns its process id. The tool is
+// read-only: a call that arrives before the bridge has noticed the end of the process may be made again.
+func slowExtension(t *testing.T, dir, id string, seconds float64) {
+	t.Helper()
+	write(t, filepath.Join(dir, id, "plugin.toml"), fmt.Sprintf(`
+[plugin]
+id = %q
+version = "1.0.0"
+[capabilities]
+tools = ["pid"]
+[transport]
+type = "stdio"
+command = "sh"
+args = ["server.sh"]
+`, id))
+	write(t, filepath.Join(dir, id, "server.sh"), fmt.Sprintf(`
+sleep %g
+while IFS= read -r line; do
+	id=$(printf '%%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in
+	*'"initialize"'*) r='{"server_version":"1","tools":[{"name":"pid","input_schema":{"type":"object"},"annotations":{"readOnlyHint":true}}],"hooks":[]}' ;;
+	*) r="{\"pid\":$$}" ;;
+	esac
+	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%%s,"result":%%s}\n' "$id" "$r"
+done
+`, seconds))
+}
+
+// slowMesh runs extensions that need different times to start.
+func slowMesh(t *testing.T) (url string, ids []string) {
+	t.Helper()
+	url, _ = startNATS(t)
+	dir := t.TempDir()
+	for i, seconds := range []float64{1, 2.5, 6} {
+		id := fmt.Sprintf("slow%d", i)
+		slowExtension(t, dir, id, seconds)
+		ids = append(ids, id)
+	}
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	start(t, env, program(t, "stdio-bridge"), "--name", "slow", "--search-path", dir)
+	for _, id := range ids {
+		extctlOK(t, url, "wait", id)
+	}
+	return url, ids
+}
+
+func extctlOK(t *testing.T, url string, args ...string) (stdout string) {
+	t.Helper()
+	stdout, stderr, code := extctl(t, url, args...)
+	if code != 0 {
+		t.Errorf("extctl %s: exit %d, %s%s", strings.Join(args, " "), code, stdout, stderr)
+	}
+	return stdout
+}
+
+func pidOf(t *testing.T, url, id string) int {
+	t.Helper()
+	var r struct{ PID int }
+	if err := json.Unmarshal([]byte(extctlOK(t, url, "call", id+"/pid")), &r); err != nil {
+		t.Error(err)
+	}
+	return r.PID
+}
+
+// TestRestartWaitCall restarts extensions, waits for them and calls them: the wait does not end with the state from before
+// the restart, and the call reaches the new process.
+func TestRestartWaitCall(t *testing.T) {
+	t.Parallel()
+	url, ids := slowMesh(t)
+	times := 3
+	if slowTests() {
+		times = 20
+	}
+	t.Run("all", func(t *testing.T) {
+		for _, id := range ids {
+			t.Run(id, func(t *testing.T) {
+				t.Parallel()
+				for n := range times {
+					before := pidOf(t, url, id)
+					extctlOK(t, url, "restart", id)
+					if n%2 == 0 { // a call waits by itself, too
+						extctlOK(t, url, "wait", id)
+					}
+					if after := pidOf(t, url, id); after == before {
+						t.Errorf("%d: the call after the restart reached the old process %d", n, after)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestCallAfterKill kills extensions that need up to six seconds to start, and calls them at once: for the first time,
+// when they are restarted without a delay, and again. Every call succeeds within its time.
+func TestCallAfterKill(t *testing.T) {
+	t.Parallel()
+	url, ids := slowMesh(t)
+	t.Run("all", func(t *testing.T) {
+		for _, id := range ids {
+			t.Run(id, func(t *testing.T) {
+				t.Parallel()
+				pid := pidOf(t, url, id)
+				for n := range 3 {
+					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+						t.Fatal(err)
+					}
+					after := pidOf(t, url, id)
+					if after == pid || after == 0 {
+						t.Fatalf("%d: process %d answered, process %d was killed", n, after, pid)
+					}
+					pid = after
+				}
+			})
+		}
+	})
+}
