@@ -52,35 +52,18 @@ type Stats struct {
 // Conn sends and receives JSON-RPC messages, one per line, over a reader and a writer. It is a Caller; answers may
 // arrive in any order. NewConn starts nothing: Run does the work.
 //
-// If no goroutine is writing, the one that adds a message writes it itself, with one non-blocking attempt if w has
-// TryWrite (as a pipe does). All other messages go through a queue to one goroutine, which writes everything in the
-// queue with a single call and ends when the queue is empty. No lock is held while writing. An idle Conn has only its
-// reader's goroutine.
+// An idle Conn has only its reader's goroutine.
 type Conn struct {
 	r   io.Reader
-	w   io.Writer
 	opt Options
 
-	try interface{ TryWrite([]byte) (int, error) } // w, if it can
-
-	mu       sync.Mutex
-	pending  pending
-	head     *Exchange // the write queue
-	tail     *Exchange
-	raws     int           // answers and notifications in it
-	writing  bool          // a goroutine owns out and w
-	left     bool          // writing waits for the goroutine that Run will start
-	out      *batch        // the batch that is being written
-	werr     error         // the error after which nothing can be written
-	drainer  func()        // c.drain, as one value for all go statements; nil before Run
-	quit     chan struct{} // closed when the goroutine that Run waits for has stopped writing
-	unbreak  func() bool   // undoes breakRead; set after a failed write
-	timer    *time.Timer
-	armed    time.Time  // when timer fires; zero: not set
-	gone     *rpc.Error // set when no answer can arrive any more
-	serving  map[string]context.CancelFunc
-	handlers sync.WaitGroup
-	running  int
+	mu      sync.Mutex
+	out     writer
+	pending pending
+	timer   *time.Timer
+	armed   time.Time  // when timer fires; zero: not set
+	gone    *rpc.Error // set when no answer can arrive any more
+	serving serving
 
 	noise, unknown, long, dropped atomic.Uint64
 	received                      atomic.Uint64
@@ -96,8 +79,9 @@ func NewConn(r io.Reader, w io.Writer, opt Options) *Conn {
 	if opt.MaxHandlers <= 0 {
 		opt.MaxHandlers = 256
 	}
-	c := &Conn{r: r, w: w, opt: opt}
-	c.try, _ = w.(interface{ TryWrite([]byte) (int, error) })
+	c := &Conn{r: r, opt: opt, serving: serving{max: opt.MaxHandlers, cancel: map[string]context.CancelFunc{}}}
+	c.out = writer{to: w, mu: &c.mu, pending: &c.pending, failed: func() func() bool { return interruptSoon(r) }}
+	c.out.try, _ = w.(interface{ TryWrite([]byte) (int, error) })
 	return c
 }
 
@@ -114,15 +98,15 @@ func (c *Conn) Received() uint64 { return c.received.Load() }
 func (c *Conn) Run(ctx context.Context) error {
 	hctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, c.interruptRead)
+	stop := context.AfterFunc(ctx, func() { interrupt(c.r) })
 	defer stop()
 
-	c.beginWriting()
+	c.out.begin()
 	err := c.readLoop(hctx)
 	c.fail(c.end(ctx, err))
 	cancel()
-	c.handlers.Wait()
-	werr := c.endWriting()
+	c.serving.handlers.Wait()
+	werr := c.out.end()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -158,7 +142,7 @@ func (c *Conn) fail(e *rpc.Error) {
 	}
 	c.mu.Unlock()
 	for _, x := range lost {
-		c.deliver(x, e)
+		deliver(x, e)
 	}
 }
 
@@ -168,13 +152,13 @@ func (c *Conn) fail(e *rpc.Error) {
 func (c *Conn) remove(id uint64) *Exchange {
 	x := c.pending.remove(id)
 	if x != nil {
-		c.unlink(x)
+		c.out.unlink(x)
 	}
 	return x
 }
 
 // deliver ends x with the error e; a request that was never written did not run.
-func (c *Conn) deliver(x *Exchange, e *rpc.Error) {
+func deliver(x *Exchange, e *rpc.Error) {
 	if x.queued {
 		e = notRun(e)
 	}
@@ -205,8 +189,11 @@ func (c *Conn) Start(x *Exchange) {
 	if !x.Deadline.IsZero() && (c.armed.IsZero() || x.Deadline.Before(c.armed)) {
 		c.arm(x.Deadline)
 	}
-	c.send(x)
+	c.out.send(x)
 }
+
+// Flush writes the exchanges that were started with Hold, unless they have already been written.
+func (c *Conn) Flush() { c.out.flush() }
 
 // Cancel ends x with CodeCancelled. It returns false if x has already ended. If the request was written, id is its id,
 // for a notifications/cancelled to the other side; otherwise id is 0.
@@ -221,7 +208,7 @@ func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 	}
 	c.mu.Unlock()
 	if removed {
-		c.deliver(x, rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call was cancelled"))
+		deliver(x, rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call was cancelled"))
 	}
 	return id, removed
 }
@@ -271,32 +258,26 @@ func (c *Conn) expire() {
 	c.pending.shrink()
 	c.mu.Unlock()
 	for _, x := range due {
-		c.deliver(x, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer to %s in time", x.Method))
+		deliver(x, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer to %s in time", x.Method))
 	}
 }
 
-func (c *Conn) interruptRead() {
-	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now()) == nil {
+// interrupt ends a read of r that is waiting, and all later ones.
+func interrupt(r io.Reader) {
+	if d, ok := r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now()) == nil {
 		return
 	}
-	if d, ok := c.r.(io.Closer); ok {
+	if d, ok := r.(io.Closer); ok {
 		d.Close()
 	}
 }
 
-// breakRead interrupts the reader shortly after a write has failed: answers that the peer sent before it closed its side
-// are still in the pipe. keep undoes that, if it is possible.
-func (c *Conn) breakRead() (keep func() bool) {
+// interruptSoon interrupts the reader shortly after a write has failed: answers that the peer sent before it closed its side
+// are still in the pipe. undo undoes that, if it is possible.
+func interruptSoon(r io.Reader) (undo func() bool) {
 	const moment = time.Second
-	if d, ok := c.r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now().Add(moment)) == nil {
+	if d, ok := r.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Now().Add(moment)) == nil {
 		return func() bool { return false }
 	}
-	return time.AfterFunc(moment, c.interruptRead).Stop
-}
-
-// interruptWrite limits the time of the last write to a peer that may have stopped reading.
-func (c *Conn) interruptWrite() {
-	if d, ok := c.w.(interface{ SetWriteDeadline(time.Time) error }); ok {
-		d.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	}
+	return time.AfterFunc(moment, func() { interrupt(r) }).Stop
 }

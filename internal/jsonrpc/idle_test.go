@@ -42,8 +42,8 @@ func TestIdleConn(t *testing.T) {
 				t.Errorf("after %d bytes a goroutine still writes:\n%s", size, stacks)
 			}
 			c.mu.Lock()
-			if c.writing || c.out != nil {
-				t.Errorf("after %d bytes: writing %v, batch %v", size, c.writing, c.out)
+			if c.out.writing || c.out.out != nil {
+				t.Errorf("after %d bytes: writing %v, batch %v", size, c.out.writing, c.out.out)
 			}
 			c.mu.Unlock()
 		}
@@ -195,7 +195,7 @@ func TestEndWithManyWriters(t *testing.T) {
 			}
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if c.writing && c.werr == nil {
+			if c.out.writing && c.out.werr == nil {
 				t.Error("a goroutine writes after Run has returned")
 			}
 		})

@@ -152,8 +152,8 @@ func TestQueueWithGaps(t *testing.T) {
 				}
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				if c.head != nil || c.tail != nil || c.raws != 0 || c.writing {
-					t.Errorf("left: head %v, tail %v, %d raws, writing %v", c.head, c.tail, c.raws, c.writing)
+				if c.out.head != nil || c.out.tail != nil || c.out.raws != 0 || c.out.writing {
+					t.Errorf("left: head %v, tail %v, %d raws, writing %v", c.out.head, c.out.tail, c.out.raws, c.out.writing)
 				}
 			})
 		})

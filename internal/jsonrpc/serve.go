@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -70,20 +71,23 @@ func (c *Conn) request(ctx context.Context, env *Envelope) {
 	}
 	q := &rpc.Request{ID: clone(env.ID), Method: env.MethodName(), Params: clone(env.Params), Notify: c.Notify}
 	hctx, cancel := context.WithCancel(ctx)
-	if e := c.admit(string(q.ID), cancel); e != nil {
+	c.mu.Lock()
+	e := c.serving.add(string(q.ID), cancel)
+	c.mu.Unlock()
+	if e != nil {
 		cancel()
 		c.respond(AppendError(nil, q.ID, e), nil)
 		return
 	}
-	c.handlers.Go(func() { // owned by Run, which waits for handlers; ends when the handler returns
+	c.serving.handlers.Go(func() { // owned by Run, which waits for handlers; ends when the handler returns
 		defer cancel()
 		result, err := Protect(hctx, c.opt.Handler, q)
 		c.mu.Lock()
-		delete(c.serving, string(q.ID))
+		delete(c.serving.cancel, string(q.ID))
 		c.mu.Unlock()
 		// The handler counts as running until its answer is written, so that a peer that does not read cannot make
 		// answers accumulate.
-		done := func() { c.running-- }
+		done := func() { c.serving.running-- }
 		if err != nil {
 			c.respond(AppendError(nil, q.ID, rpc.AsError(err)), done)
 			return
@@ -92,22 +96,24 @@ func (c *Conn) request(ctx context.Context, env *Envelope) {
 	})
 }
 
-// admit registers the request with this id as running, unless there are too many.
-func (c *Conn) admit(id string, cancel context.CancelFunc) *rpc.Error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.running >= c.opt.MaxHandlers {
-		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(c.opt.MaxHandlers)},
-			"%d calls are already running", c.opt.MaxHandlers)
+// serving is the requests of the other side that are being handled. The Conn's mutex guards it.
+type serving struct {
+	max      int
+	running  int                           // handlers, until their answers are written
+	cancel   map[string]context.CancelFunc // by id, while the handler runs
+	handlers sync.WaitGroup
+}
+
+// add registers the request with this id as running, unless there are too many.
+func (s *serving) add(id string, cancel context.CancelFunc) *rpc.Error {
+	if s.running >= s.max {
+		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.max)}, "%d calls are already running", s.max)
 	}
-	if c.serving[id] != nil {
+	if s.cancel[id] != nil {
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "a request with the id %s is already running", id)
 	}
-	if c.serving == nil {
-		c.serving = map[string]context.CancelFunc{}
-	}
-	c.serving[id] = cancel
-	c.running++
+	s.cancel[id] = cancel
+	s.running++
 	return nil
 }
 
@@ -143,7 +149,7 @@ func (c *Conn) notification(ctx context.Context, env *Envelope) {
 		}
 		if json.Unmarshal(env.Params, &p) == nil {
 			c.mu.Lock()
-			cancel := c.serving[string(p.RequestID)]
+			cancel := c.serving.cancel[string(p.RequestID)]
 			c.mu.Unlock()
 			if cancel != nil {
 				cancel()

@@ -3,200 +3,225 @@ package jsonrpc
 import (
 	"bytes"
 	"errors"
+	"io"
+	"sync"
+	"time"
 )
 
+// writer writes the messages of a Conn. If no goroutine is writing, the one that adds a message writes it itself, with one
+// non-blocking attempt if the destination has TryWrite (as a pipe does). All other messages go through a queue to one
+// goroutine, which writes everything in the queue with a single call and ends when the queue is empty. No lock is held
+// while writing.
+type writer struct {
+	to      io.Writer
+	try     interface{ TryWrite([]byte) (int, error) } // to, if it can
+	pending *pending
+	failed  func() (undo func() bool) // called after a failed write
+
+	mu      *sync.Mutex // the Conn's; guards pending and everything below
+	head    *Exchange   // the queue
+	tail    *Exchange
+	raws    int           // answers and notifications in it
+	writing bool          // a goroutine owns out and to
+	left    bool          // writing waits for the goroutine that begin will start
+	out     *batch        // the batch that is being written
+	werr    error         // the error after which nothing can be written
+	drainer func()        // w.drain, as one value for all go statements; nil before begin
+	quit    chan struct{} // closed when the goroutine that end waits for has stopped writing
+	unbreak func() bool   // undoes failed; set after a failed write
+}
+
 // send queues x and starts writing, unless another goroutine is writing. The caller holds mu; send releases it.
-func (c *Conn) send(x *Exchange) {
-	x.queued, x.prev, x.next = true, c.tail, nil
-	if c.tail == nil {
-		c.head = x
+func (w *writer) send(x *Exchange) {
+	x.queued, x.prev, x.next = true, w.tail, nil
+	if w.tail == nil {
+		w.head = x
 	} else {
-		c.tail.next = x
+		w.tail.next = x
 	}
-	c.tail = x
-	if c.writing || x.Hold { // the writing goroutine checks the queue before it stops
-		c.mu.Unlock()
+	w.tail = x
+	if w.writing || x.Hold { // the writing goroutine checks the queue before it stops
+		w.mu.Unlock()
 		return
 	}
-	c.write()
+	w.write()
 }
 
 // unlink removes x from the write queue, if it is queued. The caller holds mu.
-func (c *Conn) unlink(x *Exchange) {
-	if x.prev == nil && x != c.head {
+func (w *writer) unlink(x *Exchange) {
+	if x.prev == nil && x != w.head {
 		return
 	}
 	if x.prev == nil {
-		c.head = x.next
+		w.head = x.next
 	} else {
 		x.prev.next = x.next
 	}
 	if x.next == nil {
-		c.tail = x.prev
+		w.tail = x.prev
 	} else {
 		x.next.prev = x.prev
 	}
 	x.prev, x.next = nil, nil
 }
 
-// Flush writes the exchanges that were started with Hold, unless they have already been written.
-func (c *Conn) Flush() {
-	c.mu.Lock()
-	if c.writing || c.head == nil {
-		c.mu.Unlock()
+// flush writes the exchanges that were queued with Hold, unless they have already been written.
+func (w *writer) flush() {
+	w.mu.Lock()
+	if w.writing || w.head == nil {
+		w.mu.Unlock()
 		return
 	}
-	c.write()
+	w.write()
 }
 
 // write writes the queue: first with one attempt that cannot block, if w supports that, and the rest on a goroutine. The
 // caller holds mu, and no goroutine is writing; write releases mu.
-func (c *Conn) write() {
-	c.writing = true
-	if c.try == nil {
-		c.handOver()
-		c.mu.Unlock()
+func (w *writer) write() {
+	w.writing = true
+	if w.try == nil {
+		w.handOver()
+		w.mu.Unlock()
 		return
 	}
-	buf := c.gather()
-	c.mu.Unlock()
-	n, err := c.try.TryWrite(buf)
-	c.mu.Lock()
-	c.wrote(n, err)
-	if err == nil && c.out == nil && c.head == nil {
-		c.writing = false
-		c.stopped()
+	buf := w.gather()
+	w.mu.Unlock()
+	n, err := w.try.TryWrite(buf)
+	w.mu.Lock()
+	w.wrote(n, err)
+	if err == nil && w.out == nil && w.head == nil {
+		w.writing = false
+		w.stopped()
 	} else {
-		c.handOver() // the rest, and the error if there was one
+		w.handOver() // the rest, and the error if there was one
 	}
-	c.mu.Unlock()
+	w.mu.Unlock()
 }
 
 // gather returns the bytes to write next: the rest of a batch, or a new batch from the queue. (Exchanges that have ended
 // are no longer in the queue: see remove.) The caller holds mu and owns writing.
-func (c *Conn) gather() []byte {
-	if c.out != nil {
-		return c.out.text[c.out.wrote:]
+func (w *writer) gather() []byte {
+	if w.out != nil {
+		return w.out.text[w.out.wrote:]
 	}
-	for c.head != nil {
-		x := c.head
+	for w.head != nil {
+		x := w.head
 		size := x.maxFrame()
-		if c.out != nil && len(c.out.text)+size > gatherMax {
+		if w.out != nil && len(w.out.text)+size > gatherMax {
 			break
 		}
-		c.unlink(x)
+		w.unlink(x)
 		if x.raw != nil {
-			c.raws--
+			w.raws--
 		}
 		x.queued = false
-		if c.out == nil {
-			c.out = newBatch(size)
+		if w.out == nil {
+			w.out = newBatch(size)
 		}
-		c.out.add(x)
+		w.out.add(x)
 		if x.written != nil {
 			x.written()
 		}
 	}
-	if c.out == nil {
+	if w.out == nil {
 		return nil
 	}
-	return c.out.text
+	return w.out.text
 }
 
 // wrote records that n more bytes of the batch are written. After an error nothing more is written, and a request of
 // which no byte was written counts as still queued, so that it fails with ran "no": a write to a process that has just
 // exited fails immediately, and the caller can safely retry. The caller holds mu.
-func (c *Conn) wrote(n int, err error) {
-	b := c.out
+func (w *writer) wrote(n int, err error) {
+	b := w.out
 	b.wrote += n
 	if err != nil {
-		c.werr = err
+		w.werr = err
 		for _, f := range b.frames {
-			if f.at >= b.wrote && c.pending.get(f.id) == f.x {
+			if f.at >= b.wrote && w.pending.get(f.id) == f.x {
 				f.x.queued = true
 			}
 		}
 	}
 	if err != nil || b.wrote == len(b.text) {
-		c.out = nil
+		w.out = nil
 		b.free()
 	}
 }
 
-// handOver continues writing on a goroutine. The caller holds mu and owns writing. It is not called after endWriting has
-// found that no goroutine is writing: by then calls are refused, and no handler is running that could answer.
-func (c *Conn) handOver() {
-	if c.drainer == nil {
-		c.left = true
+// handOver continues writing on a goroutine. The caller holds mu and owns writing. It is not called after end has found that no goroutine is writing: by then calls are refused, and no handler is running that could answer.
+func (w *writer) handOver() {
+	if w.drainer == nil {
+		w.left = true
 		return
 	}
-	go c.drainer() // owned by Run, which waits in endWriting; ends when the queue is empty, or with a write error
+	go w.drainer() // owned by Run, which waits in end; ends when the queue is empty, or with a write error
 }
 
-// stopped unblocks endWriting, if it waits, after the last write. The caller holds mu.
-func (c *Conn) stopped() {
-	if c.quit != nil {
-		close(c.quit)
-		c.quit = nil
+// stopped unblocks end, if it waits, after the last write. The caller holds mu.
+func (w *writer) stopped() {
+	if w.quit != nil {
+		close(w.quit)
+		w.quit = nil
 	}
 }
 
 // drain owns writing: it writes until the queue is empty.
-func (c *Conn) drain() {
-	c.mu.Lock()
-	for c.werr == nil {
-		buf := c.gather()
+func (w *writer) drain() {
+	w.mu.Lock()
+	for w.werr == nil {
+		buf := w.gather()
 		if len(buf) == 0 {
-			c.writing = false
-			c.stopped()
-			c.mu.Unlock()
+			w.writing = false
+			w.stopped()
+			w.mu.Unlock()
 			return
 		}
-		c.mu.Unlock()
-		n, err := c.w.Write(buf)
-		c.mu.Lock()
+		w.mu.Unlock()
+		n, err := w.to.Write(buf)
+		w.mu.Lock()
 		if err == nil {
 			n = len(buf)
 		}
-		c.wrote(min(max(n, 0), len(buf)), err)
+		w.wrote(min(max(n, 0), len(buf)), err)
 	}
-	c.mu.Unlock()
-	unbreak := c.breakRead()
-	c.mu.Lock()
-	c.unbreak = unbreak // writing stays true, so that nothing more is written
-	c.stopped()
-	c.mu.Unlock()
+	w.mu.Unlock()
+	unbreak := w.failed()
+	w.mu.Lock()
+	w.unbreak = unbreak // writing stays true, so that nothing more is written
+	w.stopped()
+	w.mu.Unlock()
 }
 
-// beginWriting starts the goroutine for messages that were handed over before Run.
-func (c *Conn) beginWriting() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.drainer = c.drain
-	if c.left {
-		c.left = false
-		c.handOver()
+// begin starts the goroutine for messages that were handed over before Run.
+func (w *writer) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drainer = w.drain
+	if w.left {
+		w.left = false
+		w.handOver()
 	}
 }
 
-// endWriting waits until everything queued is written, or writing fails, and returns the error. That includes answers
+// end waits until everything queued is written, or writing fails, and returns the error. That includes answers
 // that are queued during another goroutine's non-blocking attempt.
-func (c *Conn) endWriting() error {
+func (w *writer) end() error {
 	quit := make(chan struct{})
-	c.mu.Lock()
-	c.quit = quit
-	if !c.writing || c.unbreak != nil {
-		c.stopped()
+	w.mu.Lock()
+	w.quit = quit
+	if !w.writing || w.unbreak != nil {
+		w.stopped()
 	}
-	c.mu.Unlock()
-	c.interruptWrite()
+	w.mu.Unlock()
+	limitWrite(w.to)
 	<-quit
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.unbreak != nil {
-		c.unbreak()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unbreak != nil {
+		w.unbreak()
 	}
-	return c.werr
+	return w.werr
 }
 
 var errNotReading = errors.New("the peer does not read its messages")
@@ -205,18 +230,25 @@ var errNotReading = errors.New("the peer does not read its messages")
 // the message is being written, and not if it is refused.
 func (c *Conn) sendRaw(raw []byte, limit int, written func()) error {
 	c.mu.Lock()
-	if c.gone != nil && c.running == 0 {
+	if c.gone != nil && c.serving.running == 0 {
 		c.mu.Unlock()
 		return c.gone
 	}
-	if c.raws >= limit {
+	if c.out.raws >= limit {
 		c.mu.Unlock()
 		c.dropped.Add(1)
 		return errNotReading
 	}
-	c.raws++
-	c.send(&Exchange{raw: raw, written: written})
+	c.out.raws++
+	c.out.send(&Exchange{raw: raw, written: written})
 	return nil
+}
+
+// limitWrite limits the time of the last write to a peer that may have stopped reading.
+func limitWrite(w io.Writer) {
+	if d, ok := w.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		d.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	}
 }
 
 func toValidUTF8(line []byte) []byte { return bytes.ToValidUTF8(line, []byte("\uFFFD")) }
