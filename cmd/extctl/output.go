@@ -80,6 +80,9 @@ const (
 
 // clean makes text from the mesh safe for a terminal: a tool's description must not contain escape sequences.
 func clean(s string) string {
+	if plain(s) {
+		return s
+	}
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\t':
@@ -89,6 +92,16 @@ func clean(s string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "?"))
+}
+
+// plain reports whether s has only printable ASCII characters, as most text has.
+func plain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // cleanLines is clean for a message of several lines. It indents all but the first, so that none of them can imitate a
@@ -104,7 +117,9 @@ func cleanLines(s string) string {
 // short is the first line of s, cleaned, and cut to n characters.
 func short(s string, n int) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	s = clean(s)
+	if s = clean(s); len(s) <= n {
+		return s
+	}
 	if utf8.RuneCountInString(s) > n {
 		s = string([]rune(s)[:n-1]) + "…"
 	}
@@ -152,7 +167,7 @@ func (t *table) print(w io.Writer) error {
 	return b.Flush()
 }
 
-func (t *table) line(w io.Writer, row []string, width []int, colour bool) {
+func (t *table) line(w *bufio.Writer, row []string, width []int, colour bool) {
 	for i, cell := range row {
 		pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
 		if i == len(row)-1 {
@@ -163,9 +178,10 @@ func (t *table) line(w io.Writer, row []string, width []int, colour bool) {
 		if colour && t.names[i] == "STATE" {
 			cell = paint(cell)
 		}
-		fmt.Fprint(w, cell, pad)
+		w.WriteString(cell) // Flush returns the error
+		w.WriteString(pad)
 	}
-	fmt.Fprintln(w)
+	w.WriteByte('\n')
 }
 
 // paint colours a state: green if ready, yellow in transition, red if failed or lost.

@@ -60,9 +60,11 @@ func matching(all []mesh.Extension, search string) []toolJSON {
 	out := []toolJSON{}
 	for _, e := range all {
 		for _, t := range e.Spec.Tools {
-			text := strings.ToLower(t.Name + " " + t.Own + " " + t.Description)
-			if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) }) {
-				continue
+			if len(words) > 0 {
+				text := strings.ToLower(t.Name + " " + t.Own + " " + t.Description)
+				if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) }) {
+					continue
+				}
 			}
 			out = append(out, toolJSON{t.Name, e.ID, t.Own, t.Description, t.InputSchema, e.State.Available})
 		}

@@ -6,33 +6,27 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// decodeSpec reads a Spec as json.Unmarshal does, several times as fast, and without copying the schemas: they are slices of
-// data. A follower reads a hundred thousand tools when it starts, and nearly all of their bytes are schemas that it does not
-// need.
+// decodeSpec reads a Spec as json.Unmarshal does, several times as fast, and without copying the schemas: they are slices
+// of data. A follower reads a hundred thousand tools when it starts, and most of their bytes are schemas.
 func decodeSpec(data []byte) (*Spec, error) {
 	s := new(Spec)
-	if !json.Valid(data) {
-		return nil, json.Unmarshal(data, s) // for the position of the error
-	}
-	if data = bytes.TrimSpace(data); data[0] != '{' {
-		return nil, errors.New("want an object")
-	}
 	rest := []byte{'{'} // everything but the tools
 	var tools []byte
-	err := plainjson.EachMember(data, func(key, value []byte) error {
-		if string(key) == `"tools"` {
+	err := jsonrpc.Each(data, func(key, value []byte) bool { // it checks the grammar of all of data
+		if string(key) == "tools" {
 			tools = value
-			return nil
+			return true
 		}
 		if len(rest) > 1 {
 			rest = append(rest, ',')
 		}
-		rest = append(append(append(rest, key...), ':'), value...)
-		return nil
+		rest = append(append(append(append(rest, '"'), key...), `":`...), value...)
+		return true
 	})
 	if err == nil {
 		err = json.Unmarshal(append(rest, '}'), s)
