@@ -31,7 +31,7 @@ func TestProblemsAreLimited(t *testing.T) {
 	var log bytes.Buffer
 	a := wire.Announce{ID: "lister", Version: "1.0.0"}
 	s := &instance{workload: &workload{announce: a}, mesh: serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix}).Join(a), log: slog.New(slog.NewTextHandler(&log, nil))}
-	f := &forwarder{}
+	r := &run{inst: s, f: &forwarder{}}
 	for _, tt := range []struct {
 		problems, reported int
 		last               string
@@ -47,7 +47,7 @@ func TestProblemsAreLimited(t *testing.T) {
 		if n := len(hs.problems); n != tt.reported || !strings.Contains(hs.problems[n-1].Message, tt.last) {
 			t.Errorf("of %d problems %d are reported, the last one: %v", tt.problems, n, hs.problems[n-1])
 		}
-		s.applyHandshake(f, hs)
+		r.applyHandshake(hs)
 		if n := strings.Count(log.String(), "\n"); n != tt.logged {
 			t.Errorf("%d lines are in the log, want %d", n, tt.logged)
 		}

@@ -12,19 +12,19 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// startHealthCheck checks the extension until stop is called, and calls giveUp if the run must end.
-func (s *instance) startHealthCheck(ctx context.Context, f *forwarder, giveUp func(error)) (stop func()) {
+// startHealthCheck checks the extension until stop is called, and ends the run if it fails.
+func (r *run) startHealthCheck(ctx context.Context) (stop func()) {
 	check := func(ctx context.Context, err error) {
 		if err != nil && ctx.Err() == nil {
-			giveUp(err)
+			r.end(err)
 		}
 	}
-	if conn, ok := f.conn.(*jsonrpc.Conn); ok {
-		return f.check.start(ctx, func(ctx context.Context) { check(ctx, s.checkHang(ctx, conn)) })
+	if conn, ok := r.f.conn.(*jsonrpc.Conn); ok {
+		return r.f.check.start(ctx, func(ctx context.Context) { check(ctx, r.checkHang(ctx, conn)) })
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { check(ctx, s.watchHealth(ctx, f)) }) // owned by the caller, and stop waits for it; ends with ctx
+	wg.Go(func() { check(ctx, r.watchHealth(ctx)) }) // owned by the caller, and stop waits for it; ends with ctx
 	return func() {
 		cancel()
 		wg.Wait()
@@ -35,8 +35,8 @@ var errHung = errors.New("it hangs")
 
 // checkHang checks a child after a call missed its deadline. It returns an error if the child hangs, that is if nothing
 // arrives from now on, not even the response to a ping. Any output counts, because a busy child may respond late.
-func (s *instance) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
-	timeout := s.workload.limits.hang
+func (r *run) checkHang(ctx context.Context, conn *jsonrpc.Conn) error {
+	timeout := r.inst.workload.limits.hang
 	if timeout <= 0 {
 		return nil
 	}
@@ -57,7 +57,7 @@ const (
 
 // watchHealth sends a ping every few seconds, and immediately after a call has failed. It returns an error if the server
 // cannot be reached, or if a proxy in front of it reports that it is not there.
-func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
+func (r *run) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	missed, known := 0, false
@@ -66,10 +66,10 @@ func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-f.check:
+		case <-r.f.check:
 			missed++ // the failed call counts as the first
 		}
-		alive, err := ping(ctx, f.conn, pingTimeout)
+		alive, err := ping(ctx, r.f.conn, pingTimeout)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -79,7 +79,7 @@ func (s *instance) watchHealth(ctx context.Context, f *forwarder) error {
 		case errors.Is(err, rpc.CodeInternal) && !known:
 			missed = 0
 			continue // it answered initialize, so it only does not implement ping
-		case errors.Is(err, rpc.CodeTimeout) && f.inflight.Load() > 0:
+		case errors.Is(err, rpc.CodeTimeout) && r.f.inflight.Load() > 0:
 			continue // it may be busy with that call, which ends at its deadline
 		}
 		if missed++; missed >= maxMissed {

@@ -81,7 +81,7 @@ func TestWatchHealth(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				began := time.Now()
-				err := (&instance{}).watchHealth(ctx, f)
+				err := (&run{inst: &instance{}, f: f}).watchHealth(ctx)
 				took := time.Since(began)
 				if tt.ends == 0 && err != nil || tt.ends > 0 && (err == nil || took > tt.ends) {
 					t.Errorf("after %s: %v", took, err)
@@ -133,11 +133,12 @@ func TestCheckHang(t *testing.T) {
 				time.AfterFunc(time.Second, func() { wg.Go(func() { tt.child(theirs) }) })
 				began := time.Now()
 				hung := time.Duration(0)
-				stop := (&instance{workload: &workload{limits: limits{hang: limit}}}).startHealthCheck(t.Context(), f, func(err error) {
+				r := &run{inst: &instance{workload: &workload{limits: limits{hang: limit}}}, f: f, end: func(err error) {
 					if hung = time.Since(began); !errors.Is(err, errHung) {
 						t.Error(err)
 					}
-				})
+				}}
+				stop := r.startHealthCheck(t.Context())
 				time.Sleep(2 * limit)
 				stop()
 				if tt.hangs != (hung > 0) || tt.hangs && hung != limit {
@@ -157,8 +158,8 @@ func TestRelistIsCoalesced(t *testing.T) {
 		l := &fakeLink{answer: func(context.Context) error { return errors.New("not now") }}
 		f := testForwarder(l)
 		f.handshake.Store(&handshake{raw: json.RawMessage(`{}`)})
-		s := &instance{workload: &workload{}, log: discard}
-		stop := f.relist.start(t.Context(), func(ctx context.Context) { s.relist(ctx, f) })
+		r := &run{inst: &instance{workload: &workload{}, log: discard}, f: f}
+		stop := f.relist.start(t.Context(), r.relist)
 		for range 1000 { // a burst
 			f.relist.send()
 		}

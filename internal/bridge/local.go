@@ -144,7 +144,7 @@ func (t *trial) exchangeHandshake(ctx context.Context, p *child.Process) error {
 		}
 	})
 	defer awaitRemainingOutput(ctx, &t.reading)
-	hs, err := t.inst.handshakeInTime(connCtx, &forwarder{conn: t.conn}, start{p.Activity, func() {}}, end)
+	hs, err := (&run{inst: &t.inst, f: &forwarder{conn: t.conn}, start: start{p.Activity, func() {}}, end: end}).handshakeInTime(connCtx)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the caller's deadline, not the handshake timeout
 			p.Terminate()

@@ -34,19 +34,19 @@ func droppedLines(line string) (n int) {
 
 // handleNoise handles a line of the child's output that is not a message. It passes clean one byte more than clean
 // reads, so that clean can see that the text was cut.
-func (s *instance) handleNoise(f *forwarder, line []byte, why error) {
-	f.noise.add(line)
-	first := f.handshake.Load() == nil && f.firstNoise.Load() == nil && len(line) > 0
-	logged := s.noiseLimit.allow(time.Now())
+func (r *run) handleNoise(line []byte, why error) {
+	r.f.noise.add(line)
+	first := r.f.handshake.Load() == nil && r.f.firstNoise.Load() == nil && len(line) > 0
+	logged := r.inst.noiseLimit.allow(time.Now())
 	if !first && !logged {
 		return
 	}
-	text := s.workload.clean(string(line[:min(len(line), maxNoise+cleanMargin+1)]), maxNoise)
+	text := r.inst.workload.clean(string(line[:min(len(line), maxNoise+cleanMargin+1)]), maxNoise)
 	if first {
-		f.firstNoise.Store(&text)
+		r.f.firstNoise.Store(&text)
 	}
 	if logged {
-		s.log.Warn("noise on standard output", "line", text, "error", why)
+		r.inst.log.Warn("noise on standard output", "line", text, "error", why)
 	}
 }
 
@@ -117,22 +117,22 @@ const maxNoise = 200
 
 // handleNotification delivers progress to the caller that requested it, and publishes every other notification as an
 // event of the extension. If there are too many, it drops and counts them.
-func (s *instance) handleNotification(f *forwarder, method string, params []byte) {
+func (r *run) handleNotification(method string, params []byte) {
 	if method == "notifications/tools/list_changed" {
-		f.relist.send()
+		r.f.relist.send()
 	}
-	if now := time.Now(); !s.eventLimit.allow(now) {
-		s.history.droppedEvent()
-		if s.noiseLimit.allow(now) {
-			s.log.Warn("notifications dropped: too many per second", "method", s.workload.clean(method, maxNoise))
+	if now := time.Now(); !r.inst.eventLimit.allow(now) {
+		r.inst.history.droppedEvent()
+		if r.inst.noiseLimit.allow(now) {
+			r.inst.log.Warn("notifications dropped: too many per second", "method", r.inst.workload.clean(method, maxNoise))
 		}
 		return
 	}
-	if method == "notifications/progress" && f.progress.deliver(params) {
+	if method == "notifications/progress" && r.f.progress.deliver(params) {
 		return
 	}
-	if err := s.publishEvent(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
-		s.log.Debug("an event was not published", "method", method, "error", err)
+	if err := r.inst.publishEvent(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
+		r.inst.log.Debug("an event was not published", "method", method, "error", err)
 	}
 }
 

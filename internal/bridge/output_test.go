@@ -66,7 +66,7 @@ func TestCleanCut(t *testing.T) {
 	}
 	var log strings.Builder
 	s := &instance{workload: &workload{redact: redact}, log: slog.New(slog.NewTextHandler(&log, nil)), noiseLimit: newNoiseLimit()}
-	s.handleNoise(&forwarder{}, []byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
+	(&run{inst: s, f: &forwarder{}}).handleNoise([]byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
 	if got := log.String(); strings.Contains(got, "secret") || !strings.Contains(got, "[MY_TOKEN] [MY_TOKEN]…") {
 		t.Errorf("noise is logged as %q", got)
 	}

@@ -21,13 +21,14 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	defer stop(nil)
 	defer s.history.runEnded(nil, nil)
 	f := s.newForwarder()
+	r := &run{inst: s, f: f, start: start{release: func() {}}, end: stop, ready: func(*handshake) { ready() }}
 	f.remote = true
 	f.credentials = &credentials{show: func(reason string) { s.apply(state.Note, s.workload.clean(reason, maxReason)) }}
 	conn := remote.New(remote.Config{
 		URL: s.workload.transport.URL, Headers: s.workload.transport.Headers, Dialect: s.workload.transport.Dialect,
 		Allow:          s.workload.httpAllow,
 		MaxResult:      int64(s.workload.limits.maxResult),
-		OnNotification: func(method string, params []byte) { s.handleNotification(f, method, params) },
+		OnNotification: func(method string, params []byte) { r.handleNotification(method, params) },
 		OnReopened:     func(result json.RawMessage) { f.reopened.Store(&result) },
 		Logger:         s.log,
 	})
@@ -42,7 +43,7 @@ func (s *instance) runRemote(ctx context.Context, ready func()) error {
 	wg.Go(func() { stop(conn.Run(sessionCtx)) }) // owned here; ends with sessionCtx, or when the session fails
 	defer wg.Wait()
 	defer closeSession(nil)
-	err := s.handshakeAndServe(connCtx, f, start{release: func() {}}, stop, func(*handshake) { ready() })
+	err := r.handshakeAndServe(connCtx)
 	return cmp.Or(err, ownCause(connCtx, ctx))
 }
 

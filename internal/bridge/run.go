@@ -21,6 +21,15 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
+// run is one run of an instance: one child process, or one HTTP session, from its start to its end.
+type run struct {
+	inst  *instance
+	f     *forwarder
+	start start
+	end   func(why error)     // closes the connection and stops the child
+	ready func(hs *handshake) // called after the handshake
+}
+
 // runOnce is one run of the instance: from the start to the end of its process or session.
 func (s *instance) runOnce(ctx context.Context, ready func()) error {
 	if !s.apply(state.Begin, "") { // drained: start nothing until a restart ends ctx
@@ -67,17 +76,17 @@ func (s *instance) runChild(ctx context.Context, ready func()) error {
 				p.Terminate()
 			}
 		}
-		f := s.newForwarder()
-		f.noise = noise
-		conn := s.connect(connCtx, f, p, end)
+		r := &run{inst: s, f: s.newForwarder(), start: start{p.Activity, release}, end: end, ready: func(hs *handshake) {
+			native.Store(hs.dialect == manifest.Ext)
+			ready()
+		}}
+		r.f.noise = noise
+		conn := r.connect(connCtx, p)
 		conversation.Go(func() { // owned by runChild, which waits for it; ends with the process
 			err := conn.Run(context.WithoutCancel(ctx))
 			end(cmp.Or(err, errClosedOutput))
 		})
-		err := s.handshakeAndServe(connCtx, f, start{p.Activity, release}, end, func(hs *handshake) {
-			native.Store(hs.dialect == manifest.Ext)
-			ready()
-		})
+		err := r.handshakeAndServe(connCtx)
 		awaitRemainingOutput(ctx, &conversation)
 		return cmp.Or(err, ownCause(connCtx, ctx))
 	})
@@ -104,19 +113,19 @@ func ownCause(connCtx, parent context.Context) error {
 }
 
 // connect creates the connection with a child.
-func (s *instance) connect(connCtx context.Context, f *forwarder, p *child.Process, end func(error)) *jsonrpc.Conn {
+func (r *run) connect(connCtx context.Context, p *child.Process) *jsonrpc.Conn {
 	conn := jsonrpc.NewConn(p.Stdout, &childStdin{p.Stdin, sync.OnceFunc(func() {
 		// A process that has exited ends the connection itself. One that is running may have sent responses: read them first.
-		time.AfterFunc(closedStdinGrace, func() { end(errClosedInput) })
+		time.AfterFunc(closedStdinGrace, func() { r.end(errClosedInput) })
 	})}, jsonrpc.Options{
-		MaxLine:        s.workload.limits.maxLine,
-		Reserve:        s.memory.reserve,
-		OnNotification: func(method string, params []byte) { s.handleNotification(f, method, params) },
-		OnNoise:        func(line []byte, why error) { s.handleNoise(f, line, why) },
-		Gone:           func(err error) *rpc.Error { return connectionEnded(connCtx, s.workload.id(), err) },
+		MaxLine:        r.inst.workload.limits.maxLine,
+		Reserve:        r.inst.memory.reserve,
+		OnNotification: func(method string, params []byte) { r.handleNotification(method, params) },
+		OnNoise:        func(line []byte, why error) { r.handleNoise(line, why) },
+		Gone:           func(err error) *rpc.Error { return connectionEnded(connCtx, r.inst.workload.id(), err) },
 	})
-	f.conn = conn
-	s.history.processStarted(p.PID, conn.Stats)
+	r.f.conn = conn
+	r.inst.history.processStarted(p.PID, conn.Stats)
 	return conn
 }
 
@@ -147,41 +156,41 @@ func (l *childStdin) TryWrite(p []byte) (int, error) {
 }
 
 // handshakeAndServe performs the handshake and serves calls. It returns when ctx, the connection's context, has ended
-// and the calls in flight are answered. end closes the connection and stops the child.
-func (s *instance) handshakeAndServe(ctx context.Context, f *forwarder, st start, end func(error), ready func(*handshake)) error {
-	if err := s.becomeReady(ctx, f, st, end, ready); err != nil {
+// and the calls in flight are answered.
+func (r *run) handshakeAndServe(ctx context.Context) error {
+	if err := r.becomeReady(ctx); err != nil {
 		return err
 	}
-	defer f.relist.start(ctx, func(ctx context.Context) { s.relist(ctx, f) })()
-	defer s.startHealthCheck(ctx, f, end)()
-	return s.serve(ctx, f)
+	defer r.f.relist.start(ctx, r.relist)()
+	defer r.startHealthCheck(ctx)()
+	return r.serve(ctx)
 }
 
 // becomeReady performs the handshake and announces its result.
-func (s *instance) becomeReady(ctx context.Context, f *forwarder, st start, end func(error), ready func(*handshake)) error {
-	hs, err := s.handshakeInTime(ctx, f, st, end)
+func (r *run) becomeReady(ctx context.Context) error {
+	hs, err := r.handshakeInTime(ctx)
 	if err != nil {
 		return err
 	}
-	s.breaker.Close()
-	s.applyHandshake(f, hs)
-	ready(hs)
+	r.inst.breaker.Close()
+	r.applyHandshake(hs)
+	r.ready(hs)
 	return nil
 }
 
 // handshakeInTime performs the handshake, for as long as the start may take.
-func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, st start, end func(error)) (*handshake, error) {
-	defer st.release()
+func (r *run) handshakeInTime(ctx context.Context) (*handshake, error) {
+	defer r.start.release()
 	handshakeCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	recorder := &stepRecorder{peer: f.conn}
-	stop := s.watchStart(ctx, st, recorder, func(why error) { cancel(&startTimeoutError{why}) })
+	recorder := &stepRecorder{peer: r.f.conn}
+	stop := r.watchStart(ctx, recorder, func(why error) { cancel(&startTimeoutError{why}) })
 	defer stop()
-	hs, err := exchangeHandshake(handshakeCtx, recorder, s.workload, s.host)
+	hs, err := exchangeHandshake(handshakeCtx, recorder, r.inst.workload, r.inst.host)
 	if err == nil {
 		return hs, nil
 	}
-	if kind := rpc.AsError(err).Details().Kind; kind == rpc.CodeExited.Kind() && s.workload.transport.Type == manifest.Stdio { // an error from the extension has no kind
+	if kind := rpc.AsError(err).Details().Kind; kind == rpc.CodeExited.Kind() && r.inst.workload.transport.Type == manifest.Stdio { // an error from the extension has no kind
 		<-handshakeCtx.Done() // the connection has ended, and the context's cause will have a better error
 	}
 	timeout, late := errors.AsType[*startTimeoutError](context.Cause(handshakeCtx))
@@ -189,13 +198,13 @@ func (s *instance) handshakeInTime(ctx context.Context, f *forwarder, st start, 
 	case contextError(ctx) != nil:
 		return nil, context.Cause(ctx)
 	case late:
-		err := f.withNoise(timeout.error)
-		end(err)
+		err := r.f.withNoise(timeout.error)
+		r.end(err)
 		return nil, err
 	case handshakeCtx.Err() != nil:
-		return nil, f.withNoise(context.Cause(handshakeCtx))
+		return nil, r.f.withNoise(context.Cause(handshakeCtx))
 	}
-	return nil, f.withNoise(fmt.Errorf("handshake: %w", err))
+	return nil, r.f.withNoise(fmt.Errorf("handshake: %w", err))
 }
 
 // startTimeoutError is the cause of the end of a handshake that takes too long.
@@ -239,28 +248,28 @@ func contextError(ctx context.Context) error {
 }
 
 // applyHandshake uses the result of a handshake from now on, and announces it.
-func (s *instance) applyHandshake(f *forwarder, hs *handshake) {
-	before := f.handshake.Swap(hs)
-	s.history.handshakeSucceeded(hs)
+func (r *run) applyHandshake(hs *handshake) {
+	before := r.f.handshake.Swap(hs)
+	r.inst.history.handshakeSucceeded(hs)
 	if before == nil || !slices.Equal(before.problems, hs.problems) { // tools may be read many times
 		for _, d := range hs.problems {
-			s.log.Warn("handshake", "code", d.Code, "problem", d.Message)
+			r.inst.log.Warn("handshake", "code", d.Code, "problem", d.Message)
 		}
 	}
-	s.mesh.Update(func(a *wire.Announce) {
+	r.inst.mesh.Update(func(a *wire.Announce) {
 		a.HandshakeHash, a.Dialect = hs.hash, string(hs.dialect)
 	})
 }
 
-// serve answers calls with f until ctx ends.
-func (s *instance) serve(ctx context.Context, f *forwarder) error {
-	dialect, tools := f.handshake.Load().dialect, len(f.handshake.Load().tools)
+// serve answers calls until ctx ends.
+func (r *run) serve(ctx context.Context) error {
+	dialect, tools := r.f.handshake.Load().dialect, len(r.f.handshake.Load().tools)
 	// Calls in flight end with the child or the connection, so the stop decides how long they may take. A drain requested
 	// by an operator waits for the longest possible call.
-	return s.serveHandler(ctx, f, serve.Options{
-		CallTimeout: s.workload.limits.call, MaxCallTimeout: s.workload.limits.maxCall,
-		MaxInflight: s.workload.limits.maxInflight, DrainTimeout: s.workload.limits.maxCall,
-		OnReady: func() { s.log.Info("extension ready", "dialect", dialect, "tools", tools) },
+	return r.inst.serveHandler(ctx, r.f, serve.Options{
+		CallTimeout: r.inst.workload.limits.call, MaxCallTimeout: r.inst.workload.limits.maxCall,
+		MaxInflight: r.inst.workload.limits.maxInflight, DrainTimeout: r.inst.workload.limits.maxCall,
+		OnReady: func() { r.inst.log.Info("extension ready", "dialect", dialect, "tools", tools) },
 	})
 }
 

@@ -91,21 +91,21 @@ func (s *instance) awaitTurn(ctx context.Context) (release func(), err error) {
 
 // startLimit returns how long this start may take. Only the first start of a child may go on because its processes work:
 // later ones are known to be faster.
-func (s *instance) startLimit(st start) config.StartLimit {
-	limit := s.workload.limits.start
-	if st.activity == nil || s.history.wasReady() {
+func (r *run) startLimit() config.StartLimit {
+	limit := r.inst.workload.limits.start
+	if r.start.activity == nil || r.inst.history.wasReady() {
 		limit.Max = limit.Idle
 	}
 	return limit
 }
 
 // watchStart watches a start until stop is called. fail is called with the reason if it takes too long.
-func (s *instance) watchStart(ctx context.Context, st start, recorder *stepRecorder, fail func(error)) (stop func()) {
+func (r *run) watchStart(ctx context.Context, recorder *stepRecorder, fail func(error)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	watch := newStartWatch(s.startLimit(st), time.Now())
+	watch := newStartWatch(r.startLimit(), time.Now())
 	var wg sync.WaitGroup
 	wg.Go(func() { // owned by the caller, and stop waits for it; ends with ctx
-		if err := s.awaitStart(ctx, watch, st, recorder); err != nil {
+		if err := r.awaitStart(ctx, watch, recorder); err != nil {
 			fail(err)
 		}
 	})
@@ -116,22 +116,22 @@ func (s *instance) watchStart(ctx context.Context, st start, recorder *stepRecor
 }
 
 // awaitStart reports the progress of a start until ctx ends. It returns an error if the start takes too long.
-func (s *instance) awaitStart(ctx context.Context, w *startWatch, st start, recorder *stepRecorder) error {
+func (r *run) awaitStart(ctx context.Context, w *startWatch, recorder *stepRecorder) error {
 	show := w.began.Add(firstShow)
 	hasTurn := true
 	for now := w.began; ; now = time.Now() {
-		if st.activity != nil {
-			w.observe(now, st.activity())
+		if r.start.activity != nil {
+			w.observe(now, r.start.activity())
 		}
 		if err := w.over(now, recorder.current()); err != nil {
 			return err
 		}
 		if hasTurn && now.Sub(w.worked) >= turnGap {
 			hasTurn = false
-			st.release()
+			r.start.release()
 		}
 		if !now.Before(show) {
-			s.showStart(s.startText(recorder.current(), now.Sub(w.began)))
+			r.inst.showStart(r.startText(recorder.current(), now.Sub(w.began)))
 			show = now.Add(showEvery(now.Sub(w.began)))
 		}
 		if !sleep(ctx, time.Until(w.next(now, hasTurn))) {
@@ -152,9 +152,9 @@ func showEvery(elapsed time.Duration) time.Duration {
 }
 
 // startText describes what a start is waiting for.
-func (s *instance) startText(step string, elapsed time.Duration) string {
+func (r *run) startText(step string, elapsed time.Duration) string {
 	what := "no response to " + step + " yet"
-	if launcher := launch.Downloads(s.workload.transport.Command, s.workload.transport.Args); launcher != "" && step == "initialize" {
+	if launcher := launch.Downloads(r.inst.workload.transport.Command, r.inst.workload.transport.Args); launcher != "" && step == "initialize" {
 		what = launcher + " is installing"
 	}
 	return fmt.Sprintf("starting: %s, %d s", what, int(elapsed.Seconds()))

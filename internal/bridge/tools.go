@@ -19,21 +19,21 @@ const (
 )
 
 // relist reads the tools again after the child announced that they changed.
-func (s *instance) relist(ctx context.Context, f *forwarder) {
+func (r *run) relist(ctx context.Context) {
 	if !sleep(ctx, relistDelay) {
 		return
 	}
-	f.relist.clear()
-	old := f.handshake.Load()
-	if raw := f.reopened.Load(); raw != nil {
+	r.f.relist.clear()
+	old := r.f.handshake.Load()
+	if raw := r.f.reopened.Load(); raw != nil {
 		old = &handshake{dialect: old.dialect, raw: *raw}
 	}
-	hs, err := readTools(ctx, f.conn, old, s.workload)
+	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload)
 	switch {
 	case err == nil:
-		s.applyHandshake(f, hs)
+		r.applyHandshake(hs)
 	case ctx.Err() == nil:
-		s.log.Warn("cannot read the changed tools; keeping the previous list", "error", s.reason(err))
+		r.inst.log.Warn("cannot read the changed tools; keeping the previous list", "error", r.inst.reason(err))
 	}
 	sleep(ctx, relistPause)
 }

@@ -136,7 +136,7 @@ func TestStartLimits(t *testing.T) {
 				began := time.Now()
 				st := start{workingUntil(tt.works), func() { turned = time.Since(began) }}
 				failed := make(chan error, 1)
-				stop := s.watchStart(t.Context(), st, &stepRecorder{}, func(err error) { failed <- err })
+				stop := (&run{inst: s, start: st}).watchStart(t.Context(), &stepRecorder{}, func(err error) { failed <- err })
 				if err := <-failed; err.Error() != tt.want || time.Since(began) != tt.takes {
 					t.Errorf("after %s: %v; want after %s: %s", time.Since(began), err, tt.takes, tt.want)
 				}
@@ -160,8 +160,8 @@ func TestStartText(t *testing.T) {
 		{manifest.Transport{Command: "npx", Args: []string{"-y", "server"}}, "tools/list", "starting: no response to tools/list yet, 12 s"},
 		{manifest.Transport{Command: "./server"}, "initialize", "starting: no response to initialize yet, 12 s"},
 	} {
-		s := &instance{workload: &workload{transport: tt.transport}}
-		if got := s.startText(tt.step, 12*time.Second); got != tt.want {
+		r := &run{inst: &instance{workload: &workload{transport: tt.transport}}}
+		if got := r.startText(tt.step, 12*time.Second); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
