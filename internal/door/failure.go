@@ -166,7 +166,7 @@ func explainAbsence(t *callee, d rpc.Details, now time.Time) *failure {
 	case heartbeat.Ready:
 		return fail(id+" is not reachable at the moment.", retrySoon)
 	}
-	if t.extension.Spec == nil {
+	if s := t.extension.State; s == nil || s.State != "" { // no answer of the mesh: that has the state of the catalog
 		return fail("The tool mesh is not reachable at the moment.", retrySoon)
 	}
 	return fail(id+" is not reachable at the moment.", retrySoon)

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // changed deliberately.
 func TestFailures(t *testing.T) {
 	now := time.Unix(10_000, 0)
-	state := &mesh.StateDoc{Since: now.Add(-130 * time.Second)}
+	state := &mesh.StateDoc{State: "ready", Since: now.Add(-130 * time.Second)}
 	spec := &mesh.Spec{ID: "playwright", Dialect: "mcp"}
 	plain := &callee{name: "ext_playwright_click", id: "playwright", extension: mesh.Extension{ID: "playwright", Spec: spec, State: state}}
 	safe := *plain
@@ -49,7 +49,7 @@ func TestFailures(t *testing.T) {
 		{"draining", absent("draining", "")},
 		{"shutdown", absent("shutdown", "")},
 		{"ready without instance", absent("ready", "")},
-		{"unavailable", absent("", "")},
+		{"NATS is away", absent("", "")},
 		{"timeout", made(rpc.CodeTimeout, rpc.Details{Ran: maybe}, "late")},
 		{"timeout before", made(rpc.CodeTimeout, rpc.Details{Ran: no}, "late")},
 		{"breaker", made(rpc.CodeBreakerOpen, rpc.Details{Ran: no, RetryAfterMS: 4200}, "open")},
