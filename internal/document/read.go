@@ -1,6 +1,7 @@
 package document
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -36,12 +37,11 @@ func ReadRegular(stat func(string) (fs.FileInfo, error), open func(string) (*os.
 		return nil, err
 	}
 	// One buffer of the file's size instead of io.ReadAll's growing ones: there may be thousands of files.
-	data := make([]byte, min(max(info.Size(), 0), limit)+1)
-	n, err := io.ReadFull(f, data)
-	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return data[:n], err
+	// A file of /proc has no size.
+	var b bytes.Buffer
+	b.Grow(int(min(max(info.Size(), 0), limit)) + bytes.MinRead)
+	_, err = b.ReadFrom(io.LimitReader(f, limit+1))
+	return b.Bytes(), err
 }
 
 // Reason returns err without the operation and the path, which is part of a finding anyway.
