@@ -120,7 +120,12 @@ func (c *Conn) Run(ctx context.Context) error {
 	err := context.Cause(running)
 	c.close(err)
 	wg.Wait()
-	c.deleteSession(connected)
+	c.mu.Lock()
+	s := c.negotiated.session
+	c.mu.Unlock()
+	if err := c.at.deleteSession(connected, s); err != nil {
+		c.log.Debug("the session was not ended", "error", err)
+	}
 	return err
 }
 
@@ -253,7 +258,7 @@ func (c *Conn) noteLocked(s *session, body []byte, after func(ctx context.Contex
 	}
 	c.notes++
 	c.startLocked(func(ctx context.Context) {
-		err := c.postNote(ctx, s, body)
+		err := c.at.postNote(ctx, s, body)
 		if err != nil && ctx.Err() == nil {
 			c.log.Debug("a notification could not be sent", "error", err)
 		}
@@ -268,18 +273,18 @@ func (c *Conn) noteLocked(s *session, body []byte, after func(ctx context.Contex
 }
 
 // postNote posts a notification or an answer and waits until the server has accepted it.
-func (c *Conn) postNote(ctx context.Context, s *session, body []byte) error {
+func (e *endpoint) postNote(ctx context.Context, s *session, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	resp, err := c.at.do(ctx, http.MethodPost, body, s.header(bothKinds))
+	resp, err := e.do(ctx, http.MethodPost, body, s.header(bothKinds))
 	if err != nil {
-		return c.at.fault(err, rpc.RanMaybe)
+		return e.fault(err, rpc.RanMaybe)
 	}
 	defer resp.Body.Close()
 	defer time.AfterFunc(drainTimeout, cancel).Stop()
 	io.CopyN(io.Discard, resp.Body, 64<<10) // usually empty
 	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s answered %s", c.at.name, statusLine(resp.StatusCode))
+		return fmt.Errorf("%s answered %s", e.name, statusLine(resp.StatusCode))
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	gap := false // between a stream that ended and the next
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		began, received := time.Now(), false
-		body, err := c.stream(ctx, s, in.id)
+		body, err := c.at.stream(ctx, s, in.id)
 		switch {
 		case err == nil:
 			if gap && in.id == "" { // the server does not repeat what it sent in between
@@ -40,7 +40,7 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 			}
 			gap = true
 			in.reset(body)
-			received, err = c.receive(in, s)
+			received, err = c.receive(in, nil, s)
 		case err == errNoStream:
 			return
 		case err == errLost:
@@ -58,8 +58,9 @@ func (c *Conn) listen(ctx context.Context, s *session) {
 	}
 }
 
-// receive handles the messages of in until its end. An event that is too long is skipped.
-func (c *Conn) receive(in *eventReader, s *session) (received bool, err error) {
+// receive handles the messages of in up to the answer to pc, then err is nil, or to the end of the stream. pc may be nil.
+// An event that is too long is skipped.
+func (c *Conn) receive(in *eventReader, pc *pendingCall, s *session) (received bool, err error) {
 	before := in.id
 	for {
 		data, err := in.next()
@@ -70,7 +71,11 @@ func (c *Conn) receive(in *eventReader, s *session) (received bool, err error) {
 			return received || in.id != before, err
 		}
 		received = true
-		if _, err := c.message(data, nil, s); err != nil {
+		answered, err := c.message(data, pc, s)
+		if answered {
+			return true, nil
+		}
+		if err != nil {
 			c.log.Debug("an event is not a message", "error", c.at.quote(err.Error(), 200))
 		}
 	}

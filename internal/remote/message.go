@@ -80,7 +80,10 @@ func (c *Conn) request(env *jsonrpc.Envelope, s *session) {
 func (c *Conn) response(text []byte, env *jsonrpc.Envelope, pc *pendingCall) (answered bool, err error) {
 	to := pc
 	if id, ok := jsonrpc.ParseID(env.ID); pc == nil || string(env.ID) != "" && string(env.ID) != "null" && !(ok && id == pc.id) {
-		if to = c.another(id); !ok || to == nil {
+		c.mu.Lock()
+		to = c.pending.withID(id)
+		c.mu.Unlock()
+		if !ok || to == nil {
 			return false, errors.New("it answers another request")
 		}
 	}
@@ -101,16 +104,4 @@ func (c *Conn) response(text []byte, env *jsonrpc.Envelope, pc *pendingCall) (an
 		to.abort() // its own request is no longer needed
 	}
 	return to == pc, nil
-}
-
-// another returns the call with this id, but not initialize: its answer is only usable with the headers of its response.
-func (c *Conn) another(id uint64) *pendingCall {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, pc := range c.pending.of {
-		if pc.id == id && pc.abort != nil && pc.method != "initialize" {
-			return pc
-		}
-	}
-	return nil
 }

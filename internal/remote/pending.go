@@ -73,12 +73,20 @@ func (t *pendingCalls) clear() []*pendingCall {
 	return all
 }
 
+// withID returns the call with this id, but not initialize: its answer is only usable with the headers of its response.
+func (t *pendingCalls) withID(id uint64) *pendingCall {
+	for _, pc := range t.of {
+		if pc.id == id && pc.abort != nil && pc.method != "initialize" {
+			return pc
+		}
+	}
+	return nil
+}
+
 // begin sets pc.abort. It returns false if pc has already been cancelled.
-func (c *Conn) begin(pc *pendingCall, abort context.CancelFunc) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (t *pendingCalls) begin(pc *pendingCall, abort context.CancelFunc) bool {
 	pc.abort = abort
-	return c.pending.of[pc.x] == pc
+	return t.of[pc.x] == pc
 }
 
 // finish ends pc with r. It returns false if pc has already ended.
@@ -90,7 +98,9 @@ func (c *Conn) finish(pc *pendingCall, r jsonrpc.Reply) bool {
 		return false
 	}
 	if pc.method == "initialize" && r.ErrorCode() == 0 {
-		c.opened(pc, &r)
+		c.mu.Lock()
+		c.negotiated.opened(pc, &r)
+		c.mu.Unlock()
 	}
 	pc.x.Sink.Deliver(pc.x, r)
 	return true
@@ -106,7 +116,10 @@ func (c *Conn) perform(ctx context.Context, pc *pendingCall) {
 		ctx, abort = context.WithDeadline(ctx, pc.deadline)
 	}
 	defer abort()
-	if !c.begin(pc, abort) {
+	c.mu.Lock()
+	begun := c.pending.begin(pc, abort)
+	c.mu.Unlock()
+	if !begun {
 		return
 	}
 	s, err := c.session(ctx, pc)

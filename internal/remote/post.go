@@ -33,7 +33,10 @@ func (c *Conn) post(ctx context.Context, pc *pendingCall, s *session) error {
 		GetConn:      func(string) { pc.sent.Store(false) },
 		WroteHeaders: func() { pc.sent.Store(true) },
 	})
-	resp, err := c.at.do(traced, http.MethodPost, pc.body, s.header(c.accepts()))
+	c.mu.Lock()
+	accepts := c.negotiated.accepts()
+	c.mu.Unlock()
+	resp, err := c.at.do(traced, http.MethodPost, pc.body, s.header(accepts))
 	if err != nil {
 		return c.at.fault(err, pc.ran())
 	}
@@ -54,7 +57,7 @@ func (c *Conn) post(ctx context.Context, pc *pendingCall, s *session) error {
 			return err
 		}
 		defer time.AfterFunc(drainTimeout, cancel).Stop()
-		c.rest(in, s)
+		_, _ = c.receive(in, nil, s) // usually only the end of the stream, which must be read before the connection can be reused
 		return nil
 	}
 	return c.document(pc, s, resp)
@@ -73,7 +76,7 @@ func isEvents(h http.Header) bool { return mediaType(h) == eventsOnly }
 
 // document reads an answer that is the whole body. The Content-Type does not matter if the body is an answer.
 func (c *Conn) document(pc *pendingCall, s *session, resp *http.Response) error {
-	body, err := c.read(resp)
+	body, err := c.at.read(resp)
 	if err != nil {
 		return err
 	}
@@ -86,7 +89,7 @@ func (c *Conn) document(pc *pendingCall, s *session, resp *http.Response) error 
 		return nil
 	}
 	if kind := mediaType(resp.Header); err != nil && !strings.HasSuffix(kind, "json") {
-		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered with %q instead of JSON%s", c.at.name, c.at.quote(kind, 60), c.text(kind, body))
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s answered with %q instead of JSON%s", c.at.name, c.at.quote(kind, 60), c.at.text(kind, body))
 	}
 	if err == nil {
 		err = errors.New("none of the messages is an answer")
@@ -95,23 +98,23 @@ func (c *Conn) document(pc *pendingCall, s *session, resp *http.Response) error 
 }
 
 // read reads a whole body. It reads nothing if the Content-Length is over the limit, and stops at the limit.
-func (c *Conn) read(resp *http.Response) ([]byte, error) {
-	if resp.ContentLength > c.at.max {
-		return nil, c.tooLarge(resp.ContentLength)
+func (e *endpoint) read(resp *http.Response) ([]byte, error) {
+	if resp.ContentLength > e.max {
+		return nil, e.tooLarge(resp.ContentLength)
 	}
 	var b bytes.Buffer
 	b.Grow(int(min(max(resp.ContentLength, 0), 1<<20)) + bytes.MinRead)
-	if _, err := b.ReadFrom(io.LimitReader(resp.Body, c.at.max+1)); err != nil {
-		return nil, c.at.fault(err, rpc.RanMaybe)
+	if _, err := b.ReadFrom(io.LimitReader(resp.Body, e.max+1)); err != nil {
+		return nil, e.fault(err, rpc.RanMaybe)
 	}
-	if int64(b.Len()) > c.at.max {
-		return nil, c.tooLarge(int64(b.Len()))
+	if int64(b.Len()) > e.max {
+		return nil, e.tooLarge(int64(b.Len()))
 	}
 	return b.Bytes(), nil
 }
 
 // tooLarge returns the error for an answer of at least size bytes.
-func (c *Conn) tooLarge(size int64) *rpc.Error {
-	return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: c.at.max},
-		"the extension's answer is at least %d bytes, over the limit of %d", size, c.at.max)
+func (e *endpoint) tooLarge(size int64) *rpc.Error {
+	return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: size, Limit: e.max},
+		"the extension's answer is at least %d bytes, over the limit of %d", size, e.max)
 }

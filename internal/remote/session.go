@@ -109,41 +109,37 @@ func lost(err error) bool {
 }
 
 // accepts returns the Accept header. In the ext dialect an answer is always one JSON document.
-func (c *Conn) accepts() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.negotiated.dialect == manifest.Ext {
+func (n *negotiated) accepts() string {
+	if n.dialect == manifest.Ext {
 		return jsonOnly
 	}
 	return bothKinds
 }
 
 // opened stores the dialect and the session from the answer to initialize.
-func (c *Conn) opened(pc *pendingCall, r *jsonrpc.Reply) {
+func (n *negotiated) opened(pc *pendingCall, r *jsonrpc.Reply) {
 	result, err := r.Result()
 	if err != nil || pc.again {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.negotiated.dialect == manifest.Auto {
-		c.negotiated.dialect = manifest.Ext
+	if n.dialect == manifest.Auto {
+		n.dialect = manifest.Ext
 		if protocolOf(result) != "" {
-			c.negotiated.dialect = manifest.MCP
+			n.dialect = manifest.MCP
 		}
 	}
-	if c.negotiated.dialect == manifest.MCP {
-		c.negotiated.params = bytes.Clone(pc.x.Params)
-		c.replaceLocked(newSession(pc.header, result))
+	if n.dialect == manifest.MCP {
+		n.params = bytes.Clone(pc.x.Params)
+		n.replace(newSession(pc.header, result))
 	}
 }
 
-// replaceLocked makes s the current session; the caller holds mu.
-func (c *Conn) replaceLocked(s *session) {
-	if old := c.negotiated.session; old != nil && old.retire != nil {
+// replace makes s the current session.
+func (n *negotiated) replace(s *session) {
+	if old := n.session; old != nil && old.retire != nil {
 		old.retire()
 	}
-	c.negotiated.session = s
+	n.session = s
 }
 
 // session returns the session for pc, when the server is ready for calls; nil for initialize and in the ext dialect.
@@ -206,13 +202,13 @@ func (c *Conn) reopen(ctx context.Context, old *session) (*session, error) {
 func (c *Conn) open(ctx context.Context, o *opening) {
 	s, result, err := c.initialize(ctx, o.old)
 	if err != nil {
-		o.err = c.cannotReopen(err)
+		o.err = cannotReopen(err)
 	}
 	o.session = s
 	c.mu.Lock()
 	c.negotiated.opening = nil
 	if err == nil {
-		c.replaceLocked(s)
+		c.negotiated.replace(s)
 	}
 	c.mu.Unlock()
 	close(o.done)
@@ -229,7 +225,7 @@ func (c *Conn) open(ctx context.Context, o *opening) {
 }
 
 // cannotReopen returns the error for calls that wait for a session which could not be opened. They did not run.
-func (c *Conn) cannotReopen(err error) *rpc.Error {
+func cannotReopen(err error) *rpc.Error {
 	e := rpc.AsError(err)
 	d := rpc.Details{Ran: rpc.RanNo, Reason: e.Message, RetryAfterMS: e.Details().RetryAfterMS}
 	return rpc.NewError(rpc.CodeUnavailable, d, "the session was lost and cannot be opened again: %s", e.Message)
@@ -282,23 +278,19 @@ func (c *Conn) initialize(ctx context.Context, old *session) (*session, json.Raw
 	if s.version == "" {
 		return nil, nil, finalError{errors.New("the answer to initialize has no protocolVersion any more")}
 	}
-	return s, result, c.postNote(ctx, s, jsonrpc.AppendRequest(nil, nil, initialized, nil))
+	return s, result, c.at.postNote(ctx, s, jsonrpc.AppendRequest(nil, nil, initialized, nil))
 }
 
-// deleteSession ends the session, if the server supports that.
-func (c *Conn) deleteSession(ctx context.Context) {
-	c.mu.Lock()
-	s := c.negotiated.session
-	c.mu.Unlock()
+// deleteSession ends the session s, which may be nil, if the server supports that.
+func (e *endpoint) deleteSession(ctx context.Context, s *session) error {
 	if s == nil || s.id == "" {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
-	resp, err := c.at.do(ctx, http.MethodDelete, nil, s.header(bothKinds))
+	resp, err := e.do(ctx, http.MethodDelete, nil, s.header(bothKinds))
 	if err != nil {
-		c.log.Debug("the session was not ended", "error", c.at.fault(err, rpc.RanMaybe))
-		return
+		return e.fault(err, rpc.RanMaybe)
 	}
-	resp.Body.Close()
+	return resp.Body.Close()
 }

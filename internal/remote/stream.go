@@ -22,12 +22,12 @@ func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *
 	delay, tries := resumeDelay, 0
 	for {
 		before := in.id
-		err := c.untilAnswered(in, pc, s)
+		_, err := c.receive(in, pc, s)
 		if err == nil {
 			return nil
 		}
 		if long, ok := errors.AsType[*longEventError](err); ok {
-			return c.tooLarge(long.size)
+			return c.at.tooLarge(long.size)
 		}
 		if err == io.EOF {
 			err = errors.New("the server closed it")
@@ -46,7 +46,7 @@ func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *
 			return c.at.fault(err, rpc.RanMaybe)
 		}
 		delay *= 2
-		body, again := c.stream(ctx, s, in.id)
+		body, again := c.at.stream(ctx, s, in.id)
 		if again == errNoStream || again == errLost {
 			return c.at.fault(fmt.Errorf("%w, and cannot be resumed: %w", err, again), rpc.RanMaybe)
 		}
@@ -58,35 +58,6 @@ func (c *Conn) events(ctx context.Context, in *eventReader, pc *pendingCall, s *
 	}
 }
 
-// untilAnswered handles the messages of in, up to pc's answer.
-func (c *Conn) untilAnswered(in *eventReader, pc *pendingCall, s *session) error {
-	for {
-		data, err := in.next()
-		if err != nil {
-			return err
-		}
-		answered, err := c.message(data, pc, s)
-		if answered {
-			return nil
-		}
-		if err != nil {
-			c.log.Debug("an event is not a message", "error", c.at.quote(err.Error(), 200))
-		}
-	}
-}
-
-// rest reads what follows the answer. Usually that is only the end of the stream, which must be read before the
-// connection can be reused.
-func (c *Conn) rest(in *eventReader, s *session) {
-	for {
-		data, err := in.next()
-		if err != nil {
-			return
-		}
-		c.message(data, nil, s)
-	}
-}
-
 var (
 	errNoStream = errors.New("the server offers no stream")
 	errLost     = errors.New("the server has lost the session")
@@ -94,16 +65,16 @@ var (
 
 // stream requests the events after the one with the id last, or the server's own messages if last is "". Its errors
 // other than errNoStream and errLost are worth a retry.
-func (c *Conn) stream(ctx context.Context, s *session, last string) (io.ReadCloser, error) {
+func (e *endpoint) stream(ctx context.Context, s *session, last string) (io.ReadCloser, error) {
 	h := s.header(eventsOnly)
 	if last != "" {
 		h.Set("Last-Event-Id", last)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	resp, err := c.at.do(ctx, http.MethodGet, nil, h)
+	resp, err := e.do(ctx, http.MethodGet, nil, h)
 	if err != nil {
 		cancel()
-		return nil, c.at.fault(err, rpc.RanMaybe)
+		return nil, e.fault(err, rpc.RanMaybe)
 	}
 	if resp.StatusCode == http.StatusOK && isEvents(resp.Header) {
 		return &cancelBody{resp.Body, cancel}, nil
@@ -111,12 +82,12 @@ func (c *Conn) stream(ctx context.Context, s *session, last string) (io.ReadClos
 	defer cancel()
 	defer time.AfterFunc(drainTimeout, cancel).Stop()
 	defer resp.Body.Close()
-	r := c.refusal(resp)
+	r := e.refusal(resp)
 	switch code := resp.StatusCode; {
 	case s.lostBy(r):
 		return nil, errLost
 	case temporary(code) || code == http.StatusConflict || code >= 500: // 409: the server has not noticed that the previous stream ended
-		return nil, fmt.Errorf("%s answered %s", c.at.name, statusLine(code))
+		return nil, fmt.Errorf("%s answered %s", e.name, statusLine(code))
 	}
 	return nil, errNoStream
 }

@@ -43,10 +43,10 @@ func temporary(code int) bool {
 }
 
 // refusal reads resp.
-func (c *Conn) refusal(resp *http.Response) *refusal {
+func (e *endpoint) refusal(resp *http.Response) *refusal {
 	r := &refusal{status: resp.StatusCode, retry: retryAfter(resp.Header, time.Now())}
 	// An error while reading is ignored: the status is the important part.
-	limit := min(maxRefusal, c.at.max)
+	limit := min(maxRefusal, e.max)
 	r.raw, _ = io.ReadAll(io.LimitReader(resp.Body, limit))
 	whole := int64(len(r.raw)) < limit
 	r.raw = bytes.TrimSpace(bytes.ToValidUTF8(r.raw, []byte("\ufffd")))
@@ -54,7 +54,7 @@ func (c *Conn) refusal(resp *http.Response) *refusal {
 	if err == nil && env.IsResponse() && env.Error != nil && string(env.Error) != "null" {
 		r.env = env
 	}
-	r.text = c.beginning(mediaType(resp.Header), r.raw, whole)
+	r.text = e.beginning(mediaType(resp.Header), r.raw, whole)
 	return r
 }
 
@@ -62,10 +62,10 @@ func (c *Conn) refusal(resp *http.Response) *refusal {
 const maxLook = 4 << 10
 
 // text returns ": " and the beginning of a body, or "" if it is not plain text or JSON.
-func (c *Conn) text(kind string, body []byte) string { return c.beginning(kind, body, true) }
+func (e *endpoint) text(kind string, body []byte) string { return e.beginning(kind, body, true) }
 
 // beginning is like text, for a body that may have been cut off.
-func (c *Conn) beginning(kind string, body []byte, whole bool) string {
+func (e *endpoint) beginning(kind string, body []byte, whole bool) string {
 	if kind != "" && kind != "text/plain" && !strings.HasSuffix(kind, "json") {
 		return "" // the first 200 bytes of an HTML page are useless
 	}
@@ -77,9 +77,9 @@ func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 	}
 	text := string(body[:min(len(body), maxLook)])
 	if !whole || len(body) > maxLook {
-		text = gate.RedactCut(c.at.hide.Redact, strings.ToValidUTF8(text, "\uFFFD")) + "…"
+		text = gate.RedactCut(e.hide.Redact, strings.ToValidUTF8(text, "\uFFFD")) + "…"
 	}
-	if s := c.at.quote(text, 200); s != "" {
+	if s := e.quote(text, 200); s != "" {
 		return ": " + s
 	}
 	return ""
@@ -88,9 +88,9 @@ func (c *Conn) beginning(kind string, body []byte, whole bool) string {
 // refused ends pc with the error for a status other than 2xx. A JSON-RPC error in the body is the extension's own,
 // except if it has no id and the status means that the request was refused before it was parsed.
 func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
-	r := c.refusal(resp)
+	r := c.at.refusal(resp)
 	if s.lostBy(r) {
-		return &lostError{c.refusedError(pc, r)}
+		return &lostError{c.at.refusedError(pc, r)}
 	}
 	id := string(r.env.ID)
 	if r.env.Error != nil && (id != "" && id != "null" || !refusesCaller(r.status)) {
@@ -98,7 +98,7 @@ func (c *Conn) refused(pc *pendingCall, s *session, resp *http.Response) error {
 			return nil
 		}
 	}
-	return &statusError{r.status, c.refusedError(pc, r)}
+	return &statusError{r.status, c.at.refusedError(pc, r)}
 }
 
 // refusesCaller reports whether a status refuses the caller's credentials or rate, rather than the request.
@@ -111,7 +111,7 @@ func refusesCaller(code int) bool {
 }
 
 // refusedError returns the error for a refusal.
-func (c *Conn) refusedError(pc *pendingCall, r *refusal) *rpc.Error {
+func (e *endpoint) refusedError(pc *pendingCall, r *refusal) *rpc.Error {
 	line := statusLine(r.status)
 	code, ran := classify(r.status)
 	d := rpc.Details{Ran: ran, Status: line, Reason: line, RetryAfterMS: r.retry.Milliseconds()}
@@ -121,7 +121,7 @@ func (c *Conn) refusedError(pc *pendingCall, r *refusal) *rpc.Error {
 	if code == rpc.CodeTooLarge {
 		d.Size = int64(len(pc.body))
 	}
-	return rpc.NewError(code, d, "%s answered %s%s%s", c.at.name, line, r.text, hint(pc.method, r.status))
+	return rpc.NewError(code, d, "%s answered %s%s%s", e.name, line, r.text, hint(pc.method, r.status))
 }
 
 // classify returns the mesh's error code for a status, and whether the tool may have run. A gateway can answer 502, 503
