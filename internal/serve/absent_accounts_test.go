@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +18,7 @@ import (
 )
 
 // shippedRoles are options of a server with the accounts and users of deploy/nats/roles.conf; each user's password is its
-// name.
+// name, and the service is weather instead of primes.
 func shippedRoles(t *testing.T) *server.Options {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/nats/roles.conf")
@@ -25,6 +26,7 @@ func shippedRoles(t *testing.T) *server.Options {
 		t.Fatal(err)
 	}
 	text = regexp.MustCompile(`user: "([^"]+)", password: \$\w+`).ReplaceAll(text, []byte(`user: "$1", password: "$1"`))
+	text = bytes.ReplaceAll(text, []byte("primes"), []byte("weather"))
 	file := filepath.Join(t.TempDir(), "roles.conf")
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -57,7 +59,7 @@ func callerGoneAcross(t *testing.T, service, stays, goes *natstest.Server) {
 			t.Errorf("%s: %v", user, err)
 		}))
 	}
-	inflight, release := holding(t, as(service, "bridge-0"), serve.Options{MaxInflight: 1000}, 200*time.Millisecond, 200*time.Millisecond)
+	inflight, release := holding(t, as(service, "weather"), serve.Options{MaxInflight: 1000}, 200*time.Millisecond, 200*time.Millisecond)
 	staying, going := as(stays, "agent"), as(goes, "agent")
 	natstest.Eventually(t, "the service can be called from each server", func() bool {
 		for _, nc := range []*nats.Conn{staying, going} {
