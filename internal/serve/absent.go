@@ -29,8 +29,8 @@ func probeOf(reply string) (subject string, ok bool) {
 	return connection + ".-", true
 }
 
-// callerOf is who has sent a request, as far as its reply subject shows it: _INBOX.USER of _INBOX.USER.CONNECTION.TOKEN,
-// or the connection of anything else with three parts; "" for what has fewer.
+// callerOf returns the sender of a request, as far as its reply subject shows it: _INBOX.USER of
+// _INBOX.USER.CONNECTION.TOKEN, or the connection of any other subject with three parts; "" for fewer parts.
 func callerOf(reply string) string {
 	connection, _ := cutLast(reply)
 	parts := strings.Count(reply, ".") + 1
@@ -79,10 +79,10 @@ func (c *call) probe() {
 	c.probed.Store(true)
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(wire.HeaderFrame, wire.FrameKeepalive)
-	if msg.Reply = c.s.slot.node.ackSubject(c); msg.Reply == "" { // it has ended
+	if msg.Reply = c.s.inst.pub.ackSubject(c); msg.Reply == "" { // it has ended
 		return
 	}
 	if err := c.s.nc.PublishMsg(msg); err != nil {
-		c.s.slot.node.opt.Logger.Debug("a probe of a caller was not sent", "extension", c.s.slot.ID(), "error", err)
+		c.s.inst.pub.opt.Logger.Debug("a probe of a caller was not sent", "extension", c.s.inst.ID(), "error", err)
 	}
 }

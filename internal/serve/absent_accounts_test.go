@@ -41,7 +41,7 @@ func shippedRoles(t *testing.T) *server.Options {
 }
 
 // TestCallerGoneAcrossAccounts is TestCallerGone with callers in the account AGENTS of the shipped roles, and the service in
-// MESH: the probes, and the status that there is nobody, cross from one account to the other, and between servers.
+// MESH: the probes, and the status that there is no responder, cross from one account to the other, and between servers.
 func TestCallerGoneAcrossAccounts(t *testing.T) {
 	t.Run("one server", func(t *testing.T) {
 		s := natstest.Start(t, shippedRoles(t))

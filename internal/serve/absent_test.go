@@ -20,7 +20,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// holding serves weather with a handler whose calls stay in flight until their context ends, or until release is closed.
+// holding serves weather with a handler that keeps its calls in flight until their contexts end, or until release is closed.
 func holding(t *testing.T, nc *nats.Conn, opt serve.Options, after, every time.Duration) (inflight func() int64, release chan struct{}) {
 	t.Helper()
 	var n atomic.Int64
@@ -37,14 +37,14 @@ func holding(t *testing.T, nc *nats.Conn, opt serve.Options, after, every time.D
 	})
 	node := serve.NewPublisher(nc, serve.PublisherOptions{})
 	node.SetAbsence(after, every)
-	slot := node.Join(wire.Announce{ID: "weather", Version: "1.0.0"})
+	inst := node.Join(wire.Announce{ID: "weather", Version: "1.0.0"})
 	ctx, stop := context.WithCancel(context.Background())
 	ready := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these two end with ctx
 	opt.OnReady = func() { close(ready) }
 	wg.Go(func() {
-		if err := slot.Serve(ctx, h, opt); err != nil {
+		if err := inst.Serve(ctx, h, opt); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})
@@ -86,7 +86,7 @@ func TestCallerGone(t *testing.T) {
 		answers <- string(m.Data)
 	}()
 	for _, inbox := range []string{exact.NewInbox(), exact.NewInbox() + ".one"} {
-		if strings.HasSuffix(inbox, ".one") { // a caller whose inboxes are muxed, by another client
+		if strings.HasSuffix(inbox, ".one") { // a caller with muxed inboxes, of another client
 			if _, err := exact.Subscribe(strings.TrimSuffix(inbox, "one")+"*", func(m *nats.Msg) {
 				if m.Subject == inbox { // not a probe
 					answers <- string(m.Data)

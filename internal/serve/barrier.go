@@ -2,17 +2,17 @@ package serve
 
 import "sync"
 
-// barriers has all who wait at the same time wait for the same barrier of the connection. One is a message to each
-// subscription, of which a slot has a dozen: a thousand slots that stop together, each with a barrier of its own, would
-// wake as many goroutines ten million times.
+// barriers shares the barriers of the connection among concurrent callers. A barrier is a message to each subscription, of
+// which an instance has a dozen: if a thousand instances that stop together had one each, they would wake as many goroutines
+// ten million times.
 type barriers struct {
 	mu       sync.Mutex
 	underWay bool
-	next     chan struct{} // closed at the end of the barrier after this one; nil: nobody waits for it
+	next     chan struct{} // closed at the end of the barrier after this one; nil if there is no waiter
 }
 
-// takenUp returns a channel that is closed when all that the connection has read by now was taken up by its
-// subscriptions, or there is no connection any more.
+// takenUp returns a channel that is closed when the subscriptions have handled all that the connection has read by now, or
+// the connection is closed.
 func (n *Publisher) takenUp() <-chan struct{} {
 	b := &n.barriers
 	b.mu.Lock()
@@ -28,8 +28,8 @@ func (n *Publisher) takenUp() <-chan struct{} {
 	return done
 }
 
-// nextBarrier begins a barrier for those who wait for one. It is called by the first of them, then by the last
-// subscription to see the barrier before.
+// nextBarrier starts a barrier if there are waiters. It is called by the first of them, and then by the last subscription
+// that handles the barrier before.
 func (n *Publisher) nextBarrier() {
 	b := &n.barriers
 	b.mu.Lock()

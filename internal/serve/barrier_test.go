@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/internal/natstest"
 )
 
-// TestTakenUp has many wait at the same time, each for what has arrived before it asked.
+// TestTakenUp has many callers wait at the same time, each for what arrived before its call.
 func TestTakenUp(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	n := NewPublisher(nc, PublisherOptions{})
@@ -65,7 +65,8 @@ func TestTakenUp(t *testing.T) {
 	<-n.takenUp() // of nothing
 }
 
-// TestTakenUpInMotion has nobody wait for ever, whatever comes and goes meanwhile, and the connection at last.
+// TestTakenUpInMotion checks that no caller waits forever while subscriptions come and go, and when the connection is
+// closed.
 func TestTakenUpInMotion(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	n := NewPublisher(nc, PublisherOptions{})

@@ -19,8 +19,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// call is one call in flight at its service. For an asynchronous handler it is the whole of it: one
-// allocation that is exchange, request and sink at once.
+// call is one call in flight. For an asynchronous handler it is one allocation that is exchange, request and sink at once.
 type call struct {
 	jsonrpc.Exchange
 	request rpc.Request
@@ -31,28 +30,28 @@ type call struct {
 	reply   string
 	callID  string
 	ended   bool        // guarded by the list's mutex
-	handled bool        // guarded by it, too: its handler is waited for
-	left    bool        // it has given its place back; only whoever sends the answer looks
-	claimed atomic.Bool // by the one who answers it
-	framing sync.Mutex  // of a stream: held where a frame is sent, and where the answer is claimed, so that it is the last
+	handled bool        // guarded by it, too: Serve waits for its handler
+	left    bool        // its place is free; used only where the answer is sent
+	claimed atomic.Bool // by the goroutine that answers it
+	framing sync.Mutex  // of a stream: held while a frame is sent, and while the answer is claimed, which makes the answer the last message
 
 	stop context.CancelFunc // of a synchronous handler
 
-	caller  string      // as far as its reply subject shows it, while shares are counted; guarded by the list's mutex, as is
-	counted uint64      // the run of counting that it is counted in
+	caller  string      // from its reply subject, while shares are counted; guarded by the list's mutex, as is
+	counted uint64      // the period of counting in which it was counted
 	probed  atomic.Bool // its caller was probed
 
 	stream    bool // the caller takes frames
 	began     time.Time
 	lastFrame atomic.Int64         // unix nanoseconds; 0: none sent yet
-	token     string               // guarded by the node's streams
+	token     string               // guarded by the publisher's streams
 	flow      atomic.Pointer[flow] // of an answer in chunks
 
 	prev, next *call // in the service's list
 }
 
-// handle takes one request up. It never blocks: it is called by the one goroutine of its subscription. Where more have
-// arrived behind it, a handler that can hold it until they are there, too: a crowd is written with one call.
+// handle handles one request. It never blocks: it is called by the one goroutine of its subscription. If more requests are
+// pending, a handler that supports it holds this one until they are handled, so that all are written with one system call.
 func (s *service) handle(at *endpoint, req *nats.Msg) {
 	if s.gathers == nil {
 		s.take(at, req, false)
@@ -72,17 +71,17 @@ func (s *service) handle(at *endpoint, req *nats.Msg) {
 	}
 }
 
-// maxInRow bounds how many requests are taken up, refused ones included, before what is held of them is written: in a
-// flood there is always another one behind.
+// maxInRow limits how many requests, including refused ones, are handled before those that are held are written: in a flood
+// there is always another one pending.
 const maxInRow = 32
 
-// take is handle; hold says that another one follows.
+// take is handle; hold is set if another request follows.
 func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	reply := req.Reply
-	if reply == "" || !s.slot.node.mayAnswer(reply) {
+	if reply == "" || !s.inst.pub.mayAnswer(reply) {
 		return
 	}
-	s.slot.calls.Add(1)
+	s.inst.calls.Add(1)
 	at.requests.Add(1)
 	data := req.Data
 	env, err := jsonrpc.Scan(data)
@@ -112,13 +111,13 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		c.request.Traceparent = h.Get(wire.HeaderTraceparent)
 		if h.Get(wire.HeaderStream) == "1" {
 			c.stream = true
-			if s.async == nil { // an asynchronous handler knows the caller as a ProgressSink
+			if s.async == nil { // an asynchronous handler uses the caller as a ProgressSink
 				c.request.Notify = c.notify
 			}
 		}
 	}
 	var ctx context.Context
-	if s.async == nil { // before admit, which shows c to those who cancel
+	if s.async == nil { // before admit, after which c can be cancelled
 		ctx, c.stop = context.WithDeadline(s.ctx, deadline)
 		ctx = wire.WithTraceparent(ctx, c.request.Traceparent)
 	}
@@ -133,10 +132,10 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		c.Hold = hold
 		at.held = at.held || hold
 		s.async.HandleAsync(&c.request, &c.Exchange)
-		s.slot.node.calls.watch(c)
+		s.inst.pub.calls.watch(c)
 		return
 	}
-	s.slot.node.calls.watch(c)
+	s.inst.pub.calls.watch(c)
 	if !s.calls.enterHandler(&s.handlers, c) {
 		c.stop()
 		c.Deliver(&c.Exchange, jsonrpc.Reply{Err: s.stopped()})
@@ -147,15 +146,14 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		defer c.stop()
 		result, err := jsonrpc.Protect(ctx, s.h, &c.request)
 		if p, ok := err.(*jsonrpc.PanicError); ok {
-			s.slot.node.opt.Logger.Error("handler panicked", "extension", s.slot.ID(), "method", p.Method, "panic", p.Value)
+			s.inst.pub.opt.Logger.Error("handler panicked", "extension", s.inst.ID(), "method", p.Method, "panic", p.Value)
 		}
 		c.Deliver(&c.Exchange, handled(result, wire.OfHandler(ctx, err)))
 	}()
 }
 
-// handled is what a synchronous handler's end comes to. An error with a kind is marked as the mesh's: out of time, a
-// panic, arguments that a Toolbox does not take. The extension's own goes out as it is, and so does one that is too
-// large for certain.
+// handled returns the reply of a synchronous handler. An error with a kind is marked as one of the mesh: a timeout, a panic,
+// arguments that a Toolbox refuses. An error of the extension is sent unchanged, and so is one that is certainly too large.
 func handled(result json.RawMessage, err error) jsonrpc.Reply {
 	if e := rpc.AsError(err); e != nil && len(e.Message)+len(e.Data) < 32<<10 && e.Details().Kind != "" {
 		return jsonrpc.Reply{Err: e}
@@ -163,37 +161,37 @@ func handled(result json.RawMessage, err error) jsonrpc.Reply {
 	return jsonrpc.NewReply(result, err)
 }
 
-// retryAfter is the hint of an overloaded instance: calls end all the time, so soon is right.
+// retryAfter is the hint of an overloaded instance: calls end all the time, so a short time is right.
 const retryAfter = 50 * time.Millisecond
 
-// admit takes c among the calls in flight.
+// admit adds c to the calls in flight.
 func (s *service) admit(c *call) *rpc.Error {
 	if s.closed.Load() {
 		return s.stopped()
 	}
-	n := s.slot.inflight.Add(1)
+	n := s.inst.inflight.Add(1)
 	if n > int64(s.opt.MaxInflight) {
-		s.slot.inflight.Add(-1)
+		s.inst.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
-			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.slot.ID(), s.opt.MaxInflight)
+			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.inst.ID(), s.opt.MaxInflight)
 	}
-	if reserve := s.slot.node.opt.Reserve; reserve != nil && !reserve(c.size) {
-		s.slot.inflight.Add(-1)
+	if reserve := s.inst.pub.opt.Reserve; reserve != nil && !reserve(c.size) {
+		s.inst.inflight.Add(-1)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.size, RetryAfterMS: retryAfter.Milliseconds()},
-			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.size, s.slot.ID())
+			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.size, s.inst.ID())
 	}
 	if !s.calls.admit(c, n, int64(s.opt.MaxInflight)) {
 		s.giveBack(c)
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
-			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.slot.ID())
+			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.inst.ID())
 	}
 	return nil
 }
 
-// stopped is the error for a call that came too late.
+// stopped is the error for a call that arrives after the stop.
 func (s *service) stopped() *rpc.Error {
 	return rpc.NewError(rpc.CodeUnavailable, rpc.Details{Ran: rpc.RanNo, State: "draining", Reason: "this instance has stopped"},
-		"%s has stopped taking calls on this instance", s.slot.ID())
+		"%s has stopped taking calls on this instance", s.inst.ID())
 }
 
 // Deliver answers the caller and ends the call.
@@ -203,7 +201,7 @@ func (c *call) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	}
 }
 
-// claim reports whether the caller is the one who answers c.
+// claim reports whether the caller of claim may answer c: only the first one may.
 func (c *call) claim() bool {
 	if c.stream {
 		c.framing.Lock()
@@ -212,17 +210,17 @@ func (c *call) claim() bool {
 	return c.claimed.CompareAndSwap(false, true)
 }
 
-// abandon ends a call whose handler did not, though it was told to; false if it has.
+// abandon answers a call with a handler that has not returned in time; false if it was answered already.
 func (c *call) abandon() bool {
 	if !c.claim() {
 		return false
 	}
-	c.deliver(jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.slot.ID())})
+	c.deliver(jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s has stopped, and its handler did not return", c.s.inst.ID())})
 	c.s.calls.leaveHandler(&c.s.handlers, c)
 	return true
 }
 
-// returned is for a handler that has, also by runtime.Goexit, without an answer.
+// returned is called when a handler has ended, also by runtime.Goexit, without an answer.
 func (c *call) returned() {
 	c.Deliver(&c.Exchange, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "the handler has ended without an answer")})
 	c.s.calls.leaveHandler(&c.s.handlers, c)
@@ -239,8 +237,8 @@ func (c *call) deliver(r jsonrpc.Reply) {
 	s.finish(c)
 }
 
-// leave gives c's place back. That comes before its answer goes out: who calls again with the answer in hand must not
-// be told that there are too many.
+// leave frees the place of c. That happens before its answer is sent: a caller that calls again when it has the answer must
+// not be refused because of its own call.
 func (s *service) leave(c *call) {
 	if !c.left {
 		c.left = true
@@ -250,24 +248,24 @@ func (s *service) leave(c *call) {
 }
 
 func (s *service) giveBack(c *call) {
-	s.slot.inflight.Add(-1)
-	if reserve := s.slot.node.opt.Reserve; reserve != nil {
+	s.inst.inflight.Add(-1)
+	if reserve := s.inst.pub.opt.Reserve; reserve != nil {
 		reserve(-c.size)
 	}
 }
 
-// finish takes c out of the calls that Serve waits for: its answer is out.
+// finish removes c from the calls that Serve waits for: its answer was sent.
 func (s *service) finish(c *call) {
 	ended, left := s.calls.remove(c)
 	if !ended {
 		return
 	}
-	s.slot.node.calls.forget(c)
+	s.inst.pub.calls.forget(c)
 	took := time.Since(c.began)
-	s.slot.counters.end(took)
+	s.inst.counters.end(took)
 	c.at.took.Add(int64(took))
 	if c.stream || c.probed.Load() {
-		s.slot.node.dropToken(c)
+		s.inst.pub.dropToken(c)
 	}
 	s.leave(c)
 	if left == 0 {
@@ -281,11 +279,11 @@ func (s *service) finish(c *call) {
 // buffers hold replies between the splicing of the id and the connection's own copy.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// answer sends r, and reports whether it has to go out in chunks, which end the call by themselves.
+// answer sends r, and reports whether it is sent in chunks, after which the call ends.
 func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	if code := r.ErrorCode(); code != 0 {
-		s.slot.errors.Add(1)
-		s.slot.counters.own.Add(1)
+		s.inst.errors.Add(1)
+		s.inst.counters.own.Add(1)
 		c.at.failed(fmt.Sprintf("the extension's own error %d", code))
 	}
 	limit := s.nc.MaxPayload() - wire.Headroom
@@ -297,8 +295,8 @@ func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	*buf = r.AppendTo((*buf)[:0], c.id)
 	err := s.nc.Publish(c.reply, *buf)
 	if err != nil {
-		s.slot.errors.Add(1)
-		s.slot.counters.refused(rpc.CodeInternal)
+		s.inst.errors.Add(1)
+		s.inst.counters.refused(rpc.CodeInternal)
 		c.at.failed(err.Error())
 	}
 	if cap(*buf) <= 64<<10 {
@@ -307,7 +305,7 @@ func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	return false
 }
 
-// large answers with what does not fit into one message: in chunks, or with a reason.
+// large sends an answer that does not fit into one message: in chunks, or an error.
 func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 	details := rpc.Details{Size: size, Limit: limit}
 	switch {
@@ -316,7 +314,7 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
 			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, wire.HeaderStream))
 		return false
-	case !s.slot.node.reserve(size):
+	case !s.inst.pub.reserve(size):
 		s.leave(c)
 		details.Limit = maxStreaming
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
@@ -324,9 +322,9 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 		return false
 	}
 	copied := int64(0)
-	if reserve := s.slot.node.opt.Reserve; reserve != nil && r.KeepCopies(c.id) {
+	if reserve := s.inst.pub.opt.Reserve; reserve != nil && r.KeepCopies(c.id) {
 		if copied = size; !reserve(copied) {
-			s.slot.node.release(size)
+			s.inst.pub.release(size)
 			s.leave(c)
 			s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
 				"the answer of about %d bytes was discarded: answers and requests under way take all the memory that this host has for them", size))
@@ -335,22 +333,22 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 	}
 	unreserve := func() {
 		if copied > 0 {
-			s.slot.node.opt.Reserve(-copied)
+			s.inst.pub.opt.Reserve(-copied)
 		}
 	}
 	if !s.calls.enter(&s.handlers) {
 		unreserve()
-		s.slot.node.release(size)
+		s.inst.pub.release(size)
 		s.leave(c)
-		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.slot.ID()))
+		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
 		return false
 	}
 	c.flow.Store(&flow{acks: make(chan struct{}, wire.MaxUnacked), left: make(chan struct{})})
 	text, letGo := r.Keep(c.id)
 	if extra := int64(len(text)) - size; extra != 0 {
-		s.slot.node.streams.mu.Lock()
-		s.slot.node.streams.bytes += extra
-		s.slot.node.streams.mu.Unlock()
+		s.inst.pub.streams.mu.Lock()
+		s.inst.pub.streams.bytes += extra
+		s.inst.pub.streams.mu.Unlock()
 	}
 	go func() { // owned by Serve; ends with the answer, or the caller, or the service
 		defer s.handlers.Done()
@@ -362,10 +360,10 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 	return true
 }
 
-// refuse answers with an error of the mesh's own, marked by micro's headers.
+// refuse answers with an error of the mesh, marked by the headers of package micro.
 func (s *service) refuse(at *endpoint, reply string, id []byte, e *rpc.Error) {
-	s.slot.errors.Add(1)
-	s.slot.counters.refused(e.Code)
+	s.inst.errors.Add(1)
+	s.inst.counters.refused(e.Code)
 	why := headerText(e.Message)
 	at.failed(why)
 	if !jsonrpc.ValidID(id) {
@@ -377,7 +375,7 @@ func (s *service) refuse(at *endpoint, reply string, id []byte, e *rpc.Error) {
 	msg.Data = jsonrpc.AppendError(nil, id, e)
 	err := s.nc.PublishMsg(msg)
 	if err != nil {
-		s.slot.node.opt.Logger.Warn("could not answer a call", "extension", s.slot.ID(), "error", err)
+		s.inst.pub.opt.Logger.Warn("could not answer a call", "extension", s.inst.ID(), "error", err)
 	}
 }
 
@@ -392,9 +390,9 @@ func headerText(s string) string {
 	return s[:min(len(s), 256)]
 }
 
-// cancel ends the call for a caller that has gone.
+// cancel ends a call that its caller does not wait for any longer.
 func (c *call) cancel() {
-	if f := c.flow.Load(); f != nil { // it has its answer, and is sending it
+	if f := c.flow.Load(); f != nil { // it has its answer and is sending it
 		f.leave()
 		return
 	}
@@ -407,7 +405,7 @@ func (c *call) cancel() {
 	}
 }
 
-// Canceller is a jsonrpc.AsyncHandler that can take an exchange back: the bridge's, which then tells the child.
+// Canceller is a jsonrpc.AsyncHandler that can cancel an exchange: the bridge sends the cancellation to the child.
 type Canceller interface {
 	CancelExchange(x *jsonrpc.Exchange)
 }

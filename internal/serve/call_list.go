@@ -16,8 +16,7 @@ type callList struct {
 	counting atomic.Bool // whether shares counts
 }
 
-// enter has whoever waits for handlers wait for one more, unless the list is closed: then they may have waited
-// already.
+// enter adds one to the handlers WaitGroup, unless the list is closed: then Wait may have returned already.
 func (l *callList) enter(handlers *sync.WaitGroup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -27,7 +26,7 @@ func (l *callList) enter(handlers *sync.WaitGroup) bool {
 	return !l.closed
 }
 
-// enterHandler is enter for c's own handler, which leaveHandler takes back, once.
+// enterHandler is enter for the handler of c; leaveHandler reverses it, once.
 func (l *callList) enterHandler(handlers *sync.WaitGroup, c *call) bool {
 	entered := l.enter(handlers)
 	l.mu.Lock()
@@ -51,10 +50,10 @@ func (l *callList) close() {
 	l.closed = true
 }
 
-// add takes c in.
+// add adds c.
 func (l *callList) add(c *call) {
 	if c.stream {
-		c.s.slot.node.openStream()
+		c.s.inst.pub.openStream()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +64,7 @@ func (l *callList) add(c *call) {
 	l.head = c
 }
 
-// remove ends c, false if it had ended before, and tells how many are left.
+// remove removes c and returns the number of calls that are left; ended is false if c had ended before.
 func (l *callList) remove(c *call) (ended bool, left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +73,7 @@ func (l *callList) remove(c *call) (ended bool, left int) {
 	}
 	c.ended = true
 	if c.stream {
-		c.s.slot.node.closeStream()
+		c.s.inst.pub.closeStream()
 	}
 	l.n--
 	if c.prev != nil {

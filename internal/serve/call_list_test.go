@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCallListCloses starts nothing that nobody would wait for.
+// TestCallListCloses checks that a closed list starts no handler that Serve would not wait for.
 func TestCallListCloses(t *testing.T) {
 	var l callList
 	var handlers sync.WaitGroup

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Cancellations of calls that have not arrived yet are kept for cancelMemory, since a cancel may overtake
-// its call on another subject; at most maxEarly of them in as much time.
+// Cancellations of calls that have not arrived yet are kept for cancelMemory, because a cancellation can overtake its call
+// on another subject; at most maxEarly of them in that time.
 const (
 	cancelMemory = 5 * time.Second
 	maxEarly     = 4096
 	maxCallID    = 128
 )
 
-// cancels knows the calls in flight that named themselves, and the cancellations that came too early. The
-// early ones are kept in two generations, so that a flood of them costs nothing but their own place.
+// cancels has the calls in flight that have a call id, and the cancellations that arrived before their calls. These are kept
+// in two generations, so that a flood of them costs only memory, within a limit.
 type cancels struct {
 	mu     sync.Mutex
 	calls  map[string]*call
@@ -24,9 +24,8 @@ type cancels struct {
 	turned time.Time
 }
 
-// watch makes c cancellable by its call id, and cancels it now if that has been asked for already. It is
-// called once the call has been started, for cancelling what does not run yet would be lost; an answer may
-// have been quicker, and c be forgotten already.
+// watch makes c cancellable by its call id, and cancels it if its cancellation has arrived already. It is called after the
+// call was started, because a cancellation before that would be lost; by then the call may have been answered and removed.
 func (s *cancels) watch(c *call) {
 	s.mu.Lock()
 	if c.callID == "" || len(c.callID) > maxCallID {
@@ -46,8 +45,7 @@ func (s *cancels) watch(c *call) {
 	}
 }
 
-// forget is called once a call has its answer. It takes the name away, so that a watch that comes late finds
-// nothing to keep.
+// forget is called when a call has its answer. It clears the call id, so that a later watch does not keep the call.
 func (s *cancels) forget(c *call) {
 	if c.callID == "" {
 		return
@@ -60,7 +58,7 @@ func (s *cancels) forget(c *call) {
 	s.mu.Unlock()
 }
 
-// receive handles one message of SP.<id>.cancel: {"call_id"}. What is not that is nobody's call.
+// receive handles one message of SP.<id>.cancel: {"call_id"}. Any other message is ignored.
 func (s *cancels) receive(data []byte) {
 	var msg struct {
 		CallID string `json:"call_id"`

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// TestForgottenCalls checks that a call whose answer was quicker than the end of its start is not kept.
+// TestForgottenCalls checks that a call is not kept if it was answered before its start was complete.
 func TestForgottenCalls(t *testing.T) {
 	var s cancels
 	c := &call{s: &service{}, callID: "a"}
 	c.s.calls.add(c)
 	s.forget(c) // its answer is on its way
-	s.watch(c)  // whoever started it looks at it only now
+	s.watch(c)  // the start of the call is completed only now
 	c.s.calls.remove(c)
 	if len(s.calls) != 0 {
 		t.Error("the call is kept although it has ended")

@@ -10,22 +10,22 @@ import (
 	"github.com/extmesh/extmesh/internal/natsconn"
 )
 
-// connErrors are the Nodes of one connection that hear of its errors. They share one handler: handlers in a chain
-// would have to be taken out in the reverse order, and Nodes end in any.
+// connErrors are the Publishers of one connection that handle its errors. They share one handler: with a chain of handlers
+// they would have to end in the reverse order.
 type connErrors struct {
 	nodes  map[*Publisher]int // how often each listens
-	before nats.ErrHandler    // the connection's, which is told as ever, and put back when the last Node leaves
+	before nats.ErrHandler    // the handler of the connection, which is called as well, and restored after the last Publisher
 }
 
-// listeners has an entry for each connection that a Node listens on: a connection has one handler, and no place where
-// it could be asked whose that is.
+// listeners has an entry for each connection with a Publisher: a connection has one handler, and does not return where it
+// was set.
 var listeners = struct {
 	sync.Mutex
 	conns map[*nats.Conn]*connErrors
 }{conns: map[*nats.Conn]*connErrors{}}
 
-// listenForDenials has the connection tell n's services which of their subscriptions are denied, until leave. It comes
-// before the first service, and leave after the last.
+// listenForDenials reports denied subscriptions of the connection to the services of n, until leave. It is called before the
+// first service starts, and leave after the last one has ended.
 func (n *Publisher) listenForDenials() (leave func()) {
 	listeners.Lock()
 	defer listeners.Unlock()
@@ -33,13 +33,13 @@ func (n *Publisher) listenForDenials() (leave func()) {
 	if l == nil {
 		l = &connErrors{nodes: map[*Publisher]int{}, before: n.nc.ErrorHandler()}
 		listeners.conns[n.nc] = l
-		n.nc.SetErrorHandler(l.hear)
+		n.nc.SetErrorHandler(l.handle)
 	}
 	l.nodes[n]++
 	return func() { l.leave(n) }
 }
 
-func (l *connErrors) hear(nc *nats.Conn, sub *nats.Subscription, err error) {
+func (l *connErrors) handle(nc *nats.Conn, sub *nats.Subscription, err error) {
 	if subject, ok := natsconn.DeniedSubscription(err); ok {
 		listeners.Lock()
 		nodes := slices.Collect(maps.Keys(l.nodes))

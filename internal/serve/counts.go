@@ -7,20 +7,20 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// Counts is what a slot has counted since it was made, over all its lives.
+// Counts are the counters of an instance, since it was created, over all its processes.
 type Counts struct {
-	Calls    uint64 // requests that came, those included that were refused
-	Errors   uint64 // how many of them were answered with an error, whose ever it was
-	InFlight int64  // calls that are being answered now
-	Restarts uint64 // lives after the first
+	Calls    uint64 // requests that arrived, including refused ones
+	Errors   uint64 // of these, answered with an error, of the mesh or of the extension
+	InFlight int64  // calls that are being handled
+	Restarts uint64 // processes after the first one
 
-	// ByKind are the errors by data.kind (docs/protocol.md, "Errors"), all kinds included; the extension's own, which
-	// have none, are KindOwn.
+	// ByKind are the errors by data.kind (docs/protocol.md, "Errors"), with all kinds; the extension's own errors have
+	// KindOwn.
 	ByKind map[string]uint64
 
-	// Took[i] is how many calls took at most TookBounds[i] and longer than the bound before; the last one, which has
-	// no bound, how many took longer than that. From the request's arrival to its answer, failed calls included; those
-	// that were refused on arrival are not in it.
+	// Took[i] is the number of calls that took at most TookBounds[i] and longer than the bound before it; the last one those
+	// that took longer than all bounds. The time is from the arrival of the request to its answer, including failed calls,
+	// without those that were refused on arrival.
 	Took [len(TookBounds) + 1]uint64
 	// TookSum is all of that time together.
 	TookSum time.Duration
@@ -29,15 +29,14 @@ type Counts struct {
 // KindOwn is the kind, in Counts, of an extension's own errors.
 const KindOwn = "extension"
 
-// TookBounds are the upper bounds of Counts.Took: from a local tool that answers from memory to one that works for
-// minutes.
+// TookBounds are the upper bounds of Counts.Took, from a local tool that answers from memory to one that runs for minutes.
 var TookBounds = [...]time.Duration{
 	500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
 	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
 	time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute,
 }
 
-// countedCodes are the codes that are counted each by itself; the last place is everything else.
+// countedCodes are the codes with a counter of their own.
 var countedCodes = [...]rpc.Code{
 	rpc.CodeParse, rpc.CodeInvalidRequest, rpc.CodeMethodNotFound, rpc.CodeInvalidParams, rpc.CodeInternal,
 	rpc.CodeExited, rpc.CodeTimeout, rpc.CodeUnavailable, rpc.CodeBreakerOpen, rpc.CodeOverloaded, rpc.CodeTooLarge, rpc.CodeCancelled,

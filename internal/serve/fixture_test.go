@@ -74,18 +74,18 @@ func serveOn(t *testing.T, nc *nats.Conn, h rpc.Handler) *Instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	node := NewPublisher(nc, PublisherOptions{})
-	slot := node.Join(wire.Announce{ID: "duck", Version: "1.0.0"})
+	inst := node.Join(wire.Announce{ID: "duck", Version: "1.0.0"})
 	var wg sync.WaitGroup
 	wg.Go(func() { node.Run(ctx) }) // these three end with ctx
-	wg.Go(func() { slot.Run(ctx) })
+	wg.Go(func() { inst.Run(ctx) })
 	wg.Go(func() {
-		if err := slot.Serve(ctx, h, Options{}); err != nil {
+		if err := inst.Serve(ctx, h, Options{}); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	natstest.Eventually(t, "it is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
-	return slot
+	natstest.Eventually(t, "it is ready", func() bool { s, _ := inst.State(); return s == heartbeat.Ready })
+	return inst
 }
 
 // echo answers every request with its params.

@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// gatherer holds its first call up until goOn is closed, and notes what it is told to hold and when to flush.
+// gatherer blocks its first call until goOn is closed, and records which calls it holds and when it flushes.
 type gatherer struct {
 	goOn chan struct{}
 
@@ -43,7 +43,7 @@ func (g *gatherer) note(s string) {
 func TestFloodIsWritten(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	g := &gatherer{goOn: make(chan struct{})}
-	slot := serveOn(t, nc, g)
+	inst := serveOn(t, nc, g)
 	answers, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestFloodIsWritten(t *testing.T) {
 		}
 	}
 	ask(`{"jsonrpc":"2.0","id":1,"method":"first"}`)
-	natstest.Eventually(t, "it is being handled", func() bool { return slot.Counts().Calls == 1 })
+	natstest.Eventually(t, "it is being handled", func() bool { return inst.Counts().Calls == 1 })
 	ask(`{"jsonrpc":"2.0","id":2,"method":"b"}`)
 	for range 2 * maxInRow {
 		ask("no JSON")
@@ -72,8 +72,8 @@ func TestFloodIsWritten(t *testing.T) {
 	}
 }
 
-// TestHoldsACrowd has calls arrive while one is handled: each but the last is to be held for those behind it, and
-// where the last does not reach the handler, what was held is written all the same.
+// TestHoldsACrowd has calls arrive while one is handled: each but the last is held for the next ones. If the last one does
+// not reach the handler, what was held is written as well.
 func TestHoldsACrowd(t *testing.T) {
 	for last, want := range map[string][]string{
 		`{"jsonrpc":"2.0","id":4,"method":"d"}`: {"first false", "b true", "c true", "d false", "flush"},
@@ -81,7 +81,7 @@ func TestHoldsACrowd(t *testing.T) {
 	} {
 		nc := duckConn(t, duckServers(t, 1)[0])
 		g := &gatherer{goOn: make(chan struct{})}
-		slot := serveOn(t, nc, g)
+		inst := serveOn(t, nc, g)
 		answers, err := nc.SubscribeSync(nc.NewInbox())
 		if err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestHoldsACrowd(t *testing.T) {
 			}
 		}
 		ask(`{"jsonrpc":"2.0","id":1,"method":"first"}`)
-		natstest.Eventually(t, "it is being handled", func() bool { return slot.Counts().Calls == 1 })
+		natstest.Eventually(t, "it is being handled", func() bool { return inst.Counts().Calls == 1 })
 		for _, text := range []string{`{"jsonrpc":"2.0","id":2,"method":"b"}`, `{"jsonrpc":"2.0","id":3,"method":"c"}`, last} {
 			ask(text)
 		}

@@ -14,7 +14,7 @@ import (
 // Instance is one instance of an extension. It keeps its identity while its processes come and go; each process that can
 // handle calls is one call of Serve.
 type Instance struct {
-	node         *Publisher
+	pub          *Publisher
 	id, instance string
 	born         time.Time
 	machine      *instance.Machine // the only writer of the instance's state

@@ -21,7 +21,7 @@ func TestPauseDrains(t *testing.T) {
 	servers := duckServers(t, 2)
 	nc := duckConn(t, servers[0])
 	h := &stuck{taken: make(chan struct{}), goOn: make(chan struct{})}
-	slot := serveOn(t, nc, h)
+	inst := serveOn(t, nc, h)
 	caller := duckConn(t, servers[1])
 	var wg sync.WaitGroup
 	for range 2 {
@@ -30,10 +30,10 @@ func TestPauseDrains(t *testing.T) {
 		})
 	}
 	<-h.taken
-	s, before, subscriptions := slot.node.services()[0], nc.Stats().InMsgs, nc.NumSubscriptions()
+	s, before, subscriptions := inst.pub.services()[0], nc.Stats().InMsgs, nc.NumSubscriptions()
 	natstest.Eventually(t, "the other call is there", func() bool { return nc.Stats().InMsgs > before || before > 1 })
 	wg.Go(func() { // ends when the calls have ended
-		resume := slot.node.pauseServices(time.Now().Add(10 * time.Second))
+		resume := inst.pub.pauseServices(time.Now().Add(10 * time.Second))
 		if err := nc.ForceReconnect(); err != nil {
 			t.Error(err)
 		}
@@ -74,16 +74,16 @@ func (h *stuck) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 // can.
 func TestCannotResume(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
-	slot := serveOn(t, nc, echo)
-	slot.Update(func(a *wire.Announce) { a.Version = "not a version" })
-	slot.node.pauseServices(time.Now())()
-	natstest.Eventually(t, "it has failed", func() bool { s, _ := slot.State(); return s == heartbeat.Failed })
-	s := slot.node.services()[0]
+	inst := serveOn(t, nc, echo)
+	inst.Update(func(a *wire.Announce) { a.Version = "not a version" })
+	inst.pub.pauseServices(time.Now())()
+	natstest.Eventually(t, "it has failed", func() bool { s, _ := inst.State(); return s == heartbeat.Failed })
+	s := inst.pub.services()[0]
 	if reason := s.listenAgain(t.Context(), 0); reason == "" {
 		t.Error("no error, although it is not subscribed")
 	}
-	slot.Update(func(a *wire.Announce) { a.Version = "1.0.0" })
-	natstest.Eventually(t, "it is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+	inst.Update(func(a *wire.Announce) { a.Version = "1.0.0" })
+	natstest.Eventually(t, "it is ready", func() bool { s, _ := inst.State(); return s == heartbeat.Ready })
 	request(t, nc, "echo")
 }
 

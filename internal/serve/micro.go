@@ -16,19 +16,18 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-// microService is one ready life as the tools for micro services know it (ADR-32: nats micro ls, info, stats). It is
-// found, described and counted at the same subjects, and answers in the types of package micro, but is not made by
-// micro.AddService: that has twelve goroutines for each service, ten of which wait for somebody who asks what there is,
-// and calls a request answered when its handler returns, which here is when it was passed on
-// (docs/decisions/0010-micro-services.md).
+// microService is one run of Serve in the form of a micro service (ADR-32: nats micro ls, info, stats). It has the same
+// subjects and answers with the types of package micro, but is not made by micro.AddService: that needs twelve goroutines
+// per service, ten of which wait for discovery requests, and counts a request as answered when its handler returns, which
+// for us is when it was passed on (docs/decisions/0010-micro-services.md).
 type microService struct {
-	node        *Publisher
+	pub         *Publisher
 	identity    micro.ServiceIdentity
 	description string
 	started     time.Time
 	endpoints   [2]endpoint
 
-	subs []*nats.Subscription // to what it is asked; the Node's asking guards them
+	subs []*nats.Subscription // to discovery requests; guarded by the discovery
 
 	mu      sync.Mutex
 	stopped bool
@@ -39,8 +38,8 @@ type endpoint struct {
 	name, subject, queue string
 	sub                  *nats.Subscription
 
-	// Of the subscription's goroutine alone: whether the handler was given something to hold, and how many requests
-	// were taken up since all was written.
+	// Used only by the goroutine of the subscription: whether the handler holds a request, and how many requests were
+	// handled since all were written.
 	held  bool
 	inRow int
 
@@ -56,20 +55,20 @@ func (e *endpoint) failed(why string) {
 	e.lastError.Store(&why)
 }
 
-// microSubscriptions is how many subscriptions a microService has: two endpoints, and for each of three verbs its name
-// and itself.
+// microSubscriptions is the number of subscriptions of a microService: two endpoints, and for each of three verbs one with
+// its name and one with its id.
 const microSubscriptions = 2 + 3*2
 
 var microVerbs = [...]micro.Verb{micro.PingVerb, micro.InfoVerb, micro.StatsVerb}
 
-// addMicro puts a service on the mesh that answers calls with handle: the queue group's, and those to this instance
-// alone. The error is that of a version that is not semver, or of a connection that is closed or drains.
+// addMicro subscribes a service that handles with handle the calls of the queue group and the calls to this instance only.
+// It fails if the version is not semver, or the connection is closed or draining.
 func (n *Publisher) addMicro(a wire.Announce, handle func(*endpoint, *nats.Msg)) (*microService, error) {
 	if _, err := semver.StrictNewVersion(a.Version); err != nil {
 		return nil, fmt.Errorf("version %.64q of a micro service: %w", a.Version, err)
 	}
 	sp := wire.Prefix(a.SubjectPrefix)
-	m := &microService{node: n, description: a.Name, started: time.Now().UTC(), identity: micro.ServiceIdentity{
+	m := &microService{pub: n, description: a.Name, started: time.Now().UTC(), identity: micro.ServiceIdentity{
 		Name: strings.ReplaceAll(a.ID, ".", "_"), ID: nuid.Next(), Version: a.Version, Metadata: microMetadata(a),
 	}}
 	m.endpoints[0].name, m.endpoints[0].subject, m.endpoints[0].queue = "rpc", sp.RPC(a.ID), wire.QueueGroup
@@ -80,7 +79,7 @@ func (n *Publisher) addMicro(a wire.Announce, handle func(*endpoint, *nats.Msg))
 	return m, nil
 }
 
-// microMetadata is what a service says of itself: less than a kilobyte.
+// microMetadata returns the metadata of a service: less than a kilobyte.
 func microMetadata(a wire.Announce) map[string]string {
 	metadata := map[string]string{}
 	for _, m := range [...]struct{ name, value string }{
@@ -95,14 +94,14 @@ func microMetadata(a wire.Announce) map[string]string {
 }
 
 func (m *microService) subscribe(handle func(*endpoint, *nats.Msg)) (err error) {
-	n := m.node
+	n := m.pub
 	for _, verb := range microVerbs {
 		for _, id := range [...]string{"", m.identity.ID} {
 			subject, err := micro.ControlSubject(verb, m.identity.Name, id)
 			if err != nil {
 				return err
 			}
-			if err := n.asking.listen(n.nc, verb, subject, m); err != nil {
+			if err := n.discovery.listen(n.nc, verb, subject, m); err != nil {
 				return err
 			}
 		}
@@ -122,7 +121,7 @@ func (m *microService) subscribe(handle func(*endpoint, *nats.Msg)) (err error) 
 	return nil
 }
 
-// stop takes the service off the mesh. What has arrived is still taken up. After an error it is to be called again.
+// stop unsubscribes the service. Requests that have arrived are still handled. After an error it has to be called again.
 func (m *microService) stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +138,7 @@ func (m *microService) stop() error {
 		}
 		e.sub = nil
 	}
-	m.node.asking.leave(m)
+	m.pub.discovery.leave(m)
 	m.stopped = true
 	return nil
 }
@@ -150,7 +149,7 @@ func (m *microService) isStopped() bool {
 	return m.stopped
 }
 
-// answer is what the service says to verb.
+// answer returns the answer to a discovery request.
 func (m *microService) answer(verb micro.Verb) any {
 	switch verb {
 	case micro.InfoVerb:

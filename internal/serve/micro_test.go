@@ -20,8 +20,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// asks publishes a question and returns the first want answers to it, and whatever else comes until a question that
-// comes behind it is answered.
+// asks publishes a discovery request and returns the first want answers to it, and all that arrive until a later request is
+// answered.
 func asks(t *testing.T, nc *nats.Conn, subject string, want int) (answers []json.RawMessage) {
 	t.Helper()
 	inbox, err := nc.SubscribeSync(nc.NewInbox())
@@ -69,16 +69,16 @@ func microBed(t *testing.T) (nc *nats.Conn, slots []*Instance) {
 		return r.Params, nil
 	})
 	for _, id := range []string{"duck", "duck", "last"} {
-		slot := node.Join(wire.Announce{ID: id, Version: "1.2.3", Name: "A " + id, Bridge: "b"})
-		slots = append(slots, slot)
+		inst := node.Join(wire.Announce{ID: id, Version: "1.2.3", Name: "A " + id, Bridge: "b"})
+		slots = append(slots, inst)
 		wg.Go(func() {
-			if err := slot.Serve(ctx, h, Options{}); err != nil {
+			if err := inst.Serve(ctx, h, Options{}); err != nil {
 				t.Errorf("Serve: %v", err)
 			}
 		})
 	}
-	for _, slot := range slots {
-		natstest.Eventually(t, "it is ready", func() bool { s, _ := slot.State(); return s == "ready" })
+	for _, inst := range slots {
+		natstest.Eventually(t, "it is ready", func() bool { s, _ := inst.State(); return s == "ready" })
 	}
 	natstest.Eventually(t, "all are heard", func() bool {
 		inbox, err := nc.SubscribeSync(nc.NewInbox())
@@ -93,8 +93,8 @@ func microBed(t *testing.T) (nc *nats.Conn, slots []*Instance) {
 	return nc, slots
 }
 
-// TestMicroAnswers asks for our services as tools for micro services do, and compares the answers' form with those of
-// one that package micro made.
+// TestMicroAnswers sends discovery requests as tools for micro services do, and compares the form of the answers with the
+// answers of a service that package micro made.
 func TestMicroAnswers(t *testing.T) {
 	nc, slots := microBed(t)
 	theirs, err := micro.AddService(nc, micro.Config{Name: "theirs", Version: "1.0.0", Metadata: map[string]string{"k": "v"}})
@@ -149,7 +149,7 @@ func TestMicroAnswers(t *testing.T) {
 	}
 }
 
-// members lists the members of an object and, behind a dot, those of the objects in its lists.
+// members lists the members of an object and, after a dot, of the objects in its lists.
 func members(t *testing.T, data []byte) (names []string) {
 	t.Helper()
 	var o map[string]json.RawMessage
@@ -193,10 +193,10 @@ func TestMicroStats(t *testing.T) {
 	})
 }
 
-// TestMicroGone: nobody answers for what is not on the mesh, and nobody is answered on the mesh's own subjects.
+// TestMicroGone: a service that is not subscribed does not answer, and no answer is sent to the mesh's own subjects.
 func TestMicroGone(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
-	slot := serveOn(t, nc, echo)
+	inst := serveOn(t, nc, echo)
 	heard, err := nc.SubscribeSync("ext.registry.shutdown.>")
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestMicroGone(t *testing.T) {
 	if m, err := heard.NextMsg(time.Millisecond); err == nil {
 		t.Errorf("it answered on %s: %s", m.Subject, m.Data)
 	}
-	service := slot.node.services()[0]
+	service := inst.pub.services()[0]
 	service.pause()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)

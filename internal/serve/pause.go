@@ -39,7 +39,7 @@ func (n *Publisher) pauseServices(until time.Time) (resume func()) {
 	return func() {
 		for _, s := range services {
 			if err := s.resume(); err != nil {
-				s.tell(err.Error()) // attend tries again
+				s.reportDenial(err.Error()) // attend tries again
 			}
 		}
 	}
@@ -62,8 +62,8 @@ func (s *service) pause() bool {
 		return false
 	}
 	s.paused = true
-	if err := s.slot.node.stop(s.svc); err != nil {
-		s.slot.node.opt.Logger.Warn("could not unsubscribe a service", "extension", s.slot.ID(), "error", err)
+	if err := s.inst.pub.stop(s.svc); err != nil {
+		s.inst.pub.opt.Logger.Warn("could not unsubscribe a service", "extension", s.inst.ID(), "error", err)
 	}
 	return true
 }
@@ -73,7 +73,7 @@ func (s *service) resume() error {
 	added, err := s.readd()
 	if err != nil {
 		err = fmt.Errorf("the service could not subscribe again: %w", err)
-		s.slot.node.opt.Logger.Error("a service is not subscribed; retrying", "extension", s.slot.ID(), "error", err)
+		s.inst.pub.opt.Logger.Error("a service is not subscribed; retrying", "extension", s.inst.ID(), "error", err)
 		return err
 	}
 	if added && s.nc.IsConnected() {
@@ -89,11 +89,11 @@ func (s *service) readd() (added bool, err error) {
 		return false, nil
 	}
 	if !s.svc.isStopped() { // pause failed, or there was no connection
-		if err := s.slot.node.stop(s.svc); err != nil {
+		if err := s.inst.pub.stop(s.svc); err != nil {
 			return false, err
 		}
 	}
-	svc, err := s.slot.node.addMicro(s.slot.Announced(), s.handle)
+	svc, err := s.inst.pub.addMicro(s.inst.Announced(), s.handle)
 	if err != nil { // the connection is closed or draining
 		return false, err
 	}

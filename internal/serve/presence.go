@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	minAnnouncePause = 250 * time.Millisecond // between two announcements on request, because everybody may send requests
+	minAnnouncePause = 250 * time.Millisecond // between two announcements on request, because any user may send requests
 	republish        = time.Second            // until a heartbeat that could not be published is tried again
 )
 
@@ -43,15 +43,15 @@ func (s *Instance) Run(ctx context.Context) error {
 	})
 	defer s.OnChange(nil)
 	requests := make(chan *nats.Msg, 16) // several pending requests are answered by one announcement
-	nc := s.node.nc
-	sub, err := nc.ChanSubscribe(s.node.opt.Prefix.AnnounceRequest(), requests)
+	nc := s.pub.nc
+	sub, err := nc.ChanSubscribe(s.pub.opt.Prefix.AnnounceRequest(), requests)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // it fails only on a closed connection
 	connected := nc.StatusChanged(nats.CONNECTED)
 	defer nc.RemoveStatusListener(connected)
-	p := &presence{inst: s, interval: min(max(s.node.opt.HeartbeatInterval, heartbeat.MinInterval), heartbeat.MaxInterval)}
+	p := &presence{inst: s, interval: min(max(s.pub.opt.HeartbeatInterval, heartbeat.MinInterval), heartbeat.MaxInterval)}
 	p.announce()
 	p.heartbeat()
 	next := time.NewTimer(rand.N(p.interval)) // services that start together send their heartbeats at different times
@@ -86,7 +86,7 @@ func (s *Instance) Run(ctx context.Context) error {
 // announce publishes the announcement. A heartbeat follows it, so that a registry also receives the state.
 func (p *presence) announce() {
 	p.announced, p.at, p.due = p.inst.Announced(), time.Now(), false
-	p.publish(p.inst.node.opt.Prefix.Announce(p.inst.id), p.announced)
+	p.publish(p.inst.pub.opt.Prefix.Announce(p.inst.id), p.announced)
 }
 
 // heartbeat sends a heartbeat and returns the time until the next one.
@@ -98,7 +98,7 @@ func (p *presence) heartbeat() time.Duration {
 	status := s.Status()
 	m.State, m.Reason = status.State()
 	m.Restarts = status.Restarts()
-	if !p.publish(s.node.opt.Prefix.Heartbeat(s.id), &m) {
+	if !p.publish(s.pub.opt.Prefix.Heartbeat(s.id), &m) {
 		return republish
 	}
 	p.seq++
@@ -110,7 +110,7 @@ func (p *presence) shutdown() error {
 	s := p.inst
 	data, err := json.Marshal(wire.ShutdownNotice{ID: s.id, Instance: s.instance, Reason: "shutdown"})
 	if err == nil {
-		err = s.node.nc.Publish(s.node.opt.Prefix.Shutdown(s.id), data)
+		err = s.pub.nc.Publish(s.pub.opt.Prefix.Shutdown(s.id), data)
 	}
 	if err != nil {
 		return fmt.Errorf("publishing the shutdown notice of %s: %w", s.id, err)
@@ -121,10 +121,10 @@ func (p *presence) shutdown() error {
 func (p *presence) publish(subject string, v any) bool {
 	data, err := json.Marshal(v)
 	if err == nil {
-		err = p.inst.node.nc.Publish(subject, data)
+		err = p.inst.pub.nc.Publish(subject, data)
 	}
 	if err != nil {
-		p.inst.node.opt.Logger.Warn("cannot publish", "subject", subject, "error", err)
+		p.inst.pub.opt.Logger.Warn("cannot publish", "subject", subject, "error", err)
 	}
 	return err == nil
 }

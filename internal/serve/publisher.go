@@ -37,8 +37,8 @@ type Publisher struct {
 	calls   cancels
 	streams streams
 
-	barriers barriers
-	asking   *asking
+	barriers  barriers
+	discovery *discovery
 
 	absentAfter, absentEvery time.Duration
 }
@@ -54,7 +54,7 @@ func NewPublisher(nc *nats.Conn, opt PublisherOptions) *Publisher {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), asking: newAsking(), absentAfter: absentAfter, absentEvery: absentEvery}
+	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), discovery: newDiscovery(), absentAfter: absentAfter, absentEvery: absentEvery}
 }
 
 // Run runs the Publisher until ctx ends, and then returns nil. It returns an error if it cannot subscribe, or
@@ -69,7 +69,7 @@ func (n *Publisher) Run(ctx context.Context) error {
 	defer wg.Wait()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	wg.Go(func() { n.answerQuestions(running) }) // owned by Run; ends with it
+	wg.Go(func() { n.answerQueries(running) }) // owned by Run; ends with it
 	defer natsconn.TrafficOf(n.nc).OnMove(n.pauseServices)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()
@@ -118,7 +118,7 @@ func (n *Publisher) read(ctx context.Context) error {
 }
 
 // stop stops a service, now or as soon as the connection is back. If subscriptions are drained without a connection,
-// nats.go subscribes them again at the reconnect and forgets them a moment later: the server would go on delivering calls
+// nats.go subscribes them again at the reconnect and removes them a moment later: the server would go on delivering calls
 // that nothing handles.
 func (n *Publisher) stop(svc *microService) error {
 	if n.nc.IsConnected() || n.nc.IsClosed() {
@@ -152,7 +152,7 @@ func (n *Publisher) Join(a wire.Announce) *Instance {
 	if a.SubjectPrefix == "" {
 		a.SubjectPrefix = string(n.opt.Prefix)
 	}
-	s := &Instance{node: n, id: a.ID, instance: a.Instance, announce: a, born: time.Now()}
+	s := &Instance{pub: n, id: a.ID, instance: a.Instance, announce: a, born: time.Now()}
 	s.machine = instance.New(s.notify)
 	return s
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// mayAnswer is MayAnswer for what a Node is asked.
+// mayAnswer is MayAnswer for the requests to a Publisher.
 func (n *Publisher) mayAnswer(reply string) bool { return n.opt.Prefix.MayAnswer(reply) }
 
-// notARequest tells what is no JSON from JSON that is no request: a batch, say.
+// notARequest distinguishes text that is not JSON from JSON that is not a request, such as a batch.
 func notARequest(data []byte, err error) *rpc.Error {
 	if utf8.Valid(data) && json.Valid(data) {
 		return rpc.Errorf(rpc.CodeInvalidRequest, rpc.RanNo, "the message is JSON, but no request: %v", err)
@@ -25,7 +25,7 @@ func notARequest(data []byte, err error) *rpc.Error {
 	return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err)
 }
 
-// methodName is the method as a string; the one that was called last is not made again.
+// methodName returns the method as a string; it does not allocate for the method of the last call.
 func (s *service) methodName(env *jsonrpc.Envelope) string {
 	if bytes.IndexByte(env.Method, '\\') >= 0 { // not the same as the name that it may spell
 		return env.MethodName()
@@ -59,7 +59,7 @@ func checkRequest(data []byte, env *jsonrpc.Envelope) *rpc.Error {
 	return nil
 }
 
-// deadline is when the caller will have given up. Ext-Timeout is a duration that counts from the arrival, so that the
+// deadline returns when the caller stops waiting. Ext-Timeout is a duration from the arrival of the request, so that the
 // clocks of caller and instance do not matter.
 func (s *service) deadline(h nats.Header, now time.Time) (time.Time, *rpc.Error) {
 	timeout := s.opt.CallTimeout

@@ -16,15 +16,15 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// ServeOptions bound the calls of one ready life; the zero value means the defaults.
+// Options limit the calls of one Serve; the zero value means the defaults.
 type Options struct {
-	CallTimeout    time.Duration // for a call that names none; covers queueing, writing and answering. Default 30 s
-	MaxCallTimeout time.Duration // the most that Ext-Timeout may ask for. Default 1 h
-	MaxInflight    int           // calls at once; more are answered CodeOverloaded. Default 256
+	CallTimeout    time.Duration // of a call without a timeout of its own; includes queueing, writing and answering. Default 30 s
+	MaxCallTimeout time.Duration // the longest timeout that a caller may set. Default 1 h
+	MaxInflight    int           // concurrent calls; further ones are answered with CodeOverloaded. Default 256
 	DrainTimeout   time.Duration // how long calls in flight may take after ctx has ended; then their contexts end. Default 30 s
 
-	// If not nil, called by Serve, which waits for them: OnReady when the slot is first said to be ready, for calls
-	// arrive; OnRetired after ctx has ended, when none do any more and what is in flight has yet to finish.
+	// Called by Serve if they are not nil: OnReady when the instance becomes ready for the first time; OnRetired after ctx
+	// has ended, when new calls do not arrive any longer and those in flight are not complete yet.
 	OnReady, OnRetired func()
 }
 
@@ -36,75 +36,75 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// service is one ready life of a slot: the micro service that answers while it can take calls.
+// service is one run of Serve: the micro service of a process that can handle calls.
 type service struct {
-	slot    *Instance
+	inst    *Instance
 	nc      *nats.Conn
 	opt     Options
 	h       rpc.Handler
-	async   jsonrpc.AsyncHandler // h, if it can
-	gathers jsonrpc.Flusher      // h, if it can
-	ctx     context.Context      // of handlers; ends when draining is given up
+	async   jsonrpc.AsyncHandler // h, if it implements this
+	gathers jsonrpc.Flusher      // h, if it implements this
+	ctx     context.Context      // of handlers; ends after the drain timeout
 
 	ackPrefix string // SP.<id>.ack.
 
 	lastMethod atomic.Pointer[string]
 	handlers   sync.WaitGroup
 	closed     atomic.Bool
-	idle       chan struct{} // poked when nothing is in flight any more
+	idle       chan struct{} // a message when no call is in flight any longer
 	calls      callList
 
-	deaf chan string // why it does not hear calls, or not all
+	denials chan string // why it does not receive calls, or not all of them
 
-	// Of what begin began, for end.
+	// Set by begin, for end.
 	giveUp   context.CancelFunc // ends ctx
 	cancels  *nats.Subscription
 	acks     *nats.Subscription
 	unlisten func() // to denials
 
 	mu     sync.Mutex
-	svc    *microService // nil when it has been stopped for good
-	paused bool          // svc is stopped, or will be when the connection is back
+	svc    *microService // nil after it was stopped finally
+	paused bool          // svc is stopped, or will be after the reconnect
 }
 
-// Serve puts the slot's micro service on the mesh, says that it is ready, and answers calls with h until ctx
-// ends. The service is gone from the mesh first, so that nothing new arrives; then what is in flight
-// finishes, for at most DrainTimeout; then Serve returns nil. Serve applies the events Serve, Ready and Denied; the
-// owner applies End, Drain, Restart or Stop as soon as ctx has ended, after which Ready and Denied are refused.
+// Serve subscribes the instance's micro service, reports it as ready, and handles calls with h until ctx ends. It
+// unsubscribes first, so that no new calls arrive; then it completes the calls in flight, for at most DrainTimeout, and
+// returns nil. Serve applies the events Serve, Ready and Denied; the owner applies End, Drain, Restart or Stop as soon as
+// ctx has ended, after which Ready and Denied are refused.
 //
-// A handler whose time is up has its context ended and a second more. One that goes on regardless is left behind: its
-// call is answered with CodeExited, and what it returns goes nowhere.
+// When the time of a call is over, the context of its handler ends, and the handler has one more second. If it does not
+// return, its call is answered with CodeExited, and its result is dropped.
 //
-// Where NATS does not permit it to listen, the slot is failed instead of ready, with the subject in the reason, until
-// a reconnect, or another try within a minute, finds it permitted. So is it where it could not be put on the mesh again
-// after a move to another server.
+// If NATS does not permit a subscription, the instance is failed instead of ready, with the subject in the reason, until it
+// is permitted after a reconnect or by a try within a minute. It is also failed if it cannot subscribe again after a move to
+// another server.
 //
-// Handlers run side by side, each on its own goroutine unless h is a jsonrpc.AsyncHandler; their contexts end
-// with the call's time. A panic is that call's CodeInternal.
-func (slot *Instance) Serve(ctx context.Context, h rpc.Handler, opt Options) error {
-	s, err := slot.begin(ctx, h, opt)
+// Handlers run concurrently, each on its own goroutine unless h is a jsonrpc.AsyncHandler; their contexts end with the time
+// of the call. A panic is answered with CodeInternal.
+func (inst *Instance) Serve(ctx context.Context, h rpc.Handler, opt Options) error {
+	s, err := inst.begin(ctx, h, opt)
 	if err != nil {
-		return fmt.Errorf("serving %s: %w", slot.id, err)
+		return fmt.Errorf("serving %s: %w", inst.id, err)
 	}
 	s.attend(ctx)
 	return s.end()
 }
 
-// begin makes the service of one ready life, whose calls are handled as soon as NATS lets it listen. After an error
-// nothing of it is left.
-func (slot *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*service, error) {
-	n, a := slot.node, slot.Announced()
-	s := &service{slot: slot, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), deaf: make(chan string, 1)}
+// begin starts the service; its calls are handled as soon as NATS permits the subscription. After an error nothing is left
+// of it.
+func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*service, error) {
+	n, a := inst.pub, inst.Announced()
+	s := &service{inst: inst, nc: n.nc, opt: opt.withDefaults(), h: h, idle: make(chan struct{}, 1), denials: make(chan string, 1)}
 	s.ctx, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.async, _ = h.(jsonrpc.AsyncHandler)
 	s.gathers, _ = h.(jsonrpc.Flusher)
 	s.unlisten = n.listenForDenials()
-	n.addService(s) // before it subscribes, or a denial would find nobody
-	slot.Apply(instance.Event{Kind: instance.Serve})
+	n.addService(s) // before it subscribes, so that a denial finds it
+	inst.Apply(instance.Event{Kind: instance.Serve})
 	sp := wire.Prefix(a.SubjectPrefix)
 	s.ackPrefix = sp.Ack(a.ID, "")
 	var err error
-	// Before the first call, or a cancellation or an acknowledgement could be lost.
+	// These subscriptions come first, because a cancellation or an acknowledgement could arrive with the first call.
 	if s.cancels, err = n.nc.ChanSubscribe(sp.Cancel(a.ID), n.in); err == nil {
 		s.acks, err = n.nc.ChanSubscribe(sp.Ack(a.ID, "*"), n.in)
 	}
@@ -116,14 +116,14 @@ func (slot *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 		s.leaveNode()
 		return nil, err
 	}
-	// A subscription that is still on its way is a missing responder for callers: say ready behind it.
+	// Without a flush, a caller that reads that the instance is ready may reach a server without the subscription.
 	if err := s.flush(ctx, enterLimit); err != nil && ctx.Err() == nil {
 		n.opt.Logger.Debug("not flushed yet", "extension", a.ID, "error", err)
 	}
 	return s, nil
 }
 
-// end is the other end of begin.
+// end reverses begin.
 func (s *service) end() error {
 	err := s.drain()
 	s.unsubscribe()
@@ -131,7 +131,7 @@ func (s *service) end() error {
 	return err
 }
 
-// unsubscribe ends what begin subscribed to. An error means that the connection is closed, and the subscriptions with it.
+// unsubscribe ends the subscriptions of begin. An error means that the connection is closed, and with it the subscriptions.
 func (s *service) unsubscribe() {
 	for _, sub := range []*nats.Subscription{s.cancels, s.acks} {
 		if sub != nil {
@@ -141,29 +141,29 @@ func (s *service) unsubscribe() {
 }
 
 func (s *service) leaveNode() {
-	s.slot.node.removeService(s)
+	s.inst.pub.removeService(s)
 	s.unlisten()
 	s.giveUp()
 }
 
-// enter puts the service on the mesh for the first time.
+// enter subscribes the service for the first time.
 func (s *service) enter(a wire.Announce) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	svc, err := s.slot.node.addMicro(a, s.handle)
+	svc, err := s.inst.pub.addMicro(a, s.handle)
 	s.svc = svc
 	return err
 }
 
-// drain is the order in which no call is lost: unsubscribe; wait until the server knows; wait until what it
-// had sent by then was taken up; wait for that; send the answers.
+// drain stops the service without losing a call: unsubscribe, wait until the server has processed that and everything that
+// it had sent is handled, complete the calls, send the answers.
 func (s *service) drain() error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.DrainTimeout)
 	defer cancel()
-	err := s.slot.node.stop(s.retire())
-	_ = s.flush(ctx, time.Second) // without a connection nothing comes any more, either
+	err := s.inst.pub.stop(s.retire())
+	_ = s.flush(ctx, time.Second) // without a connection nothing more arrives
 	select {
-	case <-s.slot.node.takenUp():
+	case <-s.inst.pub.takenUp():
 	case <-ctx.Done():
 	}
 	if s.opt.OnRetired != nil {
@@ -171,7 +171,7 @@ func (s *service) drain() error {
 	}
 	s.untilIdle(ctx)
 	s.endCalls()
-	_ = s.flush(context.WithoutCancel(s.ctx), time.Second) // best effort: answers that do not get out now get out later or not at all
+	_ = s.flush(context.WithoutCancel(s.ctx), time.Second) // best effort: answers that cannot be sent now are sent later or not at all
 	if err != nil {
 		return fmt.Errorf("stopping the service: %w", err)
 	}
@@ -188,16 +188,16 @@ func (s *service) untilIdle(ctx context.Context) {
 	}
 }
 
-// lastWord is how long calls have to end that have been told to.
-const lastWord = time.Second
+// endTimeout is the time that handlers have to return after their contexts have ended.
+const endTimeout = time.Second
 
-// endCalls ends what is still in flight: calls are told to end, and those whose handlers do not are ended for them.
+// endCalls ends the calls in flight: it ends their contexts, and answers the calls of handlers that do not return.
 func (s *service) endCalls() {
 	s.closed.Store(true)
 	s.calls.close()
 	s.giveUp()
 	s.calls.each(func(c *call) { c.cancel() })
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), lastWord)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), endTimeout)
 	defer cancel()
 	s.untilIdle(ctx)
 	n := 0
@@ -208,15 +208,15 @@ func (s *service) endCalls() {
 	})
 	s.handlers.Wait()
 	if n > 0 {
-		s.slot.node.opt.Logger.Warn("handlers go on although the service has stopped", "extension", s.slot.ID(), "handlers", n)
+		s.inst.pub.opt.Logger.Warn("handlers are still running after the service has stopped", "extension", s.inst.ID(), "handlers", n)
 	}
 }
 
-// enterLimit is how long a service that nobody hears of yet waits for a server that is slow.
+// enterLimit is the time that a new service waits for a slow server.
 const enterLimit = 10 * time.Second
 
-// flush waits until the server has seen what was sent, but no longer than limit: a server that is away will get
-// it from the connection's buffer when it is back.
+// flush waits until the server has processed what was sent, at most for limit. Without a connection the data are sent from
+// the buffer after the reconnect.
 func (s *service) flush(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -23,7 +23,7 @@ const maxStreaming = 256 << 20
 // streams is the part of a Node that handles streaming calls: accepted and keepalive frames on time, and the messages to
 // the reply subjects of frames: acknowledgements of chunks, and the server's status when a caller no longer listens.
 type streams struct {
-	open atomic.Int64 // calls in flight whose caller takes frames
+	open atomic.Int64 // calls in flight with a caller that takes frames
 
 	mu       sync.Mutex
 	services map[*service]struct{}
@@ -113,8 +113,8 @@ func ackToken(subject string) (token string, ok bool) {
 	return subject[i+1:], strings.HasSuffix(subject[:max(i, 0)], ".ack")
 }
 
-// acknowledged handles a message to an ack subject: a caller's acknowledgement of a chunk, or the server's status that
-// nobody listens on the caller's inbox any more.
+// acknowledged handles a message to an ack subject: the acknowledgement of a chunk, or the server's status that the caller's
+// inbox has no subscription any longer.
 func (n *Publisher) acknowledged(m *nats.Msg, token string) {
 	n.streams.mu.Lock()
 	c := n.streams.tokens[token]
@@ -160,15 +160,15 @@ func (c *call) send(kind string, body []byte, seq int) {
 		msg.Header.Set(wire.HeaderSeq, strconv.Itoa(seq))
 	}
 	if kind != wire.FrameChunk || seq%(wire.AckEvery/wire.ChunkSize) == 0 {
-		msg.Reply = c.s.slot.node.ackSubject(c)
+		msg.Reply = c.s.inst.pub.ackSubject(c)
 	}
 	msg.Data = body
 	if err := c.s.nc.PublishMsg(msg); err != nil {
-		c.s.slot.node.opt.Logger.Debug("a frame was not sent", "frame", kind, "error", err)
+		c.s.inst.pub.opt.Logger.Debug("a frame was not sent", "frame", kind, "error", err)
 	}
 }
 
-// ProgressSink is a jsonrpc.Sink that can also be told of progress; a streaming call's is one.
+// ProgressSink is a jsonrpc.Sink that also takes progress, like the sink of a streaming call.
 type ProgressSink interface {
 	jsonrpc.Sink
 	// Progress passes a JSON-RPC notification on to the caller, if the caller takes frames.
@@ -182,26 +182,26 @@ func (c *call) Progress(notification []byte) {
 	}
 }
 
-// notify is Progress for handlers that run here.
+// notify is Progress for synchronous handlers.
 func (c *call) notify(method string, params json.RawMessage) error {
 	c.Progress(jsonrpc.AppendRequest(nil, nil, method, params))
 	return nil
 }
 
-// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. What the answer took
-// is given back before its end goes out, as in leave; letGo returns the memory of text.
+// sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. The place and the memory
+// of the answer are freed before its end frame is sent, as in leave; letGo returns the memory of text.
 func (c *call) sendChunks(text []byte, letGo func()) {
 	defer c.s.finish(c)
 	whole, size := c.chunks(text), len(text)
 	letGo()
-	c.s.slot.node.release(int64(size))
+	c.s.inst.pub.release(int64(size))
 	c.s.leave(c)
 	if whole {
 		c.send(wire.FrameEnd, fmt.Appendf(nil, `{"length":%d}`, size), 0)
 	}
 }
 
-// chunks sends text, unless the caller goes away from it.
+// chunks sends text, until the caller goes away.
 func (c *call) chunks(text []byte) (whole bool) {
 	seq, asked := 0, 0
 	for at := 0; at < len(text); at += wire.ChunkSize {
@@ -214,14 +214,14 @@ func (c *call) chunks(text []byte) (whole bool) {
 			continue
 		}
 		if asked--; !c.awaitAck() {
-			c.s.slot.node.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.slot.ID(), "sent", at)
+			c.s.inst.pub.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.inst.ID(), "sent", at)
 			return false
 		}
 	}
 	return true
 }
 
-// awaitAck waits until the caller has taken one more lot of what was sent.
+// awaitAck waits until the caller has acknowledged one more part.
 func (c *call) awaitAck() bool {
 	f := c.flow.Load()
 	t := time.NewTimer(wire.AckWait)
@@ -236,7 +236,7 @@ func (c *call) awaitAck() bool {
 	return false
 }
 
-// reserve takes room for a large answer's copy.
+// reserve reserves memory for the copy of a large answer.
 func (n *Publisher) reserve(size int64) bool {
 	n.streams.mu.Lock()
 	defer n.streams.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// TestDeniedSubscription serves with a user that may not listen on the subject of calls, or of the instance. The slot
-// must not say that it is ready, and is when it has the permission.
+// TestDeniedSubscription serves with a user that may not subscribe to the subject of calls, or of the instance. The instance
+// must not be ready until it has the permission.
 func TestDeniedSubscription(t *testing.T) {
 	s, deny := denying(t, "ext.x.rpc")
 	var mu sync.Mutex
@@ -66,7 +66,7 @@ func TestDeniedSubscription(t *testing.T) {
 		{"ext.x.rpc.*", "listen on ext.x.rpc." + slot.Instance() + ";", heartbeat.Failed},
 		{"ext.y.rpc", "", heartbeat.Ready},
 		{"ext.x.rpc", "listen on ext.x.rpc;", heartbeat.Failed},
-		{"ext.x.cancel", "", heartbeat.Ready}, // a want, and no reason to answer nobody
+		{"ext.x.cancel", "", heartbeat.Ready}, // calls work without cancellations
 	} {
 		deny(tt.deny)
 		eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
@@ -89,8 +89,8 @@ func TestDeniedSubscription(t *testing.T) {
 	}
 }
 
-// TestDeniedWithOthers serves twice on one connection. The one that stays hears of its denials when the other has
-// gone, whichever came first, and the connection's own handler is back when both have.
+// TestDeniedWithOthers serves twice on one connection. The one that stays handles its denials when the other has ended, in
+// either order, and the connection's own handler is restored when both have ended.
 func TestDeniedWithOthers(t *testing.T) {
 	for _, stays := range []string{"a", "b"} {
 		t.Run(stays, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestDeniedWithOthers(t *testing.T) {
 	}
 }
 
-// denying runs a server whose user u, with the password p, may not listen on these subjects, until deny names others.
+// denying runs a server with a user u, password p, who may not subscribe to these subjects, until deny sets others.
 func denying(t *testing.T, subjects ...string) (s *server.Server, deny func(subjects ...string)) {
 	t.Helper()
 	users := func(deny ...string) []*server.User {

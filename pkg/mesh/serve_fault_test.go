@@ -165,7 +165,7 @@ func TestEveryCallEndsOnce(t *testing.T) {
 	l.pending.Range(func(k, _ any) bool { t.Error("an exchange is left"); return false })
 }
 
-// TestHostileCallers checks what becomes of callers that ask for streams and are gone, and of floods of them.
+// TestHostileCallers checks callers that request streams and disconnect, and floods of them.
 func TestHostileCallers(t *testing.T) {
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)
@@ -195,19 +195,19 @@ func TestHostileCallers(t *testing.T) {
 		nc.PublishMsg(m)
 	}
 	for range 4 {
-		send("tools/big", inbox.Subject) // who listens and acknowledges nothing
+		send("tools/big", inbox.Subject) // a caller that subscribes and acknowledges nothing
 	}
 	for range 2000 {
 		send("tools/wait", "nobody.listens")
 	}
-	// The answer to a last one, whatever it says, means that all before it were taken up or refused.
+	// An answer to a last call, whatever it is, means that all calls before it were handled or refused.
 	last, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/last"}`), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("behind the flood: %s", last.Data)
 	eventually(t, "those who have gone are noticed", func() bool { return running.Load() == 0 })
-	// While those who do not acknowledge are waited for, everybody else is served.
+	// While the service waits for acknowledgements, other callers are served.
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

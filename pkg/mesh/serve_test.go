@@ -55,7 +55,7 @@ func startServer(t testing.TB) (connect func(...nats.Option) *nats.Conn) {
 	}
 }
 
-// serveWeather puts an instance on the mesh whose handler is h, and returns it when it is ready. stop ends the ready life.
+// serveWeather starts an instance with the handler h, and returns it when it is ready. stop ends its Serve.
 func serveWeather(t testing.TB, nc *nats.Conn, a wire.Announce, h rpc.Handler, opt serve.Options) (slot *serve.Instance, stop func()) {
 	t.Helper()
 	node := serve.NewPublisher(nc, serve.PublisherOptions{})
@@ -129,8 +129,8 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// TestClocksDoNotMatter: a caller whose clock is an hour behind or ahead has all of its time. No request of a Client has a
-// time of day in it, and one in a header of somebody else's is ignored.
+// TestClocksDoNotMatter: a caller with a clock an hour behind or ahead has all of its time. No request of a Client has a
+// time of day in it, and one in a header of another program is ignored.
 func TestClocksDoNotMatter(t *testing.T) {
 	connect := startServer(t)
 	nc := connect()
@@ -262,7 +262,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("answer %s", m.Data)
 	}
 	nc.Publish("ext.weather.cancel", []byte(`{"call_id":"early"}`))
-	nc.Publish("ext.weather.cancel", []byte(`{"call_id":`)) // nonsense harms nobody
+	nc.Publish("ext.weather.cancel", []byte(`{"call_id":`)) // nonsense has no effect
 	nc.Flush()
 	if m := <-request("early"); !strings.Contains(string(m.Data), `-32007`) {
 		t.Errorf("answer to the call that came after its cancel: %s", m.Data)

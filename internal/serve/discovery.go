@@ -9,38 +9,38 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// asking is the part of a Node that says which micro services it has, to whoever asks. One goroutine answers for all of
-// them: who floods it with questions loses answers to those, and no call.
-type asking struct {
+// discovery is the part of a Publisher that answers the discovery requests of micro services. One goroutine answers for all
+// services: a flood of requests costs answers to such requests, and no calls.
+type discovery struct {
 	in chan *nats.Msg
 
 	mu       sync.Mutex
 	services map[*microService]struct{}
-	subs     map[*nats.Subscription]question
+	subs     map[*nats.Subscription]query
 }
 
-// question is what is asked by a subscription.
-type question struct {
+// query is what the requests of a subscription are about.
+type query struct {
 	verb micro.Verb
 	of   *microService // nil: all there are
 }
 
-// maxAsking is how many questions wait; more are not heard.
-const maxAsking = 1024
+// maxQueries is the number of requests that can wait; further ones are dropped.
+const maxQueries = 1024
 
-func newAsking() *asking {
-	return &asking{in: make(chan *nats.Msg, maxAsking), services: map[*microService]struct{}{}, subs: map[*nats.Subscription]question{}}
+func newDiscovery() *discovery {
+	return &discovery{in: make(chan *nats.Msg, maxQueries), services: map[*microService]struct{}{}, subs: map[*nats.Subscription]query{}}
 }
 
-// listen has what comes to subject answered for of or, where that is nil, for all services.
-func (a *asking) listen(nc *nats.Conn, verb micro.Verb, subject string, of *microService) error {
+// listen subscribes to subject; its requests are answered for of or, if that is nil, for all services.
+func (a *discovery) listen(nc *nats.Conn, verb micro.Verb, subject string, of *microService) error {
 	a.mu.Lock() // what comes by the new subscription waits until it is known
 	defer a.mu.Unlock()
 	sub, err := nc.ChanSubscribe(subject, a.in)
 	if err != nil {
 		return err
 	}
-	a.subs[sub] = question{verb, of}
+	a.subs[sub] = query{verb, of}
 	if of != nil {
 		of.subs = append(of.subs, sub)
 		a.services[of] = struct{}{}
@@ -48,8 +48,8 @@ func (a *asking) listen(nc *nats.Conn, verb micro.Verb, subject string, of *micr
 	return nil
 }
 
-// leave forgets a service.
-func (a *asking) leave(m *microService) {
+// leave removes a service.
+func (a *discovery) leave(m *microService) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.drop(m.subs)
@@ -58,15 +58,15 @@ func (a *asking) leave(m *microService) {
 }
 
 // drop ends subscriptions. The caller holds mu.
-func (a *asking) drop(subs []*nats.Subscription) {
+func (a *discovery) drop(subs []*nats.Subscription) {
 	for _, sub := range subs {
 		_ = sub.Unsubscribe() // or the connection is closed, and it with it
 		delete(a.subs, sub)
 	}
 }
 
-// whom is what is asked by sub, and of which services.
-func (a *asking) whom(sub *nats.Subscription) (verb micro.Verb, services []*microService) {
+// lookup returns the verb of a subscription, and the services that answer it.
+func (a *discovery) lookup(sub *nats.Subscription) (verb micro.Verb, services []*microService) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	q, ok := a.subs[sub]
@@ -82,23 +82,23 @@ func (a *asking) whom(sub *nats.Subscription) (verb micro.Verb, services []*micr
 	return q.verb, services
 }
 
-// listenForAll has questions to all services of the mesh heard, until leave.
+// listenForAll subscribes to the requests to all services of the mesh, until leave.
 func (n *Publisher) listenForAll() (leave func(), err error) {
 	leave = func() {
-		n.asking.mu.Lock()
-		defer n.asking.mu.Unlock()
+		n.discovery.mu.Lock()
+		defer n.discovery.mu.Unlock()
 		var subs []*nats.Subscription
-		for sub, q := range n.asking.subs {
+		for sub, q := range n.discovery.subs {
 			if q.of == nil {
 				subs = append(subs, sub)
 			}
 		}
-		n.asking.drop(subs)
+		n.discovery.drop(subs)
 	}
 	for _, verb := range microVerbs {
 		subject, err := micro.ControlSubject(verb, "", "")
 		if err == nil {
-			err = n.asking.listen(n.nc, verb, subject, nil)
+			err = n.discovery.listen(n.nc, verb, subject, nil)
 		}
 		if err != nil {
 			leave()
@@ -108,23 +108,23 @@ func (n *Publisher) listenForAll() (leave func(), err error) {
 	return leave, nil
 }
 
-// answerQuestions answers who asks for micro services, until ctx ends.
-func (n *Publisher) answerQuestions(ctx context.Context) {
+// answerQueries answers discovery requests until ctx ends.
+func (n *Publisher) answerQueries(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case m := <-n.asking.in:
-			n.answerQuestion(m)
+		case m := <-n.discovery.in:
+			n.answerQuery(m)
 		}
 	}
 }
 
-func (n *Publisher) answerQuestion(m *nats.Msg) {
+func (n *Publisher) answerQuery(m *nats.Msg) {
 	if m.Reply == "" || !n.mayAnswer(m.Reply) {
 		return
 	}
-	verb, services := n.asking.whom(m.Sub)
+	verb, services := n.discovery.lookup(m.Sub)
 	for _, s := range services {
 		data, err := json.Marshal(s.answer(verb))
 		if err == nil {
