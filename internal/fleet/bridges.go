@@ -26,6 +26,7 @@ type bridge struct {
 	kept   int       // bytes counted of its reports
 
 	inventory          Report
+	refreshed          time.Time // last sign of life that counted for all instances
 	inventoryRequested time.Time // last request for a full inventory
 	behind             bool      // at the last ping, messages of its inventory had not arrived
 

@@ -14,6 +14,10 @@ import (
 // maxHostSize is the size of the lists of instances with which a bridge's document still lists its extensions.
 const maxHostSize = 512 << 10
 
+// refreshEvery is the minimum interval in which deltas count as signs of life of all instances of their bridge: a bridge
+// that starts a thousand instances sends many.
+const refreshEvery = time.Second
+
 // requestInventoryEvery is the minimum interval of requests for one bridge's inventory.
 const requestInventoryEvery = time.Second
 
@@ -57,7 +61,7 @@ func (iv *inventories) handleInventory(name string, data []byte, now time.Time) 
 	if u.Skills {
 		iv.bridges.replaceSkills(b, b.inventory.Skills())
 	}
-	if u.Alive {
+	if u.Alive && (v.Kind == wire.InventoryHeartbeat || now.Sub(b.refreshed) >= refreshEvery) {
 		iv.refreshInstances(b, now)
 	}
 	if u.Request {
@@ -200,7 +204,8 @@ func (iv *inventories) declaredElsewhere(ref wire.InstanceRef) bool {
 
 // refreshInstances handles a sign of life of a bridge, which counts for all its instances.
 func (iv *inventories) refreshInstances(b *bridge, now time.Time) {
-	for _, ref := range b.inventory.Instances() {
+	b.refreshed = now
+	for ref := range b.inventory.All() {
 		x := iv.exts[ref.ID]
 		if x == nil || ref.Instance == "" {
 			continue

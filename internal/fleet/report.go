@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -187,10 +188,8 @@ func (r *Report) Lists(ref wire.InstanceRef) bool {
 	return ok
 }
 
-// Instances returns the entries in order.
-func (r *Report) Instances() []wire.InstanceRef {
-	return slices.SortedFunc(maps.Keys(r.instances), compareRefs)
-}
+// All yields the entries, in no order.
+func (r *Report) All() iter.Seq[wire.InstanceRef] { return maps.Keys(r.instances) }
 
 // Extensions returns the ids of the instances in order, without manifests of services that run elsewhere.
 func (r *Report) Extensions() []string {
