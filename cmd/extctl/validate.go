@@ -132,6 +132,11 @@ func (v *validator) absent(path, why string) {
 func (v *validator) argument(ctx context.Context, arg string) {
 	if arg == "-" {
 		data, err := io.ReadAll(io.LimitReader(v.stdin, manifest.MaxFile+1)) // Parse refuses more than MaxFile
+		if first := strings.TrimSpace(string(data)); err == nil && first != "" && strings.ContainsAny(first[:1], "{/") {
+			m, diags := manifest.ParseSidecar("stdin", "-", data, v.rules) // no TOML begins like this
+			v.parsed("-", m, diags)
+			return
+		}
 		v.manifest("-", data, nil, err)
 		return
 	}
