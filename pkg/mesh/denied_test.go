@@ -46,7 +46,7 @@ func TestDeniedSubscription(t *testing.T) {
 	is := func(want heartbeat.State, reason string) func() bool {
 		return func() bool { s, r := slot.State(); return s == want && strings.Contains(r, reason) }
 	}
-	eventually(t, "it says that it may not listen", is(heartbeat.Failed, "listen on ext.x.rpc;"))
+	eventually(t, "it says that it may not listen", is(heartbeat.Failed, "subscription to ext.x.rpc;"))
 	if said := beatsUntil(t, heard, heartbeat.Failed); slices.Contains(said, heartbeat.Ready) {
 		// It waits a fifth of a second for the word of a refusal, which may come later on a busy machine.
 		if took := time.Since(began); took < 200*time.Millisecond {
@@ -55,7 +55,7 @@ func TestDeniedSubscription(t *testing.T) {
 		refused := func() int { mu.Lock(); defer mu.Unlock(); return len(told) }
 		before := refused()
 		eventually(t, "it is refused again, and still failed", func() bool {
-			return refused() > before && is(heartbeat.Failed, "listen on ext.x.rpc;")()
+			return refused() > before && is(heartbeat.Failed, "subscription to ext.x.rpc;")()
 		})
 	}
 
@@ -63,9 +63,9 @@ func TestDeniedSubscription(t *testing.T) {
 		deny, reason string
 		state        heartbeat.State
 	}{
-		{"ext.x.rpc.*", "listen on ext.x.rpc." + slot.Instance() + ";", heartbeat.Failed},
+		{"ext.x.rpc.*", "subscription to ext.x.rpc." + slot.Instance() + ";", heartbeat.Failed},
 		{"ext.y.rpc", "", heartbeat.Ready},
-		{"ext.x.rpc", "listen on ext.x.rpc;", heartbeat.Failed},
+		{"ext.x.rpc", "subscription to ext.x.rpc;", heartbeat.Failed},
 		{"ext.x.cancel", "", heartbeat.Ready}, // calls work without cancellations
 	} {
 		deny(tt.deny)
