@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 	"time"
 
@@ -171,17 +170,6 @@ func (m *Monitor) Instance(id, instance string) (Instance, bool) {
 		return Instance{}, false
 	}
 	return i.Instance, true
-}
-
-// IDs yields the ids of all extensions, in no order.
-func (m *Monitor) IDs() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for id := range m.exts {
-			if !yield(id) {
-				return
-			}
-		}
-	}
 }
 
 // Counts returns how many extensions and instances are in each state, without the states that are empty. The counts

@@ -49,7 +49,7 @@ func (m *Monitor) listen(now time.Time) {
 // gone reports whether i is in a state that only a heartbeat can end.
 func (i *instance) gone() bool { return i.State == heartbeat.Lost || i.State == heartbeat.Shutdown }
 
-// deadline returns when i's timer should fire next. If i is gone, that is when it may be dropped. check postpones the
+// deadline returns when i's timer should fire next. If i is gone, that is when it may be dropped. checkInstance postpones the
 // drop by a tenth of DropAfter while no other instance is ready.
 func (i *instance) deadline(m *Monitor) time.Time {
 	if i.gone() {
@@ -66,15 +66,15 @@ func (i *instance) silentSince(m *Monitor) time.Time {
 	return i.lastSign
 }
 
-// check runs when an instance's timer fires: the state of i changes, or the timer is set to a later deadline.
-func (m *Monitor) check(i *instance, now time.Time) (Change, bool) {
+// checkInstance runs when an instance's timer fires: the state of i changes, or the timer is set to a later deadline.
+func (m *Monitor) checkInstance(i *instance, now time.Time) (Change, bool) {
 	if at := i.deadline(m); at.After(now) {
-		m.rearm(&i.timer, at)
+		m.due.rearm(&i.timer, at)
 		return Change{}, false
 	}
 	if !i.gone() {
 		c, ok := m.markLost(i, "no heartbeat for "+now.Sub(i.lastSign).Round(time.Second).String(), now)
-		m.rearm(&i.timer, i.deadline(m))
+		m.due.rearm(&i.timer, i.deadline(m))
 		return c, ok
 	}
 	others := i.ext.count[heartbeat.Ready] > 0
@@ -83,44 +83,44 @@ func (m *Monitor) check(i *instance, now time.Time) (Change, bool) {
 	if (others || forgotten) && silent {
 		return m.drop(i, "gone for "+now.Sub(i.Since).Round(time.Second).String(), now), true
 	}
-	m.rearm(&i.timer, now.Add(m.cfg.DropAfter/10+1))
+	m.due.rearm(&i.timer, now.Add(m.cfg.DropAfter/10+1))
 	return Change{}, false
 }
 
-// checkForget runs when an extension's timer fires.
-func (m *Monitor) checkForget(x *extension, now time.Time) (Change, bool) {
+// checkExtension runs when an extension's timer fires.
+func (m *Monitor) checkExtension(x *extension, now time.Time) (Change, bool) {
 	at := x.lastSign.Add(m.cfg.ForgetAfter)
 	if at.After(now) {
-		m.rearm(&x.timer, at)
+		m.due.rearm(&x.timer, at)
 		return Change{}, false
 	}
 	if len(x.instances) > x.count[heartbeat.Lost]+x.count[heartbeat.Shutdown] {
-		m.rearm(&x.timer, now.Add(m.cfg.ForgetAfter/10+1))
+		m.due.rearm(&x.timer, now.Add(m.cfg.ForgetAfter/10+1))
 		return Change{}, false
 	}
 	return m.forget(x, "no sign of life for "+now.Sub(x.lastSign).Round(time.Second).String()), true
 }
 
-func (m *Monitor) arm(t *timer, at time.Time) {
+func (h *dueHeap) arm(t *timer, at time.Time) {
 	switch {
 	case t.index < 0:
 		t.at = at
-		heap.Push(&m.due, t)
+		heap.Push(h, t)
 	case at.Before(t.at): // a later deadline is set when the earlier one fires, so that heartbeats leave the heap alone
 		t.at = at
-		heap.Fix(&m.due, t.index)
+		heap.Fix(h, t.index)
 	}
 }
 
-func (m *Monitor) disarm(t *timer) {
+func (h *dueHeap) disarm(t *timer) {
 	if t.index >= 0 {
-		heap.Remove(&m.due, t.index)
+		heap.Remove(h, t.index)
 	}
 }
 
-func (m *Monitor) rearm(t *timer, at time.Time) {
+func (h *dueHeap) rearm(t *timer, at time.Time) {
 	t.at = at
-	heap.Fix(&m.due, t.index)
+	heap.Fix(h, t.index)
 }
 
 // A timer is an entry of the heap of deadlines. A heap costs log n only once per grace period and instance, because

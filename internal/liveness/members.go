@@ -7,19 +7,31 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-func (m *Monitor) find(id, instance string) *instance {
+// members are the extensions and instances of a Monitor, with the deadlines at which each may change.
+type members struct {
+	cfg       Config
+	exts      map[string]*extension
+	best      map[heartbeat.State]int // extensions, by their best state
+	count     map[heartbeat.State]int // instances
+	instances int
+	due       dueHeap
+
+	check       func(i *instance, now time.Time) (Change, bool)  // at an instance's deadline
+	checkForget func(x *extension, now time.Time) (Change, bool) // at an extension's
+}
+
+func (m *members) find(id, instance string) *instance {
 	if x := m.exts[id]; x != nil {
 		return x.instances[instance]
 	}
 	return nil
 }
 
-func (m *Monitor) extension(id string, now time.Time) *extension {
+func (m *members) extension(id string, now time.Time) *extension {
 	if x := m.exts[id]; x != nil {
 		return x
 	}
 	if len(m.exts) >= m.cfg.Max {
-		m.refused++
 		return nil
 	}
 	x := &extension{id: strings.Clone(id), instances: map[string]*instance{}, count: map[heartbeat.State]int{},
@@ -28,19 +40,18 @@ func (m *Monitor) extension(id string, now time.Time) *extension {
 	m.exts[x.id] = x
 	m.best[x.best]++
 	if m.cfg.ForgetAfter > 0 {
-		m.arm(&x.timer, now.Add(m.cfg.ForgetAfter))
+		m.due.arm(&x.timer, now.Add(m.cfg.ForgetAfter))
 	}
 	return x
 }
 
 // add creates an instance without a state, or returns nil if there is no room.
-func (m *Monitor) add(id, name string, now time.Time) *instance {
+func (m *members) add(id, name string, now time.Time) *instance {
 	x := m.extension(id, now)
 	if x == nil {
 		return nil
 	}
 	if m.instances >= m.cfg.Max || len(x.instances) >= m.cfg.MaxPerID && !m.makeRoom(x) {
-		m.refused++
 		return nil
 	}
 	i := &instance{ext: x, lastSign: now, grace: time.Duration(float64(m.cfg.Interval) * m.cfg.Grace)}
@@ -52,7 +63,7 @@ func (m *Monitor) add(id, name string, now time.Time) *instance {
 }
 
 // makeRoom drops the instance of x that has been gone longest, if any is gone.
-func (m *Monitor) makeRoom(x *extension) bool {
+func (m *members) makeRoom(x *extension) bool {
 	var oldest *instance
 	for _, i := range x.instances {
 		if i.gone() && (oldest == nil || i.Since.Before(oldest.Since)) {
@@ -66,26 +77,65 @@ func (m *Monitor) makeRoom(x *extension) bool {
 	return true
 }
 
-func (m *Monitor) drop(i *instance, reason string, now time.Time) Change {
+func (m *members) drop(i *instance, reason string, now time.Time) Change {
 	x, wasBest := i.ext, i.ext.best
 	delete(x.instances, i.Instance.Instance)
 	x.count[i.State]--
 	m.count[i.State]--
 	m.instances--
-	m.disarm(&i.timer)
+	m.due.disarm(&i.timer)
 	m.updateBest(x, now)
 	return Change{Kind: Dropped, ID: x.id, Instance: i.Instance.Instance, From: i.State, Reason: reason,
 		WasBest: wasBest, Best: x.best}
 }
 
-func (m *Monitor) forget(x *extension, reason string) Change {
+func (m *members) forget(x *extension, reason string) Change {
 	for _, i := range x.instances {
-		m.disarm(&i.timer)
+		m.due.disarm(&i.timer)
 		m.count[i.State]--
 		m.instances--
 	}
 	m.best[x.best]--
-	m.disarm(&x.timer)
+	m.due.disarm(&x.timer)
 	delete(m.exts, x.id)
 	return Change{Kind: Forgotten, ID: x.id, Reason: reason, WasBest: x.best}
+}
+
+// setState sets the state of i and updates its extension's counts and best state.
+func (m *members) setState(i *instance, to heartbeat.State, reason string, now time.Time) {
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
+	}
+	i.Reason = reason
+	if i.State == to {
+		return
+	}
+	if i.State != "" {
+		i.ext.count[i.State]--
+		m.count[i.State]--
+	}
+	i.State, i.Since = to, now
+	i.ext.count[to]++
+	m.count[to]++
+	m.updateBest(i.ext, now)
+}
+
+const maxReason = 512
+
+// updateBest recomputes the best state of x.
+func (m *members) updateBest(x *extension, now time.Time) {
+	best := heartbeat.Lost // without instances
+	if len(x.instances) > 0 {
+		best = ""
+		for s, n := range x.count {
+			if n > 0 && s.Better(best) {
+				best = s
+			}
+		}
+	}
+	if best != x.best {
+		m.best[x.best]--
+		m.best[best]++
+		x.best, x.since = best, now
+	}
 }

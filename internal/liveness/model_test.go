@@ -160,7 +160,7 @@ func (m *model) compare(t *testing.T, mon *Monitor, now time.Time) {
 		}
 	}
 	m.compareCounts(t, mon, now)
-	if n := len(slices.Collect(mon.IDs())); n != len(m.exts) {
+	if n := len(mon.exts); n != len(m.exts) {
 		t.Fatalf("%v: %d extensions, want %d", now, n, len(m.exts))
 	}
 }

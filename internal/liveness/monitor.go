@@ -1,7 +1,6 @@
 package liveness
 
 import (
-	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -47,15 +46,9 @@ func (c Config) withDefaults() Config {
 // passed to it should have a monotonic reading (time.Now's have) and come from the receiver's clock; no decision uses
 // the sender's clock.
 type Monitor struct {
-	cfg       Config
-	exts      map[string]*extension
-	best      map[heartbeat.State]int // extensions, by their best state
-	count     map[heartbeat.State]int // instances
-	instances int
-	due       dueHeap
+	members
 	listening time.Time // end of the last listening gap
 	ticked    time.Time // the last Expire
-	refused   uint64
 }
 
 type extension struct {
@@ -81,14 +74,17 @@ type instance struct {
 
 // NewMonitor returns an empty Monitor.
 func NewMonitor(cfg Config) *Monitor {
-	return &Monitor{cfg: cfg.withDefaults(), exts: map[string]*extension{}, best: map[heartbeat.State]int{}, count: map[heartbeat.State]int{}}
+	m := &Monitor{members: members{cfg: cfg.withDefaults(), exts: map[string]*extension{},
+		best: map[heartbeat.State]int{}, count: map[heartbeat.State]int{}}}
+	m.members.check, m.members.checkForget = m.checkInstance, m.checkExtension
+	return m
 }
 
 // Observe processes a heartbeat that arrived at now. ok reports whether anything changed that readers of the catalog
 // see, or whether the heartbeat shows that others were missed or that the instance was restarted.
 //
 // A heartbeat of a lost instance brings it back unless it is held (see Hold). The heartbeat of a new instance is
-// refused, and counted, if there are Config.Max instances already, or Config.MaxPerID of its extension with none of
+// refused if there are Config.Max instances already, or Config.MaxPerID of its extension with none of
 // them lost.
 func (m *Monitor) Observe(b heartbeat.Message, now time.Time) (c Change, ok bool) {
 	m.listen(now)
@@ -103,7 +99,7 @@ func (m *Monitor) Observe(b heartbeat.Message, now time.Time) (c Change, ok bool
 	wasBest := i.ext.best
 	c.Missed, c.NewRun = i.follow(b)
 	i.ext.lastSign, i.lastSign, i.LastHeartbeat = now, now, now
-	i.Interval = m.interval(b)
+	i.Interval = m.cfg.interval(b)
 	i.grace = time.Duration(float64(i.Interval) * m.cfg.Grace)
 	i.Version, i.Restarts, i.Breaker = b.Version, b.Restarts, b.Breaker
 	i.Calls, i.Errors, i.Inflight = b.Calls, b.Errors, b.Inflight
@@ -124,12 +120,12 @@ func (m *Monitor) Observe(b heartbeat.Message, now time.Time) (c Change, ok bool
 			i.Since = now
 		}
 	}
-	m.arm(&i.timer, i.deadline(m))
+	m.due.arm(&i.timer, i.deadline(m))
 	after := i.shown()
 	if c.Kind == "" {
 		c.Kind = kindOf(before.State, after.State)
 	}
-	c = m.finish(c, i, before.State, wasBest)
+	c = finish(c, i, before.State, wasBest)
 	return c, c.Kind != Detail || c.Missed > 0 || c.NewRun || !before.equal(after)
 }
 
@@ -156,9 +152,9 @@ func (i *instance) follow(b heartbeat.Message) (missed uint64, newRun bool) {
 	return missed, newRun
 }
 
-func (m *Monitor) interval(b heartbeat.Message) time.Duration {
+func (c Config) interval(b heartbeat.Message) time.Duration {
 	if b.IntervalMS <= 0 {
-		return m.cfg.Interval
+		return c.Interval
 	}
 	ms := min(b.IntervalMS, heartbeat.MaxInterval.Milliseconds())
 	return max(heartbeat.MinInterval, time.Duration(ms)*time.Millisecond)
@@ -173,7 +169,7 @@ func (m *Monitor) Refresh(id, instance string, now time.Time) (Change, bool) {
 		return Change{}, false
 	}
 	i.ext.lastSign, i.lastSign, i.LastHeartbeat = now, now, now
-	m.arm(&i.timer, i.deadline(m))
+	m.due.arm(&i.timer, i.deadline(m))
 	if i.State != heartbeat.Lost || i.Held {
 		return Change{}, false
 	}
@@ -241,7 +237,7 @@ func (m *Monitor) Note(id, instance, note string) (Change, bool) {
 		return Change{}, false
 	}
 	i.Note = note
-	return m.finish(Change{Kind: Detail}, i, i.State, i.ext.best), true
+	return finish(Change{Kind: Detail}, i, i.State, i.ext.best), true
 }
 
 // Declare adds an extension that has not sent a heartbeat: without instances it is shown as lost, with the reason
@@ -283,7 +279,7 @@ func (m *Monitor) Adopt(id string, rec Instance, now time.Time) {
 	if i.ext.best == rec.State && since.Before(i.ext.since) {
 		i.ext.since = since
 	}
-	m.arm(&i.timer, i.deadline(m))
+	m.due.arm(&i.timer, i.deadline(m))
 }
 
 // Remove drops one instance. It returns false if it does not exist.
@@ -304,58 +300,16 @@ func (m *Monitor) Forget(id string) (Change, bool) {
 	return m.forget(x, "removed"), true
 }
 
-// Refused returns how many heartbeats of new instances were refused because there was no room.
-func (m *Monitor) Refused() uint64 { return m.refused }
-
 // move sets the state of i for a cause other than a heartbeat, sets its timer, and returns the change.
 func (m *Monitor) move(i *instance, to heartbeat.State, reason string, now time.Time) (Change, bool) {
 	before, wasBest := i.shown(), i.ext.best
 	m.setState(i, to, reason, now)
-	m.arm(&i.timer, i.deadline(m))
-	return m.finish(Change{Kind: kindOf(before.State, to)}, i, before.State, wasBest), !before.equal(i.shown())
-}
-
-// setState sets the state of i and updates its extension's counts and best state.
-func (m *Monitor) setState(i *instance, to heartbeat.State, reason string, now time.Time) {
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "")
-	}
-	i.Reason = reason
-	if i.State == to {
-		return
-	}
-	if i.State != "" {
-		i.ext.count[i.State]--
-		m.count[i.State]--
-	}
-	i.State, i.Since = to, now
-	i.ext.count[to]++
-	m.count[to]++
-	m.updateBest(i.ext, now)
-}
-
-const maxReason = 512
-
-// updateBest recomputes the best state of x.
-func (m *Monitor) updateBest(x *extension, now time.Time) {
-	best := heartbeat.Lost // without instances
-	if len(x.instances) > 0 {
-		best = ""
-		for s, n := range x.count {
-			if n > 0 && s.Better(best) {
-				best = s
-			}
-		}
-	}
-	if best != x.best {
-		m.best[x.best]--
-		m.best[best]++
-		x.best, x.since = best, now
-	}
+	m.due.arm(&i.timer, i.deadline(m))
+	return finish(Change{Kind: kindOf(before.State, to)}, i, before.State, wasBest), !before.equal(i.shown())
 }
 
 // finish fills in the fields that all changes of an instance have.
-func (m *Monitor) finish(c Change, i *instance, from, wasBest heartbeat.State) Change {
+func finish(c Change, i *instance, from, wasBest heartbeat.State) Change {
 	c.ID, c.Instance, c.From, c.To = i.ext.id, i.Instance.Instance, from, i.State
 	c.Reason, c.WasBest, c.Best = i.reason(), wasBest, i.ext.best
 	return c
