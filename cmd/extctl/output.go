@@ -117,9 +117,13 @@ func cleanLines(s string) string {
 // short is the first line of s, cleaned, and cut to n characters.
 func short(s string, n int) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	if s = clean(s); len(s) <= n {
-		return s
+	if start := s[:min(len(s), n)]; plain(start) { // the usual case
+		if len(s) == len(start) {
+			return s
+		}
+		return start[:n-1] + "…"
 	}
+	s = clean(s)
 	if utf8.RuneCountInString(s) > n {
 		s = string([]rune(s)[:n-1]) + "…"
 	}

@@ -33,6 +33,17 @@ func TestEscapeJSON(t *testing.T) {
 	}
 }
 
+func TestShort(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", " a ": "a", "abcde": "abcde", "abcdef": "abcd…", "abcd\nef": "abcd", "abcdeé": "abcd…", "ééééé": "ééééé",
+		"éééééé": "éééé…", "a\x1bcde": "a?cde", "a\x1bcdef": "a?cd…", "\xff\xfe": "?", "abcde\x1b": "abcd…",
+	} {
+		if have := short(in, 5); have != want {
+			t.Errorf("%q: %q, want %q", in, have, want)
+		}
+	}
+}
+
 // TestPipesAreRaw: what is not printed on a terminal is not changed.
 func TestPipesAreRaw(t *testing.T) {
 	const raw = "{\"a\":\"\u009b\u202e\x9b\"}"

@@ -93,9 +93,14 @@ const directGet = "$JS.API.DIRECT.GET."
 
 // catalog loads the catalog, or only some kinds of its documents, and warns if it is stale.
 func (s *session) catalog(ctx context.Context, kinds ...string) (*mesh.Catalog, error) {
+	return s.load(ctx, mesh.CatalogOptions{}, kinds...)
+}
+
+func (s *session) load(ctx context.Context, o mesh.CatalogOptions, kinds ...string) (*mesh.Catalog, error) {
+	o.Prefix, o.AskStreamInfo = string(s.prefix), true
 	ctx, cancel := s.denied.watch(ctx, directGet)
 	defer cancel()
-	c, err := mesh.LoadCatalog(ctx, s.nc, mesh.CatalogOptions{Prefix: string(s.prefix), AskStreamInfo: true}, kinds...)
+	c, err := mesh.LoadCatalog(ctx, s.nc, o, kinds...)
 	if err != nil {
 		return nil, s.denied.explain(err)
 	}

@@ -47,7 +47,7 @@ func (s *session) extensions(ctx context.Context, id string) (*mesh.Catalog, []m
 		c, e, err := s.extension(ctx, id)
 		return c, []mesh.Extension{e}, err
 	}
-	c, err := s.catalog(ctx)
+	c, err := s.load(ctx, mesh.CatalogOptions{NoSchemas: !s.json}) // the table has no schemas
 	if err != nil {
 		return nil, nil, err
 	}

@@ -29,6 +29,9 @@ type CatalogOptions struct {
 	// into the bucket. It needs the permission to publish on $JS.API.STREAM.INFO.<stream>, which operators have and agents
 	// do not.
 	AskStreamInfo bool
+
+	// NoSchemas leaves out the schemas of the tools, and their further members. They are most of the memory of a catalog.
+	NoSchemas bool
 }
 
 // Catalog is a local copy of the mesh's catalog (docs/protocol.md, "Catalog"): every extension with its tools and its state,

@@ -76,6 +76,18 @@ func (ch *change) decode() error {
 	return nil
 }
 
+// dropSchemas releases the text of a spec, and what of its tools is in it: most of the memory of a catalog.
+func (ch *change) dropSchemas() {
+	s, ok := ch.doc.(*Spec)
+	if !ok {
+		return
+	}
+	for i := range s.Tools {
+		s.Tools[i].InputSchema, s.Tools[i].Extra = nil, nil
+	}
+	ch.Value = []byte{}
+}
+
 // apply applies a decoded change and returns its event. ok is false if there is no event: for a change that was applied
 // already, a registry's own key, or the deletion of a key that does not exist.
 func (d *catalogData) apply(ch change) (ev Event, ok bool) {

@@ -255,6 +255,9 @@ func (c *Catalog) decode(changes []change) {
 		if err := changes[i].decode(); err != nil {
 			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
 		}
+		if c.opts.NoSchemas {
+			changes[i].dropSchemas()
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -518,6 +519,21 @@ func TestCatalogAnswersLedAstray(t *testing.T) {
 	if !has("two", heartbeat.Ready)(c) {
 		e, _ := c.Get("two")
 		t.Errorf("the other extension is shown as %+v", e.State)
+	}
+}
+
+// TestLoadWithoutSchemas keeps the names and the descriptions of tools.
+func TestLoadWithoutSchemas(t *testing.T) {
+	b := newCatalogBed(t)
+	b.bucket()
+	b.put("spec.weather", wire.Spec{ID: "weather", Version: "1.0.0", Tools: []wire.Tool{{Name: "ext_weather_today", Own: "today", Description: "It rains.",
+		InputSchema: json.RawMessage(`{"type":"object"}`), Extra: []wire.Member{{Key: "title", Value: json.RawMessage(`"Today"`)}}}}})
+	c, err := LoadCatalog(t.Context(), b.nc, CatalogOptions{NoSchemas: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, tool, ok := c.Tool("ext_weather_today"); !ok || tool.Description != "It rains." || tool.InputSchema != nil || tool.Extra != nil {
+		t.Errorf("%+v", tool)
 	}
 }
 
