@@ -1,7 +1,6 @@
 package door
 
 import (
-	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -140,27 +139,45 @@ func stem(word string) string {
 // extension.
 func (v *view) search(query, extension string, limit int) (hits []*listedTool, total int) {
 	v.index.Do(func() { v.searchFor = buildIndex(v.tools) })
-	score := v.searchFor.score(splitWords(query))
-	for i := range v.tools {
-		t := &v.tools[i]
-		if extension != "" && t.key.ID != extension && !strings.HasPrefix(t.key.ID, extension+".") {
+	all := strings.TrimSpace(query) == ""
+	var best []scored // the best so far, the best first
+	for i, score := range v.searchFor.score(splitWords(query)) {
+		if score == 0 && !all || extension != "" && !isOf(v.tools[i].key.ID, extension) {
 			continue
 		}
-		if _, ok := score[int32(i)]; ok || strings.TrimSpace(query) == "" {
-			hits = append(hits, t)
+		total++
+		if len(best) == limit && score <= best[limit-1].score {
+			continue
 		}
+		at, _ := slices.BinarySearchFunc(best, score, func(s scored, score float64) int {
+			if s.score >= score { // of equal ones the first by name stays first
+				return -1
+			}
+			return 1
+		})
+		best = slices.Insert(best, at, scored{i, score})
+		best = best[:min(limit, len(best))]
 	}
-	at := func(t *listedTool) float64 {
-		i := sort.Search(len(v.tools), func(i int) bool { return v.tools[i].name >= t.name })
-		return score[int32(i)]
+	for _, s := range best {
+		hits = append(hits, &v.tools[s.tool])
 	}
-	slices.SortStableFunc(hits, func(a, b *listedTool) int { return cmp.Compare(at(b), at(a)) })
-	return hits[:min(limit, len(hits))], len(hits)
+	return hits, total
 }
 
-// score ranks the tools that have at least one of the words. The last word may be the beginning of a word.
-func (x *searchIndex) score(words []string) map[int32]float64 {
-	out := map[int32]float64{}
+// scored is a tool with its rank.
+type scored struct {
+	tool  int
+	score float64
+}
+
+// isOf reports whether an id is that of an extension or of a member of it.
+func isOf(id, extension string) bool {
+	return id == extension || strings.HasPrefix(id, extension) && id[len(extension)] == '.'
+}
+
+// score ranks the tools; 0 is one that has none of the words. The last word may be the beginning of a word.
+func (x *searchIndex) score(words []string) []float64 {
+	out := make([]float64, len(x.length))
 	for n, word := range words {
 		x.add(out, word, 1)
 		if n == len(words)-1 && len(word) >= 3 {
@@ -175,11 +192,8 @@ func (x *searchIndex) score(words []string) map[int32]float64 {
 	return out
 }
 
-func (x *searchIndex) add(score map[int32]float64, word string, factor float64) {
+func (x *searchIndex) add(score []float64, word string, factor float64) {
 	list := x.postings[word]
-	if len(list) == 0 {
-		return
-	}
 	n := float64(len(x.length))
 	rarity := math.Log(1 + (n-float64(len(list))+0.5)/(float64(len(list))+0.5))
 	for _, p := range list {
