@@ -406,4 +406,12 @@ done
 	if after := h.control("status", "{}"); instanceOf(t, before, "clients.memory") != instanceOf(t, after, "clients.memory") {
 		t.Error("a server that did not change was restarted")
 	}
+
+	// A file that is being edited stops nothing.
+	h.write(file, `{"mcpServers": {"memory": `, 0o644)
+	h.control("reload", "{}")
+	if after := h.control("status", "{}"); instanceOf(t, before, "clients.memory") != instanceOf(t, after, "clients.memory") {
+		t.Error("a broken file restarts a server")
+	}
+	h.answers("clients.git-hub", `{"content":[{"type":"text","text":"3"}]}`)
 }
