@@ -61,7 +61,7 @@ func isNUID(s string) bool {
 
 // probeCallers sends a probe for each long call without frames.
 func (n *Publisher) probeCallers(now time.Time) {
-	for _, s := range n.listServices() {
+	for _, s := range n.streams.list() {
 		s.calls.each(func(c *call) {
 			if !c.stream && !c.claimed.Load() && now.Sub(c.began) >= n.absentAfter {
 				c.probe()
@@ -79,7 +79,7 @@ func (c *call) probe() {
 	c.probed.Store(true)
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(wire.HeaderFrame, wire.FrameKeepalive)
-	if msg.Reply = c.s.inst.pub.ackSubject(c); msg.Reply == "" { // it has ended
+	if msg.Reply = c.s.inst.pub.streams.ackSubject(c); msg.Reply == "" { // it has ended
 		return
 	}
 	if err := c.s.nc.PublishMsg(msg); err != nil {

@@ -29,25 +29,32 @@ type call struct {
 	size    int64  // of the request, as it was reserved
 	reply   string
 	callID  string
-	ended   bool        // guarded by the list's mutex
-	handled bool        // guarded by it, too: Serve waits for its handler
-	left    bool        // its place is free; used only where the answer is sent
-	claimed atomic.Bool // by the goroutine that answers it
-	framing sync.Mutex  // of a stream: held while a frame is sent, and while the answer is claimed, which makes the answer the last message
+	began   time.Time
+	stop    context.CancelFunc // of a synchronous handler
+	left    bool               // its place is free; used only where the answer is sent
+	claimed atomic.Bool        // by the goroutine that answers it
+	probed  atomic.Bool        // its caller was probed
 
-	stop context.CancelFunc // of a synchronous handler
+	listed
+	frames
+}
 
-	caller  string      // from its reply subject, while shares are counted; guarded by the list's mutex, as is
-	counted uint64      // the period of counting in which it was counted
-	probed  atomic.Bool // its caller was probed
+// listed is what the list of calls records of a call; its mutex guards it.
+type listed struct {
+	ended      bool
+	handled    bool   // Serve waits for its handler
+	caller     string // from its reply subject, while shares are counted
+	counted    uint64 // the period of counting in which it was counted
+	prev, next *call
+}
 
-	stream    bool // the caller takes frames
-	began     time.Time
+// frames is the state of a call with a caller that takes frames.
+type frames struct {
+	stream    bool                 // the caller does
+	framing   sync.Mutex           // held while a frame is sent, and while the answer is claimed, which makes the answer the last message
 	lastFrame atomic.Int64         // unix nanoseconds; 0: none sent yet
 	token     string               // guarded by the publisher's streams
 	flow      atomic.Pointer[flow] // of an answer in chunks
-
-	prev, next *call // in the service's list
 }
 
 // handle handles one request. It never blocks: it is called by the one goroutine of its subscription. If more requests are
@@ -99,23 +106,8 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		s.refuse(at, reply, env.ID, e)
 		return
 	}
-	c := &call{s: s, at: at, id: env.ID, size: int64(len(data)), reply: reply, began: now}
-	if len(data) > 16<<10 { // the handler may go on with another form of it: the id should not keep the whole in memory
-		c.id = bytes.Clone(env.ID)
-	}
-	c.Deadline, c.Sink = deadline, c
-	c.request = rpc.Request{ID: c.id, Method: s.methodName(&env), Params: env.Params}
-	if h := req.Header; len(h) > 0 {
-		c.callID = h.Get(wire.HeaderCallID)
-		c.request.Agent, c.request.Session = h.Get(wire.HeaderAgent), h.Get(wire.HeaderSession)
-		c.request.Traceparent = h.Get(wire.HeaderTraceparent)
-		if h.Get(wire.HeaderStream) == "1" {
-			c.stream = true
-			if s.async == nil { // an asynchronous handler uses the caller as a ProgressSink
-				c.request.Notify = c.notify
-			}
-		}
-	}
+	c := s.newCall(at, req, &env, now)
+	c.Deadline = deadline
 	var ctx context.Context
 	if s.async == nil { // before admit, after which c can be cancelled
 		ctx, c.stop = context.WithDeadline(s.ctx, deadline)
@@ -152,6 +144,28 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	}()
 }
 
+// newCall returns the call of a request.
+func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, began time.Time) *call {
+	c := &call{s: s, at: at, id: env.ID, size: int64(len(req.Data)), reply: req.Reply, began: began}
+	if len(req.Data) > 16<<10 { // the handler may go on with another form of it: the id should not keep the whole in memory
+		c.id = bytes.Clone(env.ID)
+	}
+	c.Sink = c
+	c.request = rpc.Request{ID: c.id, Method: s.methodName(env), Params: env.Params}
+	if h := req.Header; len(h) > 0 {
+		c.callID = h.Get(wire.HeaderCallID)
+		c.request.Agent, c.request.Session = h.Get(wire.HeaderAgent), h.Get(wire.HeaderSession)
+		c.request.Traceparent = h.Get(wire.HeaderTraceparent)
+		if h.Get(wire.HeaderStream) == "1" {
+			c.stream = true
+			if s.async == nil { // an asynchronous handler uses the caller as a ProgressSink
+				c.request.Notify = c.notify
+			}
+		}
+	}
+	return c
+}
+
 // handled returns the reply of a synchronous handler. An error with a kind is marked as one of the mesh: a timeout, a panic,
 // arguments that a Toolbox refuses. An error of the extension is sent unchanged, and so is one that is certainly too large.
 func handled(result json.RawMessage, err error) jsonrpc.Reply {
@@ -181,7 +195,7 @@ func (s *service) admit(c *call) *rpc.Error {
 			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.size, s.inst.ID())
 	}
 	if !s.calls.admit(c, n, int64(s.opt.MaxInflight)) {
-		s.giveBack(c)
+		c.giveBack()
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight+1) / 2,
 			RetryAfterMS: retryAfter.Milliseconds()}, "this caller has half of the %d calls in flight that %s allows", s.opt.MaxInflight, s.inst.ID())
 	}
@@ -229,25 +243,27 @@ func (c *call) returned() {
 func (c *call) deliver(r jsonrpc.Reply) {
 	s := c.s
 	if r.Err != nil {
-		s.leave(c)
+		c.leave()
 		s.refuse(c.at, c.reply, c.id, r.Err)
-	} else if s.answer(c, &r) {
+	} else if c.answer(&r) {
 		return // in chunks, the last of which ends the call
 	}
-	s.finish(c)
+	c.finish()
 }
 
 // leave frees the place of c. That happens before its answer is sent: a caller that calls again when it has the answer must
 // not be refused because of its own call.
-func (s *service) leave(c *call) {
+func (c *call) leave() {
+	s := c.s
 	if !c.left {
 		c.left = true
 		s.calls.uncount(c)
-		s.giveBack(c)
+		c.giveBack()
 	}
 }
 
-func (s *service) giveBack(c *call) {
+func (c *call) giveBack() {
+	s := c.s
 	s.inst.inflight.Add(-1)
 	if reserve := s.inst.pub.opt.Reserve; reserve != nil {
 		reserve(-c.size)
@@ -255,7 +271,8 @@ func (s *service) giveBack(c *call) {
 }
 
 // finish removes c from the calls that Serve waits for: its answer was sent.
-func (s *service) finish(c *call) {
+func (c *call) finish() {
+	s := c.s
 	ended, left := s.calls.remove(c)
 	if !ended {
 		return
@@ -265,9 +282,9 @@ func (s *service) finish(c *call) {
 	s.inst.counters.end(took)
 	c.at.took.Add(int64(took))
 	if c.stream || c.probed.Load() {
-		s.inst.pub.dropToken(c)
+		s.inst.pub.streams.dropToken(c)
 	}
-	s.leave(c)
+	c.leave()
 	if left == 0 {
 		select {
 		case s.idle <- struct{}{}:
@@ -280,7 +297,8 @@ func (s *service) finish(c *call) {
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // answer sends r, and reports whether it is sent in chunks, after which the call ends.
-func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
+func (c *call) answer(r *jsonrpc.Reply) (chunked bool) {
+	s := c.s
 	if code := r.ErrorCode(); code != 0 {
 		s.inst.errors.Add(1)
 		s.inst.counters.own.Add(1)
@@ -288,9 +306,9 @@ func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 	}
 	limit := s.nc.MaxPayload() - wire.Headroom
 	if size := int64(r.Size()); size > limit {
-		return s.large(c, r, size, limit)
+		return c.large(r, size, limit)
 	}
-	s.leave(c)
+	c.leave()
 	buf := buffers.Get().(*[]byte)
 	*buf = r.AppendTo((*buf)[:0], c.id)
 	err := s.nc.Publish(c.reply, *buf)
@@ -306,16 +324,17 @@ func (s *service) answer(c *call, r *jsonrpc.Reply) (chunked bool) {
 }
 
 // large sends an answer that does not fit into one message: in chunks, or an error.
-func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked bool) {
+func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
+	s := c.s
 	details := rpc.Details{Size: size, Limit: limit}
 	switch {
 	case !c.stream:
-		s.leave(c)
+		c.leave()
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
 			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, wire.HeaderStream))
 		return false
-	case !s.inst.pub.reserve(size):
-		s.leave(c)
+	case !s.inst.pub.streams.reserve(size):
+		c.leave()
 		details.Limit = maxStreaming
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
 			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
@@ -324,8 +343,8 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 	copied := int64(0)
 	if reserve := s.inst.pub.opt.Reserve; reserve != nil && r.KeepCopies(c.id) {
 		if copied = size; !reserve(copied) {
-			s.inst.pub.release(size)
-			s.leave(c)
+			s.inst.pub.streams.release(size)
+			c.leave()
 			s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
 				"the answer of about %d bytes was discarded: answers and requests under way take all the memory that this host has for them", size))
 			return false
@@ -338,8 +357,8 @@ func (s *service) large(c *call, r *jsonrpc.Reply, size, limit int64) (chunked b
 	}
 	if !s.calls.enter(&s.handlers) {
 		unreserve()
-		s.inst.pub.release(size)
-		s.leave(c)
+		s.inst.pub.streams.release(size)
+		c.leave()
 		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
 		return false
 	}

@@ -53,7 +53,7 @@ func (l *callList) close() {
 // add adds c.
 func (l *callList) add(c *call) {
 	if c.stream {
-		c.s.inst.pub.openStream()
+		c.s.inst.pub.streams.open.Add(1)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +73,7 @@ func (l *callList) remove(c *call) (ended bool, left int) {
 	}
 	c.ended = true
 	if c.stream {
-		c.s.inst.pub.closeStream()
+		c.s.inst.pub.streams.open.Add(-1)
 	}
 	l.n--
 	if c.prev != nil {

@@ -32,7 +32,7 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(nc.Close)
-			s := serveOn(t, nc, echo).pub.services()[0]
+			s := serveOn(t, nc, echo).pub.streams.list()[0]
 			server1.Shutdown()
 			server1.WaitForShutdown()
 			natstest.Eventually(t, "the connection is gone", func() bool { return !nc.IsConnected() })

@@ -30,7 +30,7 @@ func TestPauseDrains(t *testing.T) {
 		})
 	}
 	<-h.taken
-	s, before, subscriptions := inst.pub.services()[0], nc.Stats().InMsgs, nc.NumSubscriptions()
+	s, before, subscriptions := inst.pub.streams.list()[0], nc.Stats().InMsgs, nc.NumSubscriptions()
 	natstest.Eventually(t, "the other call is there", func() bool { return nc.Stats().InMsgs > before || before > 1 })
 	wg.Go(func() { // ends when the calls have ended
 		resume := inst.pub.pauseServices(time.Now().Add(10 * time.Second))
@@ -78,7 +78,7 @@ func TestCannotResume(t *testing.T) {
 	inst.Update(func(a *wire.Announce) { a.Version = "not a version" })
 	inst.pub.pauseServices(time.Now())()
 	natstest.Eventually(t, "it has failed", func() bool { s, _ := inst.State(); return s == heartbeat.Failed })
-	s := inst.pub.services()[0]
+	s := inst.pub.streams.list()[0]
 	if reason := s.listenAgain(t.Context(), 0); reason == "" {
 		t.Error("no error, although it is not subscribed")
 	}

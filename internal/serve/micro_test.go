@@ -210,7 +210,7 @@ func TestMicroGone(t *testing.T) {
 	if m, err := heard.NextMsg(time.Millisecond); err == nil {
 		t.Errorf("it answered on %s: %s", m.Subject, m.Data)
 	}
-	service := inst.pub.services()[0]
+	service := inst.pub.streams.list()[0]
 	service.pause()
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // after its last message was handled, and until then a reconnect would subscribe it at the new server, which would
 // deliver calls that nothing handles.
 func (n *Publisher) pauseServices(until time.Time) (resume func()) {
-	services := n.services()
+	services := n.streams.list()
 	subscriptions := n.nc.NumSubscriptions()
 	for _, s := range services {
 		if s.pause() {
@@ -43,15 +43,6 @@ func (n *Publisher) pauseServices(until time.Time) (resume func()) {
 			}
 		}
 	}
-}
-
-func (n *Publisher) services() (out []*service) {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	for s := range n.streams.services {
-		out = append(out, s)
-	}
-	return out
 }
 
 // pause unsubscribes a service until resume, unless it has stopped finally. Its calls in flight continue.

@@ -99,7 +99,7 @@ func (n *Publisher) read(ctx context.Context) error {
 		case <-closed:
 			return nats.ErrConnectionClosed
 		case now := <-tick.C:
-			n.tick(now)
+			n.streams.tick(now)
 			if n.nc.IsConnected() {
 				n.stopRetired()
 			}
@@ -107,7 +107,7 @@ func (n *Publisher) read(ctx context.Context) error {
 			n.probeCallers(now)
 		case m := <-n.in:
 			if token, ok := ackToken(m.Subject); ok {
-				n.acknowledged(m, token)
+				n.streams.acknowledged(m, token)
 			} else {
 				n.calls.receive(m.Data)
 			}

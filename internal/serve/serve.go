@@ -56,15 +56,19 @@ type service struct {
 
 	denials chan string // why it does not receive calls, or not all of them
 
-	// Set by begin, for end.
-	giveUp   context.CancelFunc // ends ctx
-	cancels  *nats.Subscription
-	acks     *nats.Subscription
-	unlisten func() // to denials
+	subscriptions
 
 	mu     sync.Mutex
 	svc    *microService // nil after it was stopped finally
 	paused bool          // svc is stopped, or will be after the reconnect
+}
+
+// subscriptions are set by begin, for end.
+type subscriptions struct {
+	cancels  *nats.Subscription
+	acks     *nats.Subscription
+	unlisten func()             // to denials
+	giveUp   context.CancelFunc // ends the context of handlers
 }
 
 // Serve subscribes the instance's micro service, reports it as ready, and handles calls with h until ctx ends. It
@@ -99,7 +103,7 @@ func (inst *Instance) begin(ctx context.Context, h rpc.Handler, opt Options) (*s
 	s.async, _ = h.(jsonrpc.AsyncHandler)
 	s.gathers, _ = h.(jsonrpc.Flusher)
 	s.unlisten = n.listenForDenials()
-	n.addService(s) // before it subscribes, so that a denial finds it
+	n.streams.addService(s) // before it subscribes, so that a denial finds it
 	inst.Apply(instance.Event{Kind: instance.Serve})
 	sp := wire.Prefix(a.SubjectPrefix)
 	s.ackPrefix = sp.Ack(a.ID, "")
@@ -141,7 +145,7 @@ func (s *service) unsubscribe() {
 }
 
 func (s *service) leaveNode() {
-	s.inst.pub.removeService(s)
+	s.inst.pub.streams.removeService(s)
 	s.unlisten()
 	s.giveUp()
 }

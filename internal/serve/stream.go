@@ -20,7 +20,7 @@ import (
 // line is gone when the next one comes.
 const maxStreaming = 256 << 20
 
-// streams is the part of a Node that handles streaming calls: accepted and keepalive frames on time, and the messages to
+// streams is the part of a Publisher that handles streaming calls: accepted and keepalive frames on time, and the messages to
 // the reply subjects of frames: acknowledgements of chunks, and the server's status when a caller no longer listens.
 type streams struct {
 	open atomic.Int64 // calls in flight with a caller that takes frames
@@ -31,28 +31,28 @@ type streams struct {
 	bytes    int64            // of large answers under way
 }
 
-func (n *Publisher) addService(s *service) {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	if n.streams.services == nil {
-		n.streams.services = map[*service]struct{}{}
-		n.streams.tokens = map[string]*call{}
+func (t *streams) addService(s *service) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.services == nil {
+		t.services = map[*service]struct{}{}
+		t.tokens = map[string]*call{}
 	}
-	n.streams.services[s] = struct{}{}
+	t.services[s] = struct{}{}
 }
 
-func (n *Publisher) removeService(s *service) {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	delete(n.streams.services, s)
+func (t *streams) removeService(s *service) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.services, s)
 }
 
 // tick sends the frames that are due.
-func (n *Publisher) tick(now time.Time) {
-	if n.streams.open.Load() == 0 {
+func (t *streams) tick(now time.Time) {
+	if t.open.Load() == 0 {
 		return
 	}
-	for _, s := range n.listServices() {
+	for _, s := range t.list() {
 		s.calls.each(func(c *call) {
 			if !c.stream || c.claimed.Load() {
 				return
@@ -67,47 +67,40 @@ func (n *Publisher) tick(now time.Time) {
 	}
 }
 
-func (n *Publisher) listServices() []*service {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	services := make([]*service, 0, len(n.streams.services))
-	for s := range n.streams.services {
+func (t *streams) list() []*service {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	services := make([]*service, 0, len(t.services))
+	for s := range t.services {
 		services = append(services, s)
 	}
 	return services
 }
 
-// openStream counts one more among the calls that a tick has to look at; closeStream one less.
-func (n *Publisher) openStream() {
-	n.streams.open.Add(1)
-}
-
-func (n *Publisher) closeStream() { n.streams.open.Add(-1) }
-
 // ackSubject returns the reply subject for c's frames. Its token is random: every caller may publish on the ack subjects
 // of an extension, and a guessed token would let one caller cancel the call of another.
-func (n *Publisher) ackSubject(c *call) string {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
+func (t *streams) ackSubject(c *call) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if c.token == "" {
 		if c.s.calls.hasEnded(c) { // dropToken was called, or is about to be
 			return ""
 		}
 		c.token = rand.Text()
-		n.streams.tokens[c.token] = c
+		t.tokens[c.token] = c
 	}
 	return c.s.ackPrefix + c.token
 }
 
-func (n *Publisher) dropToken(c *call) {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
+func (t *streams) dropToken(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if c.token != "" {
-		delete(n.streams.tokens, c.token)
+		delete(t.tokens, c.token)
 	}
 }
 
-// ackToken returns the token of an ack subject. No other subject that a Node reads matches: the id "ack" is reserved.
+// ackToken returns the token of an ack subject. No other subject that a Publisher reads matches: the id "ack" is reserved.
 func ackToken(subject string) (token string, ok bool) {
 	i := strings.LastIndexByte(subject, '.')
 	return subject[i+1:], strings.HasSuffix(subject[:max(i, 0)], ".ack")
@@ -115,10 +108,10 @@ func ackToken(subject string) (token string, ok bool) {
 
 // acknowledged handles a message to an ack subject: the acknowledgement of a chunk, or the server's status that the caller's
 // inbox has no subscription any longer.
-func (n *Publisher) acknowledged(m *nats.Msg, token string) {
-	n.streams.mu.Lock()
-	c := n.streams.tokens[token]
-	n.streams.mu.Unlock()
+func (t *streams) acknowledged(m *nats.Msg, token string) {
+	t.mu.Lock()
+	c := t.tokens[token]
+	t.mu.Unlock()
 	switch {
 	case c == nil || m.Sub != c.s.acks: // one message reaches each replica on this connection: count it once
 	case m.Header.Get("Status") == "503":
@@ -160,7 +153,7 @@ func (c *call) send(kind string, body []byte, seq int) {
 		msg.Header.Set(wire.HeaderSeq, strconv.Itoa(seq))
 	}
 	if kind != wire.FrameChunk || seq%(wire.AckEvery/wire.ChunkSize) == 0 {
-		msg.Reply = c.s.inst.pub.ackSubject(c)
+		msg.Reply = c.s.inst.pub.streams.ackSubject(c)
 	}
 	msg.Data = body
 	if err := c.s.nc.PublishMsg(msg); err != nil {
@@ -191,11 +184,11 @@ func (c *call) notify(method string, params json.RawMessage) error {
 // sendChunks sends an answer that does not fit into one message, and ends the call. It owns text. The place and the memory
 // of the answer are freed before its end frame is sent, as in leave; letGo returns the memory of text.
 func (c *call) sendChunks(text []byte, letGo func()) {
-	defer c.s.finish(c)
+	defer c.finish()
 	whole, size := c.chunks(text), len(text)
 	letGo()
-	c.s.inst.pub.release(int64(size))
-	c.s.leave(c)
+	c.s.inst.pub.streams.release(int64(size))
+	c.leave()
 	if whole {
 		c.send(wire.FrameEnd, fmt.Appendf(nil, `{"length":%d}`, size), 0)
 	}
@@ -237,18 +230,18 @@ func (c *call) awaitAck() bool {
 }
 
 // reserve reserves memory for the copy of a large answer.
-func (n *Publisher) reserve(size int64) bool {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	if n.streams.bytes+size > maxStreaming {
+func (t *streams) reserve(size int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.bytes+size > maxStreaming {
 		return false
 	}
-	n.streams.bytes += size
+	t.bytes += size
 	return true
 }
 
-func (n *Publisher) release(size int64) {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	n.streams.bytes -= size
+func (t *streams) release(size int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bytes -= size
 }
