@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// Fleet is what one registry knows about the mesh. Each method that takes a time is an event; what follows from it is in
+// Fleet is the state of the mesh as one registry has received it. Each method that takes a time is an event; what follows from it is in
 // Effects and Marks, and in the documents. All replicas of the registry have the same Fleet.
 type Fleet struct {
 	*core
@@ -134,7 +134,7 @@ func (f *Fleet) Pinged(p PingBridge, r PingResult, now time.Time) {
 	f.bridges.pinged(p.bridge, r, now)
 }
 
-// BridgeGone processes that a bridge still has not been heard from.
+// BridgeGone processes that nothing of a bridge was among the messages sent before ConfirmGone.
 func (f *Fleet) BridgeGone(g ConfirmGone, now time.Time) {
 	f.now = now
 	if g.bridge.leaving {

@@ -20,7 +20,7 @@ const (
 	maxUnannouncedGrace = 10 * time.Second // the same while announcements keep arriving
 	maxUnannounced      = 10_000
 	requestEvery        = 10 * time.Second
-	maxRequests         = 3 // per instance without an announcement, or bridge without a report
+	maxRequests         = 3 // per instance without an announcement
 )
 
 // natives processes the messages of single instances.
@@ -138,14 +138,14 @@ type unannounced struct {
 	requests announceRequests
 }
 
-// announceRequests limits how often one instance or bridge can cause requests that all extensions announce. Some
+// announceRequests limits how often one instance can cause requests that all extensions announce. Some
 // never answer them, or with something else than their heartbeats contain.
 type announceRequests struct {
 	times int
 	round time.Time // the last request that is counted, or older than the cause
 }
 
-// requestFor requests announcements from all because of one instance or bridge, up to maxRequests times. A request
+// requestFor requests announcements from all because of one instance, up to maxRequests times. A request
 // caused by any of them counts for all of them; otherwise 1,000 unresponsive ones would keep the whole fleet
 // announcing for 15 minutes.
 func (na *natives) requestFor(a *announceRequests, now time.Time) {

@@ -27,7 +27,7 @@ const (
 // NotAnswering is the reason shown for an instance that does not answer pings.
 const NotAnswering = wire.NotAnswering
 
-// probes checks the instances that somebody suspects.
+// probes checks the instances that may not answer.
 type probes struct {
 	*core
 	*modules
