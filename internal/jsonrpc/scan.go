@@ -22,6 +22,7 @@ type Envelope struct {
 
 	idAt      int  // offset of ID
 	versioned bool // has the member jsonrpc, with any value: an object with an id but without it is a log line
+	version   bool // and the value is "2.0"
 	plain     bool // jsonrpc "2.0", an id, and no duplicate or ambiguous member: the id can be replaced in place
 }
 
@@ -31,7 +32,6 @@ type Envelope struct {
 // invalid bytes.
 func Scan(text []byte) (Envelope, error) {
 	var e Envelope
-	version := false
 	i := space(text, 0)
 	if i >= len(text) || text[i] != '{' {
 		return e, syntax(text, i, "a JSON object")
@@ -56,33 +56,13 @@ func Scan(text []byte) (Envelope, error) {
 			return e, err
 		}
 		value := text[at:i:i]
-		switch string(key) {
-		case `"id"`:
-			e.plain = e.plain && e.ID == nil
-			e.ID, e.idAt = value, at
-		case `"method"`:
-			e.Method = value
-		case `"params"`:
-			e.Params = value
-		case `"result"`:
-			e.plain = e.plain && e.Result == nil
-			e.Result = value
-		case `"error"`:
-			e.plain = e.plain && e.Error == nil
-			e.Error = value
-		case `"jsonrpc"`:
-			e.plain = e.plain && !version
-			version = string(value) == `"2.0"`
-			e.versioned = true
-		default:
-			e.plain = e.plain && !disguised(key)
-		}
+		e.set(key, value, at)
 		i = space(text, i)
 		if i >= len(text) {
 			return e, syntax(text, i, `"," or "}"`)
 		}
 		if text[i] == '}' {
-			e.plain = e.plain && version && e.ID != nil
+			e.plain = e.plain && e.version && e.ID != nil
 			return e, end(text, i+1)
 		}
 		if text[i] != ',' {
@@ -90,6 +70,32 @@ func Scan(text []byte) (Envelope, error) {
 		}
 		i = space(text, i+1)
 	}
+}
+
+// set stores a member, whose value is at the offset at.
+func (e *Envelope) set(key, value []byte, at int) {
+	again := false // a member like this one occurred before, or a parser may take it for one
+	switch string(key) {
+	case `"id"`:
+		again = e.ID != nil
+		e.ID, e.idAt = value, at
+	case `"method"`:
+		e.Method = value
+	case `"params"`:
+		e.Params = value
+	case `"result"`:
+		again = e.Result != nil
+		e.Result = value
+	case `"error"`:
+		again = e.Error != nil
+		e.Error = value
+	case `"jsonrpc"`:
+		again = e.versioned
+		e.versioned, e.version = true, string(value) == `"2.0"`
+	default:
+		again = disguised(key)
+	}
+	e.plain = e.plain && !again
 }
 
 // disguised reports whether a parser may read key, which includes its quotes, as one of the envelope's members although
@@ -173,10 +179,6 @@ value:
 		return i, syntax(b, i, "a value")
 	}
 	switch c := b[i]; {
-	case c == '"':
-		if i, err = skipString(b, i); err != nil {
-			return i, err
-		}
 	case c == '{', c == '[':
 		if depth >= MaxDepth-1 {
 			return i, fmt.Errorf("nested deeper than %d at byte %d", MaxDepth, i)
@@ -184,34 +186,22 @@ value:
 		word, bit := &objects[depth/64], uint64(1)<<(depth%64)
 		depth++
 		i = space(b, i+1)
-		if c == '[' {
-			*word &^= bit
-			if i < len(b) && b[i] == ']' {
-				depth--
-				i++
-				break
-			}
-			goto value
+		if *word &^= bit; c == '{' {
+			*word |= bit
 		}
-		*word |= bit
-		if i < len(b) && b[i] == '}' {
+		if i < len(b) && b[i] == c+2 { // the closing one, in ASCII
 			depth--
 			i++
 			break
 		}
-		goto key
-	case c == '-', '0' <= c && c <= '9':
-		if i, err = skipNumber(b, i); err != nil {
+		if c == '{' {
+			goto key
+		}
+		goto value
+	default:
+		if i, err = skipScalar(b, i); err != nil {
 			return i, err
 		}
-	case c == 't' && i+4 <= len(b) && string(b[i:i+4]) == "true":
-		i += 4
-	case c == 'f' && i+5 <= len(b) && string(b[i:i+5]) == "false":
-		i += 5
-	case c == 'n' && i+4 <= len(b) && string(b[i:i+4]) == "null":
-		i += 4
-	default:
-		return i, syntax(b, i, "a value")
 	}
 	for depth > 0 {
 		object := objects[(depth-1)/64]&(1<<((depth-1)%64)) != 0
@@ -235,17 +225,41 @@ value:
 	}
 	return i, nil
 key:
-	if i, err = skipString(b, i); err != nil {
+	if i, err = skipKey(b, i); err != nil {
+		return i, err
+	}
+	goto value
+}
+
+// skipKey returns the offset of the value that belongs to the key at i.
+func skipKey(b []byte, i int) (int, error) {
+	i, err := skipString(b, i)
+	if err != nil {
 		return i, err
 	}
 	if i = space(b, i); i >= len(b) || b[i] != ':' {
 		return i, syntax(b, i, `":"`)
 	}
-	i = space(b, i+1)
-	goto value
+	return space(b, i+1), nil
 }
 
-// Eight bytes at a time: the usual bit tricks for "some byte is zero", "… below 0x20", "… equals c".
+// skipScalar returns the offset after the string, number, boolean or null at i.
+func skipScalar(b []byte, i int) (int, error) {
+	switch c := b[i]; {
+	case c == '"':
+		return skipString(b, i)
+	case c == '-', '0' <= c && c <= '9':
+		return skipNumber(b, i)
+	}
+	for _, word := range [...]string{"true", "false", "null"} {
+		if i+len(word) <= len(b) && string(b[i:i+len(word)]) == word {
+			return i + len(word), nil
+		}
+	}
+	return i, syntax(b, i, "a value")
+}
+
+// Words with 0x01, and with 0x80, in each of their eight bytes: see stops.
 const (
 	ones  = 0x0101010101010101
 	highs = 0x8080808080808080
