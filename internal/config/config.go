@@ -101,7 +101,7 @@ const (
 	InheritMinimal InheritEnv = "minimal" // PATH, HOME and a few others; what extctl writes into a new file
 )
 
-// Secrets says which of the host's variables an extension may take, by requires.env or a placeholder, without being
+// Secrets selects which of the host's variables an extension may take, by requires.env or a placeholder, without being
 // granted them by name in its entry. Files outside of its directory need a grant in any case.
 type Secrets string
 

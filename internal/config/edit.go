@@ -104,7 +104,7 @@ const lockWait = 10 * time.Second
 // replaced atomically.
 //
 // A file with errors is not edited; the error is then an *InvalidError. A list over several lines in brackets, and other
-// forms that setList does not know, are not edited either; the error then contains what to write by hand.
+// forms that setList does not support, are not edited either; the error then contains what to write by hand.
 func edit(ctx context.Context, path string, change func(lists)) (changed bool, err error) {
 	if path == "" {
 		path = DefaultPath

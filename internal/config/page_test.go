@@ -100,7 +100,7 @@ func (r row) check(t *testing.T, section string) {
 		return
 	}
 	for value, legal := range map[string]bool{
-		lo: true, hi: true, r.beside(t, lo, -1): false, r.beside(t, hi, 1): false, "0": zero || lo == "0",
+		lo: true, hi: true, r.next(t, lo, -1): false, r.next(t, hi, 1): false, "0": zero || lo == "0",
 	} {
 		_, diags := Parse("x", []byte(in(section, r.key+": "+value)))
 		// A conflict of two keys is not a wrong bound.
@@ -111,8 +111,8 @@ func (r row) check(t *testing.T, section string) {
 	}
 }
 
-// beside returns the next value below (-1) or above (1) a value of r's kind.
-func (r row) beside(t *testing.T, value string, step int) string {
+// next returns the nearest value below (-1) or above (1) a value of r's kind.
+func (r row) next(t *testing.T, value string, step int) string {
 	t.Helper()
 	switch r.kind {
 	case "duration":

@@ -9,8 +9,8 @@ import (
 	"github.com/extmesh/extmesh/internal/document"
 )
 
-// setList returns text with extensions.<key> set to want. Only the lines of the list change. It knows the usual forms: a
-// list with one item per line, a list in brackets on one line, and no list. For others the result is wrong, or no YAML:
+// setList returns text with extensions.<key> set to want. Only the lines of the list change. It supports the usual forms:
+// a list with one item per line, a list in brackets on one line, and no list. For others the result is wrong, or no YAML:
 // the caller compares it with what it wants.
 //
 // Writing the tree of the YAML library instead would also change blank lines, indentation and the position of comments

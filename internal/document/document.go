@@ -6,7 +6,7 @@
 //	root, ok := d.TOML()            // or d.JSON(), d.YAML(text)
 //	plugin := root.Sub("plugin")
 //	id, ok := plugin.Str("id")      // reports a value that is not a string
-//	plugin.Unknown(document.Error)  // reports the keys that nobody has read
+//	plugin.Unknown(document.Error)  // reports the keys that no accessor has read
 //	findings := d.Findings()        // sorted by position
 //
 // All syntaxes become the same tree, a map[string]any with the positions of all keys and values, so that the rules of a
@@ -178,7 +178,7 @@ func (d *Doc) FaultKey(path, format string, args ...any) {
 // Warn reports a warning at the position of the key.
 func (d *Doc) Warn(path, format string, args ...any) { d.add(Warn, path, false, format, args...) }
 
-// Info reports something to know at the position of the key.
+// Info reports a note at the position of the key.
 func (d *Doc) Info(path, format string, args ...any) { d.add(Info, path, false, format, args...) }
 
 // FaultAt reports a fault that has an offset but no key, such as a syntax error.

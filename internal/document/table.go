@@ -181,7 +181,7 @@ func (t *Table) Unknown(level Level) {
 	}
 }
 
-// unsupported is a value that the syntax allows and no document needs; it is what to say about it.
+// unsupported is a value that the syntax allows and no document needs; the text describes it.
 type unsupported string
 
 // kindOf returns the syntax's name for a value's type.
