@@ -36,22 +36,27 @@ type fault struct {
 	victim string
 	hold   time.Duration
 	short  bool // measured with -quick
+	blind  bool // callers have no catalog: the calls go to the queue groups, as raw NATS requests do
 }
 
 func (f fault) name() string {
+	name := f.victim + ", SIGKILL"
 	if f.hold > 0 {
-		return fmt.Sprintf("%s, SIGSTOP for %s", f.victim, f.hold)
+		name = fmt.Sprintf("%s, SIGSTOP for %s", f.victim, f.hold)
 	}
-	return f.victim + ", SIGKILL"
+	if f.blind {
+		name += ", callers without a catalog"
+	}
+	return name
 }
 
-// allFaults are the rows. A server is stopped for longer than its clients need to detect it (two unanswered pings, 20
-// to 30 s), a leading registry for longer than its lease (10 s), except in the row fence.
+// allFaults are the rows. A server is stopped for longer than its clients need to detect it (two unanswered pings), a leading registry for longer than its lease (10 s), except in the row fence.
 var allFaults = []fault{
-	{"stream leader", 0, false}, {"meta leader", 0, false}, {"leader", 0, false}, {"standby", 0, true}, {"bridge", 0, true}, {"child", 0, true},
-	{"service", 0, true}, {"stream leader", 40 * time.Second, false}, {"meta leader", 40 * time.Second, false}, {"leader", 20 * time.Second, false},
-	{"standby", 20 * time.Second, false}, {"bridge", 25 * time.Second, false}, {"child", 20 * time.Second, false},
-	{"service", 20 * time.Second, false}, {"fence", 3 * time.Second, false},
+	{victim: "stream leader"}, {victim: "meta leader"}, {victim: "leader"}, {victim: "standby", short: true}, {victim: "bridge", short: true},
+	{victim: "child", short: true}, {victim: "service", short: true}, {victim: "stream leader", hold: 40 * time.Second},
+	{victim: "meta leader", hold: 40 * time.Second}, {victim: "leader", hold: 20 * time.Second}, {victim: "standby", hold: 20 * time.Second},
+	{victim: "bridge", hold: 25 * time.Second}, {victim: "bridge", hold: 25 * time.Second, blind: true},
+	{victim: "child", hold: 20 * time.Second}, {victim: "service", hold: 20 * time.Second}, {victim: "fence", hold: 3 * time.Second},
 }
 
 func measureFaults(ctx context.Context, set setup) {

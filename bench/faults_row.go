@@ -144,7 +144,11 @@ func (m *faultyMesh) startCalls(ctx context.Context) *calls {
 	for i := range m.servers {
 		f := m.follow(m.urls(i), fmt.Sprint("caller-", i), quiet, nats.ReconnectBufSize(-1))
 		await(ctx, []*follower{f}, time.Now(), settleLimit, m.complete).last()
-		c.clients = append(c.clients, mesh.NewClient(f.nc, mesh.ClientOptions{Catalog: f.catalog, Timeout: callTimeout}))
+		o := mesh.ClientOptions{Catalog: f.catalog, Timeout: callTimeout}
+		if m.blind {
+			o.Catalog = nil
+		}
+		c.clients = append(c.clients, mesh.NewClient(f.nc, o))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	result := make(chan load.Result)
@@ -163,7 +167,7 @@ func (c *calls) call(ctx context.Context) error {
 	c.inflight[id].Add(1)
 	defer c.inflight[id].Add(-1)
 	args := fmt.Sprintf(`{"n":%d}`, n)
-	got, err := c.clients[n/2%len(c.clients)].Call(context.WithoutCancel(ctx), toolOf(id), []byte(args))
+	got, err := c.clients[n/2%len(c.clients)].Call(context.WithoutCancel(ctx), id+"/echo", []byte(args))
 	if e, ok := errors.AsType[*rpc.Error](err); ok {
 		err = fmt.Errorf("%s, ran: %s", e.Code.Kind(), cmp.Or(string(e.Details().Ran), "?"))
 	} else if err == nil && string(got) != args {

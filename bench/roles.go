@@ -74,7 +74,7 @@ func runMicro(ctx context.Context) {
 // runNative runs an extension that is its own service on NATS.
 func runNative(ctx context.Context) {
 	nc := must(nats.Connect(os.Getenv("NATS_URL"), nats.Name("native"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.DontRandomize(), nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(2)))
+		nats.DontRandomize(), nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(2)))
 	defer nc.Close()
 	check(mesh.Serve(ctx, nc, mesh.Service{ID: nativeID, Version: "1.0.0", Handler: echoBox(busy)}))
 }

@@ -19,6 +19,9 @@ import (
 
 const prefix = wire.Prefix(wire.DefaultPrefix)
 
+// pingInterval is that of the shipped configuration of the server and of the programs.
+const pingInterval = 2 * time.Second
+
 // stage is what a table is measured on: NATS servers and processes, and this program's own connections to them.
 type stage struct {
 	setup
@@ -60,7 +63,7 @@ func (s *stage) set(ctx context.Context, set setup, servers int) {
 // startServer starts one server with the settings of docs/operations.md, for the first time or again.
 func (s *stage) startServer(srv *server) {
 	text := fmt.Sprintf("server_name: %s\nlisten: \"127.0.0.1:%d\"\nhttp: \"127.0.0.1:%d\"\njetstream { store_dir: %q }\n"+
-		"ping_interval: \"10s\"\nping_max: 2\nmax_payload: 4MB\nwrite_deadline: \"5s\"\n", srv.name, srv.client, srv.http, filepath.Join(s.dir, srv.name))
+		"ping_interval: %q\nping_max: 2\nmax_payload: 4MB\nwrite_deadline: \"5s\"\n", srv.name, srv.client, srv.http, filepath.Join(s.dir, srv.name), pingInterval.String())
 	if len(s.servers) > 1 {
 		text += fmt.Sprintf("cluster { name: bench, listen: \"127.0.0.1:%d\", routes: [", srv.route)
 		for _, other := range s.servers {
@@ -162,7 +165,7 @@ env = { %s = %q }
 func (s *stage) connect(urls, name string, more ...nats.Option) *nats.Conn {
 	nc := must(nats.Connect(urls, append([]nats.Option{
 		nats.Name("bench-" + name), nats.DontRandomize(), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond),
-		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(2 * time.Second),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(2), nats.Timeout(2 * time.Second),
 	}, more...)...))
 	s.onClose(nc.Close)
 	return nc
