@@ -70,6 +70,7 @@ func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
 		line("Breaker", "%s", b.State)
 	}
 	line("Transport", "%s", strings.TrimSuffix(clean(j.Transport+", "+j.Dialect), ", "))
+	line("Server", "%s", clean(serverText(e.Spec.Server)))
 	line("Subject", "%s", clean(e.Spec.Subject))
 	line("Parent", "%s", clean(j.Parent))
 	line("Hooks", "%s", clean(strings.Join(e.Spec.Hooks, ", ")))
@@ -84,6 +85,23 @@ func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
 	}
 	a.printExits(exits)
 	return a.printToolsOf(e.Spec.Tools)
+}
+
+// serverText describes what an MCP server has declared.
+func serverText(s *wire.Server) string {
+	if s == nil {
+		return ""
+	}
+	text := strings.TrimSpace(s.Name()+" "+s.Version()) + ", MCP " + s.ProtocolVersion
+	for _, capability := range []string{"prompts", "resources", "completions", "logging"} {
+		if s.Offers(capability) {
+			text += ", " + capability
+		}
+	}
+	if s.Instructions != "" {
+		text += ", instructions: " + short(s.Instructions, 200)
+	}
+	return strings.TrimPrefix(text, ", ")
 }
 
 func (a *app) printInstances(instances []wire.InstanceState) error {

@@ -75,6 +75,8 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 		r.Params = wire.WithTrace(r.Params, r.Traceparent)
 	}
 	switch method := r.Method; {
+	case method == "initialize" && hs.dialect == manifest.MCP && isMCPClient(r.Params):
+		x.Sink.Deliver(x, jsonrpc.NewReply(hs.raw, nil))
 	case method == "initialize":
 		x.Sink.Deliver(x, jsonrpc.NewReply(hs.initialize, nil))
 	case method == "tools/list":
@@ -90,6 +92,14 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 	default:
 		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "method %q is not offered", method)})
 	}
+}
+
+// isMCPClient reports whether the params of initialize are those of an MCP client, which gets the server's own answer. A
+// registry sends the members of both dialects.
+func isMCPClient(params json.RawMessage) bool {
+	_, isMCP := jsonrpc.Member(params, "protocolVersion")
+	_, isNative := jsonrpc.Member(params, "extension_id")
+	return isMCP && !isNative
 }
 
 // Flush writes the calls that were held back to be sent together with later ones.

@@ -3,6 +3,8 @@ package bridge
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +31,8 @@ type handshake struct {
 	toolsList  json.RawMessage // the response to tools/list
 	problems   []wire.Diagnostic
 	raw        json.RawMessage // the child's result of initialize
+	pages      [][]byte        // until finish: the descriptors in each page of an MCP server's tools/list
+	incomplete bool            // tools/list failed, and is to be repeated
 }
 
 // hasTool reports whether the params of tools/call name a listed tool. It handles the common case, a name without
@@ -78,11 +82,27 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) 
 		if err := c.Notify("notifications/initialized", nil); err != nil {
 			return nil, err
 		}
-		if hs.tools, err = listTools(ctx, c, hs); err != nil {
+		if hs.tools, err = listTools(ctx, c, hs); isOwnError(err) {
+			hs.withoutTools(err)
+		} else if err != nil {
 			return nil, err
 		}
 	}
 	return hs, hs.finish(parsed, w)
+}
+
+// isOwnError reports whether err is an error with which the extension itself has answered.
+func isOwnError(err error) bool {
+	e, ok := errors.AsType[*rpc.Error](err)
+	return ok && e.Details().Kind == ""
+}
+
+// withoutTools makes hs that of a server that has answered tools/list with an error: it is ready, since it may offer prompts
+// and resources, and may have tools later.
+func (hs *handshake) withoutTools(err error) {
+	hs.tools, hs.pages, hs.incomplete = nil, nil, true
+	hs.problems = append(hs.problems, wire.Diagnostic{Level: "error", Code: "no_tools",
+		Message: fmt.Sprintf("the server answers initialize, but %v; it is ready without tools, and tools/list is repeated", err)})
 }
 
 // explainRefusal adds an explanation to known errors of servers that refuse the handshake.
@@ -128,6 +148,11 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, e
 		if err != nil {
 			return nil, fmt.Errorf("the result of tools/list: %w", err)
 		}
+		if page := bytes.TrimSpace(r.Tools); page[0] == '[' {
+			if page = bytes.TrimSpace(page[1 : len(page)-1]); len(page) > 0 {
+				hs.pages = append(hs.pages, page)
+			}
+		}
 		all, hs.problems = append(all, tools...), append(hs.problems, problems...)
 		if len(all) > wire.MaxTools {
 			return nil, fmt.Errorf("the server lists more than %d tools", wire.MaxTools)
@@ -156,6 +181,11 @@ func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 	if hs.hash, err = wire.HandshakeHash(hs.tools, hs.hooks); err != nil {
 		return err
 	}
+	if parsed.Server != nil {
+		if hs.hash, err = withServer(hs.hash, parsed.Server); err != nil {
+			return err
+		}
+	}
 	hs.problems = append(hs.problems, undeclared(w, hs)...)
 	if more := len(hs.problems) - maxProblems; more > 0 { // a list can have that many on one page
 		hs.problems = append(hs.problems[:maxProblems:maxProblems], wire.Diagnostic{Level: "warn", Code: "more",
@@ -170,6 +200,10 @@ func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 	}
 	tools = append(tools, ']')
 	hs.toolsList = slices.Concat([]byte(`{"tools":`), tools, []byte("}"))
+	if hs.dialect == manifest.MCP { // as the server's own
+		hs.toolsList = slices.Concat([]byte(`{"tools":[`), bytes.Join(hs.pages, []byte(",")), []byte("]}"))
+		hs.pages = nil
+	}
 	var b bytes.Buffer
 	version, err := json.Marshal(parsed.ServerVersion)
 	if err != nil {
@@ -198,6 +232,16 @@ func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 	b.WriteByte('}')
 	hs.initialize = b.Bytes()
 	return nil
+}
+
+// withServer returns the hash of a handshake with an MCP server: what the server declared is a part of it.
+func withServer(hash string, server *wire.Server) (string, error) {
+	text, err := json.Marshal(server)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(append([]byte(hash), text...))
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // uniqueTools removes tools with the name of an earlier one, and sets names.

@@ -162,6 +162,13 @@ func (r *run) handshakeAndServe(ctx context.Context) error {
 		return err
 	}
 	defer r.f.relist.start(ctx, r.relist)()
+	if r.f.handshake.Load().incomplete {
+		retryCtx, stop := context.WithCancel(ctx)
+		var retrying sync.WaitGroup
+		retrying.Go(func() { retryList(retryCtx, r.f) }) // owned here; ends with retryCtx, or when the tools are listed
+		defer retrying.Wait()
+		defer stop()
+	}
 	defer r.startHealthCheck(ctx)()
 	return r.serve(ctx)
 }

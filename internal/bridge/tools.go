@@ -38,6 +38,19 @@ func (r *run) relist(ctx context.Context) {
 	sleep(ctx, relistPause)
 }
 
+// The pauses between two readings of the tools of a server that has answered tools/list with an error.
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// retryList requests the tools again, with growing pauses, until the server has listed them or ctx ends.
+func retryList(ctx context.Context, f *forwarder) {
+	for pause := firstRetry; f.handshake.Load().incomplete && sleep(ctx, pause); pause = min(2*pause, lastRetry) {
+		f.relist.send()
+	}
+}
+
 // sleep waits for d, or returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -59,6 +59,7 @@ type handshake struct {
 	tools   []wire.Tool
 	hooks   []string
 	notes   []wire.Diagnostic
+	server  *wire.Server // of an MCP server
 }
 
 // cut is what was left out of the shown tools.
@@ -227,7 +228,7 @@ func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spe
 	if x.tools == nil {
 		return s
 	}
-	s.HandshakeHash, s.Hooks = a.HandshakeHash, x.tools.hooks
+	s.HandshakeHash, s.Hooks, s.Server = a.HandshakeHash, x.tools.hooks, x.tools.server
 	s.Tools = make([]wire.Tool, len(x.tools.tools))
 	var clashes []wire.Diagnostic
 	for n, t := range x.tools.tools {
@@ -304,7 +305,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 		}
 	}
 	if len(s.Tools) > 0 || s.HandshakeHash != "" {
-		h := &handshake{done: true, hooks: s.Hooks, tools: s.Tools}
+		h := &handshake{done: true, hooks: s.Hooks, tools: s.Tools, server: s.Server}
 		for n := range h.tools {
 			h.tools[n].Name = ""
 		}

@@ -74,6 +74,9 @@ func ParseOffer(answer json.RawMessage, err error, limit int) (o Offer) {
 	for _, h := range o.Hooks {
 		o.size += len(h)
 	}
+	if o.Server != nil {
+		o.size += len(o.Server.Info) + len(o.Server.Capabilities) + len(o.Server.Instructions)
+	}
 	return o
 }
 
@@ -106,7 +109,7 @@ func (hs *handshakes) handshakeDone(x *extension, s *handshake, o Offer) {
 		return
 	}
 	s.done, s.err, s.at, s.size, s.cuts = true, "", hs.now, o.size, o.cuts
-	s.tools, s.hooks, s.notes = o.Tools, o.Hooks, o.Problems
+	s.tools, s.hooks, s.notes, s.server = o.Tools, o.Hooks, o.Problems, o.Server
 	hs.account(x, o.size)
 	hs.reconsider[x.id] = true
 }

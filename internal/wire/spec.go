@@ -32,11 +32,11 @@ var EmptySchema = json.RawMessage(`{"type":"object"}`)
 
 // Handshake is what an extension answered to initialize.
 type Handshake struct {
-	ServerVersion string   // native server_version, else MCP's serverInfo.version
-	Tools         []Tool   // in the extension's order; Name is empty, Description as given
-	Hooks         []string // sorted, each once
-	Protocol      string   // MCP's protocolVersion; "" for the native dialect
-	Instructions  string
+	ServerVersion string       // native server_version, else MCP's serverInfo.version
+	Tools         []Tool       // in the extension's order; Name is empty, Description as given
+	Hooks         []string     // sorted, each once
+	Protocol      string       // MCP's protocolVersion; "" for the native dialect
+	Server        *Server      // what an MCP server declared; nil for the native dialect
 	HasTools      bool         // the answer had a list of tools; without it, an MCP server is sent tools/list
 	Problems      []Diagnostic // tools and hooks that were left out, with the reasons, after the problems in the answer itself; at most 20
 }
@@ -47,15 +47,14 @@ type Handshake struct {
 // than MaxTools tools, is an error.
 func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	var r struct {
-		ServerVersion   string `json:"server_version"`
-		ProtocolVersion string `json:"protocolVersion"`
-		ServerInfo      struct {
-			Version string `json:"version"`
-		} `json:"serverInfo"`
-		Instructions string            `json:"instructions"`
-		Tools        json.RawMessage   `json:"tools"`
-		Hooks        []json.RawMessage `json:"hooks"`
-		Diagnostics  json.RawMessage   `json:"diagnostics"`
+		ServerVersion   string            `json:"server_version"`
+		ProtocolVersion string            `json:"protocolVersion"`
+		ServerInfo      json.RawMessage   `json:"serverInfo"`
+		Capabilities    json.RawMessage   `json:"capabilities"`
+		Instructions    json.RawMessage   `json:"instructions"`
+		Tools           json.RawMessage   `json:"tools"`
+		Hooks           []json.RawMessage `json:"hooks"`
+		Diagnostics     json.RawMessage   `json:"diagnostics"`
 	}
 	if b := bytes.TrimSpace(result); len(b) == 0 || b[0] != '{' {
 		return Handshake{}, errors.New("the result of initialize is not an object")
@@ -63,8 +62,11 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	if err := json.Unmarshal(result, &r); err != nil {
 		return Handshake{}, fmt.Errorf("the result of initialize: %w", err)
 	}
-	h := Handshake{ServerVersion: cmp.Or(r.ServerVersion, r.ServerInfo.Version), Protocol: r.ProtocolVersion,
-		Instructions: r.Instructions}
+	h := Handshake{ServerVersion: r.ServerVersion, Protocol: r.ProtocolVersion}
+	if r.ProtocolVersion != "" {
+		h.Server = newServer(r.ProtocolVersion, r.ServerInfo, r.Capabilities, r.Instructions)
+		h.ServerVersion = cmp.Or(h.ServerVersion, h.Server.Version())
+	}
 	if t := bytes.TrimSpace(r.Tools); len(t) > 0 && !bytes.Equal(t, []byte("null")) {
 		var err error
 		if h.Tools, h.Problems, err = ParseTools(t); err != nil {
@@ -88,6 +90,54 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	slices.Sort(h.Hooks)
 	h.Hooks = slices.Compact(h.Hooks)
 	return h, nil
+}
+
+// Server is what an MCP server declared in its answer to initialize.
+type Server struct {
+	ProtocolVersion string          `json:"protocol_version"`
+	Info            json.RawMessage `json:"info,omitempty"`         // serverInfo, with its name and version
+	Capabilities    json.RawMessage `json:"capabilities,omitempty"` // what it offers besides tools
+	Instructions    string          `json:"instructions,omitempty"` // for the model
+}
+
+// The bounds of what is kept of a Server, in bytes.
+const (
+	maxServerVersion = 64
+	maxServerObject  = 4 << 10
+	maxInstructions  = 8 << 10
+)
+
+// newServer keeps what is valid and within its bounds. Longer instructions are cut.
+func newServer(version string, info, capabilities, instructions json.RawMessage) *Server {
+	object := func(raw json.RawMessage) json.RawMessage {
+		var compact bytes.Buffer
+		if len(raw) == 0 || raw[0] != '{' || len(raw) > maxServerObject || json.Compact(&compact, raw) != nil {
+			return nil
+		}
+		return compact.Bytes()
+	}
+	s := &Server{ProtocolVersion: strings.ToValidUTF8(version[:min(len(version), maxServerVersion)], ""),
+		Info: object(info), Capabilities: object(capabilities)}
+	if json.Unmarshal(instructions, &s.Instructions) == nil && len(s.Instructions) > maxInstructions {
+		s.Instructions = strings.ToValidUTF8(s.Instructions[:maxInstructions-len("…")], "") + "…"
+	}
+	return s
+}
+
+// Name returns the name in serverInfo, and Version the version; both may be empty.
+func (s *Server) Name() string    { return s.info().Name }
+func (s *Server) Version() string { return s.info().Version }
+
+func (s *Server) info() (i struct{ Name, Version string }) {
+	_ = json.Unmarshal(s.Info, &i) // a member of another type leaves the rest
+	return i
+}
+
+// Offers reports whether the server declared a capability, such as "prompts" or "resources".
+func (s *Server) Offers(capability string) bool {
+	var declared map[string]json.RawMessage
+	_ = json.Unmarshal(s.Capabilities, &declared) // nothing was declared
+	return len(declared[capability]) > 0
 }
 
 // ownProblems reads the problems in an answer: a bridge reports what it found out about its child. Anything but a list of

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestParseHandshake(t *testing.T) {
@@ -23,7 +24,7 @@ func TestParseHandshake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.ServerVersion != "1.2.3" || h.Protocol == "" || h.Instructions != "be kind" || !h.HasTools || !slices.Equal(h.Hooks, []string{"a", "b"}) {
+	if h.ServerVersion != "1.2.3" || h.Protocol == "" || h.Server.Instructions != "be kind" || !h.HasTools || !slices.Equal(h.Hooks, []string{"a", "b"}) {
 		t.Errorf("%+v", h)
 	}
 	var got []string
@@ -191,4 +192,25 @@ func FuzzToolName(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestServerBounds: what an MCP server declares is kept only within its bounds.
+func TestServerBounds(t *testing.T) {
+	long := strings.Repeat("é", maxInstructions)
+	h, err := ParseHandshake(json.RawMessage(`{"protocolVersion":"` + strings.Repeat("9", 100) + `","serverInfo":{"name":5,"version":"1"},"capabilities":[1],"instructions":"` + long + `"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := h.Server
+	if len(s.ProtocolVersion) != maxServerVersion || s.Capabilities != nil || len(s.Instructions) > maxInstructions+2 || !utf8.ValidString(s.Instructions) ||
+		!strings.HasSuffix(s.Instructions, "…") || s.Name() != "" || s.Version() != "1" || s.Offers("tools") {
+		t.Errorf("%+v", s)
+	}
+	h, err = ParseHandshake(json.RawMessage(`{"protocolVersion":"1","serverInfo":{"x":"` + long + `"},"instructions":{}}`))
+	if err != nil || h.Server.Info != nil || h.Server.Instructions != "" {
+		t.Errorf("%+v, %v", h.Server, err)
+	}
+	if h, _ := ParseHandshake(json.RawMessage(`{"serverInfo":{"version":"1"}}`)); h.Server != nil {
+		t.Errorf("a native extension has %+v", h.Server)
+	}
 }

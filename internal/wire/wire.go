@@ -97,6 +97,8 @@ type Spec struct {
 	Providers    []string     `json:"providers,omitempty"`
 	Diagnostics  []Diagnostic `json:"diagnostics,omitempty"`
 
+	Server *Server `json:"server,omitempty"` // of an MCP server: what it declared
+
 	// HandshakeHash is the hash of the handshake that had the tools. With it, a registry that takes over need not repeat the
 	// handshake.
 	HandshakeHash string `json:"handshake_hash,omitempty"`
