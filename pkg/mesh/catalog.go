@@ -43,11 +43,10 @@ type CatalogOptions struct {
 // While NATS, JetStream or every registry is down, a Catalog returns its last content; Age is the time since that was known
 // to be current.
 type Catalog struct {
-	reader catalog.Reader
-	opts   CatalogOptions
-	ready  chan struct{} // closed when the first load is in
-	check  time.Duration // from one look at the bucket to the next
-	keep   time.Duration // how long what a new or purged bucket lacks is kept
+	loader
+	ready chan struct{} // closed when the first load is in
+	check time.Duration // from one look at the bucket to the next
+	keep  time.Duration // how long what a new or purged bucket lacks is kept
 
 	mu       sync.RWMutex
 	data     catalogData           // guarded by mu; written by Run's goroutine only
@@ -72,7 +71,7 @@ func NewCatalog(nc *nats.Conn, o CatalogOptions) *Catalog {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Catalog{
-		reader: catalog.Reader{Conn: nc, Prefix: wire.Prefix(cmp.Or(o.Prefix, wire.DefaultPrefix))}, opts: o,
+		loader:   loader{reader: catalog.Reader{Conn: nc, Prefix: wire.Prefix(cmp.Or(o.Prefix, wire.DefaultPrefix))}, opts: o},
 		ready:    make(chan struct{}),
 		check:    checkInterval,
 		keep:     keepOld,

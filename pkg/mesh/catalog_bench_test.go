@@ -122,7 +122,7 @@ func BenchmarkCatalogHooked(b *testing.B) {
 	seq := uint64(2*n + 1)
 	for b.Loop() {
 		c.take([]change{newChange("state.ext77", catalog.Stamp{Seq: seq, Time: 2}, []byte(`{"state":"lost"}`))}, time.Now())
-		if len(client.hooked(beforeToolCall)) != 0 {
+		if len(client.hooks.hooked(beforeToolCall)) != 0 {
 			b.Fatal("somebody offers it")
 		}
 		seq++

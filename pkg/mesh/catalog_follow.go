@@ -133,7 +133,7 @@ func (f *follower) event(m *nats.Msg) {
 	}
 	step := f.data.copy.Step(ch.At) // only this goroutine writes to data
 	switch {
-	case step == catalog.Other, step == catalog.Next && f.otherID(ch):
+	case step == catalog.Other, step == catalog.Next && f.data.otherID(ch):
 		f.need(readAll, true)
 	case step == catalog.Next:
 		f.take([]change{ch}, time.Now())
@@ -148,9 +148,9 @@ func (f *follower) event(m *nats.Msg) {
 }
 
 // otherID reports whether a change is a registry's note that the bucket was recreated.
-func (c *Catalog) otherID(ch change) bool {
+func (d *catalogData) otherID(ch change) bool {
 	id := epochID(ch)
-	return id != "" && c.data.id != "" && id != c.data.id
+	return id != "" && d.id != "" && id != d.id
 }
 
 // read reads what the follower needs. If that fails, it tries again later.
@@ -227,13 +227,19 @@ func (f *follower) wholeAfter(d time.Duration) {
 	}
 }
 
+// loader reads the bucket of a Catalog.
+type loader struct {
+	reader catalog.Reader
+	opts   CatalogOptions
+}
+
 // scan reads the messages of the keys that match filter from the sequence from on. It decodes a page while the server sends the
 // next ones.
-func (c *Catalog) scan(ctx context.Context, filter string, from uint64) (changes []change, through catalog.Stamp, err error) {
+func (l *loader) scan(ctx context.Context, filter string, from uint64) (changes []change, through catalog.Stamp, err error) {
 	var pages [][]change
 	var decoding sync.WaitGroup
 	defer decoding.Wait()
-	for read, err := range c.reader.Pages(ctx, filter, from) {
+	for read, err := range l.reader.Pages(ctx, filter, from) {
 		if err != nil {
 			return nil, through, err
 		}
@@ -242,7 +248,7 @@ func (c *Catalog) scan(ctx context.Context, filter string, from uint64) (changes
 			page[i].Change = read[i]
 		}
 		pages = append(pages, page)
-		decoding.Go(func() { c.decode(page) }) // ends when the page is decoded; scan waits for it
+		decoding.Go(func() { l.decode(page) }) // ends when the page is decoded; scan waits for it
 		through = page[len(page)-1].At
 	}
 	decoding.Wait()
@@ -250,21 +256,21 @@ func (c *Catalog) scan(ctx context.Context, filter string, from uint64) (changes
 }
 
 // decode decodes in place the changes that are not decoded yet.
-func (c *Catalog) decode(changes []change) {
+func (l *loader) decode(changes []change) {
 	for i := range changes {
 		if err := changes[i].decode(); err != nil {
-			c.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
+			l.opts.Logger.Warn("a document of the catalog cannot be read", "error", err)
 		}
-		if c.opts.NoSchemas {
+		if l.opts.NoSchemas {
 			changes[i].dropSchemas()
 		}
 	}
 }
 
 // loadKeys reads single keys, of which some may not exist.
-func (c *Catalog) loadKeys(ctx context.Context, keys ...string) (changes []change, through catalog.Stamp, err error) {
+func (l *loader) loadKeys(ctx context.Context, keys ...string) (changes []change, through catalog.Stamp, err error) {
 	for _, key := range keys {
-		ch, ok, err := c.reader.Last(ctx, key)
+		ch, ok, err := l.reader.Last(ctx, key)
 		if err != nil {
 			return nil, through, err
 		}
@@ -371,7 +377,7 @@ func (c *Catalog) loadTail(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(changes, c.otherID) {
+	if slices.ContainsFunc(changes, c.data.otherID) {
 		return c.loadAll(ctx)
 	}
 	c.take(changes, written(through))
@@ -401,18 +407,18 @@ func (c *Catalog) take(changes []change, seen time.Time) {
 
 // catalogID returns the creation time of the stream: from epoch.registry, where the registry writes it, or with
 // AskStreamInfo from JetStream; "" if neither has it.
-func (c *Catalog) catalogID(ctx context.Context, changes []change) string {
+func (l *loader) catalogID(ctx context.Context, changes []change) string {
 	for _, ch := range changes {
 		if id := epochID(ch); id != "" {
 			return id
 		}
 	}
-	if !c.opts.AskStreamInfo {
+	if !l.opts.AskStreamInfo {
 		return ""
 	}
-	id, err := c.reader.Created(ctx)
+	id, err := l.reader.Created(ctx)
 	if err != nil {
-		c.opts.Logger.Debug("cannot read the creation time of the catalog", "error", err)
+		l.opts.Logger.Debug("cannot read the creation time of the catalog", "error", err)
 	}
 	return id
 }

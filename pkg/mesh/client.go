@@ -17,7 +17,6 @@ import (
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -61,7 +60,8 @@ type Client struct {
 	inbox   inbox
 	guards  sync.Map // extension id → *guard
 	schemas sync.Map // extension id → *checks
-	offered atomic.Pointer[offeredHooks]
+	hooks   *hooks
+	shown   shown
 	denied  atomic.Bool // NATS denies the subjects of instances
 }
 
@@ -73,7 +73,9 @@ func NewClient(nc *nats.Conn, opt ClientOptions) *Client {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Client{nc: nc, opt: opt, prefix: wire.Prefix(cmp.Or(opt.Prefix, wire.DefaultPrefix)), traffic: natsconn.TrafficOf(nc), inbox: inbox{nc: nc}}
+	c := &Client{nc: nc, opt: opt, prefix: wire.Prefix(cmp.Or(opt.Prefix, wire.DefaultPrefix)), traffic: natsconn.TrafficOf(nc), inbox: inbox{nc: nc}}
+	c.hooks, c.shown = &hooks{Client: c}, shown{opt.Catalog}
+	return c
 }
 
 // Call runs a tool and returns its result, raw. tool is a registered name or <id>/<local name>, which needs no catalog; args
@@ -117,8 +119,8 @@ func (c *Client) Do(ctx context.Context, call ToolCall) (json.RawMessage, error)
 		args = json.RawMessage("{}")
 	}
 	var result json.RawMessage
-	if c.firesToolHooks(ctx) {
-		result, err = c.callHooked(ctx, target, call.Tool, args)
+	if c.hooks.firesToolHooks(ctx) {
+		result, err = c.hooks.callHooked(ctx, target, call.Tool, args)
 	} else {
 		result, err = c.callTool(ctx, target, call.Tool, args)
 	}
@@ -145,7 +147,7 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
 	}
-	t := target{id: id, subject: c.prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
+	t := target{id: id, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
 	if c.opt.Catalog != nil {
 		if e, ok := c.opt.Catalog.Get(id); ok {
 			t = c.targetOf(e)
@@ -164,7 +166,7 @@ type target struct {
 	notFound                  *NotFoundError                   // the error if nothing is subscribed, of an extension that the Catalog lacks
 	known, stream             bool                             // the catalog has its features; it can stream
 	passthrough               bool                             // calls carry the identity of the caller
-	agent, session            string                           // the caller
+	identity                                                   // of the caller
 	meta                      json.RawMessage                  // ToolCall.Meta
 	hook                      bool                             // the call fires a hook
 	tool                      *Tool                            // where it is known
@@ -172,6 +174,9 @@ type target struct {
 	progress                  func(json.RawMessage)
 	connects                  uint64 // reconnects of NATS before the last request
 }
+
+// identity is sent with calls.
+type identity struct{ agent, session string }
 
 func (c *Client) targetOf(e Extension) target {
 	subject := e.Spec.Subject
@@ -181,7 +186,7 @@ func (c *Client) targetOf(e Extension) target {
 	return target{
 		id: e.ID, subject: subject, dialect: e.Spec.Dialect,
 		known: e.Spec.Subject != "", stream: slices.Contains(e.Spec.Features, wire.FeatureStream),
-		agent: c.opt.Agent, session: c.opt.Session, passthrough: e.Spec.Context.Passthrough,
+		identity: identity{c.opt.Agent, c.opt.Session}, passthrough: e.Spec.Context.Passthrough,
 	}
 }
 
@@ -220,7 +225,7 @@ func (c *Client) find(tool string) (target, error) {
 	if !full {
 		return target{}, notFound
 	}
-	at := target{id: id, own: own, subject: c.prefix.RPC(id), agent: c.opt.Agent, session: c.opt.Session}
+	at := target{id: id, own: own, subject: c.prefix.RPC(id), identity: identity{c.opt.Agent, c.opt.Session}}
 	if c.opt.Catalog != nil {
 		at.notFound = notFound
 	}
@@ -365,17 +370,6 @@ func (c *Client) wasAway(connects uint64) bool {
 	return !c.nc.IsConnected() || c.nc.Stats().Reconnects != connects
 }
 
-func (c *Client) stateOf(id string) heartbeat.State {
-	if c.opt.Catalog == nil {
-		return ""
-	}
-	e, _ := c.opt.Catalog.Get(id)
-	if e.State == nil {
-		return ""
-	}
-	return e.State.State
-}
-
 // wholeCall is the default of WaitReady: the deadline of the call comes first.
 const wholeCall = 1000 * time.Hour
 
@@ -385,6 +379,6 @@ func (c *Client) waitReady(ctx context.Context, t *target, away time.Time) bool 
 	waitCtx, cancel := context.WithDeadline(ctx, away.Add(c.maxWait(t)))
 	defer cancel()
 	// When the wait is over, the call is tried once more.
-	_ = c.opt.Catalog.WaitFor(waitCtx, func(*Catalog) bool { return !c.returns(t.id) })
+	_ = c.opt.Catalog.WaitFor(waitCtx, func(*Catalog) bool { return !c.shown.returns(t.id) })
 	return ctx.Err() == nil
 }

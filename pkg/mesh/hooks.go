@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -47,18 +48,24 @@ func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (
 	if !isObject(event) {
 		return Fired{}, fmt.Errorf("mesh: the event of %s is not a JSON object", hook)
 	}
-	asked := c.hooked(hook)
+	asked := c.hooks.hooked(hook)
 	f := Fired{Event: event}
 	if len(asked) > maxHooked {
 		f.warn(asked[maxHooked].id, "not asked: only %d extensions are asked for one hook", maxHooked)
 		asked = asked[:maxHooked]
 	}
 	if strings.HasPrefix(hook, "after_") {
-		c.fireAll(ctx, &f, hook, asked)
+		c.hooks.fireAll(ctx, &f, hook, asked)
 	} else {
-		c.fireInTurn(ctx, &f, hook, asked)
+		c.hooks.fireInTurn(ctx, &f, hook, asked)
 	}
 	return f, context.Cause(ctx)
+}
+
+// hooks is the part of a Client that calls hooks.
+type hooks struct {
+	*Client
+	offered atomic.Pointer[offeredHooks]
 }
 
 // offeredHooks has the extensions of each hook, in the order of calling, for one hookChanges of the catalog.
@@ -68,7 +75,7 @@ type offeredHooks struct {
 }
 
 // hooked returns the extensions that offer a hook, in the order of calling.
-func (c *Client) hooked(hook string) []target {
+func (c *hooks) hooked(hook string) []target {
 	if o := c.offered.Load(); o != nil && o.changes == c.opt.Catalog.hookChanges() {
 		return o.by[hook]
 	}
@@ -86,7 +93,7 @@ func (c *Client) hooked(hook string) []target {
 	return o.by[hook]
 }
 
-func (c *Client) fireInTurn(ctx context.Context, f *Fired, hook string, asked []target) {
+func (c *hooks) fireInTurn(ctx context.Context, f *Fired, hook string, asked []target) {
 	for _, t := range asked {
 		if ctx.Err() != nil {
 			return
@@ -104,7 +111,7 @@ func (c *Client) fireInTurn(ctx context.Context, f *Fired, hook string, asked []
 	}
 }
 
-func (c *Client) fireAll(ctx context.Context, f *Fired, hook string, asked []target) {
+func (c *hooks) fireAll(ctx context.Context, f *Fired, hook string, asked []target) {
 	type answer struct {
 		r   HookResult
 		err error
@@ -129,7 +136,7 @@ func (c *Client) fireAll(ctx context.Context, f *Fired, hook string, asked []tar
 	}
 }
 
-func (c *Client) askHook(ctx context.Context, t target, hook string, event json.RawMessage) (r HookResult, err error) {
+func (c *hooks) askHook(ctx context.Context, t target, hook string, event json.RawMessage) (r HookResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opt.HookTimeout)
 	defer cancel()
 	t.hook = true

@@ -40,7 +40,7 @@ func withoutToolHooks(ctx context.Context) context.Context {
 }
 
 // firesToolHooks reports whether a call made with ctx fires hooks.
-func (c *Client) firesToolHooks(ctx context.Context) bool {
+func (c *hooks) firesToolHooks(ctx context.Context) bool {
 	return c.opt.ToolHooks && c.opt.Catalog != nil && ctx.Value(withoutHooks{}) == nil
 }
 
@@ -56,7 +56,7 @@ type toolEvent struct {
 }
 
 // callHooked is callTool with the hooks around it. A hook that no extension offers costs one lookup in the catalog.
-func (c *Client) callHooked(ctx context.Context, t target, tool string, args json.RawMessage) (json.RawMessage, error) {
+func (c *hooks) callHooked(ctx context.Context, t target, tool string, args json.RawMessage) (json.RawMessage, error) {
 	if t.tool != nil {
 		tool = cmp.Or(t.tool.Name, tool)
 	}
@@ -76,7 +76,7 @@ func (c *Client) callHooked(ctx context.Context, t target, tool string, args jso
 }
 
 // fireBefore fires before_tool_call and returns the arguments with the changes of the extensions.
-func (c *Client) fireBefore(ctx context.Context, e toolEvent) (args json.RawMessage, err error) {
+func (c *hooks) fireBefore(ctx context.Context, e toolEvent) (args json.RawMessage, err error) {
 	event, err := encode(e)
 	if err != nil {
 		return nil, fmt.Errorf("mesh: the event of %s: %w", beforeToolCall, err)
@@ -103,7 +103,7 @@ func (c *Client) fireBefore(ctx context.Context, e toolEvent) (args json.RawMess
 const afterLeast = time.Second
 
 // fireAfter fires after_tool_call, within the time of the call, or a second.
-func (c *Client) fireAfter(ctx context.Context, e toolEvent, result json.RawMessage, failure error) {
+func (c *hooks) fireAfter(ctx context.Context, e toolEvent, result json.RawMessage, failure error) {
 	if e.Result = result; failure != nil {
 		e.Result, e.Error = nil, rpc.AsError(failure)
 	} else if len(result) == 0 {
@@ -126,7 +126,7 @@ func (c *Client) fireAfter(ctx context.Context, e toolEvent, result json.RawMess
 	}
 }
 
-func (c *Client) logHooks(hook string, warnings []HookWarning) {
+func (c *hooks) logHooks(hook string, warnings []HookWarning) {
 	for _, w := range warnings {
 		c.opt.Logger.Warn("hook", "hook", hook, "extension", w.ID, "error", w.Message)
 	}

@@ -185,8 +185,8 @@ func TestToolHooksOutOfTime(t *testing.T) {
 // TestToolHooksWithoutHooks measures a call when no extension offers a hook: no message, no allocation.
 func TestToolHooksWithoutHooks(t *testing.T) {
 	c := hookedMesh(t, nil)(ClientOptions{ToolHooks: true})
-	c.hooked(beforeToolCall)
-	if n := testing.AllocsPerRun(100, func() { c.hooked(beforeToolCall) }); n != 0 {
+	c.hooks.hooked(beforeToolCall)
+	if n := testing.AllocsPerRun(100, func() { c.hooks.hooked(beforeToolCall) }); n != 0 {
 		t.Errorf("%v allocations to learn that there is no hook", n)
 	}
 	before := c.nc.Stats().OutMsgs

@@ -64,16 +64,16 @@ func TestHookedIsKept(t *testing.T) {
 		{"a spec that goes", set("spec.other", nil), true, nil},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			before := client.offered.Load()
+			before := client.hooks.offered.Load()
 			step.do()
 			var ids []string
-			for _, at := range client.hooked(beforeToolCall) {
+			for _, at := range client.hooks.hooked(beforeToolCall) {
 				ids = append(ids, at.id)
 			}
 			if !slices.Equal(ids, step.offers) {
 				t.Errorf("offered by %v, want %v", ids, step.offers)
 			}
-			if again := client.offered.Load() != before; again != step.again {
+			if again := client.hooks.offered.Load() != before; again != step.again {
 				t.Errorf("looked through the catalog again: %t, want %t", again, step.again)
 			}
 		})

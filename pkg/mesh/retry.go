@@ -4,15 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/breaker"
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -142,7 +139,7 @@ func (r *retries) elsewhere(c *Client, t *target, a *attempt) step {
 	if r.unlisted != nil {
 		return stop
 	}
-	if t.instance = c.shownInstance(t); t.instance == "" {
+	if t.instance = c.shown.instance(t); t.instance == "" {
 		return stop
 	}
 	r.unlisted = a.err
@@ -163,9 +160,9 @@ func (r *retries) whenAbsent(c *Client, t *target) step {
 	}
 	left := c.maxWait(t) - time.Since(r.away)
 	switch {
-	case left > 0 && c.returns(t.id):
+	case left > 0 && c.shown.returns(t.id):
 		return whenReady
-	case r.made < len(pauses), left > 0 && time.Since(r.away) < returnTime && c.mayReturn(t.id):
+	case r.made < len(pauses), left > 0 && time.Since(r.away) < returnTime && c.shown.mayReturn(t.id):
 		return afterPause
 	}
 	return stop
@@ -183,12 +180,6 @@ func (c *Client) maxWait(t *target) time.Duration {
 	return c.opt.WaitReady
 }
 
-// returns reports whether the catalog shows that the extension is on its way back.
-func (c *Client) returns(id string) bool {
-	state := c.stateOf(id)
-	return state == heartbeat.Restarting || state == heartbeat.Spawning
-}
-
 // final returns the error of the call; a is its last attempt.
 func (r *retries) final(c *Client, t *target, a *attempt) error {
 	if r.unlisted != nil && (a.absent() || c.mayNotAddress(t)) {
@@ -200,40 +191,13 @@ func (r *retries) final(c *Client, t *target, a *attempt) error {
 	case t.notFound != nil:
 		return t.notFound
 	}
-	return c.explain(t.id, a.err)
+	return c.shown.explain(t.id, a.err)
 }
 
 // mayNotAddress reports whether NATS denied the request to the instance's subject.
 func (c *Client) mayNotAddress(t *target) bool {
 	err := c.nc.LastError()
 	return t.to() != t.subject && errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+t.to()+`"`)
-}
-
-// shownInstance returns the subject of a random ready instance with the version that the catalog shows; "" if all ready
-// instances have one version, or have no subjects of their own.
-func (c *Client) shownInstance(t *target) string {
-	if c.opt.Catalog == nil {
-		return ""
-	}
-	e, ok := c.opt.Catalog.Get(t.id)
-	if !ok || !slices.Contains(e.Spec.Features, wire.FeatureInstance) {
-		return ""
-	}
-	var shown []string
-	mixed := false
-	for _, i := range e.State.Instances {
-		switch {
-		case i.State != heartbeat.Ready:
-		case i.Version != e.Spec.Version:
-			mixed = true
-		case i.Instance != "":
-			shown = append(shown, i.Instance)
-		}
-	}
-	if !mixed || len(shown) == 0 {
-		return ""
-	}
-	return t.subject + "." + shown[rand.IntN(len(shown))]
 }
 
 // repeatable reports whether the annotations of the tool allow it to run twice.
@@ -251,47 +215,6 @@ func (t *target) repeatable() bool {
 		}
 	}
 	return false
-}
-
-// justNow limits how long ago an extension may have been lost for a call to wait for it.
-const justNow = 5 * time.Second
-
-// mayReturn reports whether an extension without a subscription was running a moment ago: during the restart of a child the
-// catalog may still show it ready, or already lost.
-func (c *Client) mayReturn(id string) bool {
-	if c.opt.Catalog == nil {
-		return false
-	}
-	e, ok := c.opt.Catalog.Get(id)
-	if !ok {
-		return false
-	}
-	switch e.State.State {
-	case heartbeat.Ready, heartbeat.Restarting, heartbeat.Spawning:
-		return true
-	}
-	return e.State.State == heartbeat.Lost && time.Since(e.State.Since) < justNow
-}
-
-// explain adds the state in the catalog to the error of an extension without a subscription.
-func (c *Client) explain(id string, err error) error {
-	if c.opt.Catalog == nil {
-		return err
-	}
-	e, ok := c.opt.Catalog.Get(id)
-	if !ok || e.State.State == "" {
-		return err
-	}
-	reason := e.State.Reason
-	text := string(e.State.State)
-	if reason != "" {
-		text += ": " + reason
-	}
-	d := rpc.Details{Ran: rpc.RanNo, State: string(e.State.State), Reason: reason}
-	if e.State.State == heartbeat.Ready {
-		return rpc.NewError(rpc.CodeUnavailable, d, "no instance of %s is subscribed, though the catalog still shows it ready", id)
-	}
-	return rpc.NewError(rpc.CodeUnavailable, d, "%s takes no calls (%s)", id, text)
 }
 
 // sleep waits for d. It returns false when ctx ends first, or immediately if it would.
