@@ -41,11 +41,10 @@ type call struct {
 
 // listed is what the list of calls records of a call; its mutex guards it.
 type listed struct {
-	ended      bool
-	handled    bool   // Serve waits for its handler
-	caller     string // from its reply subject, while shares are counted
-	counted    uint64 // the period of counting in which it was counted
-	prev, next *call
+	ended   bool
+	handled bool   // Serve waits for its handler
+	caller  string // from its reply subject, while shares are counted
+	counted uint64 // the period of counting in which it was counted
 }
 
 // frames is the state of a call with a caller that takes frames.
@@ -85,7 +84,7 @@ const maxInRow = 32
 // take is handle; hold is set if another request follows.
 func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	reply := req.Reply
-	if reply == "" || !s.inst.pub.mayAnswer(reply) {
+	if reply == "" || !s.inst.pub.opt.Prefix.MayAnswer(reply) {
 		return
 	}
 	s.inst.calls.Add(1)

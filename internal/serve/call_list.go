@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -8,8 +10,7 @@ import (
 // callList is the calls in flight of a service.
 type callList struct {
 	mu     sync.Mutex
-	head   *call
-	n      int
+	calls  map[*call]struct{}
 	closed bool
 
 	shares   shares      // guarded by mu
@@ -57,11 +58,10 @@ func (l *callList) add(c *call) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.n++
-	if c.next = l.head; c.next != nil {
-		c.next.prev = c
+	if l.calls == nil {
+		l.calls = map[*call]struct{}{}
 	}
-	l.head = c
+	l.calls[c] = struct{}{}
 }
 
 // remove removes c and returns the number of calls that are left; ended is false if c had ended before.
@@ -69,22 +69,14 @@ func (l *callList) remove(c *call) (ended bool, left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.ended {
-		return false, l.n
+		return false, len(l.calls)
 	}
 	c.ended = true
 	if c.stream {
 		c.s.inst.pub.streams.open.Add(-1)
 	}
-	l.n--
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		l.head = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	}
-	return true, l.n
+	delete(l.calls, c)
+	return true, len(l.calls)
 }
 
 func (l *callList) hasEnded(c *call) bool {
@@ -96,16 +88,13 @@ func (l *callList) hasEnded(c *call) bool {
 func (l *callList) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.n
+	return len(l.calls)
 }
 
 // each calls f for the calls in flight, outside the lock.
 func (l *callList) each(f func(*call)) {
 	l.mu.Lock()
-	var all []*call
-	for c := l.head; c != nil; c = c.next {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Keys(l.calls))
 	l.mu.Unlock()
 	for _, c := range all {
 		f(c)

@@ -3,16 +3,22 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // discovery is the part of a Publisher that answers the discovery requests of micro services. One goroutine answers for all
 // services: a flood of requests costs answers to such requests, and no calls.
 type discovery struct {
-	in chan *nats.Msg
+	nc     *nats.Conn
+	prefix wire.Prefix
+	log    *slog.Logger
+	in     chan *nats.Msg
 
 	mu       sync.Mutex
 	services map[*microService]struct{}
@@ -28,54 +34,54 @@ type query struct {
 // maxQueries is the number of requests that can wait; further ones are dropped.
 const maxQueries = 1024
 
-func newDiscovery() *discovery {
-	return &discovery{in: make(chan *nats.Msg, maxQueries), services: map[*microService]struct{}{}, subs: map[*nats.Subscription]query{}}
+func newDiscovery(nc *nats.Conn, opt PublisherOptions) *discovery {
+	return &discovery{nc: nc, prefix: opt.Prefix, log: opt.Logger, in: make(chan *nats.Msg, maxQueries), services: map[*microService]struct{}{}, subs: map[*nats.Subscription]query{}}
 }
 
 // listen subscribes to subject; its requests are answered for of or, if that is nil, for all services.
-func (a *discovery) listen(nc *nats.Conn, verb micro.Verb, subject string, of *microService) error {
-	a.mu.Lock() // what comes by the new subscription waits until it is known
-	defer a.mu.Unlock()
-	sub, err := nc.ChanSubscribe(subject, a.in)
+func (d *discovery) listen(verb micro.Verb, subject string, of *microService) error {
+	d.mu.Lock() // a request that arrives now waits until its subscription is in subs
+	defer d.mu.Unlock()
+	sub, err := d.nc.ChanSubscribe(subject, d.in)
 	if err != nil {
 		return err
 	}
-	a.subs[sub] = query{verb, of}
+	d.subs[sub] = query{verb, of}
 	if of != nil {
 		of.subs = append(of.subs, sub)
-		a.services[of] = struct{}{}
+		d.services[of] = struct{}{}
 	}
 	return nil
 }
 
 // leave removes a service.
-func (a *discovery) leave(m *microService) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.drop(m.subs)
+func (d *discovery) leave(m *microService) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop(m.subs)
 	m.subs = nil
-	delete(a.services, m)
+	delete(d.services, m)
 }
 
 // drop ends subscriptions. The caller holds mu.
-func (a *discovery) drop(subs []*nats.Subscription) {
+func (d *discovery) drop(subs []*nats.Subscription) {
 	for _, sub := range subs {
 		_ = sub.Unsubscribe() // or the connection is closed, and it with it
-		delete(a.subs, sub)
+		delete(d.subs, sub)
 	}
 }
 
 // lookup returns the verb of a subscription, and the services that answer it.
-func (a *discovery) lookup(sub *nats.Subscription) (verb micro.Verb, services []*microService) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	q, ok := a.subs[sub]
+func (d *discovery) lookup(sub *nats.Subscription) (verb micro.Verb, services []*microService) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q, ok := d.subs[sub]
 	switch {
 	case !ok: // it has just left
 	case q.of != nil:
 		services = []*microService{q.of}
 	default:
-		for m := range a.services {
+		for m := range d.services {
 			services = append(services, m)
 		}
 	}
@@ -83,22 +89,22 @@ func (a *discovery) lookup(sub *nats.Subscription) (verb micro.Verb, services []
 }
 
 // listenForAll subscribes to the requests to all services of the mesh, until leave.
-func (n *Publisher) listenForAll() (leave func(), err error) {
+func (d *discovery) listenForAll() (leave func(), err error) {
 	leave = func() {
-		n.discovery.mu.Lock()
-		defer n.discovery.mu.Unlock()
+		d.mu.Lock()
+		defer d.mu.Unlock()
 		var subs []*nats.Subscription
-		for sub, q := range n.discovery.subs {
+		for sub, q := range d.subs {
 			if q.of == nil {
 				subs = append(subs, sub)
 			}
 		}
-		n.discovery.drop(subs)
+		d.drop(subs)
 	}
 	for _, verb := range microVerbs {
 		subject, err := micro.ControlSubject(verb, "", "")
 		if err == nil {
-			err = n.discovery.listen(n.nc, verb, subject, nil)
+			err = d.listen(verb, subject, nil)
 		}
 		if err != nil {
 			leave()
@@ -108,30 +114,30 @@ func (n *Publisher) listenForAll() (leave func(), err error) {
 	return leave, nil
 }
 
-// answerQueries answers discovery requests until ctx ends.
-func (n *Publisher) answerQueries(ctx context.Context) {
+// run answers discovery requests until ctx ends.
+func (d *discovery) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case m := <-n.discovery.in:
-			n.answerQuery(m)
+		case m := <-d.in:
+			d.answer(m)
 		}
 	}
 }
 
-func (n *Publisher) answerQuery(m *nats.Msg) {
-	if m.Reply == "" || !n.mayAnswer(m.Reply) {
+func (d *discovery) answer(m *nats.Msg) {
+	if !d.prefix.MayAnswer(m.Reply) {
 		return
 	}
-	verb, services := n.discovery.lookup(m.Sub)
+	verb, services := d.lookup(m.Sub)
 	for _, s := range services {
 		data, err := json.Marshal(s.answer(verb))
 		if err == nil {
-			err = n.nc.Publish(m.Reply, data)
+			err = d.nc.Publish(m.Reply, data)
 		}
 		if err != nil {
-			n.opt.Logger.Warn("could not say what is asked of a micro service", "service", s.identity.Name, "error", err)
+			d.log.Warn("cannot answer a discovery request", "service", s.identity.Name, "error", err)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (m *microService) subscribe(handle func(*endpoint, *nats.Msg)) (err error) 
 			if err != nil {
 				return err
 			}
-			if err := n.discovery.listen(n.nc, verb, subject, m); err != nil {
+			if err := n.discovery.listen(verb, subject, m); err != nil {
 				return err
 			}
 		}

@@ -42,9 +42,14 @@ func (s *Instance) Run(ctx context.Context) error {
 		}
 	})
 	defer s.OnChange(nil)
-	requests := make(chan *nats.Msg, 16) // several pending requests are answered by one announcement
+	requests := make(chan struct{}, 1) // all pending requests are answered by one announcement
 	nc := s.pub.nc
-	sub, err := nc.ChanSubscribe(s.pub.opt.Prefix.AnnounceRequest(), requests)
+	sub, err := nc.Subscribe(s.pub.opt.Prefix.AnnounceRequest(), func(*nats.Msg) {
+		select {
+		case requests <- struct{}{}:
+		default:
+		}
+	})
 	if err != nil {
 		return err
 	}

@@ -54,13 +54,13 @@ func NewPublisher(nc *nats.Conn, opt PublisherOptions) *Publisher {
 	if opt.Logger == nil {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), discovery: newDiscovery(), absentAfter: absentAfter, absentEvery: absentEvery}
+	return &Publisher{nc: nc, opt: opt, in: make(chan *nats.Msg, 4096), discovery: newDiscovery(nc, opt), absentAfter: absentAfter, absentEvery: absentEvery}
 }
 
 // Run runs the Publisher until ctx ends, and then returns nil. It returns an error if it cannot subscribe, or
 // nats.ErrConnectionClosed if the connection is closed first.
 func (n *Publisher) Run(ctx context.Context) error {
-	leave, err := n.listenForAll()
+	leave, err := n.discovery.listenForAll()
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (n *Publisher) Run(ctx context.Context) error {
 	defer wg.Wait()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	wg.Go(func() { n.answerQueries(running) }) // owned by Run; ends with it
+	wg.Go(func() { n.discovery.run(running) }) // owned by Run; ends with it
 	defer natsconn.TrafficOf(n.nc).OnMove(n.pauseServices)()
 	defer n.listenForDenials()()
 	defer n.stopRetired()

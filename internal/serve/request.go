@@ -14,9 +14,6 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// mayAnswer is MayAnswer for the requests to a Publisher.
-func (n *Publisher) mayAnswer(reply string) bool { return n.opt.Prefix.MayAnswer(reply) }
-
 // notARequest distinguishes text that is not JSON from JSON that is not a request, such as a batch.
 func notARequest(data []byte, err error) *rpc.Error {
 	if utf8.Valid(data) && json.Valid(data) {

@@ -44,7 +44,7 @@ func (l *callList) startCounting() {
 	l.shares.of = map[string]int{}
 	l.shares.run++
 	l.counting.Store(true)
-	for c := l.head; c != nil; c = c.next {
+	for c := range l.calls {
 		if c.caller = callerOf(c.reply); c.caller != "" && !c.claimed.Load() {
 			l.count(c)
 		}
