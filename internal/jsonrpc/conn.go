@@ -136,7 +136,9 @@ func (c *Conn) fail(e *rpc.Error) {
 	var lost []*Exchange
 	c.mu.Lock()
 	c.gone = e
-	c.pending.each(func(x *Exchange) { lost = append(lost, c.remove(x.id)) })
+	for id := range c.pending.of {
+		lost = append(lost, c.remove(id))
+	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -199,7 +201,7 @@ func (c *Conn) Flush() { c.out.flush() }
 // for a notifications/cancelled to the other side; otherwise id is 0.
 func (c *Conn) Cancel(x *Exchange) (id uint64, ok bool) {
 	c.mu.Lock()
-	removed := x.id != 0 && c.pending.get(x.id) == x
+	removed := x.id != 0 && c.pending.of[x.id] == x
 	if removed {
 		c.remove(x.id)
 		if !x.queued {
@@ -243,7 +245,7 @@ func (c *Conn) expire() {
 	c.mu.Lock()
 	c.armed = time.Time{}
 	var next time.Time
-	c.pending.each(func(x *Exchange) {
+	for _, x := range c.pending.of {
 		switch {
 		case x.Deadline.IsZero():
 		case !x.Deadline.After(now):
@@ -251,7 +253,7 @@ func (c *Conn) expire() {
 		case next.IsZero() || x.Deadline.Before(next):
 			next = x.Deadline
 		}
-	})
+	}
 	if !next.IsZero() && c.gone == nil {
 		c.arm(next)
 	}

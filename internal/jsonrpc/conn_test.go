@@ -173,8 +173,8 @@ func TestTimeouts(t *testing.T) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.pending.n != 0 {
-			t.Errorf("%d calls are still pending", c.pending.n)
+		if len(c.pending.of) != 0 {
+			t.Errorf("%d calls are still pending", len(c.pending.of))
 		}
 	})
 }

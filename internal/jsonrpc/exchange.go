@@ -136,7 +136,7 @@ func (r *Reply) AppendTo(dst, id []byte) []byte {
 }
 
 // Keep returns the message that AppendTo appends, for use after Deliver has returned. A large message is not copied: the
-// connection gives its read buffer to the caller, who returns it with release and must not use message afterwards. Keep
+// connection gives its read buffer to the caller, which returns it with release and must not use message afterwards. Keep
 // may be called once, during Deliver; r must not be used after it.
 func (r *Reply) Keep(id []byte) (message []byte, release func()) {
 	if r.KeepCopies(id) {

@@ -73,7 +73,7 @@ func TestPendingTableShrinks(t *testing.T) {
 		synctest.Wait()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if n := len(c.pending.slots); n > 0 {
+		if n := len(c.pending.of); n > 0 {
 			t.Errorf("an idle connection keeps a table of %d", n)
 		}
 	})

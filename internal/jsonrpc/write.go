@@ -138,7 +138,7 @@ func (w *writer) wrote(n int, err error) {
 	if err != nil {
 		w.werr = err
 		for _, f := range b.frames {
-			if f.at >= b.wrote && w.pending.get(f.id) == f.x {
+			if f.at >= b.wrote && w.pending.of[f.id] == f.x {
 				f.x.queued = true
 			}
 		}

@@ -9,7 +9,7 @@ import (
 
 var deniedSubscription = regexp.MustCompile(`Subscription to "([^"]+)"`)
 
-// DeniedSubscription is the subject that NATS, by an error told to nats.ErrorHandler, does not let the user listen on.
+// DeniedSubscription returns the subject to which the user may not subscribe, from an error passed to nats.ErrorHandler.
 func DeniedSubscription(err error) (subject string, ok bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false

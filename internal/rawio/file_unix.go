@@ -19,7 +19,7 @@ type Source interface {
 }
 
 // File reads and writes a Source. One read and one write may run at the same time. Its errors are os.ErrDeadlineExceeded,
-// os.ErrClosed, or those of the system call.
+// os.ErrClosed, or a syscall.Errno in an os.SyscallError.
 type File struct {
 	raw  syscall.RawConn
 	r, w half
@@ -60,7 +60,7 @@ func New(c Source) (*File, error) {
 	return f, nil
 }
 
-// Read is like that of the Source.
+// Read reads like the Source.
 func (f *File) Read(p []byte) (int, error) {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
@@ -91,7 +91,7 @@ func (f *File) Write(p []byte) (int, error) {
 }
 
 // TryWrite writes as much of p as fits, in one attempt that never waits; deadlines do not apply. n < len(p) without an
-// error means that no more fits, or that another write is in progress.
+// error means that the rest does not fit, or that another write is in progress.
 func (f *File) TryWrite(p []byte) (n int, err error) {
 	if !f.w.mu.TryLock() {
 		return 0, nil
@@ -105,7 +105,7 @@ func (f *File) TryWrite(p []byte) (n int, err error) {
 	return f.w.outcome("write", err)
 }
 
-// outcome returns the result of an operation. err is that of the poller.
+// outcome returns the result of an operation. err is what the poller returned.
 func (h *half) outcome(op string, err error) (int, error) {
 	h.p = nil
 	switch {
