@@ -26,8 +26,13 @@ type mcpClient struct {
 
 func startMCP(t *testing.T, url string, args ...string) *mcpClient {
 	t.Helper()
+	return startMCPWith(t, []string{"NATS_URL=" + url}, args...)
+}
+
+func startMCPWith(t *testing.T, env []string, args ...string) *mcpClient {
+	t.Helper()
 	cmd := exec.Command(program(t, "extctl"), append([]string{"mcp", "--wait", "30s"}, args...)...)
-	cmd.Env = append(os.Environ(), "NATS_URL="+url)
+	cmd.Env = append(os.Environ(), env...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -238,4 +243,28 @@ func compareMCPFaults(t *testing.T, results map[string]string) {
 	if got.String() != string(want) {
 		t.Errorf("%s differs; go test -update writes it:\n%s", path, got.String())
 	}
+}
+
+// TestMCPUp starts two servers with --up: the first starts the mesh, the second uses it, and starts it again when the
+// first one ends.
+func TestMCPUp(t *testing.T) {
+	t.Parallel()
+	dir, home := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(dir, "box", "plugin.toml"), boxScript)
+	env := []string{"NATS_URL=", "XDG_DATA_HOME=" + home, "XDG_STATE_HOME=" + home, "XDG_CONFIG_HOME=" + home}
+	first := startMCPWith(t, env, "--up", dir)
+	first.waitForTools("ext_box_echo")
+	second := startMCPWith(t, env, "--up", dir)
+	second.waitForTools("ext_box_echo")
+	if n := strings.Count(second.p.output(), "level=ERROR"); n > 0 {
+		t.Errorf("the second server has logged errors:\n%s", second.p.output())
+	}
+	first.in.Close()
+	<-first.p.done
+	if first.p.err != nil {
+		t.Errorf("the first server: %v", first.p.err)
+	}
+	eventually(t, time.Minute, "a call through the second server succeeds again", func() bool {
+		return strings.Contains(second.call("ext_box_echo", ""), `"text":"echo"`)
+	})
 }

@@ -93,8 +93,9 @@ func (s *stdioServer) read(r io.Reader) error {
 			s.refuse(rpc.CodeInvalidRequest, fmt.Sprintf("the message is longer than %d MiB", maxMessage>>20))
 		case err == io.EOF:
 			if len(line) > 0 { // without a line end: complete or not
+				line = bytes.Clone(line)
 				if env, err := jsonrpc.Scan(line); err == nil && utf8.Valid(line) {
-					s.message(line, &env)
+					s.message(&env)
 				}
 			}
 			return nil
@@ -108,10 +109,11 @@ func (s *stdioServer) read(r io.Reader) error {
 
 // line handles one line.
 func (s *stdioServer) line(line []byte) {
-	text := bytes.TrimSpace(line)
-	if len(text) == 0 {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 {
 		return
 	}
+	text := bytes.Clone(line) // calls outlive the line
 	env, err := jsonrpc.Scan(text)
 	switch {
 	case !utf8.Valid(text):
@@ -121,7 +123,7 @@ func (s *stdioServer) line(line []byte) {
 	case err != nil:
 		s.refuse(rpc.CodeParse, "the message is not JSON: "+err.Error())
 	default:
-		s.message(text, &env)
+		s.message(&env)
 	}
 }
 
@@ -130,8 +132,8 @@ func (s *stdioServer) refuse(code rpc.Code, text string) {
 	s.out.reply(jsonrpc.AppendError(nil, nil, &rpc.Error{Code: code, Message: text}))
 }
 
-// message handles one JSON object. text is only valid during the call.
-func (s *stdioServer) message(text []byte, env *jsonrpc.Envelope) {
+// message handles one JSON object.
+func (s *stdioServer) message(env *jsonrpc.Envelope) {
 	switch {
 	case env.IsNotification():
 		s.client.notification(env.MethodName(), env.Params)
@@ -143,12 +145,7 @@ func (s *stdioServer) message(text []byte, env *jsonrpc.Envelope) {
 		s.out.reply(jsonrpc.AppendError(nil, validID(env.ID), e))
 		return
 	}
-	kept := bytes.Clone(text)
-	own, err := jsonrpc.Scan(kept)
-	if err != nil { // text has been scanned
-		return
-	}
-	q := &request{id: own.ID, method: own.MethodName(), raw: own.Params, notify: s.out.notify}
+	q := &request{id: env.ID, method: env.MethodName(), raw: env.Params, notify: s.out.notify}
 	if e := q.parse(); e != nil {
 		s.out.reply(jsonrpc.AppendError(nil, q.id, e))
 		return
