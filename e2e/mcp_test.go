@@ -264,7 +264,7 @@ func TestMCPUp(t *testing.T) {
 	if first.p.err != nil {
 		t.Errorf("the first server: %v", first.p.err)
 	}
-	eventually(t, time.Minute, "a call through the second server succeeds again", func() bool {
+	eventually(t, 3*time.Minute, "a call through the second server succeeds again", func() bool {
 		return strings.Contains(second.call("ext_box_echo", ""), `"text":"echo"`)
 	})
 }

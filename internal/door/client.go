@@ -79,10 +79,12 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	case q.method == mcp.MethodCallTool:
 		return c.callTool(ctx, q)
 	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
+		c.door.awaitReady(ctx) // for the instructions
 		return c.initialize(q)
 	case q.method == mcp.MethodPing && q.era == mcp.EraLegacy:
 		return []byte("{}"), nil
 	case q.method == mcp.MethodDiscover:
+		c.door.awaitReady(ctx)
 		return c.discover(), nil
 	case q.method == mcp.MethodListen && q.era == mcp.EraModern:
 		return c.listen(ctx, q)
@@ -95,7 +97,7 @@ func (c *client) isQuick(method string) bool {
 	switch method {
 	case mcp.MethodCallTool, mcp.MethodListen:
 		return false
-	case mcp.MethodListTools:
+	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover:
 		return c.door.isReady() || time.Since(c.door.started) > c.door.opt.Wait
 	}
 	return true
@@ -117,9 +119,9 @@ func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
 	v := c.view.now.Load()
 	c.mu.Lock()
 	c.name = mcp.ClientName(p.ClientInfo)
-	c.legacy, c.decided = true, true
-	c.searched = c.view.opt.searchesFor(v, c.name)
+	c.legacy, c.decided = true, false
 	c.mu.Unlock()
+	c.searches(v, mcp.EraLegacy)
 	out := append([]byte(`{"protocolVersion":"`), mcp.Negotiate(p.ProtocolVersion)...)
 	out = append(append(out, `",`...), capabilities...)
 	out = append(append(out, `,"serverInfo":`...), c.door.serverInfo()...)
@@ -162,14 +164,19 @@ func (c *client) appendInstructions(dst []byte, v *view) []byte {
 	return append(append(dst, `,"instructions":`...), mcp.Quote(text)...)
 }
 
-// searches reports whether the client gets the search tools instead of a list of all tools.
+// searches reports whether the client gets the search tools instead of a list of all tools. For a session of the legacy
+// era that does not change once the catalog has been read: the model would lose the tools that it has seen.
 func (c *client) searches(v *view, era mcp.Era) bool {
+	if era == mcp.EraModern {
+		return v.searching
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if era == mcp.EraLegacy && c.decided {
-		return c.searched
+	if !c.decided {
+		c.searched = c.view.opt.searchesFor(v, c.name)
+		c.decided = c.door.isReady()
 	}
-	return v.searching
+	return c.searched
 }
 
 // agent is the caller's identity on the mesh.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -167,5 +168,37 @@ func TestLargeList(t *testing.T) {
 	v := viewOf(t, ViewOptions{Tools: ToolsAll}, generated(10_000)...)
 	if len(v.tools) != 10_000 || len(v.legacy.ends) != 10_000 || !json.Valid([]byte("["+string(v.legacy.text)+"]")) {
 		t.Errorf("%d tools, %d in the list", len(v.tools), len(v.legacy.ends))
+	}
+}
+
+// TestSearchDecidedOnce checks that a session that has begun before the catalog was read searches in a large mesh, and
+// keeps doing so when the mesh becomes small.
+func TestSearchDecidedOnce(t *testing.T) {
+	b := newBed(t)
+	var tools []mesh.Tool
+	for i := range 10 {
+		tools = append(tools, tool("x", fmt.Sprintf("t%d", i)))
+	}
+	b.ready("x", "mcp", tools...)
+	d := runDoor(t, Options{View: ViewOptions{SearchOver: 5}})
+	p := d.pipe(t)
+	hello := func(name string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","clientInfo":{"name":"` + name + `"}}}`
+	}
+	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	p.ask(hello("x"))
+	b.attach(d)
+	natstest.Eventually(t, "the door has read the catalog", d.isReady)
+	if got := p.ask(list); !strings.Contains(got, toolSearch) {
+		t.Errorf("the list of a large mesh is %s", got)
+	}
+	b.ready("x", "mcp", tools[:1]...)
+	natstest.Eventually(t, "the mesh is small", func() bool { return !d.view.now.Load().searching })
+	if got := p.ask(list); !strings.Contains(got, toolSearch) {
+		t.Errorf("the list of the same session becomes %s", got)
+	}
+	p.ask(hello("x"))
+	if got := p.ask(list); !strings.Contains(got, "ext_x_t0") {
+		t.Errorf("the list of a new session is %s", got)
 	}
 }

@@ -196,6 +196,7 @@ func (x *exchange) legacy(q *request) {
 
 func (x *exchange) initialize(q *request) {
 	c := x.h.door.newClient(x.view, x.principal)
+	x.h.door.awaitReady(x.r.Context())
 	result, e := c.initialize(q)
 	if e != nil {
 		x.error(http.StatusOK, q.id, e)
