@@ -340,7 +340,7 @@ func (c *Client) choose(t *target, r *retries, now time.Time) string {
 	if !ok {
 		return ""
 	}
-	return t.guard.routes.choose(e, c.opt.Catalog.Age() <= freshness, now)
+	return t.guard.routes.choose(e, func() bool { return c.opt.Catalog.Age() <= freshness }, now)
 }
 
 // suspectEvery is how often a Client reports one extension; one report makes the registry ping it.

@@ -34,7 +34,8 @@ type peer struct {
 }
 
 // choose returns the instance for the next call, "" if the choice is NATS's. It counts the call as in flight until done.
-func (r *routes) choose(e Extension, fresh bool, now time.Time) string {
+// fresh reports whether the catalog is up to date; it is called if that matters.
+func (r *routes) choose(e Extension, fresh func() bool, now time.Time) string {
 	if !slices.Contains(e.Spec.Features, wire.FeatureInstance) {
 		return ""
 	}
@@ -43,7 +44,7 @@ func (r *routes) choose(e Extension, fresh bool, now time.Time) string {
 	if r.revision != e.StateRevision {
 		r.read(e)
 	}
-	if r.hung && fresh {
+	if r.hung && fresh() {
 		r.until = now.Add(settleTime)
 	}
 	if now.After(r.until) {

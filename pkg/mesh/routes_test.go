@@ -23,6 +23,8 @@ func replica(name string, s heartbeat.State, reason string) wire.InstanceState {
 	return wire.InstanceState{Instance: name, State: s, Reason: reason}
 }
 
+func fresh() bool { return true }
+
 func TestRoutesWithTrouble(t *testing.T) {
 	now := time.Now()
 	ready := replica("good", heartbeat.Ready, "")
@@ -42,14 +44,14 @@ func TestRoutesWithTrouble(t *testing.T) {
 		{"a manifest without a service", replicas(1, ready, replica("", heartbeat.Lost, "no heartbeat yet")), true, ""},
 	} {
 		var r routes
-		if got := r.choose(tt.e, tt.fresh, now); got != tt.want {
+		if got := r.choose(tt.e, func() bool { return tt.fresh }, now); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.what, got, tt.want)
 		}
 	}
 	none := replicas(1, ready, replica("bad", heartbeat.Lost, ""))
 	none.Spec.Features = nil
 	var r routes
-	if got := r.choose(none, true, now); got != "" {
+	if got := r.choose(none, fresh, now); got != "" {
 		t.Errorf("without subjects of their own: %q", got)
 	}
 }
@@ -60,7 +62,7 @@ func TestRoutesSettle(t *testing.T) {
 	now := time.Now()
 	a, b := replica("a", heartbeat.Ready, ""), replica("b", heartbeat.Ready, "")
 	choose := func(e Extension, now time.Time) string {
-		name := r.choose(e, true, now)
+		name := r.choose(e, fresh, now)
 		r.done(name)
 		return name
 	}
@@ -85,13 +87,13 @@ func TestRoutesLearn(t *testing.T) {
 	var r routes
 	now := time.Now()
 	e := replicas(1, replica("hung", heartbeat.Ready, ""), replica("good", heartbeat.Ready, ""))
-	if got := r.choose(e, true, now); got != "" {
+	if got := r.choose(e, fresh, now); got != "" {
 		t.Fatalf("before: %q", got)
 	}
 	r.silent("", now) // a call that any instance may have got
 	calls := map[string]int{}
 	for range 1000 {
-		name := r.choose(e, true, now)
+		name := r.choose(e, fresh, now)
 		calls[name]++
 		if name == "good" {
 			r.received(name)
@@ -104,18 +106,18 @@ func TestRoutesLearn(t *testing.T) {
 	r.silent("hung", now)
 	r.done("hung")
 	for range 100 {
-		if got := r.choose(e, true, now.Add(time.Second)); got != "good" {
+		if got := r.choose(e, fresh, now.Add(time.Second)); got != "good" {
 			t.Fatalf("after the hung one was silent: %q", got)
 		}
 	}
 	r.absent("good", now.Add(time.Second))
-	if got := r.choose(e, true, now.Add(1500*time.Millisecond)); got != "" {
+	if got := r.choose(e, fresh, now.Add(1500*time.Millisecond)); got != "" {
 		t.Errorf("without any: %q", got)
 	}
-	if got := r.choose(e, true, now.Add(3*time.Second)); got != "good" {
+	if got := r.choose(e, fresh, now.Add(3*time.Second)); got != "good" {
 		t.Errorf("after a second: %q", got)
 	}
-	if got := r.choose(e, true, now.Add(settleTime+2*time.Second)); got != "" {
+	if got := r.choose(e, fresh, now.Add(settleTime+2*time.Second)); got != "" {
 		t.Errorf("in the end: %q", got)
 	}
 }
@@ -127,10 +129,10 @@ func TestRoutesLoad(t *testing.T) {
 	e := replicas(1, replica("a", heartbeat.Ready, ""), replica("b", heartbeat.Ready, ""))
 	r.silent("", now)
 	for range 2 { // both have answered
-		r.received(r.choose(e, true, now))
+		r.received(r.choose(e, fresh, now))
 	}
 	for range 100 {
-		r.choose(e, true, now)
+		r.choose(e, fresh, now)
 	}
 	if a, b := r.peers["a"].inflight, r.peers["b"].inflight; a-b > 1 || b-a > 1 {
 		t.Errorf("%d calls in flight at a, %d at b", a, b)
