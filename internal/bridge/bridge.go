@@ -49,8 +49,8 @@ type Bridge struct {
 	inventory *inventory
 	log       *slog.Logger
 
-	reloadMu sync.Mutex    // held while a plan is made and adopted
-	reloaded chan struct{} // signalled when the settings have been read again
+	reloadMu sync.Mutex // held while a plan is made and adopted
+	reloaded signal     // signalled when the settings have been read again
 
 	mu           sync.Mutex
 	current      plan
@@ -75,7 +75,7 @@ func (cfg Config) withDefaults() Config {
 // New returns a Bridge that uses nc. It starts nothing.
 func New(nc *nats.Conn, cfg Config) *Bridge {
 	cfg = cfg.withDefaults()
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), reloaded: make(chan struct{}, 1)}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), reloaded: newSignal()}
 	b.name = newNameGuard(nc, cfg, func() {
 		time.AfterFunc(contestPause, b.inventory.requestFull) // it only sets a flag, also after the end of the bridge
 	})
@@ -209,10 +209,7 @@ func (b *Bridge) reload(ctx context.Context) (started, replaced, stopped []strin
 	if err := b.planner.reread(); err != nil {
 		return nil, nil, nil, err
 	}
-	select {
-	case b.reloaded <- struct{}{}:
-	default:
-	}
+	b.reloaded.send()
 	p := b.planner.makePlan(ctx)
 	b.planner.carryOver(&p, b.plan())
 	fleetCtx := b.fleetContext()

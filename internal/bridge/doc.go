@@ -9,6 +9,9 @@
 //	run            one child process from start to exit, or one HTTP session; the supervisor starts the next run
 //	forwardedCall  one call on its way to the child and back
 //
+// The inventory reports what the fleet runs to the registries, in numbered messages. The state of an instance is written by
+// its state machine (package internal/instance) from the events that run, supervisor and operators report.
+//
 // A run is one function: child.Run starts the process, handshakeAndServe performs the handshake and serves calls, and
 // when the process or the context ends, everything unwinds. The connection ends last, because responses that a child
 // sends while it is being stopped are still delivered. The bridge serves an extension with a handler that forwards to

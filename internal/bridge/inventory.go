@@ -31,7 +31,7 @@ type inventory struct {
 	log      *slog.Logger
 
 	seq  atomic.Uint64 // of the last message that was published
-	wake chan struct{}
+	wake signal
 
 	mu      sync.Mutex
 	listed  map[wire.InstanceRef]func() wire.InventoryInstance
@@ -52,7 +52,7 @@ type contents struct {
 
 func newInventory(head wire.Inventory) *inventory {
 	head.SchemaVersion = wire.SchemaVersion
-	return &inventory{head: head, wake: make(chan struct{}, 1), listed: map[wire.InstanceRef]func() wire.InventoryInstance{},
+	return &inventory{head: head, wake: newSignal(), listed: map[wire.InstanceRef]func() wire.InventoryInstance{},
 		changed: map[wire.InstanceRef]bool{}}
 }
 
@@ -71,7 +71,7 @@ func (v *inventory) change(ref wire.InstanceRef) {
 		v.changed[ref] = true
 	}
 	v.mu.Unlock()
-	v.poke()
+	v.wake.send()
 }
 
 // remove reports that an instance will not return.
@@ -83,7 +83,7 @@ func (v *inventory) remove(ref wire.InstanceRef) {
 		v.removed = append(v.removed, ref)
 	}
 	v.mu.Unlock()
-	v.poke()
+	v.wake.send()
 }
 
 // requestFull has the full inventory sent, at most four times a second.
@@ -91,14 +91,7 @@ func (v *inventory) requestFull() {
 	v.mu.Lock()
 	v.fullDue = true
 	v.mu.Unlock()
-	v.poke()
-}
-
-func (v *inventory) poke() {
-	select {
-	case v.wake <- struct{}{}:
-	default:
-	}
+	v.wake.send()
 }
 
 // run sends messages until ctx ends, and then what has changed last. The first message is a full inventory, after
