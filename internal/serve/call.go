@@ -330,7 +330,7 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 	case !c.stream:
 		c.leave()
 		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
-			"the answer is about %d bytes, over this server's limit of %d; ask for it as a stream (%s: 1)", size, limit, wire.HeaderStream))
+			"the answer is about %d bytes, over this server's limit of %d; request it as a stream (%s: 1)", size, limit, wire.HeaderStream))
 		return false
 	case !s.inst.pub.streams.reserve(size):
 		c.leave()

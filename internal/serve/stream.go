@@ -207,7 +207,7 @@ func (c *call) chunks(text []byte) (whole bool) {
 			continue
 		}
 		if asked--; !c.awaitAck() {
-			c.s.inst.pub.opt.Logger.Debug("a caller went away from a large answer", "extension", c.s.inst.ID(), "sent", at)
+			c.s.inst.pub.opt.Logger.Debug("a caller does not acknowledge a large answer", "extension", c.s.inst.ID(), "sent", at)
 			return false
 		}
 	}

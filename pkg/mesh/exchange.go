@@ -99,7 +99,7 @@ func (c *Client) send(ctx context.Context, t target, p *place, method string, pa
 		return rpc.NewError(rpc.CodeTooLarge, rpc.Details{Ran: rpc.RanNo, Size: size, Limit: limit},
 			"the request is %d bytes, over this server's limit of %d", size, limit)
 	case errors.Is(err, nats.ErrReconnectBufExceeded):
-		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: NATS is away", t.id)
+		return rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "%s was not called: the connection to NATS is down", t.id)
 	case err != nil:
 		return fmt.Errorf("calling %s: %w", t.id, err)
 	}
@@ -159,7 +159,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				r.silent()
 			default:
 				r.silent()
-				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s fell silent for %s with the call in flight", r.t.id, wire.SilenceLimit)
+				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s sent no sign of life for %s during the call; it may have stopped", r.t.id, wire.SilenceLimit)
 			}
 		case <-ctx.Done():
 			return nil, r.gaveUp(ctx.Err())
@@ -172,7 +172,7 @@ func (r *reception) gaveUp(cause error) error {
 		return rpc.Errorf(rpc.CodeCancelled, rpc.RanMaybe, "the call to %s was cancelled", r.t.id)
 	}
 	if r.c.wasAway(r.t.connects) {
-		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s came in time: NATS was away meanwhile", r.t.id)
+		return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "no answer of %s arrived in time: the connection to NATS was down meanwhile", r.t.id)
 	}
 	r.silent()
 	return rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "%s did not answer in time", r.t.id)
@@ -241,7 +241,7 @@ func (r *reception) chunk(m *nats.Msg) error {
 		return nil
 	}
 	if !r.c.prefix.MayAcknowledge(r.t.subject, m.Reply) {
-		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s wants a chunk acknowledged on %.128q, which is neither its ack subject nor an inbox", r.t.id, m.Reply)
+		return rpc.Errorf(rpc.CodeInternal, rpc.RanMaybe, "%s requests the acknowledgement of a chunk on %.128q, which is neither its ack subject nor an inbox", r.t.id, m.Reply)
 	}
 	if err := r.c.nc.Publish(m.Reply, nil); err != nil {
 		return fmt.Errorf("acknowledging a chunk of %s: %w", r.t.id, err)

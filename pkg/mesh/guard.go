@@ -104,5 +104,5 @@ func (c *Client) heed(g *guard, e Extension, now time.Time) *rpc.Error {
 		return nil
 	}
 	return rpc.NewError(rpc.CodeBreakerOpen, rpc.Details{Ran: rpc.RanNo, RetryAfterMS: b.RetryAt.Sub(now).Milliseconds(),
-		State: string(e.State.State), Reason: e.State.Reason}, "the registry finds that %s does not answer (%s)", g.id, e.State.Reason)
+		State: string(e.State.State), Reason: e.State.Reason}, "the breaker of %s is open in the catalog: it does not answer (%s)", g.id, e.State.Reason)
 }

@@ -51,7 +51,7 @@ func (c *Client) Fire(ctx context.Context, hook string, event json.RawMessage) (
 	asked := c.hooks.hooked(hook)
 	f := Fired{Event: event}
 	if len(asked) > maxHooked {
-		f.warn(asked[maxHooked].id, "not asked: only %d extensions are asked for one hook", maxHooked)
+		f.warn(asked[maxHooked].id, "not called: at most %d extensions are called for one hook", maxHooked)
 		asked = asked[:maxHooked]
 	}
 	if strings.HasPrefix(hook, "after_") {
@@ -129,7 +129,7 @@ func (c *hooks) fireAll(ctx context.Context, f *Fired, hook string, asked []targ
 		case a.err != nil:
 			f.warn(asked[i].id, "%v", a.err)
 		case a.r.Abort:
-			f.warn(asked[i].id, "it wants to abort (%s), which an after_* hook cannot", a.r.Reason)
+			f.warn(asked[i].id, "it returned abort (%s), which after_* hooks cannot", a.r.Reason)
 		default:
 			f.merge(asked[i].id, a.r)
 		}
