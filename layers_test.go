@@ -73,6 +73,8 @@ var unreached = []struct {
 	{"github.com/nats-io/nats.go", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/wire", "internal/jsonrpc",
 		"internal/liveness", "internal/supervise", "internal/config", "internal/discovery", "internal/gate", "internal/child", "internal/breaker",
 		"internal/remote"}, "no NATS below pkg/mesh"},
+	{"github.com/nats-io/nats.go", []string{"internal/fleet"}, "the registry's decisions do no I/O"},
+	{"net", []string{"internal/fleet"}, "the registry's decisions do no I/O"},
 	{"github.com/nats-io/nats-server", []string{"pkg", "internal/bridge", "internal/registry", "cmd/registry",
 		"cmd/stdio-bridge"}, "only extctl contains a server; the other binaries would grow without starting one"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"internal/bridge", "internal/registry", "cmd/registry", "cmd/stdio-bridge"},
