@@ -128,6 +128,21 @@ func (f *fakeBridge) beat() {
 	f.Cleanup(f.stop)
 }
 
+// list returns the instances.
+func (f *fakeBridge) list() []wire.InventoryInstance {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.instances))
+}
+
+// addSkill adds a skill and sends the full inventory.
+func (f *fakeBridge) addSkill(s wire.SkillEntry) {
+	f.mu.Lock()
+	f.skills[s.Dir] = s
+	f.mu.Unlock()
+	f.full()
+}
+
 // set changes or adds instances.
 func (f *fakeBridge) set(list ...wire.InventoryInstance) {
 	f.mu.Lock()
@@ -149,8 +164,13 @@ func (f *fakeBridge) remove(list ...wire.InstanceRef) {
 
 // sendTo lets only one replica receive what is sent by do.
 func (f *fakeBridge) sendTo(r *Registry, do func()) {
-	f.only = r
-	defer func() { f.only = nil }()
+	only := func(r *Registry) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.only = r
+	}
+	only(r)
+	defer only(nil)
 	do()
 }
 

@@ -19,8 +19,7 @@ func TestForgedControlMessages(t *testing.T) {
 	r, _ := b.registry(Config{})
 	b.leading(r)
 	one := b.bridge("one", "r1")
-	one.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
-	one.full()
+	one.addSkill(wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"})
 	bridged := b.ext("bridged", "1.0.0", "n", "get").on(one)
 	bridged.up()
 	b.ext("weather", "1.0.0", "n", "get").up()

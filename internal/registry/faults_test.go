@@ -56,9 +56,10 @@ func TestRandomFaults(t *testing.T) {
 		}
 		for n := range 8 {
 			e := b.ext(fmt.Sprint("e", n%6), "1.0.0", fmt.Sprint("n", n), "get", fmt.Sprint("tool", n%6))
-			e.announceOnRequest()
 			if n%2 == 1 {
 				e.on(w.bridges[n/4])
+			} else {
+				e.announceOnRequest()
 			}
 			x := &worldExt{fakeExt: e, stop: func() {}}
 			w.exts = append(w.exts, x)
@@ -93,9 +94,7 @@ func (w *world) startBridge(n int) {
 	var list []wire.InventoryInstance
 	if old := w.bridges[n]; old != nil {
 		old.kill()
-		for _, i := range old.instances {
-			list = append(list, i)
-		}
+		list = old.list()
 	}
 	f := w.bridge(fmt.Sprint("bridge", n), fmt.Sprint("r", w.runs), list...)
 	for _, x := range w.exts {

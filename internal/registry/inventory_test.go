@@ -224,10 +224,7 @@ func TestInventorySkills(t *testing.T) {
 		r, _ := b.registry(Config{})
 		b.leading(r)
 		f := b.bridge("one", "r1")
-		f.mu.Lock()
-		f.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
-		f.mu.Unlock()
-		f.full()
+		f.addSkill(wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"})
 		there := func(dir string) func() bool { return func() bool { return b.get(fleet.SkillKey(dir)) != nil } }
 		b.await("the skill is there", there("cook"))
 		f.mu.Lock()

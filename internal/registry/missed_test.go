@@ -64,9 +64,8 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 		b.leading(r)
 		standby, _ := b.registry(Config{})
 		one := b.bridge("one", "r1")
-		one.skills["cook"] = wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"}
+		one.addSkill(wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"})
 		there := func() bool { return b.get(fleet.SkillKey("cook")) != nil }
-		one.full()
 		b.waitFor(standby, "the standby has the skill", func(f *fleet.Fleet) bool { return f.Summary().Skills == 1 })
 		b.await("its skill is there", func() bool { return one.is(heartbeat.Ready)() && there() })
 		one.kill()
@@ -78,8 +77,7 @@ func TestSkillsGoWithTheirBridge(t *testing.T) {
 			t.Error("a new leader brings it back")
 		}
 		again := b.bridge("one", "r2")
-		again.skills = one.skills
-		again.full()
+		again.addSkill(wire.SkillEntry{Dir: "cook", Name: "Cook", Body: "fry"})
 		b.await("its skill is back", func() bool { return again.is(heartbeat.Ready)() && there() })
 	})
 }

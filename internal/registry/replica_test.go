@@ -181,8 +181,7 @@ func TestRestart(t *testing.T) {
 		}
 		e.sendHeartbeats()
 		b1 := b.bridge("b1", "r1")
-		b1.skills["cook"] = wire.SkillEntry{Name: "Cook", Dir: "cook", Body: "boil"}
-		b1.full()
+		b1.addSkill(wire.SkillEntry{Name: "Cook", Dir: "cook", Body: "boil"})
 		b.await("all is there", func() bool {
 			return b.is("weather", heartbeat.Ready)() && b.is("mail", heartbeat.Ready)() && b1.is(heartbeat.Ready)() && b.get("skill.cook") != nil
 		})

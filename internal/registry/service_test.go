@@ -62,8 +62,7 @@ func TestService(t *testing.T) {
 		e.sendHeartbeats()
 	}
 	b1 := b.bridge("b1", "r1")
-	b1.skills["cook"] = wire.SkillEntry{Name: "Cook", Dir: "cook", Body: "boil"}
-	b1.full()
+	b1.addSkill(wire.SkillEntry{Name: "Cook", Dir: "cook", Body: "boil"})
 	b.await("all is there", func() bool {
 		s := b.status(r)
 		return s.Extensions[heartbeat.Ready] == 7 && s.Tools == 12 && s.Pending == 0 && b.get("skill.cook") != nil && b.get("host.b1") != nil
