@@ -56,6 +56,19 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.up, "up", nil, "start a mesh with the extensions under `DIR` if no extctl up is running; can be repeated")
+	o.http.add(cmd)
+	f.StringVar(&o.door.Agent, "agent-id", "", "the `ID` of the calling agent (default: the name of the MCP client)")
+	f.DurationVar(&o.door.Wait, "wait", 2*time.Second, "how long after its start the server may wait for the mesh before it answers a list, as a `DURATION`")
+	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
+	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
+	o.addViewFlags(cmd)
+	cmd.AddCommand(a.mcpTokenCmd(), a.mcpPreviewCmd())
+	return cmd
+}
+
+// addViewFlags adds the flags that choose what clients are shown.
+func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringArrayVar(&o.door.View.Only, "only", nil, "offer only tools that match `PATTERN`: an extension's id, <id>/<tool> or a registered name, with * and ?; can be repeated")
 	f.StringArrayVar(&o.door.View.Exclude, "exclude", nil, "do not offer tools that match `PATTERN`; can be repeated")
 	f.BoolVar(&o.door.View.ReadOnly, "read-only", false, "offer only tools whose annotations state that they only read")
@@ -65,13 +78,6 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 	f.IntVar(&o.door.View.SearchOver, "search-over", 128, "`NUMBER` of tools above which auto searches")
 	f.StringVar(&o.profiles, "profiles", "", "`FILE` with profiles: named selections of tools (docs/mcp.md)")
 	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")
-	o.http.add(cmd)
-	f.StringVar(&o.door.Agent, "agent-id", "", "the `ID` of the calling agent (default: the name of the MCP client)")
-	f.DurationVar(&o.door.Wait, "wait", 2*time.Second, "how long after its start the server may wait for the mesh before it answers a list, as a `DURATION`")
-	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
-	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
-	cmd.AddCommand(a.mcpTokenCmd())
-	return cmd
 }
 
 // mcp serves until the input or ctx ends.

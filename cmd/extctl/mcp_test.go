@@ -264,3 +264,35 @@ func TestMCPToken(t *testing.T) {
 		t.Errorf("%v, %+v in %s", err, tokens, out.String())
 	}
 }
+
+func TestMCPPreview(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	putWeather(t, b.kv)
+	preview := func(args ...string) string {
+		t.Helper()
+		var out, stderr logBuffer
+		args = append([]string{"mcp", "preview", "--server", b.url}, args...)
+		if code := run(t.Context(), args, nil, &out, &stderr, func(string) string { return "" }); code != exitOK {
+			t.Fatalf("%q: exit code %d: %s", args, code, stderr.String())
+		}
+		return out.String()
+	}
+	if got := preview(); !strings.HasPrefix(got, "ext_weather_exact\n1 tools, 1 KB, about ") {
+		t.Errorf("the preview is %s", got)
+	}
+	if got := preview("--names", "own", "--tools", "search", "--json"); !strings.Contains(got, `"searching":true,"tools":[{"name":"exact","extension":"weather","tool":"exact","bytes":`) {
+		t.Errorf("the preview is %s", got)
+	}
+	data := `{"state":"gated","reason":"missing env: X","since":"2026-01-01T00:00:00Z","instances":[]}`
+	if _, err := b.kv.PutString(t.Context(), "state.weather", data); err != nil {
+		t.Fatal(err)
+	}
+	if got := preview(); !strings.HasPrefix(got, "not offered: weather/exact: the extension is gated\n0 tools") {
+		t.Errorf("the preview is %s", got)
+	}
+}
