@@ -82,7 +82,9 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	}
 	if err != nil && exitCode(err) == exitUsage && len(input) > 0 {
 		f := &failure{code: exitUsage, err: err}
-		f.hint = "for example: " + callLine(tool, exampleArguments(input))
+		if args, ok := exampleArguments(input); ok {
+			f.hint = "for example: " + callLine(tool, args)
+		}
 		return nil, f
 	}
 	return result, err

@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -225,50 +223,26 @@ func (p *progress) summaryJSON() error {
 	return p.printJSON(out)
 }
 
-// firstCall is a command line that calls the tool with the fewest required arguments, but at least one if there is such
-// a tool: a call with an argument shows more.
+// firstCall is a command line that calls a tool which does no harm: one that is annotated as read-only if there is one,
+// never one that is annotated as destructive. Of those it is the one with the fewest required arguments, but at least one
+// if there is such a tool: a call with an argument shows more.
 func (p *progress) firstCall() string {
-	best, bestArgs := "", []string(nil)
+	var best suggestion
 	for _, id := range p.order {
 		e, ok := p.catalog.Get(id)
 		if !ok || !e.State.Available {
 			continue
 		}
 		for _, t := range e.Spec.Tools {
-			args := exampleArguments(t.InputSchema)
-			if best == "" || len(bestArgs) == 0 && len(args) > 0 || len(args) > 0 && len(args) < len(bestArgs) {
-				best, bestArgs = t.Name, args
+			if s, ok := suggest(t); ok && s.before(best) {
+				best = s
 			}
 		}
 	}
-	if best == "" {
+	if best.tool == "" {
 		return ""
 	}
-	return callLine(best, bestArgs) + p.flags
-}
-
-// exampleArguments gives each required argument of a schema a value that fits its type.
-func exampleArguments(schema json.RawMessage) []string {
-	var top struct {
-		Required []string `json:"required"`
-	}
-	if json.Unmarshal(schema, &top) != nil {
-		return nil
-	}
-	values := map[string]string{"integer": "1", "number": "1.5", "boolean": "true", "array": "'[]'", "object": "'{}'"}
-	known := properties(schema)
-	var out []string
-	for _, key := range top.Required {
-		value := "hello"
-		if key == "name" {
-			value = "Ada"
-		}
-		if types := typesOf(known, key); len(types) > 0 && !slices.Contains(types, "string") {
-			value = cmp.Or(values[types[0]], "null")
-		}
-		out = append(out, shellWord(key+"="+value))
-	}
-	return out
+	return callLine(best.tool, best.args) + p.flags
 }
 
 // shellWord quotes a word for the shell if necessary; a quoted value stays as it is.

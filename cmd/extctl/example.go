@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/mesh/schema"
+)
+
+// suggestion is a call that is shown to a user to copy.
+type suggestion struct {
+	tool     string
+	args     []string // words for the shell
+	readOnly bool
+}
+
+// suggest returns a call of a tool; ok is false if the tool is destructive, or if no valid arguments were found.
+func suggest(t wire.Tool) (s suggestion, ok bool) {
+	var hints struct {
+		ReadOnly    bool `json:"readOnlyHint"`
+		Destructive bool `json:"destructiveHint"`
+	}
+	for _, m := range t.Extra {
+		if m.Key == "annotations" {
+			_ = json.Unmarshal(m.Value, &hints) // without hints it is neither
+		}
+	}
+	if hints.Destructive && !hints.ReadOnly {
+		return s, false
+	}
+	args, ok := exampleArguments(t.InputSchema)
+	return suggestion{t.Name, args, hints.ReadOnly}, ok
+}
+
+// before reports whether s is to be shown instead of o.
+func (s suggestion) before(o suggestion) bool {
+	switch {
+	case o.tool == "":
+		return true
+	case s.readOnly != o.readOnly:
+		return s.readOnly
+	case len(s.args) == 0 || len(o.args) == 0:
+		return len(s.args) > len(o.args)
+	}
+	return len(s.args) < len(o.args)
+}
+
+// exampleArguments gives each required argument of a schema a value, as words for the shell. ok is false if the schema does
+// not accept them.
+func exampleArguments(input json.RawMessage) (words []string, ok bool) {
+	var top struct {
+		Required   []string                   `json:"required"`
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if len(input) > 0 && json.Unmarshal(input, &top) != nil {
+		return nil, false
+	}
+	values := map[string]json.RawMessage{}
+	for _, key := range top.Required {
+		value, known := exampleValue(key, top.Properties[key])
+		values[key] = value
+		words = append(words, shellWord(argument(key, value, known)))
+	}
+	if check, err := schema.Compile(input); err == nil {
+		object, err := json.Marshal(values)
+		if err != nil || check(object) != nil {
+			return nil, false
+		}
+	}
+	return words, true
+}
+
+// argument is key=value, or key:=JSON where a plain value would be read as something else. types are those of the schema.
+func argument(key string, value json.RawMessage, types []string) string {
+	var text string
+	if json.Unmarshal(value, &text) == nil && (len(types) == 0 || slices.Contains(types, "string")) && !bytes.Equal(value, []byte("null")) {
+		return key + "=" + text
+	}
+	if len(types) > 0 && !slices.Contains(types, "string") && value[0] != '"' {
+		return key + "=" + string(value)
+	}
+	return key + ":=" + string(value)
+}
+
+// exampleValue returns a value for a property: one that its schema names, else one of its type. types are the schema's.
+func exampleValue(key string, property json.RawMessage) (value json.RawMessage, types []string) {
+	var p struct {
+		Type      json.RawMessage   `json:"type"`
+		Const     json.RawMessage   `json:"const"`
+		Default   json.RawMessage   `json:"default"`
+		Examples  []json.RawMessage `json:"examples"`
+		Enum      []json.RawMessage `json:"enum"`
+		Minimum   json.RawMessage   `json:"minimum"`
+		MinLength int               `json:"minLength"`
+		Format    string            `json:"format"`
+	}
+	_ = json.Unmarshal(property, &p) // a property without a usable schema is a string
+	var one string
+	if json.Unmarshal(p.Type, &one) == nil && one != "" {
+		types = []string{one}
+	} else {
+		_ = json.Unmarshal(p.Type, &types) // no types
+	}
+	for _, named := range [][]json.RawMessage{{p.Const}, {p.Default}, p.Examples, p.Enum} {
+		if len(named) > 0 && len(named[0]) > 0 && !bytes.Equal(named[0], []byte("null")) {
+			return named[0], types
+		}
+	}
+	byType := map[string]string{"integer": "1", "number": "1.5", "boolean": "true", "array": "[]", "object": "{}", "null": "null"}
+	if len(types) == 0 || slices.Contains(types, "string") {
+		return exampleString(key, p.Format, min(p.MinLength, 1000)), types
+	}
+	if len(p.Minimum) > 0 && (types[0] == "integer" || types[0] == "number") {
+		return p.Minimum, types
+	}
+	if text, ok := byType[types[0]]; ok {
+		return json.RawMessage(text), types
+	}
+	return json.RawMessage("null"), types
+}
+
+// exampleString returns a string of a format, at least as long as minLength.
+func exampleString(key, format string, minLength int) json.RawMessage {
+	text := map[string]string{"date": "2026-01-31", "date-time": "2026-01-31T12:00:00Z", "time": "12:00:00Z", "email": "ada@example.org",
+		"uri": "https://example.org", "url": "https://example.org", "uuid": "00000000-0000-4000-8000-000000000000"}[format]
+	switch {
+	case text != "":
+	case key == "name":
+		text = "Ada"
+	case key == "url" || key == "uri":
+		text = "https://example.org"
+	default:
+		text = "hello"
+	}
+	for len(text) < minLength {
+		text += strings.Repeat("o", minLength-len(text))
+	}
+	value, err := json.Marshal(text)
+	if err != nil { // a string can always be encoded
+		panic(err)
+	}
+	return value
+}
