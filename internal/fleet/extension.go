@@ -33,7 +33,7 @@ type extension struct {
 	tools            *handshake // the handshake for shown; nil before the first one
 	fromCatalog      bool       // read from the catalog, not announced to this replica
 	restoredRevision uint64     // revision of the spec restored last
-	kept             int        // bytes counted in loop.size
+	kept             int        // bytes counted in store.size
 }
 
 // handshakeKey is equal for instances that share a handshake. Without a handshake_hash nothing shows that two

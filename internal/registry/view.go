@@ -19,7 +19,7 @@ type view struct {
 	pending   []catalog.Change // events received while not synced
 	leaseSeen time.Time        // when the lease was last renewed, as a sign that a leader works
 
-	order []string // see loop.order; nil after a key was added or removed
+	order []string // see sorted; nil after a key was added or removed
 }
 
 // maxPendingEvents bounds the events kept during a snapshot. More than that is a gap, which needs another snapshot.

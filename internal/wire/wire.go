@@ -134,7 +134,7 @@ type InstanceState struct {
 	Breaker  *heartbeat.Breaker `json:"breaker,omitempty"`
 }
 
-// Host is the value of the catalog key host.<bridge>: what one bridge found, and what it could not start.
+// Host is the value of the catalog key host.<bridge>: what one bridge runs, and what it could not start.
 type Host struct {
 	Bridge     string        `json:"bridge"`
 	Host       string        `json:"host,omitempty"`
@@ -143,11 +143,11 @@ type Host struct {
 	Extensions []string      `json:"extensions"`
 	Problems   []HostProblem `json:"problems,omitempty"`
 
-	// How many of each list are left out, because the report would be too large. A list of extensions is complete or null.
+	// How many of each list are left out, because the document would be too large. A list of extensions is complete or null.
 	ExtensionsLeftOut int `json:"extensions_left_out,omitempty"`
 	ProblemsLeftOut   int `json:"problems_left_out,omitempty"`
 
-	// The registry's words, not the bridge's: ready while it answers on its control subject, lost when it does not;
+	// Set by the registry: ready while the bridge answers on its control subject, lost when it does not;
 	// "" for one that never has. Reason and StateSince go with State.
 	State      heartbeat.State `json:"state,omitempty"`
 	Reason     string          `json:"reason,omitempty"`
