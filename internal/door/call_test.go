@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -293,21 +294,36 @@ func TestListChanged(t *testing.T) {
 
 // TestNotificationPace checks that a change is announced at once, and the following ones together.
 func TestNotificationPace(t *testing.T) {
-	var mu sync.Mutex
-	sent := 0
-	l := &listener{send: func() { mu.Lock(); sent++; mu.Unlock() }}
-	count := func() int { mu.Lock(); defer mu.Unlock(); return sent }
-	l.changed(time.Minute)
-	if count() != 1 {
-		t.Fatal("the first change is not announced at once")
-	}
-	for range 100 {
-		l.changed(10 * time.Millisecond)
-	}
-	natstest.Eventually(t, "the second notification", func() bool { return count() == 2 })
-	if n := count(); n > 3 {
-		t.Errorf("100 changes at once were announced %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int32
+		l := &listener{send: func() { n.Add(1) }}
+		l.changed(time.Second)
+		if sent := n.Load(); sent != 1 {
+			t.Fatal("the first change is not announced at once")
+		}
+		for range 100 {
+			l.changed(time.Second)
+		}
+		advance(999 * time.Millisecond)
+		if sent := n.Load(); sent != 1 {
+			t.Errorf("%d notifications within the pause", sent)
+		}
+		advance(time.Millisecond)
+		if sent := n.Load(); sent != 2 {
+			t.Errorf("%d notifications after the pause, want 2", sent)
+		}
+		advance(time.Hour)
+		l.changed(time.Second)
+		if sent := n.Load(); sent != 3 {
+			t.Errorf("%d notifications after a change in a quiet time, want 3", sent)
+		}
+	})
+}
+
+// advance lets the virtual time of a bubble pass.
+func advance(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
 }
 
 // TestNamesOfOtherForms calls tools by names that are not listed, and checks that a filter holds for all of them.
