@@ -127,17 +127,21 @@ func (l *lineReader) fill() {
 	l.err = io.ErrNoProgress
 }
 
-// makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer, or releases a buffer that is large because of an earlier line. It returns false if
-// Options.Reserve refuses the memory for a larger buffer.
+// makeRoom makes room to read into: it moves the unread bytes to the front, or grows the buffer, or releases a buffer that
+// is large because of an earlier line. It returns false if Options.Reserve refuses the memory for a larger buffer.
 func (l *lineReader) makeRoom() bool {
 	switch {
 	case l.start == l.end:
 		// A large buffer stays until the last read shows that it is larger than needed.
+		full := l.end > 0 && l.end == len(l.buf)
 		if l.buf == nil || len(l.buf) > keepBuffer || len(l.buf) > smallBuffer && l.end <= smallBuffer {
 			l.dropBuffer()
 			l.buf = l.small
 		}
 		l.start, l.end, l.seen = 0, 0, 0
+		if full && len(l.buf) < readBuffer {
+			return l.move(2 * len(l.buf))
+		}
 	case l.start > len(l.buf)/2 && len(l.buf) > keepBuffer && l.end-l.start < readBuffer:
 		return l.move(readBuffer)
 	case l.end < len(l.buf):
@@ -154,14 +158,12 @@ func (l *lineReader) makeRoom() bool {
 // during the copy.
 func (l *lineReader) move(size int) bool {
 	more := int64(0)
-	to := borrow(size)
-	if len(to) > keepBuffer && l.reserve != nil {
-		more = int64(len(to))
-		if !l.reserve(more) {
-			giveBack(to)
+	if size > keepBuffer && l.reserve != nil {
+		if more = int64(size); !l.reserve(more) {
 			return false
 		}
 	}
+	to := borrow(size)
 	n := copy(to, l.buf[l.start:l.end])
 	giveBack(l.buf)
 	l.unreserve()
