@@ -86,6 +86,9 @@ func (t Target) options(o ConnectOptions, up chan<- struct{}) []nats.Option {
 		nats.Name(o.Name),
 		nats.RetryOnFailedConnect(o.Wait),
 		nats.PermissionErrOnSubscribe(true),
+		// Of each request that waits for its answer, and of each page of the catalog, which has 1,000 messages. The default
+		// of 65,536 costs half a megabyte for each of the 10,000 handshakes of a large mesh.
+		nats.SyncQueueLen(4096),
 		nats.ConnectHandler(func(*nats.Conn) {
 			select {
 			case up <- struct{}{}:
