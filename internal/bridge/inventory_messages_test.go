@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,9 +21,11 @@ import (
 // sentInventory is an inventory whose messages are recorded, with a receiver that applies them.
 type sentInventory struct {
 	*inventory
-	limit    int
-	fail     func() bool // whether the next message cannot be published
-	messages []wire.Inventory
+	limit int
+	fail  func() bool // whether the next message cannot be published
+
+	received sync.Mutex
+	messages []wire.Inventory // since take was called
 
 	seq     uint64
 	entries map[wire.InstanceRef]wire.InventoryInstance
@@ -40,11 +43,22 @@ func newSentInventory(t *testing.T) *sentInventory {
 		if s.fail() {
 			return errors.New("no connection")
 		}
+		s.received.Lock()
+		defer s.received.Unlock()
 		s.messages = append(s.messages, m)
 		s.receive(t, m)
 		return nil
 	}
 	return s
+}
+
+// take returns the messages that were sent since its last call.
+func (s *sentInventory) take() []wire.Inventory {
+	s.received.Lock()
+	defer s.received.Unlock()
+	messages := s.messages
+	s.messages = nil
+	return messages
 }
 
 // receive applies a message as a registry does that misses none.
@@ -101,13 +115,12 @@ func TestInventoryTimes(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			var got []wire.InventoryKind
-			for _, m := range s.messages {
+			for _, m := range s.take() {
 				got = append(got, m.Kind)
 			}
 			if fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s: %v, want %v", what, got, want)
 			}
-			s.messages = nil
 		}
 		s.list(1, "")
 		time.Sleep(time.Minute)
@@ -124,28 +137,28 @@ func TestInventoryTimes(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
-		if n := len(s.messages); n < 2 || n > 5 {
+		if n := len(s.take()); n < 2 || n > 5 {
 			t.Errorf("100 changes in 100 ms are published in %d messages", n)
 		}
 		time.Sleep(time.Second)
-		s.messages = nil
+		s.take()
 		for range 100 {
 			s.requestFull()
 			time.Sleep(10 * time.Millisecond)
 		}
 		synctest.Wait()
-		if n := len(s.messages); n < 3 || n > 5 {
+		if n := len(s.take()); n < 3 || n > 5 {
 			t.Errorf("100 requests in a second are answered with %d full inventories", n)
 		}
 		time.Sleep(time.Second)
-		s.messages = nil
+		s.take()
 		connected <- nats.CONNECTED
 		next("a reconnect", wire.InventoryFull)
 		time.Sleep(17 * time.Second)
 		next("17 s without a change", wire.InventoryHeartbeat)
 		time.Sleep(6 * time.Minute)
 		full, beats := 0, 0
-		for _, m := range s.messages {
+		for _, m := range s.take() {
 			switch m.Kind {
 			case wire.InventoryFull:
 				full++
@@ -156,7 +169,7 @@ func TestInventoryTimes(t *testing.T) {
 		if full < 1 || full > 2 || beats < 21 || beats > 27 {
 			t.Errorf("in six minutes: %d full inventories and %d heartbeats", full, beats)
 		}
-		s.messages = nil
+		s.take()
 		s.remove(refOf(1))
 		cancel()
 		running.Wait()
@@ -174,8 +187,9 @@ func TestInventoryAfterFailure(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			s := newSentInventory(t)
 			s.limit = 2 << 10 // several messages
-			failing := false
-			s.fail = func() bool { return failing && r.IntN(2) == 0 }
+			var failing atomic.Bool
+			failures := rand.New(rand.NewPCG(seed, 3)) // used by run only
+			s.fail = func() bool { return failing.Load() && failures.IntN(2) == 0 }
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
 			running.Go(func() { s.run(ctx, nil) }) // ends with cancel
@@ -184,7 +198,8 @@ func TestInventoryAfterFailure(t *testing.T) {
 			for range 100 {
 				n := r.IntN(30)
 				synctest.Wait()
-				switch failing = r.IntN(3) == 0; r.IntN(4) {
+				failing.Store(r.IntN(3) == 0)
+				switch r.IntN(4) {
 				case 0:
 					s.remove(refOf(n))
 					delete(want, refOf(n))
@@ -198,7 +213,7 @@ func TestInventoryAfterFailure(t *testing.T) {
 				time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
 			}
 			synctest.Wait()
-			failing = false
+			failing.Store(false)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if len(s.entries) != len(want) {
