@@ -222,8 +222,9 @@ func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spe
 	s := &wire.Spec{
 		ID: x.id, Version: a.Version, Name: a.Name, Description: a.Description, Priority: a.Priority,
 		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
-		ManifestHash: a.ManifestHash, Parent: a.Parent, Channels: a.Capabilities.Channels,
-		Providers: a.Capabilities.Providers, Tools: []wire.Tool{}, Diagnostics: x.diagnostics(health),
+		ManifestHash: a.ManifestHash, Parent: a.Parent,
+		Declared: wire.Declared{Channels: a.Capabilities.Channels, Providers: a.Capabilities.Providers},
+		Tools:    []wire.Tool{}, Diagnostics: x.diagnostics(health),
 	}
 	if x.tools == nil {
 		return s

@@ -79,29 +79,34 @@ const ReasonRemoved = "removed"
 // Spec is the value of the catalog key spec.<id>: what an extension offers. It changes with its version or
 // its handshake.
 type Spec struct {
-	ID           string       `json:"id"`
-	Version      string       `json:"version"`
-	Name         string       `json:"name,omitempty"`
-	Description  string       `json:"description,omitempty"`
-	Priority     int32        `json:"priority,omitempty"`
-	Transport    string       `json:"transport"`
-	Dialect      string       `json:"dialect"`
-	Subject      string       `json:"subject"` // of calls: SP.<id>.rpc
-	Features     []string     `json:"features,omitempty"`
-	Context      Context      `json:"context,omitzero"`
-	ManifestHash string       `json:"manifest_hash,omitempty"`
-	Parent       string       `json:"parent,omitempty"`
-	Tools        []Tool       `json:"tools"`
-	Hooks        []string     `json:"hooks,omitempty"`
-	Channels     []string     `json:"channels,omitempty"`
-	Providers    []string     `json:"providers,omitempty"`
-	Diagnostics  []Diagnostic `json:"diagnostics,omitempty"`
+	ID           string   `json:"id"`
+	Version      string   `json:"version"`
+	Name         string   `json:"name,omitempty"`
+	Description  string   `json:"description,omitempty"`
+	Priority     int32    `json:"priority,omitempty"`
+	Transport    string   `json:"transport"`
+	Dialect      string   `json:"dialect"`
+	Subject      string   `json:"subject"` // of calls: SP.<id>.rpc
+	Features     []string `json:"features,omitempty"`
+	Context      Context  `json:"context,omitzero"`
+	ManifestHash string   `json:"manifest_hash,omitempty"`
+	Parent       string   `json:"parent,omitempty"`
+	Tools        []Tool   `json:"tools"`
+	Hooks        []string `json:"hooks,omitempty"`
+	Declared
+	Diagnostics []Diagnostic `json:"diagnostics,omitempty"`
 
 	Server *Server `json:"server,omitempty"` // of an MCP server: what it declared
 
 	// HandshakeHash is the hash of the handshake that had the tools. With it, a registry that takes over need not repeat the
 	// handshake.
 	HandshakeHash string `json:"handshake_hash,omitempty"`
+}
+
+// Declared are the names that a manifest declares and the mesh only shows.
+type Declared struct {
+	Channels  []string `json:"channels,omitempty"`
+	Providers []string `json:"providers,omitempty"`
 }
 
 // Diagnostic is one finding about an extension that an operator should see.
