@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,11 +46,4 @@ func (d Diagnostic) String() string {
 // HasErrors reports whether one of diags is an Error.
 func HasErrors(diags []Diagnostic) bool {
 	return slices.ContainsFunc(diags, func(d Diagnostic) bool { return d.Level == Error })
-}
-
-// sortDiagnostics sorts the findings of one file by position; those about the whole file are first.
-func sortDiagnostics(diags []Diagnostic) {
-	slices.SortStableFunc(diags, func(a, b Diagnostic) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
 }
