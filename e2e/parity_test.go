@@ -89,7 +89,7 @@ args = %s
 %s`, p.id, p.path(t), args, env.String()))
 }
 
-// stdioServer is a server that the test itself talks to.
+// stdioServer is a server that the test itself connects to.
 type stdioServer struct {
 	t     *testing.T
 	stdin io.Writer

@@ -102,6 +102,18 @@ func TestRestartWaitCall(t *testing.T) {
 	})
 }
 
+// TestCallTimeoutHint: a call that ends before the extension has started names the flag that gives it longer.
+func TestCallTimeoutHint(t *testing.T) {
+	t.Parallel()
+	url, ids := slowMesh(t)
+	slowest := ids[len(ids)-1]
+	extctlOK(t, url, "restart", slowest)
+	_, stderr, code := extctl(t, url, "call", slowest+"/pid", "--timeout", "1s")
+	if code == 0 || !strings.Contains(stderr, "the call had 1s; --timeout 4s gives it longer") || !strings.Contains(stderr, slowest+" takes no calls (restarting") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
 // TestCallAfterKill kills extensions that need up to six seconds to start, and calls them at once: for the first time,
 // when they are restarted without a delay, and again. Every call succeeds within its time.
 func TestCallAfterKill(t *testing.T) {

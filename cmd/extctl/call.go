@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -86,6 +87,10 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 			f.hint = "for example: " + callLine(tool, args)
 		}
 		return nil, f
+	}
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		limit := cmp.Or(s.timeout, callTimeout)
+		return nil, &failure{code: exitCode(err), err: err, hint: fmt.Sprintf("the call had %s; --timeout %s gives it longer", limit, 4*limit)}
 	}
 	return result, err
 }

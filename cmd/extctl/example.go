@@ -85,7 +85,7 @@ func argument(key string, value json.RawMessage, types []string) string {
 	return key + ":=" + string(value)
 }
 
-// exampleValue returns a value for a property: one that its schema names, else one of its type. types are the schema's.
+// exampleValue returns a value for a property: one that its schema contains, else one of its type. types are the schema's.
 func exampleValue(key string, property json.RawMessage) (value json.RawMessage, types []string) {
 	var p struct {
 		Type      json.RawMessage   `json:"type"`

@@ -83,7 +83,7 @@ func TestHashHasDeclared(t *testing.T) {
 	}
 }
 
-// TestToolsListFails: a server that answers tools/list with an error is ready without tools, and is asked again, with
+// TestToolsListFails: a server that answers tools/list with an error is ready without tools, and the list is requested again, with
 // growing pauses, until it lists them.
 func TestToolsListFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

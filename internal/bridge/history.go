@@ -30,7 +30,7 @@ type runHistory struct {
 type Exit struct {
 	Status     string    `json:"status"` // "exit status 3", "signal SIGKILL"
 	UptimeSecs float64   `json:"uptime_secs"`
-	Reason     string    `json:"reason,omitempty"`      // the line of its output that most likely says why
+	Reason     string    `json:"reason,omitempty"`      // the line of its output that is the likely reason
 	StderrTail string    `json:"stderr_tail,omitempty"` // last 4 KiB, with known secrets replaced
 	Cause      string    `json:"cause,omitempty"`       // why the bridge stopped it, if it did
 	At         time.Time `json:"at"`

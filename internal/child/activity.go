@@ -15,7 +15,7 @@ type Activity struct {
 const minCPU = 100
 
 // WorkedSince reports whether the processes have worked since an earlier reading, a time before this one. It returns false
-// if the system does not tell.
+// if the system does not provide the readings.
 func (a Activity) WorkedSince(earlier Activity, before time.Duration) bool {
 	if !a.known || !earlier.known {
 		return false

@@ -53,7 +53,7 @@ type Spec struct {
 	// loses lines but never blocks the process. stderr is read even if Stderr is nil.
 	Stderr func(line string)
 
-	// Output, if set, returns the last lines of stdout that were not messages: they may say why the process has ended. It
+	// Output, if set, returns the last lines of stdout that were not messages: they may contain the reason of its end. It
 	// is called after the process has exited, when everything that it wrote to stdout was read, or half a second later.
 	Output func() []string
 

@@ -13,7 +13,7 @@ type ExitError struct {
 	Signal     string        // the signal's name, "SIGKILL"; "": it exited
 	Uptime     time.Duration // from its start to its end
 	StderrTail string        // the end of its stderr, at most 4 KiB, redacted
-	Reason     string        // the line of its output that most likely says why it ended; "" if Run or a signal ended it
+	Reason     string        // the line of its output that most likely is the reason; "" if Run or a signal ended it
 	Stream     string        // of Reason: "stderr" or "stdout"
 	Stopped    bool          // Run ended it: use had returned, ctx had ended, or Terminate was called
 	Cause      error         // the error of use, if it has another reason than the process's end
@@ -49,7 +49,7 @@ func (e *ExitError) ended() bool {
 	return e.Stopped || slices.Contains([]string{"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}, e.Signal)
 }
 
-// setReason sets Reason from lines of stderr and stdout: the first that carries an error, else the last that may be a
+// setReason sets Reason from lines of stderr and stdout: the first that contains an error, else the last that may be a
 // reason.
 func (e *ExitError) setReason(stderr, stdout []string) {
 	if e.ended() {

@@ -13,13 +13,13 @@ var (
 	// strong begins the report of a crash by a language's runtime.
 	strong = regexp.MustCompile(`^(panic: |fatal error: |thread '.*' panicked at |Exception in thread |Unhandled exception)`)
 
-	// marked carries an error, in most logs and programs.
+	// marked contains an error, in most logs and programs.
 	marked = regexp.MustCompile(`(?i:\b(error|err|fatal|panic|exception|failed)\b|✗|✘|× )|[A-Z]\w*(Error|Exception)\b`)
 
-	// harmless says that there was none.
+	// harmless states that there was no error.
 	harmless = regexp.MustCompile(`(?i)\b(no|0|without|any) (error|exception)s?\b`)
 
-	// detail is a part of the report of an error that does not say what went wrong.
+	// detail is a part of the report of an error that is not its cause.
 	detail = regexp.MustCompile(`^npm (ERR!|error) (code|errno|syscall|path|command|cwd|[A-Za-z0-9]+$|A complete log)|^npm (warn|WARN|notice)`)
 
 	frame   = regexp.MustCompile(`^\s*(at |@ |File "|\d+: 0x|from .*:\d+:in )|^\t|^goroutine \d+ \[`) // a line of a stack trace
@@ -40,7 +40,7 @@ func withoutEscapes(s string) string {
 	return escapes.ReplaceAllString(s, "")
 }
 
-// reasonIn returns the line of a program's output that most likely says why it ended, and whether that line carries an
+// reasonIn returns the line of a program's output that most likely is the reason of its end, and whether that line contains an
 // error. It has no certainty: programs end in many ways.
 func reasonIn(lines []string) (line string, isError bool) {
 	lines = slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.TrimSpace(l) == "" })
@@ -53,7 +53,7 @@ func reasonIn(lines []string) (line string, isError bool) {
 		return joined(lines, i), false
 	}
 	for _, l := range slices.Backward(lines) {
-		if speaks(l) {
+		if informative(l) {
 			return cut(strings.TrimSpace(l), maxReason), false
 		}
 	}
@@ -88,7 +88,7 @@ func firstStrong(lines []string) int {
 	return slices.IndexFunc(lines, strong.MatchString)
 }
 
-// firstMarked finds the first line that carries an error: if there is an excerpt of the program's source, after that.
+// firstMarked finds the first line that contains an error: if there is an excerpt of the program's source, after that.
 func firstMarked(lines []string) int {
 	after := 0
 	for i, l := range lines {
@@ -98,7 +98,7 @@ func firstMarked(lines []string) int {
 	}
 	for _, from := range []int{after, 0} {
 		for i := from; i < len(lines); i++ {
-			if l := lines[i]; marked.MatchString(l) && speaks(l) && !harmless.MatchString(l) {
+			if l := lines[i]; marked.MatchString(l) && informative(l) && !harmless.MatchString(l) {
 				return i
 			}
 		}
@@ -109,14 +109,14 @@ func firstMarked(lines []string) int {
 // beforeUsage finds what a command line program wrote before its usage, or the usage.
 func beforeUsage(lines []string) int {
 	i := slices.IndexFunc(lines, usage.MatchString)
-	if i > 0 && speaks(lines[i-1]) {
+	if i > 0 && informative(lines[i-1]) {
 		return i - 1
 	}
 	return i
 }
 
-// speaks reports whether a line may be a reason.
-func speaks(l string) bool {
+// informative reports whether a line may be a reason.
+func informative(l string) bool {
 	for _, not := range []*regexp.Regexp{detail, frame, filler, version, place} {
 		if not.MatchString(l) {
 			return false

@@ -32,7 +32,7 @@ var subcommands = map[string][]string{
 // maxWrappers limits how many wrappers are unpacked, for example cmd /c env X=1 npx.
 const maxWrappers = 4
 
-// Downloads returns the name under which a user knows the launcher that the command is, such as "npx" or "docker run",
+// Downloads returns the usual name of the launcher that the command is, such as "npx" or "docker run",
 // and "" if it is no launcher.
 func Downloads(command string, args []string) string {
 	words := append([]string{command}, args...)
