@@ -273,5 +273,5 @@ func killTheBridge(h *host) {
 		_, err := h.call("echo", "{}")
 		h.wantError(err, rpc.CodeUnavailable, rpc.RanNo, "lost")
 	})
-	h.wantError(ended[0], rpc.CodeExited, rpc.RanMaybe, "silent")
+	h.wantError(ended[0], rpc.CodeExited, rpc.RanMaybe, "sent nothing for")
 }

@@ -159,7 +159,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 				r.silent()
 			default:
 				r.silent()
-				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s sent no sign of life for %s during the call; it may have stopped", r.t.id, wire.SilenceLimit)
+				return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s sent nothing for %s during the call; it may have stopped", r.t.id, wire.SilenceLimit)
 			}
 		case <-ctx.Done():
 			return nil, r.gaveUp(ctx.Err())
