@@ -109,8 +109,11 @@ func (f *fleet) beat(n int, s heartbeat.State) {
 }
 
 // keepBeating sends heartbeats of the bridges of all extensions from one on, spread evenly over the interval, until stop
-// is called.
+// is called. There may be none.
 func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
+	if from >= f.size {
+		return func() {}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { // owned by the caller of stop, which waits

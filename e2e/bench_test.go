@@ -54,7 +54,7 @@ func TestScaleTable(t *testing.T) {
 	out := benchTable(t, "scale", "-quick", "-extensions", "100")
 	for _, want := range []string{
 		"100 extensions of 10 tools", "| documents in which the followers and the bucket differ then | **0** |",
-		"full followers | **p50 ", "| `extctl tools`, median of 5 |", "kB a second to a follower**", "\n| 100 |", "\n| 1,000 |",
+		"full followers | **p50 ", "| `extctl tools`, median of 5 |", "kB a second to a follower**", "\n| 100 |", "\n| 1000 |",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -38,10 +39,13 @@ func TestRun(t *testing.T) {
 
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var starts []time.Duration
 		began := time.Now()
 		r := Run(t.Context(), Options{Callers: 4, Rate: 40, For: 990 * time.Millisecond}, func(context.Context) error {
-			starts = append(starts, time.Since(began)) // calls take no time, so they never overlap
+			mu.Lock()
+			defer mu.Unlock()
+			starts = append(starts, time.Since(began))
 			return nil
 		})
 		for i, at := range starts {
