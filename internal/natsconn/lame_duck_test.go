@@ -19,6 +19,7 @@ import (
 func TestMove(t *testing.T) {
 	servers := natstest.Cluster(t, 2, &server.Options{LameDuckGracePeriod: time.Minute, LameDuckDuration: 61 * time.Second})
 	nc := connect(t, servers[0])
+	natstest.Eventually(t, "the connection has the address of the other server", func() bool { return len(nc.Servers()) == 2 })
 	traffic := natsconn.TrafficOf(nc)
 	if err := traffic.Begin(t.Context(), time.Now().Add(time.Minute)); err != nil { // a request in flight
 		t.Fatal(err)
