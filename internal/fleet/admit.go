@@ -55,9 +55,10 @@ func (na *natives) admit(a *announced, now time.Time) *extension {
 	if !a.implied {
 		x.fromCatalog = false
 		for name, old := range x.announcements {
-			if old.implied {
-				na.removeAnnouncement(x, name)
+			if !old.implied {
+				break // either all announcements are implied or none
 			}
+			na.removeAnnouncement(x, name)
 		}
 	}
 	na.raiseAlerts(x, a, now)

@@ -83,16 +83,20 @@ func (x *extension) roomFor(a *announced) error {
 	if x.kept+a.size <= maxPerID {
 		return nil
 	}
-	sum := a.text()
-	for _, other := range x.announcements {
-		if other != old {
-			sum += other.text()
-		}
+	sum := a.text() + x.announcedText()
+	if old != nil {
+		sum -= old.text()
 	}
 	if sum > maxPerID {
 		return fmt.Errorf("the announcements of this extension would take %d bytes, over the limit of %d", sum, maxPerID)
 	}
 	return nil
+}
+
+// announcedText is about the sum of text of x's announcements. It is derived from the counted memory: adding up the
+// announcements would make a flood of them cost their number squared.
+func (x *extension) announcedText() int {
+	return max(0, x.kept-extensionRoom-x.offered()-len(x.announcements)*announceRoom)
 }
 
 // offered is the number of bytes stored of x's handshakes.

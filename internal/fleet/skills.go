@@ -95,6 +95,11 @@ func (rs *restores) restoreBridge(name string, h wire.Host, now time.Time) {
 	if h.State == "" || !b.host.Since.Equal(h.Since) {
 		return
 	}
+	if h.State == heartbeat.Lost || !b.inventory.Synced() {
+		// The earlier leader may have received reports that this replica has missed, and can no longer request.
+		b.host.Extensions, b.host.ExtensionsLeftOut = h.Extensions, h.ExtensionsLeftOut
+		rs.bridges.keepReports(b)
+	}
 	b.answered, b.gone, b.reason, b.changed = true, h.State == heartbeat.Lost, h.Reason, h.StateSince
 	b.next, b.pause, b.timeouts = time.Time{}, 0, 0
 }
