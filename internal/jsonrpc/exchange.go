@@ -158,8 +158,13 @@ func (r *Reply) KeepCopies(id []byte) bool {
 	return r.from == nil || !r.env.plain || len(r.env.ID) < len(id) || len(r.line) <= keepBuffer || 4*len(r.line) < 3*len(r.from.buf)
 }
 
-// Size returns approximately how many bytes AppendTo appends.
-func (r *Reply) Size() int { return max(len(r.line), len(r.env.Result)+len(r.env.Error)) + 64 }
+// Size returns at least how many bytes AppendTo appends besides the id, and not many more.
+func (r *Reply) Size() int {
+	if r.Err != nil {
+		return len(AppendError(nil, nil, r.Err))
+	}
+	return max(len(r.line), len(r.env.Result)+len(r.env.Error)) + 64
+}
 
 // AppendResult appends a response message with a result; an empty one counts as null.
 func AppendResult(dst, id, result []byte) []byte {

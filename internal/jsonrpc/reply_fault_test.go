@@ -43,6 +43,7 @@ func FuzzReply(f *testing.F) {
 		`{"jsonrpc":"2.0","id":1,"error":{"code":"x","message":"m"}}`,
 		`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"},"error":null,"result":3}`,
 		`{"id":1,"error":"boom"}`,
+		`{"id":1}`,
 		` { "jsonrpc" : "2.0" , "id" : null , "result" : null } `,
 	} {
 		f.Add([]byte(seed), []byte(`"caller's"`))
