@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 	case mode == "bridge":
 		runTestBridge()
 		return
+	case mode == "service":
+		runTestService()
+		return
 	case strings.HasPrefix(mode, "child:"):
 		runTestChild(strings.TrimPrefix(mode, "child:"))
 		return
