@@ -21,7 +21,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-func (a *app) benchCmd() *cobra.Command {
+func benchCmd(a *app) *cobra.Command {
 	var o load.Options
 	var warmUp int
 	var data string

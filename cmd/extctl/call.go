@@ -22,7 +22,7 @@ import (
 // callTimeout is the default timeout of a call; it equals the bridge's default.
 const callTimeout = 30 * time.Second
 
-func (a *app) callCmd() *cobra.Command {
+func callCmd(a *app) *cobra.Command {
 	var o mesh.ClientOptions
 	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON | key=value… | @file | -]",

@@ -164,7 +164,7 @@ type operated struct {
 }
 
 // operateCmd makes a command that sends a control request about an extension's instances to its bridges.
-func (a *app) operateCmd(method, short, done string) *cobra.Command {
+func operateCmd(a *app, method, short, done string) *cobra.Command {
 	var f bridgeFlags
 	cmd := &cobra.Command{
 		Use:   method + " ID",

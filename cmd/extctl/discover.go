@@ -35,7 +35,7 @@ type discoverJSON struct {
 	InvalidCount  int                   `json:"invalid_count"`
 }
 
-func (a *app) discoverCmd() *cobra.Command {
+func discoverCmd(a *app) *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use:   "discover [DIR…]",
@@ -46,14 +46,14 @@ search_paths of extensions.yaml, otherwise in ./extensions.
 The output includes every fault of every manifest, and what an extension requires and this host lacks.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.search = append(f.search, args...)
-			return a.discover(cmd.Context(), f)
+			return runDiscover(cmd.Context(), a, f)
 		},
 	}
 	f.add(cmd)
 	return cmd
 }
 
-func (a *app) discover(ctx context.Context, f hostFlags) error {
+func runDiscover(ctx context.Context, a *app, f hostFlags) error {
 	h, err := a.load(f)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (a *app) discover(ctx context.Context, f hostFlags) error {
 	if !h.settings().Enabled {
 		fmt.Fprintf(a.stderr, "extensions.enabled is false in %s: this host runs no extensions\n", h.path)
 	}
-	return a.printCandidates(out)
+	return printCandidates(a, out)
 }
 
 func (h localHost) candidate(c discovery.Candidate) candidateJSON {
@@ -101,7 +101,7 @@ func (h localHost) candidate(c discovery.Candidate) candidateJSON {
 	return out
 }
 
-func (a *app) printCandidates(out discoverJSON) error {
+func printCandidates(a *app, out discoverJSON) error {
 	t := a.newTable("ID", "VERSION", "TRANSPORT", "MISSING", "PATH")
 	for _, c := range out.Candidates {
 		transport := c.Transport

@@ -63,7 +63,7 @@ type doctorOptions struct {
 	stateDir string
 }
 
-func (a *app) doctorCmd() *cobra.Command {
+func doctorCmd(a *app) *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [--runtime] [DIR…]",
@@ -80,7 +80,7 @@ The exit code is 9 if anything is an error. A gated extension is not an error: i
 		Example: "  extctl doctor --runtime ./extensions",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.search = append(o.search, args...)
-			return a.doctor(cmd.Context(), o)
+			return runDoctor(cmd.Context(), a, o)
 		},
 	}
 	o.add(cmd)
@@ -90,7 +90,7 @@ The exit code is 9 if anything is an error. A gated extension is not an error: i
 	return cmd
 }
 
-func (a *app) doctor(ctx context.Context, o doctorOptions) error {
+func runDoctor(ctx context.Context, a *app, o doctorOptions) error {
 	if a.timeout < 0 {
 		return usage("--timeout %v: want a positive duration", a.timeout)
 	}

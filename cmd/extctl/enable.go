@@ -19,28 +19,28 @@ type enableJSON struct {
 	Config  string `json:"config"`
 }
 
-func (a *app) enableCmd() *cobra.Command {
-	return a.switchCmd(true, "enable ID", "Enable an extension of this host",
+func enableCmd(a *app) *cobra.Command {
+	return switchCmd(a, true, "enable ID", "Enable an extension of this host",
 		`Remove ID from extensions.disabled and, if there is an allowlist, add it to that.
 
 The rest of extensions.yaml, including comments, is not changed. A running bridge applies the change after
 extctl reload.`)
 }
 
-func (a *app) disableCmd() *cobra.Command {
-	return a.switchCmd(false, "disable ID", "Disable an extension of this host",
+func disableCmd(a *app) *cobra.Command {
+	return switchCmd(a, false, "disable ID", "Disable an extension of this host",
 		`Add ID to extensions.disabled.
 
 The rest of extensions.yaml, including comments, is not changed. A running bridge applies the change after
 extctl reload.`)
 }
 
-func (a *app) switchCmd(on bool, use, short, long string) *cobra.Command {
+func switchCmd(a *app, on bool, use, short, long string) *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.setEnabled(cmd.Context(), f, args[0], on)
+			return setEnabled(cmd.Context(), a, f, args[0], on)
 		},
 		ValidArgsFunction: f.completeLocal,
 	}
@@ -48,7 +48,7 @@ func (a *app) switchCmd(on bool, use, short, long string) *cobra.Command {
 	return cmd
 }
 
-func (a *app) setEnabled(ctx context.Context, f hostFlags, id string, on bool) error {
+func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) error {
 	if err := checkLocalID(id); err != nil {
 		return err
 	}

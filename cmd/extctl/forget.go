@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) forgetCmd() *cobra.Command {
+func forgetCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "forget ID",
 		Short: "Remove a lost extension from the catalog now, instead of after the registry's --forget-after",

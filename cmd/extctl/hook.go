@@ -11,16 +11,16 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) hookCmd() *cobra.Command {
+func hookCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hook",
 		Short: "Fire a hook manually",
 	}
-	cmd.AddCommand(a.hookFireCmd())
+	cmd.AddCommand(hookFireCmd(a))
 	return cmd
 }
 
-func (a *app) hookFireCmd() *cobra.Command {
+func hookFireCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "fire NAME [JSON | key=value… | @file | -]",
 		Short: "Send an event to every extension with a hook, and print the resulting event",

@@ -18,7 +18,7 @@ type hookJSON struct {
 	Available bool   `json:"available"`
 }
 
-func (a *app) hooksCmd() *cobra.Command {
+func hooksCmd(a *app) *cobra.Command {
 	return a.catalogVerb("hooks", "List the hooks and the extensions that offer them", []string{wire.KindSpec, wire.KindState}, func(c *mesh.Catalog) listing {
 		hooks := []hookJSON{}
 		for _, e := range c.All() {

@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) hostsCmd() *cobra.Command {
+func hostsCmd(a *app) *cobra.Command {
 	return a.catalogVerb("hosts", "List the bridges, and the extensions that they could not start with the reason", []string{wire.KindHost},
 		func(c *mesh.Catalog) listing {
 			hosts := c.Hosts()

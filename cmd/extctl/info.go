@@ -62,14 +62,14 @@ type partJSON struct {
 	Error       string   `json:"error"`
 }
 
-func (a *app) infoCmd() *cobra.Command {
+func infoCmd(a *app) *cobra.Command {
 	var f hostFlags
 	cmd := &cobra.Command{
 		Use:   "info ID",
 		Short: "Show an extension of this host: its path, its command, what it lacks",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.info(cmd.Context(), f, args[0])
+			return runInfo(cmd.Context(), a, f, args[0])
 		},
 		ValidArgsFunction: f.completeLocal,
 	}
@@ -77,7 +77,7 @@ func (a *app) infoCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) info(ctx context.Context, f hostFlags, id string) error {
+func runInfo(ctx context.Context, a *app, f hostFlags, id string) error {
 	h, err := a.load(f)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (a *app) info(ctx context.Context, f hostFlags, id string) error {
 	if a.json {
 		return a.printJSON(out)
 	}
-	return a.printInfo(out)
+	return printInfo(a, out)
 }
 
 // enabled reports whether the configuration enables the extension id.
@@ -139,7 +139,7 @@ func withoutQuery(s string) string {
 	return s
 }
 
-func (a *app) printInfo(o infoJSON) error {
+func printInfo(a *app, o infoJSON) error {
 	w := bufio.NewWriter(a.stdout)
 	line := func(name, value string) {
 		if value = clean(value); value != "" {

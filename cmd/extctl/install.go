@@ -38,7 +38,7 @@ type installJSON struct {
 	Bytes    int64    `json:"bytes"`
 }
 
-func (a *app) installCmd() *cobra.Command {
+func installCmd(a *app) *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install PATH",
@@ -51,7 +51,7 @@ A symbolic link within the extension is copied as a link; one that is absolute o
 		Example: "  extctl install ./weather\n  extctl install --update ./weather\n  extctl install --link ~/src/weather",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.install(cmd.Context(), o, args[0])
+			return runInstall(cmd.Context(), a, o, args[0])
 		},
 	}
 	o.add(cmd)
@@ -62,7 +62,7 @@ A symbolic link within the extension is copied as a link; one that is absolute o
 	return cmd
 }
 
-func (a *app) install(ctx context.Context, o installOptions, path string) error {
+func runInstall(ctx context.Context, a *app, o installOptions, path string) error {
 	if o.update && o.link {
 		return usage("--update and --link exclude each other: a linked extension is always the current content of PATH")
 	}

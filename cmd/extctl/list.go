@@ -57,7 +57,7 @@ func revisionOf(c *mesh.Catalog) revisionJSON {
 	return revisionJSON{id, rev}
 }
 
-func (a *app) listCmd() *cobra.Command {
+func listCmd(a *app) *cobra.Command {
 	return a.listVerb("list", "List the extensions with their state", func(ctx context.Context, s *session) (listing, error) {
 		all, revision, err := s.outline(ctx)
 		if err != nil {

@@ -24,7 +24,7 @@ type logLine struct {
 // key identifies a line, to skip lines that are both stored and published while logs runs.
 func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line) }
 
-func (a *app) logsCmd() *cobra.Command {
+func logsCmd(a *app) *cobra.Command {
 	var f bridgeFlags
 	var follow bool
 	var lines int

@@ -33,7 +33,7 @@ type mcpOptions struct {
 	profiles, profile string
 }
 
-func (a *app) mcpCmd() *cobra.Command {
+func mcpCmd(a *app) *cobra.Command {
 	var o mcpOptions
 	cmd := &cobra.Command{
 		Use:   "mcp",
@@ -51,7 +51,7 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
   extctl mcp --http 127.0.0.1:7331`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.mcp(cmd.Context(), o)
+			return runMCP(cmd.Context(), a, o)
 		},
 	}
 	f := cmd.Flags()
@@ -62,7 +62,7 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
 	o.addViewFlags(cmd)
-	cmd.AddCommand(a.mcpTokenCmd(), a.mcpPreviewCmd())
+	cmd.AddCommand(mcpTokenCmd(a), mcpPreviewCmd(a))
 	return cmd
 }
 
@@ -80,8 +80,8 @@ func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f.StringVar(&o.profile, "profile", "", "offer the profile `NAME` instead of the one named default")
 }
 
-// mcp serves until the input or ctx ends.
-func (a *app) mcp(ctx context.Context, o mcpOptions) error {
+// runMCP serves until the input or ctx ends.
+func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	logger, err := o.log.New(a.stderr)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (a *app) mcp(ctx context.Context, o mcpOptions) error {
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
-	link, err := a.newMCPLink(d, logger)
+	link, err := newMCPLink(a, d, logger)
 	if err != nil {
 		return err
 	}
@@ -114,9 +114,9 @@ func (a *app) mcp(ctx context.Context, o mcpOptions) error {
 	background.Go(func() { _ = d.Run(ctx) }) // ends with ctx
 	background.Go(func() { link.run(ctx) })  // ends with ctx
 	if len(o.up) > 0 {
-		background.Go(func() { a.keepUp(ctx, o.up, logger) }) // ends with ctx
+		background.Go(func() { keepUp(ctx, a, o.up, logger) }) // ends with ctx
 	}
-	return a.serveMCP(ctx, d, &o.http, logger)
+	return serveMCP(ctx, a, d, &o.http, logger)
 }
 
 // chooseView combines the flags and the profiles.
@@ -151,7 +151,7 @@ type mcpLink struct {
 }
 
 // newMCPLink checks the flags.
-func (a *app) newMCPLink(d *door.Door, logger *slog.Logger) (*mcpLink, error) {
+func newMCPLink(a *app, d *door.Door, logger *slog.Logger) (*mcpLink, error) {
 	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
 		return nil, daemon.UsageError{Err: err}
@@ -230,11 +230,11 @@ func pause(ctx context.Context, d time.Duration) {
 
 // keepUp runs a mesh with the extensions under dirs, unless another process of this user does. If that process ends, this
 // one takes over.
-func (a *app) keepUp(ctx context.Context, dirs []string, logger *slog.Logger) {
+func keepUp(ctx context.Context, a *app, dirs []string, logger *slog.Logger) {
 	quiet := *a
 	quiet.stdout, quiet.json = io.Discard, false // stdout is for messages of the protocol
 	for ctx.Err() == nil {
-		err := quiet.up(ctx, upOptions{dirs: dirs, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
+		err := runUp(ctx, &quiet, upOptions{dirs: dirs, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
 		if err != nil && ctx.Err() == nil && !errors.As(err, new(*storelock.LockedError)) {
 			logger.Error(fmt.Sprintf("the mesh of --up %v has stopped; trying again", dirs), "error", err)
 		}

@@ -130,7 +130,7 @@ func lowerAll(in []string) (out []string) {
 }
 
 // serveMCP serves a Door on standard input and output, or over HTTP.
-func (a *app) serveMCP(ctx context.Context, d *door.Door, f *httpFlags, logger *slog.Logger) error {
+func serveMCP(ctx context.Context, a *app, d *door.Door, f *httpFlags, logger *slog.Logger) error {
 	if f.addr == "" {
 		return d.ServeStdio(ctx, a.stdin, a.stdout)
 	}
@@ -164,7 +164,7 @@ func readProfiles(path string) (map[string]door.ViewOptions, error) {
 	return out, nil
 }
 
-func (a *app) mcpTokenCmd() *cobra.Command {
+func mcpTokenCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "token NAME",
 		Short: "Make a bearer token for an MCP client",

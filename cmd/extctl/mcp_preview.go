@@ -11,7 +11,7 @@ import (
 	"github.com/extmesh/extmesh/internal/door"
 )
 
-func (a *app) mcpPreviewCmd() *cobra.Command {
+func mcpPreviewCmd(a *app) *cobra.Command {
 	var o mcpOptions
 	cmd := &cobra.Command{
 		Use:   "preview",

@@ -40,7 +40,7 @@ type newJSON struct {
 	AllowWrite string   `json:"allow_write"` // the variable that the destructive tool requires
 }
 
-func (a *app) newCmd() *cobra.Command {
+func newCmd(a *app) *cobra.Command {
 	var lang, dir string
 	cmd := &cobra.Command{
 		Use:   "new NAME --lang go|python|node|shell",
@@ -50,7 +50,7 @@ requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language.`,
 		Example: "  extctl new dice --lang python\n  extctl doctor --runtime dice",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.new(args[0], lang, dir)
+			return runNew(a, args[0], lang, dir)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -60,7 +60,7 @@ requires <NAME>_ALLOW_WRITE, and a test. It needs nothing but its language.`,
 	return cmd
 }
 
-func (a *app) new(id, lang, dir string) error {
+func runNew(a *app, id, lang, dir string) error {
 	if err := checkLocalID(id); err != nil {
 		return err
 	}

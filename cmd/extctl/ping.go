@@ -21,7 +21,7 @@ type pingJSON struct {
 	err error
 }
 
-func (a *app) pingCmd() *cobra.Command {
+func pingCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ping [ID]",
 		Short: "Send a ping to one extension or to all",

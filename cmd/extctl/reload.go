@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) reloadCmd() *cobra.Command {
+func reloadCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload BRIDGE",
 		Short: "Make a bridge reread its configuration and manifests",

@@ -12,7 +12,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-func (a *app) restartCmd() *cobra.Command {
+func restartCmd(a *app) *cobra.Command {
 	var f bridgeFlags
 	var wait bool
 	cmd := &cobra.Command{

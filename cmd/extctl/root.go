@@ -29,43 +29,43 @@ var verbs = []struct {
 	group string
 	make  func(*app) *cobra.Command
 }{
-	{"mesh", (*app).upCmd},
-	{"mesh", (*app).urlCmd},
-	{"mesh", (*app).listCmd},
-	{"mesh", (*app).showCmd},
-	{"mesh", (*app).toolsCmd},
-	{"mesh", (*app).callCmd},
-	{"mesh", (*app).watchCmd},
-	{"mesh", (*app).waitCmd},
-	{"mesh", (*app).pingCmd},
-	{"mesh", (*app).hostsCmd},
-	{"mesh", (*app).hooksCmd},
-	{"mesh", (*app).skillsCmd},
-	{"mesh", (*app).hookCmd},
-	{"mesh", (*app).benchCmd},
-	{"mesh", (*app).mcpCmd},
-	{"operate", (*app).restartCmd},
-	{"operate", (*app).drainCmd},
-	{"operate", (*app).reloadCmd},
-	{"operate", (*app).logsCmd},
-	{"operate", (*app).forgetCmd},
-	{"local", (*app).discoverCmd},
-	{"local", (*app).infoCmd},
-	{"local", (*app).validateCmd},
-	{"local", (*app).doctorCmd},
-	{"local", (*app).enableCmd},
-	{"local", (*app).disableCmd},
-	{"local", (*app).installCmd},
-	{"local", (*app).uninstallCmd},
-	{"local", (*app).newCmd},
-	{"local", (*app).schemaCmd},
-	{"local", (*app).versionCmd},
+	{"mesh", upCmd},
+	{"mesh", urlCmd},
+	{"mesh", listCmd},
+	{"mesh", showCmd},
+	{"mesh", toolsCmd},
+	{"mesh", callCmd},
+	{"mesh", watchCmd},
+	{"mesh", waitCmd},
+	{"mesh", pingCmd},
+	{"mesh", hostsCmd},
+	{"mesh", hooksCmd},
+	{"mesh", skillsCmd},
+	{"mesh", hookCmd},
+	{"mesh", benchCmd},
+	{"mesh", mcpCmd},
+	{"operate", restartCmd},
+	{"operate", drainCmd},
+	{"operate", reloadCmd},
+	{"operate", logsCmd},
+	{"operate", forgetCmd},
+	{"local", discoverCmd},
+	{"local", infoCmd},
+	{"local", validateCmd},
+	{"local", doctorCmd},
+	{"local", enableCmd},
+	{"local", disableCmd},
+	{"local", installCmd},
+	{"local", uninstallCmd},
+	{"local", newCmd},
+	{"local", schemaCmd},
+	{"local", versionCmd},
 }
 
 // run is extctl, from arguments to exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
-	root := a.rootCmd()
+	root := rootCmd(a)
 	started := false // cobra's own errors are all usage errors; they occur before the command starts
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	root.SetArgs(args)
@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.exit(ctx, err)
 }
 
-func (a *app) rootCmd() *cobra.Command {
+func rootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "extctl",
 		Short:         "Show the extensions of a mesh, call their tools, and run a mesh",

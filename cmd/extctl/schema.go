@@ -19,7 +19,7 @@ type schemaJSON struct {
 	make        func() ([]byte, error) // the schema itself
 }
 
-func (a *app) schemaCmd() *cobra.Command {
+func schemaCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema [NAME]",
 		Short: "Print the JSON Schema of plugin.toml, for editors",
@@ -34,15 +34,15 @@ With Even Better TOML or taplo: save it as plugin.schema.json, and begin the man
 		ValidArgs: []cobra.Completion{"manifest"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return a.listSchemas()
+				return listSchemas(a)
 			}
-			return a.schema(args[0])
+			return printSchemaNamed(a, args[0])
 		},
 	}
 }
 
 // listSchemas prints the names of the schemas.
-func (a *app) listSchemas() error {
+func listSchemas(a *app) error {
 	if a.json {
 		return a.printJSON(struct {
 			header
@@ -56,11 +56,11 @@ func (a *app) listSchemas() error {
 	return t.print(a.stdout)
 }
 
-func (a *app) schema(name string) error {
+func printSchemaNamed(a *app, name string) error {
 	var names []string
 	for _, s := range schemas {
 		if names = append(names, s.Name); s.Name == name {
-			return a.printSchema(s)
+			return printSchema(a, s)
 		}
 	}
 	f := fail(exitUsage, "there is no schema %q; want %s", name, orList(names))
@@ -68,7 +68,7 @@ func (a *app) schema(name string) error {
 	return f
 }
 
-func (a *app) printSchema(s schemaJSON) error {
+func printSchema(a *app, s schemaJSON) error {
 	text, err := s.make()
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) showCmd() *cobra.Command {
+func showCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
 		Short: "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
@@ -38,14 +38,14 @@ func (a *app) showCmd() *cobra.Command {
 						Spec      *wire.Spec `json:"spec"`
 					}{revisionJSON: revisionOf(c), extensionJSON: toJSON(e), LastExits: exits, Spec: e.Spec})
 				}
-				return a.printExtension(e, exits)
+				return printExtension(a, e, exits)
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
 }
 
-func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
+func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
 	w := bufio.NewWriter(a.stdout)
 	j := toJSON(e)
 	state := string(j.State)
@@ -80,11 +80,11 @@ func (a *app) printExtension(e mesh.Extension, exits []exitJSON) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if err := a.printInstances(e.State.Instances); err != nil {
+	if err := printInstances(a, e.State.Instances); err != nil {
 		return err
 	}
-	a.printExits(exits)
-	return a.printToolsOf(e.Spec.Tools)
+	printExits(a, exits)
+	return printToolsOf(a, e.Spec.Tools)
 }
 
 // serverText describes what an MCP server has declared.
@@ -104,7 +104,7 @@ func serverText(s *wire.Server) string {
 	return strings.TrimPrefix(text, ", ")
 }
 
-func (a *app) printInstances(instances []wire.InstanceState) error {
+func printInstances(a *app, instances []wire.InstanceState) error {
 	if len(instances) == 0 {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (a *app) printInstances(instances []wire.InstanceState) error {
 	return t.print(a.stdout)
 }
 
-func (a *app) printToolsOf(tools []wire.Tool) error {
+func printToolsOf(a *app, tools []wire.Tool) error {
 	if len(tools) == 0 {
 		return nil
 	}

@@ -71,7 +71,7 @@ func (s *session) exitsOf(ctx context.Context, bridge, id string) (out []exitJSO
 }
 
 // printExits prints the exits, each with the end of the process's stderr.
-func (a *app) printExits(exits []exitJSON) {
+func printExits(a *app, exits []exitJSON) {
 	const lines = 30 // a stack trace of Node.js is shorter
 	for _, e := range exits {
 		fmt.Fprintf(a.stdout, "\nLast exit of %s on %s: %s after %s, %s\n", clean(e.Instance), clean(e.Bridge), clean(e.Status),

@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) skillsCmd() *cobra.Command {
+func skillsCmd(a *app) *cobra.Command {
 	return a.catalogVerb("skills", "List the skills and the hosts that have them", []string{wire.KindSkill}, func(c *mesh.Catalog) listing {
 		skills := c.Skills()
 		return listing{name: "skills", list: skills, tables: func() []*table {

@@ -21,7 +21,7 @@ type toolJSON struct {
 	Available   bool            `json:"available"`
 }
 
-func (a *app) toolsCmd() *cobra.Command {
+func toolsCmd(a *app) *cobra.Command {
 	var id, search string
 	cmd := a.listVerb("tools [--ext ID] [--search TEXT]", "List the tools of all extensions", func(ctx context.Context, s *session) (listing, error) {
 		c, all, err := s.extensions(ctx, id)
@@ -30,7 +30,7 @@ func (a *app) toolsCmd() *cobra.Command {
 		}
 		tools := matching(all, search)
 		return listing{revisionJSON: revisionOf(c), name: "tools", list: tools,
-			tables: func() []*table { return []*table{a.toolTable(c, tools)} },
+			tables: func() []*table { return []*table{toolTable(a, c, tools)} },
 			notes:  func() []string { return clashes(all) }}, nil
 	})
 	cmd.Flags().StringVar(&id, "ext", "", "only the tools of the extension `ID`")
@@ -73,7 +73,7 @@ func matching(all []mesh.Extension, search string) []toolJSON {
 	return out
 }
 
-func (a *app) toolTable(c *mesh.Catalog, tools []toolJSON) *table {
+func toolTable(a *app, c *mesh.Catalog, tools []toolJSON) *table {
 	t := a.newTable("TOOL", "EXTENSION", "STATE", "DESCRIPTION")
 	for _, tool := range tools {
 		e, _ := c.Get(tool.Extension)

@@ -24,7 +24,7 @@ type uninstallJSON struct {
 	Next    string `json:"next"`   // the manifest with the same id that is used now
 }
 
-func (a *app) uninstallCmd() *cobra.Command {
+func uninstallCmd(a *app) *cobra.Command {
 	var f hostFlags
 	var yes bool
 	cmd := &cobra.Command{
@@ -35,7 +35,7 @@ func (a *app) uninstallCmd() *cobra.Command {
 The extension's stored data (EXTMESH_STATE_DIR) is kept.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.uninstall(cmd.Context(), f, args[0], yes)
+			return runUninstall(cmd.Context(), a, f, args[0], yes)
 		},
 		ValidArgsFunction: f.completeLocal,
 	}
@@ -44,7 +44,7 @@ The extension's stored data (EXTMESH_STATE_DIR) is kept.`,
 	return cmd
 }
 
-func (a *app) uninstall(ctx context.Context, f hostFlags, id string, yes bool) error {
+func runUninstall(ctx context.Context, a *app, f hostFlags, id string, yes bool) error {
 	if err := checkLocalID(id); err != nil {
 		return err
 	}

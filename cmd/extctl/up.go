@@ -47,7 +47,7 @@ type upOptions struct {
 	listenChosen bool // --listen was given: do not fall back to another port
 }
 
-func (a *app) upCmd() *cobra.Command {
+func upCmd(a *app) *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up [DIR…]",
@@ -60,7 +60,7 @@ prints it for other programs. Ctrl-C stops everything.`,
 		Example: "  extctl up examples/extensions",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")
-			return a.up(cmd.Context(), o)
+			return runUp(cmd.Context(), a, o)
 		},
 	}
 	cmd.Flags().StringVar(&o.listen, "listen", defaultListen, "`ADDR` where NATS listens, on this machine: a port or 127.0.0.1:PORT; if the default port is in use, a free one is chosen")
@@ -72,9 +72,9 @@ prints it for other programs. Ctrl-C stops everything.`,
 	return cmd
 }
 
-// up runs until ctx ends. Then the bridge stops its extensions, the registry records that they are gone, and NATS
+// runUp runs until ctx ends. Then the bridge stops its extensions, the registry records that they are gone, and NATS
 // stops last.
-func (a *app) up(ctx context.Context, o upOptions) error {
+func runUp(ctx context.Context, a *app, o upOptions) error {
 	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
 		return daemon.UsageError{Err: err}
@@ -86,13 +86,13 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return err
 	}
-	host, err := a.planHost(o, logger)
+	host, err := planHost(a, o, logger)
 	if err != nil {
 		return err
 	}
 	awaitWatchdog, stopWatchdog := bridge.StartWatchdog(logger) // starts while NATS starts
 	defer stopWatchdog()
-	srv, err := a.startNATS(o, logger)
+	srv, err := startNATS(a, o, logger)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 
 // startNATS starts the server on the given address, or on a free port if the default is in use and --listen was not
 // given.
-func (a *app) startNATS(o upOptions, logger *slog.Logger) (*natsd.Server, error) {
+func startNATS(a *app, o upOptions, logger *slog.Logger) (*natsd.Server, error) {
 	host, port, err := splitListen(o.listen)
 	if err != nil {
 		return nil, err

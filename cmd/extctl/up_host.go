@@ -26,7 +26,7 @@ type hostPlan struct {
 }
 
 // planHost reads the settings and checks the directories before anything starts.
-func (a *app) planHost(o upOptions, logger *slog.Logger) (hostPlan, error) {
+func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
 	p := hostPlan{
 		name: cmp.Or(o.name, bridge.DefaultName()), stateDir: bridge.DefaultStateDir(),
 		reread: func() (config.Config, error) { return bridge.Settings(o.config, o.dirs, logger) },

@@ -163,7 +163,7 @@ func TestUpRegistryConfig(t *testing.T) {
 		settings: {Interval: 2 * time.Second, Grace: 7.5},
 		"":       {Interval: heartbeat.DefaultInterval, Grace: heartbeat.DefaultGrace},
 	} {
-		plan, err := a.planHost(upOptions{config: config, dirs: []string{t.TempDir()}}, slog.New(slog.DiscardHandler))
+		plan, err := planHost(a, upOptions{config: config, dirs: []string{t.TempDir()}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

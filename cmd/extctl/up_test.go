@@ -269,7 +269,7 @@ func TestUpFallsBackToFreePort(t *testing.T) {
 		t.Errorf("with --listen: exit %d, %s", code, stderr)
 	}
 	a := &app{stderr: &logBuffer{}}
-	srv, err := a.startNATS(upOptions{listen: port, data: t.TempDir()}, nil)
+	srv, err := startNATS(a, upOptions{listen: port, data: t.TempDir()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

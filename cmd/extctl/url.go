@@ -10,7 +10,7 @@ import (
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
 
-func (a *app) urlCmd() *cobra.Command {
+func urlCmd(a *app) *cobra.Command {
 	var data string
 	cmd := &cobra.Command{
 		Use:   "url",
@@ -22,7 +22,7 @@ The nats command, the examples and most client libraries read NATS_URL.`,
 		Example: "  export NATS_URL=$(extctl url)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			url, err := a.natsURL(data)
+			url, err := natsURL(a, data)
 			if err != nil {
 				return err
 			}
@@ -41,7 +41,7 @@ The nats command, the examples and most client libraries read NATS_URL.`,
 }
 
 // natsURL is the URL that url prints. data is the data directory of an extctl up; "" means the server that extctl uses.
-func (a *app) natsURL(data string) (string, error) {
+func natsURL(a *app, data string) (string, error) {
 	if data == "" {
 		target, err := a.nats.Resolve()
 		if err != nil {

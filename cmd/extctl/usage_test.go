@@ -33,7 +33,7 @@ func TestMissingArguments(t *testing.T) {
 			t.Errorf("%s: %q: %v", cmd.CommandPath(), f.hint, err)
 		}
 	}
-	visit(a.rootCmd())
+	visit(rootCmd(a))
 	if checked < 15 {
 		t.Errorf("%d commands require an argument", checked)
 	}

@@ -29,7 +29,7 @@ type validated struct {
 	absent bool // Path does not exist
 }
 
-func (a *app) validateCmd() *cobra.Command {
+func validateCmd(a *app) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
@@ -44,14 +44,14 @@ The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was
 		Example: "  extctl validate extensions\n  extctl validate - < plugin.toml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.validate(cmd.Context(), hostFlags{config: file}, args)
+			return runValidate(cmd.Context(), a, hostFlags{config: file}, args)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "extensions.yaml `FILE`, for reserved_ids and agent_version (default "+config.DefaultPath+" if it exists)")
 	return cmd
 }
 
-func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
+func runValidate(ctx context.Context, a *app, f hostFlags, args []string) error {
 	h := f.readHost(a.credentials())
 	if errorsIn(h.diags) > 0 {
 		fmt.Fprintf(a.stderr, "%s has errors; its reserved_ids and agent_version may not be applied\n", h.path)
@@ -63,7 +63,7 @@ func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
 			return err
 		}
 	}
-	if err := a.printValidated(v.results); err != nil {
+	if err := printValidated(a, v.results); err != nil {
 		return err
 	}
 	code := exitOK
@@ -81,7 +81,7 @@ func (a *app) validate(ctx context.Context, f hostFlags, args []string) error {
 	return nil
 }
 
-func (a *app) printValidated(results []validated) error {
+func printValidated(a *app, results []validated) error {
 	if a.json {
 		for i := range results {
 			results[i].Diagnostics = list(results[i].Diagnostics)

@@ -9,7 +9,7 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 )
 
-func (a *app) versionCmd() *cobra.Command {
+func versionCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",

@@ -19,7 +19,7 @@ const waitTimeout = time.Minute
 // gone is the value of --for that waits until the extension is not in the catalog.
 const gone = "gone"
 
-func (a *app) waitCmd() *cobra.Command {
+func waitCmd(a *app) *cobra.Command {
 	var want string
 	cmd := &cobra.Command{
 		Use:   "wait ID [--for STATE]",

@@ -16,7 +16,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-func (a *app) watchCmd() *cobra.Command {
+func watchCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch",
 		Short: "Print every change of the catalog until interrupted",
