@@ -93,9 +93,14 @@ func serverText(s *wire.Server) string {
 		return ""
 	}
 	text := strings.TrimSpace(s.Name()+" "+s.Version()) + ", MCP " + s.ProtocolVersion
-	for _, capability := range []string{"prompts", "resources", "completions", "logging"} {
-		if s.Offers(capability) {
-			text += ", " + capability
+	for _, o := range []struct {
+		capability string
+		list       *wire.Listing
+	}{{"prompts", s.Lists.Prompts}, {"resources", s.Lists.Resources}, {"resource templates", s.Lists.Templates}, {"completions", nil}, {"logging", nil}} {
+		if o.list != nil {
+			text += fmt.Sprintf(", %s: %d", o.capability, o.list.Count)
+		} else if s.Offers(o.capability) {
+			text += ", " + o.capability
 		}
 	}
 	if s.Instructions != "" {

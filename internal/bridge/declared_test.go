@@ -98,9 +98,13 @@ func TestToolsListFails(t *testing.T) {
 		f := testForwarder(m)
 		f.handshake.Store(hs)
 		ctx, cancel := context.WithCancel(t.Context())
-		stop := f.relist.start(ctx, (&run{inst: s, f: f}).relist)
+		r := &run{inst: s, f: f}
+		r.retryIncomplete()
 		began := time.Now()
-		retryList(ctx, f)
+		stop := f.relist.start(ctx, r.relist)
+		for f.handshake.Load().incomplete && sleep(ctx, time.Second) && time.Since(began) < time.Hour {
+			synctest.Wait()
+		}
 		if took := time.Since(began); took < 15*time.Second || took > 40*time.Second || m.failures != 0 || m.listed != 1 {
 			t.Errorf("after %s there are %d failures left, and the tools were listed %d times", took, m.failures, m.listed)
 		}

@@ -23,7 +23,7 @@ type link interface {
 	Run(ctx context.Context) error
 }
 
-// forwarder is the handler of an instance during one run. It answers initialize and tools/list from the handshake and
+// forwarder is the handler of an instance during one run. It answers initialize and lists from the handshake and
 // forwards everything else to the child, in the child's dialect, without a goroutine per call.
 type forwarder struct {
 	conn        link
@@ -31,7 +31,7 @@ type forwarder struct {
 	handshake   atomic.Pointer[handshake]
 	reopened    atomic.Pointer[json.RawMessage] // the result of initialize after a session was reopened
 	progress    progress
-	relist      signal // the child announced that its tools have changed
+	relist      signal // the child announced that a list has changed
 	check       signal // a call failed: check whether the extension still responds
 	passthrough bool
 	maxResult   int
@@ -87,6 +87,8 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 		f.toolsCall(hs, r, x)
 	case strings.HasPrefix(method, "tools/"):
 		f.tool(hs, strings.TrimPrefix(method, "tools/"), r.Params, x)
+	case hs.listings[method] != nil:
+		x.Sink.Deliver(x, jsonrpc.NewReply(hs.listings[method].answer, nil))
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passedThrough(method):
 		f.start(x, method, r.Params)
 	default:

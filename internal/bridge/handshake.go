@@ -32,7 +32,8 @@ type handshake struct {
 	problems   []wire.Diagnostic
 	raw        json.RawMessage // the child's result of initialize
 	pages      [][]byte        // until finish: the descriptors in each page of an MCP server's tools/list
-	incomplete bool            // tools/list failed, and is to be repeated
+	incomplete bool            // a list could not be read, and is to be requested again
+	listings   listings        // of an MCP server: prompts, resources and templates
 }
 
 // hasTool reports whether the params of tools/call name a listed tool. It handles the common case, a name without
@@ -85,6 +86,9 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) 
 		if hs.tools, err = listTools(ctx, c, hs); isOwnError(err) {
 			hs.withoutTools(err)
 		} else if err != nil {
+			return nil, err
+		}
+		if err := readListings(ctx, c, hs, parsed.Server, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -182,6 +186,7 @@ func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 		return err
 	}
 	if parsed.Server != nil {
+		parsed.Server.Lists = hs.listings.lists()
 		if hs.hash, err = withServer(hs.hash, parsed.Server); err != nil {
 			return err
 		}
@@ -228,6 +233,11 @@ func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 		if err := appendMCP(&b, hs.raw); err != nil {
 			return err
 		}
+		lists, err := json.Marshal(hs.listings.lists())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, `,"lists":%s`, lists)
 	}
 	b.WriteByte('}')
 	hs.initialize = b.Bytes()

@@ -118,7 +118,8 @@ const maxNoise = 200
 // handleNotification delivers progress to the caller that requested it, and publishes every other notification as an
 // event of the extension. If there are too many, it drops and counts them.
 func (r *run) handleNotification(method string, params []byte) {
-	if method == "notifications/tools/list_changed" {
+	switch method {
+	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
 		r.f.relist.send()
 	}
 	if now := time.Now(); !r.inst.eventLimit.allow(now) {

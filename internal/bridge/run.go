@@ -28,6 +28,8 @@ type run struct {
 	start start
 	end   func(why error)     // closes the connection and stops the child
 	ready func(hs *handshake) // called after the handshake
+
+	retryPause time.Duration // of retryIncomplete
 }
 
 // runOnce is one run of the instance: from the start to the end of its process or session.
@@ -161,14 +163,8 @@ func (r *run) handshakeAndServe(ctx context.Context) error {
 	if err := r.becomeReady(ctx); err != nil {
 		return err
 	}
+	r.retryIncomplete()
 	defer r.f.relist.start(ctx, r.relist)()
-	if r.f.handshake.Load().incomplete {
-		retryCtx, stop := context.WithCancel(ctx)
-		var retrying sync.WaitGroup
-		retrying.Go(func() { retryList(retryCtx, r.f) }) // owned here; ends with retryCtx, or when the tools are listed
-		defer retrying.Wait()
-		defer stop()
-	}
 	defer r.startHealthCheck(ctx)()
 	return r.serve(ctx)
 }

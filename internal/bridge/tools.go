@@ -11,14 +11,14 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// A child that changes its tools often announces that several times. relist waits for the rest of a burst, but never
+// A child that changes its lists often announces that several times. relist waits for the rest of a burst, but never
 // longer than this, so that a child that never stops announcing changes does not prevent the reading.
 const (
 	relistDelay = 50 * time.Millisecond
 	relistPause = 500 * time.Millisecond // between two readings
 )
 
-// relist reads the tools again after the child announced that they changed.
+// relist reads the tools and the other lists again after the child announced that one of them has changed.
 func (r *run) relist(ctx context.Context) {
 	if !sleep(ctx, relistDelay) {
 		return
@@ -26,29 +26,33 @@ func (r *run) relist(ctx context.Context) {
 	r.f.relist.clear()
 	old := r.f.handshake.Load()
 	if raw := r.f.reopened.Load(); raw != nil {
-		old = &handshake{dialect: old.dialect, raw: *raw}
+		old = &handshake{dialect: old.dialect, raw: *raw, listings: old.listings}
 	}
 	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload)
 	switch {
 	case err == nil:
 		r.applyHandshake(hs)
 	case ctx.Err() == nil:
-		r.inst.log.Warn("cannot read the changed tools; keeping the previous list", "error", r.inst.reason(err))
+		r.inst.log.Warn("cannot read the changed lists; keeping the previous ones", "error", r.inst.reason(err))
 	}
+	r.retryIncomplete()
 	sleep(ctx, relistPause)
 }
 
-// The pauses between two readings of the tools of a server that has answered tools/list with an error.
+// The pauses between two readings of the lists of a server that has answered one of them with an error.
 const (
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 )
 
-// retryList requests the tools again, with growing pauses, until the server has listed them or ctx ends.
-func retryList(ctx context.Context, f *forwarder) {
-	for pause := firstRetry; f.handshake.Load().incomplete && sleep(ctx, pause); pause = min(2*pause, lastRetry) {
-		f.relist.send()
+// retryIncomplete lets relist run again after a pause, which grows from one time to the next, if a list could not be read.
+func (r *run) retryIncomplete() {
+	if !r.f.handshake.Load().incomplete {
+		r.retryPause = 0
+		return
 	}
+	r.retryPause = min(max(2*r.retryPause, firstRetry), lastRetry)
+	time.AfterFunc(r.retryPause, r.f.relist.send) // without effect after the end of the run
 }
 
 // sleep waits for d, or returns false if ctx ends first.
@@ -63,11 +67,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// relistTimeout limits one reading of the tools.
-const relistTimeout = 10 * time.Second
-
-// readTools returns a copy of old with the child's current tools, which it reads with tools/list in either dialect.
+// readTools returns a copy of old with the child's current tools, which it reads with tools/list in either dialect, and an
+// MCP server's other lists.
 func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (*handshake, error) {
+	all := ctx
 	ctx, cancel := context.WithTimeout(ctx, relistTimeout)
 	defer cancel()
 	parsed, err := wire.ParseHandshake(old.raw)
@@ -77,6 +80,9 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (
 	hs := &handshake{dialect: old.dialect, raw: old.raw, hooks: parsed.Hooks}
 	if hs.dialect == manifest.MCP {
 		if hs.tools, err = listTools(ctx, c, hs); err != nil {
+			return nil, err
+		}
+		if err = readListings(all, c, hs, parsed.Server, old.listings); err != nil {
 			return nil, err
 		}
 		return hs, hs.finish(parsed, w)

@@ -311,7 +311,7 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 			h.tools[n].Name = ""
 		}
 		for _, d := range s.Diagnostics {
-			if d.Code == "bad_tool" || d.Code == "bad_hook" || d.Code == codeSchemaDropped {
+			if d.Code == "bad_tool" || d.Code == "bad_hook" || d.Code == wire.CodeBadList || d.Code == codeSchemaDropped {
 				h.notes = append(h.notes, d)
 			}
 		}

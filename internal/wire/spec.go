@@ -54,6 +54,7 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 		Instructions    json.RawMessage   `json:"instructions"`
 		Tools           json.RawMessage   `json:"tools"`
 		Hooks           []json.RawMessage `json:"hooks"`
+		Lists           json.RawMessage   `json:"lists"`
 		Diagnostics     json.RawMessage   `json:"diagnostics"`
 	}
 	if b := bytes.TrimSpace(result); len(b) == 0 || b[0] != '{' {
@@ -65,6 +66,7 @@ func ParseHandshake(result json.RawMessage) (Handshake, error) {
 	h := Handshake{ServerVersion: r.ServerVersion, Protocol: r.ProtocolVersion}
 	if r.ProtocolVersion != "" {
 		h.Server = newServer(r.ProtocolVersion, r.ServerInfo, r.Capabilities, r.Instructions)
+		h.Server.Lists = parseLists(r.Lists)
 		h.ServerVersion = cmp.Or(h.ServerVersion, h.Server.Version())
 	}
 	if t := bytes.TrimSpace(r.Tools); len(t) > 0 && !bytes.Equal(t, []byte("null")) {
@@ -98,7 +100,38 @@ type Server struct {
 	Info            json.RawMessage `json:"info,omitempty"`         // serverInfo, with its name and version
 	Capabilities    json.RawMessage `json:"capabilities,omitempty"` // what it offers besides tools
 	Instructions    string          `json:"instructions,omitempty"` // for the model
+	Lists           Lists           `json:"lists,omitzero"`
 }
+
+// Lists describes the lists of an MCP server other than its tools. They are not in the catalog: the extension is sent
+// prompts/list and so on. A list that the server does not have, or that could not be read, is nil.
+type Lists struct {
+	Prompts   *Listing `json:"prompts,omitempty"`
+	Resources *Listing `json:"resources,omitempty"`
+	Templates *Listing `json:"templates,omitempty"` // of resources
+}
+
+// Listing describes one list. Digest is ListDigest of the response to its request.
+type Listing struct {
+	Count  int    `json:"count"`
+	Digest string `json:"digest"`
+}
+
+// parseLists reads the lists in an answer of a bridge. Anything else is ignored.
+func parseLists(raw json.RawMessage) (l Lists) {
+	if len(raw) == 0 || json.Unmarshal(raw, &l) != nil {
+		return Lists{}
+	}
+	for _, one := range []**Listing{&l.Prompts, &l.Resources, &l.Templates} {
+		if *one != nil && ((*one).Count < 0 || len((*one).Digest) > maxServerVersion) {
+			*one = nil
+		}
+	}
+	return l
+}
+
+// CodeBadList is the code of a Diagnostic about a list of prompts, resources or templates.
+const CodeBadList = "bad_list"
 
 // The bounds of what is kept of a Server, in bytes.
 const (

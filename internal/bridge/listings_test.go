@@ -1,0 +1,154 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/manifest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// lister is an MCP server that answers each method, and each page of it, with the next of these results. An answer that
+// begins with ! is an error; "hang" waits for the end of the context.
+type lister struct {
+	fakeLink
+	capabilities string
+	answers      map[string][]string
+	cursors      []string
+}
+
+func (l *lister) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if method == "initialize" {
+		return json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + l.capabilities + `,"serverInfo":{},"lists":{"prompts":{"count":99}}}`), nil
+	}
+	if len(params) > 0 {
+		l.cursors = append(l.cursors, string(params))
+	}
+	answers := l.answers[method]
+	if len(answers) == 0 {
+		return nil, &rpc.Error{Code: rpc.CodeMethodNotFound, Message: "Method not found"}
+	}
+	if len(answers) > 1 {
+		l.answers[method] = answers[1:]
+	}
+	switch answer := answers[0]; {
+	case answer == "hang":
+		<-ctx.Done()
+		return nil, rpc.Errorf(rpc.CodeTimeout, rpc.RanMaybe, "timed out")
+	case answer == "exit":
+		return nil, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "exited")
+	case strings.HasPrefix(answer, "!"):
+		return nil, &rpc.Error{Code: -32603, Message: answer[1:]}
+	default:
+		return json.RawMessage(answer), nil
+	}
+}
+
+func (l *lister) handshake(t *testing.T) *handshake {
+	t.Helper()
+	hs, err := exchangeHandshake(t.Context(), l, &workload{announce: wire.Announce{Parent: "p"}}, hostInfo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hs
+}
+
+func TestListings(t *testing.T) {
+	many := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, ","+format, i)
+		}
+		return b.String()[1:]
+	}
+	const everything = `{"prompts":{},"resources":{}}`
+	for name, tt := range map[string]struct {
+		capabilities string
+		answers      map[string][]string
+		method, want string // the response; "": none
+		count        int
+		problem      string
+		incomplete   bool
+	}{
+		"pages, in the server's bytes": {everything, map[string][]string{"prompts/list": {`{"prompts":[ {"name":"b", "n":1.0} ],"nextCursor":"2\u0041"}`, `{"prompts":[{"z":1,"name":"a"}]}`}},
+			"prompts/list", `{"prompts":[{"name":"b", "n":1.0},{"z":1,"name":"a"}]}`, 2, "", false},
+		"not declared":  {`{"logging":{}}`, map[string][]string{"prompts/list": {`{"prompts":[{"name":"a"}]}`}}, "prompts/list", "", 0, "", false},
+		"no templates":  {everything, map[string][]string{"resources/list": {`{"resources":[]}`}}, "resources/templates/list", "", 0, "", false},
+		"empty":         {everything, map[string][]string{"resources/list": {`{"resources":[]}`}}, "resources/list", `{"resources":[]}`, 0, "", false},
+		"templates":     {everything, map[string][]string{"resources/templates/list": {`{"resourceTemplates":[{"uriTemplate":"a://{b}"}]}`}}, "resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"a://{b}"}]}`, 1, "", false},
+		"bad entries":   {everything, map[string][]string{"resources/list": {`{"resources":[1.0,{"uri":""},{"uri":"a:b"},{"uri":"a:b"},{"uri":"` + strings.Repeat("x", maxListingEntry) + `"}]}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "it is not an object", false},
+		"not a list":    {everything, map[string][]string{"resources/list": {`{"resources":{}}`}}, "resources/list", "", 0, "the result of resources/list", true},
+		"an error":      {everything, map[string][]string{"resources/list": {`!the disk is full`}}, "resources/list", "", 0, "the disk is full", true},
+		"endless pages": {everything, map[string][]string{"resources/list": {`{"resources":[{"uri":"a:b"}],"nextCursor":"x"}`}}, "resources/list", `{"resources":[{"uri":"a:b"}]}`, 1, "the pages do not end", false},
+		"too many": {everything, map[string][]string{"resources/templates/list": {`{"resourceTemplates":[` + many(300, `{"uriTemplate":"%d"}`) + `]}`}},
+			"resources/templates/list", `{"resourceTemplates":[` + many(200, `{"uriTemplate":"%d"}`) + `]}`, 200, "is cut after 200 entries", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lister{capabilities: tt.capabilities, answers: tt.answers}
+			hs := l.handshake(t)
+			got, count := "", 0
+			if found := hs.listings[tt.method]; found != nil {
+				got, count = string(found.answer), found.Count
+				if found.Digest != wire.ListDigest(found.answer) {
+					t.Errorf("the digest is %s", found.Digest)
+				}
+			}
+			problems := fmt.Sprint(hs.problems)
+			if got != tt.want || count != tt.count || hs.incomplete != tt.incomplete || !strings.Contains(problems, tt.problem) || tt.problem == "" && len(hs.problems) > 0 {
+				t.Errorf("%d entries: %.300s\nproblems: %.300s, incomplete: %v", count, got, problems, hs.incomplete)
+			}
+			for _, cursor := range l.cursors {
+				if cursor != `{"cursor":"2\u0041"}` && cursor != `{"cursor":"x"}` {
+					t.Errorf("sent %s", cursor)
+				}
+			}
+		})
+	}
+}
+
+// TestListingsInAnswers: the bridge answers lists itself, and the registry gets their sizes: not those that a child has
+// written into its answer.
+func TestListingsInAnswers(t *testing.T) {
+	l := &lister{capabilities: `{"prompts":{},"resources":{}}`, answers: map[string][]string{"resources/list": {`{"resources":[{"uri":"a:b"}]}`}}}
+	hs := l.handshake(t)
+	parsed, err := wire.ParseHandshake(hs.initialize)
+	if err != nil || parsed.Server.Lists.Prompts != nil || parsed.Server.Lists.Templates != nil || parsed.Server.Lists.Resources == nil || parsed.Server.Lists.Resources.Count != 1 {
+		t.Errorf("%s: %+v, %v", hs.initialize, parsed.Server, err)
+	}
+	f := testForwarder(&scriptedLink{answer: result(`{"forwarded":1}`)})
+	f.handshake.Store(hs)
+	for method, want := range map[string]string{"resources/list": `{"resources":[{"uri":"a:b"}]}`, "prompts/list": `{"forwarded":1}`} {
+		if got, err := f.Handle(t.Context(), &rpc.Request{Method: method}); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v", method, got, err)
+		}
+	}
+	l.answers["resources/list"] = []string{`{"resources":[{"uri":"a:c"}]}`}
+	if other := l.handshake(t); other.hash == hs.hash || other.dialect != manifest.MCP {
+		t.Error("another list has the same hash")
+	}
+}
+
+// TestListingsThatHang: a server that does not answer a list is ready without it; the former list is kept.
+func TestListingsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lister{capabilities: `{"prompts":{},"resources":{}}`, answers: map[string][]string{
+			"prompts/list": {`{"prompts":[{"name":"a"}]}`, "hang"}, "resources/list": {"hang"}, "tools/list": {`{"tools":[]}`}}}
+		hs := l.handshake(t)
+		if !hs.incomplete || hs.listings["prompts/list"] == nil || hs.listings["resources/list"] != nil {
+			t.Errorf("%+v", hs)
+		}
+		again, err := readTools(t.Context(), l, hs, &workload{announce: wire.Announce{Parent: "p"}})
+		if err != nil || !again.incomplete || again.listings["prompts/list"] != hs.listings["prompts/list"] {
+			t.Errorf("%+v, %v", again, err)
+		}
+	})
+	l := &lister{capabilities: `{"prompts":{}}`, answers: map[string][]string{"prompts/list": {"exit"}}}
+	if _, err := exchangeHandshake(t.Context(), l, &workload{}, hostInfo{}); rpc.AsError(err).Code != rpc.CodeExited {
+		t.Errorf("a server that exits: %v", err)
+	}
+}
