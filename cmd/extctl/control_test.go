@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -202,4 +203,84 @@ func TestLogsFollowWithHungBridge(t *testing.T) {
 	if code := <-u.done; code != exitInterrupted && code != exitOK {
 		t.Errorf("exit code %d\n%s%s", code, u.out.String(), u.err.String())
 	}
+}
+
+// TestLogText: a line has its date unless it is of today, and the source that tells replicas apart.
+func TestLogText(t *testing.T) {
+	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.Local)
+	l := logLine{ID: "x", Bridge: "b1", Replica: 2, Instance: "WRsAC6lqDInN9FLkZ3Wig6", TS: now.Add(-time.Hour), Line: "loading\x1b"}
+	single, old, yesterday := l, l, l
+	single.Replica, single.Stream = 0, "stdout"
+	old.Bridge = "" // an old bridge
+	yesterday.TS = now.Add(-24 * time.Hour)
+	for _, tt := range []struct {
+		l      logLine
+		withID bool
+		want   string
+	}{
+		{l, false, "11:00:00 b1/2 loading?"},
+		{l, true, "11:00:00 x b1/2 loading?"},
+		{single, false, "11:00:00 b1/1 [stdout] loading?"},
+		{old, false, "11:00:00 Z3Wig6 loading?"},
+		{logLine{TS: now}, false, "12:00:00 - "},
+		{yesterday, false, "2026-03-03 12:00:00 b1/2 loading?"},
+	} {
+		if got := logText(tt.l, tt.withID, false, now); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+	l.TS = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
+	if got, want := logText(l, false, true, now), "2026-03-04T05:06:07.089Z b1/2 loading?"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for text, want := range map[string]time.Time{
+		"": {}, "90m": now.Add(-90 * time.Minute), "2026-03-04": now.Add(-12 * time.Hour), "2026-03-04 11:00": now.Add(-time.Hour),
+		"2026-03-04T05:06:07Z": time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
+	} {
+		if got, err := sinceTime(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("--since %q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"yesterday", "-5m", "12"} {
+		if _, err := sinceTime(text, now); err == nil {
+			t.Errorf("--since %q is accepted", text)
+		}
+	}
+}
+
+// TestLogsOfSeveral: the lines of several extensions are printed in order, each with its extension, and followed.
+func TestLogsOfSeveral(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	b.putExtension(t, "x", "b1")
+	b.putExtension(t, "y", "b1")
+	err = b.answer(wire.Prefix(wire.DefaultPrefix).Control("b1"), func(_ string, params json.RawMessage) (string, *rpc.Error) {
+		var p struct{ ID string }
+		if err := json.Unmarshal(params, &p); err != nil {
+			t.Error(err)
+		}
+		second := map[string]string{"x": "1", "y": "2"}[p.ID]
+		return `{"lines":[{"id":"` + p.ID + `","bridge":"b1","instance":"i` + p.ID + `","ts":"2026-01-02T03:04:0` + second + `Z","line":"of ` + p.ID + `"}]}`, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &upRun{done: make(chan int, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { // ends with cancel
+		u.done <- run(ctx, []string{"logs", "-f", "y", "x", "-t", "--server", b.url}, nil, &u.out, &u.err, func(string) string { return "" })
+	}()
+	u.await(t, "2026-01-02T03:04:01.000Z x b1/1 of x\n2026-01-02T03:04:02.000Z y b1/1 of y\n")
+	for _, id := range []string{"x", "y"} {
+		if err := b.nc.Publish(wire.Prefix(wire.DefaultPrefix).Log(id), []byte(`{"id":"`+id+`","bridge":"b1","instance":"i","ts":"2026-01-02T03:05:00Z","line":"later"}`)); err != nil {
+			t.Fatal(err)
+		}
+		u.await(t, "2026-01-02T03:05:00.000Z "+id+" b1/1 later\n")
+	}
+	cancel()
+	<-u.done
 }

@@ -7,66 +7,138 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 )
 
-// logLine is one line of a child's stderr, as bridges store and publish it.
+// logLine is one line of a child's output, as bridges store and publish it.
 type logLine struct {
 	ID       string    `json:"id"`
+	Bridge   string    `json:"bridge,omitempty"`  // absent from bridges of before 0.2
+	Replica  int       `json:"replica,omitempty"` // absent if the bridge runs only one
 	Instance string    `json:"instance"`
 	TS       time.Time `json:"ts"`
+	Stream   string    `json:"stream,omitempty"` // stdout; absent: stderr
 	Line     string    `json:"line"`
 }
 
 // key identifies a line, to skip lines that are both stored and published while logs runs.
 func (l logLine) key() string { return fmt.Sprint(l.Instance, l.TS.UnixNano(), l.Line) }
 
+// source names the instance that has written the line: its bridge and its number there. Instance names differ at their
+// end only.
+func (l logLine) source() string {
+	if l.Bridge == "" {
+		return cmp.Or(l.Instance[max(0, len(l.Instance)-6):], "-")
+	}
+	return fmt.Sprintf("%s/%d", l.Bridge, max(l.Replica, 1))
+}
+
+// logsFlags are the flags of logs.
+type logsFlags struct {
+	bridgeFlags
+	follow     bool
+	lines      int
+	since      string
+	timestamps bool
+}
+
+// selection is which lines logs prints, and how.
+type selection struct {
+	logsFlags
+	ids   []string
+	after time.Time // zero: all
+}
+
 func logsCmd(a *app) *cobra.Command {
-	var f bridgeFlags
-	var follow bool
-	var lines int
+	var f logsFlags
 	cmd := &cobra.Command{
-		Use:   "logs [-f] ID",
-		Short: "Print the last lines of an extension's stderr",
-		Args:  cobra.ExactArgs(1),
+		Use:   "logs [-f] ID…",
+		Short: "Print the last lines that extensions wrote to standard error",
+		Long: `Print the last lines that extensions wrote to standard error, and what they wrote to standard output by mistake.
+
+Each line has the time, the bridge and the number of the instance there, and with several IDs the extension. A bridge keeps
+the last 1,000 lines of an instance.`,
+		Example: "  extctl logs hello --since 10m\n  extctl logs -f hello clock",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			s := selection{logsFlags: f, ids: slices.Compact(slices.Sorted(slices.Values(args)))}
+			var err error
+			if s.after, err = sinceTime(f.since, time.Now()); err != nil {
+				return err
+			}
+			if !s.after.IsZero() && !cmd.Flags().Changed("lines") {
+				s.lines = maxLines
+			}
 			limit := requestTimeout
-			if follow {
+			if f.follow {
 				limit = 0
 			}
-			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error {
-				return s.logs(ctx, f, args[0], lines, follow)
+			return a.withMesh(cmd, limit, func(ctx context.Context, session *session) error {
+				return session.logs(ctx, s)
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new lines")
-	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "start with the last `N` lines")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "keep printing new lines")
+	cmd.Flags().IntVarP(&f.lines, "lines", "n", 100, "start with the last `N` lines")
+	cmd.Flags().StringVar(&f.since, "since", "", "only lines after this `TIME`: a duration such as 10m, or a time such as 2026-01-31T15:04:05Z")
+	cmd.Flags().BoolVarP(&f.timestamps, "timestamps", "t", false, "print date, time and milliseconds in UTC")
 	return cmd
 }
 
-func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) error {
-	ctx, cancel := s.denied.watch(ctx, s.prefix.Log(id)+`"`)
-	defer cancel()
+// maxLines is more than a bridge keeps.
+const maxLines = 1_000_000
+
+// sinceTime parses the value of --since: a duration before now, a time, or "" for the zero time.
+func sinceTime(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usage("--since %q: want a duration such as 10m or 1h30m, or a time such as 2026-01-31T15:04:05", s)
+}
+
+// wants reports whether a line is to be printed.
+func (s *selection) wants(l logLine) bool {
+	return !l.TS.Before(s.after) && (s.instance == "" || l.Instance == s.instance) &&
+		(s.bridge == "" || l.Bridge == "" || l.Bridge == s.bridge)
+}
+
+func (s *session) logs(ctx context.Context, want selection) error {
 	live := make(chan *nats.Msg, 1024)
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
-	if follow { // subscribe before reading the stored lines, so that no line is missed
+	for _, id := range want.ids {
+		var cancel context.CancelFunc
+		ctx, cancel = s.denied.watch(ctx, s.prefix.Log(id)+`"`)
+		defer cancel()
+		if !want.follow {
+			continue
+		}
+		// Before the stored lines are read, so that no line is missed.
 		sub, err := s.nc.ChanSubscribe(s.prefix.Log(id), live)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 	}
-	past, failed, err := s.pastLogs(ctx, f, id, lines, follow)
+	past, failed, err := s.pastLogs(ctx, want)
 	if err != nil {
 		return err
 	}
-	if s.json && !follow {
+	if s.json && !want.follow {
 		return cmp.Or(s.printJSON(struct {
 			header
 			Lines  []logLine `json:"lines"`
@@ -76,12 +148,15 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	seen := map[string]bool{}
 	for _, l := range past {
 		seen[l.key()] = true
-		if err := s.printLog(l); err != nil {
+		if err := s.printLog(l, want); err != nil {
 			return err
 		}
 	}
 	failed.print(s.app)
-	for follow {
+	if len(past) == 0 && len(failed) == 0 {
+		s.note("%s", want.nothing())
+	}
+	for want.follow {
 		select {
 		case <-ctx.Done():
 			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
@@ -89,10 +164,10 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 			return nats.ErrConnectionClosed
 		case m := <-live:
 			var l logLine
-			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || f.instance != "" && l.Instance != f.instance {
+			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || !want.wants(l) {
 				continue
 			}
-			if err := s.printLog(l); err != nil {
+			if err := s.printLog(l, want); err != nil {
 				return err
 			}
 		}
@@ -100,43 +175,76 @@ func (s *session) logs(ctx context.Context, f bridgeFlags, id string, lines int,
 	return failed.exit()
 }
 
+// nothing is printed if there are no stored lines.
+func (s *selection) nothing() string {
+	text := strings.Join(s.ids, " and ") + ": no output"
+	if !s.after.IsZero() {
+		text += " since " + s.after.Format(time.DateTime)
+	}
+	if s.follow {
+		text += " yet"
+	}
+	return text
+}
+
 // followTimeout limits how long a bridge that hangs can delay new lines.
 const followTimeout = 2 * time.Second
 
 // pastLogs are the last lines that the bridges have stored, oldest first. With follow, a timeout is only printed, because
 // new lines can still arrive.
-func (s *session) pastLogs(ctx context.Context, f bridgeFlags, id string, lines int, follow bool) ([]logLine, failures, error) {
+func (s *session) pastLogs(ctx context.Context, want selection) (past []logLine, failed failures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	limit := time.Duration(0)
-	if follow {
+	if want.follow {
 		limit = followTimeout
 	}
 	type kept struct {
 		Lines []logLine `json:"lines"`
 	}
-	answers, failed, err := operate[kept](ctx, s, f, "logs", id, max(lines, 1), limit)
-	if follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		s.printError(exitTimeout, err)
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	var past []logLine
-	for _, a := range answers {
-		past = append(past, a.parsed.Lines...)
+	for _, id := range want.ids {
+		answers, f, err := operate[kept](ctx, s, want.bridgeFlags, "logs", id, max(want.lines, 1), limit)
+		if want.follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			s.printError(exitTimeout, err)
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		failed = append(failed, f...)
+		for _, a := range answers {
+			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool { return !want.wants(l) })...)
+		}
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
-	return past[max(0, len(past)-max(lines, 0)):], failed, nil
+	return past[max(0, len(past)-max(want.lines, 0)):], failed, nil
 }
 
 // printLog prints one line. With --json and -f each line is a JSON object.
-func (s *session) printLog(l logLine) error {
+func (s *session) printLog(l logLine, want selection) error {
 	if s.json {
 		return s.printJSON(l)
 	}
-	instance := l.Instance[:min(len(l.Instance), 6)]
-	_, err := fmt.Fprintf(s.stdout, "%s %s %s\n", l.TS.Local().Format(time.TimeOnly), cmp.Or(clean(instance), "-"), clean(l.Line))
+	_, err := fmt.Fprintln(s.stdout, logText(l, len(want.ids) > 1, want.timestamps, time.Now()))
 	return err
+}
+
+// logText is a line as it is printed: with the time, with the date if it is not today's, and the source.
+func logText(l logLine, withID, timestamps bool, now time.Time) string {
+	at := l.TS.Local()
+	when := at.Format(time.TimeOnly)
+	switch {
+	case timestamps:
+		when = l.TS.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	case at.Format(time.DateOnly) != now.Local().Format(time.DateOnly):
+		when = at.Format(time.DateTime)
+	}
+	if withID {
+		when += " " + clean(l.ID)
+	}
+	when += " " + clean(l.source())
+	if l.Stream != "" {
+		when += " [" + clean(l.Stream) + "]"
+	}
+	return when + " " + clean(l.Line)
 }

@@ -214,7 +214,7 @@ func (b *bed) fakeBridge(name string) error {
 				`{"id":"weather","instance":"i1","last_exit":{"status":"signal SIGKILL","uptime_secs":61.5,"cause":"it hangs","stderr_tail":"one\ntwo \u001b[31mred\n","at":"2026-01-02T03:04:05Z"}}]}`, nil
 		case "logs":
 			return `{"lines":[{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:05Z","line":"hello \u001b[31mred"},` +
-				`{"id":"weather","instance":"NUID1234","ts":"2026-01-02T03:04:06Z","line":"` + strings.ReplaceAll(string(params), `"`, `'`) + `"}]}`, nil
+				`{"id":"weather","bridge":"b1","replica":2,"instance":"NUID1234","ts":"2026-01-02T03:04:06Z","stream":"stdout","line":"` + strings.ReplaceAll(string(params), `"`, `'`) + `"}]}`, nil
 		}
 		return "", rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %s", method)
 	})

@@ -125,8 +125,11 @@ const startingRetry = 200 * time.Millisecond
 // lines left out, has no Line.
 type logLine struct {
 	ID       string    `json:"id"`
+	Bridge   string    `json:"bridge,omitempty"`
+	Replica  int       `json:"replica,omitempty"` // among several replicas on Bridge, from 1
 	Instance string    `json:"instance"`
 	TS       time.Time `json:"ts"`
+	Stream   string    `json:"stream,omitempty"` // stdout; absent: stderr
 	Line     string    `json:"-"`
 	Dropped  int       `json:"dropped,omitempty"`
 }
@@ -156,7 +159,7 @@ func logs(targets []*instance, n int) (json.RawMessage, error) {
 	for _, s := range targets {
 		lines, room := s.lines.last(n), maxLogs/len(targets)
 		for _, l := range slices.Backward(lines) { // keep the newest
-			text, err := json.Marshal(logLine{ID: s.workload.id(), Instance: s.mesh.Instance(), TS: l.At, Line: l.Text})
+			text, err := json.Marshal(s.logLine(l))
 			if err != nil {
 				return nil, err
 			}

@@ -27,8 +27,8 @@ type instance struct {
 	breaker      *breaker.Breaker
 	sup          *supervise.Supervisor
 	history      runHistory
-	lines        *ring // the last lines of stderr
-	noiseLimit   rateLimit
+	lines        *ring // the last lines of its output for people
+	noise        noiseLimits
 	eventLimit   rateLimit // for notifications
 	publishLog   func(logLine)
 	publishEvent func(notification []byte) error

@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// Limits of the stderr kept per instance. The limit in bytes equals the limit of the response to logs.
+// Limits of the output kept per instance. The limit in bytes equals the limit of the response to logs.
 const (
 	ringLines = 1000
 	ringBytes = maxLogs
 )
 
-// Line is one line of a child's stderr.
+// Line is one line of a child's output.
 type Line struct {
-	At   time.Time `json:"ts"`
-	Text string    `json:"line"`
+	At     time.Time
+	Text   string
+	Stream string // stdout, or empty for stderr
 }
 
 // ring keeps the last lines of one instance.
@@ -25,11 +26,11 @@ type ring struct {
 	bytes int // of their text
 }
 
-func (r *ring) add(text string) {
+func (r *ring) add(l Line) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lines = append(r.lines, Line{time.Now(), text})
-	r.bytes += len(text)
+	r.lines = append(r.lines, l)
+	r.bytes += len(l.Text)
 	old := 0
 	for len(r.lines)-old > ringLines || r.bytes > ringBytes {
 		r.bytes -= len(r.lines[old].Text)

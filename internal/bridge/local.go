@@ -88,7 +88,7 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	t := &trial{inst: instance{workload: w, host: hostInfo{agentVersion: pl.agentVersion()}}}
 	var lines ring
 	spec := w.spec
-	spec.Stderr = lines.add
+	spec.Stderr = func(line string) { lines.add(Line{Text: line}) }
 	spec.Output = t.noise.texts
 	spec.BeforeStop = func(stdin *child.Stdin) {
 		if !t.mcp.Load() { // as in runChild; without a handshake the dialect is unknown, so it gets the message too

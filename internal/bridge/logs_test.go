@@ -14,7 +14,7 @@ import (
 func newRing(lines ...string) *ring {
 	r := &ring{}
 	for _, l := range lines {
-		r.add(l)
+		r.add(Line{Text: l})
 	}
 	return r
 }

@@ -9,20 +9,24 @@ import (
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// newInstance creates a replica of w.
+// newInstance creates a replica of w; the first is replica 0.
 func (b *Bridge) newInstance(w *workload, replica int) *instance {
+	a := w.announce
+	if w.replicas > 1 {
+		a.Replica = replica + 1
+	}
 	s := &instance{
 		workload: w, host: hostInfo{agentVersion: b.planner.agentVersion()},
-		mesh:       b.node.Join(w.announce),
+		mesh:       b.node.Join(a),
 		memory:     b.memory,
 		turns:      b.turns,
 		log:        b.log.With("extension", w.id()),
 		lines:      &ring{},
-		noiseLimit: newNoiseLimit(),
+		noise:      newNoiseLimits(),
 		eventLimit: newEventLimit(),
 	}
 	if w.replicas > 1 {
-		s.log = s.log.With("replica", replica)
+		s.log = s.log.With("replica", a.Replica)
 	}
 	kind := manifest.Stdio
 	if w.transport.Type == manifest.HTTP {

@@ -15,13 +15,25 @@ import (
 
 // handleStderr handles one line of the child's standard error.
 func (s *instance) handleStderr(line string) {
-	s.lines.add(line)
 	s.log.Info(line, "stream", "stderr")
-	out := logLine{ID: s.workload.id(), Instance: s.mesh.Instance(), TS: time.Now().UTC(), Line: line}
-	if out.Dropped = droppedLines(line); out.Dropped > 0 {
+	s.keepLine(line, "", droppedLines(line))
+}
+
+// keepLine stores and publishes a line for extctl logs. dropped is the number of lines that it stands for.
+func (s *instance) keepLine(line, stream string, dropped int) {
+	l := Line{At: time.Now(), Text: line, Stream: stream}
+	s.lines.add(l)
+	out := s.logLine(l)
+	if out.TS, out.Dropped = l.At.UTC(), dropped; dropped > 0 {
 		out.Line = ""
 	}
 	s.publishLog(out)
+}
+
+// logLine is a line as it is returned and published.
+func (s *instance) logLine(l Line) logLine {
+	a := s.mesh.Announced()
+	return logLine{ID: a.ID, Bridge: a.Bridge, Replica: a.Replica, Instance: s.mesh.Instance(), TS: l.At, Stream: l.Stream, Line: l.Text}
 }
 
 // droppedLines returns the number of dropped lines that package child reports with this line; 0 for other lines.
@@ -32,22 +44,59 @@ func droppedLines(line string) (n int) {
 	return n
 }
 
-// handleNoise handles a line of the child's output that is not a message. It passes clean one byte more than clean
-// reads, so that clean can see that the text was cut.
+// handleNoise handles a line of the child's standard output that is not a message: it is kept and published like a line of
+// standard error, because many programs print there.
 func (r *run) handleNoise(line []byte, why error) {
 	r.f.noise.add(line)
 	first := r.f.handshake.Load() == nil && r.f.firstNoise.Load() == nil && len(line) > 0
-	logged := r.inst.noiseLimit.allow(time.Now())
-	if !first && !logged {
+	logged, kept := r.inst.noise.allow(time.Now())
+	if !first && !kept {
 		return
 	}
-	text := r.inst.workload.clean(string(line[:min(len(line), maxNoise+cleanMargin+1)]), maxNoise)
+	text := r.inst.cleanNoise(line, maxNoise)
 	if first {
 		r.f.firstNoise.Store(&text)
 	}
 	if logged {
-		r.inst.log.Warn("noise on standard output", "line", text, "error", why)
+		r.inst.log.Warn("noise on standard output; print to standard error instead", "line", text, "error", why)
 	}
+	if !kept || len(line) == 0 {
+		return
+	}
+	if n := r.inst.noise.dropped; n > 0 {
+		r.inst.noise.dropped = 0
+		r.inst.keepLine(fmt.Sprintf("[dropped %d lines of stdout: too many]", n), streamStdout, n)
+	}
+	r.inst.keepLine(r.inst.cleanNoise(line, maxNoiseLine), streamStdout, 0)
+}
+
+// streamStdout marks a line of standard output that is not a message. Lines of standard error have no mark.
+const streamStdout = "stdout"
+
+// cleanNoise makes at most n bytes of a line safe to show. It passes clean one byte more than clean reads, so that clean
+// can see that the text was cut.
+func (s *instance) cleanNoise(line []byte, n int) string {
+	return s.workload.clean(string(line[:min(len(line), n+cleanMargin+1)]), n)
+}
+
+// noiseLimits limit what is kept of a child's standard output that is not messages.
+type noiseLimits struct {
+	log, keep rateLimit
+	dropped   int // lines that were not kept since the last one
+}
+
+// newNoiseLimits allows fewer lines in the bridge's log, which all extensions of a host share.
+func newNoiseLimits() noiseLimits {
+	return noiseLimits{log: newNoiseLimit(), keep: rateLimit{size: 200, rate: 50}}
+}
+
+// allow reports whether a line may be logged, and whether it may be kept. It counts the others.
+func (l *noiseLimits) allow(now time.Time) (logged, kept bool) {
+	logged, kept = l.log.allow(now), l.keep.allow(now)
+	if !kept {
+		l.dropped++
+	}
+	return logged, kept
 }
 
 // noiseTail keeps the last lines of a child's output that were not messages: a program that ends may have printed there
@@ -58,7 +107,7 @@ type noiseTail struct {
 	next  int
 }
 
-// maxNoiseLine is how many bytes of a line noiseTail keeps.
+// maxNoiseLine is how many bytes of a line are kept.
 const maxNoiseLine = 1 << 10
 
 func (t *noiseTail) add(line []byte) {
@@ -124,7 +173,7 @@ func (r *run) handleNotification(method string, params []byte) {
 	}
 	if now := time.Now(); !r.inst.eventLimit.allow(now) {
 		r.inst.history.droppedEvent()
-		if r.inst.noiseLimit.allow(now) {
+		if r.inst.noise.log.allow(now) {
 			r.inst.log.Warn("notifications dropped: too many per second", "method", r.inst.workload.clean(method, maxNoise))
 		}
 		return

@@ -4,14 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/serve"
+	"github.com/extmesh/extmesh/internal/wire"
 )
 
 func TestClean(t *testing.T) {
@@ -65,11 +71,56 @@ func TestCleanCut(t *testing.T) {
 		}
 	}
 	var log strings.Builder
-	s := &instance{workload: &workload{redact: redact}, log: slog.New(slog.NewTextHandler(&log, nil)), noiseLimit: newNoiseLimit()}
+	s, published := newNoisy(&log, redact)
 	(&run{inst: s, f: &forwarder{}}).handleNoise([]byte(strings.Repeat(token+" ", 8)), errors.New("no message"))
-	if got := log.String(); strings.Contains(got, "secret") || !strings.Contains(got, "[MY_TOKEN] [MY_TOKEN]…") {
+	if got := log.String(); strings.Contains(got, "secret") || !strings.Contains(got, "[MY_TOKEN] [MY_TOKEN]…") || !strings.Contains(got, "print to standard error instead") {
 		t.Errorf("noise is logged as %q", got)
 	}
+	if got := s.lines.last(0); len(got) != 1 || got[0].Stream != "stdout" || strings.Contains(got[0].Text, "secret") || !strings.HasPrefix(got[0].Text, "[MY_TOKEN] [MY_TOKEN]") {
+		t.Errorf("noise is kept as %q", got)
+	}
+	if len(*published) != 1 || (*published)[0].Line != s.lines.last(0)[0].Text {
+		t.Errorf("noise is published as %v", *published)
+	}
+}
+
+// newNoisy returns the second replica of an extension, whose log is written to log, and what it publishes.
+func newNoisy(log io.Writer, redact func(string) string) (*instance, *[]logLine) {
+	published := &[]logLine{}
+	a := wire.Announce{ID: "noisy", Version: "1.0.0", Bridge: "b1", Replica: 2}
+	node := serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix})
+	return &instance{workload: &workload{announce: a, redact: redact}, mesh: node.Join(a), lines: &ring{}, noise: newNoiseLimits(),
+		log: slog.New(slog.NewTextHandler(log, nil)), publishLog: func(l logLine) { *published = append(*published, l) }}, published
+}
+
+// TestNoiseIsKept: what a child prints to standard output is kept and published, within a limit, with the number of
+// lines left out.
+func TestNoiseIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, published := newNoisy(io.Discard, nil)
+		r := &run{inst: s, f: &forwarder{}}
+		for n := range 300 {
+			r.handleNoise([]byte(fmt.Sprint("debug ", n)), errors.New("no message"))
+		}
+		time.Sleep(time.Second)
+		r.handleNoise(nil, errors.New("an empty line"))
+		r.handleNoise([]byte("the last"), errors.New("no message"))
+		got := s.lines.last(0)
+		if len(got) != 202 || len(*published) != 202 {
+			t.Fatalf("%d lines are kept, %d published", len(got), len(*published))
+		}
+		if got[0].Text != "debug 0" || got[199].Text != "debug 199" || got[200].Text != "[dropped 100 lines of stdout: too many]" || got[201].Text != "the last" {
+			t.Errorf("kept: %q", got[198:])
+		}
+		at := time.Date(2000, 1, 1, 0, 0, 1, 0, time.UTC)
+		want := []logLine{
+			{ID: "noisy", Bridge: "b1", Replica: 2, Instance: s.mesh.Instance(), TS: at, Stream: "stdout", Dropped: 100},
+			{ID: "noisy", Bridge: "b1", Replica: 2, Instance: s.mesh.Instance(), TS: at, Stream: "stdout", Line: "the last"},
+		}
+		if !slices.Equal((*published)[200:], want) {
+			t.Errorf("published: %v", (*published)[200:])
+		}
+	})
 }
 
 // TestDroppedLines reads package child's message about dropped lines, from which the count on the mesh is taken.

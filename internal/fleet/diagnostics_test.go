@@ -83,3 +83,21 @@ func TestManyInstancesDisagree(t *testing.T) {
 		t.Errorf("%v, %d bytes, the last is %.100q, want %q", codes, size, last, want)
 	}
 }
+
+// TestConflictNamesReplicas: replicas of one bridge are told apart by their number; that of a bridge with one has none.
+func TestConflictNamesReplicas(t *testing.T) {
+	x := newExtension("a", time.Now())
+	var health liveness.Extension
+	for n, a := range []wire.Announce{
+		{Bridge: "b1", Replica: 1, ManifestHash: "new"}, {Bridge: "b1", Replica: 2, ManifestHash: "old"}, {Bridge: "b2", ManifestHash: "new"}, {Host: "h", ManifestHash: "old"},
+	} {
+		a.ID, a.Version, a.Instance = "a", "1.0.0", fmt.Sprint("n", n)
+		x.announcements[a.Instance] = &announced{Announce: a}
+		health.Instances = append(health.Instances, liveness.Instance{Instance: a.Instance, State: heartbeat.Ready})
+	}
+	x.shown = x.announcements["n0"]
+	d, ok := x.conflict(health)
+	if want := "version 1.0.0 has different manifests or tools on b1/1, b2 and on b1/2, h"; !ok || d.Message != want {
+		t.Errorf("%q, want %q", d.Message, want)
+	}
+}

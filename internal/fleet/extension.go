@@ -193,7 +193,7 @@ func (x *extension) conflict(health liveness.Extension) (wire.Diagnostic, bool) 
 		a := x.announcements[i.Instance]
 		if a != nil && x.shown != nil && a.Version == x.shown.Version && i.State == heartbeat.Ready {
 			k := [2]string{a.ManifestHash, a.HandshakeHash}
-			hashes[k] = append(hashes[k], cmp.Or(a.Bridge, a.Host, a.Instance))
+			hashes[k] = append(hashes[k], a.where())
 		}
 	}
 	if len(hashes) < 2 {
@@ -211,6 +211,15 @@ func (x *extension) conflict(health liveness.Extension) (wire.Diagnostic, bool) 
 	}
 	return wire.Diagnostic{Level: "warn", Code: "conflict", Message: "version " + x.shown.Version +
 		" has different manifests or tools on " + strings.Join(groups, " and on ")}, true
+}
+
+// where is a short name of the place of an instance, which differs between the replicas of one bridge.
+func (a *announced) where() string {
+	where := cmp.Or(a.Bridge, a.Host, a.Instance)
+	if a.Bridge != "" && a.Replica > 0 {
+		where += fmt.Sprintf("/%d", a.Replica)
+	}
+	return where
 }
 
 // spec builds the spec to show, or nil if nothing was announced yet.

@@ -39,6 +39,7 @@ type Announce struct {
 	Instance      string       `json:"instance,omitempty"`
 	Host          string       `json:"host,omitempty"`
 	Bridge        string       `json:"bridge,omitempty"`
+	Replica       int          `json:"replica,omitempty"`   // number among several replicas on Bridge, from 1
 	Transport     string       `json:"transport,omitempty"` // stdio | nats | http; absent: nats
 	Dialect       string       `json:"dialect,omitempty"`   // ext | mcp; absent: ext
 	Features      []string     `json:"features,omitempty"`
