@@ -204,6 +204,9 @@ func (m *localMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error 
 		}
 		defer (*c.nc).Close()
 	}
+	if err := forgetEarlier(ctx, m.nc, m.prefix, m.host.name); err != nil && ctx.Err() == nil {
+		m.logger.Warn("extensions of an earlier run may still be listed", "error", err)
+	}
 	return m.run(ctx)
 }
 

@@ -304,3 +304,28 @@ func TestUpUsage(t *testing.T) {
 		}
 	}
 }
+
+// TestUpForgetsEarlierBridges: extensions of a run with another --name do not claim the names of tools.
+func TestUpForgetsEarlierBridges(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	manifest := func(id, tool string) string {
+		return strings.NewReplacer(`"echo"`, `"`+id+`"`, `"say"`, `"`+tool+`"`).Replace(shellExtension)
+	}
+	for _, run := range []struct{ name, id, tool string }{{"b1", "a_b", "c"}, {"b2", "a", "b_c"}} {
+		u := startUp(t, extensionDir(t, map[string]string{run.id: manifest(run.id, run.tool)}), "--listen", "0", "--data", data, "--name", run.name, "--log-level", "error")
+		u.await(t, "extctl call ext_a_b_c what=hello\n") // without a suffix
+		code, stdout, stderr := extctl(t.Context(), upURL(t, data), "list", "--json")
+		var list struct{ Extensions []struct{ ID string } }
+		if err := json.Unmarshal([]byte(stdout), &list); code != 0 || err != nil || len(list.Extensions) != 1 || list.Extensions[0].ID != run.id {
+			t.Errorf("%s: %v, %s%s", run.name, err, stdout, stderr)
+		}
+		code, stdout, _ = extctl(t.Context(), upURL(t, data), "hosts", "--json")
+		if strings.Count(stdout, `"bridge":`) != 1 || !strings.Contains(stdout, `"bridge":"`+run.name+`"`) {
+			t.Errorf("exit %d, hosts: %s", code, stdout)
+		}
+		u.cancel()
+		<-u.done
+		u.done <- 0
+	}
+}

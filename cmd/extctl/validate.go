@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type validated struct {
 	OK          bool                  `json:"ok"`
 	ID          string                `json:"id"`
 	Version     string                `json:"version"`
+	Checked     string                `json:"checked,omitempty"` // what the file is and contains, if it has no id and version
 	Diagnostics []manifest.Diagnostic `json:"diagnostics"`
 
 	absent bool // Path does not exist
@@ -96,7 +98,7 @@ func printValidated(a *app, results []validated) error {
 		printDiagnostics(a.stdout, r.Diagnostics)
 		if !r.OK {
 			bad++
-		} else if _, err := fmt.Fprintln(a.stdout, clean(strings.TrimSpace(r.Path+": ok: "+r.ID+" "+r.Version))); err != nil {
+		} else if _, err := fmt.Fprintln(a.stdout, clean(r.Path+": ok: "+cmp.Or(r.Checked, strings.TrimSpace(r.ID+" "+r.Version)))); err != nil {
 			return err
 		}
 	}
@@ -166,8 +168,7 @@ func (v *validator) path(ctx context.Context, path string) {
 	case err == nil && info.IsDir():
 		v.directory(ctx, path)
 	case ext == ".yaml" || ext == ".yml":
-		_, diags := config.Load(path, true)
-		v.add(validated{Path: path, Diagnostics: diags})
+		v.settingsFile(ctx, path)
 	case filepath.Base(path) == manifest.SkillFileName:
 		v.skill(path)
 	case ext == ".json":
@@ -241,7 +242,8 @@ func (v *validator) skill(path string) {
 		return
 	}
 	_, diags := manifest.ParseSkill(path, data)
-	v.add(validated{Path: path, ID: nameOf(filepath.Dir(path)), Diagnostics: diags})
+	name := nameOf(filepath.Dir(path))
+	v.add(validated{Path: path, ID: name, Checked: "skill " + name, Diagnostics: diags})
 }
 
 // nameOf is the base name of a directory, also of ".".
