@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -100,23 +101,45 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return daemon.UsageError{Err: err}
 	}
-	link, err := newMCPLink(a, d, logger)
+	link, err := newMCPLink(a, d, logger, o.http.admin)
 	if err != nil {
 		return err
 	}
 	if err := checkDirs(o.up); err != nil {
 		return daemon.UsageError{Err: err}
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	if o.http.admin != "" && o.http.addr == "" {
+		return usage("--admin needs --http")
+	}
+	// The calls in flight complete after ctx has ended.
+	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer cancel()
-	background.Go(func() { _ = d.Run(ctx) }) // ends with ctx
-	background.Go(func() { link.run(ctx) })  // ends with ctx
+	background.Go(func() { _ = d.Run(whole) }) // ends with whole
+	background.Go(func() { link.run(whole) })  // ends with whole
 	if len(o.up) > 0 {
-		background.Go(func() { keepUp(ctx, a, o.up, logger) }) // ends with ctx
+		background.Go(func() { keepUp(whole, a, o.up, logger) }) // ends with whole
 	}
-	return serveMCP(ctx, a, d, &o.http, logger)
+	return link.serveWithHealth(ctx, &o.http)
+}
+
+// serveWithHealth serves clients, and the health endpoints, until ctx or the input ends.
+func (l *mcpLink) serveWithHealth(ctx context.Context, f *httpFlags) error {
+	serving, stop := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() { // ends with serving, and is awaited below
+		defer close(ended)
+		if err := l.health.Run(serving); err != nil {
+			stop(fmt.Errorf("--admin: %w", err))
+		}
+	}()
+	defer func() { stop(nil); <-ended }()
+	err := l.serve(serving, f)
+	if cause := context.Cause(serving); ctx.Err() == nil && cause != nil {
+		return cause // an error of the health endpoints
+	}
+	return err
 }
 
 // chooseView combines the flags and the profiles.
@@ -148,10 +171,12 @@ type mcpLink struct {
 	door   *door.Door
 	logger *slog.Logger
 	prefix wire.Prefix
+	health *daemon.Health
+	target atomic.Pointer[daemon.Target] // of the connection
 }
 
 // newMCPLink checks the flags.
-func newMCPLink(a *app, d *door.Door, logger *slog.Logger) (*mcpLink, error) {
+func newMCPLink(a *app, d *door.Door, logger *slog.Logger, admin string) (*mcpLink, error) {
 	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
 		return nil, daemon.UsageError{Err: err}
@@ -159,7 +184,10 @@ func newMCPLink(a *app, d *door.Door, logger *slog.Logger) (*mcpLink, error) {
 	if _, err := a.nats.Resolve(); err != nil {
 		return nil, err
 	}
-	return &mcpLink{app: a, door: d, logger: logger, prefix: prefix}, nil
+	health := &daemon.Health{Addr: admin, Logger: logger, WithoutNATS: true}
+	health.Ready(d.Ready)
+	health.Metrics(d.WriteMetrics)
+	return &mcpLink{app: a, door: d, logger: logger, prefix: prefix, health: health}, nil
 }
 
 // retryEvery is the time between two attempts to reach a mesh.
@@ -191,6 +219,8 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		return err
 	}
 	defer nc.Close()
+	l.target.Store(&target)
+	l.health.Connected(nc)
 	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{Prefix: string(l.prefix), Logger: l.logger})
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -206,6 +236,20 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		pause(ctx, retryEvery)
 	}
 	return nil
+}
+
+// dial connects with the credentials of a client, which are those of a nats context.
+func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Catalog, denied func(error)) (door.Connection, error) {
+	target, err := l.target.Load().As(natsContext)
+	if err != nil {
+		return door.Connection{}, err
+	}
+	nc, err := target.Connect(ctx, daemon.ConnectOptions{Name: "extctl mcp", Logger: l.logger, NoBuffer: true, OnDenied: denied})
+	if err != nil {
+		return door.Connection{}, err
+	}
+	client := mesh.NewClient(nc, mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger})
+	return door.Connection{Client: client, IsClosed: nc.IsClosed, Close: nc.Close}, nil
 }
 
 // isElsewhere reports whether the mesh must be looked for at another address. A connection that NATS has not closed

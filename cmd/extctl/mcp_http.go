@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,9 @@ type httpFlags struct {
 	hosts     []string
 	origins   []string
 	cert, key string
+	rate      int
 	drain     time.Duration
+	admin     string
 }
 
 func (f *httpFlags) add(cmd *cobra.Command) {
@@ -40,6 +43,8 @@ func (f *httpFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web pages of `ORIGIN` may use the server: https://app.example.com or https://*.example.com; can be repeated")
 	fs.StringVar(&f.cert, "http-cert", "", "TLS certificate `FILE` of the server")
 	fs.StringVar(&f.key, "http-key", "", "TLS key `FILE` of the server")
+	fs.IntVar(&f.rate, "rate", 0, "limit of requests per second of one client or token, as a `NUMBER`; four times as many can come at once (default 50, none if ADDR is on this machine)")
+	fs.StringVar(&f.admin, "admin", "", "serve /healthz, /readyz and /metrics on `ADDR`: host:port")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls may still run when the server stops, as a `DURATION`")
 }
 
@@ -58,7 +63,13 @@ func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOpti
 			Hint: "pass --tokens FILE (extctl mcp token NAME makes an entry), or listen on 127.0.0.1",
 		}
 	}
-	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: f.drain}
+	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: f.drain, Rate: f.rate}
+	if f.rate < 0 {
+		return nil, o, "", usage("--rate %d: want a positive number", f.rate)
+	}
+	if f.rate == 0 && !local {
+		o.Rate = defaultRate
+	}
 	o.AnyHost = unix || !local && len(f.hosts) == 0 // a web page gains nothing by DNS rebinding: it has no token
 	if o.TLS, err = f.tls(); err != nil {
 		return nil, o, "", err
@@ -115,11 +126,44 @@ func (f *httpFlags) tls() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-	if err != nil {
+	c := &certificate{cert: f.cert, key: f.key}
+	if _, err := c.get(nil); err != nil {
 		return nil, usage("--http-cert and --http-key: %w", err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+	return &tls.Config{GetCertificate: c.get, MinVersion: tls.VersionTLS12}, nil
+}
+
+// defaultRate is the number of requests per second of one token, of a server that other machines can reach.
+const defaultRate = 50
+
+// certificate is a certificate that is read again when its file changes, since certificates are renewed while the server
+// runs.
+type certificate struct {
+	cert, key string
+
+	mu      sync.Mutex
+	pair    *tls.Certificate
+	changed time.Time // of the file
+}
+
+// get returns the certificate. If a new one cannot be read, it returns the one before, until both files are there.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	info, err := os.Stat(c.cert)
+	if err == nil && c.pair != nil && info.ModTime().Equal(c.changed) {
+		return c.pair, nil
+	}
+	if err == nil {
+		var pair tls.Certificate
+		if pair, err = tls.LoadX509KeyPair(c.cert, c.key); err == nil {
+			c.pair, c.changed = &pair, info.ModTime()
+		}
+	}
+	if c.pair != nil {
+		return c.pair, nil
+	}
+	return nil, err
 }
 
 func lowerAll(in []string) (out []string) {
@@ -129,19 +173,21 @@ func lowerAll(in []string) (out []string) {
 	return out
 }
 
-// serveMCP serves a Door on standard input and output, or over HTTP.
-func serveMCP(ctx context.Context, a *app, d *door.Door, f *httpFlags, logger *slog.Logger) error {
+// serve serves a Door on standard input and output, or over HTTP.
+func (l *mcpLink) serve(ctx context.Context, f *httpFlags) error {
+	a, d := l.app, l.door
 	if f.addr == "" {
 		return d.ServeStdio(ctx, a.stdin, a.stdout)
 	}
-	l, o, url, err := f.listen(logger)
+	listener, o, url, err := f.listen(l.logger)
 	if err != nil {
 		return err
 	}
+	o.Dial = l.dial
 	if _, err := fmt.Fprintln(a.stdout, url); err != nil {
-		return errors.Join(err, l.Close())
+		return errors.Join(err, listener.Close())
 	}
-	return d.ServeHTTP(ctx, l, o)
+	return d.ServeHTTP(ctx, listener, o)
 }
 
 // readProfiles reads the profiles of a file. The one named default is for clients that choose none.

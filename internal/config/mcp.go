@@ -3,7 +3,9 @@ package config
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/document"
@@ -15,6 +17,12 @@ type Token struct {
 	SHA256   string    // of the token, in lower-case hex
 	Profiles []string  // empty: all
 	Expires  time.Time // zero: never
+	Context  string    // of the nats CLI, by name or absolute path: with its credentials calls are sent. "": with the server's
+}
+
+// Permits reports whether clients with the token may use a profile.
+func (t Token) Permits(profile string) bool {
+	return len(t.Profiles) == 0 || slices.Contains(t.Profiles, profile)
 }
 
 // Profile is a selection of tools for clients of the MCP server.
@@ -34,7 +42,8 @@ var (
 	sha256  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// ParseTokens reads a file of tokens: {tokens: {<name>: {sha256, profiles?, expires?}}}. The error has all faults.
+// ParseTokens reads a file of tokens: {tokens: {<name>: {sha256, profiles?, expires?, context?}}}. A context that
+// is a relative path begins at the directory of the file. The error has all faults.
 func ParseTokens(path string, text []byte) ([]Token, error) {
 	var out []Token
 	err := parseNamed(path, text, "tokens", func(name string, t *document.Table) {
@@ -50,12 +59,26 @@ func ParseTokens(path string, text []byte) ([]Token, error) {
 				t.Fault(t.Key("expires"), "%s is not a time; want a date such as 2027-01-31, or 2027-01-31T12:00:00Z", document.Show(text))
 			}
 		}
+		if token.Context, _ = t.Str("context"); filepath.Ext(token.Context) == ".json" {
+			token.Context = absolute(path, token.Context)
+		}
 		out = append(out, token)
 	})
 	if err == nil && len(out) == 0 {
 		err = fmt.Errorf("%s: it has no tokens; `extctl mcp token NAME` prints one", path)
 	}
 	return out, err
+}
+
+// absolute returns the absolute path of a file that is named in the file at path.
+func absolute(path, name string) string {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(filepath.Dir(path), name)
+	}
+	if abs, err := filepath.Abs(name); err == nil { // otherwise opening the file reports the error
+		return abs
+	}
+	return name
 }
 
 func parseTime(text string) time.Time {

@@ -194,7 +194,7 @@ func (p Program) run(parent context.Context, args []string, stdout, stderr io.Wr
 	go func() { // ends with ctx, or ends the program if it cannot listen; awaited below
 		defer close(healthDone)
 		if err := health.Run(ctx); err != nil {
-			cancel(err)
+			cancel(fmt.Errorf("--http: %w", err))
 		}
 	}()
 	defer func() { cancel(nil); <-healthDone }()

@@ -24,11 +24,17 @@ type Health struct {
 	Addr   string // host:port; empty: Run serves nothing
 	Logger *slog.Logger
 
+	// WithoutNATS is for a program that does useful work while NATS is disconnected: only its own check decides.
+	WithoutNATS bool
+
 	connected atomic.Pointer[nats.Conn]
 	ready     atomic.Pointer[func() error]
 	deniedSub atomic.Pointer[deniedSub]
 	metrics   atomic.Pointer[func(io.Writer)]
 }
+
+// Connected sets the connection that /metrics describes; a Program does it itself.
+func (h *Health) Connected(nc *nats.Conn) { h.connected.Store(nc) }
 
 // Ready sets the program's own readiness check: f returns nil, or why the program cannot do its work. f must be safe
 // for concurrent use.
@@ -46,7 +52,7 @@ func (h *Health) Run(ctx context.Context) error {
 	}
 	l, err := net.Listen("tcp", h.Addr)
 	if err != nil {
-		return fmt.Errorf("--http: %w", err)
+		return err
 	}
 	return h.serve(ctx, l)
 }
@@ -120,12 +126,13 @@ func (h *Health) denied(prefix wire.Prefix, err error) {
 func (h *Health) readiness() error {
 	nc := h.connected.Load()
 	switch {
+	case h.WithoutNATS:
 	case nc == nil:
 		return errors.New("waiting for NATS")
 	case !nc.IsConnected():
 		return fmt.Errorf("NATS: %s", nc.Status())
 	}
-	if d := h.deniedSub.Load(); d != nil && d.reconnects == nc.Stats().Reconnects {
+	if d := h.deniedSub.Load(); d != nil && nc != nil && d.reconnects == nc.Stats().Reconnects {
 		return fmt.Errorf("NATS denied the subscription to %s; check the user's permissions", d.subject)
 	}
 	f := h.ready.Load()

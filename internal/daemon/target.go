@@ -276,3 +276,29 @@ func checkURL(s string) error {
 func StoreDir(dir string) string {
 	return filepath.Join(cmp.Or(dir, filepath.Join(xdg.DataHome, "extmesh")), "nats")
 }
+
+// As returns the same servers with the credentials of a context of the nats CLI, which is given by name or absolute path.
+// The TLS settings of t apply unless the context has some.
+func (t Target) As(context string) (Target, error) {
+	as, err := NATSFlags{Context: context}.Resolve()
+	if err != nil {
+		return Target{}, err
+	}
+	as.Servers = nil
+	for _, s := range t.Servers {
+		if u, err := url.Parse(s); err == nil && u.User != nil { // nats.go would prefer it
+			u.User = nil
+			s = u.String()
+		}
+		as.Servers = append(as.Servers, s)
+	}
+	as.base.Servers, as.Source = as.Servers, t.Source
+	if as.base.TLSConfig == nil && as.base.RootCAsCB == nil && !as.base.Secure {
+		as.base.TLSConfig, as.base.Secure = t.base.TLSConfig, t.base.Secure
+		as.base.RootCAsCB, as.base.TLSCertCB = t.base.RootCAsCB, t.base.TLSCertCB
+	}
+	if as.base.InProcessServer == nil {
+		as.base.InProcessServer = t.base.InProcessServer
+	}
+	return as, nil
+}

@@ -34,8 +34,10 @@ type bed struct {
 	kv  jetstream.KeyValue
 }
 
-func newBed(t testing.TB) *bed {
-	b := &bed{t: t, srv: natstest.Start(t, &server.Options{Port: -1, JetStream: true})}
+func newBed(t testing.TB) *bed { return newBedOn(t, &server.Options{Port: -1, JetStream: true}) }
+
+func newBedOn(t testing.TB, o *server.Options) *bed {
+	b := &bed{t: t, srv: natstest.Start(t, o)}
 	b.nc = b.connect()
 	js, err := jetstream.New(b.nc)
 	if err == nil {

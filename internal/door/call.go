@@ -20,12 +20,14 @@ type call struct {
 	id      string
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	subject string // where the request was sent; guarded by Door.mu
+	counted bool      // it counts as a call in flight
+	subject string    // where the request was sent; guarded by Door.mu
+	via     *identity // with whose credentials; guarded by Door.mu
 }
 
 // enter registers a request as running.
 func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
-	running := &call{client: c, id: string(q.id)}
+	running := &call{client: c, id: string(q.id), counted: q.method != mcp.MethodListen}
 	running.ctx, running.cancel = context.WithCancelCause(ctx)
 	c.mu.Lock()
 	_, duplicate := c.calls[running.id]
@@ -37,6 +39,10 @@ func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
 		running.cancel(nil)
 		return nil, mcp.NewError(rpc.CodeInvalidRequest, "a request with this id is still running", nil)
 	}
+	if running.counted {
+		c.usage.calls.Add(1)
+		c.door.running.Add(1)
+	}
 	c.door.mu.Lock()
 	c.door.calls[running] = struct{}{}
 	c.door.mu.Unlock()
@@ -45,6 +51,10 @@ func (c *client) enter(ctx context.Context, q *request) (*call, *rpc.Error) {
 
 func (r *call) leave() {
 	r.cancel(nil)
+	if r.counted {
+		r.client.usage.calls.Add(-1)
+		r.client.door.running.Add(-1)
+	}
 	r.client.mu.Lock()
 	delete(r.client.calls, r.id)
 	r.client.mu.Unlock()
@@ -53,10 +63,17 @@ func (r *call) leave() {
 	r.client.door.mu.Unlock()
 }
 
-func (r *call) setSubject(subject string) {
+// setSubject sets where the request is sent, and with whose credentials.
+func (r *call) setSubject(subject string, via *identity) {
 	r.client.door.mu.Lock()
 	defer r.client.door.mu.Unlock()
-	r.subject = subject
+	r.subject, r.via = subject, via
+}
+
+// isEnded reports that the client does not want an answer any more.
+func (r *call) isEnded() bool {
+	cause := context.Cause(r.ctx)
+	return cause == errCancelled || cause == errClosed
 }
 
 // isDeniedBy reports whether a permission violation is about this call. Its text has the subject in quotes. The caller
@@ -67,16 +84,10 @@ func (r *call) isDeniedBy(err error) bool {
 
 // isOverloaded reports whether the client or the door has too many requests in flight.
 func (c *client) isOverloaded() (limit int, yes bool) {
-	c.mu.Lock()
-	mine := len(c.calls)
-	c.mu.Unlock()
-	c.door.mu.Lock()
-	all := len(c.door.calls)
-	c.door.mu.Unlock()
-	if mine > c.door.opt.MaxCalls {
+	if c.usage.calls.Load() > int64(c.door.opt.MaxCalls) {
 		return c.door.opt.MaxCalls, true
 	}
-	return maxCallsOfDoor, all > maxCallsOfDoor
+	return maxCallsOfDoor, c.door.running.Load() > maxCallsOfDoor
 }
 
 // callee is the tool of a call.
@@ -106,7 +117,7 @@ func (c *client) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) 
 	}
 	defer running.leave()
 	if limit, yes := c.isOverloaded(); yes {
-		return overloaded(name, limit).result(q.era), nil
+		return overloaded(name, limit).to(q), nil
 	}
 	c.door.awaitReady(running.ctx)
 	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
@@ -118,7 +129,7 @@ func (c *client) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) 
 	}
 	if t.item != nil && t.item.native {
 		if wrong := t.item.checkArguments(objectOr(args)); wrong != nil {
-			return misfit(t, wrong).result(q.era), nil
+			return misfit(t, wrong).to(q), nil
 		}
 	}
 	return c.forward(running, q, t, args)
@@ -134,17 +145,20 @@ func objectOr(args []byte) []byte {
 
 // forward calls a tool on the mesh.
 func (c *client) forward(running *call, q *request, t *callee, args []byte) ([]byte, *rpc.Error) {
-	b := c.door.mesh.Load()
-	if b == nil {
-		return unreachable(t.name).result(q.era), nil
+	b, via, release, err := c.mesh(running.ctx)
+	if err != nil && running.isEnded() {
+		return nil, errNoAnswer
+	} else if err != nil {
+		return noMesh(t, err).to(q), nil
 	}
+	defer release()
 	ctx, cancel := context.WithTimeout(running.ctx, c.door.opt.CallTimeout)
 	defer cancel()
 	if trace := q.params.Meta.Trace(); trace != "" {
 		ctx = mesh.WithTraceparent(ctx, trace)
 	}
 	if t.extension.Spec != nil {
-		running.setSubject(t.extension.Spec.Subject)
+		running.setSubject(t.extension.Spec.Subject, via)
 	}
 	do := mesh.ToolCall{Tool: t.tool, Arguments: args, Meta: q.params.Meta.ForExtension(), Agent: c.agent(q)}
 	if token := q.params.Meta.ProgressToken; token != nil {
@@ -153,16 +167,16 @@ func (c *client) forward(running *call, q *request, t *callee, args []byte) ([]b
 		defer p.end()
 	}
 	result, err := b.client.Do(ctx, do)
-	if cause := context.Cause(running.ctx); cause == errCancelled || cause == errClosed {
+	if running.isEnded() {
 		return nil, errNoAnswer
-	} else if err != nil && cause == errDenied {
-		err = errDenied
+	} else if cause := context.Cause(running.ctx); err != nil && (cause == errDenied || cause == errDraining) {
+		err = cause
 	}
 	if err != nil {
 		return c.failed(q, t, err)
 	}
 	if limit := c.door.opt.MaxResult; len(result) > limit {
-		return tooLarge(t, len(result), limit).result(q.era), nil
+		return tooLarge(t, len(result), limit).to(q), nil
 	}
 	if t.isNative() {
 		result = wrap(result, q.era)
@@ -182,7 +196,7 @@ func (c *client) failed(q *request, t *callee, err error) ([]byte, *rpc.Error) {
 		return nil, ownError(e, q.era)
 	}
 	t.refresh(c.door.mesh.Load().catalog)
-	return explain(t, err, c.door.opt.CallTimeout, time.Now()).result(q.era), nil
+	return explain(t, err, c.door.opt.CallTimeout, time.Now()).to(q), nil
 }
 
 // refresh reads what the catalog has on the extension now.

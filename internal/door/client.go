@@ -14,10 +14,13 @@ import (
 
 // client is one MCP client: a process on standard input and output, a session over HTTP, or a single modern HTTP request.
 type client struct {
-	door       *Door
-	view       *viewState
-	principal  string // how the client has authenticated; "" if it has not
-	cacheScope string // public or private
+	door        *Door
+	view        *viewState
+	principal   string // how the client has authenticated; "" if it has not
+	cacheScope  string // public or private
+	natsContext string // with its NATS credentials; "": those of the Door
+	identities  *identities
+	usage       *usage // of this client, or of all with the same token
 
 	mu       sync.Mutex
 	calls    map[string]*call // in flight, by raw id
@@ -29,7 +32,7 @@ type client struct {
 }
 
 func (d *Door) newClient(v *viewState, principal string) *client {
-	c := &client{door: d, view: v, principal: principal, cacheScope: "public", calls: map[string]*call{}}
+	c := &client{door: d, view: v, principal: principal, cacheScope: "public", usage: new(usage), calls: map[string]*call{}}
 	if principal != "" {
 		c.cacheScope = "private"
 	}
@@ -45,6 +48,7 @@ type request struct {
 
 	params mcp.Params
 	era    mcp.Era
+	failed bool // the result is a failure
 }
 
 // parse reads the params, and determines the era.
@@ -58,7 +62,7 @@ func (q *request) parse() (err *rpc.Error) {
 
 // answer returns the response to a parsed request, or nil if the client has cancelled it. It blocks while a tool runs.
 func (c *client) answer(ctx context.Context, q *request) []byte {
-	result, err := c.result(ctx, q)
+	result, err := c.serve(ctx, q)
 	if err == errNoAnswer {
 		return nil
 	}
@@ -70,6 +74,14 @@ func (c *client) answer(ctx context.Context, q *request) []byte {
 
 // errNoAnswer is returned for a request that must not be answered, because the client has cancelled it.
 var errNoAnswer = &rpc.Error{Code: rpc.CodeCancelled, Message: "cancelled"}
+
+// serve handles a request and counts it.
+func (c *client) serve(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	began := time.Now()
+	result, err := c.result(ctx, q)
+	c.door.metrics.count(q, began, err)
+	return result, err
+}
 
 func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	switch {

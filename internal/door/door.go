@@ -24,7 +24,7 @@ type Options struct {
 	CallTimeout time.Duration // default 5 min
 	Wait        time.Duration // for the first copy of the catalog, before the first list is answered. Default 2 s; < 0: none
 	MaxResult   int           // bytes; a larger result is replaced by an error. Default 16 MiB
-	MaxCalls    int           // of one client at once. Default 256
+	MaxCalls    int           // of one client at once, or of all clients with one token. Default 256
 	Logger      *slog.Logger  // default: discard
 }
 
@@ -40,7 +40,9 @@ type Door struct {
 	attached chan *backend // buffered, 1; the last one that Run has not seen
 	ready    chan struct{} // closed when the first view of the catalog is there
 	mesh     atomic.Pointer[backend]
-	renders  renderCache // used by the goroutine of Run only
+	renders  renderCache  // used by the goroutine of Run only
+	running  atomic.Int64 // calls in flight
+	metrics  *metrics
 
 	mu    sync.Mutex
 	calls map[*call]struct{} // in flight
@@ -67,6 +69,7 @@ func New(o Options) (*Door, error) {
 		attached: make(chan *backend, 1),
 		ready:    make(chan struct{}),
 		calls:    map[*call]struct{}{},
+		metrics:  newMetrics(),
 	}
 	var err error
 	if d.view, err = newViewState(d, config.DefaultProfile, o.View); err != nil {
@@ -100,13 +103,25 @@ func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client) {
 
 // Denied ends the calls to the subject that NATS has denied; err is what nats.go passes to its ErrorHandler. Otherwise
 // they would wait for their time limit.
-func (d *Door) Denied(err error) {
+func (d *Door) Denied(err error) { d.denied(err, nil) }
+
+// denied ends the calls that were sent with the credentials of via; nil means those of the Door.
+func (d *Door) denied(err error, via *identity) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.calls {
-		if c.isDeniedBy(err) {
+		if c.via == via && c.isDeniedBy(err) {
 			c.cancel(errDenied)
 		}
+	}
+}
+
+// cancelAll cancels all calls in flight.
+func (d *Door) cancelAll(cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.calls {
+		c.cancel(cause)
 	}
 }
 
@@ -142,7 +157,8 @@ func (d *Door) Run(ctx context.Context) error {
 				settle(ctx, changed)
 			}
 		}
-		if catalog := d.mesh.Load().catalog; isLoaded(catalog) {
+		if b := d.mesh.Load(); b != nil && isLoaded(b.catalog) {
+			catalog := b.catalog
 			now := time.Now()
 			next := d.render(catalog, now)
 			hide.Reset(min(max(next.Sub(now), settleMost), time.Hour))
@@ -237,6 +253,18 @@ func (d *Door) isReady() bool {
 	default:
 		return false
 	}
+}
+
+// Ready reports why clients cannot use tools yet, for the /readyz page of internal/daemon. After the first copy of the
+// catalog it returns nil: without a connection to the mesh, clients get answers that say so.
+func (d *Door) Ready() error {
+	switch {
+	case !d.isConnected():
+		return errors.New("waiting for NATS")
+	case !d.isReady():
+		return errors.New("reading the catalog")
+	}
+	return nil
 }
 
 // isConnected reports whether the Door has a mesh.

@@ -2,6 +2,7 @@ package door
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +47,12 @@ func (f *failure) result(era mcp.Era) []byte {
 	return era.Complete(text)
 }
 
+// to is the result of a request that has failed.
+func (f *failure) to(q *request) []byte {
+	q.failed = true
+	return f.result(q.era)
+}
+
 // newFailure makes a failure of joined sentences.
 func newFailure(t *callee, kind rpc.Code, ran rpc.Ran, sentences ...string) *failure {
 	return &failure{
@@ -74,6 +81,14 @@ func unreachable(name string) *failure {
 	return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, "The tool mesh is not reachable at the moment.", t.notRun(), retrySoon)
 }
 
+// noMesh is the failure of a call that cannot be sent.
+func noMesh(t *callee, err error) *failure {
+	if errors.Is(err, errNoMesh) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return unreachable(t.name)
+	}
+	return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, "The tool mesh is not reachable with the credentials of this client.", t.notRun(), tellUser)
+}
+
 func misfit(t *callee, why error) *failure {
 	return newFailure(t, rpc.CodeInvalidParams, rpc.RanNo,
 		fmt.Sprintf("The arguments of %s do not match its schema: %s.", t.name, firstLine(why.Error(), 400)), t.notRun(), "Correct them and call it again.")
@@ -89,6 +104,9 @@ func tooLarge(t *callee, size, limit int) *failure {
 func explain(t *callee, err error, timeout time.Duration, now time.Time) *failure {
 	if errors.Is(err, errDenied) {
 		return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, fmt.Sprintf("This client may not use %s.", t.where()), t.notRun())
+	}
+	if errors.Is(err, errDraining) {
+		return newFailure(t, rpc.CodeUnavailable, rpc.RanMaybe, fmt.Sprintf("The MCP server is stopping, and has cancelled the call of %s.", t.name), checkFirst)
 	}
 	e, ok := errors.AsType[*rpc.Error](err)
 	if !ok { // the connection is closed or draining

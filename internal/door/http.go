@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/mcp"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -21,12 +22,14 @@ import (
 // HTTPOptions are the settings of the HTTP transport.
 type HTTPOptions struct {
 	Tokens  *Tokens  // nil: clients do not authenticate
+	Dial    Dial     // for tokens with NATS credentials of their own
 	Hosts   []string // host names that the header Host may have, in addition to the names of loopback
 	Origins []string // web pages that may use the server: https://app.example.com, or https://*.example.com
 	AnyHost bool     // do not check the header Host, because the listener cannot be reached by a browser on this host
 
 	MaxBody     int64         // bytes; default 4 MiB
 	MaxSessions int           // of the legacy era; default 1000
+	Rate        int           // requests per second of one client or token, of which 4 s can come at once; 0: no limit
 	Drain       time.Duration // for calls in flight when the server stops. Default 30 s
 	TLS         *tls.Config   // nil: plain HTTP
 }
@@ -40,6 +43,7 @@ const (
 	eventTimeout   = 10 * time.Second // to write one event
 	keepAliveEvery = 15 * time.Second
 	sweepEvery     = time.Minute
+	lastAnswers    = time.Second // to write the answers of cancelled calls
 )
 
 // httpServer serves clients over HTTP.
@@ -47,6 +51,9 @@ type httpServer struct {
 	door     *Door
 	opt      HTTPOptions
 	sessions *sessions
+	users    users
+	dialled  *identities
+	log      refusalLog
 	drain    chan struct{} // closed when the server stops: streams end
 }
 
@@ -54,13 +61,17 @@ func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
-	return &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{})}
+	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{})}
+	h.dialled = &identities{door: d, dial: o.Dial, all: map[string]*identity{}}
+	d.metrics.web.Store(h)
+	return h
 }
 
 // ServeHTTP serves clients on l until ctx ends, and then completes the calls in flight. It returns nil then, and closes
 // l.
 func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) error {
 	h := d.newHTTPServer(o)
+	defer h.dialled.close()
 	defer h.sessions.endAll()
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
@@ -81,75 +92,71 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 			return err
 		case now := <-sweep.C:
 			h.sessions.sweep(now)
+			h.users.sweep(now)
+			h.dialled.sweep(now, identityIdle)
 		case <-ctx.Done():
-			close(h.drain)
-			h.sessions.endStreams()
-			drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.opt.Drain)
-			defer cancel()
-			if srv.Shutdown(drained) != nil {
-				h.sessions.endAll()
-				_ = srv.Close()
-			}
+			h.shutdown(context.WithoutCancel(ctx), srv)
 			<-ended
 			return nil
 		}
 	}
 }
 
-// ServeHTTP implements http.Handler.
-func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
-	rec := &recorder{ResponseWriter: w}
-	h.serve(rec, r)
-	h.door.opt.Logger.Debug("request", "method", r.Method, "path", r.URL.Path, "status", rec.status, "took", time.Since(began))
+// shutdown ends the streams and waits for the calls in flight. Those that take longer than Drain are cancelled, and their
+// clients get a result that says so.
+func (h *httpServer) shutdown(ctx context.Context, srv *http.Server) {
+	close(h.drain)
+	h.sessions.endStreams()
+	wait := func(d time.Duration) error {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return srv.Shutdown(ctx)
+	}
+	if wait(h.opt.Drain) == nil {
+		return
+	}
+	h.door.cancelAll(errDraining)
+	if wait(lastAnswers) != nil {
+		h.sessions.endAll()
+		_ = srv.Close() // only so that the connections are closed
+	}
 }
-
-// recorder remembers the status of an answer.
-type recorder struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (r *recorder) WriteHeader(status int) {
-	r.status = status
-	r.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap lets http.ResponseController find the connection.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // fault is a request that is refused before its body is handled.
 type fault struct {
 	status int
 	text   string
+	reason string // for metrics and the log; "" if the client has only made a mistake
 }
 
 func (f *fault) write(w http.ResponseWriter) {
 	writeJSON(w, f.status, jsonrpc.AppendError(nil, nil, &rpc.Error{Code: rpc.CodeInvalidRequest, Message: f.text}))
 }
 
-func (h *httpServer) serve(w http.ResponseWriter, r *http.Request) {
+func (h *httpServer) serve(w *recorder, r *http.Request) {
 	if f := h.checkOrigin(w, r); f != nil {
-		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text)
-		f.write(w)
+		h.refuse(w, f, "")
 		return
 	}
 	view, ok := h.viewOf(r.URL.Path)
 	if !ok {
-		(&fault{http.StatusNotFound, "not found: the MCP endpoint is /mcp"}).write(w)
+		(&fault{status: http.StatusNotFound, text: "not found: the MCP endpoint is /mcp"}).write(w)
 		return
 	}
 	if r.Method == http.MethodOptions {
 		h.preflight(w, r)
 		return
 	}
-	principal, f := h.authenticate(w, r, view)
+	token, f := h.authenticate(w, r, view)
+	w.principal = token.Name
+	x := &exchange{h: h, w: w, r: r, view: view, token: token, usage: h.users.of(token.Name)}
+	if f == nil {
+		f = x.checkRate()
+	}
 	if f != nil {
-		f.write(w)
+		h.refuse(w, f, token.Name)
 		return
 	}
-	x := &exchange{h: h, w: w, r: r, view: view, principal: principal}
 	switch {
 	case r.Method == http.MethodPost:
 		x.post()
@@ -157,10 +164,10 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request) {
 		x.session()
 	case r.Method == http.MethodGet || r.Method == http.MethodDelete:
 		w.Header().Set("Allow", "POST")
-		(&fault{http.StatusMethodNotAllowed, "the protocol version " + mcp.Modern + " has only POST"}).write(w)
+		(&fault{status: http.StatusMethodNotAllowed, text: "the protocol version " + mcp.Modern + " has only POST"}).write(w)
 	default:
 		w.Header().Set("Allow", "POST, GET, DELETE")
-		(&fault{http.StatusMethodNotAllowed, "want POST, GET or DELETE"}).write(w)
+		(&fault{status: http.StatusMethodNotAllowed, text: "want POST, GET or DELETE"}).write(w)
 	}
 }
 
@@ -180,14 +187,25 @@ func (h *httpServer) viewOf(path string) (*viewState, bool) {
 
 // exchange is one HTTP request.
 type exchange struct {
-	h         *httpServer
-	w         http.ResponseWriter
-	r         *http.Request
-	view      *viewState
-	principal string
+	h     *httpServer
+	w     *recorder
+	r     *http.Request
+	view  *viewState
+	token config.Token // zero: the server does not authenticate
+	usage *usage
 }
 
-func (x *exchange) refuse(status int, text string) { (&fault{status, text}).write(x.w) }
+// newClient makes the client of the exchange.
+func (x *exchange) newClient() *client {
+	c := x.h.door.newClient(x.view, x.token.Name)
+	c.natsContext, c.identities = x.token.Context, x.h.dialled
+	if x.token.Name != "" {
+		c.usage = x.usage
+	}
+	return c
+}
+
+func (x *exchange) refuse(status int, text string) { (&fault{status: status, text: text}).write(x.w) }
 
 // answer writes a JSON-RPC error.
 func (x *exchange) error(status int, id []byte, e *rpc.Error) {
@@ -240,7 +258,7 @@ func (x *exchange) post() {
 // readBody reads the body, up to the limit.
 func (x *exchange) readBody() ([]byte, *fault) {
 	limit := x.h.opt.MaxBody
-	tooLarge := &fault{http.StatusRequestEntityTooLarge, "the body is larger than " + bytesText(limit)}
+	tooLarge := &fault{status: http.StatusRequestEntityTooLarge, text: "the body is larger than " + bytesText(limit)}
 	if x.r.ContentLength > limit {
 		x.w.Header().Set("Connection", "close")
 		return nil, tooLarge
@@ -254,13 +272,16 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	} else {
 		body, err = io.ReadAll(io.LimitReader(x.r.Body, limit+1))
 	}
-	_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
+	if err == nil { // otherwise net/http would wait for the rest of the body without a limit
+		_ = http.NewResponseController(x.w).SetReadDeadline(time.Time{})
+	}
 	switch {
 	case int64(len(body)) > limit:
 		x.w.Header().Set("Connection", "close")
 		return nil, tooLarge
 	case err != nil:
-		return nil, &fault{http.StatusBadRequest, "the body is incomplete"}
+		x.w.Header().Set("Connection", "close")
+		return nil, &fault{status: http.StatusBadRequest, text: "the body is incomplete"}
 	}
 	return bytes.TrimSpace(body), nil
 }
@@ -268,6 +289,7 @@ func (x *exchange) readBody() ([]byte, *fault) {
 // request handles a request of either era.
 func (x *exchange) request(q *request) {
 	header := x.r.Header.Get(mcp.HeaderVersion)
+	x.w.note(q)
 	if e := q.parse(); e != nil {
 		if other := mcp.CheckVersionHeader(x.r.Header, &q.params); e.Code == mcp.CodeUnsupportedVersion && header != "" && other != nil {
 			e = other
@@ -275,6 +297,7 @@ func (x *exchange) request(q *request) {
 		x.error(http.StatusBadRequest, q.id, e)
 		return
 	}
+	x.w.noteTool(q)
 	switch {
 	case q.era == mcp.EraModern:
 		x.modern(q)
@@ -295,14 +318,14 @@ func (x *exchange) modern(q *request) {
 		x.error(http.StatusBadRequest, q.id, e)
 		return
 	}
-	c := x.h.door.newClient(x.view, x.principal)
+	c := x.newClient()
 	if q.method == mcp.MethodListen {
 		x.listen(c, q)
 		return
 	}
 	reply := &reply{x: x}
 	q.notify = reply.notify
-	result, e := c.result(x.r.Context(), q)
+	result, e := c.serve(x.r.Context(), q)
 	switch {
 	case e == errNoAnswer:
 		reply.end(http.StatusOK, nil)
@@ -315,6 +338,12 @@ func (x *exchange) modern(q *request) {
 
 // listen answers subscriptions/listen with a stream, which ends when the client closes it or the server stops.
 func (x *exchange) listen(c *client, q *request) {
+	end, ok := x.usage.addStream()
+	if !ok {
+		x.tooMany("streams")
+		return
+	}
+	defer end()
 	s := newStream("", false)
 	q.notify = func(message []byte) { s.add(message) }
 	ctx, cancel := context.WithCancelCause(x.r.Context())

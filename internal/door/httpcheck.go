@@ -1,13 +1,18 @@
 package door
 
 import (
+	"fmt"
+	"math"
 	"mime"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/mcp"
 )
 
@@ -15,14 +20,14 @@ import (
 // with a foreign Origin.
 func (h *httpServer) checkOrigin(w http.ResponseWriter, r *http.Request) *fault {
 	if host := hostName(r.Host); !h.opt.AnyHost && !isLoopbackName(host) && !slices.Contains(h.opt.Hosts, host) {
-		return &fault{http.StatusForbidden, "the host of the request is not one of this server: allow it with --allow-host"}
+		return &fault{http.StatusForbidden, "the host of the request is not one of this server: allow it with --allow-host", "host"}
 	}
 	origin := r.Header.Get("Origin")
 	if origin == "" {
 		return nil
 	}
 	if len(r.Header.Values("Origin")) > 1 || !h.permitsOrigin(origin) {
-		return &fault{http.StatusForbidden, "web pages of this origin may not use the server: allow it with --allow-origin"}
+		return &fault{http.StatusForbidden, "web pages of this origin may not use the server: allow it with --allow-origin", "origin"}
 	}
 	if len(h.opt.Origins) > 0 {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
@@ -70,7 +75,7 @@ func isLoopbackName(name string) bool {
 func (h *httpServer) preflight(w http.ResponseWriter, r *http.Request) {
 	if len(h.opt.Origins) == 0 || r.Header.Get("Origin") == "" {
 		w.Header().Set("Allow", "POST, GET, DELETE")
-		(&fault{http.StatusMethodNotAllowed, "want POST, GET or DELETE"}).write(w)
+		(&fault{status: http.StatusMethodNotAllowed, text: "want POST, GET or DELETE"}).write(w)
 		return
 	}
 	allowed := []string{"Authorization", "Content-Type", "Accept", "MCP-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name", "Last-Event-ID"}
@@ -85,38 +90,72 @@ func (h *httpServer) preflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// authenticate returns who the client is: "" if the server does not authenticate.
-func (h *httpServer) authenticate(w http.ResponseWriter, r *http.Request, v *viewState) (principal string, _ *fault) {
+// authenticate returns the token of the client: zero if the server does not authenticate.
+func (h *httpServer) authenticate(w http.ResponseWriter, r *http.Request, v *viewState) (config.Token, *fault) {
 	if h.opt.Tokens == nil {
-		return "", nil
+		return config.Token{}, nil
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+	token := bearer(r)
+	if token == "" {
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		return "", &fault{http.StatusUnauthorized, "a bearer token is required in the header Authorization"}
+		return config.Token{}, &fault{http.StatusUnauthorized, "a bearer token is required in the header Authorization", "token"}
 	}
-	known, ok := h.opt.Tokens.find(strings.TrimSpace(token))
+	known, ok := h.opt.Tokens.find(token)
 	if !ok {
 		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
-		return "", &fault{http.StatusUnauthorized, "the bearer token is unknown or has expired"}
+		return config.Token{}, &fault{http.StatusUnauthorized, "the bearer token is unknown or has expired", "token"}
 	}
-	if len(known.Profiles) > 0 && !slices.Contains(known.Profiles, v.profile) {
-		return "", &fault{http.StatusForbidden, "the bearer token is not valid for this profile"}
+	if !known.Permits(v.profile) {
+		return known, &fault{http.StatusForbidden, "the bearer token is not valid for this profile", "profile"}
 	}
-	return known.Name, nil
+	return known, nil
+}
+
+// bearer returns the bearer token of a request, or "".
+func bearer(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// isStillPermitted reports whether the client of a stream would be permitted to open it now.
+func (x *exchange) isStillPermitted() bool {
+	if x.h.opt.Tokens == nil {
+		return true
+	}
+	known, ok := x.h.opt.Tokens.find(bearer(x.r))
+	return ok && known.Name == x.token.Name && known.Permits(x.view.profile)
+}
+
+// checkRate refuses a request of a client that sends too many.
+func (x *exchange) checkRate() *fault {
+	wait, ok := x.usage.take(x.h.opt.Rate, time.Now())
+	if ok {
+		return nil
+	}
+	x.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+	return &fault{http.StatusTooManyRequests, fmt.Sprintf("more than %d requests per second: try again later", x.h.opt.Rate), "rate"}
+}
+
+// tooMany refuses a request for another session or stream.
+func (x *exchange) tooMany(what string) {
+	x.w.Header().Set("Retry-After", "60")
+	x.h.refuse(x.w, &fault{http.StatusServiceUnavailable, "there are too many " + what + ": try again later", what}, x.token.Name)
 }
 
 // checkTypes checks the headers about the format of a message.
 func (x *exchange) checkTypes() *fault {
 	if kind, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return &fault{http.StatusUnsupportedMediaType, "the Content-Type must be application/json"}
+		return &fault{status: http.StatusUnsupportedMediaType, text: "the Content-Type must be application/json"}
 	}
 	if e := x.r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return &fault{http.StatusUnsupportedMediaType, "the body must not be compressed"}
+		return &fault{status: http.StatusUnsupportedMediaType, text: "the body must not be compressed"}
 	}
 	json, events := x.accepts()
 	if !json || !events && x.r.Header.Get(mcp.HeaderVersion) != mcp.Modern {
-		return &fault{http.StatusNotAcceptable, "Accept must include application/json and text/event-stream"}
+		return &fault{status: http.StatusNotAcceptable, text: "Accept must include application/json and text/event-stream"}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -108,6 +109,13 @@ func (p *reply) write(text []byte) {
 	p.failed = err != nil
 }
 
+// extend gives net/http time to write the end of a stream. The deadline of the last event may have passed.
+func (p *reply) extend() {
+	if !p.failed {
+		_ = http.NewResponseController(p.x.w).SetWriteDeadline(time.Now().Add(eventTimeout))
+	}
+}
+
 func (p *reply) flush() {
 	if !p.failed {
 		p.failed = http.NewResponseController(p.x.w).Flush() != nil
@@ -138,13 +146,15 @@ func appendEvent(dst []byte, id string, message []byte) []byte {
 const (
 	maxEvents     = 256
 	maxEventBytes = 1 << 20
+	maxRemembered = 256 << 20 // bytes, of all streams of answers together
 )
 
 // stream is a sequence of events that remembers the last of them, so that a client whose connection broke can receive
 // what it has missed.
 type stream struct {
 	id       string
-	numbered bool // the events have ids
+	numbered bool          // the events have ids
+	all      *atomic.Int64 // bytes that the streams of answers remember; nil: this one does not count
 
 	mu     sync.Mutex
 	events [][]byte // the last ones
@@ -152,6 +162,7 @@ type stream struct {
 	bytes  int
 	ended  bool
 	idle   time.Time     // since when it has ended
+	gone   bool          // nobody can resume it any more
 	wake   chan struct{} // closed at the next change
 }
 
@@ -180,14 +191,37 @@ func (s *stream) add(message []byte) string {
 	id := s.eventID(s.next)
 	s.next++
 	s.events = append(s.events, message)
-	s.bytes += len(message)
-	for len(s.events) > 1 && (len(s.events) > maxEvents || s.bytes > maxEventBytes) {
-		s.bytes -= len(s.events[0])
-		s.events[0] = nil
-		s.events = s.events[1:]
+	s.grow(len(message))
+	full := s.gone || s.all != nil && s.all.Load() > maxRemembered
+	for len(s.events) > 0 && (full || len(s.events) > 1 && (len(s.events) > maxEvents || s.bytes > maxEventBytes)) {
+		s.drop()
 	}
 	s.changed()
 	return id
+}
+
+// drop forgets the first event. The caller holds mu.
+func (s *stream) drop() {
+	s.grow(-len(s.events[0]))
+	s.events[0] = nil
+	s.events = s.events[1:]
+}
+
+func (s *stream) grow(n int) {
+	s.bytes += n
+	if s.all != nil {
+		s.all.Add(int64(n))
+	}
+}
+
+// forget forgets all events, and does not remember any more.
+func (s *stream) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = true
+	for len(s.events) > 0 {
+		s.drop()
+	}
 }
 
 func (s *stream) end() {

@@ -111,25 +111,25 @@ func (c *client) callSearchTool(running *call, q *request, name string, args []b
 	}
 	wrapper := &callee{name: name}
 	if err := json.Unmarshal(objectOr(args), &p); err != nil || p.Name == "" {
-		return misfit(wrapper, errors.New("name must be the name of a tool")).result(q.era), nil
+		return misfit(wrapper, errors.New("name must be the name of a tool")).to(q), nil
 	}
 	t, err := c.resolve(p.Name)
 	if err != nil {
-		return newFailure(wrapper, rpc.CodeInvalidParams, rpc.RanNo, err.Message).result(q.era), nil
+		return newFailure(wrapper, rpc.CodeInvalidParams, rpc.RanNo, err.Message).to(q), nil
 	}
 	if t.item != nil && callWith(t.item) != name {
 		text := fmt.Sprintf("Call %s with %s instead of %s.", p.Name, callWith(t.item), name)
-		return newFailure(t, rpc.CodeInvalidParams, rpc.RanNo, text, t.notRun()).result(q.era), nil
+		return newFailure(t, rpc.CodeInvalidParams, rpc.RanNo, text, t.notRun()).to(q), nil
 	}
 	target, ok := asArguments(p.Arguments)
 	if !ok {
-		return misfit(t, errors.New("arguments must be an object")).result(q.era), nil
+		return misfit(t, errors.New("arguments must be an object")).to(q), nil
 	}
 	if t.item != nil {
 		if wrong := t.item.checkArguments(objectOr(target)); wrong != nil {
 			f := misfit(t, wrong)
 			f.text += " The schema is " + clip(string(t.item.input), 4<<10)
-			return f.result(q.era), nil
+			return f.to(q), nil
 		}
 	}
 	return c.forward(running, q, t, target)
@@ -143,7 +143,7 @@ func (c *client) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
 		Limit     int    `json:"limit"`
 	}
 	if err := json.Unmarshal(objectOr(args), &p); err != nil || p.Limit < 0 || p.Limit > maxHits || len(p.Query) > 1000 {
-		return misfit(&callee{name: toolSearch}, errors.New("query must be a text of at most 1000 bytes, and limit a number up to 50")).result(q.era), nil
+		return misfit(&callee{name: toolSearch}, errors.New("query must be a text of at most 1000 bytes, and limit a number up to 50")).to(q), nil
 	}
 	if p.Limit == 0 {
 		p.Limit = defaultHits

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
@@ -26,6 +27,7 @@ type session struct {
 	id       string
 	client   *client
 	numbered bool // the client knows events with ids
+	all      *sessions
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	main     *stream // of the GET request
@@ -41,7 +43,8 @@ type session struct {
 
 // sessions are the sessions of a server, by id.
 type sessions struct {
-	max int
+	max        int
+	remembered atomic.Int64 // bytes, by the streams of answers
 
 	mu  sync.Mutex
 	all map[string]*session
@@ -51,7 +54,7 @@ func newSessions(limit int) *sessions { return &sessions{max: limit, all: map[st
 
 // add makes a session, unless there are too many.
 func (s *sessions) add(c *client, numbered bool) (*session, bool) {
-	n := &session{id: rand.Text(), client: c, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
+	n := &session{id: rand.Text(), client: c, all: s, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background()) // a session outlives the request that began it
 	s.mu.Lock()
 	if len(s.all) >= s.max {
@@ -71,6 +74,12 @@ func (s *sessions) get(id string) *session {
 	return s.all[id]
 }
 
+func (s *sessions) number() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all)
+}
+
 func (s *sessions) end(n *session) {
 	s.mu.Lock()
 	delete(s.all, n.id)
@@ -78,6 +87,7 @@ func (s *sessions) end(n *session) {
 	n.cancel(errClosed)
 	n.unlisten()
 	n.main.end()
+	n.forget(func(*stream) bool { return true })
 }
 
 func (s *sessions) endAll() {
@@ -119,11 +129,7 @@ func (s *sessions) sweep(now time.Time) {
 func (n *session) sweep(now time.Time) (idle bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for id, st := range n.streams {
-		if st.isForgotten(now) {
-			delete(n.streams, id)
-		}
-	}
+	n.forgetLocked(func(st *stream) bool { return st.isForgotten(now) })
 	return n.open == 0 && now.Sub(n.used) > sessionIdle
 }
 
@@ -146,17 +152,31 @@ func (n *session) newStream() *stream {
 	defer n.mu.Unlock()
 	n.count++
 	s := newStream(strconv.Itoa(n.count), n.numbered)
+	s.all = &n.all.remembered
 	if len(n.streams) >= maxStreams {
-		for id, old := range n.streams {
-			if old.isForgotten(time.Now().Add(resumeTime)) { // it has ended
-				delete(n.streams, id)
-			}
-		}
+		n.forgetLocked(func(old *stream) bool { return old.isForgotten(time.Now().Add(resumeTime)) }) // it has ended
 	}
-	if len(n.streams) < maxStreams {
+	if s.gone = len(n.streams) >= maxStreams || n.ctx.Err() != nil; !s.gone {
 		n.streams[s.id] = s
 	}
 	return s
+}
+
+// forget forgets streams of answers.
+func (n *session) forget(which func(*stream) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forgetLocked(which)
+}
+
+// forgetLocked is forget for a caller that holds mu.
+func (n *session) forgetLocked(which func(*stream) bool) {
+	for id, s := range n.streams {
+		if which(s) {
+			delete(n.streams, id)
+			s.forget()
+		}
+	}
 }
 
 // find returns the session of a request. If there is none, it has answered the request.
@@ -167,7 +187,7 @@ func (x *exchange) find() *session {
 		return nil
 	}
 	n := x.h.sessions.get(id)
-	if n == nil || n.client.principal != x.principal || n.client.view != x.view {
+	if n == nil || n.client.principal != x.token.Name || n.client.natsContext != x.token.Context || n.client.view != x.view {
 		x.refuse(http.StatusNotFound, "the session does not exist any more: send initialize again")
 		return nil
 	}
@@ -195,7 +215,11 @@ func (x *exchange) legacy(q *request) {
 }
 
 func (x *exchange) initialize(q *request) {
-	c := x.h.door.newClient(x.view, x.principal)
+	if x.h.isDraining() {
+		x.refuse(http.StatusServiceUnavailable, "the server is stopping: connect again")
+		return
+	}
+	c := x.newClient()
 	x.h.door.awaitReady(x.r.Context())
 	result, e := c.initialize(q)
 	if e != nil {
@@ -205,8 +229,7 @@ func (x *exchange) initialize(q *request) {
 	at, _ := jsonrpc.Member(result, "protocolVersion")
 	n, ok := x.h.sessions.add(c, string(at.In(result)) == `"`+mcp.LatestLegacy+`"`)
 	if !ok {
-		x.w.Header().Set("Retry-After", "60")
-		x.refuse(http.StatusServiceUnavailable, "there are too many sessions: try again later")
+		x.tooMany("sessions")
 		return
 	}
 	x.w.Header().Set(mcp.HeaderSession, n.id)
@@ -248,6 +271,12 @@ func (x *exchange) session() {
 		return
 	}
 	defer n.use()()
+	end, ok := x.usage.addStream()
+	if !ok {
+		x.tooMany("streams")
+		return
+	}
+	defer end()
 	s, from := n.main, 0
 	_, from, _, _ = s.from(0)
 	if last := x.r.Header.Get(mcp.HeaderLastEventID); last != "" {
@@ -297,6 +326,7 @@ func (x *exchange) events(n *session, s *stream, from int) {
 func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isReplaced func() bool) {
 	startEvents(x.w)
 	out := &reply{x: x, streaming: true}
+	defer out.extend()
 	if s.numbered {
 		out.write(appendEvent(nil, s.eventID(from-1), nil))
 	}
@@ -317,6 +347,9 @@ func (x *exchange) copyEvents(s *stream, from int, stop <-chan struct{}, isRepla
 		select {
 		case <-wake:
 		case <-tick.C:
+			if !x.isStillPermitted() { // the token was removed or has expired
+				return
+			}
 			out.write([]byte(":\n\n"))
 		case <-x.r.Context().Done():
 			return

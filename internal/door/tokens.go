@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -28,7 +29,8 @@ type Tokens struct {
 // lookEvery is the time between two checks whether the file has changed.
 const lookEvery = 2 * time.Second
 
-// LoadTokens reads a file of tokens. Nobody else may be able to read it.
+// LoadTokens reads a file of tokens. Other users must not be able to read it; the file's group may, because secrets in
+// containers belong to root and a group.
 func LoadTokens(path string, logger *slog.Logger) (*Tokens, error) {
 	t := &Tokens{path: path, logger: logger}
 	info, err := os.Stat(path)
@@ -40,8 +42,8 @@ func LoadTokens(path string, logger *slog.Logger) (*Tokens, error) {
 
 // read reads the file. The caller holds mu, or has the only reference.
 func (t *Tokens) read(info os.FileInfo) error {
-	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s: other users can read the tokens: chmod 600 it", t.path)
+	if info.Mode().Perm()&0o027 != 0 {
+		return fmt.Errorf("%s: other users can read or change the tokens: chmod 600 it", t.path)
 	}
 	data, err := os.ReadFile(t.path)
 	if err != nil {
@@ -50,6 +52,14 @@ func (t *Tokens) read(info os.FileInfo) error {
 	tokens, err := config.ParseTokens(t.path, data)
 	if err != nil {
 		return err
+	}
+	for _, token := range tokens {
+		if !filepath.IsAbs(token.Context) {
+			continue
+		}
+		if _, err := os.Stat(token.Context); err != nil {
+			return fmt.Errorf("%s: context of %s: %w", t.path, token.Name, err)
+		}
 	}
 	t.tokens, t.changed, t.size = tokens, info.ModTime(), info.Size()
 	return nil

@@ -1,0 +1,103 @@
+package door
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+)
+
+// recorder remembers what the log has about a request: no arguments, results, tokens and cookies.
+type recorder struct {
+	http.ResponseWriter
+	status    int
+	principal string
+	method    string // of MCP
+	tool      string
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// note remembers the request of a message.
+func (r *recorder) note(q *request) { r.method = clip(q.method, 64) }
+
+// noteTool remembers the tool of a call.
+func (r *recorder) noteTool(q *request) {
+	if q.method != mcp.MethodCallTool {
+		return
+	}
+	if name, e := q.params.ToolName(); e == nil {
+		r.tool = clip(name, 128)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	rec := &recorder{ResponseWriter: w}
+	h.serve(rec, r)
+	if logger := h.door.opt.Logger; logger.Enabled(context.Background(), slog.LevelDebug) {
+		logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path, 128), "status", rec.status, "took", time.Since(began),
+			"client", rec.principal, "message", rec.method, "tool", rec.tool)
+	}
+}
+
+// refuse refuses a request. Only mistakes that an attacker makes, or a client with an old token, are counted and logged.
+func (h *httpServer) refuse(w http.ResponseWriter, f *fault, principal string) {
+	h.door.metrics.refuse(f.reason)
+	if more, ok := h.log.next(f.reason, time.Now()); ok {
+		h.door.opt.Logger.Warn("request refused", "status", f.status, "reason", f.text, "client", principal, "more", more)
+	}
+	f.write(w)
+}
+
+// refusalLog limits the records about refused requests to one per second and reason.
+type refusalLog struct {
+	mu   sync.Mutex
+	last map[string]*refusalCount
+}
+
+type refusalCount struct {
+	at   time.Time
+	more int
+}
+
+// next reports whether to log a refusal, and how many have not been logged since the last one.
+func (l *refusalLog) next(reason string, now time.Time) (more int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.last[reason]
+	if c == nil {
+		c = &refusalCount{}
+		if l.last == nil {
+			l.last = map[string]*refusalCount{}
+		}
+		l.last[reason] = c
+	}
+	if now.Sub(c.at) < time.Second {
+		c.more++
+		return 0, false
+	}
+	more, c.more, c.at = c.more, 0, now
+	return more, true
+}
+
+// isDraining reports whether the server stops.
+func (h *httpServer) isDraining() bool {
+	select {
+	case <-h.drain:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,351 @@
+package door
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+)
+
+// writeTokens writes a file in which each name has the token secret-<name>. more are further members of all entries.
+func writeTokens(t *testing.T, more string, names ...string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "tokens.yaml")
+	rewriteTokens(t, path, more, names...)
+	return path
+}
+
+func rewriteTokens(t *testing.T, path, more string, names ...string) {
+	t.Helper()
+	text := "tokens:\n"
+	for _, name := range names {
+		sum := sha256.Sum256([]byte("secret-" + name))
+		text += "  " + name + ": {sha256: " + hex.EncodeToString(sum[:]) + more + "}\n"
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func loadTokens(t *testing.T, path string) *Tokens {
+	t.Helper()
+	tokens, err := LoadTokens(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens
+}
+
+func auth(name string) map[string]string {
+	return map[string]string{"Authorization": "Bearer secret-" + name}
+}
+
+// TestRateTake checks the number of requests at a rate.
+func TestRateTake(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	var u usage
+	taken := func() (n int) {
+		for {
+			wait, ok := u.take(10, now)
+			if !ok {
+				if wait <= 0 || wait > 100*time.Millisecond {
+					t.Errorf("wait %v", wait)
+				}
+				return n
+			}
+			n++
+		}
+	}
+	for _, tt := range []struct {
+		later time.Duration
+		want  int
+	}{{0, 40}, {0, 0}, {time.Second, 10}, {99 * time.Millisecond, 0}, {time.Millisecond, 1}, {time.Hour, 40}} {
+		if now = now.Add(tt.later); taken() != tt.want {
+			t.Errorf("%v later: not %d requests", tt.later, tt.want)
+		}
+	}
+	if _, ok := u.take(0, now); !ok {
+		t.Error("refused without a limit")
+	}
+	if u.isIdle(now.Add(burstOf*time.Second)) || !u.isIdle(now.Add(burstOf*time.Second+1)) {
+		t.Error("forgotten at the wrong time")
+	}
+}
+
+// TestRate sends more requests with one token than it may; another token is not affected.
+func TestRate(t *testing.T) {
+	d := runDoor(t, Options{})
+	w := d.web(t, HTTPOptions{Rate: 1, Tokens: loadTokens(t, writeTokens(t, "", "ada", "bob"))})
+	now := time.Now().Add(time.Hour)
+	for range burstOf {
+		w.h.users.of("ada").take(1, now) // in the future, so that nothing is added while the test runs
+	}
+	a := w.do("POST", "", modernList, modernHeader("tools/list", ""), auth("ada"))
+	if a.status != 429 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "more than 1 requests per second") {
+		t.Errorf("one request too many: %+v", a)
+	}
+	if a := w.do("POST", "", modernList, modernHeader("tools/list", ""), auth("bob")); a.status != 200 {
+		t.Errorf("the other token: %+v", a)
+	}
+	w.h.users.sweep(now.Add(time.Hour))
+	if len(w.h.users.all) != 0 {
+		t.Error("unused tokens are remembered")
+	}
+}
+
+// TestCallsOfToken checks that the limit of calls counts all requests with one token.
+func TestCallsOfToken(t *testing.T) {
+	b, _, release, _ := slowBed(t)
+	d := b.door(Options{MaxCalls: 1})
+	w := d.web(t, HTTPOptions{Tokens: loadTokens(t, writeTokens(t, "", "ada", "bob"))})
+	call := callMessage("1", "ext_slow_work", `,"_meta":{"progressToken":1,`+strings.TrimPrefix(modernMeta, `"_meta":{`))
+	next, _ := w.stream("POST", call, modernHeader("tools/call", "ext_slow_work"), auth("ada"))
+	next() // it runs
+	if a := w.do("POST", "", call, modernHeader("tools/call", "ext_slow_work"), auth("ada")); !strings.Contains(a.body, "1 calls are already running") {
+		t.Errorf("the second call: %+v", a)
+	}
+	other, _ := w.stream("POST", call, modernHeader("tools/call", "ext_slow_work"), auth("bob"))
+	other()
+	release <- `{}`
+	release <- `{}`
+	next()
+	other()
+	if a := w.do("POST", "", callMessage("1", "x", ","+modernMeta), modernHeader("tools/call", "x"), auth("ada")); !strings.Contains(a.body, "no tool x") {
+		t.Errorf("after the first call: %+v", a)
+	}
+}
+
+// TestTooManyStreams checks the limit of open streams.
+func TestTooManyStreams(t *testing.T) {
+	d := runDoor(t, Options{})
+	w := d.web(t, HTTPOptions{})
+	session := w.begin("2025-11-25")
+	w.h.users.of("").streams.Store(maxUserStreams - 1)
+	_, stop := w.stream("GET", "", session)
+	listen := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + modernMeta + `}}`
+	for _, a := range []answer{w.do("GET", "", "", session), w.do("POST", "", listen, modernHeader(mcp.MethodListen, ""))} {
+		if a.status != 503 || a.header.Get("Retry-After") == "" {
+			t.Errorf("one stream too many: %+v", a)
+		}
+	}
+	stop()
+}
+
+// pipes is a listener whose connections are in memory, so that they follow the time of a synctest bubble.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	select {
+	case <-p.closed:
+	default:
+		close(p.closed)
+	}
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// dial returns a connection of a client.
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
+}
+
+// inBubble runs f with an HTTP server in a synctest bubble.
+func inBubble(t *testing.T, o HTTPOptions, f func(t *testing.T, p *pipes)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		d := runDoor(t, Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.ServeHTTP(ctx, p, o) }() // ends with ctx
+		f(t, p)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSlowRequests sends the head and the body of a request too slowly.
+func TestSlowRequests(t *testing.T) {
+	head := "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: */*\r\nContent-Length: 1000\r\n"
+	for _, tt := range []struct {
+		name, sent string
+		after      time.Duration
+		want       string
+	}{
+		{"head", head, headerTimeout, ""},
+		{"body", head + "\r\n{", bodyTimeout, "400 Bad Request"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, HTTPOptions{}, func(t *testing.T, p *pipes) {
+				c := p.dial()
+				defer c.Close()
+				began := time.Now()
+				if _, err := io.WriteString(c, tt.sent); err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(c)
+				if took := time.Since(began); err != nil || took < tt.after || took > tt.after+5*time.Second || !strings.Contains(string(text), tt.want) {
+					t.Errorf("ended after %v, %v: %s", took, err, text)
+				}
+			})
+		})
+	}
+}
+
+// openStream opens a stream of notifications of the modern era and reads the first event.
+func openStream(t *testing.T, c net.Conn, header string) *bufio.Reader {
+	t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` + modernMeta + `}}`
+	_, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: */*\r\nMCP-Protocol-Version: %s\r\nMcp-Method: %s\r\n%sContent-Length: %d\r\n\r\n%s",
+		mcp.Modern, mcp.MethodListen, header, len(body), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	res, err := http.ReadResponse(r, nil)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%v, %+v", err, res)
+	}
+	out := bufio.NewReader(res.Body)
+	for {
+		line, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, "data: ") {
+			return out
+		}
+	}
+}
+
+// TestSlowReader checks that a client that does not read its stream loses it, and that one that reads gets comments.
+func TestSlowReader(t *testing.T) {
+	inBubble(t, HTTPOptions{}, func(t *testing.T, p *pipes) {
+		reads, doesNot := p.dial(), p.dial()
+		defer reads.Close()
+		defer doesNot.Close()
+		openStream(t, doesNot, "")
+		r := openStream(t, reads, "")
+		began := time.Now()
+		comments := 0
+		for comments < 2 {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line == ":\n" {
+				comments++
+			}
+		}
+		if took := time.Since(began); took != 2*keepAliveEvery {
+			t.Errorf("two comments after %v", took)
+		}
+		// A pipe has no buffer: the server waited for the other client with its first comment.
+		if _, err := io.ReadAll(doesNot); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRevokedToken checks that an open stream ends after its token was removed from the file.
+func TestRevokedToken(t *testing.T) {
+	path := writeTokens(t, "", "ada")
+	tokens := loadTokens(t, path)
+	inBubble(t, HTTPOptions{Tokens: tokens}, func(t *testing.T, p *pipes) {
+		c := p.dial()
+		defer c.Close()
+		r := openStream(t, c, "Authorization: Bearer secret-ada\r\n")
+		if line, err := r.ReadString('\n'); err != nil || line != "\n" { // the end of the first event
+			t.Fatalf("%q, %v", line, err)
+		}
+		if line, err := r.ReadString('\n'); err != nil || line != ":\n" {
+			t.Errorf("while the token is there: %q, %v", line, err)
+		}
+		rewriteTokens(t, path, "", "eve", "bob")
+		rest, err := io.ReadAll(r)
+		if strings.Contains(string(rest), ":") || err != nil {
+			t.Errorf("after the token was removed: %q, %v", rest, err)
+		}
+	})
+}
+
+// TestDrainCancels stops the server while a call takes longer than the time for that: the client gets a result.
+func TestDrainCancels(t *testing.T) {
+	_, d, _, cancelled := slowBed(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.ServeHTTP(ctx, l, HTTPOptions{Drain: 10 * time.Millisecond}) }() // ends with ctx
+	w := &web{t: t, url: "http://" + l.Addr().String() + "/mcp"}
+	session := w.begin("2025-11-25")
+	call, _ := w.stream("POST", callMessage("5", "ext_slow_work", `,"_meta":{"progressToken":1}`), session)
+	call()
+	call()
+	cancel()
+	if _, data := call(); !strings.Contains(data, `"isError":true`) || !strings.Contains(data, "The MCP server is stopping") {
+		t.Errorf("the call ends with %s", data)
+	}
+	<-cancelled
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemembered checks that streams of answers remember a limited number of bytes.
+func TestRemembered(t *testing.T) {
+	all := newSessions(1)
+	d := runDoor(t, Options{})
+	n, _ := all.add(d.newClient(d.view, ""), true)
+	big := make([]byte, 100<<20)
+	first, second, third := n.newStream(), n.newStream(), n.newStream()
+	for s, want := range map[*stream]int{first: 1, second: 1} {
+		if s.add(big); len(s.events) != want {
+			t.Errorf("stream %s has %d events", s.id, len(s.events))
+		}
+	}
+	if id := third.add(big); len(third.events) != 0 || id != "3-0" {
+		t.Errorf("the stream over the limit has %d events, id %s", len(third.events), id)
+	}
+	first.end()
+	all.sweep(time.Now().Add(resumeTime + time.Second))
+	if third.add(big); len(third.events) != 1 {
+		t.Error("there is no room after the first was forgotten")
+	}
+	all.end(n)
+	if second.add(big); all.remembered.Load() != 0 {
+		t.Errorf("%d bytes are remembered after the end of the session", all.remembered.Load())
+	}
+}
