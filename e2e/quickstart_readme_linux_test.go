@@ -35,7 +35,7 @@ func TestReadme(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	up := r.start(t, strings.Replace(blocks["up"], "go run ./cmd/extctl", "extctl", 1))
+	up := r.start(t, strings.Replace(blocks["up"], "go run -v ./cmd/extctl", "extctl", 1))
 	up.waitFor(t, "    extctl call ext_hello_greet name=Ada\n\nCtrl-C stops everything.\n")
 
 	t.Run("use", func(t *testing.T) { r.use(t, blocks["use"]) })

@@ -156,6 +156,8 @@ type property struct {
 	name        string
 	types       []string // empty: any type
 	description string
+	required    bool
+	schema      json.RawMessage
 }
 
 // properties reads the arguments that a schema declares, in the schema's order. It returns none if the schema cannot
@@ -163,6 +165,7 @@ type property struct {
 func properties(schema json.RawMessage) []property {
 	var top struct {
 		Properties json.RawMessage `json:"properties"`
+		Required   json.RawMessage `json:"required"`
 	}
 	if json.Unmarshal(schema, &top) != nil {
 		return nil
@@ -171,21 +174,17 @@ func properties(schema json.RawMessage) []property {
 	if err != nil {
 		return nil
 	}
+	var required []string
+	_ = json.Unmarshal(top.Required, &required) // draft 3 has a boolean; then none is known to be required
 	var out []property
 	for _, m := range members {
 		var s struct {
 			Type        json.RawMessage `json:"type"`
 			Description string          `json:"description"`
 		}
-		p := property{name: m.Key}
+		p := property{name: m.Key, required: slices.Contains(required, m.Key), schema: m.Value}
 		if json.Unmarshal(m.Value, &s) == nil {
-			p.description = s.Description
-			var one string
-			if json.Unmarshal(s.Type, &one) == nil {
-				p.types = []string{one}
-			} else if json.Unmarshal(s.Type, &p.types) != nil {
-				p.types = nil
-			}
+			p.description, p.types = s.Description, typesIn(s.Type)
 		}
 		out = append(out, p)
 	}
@@ -199,4 +198,22 @@ func typesOf(schema []property, key string) []string {
 		}
 	}
 	return nil
+}
+
+// explainPositional adds a hint to the error of arguments that are not written key=value. For a tool with one argument it is
+// the whole command line.
+func explainPositional(err error, tool string, args []string, schema json.RawMessage) error {
+	if !slices.ContainsFunc(args, func(arg string) bool { return !strings.Contains(arg, "=") }) {
+		return err
+	}
+	f := &failure{code: exitUsage, err: err, hint: "arguments are written key=value; they are listed by: extctl tool " + tool}
+	known := properties(schema)
+	required := slices.DeleteFunc(slices.Clone(known), func(p property) bool { return !p.required })
+	if len(required) == 0 && len(known) == 1 {
+		required = known
+	}
+	if len(args) == 1 && len(required) == 1 && !strings.HasPrefix(args[0], "-") {
+		f.hint = "arguments are written key=value: " + callLine(tool, []string{shellWord(required[0].name + "=" + args[0])})
+	}
+	return f
 }

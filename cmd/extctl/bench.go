@@ -67,12 +67,15 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 		return err
 	}
 	_, t, err := c.Resolve(args[0])
+	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
+		t, err = findByLocalName(c, args[0], e)
+	}
 	if err != nil {
 		return err
 	}
 	raw, err := toolArguments(args[1:], t.InputSchema, s.stdin)
 	if err != nil {
-		return err
+		return explainPositional(err, t.Name, args[1:], t.InputSchema)
 	}
 	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, Schemas: schema.Compile})
 	ctx, end := s.watchCall(ctx, c, t.Name)
@@ -143,11 +146,30 @@ func (s *session) progress(ctx context.Context, o load.Options) (stop func()) {
 			if o.Calls > 0 {
 				share = max(share, min(1, float64(o.Done.Load())/float64(o.Calls)))
 			}
-			full := int(share * 30)
-			fmt.Fprintf(s.stderr, "\r[%s%s] %3.0f %%  %d calls", strings.Repeat("=", full), strings.Repeat(" ", 30-full), 100*share, o.Done.Load())
+			fmt.Fprint(s.stderr, "\r\x1b[K"+benchLine(share, o.Done.Load(), terminalWidth(s.stderr)))
 		}
 	}()
 	return func() { cancel(); <-done }
+}
+
+// benchLine is the progress of a measurement, with a bar if the terminal is wide enough for one.
+func benchLine(share float64, calls int64, width int) string {
+	text := fmt.Sprintf("%3.0f %%  %d calls", 100*share, calls)
+	bar := min(30, width-len(text)-5)
+	if bar < 5 {
+		return short(text, max(width-1, 10))
+	}
+	full := int(share * float64(bar))
+	return "[" + strings.Repeat("=", full) + strings.Repeat(" ", bar-full) + "] " + text
+}
+
+// threeDigits rounds a time to three digits.
+func threeDigits(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d >= 1000*unit {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 // benchResult is the output of extctl bench --json; times are in microseconds.
@@ -180,7 +202,7 @@ func printBench(w io.Writer, tool string, o load.Options, r load.Result) error {
 	fmt.Fprintf(&b, "%s, %s, %s in %s: %.0f/s\n", tool, plural(o.Callers, "caller"), plural(len(r.Took)+r.Failed(), "call"),
 		r.Elapsed.Round(time.Millisecond), r.Rate())
 	if len(r.Took) > 0 {
-		fmt.Fprintf(&b, "p50 %s  p90 %s  p99 %s  max %s\n\n", r.Quantile(0.5), r.Quantile(0.9), r.Quantile(0.99), r.Quantile(1))
+		fmt.Fprintf(&b, "p50 %s  p90 %s  p99 %s  max %s\n\n", threeDigits(r.Quantile(0.5)), threeDigits(r.Quantile(0.9)), threeDigits(r.Quantile(0.99)), threeDigits(r.Quantile(1)))
 		most := 0
 		for _, bar := range r.Histogram(12) {
 			most = max(most, bar.Count)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -24,10 +23,11 @@ const callTimeout = 30 * time.Second
 
 func callCmd(a *app) *cobra.Command {
 	var o mesh.ClientOptions
+	var raw bool
 	cmd := &cobra.Command{
 		Use:   "call TOOL [JSON | key=value… | @file | -]",
 		Short: "Call a tool and print its result",
-		Long: `Call a tool and print its result unchanged. TOOL is the registered name (ext_hello_greet), <id>/<local name>
+		Long: `Call a tool and print its result: unchanged, except that on a terminal an MCP result is printed as text. TOOL is the registered name (ext_hello_greet), <id>/<local name>
 (hello/greet), or the local name (greet) if no other extension has a tool of that name.
 
 Arguments are one JSON object, given directly, in a @file or on stdin (-), or pairs: key=value is a string
@@ -42,12 +42,13 @@ unless the tool's schema requires another type; key:=JSON is always JSON.`,
 				if err != nil {
 					return err
 				}
-				return s.printResult(result)
+				return s.printResult(result, raw)
 			})
 		},
 		ValidArgsFunction: a.completeTools,
 	}
 	cmd.Flags().StringVar(&o.Agent, "agent-id", "", "the `ID` of the calling agent, for extensions that require it")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print the result unchanged on a terminal, too")
 	cmd.Flags().StringVar(&o.Session, "session-id", "", "the `ID` of the agent's session")
 	return cmd
 }
@@ -70,11 +71,14 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	}
 	raw, err := toolArguments(args, input, s.stdin)
 	if err != nil {
-		return nil, err
+		return nil, explainPositional(err, tool, args, input)
 	}
 	ctx, cancel := s.watchCall(ctx, c, tool)
 	defer cancel()
-	result, err := s.callOrWait(ctx, o, tool, raw)
+	var p callProgress
+	stop := p.show(ctx, s.app)
+	result, err := s.callOrWait(ctx, o, tool, raw, p.notify(s.app))
+	stop()
 	if by := endedBy(ctx); err != nil && by != nil {
 		return nil, by
 	}
@@ -85,21 +89,38 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 		f := &failure{code: exitUsage, err: err}
 		if args, ok := exampleArguments(input); ok {
 			f.hint = "for example: " + callLine(tool, args)
+		} else {
+			f.hint = "its arguments: extctl tool " + tool
 		}
 		return nil, f
 	}
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		limit := cmp.Or(s.timeout, callTimeout)
-		return nil, &failure{code: exitCode(err), err: err, hint: fmt.Sprintf("the call had %s; --timeout %s gives it longer", limit, 4*limit)}
+		return nil, explainCallTimeout(err, tool, cmp.Or(s.timeout, callTimeout))
 	}
 	return result, err
 }
 
+// explainCallTimeout states how long a call had, and whether the tool may have run.
+func explainCallTimeout(err error, tool string, limit time.Duration) error {
+	f := &failure{code: exitCode(err), err: err, hint: fmt.Sprintf("--timeout %s gives it longer", 4*limit)}
+	e := rpc.AsError(err)
+	if !errors.Is(e, rpc.CodeTimeout) {
+		f.hint = fmt.Sprintf("the call had %s; ", limit) + f.hint
+		return f
+	}
+	ran := "it may have run"
+	if e.Details().Ran == rpc.RanNo {
+		ran = "it has not run"
+	}
+	f.err = &reworded{fmt.Sprintf("%s did not answer within %s; %s", tool, limit, ran), err}
+	return f
+}
+
 // callOrWait calls a tool. If no instance takes the call, but the extension may be on its way back, it follows the catalog
 // and waits for as long as the call may take: the catalog in o is not updated.
-func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool string, args json.RawMessage) (json.RawMessage, error) {
+func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool string, args json.RawMessage, progress func(json.RawMessage)) (json.RawMessage, error) {
 	o.WaitReady = -1
-	result, err := mesh.NewClient(s.nc, o).Call(ctx, tool, args)
+	result, err := mesh.NewClient(s.nc, o).CallStream(ctx, tool, args, progress)
 	if o.Catalog == nil || !mayReturn(o.Catalog, tool, err) {
 		return result, err
 	}
@@ -110,7 +131,7 @@ func (s *session) callOrWait(ctx context.Context, o mesh.ClientOptions, tool str
 			return err
 		}
 		o.Catalog = c
-		result, err = mesh.NewClient(s.nc, o).Call(ctx, tool, args)
+		result, err = mesh.NewClient(s.nc, o).CallStream(ctx, tool, args, progress)
 		return nil
 	})
 	return result, err
@@ -151,26 +172,4 @@ func (s *session) watchCall(ctx context.Context, c *mesh.Catalog, tool string) (
 // callLine is a command line that calls a tool.
 func callLine(tool string, args []string) string {
 	return strings.Join(append([]string{"extctl call", tool}, args...), " ")
-}
-
-// printResult prints a result byte for byte, except for what writeJSON escapes on a terminal. An MCP result with isError
-// is printed in the same way and sets the exit code.
-func (s *session) printResult(result json.RawMessage) error {
-	if len(result) == 0 {
-		result = json.RawMessage("null")
-	}
-	out := result
-	if s.json {
-		out = bytes.Join([][]byte{[]byte(`{"schema_version":1,"result":`), result, []byte("}")}, nil)
-	}
-	if err := s.writeJSON(out); err != nil {
-		return err
-	}
-	var mcp struct {
-		IsError bool `json:"isError"`
-	}
-	if result[0] == '{' && json.Unmarshal(result, &mcp) == nil && mcp.IsError {
-		return silentError(exitToolError)
-	}
-	return nil
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,24 +31,49 @@ func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.
 }
 
 // completeTools completes the first argument with the tools' names, and the others with the tool's arguments.
-func (a *app) completeTools(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
 	directive := cobra.ShellCompDirectiveNoFileComp
 	a.complete(cmd, nil, func(c *mesh.Catalog) {
 		if len(args) == 0 {
 			for _, t := range matching(c.All(), "") {
-				out = append(out, cobra.CompletionWithDesc(t.Name, short(t.Description, 60)))
+				out = append(out, cobra.CompletionWithDesc(t.Name, short(strings.TrimPrefix(t.Description, "[ext:"+t.Extension+"] "), 60)))
 			}
 			return
 		}
-		if _, t, ok := c.Tool(args[0]); ok {
+		_, t, err := c.Resolve(args[0])
+		if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
+			t, err = findByLocalName(c, args[0], e)
+		}
+		if err != nil {
+			return
+		}
+		all := properties(t.InputSchema)
+		if out = valuesOf(all, typed); len(out) == 0 {
 			directive |= cobra.ShellCompDirectiveNoSpace
-			for _, p := range properties(t.InputSchema) {
+			for _, p := range all {
 				out = append(out, cobra.CompletionWithDesc(p.name+"=", short(p.description, 60)))
 			}
 		}
 	})
 	return out, directive
+}
+
+// valuesOf completes key= with the values that the schema lists for the argument.
+func valuesOf(all []property, typed string) (out []cobra.Completion) {
+	key, _, ok := strings.Cut(typed, "=")
+	for _, p := range all {
+		var s struct {
+			Enum []json.RawMessage `json:"enum"`
+		}
+		if !ok || p.name != key || json.Unmarshal(p.schema, &s) != nil {
+			continue
+		}
+		for _, value := range s.Enum {
+			out = append(out, clean(argument(key, value, p.types)))
+		}
+	}
+	return out
 }
 
 // complete loads the catalog, or only some kinds of its documents, for f. Errors are dropped: a completion cannot show them.

@@ -102,7 +102,7 @@ func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id s
 	}
 	answers = slices.DeleteFunc(answers, func(a answer[T]) bool { return a.err != nil })
 	if len(answers) == 0 {
-		return nil, nil, errors.Join(errs...)
+		return nil, nil, s.allFailed(bridges, errs)
 	}
 	return answers, failed, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -19,6 +20,9 @@ type denials struct {
 	mu      sync.Mutex
 	first   error
 	waiting []*waiter
+
+	inbox string                  // the prefix of the connection's reply subjects
+	end   context.CancelCauseFunc // of the command, if it may not receive replies; may be nil
 }
 
 type waiter struct {
@@ -30,6 +34,9 @@ type waiter struct {
 func (d *denials) add(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if subject, ok := natsconn.DeniedSubscription(err); ok && d.end != nil && strings.HasPrefix(subject, d.inbox+".") {
+		d.end(errInboxDenied) // no request can have a reply
+	}
 	if d.first == nil {
 		d.first = err
 	}

@@ -94,16 +94,12 @@ func exampleValue(key string, property json.RawMessage) (value json.RawMessage, 
 		Examples  []json.RawMessage `json:"examples"`
 		Enum      []json.RawMessage `json:"enum"`
 		Minimum   json.RawMessage   `json:"minimum"`
+		Maximum   json.RawMessage   `json:"maximum"`
 		MinLength int               `json:"minLength"`
 		Format    string            `json:"format"`
 	}
 	_ = json.Unmarshal(property, &p) // a property without a usable schema is a string
-	var one string
-	if json.Unmarshal(p.Type, &one) == nil && one != "" {
-		types = []string{one}
-	} else {
-		_ = json.Unmarshal(p.Type, &types) // no types
-	}
+	types = typesIn(p.Type)
 	for _, named := range [][]json.RawMessage{{p.Const}, {p.Default}, p.Examples, p.Enum} {
 		if len(named) > 0 && len(named[0]) > 0 && !bytes.Equal(named[0], []byte("null")) {
 			return named[0], types
@@ -113,8 +109,14 @@ func exampleValue(key string, property json.RawMessage) (value json.RawMessage, 
 	if len(types) == 0 || slices.Contains(types, "string") {
 		return exampleString(key, p.Format, min(p.MinLength, 1000)), types
 	}
-	if len(p.Minimum) > 0 && (types[0] == "integer" || types[0] == "number") {
-		return p.Minimum, types
+	if types[0] == "integer" || types[0] == "number" {
+		var most float64
+		switch {
+		case len(p.Minimum) > 0:
+			return p.Minimum, types
+		case json.Unmarshal(p.Maximum, &most) == nil && most < 1.5:
+			return p.Maximum, types
+		}
 	}
 	if text, ok := byType[types[0]]; ok {
 		return json.RawMessage(text), types

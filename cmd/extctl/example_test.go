@@ -17,7 +17,8 @@ func TestExampleArguments(t *testing.T) {
 		{`{"type":"object"}`, nil, true},
 		{`{"properties":{"what":{"type":"string"},"name":{"type":"string"}},"required":["what","name"]}`, []string{"what=hello", "name=Ada"}, true},
 		{`{"properties":{"n":{"type":"integer","minimum":5}},"required":["n"]}`, []string{"n=5"}, true},
-		{`{"properties":{"n":{"type":"number","maximum":1}},"required":["n"]}`, nil, false}, // 1.5 does not fit
+		{`{"properties":{"n":{"type":"number","maximum":1}},"required":["n"]}`, []string{"n=1"}, true}, // 1.5 does not fit
+		{`{"properties":{"n":{"type":"number","multipleOf":7}},"required":["n"]}`, nil, false},
 		{`{"properties":{"unit":{"type":"string","enum":["metric","imperial"]}},"required":["unit"]}`, []string{"unit=metric"}, true},
 		{`{"properties":{"unit":{"enum":[7]}},"required":["unit"]}`, []string{"unit:=7"}, true},
 		{`{"properties":{"v":{"const":"2"}},"required":["v"]}`, []string{"v=2"}, true},

@@ -222,9 +222,9 @@ func (a *app) hint(code int, err error) string {
 	case code == exitNoNATS && errors.Is(err, mesh.ErrNoCatalog):
 		return "is a registry running, and is --prefix right?"
 	case code == exitNoNATS:
-		return "start one with `extctl up`, or give its address with --server, --context or NATS_URL"
+		return hintNoServer
 	case code == exitDenied && isAuth(err):
-		return "for the server of extctl up, export NATS_URL=$(extctl url), with its --data DIR if it has one; otherwise NATS refused the credentials (or requires some): a user and password in the server's URL, --creds, --nkey, or --tlscert with --tlskey"
+		return hintUpPassword + hintCredentials
 	case code == exitUsage && as[daemon.UsageError](err):
 		e, _ := errors.AsType[daemon.UsageError](err)
 		return cmp.Or(e.Hint, "see "+a.verb+" --help")

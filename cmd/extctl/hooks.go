@@ -27,7 +27,7 @@ func hooksCmd(a *app) *cobra.Command {
 			}
 		}
 		slices.SortStableFunc(hooks, func(a, b hookJSON) int { return strings.Compare(a.Name, b.Name) })
-		return listing{name: "hooks", list: hooks, tables: func() []*table {
+		return listing{name: "hooks", list: hooks, empty: "no extension offers a hook", tables: func() []*table {
 			t := a.newTable("HOOK", "EXTENSION", "STATE")
 			for _, h := range hooks {
 				e, _ := c.Get(h.Extension)

@@ -15,7 +15,7 @@ func hostsCmd(a *app) *cobra.Command {
 	return a.catalogVerb("hosts", "List the bridges, and the extensions that they could not start with the reason", []string{wire.KindHost},
 		func(c *mesh.Catalog) listing {
 			hosts := c.Hosts()
-			return listing{name: "hosts", list: hosts, tables: func() []*table { return a.hostTables(hosts) }}
+			return listing{name: "hosts", list: hosts, empty: "no bridge has reported to this mesh; run stdio-bridge on a host, or extctl up", tables: func() []*table { return a.hostTables(hosts) }}
 		})
 }
 

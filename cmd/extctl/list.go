@@ -63,7 +63,7 @@ func listCmd(a *app) *cobra.Command {
 		if err != nil {
 			return listing{}, err
 		}
-		return listing{revisionJSON: revision, name: "extensions", list: all, tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
+		return listing{revisionJSON: revision, name: "extensions", list: all, empty: "there are no extensions; `extctl hosts` shows what bridges could not start and why", tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
 	})
 }
 

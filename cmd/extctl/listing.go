@@ -17,24 +17,31 @@ type listing struct {
 	list   any             // nil is printed as []
 	tables func() []*table // without --json; tables after the first are printed if they have rows
 	notes  func() []string // without --json, on stderr; may be nil
+	empty  string          // on stderr, if the first table has no rows
 }
 
 // listVerb makes a command without arguments that prints a listing.
 func (a *app) listVerb(use, short string, read func(context.Context, *session) (listing, error)) *cobra.Command {
-	return &cobra.Command{
+	var format outputFormat
+	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := format.choose(a); err != nil {
+				return err
+			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				l, err := read(ctx, s)
 				if err != nil {
 					return err
 				}
-				return a.printListing(l)
+				return a.printListing(l, format)
 			})
 		},
 	}
+	format.add(cmd)
+	return cmd
 }
 
 // catalogVerb is listVerb for a listing of documents of some kinds in the catalog.
@@ -50,23 +57,42 @@ func (a *app) catalogVerb(use, short string, kinds []string, read func(*mesh.Cat
 	})
 }
 
-func (a *app) printListing(l listing) error {
-	if a.json {
-		list, err := plainjson.Marshal(l.list)
-		if err != nil {
-			return err
-		}
-		object, err := plainjson.Marshal(struct {
-			header
-			revisionJSON
-		}{revisionJSON: l.revisionJSON})
-		if err != nil {
-			return err
-		}
-		object = append(plainjson.AppendString(append(object[:len(object)-1], ','), l.name), ':')
-		return a.writeJSON(append(append(object, list...), '}'))
+// object is the listing in JSON.
+func (l listing) object() ([]byte, error) {
+	list, err := plainjson.Marshal(l.list)
+	if err != nil {
+		return nil, err
 	}
-	for n, t := range l.tables() {
+	object, err := plainjson.Marshal(struct {
+		header
+		revisionJSON
+	}{revisionJSON: l.revisionJSON})
+	if err != nil {
+		return nil, err
+	}
+	object = append(plainjson.AppendString(append(object[:len(object)-1], ','), l.name), ':')
+	return append(append(object, list...), '}'), nil
+}
+
+func (a *app) printListing(l listing, format outputFormat) error {
+	if format == formatJSON {
+		object, err := l.object()
+		if err != nil {
+			return err
+		}
+		return a.writeJSON(object)
+	}
+	tables := l.tables()
+	if format == formatName {
+		return printNames(a, tables[0])
+	}
+	if len(tables[0].rows) == 0 && l.empty != "" {
+		fmt.Fprintln(a.stderr, "extctl:", clean(l.empty))
+	}
+	for n, t := range tables {
+		if format == formatWide {
+			t.width, t.limit = 0, 0
+		}
 		if n > 0 && len(t.rows) == 0 {
 			continue
 		}

@@ -130,15 +130,17 @@ func short(s string, n int) string {
 	return s
 }
 
-// table prints aligned columns. Cells of a column named STATE are coloured.
+// table prints aligned columns, on a terminal only as wide as it is. Cells of a column named STATE are coloured.
 type table struct {
 	names  []string
 	rows   [][]string
 	colour bool
+	width  int // of the terminal, to which the columns are fitted; 0 if there is none
+	limit  int // of the last column, without a terminal; 0: none
 }
 
 func (a *app) newTable(names ...string) *table {
-	return &table{names: names, colour: a.colour()}
+	return &table{names: names, colour: a.colour(), width: terminalWidth(a.stdout)}
 }
 
 // colour reports whether to colour stdout: it is a terminal and NO_COLOR is not set.
@@ -157,11 +159,19 @@ func (t *table) add(cells ...string) {
 }
 
 func (t *table) print(w io.Writer) error {
+	if t.width == 0 && t.limit > 0 {
+		for _, row := range t.rows {
+			row[len(row)-1] = cut(row[len(row)-1], t.limit)
+		}
+	}
 	width := make([]int, len(t.names))
 	for _, row := range append([][]string{t.names}, t.rows...) {
 		for i, cell := range row {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
 		}
+	}
+	if t.width > 0 {
+		width = fitColumns(width, t.width)
 	}
 	b := bufio.NewWriter(w)
 	t.line(b, t.names, width, false)
@@ -173,6 +183,7 @@ func (t *table) print(w io.Writer) error {
 
 func (t *table) line(w *bufio.Writer, row []string, width []int, colour bool) {
 	for i, cell := range row {
+		cell = cut(cell, width[i])
 		pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
 		if i == len(row)-1 {
 			pad = ""

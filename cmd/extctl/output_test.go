@@ -49,7 +49,7 @@ func TestPipesAreRaw(t *testing.T) {
 	const raw = "{\"a\":\"\u009b\u202e\x9b\"}"
 	var out bytes.Buffer
 	s := &session{app: &app{stdout: &out}}
-	if err := s.printResult(json.RawMessage(raw)); err != nil || out.String() != raw+"\n" {
+	if err := s.printResult(json.RawMessage(raw), false); err != nil || out.String() != raw+"\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

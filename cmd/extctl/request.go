@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -25,10 +26,14 @@ func (s *session) request(ctx context.Context, subject, peer, method string, par
 	}
 	ctx, cancel := s.denied.watch(ctx, subject+`"`)
 	defer cancel()
+	began := time.Now()
 	m, err := natsconn.Request(ctx, s.nc, subject, jsonrpc.AppendRequest(nil, []byte("1"), method, raw))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, fail(exitUnavailable, "%s is not available: no subscriber on %s", peer, subject)
+	case errors.Is(err, context.DeadlineExceeded) && endedBy(ctx) == nil:
+		text := fmt.Sprintf("%s did not answer the request %s within %s", peer, method, roundTime(time.Since(began)))
+		return nil, &failure{code: exitTimeout, err: &reworded{text, err}, hint: "--timeout DURATION gives it longer"}
 	case err != nil:
 		return nil, fmt.Errorf("%s: request %s: %w", peer, method, cmp.Or(endedBy(ctx), err))
 	}

@@ -21,7 +21,8 @@ type app struct {
 	nats    daemon.NATSFlags
 	json    bool
 	timeout time.Duration
-	verb    string // the command path as typed, for hints: extctl call
+	verb    string   // the command path as typed, for hints: extctl call
+	line    []string // the arguments of extctl
 }
 
 // verbs are the commands, in the groups of the help text.
@@ -34,6 +35,7 @@ var verbs = []struct {
 	{"mesh", listCmd},
 	{"mesh", showCmd},
 	{"mesh", toolsCmd},
+	{"mesh", toolCmd},
 	{"mesh", callCmd},
 	{"mesh", watchCmd},
 	{"mesh", waitCmd},
@@ -64,7 +66,7 @@ var verbs = []struct {
 
 // run is extctl, from arguments to exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv, line: args}
 	root := rootCmd(a)
 	started := false // cobra's own errors are all usage errors; they occur before the command starts
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
@@ -73,10 +75,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	a.verb = cmd.CommandPath()
 	if err != nil && !started {
 		a.json = a.json || slices.Contains(args, "--json") // parsing may have stopped before this flag
-		err = usageFailure(a.verb, err)
+		if word, unknown := unknownWord(err); unknown && cmd == root {
+			err = unknownVerb(root, word)
+		} else {
+			err = usageFailure(a.verb, err)
+		}
 	}
 	return a.exit(ctx, err)
 }
+
+func init() { cobra.EnableCommandSorting = false } // help lists the verbs in the order above; cobra has no setting per command
 
 func rootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
@@ -105,6 +113,8 @@ func rootCmd(a *app) *cobra.Command {
 	root.SetHelpCommandGroupID("local")
 	root.InitDefaultHelpCmd()
 	explainArguments(root)
-	root.SetFlagErrorFunc(flagFailure)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagFailure(cmd, a.line, err) })
+	root.Version = daemon.Version()
+	root.SetVersionTemplate("extctl {{.Version}}\n")
 	return root
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // requestTimeout is the default time limit of commands that send a few requests and exit.
@@ -35,7 +37,8 @@ type session struct {
 
 // withMesh connects and runs f. limit is the command's default timeout, 0 for none.
 func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.Context, *session) error) error {
-	ctx := cmd.Context()
+	ctx, end := context.WithCancelCause(cmd.Context())
+	defer end(nil)
 	if a.timeout > 0 {
 		limit = a.timeout
 	}
@@ -56,6 +59,7 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		return err
 	}
 	s := &session{app: a, prefix: prefix}
+	s.denied.inbox, s.denied.end = target.InboxPrefix(), end
 	var logger *slog.Logger
 	if limit == 0 { // the output is endless: log disconnects, so that the user can see why it stopped
 		logger = slog.New(slog.NewTextHandler(a.stderr, nil))
@@ -67,13 +71,31 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		OnDenied: s.denied.add,
 	})
 	if err != nil {
-		return err
+		return explainConnect(ctx, target, err)
 	}
 	defer s.nc.Close()
-	if err = f(ctx, s); errors.Is(err, nats.ErrConnectionClosed) {
+	err = f(ctx, s)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), errInboxDenied):
+		return s.explainInbox(target)
+	case errors.Is(err, nats.ErrConnectionClosed):
 		return s.lost()
 	}
-	return s.denied.explain(err)
+	if err = s.denied.explain(err); errors.Is(err, mesh.ErrNoCatalog) && !as[*failure](err) {
+		return s.explainNoCatalog(err)
+	}
+	return explainTimeout(err, limit)
+}
+
+// explainTimeout states how long a command had whose time is over.
+func explainTimeout(err error, limit time.Duration) error {
+	if limit <= 0 || !errors.Is(err, context.DeadlineExceeded) || as[*failure](err) || as[*rpc.Error](err) {
+		return err
+	}
+	text := strings.ReplaceAll(err.Error(), context.DeadlineExceeded.Error(), fmt.Sprintf("not finished within %s", limit))
+	return &failure{code: exitTimeout, err: &reworded{text, err}, hint: fmt.Sprintf("--timeout %s gives it longer", 4*limit)}
 }
 
 // lost is the error of a connection that NATS will not restore. The client reconnects after every failure except a

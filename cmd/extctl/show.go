@@ -127,8 +127,9 @@ func printToolsOf(a *app, tools []wire.Tool) error {
 	}
 	fmt.Fprintln(a.stdout)
 	t := a.newTable("TOOL", "DESCRIPTION")
+	t.limit = 80
 	for _, tool := range tools {
-		t.add(tool.Name, short(tool.Description, 80))
+		t.add(tool.Name, firstLine(tool.Description))
 	}
 	return t.print(a.stdout)
 }

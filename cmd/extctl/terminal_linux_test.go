@@ -40,8 +40,8 @@ func TestTerminal(t *testing.T) {
 	master, tty := terminal(t)
 	a := &app{stdout: tty, stderr: tty, getenv: func(string) string { return "" }}
 	for name, print := range map[string]func(*session) error{
-		"call":        func(s *session) error { return s.printResult(json.RawMessage(`{"x":"` + hostile + `"}`)) },
-		"call --json": func(s *session) error { s.json = true; return s.printResult(json.RawMessage(`"` + hostile + `"`)) },
+		"call":        func(s *session) error { return s.printResult(json.RawMessage(`{"x":"`+hostile+`"}`), false) },
+		"call --json": func(s *session) error { s.json = true; return s.printResult(json.RawMessage(`"`+hostile+`"`), false) },
 		"hook fire":   func(s *session) error { return s.printFired(mesh.Fired{Event: json.RawMessage(`"` + hostile + `"`)}) },
 		"--json":      func(s *session) error { return s.printJSON(map[string]string{"x": hostile}) },
 		"error": func(s *session) error {

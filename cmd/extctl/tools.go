@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ func toolsCmd(a *app) *cobra.Command {
 			return listing{}, err
 		}
 		tools := matching(all, search)
-		return listing{revisionJSON: revisionOf(c), name: "tools", list: tools,
+		return listing{revisionJSON: revisionOf(c), name: "tools", list: tools, empty: noTools(id, search),
 			tables: func() []*table { return []*table{toolTable(a, c, tools)} },
 			notes:  func() []string { return clashes(all) }}, nil
 	})
@@ -39,6 +40,21 @@ func toolsCmd(a *app) *cobra.Command {
 		panic(err)
 	}
 	return cmd
+}
+
+// noTools states that no tool was found.
+func noTools(id, search string) string {
+	text := "no tool"
+	if search != "" {
+		text += " matches " + strconv.Quote(search)
+	}
+	if id != "" {
+		text += " in the extension " + id
+	}
+	if search == "" && id == "" {
+		return "no extension has a tool; `extctl hosts` shows what bridges could not start and why"
+	}
+	return text
 }
 
 // extensions loads one extension, or all if id is empty.
@@ -75,10 +91,10 @@ func matching(all []mesh.Extension, search string) []toolJSON {
 
 func toolTable(a *app, c *mesh.Catalog, tools []toolJSON) *table {
 	t := a.newTable("TOOL", "EXTENSION", "STATE", "DESCRIPTION")
+	t.limit = 80
 	for _, tool := range tools {
 		e, _ := c.Get(tool.Extension)
-		t.add(tool.Name, tool.Extension, string(e.State.State),
-			short(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] "), 80))
+		t.add(tool.Name, tool.Extension, string(e.State.State), firstLine(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] ")))
 	}
 	return t
 }

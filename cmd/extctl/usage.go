@@ -17,21 +17,18 @@ func usageFailure(verb string, err error) error {
 	if as[*failure](err) {
 		return err
 	}
-	message, suggested, _ := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
+	message, _, _ := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	f := fail(exitUsage, "%s", message)
-	if words := strings.Fields(suggested); len(words) > 0 {
-		f.hint = "did you mean " + orList(words) + "?"
-	} else {
-		f.hint = "see " + verb + " --help"
-	}
+	f.hint = "see " + verb + " --help"
 	return f
 }
 
 // flagNames matches the names in a list of flags as --help prints it.
 var flagNames = regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z-]+)`)
 
-// flagFailure suggests the flag that an unknown one may have been meant to be.
-func flagFailure(cmd *cobra.Command, err error) error {
+// flagFailure suggests the flag that an unknown one may have been meant to be, or the tool's argument. line is the command
+// line.
+func flagFailure(cmd *cobra.Command, line []string, err error) error {
 	// This is pflag's *NotExistError; pflag is an indirect dependency, which must not be imported.
 	unknown, ok := errors.AsType[interface {
 		error
@@ -51,8 +48,31 @@ func flagFailure(cmd *cobra.Command, err error) error {
 	}
 	if near := nearest.Words(unknown.GetSpecifiedName(), known); len(near) > 0 {
 		f.hint = "did you mean --" + strings.Join(near, " or --") + "?"
+	} else if slices.Contains([]string{"call", "bench"}, cmd.Name()) && strings.HasPrefix(err.Error(), "unknown flag: --") {
+		f.hint = "a tool's arguments are written without dashes: " + withoutDashes(cmd, line)
 	}
 	return f
+}
+
+// withoutDashes is a command line with key=value instead of each flag that cmd does not have.
+func withoutDashes(cmd *cobra.Command, line []string) string {
+	out := []string{"extctl"}
+	for i := 0; i < len(line); i++ {
+		name, value, set := strings.Cut(strings.TrimPrefix(line[i], "--"), "=")
+		if !strings.HasPrefix(line[i], "--") || name == "" || cmd.Flag(name) != nil {
+			out = append(out, shellWord(line[i]))
+			continue
+		}
+		if !set && i+1 < len(line) && !strings.HasPrefix(line[i+1], "--") {
+			i++
+			value, set = line[i], true
+		}
+		if !set {
+			value = "true"
+		}
+		out = append(out, shellWord(name+"="+value))
+	}
+	return strings.Join(out, " ")
 }
 
 // explainArguments makes cmd and its subcommands name the missing argument. cobra only counts: "accepts 1 arg(s),
@@ -92,7 +112,7 @@ func onlySubcommands(cmd *cobra.Command, args []string) error {
 func helpOf(help func(*cobra.Command, []string)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if _, _, err := cmd.Root().Find(args); err != nil {
-			return usageFailure(cmd.Root().CommandPath(), err)
+			return unknownVerb(cmd.Root(), args[0])
 		}
 		help(cmd, args)
 		return nil

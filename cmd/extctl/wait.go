@@ -57,21 +57,26 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 
 // awaitState waits until an extension is in the state want.
 func (s *session) awaitState(ctx context.Context, id, want string) error {
+	began := time.Now()
+	s.noteNoCatalog(ctx)
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		err := waitFor(ctx, c, id, want)
 		if err != nil {
 			select {
 			case <-c.Ready():
 			default: // the catalog has not been read, so the extension's state is unknown
+				if errors.Is(err, context.DeadlineExceeded) {
+					return fail(exitTimeout, "there was no catalog within %s", roundTime(time.Since(began)))
+				}
 				return fmt.Errorf("reading the catalog: %w", err)
 			}
 		}
 		e, ok := c.Get(id)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && !ok:
-			return fail(exitTimeout, "%s did not appear in the catalog in time", id)
+			return fail(exitTimeout, "%s did not appear in the catalog within %s", id, roundTime(time.Since(began)))
 		case errors.Is(err, context.DeadlineExceeded):
-			return fail(exitTimeout, "%s did not become %s in time: it is %s (%s)", id, want, e.State.State, orDash(e.State.Reason))
+			return fail(exitTimeout, "%s did not become %s within %s: it is %s (%s)", id, want, roundTime(time.Since(began)), e.State.State, orDash(e.State.Reason))
 		}
 		return err
 	})
@@ -127,4 +132,12 @@ func orDash(s string) string {
 		return "no reason given"
 	}
 	return s
+}
+
+// roundTime rounds a time that has passed, for people.
+func roundTime(d time.Duration) time.Duration {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Second)
 }

@@ -23,6 +23,7 @@ func watchCmd(a *app) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
+				s.noteNoCatalog(ctx)
 				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 					w := watcher{session: s, catalog: c}
 					var failed error

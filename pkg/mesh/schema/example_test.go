@@ -21,7 +21,7 @@ func ExampleCompile() {
 	fmt.Println(err != nil)
 	// Output:
 	// <nil>
-	// /city: got number, want string
-	// /: missing property 'city'
+	// city is a number, not a string
+	// city is missing
 	// true
 }

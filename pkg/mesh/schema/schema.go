@@ -17,14 +17,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
 )
 
 // The limits of checking arguments against an extension's schema, which is untrusted: if the schema exceeds them, or does
@@ -34,8 +31,8 @@ const (
 	maxCheckTime = 100 * time.Millisecond
 )
 
-// Compile parses the schema of a tool's arguments, JSON Schema in JSON. check returns what is wrong with arguments, with
-// JSON pointers, at most eight faults; it returns nil if they are valid or cannot be checked. It is safe for concurrent
+// Compile parses the schema of a tool's arguments, JSON Schema in JSON. check returns what is wrong with arguments, in
+// words, at most eight faults; it returns nil if they are valid or cannot be checked. It is safe for concurrent
 // use. Compile fails if arguments cannot be checked at all: the schema is invalid, refers to another document, or would
 // take too much work.
 func Compile(text json.RawMessage) (check func(args json.RawMessage) error, err error) {
@@ -58,7 +55,7 @@ type checker struct {
 	slow   atomic.Bool // a check took too long, or no arguments can be valid: the schema is not used again
 }
 
-// check returns what is wrong with args, with JSON pointers; nil if they are valid or cannot be checked.
+// check returns what is wrong with args; nil if they are valid or cannot be checked.
 func (k *checker) check(args json.RawMessage) (err error) {
 	if k.plain != nil && k.plain.fits(args) {
 		return nil
@@ -98,34 +95,6 @@ func (k *checker) check(args json.RawMessage) (err error) {
 func refersToItself(v *jsonschema.ValidationError) bool {
 	_, cycle := v.ErrorKind.(*kind.RefCycle)
 	return cycle || slices.ContainsFunc(v.Causes, refersToItself)
-}
-
-// maxFaults is the maximum number of faults in one error.
-const maxFaults = 8
-
-// explainInvalid lists the innermost faults: the pointer to the value, and what is wrong with it.
-func explainInvalid(v *jsonschema.ValidationError) error {
-	english := message.NewPrinter(language.English)
-	var faults []string
-	var walk func(*jsonschema.ValidationError)
-	walk = func(v *jsonschema.ValidationError) {
-		if len(v.Causes) == 0 && len(faults) < maxFaults {
-			pointer := "/" + strings.Join(v.InstanceLocation, "/")
-			faults = append(faults, fmt.Sprintf("%s: %s", clipText(pointer, 128), clipText(v.ErrorKind.LocalizedString(english), 256)))
-		}
-		for _, cause := range v.Causes {
-			walk(cause)
-		}
-	}
-	walk(v)
-	return errors.New(strings.Join(faults, "; "))
-}
-
-func clipText(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
 // compile compiles a schema within the limits, or sets k.why. It never loads another document.

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// argumentRow is one row of the table of a tool's arguments. Members of objects have a row of their own: address.city.
+type argumentRow struct {
+	name, typ   string
+	required    bool
+	value       string // the default
+	description string
+}
+
+// The limits of what is shown of a schema, which is untrusted.
+const (
+	maxArgumentRows  = 200
+	maxArgumentDepth = 4
+	maxTypeText      = 60
+)
+
+// schemaView is what is shown of a schema. Whatever it lacks, or is malformed in it, is left out.
+type schemaView struct {
+	Ref         string            `json:"$ref"`
+	Type        json.RawMessage   `json:"type"`
+	Const       json.RawMessage   `json:"const"`
+	Enum        []json.RawMessage `json:"enum"`
+	Default     json.RawMessage   `json:"default"`
+	Description string            `json:"description"`
+	Items       json.RawMessage   `json:"items"`
+	AnyOf       []json.RawMessage `json:"anyOf"`
+	OneOf       []json.RawMessage `json:"oneOf"`
+	AllOf       []json.RawMessage `json:"allOf"`
+	Format      string            `json:"format"`
+	Minimum     json.Number       `json:"minimum"`
+	Maximum     json.Number       `json:"maximum"`
+}
+
+// argumentsOf are the arguments that a schema declares, in the schema's order.
+func argumentsOf(schema json.RawMessage) []argumentRow {
+	v := viewer{root: schema}
+	v.object("", schema, 0)
+	return v.rows
+}
+
+// viewer collects the rows of one schema.
+type viewer struct {
+	root json.RawMessage
+	rows []argumentRow
+}
+
+// object adds the rows of an object's members.
+func (v *viewer) object(prefix string, schema json.RawMessage, depth int) {
+	for _, p := range properties(v.resolved(schema, 0)) {
+		if len(v.rows) >= maxArgumentRows {
+			return
+		}
+		s := v.view(p.schema)
+		v.rows = append(v.rows, argumentRow{
+			name: prefix + p.name, typ: short(v.typeText(p.schema, 0), maxTypeText), required: p.required,
+			value: short(string(s.Default), maxTypeText), description: firstLine(s.Description),
+		})
+		if depth+1 < maxArgumentDepth {
+			v.object(prefix+p.name+".", p.schema, depth+1)
+		}
+	}
+}
+
+// view decodes a schema. A member of another type than the keyword has is left out with those after it.
+func (v *viewer) view(schema json.RawMessage) (s schemaView) {
+	_ = json.Unmarshal(v.resolved(schema, 0), &s)
+	if s.Description == "" && len(schema) > 0 {
+		var own schemaView
+		_ = json.Unmarshal(schema, &own) // next to a $ref
+		s.Description = own.Description
+	}
+	return s
+}
+
+// resolved follows references within the schema.
+func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
+	var s struct {
+		Ref string `json:"$ref"`
+	}
+	if depth >= maxArgumentDepth || json.Unmarshal(schema, &s) != nil || !strings.HasPrefix(s.Ref, "#/") {
+		return schema
+	}
+	at := v.root
+	for token := range strings.SplitSeq(strings.TrimPrefix(s.Ref, "#/"), "/") {
+		members, err := wire.Members(at)
+		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+		i := slices.IndexFunc(members, func(m wire.Member) bool { return m.Key == token })
+		if err != nil || i < 0 {
+			return schema
+		}
+		at = members[i].Value
+	}
+	return v.resolved(at, depth+1)
+}
+
+// typeText is the type of a value in words: string, "metric" or "imperial", array of integer, integer from 1 to 9.
+func (v *viewer) typeText(schema json.RawMessage, depth int) string {
+	s := v.view(schema)
+	if depth >= maxArgumentDepth {
+		return "any"
+	}
+	switch {
+	case len(s.Const) > 0:
+		return string(s.Const)
+	case len(s.Enum) > 0:
+		return alternatives(s.Enum, func(one json.RawMessage) string { return string(one) })
+	}
+	for _, branches := range [][]json.RawMessage{s.AnyOf, s.OneOf} {
+		if len(branches) > 0 {
+			return alternatives(branches, func(one json.RawMessage) string { return v.typeText(one, depth+1) })
+		}
+	}
+	if len(s.AllOf) == 1 {
+		return v.typeText(s.AllOf[0], depth+1)
+	}
+	names := typesIn(s.Type)
+	for i, name := range names {
+		if name == "array" && len(s.Items) > 0 {
+			names[i] = "array of " + v.typeText(s.Items, depth+1)
+		}
+	}
+	text := orList(names)
+	switch {
+	case text == "":
+		return "any"
+	case s.Format != "":
+		text += " (" + s.Format + ")"
+	case s.Minimum != "" && s.Maximum != "":
+		text += " from " + s.Minimum.String() + " to " + s.Maximum.String()
+	case s.Minimum != "":
+		text += " from " + s.Minimum.String()
+	case s.Maximum != "":
+		text += " up to " + s.Maximum.String()
+	}
+	return text
+}
+
+// alternatives lists the different texts of some schemas or values; of many, the first ones.
+func alternatives(all []json.RawMessage, text func(json.RawMessage) string) string {
+	const most = 12
+	var out []string
+	for _, one := range all[:min(len(all), most)] {
+		if t := text(one); !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	if len(all) > most {
+		return strings.Join(out, ", ") + ", …"
+	}
+	return orList(out)
+}
+
+// typesIn reads the keyword type, a name or a list of names.
+func typesIn(raw json.RawMessage) []string {
+	var one string
+	if json.Unmarshal(raw, &one) == nil && one != "" {
+		return []string{one}
+	}
+	var many []string
+	if json.Unmarshal(raw, &many) != nil {
+		return nil
+	}
+	return many
+}
+
+// firstLine is the first line of a text without spaces around it.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(line)
+}

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// hintOf is the hint in what a command printed on stderr.
+func hintOf(stderr string) string {
+	_, hint, _ := strings.Cut(stderr, "extctl: hint: ")
+	return strings.TrimSpace(hint)
+}
+
+// rolesBed is a mesh on a server with the roles of deploy/nats/roles.conf, and a user for the test.
+func rolesBed(t *testing.T) *bed {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/nats/roles.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(string(text), "users = [", `users = [ { user: "bed", password: "secret" }`, 1)
+	for _, role := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "OPERATOR", "AGENT", "SYS"} {
+		conf = strings.ReplaceAll(conf, "$"+role+"_PASSWORD", "secret")
+	}
+	file := filepath.Join(t.TempDir(), "roles.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := server.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, stop, err := newBedWith(t.TempDir(), o, nats.UserInfo("bed", "secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return b
+}
+
+// TestForgottenInboxPrefix: a user of the shipped roles who forgets --inbox-prefix gets an error at once, and the hint has
+// the flag with its value. With it, the command works.
+func TestForgottenInboxPrefix(t *testing.T) {
+	t.Parallel()
+	b := rolesBed(t)
+	b.putExtension(t, "weather", "b1")
+	if _, err := b.kv.PutString(t.Context(), "spec.weather", `{"id":"weather","version":"1.0.0","tools":[{"name":"ext_weather_echo","tool":"echo"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.fakeExtension("weather"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.fakeBridge("b1"); err != nil {
+		t.Fatal(err)
+	}
+	as := func(user string) string { return strings.Replace(b.url, "nats://", "nats://"+user+":secret@", 1) }
+	for _, line := range []string{"list", "tools", "show weather", "ping weather", "logs weather", "logs -f weather", "call ext_weather_echo", "watch", "wait weather", "show registry"} {
+		began := time.Now()
+		code, stdout, stderr := extctl(t.Context(), as("operator"), append(strings.Fields(line), "--timeout", "2m")...)
+		if code != exitDenied || !strings.Contains(stderr, "error: NATS does not allow the user operator to receive replies on _INBOX.>\n") {
+			t.Errorf("%s: exit code %d, %s%s", line, code, stdout, stderr)
+		}
+		if hint := hintOf(stderr); !strings.Contains(hint, "add --inbox-prefix _INBOX.operator,") {
+			t.Errorf("%s: hint %q", line, hint)
+		}
+		if took := time.Since(began); took > time.Minute { // not the time limit of the command
+			t.Fatalf("%s took %s", line, took)
+		}
+	}
+	for _, line := range []string{"list", "show weather", "ping weather", "logs weather", "call ext_weather_echo"} {
+		if code, stdout, stderr := extctl(t.Context(), as("operator"), append(strings.Fields(line), "--inbox-prefix", "_INBOX.operator")...); code != exitOK {
+			t.Errorf("%s with the hint: exit code %d, %s%s", line, code, stdout, stderr)
+		}
+	}
+	code, stdout, _ := extctl(t.Context(), as("agent"), "list", "--json")
+	if out := decodeOutput(t, stdout); code != exitDenied || out.Error == nil || out.Error.Kind != "denied" || !strings.Contains(out.Error.Hint, "_INBOX.agent") {
+		t.Errorf("--json: exit code %d, %s", code, stdout)
+	}
+	// A prefix that is another user's.
+	if code, _, stderr := extctl(t.Context(), as("agent"), "list", "--inbox-prefix", "_INBOX.operator"); code != exitDenied || !strings.Contains(hintOf(stderr), "--inbox-prefix _INBOX.agent,") {
+		t.Errorf("another user's prefix: exit code %d, %s", code, stderr)
+	}
+}
+
+// TestUnknownInboxPrefix: the hint has no value if the server allows none of the usual ones.
+func TestUnknownInboxPrefix(t *testing.T) {
+	t.Parallel()
+	b, _ := bedWithUsers(t, server.User{Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{"private.>"}}}})
+	code, _, stderr := extctl(t.Context(), b.url, "list", "--timeout", "2m")
+	if code != exitDenied || !strings.Contains(hintOf(stderr), "pass the prefix of this user's with --inbox-prefix") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	if code, _, stderr := extctl(t.Context(), b.url, "list", "--inbox-prefix", "private"); code != exitOK {
+		t.Errorf("with the prefix: exit code %d, %s", code, stderr)
+	}
+}
+
+// TestDeniedOnManyBridges: what NATS denies for each of forty bridges is one line.
+func TestDeniedOnManyBridges(t *testing.T) {
+	t.Parallel()
+	b, _ := bedWithUsers(t, server.User{Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.control.>"}}}})
+	var bridges []string
+	for i := range 40 {
+		bridges = append(bridges, "b"+string(rune('a'+i/26))+string(rune('a'+i%26)))
+	}
+	b.putExtension(t, "x", bridges...)
+	code, _, stderr := extctl(t.Context(), b.url, "logs", "x", "--timeout", "2m")
+	if want := "extctl: error: all 40 bridges: NATS does not allow this user to send requests to bridges (ext.control.*)\n"; code != exitDenied || !strings.HasPrefix(stderr, want) || strings.Count(stderr, "\n") != 2 {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	b.putExtension(t, "y", "gone1", "gone2", "gone3")
+	if code, _, stderr := extctl(t.Context(), b.url, "drain", "y"); code != exitDenied || strings.Count(stderr, "\n") != 2 {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+// selfSigned makes a self-signed certificate for a name.
+func selfSigned(t *testing.T, name string, until time.Time) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: until, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	if ip := net.ParseIP(name); ip != nil {
+		c.DNSNames, c.IPAddresses = nil, []net.IP{ip}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// caFile writes a certificate as an authority for --tlsca.
+func caFile(t *testing.T, c tls.Certificate) string {
+	t.Helper()
+	return tempFile(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})))
+}
+
+func tempFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// keyServer starts a server whose clients sign in with keys.
+func keyServer(t *testing.T) string {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, AlwaysEnableNonce: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(time.Minute) {
+		t.Fatal("the server is not ready")
+	}
+	return srv.ClientURL()
+}
+
+// serverURL starts a server with options and returns its address.
+func serverURL(t *testing.T, o *server.Options) string {
+	t.Helper()
+	b, stop, err := newBedWith(t.TempDir(), o, nats.Secure(&tls.Config{InsecureSkipVerify: true}), func(n *nats.Options) error { //nolint:gosec // the test's own server
+		if o.TLSConfig == nil {
+			n.Secure, n.TLSConfig = false, nil
+		}
+		n.User, n.Password = o.Username, o.Password
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return b.url
+}
+
+// TestConnectHints: each cause of a failed connection has its own hint.
+func TestConnectHints(t *testing.T) {
+	t.Parallel()
+	plain := serverURL(t, &server.Options{})
+	password := serverURL(t, &server.Options{Username: "ada", Password: "secret"})
+	keys := keyServer(t)
+	own, other, old := selfSigned(t, "127.0.0.1", time.Now().Add(time.Hour)), selfSigned(t, "nats.example", time.Now().Add(time.Hour)), selfSigned(t, "127.0.0.1", time.Now().Add(-time.Hour))
+	secure := func(c tls.Certificate) string {
+		return serverURL(t, &server.Options{TLSConfig: &tls.Config{Certificates: []tls.Certificate{c}}, TLSTimeout: 10})
+	}
+	web := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(web.Close)
+	greeting, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { greeting.Close() })
+	go func() { // ends when the listener is closed
+		for {
+			c, err := greeting.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n")
+			c.Close()
+		}
+	}()
+	url, ownCA := secure(own), caFile(t, own)
+	with := func(url, user string) string { return strings.Replace(url, "://", "://"+user+"@", 1) }
+	for _, tt := range []struct {
+		what, line, text, hint string
+		code                   int
+	}{
+		{"nobody listens", "--server nats://127.0.0.1:1", "cannot connect to NATS at nats://127.0.0.1:1", "start one with `extctl up`", 13},
+		{"no such host", "--server nats://no-such-host.invalid", "no-such-host.invalid", "the host's name cannot be resolved", 13},
+		{"no such port", "--server nats://127.0.0.1:99999", "invalid port", "a port is a number from 1 to 65535", 13},
+		{"an HTTP server", "--timeout TIMEOUT --server " + strings.Replace(web.URL, "http://", "nats://", 1), "is an HTTP server, not NATS", "8222 is its port for monitoring", 13},
+		{"an SSH server", "--server nats://" + greeting.Addr().String(), "INFO not received", "what listens there is not NATS", 13},
+		{"no password", "--server " + password, "requires credentials", "--creds, --nkey, or --tlscert", 14},
+		{"wrong password", "--server " + with(password, "ada:wrong"), "refused the user ada", "the name or the password is wrong", 14},
+		{"a credentials file without credentials", "--creds " + tempFile(t, "junk") + " --server " + keys, "", "the credentials file must contain", 13},
+		{"no TLS", "--server " + strings.Replace(plain, "nats://", "tls://", 1), "secure connection not available", "write nats:// instead of tls://", 13},
+		{"an unknown authority", "--server " + url, "unknown authority", "--tlsca FILE", 13},
+		{"the right authority", "--server " + url + " --tlsca " + ownCA, "", "", 0},
+		{"another name", "--server " + secure(other) + " --tlsca " + caFile(t, other), "certificate", "the server's certificate is for other names", 13},
+		{"an expired certificate", "--server " + secure(old) + " --tlsca " + caFile(t, old), "expired", "has it expired", 13},
+	} {
+		var code int
+		var stderr string
+		withTimeouts(func(timeout string) bool { // a short one may end before the server is found to be of another kind
+			code, _, stderr = extctl(t.Context(), plain, append([]string{"list"}, strings.Fields(strings.Replace(tt.line, "TIMEOUT", timeout, 1))...)...)
+			return strings.Contains(stderr, tt.text) || !strings.Contains(tt.line, "TIMEOUT")
+		})
+		if code != tt.code || !strings.Contains(stderr, tt.text) || !strings.Contains(hintOf(stderr), tt.hint) {
+			t.Errorf("%s: exit code %d, want %d with %q and %q:\n%s", tt.what, code, tt.code, tt.text, tt.hint, stderr)
+		}
+	}
+}
+
+// TestNoCatalogHints: if there is no catalog, the registry is asked why, and commands that wait for one print that at once.
+func TestNoCatalogHints(t *testing.T) {
+	t.Parallel()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true}) // no JetStream
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(time.Minute) {
+		t.Fatal("the server is not ready")
+	}
+	if code, _, stderr := extctl(t.Context(), srv.ClientURL(), "list"); code != exitNoNATS || !strings.Contains(stderr, "no registry runs on this mesh") || !strings.Contains(hintOf(stderr), "registry --server") {
+		t.Errorf("without a registry: exit code %d, %s", code, stderr)
+	}
+	nc, err := nats.Connect(srv.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- registry.Run(ctx, nc, registry.Config{Prefix: wire.DefaultPrefix, Version: "0.1.0"}) }() // ends with cancel
+	t.Cleanup(func() { cancel(); <-done })
+	var code int
+	var stderr string
+	natstest.Eventually(t, "the registry runs and has tried to use JetStream", func() bool {
+		code, _, stderr = extctl(t.Context(), srv.ClientURL(), "list")
+		return strings.Contains(stderr, "JetStream is not available")
+	})
+	if code != exitNoNATS || !strings.Contains(stderr, "JetStream is not available on this server") || !strings.Contains(hintOf(stderr), "nats-server -js") {
+		t.Errorf("without JetStream: exit code %d, %s", code, stderr)
+	}
+	for _, line := range []string{"watch", "wait hello"} {
+		u := &upRun{done: make(chan int, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { // ends with cancel
+			u.done <- run(ctx, append(strings.Fields(line), "--server", srv.ClientURL()), nil, &u.out, &u.err, func(string) string { return "" })
+		}()
+		u.await(t, "waiting for a catalog: a registry runs")
+		cancel()
+		if code := <-u.done; code != exitInterrupted {
+			t.Errorf("%s: exit code %d, %s", line, code, u.err.String())
+		}
+		code, _, stderr := extctl(t.Context(), srv.ClientURL(), append(strings.Fields(line), "--timeout", "300ms")...)
+		if code != exitTimeout || strings.Contains(stderr, "deadline exceeded") || !strings.Contains(stderr, "within") {
+			t.Errorf("%s: exit code %d, %s", line, code, stderr)
+		}
+	}
+}
