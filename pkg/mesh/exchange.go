@@ -36,7 +36,7 @@ func (c *Client) once(ctx context.Context, t *target, deadline time.Time, method
 	if a.err = c.send(ctx, *t, place, method, params); a.err != nil {
 		return a
 	}
-	r := reception{c: c, t: *t, streaming: t.stream, heard: place.sent}
+	r := reception{c: c, t: *t, streaming: t.stream}
 	a.result, a.err = r.receive(ctx, place)
 	a.origin = r.origin
 	if !r.ended { // the instance still runs it, or may
@@ -132,10 +132,9 @@ const requestID = "1"
 type reception struct {
 	c         *Client
 	t         target
-	origin    origin    // of the error
-	streaming bool      // frames have come, or will: silence means something
-	heard     time.Time // when the last message came, or the request was sent
-	ended     bool      // nothing more will come
+	origin    origin // of the error
+	streaming bool   // frames have come, or will: silence means something
+	ended     bool   // nothing more will come
 	chunks    [][]byte
 	size      int // of the chunks
 }
@@ -155,7 +154,7 @@ func (r *reception) receive(ctx context.Context, p *place) (json.RawMessage, err
 			case r.t.direct != "" && r.c.mayNotAddress(&r.t):
 				return nil, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "NATS denies this user the instances of %s", r.t.id)
 			case !r.streaming || len(p.replies) > 0: // progress may have kept take busy
-			case time.Since(r.heard) < wire.SilenceLimit:
+			case r.c.inbox.silence(p) < wire.SilenceLimit:
 				r.silent()
 			default:
 				r.silent()
@@ -186,7 +185,6 @@ func (r *reception) silent() {
 
 // take handles one message of the answer.
 func (r *reception) take(m *nats.Msg) (_ json.RawMessage, done bool, _ error) {
-	r.heard = time.Now()
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		r.ended, r.origin = true, byNATS
 		return nil, true, rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "no instance of %s is subscribed", r.t.id)

@@ -39,7 +39,7 @@ type place struct {
 	token    string // its last part
 	replies  chan *nats.Msg
 	deadline time.Time
-	sent     time.Time
+	heard    time.Time // when the last message came, or the request was sent; guarded by the inbox's mu
 	due      time.Time // of the next nil message; guarded by the inbox's mu
 	again    time.Time // of the one after it; guarded by the inbox's mu
 }
@@ -70,9 +70,18 @@ func (b *inbox) open(deadline time.Time) (*place, error) {
 	p.token = p.reply[len(b.prefix):]
 	p.deadline = deadline
 	b.waiting[p.token] = p
-	p.sent = time.Now()
-	b.expect(p, p.sent.Add(wire.SuspectAfter), p.sent.Add(wire.SilenceLimit))
+	p.heard = time.Now()
+	b.expect(p, p.heard.Add(wire.SuspectAfter), p.heard.Add(wire.SilenceLimit))
 	return p, nil
+}
+
+// silence returns how long nothing has come for a call. It counts from the time from which expire counts: with a later one,
+// when the goroutine of a call on a busy machine takes the message, the limit would not be over at the only moment at which
+// the call looks, and it would wait for its deadline.
+func (b *inbox) silence(p *place) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Since(p.heard)
 }
 
 // close drops what may still arrive for a call. The place must not be used after that.
@@ -154,8 +163,9 @@ func (b *inbox) receive(m *nats.Msg) {
 	if p == nil {
 		return
 	}
+	p.heard = time.Now()
 	if frame != "" {
-		b.expect(p, time.Now().Add(wire.SilenceLimit), p.deadline)
+		b.expect(p, p.heard.Add(wire.SilenceLimit), p.deadline)
 	}
 	switch frame {
 	case wire.FrameProgress, wire.FrameAccepted, wire.FrameKeepalive:

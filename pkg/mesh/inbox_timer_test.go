@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	"errors"
+	"log/slog"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -9,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 // TestInboxScans waits for calls that become due one by one, some by their deadlines and some by silence. The timer scans
@@ -52,5 +55,27 @@ func TestInboxScans(t *testing.T) {
 		b.mu.Lock()
 		b.timer.Stop()
 		b.mu.Unlock()
+	})
+}
+
+// TestSilenceAfterALateRead: the goroutine of a call reads a frame a moment after it arrived, and nothing else arrives. The
+// call fails when the silence is over, not at its deadline.
+func TestSilenceAfterALateRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Client{opt: ClientOptions{Logger: slog.New(slog.DiscardHandler)}}
+		c.inbox.waiting = map[string]*place{}
+		p := &place{token: "t", replies: make(chan *nats.Msg, replyBacklog), deadline: time.Now().Add(time.Minute)}
+		c.inbox.waiting[p.token] = p
+		began := time.Now()
+		c.inbox.receive(&nats.Msg{Subject: "t", Header: nats.Header{wire.HeaderFrame: {wire.FrameAccepted}}})
+		time.Sleep(50 * time.Millisecond)
+		r := reception{c: c, t: target{id: "x", guard: c.guardOf("x")}}
+		_, err := r.receive(t.Context(), p)
+		if took := time.Since(began); !errors.Is(err, rpc.CodeExited) || took > wire.SilenceLimit+scanEvery {
+			t.Errorf("after %s: %v", took, err)
+		}
+		c.inbox.mu.Lock()
+		c.inbox.timer.Stop()
+		c.inbox.mu.Unlock()
 	})
 }

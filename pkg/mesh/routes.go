@@ -17,6 +17,7 @@ const settleTime = 15 * time.Second
 // routes decide which instance gets the next call of an extension. NATS gives calls of the queue group to a hung instance
 // until its connection is closed. So while the catalog shows an instance that hangs, or after a call of this Client without
 // a sign of life, calls are addressed to a ready instance, the less loaded of two random ones. Otherwise NATS chooses.
+// An instance that is slow is avoided, too, but not in favour of one that the catalog shows as hung.
 type routes struct {
 	mu       sync.Mutex
 	revision uint64           // of the state that ready and hung are from
@@ -30,7 +31,8 @@ type routes struct {
 type peer struct {
 	inflight int
 	answered bool      // it sent something
-	avoid    time.Time // until then: it was silent, or not there
+	avoid    time.Time // until then: it was silent, or absent
+	absent   bool      // it was not subscribed
 }
 
 // choose returns the instance for the next call, "" if the choice is NATS's. It counts the call as in flight until done.
@@ -44,7 +46,8 @@ func (r *routes) choose(e Extension, fresh func() bool, now time.Time) string {
 	if r.revision != e.StateRevision {
 		r.read(e)
 	}
-	if r.hung && fresh() {
+	hung := r.hung && fresh()
+	if hung {
 		r.until = now.Add(settleTime)
 	}
 	if now.After(r.until) {
@@ -55,6 +58,9 @@ func (r *routes) choose(e Extension, fresh func() bool, now time.Time) string {
 	second := r.from(now, first)
 	if second != "" && r.load(second) < r.load(first) {
 		first = second
+	}
+	if first == "" && hung { // NATS could choose the one that hangs
+		first = r.slow()
 	}
 	if first == "" {
 		return ""
@@ -95,6 +101,21 @@ func (r *routes) from(now time.Time, not string) string {
 	return ""
 }
 
+// slow returns a random ready instance that is only avoided because it was silent: it may be busy. It returns "" if there
+// is none.
+func (r *routes) slow() string {
+	var names []string
+	for _, name := range r.ready {
+		if p := r.peers[name]; p != nil && !p.absent {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return names[rand.IntN(len(names))]
+}
+
 // load is the number of calls in flight. An instance that has not answered any of them yet may hang, and comes last.
 func (r *routes) load(name string) int {
 	p := r.peers[name]
@@ -119,7 +140,7 @@ func (r *routes) received(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.peers[name]; p != nil {
-		p.answered, p.avoid = true, time.Time{}
+		p.answered, p.avoid, p.absent = true, time.Time{}, false
 	}
 }
 
@@ -138,7 +159,7 @@ func (r *routes) silent(name string, now time.Time) {
 	defer r.mu.Unlock()
 	r.until = now.Add(settleTime)
 	if p := r.peers[name]; p != nil {
-		p.answered, p.avoid = false, r.until
+		p.answered, p.avoid, p.absent = false, r.until, false
 	}
 }
 
@@ -147,6 +168,6 @@ func (r *routes) absent(name string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.peers[name]; p != nil {
-		p.avoid = now.Add(time.Second)
+		p.avoid, p.absent = now.Add(time.Second), true
 	}
 }

@@ -122,6 +122,26 @@ func TestRoutesLearn(t *testing.T) {
 	}
 }
 
+// TestRoutesSlow: the other instance hangs, and the ready one is slow. It gets the calls, unless it is absent.
+func TestRoutesSlow(t *testing.T) {
+	var r routes
+	now := time.Now()
+	e := replicas(1, replica("hung", heartbeat.Lost, ""), replica("slow", heartbeat.Ready, ""))
+	for range 3 {
+		if got := r.choose(e, fresh, now); got != "slow" {
+			t.Fatalf("%q", got)
+		}
+		r.silent("slow", now)
+	}
+	if got := r.choose(e, func() bool { return false }, now); got != "" {
+		t.Errorf("with an old catalog: %q", got)
+	}
+	r.absent("slow", now)
+	if got := r.choose(e, fresh, now); got != "" {
+		t.Errorf("after it was absent: %q", got)
+	}
+}
+
 // TestRoutesLoad: of two instances, the one with fewer calls in flight is chosen.
 func TestRoutesLoad(t *testing.T) {
 	var r routes
