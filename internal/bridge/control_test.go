@@ -88,7 +88,7 @@ func TestReadyAnswersCalls(t *testing.T) {
 	other := h.other()
 	runs := 0
 	h.run(nil)
-	for runs < 30 {
+	for runs < 10 {
 		runs++
 		eventually(t, "it is ready", func() bool { return strings.Count(h.log.String(), "extension ready") == runs }, nil)
 		if got := request(other, "ext.one.rpc", "tools/say", "{}"); !strings.Contains(got, "here") {

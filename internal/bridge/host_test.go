@@ -160,7 +160,7 @@ func eventually(t testing.TB, what string, cond func() bool, have func() string)
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(15 * time.Second); !cond(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); !cond(); <-tick.C {
 		if time.Now().After(deadline) {
 			if have != nil {
 				what += "; have " + have()

@@ -20,14 +20,19 @@ import (
 	"github.com/extmesh/extmesh/internal/child"
 )
 
-// eventually waits for a condition.
+// eventually waits for a condition, at least four times as long as it takes to evaluate it: many read all of /proc.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		began := time.Now()
+		if ok() {
+			return
+		}
 		if time.Now().After(deadline) {
 			t.Errorf("still waiting: %s", what)
 			return
 		}
+		time.Sleep(min(max(4*time.Since(began), 5*time.Millisecond), 500*time.Millisecond))
 	}
 }
 

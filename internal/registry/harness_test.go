@@ -219,14 +219,18 @@ func (b *bed) await(what string, cond func() bool) {
 	b.awaitFor(limit, what, cond)
 }
 
+// awaitFor evaluates the condition less often when it takes longer: in a bubble, minutes of waiting are thousands of
+// evaluations otherwise.
 func (b *bed) awaitFor(limit time.Duration, what string, cond func() bool) {
 	b.Helper()
+	pause := time.Millisecond
 	deadline := time.Now().Add(limit)
 	for !cond() {
 		if time.Now().After(deadline) {
 			b.Fatalf("timed out waiting until %s", what)
 		}
-		<-time.After(time.Millisecond)
+		<-time.After(pause)
+		pause = min(pause*5/4+1, 20*time.Millisecond)
 	}
 }
 

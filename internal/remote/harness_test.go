@@ -157,7 +157,7 @@ func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, texts ...string)
 // eventually polls, since the awaited change happens in the server.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("condition not met: %s", what)
 		}
