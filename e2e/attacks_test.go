@@ -29,7 +29,7 @@ type shippedMesh struct {
 // remembers is an MCP server in shell with an answer of 40 MB, a call that never ends, and a record of cancellations.
 const remembers = `
 while IFS= read -r line; do
-	id=$(printf '%%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in *'"id":'*) id=${line#*'"id":'} id=${id%%%%[,\}]*} ;; *) id= ;; esac
 	case $line in
 	*'"notifications/cancelled"'*) echo cancelled >>%q; continue ;;
 	*'"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}' ;;
@@ -67,7 +67,7 @@ args = ["mcp.sh"]
 	config := filepath.Join(t.TempDir(), "extensions.yaml")
 	write(t, config, fmt.Sprintf("extensions:\n  search_paths: [%q]\n  skills_dir: %q\n", dir, skills))
 	start(t, env("bridge-0"), program(t, "stdio-bridge"), "--name", "bridge-0", "--config", config, "--state-dir", t.TempDir(), inbox("bridge-0"))
-	start(t, env("primes"), primes(t), inbox("primes"))
+	start(t, env("primes"), program(t, "primes"), inbox("primes"))
 	m.client, m.catalog = caller(t, at("agent"), nats.CustomInboxPrefix("_INBOX.agent"))
 	eventually(t, time.Minute, "everything is ready", func() bool {
 		return instances(m.catalog, "who", "") == 1 && instances(m.catalog, "slow", "") == 1 && instances(m.catalog, "primes", "") == 1 &&
@@ -122,6 +122,7 @@ func TestAccountsOnOneServer(t *testing.T) {
 }
 
 func TestAccountsOnThreeServers(t *testing.T) {
+	slowOnly(t, "three servers")
 	t.Parallel()
 	c := startCluster(t)
 	place := map[string]int{"registry": 1, "bridge-0": 0, "primes": 1, "agent": 2, "operator": 0}

@@ -13,7 +13,7 @@ import (
 // builtIn is the directory of the built programs; nil before they are built.
 var builtIn atomic.Pointer[string]
 
-// programs builds the three programs once, with the race detector if the test itself has it.
+// programs builds the programs once, with the race detector if the test itself has it.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "extmesh-e2e-")
 	if err != nil {
@@ -24,14 +24,14 @@ var programs = sync.OnceValues(func() (string, error) {
 	if raceEnabled {
 		args = append(args, "-race")
 	}
-	out, err := exec.Command("go", append(args, "../cmd/...")...).CombinedOutput()
+	out, err := exec.Command("go", append(args, "../cmd/...", "../examples/services/primes")...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return dir, nil
 })
 
-// program returns the path of registry, stdio-bridge or extctl.
+// program returns the path of registry, stdio-bridge, extctl, or primes, the Go service of examples/services.
 func program(t testing.TB, name string) string {
 	t.Helper()
 	dir, err := programs()

@@ -1,31 +1,15 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
-
-// natsServer builds the nats-server of go.mod once, and returns its path.
-var natsServer = sync.OnceValues(func() (string, error) {
-	dir, err := programs()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "nats-server")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build nats-server: %w\n%s", err, out)
-	}
-	return path, nil
-})
 
 // roles maps each role to a user in deploy/nats/roles.conf.
 var roles = map[string]string{"registry": "registry", "bridge": "bridge-0", "extension": "primes", "agent": "agent", "operator": "operator"}
@@ -71,29 +55,7 @@ func startShipped(t testing.TB, file string, env []string, also ...string) (url 
 			t.Fatalf("%s has no %s to replace", file, swap[i])
 		}
 	}
-	binary, err := natsServer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p = start(t, append(passwords(), env...), binary, "-c", filepath.Join(dir, file))
-	ports := filepath.Join(dir, fmt.Sprintf("nats-server_%d.ports", p.cmd.Process.Pid))
-	eventually(t, time.Minute, file+" runs", func() bool {
-		select {
-		case <-p.done:
-			t.Fatalf("nats-server ended: %v\n%s", p.err, p.output())
-		default:
-		}
-		data, err := os.ReadFile(ports)
-		var listens struct {
-			NATS []string `json:"nats"`
-		}
-		if err != nil || json.Unmarshal(data, &listens) != nil || len(listens.NATS) == 0 {
-			return false
-		}
-		url = listens.NATS[0]
-		return true
-	})
-	return url, p
+	return startServer(t, append(passwords(), env...), filepath.Join(dir, file))
 }
 
 // TestNATSConfigs parses the shipped configurations with the server's parser, and checks the result.

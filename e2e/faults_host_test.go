@@ -215,7 +215,7 @@ func (h *host) callHealthy() {
 			if err != nil || string(got) != args {
 				h.Errorf("the healthy extension answered %s with %s, %v", args, got, err)
 			}
-			sleep(ctx, 10*time.Millisecond)
+			sleep(ctx, 50*time.Millisecond)
 		}
 	})
 	h.stopCalls = sync.OnceFunc(func() {

@@ -26,7 +26,7 @@ func TestHungBridge(t *testing.T) {
 		return known && instances(catalog, "who", "") == 2
 	})
 
-	const callers = 8
+	const callers = 4
 	var calls sync.WaitGroup
 	var lost atomic.Int64
 	answers := map[string]*atomic.Int64{`"one"`: {}, `"two"`: {}}
@@ -43,6 +43,7 @@ func TestHungBridge(t *testing.T) {
 					continue
 				}
 				answers[string(got)].Add(1)
+				sleep(ctx, 20*time.Millisecond)
 			}
 		})
 	}
@@ -59,7 +60,7 @@ func TestHungBridge(t *testing.T) {
 	t.Cleanup(func() { _ = hung.Signal(syscall.SIGCONT) }) // or it has ended
 	eventually(t, time.Minute, "the catalog shows one ready instance", func() bool { return instances(catalog, "who", "") == 1 })
 	shown := lost.Load()
-	more("the other bridge answers", `"two"`, 500)
+	more("the other bridge answers", `"two"`, 100)
 	if err := hung.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -60,14 +60,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// natsd runs a NATS server with the configuration file E2E_CONFIG until it is killed.
+// natsd runs a NATS server with the configuration file E2E_CONFIG until it is killed, or shuts down after a signal.
 func natsd() {
 	o, err := server.ProcessConfigFile(os.Getenv("E2E_CONFIG"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	o.NoSigs = true
 	s, err := server.NewServer(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -75,7 +74,7 @@ func natsd() {
 	}
 	s.ConfigureLogger()
 	s.Start()
-	select {} // until it is killed
+	s.WaitForShutdown()
 }
 
 // startNATS starts a NATS server with JetStream as a separate process, with further lines of configuration.
@@ -91,13 +90,24 @@ func startNATS(t *testing.T, settings ...string) (url string, p *process) {
 		ping_max: 2
 		%s
 	`, dir, filepath.Join(dir, "js"), strings.Join(settings, "\n")))
+	return startServer(t, nil, config)
+}
+
+// startServer runs this binary as a NATS server, which writes its address to the directory of its configuration file.
+func startServer(t testing.TB, env []string, config string) (url string, p *process) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = start(t, []string{"E2E_MODE=natsd", "E2E_CONFIG=" + config}, exe)
-	ports := filepath.Join(dir, fmt.Sprintf("%s_%d.ports", filepath.Base(exe), p.cmd.Process.Pid))
+	p = start(t, append(env, "E2E_MODE=natsd", "E2E_CONFIG="+config), exe)
+	ports := filepath.Join(filepath.Dir(config), fmt.Sprintf("%s_%d.ports", filepath.Base(exe), p.cmd.Process.Pid))
 	eventually(t, time.Minute, "the server has written its address", func() bool {
+		select {
+		case <-p.done:
+			t.Fatalf("the server ended: %v\n%s", p.err, p.output())
+		default:
+		}
 		data, err := os.ReadFile(ports)
 		var listens struct {
 			NATS []string `json:"nats"`
@@ -174,13 +184,26 @@ func startCmd(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// limitFor returns the time limit on a busy machine for something that takes at most limit on an idle one. Programs built
-// with the race detector are several times slower, and take a second to exit.
+// limitFor returns the time limit for something that takes at most limit on an idle machine. Only the slow tests, which run
+// on a quiet one, check times; otherwise the limit is for a program that hangs. Programs built with the race detector are
+// several times slower, and take a second to exit.
 func limitFor(limit time.Duration) time.Duration {
-	if raceEnabled {
+	switch {
+	case !slowTests():
+		return limit + time.Minute
+	case raceEnabled:
 		return 5 * limit
 	}
 	return 2 * limit
+}
+
+// slowOnly skips a test that measures, that repeats on three servers what another test does on one, or that is a load for
+// the machine, unless EXTMESH_SLOW=1.
+func slowOnly(t *testing.T, why string) {
+	t.Helper()
+	if !slowTests() {
+		t.Skip(why + "; set EXTMESH_SLOW=1")
+	}
 }
 
 // stop sends SIGTERM to the program and waits for its end.
@@ -222,15 +245,19 @@ func extctl(t *testing.T, url string, args ...string) (stdout, stderr string, co
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// eventually waits until cond returns true.
+// eventually waits until cond returns true. Between two evaluations it waits four times as long as one takes, because some
+// start a program: on a busy machine, polling must not take the processors from what it waits for.
 func eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); !cond(); <-tick.C {
+	for deadline := time.Now().Add(within); ; {
+		began := time.Now()
+		if cond() {
+			return
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("after %s still waiting: %s", within, what)
 		}
+		<-time.After(min(max(4*time.Since(began), 5*time.Millisecond), 500*time.Millisecond))
 	}
 }
 

@@ -22,14 +22,14 @@ import (
 // mostMemory is the limit for the memory of a bridge, whatever callers and children send.
 const mostMemory = 512 << 20
 
-// plainBridge returns stdio-bridge built without the race detector, which needs additional memory.
-func plainBridge(t *testing.T) string {
+// plain returns stdio-bridge or registry built without the race detector, which needs additional memory.
+func plain(t *testing.T, name string) string {
 	t.Helper()
 	if !raceEnabled {
-		return program(t, "stdio-bridge")
+		return program(t, name)
 	}
-	path := filepath.Join(t.TempDir(), "stdio-bridge")
-	if out, err := exec.Command("go", "build", "-o", path, "../cmd/stdio-bridge").CombinedOutput(); err != nil {
+	path := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/"+name).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return path
@@ -72,12 +72,13 @@ func readyToAct(t *testing.T, nc *nats.Conn, ids ...string) {
 // TestMemoryOfRequests sends 512 requests of 4 MB to two extensions that do not answer, one of which does not even
 // read: the bridge refuses requests that exceed its memory limit, and another extension is not affected.
 func TestMemoryOfRequests(t *testing.T) {
+	slowOnly(t, "it measures memory, with 2 GB of requests")
 	t.Parallel()
 	url, _ := startNATS(t, "max_payload: 8388608", "max_pending: 1GB", "write_deadline: 60s")
 	dir := writeWho(t, "one")
 	writeShell(t, dir, "reads", "exec 3>&1; exec cat >/dev/null")
 	writeShell(t, dir, "sleeps", "exec sleep 600")
-	bridge := start(t, []string{"NATS_URL=" + url}, plainBridge(t), "--name", "one", "--search-path", dir)
+	bridge := start(t, []string{"NATS_URL=" + url}, plain(t, "stdio-bridge"), "--name", "one", "--search-path", dir)
 	nc := connect(t, url)
 	readyToAct(t, nc, "reads", "sleeps", "who")
 	idle := peakMemory(t, bridge)
@@ -120,6 +121,7 @@ func TestMemoryOfRequests(t *testing.T) {
 // TestMemoryOfLines lets ten children write a line that never ends, and ten more stop in the middle of a long one. Their
 // calls fail; calls to another extension do not.
 func TestMemoryOfLines(t *testing.T) {
+	slowOnly(t, "it measures memory, with more than 1 GB of output")
 	t.Parallel()
 	url, _ := startNATS(t)
 	dir := writeWho(t, "one")
@@ -132,7 +134,7 @@ func TestMemoryOfLines(t *testing.T) {
 		writeShell(t, dir, id, `IFS= read -r line; head -c 60000000 /dev/zero | tr '\0' x; exec sleep 600`)
 		stopping = append(stopping, id)
 	}
-	bridge := start(t, []string{"NATS_URL=" + url}, plainBridge(t), "--name", "one", "--search-path", dir)
+	bridge := start(t, []string{"NATS_URL=" + url}, plain(t, "stdio-bridge"), "--name", "one", "--search-path", dir)
 	nc := connect(t, url)
 	readyToAct(t, nc, append(append([]string{"who"}, flooding...), stopping...)...)
 

@@ -19,7 +19,7 @@ import (
 // 2.0.0 on there is another tool, new.
 const countingChild = `#!/bin/sh
 while IFS= read -r line; do
-	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+	case $line in *'"id":'*) id=${line#*'"id":'} id=${id%%[,\}]*} ;; *) id= ;; esac
 	case $line in
 	*'"method":"initialize"'*) r='"result":{INIT,"server_version":"VERSION","tools":[TOOLS],"hooks":[]}' ;;
 	*'"method":"tools/list"'*) r='"result":{"tools":[TOOLS]}' ;;

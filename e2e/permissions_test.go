@@ -104,6 +104,7 @@ func TestPermissionsOnOneServer(t *testing.T) {
 }
 
 func TestPermissionsOnThreeServers(t *testing.T) {
+	slowOnly(t, "three servers")
 	t.Parallel()
 	c := startCluster(t)
 	place := map[string]int{"registry": 0, "bridge-0": 1, "primes": 2, "agent": 1, "operator": 2}
@@ -168,7 +169,7 @@ func TestRoles(t *testing.T) {
 		start(t, env("registry"), program(t, "registry"), "--name", "a", inbox("registry")),
 		start(t, env("registry"), program(t, "registry"), "--name", "b", inbox("registry")),
 	}
-	binary := primes(t)
+	binary := program(t, "primes")
 	dir := writeWho(t, "zero")
 	write(t, filepath.Join(dir, "..", "skills", "greeting", "SKILL.md"), "---\nname: Greeting\ndescription: How to greet.\n---\nSay hello.\n")
 	write(t, filepath.Join(dir, "bundle", "mcp.sh"), bundled)
@@ -258,7 +259,7 @@ args = ["mcp.sh"]
 // bundled is an MCP server in shell, with a fast tool and one with a large answer.
 const bundled = `
 while IFS= read -r line; do
-	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in *'"id":'*) id=${line#*'"id":'} id=${id%%[,\}]*} ;; *) id= ;; esac
 	case $line in
 	*'"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}' ;;
 	*'"tools/list"'*) r='{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"large","inputSchema":{"type":"object"}}]}' ;;
@@ -282,7 +283,7 @@ func TestDenied(t *testing.T) {
 		return strings.Contains(get(t, "http://"+at+"/readyz"), "NATS denied the subscription to ext.control.another;")
 	})
 	// The user primes may announce its service, but may not subscribe under another subject prefix.
-	start(t, env("primes"), primes(t), "--inbox-prefix", "_INBOX.primes", "--subject-prefix", "elsewhere")
+	start(t, env("primes"), program(t, "primes"), "--inbox-prefix", "_INBOX.primes", "--subject-prefix", "elsewhere")
 	_, catalog := caller(t, as(url, "agent"), nats.CustomInboxPrefix("_INBOX.agent"))
 	eventually(t, time.Minute, "the service is failed, with the reason", func() bool {
 		e, _ := catalog.Get("primes")

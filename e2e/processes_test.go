@@ -20,7 +20,7 @@ import (
 // who is a shell extension with a tool that returns the name of the bridge that runs it. It answers one call at a time.
 const who = `#!/bin/sh
 while IFS= read -r line; do
-	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in *'"id":'*) id=${line#*'"id":'} id=${id%%[,\}]*} ;; *) id= ;; esac
 	case $line in
 	*'"initialize"'*) r='{"server_version":"1","tools":[{"name":"who","input_schema":{"type":"object"}}],"hooks":[]}' ;;
 	*'"tools/who"'*) r="\"$BRIDGE\"" ;;
@@ -89,15 +89,17 @@ func TestThreePrograms(t *testing.T) {
 	var mu sync.Mutex
 	answers := map[string]int{}
 	var calls sync.WaitGroup
-	for range 200 {
+	for range 10 {
 		calls.Go(func() {
-			got, err := client.Call(ctx, "ext_who_who", nil)
-			if err != nil {
-				t.Errorf("call: %v", err)
+			for range 20 {
+				got, err := client.Call(ctx, "ext_who_who", nil)
+				if err != nil {
+					t.Errorf("call: %v", err)
+				}
+				mu.Lock()
+				answers[string(got)]++
+				mu.Unlock()
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			answers[string(got)]++
 		})
 	}
 	calls.Wait()
@@ -110,25 +112,22 @@ func TestThreePrograms(t *testing.T) {
 	for range 16 {
 		calls.Go(func() {
 			for load.Err() == nil {
-				began := time.Now()
-				_, err := client.Call(ctx, "ext_who_who", nil)
-				switch took := time.Since(began); {
-				case took > 10*time.Second:
-					t.Errorf("a call took %s: %v", took, err)
+				switch _, err := client.Call(ctx, "ext_who_who", nil); {
 				case err == nil:
 					good.Add(1)
-				case errors.Is(err, rpc.CodeExited), errors.Is(err, rpc.CodeTimeout):
+				case errors.Is(err, rpc.CodeExited): // not CodeTimeout: it ends with the silence, not at its deadline
 					failed.Add(1)
 				default:
 					t.Errorf("a call failed in an unexpected way: %v", err)
 				}
+				sleep(load, 10*time.Millisecond)
 			}
 		})
 	}
-	eventually(t, time.Minute, "calls are answered", func() bool { return good.Load() > 100 })
+	eventually(t, time.Minute, "calls are answered", func() bool { return good.Load() > 50 })
 	bridges["one"].cmd.Process.Kill()
 	before := good.Load()
-	eventually(t, time.Minute, "calls are still answered", func() bool { return good.Load() > before+200 })
+	eventually(t, time.Minute, "calls are still answered", func() bool { return good.Load() > before+50 })
 	eventually(t, time.Minute, "the catalog shows one instance", ready(1))
 	stop()
 	calls.Wait()

@@ -25,7 +25,7 @@ setsid sleep 1000 </dev/null >/dev/null 2>&1 &
 	echo "end"
 } >"$EXTMESH_STATE_DIR/report" 2>&1
 while IFS= read -r line; do
-	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	case $line in *'"id":'*) id=${line#*'"id":'} id=${id%%[,\}]*} ;; *) id= ;; esac
 	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%s,"result":{"server_version":"1","tools":[{"name":"peek"}]}}\n' "$id"
 done
 `

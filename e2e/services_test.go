@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,20 +14,6 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
-
-// primes builds the Go service of examples/services.
-func primes(t *testing.T) string {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "primes")
-	args := []string{"build", "-o", out}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-	if text, err := exec.CommandContext(t.Context(), "go", append(args, "../examples/services/primes")...).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, text)
-	}
-	return out
-}
 
 // listing is the output of extctl list --json, by id.
 type listing map[string]listed
@@ -70,7 +54,7 @@ func list(t *testing.T, url string) listing {
 func services(t *testing.T) map[string][]string {
 	t.Helper()
 	return map[string][]string{
-		"primes": {primes(t)},
+		"primes": {program(t, "primes")},
 		"disk":   {"bash", "../examples/services/disk/disk.sh"},
 	}
 }
@@ -200,7 +184,7 @@ func answeredOnce(t *testing.T, url string, commands map[string][]string) {
 // TestGoProtocol tests the Go service's protocol beyond calls and answers.
 func TestGoProtocol(t *testing.T) {
 	t.Parallel()
-	testProtocol(t, "primes", []string{primes(t)})
+	testProtocol(t, "primes", []string{program(t, "primes")})
 }
 
 // slow has a call for each service that takes longer than any test.
