@@ -109,11 +109,17 @@ func TestRestartWaitCall(t *testing.T) {
 // TestCallTimeoutHint: a call that ends before the extension has started names the flag that gives it longer.
 func TestCallTimeoutHint(t *testing.T) {
 	t.Parallel()
-	url, ids := slowMesh(t)
-	slowest := ids[len(ids)-1]
-	extctlOK(t, url, "restart", slowest)
-	_, stderr, code := extctl(t, url, "call", slowest+"/pid", "--timeout", "1s")
-	if code == 0 || !strings.Contains(stderr, "the call had 1s; --timeout 4s gives it longer") || !strings.Contains(stderr, slowest+" takes no calls (restarting") {
+	url, _ := startNATS(t)
+	dir := t.TempDir()
+	slowExtension(t, dir, "slow", 0)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	start(t, env, program(t, "stdio-bridge"), "--name", "slow", "--search-path", dir)
+	extctlOK(t, url, "wait", "slow")
+	slowExtension(t, dir, "slow", 1000) // from the restart on
+	extctlOK(t, url, "restart", "slow")
+	_, stderr, code := extctl(t, url, "call", "slow/pid", "--timeout", "1s")
+	if code == 0 || !strings.Contains(stderr, "the call had 1s; --timeout 4s gives it longer") || !strings.Contains(stderr, "slow takes no calls (restarting") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
