@@ -84,7 +84,7 @@ func TestControlPartialFailure(t *testing.T) {
 		says   string
 	}{
 		{"gone", nil, exitUnavailable, "unavailable", "bridge gone is not available: no subscriber on ext.control.gone"},
-		{"hung", func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }, exitTimeout, "timeout", "bridge hung: request "},
+		{"hung", func(string, json.RawMessage) (string, *rpc.Error) { return "", nil }, exitTimeout, "timeout", "bridge hung did not answer the request "},
 		{"refuses", func(string, json.RawMessage) (string, *rpc.Error) {
 			return "", rpc.Errorf(rpc.CodeUnavailable, rpc.RanNo, "the bridge is stopping")
 		}, exitUnavailable, "unavailable", "bridge refuses: "},
@@ -194,7 +194,7 @@ func TestLogsFollowWithHungBridge(t *testing.T) {
 	go func() { // ends with cancel
 		u.done <- run(ctx, []string{"logs", "-f", "x", "--server", b.url}, nil, &u.out, &u.err, func(string) string { return "" })
 	}()
-	u.await(t, "bridge hung: request logs: ")
+	u.await(t, "bridge hung did not answer the request logs within ")
 	if err := b.nc.Publish(wire.Prefix(wire.DefaultPrefix).Log("x"), []byte(`{"id":"x","instance":"on-hung","ts":"2026-01-02T03:04:05Z","line":"what comes"}`)); err != nil {
 		t.Fatal(err)
 	}
