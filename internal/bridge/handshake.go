@@ -88,7 +88,7 @@ func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) 
 		} else if err != nil {
 			return nil, err
 		}
-		if err := readListings(ctx, c, hs, parsed.Server, nil); err != nil {
+		if err := readListings(ctx, c, hs, parsed.Server, nil, firstListTimeout); err != nil {
 			return nil, err
 		}
 	}

@@ -56,10 +56,11 @@ func (l listings) lists() (out wire.Lists) {
 }
 
 // readListings reads the lists that the server has declared. A list that cannot be read is a problem, and is to be read
-// again; until then the one in before is used. It returns an error if the connection or ctx has ended.
-func readListings(ctx context.Context, c rpc.Caller, hs *handshake, server *wire.Server, before listings) error {
+// again; until then the one in before is used. It takes at most limit, and returns an error if the connection or ctx has
+// ended.
+func readListings(ctx context.Context, c rpc.Caller, hs *handshake, server *wire.Server, before listings, limit time.Duration) error {
 	hs.listings = listings{}
-	listCtx, cancel := context.WithTimeout(ctx, relistTimeout)
+	listCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, kind := range listingKinds {
 		if server == nil || !server.Offers(kind.capability) {
@@ -179,5 +180,11 @@ func (b *listingBuilder) check(entry json.RawMessage) (key, why string) {
 	return key, ""
 }
 
-// relistTimeout limits one reading of the tools, and one of the other lists.
-const relistTimeout = 10 * time.Second
+const (
+	// relistTimeout limits one reading of the tools, and one of the other lists.
+	relistTimeout = 10 * time.Second
+
+	// firstListTimeout limits the reading of the other lists in the handshake. Tools can be called only after it, so a
+	// server that takes longer to list its resources is ready without them, and they are requested again.
+	firstListTimeout = time.Second
+)

@@ -82,7 +82,7 @@ func readTools(ctx context.Context, c rpc.Caller, old *handshake, w *workload) (
 		if hs.tools, err = listTools(ctx, c, hs); err != nil {
 			return nil, err
 		}
-		if err = readListings(all, c, hs, parsed.Server, old.listings); err != nil {
+		if err = readListings(all, c, hs, parsed.Server, old.listings, relistTimeout); err != nil {
 			return nil, err
 		}
 		return hs, hs.finish(parsed, w)
