@@ -175,7 +175,7 @@ func TestService(t *testing.T) {
 
 // TestManifestsOnPages parses every manifest on a page.
 func TestManifestsOnPages(t *testing.T) {
-	for _, page := range []string{"writing-an-extension.md", "../README.md"} {
+	for _, page := range []string{"writing-an-extension.md", "manifest.md", "../README.md"} {
 		found := 0
 		for _, f := range fences(read(t, page)) {
 			if f.lang != "toml" && f.lang != "json" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,7 +30,7 @@ type hostPlan struct {
 func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
 	p := hostPlan{
 		name: cmp.Or(o.name, bridge.DefaultName()), stateDir: bridge.DefaultStateDir(),
-		reread: func() (config.Config, error) { return bridge.Settings(o.config, o.dirs, logger) },
+		reread: func() (config.Config, error) { return upSettings(o, logger) },
 	}
 	if o.data != "" {
 		p.stateDir = filepath.Join(o.data, "extensions")
@@ -48,6 +49,16 @@ func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
 		a.note("not every directory of %s exists: pass the directory of your extensions to `extctl up`", strings.Join(p.settings.SearchPaths, ", "))
 	}
 	return p, nil
+}
+
+// upSettings reads the settings of the bridge in extctl up. Without an extensions.yaml it applies changed manifests at once:
+// an author at a desk wants that, and nobody else uses the mesh.
+func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
+	c, err := bridge.Settings(o.config, o.dirs, logger)
+	if _, statErr := os.Stat(cmp.Or(o.config, config.DefaultPath)); errors.Is(statErr, fs.ErrNotExist) {
+		c.Watch.Reload = true
+	}
+	return c, err
 }
 
 // withoutFindings is a logger that omits the reasons for refused manifests: report prints them from the catalog.

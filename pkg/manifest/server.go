@@ -78,7 +78,7 @@ func (t *table) server(kind ServerType) MCPServer {
 	s := MCPServer{Type: kind}
 	s.Command = t.command(kind == ServerStdio)
 	t.placeholders(t.Key("command"), s.Command)
-	s.Args = t.args()
+	s.Args = t.args(true)
 	for i, a := range s.Args {
 		t.placeholders(document.Element(t.Key("args"), i), a)
 	}

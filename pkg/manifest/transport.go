@@ -114,7 +114,7 @@ func (t *table) transport(id string) Transport {
 	tr := Transport{Type: TransportType(t.kind("type", "kind", []string{"stdio", "nats", "http"}, fields))}
 	tr.Command = t.command(tr.Type == Stdio)
 	t.checkProgram(tr.Type == Stdio, tr.Command, "")
-	tr.Args = t.args()
+	tr.Args = t.args(false)
 	tr.Env = t.env()
 	tr.Dialect = t.dialect()
 	tr.HandshakeTimeout = t.handshakeTimeout()
@@ -154,6 +154,8 @@ func (t *table) command(required bool) string {
 		t.Fault(t.Key("command"), "is blank; want the program to run")
 	} else if strings.ContainsRune(s, 0) {
 		t.Fault(t.Key("command"), "contains a NUL character, which is not allowed in a command")
+	} else {
+		t.oneProgram(s)
 	}
 	return s
 }
@@ -168,12 +170,13 @@ func (t *table) checkProgram(stdio bool, command, cwd string) {
 	}
 }
 
-func (t *table) args() []string {
+func (t *table) args(expands bool) []string {
 	list, _, _ := t.Strs("args")
 	for i, a := range list {
 		if strings.ContainsRune(a, 0) {
 			t.Fault(document.Element(t.Key("args"), i), "contains a NUL character, which is not allowed in an argument")
 		}
+		t.literal(document.Element(t.Key("args"), i), a, expands)
 	}
 	return list
 }
@@ -190,6 +193,7 @@ func (t *table) env() map[string]string {
 			t.Fault(key, "contains a NUL character, which is not allowed in a variable")
 		}
 		t.placeholders(key, value)
+		t.literal(key, value, true)
 	}
 	return env
 }
@@ -238,6 +242,7 @@ func (t *table) headers() map[string]string {
 			t.Fault(key, "its value contains a line break or another control character, which is not allowed in a header")
 		}
 		t.placeholders(key, value)
+		t.literal(key, value, true)
 	}
 	return headers
 }

@@ -1,0 +1,43 @@
+package manifest
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/document"
+)
+
+// shellVariable matches a value that only a shell would expand: $NAME alone, before a path, or in a header.
+var shellVariable = regexp.MustCompile(`^((?:Bearer|Basic|Token) )?\$([A-Za-z_][A-Za-z0-9_]*)((/[^\s]*)?)$`)
+
+// literal warns about a value that is written as for a shell, which does not read it. expands reports whether placeholders
+// in it are replaced.
+func (t *table) literal(key, value string, expands bool) {
+	instead := ""
+	switch m := shellVariable.FindStringSubmatch(value); {
+	case m != nil:
+		instead = m[1] + "${" + m[2] + "}" + m[3]
+	case strings.HasPrefix(value, "~/") && !strings.HasPrefix(key, "mcpServers"): // a sidecar's is replaced
+		instead = "${HOME}" + value[1:]
+	default:
+		return
+	}
+	if expands {
+		t.Warn(key, "%s is taken literally, because no shell reads it; did you mean %s?", document.Show(value), document.Show(instead))
+		return
+	}
+	t.Warn(key, "%s is taken literally, because no shell reads it; write the value out, or set a variable in transport.env to %s and read that", document.Show(value), document.Show(instead))
+}
+
+// oneProgram reports a command that contains arguments.
+func (t *table) oneProgram(command string) {
+	words := strings.Fields(command)
+	if len(words) < 2 || strings.ContainsAny(words[0], `/\$`) { // a path may contain blanks
+		return
+	}
+	args := make([]string, 0, len(words)-1)
+	for _, w := range words[1:] {
+		args = append(args, document.Show(w))
+	}
+	t.Fault(t.Key("command"), "is one program, the rest belongs in args: command = %s, args = [%s]", document.Show(words[0]), strings.Join(args, ", "))
+}
