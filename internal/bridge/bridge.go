@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/gate"
@@ -47,6 +48,7 @@ type Bridge struct {
 	turns     *startTurns
 	name      *nameGuard
 	inventory *inventory
+	calls     *calls.Log
 	log       *slog.Logger
 
 	reloadMu sync.Mutex // held while a plan is made and adopted
@@ -75,7 +77,7 @@ func (cfg Config) withDefaults() Config {
 // New returns a Bridge that uses nc. It starts nothing.
 func New(nc *nats.Conn, cfg Config) *Bridge {
 	cfg = cfg.withDefaults()
-	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), reloaded: newSignal()}
+	b := &Bridge{cfg: cfg, nc: nc, log: cfg.Logger, planner: newPlanner(cfg), calls: calls.NewLog(), reloaded: newSignal()}
 	b.name = newNameGuard(nc, cfg, func() {
 		time.AfterFunc(contestPause, b.inventory.requestFull) // it only sets a flag, also after the end of the bridge
 	})
@@ -198,6 +200,7 @@ func (b *Bridge) adopt(ctx context.Context, p plan) (started, replaced, stopped 
 	b.current = p
 	b.mu.Unlock()
 	started, replaced, stopped = b.fleet.apply(ctx, p.workloads)
+	b.calls.Keep(p.ids())
 	b.inventory.requestFull()
 	return started, replaced, stopped
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -124,9 +126,12 @@ func passedThrough(method string) bool {
 
 // toolsCall forwards tools/call {name, arguments, …}, or refuses a tool that the child does not list.
 func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *jsonrpc.Exchange) {
-	if hs.dialect == manifest.MCP && hs.hasTool(r.Params) {
-		f.start(x, r.Method, r.Params)
-		return
+	if hs.dialect == manifest.MCP {
+		if name, ok := hs.listedTool(r.Params); ok {
+			setTool(x, name)
+			f.start(x, r.Method, r.Params)
+			return
+		}
 	}
 	name, args, err := wire.CallParams(r.Params)
 	switch {
@@ -137,16 +142,27 @@ func (f *forwarder) toolsCall(hs *handshake, r *rpc.Request, x *jsonrpc.Exchange
 	case !hs.names[name]:
 		refuseTool(x, name)
 	default:
+		setTool(x, name)
 		f.start(x, r.Method, r.Params)
+	}
+}
+
+// setTool records which tool is called.
+func setTool(x *jsonrpc.Exchange, name string) {
+	if sink, ok := x.Sink.(serve.CallSink); ok {
+		sink.SetTool(name)
 	}
 }
 
 // tool calls a native child's tool with these arguments. The call is sent once: an error from the child, including
 // -32601, is the response, because the tool may have run.
 func (f *forwarder) tool(hs *handshake, name string, args []byte, x *jsonrpc.Exchange) {
-	switch {
-	case !hs.names[name]:
+	if !hs.names[name] {
 		refuseTool(x, name)
+		return
+	}
+	setTool(x, name)
+	switch {
 	case name == "call" || name == "list": // tools/call and tools/list are methods
 		f.start(x, "tools/call", wire.AppendCallParams(nil, name, args))
 	default:
@@ -246,12 +262,23 @@ func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 		if h.f.credentials != nil {
 			h.f.credentials.accepted()
 		}
-		if result, err := r.Result(); err == nil && len(result) > h.f.maxResult {
+		result, err := r.Result()
+		if err == nil && h.Method == "tools/call" && h.f.handshake.Load().dialect == manifest.MCP && mcp.IsError(result) {
+			setToolFailed(h.outer)
+		}
+		if err == nil && len(result) > h.f.maxResult {
 			r = jsonrpc.Reply{Err: rpc.NewError(rpc.CodeTooLarge, rpc.Details{Size: int64(len(result)), Limit: int64(h.f.maxResult)},
 				"the extension's answer is %d bytes, over the limit of %d", len(result), h.f.maxResult)}
 		}
 	}
 	h.outer.Sink.Deliver(h.outer, r)
+}
+
+// setToolFailed records that the result of a call states that its tool failed.
+func setToolFailed(x *jsonrpc.Exchange) {
+	if sink, ok := x.Sink.(serve.CallSink); ok {
+		sink.SetToolFailed()
+	}
 }
 
 // recordFailure updates the breaker and the health checks after a call that failed.

@@ -36,15 +36,19 @@ type handshake struct {
 	listings   listings        // of an MCP server: prompts, resources and templates
 }
 
-// hasTool reports whether the params of tools/call name a listed tool. It handles the common case, a name without
+// listedTool returns the name of a listed tool in the params of tools/call. It handles the common case, a name without
 // escapes, without decoding the params.
-func (hs *handshake) hasTool(params []byte) bool {
+func (hs *handshake) listedTool(params []byte) (name string, ok bool) {
 	at, ok := jsonrpc.Member(params, "name")
 	if !ok {
-		return false
+		return "", false
 	}
-	name := at.In(params)
-	return len(name) > 2 && name[0] == '"' && bytes.IndexByte(name, '\\') < 0 && hs.names[string(name[1:len(name)-1])]
+	text := at.In(params)
+	if len(text) <= 2 || text[0] != '"' || bytes.IndexByte(text, '\\') >= 0 {
+		return "", false
+	}
+	name = string(text[1 : len(text)-1])
+	return name, hs.names[name]
 }
 
 // peer is the part of a connection that a handshake uses.

@@ -22,6 +22,8 @@ type runHistory struct {
 
 	pid      int // of the current run
 	stats    func() jsonrpc.Stats
+	activity func() child.Activity
+	cpu      processorTime
 	endServe context.CancelCauseFunc // set when the current run is ready
 	retired  <-chan struct{}         // closed when calls have stopped arriving
 }
@@ -50,10 +52,10 @@ func (a Skipped) plus(s jsonrpc.Stats) Skipped {
 }
 
 // processStarted records the process of a new run.
-func (r *runHistory) processStarted(pid int, stats func() jsonrpc.Stats) {
+func (r *runHistory) processStarted(p *child.Process, stats func() jsonrpc.Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pid, r.stats = pid, stats
+	r.pid, r.stats, r.activity = p.PID, stats, p.Activity
 }
 
 // droppedEvent counts a notification that was dropped.
@@ -70,7 +72,12 @@ func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) 
 	if r.stats != nil {
 		r.skipped = r.skipped.plus(r.stats())
 	}
-	r.pid, r.stats, r.endServe, r.retired = 0, nil, nil, nil
+	r.pid, r.stats, r.activity, r.endServe, r.retired = 0, nil, nil, nil, nil
+	of := time.Duration(0)
+	if exit != nil {
+		of = exit.CPU
+	}
+	r.cpu.ended = max(r.cpu.ended+of, r.cpu.shown)
 	if exit == nil {
 		return
 	}
@@ -140,4 +147,29 @@ func (r *runHistory) fill(s *InstanceStatus) {
 	if skipped != (Skipped{}) {
 		s.Skipped = &skipped
 	}
+}
+
+// processorTime adds up the processor time of the runs of an instance.
+type processorTime struct {
+	ended time.Duration // of the runs that have ended, as far as it was read
+	shown time.Duration // the last sum that was read: a counter does not decrease
+}
+
+// usage returns how much memory the processes of the current run use, their number, and the processor time of all runs.
+// It is zero for an extension without processes here, and on systems that do not show it.
+func (r *runHistory) usage() (a child.Activity) {
+	r.mu.Lock()
+	read := r.activity
+	r.mu.Unlock()
+	if read != nil {
+		a = read() // some files, without the lock
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.activity == nil { // the run has ended meanwhile
+		a = child.Activity{}
+	}
+	r.cpu.shown = max(r.cpu.shown, r.cpu.ended+a.CPU)
+	a.CPU = r.cpu.shown
+	return a
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/extmesh/extmesh/internal/calls"
+	"github.com/extmesh/extmesh/internal/child"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -67,16 +69,18 @@ func (b *Bridge) WriteMetrics(w io.Writer) {
 	}
 	counter("extmesh_bridge_refusals_total", "Calls refused without being forwarded to the extension, by kind of error.")
 	byKind(w, "extmesh_bridge_refusals_total", all, true)
-	counter("extmesh_bridge_errors_total", "Calls that failed in the extension or on the way to it, by kind of error; kind extension: the extension's own errors.")
+	counter("extmesh_bridge_errors_total", "Calls that failed in the extension or on the way to it, by kind of error; kind extension: the extension's own errors, kind tool_error: MCP results with isError.")
 	byKind(w, "extmesh_bridge_errors_total", all, false)
 	daemon.Family(w, "extmesh_bridge_call_duration_seconds", "histogram", "Time from the arrival of a call to its response.")
 	for _, t := range all {
-		t.writeDurations(w)
+		writeDurations(w, "extmesh_bridge_call_duration_seconds", t.counts.Took, "extension", t.id)
 	}
 	counter("extmesh_bridge_skipped_total", "Messages dropped on their way from or to an extension, by reason.")
 	for _, t := range all {
 		t.writeSkipped(w)
 	}
+	b.writeTools(w)
+	b.writeChildren(w)
 	gauge("extmesh_bridge_problems", "Invalid manifests of this host, and extensions with unmet requirements, by kind.")
 	problems := b.problems()
 	for _, kind := range slices.Sorted(maps.Keys(problems)) {
@@ -96,18 +100,59 @@ func byKind(w io.Writer, name string, all []*extensionTotals, refusals bool) {
 }
 
 // writeDurations writes a histogram; each bucket includes the ones before it.
-func (t *extensionTotals) writeDurations(w io.Writer) {
+func writeDurations(w io.Writer, name string, d calls.Durations, labels ...string) {
 	n := uint64(0)
-	for i, count := range t.counts.Took {
+	for i, count := range d.N {
 		n += count
 		le := "+Inf"
-		if i < len(serve.TookBounds) {
-			le = strconv.FormatFloat(serve.TookBounds[i].Seconds(), 'g', -1, 64)
+		if i < len(calls.Bounds) {
+			le = strconv.FormatFloat(calls.Bounds[i].Seconds(), 'g', -1, 64)
 		}
-		daemon.Sample(w, "extmesh_bridge_call_duration_seconds_bucket", float64(n), "extension", t.id, "le", le)
+		daemon.Sample(w, name+"_bucket", float64(n), append(slices.Clone(labels), "le", le)...)
 	}
-	daemon.Sample(w, "extmesh_bridge_call_duration_seconds_sum", t.counts.TookSum.Seconds(), "extension", t.id)
-	daemon.Sample(w, "extmesh_bridge_call_duration_seconds_count", float64(n), "extension", t.id)
+	daemon.Sample(w, name+"_sum", d.Sum.Seconds(), labels...)
+	daemon.Sample(w, name+"_count", float64(n), labels...)
+}
+
+// writeTools writes the metrics of single tools, of which a bridge has a limited number.
+func (b *Bridge) writeTools(w io.Writer) {
+	all := b.calls.Counts("")
+	daemon.Family(w, "extmesh_bridge_tool_duration_seconds", "histogram", "Time from the arrival of a call of a tool to its response; tool _other: other methods, and tools over the limit.")
+	for _, c := range all {
+		writeDurations(w, "extmesh_bridge_tool_duration_seconds", c.Took, "extension", c.ID, "tool", c.Tool)
+	}
+	daemon.Family(w, "extmesh_bridge_tool_errors_total", "counter", "Calls of a tool that were answered with an error, or with an MCP result with isError.")
+	for _, c := range all {
+		daemon.Sample(w, "extmesh_bridge_tool_errors_total", float64(c.Failed), "extension", c.ID, "tool", c.Tool)
+	}
+}
+
+// writeChildren writes what the processes of the extensions use.
+func (b *Bridge) writeChildren(w io.Writer) {
+	used := map[string]child.Activity{}
+	for _, s := range b.fleet.all() {
+		sum, u := used[s.workload.id()], s.history.usage()
+		sum.Processes += u.Processes
+		sum.Resident += u.Resident
+		sum.CPU += u.CPU
+		used[s.workload.id()] = sum
+	}
+	for _, f := range []struct {
+		name, typ, help string
+		value           func(a child.Activity) float64
+	}{
+		{"extmesh_bridge_child_processes", "gauge", "Processes of an extension, with their descendants.",
+			func(a child.Activity) float64 { return float64(a.Processes) }},
+		{"extmesh_bridge_child_resident_bytes", "gauge", "Memory of the processes of an extension.",
+			func(a child.Activity) float64 { return float64(a.Resident) }},
+		{"extmesh_bridge_child_cpu_seconds_total", "counter", "Processor time of the processes of an extension, including those that have ended.",
+			func(a child.Activity) float64 { return a.CPU.Seconds() }},
+	} {
+		daemon.Family(w, f.name, f.typ, f.help)
+		for _, id := range slices.Sorted(maps.Keys(used)) {
+			daemon.Sample(w, f.name, f.value(used[id]), "extension", id)
+		}
+	}
 }
 
 func (t *extensionTotals) writeSkipped(w io.Writer) {
@@ -151,10 +196,7 @@ func (t *extensionTotals) add(s *instance) {
 	t.counts.Calls += c.Calls
 	t.counts.InFlight += c.InFlight
 	t.counts.Restarts += c.Restarts
-	for i, n := range c.Took {
-		t.counts.Took[i] += n
-	}
-	t.counts.TookSum += c.TookSum
+	t.counts.Took.Add(c.Took)
 	if t.counts.ByKind == nil {
 		t.counts.ByKind = map[string]uint64{}
 	}

@@ -36,6 +36,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	ref := wire.InstanceRef{ID: w.id(), Instance: s.mesh.Instance()}
 	s.changed = func() { b.inventory.change(ref) }
 	s.mesh.OnChange(s.changed)
+	s.mesh.Log(b.calls.Extension(w.id()))
 	b.inventory.add(ref, s.entry)
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})

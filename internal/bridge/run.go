@@ -127,7 +127,7 @@ func (r *run) connect(connCtx context.Context, p *child.Process) *jsonrpc.Conn {
 		Gone:           func(err error) *rpc.Error { return connectionEnded(connCtx, r.inst.workload.id(), err) },
 	})
 	r.f.conn = conn
-	r.inst.history.processStarted(p.PID, conn.Stats)
+	r.inst.history.processStarted(p, conn.Stats)
 	return conn
 }
 

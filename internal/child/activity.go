@@ -7,7 +7,10 @@ type Activity struct {
 	CPU     time.Duration // processor time
 	Written uint64        // bytes written to files, pipes and terminals
 	Newest  int           // the start time of the youngest process, in the system's ticks
-	known   bool          // it was read
+
+	Processes int   // that run
+	Resident  int64 // bytes of memory; pages that several of them share count several times
+	known     bool  // it was read
 }
 
 // minCPU is the share of the time between two readings for which a working process used a processor, as a divisor. A

@@ -3,6 +3,7 @@ package child
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 )
@@ -23,6 +24,10 @@ func readActivity(pid int) (a Activity) {
 			continue
 		}
 		a.known = true
+		if !st.zombie() {
+			a.Processes++
+			a.Resident += int64(st.resident) * int64(os.Getpagesize())
+		}
 		a.CPU += time.Duration(st.ticks) * clockTick
 		a.Newest = max(a.Newest, st.started)
 		a.Written += writtenBy(tree[i])

@@ -12,6 +12,7 @@ type ExitError struct {
 	ExitCode   int           // the exit status; -1 if a signal ended it
 	Signal     string        // the signal's name, "SIGKILL"; "": it exited
 	Uptime     time.Duration // from its start to its end
+	CPU        time.Duration // processor time of it and of the children that it has waited for
 	StderrTail string        // the end of its stderr, at most 4 KiB, redacted
 	Reason     string        // the line of its output that most likely is the reason; "" if Run or a signal ended it
 	Stream     string        // of Reason: "stderr" or "stdout"

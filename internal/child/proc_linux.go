@@ -25,6 +25,7 @@ type stat struct {
 	threads                int
 	started                int // in clock ticks since the system's start
 	environ                int // the address where its environment ends: 0 during an exec, or without permission
+	resident               int // pages of memory
 }
 
 // The kernel's PF_EXITING and PF_KTHREAD.
@@ -68,6 +69,9 @@ func parseStat(b []byte) (s stat, ok bool) {
 	for _, field := range fields[11:15] { // utime, stime, cutime, cstime
 		v, _ := strconv.Atoi(field) // 0 if it is not a number
 		s.ticks += v
+	}
+	if len(fields) > 21 {
+		s.resident, _ = strconv.Atoi(fields[21]) // 0 if it is not a number
 	}
 	if len(fields) > 48 { // since Linux 3.5
 		s.environ, _ = strconv.Atoi(fields[48]) // 0 if it is not a number

@@ -13,11 +13,11 @@ func TestParseStat(t *testing.T) {
 		zombie bool
 		ok     bool
 	}{
-		{"12 (sh) S 3 4 5" + rest + "1 0 99", stat{'S', 3, 4, 5, 4, 125, 1, 99, 0}, false, true},
-		{"12 (a) b) Z 1 2) Z 3 4 5" + rest + "1 0 99", stat{'Z', 3, 4, 5, 4, 125, 1, 99, 0}, true, true},
-		{"12 (sh) Z 3 4 5" + rest + "0 0 99", stat{'Z', 3, 4, 5, 4, 125, 0, 99, 0}, true, true},
-		{"12 (sh) Z 3 4 5" + rest + "7 0 99", stat{'Z', 3, 4, 5, 4, 125, 7, 99, 0}, false, true},
-		{"12 (sh) S 3 4 5" + rest + "1 0 99" + strings.Repeat(" 8", 28) + " 1234 0", stat{'S', 3, 4, 5, 4, 125, 1, 99, 1234}, false, true},
+		{"12 (sh) S 3 4 5" + rest + "1 0 99", stat{'S', 3, 4, 5, 4, 125, 1, 99, 0, 0}, false, true},
+		{"12 (a) b) Z 1 2) Z 3 4 5" + rest + "1 0 99", stat{'Z', 3, 4, 5, 4, 125, 1, 99, 0, 0}, true, true},
+		{"12 (sh) Z 3 4 5" + rest + "0 0 99", stat{'Z', 3, 4, 5, 4, 125, 0, 99, 0, 0}, true, true},
+		{"12 (sh) Z 3 4 5" + rest + "7 0 99", stat{'Z', 3, 4, 5, 4, 125, 7, 99, 0, 0}, false, true},
+		{"12 (sh) S 3 4 5" + rest + "1 0 99" + strings.Repeat(" 8", 28) + " 1234 0", stat{'S', 3, 4, 5, 4, 125, 1, 99, 1234, 8}, false, true},
 		{"12 (sh) S 3 4 5", stat{}, false, false},
 		{"12 (sh) S x 4 5" + rest + "1 0 99", stat{}, false, false},
 		{"12 sh S 3 4 5" + rest + "1 0 99", stat{}, false, false},

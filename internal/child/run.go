@@ -209,6 +209,7 @@ func (r *run) finish(stopped bool) *ExitError {
 		exit.Cause = fmt.Errorf("its exit status could not be read: %w", err)
 	} else {
 		exit.ExitCode, exit.Signal = status(state)
+		exit.CPU = state.UserTime() + state.SystemTime()
 	}
 	r.handle.close() // ends the goroutine of watchExit, if it is still running
 	exit.StderrTail = r.awaitOutput(exit)

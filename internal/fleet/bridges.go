@@ -37,6 +37,7 @@ type bridge struct {
 	timeouts int  // pings in a row that timed out
 	leaving  bool // it does not answer; messages sent before are still being processed
 	gone     bool
+	stopped  bool      // when it was found to be gone, it had stopped all its instances
 	reason   string    // why it is gone
 	changed  time.Time // when it was last found to be gone, or up
 }
@@ -114,19 +115,28 @@ func (b *bridge) document(was *wire.Host) *wire.Host {
 		return nil
 	}
 	h := *b.host
-	switch {
-	case b.gone:
-		h.State, h.Reason = heartbeat.Lost, b.reason
-	case b.answered:
-		h.State = heartbeat.Ready
-	default: // it has never answered pings; a third-party bridge need not
+	if h.State = b.state(); h.State == "" {
 		return &h
+	}
+	if b.gone {
+		h.Reason = b.reason
 	}
 	h.StateSince = b.changed.UTC().Truncate(time.Millisecond)
 	if was != nil && was.State == h.State && was.Since.Equal(h.Since) && !was.StateSince.IsZero() {
 		h.StateSince = was.StateSince
 	}
 	return &h
+}
+
+// state is whether the bridge answers: ready, lost, or "" if it has never answered pings, which a third-party bridge need not.
+func (b *bridge) state() heartbeat.State {
+	switch {
+	case b.gone:
+		return heartbeat.Lost
+	case b.answered:
+		return heartbeat.Ready
+	}
+	return ""
 }
 
 // pingBridges pings every bridge, if this replica leads.
@@ -181,9 +191,25 @@ func (bs *bridges) pingFailed(b *bridge, reason string, now time.Time) {
 // bridgeLost marks a bridge and all of its instances lost.
 func (bs *bridges) bridgeLost(b *bridge, reason string, now time.Time) {
 	b.leaving, b.gone, b.changed, b.reason = false, true, now, reason
+	b.stopped = bs.hasStopped(b)
 	bs.markInstancesLost(b, "bridge "+b.name+" "+reason, now)
 	bs.mark(HostKey(b.name), true)
 	bs.markSkills(b)
+}
+
+// hasStopped reports whether all instances of a bridge have been stopped, as they are when a bridge ends on purpose.
+func (bs *bridges) hasStopped(b *bridge) bool {
+	n := 0
+	for x, instance := range bs.instancesAt(b.name) {
+		if instance == "" {
+			continue
+		}
+		if i, ok := bs.mon.Instance(x.id, instance); ok && i.State != heartbeat.Shutdown {
+			return false
+		}
+		n++
+	}
+	return n > 0
 }
 
 // markInstancesLost marks the instances of a bridge lost.

@@ -270,6 +270,7 @@ func (f *Fleet) markAll() {
 // Summary is the fleet in numbers.
 type Summary struct {
 	Extensions, Instances map[heartbeat.State]int
+	Hosts                 map[heartbeat.State]int // bridges by state: ready, lost, shutdown, or "" for those that never answered a ping
 	Tools, Bridges        int
 	Skills                int
 	Listening             time.Time // heartbeats missing before that are not evaluated
@@ -281,6 +282,14 @@ func (f *Fleet) Summary() Summary {
 	s := Summary{Tools: f.names.Len(), Bridges: len(f.bridges.byName), Skills: len(f.bridges.skills),
 		Listening: f.mon.Listening(), Counters: f.traffic}
 	s.Extensions, s.Instances = f.mon.Counts()
+	s.Hosts = map[heartbeat.State]int{}
+	for _, b := range f.bridges.byName {
+		if b.gone && b.stopped {
+			s.Hosts[heartbeat.Shutdown]++
+		} else {
+			s.Hosts[b.state()]++
+		}
+	}
 	return s
 }
 

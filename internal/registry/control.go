@@ -13,6 +13,9 @@ import (
 var controlVerbs = map[string]string{"announce": "announce", "heartbeat": "beat", "shutdown": "shutdown", "suspect": "suspect",
 	"breaker": "breaker", "host": "inventory"}
 
+// refusable are the names under which refused messages are counted.
+var refusable = []string{"announce", "beat", "breaker", "catalog event", "document", "inventory", "shutdown", "suspect"}
+
 // checkControl refuses messages that cannot be control messages. A client without permission to publish on a control
 // subject can use it as the reply subject of a request; the responder then publishes there with its own permissions.
 // Responders are the NATS server, which sets headers in replies to a direct get, or a service, which replies in

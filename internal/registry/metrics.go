@@ -4,21 +4,19 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// WriteMetrics writes s in the text format of Prometheus, for the /metrics of internal/daemon.
+// WriteMetrics writes s in the text format of Prometheus, for the /metrics of internal/daemon. Only the leader writes the
+// metrics of the fleet: a standby detects lost instances later, and a sum over the replicas would count everything twice.
 func (s Status) WriteMetrics(w io.Writer) error {
 	m := metrics{b: &strings.Builder{}}
-	states(&m, "extmesh_extensions", "Extensions by state.", s.Extensions)
-	states(&m, "extmesh_instances", "Instances by state.", s.Instances)
-	m.one("extmesh_tools", "gauge", "Tools with a name.", s.Tools)
-	m.one("extmesh_bridges", "gauge", "Bridges that have reported.", s.Bridges)
-	m.one("extmesh_skills", "gauge", "Skills in the catalog.", s.Skills)
+	if s.Leading {
+		m.fleet(s.Mesh)
+	}
 	m.one("extmesh_registry_leader", "gauge", "1 while this replica writes the catalog.", btoi(s.Leading))
 	m.one("extmesh_registry_replicas", "gauge", "Registry replicas with recent heartbeats, including this one.", len(s.Replicas))
 	m.one("extmesh_registry_jetstream_up", "gauge", "1 while the catalog's bucket can be used.", btoi(s.JetStream == "ok"))
@@ -36,11 +34,24 @@ func (s Status) WriteMetrics(w io.Writer) error {
 	m.one("extmesh_registry_write_failures_total", "counter", "Batches that failed.", t.Failures)
 	m.one("extmesh_registry_scans_total", "counter", "Snapshots read of the catalog.", t.Scans)
 	m.head("extmesh_refused_total", "counter", "Messages refused, by kind.")
-	for _, what := range slices.Sorted(maps.Keys(s.Refused)) {
+	for _, what := range refusable { // also those with 0: increase() does not include the first sample of a series
 		m.line("extmesh_refused_total", fmt.Sprintf("what=%q", what), s.Refused[what])
 	}
 	_, err := io.WriteString(w, m.b.String())
 	return err
+}
+
+// fleet writes the metrics of the whole mesh.
+func (m *metrics) fleet(s Mesh) {
+	states(m, "extmesh_extensions", "Extensions by state.", s.Extensions)
+	states(m, "extmesh_instances", "Instances by state.", s.Instances)
+	m.head("extmesh_hosts", "gauge", "Bridges by state; shutdown: it stopped its extensions before it ended; unknown: it has never answered a ping.")
+	for _, h := range [...]struct{ state, label heartbeat.State }{{heartbeat.Lost, heartbeat.Lost}, {heartbeat.Ready, heartbeat.Ready}, {heartbeat.Shutdown, heartbeat.Shutdown}, {"", "unknown"}} {
+		m.line("extmesh_hosts", fmt.Sprintf("state=%q", h.label), s.Hosts[h.state])
+	}
+	m.one("extmesh_tools", "gauge", "Tools with a name.", s.Tools)
+	m.one("extmesh_bridges", "gauge", "Bridges that have reported, including lost ones.", s.Bridges)
+	m.one("extmesh_skills", "gauge", "Skills in the catalog.", s.Skills)
 }
 
 func btoi(b bool) int {

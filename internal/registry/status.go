@@ -41,6 +41,7 @@ type Status struct {
 type Mesh struct {
 	Extensions map[heartbeat.State]int `json:"extensions"`
 	Instances  map[heartbeat.State]int `json:"instances"`
+	Hosts      map[heartbeat.State]int `json:"hosts"` // bridges; "" if one has never answered a ping
 	Tools      int                     `json:"tools"`
 	Bridges    int                     `json:"bridges"`
 	Skills     int                     `json:"skills"`
@@ -76,7 +77,7 @@ func (l *loop) status() Status {
 	sum := l.fleet.Summary()
 	s := Status{SnapshotVersion: l.view.version(l.started), Name: l.cfg.Name, Instance: l.instance, Version: l.cfg.Version, Started: l.started,
 		Leading: l.leading(), JetStream: cmp.Or(l.election.trouble, l.scans.denied, "ok"), Listening: sum.Listening,
-		Mesh: Mesh{sum.Extensions, sum.Instances, sum.Tools, sum.Bridges, sum.Skills}, Traffic: l.traffic,
+		Mesh: Mesh{sum.Extensions, sum.Instances, sum.Hosts, sum.Tools, sum.Bridges, sum.Skills}, Traffic: l.traffic,
 		Pending: len(l.pub.dirty) + len(l.pub.inflight), Handshakes: l.handshakes.count() + l.large.count(),
 		Refused: maps.Clone(l.refused.counts), Recent: l.refused.list(), Replicas: l.selfCheck.replicas()}
 	s.Traffic.Announces, s.Traffic.Beats, s.Traffic.Suspects, s.Traffic.BeatLagMS = sum.Counters.Announces, sum.Counters.Heartbeats,

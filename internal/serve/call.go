@@ -26,7 +26,7 @@ type call struct {
 	s       *service
 	at      *endpoint
 	id      []byte // as the caller wrote it
-	size    int64  // of the request, as it was reserved
+	bytes   int64  // of the request, as they were reserved
 	reply   string
 	callID  string
 	began   time.Time
@@ -37,6 +37,7 @@ type call struct {
 
 	listed
 	frames
+	outcome
 }
 
 // listed is what the list of calls records of a call; its mutex guards it.
@@ -92,17 +93,17 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 	data := req.Data
 	env, err := jsonrpc.Scan(data)
 	if err != nil {
-		s.refuse(at, reply, nil, notARequest(data, err))
+		s.refuseRequest(at, req, &env, notARequest(data, err))
 		return
 	}
 	if e := checkRequest(data, &env); e != nil {
-		s.refuse(at, reply, env.ID, e)
+		s.refuseRequest(at, req, &env, e)
 		return
 	}
 	now := time.Now()
 	deadline, e := s.deadline(req.Header, now)
 	if e != nil {
-		s.refuse(at, reply, env.ID, e)
+		s.refuseRequest(at, req, &env, e)
 		return
 	}
 	c := s.newCall(at, req, &env, now)
@@ -116,7 +117,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 		if c.stop != nil {
 			c.stop()
 		}
-		s.refuse(at, reply, env.ID, e)
+		s.refuseRequest(at, req, &env, e)
 		return
 	}
 	if s.async != nil {
@@ -145,7 +146,7 @@ func (s *service) take(at *endpoint, req *nats.Msg, hold bool) {
 
 // newCall returns the call of a request.
 func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, began time.Time) *call {
-	c := &call{s: s, at: at, id: env.ID, size: int64(len(req.Data)), reply: req.Reply, began: began}
+	c := &call{s: s, at: at, id: env.ID, bytes: int64(len(req.Data)), reply: req.Reply, began: began}
 	if len(req.Data) > 16<<10 { // the handler may go on with another form of it: the id should not keep the whole in memory
 		c.id = bytes.Clone(env.ID)
 	}
@@ -188,10 +189,10 @@ func (s *service) admit(c *call) *rpc.Error {
 		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: int64(s.opt.MaxInflight),
 			RetryAfterMS: retryAfter.Milliseconds()}, "%s has %d calls in flight already", s.inst.ID(), s.opt.MaxInflight)
 	}
-	if reserve := s.inst.pub.opt.Reserve; reserve != nil && !reserve(c.size) {
+	if reserve := s.inst.pub.opt.Reserve; reserve != nil && !reserve(c.bytes) {
 		s.inst.inflight.Add(-1)
-		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.size, RetryAfterMS: retryAfter.Milliseconds()},
-			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.size, s.inst.ID())
+		return rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Size: c.bytes, RetryAfterMS: retryAfter.Milliseconds()},
+			"this host has no memory left for a request of %d bytes to %s: the requests in flight on it, and answers on their way, take it all", c.bytes, s.inst.ID())
 	}
 	if !s.calls.admit(c, n, int64(s.opt.MaxInflight)) {
 		c.giveBack()
@@ -240,10 +241,9 @@ func (c *call) returned() {
 }
 
 func (c *call) deliver(r jsonrpc.Reply) {
-	s := c.s
 	if r.Err != nil {
 		c.leave()
-		s.refuse(c.at, c.reply, c.id, r.Err)
+		c.refuse(r.Err)
 	} else if c.answer(&r) {
 		return // in chunks, the last of which ends the call
 	}
@@ -265,7 +265,7 @@ func (c *call) giveBack() {
 	s := c.s
 	s.inst.inflight.Add(-1)
 	if reserve := s.inst.pub.opt.Reserve; reserve != nil {
-		reserve(-c.size)
+		reserve(-c.bytes)
 	}
 }
 
@@ -278,8 +278,9 @@ func (c *call) finish() {
 	}
 	s.inst.pub.calls.forget(c)
 	took := time.Since(c.began)
-	s.inst.counters.end(took)
+	s.inst.counters.took.Add(took)
 	c.at.took.Add(int64(took))
+	c.log(took)
 	if c.stream || c.probed.Load() {
 		s.inst.pub.streams.dropToken(c)
 	}
@@ -298,10 +299,14 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b
 // answer sends r, and reports whether it is sent in chunks, after which the call ends.
 func (c *call) answer(r *jsonrpc.Reply) (chunked bool) {
 	s := c.s
-	if code := r.ErrorCode(); code != 0 {
+	if c.code = r.ErrorCode(); c.code != 0 {
 		s.inst.errors.Add(1)
 		s.inst.counters.own.Add(1)
-		c.at.failed(fmt.Sprintf("the extension's own error %d", code))
+		c.at.failed(fmt.Sprintf("the extension's own error %d", c.code))
+	} else if c.toolFailed {
+		s.inst.errors.Add(1)
+		s.inst.counters.tool.Add(1)
+		c.at.failed("a result with isError")
 	}
 	limit := s.nc.MaxPayload() - wire.Headroom
 	if size := int64(r.Size()); size > limit {
@@ -310,11 +315,13 @@ func (c *call) answer(r *jsonrpc.Reply) (chunked bool) {
 	c.leave()
 	buf := buffers.Get().(*[]byte)
 	*buf = r.AppendTo((*buf)[:0], c.id)
+	c.size = len(*buf)
 	err := s.nc.Publish(c.reply, *buf)
 	if err != nil {
 		s.inst.errors.Add(1)
 		s.inst.counters.refused(rpc.CodeInternal)
 		c.at.failed(err.Error())
+		c.code = rpc.CodeInternal
 	}
 	if cap(*buf) <= 64<<10 {
 		buffers.Put(buf)
@@ -329,13 +336,13 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 	switch {
 	case !c.stream:
 		c.leave()
-		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeTooLarge, details,
+		c.refuse(rpc.NewError(rpc.CodeTooLarge, details,
 			"the answer is about %d bytes, over this server's limit of %d; request it as a stream (%s: 1)", size, limit, wire.HeaderStream))
 		return false
 	case !s.inst.pub.streams.reserve(size):
 		c.leave()
 		details.Limit = maxStreaming
-		s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, details,
+		c.refuse(rpc.NewError(rpc.CodeOverloaded, details,
 			"the answer of about %d bytes would put more than %d bytes of large answers under way", size, maxStreaming))
 		return false
 	}
@@ -344,7 +351,7 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 		if copied = size; !reserve(copied) {
 			s.inst.pub.streams.release(size)
 			c.leave()
-			s.refuse(c.at, c.reply, c.id, rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
+			c.refuse(rpc.NewError(rpc.CodeOverloaded, rpc.Details{Size: size},
 				"the answer of about %d bytes was discarded: answers and requests under way take all the memory that this host has for them", size))
 			return false
 		}
@@ -358,11 +365,12 @@ func (c *call) large(r *jsonrpc.Reply, size, limit int64) (chunked bool) {
 		unreserve()
 		s.inst.pub.streams.release(size)
 		c.leave()
-		s.refuse(c.at, c.reply, c.id, rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
+		c.refuse(rpc.Errorf(rpc.CodeExited, rpc.RanMaybe, "%s stopped before its answer was sent", s.inst.ID()))
 		return false
 	}
 	c.flow.Store(&flow{acks: make(chan struct{}, wire.MaxUnacked), left: make(chan struct{})})
 	text, letGo := r.Keep(c.id)
+	c.size = len(text)
 	if extra := int64(len(text)) - size; extra != 0 {
 		s.inst.pub.streams.mu.Lock()
 		s.inst.pub.streams.bytes += extra

@@ -2,8 +2,8 @@ package serve
 
 import (
 	"sync/atomic"
-	"time"
 
+	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -15,25 +15,12 @@ type Counts struct {
 	Restarts uint64 // processes after the first one
 
 	// ByKind are the errors by data.kind (docs/protocol.md, "Errors"), with all kinds; the extension's own errors have
-	// KindOwn.
+	// calls.Own, and MCP results with isError, which count as errors, calls.ToolError.
 	ByKind map[string]uint64
 
-	// Took[i] is the number of calls that took at most TookBounds[i] and longer than the bound before it; the last one those
-	// that took longer than all bounds. The time is from the arrival of the request to its answer, including failed calls,
-	// without those that were refused on arrival.
-	Took [len(TookBounds) + 1]uint64
-	// TookSum is all of that time together.
-	TookSum time.Duration
-}
-
-// KindOwn is the kind, in Counts, of an extension's own errors.
-const KindOwn = "extension"
-
-// TookBounds are the upper bounds of Counts.Took, from a local tool that answers from memory to one that runs for minutes.
-var TookBounds = [...]time.Duration{
-	500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
-	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
-	time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute,
+	// Took are the times from the arrival of the request to its answer, including failed calls, without those that were
+	// refused on arrival.
+	Took calls.Durations
 }
 
 // countedCodes are the codes with a counter of their own.
@@ -44,10 +31,10 @@ var countedCodes = [...]rpc.Code{
 
 // counters count calls.
 type counters struct {
-	failed  [len(countedCodes)]atomic.Uint64 // errors that the mesh made, by code
-	own     atomic.Uint64                    // the extension's
-	took    [len(TookBounds) + 1]atomic.Uint64
-	tookSum atomic.Int64 // nanoseconds
+	failed [len(countedCodes)]atomic.Uint64 // errors that the mesh made, by code
+	own    atomic.Uint64                    // the extension's
+	tool   atomic.Uint64                    // results that state that the tool failed
+	took   calls.Histogram
 }
 
 // refused counts an error that the mesh made.
@@ -61,27 +48,14 @@ func (c *counters) refused(code rpc.Code) {
 	c.own.Add(1) // not one of the mesh's codes
 }
 
-// end counts a call that took d.
-func (c *counters) end(d time.Duration) {
-	i := 0
-	for i < len(TookBounds) && d > TookBounds[i] {
-		i++
-	}
-	c.took[i].Add(1)
-	c.tookSum.Add(int64(d))
-}
-
 // Counts returns what the instance has counted. The figures are read one after the other, while calls go on.
 func (s *Instance) Counts() Counts {
 	c := Counts{Restarts: s.machine.Status().Restarts()}
 	c.Calls, c.Errors, c.InFlight = s.calls.Load(), s.errors.Load(), s.inflight.Load()
-	c.ByKind = map[string]uint64{KindOwn: s.counters.own.Load()}
+	c.ByKind = map[string]uint64{calls.Own: s.counters.own.Load(), calls.ToolError: s.counters.tool.Load()}
 	for i, code := range countedCodes {
 		c.ByKind[code.Kind()] = s.counters.failed[i].Load()
 	}
-	for i := range s.counters.took {
-		c.Took[i] = s.counters.took[i].Load()
-	}
-	c.TookSum = time.Duration(s.counters.tookSum.Load())
+	c.Took = s.counters.took.Read()
 	return c
 }

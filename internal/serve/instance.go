@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -27,7 +28,11 @@ type Instance struct {
 	calls    atomic.Uint64
 	errors   atomic.Uint64
 	counters counters
+	log      *calls.Extension // nil: calls are not kept
 }
+
+// Log makes the instance keep its calls in l. It is called before Serve.
+func (s *Instance) Log(l *calls.Extension) { s.log = l }
 
 // ID returns the extension's id.
 func (s *Instance) ID() string { return s.id }
