@@ -27,7 +27,7 @@ func TestAlerts(t *testing.T) {
 	metrics := map[string]bool{}
 	for _, name := range regexp.MustCompile(`extmesh_[a-z_]+`).FindAllString(page, -1) {
 		metrics[name] = true
-		if !strings.Contains(sources, `"`+name+`"`) {
+		if !strings.Contains(sources, `"`+strings.TrimSuffix(name, "_bucket")+`"`) {
 			t.Errorf("the sources have no metric %s", name)
 		}
 	}
@@ -49,5 +49,26 @@ func TestAlerts(t *testing.T) {
 	}
 	if len(metrics) < 10 || messages < 10 {
 		t.Errorf("found only %d metrics and %d messages on the page", len(metrics), messages)
+	}
+}
+
+// TestAlertsAreShipped compares the table of alerts with the rules that are shipped.
+func TestAlertsAreShipped(t *testing.T) {
+	rules := read(t, "../deploy/monitoring/rules.yml")
+	shipped := regexp.MustCompile(`- alert: (\w+)\n +expr: '(.+)'\n(?: +for: (\w+)\n)?(?:.*\n)+? +description: '(.+)'`).FindAllStringSubmatch(rules, -1)
+	page := read(t, "operations.md")
+	_, table, _ := strings.Cut(page, "| alert | when | meaning, and what to do |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	if n := strings.Count(table, "\n| `"); len(shipped) != n || n != strings.Count(rules, "- alert:") || n < 10 {
+		t.Fatalf("%d of %d rules were read, and the page has %d", len(shipped), strings.Count(rules, "- alert:"), n)
+	}
+	for _, s := range shipped {
+		when := "`" + s[2] + "`"
+		if s[3] != "" {
+			when += " for " + s[3]
+		}
+		if row := "| `" + s[1] + "` | " + when + " | " + s[4] + " |"; !strings.Contains(table, row) {
+			t.Errorf("the page lacks the row of a shipped rule:\n%s", row)
+		}
 	}
 }

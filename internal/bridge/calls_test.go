@@ -1,6 +1,7 @@
 package bridge_test
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"path/filepath"
@@ -41,7 +42,15 @@ done
 		b.WriteMetrics(&text)
 		return parseExposition(t, text.String())
 	}
-	h.start(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }() // ends with ctx
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
 	eventually(t, "the extension is ready", func() bool {
 		return page()[`extmesh_bridge_instances{extension="clients.memory",state="ready"}`] == 1
 	}, nil)
@@ -71,11 +80,18 @@ done
 	if n := p[`extmesh_bridge_child_resident_bytes{extension="clients.memory"}`]; n < 100<<10 {
 		t.Errorf("its processes use %v bytes", n)
 	}
-	var answer struct {
-		Calls []calls.Record `json:"calls"`
+	var response struct {
+		Result struct {
+			Calls []calls.Record `json:"calls"`
+		} `json:"result"`
 	}
-	if err := json.Unmarshal([]byte(h.control("calls", `{"failed":true}`)), &answer); err != nil || len(answer.Calls) != 1 ||
-		answer.Calls[0].CallID != "bad" || answer.Calls[0].Outcome != "tool_error" || answer.Calls[0].Method != "tools/say" {
-		t.Errorf("the failed calls are %+v, %v", answer, err)
+	if err := json.Unmarshal([]byte(h.control("calls", `{"failed":true}`)), &response); err != nil {
+		t.Fatal(err)
+	}
+	if kept := response.Result.Calls; len(kept) != 1 || kept[0].CallID != "bad" || kept[0].Outcome != "tool_error" || kept[0].Method != "tools/say" {
+		t.Errorf("the failed calls are %+v", kept)
+	}
+	if refused := h.control("calls", `{"since":"yesterday"}`); !strings.Contains(refused, "-32602") {
+		t.Errorf("wrong params are answered with %s", refused)
 	}
 }

@@ -276,11 +276,12 @@ func (c *call) finish() {
 	if !ended {
 		return
 	}
+	callID := c.callID // which forget removes
 	s.inst.pub.calls.forget(c)
 	took := time.Since(c.began)
 	s.inst.counters.took.Add(took)
 	c.at.took.Add(int64(took))
-	c.log(took)
+	c.log(took, callID)
 	if c.stream || c.probed.Load() {
 		s.inst.pub.streams.dropToken(c)
 	}

@@ -53,9 +53,9 @@ func (s *service) refuseRequest(at *endpoint, req *nats.Msg, env *jsonrpc.Envelo
 }
 
 // log keeps a call that has ended.
-func (c *call) log(took time.Duration) {
+func (c *call) log(took time.Duration, callID string) {
 	if l := c.s.inst.log; l != nil {
-		l.Ended(&calls.End{Instance: c.s.inst.instance, Tool: c.tool, Method: c.request.Method, CallID: c.callID, Agent: c.request.Agent,
+		l.Ended(&calls.End{Instance: c.s.inst.instance, Tool: c.tool, Method: c.request.Method, CallID: callID, Agent: c.request.Agent,
 			Session: c.request.Session, Traceparent: c.request.Traceparent, At: c.began.Add(took), Took: took, Code: c.code, Err: c.err,
 			ToolFailed: c.toolFailed, RequestSize: c.bytes, Answers: int64(c.size)})
 	}
