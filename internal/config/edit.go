@@ -109,7 +109,7 @@ func edit(ctx context.Context, path string, change func(lists)) (changed bool, e
 	if path == "" {
 		path = DefaultPath
 	}
-	if path, err = target(path); err != nil {
+	if path, err = document.Target(path); err != nil {
 		return false, fmt.Errorf("editing the configuration: %w", err)
 	}
 	dir := filepath.Dir(path)
@@ -137,7 +137,7 @@ func edit(ctx context.Context, path string, change func(lists)) (changed bool, e
 	if err != nil || text == string(old) {
 		return false, err
 	}
-	if err := replace(path, []byte(text)); err != nil {
+	if err := document.Replace(path, []byte(text), 0o644, nil); err != nil {
 		return false, fmt.Errorf("writing the configuration: %w", err)
 	}
 	return true, nil
@@ -157,14 +157,6 @@ func (e *InvalidError) Error() string {
 		}
 	}
 	return fmt.Sprintf("%s has errors and was not changed; fix it first: %v", e.Path, e.Diagnostics[n])
-}
-
-// target follows symbolic links, so that the file is replaced and not the link. The file itself need not exist.
-func target(path string) (string, error) {
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return path, nil
-	}
-	return filepath.EvalSymlinks(path)
 }
 
 // lock acquires the lock. It is a separate file because the configuration is replaced: a lock on the old file would

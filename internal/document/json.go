@@ -107,7 +107,10 @@ func (r jsonReader) next() int {
 
 // withoutComments replaces the comments of a JSON text by spaces, and the commas before a closing bracket. Line breaks
 // and all positions stay.
-func withoutComments(text string) string {
+func withoutComments(text string) string { return blanked(text, false) }
+
+// blanked is withoutComments, but can keep the commas.
+func blanked(text string, commas bool) string {
 	b := []byte(text)
 	blank := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -141,7 +144,7 @@ func withoutComments(text string) string {
 			i = end - 1
 		case b[i] == ',':
 			comma = i
-		case (b[i] == '}' || b[i] == ']') && comma >= 0:
+		case (b[i] == '}' || b[i] == ']') && comma >= 0 && !commas:
 			b[comma] = ' '
 			comma = -1
 		case strings.IndexByte(" \t\r\n", b[i]) < 0:

@@ -1,0 +1,146 @@
+package document
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// AppendTOML returns the TOML text with a table at its end: the header for the path, and the lines of the body. A table that
+// exists is replaced. Everything else stays as it is. An error, ErrEdit among others, means that the text cannot be changed in
+// that way.
+func AppendTOML(text string, path []string, body string) (string, error) {
+	rest, err := RemoveTOML(text, path)
+	if err != nil {
+		return "", err
+	}
+	_, all, err := statements(rest)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range all { // our decoder accepts a table below an inline table, and others refuse it
+		if !s.header && strings.HasPrefix(joinAll(path)+".", s.path+".") {
+			return "", fmt.Errorf("%w: %s is an inline table", ErrEdit, s.path)
+		}
+	}
+	eol := lineEnd(text)
+	block := "[" + joinAll(path) + "]\n" + body
+	if blankText(strings.TrimPrefix(rest, bom)) {
+		rest += strings.ReplaceAll(block, "\n", eol)
+	} else {
+		if !strings.HasSuffix(rest, "\n") {
+			rest += eol
+		}
+		if !strings.HasSuffix(rest, "\n\n") && !strings.HasSuffix(rest, "\n\r\n") {
+			rest += eol
+		}
+		rest += strings.ReplaceAll(block, "\n", eol)
+	}
+	alone, _, err := statements(block)
+	if err != nil {
+		return "", err
+	}
+	want, _ := at(alone, path)
+	return rest, checkTOML(text, rest, path, want)
+}
+
+// RemoveTOML returns the TOML text without the table at the path; see AppendTOML. Comments stay. A table that does not exist is
+// no error.
+func RemoveTOML(text string, path []string) (string, error) {
+	_, all, err := statements(text)
+	if err != nil {
+		return "", err
+	}
+	key := joinAll(path)
+	var cuts []cut
+	for _, s := range all {
+		if s.path != key && !strings.HasPrefix(s.path, key+".") {
+			continue
+		}
+		if n := len(cuts); n > 0 && cuts[n-1].end == s.start {
+			cuts[n-1].end = s.end
+		} else {
+			cuts = append(cuts, cut{s.start, s.end, ""})
+		}
+	}
+	for i, c := range cuts { // one of the blank lines around a table goes with it
+		line, _, found := strings.Cut(text[c.end:], "\n")
+		if found && blankText(line) && blankText(text[lineStart(text, max(c.start-1, 0)):c.start]) {
+			cuts[i].end += len(line) + 1
+		}
+	}
+	out := apply(text, cuts...)
+	return out, checkTOML(text, out, path, nil)
+}
+
+// ParseTOML decodes a TOML text, with the limits of Doc.TOML.
+func ParseTOML(text string) (map[string]any, error) {
+	tree, _, err := statements(text)
+	return tree, err
+}
+
+// checkTOML checks the result of an edit.
+func checkTOML(text, out string, path []string, want any) error {
+	before, _, err := statements(text)
+	if err != nil {
+		return err
+	}
+	after, _, err := statements(out)
+	if err != nil {
+		return fmt.Errorf("%w: the result would be no TOML", ErrEdit)
+	}
+	return sameBut(before, after, path, want)
+}
+
+func joinAll(path []string) (key string) {
+	for _, name := range path {
+		key = Join(key, name)
+	}
+	return key
+}
+
+// statement is a table's header or a key with its value, including its lines.
+type statement struct {
+	start, end int
+	path       string // with the table's
+	header     bool
+}
+
+// statements decodes a TOML text and finds its statements.
+func statements(text string) (map[string]any, []statement, error) {
+	d, ok := Open("", []byte(text), Options{})
+	var top *Table
+	if ok {
+		top, ok = d.TOML()
+	}
+	if !ok {
+		f := d.Findings()[0]
+		if f.Line > 0 {
+			return nil, nil, fmt.Errorf("line %d: %s", f.Line, f.Message)
+		}
+		return nil, nil, errors.New(f.Message)
+	}
+	skipped := len(text) - len(d.text)
+	var all []statement
+	s := scanner{Doc: d}
+	table := ""
+	for s.skip(true); s.i < len(s.text); s.skip(true) {
+		st := statement{start: lineStart(s.text, s.i) + skipped}
+		if s.text[s.i] == '[' {
+			table, _ = s.header()
+			st.path, st.header = table, true
+		} else {
+			first := s.i
+			s.pair(table, 0)
+			sub := scanner{Doc: &Doc{text: s.text, keys: map[string]int{}, values: map[string]int{}}, i: first}
+			st.path, _ = sub.key(table)
+		}
+		s.lineEnd()
+		st.end = min(s.i+1, len(s.text)) + skipped
+		all = append(all, st)
+	}
+	if top.m == nil {
+		top.m = map[string]any{}
+	}
+	return top.m, all, nil
+}
