@@ -285,3 +285,18 @@ func quoteJSON(s string) string {
 	_ = enc.Encode(s) // a string
 	return strings.TrimSpace(b.String())
 }
+
+// MemberJSON returns the text of the value at a path, without comments.
+func MemberJSON(text string, path []string) (value json.RawMessage, ok bool) {
+	if _, err := ParseJSON(text); err != nil {
+		return nil, false
+	}
+	text = withoutComments(strings.TrimPrefix(text, bom))
+	e := &jsonText{text: text, spaced: text, plain: text}
+	o, depth, err := e.find(path)
+	if err != nil || depth < len(path) {
+		return nil, false
+	}
+	_, m := o.member(path[depth-1])
+	return json.RawMessage(text[m.start:m.end]), true
+}

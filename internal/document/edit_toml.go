@@ -144,3 +144,28 @@ func statements(text string) (map[string]any, []statement, error) {
 	}
 	return top.m, all, nil
 }
+
+// TableTOML returns the lines of the table at a path without its header, as AppendTOML takes them, with the tables in it. ok is
+// false if the text has the table in another form.
+func TableTOML(text string, path []string) (body string, ok bool) {
+	_, all, err := statements(text)
+	if err != nil {
+		return "", false
+	}
+	key := joinAll(path)
+	for _, s := range all {
+		switch {
+		case s.path != key && !strings.HasPrefix(s.path, key+"."):
+		case s.path == key && s.header && !ok:
+			ok = true
+		case !ok:
+			return "", false
+		default:
+			body += strings.ReplaceAll(text[s.start:s.end], "\r\n", "\n")
+		}
+	}
+	if body != "" && !strings.HasSuffix(body, "\n") {
+		body += "\n"
+	}
+	return body, ok
+}

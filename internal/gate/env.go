@@ -57,7 +57,7 @@ func isBasic(name string, windows bool) bool {
 
 // withheld reports whether a child gets the variable only if its manifest declares it, even with inherit_env: all.
 func withheld(name, value string) bool {
-	return SecretLike(name) || matches(strings.ToUpper(name), hostOnly) || holdsPassword(value)
+	return SecretLike(name) || matches(strings.ToUpper(name), hostOnly) || HoldsPassword(value)
 }
 
 // The variables that describe a child's context.

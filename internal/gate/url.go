@@ -9,8 +9,8 @@ import (
 // natsSchemes lists the schemes of NATS addresses, in which a user without a password (nats://token@host) is a token.
 var natsSchemes = []string{"nats", "tls", "ws", "wss"}
 
-// holdsPassword reports whether value contains an address with a password in it: scheme://user:password@host.
-func holdsPassword(value string) bool { return len(urlSecrets(value)) > 0 }
+// HoldsPassword reports whether value contains an address with a password in it: scheme://user:password@host.
+func HoldsPassword(value string) bool { return len(urlSecrets(value)) > 0 }
 
 // urlSecrets returns the passwords in the addresses that value contains, as written and decoded. value may be a list of
 // addresses, or a command line that contains one.

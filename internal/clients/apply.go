@@ -1,0 +1,259 @@
+package clients
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/extmesh/extmesh/internal/document"
+)
+
+// replacement is a client's file in which the mesh takes the place of the imported servers.
+type replacement struct {
+	client  Client
+	path    string
+	servers []server
+	keys    []string // of the mesh's entry
+	entry   string
+}
+
+// Replaced is what an import does to a client's file.
+type Replaced struct {
+	Client  string   `json:"client"`
+	Path    string   `json:"path"`
+	Removed []string `json:"removed"` // the names of the servers
+	Added   string   `json:"added"`   // the name of the mesh's entry
+}
+
+// Replace makes the mesh's entry take the place of the imported servers in the clients' files when the plan is applied. It checks
+// that these files can be changed.
+func (p *Plan) Replace(name string, entry Entry) (out []Replaced, err error) {
+	for _, path := range slices.Sorted(maps.Keys(p.taken)) {
+		servers := p.taken[path]
+		c := servers[0].source.client
+		if known, ok := Find(c.Name); !ok || path == "" || servers[0].source.keys == nil {
+			return nil, fmt.Errorf("%s is not the file of a client that is known here; edit it by hand", servers[0].source.Label)
+		} else {
+			c = known
+		}
+		members, err := c.entry(entry)
+		if err != nil {
+			return nil, err
+		}
+		text, err := c.text(members)
+		if err != nil {
+			return nil, err
+		}
+		r := replacement{client: c, path: path, servers: servers, keys: []string{c.key, name}, entry: text}
+		old, err := readFile(path)
+		if err == nil {
+			_, _, err = r.edit(old.text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s cannot be changed: %w", path, err)
+		}
+		p.edits = append(p.edits, r)
+		done := Replaced{Client: c.Name, Path: path, Added: name}
+		for _, s := range servers {
+			done.Removed = append(done.Removed, s.name)
+		}
+		out = append(out, done)
+	}
+	return out, nil
+}
+
+// edit returns the new text of the file, and what changed.
+func (r replacement) edit(text string) (string, []entryChange, error) {
+	var changes []entryChange
+	tree, err := r.client.parse(text)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, s := range r.servers {
+		old := entryChange{Path: s.path}
+		if r.client.shape == codex {
+			body, ok := document.TableTOML(text, s.path)
+			if !ok {
+				return "", nil, fmt.Errorf("%w: %s is not a table of its own", document.ErrEdit, s.name)
+			}
+			old.Old = body
+		} else if raw, ok := document.MemberJSON(text, s.path); ok {
+			old.Old = string(raw)
+		}
+		if text, err = r.client.remove(text, s.path); err != nil {
+			return "", nil, err
+		}
+		changes = append(changes, old)
+	}
+	mesh := entryChange{Path: r.keys, New: r.entry}
+	if now := lookup(tree, r.keys); now != nil {
+		if !ours(now) && !slices.ContainsFunc(r.servers, func(s server) bool { return slices.Equal(s.path, r.keys) }) {
+			return "", nil, &ExistsError{r.path, r.keys[0] + "." + r.keys[1]}
+		}
+		if ours(now) { // it stays as it is
+			return text, changes, nil
+		}
+	}
+	text, err = r.client.set(text, r.keys, r.entry)
+	return text, append(changes, mesh), err
+}
+
+// Apply writes the extension and its secrets, which only the user can read, and changes the clients' files. UndoImport undoes it,
+// also if it ends with an error.
+func (p *Plan) Apply() error {
+	rec := record{Dirs: p.missingDirs()}
+	where := p.env.nextRecord()
+	if len(p.Files) == 0 && len(p.edits) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(p.Dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(p.Dir, secretsDir), 0o700); err != nil {
+		return err
+	}
+	write := func(path, text string) error {
+		f := file{path: path, text: text, exists: true}
+		rec.Changes = append(rec.Changes, newChange("", file{path: path}, f))
+		if err := rec.save(where); err != nil {
+			return err
+		}
+		return document.Replace(path, []byte(text), 0o600, nil)
+	}
+	for _, path := range p.Files {
+		text := secretsDir + "/\n"
+		i := slices.IndexFunc(p.secrets, func(s moved) bool { return filepath.Join(p.Dir, filepath.FromSlash(s.file)) == path })
+		switch {
+		case path == p.manifest.path:
+			continue
+		case i >= 0:
+			text = p.secrets[i].fileText()
+		}
+		if err := write(path, text); err != nil {
+			return err
+		}
+	}
+	if len(p.secrets) == 0 {
+		_ = os.Remove(filepath.Join(p.Dir, secretsDir)) // fails unless it is empty
+	}
+	if err := p.writeManifest(&rec, where); err != nil {
+		return err
+	}
+	for _, r := range p.edits {
+		if err := r.apply(&rec, where); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeManifest writes the servers, if the file is still as it was when the plan was made.
+func (p *Plan) writeManifest(rec *record, where string) error {
+	if p.text == p.manifest.text {
+		return nil
+	}
+	after := file{path: p.manifest.path, text: p.text, exists: true}
+	var entries []entryChange
+	for name, m := range p.members {
+		path := []string{"mcpServers", name}
+		if _, there := document.MemberJSON(p.manifest.text, path); !there {
+			raw, err := json.Marshal(m)
+			if err != nil {
+				return err
+			}
+			entries = append(entries, entryChange{Path: path, New: string(raw)})
+		}
+	}
+	rec.Changes = append(rec.Changes, newChange("", p.manifest, after, entries...))
+	if err := rec.save(where); err != nil {
+		return err
+	}
+	return document.Replace(after.path, []byte(after.text), 0o600, func() error {
+		now, err := readFile(after.path)
+		if err == nil && now != p.manifest {
+			err = fmt.Errorf("%s: %w", after.path, errBusy)
+		}
+		return err
+	})
+}
+
+func (r replacement) apply(rec *record, where string) error {
+	var entries []entryChange
+	n := len(rec.Changes)
+	_, _, err := update(r.path, func(old file) (text string, err error) {
+		text, entries, err = r.edit(old.text)
+		if err != nil {
+			return "", err
+		}
+		rec.Changes = append(rec.Changes[:n], newChange(r.client.Name, old, file{path: old.path, text: text, exists: true}, entries...))
+		return text, rec.save(where)
+	})
+	return err
+}
+
+// missingDirs are the directories that Apply creates, outermost first.
+func (p *Plan) missingDirs() (dirs []string) {
+	for dir := filepath.Join(p.Dir, secretsDir); ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			slices.Reverse(dirs)
+			return dirs
+		}
+		dirs = append(dirs, dir)
+	}
+}
+
+// importRecords are the records of imports, the latest last.
+func (e Env) importRecords() []string {
+	all, _ := filepath.Glob(filepath.Join(globEscape(e.State), "import-*.json")) // the pattern is valid
+	slices.Sort(all)
+	return all
+}
+
+// globEscape escapes a directory's name in a pattern.
+func globEscape(dir string) string {
+	var out []rune
+	for _, r := range dir {
+		if r == '*' || r == '?' || r == '[' {
+			out = append(out, '[', r, ']')
+		} else {
+			out = append(out, r)
+		}
+	}
+	return string(out)
+}
+
+func (e Env) nextRecord() string {
+	n := 1
+	if all := e.importRecords(); len(all) > 0 {
+		_, _ = fmt.Sscanf(filepath.Base(all[len(all)-1]), "import-%d.json", &n)
+		n++
+	}
+	return filepath.Join(e.State, fmt.Sprintf("import-%06d.json", n))
+}
+
+// ErrNothing is returned if there is no import to undo.
+var ErrNothing = errors.New("there is no import to undo")
+
+// UndoImport undoes the last import that has not been undone: files that nothing has changed since get all their bytes of before
+// or are removed, and in others only the entries are restored.
+func (e Env) UndoImport() ([]Undone, error) {
+	all := e.importRecords()
+	if len(all) == 0 {
+		return nil, ErrNothing
+	}
+	where := all[len(all)-1]
+	rec, err := load(where)
+	if err != nil || rec == nil {
+		return nil, errors.Join(err, ErrNothing)
+	}
+	done, ok := rec.undo()
+	if !ok {
+		return done, nil // the record stays for another attempt
+	}
+	return done, os.Remove(where)
+}

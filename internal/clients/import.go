@@ -1,0 +1,267 @@
+package clients
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/document"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// maxServers is the maximum number of servers of an extension.
+const maxServers = 64
+
+// Imported is what an import does with one server.
+type Imported struct {
+	Name    string   `json:"name"`    // in the client's file
+	Source  string   `json:"source"`  // the file
+	Target  string   `json:"target"`  // the id of the member, such as imported.github; "" if it is not imported
+	Runs    string   `json:"runs"`    // the command, or the address, without arguments and parameters
+	Present bool     `json:"present"` // the extension has it already
+	Needs   []string `json:"needs"`   // variables that must be set where the bridge runs
+	Secrets int      `json:"secrets"` // how many values were moved to files of their own
+	Notes   []string `json:"notes"`
+	Skipped string   `json:"skipped"` // the reason why it is not imported
+}
+
+// Plan is an import that has not been made yet.
+type Plan struct {
+	Dir     string // the extension's directory
+	Servers []Imported
+	Files   []string // that will be written, secrets among them
+
+	env      Env
+	manifest file // before
+	text     string
+	secrets  []moved
+	taken    map[string][]server // the imported servers by the path of their file
+	members  map[string]member   // by name, with those that were there
+	edits    []replacement
+}
+
+// PlanImport reads the sources and decides what becomes of each server, in the extension with the directory dir, whose base name
+// is its id. Nothing is written.
+func (e Env) PlanImport(dir string, sources []Source) (*Plan, error) {
+	p := &Plan{Dir: dir, env: e, taken: map[string][]server{}, members: map[string]member{}}
+	id := filepath.Base(dir)
+	if _, err := os.Lstat(filepath.Join(dir, manifest.FileName)); err == nil {
+		return nil, fmt.Errorf("%s has a %s; choose another name with --id", dir, manifest.FileName)
+	}
+	var err error
+	if p.manifest, err = readFile(filepath.Join(dir, manifest.SidecarName)); err != nil {
+		return nil, err
+	}
+	if p.text = p.manifest.text; p.manifest.exists {
+		if err := p.readMembers(); err != nil {
+			return nil, err
+		}
+	}
+	for i := range sources {
+		if sources[i].Path == p.manifest.path {
+			return nil, fmt.Errorf("%s is the file to import into", sources[i].Label)
+		}
+		servers, err := sources[i].servers()
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range servers {
+			out, err := p.add(id, s)
+			if err != nil {
+				return nil, err
+			}
+			p.Servers = append(p.Servers, out)
+		}
+	}
+	return p, p.finish(id)
+}
+
+// readMembers reads the servers that the extension has.
+func (p *Plan) readMembers() error {
+	tree, err := document.ParseJSON(p.text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.manifest.path, err)
+	}
+	for name, v := range lookup(tree, []string{"mcpServers"}) {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		var m member
+		_ = json.Unmarshal(raw, &m) // one of another form is not the same as any
+		p.members[name] = m
+	}
+	return nil
+}
+
+// add decides what becomes of one server.
+func (p *Plan) add(id string, s server) (Imported, error) {
+	out := Imported{Name: s.name, Source: s.source.Label, Needs: []string{}, Notes: []string{}}
+	m, notes, err := s.member()
+	out.Runs = m.runs()
+	if err != nil {
+		out.Skipped = reasonOf(err)
+		return out, nil
+	}
+	name, reason := legalName(id, s.name, m)
+	if reason != "" {
+		out.Skipped = reason
+		return out, nil
+	}
+	for i := 1; ; i++ {
+		candidate := name
+		if i > 1 {
+			candidate = fmt.Sprintf("%.28s-%d", name, i)
+		}
+		m, secrets := m.clone(), []moved(nil)
+		secrets = moveSecrets(candidate, &m)
+		old, taken := p.members[candidate]
+		if taken && (!reflect.DeepEqual(old, m) || !p.sameSecrets(secrets)) {
+			continue
+		}
+		_, needs, reason := check(id, candidate, m)
+		switch {
+		case reason != "":
+			out.Skipped = reason
+			return out, nil
+		case !taken && len(p.members) >= maxServers:
+			out.Skipped = fmt.Sprintf("an extension has at most %d servers; import it with another --id", maxServers)
+			return out, nil
+		case slices.ContainsFunc(secrets, func(s moved) bool { return len(s.value) > maxSecret }):
+			out.Skipped = "one of its secrets has more than 64 KiB"
+			return out, nil
+		}
+		out.Target, out.Present, out.Secrets, out.Notes = id+"."+candidate, taken, len(secrets), append(out.Notes, notes...)
+		out.Needs = append(out.Needs, p.env.unset(needs)...)
+		p.taken[s.source.Path] = append(p.taken[s.source.Path], s)
+		if taken {
+			return out, nil
+		}
+		p.secrets = append(p.secrets, secrets...)
+		p.members[candidate] = m
+		raw, err := marshal(m)
+		if err == nil {
+			p.text, err = document.SetJSON(p.text, []string{"mcpServers", candidate}, raw)
+		}
+		if err != nil {
+			return out, fmt.Errorf("%s cannot be changed: %w", p.manifest.path, err)
+		}
+		return out, nil
+	}
+}
+
+// reasonOf is the first line of an error.
+func reasonOf(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// unset returns the variables that are not set.
+func (e Env) unset(names []string) (out []string) {
+	for _, name := range names {
+		if e.getenv(name) == "" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// sameSecrets reports whether the secrets of a server that is there already are these.
+func (p *Plan) sameSecrets(secrets []moved) bool {
+	for _, s := range secrets {
+		i := slices.IndexFunc(p.secrets, func(o moved) bool { return o.file == s.file })
+		if i >= 0 {
+			if p.secrets[i].value != s.value {
+				return false
+			}
+			continue
+		}
+		f, err := readFile(filepath.Join(p.Dir, filepath.FromSlash(s.file)))
+		if err != nil || f.text != s.fileText() {
+			return false
+		}
+	}
+	return true
+}
+
+func (m member) clone() member {
+	m.Args, m.Env, m.Headers = slices.Clone(m.Args), maps.Clone(m.Env), maps.Clone(m.Headers)
+	return m
+}
+
+// runs describes a server without what may be secret.
+func (m member) runs() string {
+	if m.Command == "" {
+		address, _, _ := strings.Cut(m.URL, "?")
+		if reference(address) || strings.Contains(address, "@") {
+			return "a URL"
+		}
+		return address
+	}
+	command := m.Command[strings.LastIndexAny(m.Command, `/\`)+1:]
+	for _, a := range m.Args {
+		if !strings.HasPrefix(a, "-") && !strings.ContainsAny(a, "=:$ ") && slices.Contains([]string{"npx", "bunx", "pnpx", "uvx", "pipx", "docker"}, command) {
+			return command + " " + a
+		}
+	}
+	return command
+}
+
+// legalName returns the name of a server as the mesh has it, or why it cannot be used.
+func legalName(id, name string, m member) (legal, reason string) {
+	legal, _, reason = check(id, name, m)
+	return legal, reason
+}
+
+// check reads a server as a bridge does. needs are the variables that it cannot be started without.
+func check(id, name string, m member) (legal string, needs []string, reason string) {
+	raw, err := marshal(map[string]any{"mcpServers": map[string]member{name: m}})
+	if err != nil {
+		return "", nil, err.Error()
+	}
+	parsed, diags := manifest.ParseSidecar(id, manifest.SidecarName, raw, manifest.Options{})
+	if parsed == nil {
+		for _, d := range diags {
+			if d.Level != manifest.Info {
+				return "", nil, strings.TrimPrefix(d.Key, "mcpServers.") + " " + d.Message
+			}
+		}
+		return "", nil, "it cannot be used"
+	}
+	member := parsed.Members()[0]
+	return member.Plugin.Name, member.Variables(), ""
+}
+
+// finish completes the plan.
+func (p *Plan) finish(id string) error {
+	if len(p.secrets) > 0 {
+		if f, err := readFile(filepath.Join(p.Dir, ".gitignore")); err != nil {
+			return err
+		} else if !f.exists {
+			p.Files = append(p.Files, filepath.Join(p.Dir, ".gitignore"))
+		}
+	}
+	for _, s := range p.secrets {
+		path := filepath.Join(p.Dir, filepath.FromSlash(s.file))
+		if _, err := os.Lstat(path); err == nil {
+			return fmt.Errorf("%s exists already; move it away, or choose another name with --id", path)
+		}
+		p.Files = append(p.Files, path)
+	}
+	if p.text != p.manifest.text {
+		p.Files = append(p.Files, p.manifest.path)
+		parsed, _ := manifest.ParseSidecar(id, p.manifest.path, []byte(p.text), manifest.Options{})
+		if parsed == nil || parsed.Plugin.ID != id {
+			return fmt.Errorf("%q cannot be the id of an extension; choose another name with --id", id)
+		}
+	}
+	return nil
+}
+
+// sorted are the keys of a map.
+func sorted(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

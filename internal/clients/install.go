@@ -1,0 +1,255 @@
+package clients
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Installed is what Install or Uninstall does to one file.
+type Installed struct {
+	Client string `json:"client"`
+	Path   string `json:"path"`
+	Scope  Scope  `json:"scope"`
+	Key    string `json:"key"` // of the entry, such as mcpServers.mesh
+	// Action is added, replaced, removed, restored (the whole file, byte for byte, or the entry that was there before) or
+	// unchanged.
+	Action string `json:"action"`
+	Entry  string `json:"entry,omitempty"` // as it is in the file after Install
+}
+
+// ExistsError is returned if the name of the entry belongs to another server.
+type ExistsError struct{ Path, Key string }
+
+func (e *ExistsError) Error() string {
+	return fmt.Sprintf("%s: %s is another server", e.Path, e.Key)
+}
+
+// EditError is returned for a file that was not changed; Lines are what to write by hand.
+type EditError struct {
+	Path, Lines string
+	Err         error
+}
+
+func (e *EditError) Error() string { return fmt.Sprintf("%s was not changed: %v", e.Path, e.Err) }
+
+func (e *EditError) Unwrap() error { return e.Err }
+
+// Setup describes an installation.
+type Setup struct {
+	Client Client
+	Scope  Scope
+	Name   string // of the entry
+	Entry  Entry
+	DryRun bool
+}
+
+// Install puts the entry for the mesh into the client's file. An entry of that name which is not the mesh's is an *ExistsError; a
+// file that cannot be changed is an *EditError.
+func (e Env) Install(s Setup) (out Installed, err error) {
+	c := s.Client
+	path, ok := e.Path(c, s.Scope)
+	if !ok {
+		return out, fmt.Errorf("%s has no file for a project", c.Title)
+	}
+	entry, err := c.entry(s.Entry)
+	if err != nil {
+		return out, err
+	}
+	text, err := c.text(entry)
+	if err != nil {
+		return out, err
+	}
+	keys := []string{c.key, s.Name}
+	out = Installed{Client: c.Name, Path: path, Scope: s.Scope, Key: c.key + "." + s.Name, Entry: text}
+	edit := func(old file) (string, error) {
+		changed, err := c.install(old, keys, text, &out)
+		if _, other := errors.AsType[*ExistsError](err); err != nil && !other {
+			by, _ := c.set("", keys, text)
+			err = &EditError{Path: path, Lines: by, Err: err}
+		}
+		return changed, err
+	}
+	if s.DryRun {
+		old, err := readFile(path)
+		if err == nil {
+			_, err = edit(old)
+		}
+		return out, err
+	}
+	before, after, err := update(path, edit)
+	if err != nil || out.Action == "unchanged" {
+		return out, err
+	}
+	return out, e.remember(c, before, after, entryChange{Path: keys, New: text})
+}
+
+// install returns the text with the entry.
+func (c Client) install(old file, keys []string, entry string, out *Installed) (string, error) {
+	tree, err := c.parse(old.text)
+	if err != nil {
+		return "", err
+	}
+	out.Action = "added"
+	if now := lookup(tree, keys); now != nil {
+		out.Action = "replaced"
+		switch {
+		case c.same(now, entry):
+			out.Action = "unchanged"
+			return old.text, nil
+		case !ours(now):
+			return "", &ExistsError{out.Path, out.Key}
+		}
+	}
+	return c.set(old.text, keys, entry)
+}
+
+// recordPath is where the record of the change of a client's file is.
+func (e Env) recordPath(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join(e.State, "install-"+hex.EncodeToString(sum[:8])+".json")
+}
+
+// remember records an installation. If the file has an earlier one and nothing else has changed it since, the record leads to the
+// content before that.
+func (e Env) remember(c Client, before, after file, entry entryChange) error {
+	where := e.recordPath(after.path)
+	earlier, err := load(where)
+	if err != nil {
+		return err
+	}
+	if earlier != nil && len(earlier.Changes) == 1 {
+		old := earlier.Changes[0]
+		if text, ok := old.restored(before); ok {
+			before = file{path: before.path, text: text, exists: old.Before != ""}
+		}
+	}
+	return record{Changes: []change{newChange(c.Name, before, after, entry)}}.save(where)
+}
+
+// Uninstall takes the mesh's entry out of the client's file. If nothing has changed the file since Install, it has all bytes of
+// before then; otherwise only the entry changes. An entry of that name which is not the mesh's is an *ExistsError.
+func (e Env) Uninstall(s Setup) (out Installed, err error) {
+	c := s.Client
+	path, ok := e.Path(c, s.Scope)
+	if !ok {
+		return out, fmt.Errorf("%s has no file for a project", c.Title)
+	}
+	keys := []string{c.key, s.Name}
+	out = Installed{Client: c.Name, Path: path, Scope: s.Scope, Key: c.key + "." + s.Name, Action: "unchanged"}
+	now, err := readFile(path)
+	if err != nil || !now.exists {
+		return out, err
+	}
+	where := e.recordPath(now.path)
+	rec, err := load(where)
+	if err != nil {
+		return out, err
+	}
+	if rec != nil && len(rec.Changes) == 1 && rec.Changes[0].Entries[0].Path[1] == s.Name {
+		if _, ok := rec.Changes[0].restored(now); ok {
+			out.Action = "restored"
+			if s.DryRun {
+				return out, nil
+			}
+			if done, ok := rec.undo(); !ok {
+				return out, errors.New(done[0].Reason)
+			}
+			return out, os.Remove(where)
+		}
+	}
+	if err = e.takeOut(c, path, keys, s.DryRun, &out); err == nil && out.Action == "removed" && !s.DryRun {
+		_ = os.Remove(where) // it no longer describes the file; it may not exist
+	}
+	return out, err
+}
+
+// takeOut removes only the entry.
+func (e Env) takeOut(c Client, path string, keys []string, dryRun bool, out *Installed) error {
+	edit := func(old file) (string, error) {
+		tree, err := c.parse(old.text)
+		if err != nil {
+			return "", &EditError{Path: path, Err: err}
+		}
+		switch now := lookup(tree, keys); {
+		case now == nil:
+			return old.text, nil
+		case !ours(now):
+			return "", &ExistsError{path, out.Key}
+		}
+		out.Action = "removed"
+		text, err := c.remove(old.text, keys)
+		if err != nil {
+			return "", &EditError{Path: path, Err: err}
+		}
+		return text, nil
+	}
+	if dryRun {
+		old, err := readFile(path)
+		if err == nil {
+			_, err = edit(old)
+		}
+		return err
+	}
+	_, _, err := update(path, edit)
+	return err
+}
+
+// State describes a client on this machine.
+type State struct {
+	Client string   `json:"client"`
+	Title  string   `json:"title"`
+	Path   string   `json:"path"`
+	Scope  Scope    `json:"scope"`
+	Found  bool     `json:"found"`   // the file, or for the user's file its directory, exists
+	Mesh   string   `json:"mesh"`    // the name of the mesh's entry; "" if there is none
+	Others []string `json:"servers"` // the names of the other servers
+	Error  string   `json:"error,omitempty"`
+}
+
+// States describes the files of all clients: the user's, and those of the project that exist.
+func (e Env) States() (all []State) {
+	for _, c := range Clients {
+		for _, scope := range []Scope{User, Project} {
+			path, ok := e.Path(c, scope)
+			if !ok {
+				continue
+			}
+			s := State{Client: c.Name, Title: c.Title, Path: path, Scope: scope, Others: []string{}}
+			f, err := readFile(path)
+			if err != nil {
+				s.Found, s.Error = true, err.Error()
+			} else if s.Found = f.exists; s.Found {
+				s.read(c, f.text)
+			} else if scope == User && filepath.Dir(path) != e.Home {
+				info, err := os.Stat(filepath.Dir(path))
+				s.Found = err == nil && info.IsDir()
+			}
+			if s.Found || scope == User {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+func (s *State) read(c Client, text string) {
+	tree, err := c.parse(text)
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	servers := lookup(tree, []string{c.key})
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		if entry, _ := servers[name].(map[string]any); ours(entry) {
+			s.Mesh = name
+		} else {
+			s.Others = append(s.Others, name)
+		}
+	}
+}

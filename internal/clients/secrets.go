@@ -1,0 +1,115 @@
+package clients
+
+import (
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/gate"
+)
+
+// secretsDir is the directory of an extension in which its secrets are, each in a file of its own. A manifest may use files
+// below its own directory without a grant.
+const secretsDir = "secrets"
+
+// maxSecret is the maximum size of a value that ${file:} can read.
+const maxSecret = 64 << 10
+
+var (
+	capitals  = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	assigned  = regexp.MustCompile(`^(-*)([A-Za-z][A-Za-z0-9_.-]*)(=|:[ \t]*)(.+)$`)
+	notInFile = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+)
+
+// secretName reports whether a name of a variable, a flag, a header or a parameter of a URL looks secret: by the rule for
+// variables, in any spelling.
+func secretName(name string) bool {
+	name = capitals.ReplaceAllString(strings.TrimLeft(name, "-"), "${1}_${2}")
+	name = "_" + strings.ReplaceAll(strings.ToUpper(name), "-", "_")
+	return gate.SecretLike(name) || slices.Contains([]string{"_AUTHORIZATION", "_PROXY_AUTHORIZATION", "_COOKIE"}, name)
+}
+
+// moved is a secret in a file of its own.
+type moved struct {
+	file  string // below the extension's directory, with slashes
+	value string
+}
+
+// moveSecrets replaces the secrets in a server's values by references to files. server is its name.
+func moveSecrets(server string, m *member) (out []moved) {
+	move := func(name, value string) string {
+		if value == "" || reference(value) {
+			return value
+		}
+		file := path.Join(secretsDir, server+"."+strings.Trim(notInFile.ReplaceAllString(name, "-"), "-."))
+		for i := 2; slices.ContainsFunc(out, func(s moved) bool { return s.file == file }); i++ {
+			file = strings.TrimSuffix(file, "-"+strconv.Itoa(i-1)) + "-" + strconv.Itoa(i)
+		}
+		out = append(out, moved{file, strings.ReplaceAll(value, "$${", "${")})
+		return "${file:" + file + "}"
+	}
+	for i, arg := range m.Args {
+		name := "arg" + strconv.Itoa(i+1)
+		switch parts := assigned.FindStringSubmatch(arg); {
+		case i > 0 && strings.HasPrefix(m.Args[i-1], "-") && !strings.HasPrefix(arg, "-") && secretName(m.Args[i-1]):
+			m.Args[i] = move(strings.TrimLeft(m.Args[i-1], "-"), arg)
+		case parts != nil && secretName(parts[2]) && !strings.HasPrefix(parts[4], "//"):
+			m.Args[i] = parts[1] + parts[2] + parts[3] + move(parts[2], parts[4])
+		case gate.HoldsPassword(arg):
+			m.Args[i] = move(name, arg)
+		case strings.HasPrefix(arg, "http://"), strings.HasPrefix(arg, "https://"):
+			m.Args[i] = moveParameters(arg, move)
+		}
+	}
+	for _, values := range []map[string]string{m.Env, m.Headers} {
+		for _, name := range sorted(values) {
+			if secretName(name) || gate.HoldsPassword(values[name]) {
+				values[name] = move(name, values[name])
+			}
+		}
+	}
+	if gate.HoldsPassword(m.URL) {
+		m.URL = move("url", m.URL)
+	} else {
+		m.URL = moveParameters(m.URL, move)
+	}
+	return out
+}
+
+// reference reports whether a value has a placeholder, so that it is no secret itself.
+func reference(value string) bool {
+	return strings.Contains(strings.ReplaceAll(value, "$${", ""), "${")
+}
+
+// moveParameters moves the secret parameters of a URL. The rest of it stays as it is.
+func moveParameters(s string, move func(name, value string) string) string {
+	before, query, ok := strings.Cut(s, "?")
+	if !ok {
+		return s
+	}
+	query, fragment, hasFragment := strings.Cut(query, "#")
+	parts := strings.Split(query, "&")
+	for i, part := range parts {
+		key, value, _ := strings.Cut(part, "=")
+		name, err := url.QueryUnescape(key)
+		if err == nil && secretName(name) && value != "" {
+			parts[i] = key + "=" + move(name, value)
+		}
+	}
+	s = before + "?" + strings.Join(parts, "&")
+	if hasFragment {
+		s += "#" + fragment
+	}
+	return s
+}
+
+// fileText is the content of the file for a secret: ${file:} removes one line end.
+func (s moved) fileText() string {
+	if strings.HasSuffix(s.value, "\r") {
+		return s.value
+	}
+	return s.value + "\n"
+}
