@@ -27,7 +27,7 @@ var layers = []struct {
 }{
 	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc", "internal/liveness", "internal/supervise", "internal/instance",
 		"internal/load", "internal/nearest", "internal/document", "internal/plainjson", "internal/mcp", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit", "internal/launch", "internal/wire", "internal/calls"}},
-	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/child",
+	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/clients", "internal/child",
 		"internal/breaker", "internal/remote"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh"}},
 	{"fleet", []string{"internal/fleet"}},
@@ -71,7 +71,7 @@ var unreached = []struct {
 	why  string
 }{
 	{"github.com/nats-io/nats.go", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/wire", "internal/jsonrpc",
-		"internal/liveness", "internal/supervise", "internal/config", "internal/discovery", "internal/gate", "internal/child", "internal/breaker",
+		"internal/liveness", "internal/supervise", "internal/config", "internal/discovery", "internal/gate", "internal/clients", "internal/child", "internal/breaker",
 		"internal/remote"}, "no NATS below pkg/mesh"},
 	{"github.com/nats-io/nats.go", []string{"internal/fleet"}, "the registry's decisions do no I/O"},
 	{"net", []string{"internal/fleet"}, "the registry's decisions do no I/O"},

@@ -17,7 +17,7 @@ var tried = map[string]map[string]string{
 	"configuration.md": {"yaml": "internal/config: TestPage"},
 	"extctl.md":        {"json": "cmd/extctl: its scripts"},
 	"manifest.md":      {"toml": "TestManifestsOnPages", "json": "TestManifestsOnPages"},
-	"mcp.md": {"sh copy": "TestMCPPage", "sh up": "TestMCPPage", "sh http": "TestMCPPage", "json entry": "TestMCPPage", "json url": "TestMCPPage",
+	"mcp.md": {"sh import": "TestMCPPage", "sh install": "TestMCPPage", "sh up": "TestMCPPage", "sh http": "TestMCPPage", "json entry": "TestMCPPage", "json url": "TestMCPPage",
 		"toml entry": "TestMCPPage", "yaml profiles": "TestMCPPage", "yaml tokens": "TestMCPPage"},
 	"protocol.md": {
 		"sh": "TestShellExtension", "python": "TestPythonCaller",

@@ -32,7 +32,7 @@ type mcpEntry struct {
 func TestMCPPage(t *testing.T) {
 	dir, url := startDesk(t)
 	extctl := filepath.Join(dir, "extctl")
-	seen := map[string]int{}
+	seen, steps := map[string]int{}, ""
 	blocks := fences(read(t, "mcp.md"))
 	for _, f := range fences(read(t, "../README.md")) {
 		if f.lang == "json" {
@@ -87,11 +87,12 @@ func TestMCPPage(t *testing.T) {
 			if f.text != "extctl up ~/extensions\n" { // startDesk runs it, for another directory
 				t.Errorf("line %d: %s", f.line, f.text)
 			}
-		case "sh copy":
-			copyServers(t, dir, f.text)
+		case "sh import", "sh install":
+			steps += f.text
 		}
 	}
-	for _, kind := range []string{"json entry", "json url", "toml entry", "yaml profiles", "yaml tokens", "sh http", "sh copy", "sh up"} {
+	importServers(t, dir, steps)
+	for _, kind := range []string{"json entry", "json url", "toml entry", "yaml profiles", "yaml tokens", "sh http", "sh import", "sh install", "sh up"} {
 		if seen[kind] == 0 {
 			t.Errorf("the page has no block of %s", kind)
 		}
@@ -166,20 +167,33 @@ func listOverHTTP(t *testing.T, extctl, url, text string) {
 	}
 }
 
-// copyServers runs the block that copies a client's file.
-func copyServers(t *testing.T, dir, text string) {
+// importServers runs the blocks that import a client's servers, and undoes what they did.
+func importServers(t *testing.T, dir, text string) {
 	t.Helper()
 	home := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(home, ".cursor"), 0o700); err != nil {
+	file := filepath.Join(home, ".cursor", "mcp.json")
+	servers := `{"mcpServers": {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"], "env": {"X_TOKEN": "hidden"}}}}`
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	servers := `{"mcpServers": {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}}}`
-	if err := os.WriteFile(filepath.Join(home, ".cursor", "mcp.json"), []byte(servers), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(servers), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-ec", text)
-	cmd.Env = append(os.Environ(), "HOME="+home, "PATH="+dir+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	run := func(text string) string {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", text)
+		cmd.Dir = home
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home+"/.config", "XDG_STATE_HOME="+home+"/.state", "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil || strings.Contains(string(out), "hidden") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return read(t, file)
+	}
+	if now := run(text); !strings.Contains(now, `"mesh"`) || strings.Contains(now, "memory") {
+		t.Errorf("the client's file is %s", now)
+	}
+	run("extctl validate ~/extensions/imported/.mcp.json")
+	if now := run("extctl import --undo; extctl mcp uninstall cursor; extctl import --undo"); now != servers {
+		t.Errorf("after the undo the client's file is %s", now)
 	}
 }

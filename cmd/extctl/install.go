@@ -297,11 +297,16 @@ func (in *installation) target() (string, error) {
 	return c.Root, in.checkSeparate(root, c.Root)
 }
 
-// root is the directory to install into; its canonical path if it exists.
+// root is the directory to install into.
 func (in *installation) root() (string, error) {
-	paths := in.host.settings().SearchPaths
+	return in.host.firstPath()
+}
+
+// firstPath is the first search path; its canonical path if it exists.
+func (h localHost) firstPath() (string, error) {
+	paths := h.settings().SearchPaths
 	if len(paths) == 0 {
-		return "", usage("extensions.search_paths is empty in %s; give a directory with --search-path", in.host.path)
+		return "", usage("extensions.search_paths is empty in %s; give a directory with --search-path", h.path)
 	}
 	root, err := filepath.Abs(paths[0])
 	if err != nil {

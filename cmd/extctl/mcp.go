@@ -63,7 +63,7 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 	f.StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log on stderr: debug, info, warn or error")
 	f.StringVar(&o.log.Format, "log-format", "text", "`FORMAT` of the log: text or json")
 	o.addViewFlags(cmd)
-	cmd.AddCommand(mcpTokenCmd(a), mcpPreviewCmd(a))
+	cmd.AddCommand(mcpInstallCmd(a), mcpUninstallCmd(a), mcpClientsCmd(a), mcpTokenCmd(a), mcpPreviewCmd(a))
 	return cmd
 }
 

@@ -59,6 +59,7 @@ var verbs = []struct {
 	{"local", disableCmd},
 	{"local", installCmd},
 	{"local", uninstallCmd},
+	{"local", importCmd},
 	{"local", newCmd},
 	{"local", schemaCmd},
 	{"local", versionCmd},

@@ -44,7 +44,8 @@ type upOptions struct {
 	config       string
 	name         string
 	log          daemon.LogFlags
-	listenChosen bool // --listen was given: do not fall back to another port
+	mcp          string // the address of the MCP server; "" is none
+	listenChosen bool   // --listen was given: do not fall back to another port
 }
 
 func upCmd(a *app) *cobra.Command {
@@ -67,6 +68,7 @@ prints it for other programs. Ctrl-C stops everything.`,
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` for NATS's data (default: extmesh in the user's data directory)")
 	cmd.Flags().StringVar(&o.config, "config", "", "extensions.yaml `FILE`; DIRs on the command line replace its search_paths")
 	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label)")
+	cmd.Flags().StringVar(&o.mcp, "mcp", "", "also serve MCP clients over HTTP on `ADDR` of this machine, such as 127.0.0.1:7331")
 	cmd.Flags().StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log: debug, info, warn or error")
 	cmd.Flags().StringVar(&o.log.Format, "log-format", "", "`FORMAT` of the log: text or json (default: text, and json with --json)")
 	return cmd
@@ -90,13 +92,20 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	door, err := a.newUpMCP(o.mcp, logger)
+	if err != nil {
+		return err
+	}
+	if door != nil {
+		defer door.listener.Close()
+	}
 	awaitWatchdog, stopWatchdog := bridge.StartWatchdog(logger) // starts while NATS starts
 	defer stopWatchdog()
 	srv, err := startNATS(a, o, logger)
 	if err != nil {
 		return err
 	}
-	m := &localMesh{app: a, watchdog: awaitWatchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, logger: logger}
+	m := &localMesh{app: a, watchdog: awaitWatchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, mcp: door, logger: logger}
 	switch {
 	case o.data != "":
 		dir, err := filepath.Abs(o.data)
@@ -180,6 +189,7 @@ type localMesh struct {
 	prefix  wire.Prefix
 	host    hostPlan
 	mesh    gate.Credentials
+	mcp     *upMCP // may be nil
 	logger  *slog.Logger
 
 	watchdog func()
@@ -207,11 +217,11 @@ func (m *localMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error 
 	if err := forgetEarlier(ctx, m.nc, m.prefix, m.host.name); err != nil && ctx.Err() == nil {
 		m.logger.Warn("extensions of an earlier run may still be listed", "error", err)
 	}
-	return m.run(ctx)
+	return m.run(ctx, target)
 }
 
 // run returns when everything it started has stopped.
-func (m *localMesh) run(ctx context.Context) error {
+func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 	bridgeCtx, stopBridge := context.WithCancelCause(ctx)
 	registryCtx, stopRegistry := context.WithCancelCause(context.WithoutCancel(ctx))
 	var extensions, others sync.WaitGroup
@@ -224,6 +234,13 @@ func (m *localMesh) run(ctx context.Context) error {
 		bridgeErr = m.runBridge(bridgeCtx)
 		stopBridge(bridgeErr)
 	})
+	if m.mcp != nil {
+		others.Go(func() { // ends with bridgeCtx; if earlier, everything ends
+			if err := m.mcp.run(bridgeCtx, target); err != nil {
+				stopBridge(err)
+			}
+		})
+	}
 	others.Go(func() { // ends with bridgeCtx
 		if err := m.report(bridgeCtx); err != nil && bridgeCtx.Err() == nil {
 			m.logger.Warn("reading the state of the extensions failed", "error", err)

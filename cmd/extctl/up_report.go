@@ -19,6 +19,9 @@ func (m *localMesh) report(ctx context.Context) error {
 	if !m.json {
 		fmt.Fprintf(m.stdout, "NATS listens on %s, data directory: %s\n", m.url, m.data)
 		fmt.Fprintf(m.stdout, "For the nats command and other programs: export NATS_URL=$(extctl url%s)\n", m.urlFlag)
+		if m.mcp != nil {
+			fmt.Fprintf(m.stdout, "MCP clients connect to %s\n", m.mcp.url)
+		}
 	}
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		p := &progress{localMesh: m, catalog: c, printed: map[string]bool{}}

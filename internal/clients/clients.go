@@ -331,6 +331,11 @@ func ours(entry map[string]any) bool {
 	return false
 }
 
+// oursNamed is ours for an entry that need not be the mesh's: other servers also have a URL of this machine.
+func oursNamed(name string, entry map[string]any) bool {
+	return ours(entry) && (entry["command"] != nil || name == "mesh")
+}
+
 // list returns the strings of a list.
 func list(v any) (out []string) {
 	all, _ := v.([]any)

@@ -37,7 +37,7 @@ func (s server) member() (m member, notes []string, err error) {
 	}
 	raw := s.raw
 	switch {
-	case ours(raw):
+	case oursNamed(s.name, raw):
 		return m, nil, errors.New("it is the mesh's own entry")
 	case raw["disabled"] == true, raw["enabled"] == false:
 		return m, nil, errors.New("it is disabled")
@@ -66,6 +66,11 @@ func (s server) member() (m member, notes []string, err error) {
 		return out
 	}
 	m.each(func(_ string, v *string) { *v = replace(*v) })
+	for name := range m.Env { // the server replaces its own variables itself
+		for i := range m.Args {
+			m.Args[i] = strings.ReplaceAll(strings.ReplaceAll(m.Args[i], "$${"+name+"}", "${"+name+"}"), "${"+name+"}", "$${"+name+"}")
+		}
+	}
 	for _, id := range inputs {
 		if note := "set " + id + ", for which the client has a prompt, in the environment of the bridge"; !slices.Contains(notes, note) {
 			notes = append(notes, note)

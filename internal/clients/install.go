@@ -246,7 +246,7 @@ func (s *State) read(c Client, text string) {
 	}
 	servers := lookup(tree, []string{c.key})
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		if entry, _ := servers[name].(map[string]any); ours(entry) {
+		if entry, _ := servers[name].(map[string]any); oursNamed(name, entry) {
 			s.Mesh = name
 		} else {
 			s.Others = append(s.Others, name)

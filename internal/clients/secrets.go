@@ -41,7 +41,7 @@ type moved struct {
 // moveSecrets replaces the secrets in a server's values by references to files. server is its name.
 func moveSecrets(server string, m *member) (out []moved) {
 	move := func(name, value string) string {
-		if value == "" || reference(value) {
+		if value == "" || strings.Contains(value, "${") {
 			return value
 		}
 		file := path.Join(secretsDir, server+"."+strings.Trim(notInFile.ReplaceAllString(name, "-"), "-."))
@@ -66,7 +66,7 @@ func moveSecrets(server string, m *member) (out []moved) {
 	}
 	for _, values := range []map[string]string{m.Env, m.Headers} {
 		for _, name := range sorted(values) {
-			if secretName(name) || gate.HoldsPassword(values[name]) {
+			if secretName(name) || gate.HoldsPassword(values[name]) || strings.HasPrefix(values[name], "Bearer ") || strings.HasPrefix(values[name], "Basic ") {
 				values[name] = move(name, values[name])
 			}
 		}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/clients"
+)
+
+// importOptions are the flags of import.
+type importOptions struct {
+	hostFlags
+	id, name              string
+	replace, dryRun, undo bool
+}
+
+func importCmd(a *app) *cobra.Command {
+	var o importOptions
+	cmd := &cobra.Command{
+		Use:   "import FILE|CLIENT…",
+		Short: "Make an extension of the MCP servers in clients' files",
+		Long: `Read the MCP servers from a FILE, from the files of a CLIENT, from all clients (all) or from standard input (-), and write
+them to the extension <first search path>/imported. Values that look secret are moved to files which only you can read.
+
+With --replace the entry of extctl mcp takes the place of the imported servers in the clients' files. --undo undoes the last
+import; files that were not changed since are restored byte for byte.
+
+CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
+		Example: "  extctl import cursor --dry-run\n  extctl import all --replace\n  extctl import .vscode/mcp.json\n  extctl import --undo",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if o.undo {
+				return a.undoImport(args)
+			}
+			return a.importServers(o, args)
+		},
+		ValidArgs: append(clients.Names(), "all"),
+	}
+	o.add(cmd)
+	cmd.Flags().StringVar(&o.id, "id", "imported", "`ID` of the extension")
+	cmd.Flags().StringVar(&o.name, "name", "mesh", "with --replace: `NAME` of the mesh's entry")
+	cmd.Flags().BoolVar(&o.replace, "replace", false, "put the mesh's entry in the place of the imported servers in the clients' files")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print what would be done and write nothing")
+	cmd.Flags().BoolVar(&o.undo, "undo", false, "undo the last import")
+	return cmd
+}
+
+// importJSON is the output of import.
+type importJSON struct {
+	header
+	Servers  []clients.Imported `json:"servers"`
+	Files    []string           `json:"files"`
+	Replaced []clients.Replaced `json:"replaced"`
+	DryRun   bool               `json:"dry_run"`
+}
+
+func (a *app) importServers(o importOptions, args []string) error {
+	if len(args) == 0 {
+		return usage("want a file, a client, all or -; extctl mcp clients lists the clients of this machine")
+	}
+	h, err := a.loadConfig(o.hostFlags)
+	if err != nil {
+		return err
+	}
+	root, err := h.firstPath()
+	if err != nil {
+		return err
+	}
+	e, err := a.clientEnv()
+	if err != nil {
+		return err
+	}
+	sources, err := a.importSources(e, args)
+	if err != nil {
+		return err
+	}
+	plan, err := e.PlanImport(filepath.Join(root, o.id), sources)
+	if err != nil {
+		return fail(exitUsage, "%w", err)
+	}
+	out := importJSON{Servers: plan.Servers, Files: plan.Files, Replaced: []clients.Replaced{}, DryRun: o.dryRun}
+	if out.Servers == nil {
+		out.Servers = []clients.Imported{}
+	}
+	if out.Files == nil {
+		out.Files = []string{}
+	}
+	if o.replace {
+		entry, err := a.meshEntry(clientFlags{}, nil)
+		if err != nil {
+			return err
+		}
+		if out.Replaced, err = plan.Replace(o.name, entry); err != nil {
+			return clientFailure(err)
+		}
+	}
+	if !o.dryRun {
+		if err := plan.Apply(); err != nil {
+			f := fail(exitConfigWrite, "%w", err)
+			f.hint = "extctl import --undo undoes what was done"
+			return f
+		}
+	}
+	if a.json {
+		return a.printJSON(out)
+	}
+	a.printImport(e, out, root)
+	return nil
+}
+
+// importSources returns the sources that the arguments name.
+func (a *app) importSources(e clients.Env, args []string) (sources []clients.Source, err error) {
+	for _, arg := range args {
+		c, isClient := clients.Find(arg)
+		switch {
+		case arg == "-":
+			text, err := io.ReadAll(io.LimitReader(a.stdin, 1<<20))
+			if err != nil {
+				return nil, err
+			}
+			sources = append(sources, clients.Source{Label: "standard input", Text: string(text)})
+		case arg == "all":
+			for _, c := range clients.Clients {
+				sources = append(sources, e.Sources(c)...)
+			}
+		case isClient:
+			found := e.Sources(c)
+			if len(found) == 0 {
+				path, _ := e.Path(c, clients.User)
+				return nil, fail(exitNotFound, "%s has no file here: %s does not exist", c.Title, path)
+			}
+			sources = append(sources, found...)
+		default:
+			sources = append(sources, e.Source(arg))
+		}
+	}
+	return sources, nil
+}
+
+// printImport prints what was done, or would be, like a diff: what is added, and what is taken out.
+func (a *app) printImport(e clients.Env, out importJSON, root string) {
+	if out.DryRun {
+		fmt.Fprintln(a.stdout, "dry run, nothing was changed:")
+	}
+	imported := 0
+	for _, s := range out.Servers {
+		if s.Target == "" {
+			fmt.Fprintln(a.stdout, clean(fmt.Sprintf("  %s in %s is not imported: %s", s.Name, s.Source, s.Skipped)))
+			continue
+		}
+		imported++
+		text := fmt.Sprintf("+ %s: %s, from %s", s.Target, s.Runs, s.Source)
+		if s.Present {
+			text = fmt.Sprintf("  %s is there already, from %s", s.Target, s.Source)
+		}
+		if s.Secrets > 0 {
+			text += fmt.Sprintf("; %s moved to files", plural(s.Secrets, "secret"))
+		}
+		if len(s.Needs) > 0 {
+			text += "; needs " + strings.Join(s.Needs, ", ")
+		}
+		for _, note := range s.Notes {
+			text += "; " + note
+		}
+		fmt.Fprintln(a.stdout, clean(text))
+	}
+	for _, f := range out.Files {
+		fmt.Fprintln(a.stdout, clean("+ "+e.Short(f)))
+	}
+	for _, r := range out.Replaced {
+		fmt.Fprintln(a.stdout, clean(fmt.Sprintf("- %s: %s; + %s", e.Short(r.Path), strings.Join(r.Removed, ", "), r.Added)))
+	}
+	fmt.Fprintf(a.stdout, "%d of %s imported\n", imported, plural(len(out.Servers), "server"))
+	if !out.DryRun && len(out.Files)+len(out.Replaced) > 0 {
+		a.note("start them: extctl up %s", shellWord(e.Short(root)))
+		a.note("undo: extctl import --undo")
+	}
+}
+
+func (a *app) undoImport(args []string) error {
+	if len(args) > 0 {
+		return usage("--undo undoes the last import and takes no arguments")
+	}
+	e, err := a.clientEnv()
+	if err != nil {
+		return err
+	}
+	done, err := e.UndoImport()
+	if err != nil {
+		return fail(exitNotFound, "%w", err)
+	}
+	if a.json {
+		return a.printJSON(struct {
+			header
+			Undone []clients.Undone `json:"undone"`
+		}{Undone: done})
+	}
+	for _, u := range done {
+		text := fmt.Sprintf("%s: %s", e.Short(u.Path), u.Action)
+		if u.Reason != "" {
+			text += ": " + cmp.Or(u.Reason, "unknown")
+		}
+		fmt.Fprintln(a.stdout, clean(text))
+	}
+	return nil
+}

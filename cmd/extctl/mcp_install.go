@@ -1,0 +1,274 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/bridge"
+	"github.com/extmesh/extmesh/internal/clients"
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
+)
+
+// clientFlags are the flags of mcp install and uninstall.
+type clientFlags struct {
+	name, scope, url, tokenVar string
+	dryRun                     bool
+}
+
+func (f *clientFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "name", "mesh", "`NAME` of the entry")
+	cmd.Flags().StringVar(&f.scope, "scope", string(clients.User), "which `FILE` of the client: user, or project for the one in this directory")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the change and write nothing")
+}
+
+func mcpInstallCmd(a *app) *cobra.Command {
+	var f clientFlags
+	cmd := &cobra.Command{
+		Use:   "install CLIENT… [-- ARG…]",
+		Short: "Put the entry for this MCP server into clients' files",
+		Long: `Put an entry that starts extctl mcp into the file in which an MCP client configures its servers. Arguments after -- are
+those of extctl mcp. Only the entry changes in the file; extctl mcp uninstall restores the file byte for byte.
+
+CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
+		Example: "  extctl mcp install cursor --dry-run\n  extctl mcp install claude-code codex -- --only 'github*'\n  extctl mcp install vscode --http http://127.0.0.1:7331/mcp",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var own []string
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				args, own = args[:n], args[n:]
+			}
+			return a.eachClient(f, args, func(e clients.Env, s clients.Setup) (out clients.Installed, err error) {
+				if s.Entry, err = a.meshEntry(f, own); err != nil {
+					return out, err
+				}
+				return e.Install(s)
+			})
+		},
+		ValidArgsFunction: completeClients,
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&f.url, "http", "", "use the server of extctl mcp --http at `URL` instead of starting one")
+	cmd.Flags().StringVar(&f.tokenVar, "token-env", "", "with --http: the `VARIABLE` that has the client's bearer token")
+	return cmd
+}
+
+func mcpUninstallCmd(a *app) *cobra.Command {
+	var f clientFlags
+	cmd := &cobra.Command{
+		Use:   "uninstall CLIENT…",
+		Short: "Take the entry for this MCP server out of clients' files",
+		Long: `Undo extctl mcp install: restore the client's file byte for byte or, if it was changed since, take out only the entry.
+
+CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
+		Example: "  extctl mcp uninstall cursor",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.eachClient(f, args, clients.Env.Uninstall)
+		},
+		ValidArgsFunction: completeClients,
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func completeClients(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return clients.Names(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// clientEnv is where the clients' files are.
+func (a *app) clientEnv() (clients.Env, error) {
+	e := clients.Env{State: filepath.Join(filepath.Dir(bridge.DefaultStateDir()), "clients"), Getenv: a.getenv}
+	var errHome, errConfig, errDir error
+	e.Home, errHome = os.UserHomeDir()
+	e.Config, errConfig = os.UserConfigDir()
+	e.Dir, errDir = os.Getwd()
+	return e, errors.Join(errHome, errConfig, errDir)
+}
+
+// findClient returns the client with a name.
+func findClient(name string) (clients.Client, error) {
+	c, ok := clients.Find(name)
+	if !ok {
+		f := fail(exitUsage, "there is no client %q", name)
+		f.hint = "the clients are " + strings.Join(clients.Names(), ", ")
+		if near := nearest.Words(name, clients.Names()); len(near) > 0 {
+			f.hint = "did you mean " + orList(near) + "?"
+		}
+		return c, f
+	}
+	return c, nil
+}
+
+// eachClient installs or uninstalls the entry for each client, and prints what was done.
+func (a *app) eachClient(f clientFlags, names []string, do func(clients.Env, clients.Setup) (clients.Installed, error)) error {
+	if f.scope != string(clients.User) && f.scope != string(clients.Project) {
+		return usage("--scope %q: want user or project", f.scope)
+	}
+	if f.tokenVar != "" && f.url == "" {
+		return usage("--token-env needs --http URL")
+	}
+	e, err := a.clientEnv()
+	if err != nil {
+		return err
+	}
+	var setups []clients.Setup
+	for _, name := range names {
+		c, err := findClient(name)
+		if err != nil {
+			return err
+		}
+		setups = append(setups, clients.Setup{Client: c, Scope: clients.Scope(f.scope), Name: f.name, DryRun: f.dryRun})
+	}
+	changes := []clients.Installed{}
+	for _, s := range setups {
+		out, err := do(e, s)
+		if err != nil {
+			return clientFailure(err)
+		}
+		changes = append(changes, out)
+		if !a.json {
+			a.printInstalled(e, s, out)
+		}
+	}
+	if a.json {
+		return a.printJSON(struct {
+			header
+			Changes []clients.Installed `json:"changes"`
+			DryRun  bool                `json:"dry_run"`
+		}{Changes: changes, DryRun: f.dryRun})
+	}
+	return nil
+}
+
+// clientFailure adds the exit code and what to do.
+func clientFailure(err error) error {
+	if as[*failure](err) || as[daemon.UsageError](err) {
+		return err
+	}
+	f := fail(exitConfigWrite, "%w", err)
+	if as[*clients.ExistsError](err) {
+		f.code, f.hint = exitExists, "nothing was written; choose another name with --name"
+	}
+	if e, ok := errors.AsType[*clients.EditError](err); ok && e.Lines != "" {
+		f.hint = "nothing was written; add this by hand:\n" + e.Lines
+	}
+	return f
+}
+
+func (a *app) printInstalled(e clients.Env, s clients.Setup, out clients.Installed) {
+	text := fmt.Sprintf("%s: %s %s", e.Short(out.Path), out.Action, out.Key)
+	if s.DryRun {
+		text = "dry run, nothing was changed: " + text
+	}
+	fmt.Fprintln(a.stdout, clean(text))
+	if out.Action == "unchanged" {
+		return
+	}
+	for line := range strings.Lines(out.Entry) {
+		fmt.Fprintln(a.stdout, "  + "+clean(strings.TrimRight(line, "\n")))
+	}
+	if !s.DryRun && out.Entry != "" {
+		a.note("next: %s", s.Client.Next)
+		a.note("undo: extctl mcp uninstall %s", s.Client.Name)
+	}
+}
+
+// meshEntry is the entry that starts this program, with the flags by which it finds the mesh. Credentials are not written.
+func (a *app) meshEntry(f clientFlags, args []string) (clients.Entry, error) {
+	if f.url != "" {
+		if gate.HoldsPassword(f.url) {
+			return clients.Entry{}, usage("--http has a password, which would be readable in the client's file; use --token-env")
+		}
+		return clients.Entry{URL: f.url, TokenVar: f.tokenVar}, nil
+	}
+	self, err := ownPath()
+	if err != nil {
+		return clients.Entry{}, err
+	}
+	for _, flag := range []struct{ name, value string }{
+		{"--server", a.nats.Server}, {"--context", a.nats.Context}, {"--creds", a.nats.Creds}, {"--nkey", a.nats.NKey},
+		{"--tlscert", a.nats.TLSCert}, {"--tlskey", a.nats.TLSKey}, {"--tlsca", a.nats.TLSCA}, {"--inbox-prefix", a.nats.InboxPrefix},
+	} {
+		if gate.HoldsPassword(flag.value) {
+			return clients.Entry{}, usage("%s has a password, which would be readable in the client's file; use --context or --creds", flag.name)
+		}
+		if flag.value != "" {
+			args = append(args, flag.name, flag.value)
+		}
+	}
+	if a.nats.Prefix != wire.DefaultPrefix {
+		args = append(args, "--prefix", a.nats.Prefix)
+	}
+	return clients.Entry{Command: self, Args: args}, nil
+}
+
+// ownPath is the absolute path of this program, as it was called: a package manager's link stays valid after an upgrade.
+func ownPath() (string, error) {
+	self, err := exec.LookPath(os.Args[0])
+	if err == nil {
+		self, err = filepath.Abs(self)
+	}
+	if err != nil {
+		self, err = os.Executable()
+	}
+	if err == nil && strings.Contains(self, "go-build") {
+		f := fail(exitUsage, "go run deletes %s when it ends, so a client could not start it", self)
+		f.hint = "go install ./cmd/extctl, and use that"
+		return "", f
+	}
+	return self, err
+}
+
+func mcpClientsCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "clients",
+		Short:   "List the MCP clients of this machine and their servers",
+		Long:    "List the MCP clients whose files or directories exist here, whether they have an entry for the mesh, and the names of their other servers.",
+		Example: "  extctl mcp clients",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			e, err := a.clientEnv()
+			if err != nil {
+				return err
+			}
+			states := e.States()
+			if a.json {
+				return a.printJSON(struct {
+					header
+					Clients []clients.State `json:"clients"`
+				}{Clients: states})
+			}
+			for _, s := range states {
+				if s.Found {
+					fmt.Fprintln(a.stdout, clean(describeClient(e, s)))
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func describeClient(e clients.Env, s clients.State) string {
+	text := fmt.Sprintf("%-15s %s: ", s.Client, e.Short(s.Path))
+	switch {
+	case s.Error != "":
+		return text + s.Error
+	case s.Mesh != "":
+		text += "has the entry " + s.Mesh
+	default:
+		text += "has no entry for the mesh"
+	}
+	if len(s.Others) > 0 {
+		text += fmt.Sprintf(", and %s: %s", plural(len(s.Others), "other server"), strings.Join(s.Others, ", "))
+	}
+	return text
+}
