@@ -27,7 +27,7 @@ func importCmd(a *app) *cobra.Command {
 		Long: `Read the MCP servers from a FILE, from the files of a CLIENT, from all clients (all) or from standard input (-), and write
 them to the extension <first search path>/imported. Values that look secret are moved to files which only you can read.
 
-With --replace the entry of extctl mcp takes the place of the imported servers in the clients' files. --undo undoes the last
+With --replace the mesh's own entry takes the place of the imported servers in the clients' files. --undo undoes the last
 import; files that were not changed since are restored byte for byte.
 
 CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",

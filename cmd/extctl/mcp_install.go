@@ -35,7 +35,7 @@ func mcpInstallCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install CLIENT… [-- ARG…]",
 		Short: "Put the entry for this MCP server into clients' files",
-		Long: `Put an entry that starts extctl mcp into the file in which an MCP client configures its servers. Arguments after -- are
+		Long: `Put an entry for this mesh into the file in which an MCP client configures its servers. Arguments after -- are
 those of extctl mcp. Only the entry changes in the file; extctl mcp uninstall restores the file byte for byte.
 
 CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
