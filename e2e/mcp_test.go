@@ -186,7 +186,7 @@ func TestMCPFaults(t *testing.T) {
 	for _, id := range []string{"h1", "h2"} {
 		m.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"` + id + `"}}`)
 	}
-	if out, stderr, code := extctl(t, url, "drain", "spare"); code != 0 {
+	if out, stderr, code := extctl(t, url, "drain", "spare", "--yes"); code != 0 {
 		t.Fatalf("drain: exit %d, %s%s", code, out, stderr)
 	}
 	results["drained"] = m.call("ext_spare_echo", "")

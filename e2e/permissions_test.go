@@ -232,7 +232,8 @@ args = ["mcp.sh"]
 	for _, args := range [][]string{
 		{"list"}, {"show", "who"}, {"show", "registry"}, {"hosts"}, {"tools"}, {"hooks"}, {"skills"},
 		{"wait", "who", "--for", "ready"}, {"ping"}, {"ping", "primes"}, {"call", "ext_who_who"}, {"logs", "who"},
-		{"hook", "fire", "before_message", "{}"}, {"reload", "bridge-0"}, {"drain", "who"}, {"restart", "who"},
+		{"hook", "fire", "before_message", "{}"}, {"reload", "bridge-0"}, {"reload"},
+		{"drain", "--host", "bridge-0", "--yes"}, {"undrain", "--host", "bridge-0"}, {"drain", "who", "--yes"}, {"undrain", "who"}, {"restart", "who"},
 	} {
 		ext("operator", 0, args...)
 	}

@@ -205,6 +205,39 @@ func TestRollingUpgrade(t *testing.T) {
 	eventually(t, time.Minute, "the catalog shows the new version", func() bool { e, _ := catalog.Get("primes"); return e.Spec.Version == "1.1.0" })
 }
 
+// TestRollingRestart restarts an extension with two replicas on each of two bridges with extctl, during calls. No call may be
+// lost.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	url, _ := startNATS(t)
+	env := []string{"NATS_URL=" + url}
+	start(t, env, program(t, "registry"))
+	for _, name := range []string{"one", "two"} {
+		config := filepath.Join(t.TempDir(), "extensions.yaml")
+		write(t, config, fmt.Sprintf("extensions:\n  search_paths: [%q]\n  entries:\n    primes: {replicas: 2}\n", writePrimes(t, program(t, "primes"), "1.0.0")))
+		start(t, env, program(t, "stdio-bridge"), "--name", name, "--config", config, "--state-dir", t.TempDir())
+	}
+	client, catalog := caller(t, url)
+	eventually(t, time.Minute, "four instances are ready, with their tools", func() bool {
+		_, _, known := catalog.Tool("ext_primes_factor")
+		return known && instances(catalog, "primes", "") == 4
+	})
+	calls := startLoad(t, callRate(), func(ctx context.Context) error {
+		got, err := client.Call(ctx, "ext_primes_factor", json.RawMessage(`{"n":1001}`))
+		if err == nil && string(got) != `[7,11,13]` {
+			return fmt.Errorf("answered %s", got)
+		}
+		return err
+	})
+	calls.more(callRate() / 2)
+	stdout, stderr, code := extctl(t, url, "restart", "primes")
+	if code != 0 || strings.Count(stdout, "ready after") != 4 {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	calls.more(callRate() / 2)
+	calls.end("four instances restarted one after the other")
+}
+
 // callRate returns the calls a second while bridges and servers are replaced: as many as docs/operations.md states, if this
 // is a measurement.
 func callRate() int {

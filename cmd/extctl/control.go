@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -30,7 +30,12 @@ type bridgeFlags struct {
 
 func (f *bridgeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.bridge, "bridge", "", "only on the bridge `NAME`")
-	cmd.Flags().StringVar(&f.instance, "instance", "", "only the `INSTANCE`")
+	cmd.Flags().StringVar(&f.instance, "instance", "", "only the `INSTANCE`: bridge/N as logs prints it, or the beginning or the end of its name")
+}
+
+// selects reports whether the flags select an instance.
+func (f bridgeFlags) selects(i wire.InstanceState) bool {
+	return i.Bridge != "" && (f.bridge == "" || f.bridge == i.Bridge) && (f.instance == "" || f.instance == i.Instance)
 }
 
 // bridgesOf lists the bridges that run instances of an extension, sorted.
@@ -39,7 +44,7 @@ func (f bridgeFlags) bridgesOf(e mesh.Extension) ([]string, error) {
 	for _, i := range e.State.Instances {
 		switch {
 		case i.Bridge == "":
-		case (f.bridge == "" || f.bridge == i.Bridge) && (f.instance == "" || f.instance == i.Instance):
+		case f.selects(i):
 			out = append(out, i.Bridge)
 		default:
 			others = append(others, i.Instance+" on bridge "+i.Bridge)
@@ -63,12 +68,14 @@ type answer[T any] struct {
 	err    error
 }
 
-// operate sends a control request to all bridges that run an extension, in parallel, so that one that hangs does not
-// delay the others. limit is the time limit of each request; 0 means that of ctx. The results are sorted by bridge. If
-// every bridge fails, operate returns an error.
+// operate sends a control request to all bridges that run an extension. limit is the time limit of each request; 0 means
+// that of ctx.
 func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id string, lines int, limit time.Duration) ([]answer[T], failures, error) {
 	_, e, err := s.extension(ctx, id)
 	if err != nil {
+		return nil, nil, err
+	}
+	if f, err = f.resolve(ctx, s, e); err != nil {
 		return nil, nil, err
 	}
 	bridges, err := f.bridgesOf(e)
@@ -87,6 +94,12 @@ func operate[T any](ctx context.Context, s *session, f bridgeFlags, method, id s
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	return askBridges[T](ctx, s, bridges, method, params)
+}
+
+// askBridges sends a control request to bridges, in parallel, so that one that hangs does not delay the others. The results
+// are in the order of the bridges. If every bridge fails, askBridges returns an error.
+func askBridges[T any](ctx context.Context, s *session, bridges []string, method string, params any) ([]answer[T], failures, error) {
 	answers := make([]answer[T], len(bridges))
 	var wg sync.WaitGroup
 	for n, b := range bridges {
@@ -158,48 +171,31 @@ func (f failures) exit() error {
 	return silentError(f[0].code)
 }
 
-// operated is the result of restart and drain.
+// operated is a bridge's result of restart and drain.
 type operated struct {
 	Instances []string `json:"instances"`
 }
 
-// operateCmd makes a command that sends a control request about an extension's instances to its bridges.
-func operateCmd(a *app, method, short, done string) *cobra.Command {
-	var f bridgeFlags
-	cmd := &cobra.Command{
-		Use:   method + " ID",
-		Short: short,
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				answers, failed, err := operate[operated](ctx, s, f, method, args[0], 0, 0)
-				if err != nil {
-					return err
-				}
-				return cmp.Or(s.printOperated(answers, failed, done), failed.exit())
-			})
-		},
-		ValidArgsFunction: a.completeIDs,
-	}
-	f.add(cmd)
-	return cmd
-}
-
 func (s *session) printOperated(answers []answer[operated], failed failures, done string) error {
 	if s.json {
-		out := struct {
-			header
-			Bridges []controlJSON `json:"bridges"`
-			Failed  failures      `json:"failed,omitempty"`
-		}{Failed: failed}
+		bridges := []controlJSON{}
 		for _, a := range answers {
-			out.Bridges = append(out.Bridges, a.controlJSON)
+			bridges = append(bridges, a.controlJSON)
 		}
-		return s.printJSON(out)
+		return printBridges(s, bridges, failed)
 	}
 	for _, a := range answers {
 		fmt.Fprintf(s.stdout, "%s: %s %s\n", clean(a.Bridge), done, plural(len(a.parsed.Instances), "instance"))
 	}
 	failed.print(s.app)
 	return nil
+}
+
+// printBridges prints the results of control requests with --json.
+func printBridges(s *session, bridges []controlJSON, failed failures) error {
+	return s.printJSON(struct {
+		header
+		Bridges []controlJSON `json:"bridges"`
+		Failed  failures      `json:"failed,omitempty"`
+	}{Bridges: bridges, Failed: failed})
 }

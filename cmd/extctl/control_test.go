@@ -30,6 +30,18 @@ func (b *bed) putExtension(t *testing.T, id string, bridges ...string) {
 	}
 }
 
+// putHost writes the report of a bridge to the catalog.
+func (b *bed) putHost(t *testing.T, h wire.Host) {
+	t.Helper()
+	data, err := json.Marshal(h)
+	if err == nil {
+		_, err = b.kv.Put(t.Context(), "host."+h.Bridge, data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // serveControl answers the control requests of a bridge with one instance. It calls before first, if not nil.
 func (b *bed) serveControl(t *testing.T, bridge string, before func()) {
 	t.Helper()
@@ -112,13 +124,13 @@ func TestControlPartialFailure(t *testing.T) {
 				}
 				return stdout, stderr
 			}
-			if stdout, stderr := verb("drain "+id, "b2"); stdout != "b2: draining 1 instance\nb3: draining 1 instance\n" || !strings.HasPrefix(stderr, "extctl: error: "+tc.says) {
+			if stdout, stderr := verb("drain "+id+" --yes", "b2"); stdout != "b2: draining 1 instance\nb3: draining 1 instance\n" || !strings.HasPrefix(stderr, "extctl: error: "+tc.says) {
 				t.Errorf("drain: %s%s", stdout, stderr)
 			}
 			if stdout, stderr := verb("logs "+id, "b2"); strings.Count(stdout, "\n") != 2 || !strings.HasSuffix(stdout, "from b3\n") || !strings.Contains(stderr, tc.says) {
 				t.Errorf("logs: %s%s", stdout, stderr)
 			}
-			for _, line := range []string{"drain " + id + " --json", "logs " + id + " --json"} {
+			for _, line := range []string{"drain " + id + " --yes --json", "logs " + id + " --json"} {
 				stdout, stderr := verb(line, "b2")
 				out := decodeOutput(t, stdout)
 				if len(out.Bridges)+len(out.Lines) != 2 || stderr != "" || out.Error != nil {
@@ -165,7 +177,7 @@ func TestControlInParallel(t *testing.T) {
 		})
 	}
 	want := []struct{ Bridge string }{{"b1"}, {"b2"}, {"b3"}}
-	code, stdout, _ := extctl(t.Context(), b.url, "drain", "x", "--json", "--timeout", "1m")
+	code, stdout, _ := extctl(t.Context(), b.url, "drain", "x", "--yes", "--json", "--timeout", "1m")
 	if out := decodeOutput(t, stdout); code != 0 || !reflect.DeepEqual(out.Bridges, want) {
 		t.Errorf("restart: exit code %d, %s", code, stdout)
 	}

@@ -1,7 +1,189 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// drainOptions are the flags of drain and undrain.
+type drainOptions struct {
+	bridgeFlags
+	host string
+	yes  bool
+}
 
 func drainCmd(a *app) *cobra.Command {
-	return operateCmd(a, "drain", "Stop new calls to an extension's instances; calls in progress finish", "draining")
+	var o drainOptions
+	cmd := &cobra.Command{
+		Use:   "drain [ID]",
+		Short: "Stop new calls to an extension's instances, or to a host; calls in progress finish",
+		Long: `Stop new calls to the instances of an extension, or with --host to everything that a bridge runs. Calls in progress
+finish; new ones go to other instances. It lasts until extctl undrain or extctl restart, or until the bridge restarts.
+
+If no other instance of an extension is ready, calls to it would fail; that requires --yes.`,
+		Example: "  extctl drain weather --bridge web-1\n  extctl drain --host web-1",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := o.subject(cmd, args)
+			if err != nil {
+				return err
+			}
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
+				return drain(ctx, s, o, id)
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+	o.addTo(cmd)
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "also if calls to an extension then fail, because no other instance is ready")
+	return cmd
+}
+
+func (o *drainOptions) addTo(cmd *cobra.Command) {
+	o.add(cmd)
+	cmd.Flags().StringVar(&o.host, "host", "", "everything on the bridge, or on all bridges of the host, `NAME`")
+}
+
+// subject checks the arguments: either an id, or --host.
+func (o *drainOptions) subject(cmd *cobra.Command, args []string) (id string, err error) {
+	f := fail(exitUsage, "want an extension, or a host: %s ID, or %s --host NAME", cmd.CommandPath(), cmd.CommandPath())
+	f.hint = "for example: " + exampleOf(cmd)
+	switch {
+	case o.host == "" && len(args) == 0:
+		return "", f
+	case o.host == "":
+		return args[0], nil
+	case len(args) > 0 || o.bridge != "" || o.instance != "":
+		f.err = fmt.Errorf("--host is everything on a host; it does not go with an extension, --bridge or --instance")
+		f.hint = fmt.Sprintf("for one extension there: %s ID --bridge %s", cmd.CommandPath(), o.host)
+		return "", f
+	}
+	return "", nil
+}
+
+// bridgesOfHost are the bridges that are named so, or run on the host that is named so.
+func bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
+	var found, known []string
+	for _, h := range c.Hosts() {
+		if h.Bridge == name || h.Host == name {
+			found = append(found, h.Bridge)
+		}
+		known = append(known, h.Bridge, h.Host)
+	}
+	if len(found) > 0 {
+		return found, nil
+	}
+	f := fail(exitNotFound, "no bridge and no host is named %q", name)
+	f.hint = "extctl hosts lists them"
+	slices.Sort(known)
+	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
+		f.hint, f.data = "did you mean "+orList(near)+"?", map[string]any{"nearest": near}
+	}
+	return nil, f
+}
+
+// drain drains an extension, or a host if id is empty.
+func drain(ctx context.Context, s *session, o drainOptions, id string) error {
+	drains := func(i wire.InstanceState) bool { return o.selects(i) }
+	var bridges []string
+	if id == "" {
+		c, err := s.catalog(ctx, wire.KindHost)
+		if err != nil {
+			return err
+		}
+		if bridges, err = bridgesOfHost(c, o.host); err != nil {
+			return err
+		}
+		drains = func(i wire.InstanceState) bool { return slices.Contains(bridges, i.Bridge) }
+	} else {
+		_, e, err := s.extension(ctx, id)
+		if err != nil {
+			return err
+		}
+		if o.bridgeFlags, err = o.resolve(ctx, s, e); err != nil {
+			return err
+		}
+	}
+	if !o.yes {
+		if err := checkDrain(ctx, s, o, id, drains); err != nil {
+			return err
+		}
+	}
+	var answers []answer[operated]
+	var failed failures
+	var err error
+	if id == "" {
+		answers, failed, err = askBridges[operated](ctx, s, bridges, "drain", struct{}{})
+	} else {
+		answers, failed, err = operate[operated](ctx, s, o.bridgeFlags, "drain", id, 0, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return cmp.Or(s.printOperated(answers, failed, "draining"), failed.exit())
+}
+
+// checkDrain fails if an extension has ready instances, but none that would not be drained.
+func checkDrain(ctx context.Context, s *session, o drainOptions, id string, drains func(wire.InstanceState) bool) error {
+	c, err := s.catalog(ctx, wire.KindState)
+	if err != nil {
+		return err
+	}
+	var without []string
+	for _, e := range c.All() {
+		if (id == "" || e.ID == id || strings.HasPrefix(e.ID, id+".")) && lastReady(e.State.Instances, drains) {
+			without = append(without, e.ID)
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	const most = 5
+	text := strings.Join(without[:min(most, len(without))], ", ")
+	if more := len(without) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	f := fail(exitNeedsYes, "no other instance of %s is ready: calls would fail until extctl undrain %s", text, o.words(id))
+	f.hint = "to do it anyway: extctl drain " + o.words(id) + " --yes"
+	f.data = map[string]any{"extensions": without}
+	return f
+}
+
+// words are the arguments of the command, for hints.
+func (o drainOptions) words(id string) string {
+	if id == "" {
+		return "--host " + shellWord(o.host)
+	}
+	out := id
+	if o.bridge != "" {
+		out += " --bridge " + shellWord(o.bridge)
+	}
+	if o.instance != "" {
+		out += " --instance " + shellWord(o.instance)
+	}
+	return out
+}
+
+// lastReady reports whether instances has ready ones, and all of them would be drained.
+func lastReady(instances []wire.InstanceState, drains func(wire.InstanceState) bool) bool {
+	last := false
+	for _, i := range instances {
+		if i.State == heartbeat.Ready {
+			if !drains(i) {
+				return false
+			}
+			last = true
+		}
+	}
+	return last
 }

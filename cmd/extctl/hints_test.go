@@ -132,7 +132,7 @@ func TestDeniedOnManyBridges(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 	b.putExtension(t, "y", "gone1", "gone2", "gone3")
-	if code, _, stderr := extctl(t.Context(), b.url, "drain", "y"); code != exitDenied || strings.Count(stderr, "\n") != 2 {
+	if code, _, stderr := extctl(t.Context(), b.url, "drain", "y", "--yes"); code != exitDenied || strings.Count(stderr, "\n") != 2 {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }

@@ -112,8 +112,8 @@ func sinceTime(s string, now time.Time) (time.Time, error) {
 
 // wants reports whether a line is to be printed.
 func (s *selection) wants(l logLine) bool {
-	return !l.TS.Before(s.after) && (s.instance == "" || l.Instance == s.instance) &&
-		(s.bridge == "" || l.Bridge == "" || l.Bridge == s.bridge)
+	named := s.instance == l.source() || strings.HasPrefix(l.Instance, s.instance) || strings.HasSuffix(l.Instance, s.instance)
+	return !l.TS.Before(s.after) && named && (s.bridge == "" || l.Bridge == "" || l.Bridge == s.bridge)
 }
 
 func (s *session) logs(ctx context.Context, want selection) error {

@@ -1,56 +1,118 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 func reloadCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "reload BRIDGE",
-		Short: "Make a bridge reread its configuration and manifests",
-		Args:  cobra.ExactArgs(1),
+		Use:   "reload [BRIDGE…]",
+		Short: "Make bridges reread their configuration and manifests: all bridges, or those named",
+		Long: `Make bridges reread their configuration and manifests, and start, replace and stop extensions accordingly. Without an
+argument, all bridges of the mesh do. The output says what changed on each bridge, and where it looks for extensions.`,
+		Example: "  extctl reload\n  extctl reload web-1 web-2",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := wire.CheckID(args[0], false); err != nil { // it becomes part of a subject
-				return &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
+			for _, name := range args {
+				if err := wire.CheckID(name, false); err != nil { // it becomes part of a subject
+					return &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
+				}
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				result, err := s.request(ctx, s.prefix.Control(args[0]), "bridge "+args[0], "reload", nil)
-				if err != nil {
-					return s.hintBridge(ctx, args[0], err)
-				}
-				if s.json {
-					return s.printJSON(struct {
-						header
-						Bridges []controlJSON `json:"bridges"`
-					}{Bridges: []controlJSON{{args[0], result}}})
-				}
-				var r struct{ Started, Replaced, Stopped []string }
-				if err := json.Unmarshal(result, &r); err != nil {
-					return fmt.Errorf("bridge %s: %w", args[0], err)
-				}
-				for _, part := range []struct {
-					what string
-					ids  []string
-				}{{"started", r.Started}, {"replaced", r.Replaced}, {"stopped", r.Stopped}} {
-					if len(part.ids) > 0 {
-						fmt.Fprintf(s.stdout, "%s: %s\n", part.what, clean(strings.Join(part.ids, ", ")))
-					}
-				}
-				return nil
+				return reload(ctx, s, slices.Compact(slices.Sorted(slices.Values(args))))
 			})
 		},
 		ValidArgsFunction: a.completeBridges,
 	}
+}
+
+func reload(ctx context.Context, s *session, bridges []string) error {
+	if len(bridges) == 0 {
+		var err error
+		if bridges, err = runningBridges(ctx, s); err != nil {
+			return err
+		}
+	}
+	answers, failed, err := askBridges[bridge.Reloaded](ctx, s, bridges, "reload", nil)
+	if err != nil && len(bridges) == 1 {
+		return s.hintBridge(ctx, bridges[0], err)
+	}
+	if err != nil {
+		return err
+	}
+	for n := range failed {
+		failed[n] = s.failureOf(failed[n].Bridge, s.hintBridge(ctx, failed[n].Bridge, failed[n].err))
+	}
+	if s.json {
+		results := []controlJSON{}
+		for _, a := range answers {
+			results = append(results, a.controlJSON)
+		}
+		return cmp.Or(printBridges(s, results, failed), failed.exit())
+	}
+	for _, a := range answers {
+		fmt.Fprintf(s.stdout, "%s: %s\n", clean(a.Bridge), clean(reloadedText(a.parsed)))
+		if a.parsed.Problems > 0 {
+			s.note("extctl hosts lists the problems of %s", clean(a.Bridge))
+		}
+	}
+	failed.print(s.app)
+	return failed.exit()
+}
+
+// runningBridges are the bridges in the catalog, without those that are lost: these read their manifests when they start.
+func runningBridges(ctx context.Context, s *session) ([]string, error) {
+	c, err := s.catalog(ctx, wire.KindHost)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, h := range c.Hosts() {
+		if h.State == heartbeat.Lost {
+			s.note("%s is lost; it reads its manifests when it starts", clean(h.Bridge))
+			continue
+		}
+		out = append(out, h.Bridge)
+	}
+	if len(out) == 0 {
+		f := fail(exitUnavailable, "no bridge is running")
+		f.hint = "extctl up starts one; extctl hosts lists those that were there"
+		return nil, f
+	}
+	return out, nil
+}
+
+// reloadedText says what a reload has changed.
+func reloadedText(r bridge.Reloaded) string {
+	var parts []string
+	for _, part := range []struct {
+		what string
+		ids  []string
+	}{{"started", r.Started}, {"replaced", r.Replaced}, {"stopped", r.Stopped}} {
+		if len(part.ids) > 0 {
+			parts = append(parts, part.what+" "+strings.Join(part.ids, ", "))
+		}
+	}
+	text := cmp.Or(strings.Join(parts, "; "), "nothing changed")
+	switch {
+	case r.SearchPaths == nil: // a bridge of an older version
+		return text
+	case len(r.SearchPaths) == 0:
+		return text + "; it runs no extensions: extensions.enabled is false in its extensions.yaml"
+	}
+	return fmt.Sprintf("%s (%s, %s); it looks in %s", text, plural(r.Extensions, "extension"), plural(r.Problems, "problem"), strings.Join(r.SearchPaths, ", "))
 }
 
 // hintBridge adds a hint to the error of a bridge without a subscriber: the bridge's state in the catalog, or bridges

@@ -48,6 +48,7 @@ var verbs = []struct {
 	{"mesh", mcpCmd},
 	{"operate", restartCmd},
 	{"operate", drainCmd},
+	{"operate", undrainCmd},
 	{"operate", reloadCmd},
 	{"operate", logsCmd},
 	{"operate", forgetCmd},

@@ -259,6 +259,30 @@ func (b *Bridge) contents() contents {
 	return c
 }
 
+// find returns the instances that t means: all of the bridge if it has no id.
+func (b *Bridge) find(t target) []*instance {
+	if t.ID == "" {
+		return b.fleet.all()
+	}
+	return b.fleet.find(t.ID, t.Instance)
+}
+
+// searchPaths returns the absolute directories in which the bridge looks for manifests.
+func (b *Bridge) searchPaths() []string {
+	paths := []string{}
+	settings := b.planner.config()
+	if !settings.Enabled {
+		return paths
+	}
+	for _, dir := range settings.Roots() {
+		if abs, err := filepath.Abs(dir); err == nil { // it fails only if there is no working directory
+			dir = abs
+		}
+		paths = append(paths, dir)
+	}
+	return paths
+}
+
 // flush waits at most a second for the server to receive the last messages. A slow or stopping server does not make
 // the shutdown fail.
 func (b *Bridge) flush() {
@@ -269,12 +293,8 @@ func (b *Bridge) flush() {
 
 // status returns what this bridge runs: everything, or the extension or instance that of names.
 func (b *Bridge) status(of target) Status {
-	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.name.self.Since, Instances: []InstanceStatus{}}
-	targets := b.fleet.all()
-	if of.ID != "" {
-		targets = b.fleet.find(of.ID, of.Instance)
-	}
-	for _, inst := range targets {
+	s := Status{Bridge: b.cfg.Name, Host: b.cfg.Host, Version: b.cfg.Version, Since: b.name.self.Since, Instances: []InstanceStatus{}, SearchPaths: b.searchPaths()}
+	for _, inst := range b.find(of) {
 		i := InstanceStatus{ID: inst.workload.id(), Instance: inst.mesh.Instance(), Breaker: inst.breakerState()}
 		i.State, i.Reason = inst.mesh.State()
 		inst.history.fill(&i)

@@ -38,7 +38,7 @@ func TestReload(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(h.dir, "ext", "goes")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := h.control("reload", "{}"), `{"jsonrpc":"2.0","id":1,"result":{"replaced":["changes"],"started":["comes"],"stopped":["goes"]}}`; got != want {
+	if got, want := h.control("reload", "{}"), `"started":["comes"],"replaced":["changes"],"stopped":["goes"],`; !strings.Contains(got, want) {
 		t.Errorf("reload = %s, want %s", got, want)
 	}
 	h.answers("changes", `"new"`)

@@ -19,8 +19,9 @@ import (
 
 // control handles one message on P.control.<bridge>: restart, drain, reload, logs, calls, ping, inventory, status.
 type control struct {
-	b       *Bridge
-	retired []<-chan struct{} // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
+	b        *Bridge
+	retired  []<-chan struct{}       // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
+	restarts []func(context.Context) // of the instances that are drained first; each waits, then restarts one
 }
 
 // target is the params of the methods that concern one extension.
@@ -28,6 +29,7 @@ type target struct {
 	ID       string `json:"id"`
 	Instance string `json:"instance"`
 	Lines    int    `json:"lines"`
+	DrainMS  int64  `json:"drain_ms"`
 }
 
 func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
@@ -46,21 +48,22 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		return c.calls(r.Params)
 	}
 	var t target
-	if err := json.Unmarshal(r.Params, &t); err != nil || t.ID == "" {
+	whole := r.Method == "drain" // without an id: all extensions of the bridge
+	if err := json.Unmarshal(r.Params, &t); err != nil || t.ID == "" && (!whole || t.Instance != "") {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, `%s requires params {"id"}`, r.Method)
 	}
-	targets := c.b.fleet.find(t.ID, t.Instance)
+	targets := c.b.find(t)
 	if len(targets) == 0 && !c.b.fleet.planApplied() {
 		return nil, c.startingError()
 	}
-	if len(targets) == 0 {
+	if len(targets) == 0 && t.ID != "" {
 		return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "bridge %s runs no extension %q", c.b.cfg.Name, t.ID)
 	}
 	switch r.Method {
 	case "restart":
-		return applyToEach(targets, (*instance).restart), nil
+		return applyToEach(targets, func(s *instance) { c.restart(s, t.DrainMS) }), nil
 	case "drain":
-		return applyToEach(targets, func(s *instance) { c.retired = append(c.retired, s.drain()) }), nil
+		return applyToEach(targets, func(s *instance) { c.retired = append(c.retired, s.drain().retired) }), nil
 	case "logs":
 		return logs(targets, t.Lines)
 	}
@@ -87,6 +90,20 @@ func (c *control) calls(params json.RawMessage) (json.RawMessage, error) {
 		out = append(out, text)
 	}
 	return json.Marshal(map[string]any{"calls": out})
+}
+
+// maxDrainMS limits drain_ms: no call takes longer.
+const maxDrainMS = int64(time.Hour / time.Millisecond)
+
+// restart restarts an instance, at once, or when its calls in flight are complete but at most after drainMS.
+func (c *control) restart(s *instance, drainMS int64) {
+	if drainMS <= 0 {
+		s.restart()
+		return
+	}
+	if restart := s.drainFirst(time.Duration(min(drainMS, maxDrainMS)) * time.Millisecond); restart != nil {
+		c.restarts = append(c.restarts, restart)
+	}
 }
 
 // current returns the bridge's current run and the number of its last inventory message.
@@ -131,7 +148,7 @@ func (c *control) status(params json.RawMessage) (json.RawMessage, error) {
 
 // applyToEach calls do for each instance and returns the response that lists them.
 func applyToEach(targets []*instance, do func(*instance)) json.RawMessage {
-	var names []string
+	names := []string{}
 	for _, s := range targets {
 		do(s)
 		names = append(names, s.mesh.Instance())
@@ -211,7 +228,21 @@ func (c *control) reload(ctx context.Context) (json.RawMessage, error) {
 		return nil, rpc.Errorf(rpc.CodeInternal, rpc.RanNo, "%v", err)
 	}
 	none := func(ids []string) []string { return append([]string{}, ids...) }
-	return json.Marshal(map[string][]string{"started": none(started), "replaced": none(replaced), "stopped": none(stopped)})
+	p := c.b.plan()
+	return json.Marshal(Reloaded{
+		Started: none(started), Replaced: none(replaced), Stopped: none(stopped),
+		Extensions: len(p.workloads) + len(p.declared), Problems: len(p.problems), SearchPaths: c.b.searchPaths(),
+	})
+}
+
+// Reloaded is the response to reload on P.control.<bridge>.
+type Reloaded struct {
+	Started     []string `json:"started"`
+	Replaced    []string `json:"replaced"`
+	Stopped     []string `json:"stopped"`
+	Extensions  int      `json:"extensions"`   // that the bridge runs or declares, with their members
+	Problems    int      `json:"problems"`     // what it could not start, and what is missing
+	SearchPaths []string `json:"search_paths"` // the absolute directories in which it looks for manifests; empty: extensions are switched off
 }
 
 // Status is the response to status on P.control.<bridge>.
@@ -221,6 +252,8 @@ type Status struct {
 	Version   string           `json:"version"`
 	Since     time.Time        `json:"since"`
 	Instances []InstanceStatus `json:"instances"`
+
+	SearchPaths []string `json:"search_paths"` // as in Reloaded
 }
 
 // InstanceStatus is one instance as its bridge sees it.
@@ -296,6 +329,9 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 			return
 		}
 		response := answer(ctx, c, m.Data)
+		for _, restart := range c.restarts {
+			wg.Go(func() { restart(ctx) }) // owned by serveControl; at most one for each instance; ends with ctx at the latest
+		}
 		if len(c.retired) == 0 || !slow.tryAcquire() { // with too many waiting, respond without waiting
 			b.respond(m, response)
 			return

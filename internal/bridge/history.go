@@ -24,8 +24,14 @@ type runHistory struct {
 	stats    func() jsonrpc.Stats
 	activity func() child.Activity
 	cpu      processorTime
-	endServe context.CancelCauseFunc // set when the current run is ready
-	retired  <-chan struct{}         // closed when calls have stopped arriving
+	serving  serving
+}
+
+// serving is how the current run takes calls; the zero value if it takes none yet.
+type serving struct {
+	end     context.CancelCauseFunc // stops it
+	retired <-chan struct{}         // closed when calls have stopped arriving
+	idle    <-chan struct{}         // closed when, in addition, those in flight are complete
 }
 
 // Exit is how a process ended.
@@ -72,7 +78,7 @@ func (r *runHistory) runEnded(exit *child.ExitError, clean func(string) string) 
 	if r.stats != nil {
 		r.skipped = r.skipped.plus(r.stats())
 	}
-	r.pid, r.stats, r.activity, r.endServe, r.retired = 0, nil, nil, nil, nil
+	r.pid, r.stats, r.activity, r.serving = 0, nil, nil, serving{}
 	of := time.Duration(0)
 	if exit != nil {
 		of = exit.CPU
@@ -116,23 +122,23 @@ func (r *runHistory) first(seen *bool) bool {
 	return first
 }
 
-// setServing stores how to end serving, for stopServing, and the channel that is closed when calls have stopped arriving.
-func (r *runHistory) setServing(end context.CancelCauseFunc, retired <-chan struct{}) {
+// setServing stores how the current run takes calls.
+func (r *runHistory) setServing(s serving) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endServe, r.retired = end, retired
+	r.serving = s
 }
 
-// stopServing ends serving, if the instance serves. The returned channel is closed when calls have stopped arriving.
-func (r *runHistory) stopServing(why error) (retired <-chan struct{}) {
+// stopServing ends serving, if the instance serves. The channels of the result are closed in any case.
+func (r *runHistory) stopServing(why error) serving {
 	r.mu.Lock()
-	end, retired := r.endServe, r.retired
+	s := r.serving
 	r.mu.Unlock()
-	if end == nil {
-		return alreadyClosed
+	if s.end == nil {
+		return serving{retired: alreadyClosed, idle: alreadyClosed}
 	}
-	end(why)
-	return retired
+	s.end(why)
+	return s
 }
 
 // fill sets the fields of s that are known here.

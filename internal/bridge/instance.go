@@ -37,7 +37,8 @@ type instance struct {
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 
-	notStartable atomic.Bool // the last run failed because its program cannot be started
+	notStartable     atomic.Bool // the last run failed because its program cannot be started
+	restartsWhenIdle atomic.Bool // a restart is waiting for the calls in flight
 }
 
 // hostInfo is what children receive about this program.
@@ -97,12 +98,34 @@ func (s *instance) restart() {
 var errDrain = errors.New(state.ReasonDrain)
 
 // drain finishes the calls in flight and accepts no new ones until an operator requests a restart. That also applies if the
-// process exits in the meantime or was not ready yet. retired is closed when NATS has stopped sending it calls.
-func (s *instance) drain() (retired <-chan struct{}) {
+// process exits in the meantime or was not ready yet. The result says when NATS has stopped sending it calls, and when those
+// in flight are complete.
+func (s *instance) drain() serving {
 	if !s.apply(state.Drain, "") { // it accepts no calls anyway
-		return alreadyClosed
+		return serving{retired: alreadyClosed, idle: alreadyClosed}
 	}
 	return s.history.stopServing(errDrain)
+}
+
+// drainFirst drains the instance. The returned function restarts it when the calls in flight are complete, or after limit.
+// It is nil if that has been requested already.
+func (s *instance) drainFirst(limit time.Duration) (restart func(context.Context)) {
+	if !s.restartsWhenIdle.CompareAndSwap(false, true) {
+		return nil
+	}
+	idle := s.drain().idle
+	return func(ctx context.Context) {
+		late := time.NewTimer(limit)
+		defer late.Stop()
+		select {
+		case <-idle:
+		case <-late.C:
+		case <-ctx.Done(): // the bridge is stopping
+			return
+		}
+		s.restartsWhenIdle.Store(false)
+		s.restart()
+	}
 }
 
 var alreadyClosed = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()

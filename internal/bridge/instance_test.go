@@ -26,9 +26,9 @@ func TestEndOfServingIsReported(t *testing.T) {
 		reason string
 	}{
 		{"it crashes", func(_ *instance, end, _ context.CancelCauseFunc) { end(errors.New("it crashed")) }, heartbeat.Restarting, "it crashed"},
-		{"it is drained", func(s *instance, _, _ context.CancelCauseFunc) { <-s.drain() }, heartbeat.Draining, "drain requested"},
+		{"it is drained", func(s *instance, _, _ context.CancelCauseFunc) { <-s.drain().retired }, heartbeat.Draining, "drain requested"},
 		{"it is drained, and crashes", func(s *instance, end, _ context.CancelCauseFunc) {
-			<-s.drain()
+			<-s.drain().retired
 			end(errors.New("it crashed"))
 		}, heartbeat.Draining, "drain requested"},
 		{"it stops", func(_ *instance, _, stop context.CancelCauseFunc) { stop(nil) }, heartbeat.Draining, "stopping"},

@@ -281,12 +281,14 @@ func (r *run) serve(ctx context.Context) error {
 func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt serve.Options) error {
 	serveCtx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	retired := make(chan struct{})
-	retire := sync.OnceFunc(func() { close(retired) })
+	retired, idle := make(chan struct{}), make(chan struct{})
+	retire, complete := sync.OnceFunc(func() { close(retired) }), sync.OnceFunc(func() { close(idle) })
 	defer retire()
-	s.history.setServing(end, retired)
+	defer complete()
+	s.history.setServing(serving{end, retired, idle})
 	if s.mesh.Status().Drained() { // drained before serving began
 		retire()
+		complete()
 		<-ctx.Done()
 		return nil
 	}
@@ -309,6 +311,7 @@ func (s *instance) serveHandler(ctx context.Context, h rpc.Handler, opt serve.Op
 	}
 	opt.OnRetired = retire
 	err := s.mesh.Serve(serveCtx, h, opt)
+	complete()
 	if err == nil {
 		<-ctx.Done()
 	}
