@@ -56,6 +56,21 @@ func (f *fakeFleet) write() {
 	}
 }
 
+// requests returns the requests so far, and forgets them.
+func (f *fakeFleet) requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked := f.asked
+	f.asked = nil
+	return asked
+}
+
+func (f *fakeFleet) setBroken(instance string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = instance
+}
+
 func (f *fakeFleet) handle(bridge, method string, params json.RawMessage) (string, *rpc.Error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,23 +163,21 @@ func TestRestartRolls(t *testing.T) {
 	if want := []string{"b1/1: restarting … ready after ", "b1/2: ", "b2/1: ", "b2/2: "}; code != 0 || stderr != "" || !hasLines(stdout, want) || !strings.HasSuffix(stdout, "(4/4)\n") {
 		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
 	}
-	if want := []string{
+	if got, want := f.requests(), []string{
 		"restart *draining ready ready ready", "restart ready *draining ready ready",
 		"restart ready ready *draining ready", "restart ready ready ready *draining",
-	}; !slices.Equal(f.asked, want) {
-		t.Errorf("requests %q, want %q", f.asked, want)
+	}; !slices.Equal(got, want) {
+		t.Errorf("requests %q, want %q", got, want)
 	}
 
 	// One of them, with --json.
-	f.asked = nil
 	code, stdout, _ = extctl(t.Context(), b.url, "restart", "x", "--instance", "b2/1", "--json")
-	if code != 0 || !strings.Contains(stdout, `"bridges":[{"bridge":"b2","result":{"instances":["b2-x"]}}]`) || !slices.Equal(f.asked, []string{"restart ready ready *draining ready"}) {
-		t.Errorf("exit code %d, %s%q", code, stdout, f.asked)
+	if got := f.requests(); code != 0 || !strings.Contains(stdout, `"bridges":[{"bridge":"b2","result":{"instances":["b2-x"]}}]`) || !slices.Equal(got, []string{"restart ready ready *draining ready"}) {
+		t.Errorf("exit code %d, %s%q", code, stdout, got)
 	}
-	f.asked = nil
 	code, stdout, stderr = extctl(t.Context(), b.url, "restart", "x", "--at-once")
-	if code != 0 || stdout != "b1: restarting 2 instances\nb2: restarting 2 instances\n" || len(f.asked) != 2 {
-		t.Errorf("exit code %d, %s%s%q", code, stdout, stderr, f.asked)
+	if got := f.requests(); code != 0 || stdout != "b1: restarting 2 instances\nb2: restarting 2 instances\n" || len(got) != 2 {
+		t.Errorf("exit code %d, %s%s%q", code, stdout, stderr, got)
 	}
 }
 
@@ -186,7 +199,7 @@ func TestRestartStops(t *testing.T) {
 	instances[0].State, instances[0].Reason = heartbeat.Gated, "python3 is missing"
 	instances[3].State = heartbeat.Failed
 	f := newFakeFleet(t, b, "x", instances...)
-	f.broken = "b1-y"
+	f.setBroken("b1-y")
 	code, stdout, stderr := extctl(t.Context(), b.url, "restart", "x")
 	if code != exitUnavailable || !hasLines(stdout, []string{"b2/2: restarting … ready", "b1/2: restarting … failed"}) {
 		t.Errorf("exit code %d, %s", code, stdout)
@@ -200,8 +213,8 @@ func TestRestartStops(t *testing.T) {
 			t.Errorf("stderr is %q, want %q", stderr, want)
 		}
 	}
-	if want := []string{"restart gated ready ready *draining", "restart gated *draining ready ready"}; !slices.Equal(f.asked, want) {
-		t.Errorf("requests %q, want %q", f.asked, want)
+	if got, want := f.requests(), []string{"restart gated ready ready *draining", "restart gated *draining ready ready"}; !slices.Equal(got, want) {
+		t.Errorf("requests %q, want %q", got, want)
 	}
 	code, stdout, _ = extctl(t.Context(), b.url, "restart", "x", "--json", "--bridge", "b1")
 	out := decodeOutput(t, stdout)
@@ -210,7 +223,7 @@ func TestRestartStops(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, stdout)
 	}
 	// An instance that does not come back in time.
-	f.broken = ""
+	f.setBroken("")
 	if !withTimeouts(func(each string) bool {
 		code, _, stderr = extctl(t.Context(), b.url, "restart", "x", "--instance", "b2-x", "--instance-timeout", "1ns")
 		return code == exitTimeout
