@@ -26,7 +26,7 @@ type shippedMesh struct {
 	cancelled string // a file with one line for each cancellation that the bundled server received
 }
 
-// remembers is an MCP server in shell with an answer of 40 MB, a call that never ends, and a record of cancellations.
+// remembers is an MCP server in shell with an answer of 12 MB, a call that never ends, and a record of cancellations.
 const remembers = `
 while IFS= read -r line; do
 	case $line in *'"id":'*) id=${line#*'"id":'} id=${id%%%%[,\}]*} ;; *) id= ;; esac
@@ -35,7 +35,7 @@ while IFS= read -r line; do
 	*'"initialize"'*) r='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}' ;;
 	*'"tools/list"'*) r='{"tools":[{"name":"slow","inputSchema":{"type":"object"}},{"name":"large","inputSchema":{"type":"object"}}]}' ;;
 	*'"slow"'*) continue ;;
-	*'"large"'*) r="{\"content\":[{\"type\":\"text\",\"text\":\"$(head -c 40000000 /dev/zero | tr '\0' x)\"}]}" ;;
+	*'"large"'*) r="{\"content\":[{\"type\":\"text\",\"text\":\"$(head -c 12000000 /dev/zero | tr '\0' x)\"}]}" ;;
 	*) r='{}' ;;
 	esac
 	[ -n "$id" ] && printf '{"jsonrpc":"2.0","id":%%s,"result":%%s}\n' "$id" "$r"
@@ -156,8 +156,8 @@ func (m *shippedMesh) testCalls(t *testing.T) {
 	}
 	long, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
-	if r, err := m.client.Call(long, "ext_slow_large", nil); err != nil || len(r) < 40_000_000 {
-		t.Errorf("an answer of 40 MB: %d bytes, %v", len(r), err)
+	if r, err := m.client.Call(long, "ext_slow_large", nil); err != nil || len(r) < 12_000_000 {
+		t.Errorf("an answer of 12 MB: %d bytes, %v", len(r), err)
 	}
 	if _, err := m.client.CallExt(t.Context(), "nobody", "tools/x", nil); !errors.Is(err, rpc.CodeUnavailable) {
 		t.Errorf("an extension that does not exist: %v, want unavailable", err)
