@@ -126,7 +126,7 @@ func TestServeLeavesStuckHandlersBehind(t *testing.T) {
 	if m, err := inbox.NextMsg(0); err == nil {
 		t.Errorf("a second answer: %.200s", m.Data)
 	}
-	if after := slot.Counts(); after.InFlight != 0 || after.Errors != before.Errors || after.TookSum != before.TookSum {
+	if after := slot.Counts(); after.InFlight != 0 || after.Errors != before.Errors || after.Took.Sum != before.Took.Sum {
 		t.Errorf("the late ones were counted: %+v, before %+v", after, before)
 	}
 }
