@@ -84,7 +84,7 @@ func (a *app) printListing(l listing, format outputFormat) error {
 	}
 	tables := l.tables()
 	if format == formatName {
-		return printNames(a, tables[0])
+		return printColumn(a, tables[0], 0)
 	}
 	if len(tables[0].rows) == 0 && l.empty != "" {
 		fmt.Fprintln(a.stderr, "extctl:", clean(l.empty))

@@ -231,13 +231,9 @@ func (s *session) printLog(l logLine, want selection) error {
 
 // logText is a line as it is printed: with the time, with the date if it is not today's, and the source.
 func logText(l logLine, withID, timestamps bool, now time.Time) string {
-	at := l.TS.Local()
-	when := at.Format(time.TimeOnly)
-	switch {
-	case timestamps:
+	when := clockTime(l.TS, now)
+	if timestamps {
 		when = l.TS.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-	case at.Format(time.DateOnly) != now.Local().Format(time.DateOnly):
-		when = at.Format(time.DateTime)
 	}
 	if withID {
 		when += " " + clean(l.ID)

@@ -44,10 +44,10 @@ func (f *outputFormat) choose(a *app) error {
 	return nil
 }
 
-// printNames prints the first column of a table.
-func printNames(a *app, t *table) error {
+// printColumn prints one column of a table.
+func printColumn(a *app, t *table, column int) error {
 	for _, row := range t.rows {
-		if _, err := fmt.Fprintln(a.stdout, row[0]); err != nil {
+		if _, err := fmt.Fprintln(a.stdout, row[column]); err != nil {
 			return err
 		}
 	}

@@ -40,9 +40,13 @@ argument, all bridges of the mesh do. The output says what changed on each bridg
 
 func reload(ctx context.Context, s *session, bridges []string) error {
 	if len(bridges) == 0 {
-		var err error
-		if bridges, err = runningBridges(ctx, s); err != nil {
+		running, lost, err := runningBridges(ctx, s)
+		if err != nil {
 			return err
+		}
+		bridges = running
+		for _, name := range lost {
+			s.note("%s is lost; it reads its manifests when it starts", clean(name))
 		}
 	}
 	answers, failed, err := askBridges[bridge.Reloaded](ctx, s, bridges, "reload", nil)
@@ -72,26 +76,25 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 	return failed.exit()
 }
 
-// runningBridges are the bridges in the catalog, without those that are lost: these read their manifests when they start.
-func runningBridges(ctx context.Context, s *session) ([]string, error) {
+// runningBridges are the bridges in the catalog, and those that are lost.
+func runningBridges(ctx context.Context, s *session) (running, lost []string, err error) {
 	c, err := s.catalog(ctx, wire.KindHost)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []string
 	for _, h := range c.Hosts() {
 		if h.State == heartbeat.Lost {
-			s.note("%s is lost; it reads its manifests when it starts", clean(h.Bridge))
-			continue
+			lost = append(lost, h.Bridge)
+		} else {
+			running = append(running, h.Bridge)
 		}
-		out = append(out, h.Bridge)
 	}
-	if len(out) == 0 {
+	if len(running) == 0 {
 		f := fail(exitUnavailable, "no bridge is running")
 		f.hint = "extctl up starts one; extctl hosts lists those that were there"
-		return nil, f
+		return nil, nil, f
 	}
-	return out, nil
+	return running, lost, nil
 }
 
 // reloadedText says what a reload has changed.

@@ -84,7 +84,7 @@ func TestForeignVerbs(t *testing.T) {
 	}
 	for word, hint := range map[string]string{
 		"stop": "did you mean extctl drain (", "rm": "did you mean extctl uninstall (", "ps": "did you mean extctl list (",
-		"lst": "did you mean list?", "cal": "did you mean call?", "wacth": "did you mean watch or wait?", "zz": "see extctl --help", "PS": "did you mean extctl list (",
+		"lst": "did you mean list?", "cal": "did you mean call or calls?", "wacth": "did you mean watch or wait?", "zz": "see extctl --help", "PS": "did you mean extctl list (",
 	} {
 		if f, ok := unknownVerb(root, word).(*failure); !ok || !strings.HasPrefix(f.hint, hint) {
 			t.Errorf("%s: %q, want %q", word, f.hint, hint)

@@ -9,15 +9,21 @@ import (
 
 // terminalWidth is the width of a terminal in characters; 0 if out is not a terminal.
 func terminalWidth(out any) int {
+	width, _ := terminalSize(out)
+	return width
+}
+
+// terminalSize is the size of a terminal in characters; 0 if out is not a terminal.
+func terminalSize(out any) (width, height int) {
 	f, ok := out.(*os.File)
 	if !ok {
-		return 0
+		return 0, 0
 	}
-	width, _, err := term.GetSize(int(f.Fd()))
+	width, height, err := term.GetSize(int(f.Fd()))
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return width
+	return width, height
 }
 
 // Widths of columns that do not fit.

@@ -10,14 +10,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// control handles one message on P.control.<bridge>: restart, drain, reload, logs, calls, ping, inventory, status.
+// control handles one message on P.control.<bridge>: restart, drain, reload, logs, calls, stats, ping, inventory, status.
 type control struct {
 	b        *Bridge
 	retired  []<-chan struct{}       // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
@@ -44,8 +43,8 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		return c.status(r.Params)
 	case "reload":
 		return c.reload(ctx)
-	case "calls":
-		return c.calls(r.Params)
+	case "calls", "stats":
+		return c.past(r)
 	}
 	var t target
 	whole := r.Method == "drain" // without an id: all extensions of the bridge
@@ -67,29 +66,7 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	case "logs":
 		return logs(targets, t.Lines)
 	}
-	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, calls, ping, inventory and status", r.Method)
-}
-
-// calls returns the failed and the slowest calls that are kept, as many as fit into one message.
-func (c *control) calls(params json.RawMessage) (json.RawMessage, error) {
-	var q calls.Query
-	if len(params) > 0 {
-		if err := json.Unmarshal(params, &q); err != nil {
-			return nil, rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "params of calls: %v", err)
-		}
-	}
-	out, room := []json.RawMessage{}, maxLogs
-	for _, r := range c.b.calls.Calls(q) {
-		text, err := json.Marshal(r)
-		if err != nil {
-			return nil, err
-		}
-		if room -= len(text) + 1; room < 0 {
-			break
-		}
-		out = append(out, text)
-	}
-	return json.Marshal(map[string]any{"calls": out})
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, calls, stats, ping, inventory and status", r.Method)
 }
 
 // maxDrainMS limits drain_ms: no call takes longer.

@@ -45,7 +45,7 @@ func TestRecord(t *testing.T) {
 		c.At = start.Add(time.Duration(i) * time.Second)
 		e.Ended(&c)
 	}
-	failed := l.Calls(Query{Failed: true})
+	failed := kept(l, Query{Failed: true})
 	var got []string
 	for _, r := range failed {
 		got = append(got, fmt.Sprint(r.Method, " ", r.Outcome, " ", r.Ran, " ", r.Reason, " ", r.Trace))
@@ -58,16 +58,16 @@ func TestRecord(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if n := len(l.Calls(Query{})); n != 6 { // with the slow ones that did not fail
+	if n := len(kept(l, Query{})); n != 6 { // with the slow ones that did not fail
 		t.Errorf("%d calls", n)
 	}
 	for q, want := range map[Query]int{{Failed: true, Tool: "greet"}: 4, {Since: start.Add(5 * time.Second)}: 1, {MinMS: 1}: 1, {Limit: 2}: 2,
 		{ID: "hell"}: 0, {ID: "hello", Slow: true, Limit: 1}: 1} {
-		if n := len(l.Calls(q)); n != want {
+		if n := len(kept(l, q)); n != want {
 			t.Errorf("%+v: %d", q, n)
 		}
 	}
-	if slow := l.Calls(Query{Slow: true}); slow[0].CallID != "well" {
+	if slow := kept(l, Query{Slow: true}); slow[0].CallID != "well" {
 		t.Errorf("the slowest is %+v", slow[0])
 	}
 	counts := l.Counts("")
@@ -88,13 +88,13 @@ func TestBounds(t *testing.T) {
 	if kept := l.Extension("a").inOrder(); len(kept) != maxFailures || kept[0].CallID != "2000" || kept[maxFailures-1].CallID != "2999" {
 		t.Errorf("%d failures from %s", len(kept), kept[0].CallID)
 	}
-	if slow := l.Calls(Query{Slow: true}); len(slow) != maxSlow || slow[0].CallID != "2999" || slow[maxSlow-1].CallID != fmt.Sprint(3000-maxSlow) {
+	if slow := kept(l, Query{Slow: true}); len(slow) != maxSlow || slow[0].CallID != "2999" || slow[maxSlow-1].CallID != fmt.Sprint(3000-maxSlow) {
 		t.Errorf("%d slow calls, the slowest is %+v", len(slow), slow[0])
 	}
 	if n := len(l.Counts("")); n != maxTools+1 {
 		t.Errorf("%d tools have counts", n)
 	}
-	if n := len(l.Calls(Query{Failed: true, Limit: 1 << 30})); n != maxAnswer {
+	if n := len(kept(l, Query{Failed: true, Limit: 1 << 30})); n != maxAnswer {
 		t.Errorf("an answer has %d records", n)
 	}
 	for i := range 100 { // these get their share, and "a" keeps its own
@@ -127,7 +127,7 @@ func TestSlowPeriod(t *testing.T) {
 	for hour := range 4 {
 		l.Extension("a").Ended(&End{Took: time.Duration(10-hour) * time.Second, At: start.Add(time.Duration(hour) * 61 * time.Minute)})
 	}
-	if slow := l.Calls(Query{Slow: true}); len(slow) != 2 || slow[0].TookUS != 8e6 || slow[1].TookUS != 7e6 {
+	if slow := kept(l, Query{Slow: true}); len(slow) != 2 || slow[0].TookUS != 8e6 || slow[1].TookUS != 7e6 {
 		t.Errorf("%+v", slow)
 	}
 }
@@ -153,4 +153,56 @@ func BenchmarkEnded(b *testing.B) {
 			e.Ended(&End{Tool: "t", CallID: "x", Took: time.Second, At: start})
 		}
 	})
+}
+
+func kept(l *Log, q Query) []Record {
+	records, _ := l.Calls(q)
+	return records
+}
+
+// TestQuantile: the estimate is between the bounds of the class in which the duration is.
+func TestQuantile(t *testing.T) {
+	var h Histogram
+	for range 99 {
+		h.Add(3 * time.Millisecond)
+	}
+	h.Add(time.Hour)
+	all := h.Read()
+	for q, want := range map[float64]time.Duration{0.5: 3762626 * time.Nanosecond, 0.99: 5 * time.Millisecond, 1: 5 * time.Minute} {
+		if got := all.Quantile(q); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
+			t.Errorf("%v: %v, want %v", q, got, want)
+		}
+	}
+	for range 100 {
+		h.Add(300 * time.Microsecond)
+	}
+	recent := h.Read().Sub(all)
+	if got := recent.Quantile(0.99); got != 495*time.Microsecond || recent.Total() != 100 {
+		t.Errorf("%v, %d recent calls", got, recent.Total())
+	}
+	if got := (&Durations{}).Quantile(0.5); got != 0 {
+		t.Errorf("without calls: %v", got)
+	}
+}
+
+// TestStats: a tool's counts can be sent and read again.
+func TestStats(t *testing.T) {
+	l := NewLog()
+	l.Extension("hello").Ended(&End{Tool: "greet", Took: time.Second})
+	l.Extension("hello").Ended(&End{Method: "tools/greet", Refused: true, Code: rpc.CodeOverloaded})
+	text, err := json.Marshal(l.Stats("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back []ToolStat
+	if err := json.Unmarshal(text, &back); err != nil || len(back) != 2 {
+		t.Fatalf("%v in %s", err, text)
+	}
+	if took, ok := back[1].Took(); back[0].Calls != 1 || back[0].Failed != 1 || !ok || took.Total() != 1 || took.Sum != time.Second {
+		t.Errorf("%s", text)
+	}
+	back[1].Counts = back[1].Counts[1:]
+	if _, ok := back[1].Took(); ok {
+		t.Error("counts of other classes are accepted")
+	}
 }

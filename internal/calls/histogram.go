@@ -60,3 +60,36 @@ func (d *Durations) Total() (n uint64) {
 	}
 	return n
 }
+
+// Quantile returns a duration that a share q of the durations does not exceed, an estimate between the bounds around it; 0
+// if there are no durations. Above the last bound it returns that bound.
+func (d *Durations) Quantile(q float64) time.Duration {
+	rank, below := q*float64(d.Total()), 0.0
+	for i, n := range d.N {
+		if n == 0 || below+float64(n) < rank {
+			below += float64(n)
+			continue
+		}
+		if i == len(Bounds) {
+			break
+		}
+		low := time.Duration(0)
+		if i > 0 {
+			low = Bounds[i-1]
+		}
+		return low + time.Duration((rank-below)/float64(n)*float64(Bounds[i]-low))
+	}
+	if d.Total() == 0 {
+		return 0
+	}
+	return Bounds[len(Bounds)-1]
+}
+
+// Sub returns the durations that were counted after earlier was read.
+func (d Durations) Sub(earlier Durations) Durations {
+	for i, n := range earlier.N {
+		d.N[i] -= n
+	}
+	d.Sum -= earlier.Sum
+	return d
+}

@@ -108,6 +108,7 @@ type Extension struct {
 type tool struct {
 	name       string
 	took       Histogram
+	refused    atomic.Uint64 // on arrival
 	failed     atomic.Uint64
 	toolFailed atomic.Uint64 // of these, results with isError
 }
@@ -115,7 +116,9 @@ type tool struct {
 // Ended counts a call, and keeps it if it failed, is one of the slowest.
 func (e *Extension) Ended(c *End) {
 	t, failed := e.tool(c.Tool), c.failed()
-	if !c.Refused {
+	if c.Refused {
+		t.refused.Add(1)
+	} else {
 		t.took.Add(c.Took)
 	}
 	if failed {

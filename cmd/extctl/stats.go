@@ -1,0 +1,340 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/calls"
+	"github.com/extmesh/extmesh/internal/daemon"
+)
+
+// statsFlags are the flags of stats and top.
+type statsFlags struct {
+	bridges []string
+	watch   time.Duration // 0: print once
+	format  outputFormat
+}
+
+func statsCmd(a *app) *cobra.Command {
+	cmd, f := statsVerb(a, "stats [ID]", "Print the number of calls and errors, and how long calls take")
+	cmd.Long = `Print the number of calls and errors and how long calls take, for each extension, or for each tool of one extension and its
+members. Bridges count since they started; the numbers of several bridges are summed up.
+
+P50 and P99 are estimates: half of the calls, and 99 of 100, took at most that long. Errors include calls that were refused and
+results with isError. The tool _other is for other methods, and for tools over a bridge's limit of 200.
+
+With --watch, the table has the calls and errors a second, and the durations, since the previous table.`
+	cmd.Example = "  extctl stats\n  extctl stats hello --watch 5s"
+	cmd.Flags().DurationVar(&f.watch, "watch", 0, "print a new table every `DURATION` until interrupted")
+	return cmd
+}
+
+func topCmd(a *app) *cobra.Command {
+	cmd, f := statsVerb(a, "top [ID]", "Show the calls a second, errors and durations until interrupted: stats --watch 2s")
+	cmd.Flags().DurationVar(&f.watch, "watch", 2*time.Second, "update the table every `DURATION`")
+	return cmd
+}
+
+func statsVerb(a *app, use, about string) (*cobra.Command, *statsFlags) {
+	f := &statsFlags{}
+	cmd := &cobra.Command{
+		Use: use, Short: about, Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeIDs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.format.choose(a); err != nil {
+				return err
+			}
+			id, err := optionalID(args)
+			if err != nil {
+				return err
+			}
+			if watch := cmd.Flags().Changed("watch"); (watch || f.watch != 0) && (f.watch < minWatch || f.watch > maxWatch) {
+				return usage("--watch %v: want a duration from %v to %v", f.watch, minWatch, maxWatch)
+			}
+			if f.watch > 0 && f.format == formatName {
+				return usage("-o name prints no numbers to watch; want table, wide or json")
+			}
+			limit := requestTimeout
+			if f.watch > 0 {
+				limit = 0
+			}
+			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error {
+				if f.watch > 0 {
+					return s.watchStats(ctx, id, f)
+				}
+				return s.stats(ctx, id, f)
+			})
+		},
+	}
+	addBridges(cmd, a, &f.bridges)
+	f.format.add(cmd)
+	return cmd, f
+}
+
+// The limits of --watch. More often than that would only load the bridges.
+const (
+	minWatch = 100 * time.Millisecond
+	maxWatch = time.Hour
+)
+
+// usageJSON is what was counted of an extension or a tool.
+type usageJSON struct {
+	ID     string      `json:"id,omitempty"`   // of an extension
+	Tool   string      `json:"tool,omitempty"` // of a tool
+	Calls  uint64      `json:"calls"`
+	Failed uint64      `json:"failed"`
+	P50    int64       `json:"p50_us"`
+	P99    int64       `json:"p99_us"`
+	Tools  []usageJSON `json:"tools,omitempty"`
+
+	took calls.Durations
+}
+
+func (u *usageJSON) add(calls, failed uint64, took calls.Durations) {
+	u.Calls += calls
+	u.Failed += failed
+	u.took.Add(took)
+	u.P50, u.P99 = u.took.Quantile(0.5).Microseconds(), u.took.Quantile(0.99).Microseconds()
+}
+
+// statsJSON is the output of stats.
+type statsJSON struct {
+	header
+	Since      time.Time   `json:"since"`                 // the first of the bridges started
+	IntervalMS int64       `json:"interval_ms,omitempty"` // with --watch: the numbers are those of so long
+	Extensions []usageJSON `json:"extensions"`
+	Failed     failures    `json:"failed,omitempty"`
+}
+
+// sample is what the bridges had counted at a time.
+type sample struct {
+	at      time.Time
+	answers []answer[calls.Stats]
+	failed  failures
+}
+
+func (s *session) sample(ctx context.Context, id string, bridges []string) (sample, error) {
+	answers, failed, err := askRunning[calls.Stats](ctx, s, bridges, "stats", calls.Query{ID: id})
+	if err != nil {
+		return sample{}, err
+	}
+	for _, a := range answers {
+		if !slices.Equal(a.parsed.BoundsUS, calls.BoundsUS()) {
+			return sample{}, fail(exitOther, "bridge %s counts durations in other classes than this version of extctl; use the version of the bridge", a.Bridge)
+		}
+	}
+	return sample{time.Now(), answers, failed}, nil
+}
+
+// counted sums up what was counted, or what was counted since an earlier sample. A bridge that has restarted in between counts
+// from zero; one that did not answer then is left out.
+func (n sample) counted(earlier *sample) statsJSON {
+	out := statsJSON{Extensions: []usageJSON{}, Failed: n.failed}
+	type key struct {
+		bridge, since, id, tool string
+	}
+	before := map[key]calls.ToolStat{}
+	if earlier != nil {
+		out.IntervalMS = max(1, n.at.Sub(earlier.at).Milliseconds())
+		for _, a := range earlier.answers {
+			before[key{bridge: a.Bridge}] = calls.ToolStat{}
+			for _, t := range a.parsed.Tools {
+				before[key{a.Bridge, a.parsed.Since.String(), t.ID, t.Tool}] = t
+			}
+		}
+	}
+	for _, a := range n.answers {
+		if out.Since.IsZero() || a.parsed.Since.Before(out.Since) {
+			out.Since = a.parsed.Since
+		}
+		if _, asked := before[key{bridge: a.Bridge}]; earlier != nil && !asked {
+			continue
+		}
+		for _, t := range a.parsed.Tools {
+			out.add(t, before[key{a.Bridge, a.parsed.Since.String(), t.ID, t.Tool}])
+		}
+	}
+	slices.SortFunc(out.Extensions, func(a, b usageJSON) int {
+		if earlier != nil && a.Calls != b.Calls { // the busiest first: a terminal may not have room for all
+			return cmp.Compare(b.Calls, a.Calls)
+		}
+		return cmp.Compare(a.ID, b.ID)
+	})
+	for _, e := range out.Extensions {
+		slices.SortFunc(e.Tools, func(a, b usageJSON) int { return cmp.Compare(a.Tool, b.Tool) })
+	}
+	return out
+}
+
+// add adds the counts of a tool on a bridge, less those of before.
+func (j *statsJSON) add(now, before calls.ToolStat) {
+	took, _ := now.Took()
+	earlier, counted := before.Took()
+	if counted && before.Calls <= now.Calls && before.Failed <= now.Failed {
+		took = took.Sub(earlier)
+		now.Calls, now.Failed = now.Calls-before.Calls, now.Failed-before.Failed
+	}
+	e := entry(&j.Extensions, func(u usageJSON) bool { return u.ID == now.ID }, usageJSON{ID: now.ID})
+	e.add(now.Calls, now.Failed, took)
+	entry(&e.Tools, func(u usageJSON) bool { return u.Tool == now.Tool }, usageJSON{Tool: now.Tool}).add(now.Calls, now.Failed, took)
+}
+
+// entry returns the entry of a list, which is added if it is not there.
+func entry(list *[]usageJSON, is func(usageJSON) bool, added usageJSON) *usageJSON {
+	n := slices.IndexFunc(*list, is)
+	if n < 0 {
+		n, *list = len(*list), append(*list, added)
+	}
+	return &(*list)[n]
+}
+
+func (s *session) stats(ctx context.Context, id string, f *statsFlags) error {
+	now, err := s.sample(ctx, id, f.bridges)
+	if err != nil {
+		return err
+	}
+	out := now.counted(nil)
+	if len(out.Extensions) == 0 && len(out.Failed) == 0 {
+		if err := s.checkKnown(ctx, id, f.bridges); err != nil {
+			return err
+		}
+	}
+	if s.json {
+		return cmp.Or(s.printJSON(out), out.Failed.exit())
+	}
+	if err := printTable(s.app, s.statsTable(out, id != "" || f.format == formatWide), f.format, "EXTENSION"); err != nil {
+		return err
+	}
+	calls := "calls since"
+	if len(out.Extensions) == 0 {
+		calls = "no calls since"
+	}
+	s.note("extctl: %s the start of the bridges, at %s or later", calls, clockTime(out.Since, time.Now()))
+	out.Failed.print(s.app)
+	return out.Failed.exit()
+}
+
+// statsTable is a table with a row for each extension, or for each tool.
+func (s *session) statsTable(out statsJSON, tools bool) *table {
+	names := []string{"EXTENSION", "TOOL", "CALLS", "ERRORS", "ERRORS %", "P50", "P99"}
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	if out.IntervalMS > 0 {
+		names[2], names[3] = "CALLS/S", "ERRORS/S"
+		number = func(n uint64) string { return fmt.Sprintf("%.4g", float64(n)*1000/float64(out.IntervalMS)) }
+	}
+	if !tools {
+		names = slices.Delete(names, 1, 2)
+	}
+	t := s.newTable(names...)
+	row := func(u usageJSON, name ...string) {
+		share, p50, p99 := "", "", ""
+		if u.Calls > 0 {
+			share = strconv.FormatFloat(100*float64(u.Failed)/float64(u.Calls), 'f', 1, 64)
+		}
+		if u.took.Total() > 0 {
+			p50, p99 = usText(u.P50), usText(u.P99)
+		}
+		t.add(append(name, number(u.Calls), number(u.Failed), share, p50, p99)...)
+	}
+	for _, e := range out.Extensions {
+		if !tools {
+			row(e, e.ID)
+		}
+		for n := 0; tools && n < len(e.Tools); n++ {
+			row(e.Tools[n], e.ID, e.Tools[n].Tool)
+		}
+	}
+	return t
+}
+
+func usText(us int64) string { return durationText(time.Duration(us) * time.Microsecond) }
+
+// watchStats prints a table every few seconds, on a terminal in the place of the one before.
+func (s *session) watchStats(ctx context.Context, id string, f *statsFlags) error {
+	tick := time.NewTicker(f.watch)
+	defer tick.Stop()
+	var before *sample
+	for {
+		now, err := s.sampleWithin(ctx, id, f)
+		if ctx.Err() != nil {
+			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
+		}
+		if before == nil && err != nil {
+			return err
+		}
+		if err := s.printSample(now, before, err, id != "" || f.format == formatWide, f.format); err != nil {
+			return err
+		}
+		if err == nil {
+			before = &now
+		}
+		select {
+		case <-ctx.Done():
+			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
+		case <-tick.C:
+		}
+	}
+}
+
+// sampleWithin is sample with the time limit of a request.
+func (s *session) sampleWithin(ctx context.Context, id string, f *statsFlags) (sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	now, err := s.sample(ctx, id, f.bridges)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = explainTimeout(err, requestTimeout)
+	}
+	return now, err
+}
+
+// printSample prints what was counted since the sample before, or the error of a sample. The first sample has nothing to be
+// compared with: on a terminal it shows the numbers since the bridges started.
+func (s *session) printSample(now sample, before *sample, failed error, tools bool, format outputFormat) error {
+	live := daemon.IsTerminal(s.stdout) && !s.json
+	switch {
+	case failed != nil:
+		s.printError(exitCode(failed), failed)
+		return nil
+	case before == nil && !live:
+		return nil
+	}
+	out := now.counted(before)
+	if s.json {
+		return s.printJSON(out)
+	}
+	var frame bytes.Buffer
+	if live {
+		frame.WriteString("\x1b[H\x1b[2J") // the upper left corner of an empty screen
+	}
+	what := "since the bridges started"
+	if before != nil {
+		what = fmt.Sprintf("in the last %v", now.at.Sub(before.at).Round(100*time.Millisecond))
+	}
+	t := s.statsTable(out, tools)
+	if format == formatWide {
+		t.width = 0
+	}
+	line := func(text string) { fmt.Fprintln(&frame, cut(clean(text), cmp.Or(t.width, 200))) }
+	line(fmt.Sprintf("%s  %s on %s, %s", clockTime(now.at, now.at), plural(len(out.Extensions), "extension"), plural(len(now.answers), "bridge"), what))
+	if live {
+		_, height := terminalSize(s.stdout)
+		most := max(1, height-3-len(out.Failed)) // the line above, the names, and the cursor
+		t.rows = t.rows[:min(len(t.rows), most)]
+	}
+	if err := t.print(&frame); err != nil {
+		return err
+	}
+	for _, b := range out.Failed {
+		line(b.err.Error())
+	}
+	_, err := io.Copy(s.stdout, &frame)
+	return err
+}
