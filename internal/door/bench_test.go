@@ -170,7 +170,7 @@ func BenchmarkList(b *testing.B) {
 		o := ViewOptions{Tools: ToolsAll}.withDefaults()
 		cache := renderCache{}
 		cache.update(all, slog.New(slog.DiscardHandler))
-		v, _ := buildView(o, &view{}, all, &cache, time.Unix(1000, 0))
+		v, _ := buildView(o, &view{}, all, &cache, new(lists), time.Unix(1000, 0))
 		d, err := New(Options{View: o})
 		if err != nil {
 			b.Fatal(err)
@@ -202,7 +202,7 @@ func BenchmarkList(b *testing.B) {
 				spec := *all[0].Spec
 				all[0].Spec = &spec
 				cache.update(all, slog.New(slog.DiscardHandler))
-				buildView(o, v, all, &cache, time.Unix(1000, 0))
+				buildView(o, v, all, &cache, new(lists), time.Unix(1000, 0))
 			}
 		})
 		b.Run(fmt.Sprintf("search/%d", n), func(b *testing.B) {

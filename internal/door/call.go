@@ -90,8 +90,9 @@ func (c *client) isOverloaded() (limit int, yes bool) {
 	return maxCallsOfDoor, c.door.running.Load() > maxCallsOfDoor
 }
 
-// callee is the tool of a call.
+// callee is what a request is for.
 type callee struct {
+	noun      string // prompt or resource; "" for a tool
 	name      string // as the client has written it
 	id        string // of the extension; "" if it is unknown
 	tool      string // as mesh.Client finds it
@@ -101,8 +102,11 @@ type callee struct {
 
 func (t *callee) isNative() bool { return t.extension.Spec == nil || t.extension.Spec.Dialect != "mcp" }
 
+// tools are the tools as one client calls them.
+type tools struct{ *client }
+
 // callTool answers tools/call.
-func (c *client) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+func (c tools) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	name, err := q.params.ToolName()
 	if err != nil {
 		return nil, err
@@ -117,7 +121,7 @@ func (c *client) callTool(ctx context.Context, q *request) ([]byte, *rpc.Error) 
 	}
 	defer running.leave()
 	if limit, yes := c.isOverloaded(); yes {
-		return overloaded(name, limit).to(q), nil
+		return overloaded(&callee{name: name}, limit).to(q), nil
 	}
 	c.door.awaitReady(running.ctx)
 	if c.searches(c.view.now.Load(), q.era) && isSearchTool(name) {
@@ -144,12 +148,28 @@ func objectOr(args []byte) []byte {
 }
 
 // forward calls a tool on the mesh.
-func (c *client) forward(running *call, q *request, t *callee, args []byte) ([]byte, *rpc.Error) {
+func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byte, *rpc.Error) {
+	do := mesh.ToolCall{Tool: t.tool, Arguments: args, Meta: q.params.Meta.ForExtension()}
+	result, f, err := c.send(running, q, t, do)
+	switch {
+	case f != nil:
+		return f.to(q), nil
+	case err != nil:
+		return nil, err
+	case t.isNative():
+		result = wrap(result, q.era)
+	}
+	return q.era.Complete(mcp.OneLine(result)), nil
+}
+
+// send sends a request to the mesh and waits for the result. If the mesh has failed, it returns how; the error is the
+// extension's own, or errNoAnswer.
+func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([]byte, *failure, *rpc.Error) {
 	b, via, release, err := c.mesh(running.ctx)
 	if err != nil && running.isEnded() {
-		return nil, errNoAnswer
+		return nil, nil, errNoAnswer
 	} else if err != nil {
-		return noMesh(t, err).to(q), nil
+		return nil, noMesh(t, err), nil
 	}
 	defer release()
 	ctx, cancel := context.WithTimeout(running.ctx, c.door.opt.CallTimeout)
@@ -160,7 +180,7 @@ func (c *client) forward(running *call, q *request, t *callee, args []byte) ([]b
 	if t.extension.Spec != nil {
 		running.setSubject(t.extension.Spec.Subject, via)
 	}
-	do := mesh.ToolCall{Tool: t.tool, Arguments: args, Meta: q.params.Meta.ForExtension(), Agent: c.agent(q)}
+	do.Agent = c.agent(q)
 	if token := q.params.Meta.ProgressToken; token != nil {
 		p := &progress{token: token, send: q.notify}
 		do.Progress = p.receive
@@ -168,35 +188,33 @@ func (c *client) forward(running *call, q *request, t *callee, args []byte) ([]b
 	}
 	result, err := b.client.Do(ctx, do)
 	if running.isEnded() {
-		return nil, errNoAnswer
+		return nil, nil, errNoAnswer
 	} else if cause := context.Cause(running.ctx); err != nil && (cause == errDenied || cause == errDraining) {
 		err = cause
 	}
 	if err != nil {
-		return c.failed(q, t, err)
+		f, e := c.failed(q, t, err)
+		return nil, f, e
 	}
 	if limit := c.door.opt.MaxResult; len(result) > limit {
-		return tooLarge(t, len(result), limit).to(q), nil
+		return nil, tooLarge(t, len(result), limit), nil
 	}
-	if t.isNative() {
-		result = wrap(result, q.era)
-	}
-	return q.era.Complete(mcp.OneLine(result)), nil
+	return result, nil, nil
 }
 
-// failed answers a call that has failed.
-func (c *client) failed(q *request, t *callee, err error) ([]byte, *rpc.Error) {
+// failed is why a request has failed on the mesh, or the error with which it is answered.
+func (c *client) failed(q *request, t *callee, err error) (*failure, *rpc.Error) {
 	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok {
-		return nil, c.unknownTool(t.name, e.Nearest)
+		return nil, tools{c}.unknownTool(t.name, e.Nearest)
 	}
 	if e, ok := errors.AsType[*mesh.AmbiguousError](err); ok {
 		return nil, ambiguousTool(t.name, e.Candidates)
 	}
 	if e, ok := errors.AsType[*rpc.Error](err); ok && e.Details().Kind == "" {
-		return nil, ownError(e, q.era)
+		return nil, ownError(e, t, q.era)
 	}
 	t.refresh(c.door.mesh.Load().catalog)
-	return explain(t, err, c.door.opt.CallTimeout, time.Now()).to(q), nil
+	return explain(t, err, c.door.opt.CallTimeout, time.Now()), nil
 }
 
 // refresh reads what the catalog has on the extension now.
@@ -208,9 +226,12 @@ func (t *callee) refresh(catalog *mesh.Catalog) {
 
 // ownError is an extension's own JSON-RPC error for a client. The modern era reserves the codes around -32000 for the
 // protocol.
-func ownError(e *rpc.Error, era mcp.Era) *rpc.Error {
-	if era == mcp.EraLegacy || e.Code < -32019 || e.Code > -32000 {
+func ownError(e *rpc.Error, t *callee, era mcp.Era) *rpc.Error {
+	switch {
+	case era == mcp.EraLegacy || e.Code < -32019 || e.Code > -32000:
 		return e
+	case e.Code == mcp.CodeNoResource && t.noun == nounResource:
+		return mcp.NewError(rpc.CodeInvalidParams, e.Message, map[string]any{"uri": t.name})
 	}
 	data := map[string]any{"code": int(e.Code)}
 	if len(e.Data) > 0 {
@@ -221,7 +242,7 @@ func ownError(e *rpc.Error, era mcp.Era) *rpc.Error {
 
 // resolve finds a tool by its name in the view, by a name that it had, or by any name that the catalog resolves. A tool
 // that the view does not permit does not exist.
-func (c *client) resolve(name string) (*callee, *rpc.Error) {
+func (c tools) resolve(name string) (*callee, *rpc.Error) {
 	v := c.view.now.Load()
 	b := c.door.mesh.Load()
 	if b == nil {
@@ -259,7 +280,7 @@ func (c *client) resolve(name string) (*callee, *rpc.Error) {
 // isFiltered reports whether the view hides anything.
 func (o ViewOptions) isFiltered() bool { return o.ReadOnly || len(o.Only)+len(o.Exclude) > 0 }
 
-func (c *client) permits(t *callee, tool *mesh.Tool) bool {
+func (c tools) permits(t *callee, tool *mesh.Tool) bool {
 	if t.item != nil && tool.Name != "" {
 		return c.view.opt.permits(t.item)
 	}
@@ -267,7 +288,7 @@ func (c *client) permits(t *callee, tool *mesh.Tool) bool {
 }
 
 // permittedOf returns the names that the view permits.
-func (c *client) permittedOf(catalog *mesh.Catalog, names []string) (out []string) {
+func (c tools) permittedOf(catalog *mesh.Catalog, names []string) (out []string) {
 	for _, name := range names {
 		e, tool, ok := catalog.Tool(name)
 		if !ok {
@@ -281,7 +302,7 @@ func (c *client) permittedOf(catalog *mesh.Catalog, names []string) (out []strin
 }
 
 // unknownTool is the error for a name that no tool of the view has. It suggests similar names.
-func (c *client) unknownTool(name string, near []string) *rpc.Error {
+func (c tools) unknownTool(name string, near []string) *rpc.Error {
 	v := c.view.now.Load()
 	if near == nil {
 		names := make([]string, len(v.tools))

@@ -246,7 +246,7 @@ func TestListChanged(t *testing.T) {
 	}
 	tag := func(id string) string { return `"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `}` }
 	for _, id := range []string{"1", `"two"`} { // several at once on one pipe
-		modern.want(listen(id, `{"toolsListChanged":true,"resourcesListChanged":true}`),
+		modern.want(listen(id, `{"toolsListChanged":true,"othersChanged":true}`),
 			`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{`+tag(id)+`,"notifications":{"toolsListChanged":true}}}`)
 	}
 	modern.want(listen("3", `{}`), `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{`+tag("3")+`,"notifications":{}}}`)

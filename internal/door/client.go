@@ -84,12 +84,19 @@ func (c *client) serve(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 }
 
 func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	if kind, ok := kindOf(q.method); ok {
+		c.door.await(ctx, c.door.listed)
+		c.becomesLegacy(q)
+		return c.listPage(q, kinds[kind].member, &c.view.now.Load().lists[kind].page)
+	}
 	switch {
 	case q.method == mcp.MethodListTools:
 		c.door.awaitReady(ctx)
 		return c.listTools(q)
 	case q.method == mcp.MethodCallTool:
-		return c.callTool(ctx, q)
+		return tools{c}.callTool(ctx, q)
+	case q.method == mcp.MethodGetPrompt, q.method == mcp.MethodReadResource, q.method == mcp.MethodComplete:
+		return asks{c}.answer(ctx, q)
 	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
 		c.door.awaitReady(ctx) // for the instructions
 		return c.initialize(q)
@@ -106,18 +113,22 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 
 // isQuick reports whether a request is answered without waiting.
 func (c *client) isQuick(method string) bool {
+	waits := time.Since(c.door.started) <= c.door.opt.Wait
+	if _, ok := kindOf(method); ok {
+		return !waits || isClosed(c.door.listed)
+	}
 	switch method {
-	case mcp.MethodCallTool, mcp.MethodListen:
+	case mcp.MethodCallTool, mcp.MethodListen, mcp.MethodGetPrompt, mcp.MethodReadResource, mcp.MethodComplete:
 		return false
 	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover:
-		return c.door.isReady() || time.Since(c.door.started) > c.door.opt.Wait
+		return !waits || c.door.isReady()
 	}
 	return true
 }
 
 // capabilities is what the server declares. They do not depend on what the mesh has at the moment, because clients read
 // them once.
-const capabilities = `"capabilities":{"tools":{"listChanged":true}}`
+const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true},"completions":{}}`
 
 // initialize begins a session of the legacy era.
 func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
@@ -223,59 +234,4 @@ func (c *client) notification(method string, params []byte) {
 	if running != nil {
 		running.cancel(errCancelled)
 	}
-}
-
-// maxListens limits the subscriptions of one client.
-const maxListens = 16
-
-// listen answers subscriptions/listen: it acknowledges the subscription, sends notifications with the request's id, and
-// ends when the client cancels the request or the server stops.
-func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
-	var p struct {
-		Notifications *struct {
-			Tools bool `json:"toolsListChanged"`
-		} `json:"notifications"`
-	}
-	if json.Unmarshal(q.raw, &p) != nil || p.Notifications == nil {
-		return nil, mcp.NewError(rpc.CodeInvalidParams, "params.notifications must be an object", nil)
-	}
-	running, err := c.enter(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	defer running.leave()
-	if !c.addListen(1) {
-		return nil, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions: cancel one of them first", nil)
-	}
-	defer c.addListen(-1)
-	meta := `"_meta":{"` + mcp.MetaSubscriptionID + `":` + string(q.id) + `}`
-	agreed := "{}"
-	if p.Notifications.Tools {
-		agreed = `{"toolsListChanged":true}`
-	}
-	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":` + agreed + `}}`))
-	if p.Notifications.Tools {
-		changed := []byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyToolsChanged + `","params":{` + meta + `}}`)
-		defer c.view.listen(&listener{
-			sees: func(old, fresh *view) bool {
-				return old.searching != fresh.searching || !fresh.searching && !sameList(old, fresh)
-			},
-			send: func() { q.notify(changed) },
-		})()
-		<-running.ctx.Done()
-	}
-	if context.Cause(running.ctx) == errCancelled {
-		return nil, errNoAnswer
-	}
-	return []byte(`{"resultType":"complete",` + meta + `}`), nil
-}
-
-func (c *client) addListen(n int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n > 0 && c.listens >= maxListens {
-		return false
-	}
-	c.listens += n
-	return true
 }

@@ -39,8 +39,10 @@ type Door struct {
 	started  time.Time
 	attached chan *backend // buffered, 1; the last one that Run has not seen
 	ready    chan struct{} // closed when the first view of the catalog is there
+	listed   chan struct{} // closed when the other lists of all extensions have been requested once
 	mesh     atomic.Pointer[backend]
 	renders  renderCache  // used by the goroutine of Run only
+	lists    lists        // used by the goroutine of Run only
 	running  atomic.Int64 // calls in flight
 	metrics  *metrics
 
@@ -68,6 +70,8 @@ func New(o Options) (*Door, error) {
 		started:  time.Now(),
 		attached: make(chan *backend, 1),
 		ready:    make(chan struct{}),
+		listed:   make(chan struct{}),
+		lists:    newLists(o.Logger),
 		calls:    map[*call]struct{}{},
 		metrics:  newMetrics(),
 	}
@@ -141,8 +145,15 @@ func (d *Door) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	stop := func() {}
 	defer func() { stop() }()
-	hide := time.NewTimer(time.Hour)
-	defer hide.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	request := func(l *list) {
+		client := d.mesh.Load().client
+		requests.Go(func() { d.lists.results <- l.request(ctx, client) }) // owned by Run; ends within listTimeout, or with ctx
+	}
+	waiting := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -151,17 +162,31 @@ func (d *Door) Run(ctx context.Context) error {
 			stop()
 			stop = watch(ctx, b.catalog, changed)
 			continue
-		case <-hide.C: // an unavailable extension is to be hidden
+		case <-due.C: // an unavailable extension is to be hidden, or a list to be requested again
+		case l := <-d.lists.results:
+			d.lists.store(l, time.Now())
+			if d.lists.start(request); d.lists.isBusy() {
+				if !waiting { // for the other results, but not for long
+					waiting = true
+					due.Reset(settleMost)
+				}
+				continue
+			}
 		case <-changed:
 			if d.isReady() {
 				settle(ctx, changed)
 			}
 		}
 		if b := d.mesh.Load(); b != nil && isLoaded(b.catalog) {
-			catalog := b.catalog
 			now := time.Now()
-			next := d.render(catalog, now)
-			hide.Reset(min(max(next.Sub(now), settleMost), time.Hour))
+			extensions := b.catalog.All()
+			next := d.lists.update(extensions, now)
+			next = earlier(next, d.render(extensions, now))
+			if d.lists.start(request); !d.lists.isBusy() {
+				closeOnce(d.listed)
+			}
+			waiting = false
+			due.Reset(min(max(next.Sub(now), settleMost), time.Hour))
 		}
 	}
 }
@@ -188,14 +213,7 @@ func watch(ctx context.Context, catalog *mesh.Catalog, changed chan<- struct{}) 
 }
 
 // isLoaded reports whether a catalog has been read.
-func isLoaded(catalog *mesh.Catalog) bool {
-	select {
-	case <-catalog.Ready():
-		return true
-	default:
-		return false
-	}
-}
+func isLoaded(catalog *mesh.Catalog) bool { return isClosed(catalog.Ready()) }
 
 // settle waits until no change has come for settleAfter, or settleMost has passed.
 func settle(ctx context.Context, changed <-chan struct{}) {
@@ -213,47 +231,58 @@ func settle(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// render renders all views, and returns when an extension will have to be hidden.
-func (d *Door) render(catalog *mesh.Catalog, now time.Time) (next time.Time) {
-	extensions := catalog.All()
-	d.renders.update(extensions, d.opt.Logger)
-	next = now.Add(time.Hour)
-	for _, v := range d.profiles {
-		if at := v.render(extensions, &d.renders, now); at.Before(next) {
-			next = at
-		}
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
 	}
-	select {
-	case <-d.ready:
-	default:
-		close(d.ready)
-	}
-	return next
+	return a
 }
 
-// awaitReady waits for the first view of the catalog, for as long as the first list may wait after the start.
-func (d *Door) awaitReady(ctx context.Context) {
-	left := time.Until(d.started.Add(d.opt.Wait))
-	if d.isReady() || left <= 0 {
-		return
-	}
-	t := time.NewTimer(left)
-	defer t.Stop()
-	select {
-	case <-d.ready:
-	case <-t.C:
-	case <-ctx.Done():
+// closeOnce closes a channel that only the calling goroutine closes.
+func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
 	}
 }
 
-func (d *Door) isReady() bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-d.ready:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
+
+// render renders all views, and returns when an extension will have to be hidden.
+func (d *Door) render(extensions []mesh.Extension, now time.Time) (next time.Time) {
+	d.renders.update(extensions, d.opt.Logger)
+	next = now.Add(time.Hour)
+	for _, v := range d.profiles {
+		next = earlier(next, v.render(extensions, &d.renders, &d.lists, now))
+	}
+	closeOnce(d.ready)
+	return next
+}
+
+// awaitReady waits for the first view of the catalog, for as long as the first list may wait after the start.
+func (d *Door) awaitReady(ctx context.Context) { d.await(ctx, d.ready) }
+
+func (d *Door) await(ctx context.Context, ready <-chan struct{}) {
+	left := time.Until(d.started.Add(d.opt.Wait))
+	if isClosed(ready) || left <= 0 {
+		return
+	}
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-ready:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (d *Door) isReady() bool { return isClosed(d.ready) }
 
 // Ready reports why clients cannot use tools yet, for the /readyz page of internal/daemon. After the first copy of the
 // catalog it returns nil: without a connection to the mesh, clients get answers that say so.

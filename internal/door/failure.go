@@ -2,6 +2,7 @@ package door
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,9 @@ type failureInfo struct {
 	Kind       string  `json:"kind"`
 	Ran        rpc.Ran `json:"ran"`
 	Extension  string  `json:"extension,omitempty"`
-	Tool       string  `json:"tool"`
+	Tool       string  `json:"tool,omitempty"`
+	Prompt     string  `json:"prompt,omitempty"`
+	Resource   string  `json:"resource,omitempty"`
 	State      string  `json:"state,omitempty"`
 	Status     string  `json:"status,omitempty"`
 	RetryAfter int64   `json:"retry_after_ms,omitempty"`
@@ -53,12 +56,24 @@ func (f *failure) to(q *request) []byte {
 	return f.result(q.era)
 }
 
+// error is the failure of a request whose result has no place for it.
+func (f *failure) error() *rpc.Error { return mcp.NewError(rpc.CodeInternal, f.text, f.info) }
+
 // newFailure makes a failure of joined sentences.
 func newFailure(t *callee, kind rpc.Code, ran rpc.Ran, sentences ...string) *failure {
-	return &failure{
+	f := &failure{
 		text: strings.Join(sentences, " "),
-		info: failureInfo{Kind: kind.Kind(), Ran: ran, Extension: t.id, Tool: t.name},
+		info: failureInfo{Kind: kind.Kind(), Ran: ran, Extension: t.id},
 	}
+	switch t.noun {
+	case nounPrompt:
+		f.info.Prompt = t.name
+	case nounResource:
+		f.info.Resource = t.name
+	default:
+		f.info.Tool = t.name
+	}
+	return f
 }
 
 const (
@@ -68,23 +83,32 @@ const (
 	smallerArgs = "Send less at once."
 )
 
-func (t *callee) notRun() string { return t.name + " was not run." }
+// The nouns of what is not a tool.
+const (
+	nounPrompt   = "prompt"
+	nounResource = "resource"
+)
 
-func overloaded(name string, limit int) *failure {
-	t := &callee{name: name}
+func (t *callee) notRun() string {
+	if t.noun != "" {
+		return "The " + t.noun + " was not read."
+	}
+	return t.name + " was not run."
+}
+
+func overloaded(t *callee, limit int) *failure {
 	return newFailure(t, rpc.CodeOverloaded, rpc.RanNo,
 		fmt.Sprintf("%d calls are already running, which is the limit.", limit), t.notRun(), "Call it again when some of them have ended.")
 }
 
-func unreachable(name string) *failure {
-	t := &callee{name: name}
+func unreachable(t *callee) *failure {
 	return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, "The tool mesh is not reachable at the moment.", t.notRun(), retrySoon)
 }
 
 // noMesh is the failure of a call that cannot be sent.
 func noMesh(t *callee, err error) *failure {
 	if errors.Is(err, errNoMesh) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return unreachable(t.name)
+		return unreachable(&callee{noun: t.noun, name: t.name})
 	}
 	return newFailure(t, rpc.CodeUnavailable, rpc.RanNo, "The tool mesh is not reachable with the credentials of this client.", t.notRun(), tellUser)
 }
@@ -97,7 +121,7 @@ func misfit(t *callee, why error) *failure {
 func tooLarge(t *callee, size, limit int) *failure {
 	return newFailure(t, rpc.CodeTooLarge, rpc.RanMaybe,
 		fmt.Sprintf("The result of %s is %s, over the limit of %s.", t.name, bytesText(int64(size)), bytesText(int64(limit))),
-		"It has run.", "Request less at once.")
+		t.hasRun()+"Request less at once.")
 }
 
 // explain is why a call failed. err is not an extension's own error.
@@ -110,7 +134,7 @@ func explain(t *callee, err error, timeout time.Duration, now time.Time) *failur
 	}
 	e, ok := errors.AsType[*rpc.Error](err)
 	if !ok { // the connection is closed or draining
-		return unreachable(t.name)
+		return unreachable(&callee{noun: t.noun, name: t.name})
 	}
 	d := e.Details()
 	f := explainCode(t, e, d, timeout, now)
@@ -132,7 +156,8 @@ func explainCode(t *callee, e *rpc.Error, d rpc.Details, timeout time.Duration, 
 	case rpc.CodeInvalidParams:
 		return misfit(t, errors.New(strings.TrimSuffix(e.Message, ".")))
 	case rpc.CodeMethodNotFound:
-		return fail(fmt.Sprintf("%s does not have the tool %s at the moment.", t.where(), t.name), t.notRun(), "List the tools again.")
+		noun := cmp.Or(t.noun, "tool")
+		return fail(fmt.Sprintf("%s does not have the %s %s at the moment.", t.where(), noun, t.name), t.notRun(), "List the "+noun+"s again.")
 	case rpc.CodeUnavailable:
 		return explainAbsence(t, d, now)
 	case rpc.CodeExited:
@@ -211,10 +236,20 @@ func explainSize(t *callee, d rpc.Details) *failure {
 
 // repeat is the sentence about a call that may have run.
 func (t *callee) repeat() string {
+	if t.noun != "" {
+		return "It can be requested again."
+	}
 	if t.item != nil && t.item.isSafe() {
 		return "It can be called again safely."
 	}
 	return checkFirst
+}
+
+func (t *callee) hasRun() string {
+	if t.noun != "" {
+		return ""
+	}
+	return "It has run. "
 }
 
 func retryAfter(d rpc.Details) string {

@@ -20,16 +20,15 @@ const (
 
 // item is a tool as it is listed, without its name.
 type item struct {
-	key        wire.ToolKey
-	registered string
-	native     bool   // the extension's results are not MCP results
-	modern     []byte // the members after the name, beginning with a comma
-	legacy     []byte // the same for clients of the legacy era
-	hints      mcp.Annotations
-	tool       *mesh.Tool
-	input      json.RawMessage // the schema as it is listed
-	changes    []string        // what differs from the extension's descriptor
-	checks     *checks
+	named
+	native  bool   // the extension's results are not MCP results
+	modern  []byte // the members after the name, beginning with a comma
+	legacy  []byte // the same for clients of the legacy era
+	hints   mcp.Annotations
+	tool    *mesh.Tool
+	input   json.RawMessage // the schema as it is listed
+	changes []string        // what differs from the extension's descriptor
+	checks  *checks
 }
 
 func (it *item) isReadOnly() bool { return it.hints.ReadOnly != nil && *it.hints.ReadOnly }
@@ -115,7 +114,7 @@ func (r *rendered) log(logger *slog.Logger) {
 // renderTool renders one tool. It returns nil and the reason if the tool cannot be listed.
 func renderTool(s *mesh.Spec, t *mesh.Tool) (_ *item, reason string) {
 	it := &item{
-		key: wire.ToolKey{ID: s.ID, Tool: t.Own}, registered: t.Name, tool: t,
+		named: named{wire.ToolKey{ID: s.ID, Tool: t.Own}, t.Name}, tool: t,
 		native: s.Dialect != "mcp", checks: new(checks),
 	}
 	fit, change, ok := mcp.FitInputSchema(t.InputSchema)

@@ -10,13 +10,13 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// A list of up to wholeTools tools and wholeBytes is one page, because many clients read only the first page. A longer
+// A list of up to wholeList entries and wholeBytes is one page, because many clients read only the first page. A longer
 // one is divided.
 const (
-	wholeTools = 2000
-	wholeBytes = 8 << 20
-	pageTools  = 1000
-	pageBytes  = 1 << 20
+	wholeList   = 2000
+	wholeBytes  = 8 << 20
+	pageEntries = 1000
+	pageBytes   = 1 << 20
 )
 
 // freshFor is how long a modern client may use a list without another request.
@@ -28,40 +28,51 @@ const staleAfter = 10 * time.Second
 // listTools answers tools/list.
 func (c *client) listTools(q *request) ([]byte, *rpc.Error) {
 	v := c.view.now.Load()
-	if q.era == mcp.EraLegacy { // from now on it is notified of changes, also without initialize
-		c.mu.Lock()
-		c.legacy = true
-		c.mu.Unlock()
-	}
+	c.becomesLegacy(q)
 	list := v.page(q.era)
 	if c.searches(v, q.era) {
 		list = searchPage(c.view.opt.ReadOnly)
-		return c.listResult(q, list.text, ""), nil
+		return c.listResult(q, "tools", list.text, ""), nil
 	}
-	from, err := v.after(q.params.Cursor)
+	return c.listPage(q, "tools", list)
+}
+
+// becomesLegacy notes that the client has listed something in the legacy era: from now on it is notified of changes, also
+// without initialize.
+func (c *client) becomesLegacy(q *request) {
+	if q.era == mcp.EraLegacy {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.legacy = true
+	}
+}
+
+// listPage answers a request for the page of a list that its cursor asks for.
+func (c *client) listPage(q *request, member string, list *page) ([]byte, *rpc.Error) {
+	from, err := list.after(q.params.Cursor)
 	if err != nil {
 		return nil, err
 	}
-	to := v.pageEnd(list, from)
+	to := list.pageEnd(from)
 	begin := 0
 	if from > 0 {
 		begin = min(list.ends[from-1]+1, len(list.text))
 	}
-	if to == len(v.tools) {
-		return c.listResult(q, list.text[begin:], ""), nil
+	if to == len(list.keys) {
+		return c.listResult(q, member, list.text[begin:], ""), nil
 	}
-	return c.listResult(q, list.text[begin:list.ends[to-1]], cursorAfter(v.tools[to-1].name)), nil
+	return c.listResult(q, member, list.text[begin:list.ends[to-1]], cursorAfter(list.keys[to-1])), nil
 }
 
-// listResult is the result of tools/list.
-func (c *client) listResult(q *request, tools []byte, next string) []byte {
-	out := make([]byte, 0, len(tools)+256)
+// listResult is the result of a request for a list, whose entries are in the member.
+func (c *client) listResult(q *request, member string, entries []byte, next string) []byte {
+	out := make([]byte, 0, len(entries)+256)
 	out = append(out, '{')
 	if q.era == mcp.EraModern {
 		out = append(out, c.cacheable()...)
 	}
-	out = append(out, `"tools":[`...)
-	out = append(out, tools...)
+	out = append(append(append(out, '"'), member...), `":[`...)
+	out = append(out, entries...)
 	out = append(out, ']')
 	if next != "" {
 		out = append(append(append(out, `,"nextCursor":"`...), next...), '"')
@@ -79,9 +90,9 @@ func (c *client) cacheable() []byte {
 	return append(append(append(out, `,"cacheScope":"`...), c.cacheScope...), `",`...)
 }
 
-// after returns the index of the first tool after a cursor. A cursor holds a name and not a position, so that it stays
-// valid when tools come and go.
-func (v *view) after(cursor []byte) (int, *rpc.Error) {
+// after returns the index of the first entry after a cursor. A cursor holds a name and not a position, so that it stays
+// valid when entries come and go.
+func (p *page) after(cursor []byte) (int, *rpc.Error) {
 	if len(cursor) == 0 || string(cursor) == "null" {
 		return 0, nil
 	}
@@ -89,20 +100,20 @@ func (v *view) after(cursor []byte) (int, *rpc.Error) {
 	if !ok {
 		return 0, mcp.NewError(rpc.CodeInvalidParams, "params.cursor is not a cursor of this server: list without it to begin again", nil)
 	}
-	return sort.Search(len(v.tools), func(i int) bool { return v.tools[i].name > name }), nil
+	return sort.Search(len(p.keys), func(i int) bool { return p.keys[i] > name }), nil
 }
 
-// pageEnd returns the index after the last tool of the page that begins at from.
-func (v *view) pageEnd(list *page, from int) int {
-	if len(v.tools) <= wholeTools && len(list.text) <= wholeBytes {
-		return len(v.tools)
+// pageEnd returns the index after the last entry of the page that begins at from.
+func (p *page) pageEnd(from int) int {
+	if len(p.keys) <= wholeList && len(p.text) <= wholeBytes {
+		return len(p.keys)
 	}
 	begin := 0
 	if from > 0 {
-		begin = list.ends[from-1]
+		begin = p.ends[from-1]
 	}
-	to := min(from+pageTools, len(v.tools))
-	for to > from+1 && list.ends[to-1]-begin > pageBytes {
+	to := min(from+pageEntries, len(p.keys))
+	for to > from+1 && p.ends[to-1]-begin > pageBytes {
 		to--
 	}
 	return to
@@ -114,8 +125,11 @@ func cursorAfter(name string) string {
 	return base64.RawURLEncoding.EncodeToString(append([]byte{cursorVersion}, name...))
 }
 
+// maxCursor limits a cursor. The longest has an escaped URI.
+const maxCursor = 4 * maxEntryKey
+
 func parseCursor(raw []byte) (name string, ok bool) {
-	if len(raw) < 3 || len(raw) > 256 || raw[0] != '"' {
+	if len(raw) < 3 || len(raw) > maxCursor || raw[0] != '"' {
 		return "", false
 	}
 	text, err := base64.RawURLEncoding.DecodeString(string(raw[1 : len(raw)-1]))

@@ -8,18 +8,32 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
+// named identifies a tool or a prompt.
+type named struct {
+	key        wire.ToolKey
+	registered string
+}
+
+func (n *named) identity() *named { return n }
+
+// nameable is a tool or a prompt.
+type nameable interface {
+	comparable
+	identity() *named
+}
+
 // assignNames gives each item a name that no other item has. The result depends on the items only, not on their order.
-func assignNames(items []*item, mode NameMode, limit int) map[*item]string {
-	names := make(map[*item]string, len(items))
+func assignNames[T nameable](items []T, mode NameMode, limit int) map[T]string {
+	names := make(map[T]string, len(items))
 	for _, it := range items {
-		names[it] = it.registered
+		names[it] = it.identity().registered
 	}
 	if mode == NamesOwn {
 		useOwnNames(items, names, limit)
 	}
 	for it, name := range names {
 		if len(name) > limit {
-			names[it] = shorten(name, it.key, limit, 6)
+			names[it] = shorten(name, it.identity().key, limit, 6)
 		}
 	}
 	for digits := 10; ; digits += 4 { // two shortened names that are equal need longer hashes
@@ -28,22 +42,24 @@ func assignNames(items []*item, mode NameMode, limit int) map[*item]string {
 			return names
 		}
 		for _, it := range equal {
-			names[it] = shorten(it.registered, it.key, limit, digits)
+			n := it.identity()
+			names[it] = shorten(n.registered, n.key, limit, digits)
 		}
 	}
 }
 
 // useOwnNames replaces the names of the tools whose own name is unique, ignoring case, and valid with every model provider.
-func useOwnNames(items []*item, names map[*item]string, limit int) {
+func useOwnNames[T nameable](items []T, names map[T]string, limit int) {
 	count := make(map[string]int, 2*len(items))
 	for _, it := range items {
-		count[strings.ToLower(it.key.Tool)]++
-		if it.registered != it.key.Tool {
-			count[strings.ToLower(it.registered)]++
+		n := it.identity()
+		count[strings.ToLower(n.key.Tool)]++
+		if n.registered != n.key.Tool {
+			count[strings.ToLower(n.registered)]++
 		}
 	}
 	for _, it := range items {
-		if own := it.key.Tool; count[strings.ToLower(own)] == 1 && isPortable(own, limit) {
+		if own := it.identity().key.Tool; count[strings.ToLower(own)] == 1 && isPortable(own, limit) {
 			names[it] = own
 		}
 	}
@@ -66,12 +82,12 @@ func shorten(name string, key wire.ToolKey, limit, digits int) string {
 }
 
 // clashes returns the items whose name another item has, too.
-func clashes(names map[*item]string) []*item {
+func clashes[T nameable](names map[T]string) []T {
 	count := make(map[string]int, len(names))
 	for _, name := range names {
 		count[name]++
 	}
-	var out []*item
+	var out []T
 	for it, name := range names {
 		if count[name] > 1 {
 			out = append(out, it)

@@ -1,6 +1,8 @@
 package door
 
 import (
+	"bytes"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,15 +86,66 @@ func (l *listener) overdue() {
 	}
 }
 
-// notifyClient notifies a client of the legacy era of changes, until the returned function is called. Whether it
-// searches was decided when its session began, and a list of search tools does not change.
-func (c *client) notifyClient(send func(message []byte)) (end func()) {
+// notice is a notification that a list has changed.
+type notice struct {
+	method string
+	member string // of subscriptions/listen, which asks for it
+	same   func(old, fresh *view) bool
+}
+
+var notices = [...]notice{
+	{mcp.NotifyToolsChanged, "toolsListChanged", sameList},
+	{mcp.NotifyPromptsChanged, "promptsListChanged", sameEntries(prompts)},
+	{mcp.NotifyResourcesChanged, "resourcesListChanged", sameEntries(resources, templates)},
+}
+
+// sameEntries returns whether two views have the same lists of these kinds.
+func sameEntries(kinds ...listKind) func(old, fresh *view) bool {
+	return func(old, fresh *view) bool {
+		return !slices.ContainsFunc(kinds, func(k listKind) bool { return !bytes.Equal(old.lists[k].text, fresh.lists[k].text) })
+	}
+}
+
+// concerns reports whether a client sees a change. A list of search tools does not change; whether a client of the legacy
+// era searches was decided when its session began.
+func (n *notice) concerns(c *client, era mcp.Era, old, fresh *view) bool {
+	if n.method == mcp.NotifyToolsChanged {
+		if era == mcp.EraModern && old.searching != fresh.searching {
+			return true
+		}
+		if c.searches(fresh, era) {
+			return false
+		}
+	}
+	return !n.same(old, fresh)
+}
+
+// listen sends the notification to a client until the returned function is called. meta is a member of its params, or "".
+func (n *notice) listen(c *client, era mcp.Era, meta string, send func(message []byte)) (end func()) {
+	params := ""
+	if meta != "" {
+		params = `,"params":{` + meta + `}`
+	}
+	message := []byte(`{"jsonrpc":"2.0","method":"` + n.method + `"` + params + `}`)
 	return c.view.listen(&listener{
 		sees: func(old, fresh *view) bool {
-			return c.isLegacy() && !c.searches(fresh, mcp.EraLegacy) && !sameList(old, fresh)
+			return (era == mcp.EraModern || c.isLegacy()) && n.concerns(c, era, old, fresh)
 		},
-		send: func() { send([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyToolsChanged + `"}`)) },
+		send: func() { send(message) },
 	})
+}
+
+// notifyClient notifies a client of the legacy era of changes, until the returned function is called.
+func (c *client) notifyClient(send func(message []byte)) (end func()) {
+	var ends []func()
+	for i := range notices {
+		ends = append(ends, notices[i].listen(c, mcp.EraLegacy, "", send))
+	}
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
 }
 
 func (c *client) isLegacy() bool {

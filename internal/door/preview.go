@@ -40,7 +40,7 @@ func NewPreview(o ViewOptions, extensions []mesh.Extension, now time.Time) (Prev
 	}
 	cache := renderCache{}
 	cache.update(extensions, slog.New(slog.DiscardHandler))
-	v, _ := buildView(state.opt, &view{}, extensions, &cache, now)
+	v, _ := buildView(state.opt, &view{}, extensions, &cache, new(lists), now)
 	p := Preview{Searching: v.searching, Tools: []PreviewTool{}, Hidden: []PreviewHidden{}, Bytes: len(v.legacy.text)}
 	for _, t := range v.tools {
 		p.Tools = append(p.Tools, PreviewTool{t.name, t.key.ID, t.key.Tool, len(t.legacy) + len(t.name), t.changes})

@@ -101,7 +101,7 @@ func callWith(it *item) string {
 }
 
 // callSearchTool answers a call of one of the search mode's tools.
-func (c *client) callSearchTool(running *call, q *request, name string, args []byte) ([]byte, *rpc.Error) {
+func (c tools) callSearchTool(running *call, q *request, name string, args []byte) ([]byte, *rpc.Error) {
 	if name == toolSearch {
 		return c.searchTools(q, args)
 	}
@@ -136,7 +136,7 @@ func (c *client) callSearchTool(running *call, q *request, name string, args []b
 }
 
 // searchTools answers a call of search_tools.
-func (c *client) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
+func (c tools) searchTools(q *request, args []byte) ([]byte, *rpc.Error) {
 	var p struct {
 		Query     string `json:"query"`
 		Extension string `json:"extension"`
@@ -166,7 +166,7 @@ type foundTool struct {
 	Available   bool            `json:"available"`
 }
 
-func (c *client) searchResult(q *request, hits []*listedTool, total int) []byte {
+func (c tools) searchResult(q *request, hits []*listedTool, total int) []byte {
 	found := make([]foundTool, 0, len(hits))
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d of %d matching tools:\n", len(hits), total)
@@ -185,7 +185,7 @@ func (c *client) searchResult(q *request, hits []*listedTool, total int) []byte 
 }
 
 // overview lists the extensions for an empty query.
-func (c *client) overview(q *request, v *view) []byte {
+func (c tools) overview(q *request, v *view) []byte {
 	count := map[string]int{}
 	var ids []string
 	for _, t := range v.tools {
@@ -217,7 +217,7 @@ func searchAnswer(era mcp.Era, text string, structured any) []byte {
 	return era.Complete(out)
 }
 
-func (c *client) isAvailable(id string) bool {
+func (c tools) isAvailable(id string) bool {
 	b := c.door.mesh.Load()
 	if b == nil {
 		return false

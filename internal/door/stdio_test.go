@@ -29,7 +29,7 @@ func TestEras(t *testing.T) {
 	const text = `"instructions":"This server provides the tools of 1 extensions on a tool mesh. Extensions:\nhello"`
 	hello := func(version, answer string) (string, string) {
 		return `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"` + version + `","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`,
-			`{"jsonrpc":"2.0","id":"i","result":{"protocolVersion":"` + answer + `","capabilities":{"tools":{"listChanged":true}},` + info + `,` + text + `}}`
+			`{"jsonrpc":"2.0","id":"i","result":{"protocolVersion":"` + answer + `",` + capabilities + `,` + info + `,` + text + `}}`
 	}
 	list := `{"jsonrpc":"2.0","id":1,"result":{"tools":[` + helloTools + `]}}`
 	modernList := `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":TTL,"cacheScope":"public","tools":[` + helloTools + `]}}`
@@ -39,7 +39,7 @@ func TestEras(t *testing.T) {
 	steps := [][2]string{
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, list}, // before initialize, as a shell user does it
 		{modern("1", "server/discover", ""), `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":TTL,"cacheScope":"public","supportedVersions":["2026-07-28"],` +
-			`"capabilities":{"tools":{"listChanged":true}},` + text + `,"_meta":{"io.modelcontextprotocol/` + info[1:] + `}}}`},
+			capabilities + `,` + text + `,"_meta":{"io.modelcontextprotocol/` + info[1:] + `}}}`},
 		{`{"jsonrpc":"2.0","id":2,"method":"server/discover"}`, `{"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"server/discover needs params._meta[\"io.modelcontextprotocol/protocolVersion\"]"}}`},
 	}
 	for version, answer := range map[string]string{

@@ -22,6 +22,8 @@ type listedTool struct {
 
 // view is what clients see of the catalog at one moment. It does not change.
 type view struct {
+	lists        [listKinds]listing
+	readers      []reader     // sorted by id
 	tools        []listedTool // sorted by name
 	byName       map[string]*listedTool
 	legacy       page
@@ -35,10 +37,11 @@ type view struct {
 	searchFor *searchIndex
 }
 
-// page is the list of all tools as JSON, without the brackets.
+// page is a whole list as JSON, without the brackets.
 type page struct {
 	text []byte
-	ends []int // the offset after each tool
+	ends []int    // the offset after each entry
+	keys []string // the entries' names or URIs, sorted
 }
 
 // viewState is a view that follows the catalog, and the clients that are notified when it changes.
@@ -73,9 +76,9 @@ func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 }
 
 // render renders the view, notifies the clients if it has changed, and returns when an extension will have to be hidden.
-func (v *viewState) render(extensions []mesh.Extension, cache *renderCache, now time.Time) (next time.Time) {
+func (v *viewState) render(extensions []mesh.Extension, cache *renderCache, all *lists, now time.Time) (next time.Time) {
 	old := v.now.Load()
-	fresh, next := buildView(v.opt, old, extensions, cache, now)
+	fresh, next := buildView(v.opt, old, extensions, cache, all, now)
 	v.mu.Lock()
 	v.keepAliases(old, fresh, now)
 	v.mu.Unlock()
@@ -107,15 +110,16 @@ func (v *viewState) aliased(name string) (wire.ToolKey, bool) {
 }
 
 // buildView decides what clients see. old is the view before, for the hysteresis of the search mode.
-func buildView(o ViewOptions, old *view, extensions []mesh.Extension, cache *renderCache, now time.Time) (_ *view, next time.Time) {
+func buildView(o ViewOptions, old *view, extensions []mesh.Extension, cache *renderCache, all *lists, now time.Time) (_ *view, next time.Time) {
 	v := &view{}
 	next = now.Add(time.Hour)
 	var items []*item
+	var entries [listKinds][]*entry
 	var shown []mesh.Extension
 	for _, e := range extensions {
 		r := (*cache)[e.ID]
 		listed, until := isListed(e.State, o.HideAfter, now)
-		if !listed || len(r.items)+len(r.hidden) == 0 {
+		if !listed || len(r.items)+len(r.hidden) == 0 && e.Spec.Server == nil {
 			continue
 		}
 		if !until.IsZero() && until.Before(next) {
@@ -132,11 +136,14 @@ func buildView(o ViewOptions, old *view, extensions []mesh.Extension, cache *ren
 				v.hidden = append(v.hidden, h)
 			}
 		}
-		if len(items) > before {
+		if v.addEntries(&entries, e, all, o) || len(items) > before {
 			shown = append(shown, e)
 		}
 	}
 	v.setTools(items, o)
+	for kind := range listKinds {
+		v.setEntries(kind, entries[kind], o)
+	}
 	v.extensions = len(shown)
 	v.searching = o.searches(v, old.searching)
 	v.instructions = instructions(o, v, shown)
@@ -174,6 +181,7 @@ func (v *view) setTools(items []*item, o ViewOptions) {
 	v.legacy = v.modern
 	if !same {
 		v.legacy = renderPage(v.tools, mcp.EraLegacy)
+		v.legacy.keys = v.modern.keys
 	}
 }
 
@@ -182,7 +190,7 @@ func renderPage(tools []listedTool, era mcp.Era) page {
 	for _, t := range tools {
 		size += len(t.name) + len(t.modern) + 16
 	}
-	p := page{text: make([]byte, 0, size), ends: make([]int, 0, len(tools))}
+	p := page{text: make([]byte, 0, size), ends: make([]int, 0, len(tools)), keys: make([]string, 0, len(tools))}
 	for i, t := range tools {
 		if i > 0 {
 			p.text = append(p.text, ',')
@@ -195,7 +203,7 @@ func renderPage(tools []listedTool, era mcp.Era) page {
 			p.text = append(p.text, t.legacy...)
 		}
 		p.text = append(p.text, '}')
-		p.ends = append(p.ends, len(p.text))
+		p.ends, p.keys = append(p.ends, len(p.text)), append(p.keys, t.name)
 	}
 	return p
 }

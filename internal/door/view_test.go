@@ -33,7 +33,7 @@ func viewOf(t *testing.T, o ViewOptions, extensions ...mesh.Extension) *view {
 	}
 	cache := renderCache{}
 	cache.update(extensions, slog.New(slog.DiscardHandler))
-	v, _ := buildView(o, &view{}, extensions, &cache, time.Unix(1000, 0))
+	v, _ := buildView(o, &view{}, extensions, &cache, new(lists), time.Unix(1000, 0))
 	return v
 }
 
@@ -178,7 +178,7 @@ func TestNameProperties(t *testing.T) {
 		registered := wire.AssignNames(slices.Collect(maps.Keys(keys)))
 		var items []*item
 		for key, name := range registered {
-			items = append(items, &item{key: key, registered: name})
+			items = append(items, &item{named: named{key, name}})
 		}
 		limit := 24 + r.IntN(41)
 		mode := []NameMode{NamesRegistered, NamesOwn}[r.IntN(2)]
@@ -272,12 +272,12 @@ func TestPages(t *testing.T) {
 // TestCursorOfRemovedTool continues a list after a tool that does not exist any more.
 func TestCursorOfRemovedTool(t *testing.T) {
 	v := viewOf(t, ViewOptions{}, extension("x", tool("x", "a"), tool("x", "c")))
-	at, err := v.after([]byte(`"` + cursorAfter("ext_x_b") + `"`))
+	at, err := v.modern.after([]byte(`"` + cursorAfter("ext_x_b") + `"`))
 	if err != nil || at != 1 {
 		t.Errorf("it continues at %d, %v", at, err)
 	}
-	for _, bad := range []string{`"`, `7`, `""`, `"!!"`, `"AA"`, `"AmE"`, `"` + strings.Repeat("A", 300) + `"`} {
-		if _, err := v.after([]byte(bad)); err == nil {
+	for _, bad := range []string{`"`, `7`, `""`, `"!!"`, `"AA"`, `"AmE"`, `"` + strings.Repeat("A", maxCursor) + `"`} {
+		if _, err := v.modern.after([]byte(bad)); err == nil {
 			t.Errorf("the cursor %s is accepted", bad)
 		}
 	}

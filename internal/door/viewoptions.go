@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
@@ -79,6 +80,10 @@ func (o ViewOptions) check() error {
 	for _, pattern := range slices.Concat(o.Only, o.Exclude) {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
 			return fmt.Errorf("pattern %q: want a name with * and ?, or [a-z] for a set of characters", pattern)
+		}
+		id, entry, _ := strings.Cut(pattern, "/")
+		if strings.Contains(id, "[") && !strings.Contains(id, "]") || strings.Contains(entry, "[") && !strings.Contains(entry, "]") {
+			return fmt.Errorf("pattern %q: a set of characters cannot have a slash", pattern)
 		}
 	}
 	return nil

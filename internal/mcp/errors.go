@@ -14,6 +14,9 @@ const (
 	CodeUnsupportedVersion rpc.Code = -32022
 )
 
+// CodeNoResource is the code for an unknown resource in the legacy era. In the modern era it is that of invalid params.
+const CodeNoResource rpc.Code = -32002
+
 // NewError makes a JSON-RPC error of the protocol. data is encoded as JSON; nil leaves it out.
 func NewError(code rpc.Code, message string, data any) *rpc.Error {
 	e := &rpc.Error{Code: code, Message: message}

@@ -35,10 +35,16 @@ func CheckHeaders(h Headers, method string, p *Params, schema json.RawMessage) *
 	if e := checkHeader(h, HeaderMethod, method); e != nil {
 		return e
 	}
-	if method != MethodCallTool {
+	var named []byte
+	switch method {
+	case MethodCallTool, MethodGetPrompt:
+		named = p.Name
+	case MethodReadResource:
+		named = p.URI
+	default:
 		return nil
 	}
-	name, _ := unquote(p.Name)
+	name, _ := unquote(named)
 	if e := checkHeader(h, HeaderName, name); e != nil {
 		return e
 	}

@@ -9,9 +9,20 @@ const (
 	MethodCallTool   = "tools/call"
 	MethodListen     = "subscriptions/listen"
 
+	MethodListPrompts   = "prompts/list"
+	MethodGetPrompt     = "prompts/get"
+	MethodListResources = "resources/list"
+	MethodListTemplates = "resources/templates/list"
+	MethodReadResource  = "resources/read"
+	MethodComplete      = "completion/complete"
+
 	NotifyCancelled    = "notifications/cancelled"
 	NotifyProgress     = "notifications/progress"
 	NotifyToolsChanged = "notifications/tools/list_changed"
+
+	NotifyPromptsChanged   = "notifications/prompts/list_changed"
+	NotifyResourcesChanged = "notifications/resources/list_changed"
+
 	NotifyAcknowledged = "notifications/subscriptions/acknowledged"
 )
 

@@ -13,6 +13,7 @@ import (
 type Params struct {
 	Meta      Meta
 	Name      []byte
+	URI       []byte
 	Arguments []byte
 	Cursor    []byte
 }
@@ -40,6 +41,8 @@ func ParseParams(params []byte) (p Params, e *rpc.Error) {
 			meta = value
 		case "name":
 			p.Name = value
+		case "uri":
+			p.URI = value
 		case "arguments":
 			p.Arguments = value
 		case "cursor":
@@ -120,6 +123,15 @@ func ClientName(clientInfo []byte) string {
 	}
 	name, _ := unquote(at.In(clientInfo))
 	return clip(name, 64)
+}
+
+// Text returns a member of the params that must be a text.
+func (p *Params) Text(member string, value []byte) (string, *rpc.Error) {
+	text, ok := unquote(value)
+	if !ok {
+		return "", invalidParams("params." + member + " must be a text")
+	}
+	return text, nil
 }
 
 // ToolName returns the name of the tool that a tools/call request calls.

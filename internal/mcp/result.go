@@ -23,9 +23,26 @@ func (e Era) Complete(result []byte) []byte {
 	if _, ok := jsonrpc.Member(result, "resultType"); ok {
 		return result
 	}
-	out := make([]byte, 0, len(result)+len(complete)+1)
+	return insert(result, open, complete)
+}
+
+// uncacheable are the members of a modern result that nobody may cache.
+const uncacheable = `"ttlMs":0,"cacheScope":"private"`
+
+// Uncacheable returns the result of resources/read as the era wants it: a modern one states for how long it may be cached.
+func (e Era) Uncacheable(result []byte) []byte {
+	open := bytes.IndexByte(result, '{')
+	if _, ok := jsonrpc.Member(result, "ttlMs"); e == EraLegacy || open < 0 || ok {
+		return result
+	}
+	return insert(result, open, uncacheable)
+}
+
+// insert returns an object, which begins at open, with more members in front.
+func insert(result []byte, open int, members string) []byte {
+	out := make([]byte, 0, len(result)+len(members)+1)
 	out = append(out, result[:open+1]...)
-	out = append(out, complete...)
+	out = append(out, members...)
 	rest := bytes.TrimLeft(result[open+1:], " \t\r\n")
 	if len(rest) > 0 && rest[0] != '}' {
 		out = append(out, ',')

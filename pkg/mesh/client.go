@@ -104,10 +104,17 @@ type ToolCall struct {
 	Meta json.RawMessage
 
 	Agent, Session string // instead of ClientOptions, unless empty
+
+	// Method is another method than that of a tool, as in CallExt. Then Tool is the id of the extension, Arguments are all
+	// params, which have a progressToken if progress is wanted, and Meta is not used.
+	Method string
 }
 
 // Do is Call and CallStream with more options.
 func (c *Client) Do(ctx context.Context, call ToolCall) (json.RawMessage, error) {
+	if call.Method != "" {
+		return c.callMethod(ctx, call)
+	}
 	target, err := c.find(call.Tool)
 	if err != nil {
 		return nil, err
@@ -144,6 +151,11 @@ func (c *Client) callTool(ctx context.Context, target target, tool string, args 
 // CallExt sends one request to an extension by its id, without resolving a name: tools/<name>, tools/list, initialize, ping,
 // hooks/<name>. With a Catalog, it uses the subject in the extension's spec.
 func (c *Client) CallExt(ctx context.Context, id, method string, params json.RawMessage) (json.RawMessage, error) {
+	return c.callMethod(ctx, ToolCall{Tool: id, Method: method, Arguments: params})
+}
+
+func (c *Client) callMethod(ctx context.Context, call ToolCall) (json.RawMessage, error) {
+	id := call.Tool
 	if err := wire.CheckID(id, true); err != nil {
 		return nil, err
 	}
@@ -153,7 +165,9 @@ func (c *Client) CallExt(ctx context.Context, id, method string, params json.Raw
 			t = c.targetOf(e)
 		}
 	}
-	result, err := c.ask(ctx, t, method, params)
+	t.progress = call.Progress
+	t.identify(call.Agent, call.Session)
+	result, err := c.ask(ctx, t, call.Method, call.Arguments)
 	return result, wire.OfCall(err)
 }
 

@@ -1,0 +1,157 @@
+package door
+
+import (
+	"encoding/json"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/mesh"
+)
+
+// listing is a list of the prompts, resources or templates of a view.
+type listing struct {
+	page
+	byKey map[string]*entry // by what identifies it in this list
+}
+
+// permitsEntry reports whether the view may show and read a prompt or a resource: a pattern has the extension's id, or
+// <id>/prompt:<name> and <id>/resource:<uri>, where * also stands for slashes.
+func (o ViewOptions) permitsEntry(kind listKind, id, key string) bool {
+	matches := func(pattern string) bool {
+		of, glob, narrow := strings.Cut(pattern, "/")
+		if ok, _ := path.Match(of, id); !ok || !narrow { // check has tried the pattern
+			return ok
+		}
+		glob, ok := strings.CutPrefix(glob, kinds[kind].pattern)
+		if ok {
+			ok, _ = path.Match(withoutSlashes(glob), withoutSlashes(key))
+		}
+		return ok
+	}
+	return (len(o.Only) == 0 || slices.ContainsFunc(o.Only, matches)) && !slices.ContainsFunc(o.Exclude, matches)
+}
+
+// withoutSlashes replaces slashes, which * does not match.
+func withoutSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x1f") }
+
+// addEntries adds what the view shows of an extension's lists to entries, and reports whether that is anything.
+func (v *view) addEntries(entries *[listKinds][]*entry, x mesh.Extension, all *lists, o ViewOptions) (shows bool) {
+	if x.Spec.Server == nil {
+		return false
+	}
+	for kind := range listKinds {
+		for _, e := range all.of(x.ID, kind) {
+			if o.permitsEntry(kind, x.ID, e.key.Tool) {
+				entries[kind] = append(entries[kind], e)
+				shows = true
+			}
+		}
+	}
+	if x.Spec.Server.Offers("resources") {
+		v.readers = append(v.readers, reader{x.ID, all.of(x.ID, templates)})
+	}
+	return shows
+}
+
+// setEntries sets a list of the view.
+func (v *view) setEntries(kind listKind, entries []*entry, o ViewOptions) {
+	var keys map[*entry]string
+	if kind == prompts {
+		keys = assignNames(entries, o.Names, o.NameLimit)
+	} else {
+		keys = assignURIs(kind, entries)
+	}
+	list := listing{byKey: make(map[string]*entry, len(keys))}
+	for e, key := range keys {
+		list.byKey[key] = e
+		list.keys = append(list.keys, key)
+	}
+	slices.Sort(list.keys)
+	for i, key := range list.keys {
+		if i > 0 {
+			list.text = append(list.text, ',')
+		}
+		list.text = append(list.text, list.byKey[key].as(kind, key)...)
+		list.ends = append(list.ends, len(list.text))
+	}
+	v.lists[kind] = list
+}
+
+// uriScheme is the scheme of a URI that names the extension of a resource: mesh://<id>/<the URI, percent-encoded>.
+const uriScheme = "mesh://"
+
+// assignURIs gives each resource a URI that no other has. Of two with the same URI, the one of the extension with the lower
+// id keeps it. A second template is left out.
+func assignURIs(kind listKind, entries []*entry) map[*entry]string {
+	owners := make(map[string]*entry, len(entries))
+	for _, e := range entries {
+		if owner := owners[e.key.Tool]; owner == nil || e.key.ID < owner.key.ID {
+			owners[e.key.Tool] = e
+		}
+	}
+	uris := make(map[*entry]string, len(entries))
+	for _, e := range entries {
+		switch {
+		case owners[e.key.Tool] == e:
+			uris[e] = e.key.Tool
+		case kind == resources:
+			uris[e] = uriScheme + e.key.ID + "/" + url.PathEscape(e.key.Tool)
+		}
+	}
+	return uris
+}
+
+// as is an entry with the name or URI that it has in a list.
+func (e *entry) as(kind listKind, key string) []byte {
+	if key == e.key.Tool {
+		return e.text
+	}
+	text, _ := jsonrpc.SetMember(e.text, kinds[kind].key, mcp.Quote(key)) // it is an object
+	if kind != resources {
+		return text
+	}
+	for _, member := range []string{"name", "title"} { // the client shows one of them
+		var name string
+		at, ok := jsonrpc.Member(text, member)
+		if ok && json.Unmarshal(at.In(text), &name) == nil {
+			text = jsonrpc.Splice(text, at, mcp.Quote(name+" ("+e.key.ID+")"))
+		}
+	}
+	return text
+}
+
+// reader is an extension of the view that has resources.
+type reader struct {
+	id        string
+	templates []*entry
+}
+
+// owner finds the extension that has a resource, and the URI that the extension knows. Which extension that is depends on
+// the view only.
+func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
+	if named, found := strings.CutPrefix(uri, uriScheme); found {
+		id, escaped, _ := strings.Cut(named, "/")
+		own, err := url.PathUnescape(escaped)
+		has := slices.ContainsFunc(v.readers, func(r reader) bool { return r.id == id })
+		return id, own, err == nil && own != "" && has && o.permitsEntry(resources, id, own)
+	}
+	if e := v.lists[resources].byKey[uri]; e != nil {
+		return e.key.ID, uri, true
+	}
+	longest := -1
+	for _, r := range v.readers { // in the order of their ids
+		for _, e := range r.templates {
+			if literal, fits := e.template.Matches(uri); fits && literal > longest && o.permitsEntry(resources, r.id, uri) {
+				id, longest = r.id, literal
+			}
+		}
+	}
+	if id == "" && len(v.readers) == 1 && o.permitsEntry(resources, v.readers[0].id, uri) {
+		id = v.readers[0].id // it may have resources that it does not list
+	}
+	return id, uri, id != ""
+}

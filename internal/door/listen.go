@@ -1,0 +1,62 @@
+package door
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// maxListens limits the subscriptions of one client.
+const maxListens = 16
+
+// listen answers subscriptions/listen: it acknowledges the subscription, sends notifications with the request's id, and
+// ends when the client cancels the request or the server stops.
+func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	var p struct {
+		Notifications map[string]json.RawMessage `json:"notifications"`
+	}
+	if json.Unmarshal(q.raw, &p) != nil || p.Notifications == nil {
+		return nil, mcp.NewError(rpc.CodeInvalidParams, "params.notifications must be an object", nil)
+	}
+	running, err := c.enter(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer running.leave()
+	if !c.addListen(1) {
+		return nil, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions: cancel one of them first", nil)
+	}
+	defer c.addListen(-1)
+	meta := `"_meta":{"` + mcp.MetaSubscriptionID + `":` + string(q.id) + `}`
+	var agreed []string
+	var wanted []*notice
+	for i := range notices {
+		if n := &notices[i]; string(p.Notifications[n.member]) == "true" {
+			agreed, wanted = append(agreed, `"`+n.member+`":true`), append(wanted, n)
+		}
+	}
+	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":{` + strings.Join(agreed, ",") + `}}}`))
+	for _, n := range wanted {
+		defer n.listen(c, mcp.EraModern, meta, q.notify)()
+	}
+	if len(wanted) > 0 {
+		<-running.ctx.Done()
+	}
+	if context.Cause(running.ctx) == errCancelled {
+		return nil, errNoAnswer
+	}
+	return []byte(`{"resultType":"complete",` + meta + `}`), nil
+}
+
+func (c *client) addListen(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > 0 && c.listens >= maxListens {
+		return false
+	}
+	c.listens += n
+	return true
+}

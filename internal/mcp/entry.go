@@ -1,0 +1,84 @@
+package mcp
+
+import (
+	"encoding/json"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+)
+
+// FitEntry returns an entry of a list of prompts, resources or templates as clients accept it, on one line: members that
+// are malformed are left out, because many clients reject the whole list for one of them. key is the member that
+// identifies the entry: name, uri or uriTemplate. ok is false if that is not a text.
+func FitEntry(key string, entry json.RawMessage) (fit []byte, id string, ok bool) {
+	if !isObject(entry) {
+		return nil, "", false
+	}
+	at, ok := jsonrpc.Member(entry, key)
+	if ok {
+		id, ok = unquote(at.In(entry))
+	}
+	if !ok || id == "" {
+		return nil, "", false
+	}
+	malformed, named := false, false
+	out := []byte{'{'}
+	_ = jsonrpc.Each(entry, func(member, value []byte) bool { // it is an object
+		name := keyName(member)
+		if !fitsEntry(name, value) {
+			malformed = true
+			return true
+		}
+		named = named || name == "name"
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, '"'), member...), `":`...)
+		out = append(out, value...)
+		return true
+	})
+	if !named {
+		out = append(append(out, `,"name":`...), Quote(id)...)
+	}
+	if out = append(out, '}'); !malformed && named {
+		out = entry
+	}
+	return OneLine(out), id, true
+}
+
+// fitsEntry reports whether clients accept a member of an entry.
+func fitsEntry(name string, value []byte) bool {
+	switch name {
+	case "name", "uri", "uriTemplate", "title", "description", "mimeType":
+		_, ok := unquote(value)
+		return ok
+	case "size":
+		return value[0] == '-' || '0' <= value[0] && value[0] <= '9'
+	case "_meta":
+		return isObject(value)
+	case "annotations":
+		var a struct {
+			Audience     []string `json:"audience"`
+			Priority     *float64 `json:"priority"`
+			LastModified *string  `json:"lastModified"`
+		}
+		return isObject(value) && json.Unmarshal(value, &a) == nil
+	case "icons":
+		return value[0] == '['
+	case "arguments":
+		var arguments []struct {
+			Name        string  `json:"name"`
+			Title       *string `json:"title"`
+			Description *string `json:"description"`
+			Required    *bool   `json:"required"`
+		}
+		if value[0] != '[' || json.Unmarshal(value, &arguments) != nil {
+			return false
+		}
+		for _, a := range arguments {
+			if a.Name == "" {
+				return false
+			}
+		}
+	}
+	return true
+}
