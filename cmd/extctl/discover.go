@@ -114,7 +114,7 @@ func printCandidates(a *app, out discoverJSON) error {
 		return err
 	}
 	printDiagnostics(a.stderr, out.Diagnostics)
-	fmt.Fprintf(a.stderr, "%s, %d disabled, %s; %d directories read\n",
+	fmt.Fprintf(a.stderr, "%s, %d disabled, %s; directories read: %d\n",
 		plural(len(out.Candidates), "extension"), out.DisabledCount, plural(out.InvalidCount, "invalid manifest"), out.ScannedDirs)
 	return nil
 }

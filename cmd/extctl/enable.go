@@ -78,7 +78,7 @@ func setEnabled(ctx context.Context, a *app, f hostFlags, id string, on bool) er
 		return nil
 	}
 	fmt.Fprintf(a.stdout, "%s is %s in %s\n", id, what, h.path)
-	fmt.Fprintln(a.stderr, "to apply this on a running bridge: extctl reload BRIDGE")
+	fmt.Fprintln(a.stderr, "to apply this on running bridges: extctl reload, which prints where each of them looks for extensions")
 	return nil
 }
 

@@ -264,7 +264,7 @@ func (in *installation) advise() {
 		}
 	}
 	if !in.dryRun && in.out.Action != "unchanged" {
-		fmt.Fprintln(in.stderr, "to apply this on a running bridge: extctl reload BRIDGE")
+		fmt.Fprintln(in.stderr, "to apply this on running bridges: extctl reload, which prints where each of them looks for extensions")
 	}
 }
 

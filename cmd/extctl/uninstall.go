@@ -71,7 +71,7 @@ func runUninstall(ctx context.Context, a *app, f hostFlags, id string, yes bool)
 	if u.out.Next != "" {
 		fmt.Fprintf(a.stderr, "%s now resolves to %s\n", id, clean(u.out.Next))
 	}
-	fmt.Fprintln(a.stderr, "to apply this on a running bridge: extctl reload BRIDGE")
+	fmt.Fprintln(a.stderr, "to apply this on running bridges: extctl reload, which prints where each of them looks for extensions")
 	return nil
 }
 

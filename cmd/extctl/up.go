@@ -45,6 +45,8 @@ type upOptions struct {
 	name         string
 	log          daemon.LogFlags
 	mcp          string // the address of the MCP server; "" is none
+	join         bool   // run a bridge on a mesh that exists
+	watch        bool   // restart an extension when its files change
 	listenChosen bool   // --listen was given: do not fall back to another port
 }
 
@@ -57,17 +59,28 @@ func upCmd(a *app) *cobra.Command {
 
 NATS listens on 127.0.0.1 only, requires a password that is new with each start, and stores its data in the user's data
 directory. While it runs, extctl in any other terminal connects to it by default, and finds the password; extctl url
-prints it for other programs. Ctrl-C stops everything.`,
-		Example: "  extctl up examples/extensions",
+prints it for other programs. Ctrl-C stops everything.
+
+Manifests that change, appear or disappear are applied at once, unless an extensions.yaml says otherwise. With --watch, a
+change of another file restarts its extension.
+
+With --join it starts no NATS server and no registry: the extensions join a mesh that is running already, by default that of
+another extctl up, otherwise the one that --server or --context names.`,
+		Example: "  extctl up examples/extensions\n  extctl up --watch extensions\n  extctl up --join --watch dice",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.dirs, o.listenChosen = args, cmd.Flags().Changed("listen")
+			if o.join {
+				return runJoin(cmd.Context(), a, o)
+			}
 			return runUp(cmd.Context(), a, o)
 		},
 	}
+	cmd.Flags().BoolVar(&o.join, "join", false, "run only the extensions, on a mesh that exists: a running extctl up, or that of --server or --context")
+	cmd.Flags().BoolVar(&o.watch, "watch", false, "restart an extension when a file in its directory changes")
 	cmd.Flags().StringVar(&o.listen, "listen", defaultListen, "`ADDR` where NATS listens, on this machine: a port or 127.0.0.1:PORT; if the default port is in use, a free one is chosen")
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` for NATS's data (default: extmesh in the user's data directory)")
 	cmd.Flags().StringVar(&o.config, "config", "", "extensions.yaml `FILE`; DIRs on the command line replace its search_paths")
-	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label)")
+	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label; with --join, followed by the name of the first DIR)")
 	cmd.Flags().StringVar(&o.mcp, "mcp", "", "also serve MCP clients over HTTP on `ADDR` of this machine, such as 127.0.0.1:7331")
 	cmd.Flags().StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log: debug, info, warn or error")
 	cmd.Flags().StringVar(&o.log.Format, "log-format", "", "`FORMAT` of the log: text or json (default: text, and json with --json)")
@@ -77,21 +90,11 @@ prints it for other programs. Ctrl-C stops everything.`,
 // runUp runs until ctx ends. Then the bridge stops its extensions, the registry records that they are gone, and NATS
 // stops last.
 func runUp(ctx context.Context, a *app, o upOptions) error {
-	prefix, err := wire.ParsePrefix(a.nats.Prefix)
-	if err != nil {
-		return daemon.UsageError{Err: err}
-	}
-	if o.log.Format == "" { // the same format as the other output, also if stderr is a pipe
-		o.log.Format = map[bool]string{false: "text", true: "json"}[a.json]
-	}
-	logger, err := o.log.New(a.stderr)
+	m, err := planMesh(a, o)
 	if err != nil {
 		return err
 	}
-	host, err := planHost(a, o, logger)
-	if err != nil {
-		return err
-	}
+	logger := m.logger
 	door, err := a.newUpMCP(o.mcp, logger)
 	if err != nil {
 		return err
@@ -105,7 +108,8 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 	if err != nil {
 		return err
 	}
-	m := &localMesh{app: a, watchdog: awaitWatchdog, started: time.Now().Truncate(time.Millisecond), url: srv.ClientURL(), data: daemon.StoreDir(o.data), prefix: prefix, host: host, mcp: door, logger: logger}
+	m.watchdog, m.url, m.data, m.mcp = awaitWatchdog, srv.ClientURL(), daemon.StoreDir(o.data), door
+	m.started = time.Now().Truncate(time.Millisecond)
 	switch {
 	case o.data != "":
 		dir, err := filepath.Abs(o.data)
@@ -116,15 +120,33 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 	case a.getenv("NATS_URL") != "":
 		m.urlFlag = " --server " + m.url
 	}
-	if prefix != wire.DefaultPrefix {
-		m.flags += " --prefix " + string(prefix)
-	}
 	err = m.connectAndRun(ctx, srv)
 	srv.Shutdown()
 	if ctx.Err() != nil {
 		a.note("stopped")
 	}
 	return err
+}
+
+// planMesh checks the flags and the settings, before anything starts.
+func planMesh(a *app, o upOptions) (*localMesh, error) {
+	prefix, err := wire.ParsePrefix(a.nats.Prefix)
+	if err != nil {
+		return nil, daemon.UsageError{Err: err}
+	}
+	if o.log.Format == "" { // the same format as the other output, also if stderr is a pipe
+		o.log.Format = map[bool]string{false: "text", true: "json"}[a.json]
+	}
+	logger, err := o.log.New(a.stderr)
+	if err != nil {
+		return nil, err
+	}
+	m := &localMesh{app: a, prefix: prefix, logger: logger, joins: o.join}
+	if prefix != wire.DefaultPrefix {
+		m.flags += " --prefix " + string(prefix)
+	}
+	m.host, err = planHost(a, o, logger)
+	return m, err
 }
 
 // startNATS starts the server on the given address, or on a free port if the default is in use and --listen was not
@@ -142,16 +164,30 @@ func startNATS(a *app, o upOptions, logger *slog.Logger) (*natsd.Server, error) 
 		srv, err = natsd.Start(cfg)
 	}
 	if locked, ok := errors.AsType[*storelock.LockedError](err); ok {
-		f := &failure{code: exitOther, err: err, hint: "a mesh is already running: extctl list"}
-		if locked.Holder.URL != "" {
-			f.hint = "a mesh is already running on " + locked.Holder.URL + ": extctl list; to start another, pass --data"
-		}
-		return nil, f
+		return nil, alreadyRunning(locked, o)
 	}
 	if err != nil && as[*fs.PathError](err) {
 		return nil, &failure{code: exitOther, err: err, hint: "pass a directory that you can write to with --data"}
 	}
 	return srv, err
+}
+
+// alreadyRunning is the error of an up whose data directory another one uses.
+func alreadyRunning(locked *storelock.LockedError, o upOptions) error {
+	f := &failure{code: exitOther, err: locked, hint: "a mesh is already running: extctl list"}
+	if locked.Holder.URL == "" {
+		return f
+	}
+	f.err = &reworded{fmt.Sprintf("extctl up is already running here (pid %d, %s)", locked.Holder.PID, locked.Holder.URL), locked}
+	join := "extctl up --join"
+	if o.data != "" { // extctl does not find that mesh by itself
+		join = "NATS_URL=$(extctl url --data " + shellWord(o.data) + ") " + join
+	}
+	for _, dir := range o.dirs {
+		join += " " + shellWord(dir)
+	}
+	f.hint = "to add these extensions to it: " + join + "; to start another mesh, pass another directory with --data"
+	return f
 }
 
 // splitListen parses a port or host:port. Port 0 means any free port.
@@ -178,9 +214,10 @@ func splitListen(s string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// localMesh is the mesh of one extctl up.
+// localMesh is the mesh of one extctl up, or the part of a mesh that it joins.
 type localMesh struct {
 	*app
+	joins   bool // NATS and the registry run elsewhere
 	started time.Time
 	url     string
 	data    string
@@ -205,19 +242,38 @@ func (m *localMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error 
 	}
 	m.mesh = gate.Credentials(target.Secrets)
 	m.mesh.Files = append(m.mesh.Files, storelock.NotePath(m.data))
-	for _, c := range []struct {
-		name string
-		nc   **nats.Conn
-	}{{"registry", &m.registryNC}, {"bridge/" + m.host.name, &m.bridgeNC}, {"extctl up", &m.nc}} {
-		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.logger}); err != nil {
-			return err
-		}
-		defer (*c.nc).Close()
+	defer m.disconnect()
+	if err := m.connect(ctx, target); err != nil {
+		return err
 	}
 	if err := forgetEarlier(ctx, m.nc, m.prefix, m.host.name); err != nil && ctx.Err() == nil {
 		m.logger.Warn("extensions of an earlier run may still be listed", "error", err)
 	}
 	return m.run(ctx, target)
+}
+
+// connect opens one connection for each program; disconnect closes those that are open.
+func (m *localMesh) connect(ctx context.Context, target daemon.Target) (err error) {
+	for _, c := range []struct {
+		name string
+		nc   **nats.Conn
+	}{{"registry", &m.registryNC}, {"bridge/" + m.host.name, &m.bridgeNC}, {"extctl up", &m.nc}} {
+		if m.joins && c.nc == &m.registryNC {
+			continue
+		}
+		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.logger}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *localMesh) disconnect() {
+	for _, nc := range []*nats.Conn{m.nc, m.bridgeNC, m.registryNC} {
+		if nc != nil {
+			nc.Close()
+		}
+	}
 }
 
 // run returns when everything it started has stopped.
@@ -226,10 +282,12 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 	registryCtx, stopRegistry := context.WithCancelCause(context.WithoutCancel(ctx))
 	var extensions, others sync.WaitGroup
 	var bridgeErr, registryErr error
-	others.Go(func() { // ends with registryCtx; if earlier, everything ends
-		registryErr = registry.Run(registryCtx, m.registryNC, m.registryConfig())
-		stopBridge(registryErr)
-	})
+	if !m.joins {
+		others.Go(func() { // ends with registryCtx; if earlier, everything ends
+			registryErr = registry.Run(registryCtx, m.registryNC, m.registryConfig())
+			stopBridge(registryErr)
+		})
+	}
 	extensions.Go(func() { // ends with bridgeCtx; if earlier, everything ends
 		bridgeErr = m.runBridge(bridgeCtx)
 		stopBridge(bridgeErr)
@@ -241,6 +299,9 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 			}
 		})
 	}
+	if m.host.watch {
+		others.Go(func() { m.watchSources(bridgeCtx) }) // ends with bridgeCtx
+	}
 	others.Go(func() { // ends with bridgeCtx
 		if err := m.report(bridgeCtx); err != nil && bridgeCtx.Err() == nil {
 			m.logger.Warn("reading the state of the extensions failed", "error", err)
@@ -248,7 +309,11 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 	})
 	<-bridgeCtx.Done()
 	if ctx.Err() != nil {
-		m.note("stopping the extensions, then the registry and NATS; press Ctrl-C again to exit immediately")
+		what := "the extensions, then the registry and NATS"
+		if m.joins {
+			what = "the extensions"
+		}
+		m.note("stopping %s; press Ctrl-C again to exit immediately", what)
 	}
 	extensions.Wait()
 	m.awaitDeregistered(context.WithoutCancel(ctx))

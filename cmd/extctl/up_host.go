@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,12 +23,13 @@ type hostPlan struct {
 	stateDir string
 	settings config.Config
 	reread   func() (config.Config, error)
+	watch    bool // restart an extension when its files change
 }
 
 // planHost reads the settings and checks the directories before anything starts.
 func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
 	p := hostPlan{
-		name: cmp.Or(o.name, bridge.DefaultName()), stateDir: bridge.DefaultStateDir(),
+		name: cmp.Or(o.name, defaultName(o)), stateDir: bridge.DefaultStateDir(), watch: o.watch,
 		reread: func() (config.Config, error) { return upSettings(o, logger) },
 	}
 	if o.data != "" {
@@ -45,30 +45,49 @@ func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
 	if err := checkDirs(o.dirs); err != nil {
 		return p, daemon.UsageError{Err: err}
 	}
-	if len(o.dirs) == 0 && checkDirs(p.settings.SearchPaths) != nil {
-		a.note("not every directory of %s exists: pass the directory of your extensions to `extctl up`", strings.Join(p.settings.SearchPaths, ", "))
-	}
 	return p, nil
 }
 
-// upSettings reads the settings of the bridge in extctl up. Without an extensions.yaml it applies changed manifests at once:
-// an author at a desk wants that, and nobody else uses the mesh.
+// defaultName is the name of a bridge that is not given one. On a mesh that exists, the host's name is often in use.
+func defaultName(o upOptions) string {
+	name := bridge.DefaultName()
+	if !o.join {
+		return name
+	}
+	dir := "extensions"
+	if len(o.dirs) > 0 {
+		dir = o.dirs[0]
+	}
+	if joined := name + "-" + strings.ToLower(nameOf(dir)); bridge.CheckName(joined) == nil {
+		return joined
+	}
+	return name + "-2"
+}
+
+// upSettings reads the settings of the bridge in extctl up. It applies changed manifests at once, unless an extensions.yaml
+// says otherwise: an author at a desk wants that.
 func upSettings(o upOptions, logger *slog.Logger) (config.Config, error) {
 	c, err := bridge.Settings(o.config, o.dirs, logger)
-	if _, statErr := os.Stat(cmp.Or(o.config, config.DefaultPath)); errors.Is(statErr, fs.ErrNotExist) {
-		c.Watch.Reload = true
+	if o.watch || !c.Watch.NoReload {
+		c.Watch.Enabled, c.Watch.Reload = c.Watch.Enabled || o.watch, true
 	}
 	return c, err
 }
 
-// withoutFindings is a logger that omits the reasons for refused manifests: report prints them from the catalog.
+// withoutFindings is a logger that omits the reasons for refused manifests and for search paths without extensions: report
+// prints them.
 func withoutFindings(l *slog.Logger) *slog.Logger { return slog.New(findingsFilter{l.Handler()}) }
 
 type findingsFilter struct{ slog.Handler }
 
-// Handle drops the bridge's messages about refused manifests.
+// Handle drops the bridge's messages that report prints.
 func (f findingsFilter) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == "manifest refused" {
+	known := r.Message == "manifest refused"
+	r.Attrs(func(a slog.Attr) bool {
+		known = known || a.Key == "key" && a.Value.String() == "extensions.search_paths"
+		return !known
+	})
+	if known {
 		return nil
 	}
 	return f.Handler.Handle(ctx, r)

@@ -42,28 +42,6 @@ done''']
 `, id, then, requires)
 }
 
-// TestUpAppliesChanges: extctl up starts an extension that appears, unless an extensions.yaml decides.
-func TestUpAppliesChanges(t *testing.T) {
-	t.Parallel()
-	dir := extensionDir(t, nil)
-	u := startUp(t, dir, "--listen", "0", "--data", t.TempDir(), "--name", "b1", "--log-level", "error")
-	u.await(t, "Ctrl-C stops everything.")
-	if err := os.MkdirAll(filepath.Join(dir, "echo"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "echo", "plugin.toml"), []byte(shellExtension), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	u.await(t, "ready")
-	yaml := filepath.Join(t.TempDir(), "extensions.yaml")
-	if err := os.WriteFile(yaml, []byte("extensions: {watch: {reload: false}}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if c, err := upSettings(upOptions{config: yaml, dirs: []string{dir}}, slog.New(slog.DiscardHandler)); err != nil || c.Watch.Reload {
-		t.Errorf("with a file: %v, %v", c.Watch, err)
-	}
-}
-
 // TestUpHost runs extensions that need secrets, lack a requirement or are added later, and skills. It checks what reaches
 // a child, what is printed and what is not, and what a reload applies.
 func TestUpHost(t *testing.T) {
@@ -91,7 +69,7 @@ func TestUpHost(t *testing.T) {
 	skill("gated", "requires: {bins: [no-such-program-anywhere]}\n")
 	skill("bad", "max_chars: many\n")
 	settings := filepath.Join(t.TempDir(), "extensions.yaml")
-	text := fmt.Sprintf("extensions: {skills_dir: %q, watch: {debounce_ms: 50}}", skills)
+	text := fmt.Sprintf("extensions: {skills_dir: %q, watch: {debounce_ms: 50, reload: false}}", skills)
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

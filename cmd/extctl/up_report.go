@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,13 +17,7 @@ import (
 // change of state until ctx ends.
 func (m *localMesh) report(ctx context.Context) error {
 	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
-	if !m.json {
-		fmt.Fprintf(m.stdout, "NATS listens on %s, data directory: %s\n", m.url, m.data)
-		fmt.Fprintf(m.stdout, "For the nats command and other programs: export NATS_URL=$(extctl url%s)\n", m.urlFlag)
-		if m.mcp != nil {
-			fmt.Fprintf(m.stdout, "MCP clients connect to %s\n", m.mcp.url)
-		}
-	}
+	m.greet()
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		p := &progress{localMesh: m, catalog: c, printed: map[string]bool{}}
 		if p.settle(ctx); ctx.Err() != nil {
@@ -44,6 +39,22 @@ func (m *localMesh) report(ctx context.Context) error {
 			}
 		})
 	})
+}
+
+// greet prints where the mesh is.
+func (m *localMesh) greet() {
+	if m.json {
+		return
+	}
+	if m.joins {
+		fmt.Fprintf(m.stdout, "Joined the mesh on %s as the bridge %s\n", m.url, m.host.name)
+	} else {
+		fmt.Fprintf(m.stdout, "NATS listens on %s, data directory: %s\n", m.url, m.data)
+		fmt.Fprintf(m.stdout, "For the nats command and other programs: export NATS_URL=$(extctl url%s)\n", m.urlFlag)
+	}
+	if m.mcp != nil {
+		fmt.Fprintf(m.stdout, "MCP clients connect to %s\n", m.mcp.url)
+	}
 }
 
 // progress is what has been printed while the extensions start.
@@ -143,7 +154,7 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 		return "", "", false
 	}
 	for _, i := range e.State.Instances {
-		if i.Bridge != p.host.name || i.Since.Before(p.started) {
+		if i.Bridge != p.host.name || !p.joins && i.Since.Before(p.started) { // a mesh elsewhere has its own clock
 			continue
 		}
 		switch i.State {
@@ -196,6 +207,9 @@ func (p *progress) summary() error {
 			p.printState(id, cmp.Or(state, "starting"), strings.TrimPrefix(reason, "starting: "))
 		}
 	}
+	if len(p.info.Extensions) == 0 && len(p.info.Problems) == 0 {
+		p.explainEmpty()
+	}
 	p.printf("")
 	if call := p.firstCall(); call != "" {
 		if p.urlFlag != "" { // the password is not where extctl looks for it
@@ -203,8 +217,26 @@ func (p *progress) summary() error {
 		}
 		p.printf("Call a tool from another terminal:\n\n    %s\n", call)
 	}
-	p.printf("Ctrl-C stops everything.")
+	if p.joins {
+		p.printf("Ctrl-C stops these extensions; the mesh keeps running.")
+	} else {
+		p.printf("Ctrl-C stops everything.")
+	}
 	return nil
+}
+
+// explainEmpty prints what to do if there is no extension.
+func (p *progress) explainEmpty() {
+	paths := p.host.settings.SearchPaths
+	if !p.host.settings.Enabled || len(paths) == 0 {
+		p.printf("This host runs no extensions: extensions.yaml disables them, or has no search_paths.")
+		return
+	}
+	p.printf("There are no extensions in %s yet. Make one:\n", clean(strings.Join(paths, ", ")))
+	p.printf("    extctl new hello --lang python --dir %s", shellWord(filepath.Clean(paths[0])))
+	if w := p.host.settings.Watch; w.Enabled && w.Reload {
+		p.printf("\nIt starts as soon as it is there.")
+	}
 }
 
 func (p *progress) summaryJSON() error {

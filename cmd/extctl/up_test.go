@@ -3,14 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 )
@@ -156,7 +159,8 @@ func TestUp(t *testing.T) {
 	}
 	// A second mesh cannot use the same data directory.
 	code, _, stderr := extctl(t.Context(), url, "up", dir, "--listen", "0", "--data", data)
-	if code != exitOther || !strings.Contains(stderr, between(out, "NATS listens on ", ",")) || strings.Contains(stderr, "@") || !strings.Contains(stderr, "hint: a mesh is already running") {
+	if code != exitOther || !strings.Contains(stderr, between(out, "NATS listens on ", ",")) || strings.Contains(stderr, "@") || !strings.Contains(stderr, "extctl up is already running here (pid ") ||
+		!strings.Contains(stderr, "hint: to add these extensions to it: NATS_URL=$(extctl url --data "+data+") extctl up --join "+dir+"; ") {
 		t.Errorf("second up: exit %d, %s", code, stderr)
 	}
 	// A restart of a child is printed.
@@ -296,6 +300,7 @@ func TestUpUsage(t *testing.T) {
 		"up --name No! " + dir:                   "--name",
 		"up --log-level loud " + dir:             "debug, info, warn or error",
 		"up --config " + yaml + " " + dir:        "gating",
+		"up --join " + dir:                       "--join excludes --listen and --data",
 		"up --config " + dir + "/no.yaml " + dir: "no.yaml",
 	} {
 		code, stdout, stderr := extctl(t.Context(), "nats://127.0.0.1:1", append(strings.Fields(args), "--data", t.TempDir())...)
@@ -327,5 +332,75 @@ func TestUpForgetsEarlierBridges(t *testing.T) {
 		u.cancel()
 		<-u.done
 		u.done <- 0
+	}
+}
+
+// TestUpJoin: extensions join a mesh that runs, and restart when their files change. That mesh has none of its own and says
+// what to do.
+func TestUpJoin(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	settings := filepath.Join(data, "extensions.yaml")
+	if err := os.WriteFile(settings, []byte("extensions: {supervision: {shutdown_grace: 100ms}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(data, "empty")
+	if err := os.Mkdir(empty, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first := startUp(t, empty, "--listen", "0", "--data", data, "--name", "b1", "--config", settings)
+	first.await(t, "There are no extensions in "+empty+" yet. Make one:\n\n    extctl new hello --lang python --dir "+empty+"\n\nIt starts as soon as it is there.\n")
+	url := upURL(t, data)
+
+	dir := extensionDir(t, map[string]string{"echo": shellExtension})
+	joined := startUp(t, "--join", "--watch", "--server", url, "--config", settings, dir)
+	joined.await(t, "Ctrl-C stops these extensions; the mesh keeps running.")
+	name := bridge.DefaultName() + "-" + filepath.Base(dir)
+	if out := joined.out.String(); !strings.Contains(out, "Joined the mesh on nats://") || !strings.Contains(out, " as the bridge "+name+"\n") ||
+		!strings.Contains(out, "extctl call ext_echo_say what=hello --server ") || strings.Contains(out, between(url, "extmesh:", "@")) {
+		t.Errorf("%s%s", out, joined.err.String())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "echo", "main.py"), []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	joined.await(t, "  restarting echo: main.py changed\n")
+	joined.await(t, "1/1, 1 restart")
+
+	// The mesh that runs applies a new manifest by itself, with an extensions.yaml, too.
+	other := strings.Replace(shellExtension, `"echo"`, `"other"`, 1)
+	if err := os.CopyFS(filepath.Join(empty, "other"), fstest.MapFS{"plugin.toml": {Data: []byte(other), Mode: 0o600}}); err != nil {
+		t.Fatal(err)
+	}
+	first.await(t, "other                 spawning → ready  1/1")
+
+	// The mesh keeps running without the bridge that joined it.
+	joined.cancel()
+	if code := <-joined.done; code != 0 || !strings.HasSuffix(joined.err.String(), "\nstopped\n") {
+		t.Errorf("exit %d\n%s", code, joined.err.String())
+	}
+	joined.done <- 0
+	if code, stdout, stderr := extctl(t.Context(), url, "call", "ext_other_say", "what=hello"); code != 0 || stdout != "\"said\"\n" {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	if code, _, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "up", "--join", dir); code != exitNoNATS || !strings.Contains(stderr, "cannot connect to NATS at nats://127.0.0.1:1 (from --server)") {
+		t.Errorf("without a mesh: exit %d, %s", code, stderr)
+	}
+}
+
+// TestUpSettings: extctl up applies changed manifests at once unless the file says otherwise; --watch overrides the file.
+func TestUpSettings(t *testing.T) {
+	for _, test := range []struct {
+		file   string
+		watch  bool
+		reload bool
+	}{{"{}", false, true}, {"{watch: {debounce_ms: 100}}", false, true}, {"{watch: {reload: false}}", false, false}, {"{watch: {enabled: false}}", true, true}} {
+		file := filepath.Join(t.TempDir(), "extensions.yaml")
+		if err := os.WriteFile(file, []byte("extensions: "+test.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := upSettings(upOptions{config: file, watch: test.watch}, slog.New(slog.DiscardHandler))
+		if err != nil || c.Watch.Reload != test.reload || test.watch && !c.Watch.Enabled {
+			t.Errorf("%s: %v, %+v", test.file, err, c.Watch)
+		}
 	}
 }

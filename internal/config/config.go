@@ -80,6 +80,7 @@ type Watch struct {
 	Enabled  bool          // default true: watch, and log which changes a restart would apply
 	Debounce time.Duration // debounce_ms: wait this long without further changes; default 500 ms, 50 ms to 1 min
 	Reload   bool          // apply changes instead of only logging them; default false
+	NoReload bool          // the file sets reload to false
 }
 
 // Gating is what happens to an extension with unmet requirements (docs/decisions/0007).

@@ -102,6 +102,7 @@ func (m mapping) watch(w *Watch) {
 	m = m.sub("watch")
 	m.boolean("enabled", &w.Enabled)
 	m.boolean("reload", &w.Reload)
+	w.NoReload = !w.Reload && slices.Contains(m.Names(), "reload")
 	ms := int(w.Debounce / time.Millisecond)
 	m.integer("debounce_ms", &ms, 50, 60_000)
 	w.Debounce = time.Duration(ms) * time.Millisecond

@@ -87,6 +87,7 @@ func (r row) check(t *testing.T, section string) {
 				*list = nil
 			}
 		}
+		c.Watch.NoReload = false
 		if len(diags) > 0 || !reflect.DeepEqual(c, Default()) {
 			t.Errorf("%s.%s: %s is not the default: %+v, %v", section, r.key, r.standard, c, diags)
 		}
