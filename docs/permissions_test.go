@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +13,7 @@ import (
 // TestPermissionRows checks that the permission table in protocol.md and deploy/nats/roles.conf, which e2e tests, contain
 // the same permissions.
 func TestPermissionRows(t *testing.T) {
-	for _, name := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "AGENT", "OPERATOR", "SYS"} {
+	for _, name := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "AGENT", "OPERATOR", "SYS", "MCP"} {
 		t.Setenv(name+"_PASSWORD", "secret")
 	}
 	opts, err := server.ProcessConfigFile("../deploy/nats/roles.conf")
@@ -26,6 +27,17 @@ func TestPermissionRows(t *testing.T) {
 	user := map[string]string{"caller": "agent", "extension": "primes", "bridge": "bridge-0", "registry": "registry", "operator": "operator"}
 	real := strings.NewReplacer("P.", "ext.", "KV_B", "KV_ext_catalog", "KV.B", "KV.ext_catalog", "<id>", "primes", "<bridge>", "bridge-0")
 	inCode := regexp.MustCompile("`([^`]+)`")
+	// The MCP server may do what a caller may.
+	as := func(user string) string {
+		p, err := json.Marshal(users[user].Permissions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(string(p), "_INBOX."+user+".", "_INBOX.*.")
+	}
+	if as("mcp") != as("agent") {
+		t.Errorf("the permissions differ: mcp has\n%s, agent\n%s", as("mcp"), as("agent"))
+	}
 	roles := rows(t, read(t, "protocol.md"), "| role | publish | but not | subscribe | but not |")
 	for _, row := range roles {
 		u := users[user[strings.Trim(row[0], "`")]]

@@ -29,7 +29,7 @@ func TestRunningAFleet(t *testing.T) {
 	}
 	dir := t.TempDir()
 	swap := strings.NewReplacer("127.0.0.1:4222", freeport.Addr(t), "127.0.0.1:8301", freeport.Addr(t),
-		"127.0.0.1:8302", freeport.Addr(t))
+		"127.0.0.1:8302", freeport.Addr(t), "127.0.0.1:7331", freeport.Addr(t))
 	address := swap.Replace("127.0.0.1:4222")
 	if err := os.CopyFS(filepath.Join(dir, "examples/extensions/hello"), os.DirFS("../examples/extensions/hello")); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ kill -9`, 1)
 	if err != nil || readErr != nil {
 		t.Fatalf("the script ended with %v (%v)\n%s", err, readErr, out)
 	}
-	for _, want := range []string{"Hello, Ada!", "[71,839,1471,6857]", "Hello, Grace!", "Hello, Mary!", "bridge-0", "catalog 20"} {
+	for _, want := range []string{"Hello, Ada!", "[71,839,1471,6857]", "Hello, Grace!", "Hello, Mary!", "bridge-0", "catalog 20", "/mcp\n", "ext_hello_greet"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("it does not print %q but\n%s", want, out)
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestMetrics checks that a registry and a bridge serve every metric of docs/operations.md, with the labels and the label
+// TestMetrics checks that a registry, a bridge and an MCP server serve every metric of docs/operations.md, with the labels and the label
 // values in the page's alerts: an alert on a series that does not exist never fires.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
@@ -23,25 +23,30 @@ func TestMetrics(t *testing.T) {
 	env := []string{"NATS_URL=" + url}
 	r := start(t, env, program(t, "registry"), "--http", "127.0.0.1:0")
 	b := start(t, env, program(t, "stdio-bridge"), "--name", "b", "--search-path", writeWho(t, "b"), "--state-dir", t.TempDir(), "--http", "127.0.0.1:0")
+	m := start(t, env, program(t, "extctl"), "mcp", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-level", "info")
 	registry, bridge := scrape(t, r, "extmesh_registry_leader 1\n"), scrape(t, b, `extmesh_bridge_instances{extension="who",state="ready"} 1`)
+	mcp := scrape(t, m, `extmesh_mcp_view_tools{profile="default"} `)
 	names := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(extmesh_[a-z_]+)(?:\{([a-z_]+)=~?"([^"]+)"\})?`).FindAllStringSubmatch(string(page), -1) {
-		name, label, values := m[1], m[2], m[3]
+	labels := regexp.MustCompile(`([a-z_]+)=~?"([^"]+)"`)
+	for _, m := range regexp.MustCompile(`(extmesh_[a-z_]+)(?:\{([^}]+)\})?`).FindAllStringSubmatch(string(page), -1) {
+		name := m[1]
 		names[name] = true
 		program, text := "registry", registry
-		if strings.HasPrefix(name, "extmesh_bridge_") {
+		switch {
+		case strings.HasPrefix(name, "extmesh_bridge_"):
 			program, text = "bridge", bridge
+		case strings.HasPrefix(name, "extmesh_mcp_"):
+			program, text = "MCP server", mcp
 		}
 		if family := strings.TrimSuffix(name, "_bucket"); !strings.Contains(text, "# TYPE "+family+" ") {
 			t.Errorf("the %s does not serve %s", program, family)
 		}
-		if label == "" {
-			continue
-		}
-		for _, value := range strings.Split(values, "|") {
-			series := regexp.MustCompile(fmt.Sprintf(`\n%s\{[^}]*\b%s=%q`, name, label, value))
-			if !series.MatchString(text) {
-				t.Errorf("the %s does not serve %s{%s=%q}", program, name, label, value)
+		for _, label := range labels.FindAllStringSubmatch(m[2], -1) {
+			for value := range strings.SplitSeq(label[2], "|") {
+				series := regexp.MustCompile(fmt.Sprintf(`\n%s\{[^}]*\b%s=%q`, name, label[1], value))
+				if !series.MatchString(text) {
+					t.Errorf("the %s does not serve %s{%s=%q}", program, name, label[1], value)
+				}
 			}
 		}
 	}

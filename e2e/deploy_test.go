@@ -20,7 +20,7 @@ func password(user string) string { return "secret" + strings.ReplaceAll(user, "
 // passwords returns the environment variables that the shipped configurations need.
 func passwords() []string {
 	var env []string
-	for _, user := range []string{"registry", "bridge-0", "bridge-1", "primes", "agent", "operator", "sys", "route"} {
+	for _, user := range []string{"registry", "bridge-0", "bridge-1", "primes", "agent", "operator", "sys", "route", "mcp"} {
 		env = append(env, strings.ToUpper(strings.ReplaceAll(user, "-", "_"))+"_PASSWORD="+password(user))
 	}
 	return env

@@ -42,7 +42,7 @@ func rolesBed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	conf := strings.Replace(string(text), "users = [", `users = [ { user: "bed", password: "secret" }`, 1)
-	for _, role := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "OPERATOR", "AGENT", "SYS"} {
+	for _, role := range []string{"REGISTRY", "BRIDGE_0", "BRIDGE_1", "PRIMES", "OPERATOR", "AGENT", "SYS", "MCP"} {
 		conf = strings.ReplaceAll(conf, "$"+role+"_PASSWORD", "secret")
 	}
 	file := filepath.Join(t.TempDir(), "roles.conf")

@@ -2,6 +2,8 @@ package deploy_test
 
 import (
 	"fmt"
+	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,12 +68,20 @@ func composeUnits(t *testing.T, p *types.Project, dir string, swap *strings.Repl
 			for i, a := range u.args {
 				u.args[i] = strings.ReplaceAll(a, "/run/secrets/"+secret.Source, file)
 			}
-			if u.program == "extctl" {
+			if name == "extctl" {
 				operator = parseContext(t, swap.Replace(string(text))).login()
 			}
 		}
+		for _, config := range s.Configs {
+			file := filepath.Join(dir, config.Source)
+			if err := os.WriteFile(file, []byte(p.Configs[config.Source].Content), fs.FileMode(*config.Mode)); err != nil {
+				t.Fatal(err)
+			}
+			u.args = slices.Clone(u.args)
+			u.args[slices.Index(u.args, config.Target)] = file
+		}
 		u.checkArgs(t)
-		if u.program == "extctl" {
+		if name == "extctl" {
 			continue
 		}
 		for i := range s.GetScale() {
@@ -85,7 +95,7 @@ func composeUnits(t *testing.T, p *types.Project, dir string, swap *strings.Repl
 
 func TestCompose(t *testing.T) {
 	p := project(t)
-	scale := map[string]int{"nats": 1, "registry": 2, "bridge": 1, "primes": 1, "extctl": 1}
+	scale := map[string]int{"nats": 1, "registry": 2, "bridge": 1, "primes": 1, "mcp": 1, "extctl": 1}
 	known := users(t)
 	for name, n := range scale {
 		s, ok := p.Services[name]
@@ -111,6 +121,9 @@ func TestCompose(t *testing.T) {
 		}
 		if s.DependsOn["nats"].Condition != "service_healthy" {
 			t.Errorf("%s does not wait for NATS", name)
+		}
+		if len(s.Configs) > 0 == s.ReadOnly { // compose cannot write into a read-only container
+			t.Errorf("%s: read_only is %t, with the configs %v", name, s.ReadOnly, s.Configs)
 		}
 		if len(s.Environment) > 0 {
 			t.Errorf("%s has %v in its environment; credentials are files", name, s.Environment)
@@ -150,7 +163,9 @@ func TestComposeRuns(t *testing.T) {
 	mine := strings.NewReplacer("devregistry", "r1", "devoperator", "o2", "devbridge0", "b3", "//nats:4222", "//"+at)
 	units, operator := composeUnits(t, project(t, "REGISTRY_PASSWORD=r1", "OPERATOR_PASSWORD=o2", "BRIDGE_0_PASSWORD=b3"), t.TempDir(), mine)
 	etc := natsFiles(t, `"0.0.0.0:4222"`, `"`+at+`"`, `"127.0.0.1:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"`+t.TempDir()+`"`)
+	door := "127.0.0.1:" + port(t)
 	runMesh(t, units, map[string]string{
-		"/etc/nats": etc, "/extensions": extensions(t), "/state": t.TempDir(), ":8080": "127.0.0.1:0",
+		"/etc/nats": etc, "/extensions": extensions(t), "/state": t.TempDir(), ":8080": "127.0.0.1:0", "0.0.0.0:7331": door,
 	}, operator, "hello", "primes")
+	awaitMCP(t, http.DefaultClient, "http://"+door+"/mcp", "devmcp")
 }

@@ -2,7 +2,10 @@ package deploy_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,6 +28,7 @@ type manifests struct {
 	secrets   map[string]core.Secret
 	services  map[string]core.Service
 	budgets   map[string]policy.PodDisruptionBudget
+	ingresses []networking.Ingress
 	workloads []workload
 }
 
@@ -49,7 +53,7 @@ func decode[T any](t *testing.T, file string, doc []byte) (v T) {
 
 func readManifests(t *testing.T) manifests {
 	t.Helper()
-	m := manifests{map[string]core.ConfigMap{}, map[string]core.Secret{}, map[string]core.Service{}, map[string]policy.PodDisruptionBudget{}, nil}
+	m := manifests{map[string]core.ConfigMap{}, map[string]core.Secret{}, map[string]core.Service{}, map[string]policy.PodDisruptionBudget{}, nil, nil}
 	files, err := filepath.Glob(filepath.Join(root, "deploy/k8s/*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no manifests: %v", err)
@@ -94,6 +98,8 @@ func (m *manifests) add(t *testing.T, file string, doc []byte) {
 				t.Errorf("%s: the network policy %s allows access from everywhere", file, head.Name)
 			}
 		}
+	case "networking.k8s.io/v1 Ingress":
+		m.ingresses = append(m.ingresses, decode[networking.Ingress](t, file, doc))
 	case "apps/v1 Deployment":
 		d := decode[apps.Deployment](t, file, doc)
 		m.workloads = append(m.workloads, workload{head.Kind, d.ObjectMeta, int(*d.Spec.Replicas), d.Spec.Selector, d.Spec.Template, nil})
@@ -115,12 +121,25 @@ func TestK8sManifests(t *testing.T) {
 		replicas[w.meta.Name] = w.replicas
 		w.check(t, m)
 	}
-	for name, want := range map[string]int{"nats": 3, "registry": 2, "bridge": 2, "primes": 2} {
+	for name, want := range map[string]int{"nats": 3, "registry": 2, "bridge": 2, "primes": 2, "mcp": 1} {
 		if replicas[name] != want {
 			t.Errorf("%s has %d replicas, want %d", name, replicas[name], want)
 		}
-		if _, ok := m.budgets[name]; !ok && name != "primes" {
+		if _, ok := m.budgets[name]; !ok && name != "primes" && want > 1 {
 			t.Errorf("%s may be drained away as a whole", name)
+		}
+	}
+	for _, in := range m.ingresses {
+		for _, rule := range in.Spec.Rules {
+			if len(in.Spec.TLS) != 1 || !slices.Contains(in.Spec.TLS[0].Hosts, rule.Host) {
+				t.Errorf("%s: no TLS for %s", in.Name, rule.Host)
+			}
+			for _, path := range rule.HTTP.Paths {
+				to := path.Backend.Service
+				if !slices.ContainsFunc(m.services[to.Name].Spec.Ports, func(p core.ServicePort) bool { return p.Name == to.Port.Name }) {
+					t.Errorf("%s: there is no service %s with the port %s", in.Name, to.Name, to.Port.Name)
+				}
+			}
 		}
 	}
 	for user, key := range users(t) {
@@ -193,7 +212,11 @@ func (w workload) check(t *testing.T, m manifests) {
 			if p.HTTPGet.Port.Type != intstr.String || ports[p.HTTPGet.Port.StrVal] == 0 {
 				t.Errorf("%s: its %s probe asks port %v, which is not there", name, what, p.HTTPGet.Port)
 			}
-			if at := fmt.Sprintf("--http=:%d", ports["http"]); name != "nats" && !slices.Contains(c.Args, at) {
+			at := fmt.Sprintf("--http=:%d", ports["http"])
+			if name == "mcp" {
+				at = fmt.Sprintf("--admin=:%d", ports["http"])
+			}
+			if name != "nats" && !slices.Contains(c.Args, at) {
 				t.Errorf("%s: its %s probe connects to a port on which no program listens", name, what)
 			}
 		}
@@ -281,20 +304,24 @@ func (w workload) process(t *testing.T, m manifests, ordinal int, swap *strings.
 func (w workload) mount(t *testing.T, m manifests, dir string, expand func(string) string, swap *strings.Replacer) (paths []string) {
 	t.Helper()
 	files := map[string]map[string]string{}
+	modes := map[string]fs.FileMode{}
 	for _, v := range w.pod.Spec.Volumes {
 		switch {
 		case v.ConfigMap != nil:
 			files[v.Name] = m.configs[v.ConfigMap.Name].Data
 		case v.Secret != nil:
 			files[v.Name] = m.secrets[v.Secret.SecretName].StringData
+			if v.Secret.DefaultMode != nil {
+				modes[v.Name] = fs.FileMode(*v.Secret.DefaultMode)
+			}
 		}
 	}
-	put := func(path, text string) {
+	put := func(path, text string, mode fs.FileMode) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		text = strings.ReplaceAll(swap.Replace(text), `"/data/`, `"`+dir+`/data/`)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(text), cmp.Or(mode, 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -313,10 +340,10 @@ func (w workload) mount(t *testing.T, m manifests, dir string, expand func(strin
 			if !ok {
 				t.Errorf("%s: %s has no %s", w.meta.Name, mount.Name, sub)
 			}
-			put(at, text)
+			put(at, text, modes[mount.Name])
 		default:
 			for name, text := range data {
-				put(filepath.Join(at, name), text)
+				put(filepath.Join(at, name), text, modes[mount.Name])
 			}
 		}
 	}
@@ -335,6 +362,8 @@ func TestK8sRuns(t *testing.T) {
 		swaps = append(swaps, fmt.Sprintf("@nats-%d.nats:6222", i), "@"+route)
 	}
 	var all []process
+	door := "127.0.0.1:" + port(t)
+	swaps = append(swaps, "0.0.0.0:7331", door, strings.Repeat("0", 64), sha256Of("ada"))
 	for _, w := range m.workloads {
 		for i := range w.replicas {
 			mine := append([]string{
@@ -346,6 +375,7 @@ func TestK8sRuns(t *testing.T) {
 	}
 	operator := fmt.Sprintf("nats://operator:%s@%s", m.secrets["nats-passwords"].StringData["OPERATOR_PASSWORD"], clients[1])
 	runMesh(t, all, nil, operator, "hello", "primes")
+	awaitMCP(t, http.DefaultClient, "http://"+door+"/mcp", "ada")
 }
 
 // TestK8sConfig compares the ConfigMaps with the files that they contain.

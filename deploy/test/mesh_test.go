@@ -79,7 +79,7 @@ func read(t *testing.T, path ...string) string {
 // A process is one process of a deployment: a container, or a service of systemd.
 type process struct {
 	name    string // unique
-	program string // registry, stdio-bridge, extctl, primes or nats-server
+	program string // registry, stdio-bridge, extctl, primes or nats-server, or the path of another program
 	args    []string
 	env     map[string]string
 }
@@ -204,7 +204,11 @@ func extctl(t *testing.T, url string, args ...string) (string, error) {
 // run starts a unit. It is stopped at the end of the test.
 func run(t *testing.T, u process) {
 	t.Helper()
-	cmd := exec.Command(binary(t, u.program), u.args...)
+	path := u.program
+	if !filepath.IsAbs(path) {
+		path = binary(t, path)
+	}
+	cmd := exec.Command(path, u.args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, u.environ()...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +33,7 @@ var credential = regexp.MustCompile(`#\s+(\{"url".*\})`)
 // systemdUnits returns the processes of deploy/systemd. Their credentials are written to files in dir, after swap.
 func systemdUnits(t *testing.T, dir string, swap *strings.Replacer) (units []process) {
 	t.Helper()
-	for program, user := range map[string]string{"registry": "registry", "stdio-bridge": "bridge-0", "primes": "primes"} {
+	for program, user := range map[string]string{"registry": "registry", "stdio-bridge": "bridge-0", "primes": "primes", "mcp": "mcp"} {
 		s := service(t, program)
 		start := s["Service.ExecStart"]
 		if len(start) != 1 {
@@ -65,13 +66,14 @@ func systemdUnits(t *testing.T, dir string, swap *strings.Replacer) (units []pro
 			}
 			return env[k]
 		}))
-		if words[0] != "/usr/local/bin/"+program {
+		runs := executable(program)
+		if words[0] != "/usr/local/bin/"+runs {
 			t.Errorf("%s runs %s", program, words[0])
 		}
 		if len(s["Install.WantedBy"]) != 1 || s["Service.Restart"][0] != "always" {
 			t.Errorf("%s: %v", program, s)
 		}
-		u := process{name: program, program: program, args: words[1:], env: env}
+		u := process{name: program, program: runs, args: words[1:], env: env}
 		u.checkArgs(t)
 		units = append(units, u)
 	}
@@ -81,24 +83,34 @@ func systemdUnits(t *testing.T, dir string, swap *strings.Replacer) (units []pro
 	return units
 }
 
+// executable is the program of a unit.
+func executable(unit string) string {
+	if unit == "mcp" {
+		return "extctl"
+	}
+	return unit
+}
+
 // TestSystemdRuns runs the units' commands as processes.
 func TestSystemdRuns(t *testing.T) {
-	at := "127.0.0.1:" + port(t)
+	at, door := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
 	etc := natsFiles(t, `"0.0.0.0:4222"`, `"`+at+`"`, `"127.0.0.1:8222"`, `"127.0.0.1:-1"`, `"/data/jetstream"`, `"`+t.TempDir()+`"`)
 	server := process{name: "nats", program: "nats-server", args: []string{"-c", filepath.Join(etc, "one.conf")}, env: map[string]string{
 		"REGISTRY_PASSWORD": "s1", "BRIDGE_0_PASSWORD": "s1", "BRIDGE_1_PASSWORD": "s1", "PRIMES_PASSWORD": "s1", "AGENT_PASSWORD": "s1",
-		"OPERATOR_PASSWORD": "s1", "SYS_PASSWORD": "s1",
+		"OPERATOR_PASSWORD": "s1", "SYS_PASSWORD": "s1", "MCP_PASSWORD": "s1",
 	}}
 	units := systemdUnits(t, t.TempDir(), strings.NewReplacer("nats://nats-0:4222,nats://nats-1:4222", "nats://"+at, "…", "s1"))
 	runMesh(t, append(units, server), map[string]string{
 		"/srv/extmesh/extensions": extensions(t), "/var/lib/extmesh": t.TempDir(),
-		"127.0.0.1:8223": "127.0.0.1:0", "127.0.0.1:8224": "127.0.0.1:0",
+		"127.0.0.1:8223": "127.0.0.1:0", "127.0.0.1:8224": "127.0.0.1:0", "127.0.0.1:8225": "127.0.0.1:0",
+		"127.0.0.1:7331": door, "/etc/extmesh/tokens.yaml": tokens(t, "ada"),
 	}, "nats://operator:s1@"+at, "hello", "primes")
+	awaitMCP(t, http.DefaultClient, "http://"+door+"/mcp", "ada")
 }
 
 // exposure is the highest permitted score of "systemd-analyze security" for a unit, from 0 (protected) to 10 (exposed). The
 // bridge's children need more permissions: what Node and Python need, and a writable control group.
-var exposure = map[string]float64{"registry": 1.5, "primes": 1.5, "stdio-bridge": 2.0}
+var exposure = map[string]float64{"registry": 1.5, "primes": 1.5, "mcp": 1.5, "stdio-bridge": 2.0}
 
 // TestSystemdSecurity prints the score of each unit.
 func TestSystemdSecurity(t *testing.T) {
@@ -133,8 +145,8 @@ func TestSystemdVerify(t *testing.T) {
 		t.Skip("no systemd-analyze here")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"registry", "stdio-bridge", "primes"} {
-		text := strings.ReplaceAll(read(t, "deploy/systemd", name+".service"), "/usr/local/bin/"+name, binary(t, name))
+	for _, name := range []string{"registry", "stdio-bridge", "primes", "mcp"} {
+		text := strings.ReplaceAll(read(t, "deploy/systemd", name+".service"), "/usr/local/bin/"+executable(name), binary(t, executable(name)))
 		path := filepath.Join(dir, name+".service")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
