@@ -14,8 +14,8 @@ import (
 // foreignVerbs are the verbs of other programs (kubectl, docker, nats, gh), each with the verbs of extctl for the same
 // purpose, best first.
 var foreignVerbs = map[string][]string{
-	"get": {"list", "tools"}, "ls": {"list"}, "ps": {"list"}, "status": {"list", "hosts"}, "servers": {"list", "hosts"},
-	"describe": {"show"}, "inspect": {"show"}, "view": {"show"}, "explain": {"tool"}, "args": {"tool"},
+	"get": {"list", "tools"}, "ls": {"list"}, "ps": {"list"}, "state": {"status"}, "health": {"status"}, "servers": {"list", "hosts"},
+	"inspect": {"show"}, "view": {"show"}, "explain": {"tool"}, "args": {"tool"},
 	"nodes": {"hosts"}, "bridges": {"hosts"}, "bridge": {"hosts"}, "extensions": {"list"},
 	"run": {"up", "call"}, "start": {"up"}, "serve": {"up", "mcp"}, "server": {"up"}, "down": {"drain"},
 	"rm": {"uninstall", "forget"}, "remove": {"uninstall", "forget"}, "delete": {"uninstall", "forget"}, "del": {"uninstall", "forget"},
@@ -26,7 +26,7 @@ var foreignVerbs = map[string][]string{
 	"create": {"new"}, "init": {"new"}, "scaffold": {"new"}, "add": {"add", "install", "new"}, "import": {"import", "install"}, "link": {"install"},
 	"check": {"validate", "doctor"}, "test": {"doctor", "validate"}, "lint": {"validate"}, "verify": {"validate"}, "diagnose": {"doctor"},
 	"update": {"install"}, "upgrade": {"install"}, "apply": {"reload", "install"}, "refresh": {"reload"},
-	"ui": {"list"}, "dashboard": {"list"}, "address": {"url"}, "connect": {"url"}, "context": {"url"},
+	"ui": {"list"}, "dashboard": {"list"}, "address": {"url"}, "connect": {"url"}, "context": {"status", "url"}, "whoami": {"status"}, "problems": {"status"},
 }
 
 var unknownCommand = regexp.MustCompile(`^unknown command "([^"]*)" for "extctl"`)

@@ -77,7 +77,7 @@ func TestForgottenInboxPrefix(t *testing.T) {
 		t.Fatal(err)
 	}
 	as := func(user string) string { return strings.Replace(b.url, "nats://", "nats://"+user+":secret@", 1) }
-	for _, line := range []string{"list", "tools", "show weather", "ping weather", "logs weather", "logs -f weather", "call ext_weather_echo", "watch", "wait weather", "show registry"} {
+	for _, line := range []string{"status", "list", "tools", "show weather", "ping weather", "logs weather", "logs -f weather", "call ext_weather_echo", "watch", "wait weather", "show registry"} {
 		began := time.Now()
 		code, stdout, stderr := extctl(t.Context(), as("operator"), append(strings.Fields(line), "--timeout", "2m")...)
 		if code != exitDenied || !strings.Contains(stderr, "error: NATS does not allow the user operator to receive replies on _INBOX.>\n") {
@@ -287,13 +287,17 @@ func TestNoCatalogHints(t *testing.T) {
 	go func() { done <- registry.Run(ctx, nc, registry.Config{Prefix: wire.DefaultPrefix, Version: "0.1.0"}) }() // ends with cancel
 	t.Cleanup(func() { cancel(); <-done })
 	var code int
-	var stderr string
+	var stdout, stderr string
 	natstest.Eventually(t, "the registry runs and has tried to use JetStream", func() bool {
 		code, _, stderr = extctl(t.Context(), srv.ClientURL(), "list")
 		return strings.Contains(stderr, "JetStream is not available")
 	})
 	if code != exitNoNATS || !strings.Contains(stderr, "JetStream is not available on this server") || !strings.Contains(hintOf(stderr), "nats-server -js") {
 		t.Errorf("without JetStream: exit code %d, %s", code, stderr)
+	}
+	code, stdout, stderr = extctl(t.Context(), srv.ClientURL(), "status")
+	if code != exitNoNATS || !strings.HasPrefix(stdout, "Mesh:        ext on nats://") || !strings.Contains(hintOf(stderr), "nats-server -js") {
+		t.Errorf("status without JetStream: exit code %d, %s%s", code, stdout, stderr)
 	}
 	for _, line := range []string{"watch", "wait hello"} {
 		u := &upRun{done: make(chan int, 1)}

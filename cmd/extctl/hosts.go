@@ -1,28 +1,60 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
+// fewProblems is how many problems hosts lists if it is not asked for problems.
+const fewProblems = 10
+
 func hostsCmd(a *app) *cobra.Command {
-	return a.catalogVerb("hosts", "List the bridges, and the extensions that they could not start with the reason", []string{wire.KindHost},
-		func(c *mesh.Catalog) listing {
-			hosts := c.Hosts()
-			return listing{name: "hosts", list: hosts, empty: "no bridge has reported to this mesh; run stdio-bridge on a host, or extctl up", tables: func() []*table { return a.hostTables(hosts) }}
-		})
+	var f filter
+	cmd := a.listVerb("hosts", "List the bridges, and the extensions that they could not start with the reason", func(ctx context.Context, s *session) (listing, error) {
+		c, err := s.catalog(ctx, wire.KindHost)
+		if err != nil {
+			return listing{}, err
+		}
+		hosts := c.Hosts()
+		if err := f.knownBridges(hosts); err != nil {
+			return listing{}, err
+		}
+		empty := "no bridge has reported to this mesh; run stdio-bridge on a host, or extctl up"
+		if f.set() && len(hosts) > 0 {
+			empty = fmt.Sprintf("no bridge matches; there are %d", len(hosts))
+		}
+		hosts = slices.DeleteFunc(hosts, func(h wire.Host) bool { return !f.host(h) })
+		l := listing{revisionJSON: revisionOf(c), name: "hosts", list: hosts, empty: empty}
+		l.tables = func() []*table { return a.hostTables(hosts) }
+		l.shorten = func(tables []*table) (note string) {
+			if problems := tables[1]; !f.set() && len(problems.rows) > fewProblems {
+				note = fmt.Sprintf("%d more problems: extctl hosts --problems", len(problems.rows)-fewProblems)
+				problems.rows = problems.rows[:fewProblems]
+			}
+			return note
+		}
+		return l, nil
+	})
+	f.add(a, cmd, "bridges", "they are lost, or could not start an extension")
+	return cmd
 }
 
-// hostTables are the table of the bridges and that of what they could not start.
+// hostTables are the table of the bridges, with those that are lost first, and that of what they could not start.
 func (a *app) hostTables(hosts []wire.Host) []*table {
 	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
+	hosts = slices.Clone(hosts)
+	slices.SortStableFunc(hosts, func(x, y wire.Host) int {
+		return cmp.Compare(lostFirst(x.State), lostFirst(y.State))
+	})
 	for _, h := range hosts {
 		t.add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)+h.ExtensionsLeftOut), strconv.Itoa(len(h.Problems)+h.ProblemsLeftOut))
 		for _, p := range h.Problems {
@@ -33,6 +65,13 @@ func (a *app) hostTables(hosts []wire.Host) []*table {
 		}
 	}
 	return []*table{t, problems}
+}
+
+func lostFirst(s heartbeat.State) int {
+	if s == heartbeat.Lost {
+		return 0
+	}
+	return 1
 }
 
 // hostState is the state of a bridge, and for a lost one since when. SINCE is the bridge's start.

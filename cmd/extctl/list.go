@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"slices"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,43 +48,57 @@ func toJSON(e mesh.Extension) extensionJSON {
 	return out
 }
 
-// revisionJSON is the catalog's revision that a result was made from.
+// revisionJSON is the state of the catalog that a result was made from.
 type revisionJSON struct {
 	CatalogID string `json:"catalog_id"`
 	Revision  uint64 `json:"revision"`
+	AgeMS     *int64 `json:"age_ms"` // since a registry last maintained the catalog; nil if none ever has
+	Stale     bool   `json:"stale"`  // it may be out of date
 }
 
 func revisionOf(c *mesh.Catalog) revisionJSON {
 	id, rev := c.Revision()
-	return revisionJSON{id, rev}
+	out := revisionJSON{CatalogID: id, Revision: rev}
+	if age := c.Age(); age != math.MaxInt64 {
+		ms := age.Milliseconds()
+		out.AgeMS = &ms
+	}
+	out.Stale = out.age() > staleAfter
+	return out
+}
+
+func (r revisionJSON) age() time.Duration {
+	if r.AgeMS == nil {
+		return math.MaxInt64
+	}
+	return time.Duration(*r.AgeMS) * time.Millisecond
 }
 
 func listCmd(a *app) *cobra.Command {
-	return a.listVerb("list", "List the extensions with their state", func(ctx context.Context, s *session) (listing, error) {
+	var f filter
+	cmd := a.listVerb("list", "List the extensions with their state", func(ctx context.Context, s *session) (listing, error) {
+		if err := f.checkBridges(ctx, s); err != nil {
+			return listing{}, err
+		}
 		all, revision, err := s.outline(ctx)
 		if err != nil {
 			return listing{}, err
 		}
-		return listing{revisionJSON: revision, name: "extensions", list: all, empty: "there are no extensions; `extctl hosts` shows what bridges could not start and why", tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
-	})
-}
-
-// reason is why the extension is in its state, and the codes of diagnostics that need attention; show has their messages.
-func reason(j extensionJSON) string {
-	parts := []string{}
-	if j.Reason != "" {
-		parts = append(parts, j.Reason)
-	}
-	for _, d := range j.Diagnostics {
-		if d.Level != "info" && !slices.Contains(parts, d.Code) {
-			parts = append(parts, d.Code)
+		s.warnIfOld(revision.age())
+		empty := "there are no extensions; `extctl hosts` shows what bridges could not start and why"
+		if f.set() && len(all) > 0 {
+			empty = fmt.Sprintf("no extension matches; there are %d", len(all))
 		}
-	}
-	return strings.Join(parts, ", ")
+		all = slices.DeleteFunc(all, func(j extensionJSON) bool { return !f.extension(j) })
+		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
+	})
+	f.add(a, cmd, "extensions", "not all instances are ready, or a breaker is open")
+	return cmd
 }
 
 func (a *app) extensionTable(all []extensionJSON) *table {
 	t := a.newTable("ID", "VERSION", "STATE", "TRANSPORT", "TOOLS", "INSTANCES", "REASON")
+	t.limit = 100
 	for _, j := range all {
 		ready := 0
 		for _, i := range j.Instances {
@@ -91,7 +107,7 @@ func (a *app) extensionTable(all []extensionJSON) *table {
 			}
 		}
 		t.add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
-			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), short(reason(j), 60))
+			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), reason(j))
 	}
 	return t
 }

@@ -17,7 +17,9 @@ type listing struct {
 	list   any             // nil is printed as []
 	tables func() []*table // without --json; tables after the first are printed if they have rows
 	notes  func() []string // without --json, on stderr; may be nil
-	empty  string          // on stderr, if the first table has no rows
+
+	shorten func([]*table) (note string) // removes rows that a table of the usual format does not need; may be nil
+	empty   string                       // on stderr, if the first table has no rows
 }
 
 // listVerb makes a command without arguments that prints a listing.
@@ -89,6 +91,10 @@ func (a *app) printListing(l listing, format outputFormat) error {
 	if len(tables[0].rows) == 0 && l.empty != "" {
 		fmt.Fprintln(a.stderr, "extctl:", clean(l.empty))
 	}
+	note := ""
+	if l.shorten != nil && format == formatTable {
+		note = l.shorten(tables)
+	}
 	for n, t := range tables {
 		if format == formatWide {
 			t.width, t.limit = 0, 0
@@ -102,6 +108,9 @@ func (a *app) printListing(l listing, format outputFormat) error {
 		if err := t.print(a.stdout); err != nil {
 			return err
 		}
+	}
+	if note != "" {
+		fmt.Fprintln(a.stderr, "extctl:", note)
 	}
 	if l.notes != nil {
 		for _, note := range l.notes() {

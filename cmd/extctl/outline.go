@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -12,11 +11,10 @@ import (
 // outline lists the extensions by the registry's method catalog, without their tools: the schemas of a large mesh are
 // over a hundred megabytes. If no registry answers, it reads the bucket.
 func (s *session) outline(ctx context.Context) ([]extensionJSON, revisionJSON, error) {
-	if all, revision, age, err := s.registryOutline(ctx); err == nil {
-		s.warnIfOld(age)
+	if all, revision, err := s.registryOutline(ctx); err == nil {
 		return all, revision, nil
 	}
-	c, err := s.catalog(ctx)
+	c, err := s.load(ctx, mesh.CatalogOptions{NoSchemas: true})
 	if err != nil {
 		return nil, revisionJSON{}, err
 	}
@@ -30,7 +28,6 @@ func (s *session) outline(ctx context.Context) ([]extensionJSON, revisionJSON, e
 // outlinePage is one page of the registry's outline. Extensions are decoded while the next page is requested.
 type outlinePage struct {
 	revisionJSON
-	AgeMS      int64           `json:"age_ms"`
 	NextCursor string          `json:"next_cursor"`
 	Extensions json.RawMessage `json:"extensions"`
 }
@@ -38,15 +35,15 @@ type outlinePage struct {
 var errNoOutline = errors.New("the registry has no outline of the catalog")
 
 // registryOutline reads the outline from a registry. The revision and the age are those of the first page.
-func (s *session) registryOutline(ctx context.Context) (all []extensionJSON, revision revisionJSON, age time.Duration, err error) {
+func (s *session) registryOutline(ctx context.Context) (all []extensionJSON, revision revisionJSON, err error) {
 	var pages []chan decodedPage
 	for cursor := ""; ; {
 		page, err := s.outlinePage(ctx, cursor)
 		if err != nil {
-			return nil, revision, 0, err
+			return nil, revision, err
 		}
 		if len(pages) == 0 {
-			revision, age = page.revisionJSON, time.Duration(page.AgeMS)*time.Millisecond
+			revision = page.revisionJSON
 		}
 		decoded := make(chan decodedPage, 1)
 		pages = append(pages, decoded)
@@ -60,11 +57,11 @@ func (s *session) registryOutline(ctx context.Context) (all []extensionJSON, rev
 	for _, p := range pages {
 		page := <-p
 		if page.err != nil {
-			return nil, revision, 0, page.err
+			return nil, revision, page.err
 		}
 		all = append(all, page.extensions...)
 	}
-	return all, revision, age, nil
+	return all, revision, nil
 }
 
 func (s *session) outlinePage(ctx context.Context, cursor string) (page outlinePage, err error) {

@@ -38,8 +38,11 @@ func (a *app) printJSON(v any) error {
 }
 
 // writeJSON writes JSON that may contain text from the mesh, and ends the line. On a terminal, characters that could control
-// it are escaped; anywhere else the bytes are unchanged.
+// it are escaped; anywhere else the bytes are unchanged. With -o yaml it writes the same as YAML.
 func (a *app) writeJSON(text []byte) error {
+	if a.yaml {
+		return a.writeYAML(text)
+	}
 	if daemon.IsTerminal(a.stdout) {
 		text = escapeJSON(text)
 	}
@@ -130,7 +133,7 @@ func short(s string, n int) string {
 	return s
 }
 
-// table prints aligned columns, on a terminal only as wide as it is. Cells of a column named STATE are coloured.
+// table prints aligned columns, on a terminal only as wide as it is. Some columns are coloured; see paintCell.
 type table struct {
 	names  []string
 	rows   [][]string
@@ -190,8 +193,8 @@ func (t *table) line(w *bufio.Writer, row []string, width []int, colour bool) {
 		} else {
 			pad += "  "
 		}
-		if colour && t.names[i] == "STATE" {
-			cell = paint(cell)
+		if colour {
+			cell = paintCell(t.names[i], cell)
 		}
 		w.WriteString(cell) // Flush returns the error
 		w.WriteString(pad)
@@ -199,20 +202,39 @@ func (t *table) line(w *bufio.Writer, row []string, width []int, colour bool) {
 	w.WriteByte('\n')
 }
 
-// paint colours a state: green if ready, yellow in transition, red if failed or lost.
+// paintCell colours a state, and a number of instances if not all are ready.
+func paintCell(column, cell string) string {
+	switch ready, all, _ := strings.Cut(cell, "/"); {
+	case column == "STATE":
+		return paint(cell)
+	case column == "INSTANCES" && ready != all:
+		return yellow + cell + noColour
+	}
+	return cell
+}
+
+const (
+	red      = "\x1b[31m"
+	green    = "\x1b[32m"
+	yellow   = "\x1b[33m"
+	noColour = "\x1b[0m"
+)
+
+// paint colours a state, or a text that begins with one: green if ready, yellow in transition, red if it does not work.
 func paint(state string) string {
-	code := ""
-	switch heartbeat.State(state) {
+	first, _, _ := strings.Cut(state, " ")
+	colour := ""
+	switch heartbeat.State(first) {
 	case heartbeat.Ready:
-		code = "32"
-	case heartbeat.Spawning, heartbeat.Restarting, heartbeat.Draining:
-		code = "33"
-	case heartbeat.Failed, heartbeat.Lost:
-		code = "31"
+		colour = green
+	case heartbeat.Spawning, heartbeat.Restarting, heartbeat.Draining, levelWarn:
+		colour = yellow
+	case heartbeat.Failed, heartbeat.Lost, heartbeat.Gated, levelError:
+		colour = red
 	default:
 		return state
 	}
-	return "\x1b[" + code + "m" + state + "\x1b[0m"
+	return colour + state + noColour
 }
 
 // plural is "1 tool", "2 tools".

@@ -15,19 +15,20 @@ const (
 	formatTable outputFormat = "table"
 	formatWide  outputFormat = "wide" // a table of which nothing is shortened
 	formatJSON  outputFormat = "json"
+	formatYAML  outputFormat = "yaml" // the JSON object in YAML
 	formatName  outputFormat = "name" // one name per line
 )
 
-var outputFormats = []string{string(formatTable), string(formatWide), string(formatJSON), string(formatName)}
+var outputFormats = []string{string(formatTable), string(formatWide), string(formatJSON), string(formatYAML), string(formatName)}
 
 func (f *outputFormat) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP((*string)(f), "output", "o", "", "`FORMAT`: table, wide (a table of which nothing is shortened), json (as --json) or name (default: EXTCTL_OUTPUT, or table)")
+	cmd.Flags().StringVarP((*string)(f), "output", "o", "", "`FORMAT`: table, wide (a table of which nothing is shortened), json (as --json), yaml or name (default: EXTCTL_OUTPUT, or table)")
 	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
 		panic(err)
 	}
 }
 
-// choose reads the default from the environment and checks the format. With json, errors are JSON, too.
+// choose reads the default from the environment and checks the format. With json or yaml, errors have that format, too.
 func (f *outputFormat) choose(a *app) error {
 	source := "-o"
 	if *f == "" {
@@ -39,6 +40,10 @@ func (f *outputFormat) choose(a *app) error {
 	*f = cmp.Or(*f, formatTable)
 	if !slices.Contains(outputFormats, string(*f)) {
 		return usage("%s %q: want %s", source, string(*f), orList(outputFormats))
+	}
+	a.yaml = *f == formatYAML
+	if a.yaml {
+		*f = formatJSON
 	}
 	a.json = *f == formatJSON
 	return nil

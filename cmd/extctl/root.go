@@ -20,6 +20,7 @@ type app struct {
 
 	nats    daemon.NATSFlags
 	json    bool
+	yaml    bool // JSON is printed as YAML
 	timeout time.Duration
 	verb    string   // the command path as typed, for hints: extctl call
 	line    []string // the arguments of extctl
@@ -32,6 +33,7 @@ var verbs = []struct {
 }{
 	{"mesh", upCmd},
 	{"mesh", urlCmd},
+	{"mesh", statusCmd},
 	{"mesh", listCmd},
 	{"mesh", showCmd},
 	{"mesh", toolsCmd},

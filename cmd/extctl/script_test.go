@@ -225,7 +225,7 @@ func (b *bed) fakeRegistry() error {
 	return b.answer(wire.Prefix(wire.DefaultPrefix).RegistryRPC(), func(method string, params json.RawMessage) (string, *rpc.Error) {
 		switch {
 		case method == "status":
-			return `{"name":"r1","leading":true,"tools":6}`, nil
+			return `{"name":"r1","leading":true,"leader":"r1","jetstream":"ok","tools":6,"replicas":[{"name":"r1","leading":true},{"name":"r2"}]}`, nil
 		case strings.Contains(string(params), "ext_weather_"):
 			return `{"catalog_id":"2026-01-02T03:04:05Z","revision":7,"age_ms":100,"id":"weather","tool":{"name":"ext_weather_echo","tool":"echo",` +
 				`"description":"","input_schema":{"type":"object","properties":{"days":{"type":"integer"}}}},` +

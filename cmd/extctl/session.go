@@ -58,6 +58,9 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 	if err != nil {
 		return err
 	}
+	if cmd.GroupID == "operate" && len(target.NotUsed) > 0 { // a change of another mesh than the intended one
+		a.note("extctl: on %s", clean(meshOf(target, a.nats.Prefix).String()))
+	}
 	s := &session{app: a, prefix: prefix}
 	s.denied.inbox, s.denied.end = target.InboxPrefix(), end
 	var logger *slog.Logger
@@ -115,9 +118,14 @@ const directGet = "$JS.API.DIRECT.GET."
 
 // catalog loads the catalog, or only some kinds of its documents, and warns if it is stale.
 func (s *session) catalog(ctx context.Context, kinds ...string) (*mesh.Catalog, error) {
-	return s.load(ctx, mesh.CatalogOptions{}, kinds...)
+	c, err := s.load(ctx, mesh.CatalogOptions{}, kinds...)
+	if err == nil {
+		s.warnIfOld(c.Age())
+	}
+	return c, err
 }
 
+// load is catalog without the warning.
 func (s *session) load(ctx context.Context, o mesh.CatalogOptions, kinds ...string) (*mesh.Catalog, error) {
 	o.Prefix, o.AskStreamInfo = string(s.prefix), true
 	ctx, cancel := s.denied.watch(ctx, directGet)
@@ -126,7 +134,6 @@ func (s *session) load(ctx context.Context, o mesh.CatalogOptions, kinds ...stri
 	if err != nil {
 		return nil, s.denied.explain(err)
 	}
-	s.warnIfOld(c.Age())
 	return c, nil
 }
 

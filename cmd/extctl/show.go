@@ -16,9 +16,10 @@ import (
 
 func showCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "show ID",
-		Short: "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
-		Args:  cobra.ExactArgs(1),
+		Use:     "show ID",
+		Aliases: []string{"describe"},
+		Short:   "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				if args[0] == "registry" { // reserved: no extension has this id

@@ -1,19 +1,23 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // showRegistry prints the registry's status: its counters, the replicas it receives from, and what it refused.
 func (s *session) showRegistry(ctx context.Context) error {
-	status, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
+	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	if err != nil {
 		return err
 	}
@@ -21,28 +25,18 @@ func (s *session) showRegistry(ctx context.Context) error {
 		return s.printJSON(struct {
 			header
 			Status json.RawMessage `json:"registry"`
-		}{Status: status})
+		}{Status: raw})
 	}
-	members, err := wire.Members(status)
-	if err != nil {
-		return fmt.Errorf("the registry's status: %w", err)
+	var r registry.Status
+	if err := json.Unmarshal(raw, &r); err != nil {
+		f := fail(exitOther, "the registry's status cannot be read; has it another version? %w", err)
+		f.hint = "extctl show registry --json prints it as it is"
+		return f
 	}
-	var tables []*table
-	t := s.newTable("WHAT", "VALUE")
-	for _, m := range members {
-		switch m.Key {
-		case "replicas":
-			tables = append(tables, s.replicas(m.Value))
-		case "refusals":
-			tables = append(tables, s.refusals(m.Value))
-		default:
-			t.add(m.Key, plainValue(m.Value))
-		}
-	}
-	if err := t.print(s.stdout); err != nil {
+	if err := printRegistry(s.app, r); err != nil {
 		return err
 	}
-	for _, t := range tables {
+	for _, t := range []*table{s.replicas(r.Replicas), s.refusals(r.Recent)} {
 		if len(t.rows) == 0 {
 			continue
 		}
@@ -54,17 +48,52 @@ func (s *session) showRegistry(ctx context.Context) error {
 	return nil
 }
 
-// replicas is the table of the registry replicas. A value of another shape is left out: the registry may have another
-// version, and --json prints everything.
-func (s *session) replicas(value json.RawMessage) *table {
-	var all []struct {
-		Name, Instance, Version string
-		Leading                 bool
+func printRegistry(a *app, r registry.Status) error {
+	w := bufio.NewWriter(a.stdout)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s %s\n", name+":", clean(fmt.Sprintf(format, args...)))
 	}
-	t := s.newTable("REPLICA", "INSTANCE", "VERSION", "ROLE")
-	if json.Unmarshal(value, &all) != nil {
-		return t
+	line("Registry", "%s", strings.TrimSpace(r.Name+" "+r.Version))
+	switch {
+	case r.Leading:
+		line("Role", "leader, epoch %d", r.Epoch)
+	case r.Leader == "":
+		line("Role", "standby; no registry leads")
+	default:
+		line("Role", "standby; %s leads", r.Leader)
 	}
+	if !r.Started.IsZero() {
+		line("Started", "%s (%s)", r.Started.Local().Format(time.DateTime), ago(r.Started))
+	}
+	line("Catalog", "revision %d of %s; it %s", r.Revision, r.CatalogID, ageText(time.Duration(r.AgeMS)*time.Millisecond))
+	line("JetStream", "%s", r.JetStream)
+	line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), plural(r.Tools, "tool"), plural(r.Skills, "skill"))
+	line("Instances", "%s", countText(byState(r.Instances)))
+	line("Bridges", "%s", countText(byState(r.Hosts)))
+	line("Received", "%d announcements, %d heartbeats (%.1f ms old on average), %d reports from callers", r.Traffic.Announces, r.Traffic.Beats, r.Traffic.BeatLagMS, r.Traffic.Suspects)
+	line("Written", "%d documents in %d batches, %d failures", r.Traffic.Writes, r.Traffic.Batches, r.Traffic.Failures)
+	line("Waiting", "%d documents to write, %d handshakes", r.Pending, r.Handshakes)
+	var refused []string
+	for _, what := range slices.Sorted(maps.Keys(r.Refused)) {
+		refused = append(refused, fmt.Sprintf("%s %d", what, r.Refused[what]))
+	}
+	if len(refused) > 0 {
+		line("Refused", "%s", strings.Join(refused, ", "))
+	}
+	return w.Flush()
+}
+
+func byState(counts map[heartbeat.State]int) map[string]int {
+	out := map[string]int{}
+	for state, n := range counts {
+		out[string(state)] = n
+	}
+	return out
+}
+
+// replicas is the table of the registry replicas.
+func (a *app) replicas(all []registry.Replica) *table {
+	t := a.newTable("REPLICA", "INSTANCE", "VERSION", "ROLE")
 	for _, r := range all {
 		role := "standby"
 		if r.Leading {
@@ -76,35 +105,11 @@ func (s *session) replicas(value json.RawMessage) *table {
 }
 
 // refusals is the table of what the registry refused recently, and why.
-func (s *session) refusals(value json.RawMessage) *table {
-	var all []struct {
-		What, ID, Reason string
-		Count            uint64
-		Last             time.Time
-	}
-	t := s.newTable("REFUSED", "ID", "COUNT", "LAST", "REASON")
-	if json.Unmarshal(value, &all) != nil {
-		return t
-	}
+func (a *app) refusals(all []registry.Refusal) *table {
+	t := a.newTable("REFUSED", "ID", "COUNT", "LAST", "REASON")
+	t.limit = 160
 	for _, r := range all {
-		t.add(r.What, r.ID, strconv.FormatUint(r.Count, 10), ago(r.Last), short(r.Reason, 160))
+		t.add(r.What, r.ID, strconv.FormatUint(r.Count, 10), ago(r.Last), r.Reason)
 	}
 	return t
-}
-
-// plainValue is a JSON value without its punctuation: text without quotes, an object as "key value, key value".
-func plainValue(value json.RawMessage) string {
-	text := ""
-	if json.Unmarshal(value, &text) == nil {
-		return text
-	}
-	members, err := wire.Members(value)
-	if err != nil {
-		return string(value)
-	}
-	var parts []string
-	for _, m := range members {
-		parts = append(parts, m.Key+" "+plainValue(m.Value))
-	}
-	return strings.Join(parts, ", ")
 }

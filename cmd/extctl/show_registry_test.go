@@ -22,7 +22,7 @@ func TestShowRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	const status = `{"catalog_id":"2026","revision":7,"name":"a","leading":true,"leader":"a","jetstream":"ok",` +
+	const status = `{"catalog_id":"2026","revision":7,"name":"a","leading":true,"epoch":4,"leader":"a","jetstream":"ok",` +
 		`"replicas":[{"name":"a","instance":"i1","version":"1.0.0","leading":true},{"name":"b","instance":"i2","leading":false}],` +
 		`"extensions":{"lost":1,"ready":2},"traffic":{"beats":12,"beat_lag_ms":0.5},"refused":{"announce":3},` +
 		`"refusals":[{"what":"announce","id":"Bad!","reason":"the id \"Bad!\": want ^[a-z]","count":3,"last":"2026-01-02T03:04:05Z"}]}`
@@ -43,7 +43,8 @@ func TestShowRegistry(t *testing.T) {
 	}
 	text := show("")
 	for _, want := range []string{
-		`(?m)^revision +7$`, `(?m)^extensions +lost 1, ready 2$`, `(?m)^traffic +beats 12, beat_lag_ms 0.5$`, `(?m)^refused +announce 3$`,
+		`(?m)^Registry: +a$`, `(?m)^Role: +leader, epoch 4$`, `(?m)^Catalog: +revision 7 of 2026; it is 0s old$`, `(?m)^Extensions: +2 ready, 1 lost; 0 tools, 0 skills$`,
+		`(?m)^Received: +0 announcements, 12 heartbeats \(0.5 ms old on average\), 0 reports from callers$`, `(?m)^Refused: +announce 3$`,
 		`(?m)^a +i1 +1.0.0 +leader$`, `(?m)^b +i2 +- +standby$`, `(?m)^announce +Bad! +3 +\d+d ago +the id "Bad!": want \^\[a-z\]$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(text) {

@@ -67,6 +67,7 @@ func (s *session) extensions(ctx context.Context, id string) (*mesh.Catalog, []m
 	if err != nil {
 		return nil, nil, err
 	}
+	s.warnIfOld(c.Age())
 	return c, c.All(), nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,14 +19,14 @@ import (
 
 func watchCmd(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "watch",
-		Short: "Print every change of the catalog until interrupted",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:     "watch [ID…]",
+		Short:   "Print every change of the catalog, or of some extensions and bridges, until interrupted",
+		Example: "  extctl watch\n  extctl watch weather web-1",
+		RunE: func(cmd *cobra.Command, only []string) error {
 			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
 				s.noteNoCatalog(ctx)
 				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-					w := watcher{session: s, catalog: c}
+					w := watcher{session: s, catalog: c, only: only}
 					var failed error
 					ctx, cancel := context.WithCancel(ctx)
 					defer cancel()
@@ -41,6 +42,9 @@ func watchCmd(a *app) *cobra.Command {
 					return streamEnd(err)
 				})
 			})
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return a.completeIDs(cmd, nil, typed)
 		},
 	}
 }
@@ -110,6 +114,7 @@ func streamEnd(err error) error {
 type watcher struct {
 	*session
 	catalog  *mesh.Catalog
+	only     []string // extensions and bridges; empty for all
 	states   map[string]heartbeat.State
 	specs    map[string]*wire.Spec
 	hosts    map[string]heartbeat.State
@@ -121,6 +126,14 @@ func (w *watcher) print(ev mesh.Event) error {
 		w.remember()
 		id, rev := w.catalog.Revision()
 		w.warn(fmt.Sprintf("watching from revision %d of catalog %s", rev, id))
+		for _, name := range w.only {
+			if w.states[name] == "" && w.hosts[name] == "" {
+				w.warn(fmt.Sprintf("extctl: there is no extension and no bridge %q yet", name))
+			}
+		}
+		return nil
+	}
+	if len(w.only) > 0 && !slices.Contains(w.only, ev.Name()) {
 		return nil
 	}
 	if w.json {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"os"
@@ -68,21 +69,31 @@ func contextFile(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
-	parent := os.Getenv("XDG_CONFIG_HOME")
-	if parent == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return ""
-		}
-		parent = filepath.Join(home, ".config")
+	if name = cmp.Or(name, selectedContext()); name == "" {
+		return ""
 	}
-	if name == "" {
-		selected, err := os.ReadFile(filepath.Join(parent, "nats", "context.txt"))
-		if name = strings.TrimSpace(string(selected)); err != nil || name == "" {
-			return ""
-		}
+	return filepath.Join(contextDir(), "context", name+".json")
+}
+
+// selectedContext is the name of the nats CLI's selected context; "" if none is selected.
+func selectedContext() string {
+	name, err := os.ReadFile(filepath.Join(contextDir(), "context.txt"))
+	if err != nil {
+		return ""
 	}
-	return filepath.Join(parent, "nats", "context", name+".json")
+	return strings.TrimSpace(string(name))
+}
+
+// contextDir is the directory of the nats CLI's contexts.
+func contextDir() string {
+	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+		return filepath.Join(dir, "nats")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".config", "nats")
 }
 
 // contextFiles returns the file of a context, which may contain a password, and the credential files that it names.

@@ -50,7 +50,8 @@ func (f *NATSFlags) AddFlags(fs *flag.FlagSet) {
 // Target is a NATS server, or cluster, to connect to.
 type Target struct {
 	Servers []string
-	Source  string // the origin of the address, for messages: --server, NATS_URL, …
+	Source  string   // the origin of the address, for messages: --server, NATS_URL, …
+	NotUsed []string // other addresses that the environment has, each with its origin; none with --server or --context
 	Secrets Credentials
 	base    nats.Options
 	upURL   string // with its password, if this is a running `extctl up`
@@ -158,16 +159,33 @@ func (f NATSFlags) address() (Target, error) {
 		return t, nil
 	case f.Context != "":
 		return contextTarget(f.Context, "nats context "+f.Context)
-	case os.Getenv("NATS_URL") != "":
-		t.Servers, t.Source = splitURLs(os.Getenv("NATS_URL")), "NATS_URL"
-		return t, nil
 	}
-	if up, ok := storelock.Running(StoreDir("")); ok && up.URL != "" {
-		t.Servers, t.Source = []string{up.URL}, "the running extctl up"
-		return t, nil
+	up, running := storelock.Running(StoreDir(""))
+	running = running && up.URL != ""
+	if url := os.Getenv("NATS_URL"); url != "" {
+		t.Servers, t.Source = splitURLs(url), "NATS_URL"
+		if running && !strings.HasSuffix(t.Addr(), strings.TrimPrefix(up.URL, "nats://")) {
+			t.NotUsed = []string{upSource}
+		}
+	} else if running {
+		t.Servers, t.Source = []string{up.URL}, upSource
 	}
-	return contextTarget("", "the selected nats context")
+	name := selectedContext()
+	if t.Source == "" {
+		source := "the selected nats context"
+		if name != "" {
+			source += " " + name
+		}
+		return contextTarget("", source)
+	}
+	if name != "" && t.Source == upSource {
+		t.NotUsed = []string{"the selected nats context " + name}
+	}
+	return t, nil
 }
+
+// upSource is the origin of the address of an `extctl up` on this host.
+const upSource = "the running extctl up"
 
 // contextTarget reads a context of the nats CLI. An empty name means the selected one, or the default address if none
 // is selected.

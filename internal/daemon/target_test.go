@@ -55,7 +55,7 @@ func TestResolveOrder(t *testing.T) {
 	writeFile(t, filepath.Join(contexts, "context", "prod.json"), `{"url":"nats://prod:4222","user":"u","password":"p"}`)
 	writeFile(t, filepath.Join(contexts, "context", "dev.json"), `{"url":"nats://dev:4222,nats://dev2:4222"}`)
 	writeFile(t, filepath.Join(contexts, "context.txt"), "prod\n")
-	check(NATSFlags{}, "nats://prod:4222", "the selected nats context")
+	check(NATSFlags{}, "nats://prod:4222", "the selected nats context prod")
 
 	srv, err := natsd.Start(natsd.Config{StoreDir: StoreDir(""), Port: -1})
 	if err != nil {
@@ -63,8 +63,20 @@ func TestResolveOrder(t *testing.T) {
 	}
 	defer srv.Shutdown()
 	check(NATSFlags{}, srv.ClientURL(), "the running extctl up")
+	notUsed := func(f NATSFlags, want ...string) {
+		t.Helper()
+		if got, err := f.Resolve(); err != nil || !slices.Equal(got.NotUsed, want) {
+			t.Errorf("%+v: not used: %q, %v; want %q", f, got.NotUsed, err, want)
+		}
+	}
+	notUsed(NATSFlags{}, "the selected nats context prod")
+	notUsed(NATSFlags{Server: srv.ClientURL()})
+	t.Setenv("NATS_URL", strings.Replace(srv.ClientURL(), "//", "//u:p@", 1))
+	notUsed(NATSFlags{})
 	t.Setenv("NATS_URL", "nats://env:1, nats://u:secret@env2:2")
 	check(NATSFlags{}, "nats://env:1,nats://u:xxxxx@env2:2", "NATS_URL")
+	notUsed(NATSFlags{}, "the running extctl up")
+	notUsed(NATSFlags{Context: "dev"})
 	check(NATSFlags{Context: "dev"}, "nats://dev:4222,nats://dev2:4222", "nats context dev")
 	check(NATSFlags{Context: "dev", Server: "h"}, "h", "--server")
 }

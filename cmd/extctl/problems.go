@@ -1,0 +1,193 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// problemJSON is something that is wrong, with a command that explains or fixes it.
+type problemJSON struct {
+	Level   string `json:"level"` // error or warn
+	Kind    string `json:"kind"`  // registry, bridge, extension, manifest or refused
+	Name    string `json:"name"`  // of the bridge or extension
+	Message string `json:"message"`
+	Command string `json:"command"`
+}
+
+// view is what status has read.
+type view struct {
+	server      string
+	registry    *registry.Status // nil if it did not answer
+	registryErr error            // why not
+	age         time.Duration    // of the catalog
+	hosts       []wire.Host
+	extensions  []extensionJSON
+}
+
+// recentRefusal is how long a refused message counts as a problem; the alert on refusals has the same time.
+const recentRefusal = 15 * time.Minute
+
+// problems lists what is wrong, most severe first: what stops the whole mesh, lost bridges, extensions that cannot be called,
+// and extensions that lack instances, each sorted by name; errors before warnings.
+func (v view) problems() []problemJSON {
+	out := append([]problemJSON{}, v.registryProblems()...)
+	out = append(out, v.bridgeProblems()...)
+	var down, degraded []problemJSON
+	lost := v.lostBridges()
+	for _, e := range v.extensions {
+		if p, ok := extensionProblem(e, lost); ok && !e.Available {
+			down = append(down, p)
+		} else if ok {
+			degraded = append(degraded, p)
+		}
+	}
+	out = append(append(out, down...), degraded...)
+	out = append(append(out, v.manifestProblems()...), v.refusals()...)
+	slices.SortStableFunc(out, func(a, b problemJSON) int { return cmp.Compare(a.Level, b.Level) }) // error, warn
+	return out
+}
+
+func (v view) registryProblems() []problemJSON {
+	p := problemJSON{Level: levelError, Kind: "registry", Name: "registry", Command: "extctl show registry"}
+	age := ""
+	if v.age > staleAfter {
+		age = "; the catalog " + ageText(v.age) + " and is not updated. Calls still work"
+	}
+	switch r := v.registry; {
+	case r == nil && v.denied():
+		if age == "" {
+			return nil
+		}
+		p.Message, p.Command = "no registry leads"+age, ""
+	case r == nil:
+		p.Message = "no registry answers" + age
+		p.Command = "registry --server " + shellWord(v.server)
+	case r.JetStream != "ok" && r.JetStream != "":
+		p.Message = fmt.Sprintf("the registry %s cannot use JetStream: %s%s", r.Name, r.JetStream, age)
+	case age != "":
+		p.Message = "no registry leads" + age
+	default:
+		return nil
+	}
+	return []problemJSON{p}
+}
+
+func (v view) bridgeProblems() (out []problemJSON) {
+	for _, h := range v.hosts {
+		if h.State != heartbeat.Lost {
+			continue
+		}
+		message := "the bridge " + h.Bridge
+		if h.Host != "" && h.Host != h.Bridge {
+			message += " on the host " + h.Host
+		}
+		if message += " is lost"; !h.StateSince.IsZero() {
+			message += ", " + ago(h.StateSince)
+		}
+		if h.Reason != "" {
+			message += ": it " + h.Reason
+		}
+		if n := len(h.Extensions) + h.ExtensionsLeftOut; n > 0 {
+			message += fmt.Sprintf("; it ran %s", plural(n, "extension"))
+		}
+		out = append(out, problemJSON{levelError, "bridge", h.Bridge, message, "extctl list --bridge " + shellWord(h.Bridge)})
+	}
+	return out
+}
+
+// extensionProblem is what is wrong with an extension. Instances on lost bridges do not count as long as there are others:
+// the bridge is a problem of its own.
+func extensionProblem(e extensionJSON, lost map[string]bool) (p problemJSON, ok bool) {
+	p = problemJSON{Level: levelOf(e), Kind: "extension", Name: e.ID, Command: "extctl show " + shellWord(e.ID)}
+	if p.Level == "" {
+		return p, false
+	}
+	instances := e.Instances
+	if e.Available {
+		instances = slices.DeleteFunc(slices.Clone(instances), func(i wire.InstanceState) bool {
+			return i.State == heartbeat.Lost && lost[i.Bridge]
+		})
+	}
+	level, text := trouble(instances)
+	switch {
+	case !e.Available && len(instances) < 2:
+		p.Message = fmt.Sprintf("%s is %s", e.ID, cmp.Or(strings.TrimPrefix(text, "1 "), fmt.Sprintf("%s: %s", e.State, cmp.Or(e.Reason, "it has no instance"))))
+	case !e.Available:
+		p.Message = fmt.Sprintf("%s cannot be called: %s", e.ID, text)
+	case level == "":
+		return p, false
+	default:
+		p.Level = level
+		p.Message = fmt.Sprintf("%s can be called, but not all its instances: %s", e.ID, text)
+	}
+	switch worst := worstInstance(instances); worst.State {
+	case heartbeat.Gated:
+		p.Command = "extctl hosts --problems --bridge " + shellWord(worst.Bridge)
+	case heartbeat.Draining:
+		p.Command = "extctl undrain " + shellWord(e.ID)
+	}
+	return p, true
+}
+
+// worstInstance is the instance that trouble describes first.
+func worstInstance(instances []wire.InstanceState) (worst wire.InstanceState) {
+	for _, bad := range badStates {
+		for _, i := range instances {
+			if stateOfInstance(i) == bad.state {
+				return i
+			}
+		}
+	}
+	return worst
+}
+
+// manifestProblems are the extensions that bridges could not start: one problem for each bridge. An extension that lacks
+// requirements on one host and is available from another is a warning.
+func (v view) manifestProblems() (out []problemJSON) {
+	known := map[string]extensionJSON{}
+	for _, e := range v.extensions {
+		known[e.ID] = e
+	}
+	for _, h := range v.hosts {
+		level, first, n := levelWarn, "", h.ProblemsLeftOut
+		for _, p := range h.Problems {
+			e, listed := known[p.ID]
+			if p.Kind == "gated" && listed && !e.Available {
+				continue // it is a problem of its own
+			}
+			n, first = n+1, cmp.Or(first, p.ID+": "+p.Message)
+			if p.Kind != "gated" || !listed {
+				level = levelError
+			}
+		}
+		if n > 0 {
+			message := fmt.Sprintf("the bridge %s could not start %s", h.Bridge, plural(n, "extension"))
+			if first != "" {
+				message += "; " + first
+			}
+			out = append(out, problemJSON{level, "manifest", h.Bridge, message, "extctl hosts --bridge " + shellWord(h.Bridge)})
+		}
+	}
+	return out
+}
+
+// refusals is one problem for all messages that the registry has refused recently.
+func (v view) refusals() []problemJSON {
+	if v.registry == nil {
+		return nil
+	}
+	for _, r := range v.registry.Recent { // latest first
+		if time.Since(r.Last) < recentRefusal {
+			message := fmt.Sprintf("the registry refused a message %s: %s of %s: %s", ago(r.Last), r.What, r.ID, r.Reason)
+			return []problemJSON{{levelWarn, "refused", r.ID, message, "extctl show registry"}}
+		}
+	}
+	return nil
+}
