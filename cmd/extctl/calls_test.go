@@ -121,7 +121,7 @@ func TestCallsRefused(t *testing.T) {
 		"calls --min -1s":          "2 --min -1s: want a positive duration",
 		"calls --since yesterday":  `2 --since "yesterday": want a duration such as 10m`,
 		"calls -n 0":               "2 -n 0: want at least 1",
-		"calls -o yaml":            `2 -o "yaml": want table`,
+		"calls -o xml":             `2 -o "xml": want table`,
 		"calls a b":                "2 unexpected argument",
 		"calls x*y":                "4 ",
 		"calls hallo":              `1 no extension has the id "hallo"`,
