@@ -2,16 +2,17 @@
 export CI=true
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+slow=$(mktemp)
+trap 'rm -f "$log" "$slow"' EXIT
 
 # step prints the name of what comes next and the seconds since the start.
 step() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
 
 # tests runs go test with the given arguments. It prints one line for each package and all output of a failed test. A
-# skipped test counts as a failure.
+# skipped test counts as a failure, unless it is slow: the file $slow then has a regular expression of the slow tests.
 tests() {
 	go test -json "$@" >"$log" || true
-	python3 .ci/report.py "$log"
+	python3 .ci/report.py "$log" "$slow"
 }
 
 # fuzz_all runs every fuzz target in the tree for the given number of executions each. The bound is a count and not a

@@ -1,6 +1,8 @@
 """Reads the output of go test -json. Prints one line for each package and the output of every failed test. A skipped test
-counts as a failure, because CI is the only place that would have run it."""
-import collections, json, sys
+counts as a failure, because CI is the only place that would have run it. The exception are tests that ask for another
+value of EXTMESH_SLOW: if a second argument is given, it is a file to which those that ask for 1 are written, one regular
+expression for all."""
+import collections, json, os, re, sys
 
 output, failed, skipped, ended = collections.defaultdict(list), [], [], 0
 for line in open(sys.argv[1], errors="replace"):
@@ -23,7 +25,16 @@ for line in open(sys.argv[1], errors="replace"):
 for key in failed:
     print(f"\n--- {key[0]} {key[1] or ''}")
     print("".join(output[key])[-8000:])
-for package, test in skipped:
-    print(f"skipped: {package} {test}")
+slow, wrong = set(), False
+for key in skipped:
+    asks = re.search(r"; set EXTMESH_SLOW=(1|nightly)\n", "".join(output[key]))
+    if asks and asks[1] == "1" and not os.environ.get("EXTMESH_SLOW"):
+        slow.add(key[1].split("/")[0])
+    elif not (asks and asks[1] == "nightly" and os.environ.get("EXTMESH_SLOW") != "nightly"):
+        wrong = True
+        print(f"skipped: {key[0]} {key[1]}")
+if len(sys.argv) > 2:
+    with open(sys.argv[2], "w") as f:
+        f.write("|".join(sorted(f"^{name}$" for name in slow)))
 print("".join(output[None]))
-sys.exit(1 if failed or skipped or not ended else 0)
+sys.exit(1 if failed or wrong or not ended else 0)

@@ -11,9 +11,8 @@ import (
 
 // benchTable runs a subcommand of the benchmarks and returns its output.
 func benchTable(t *testing.T, args ...string) string {
-	if os.Getenv("EXTMESH_SLOW") != "1" {
-		t.Skip("many processes and a build; set EXTMESH_SLOW=1")
-	}
+	t.Helper()
+	nightlyOnly(t, "many processes and a build")
 	exe := filepath.Join(t.TempDir(), "bench")
 	if out, err := exec.Command("go", "build", "-o", exe, "../bench").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

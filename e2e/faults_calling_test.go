@@ -230,9 +230,6 @@ func (h *host) processes(mode string) (pids []int) {
 	return pids
 }
 
-// slowTests reports whether slow tests are enabled.
-func slowTests() bool { return os.Getenv("EXTMESH_SLOW") != "" }
-
 // usage counts resources of this process.
 type usage struct{ goroutines, descriptors, zombies int }
 

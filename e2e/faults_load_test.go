@@ -238,7 +238,7 @@ var loadFaults = []fault{
 		},
 	},
 	{
-		mode: "many-restarts", does: "is killed 20 times (200 with EXTMESH_SLOW=1)",
+		mode: "many-restarts", does: "is killed 20 times (200 with EXTMESH_SLOW=nightly)",
 		caller: "`extension_exited`, 20 times", operator: "20 restarts", bridge: "leaks no descriptor, no goroutine, no zombie",
 		alone: true,
 		tools: []string{"act"},
@@ -261,7 +261,7 @@ func (h *host) endedForHanging() {
 
 func restartOften(h *host) {
 	n := 20
-	if slowTests() {
+	if nightlyTests() {
 		n = 200
 	}
 	h.waitReady()

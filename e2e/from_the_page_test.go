@@ -148,8 +148,10 @@ func TestFollowerFromThePage(t *testing.T) {
 		}
 		write(t, filepath.Join(dir, "plugin.toml"), strings.Replace(string(manifest), `"hello"`, `"`+id+`"`, 1))
 	}
+	settings := filepath.Join(states, "extensions.yaml")
+	write(t, settings, "extensions: {heartbeat_interval: 1s}\n") // so that a killed bridge is lost after 3 s
 	startBridge := func() *process {
-		return start(t, env, program(t, "stdio-bridge"), "--name", "web-1", "--search-path", extensions, "--state-dir", states)
+		return start(t, env, program(t, "stdio-bridge"), "--name", "web-1", "--search-path", extensions, "--state-dir", states, "--config", settings)
 	}
 	same := func(what string, cond func(c pageCopy) bool) (c pageCopy) {
 		t.Helper()
@@ -222,6 +224,7 @@ func TestFollowerFromThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.send("idle") // it takes its next snapshot now and not in half a minute
 	same("a purge, of which there are no events", func(c pageCopy) bool { return c.Copy["spec.one"] == nil && c.has("clockpy") })
 }
 

@@ -197,12 +197,26 @@ func limitFor(limit time.Duration) time.Duration {
 	return 2 * limit
 }
 
+// slowTests reports whether the slow tests run, which CI does without the race detector and next to nothing else.
+func slowTests() bool { return os.Getenv("EXTMESH_SLOW") != "" }
+
+// nightlyTests reports whether the tests that take minutes run, too.
+func nightlyTests() bool { return os.Getenv("EXTMESH_SLOW") == "nightly" }
+
 // slowOnly skips a test that measures, that repeats on three servers what another test does on one, or that is a load for
-// the machine, unless EXTMESH_SLOW=1.
+// the machine, unless EXTMESH_SLOW is set.
 func slowOnly(t *testing.T, why string) {
 	t.Helper()
 	if !slowTests() {
 		t.Skip(why + "; set EXTMESH_SLOW=1")
+	}
+}
+
+// nightlyOnly skips a test that takes minutes, unless EXTMESH_SLOW=nightly.
+func nightlyOnly(t *testing.T, why string) {
+	t.Helper()
+	if !nightlyTests() {
+		t.Skip(why + "; set EXTMESH_SLOW=nightly")
 	}
 }
 

@@ -80,7 +80,7 @@ host b1 lost [comer last talker]`,
 const catalogLimit = 25 * time.Second
 
 // TestMessageLoss loses a single message, whatever it is: the catalog must become correct again without help. The losses
-// below once left it wrong for ever. With EXTMESH_SLOW=1 up to four messages of each kind are lost, one per run.
+// below once left it wrong for ever. With EXTMESH_SLOW=nightly up to four messages of each kind are lost, one per run.
 func TestMessageLoss(t *testing.T) {
 	t.Parallel()
 	losses := []loss{
@@ -98,7 +98,7 @@ func TestMessageLoss(t *testing.T) {
 		{role: "follower", incoming: true, kind: "catalog", phase: crashing, nth: 1},
 	}
 	registries := 1
-	if slowTests() {
+	if nightlyTests() {
 		counts, _ := runWithLoss(t, loss{}, 2)
 		losses = nil
 		for l, n := range counts {

@@ -249,7 +249,7 @@ func callRate() int {
 
 // rounds returns how often a service is stopped under load.
 func rounds() int {
-	if slowTests() {
+	if nightlyTests() {
 		return 100
 	}
 	return 3

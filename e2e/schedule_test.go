@@ -25,7 +25,7 @@ import (
 // extensions are restarted, drained and reloaded. One minute after the last fault at the latest, the catalog must show
 // exactly what runs. Odd seeds have one NATS server, even ones three.
 //
-// EXTMESH_SEEDS is one seed, or a range such as 1-100. Without it, the test plays two seeds if EXTMESH_SLOW=1.
+// EXTMESH_SEEDS is one seed, or a range such as 1-100. Without it, the test plays two seeds if EXTMESH_SLOW=nightly.
 func TestSchedules(t *testing.T) {
 	for _, seed := range scheduleSeeds(t) {
 		t.Run(strconv.Itoa(int(seed)), func(t *testing.T) {
@@ -38,9 +38,7 @@ func TestSchedules(t *testing.T) {
 func scheduleSeeds(t *testing.T) (seeds []uint64) {
 	text := os.Getenv("EXTMESH_SEEDS")
 	if text == "" {
-		if !slowTests() {
-			t.Skip("it takes minutes; set EXTMESH_SLOW=1")
-		}
+		nightlyOnly(t, "it takes minutes")
 		text = "1-2"
 	}
 	first, last, ok := strings.Cut(text, "-")

@@ -42,7 +42,7 @@ func slowMesh(t *testing.T) (url string, ids []string) {
 	t.Helper()
 	url, _ = startNATS(t)
 	dir := t.TempDir()
-	delays := []float64{1, 3}
+	delays := []float64{0.5, 1.5}
 	if slowTests() {
 		delays = []float64{1, 2.5, 6}
 	}

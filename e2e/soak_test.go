@@ -64,9 +64,7 @@ func soakedManifest(servers ...string) string {
 // TestSoak kills, stops, floods, hangs and restarts six extensions at random, for the time EXTMESH_SOAK (default 60 s).
 // Meanwhile a healthy extension is called 100 times a second, and no call may be lost. EXTMESH_SEED repeats a run.
 func TestSoak(t *testing.T) {
-	if !slowTests() {
-		t.Skip("it takes a minute; set EXTMESH_SLOW=1")
-	}
+	nightlyOnly(t, "it takes a minute")
 	length := time.Minute
 	if s := os.Getenv("EXTMESH_SOAK"); s != "" {
 		var err error

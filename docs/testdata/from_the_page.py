@@ -6,8 +6,8 @@ real programs.
     from_the_page.py HOST:PORT follow    prints a JSON line for each change of its copy of the catalog
     from_the_page.py HOST:PORT serve     runs the extension "clockpy" with the tools "now" and "echo"
 
-A follower reads commands from its standard input: "dump" prints the copy, "skip" loses the next event, and
-"reconnect" closes the connection.
+A follower reads commands from its standard input: "dump" prints the copy, "skip" loses the next event, "reconnect"
+closes the connection, and "idle" makes the last event and the last snapshot a minute older.
 """
 
 import asyncio
@@ -197,6 +197,7 @@ class Follower:
                 await asyncio.wait_for(self.wake.wait(), 0 if self.behind else max(due - time.monotonic(), 0.01))
             except asyncio.TimeoutError:
                 self.behind = self.behind or time.monotonic() >= due
+            self.wake.clear()
             if self.behind:
                 await self.catch_up()
         await connection
@@ -262,7 +263,6 @@ class Follower:
         self.snapshot_at = time.monotonic()
         self.snapshots += 1
         self.behind = False
-        self.wake.clear()
         for change in list(self.queue):
             self.follow(change)
         self.print()
@@ -310,6 +310,9 @@ class Follower:
             self.skip = True
         elif word == "reconnect" and self.nats.writer:
             self.nats.writer.close()
+        elif word == "idle":
+            self.event_at, self.snapshot_at = self.event_at - 60, self.snapshot_at - 60
+            self.wake.set()
 
 
 class CallError(Exception):
