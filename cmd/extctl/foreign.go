@@ -21,7 +21,7 @@ var foreignVerbs = map[string][]string{
 	"rm": {"uninstall", "forget"}, "remove": {"uninstall", "forget"}, "delete": {"uninstall", "forget"}, "del": {"uninstall", "forget"},
 	"stop": {"drain"}, "kill": {"restart", "drain"}, "pause": {"drain", "disable"}, "cordon": {"drain"}, "reboot": {"restart"},
 	"exec": {"call"}, "invoke": {"call"}, "req": {"call"}, "request": {"call"}, "trace": {"calls"}, "errors": {"calls"}, "use": {"call"},
-	"metrics": {"stats"}, "history": {"calls"}, "benchmark": {"bench"}, "load": {"bench"},
+	"metrics": {"stats"}, "history": {"events", "calls"}, "benchmark": {"bench"}, "load": {"bench"},
 	"log": {"logs"}, "tail": {"logs"}, "sub": {"watch"}, "follow": {"watch"},
 	"create": {"new"}, "init": {"new"}, "scaffold": {"new"}, "add": {"add", "install", "new"}, "import": {"import", "install"}, "link": {"install"},
 	"check": {"validate", "doctor"}, "test": {"doctor", "validate"}, "lint": {"validate"}, "verify": {"validate"}, "diagnose": {"doctor"},

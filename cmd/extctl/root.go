@@ -53,6 +53,7 @@ var verbs = []struct {
 	{"operate", undrainCmd},
 	{"operate", reloadCmd},
 	{"operate", logsCmd},
+	{"operate", eventsCmd},
 	{"operate", callsCmd},
 	{"operate", statsCmd},
 	{"operate", topCmd},

@@ -64,11 +64,13 @@ func (l *loop) catalogEvent(key string, m *nats.Msg, now time.Time) {
 		l.refuse("catalog event", key, err)
 		return
 	}
+	old := l.view.get(ch.Key)
 	changed, gap := l.view.event(ch)
 	if gap {
 		l.scans.start()
 	}
 	if changed {
+		l.events.Changed(ch.Key, old, l.view.get(ch.Key), ch.At.Seq, now)
 		l.keyChanged(ch.Key)
 	}
 	if key == wire.KeyLease {
@@ -117,10 +119,13 @@ func (l *loop) scanned(s *snapshot, err error) {
 		return
 	}
 	clear(l.pub.sent)
+	old := l.view.values
 	changed, gap := l.view.load(s)
 	for _, key := range changed {
+		l.events.Changed(key, old[key], l.view.get(key), l.view.last(), time.Now())
 		l.keyChanged(key)
 	}
+	l.events.Start(time.Now(), l.view.get(wire.KeyLease)) // what was there before is not a change
 	if gap {
 		l.scans.start()
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/extmesh/extmesh/internal/events"
 	"github.com/extmesh/extmesh/internal/fleet"
 )
 
@@ -26,6 +27,7 @@ type loop struct {
 	fleet   *fleet.Fleet
 	refused refusals
 	traffic Traffic
+	events  events.Log
 
 	scans     scans
 	selfCheck selfCheck

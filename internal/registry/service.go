@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/mod/semver"
 
+	"github.com/extmesh/extmesh/internal/events"
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -126,11 +127,26 @@ func (r *Registry) dispatch(ctx context.Context, method string, params json.RawM
 		return r.Resolve(ctx, p)
 	case "status":
 		return r.Status(ctx)
+	case "events":
+		var q events.Query
+		if err := into(&q); err != nil {
+			return nil, err
+		}
+		return r.events(ctx, q)
 	case "ping":
 		return struct{}{}, nil
 	}
 	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo,
-		"the registry has no method %.100q; it has catalog, resolve, status and ping", method)
+		"the registry has no method %.100q; it has catalog, resolve, status, events and ping", method)
+}
+
+// events returns the last changes that this replica has received.
+func (r *Registry) events(ctx context.Context, q events.Query) (a events.Answer, err error) {
+	err = r.inLoop(ctx, func(l *loop) {
+		a = l.events.Answer(q, int(r.nc.MaxPayload())-answerRoom)
+		a.CatalogID, a.Registry = l.view.catalogID(), r.cfg.Name
+	})
+	return a, err
 }
 
 // Catalog returns one page of the merged catalog.

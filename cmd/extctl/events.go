@@ -1,0 +1,226 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/events"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
+)
+
+// eventsFlags are the flags of events.
+type eventsFlags struct {
+	events.Query
+	since  string
+	follow bool
+	format outputFormat
+}
+
+func eventsCmd(a *app) *cobra.Command {
+	var f eventsFlags
+	cmd := &cobra.Command{
+		Use:   "events [ID]",
+		Short: "List what changed: instances, hosts and the leading registry",
+		Long: `List the last transitions of instances (also of one extension and its members only), of hosts, and of the registry that
+leads, oldest first. Each registry keeps the last 10,000 in memory, since it was started; a note says since when the one that
+answers does.`,
+		Example: "  extctl events --since 8h\n  extctl events hello -f",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := f.parse(a, args, cmd.Flags().Changed("lines")); err != nil {
+				return err
+			}
+			limit := requestTimeout
+			if f.follow {
+				limit = 0
+			}
+			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error { return s.events(ctx, &f) })
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.since, "since", "", "only changes after this `TIME`: a duration such as 10m, or a time such as 2026-01-31T15:04:05Z")
+	flags.StringVar(&f.Bridge, "bridge", "", "only changes of this bridge and of instances on it, by its `NAME`")
+	flags.StringVar(&f.Kind, "kind", "", "only changes of this `KIND`: instance, host or leader")
+	flags.IntVarP(&f.Limit, "lines", "n", 100, "start with the last `N` changes; without a limit if --since is given")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "keep printing new changes")
+	f.format.add(cmd)
+	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
+		panic(err)
+	}
+	if err := cmd.RegisterFlagCompletionFunc("bridge", a.completeBridges); err != nil {
+		panic(err)
+	}
+	return cmd
+}
+
+var eventKinds = []string{events.Instance, events.Host, events.Leader}
+
+// parse checks the flags and completes the query.
+func (f *eventsFlags) parse(a *app, args []string, limited bool) (err error) {
+	if err := f.format.choose(a); err != nil {
+		return err
+	}
+	switch {
+	case f.Kind != "" && !slices.Contains(eventKinds, f.Kind):
+		return usage("--kind %q: want %s", f.Kind, orList(eventKinds))
+	case f.Limit < 1:
+		return usage("-n %d: want at least 1", f.Limit)
+	}
+	if f.ID, err = optionalID(args); err != nil {
+		return err
+	}
+	if f.Since, err = sinceTime(f.since, time.Now()); err != nil {
+		return err
+	}
+	if !f.Since.IsZero() && !limited {
+		f.Limit = maxLines
+	}
+	return nil
+}
+
+func (s *session) askEvents(ctx context.Context, q events.Query) (a events.Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	result, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "events", q)
+	if err == nil {
+		err = json.Unmarshal(result, &a)
+	}
+	return a, err
+}
+
+func (s *session) events(ctx context.Context, f *eventsFlags) error {
+	a, err := s.askEvents(ctx, f.Query)
+	if err != nil {
+		return err
+	}
+	if len(a.Events) == 0 && !f.follow {
+		if err := s.checkKnown(ctx, f.ID, nil); err != nil {
+			return err
+		}
+	}
+	if s.json && !f.follow {
+		return s.printJSON(struct {
+			header
+			events.Answer
+		}{Answer: a})
+	}
+	t := eventsTable(s.app, a.Events, time.Now())
+	if !s.json {
+		s.note("extctl: %s", recorded(a))
+		err = printTable(s.app, t, f.format, "NAME")
+	} else {
+		err = s.printEvents(a.Events)
+	}
+	if !f.follow || err != nil {
+		return err
+	}
+	return s.followEvents(ctx, f, a)
+}
+
+// recorded states since when the registry records, and whether there is more than what is printed.
+func recorded(a events.Answer) string {
+	text := "the registry " + clean(a.Registry) + " records since " + clockTime(a.Since, time.Now())
+	if a.Since.IsZero() {
+		text = "the registry " + clean(a.Registry) + " does not record yet: it has not read the catalog"
+	}
+	switch {
+	case len(a.Events) == 0:
+		text += "; no such change"
+	case a.More:
+		text += fmt.Sprintf("; there are older ones, -n %d lists more", 2*len(a.Events))
+	}
+	return text
+}
+
+// eventsInterval is how often events -f asks for new ones.
+const eventsInterval = time.Second
+
+// followEvents prints the changes after an answer until it is interrupted. A registry that cannot be reached is reported once.
+func (s *session) followEvents(ctx context.Context, f *eventsFlags, a events.Answer) error {
+	tick := time.NewTicker(eventsInterval)
+	defer tick.Stop()
+	q, away := f.Query, false
+	q.Since, q.Limit = time.Time{}, 0
+	for {
+		q.After = max(q.After, a.Revision) // another replica may have received less
+		select {
+		case <-ctx.Done():
+			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
+		case <-tick.C:
+		}
+		next, err := s.askEvents(ctx, q)
+		switch {
+		case ctx.Err() != nil:
+			continue
+		case err != nil:
+			if !away {
+				s.printError(exitCode(err), err)
+			}
+			away = true
+			continue
+		case next.CatalogID != a.CatalogID: // the revisions of another catalog begin again
+			q.After = 0
+		}
+		away, a = false, next
+		if err := s.printEvents(a.Events); err != nil {
+			return err
+		}
+	}
+}
+
+// printEvents prints a line for each event: an object with --json.
+func (s *session) printEvents(all []events.Event) error {
+	for _, e := range all {
+		if s.json {
+			if err := s.printJSON(e); err != nil {
+				return err
+			}
+			continue
+		}
+		row := eventRow(e, time.Now())
+		if _, err := fmt.Fprintf(s.stdout, "%s  %-8s  %-16s  %-10s  %s  %s\n", row[0], row[1], clean(row[2]), clean(row[3]), clean(row[4]), clean(row[5])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func eventsTable(a *app, all []events.Event, now time.Time) *table {
+	t := a.newTable("TIME", "KIND", "NAME", "BRIDGE", "CHANGE", "REASON")
+	for _, e := range all {
+		t.add(eventRow(e, now)...)
+	}
+	return t
+}
+
+// eventRow is an event in the columns of a table.
+func eventRow(e events.Event, now time.Time) []string {
+	name, reason := e.ID, short(e.Reason, 100)
+	switch e.Kind {
+	case events.Host:
+		name = e.Bridge
+	case events.Leader:
+		name = e.To
+	}
+	change := cmp.Or(e.From, "none") + " → " + cmp.Or(e.To, "removed")
+	switch {
+	case e.From == "" && e.Kind != events.Leader:
+		change = "new → " + e.To
+	case e.From == e.To && e.Kind == events.Instance:
+		change = "restarted"
+	case e.From == e.To:
+		change = e.To
+	}
+	if e.Kind == events.Instance && e.Restarts > 0 && e.To == string(heartbeat.Ready) {
+		reason = strings.TrimPrefix(reason+", "+plural(int(e.Restarts), "restart"), ", ")
+	}
+	return []string{clockTime(e.At, now), e.Kind, name, e.Bridge, change, reason}
+}
