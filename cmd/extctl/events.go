@@ -39,7 +39,9 @@ answers does.`,
 			}
 			limit := requestTimeout
 			if f.follow {
-				limit = 0
+				if limit = 0; a.yaml || f.format == formatName {
+					return usage("an endless output has the format table, wide or json")
+				}
 			}
 			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error { return s.events(ctx, &f) })
 		},

@@ -93,6 +93,7 @@ func TestEvents(t *testing.T) {
 	for line, want := range map[string]string{
 		"events --kind lunch":        `2 --kind "lunch": want instance, host or leader`,
 		"events --since yesterday":   `2 --since "yesterday": want a duration`,
+		"events -f -o yaml":          "2 an endless output has the format",
 		"events -n 0":                "2 -n 0: want at least 1",
 		"events x*":                  "4 ",
 		"events hallo":               `1 no extension has the id "hallo"`,

@@ -59,12 +59,11 @@ func statsVerb(a *app, use, about string) (*cobra.Command, *statsFlags) {
 			if watch := cmd.Flags().Changed("watch"); (watch || f.watch != 0) && (f.watch < minWatch || f.watch > maxWatch) {
 				return usage("--watch %v: want a duration from %v to %v", f.watch, minWatch, maxWatch)
 			}
-			if f.watch > 0 && f.format == formatName {
-				return usage("-o name prints no numbers to watch; want table, wide or json")
-			}
 			limit := requestTimeout
 			if f.watch > 0 {
-				limit = 0
+				if limit = 0; a.yaml || f.format == formatName {
+					return usage("an endless output has the format table, wide or json")
+				}
 			}
 			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error {
 				if f.watch > 0 {

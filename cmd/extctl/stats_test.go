@@ -54,7 +54,7 @@ func TestStats(t *testing.T) {
 	for line, want := range map[string]string{
 		"stats --watch 1ms":      "2 --watch 1ms: want a duration from 100ms to 1h0m0s",
 		"top --watch 0s":         "2 --watch 0s: want a duration",
-		"top -o name":            "2 -o name prints no numbers to watch",
+		"top -o name":            "2 an endless output has the format table, wide or json",
 		"stats hallo":            `1 no extension has the id "hallo"`,
 		"stats x*":               "4 ",
 		"top --bridge b9":        "10 bridge b9 is not available",
