@@ -23,6 +23,13 @@ const limit = time.Minute
 var extctl, meshURL string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == rawChildArg {
+		if err := rawChild(os.Args[2], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := withMesh(m.Run)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,21 +68,34 @@ func withMesh(f func() int) (code int, err error) {
 			return 0, err
 		}
 	}
-	data := filepath.Join(dir, "data")
-	up := exec.Command(extctl, "up", "--listen", "0", "--data", data, filepath.Join(dir, "extensions"))
-	up.Stderr = os.Stderr
-	out, err := up.StdoutPipe()
+	url, stop, err := startMesh(filepath.Join(dir, "data"), filepath.Join(dir, "extensions"))
 	if err != nil {
 		return 0, err
 	}
-	if err := up.Start(); err != nil {
-		return 0, err
+	defer stop()
+	meshURL = url
+	return f(), nil
+}
+
+// startMesh runs a mesh with the extensions of a directory until stop is called, and returns its URL when they are ready.
+func startMesh(data, extensions string) (url string, stop func(), err error) {
+	up := exec.Command(extctl, "up", "--listen", "0", "--data", data, extensions)
+	up.Stderr = os.Stderr
+	out, err := up.StdoutPipe()
+	if err != nil {
+		return "", nil, err
 	}
-	defer func() {
+	if err := up.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() {
 		_ = up.Process.Signal(os.Interrupt)
 		_ = up.Wait()
-	}()
+	}
 	for lines := bufio.NewScanner(out); lines.Scan(); { // until everything is ready
+		if strings.HasPrefix(lines.Text(), "invalid") {
+			fmt.Fprintln(os.Stderr, lines.Text())
+		}
 		if strings.Contains(lines.Text(), "Ctrl-C") {
 			break
 		}
@@ -84,17 +104,20 @@ func withMesh(f func() int) (code int, err error) {
 		var rest bytes.Buffer
 		_, _ = rest.ReadFrom(out)
 	}()
-	url, err := exec.Command(extctl, "url", "--data", data).Output()
+	text, err := exec.Command(extctl, "url", "--data", data).Output()
 	if err != nil {
-		return 0, fmt.Errorf("extctl url: %w", err)
+		stop()
+		return "", nil, fmt.Errorf("extctl url: %w", err)
 	}
-	meshURL = strings.TrimSpace(string(url))
-	return f(), nil
+	return strings.TrimSpace(string(text)), stop, nil
 }
 
 // stdio is the command of an MCP server on standard input and output.
-func stdio(args ...string) *exec.Cmd {
-	cmd := exec.Command(extctl, append([]string{"mcp", "--server", meshURL, "--wait", "30s"}, args...)...)
+func stdio(args ...string) *exec.Cmd { return mcpCommand(meshURL, args...) }
+
+// mcpCommand is the same for any mesh.
+func mcpCommand(url string, args ...string) *exec.Cmd {
+	cmd := exec.Command(extctl, append([]string{"mcp", "--server", url, "--wait", "30s"}, args...)...)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -102,7 +125,13 @@ func stdio(args ...string) *exec.Cmd {
 // serveHTTP runs an MCP server over HTTP until the test ends, and returns its URL.
 func serveHTTP(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := stdio(append([]string{"--http", "127.0.0.1:0", "--drain", "1s"}, args...)...)
+	return serveMesh(t, meshURL, args...)
+}
+
+// serveMesh is the same for any mesh.
+func serveMesh(t *testing.T, url string, args ...string) string {
+	t.Helper()
+	cmd := mcpCommand(url, append([]string{"--http", "127.0.0.1:0", "--drain", "1s"}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
