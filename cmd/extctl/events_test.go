@@ -100,7 +100,7 @@ func TestEvents(t *testing.T) {
 		"events hallo --kind leader": `1 no extension has the id "hallo"`,
 	} {
 		code, stdout, stderr := extctl(t.Context(), b.url, strings.Fields(line)...)
-		if number, text, _ := strings.Cut(want, " "); fmt.Sprint(code) != number || !strings.Contains(stderr, text) {
+		if number, text, _ := strings.Cut(want, " "); fmt.Sprint(code) != number || !strings.Contains(stdout+stderr, text) {
 			t.Errorf("%s: exit code %d, %s%s", line, code, stdout, stderr)
 		}
 	}
