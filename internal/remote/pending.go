@@ -108,12 +108,13 @@ func (c *Conn) finish(pc *pendingCall, r jsonrpc.Reply) bool {
 
 // perform sends pc and delivers its answer. If the server has lost the session, the request did not run: a new session
 // is opened and the request is sent again, once.
-func (c *Conn) perform(ctx context.Context, pc *pendingCall) {
+func (c *Conn) perform(running context.Context, pc *pendingCall) {
+	var ctx context.Context
 	var abort context.CancelFunc
 	if pc.deadline.IsZero() {
-		ctx, abort = context.WithCancel(ctx)
+		ctx, abort = context.WithCancel(running)
 	} else {
-		ctx, abort = context.WithDeadline(ctx, pc.deadline)
+		ctx, abort = context.WithDeadline(running, pc.deadline)
 	}
 	defer abort()
 	c.mu.Lock()
@@ -132,7 +133,7 @@ func (c *Conn) perform(ctx context.Context, pc *pendingCall) {
 			err = c.post(ctx, pc, s)
 		}
 	}
-	if err == nil {
+	if err == nil || running.Err() != nil { // with the cause of its end, Run fails every call that is pending
 		return
 	}
 	if !pc.overdue(ctx) {

@@ -214,6 +214,34 @@ func TestReopenAfterCancelledCall(t *testing.T) {
 	}
 }
 
+// TestEndWhileReopening ends the client while many calls wait for another session. Each of them fails with the reason of
+// the end, and did not run.
+func TestEndWhileReopening(t *testing.T) {
+	m := newMCP(t)
+	opening, release := make(chan struct{}), make(chan struct{})
+	m.beforeInit = func(_ http.ResponseWriter, _ *request, n int) bool {
+		if n == 2 {
+			close(opening)
+			<-release
+		}
+		return true
+	}
+	c := m.connect(Config{})
+	defer close(release)
+	m.loseSessions()
+	answers := make(ended, 100)
+	for n := range cap(answers) {
+		c.Start(&jsonrpc.Exchange{Method: "x", Sink: answers})
+		if n == 0 {
+			<-opening
+		}
+	}
+	c.stop()
+	for range cap(answers) {
+		fails(t, (<-answers).Err, rpc.CodeExited, rpc.RanNo, "ended before the answer")
+	}
+}
+
 // TestRestart stops the server and starts it again at the same address.
 func TestRestart(t *testing.T) {
 	m := newMCP(t)
