@@ -14,14 +14,13 @@ import (
 // shownCommand matches a command line of extctl in a text: up to what ends it in a sentence.
 var shownCommand = regexp.MustCompile("extctl( [a-z-][^`;:()|\n]*)")
 
-// TestShownCommands parses every command line of extctl that a text of this program shows: in hints, errors and help. The
-// verb must exist, and so must each flag.
-func TestShownCommands(t *testing.T) {
+// shownCommands calls f with every command line of extctl that a text of this program shows: in hints, errors and help.
+func shownCommands(t *testing.T, f func(file, text string)) {
+	t.Helper()
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := 0
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
@@ -39,15 +38,27 @@ func TestShownCommands(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, m := range shownCommand.FindAllStringSubmatch(text, -1) {
-				if isCommand(m[1]) {
-					shown++
-					checkShown(t, name, m[1])
+			for _, m := range shownCommand.FindAllStringSubmatchIndex(text, -1) {
+				command := text[m[2]:m[3]]
+				if m[3] < len(text) { // otherwise the code appends a value after a space
+					command = strings.TrimRight(command, " ")
+				}
+				if isCommand(command) {
+					f(name, command)
 				}
 			}
 			return true
 		})
 	}
+}
+
+// TestShownCommands parses every command line that is shown. The verb must exist, and so must each flag.
+func TestShownCommands(t *testing.T) {
+	shown := 0
+	shownCommands(t, func(file, text string) {
+		shown++
+		checkShown(t, file, text)
+	})
 	if shown < 30 {
 		t.Errorf("%d commands are shown; have the texts moved?", shown)
 	}
