@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/freeport"
 )
@@ -52,6 +53,9 @@ func complete(t testing.TB, options *server.Options) *server.Options {
 	}
 	if o.JetStream && o.StoreDir == "" {
 		o.StoreDir = t.TempDir()
+	}
+	if o.AuthTimeout == 0 {
+		o.AuthTimeout = limit.Seconds()
 	}
 	return o
 }
@@ -129,6 +133,7 @@ func (s *Server) Restart(change func(*server.Options)) {
 // Connect returns a connection to the server, which is closed when the test ends.
 func (s *Server) Connect(options ...nats.Option) *nats.Conn {
 	s.t.Helper()
+	options = append([]nats.Option{nats.Timeout(limit)}, options...)
 	address := ""
 	if s.options.DontListen {
 		options = append(options, nats.InProcessServer(s))
@@ -141,6 +146,16 @@ func (s *Server) Connect(options ...nats.Option) *nats.Conn {
 	}
 	s.t.Cleanup(nc.Close)
 	return nc
+}
+
+// JetStream returns JetStream on a connection. Its requests have a minute to succeed, unless their context ends earlier.
+func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(limit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 // Cluster runs a cluster of n servers with the given options until the test ends. With JetStream it returns when the

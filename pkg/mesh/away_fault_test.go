@@ -2,8 +2,6 @@ package mesh_test
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -18,33 +17,23 @@ import (
 // TestStopWhileNATSIsAway stops a service while its connection is down. When NATS is back, no subscription of the service
 // may be left: the server would give calls to it, and they would be lost.
 func TestStopWhileNATSIsAway(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]nats.Option{
 		"buffered":   {nats.ReconnectWait(300 * time.Millisecond), nats.MaxReconnects(-1)},
 		"unbuffered": {nats.ReconnectWait(300 * time.Millisecond), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, port := listen(t, -1)
-			url := fmt.Sprintf("nats://127.0.0.1:%d", port)
-			nc, err := nats.Connect(url, opts...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
+			s := natstest.Start(t, &server.Options{Port: -1})
+			nc := s.Connect(opts...)
 			_, stop := serveWeather(t, nc, weather, rpc.HandlerFunc(echo), serve.Options{})
-			s.Shutdown()
-			s.WaitForShutdown()
-			eventually(t, "the connection is gone", func() bool { return !nc.IsConnected() })
-			stop()
-			s, _ = listen(t, port)
-			defer s.Shutdown()
-			eventually(t, "the connection is back", nc.IsConnected)
-			caller, err := nats.Connect(url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer caller.Close()
+			s.Restart(func(*server.Options) { // between stop and start
+				natstest.Eventually(t, "the connection is gone", func() bool { return !nc.IsConnected() })
+				stop()
+			})
+			natstest.Eventually(t, "the connection is back", nc.IsConnected)
+			caller := s.Connect()
 			for {
-				m, err := caller.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/x"}`), 10*time.Second)
+				m, err := caller.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/x"}`), time.Minute)
 				if errors.Is(err, nats.ErrNoResponders) {
 					break
 				}
@@ -54,17 +43,4 @@ func TestStopWhileNATSIsAway(t *testing.T) {
 			}
 		})
 	}
-}
-
-func listen(t *testing.T, port int) (*server.Server, int) {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not come up")
-	}
-	return s, s.Addr().(*net.TCPAddr).Port
 }

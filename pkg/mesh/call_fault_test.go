@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -28,7 +29,7 @@ func TestAnswersToTheMeshItself(t *testing.T) {
 		nc.PublishRequest("ext.weather.rpc", reply, []byte(`{"jsonrpc":"2.0","id":"victim","method":"tools/echo","params":{}}`))
 	}
 	for {
-		m, err := heard.NextMsg(10 * time.Second)
+		m, err := heard.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +58,7 @@ func TestWhatIsNoRequest(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/a\\b"}`, `"result":"tools/a\\b"`},
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/a\b"}`, `"result":"tools/a\b"`}, // spelt like the name before
 	} {
-		m, err := nc.Request("ext.weather.rpc", []byte(tt.body), 10*time.Second)
+		m, err := nc.Request("ext.weather.rpc", []byte(tt.body), time.Minute)
 		if err != nil || !strings.Contains(string(m.Data), tt.want) {
 			t.Errorf("%q is answered %s, %v, want %s", tt.body, m.Data, err, tt.want)
 		}
@@ -89,8 +90,8 @@ func TestCancelOfALargeAnswer(t *testing.T) {
 	}
 	nc.Publish("ext.weather.cancel", []byte(`{"call_id":"a"}`))
 	began := time.Now()
-	eventually(t, "the place is free", func() bool {
-		r, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/small"}`), 10*time.Second)
+	natstest.Eventually(t, "the place is free", func() bool {
+		r, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/small"}`), time.Minute)
 		return err == nil && !strings.Contains(string(r.Data), "-32005")
 	})
 	if took := time.Since(began); took > 5*time.Second {

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
 // TestCatalogAgeWithAnotherClock reads messages from a server with another clock, all of them and only the newest: a message
 // from the future counts as received now.
 func TestCatalogAgeWithAnotherClock(t *testing.T) {
-	nc := duckConn(t, duckServers(t, 1)[0])
+	nc := natstest.Start(t, nil).Connect()
 	var stamped atomic.Int64 // of the bucket's only message, in unix nanoseconds
 	c := NewCatalog(nc, CatalogOptions{})
 	onlyMessage(t, nc, c, wire.KeyLease, "7", func() time.Time { return time.Unix(0, stamped.Load()) }, `{}`)

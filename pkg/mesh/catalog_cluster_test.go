@@ -61,10 +61,8 @@ func TestCatalogCluster(t *testing.T) {
 	nodes := natstest.Cluster(t, 3, &server.Options{JetStream: true})
 	b := &catalogBed{t: t, srv: nodes[0]}
 	b.nc = b.connect()
-	js, err := jetstream.New(b.nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, b.nc)
+	var err error
 	b.kv, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
 		Bucket: "ext_catalog", Replicas: 3, LimitMarkerTTL: time.Minute,
 		RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
@@ -100,7 +98,7 @@ func TestCatalogCluster(t *testing.T) {
 		await(t, c, what, func(c *Catalog) bool { _, now := c.Revision(); return now > from+200 })
 	}
 	progress("start")
-	if _, err := b.nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.KV_ext_catalog", nil, 5*time.Second); err != nil {
+	if _, err := b.nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.KV_ext_catalog", nil, time.Minute); err != nil {
 		t.Error(err)
 	}
 	progress("after a stepdown")
@@ -114,14 +112,12 @@ func TestCatalogCluster(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	for { // the last write of all, once there is a leader to take it
+	natstest.Eventually(t, "there is a leader for the last write", func() bool {
 		put, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
 		_, err := b.kv.PutString(put, "state.end", `{"state":"ready"}`)
-		stop()
-		if err == nil {
-			break
-		}
-	}
+		return err == nil
+	})
 	await(t, c, "the end", has("end", heartbeat.Ready))
 	b.compare(c)
 }

@@ -34,23 +34,16 @@ func newCatalogBed(t testing.TB) *catalogBed {
 
 func (b *catalogBed) connect() *nats.Conn {
 	b.t.Helper()
-	nc, err := nats.Connect(b.srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+	return b.srv.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.ReconnectJitter(0, 0), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(nc.Close)
-	return nc
 }
 
 // bucket makes the catalog's bucket as the registry makes it.
 func (b *catalogBed) bucket() {
 	b.t.Helper()
-	js, err := jetstream.New(b.nc)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for deadline := time.Now().Add(15 * time.Second); ; {
+	js := natstest.JetStream(b.t, b.nc)
+	for deadline := time.Now().Add(time.Minute); ; {
+		var err error
 		b.kv, err = js.CreateKeyValue(b.t.Context(), jetstream.KeyValueConfig{
 			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,
 			RePublish: &jetstream.RePublish{Source: "$KV.ext_catalog.>", Destination: "ext.registry.catalog.>"},
@@ -67,11 +60,7 @@ func (b *catalogBed) bucket() {
 
 func (b *catalogBed) dropBucket() {
 	b.t.Helper()
-	js, err := jetstream.New(b.nc)
-	if err == nil {
-		err = js.DeleteKeyValue(b.t.Context(), "ext_catalog")
-	}
-	if err != nil {
+	if err := natstest.JetStream(b.t, b.nc).DeleteKeyValue(b.t.Context(), "ext_catalog"); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -130,7 +119,7 @@ func (b *catalogBed) run(c *Catalog) {
 // await waits until cond holds of the catalog.
 func await(t *testing.T, c *Catalog, what string, cond func(*Catalog) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := c.WaitFor(ctx, cond); err != nil {
 		t.Fatalf("%s: %v", what, err)

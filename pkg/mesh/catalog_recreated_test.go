@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/catalog"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -75,7 +76,7 @@ func TestCatalogTailOfAnotherBucket(t *testing.T) {
 
 // TestCatalogTailWithAnotherID: a tail with another catalog's epoch in it has the whole read, and all that was in goes.
 func TestCatalogTailWithAnotherID(t *testing.T) {
-	nc := duckConn(t, duckServers(t, 1)[0])
+	nc := natstest.Start(t, nil).Connect()
 	c := NewCatalog(nc, CatalogOptions{})
 	c.keep = 0
 	began := time.Now()
@@ -93,6 +94,7 @@ func TestCatalogTailWithAnotherID(t *testing.T) {
 // TestCatalogPurged: a purge is not republished, and writes after it leave no gap in the sequences. A follower detects it by
 // the number of messages.
 func TestCatalogPurged(t *testing.T) {
+	t.Parallel()
 	for name, purge := range map[string]func(b *catalogBed, s jetstream.Stream) error{
 		"all of it, and one key is not written again": func(b *catalogBed, s jetstream.Stream) error {
 			defer b.put("state.b", testState(heartbeat.Ready))
@@ -113,11 +115,7 @@ func TestCatalogPurged(t *testing.T) {
 			for _, key := range []string{"state.b", "state.a", "state.c", "state.b"} {
 				b.put(key, testState(heartbeat.Ready))
 			}
-			js, err := jetstream.New(b.nc)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := js.Stream(t.Context(), "KV_ext_catalog")
+			s, err := natstest.JetStream(t, b.nc).Stream(t.Context(), "KV_ext_catalog")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,6 +176,7 @@ func TestCatalogCheckFindsNothing(t *testing.T) {
 // TestCatalogKeepsTheOldCopy: while a registry writes a bucket that was made again, tools are found as before. What it
 // does not write goes after a while.
 func TestCatalogKeepsTheOldCopy(t *testing.T) {
+	t.Parallel()
 	b := newCatalogBed(t)
 	b.bucket()
 	b.put("spec.a", testSpec("a", "1.0.0", "one"))

@@ -26,7 +26,7 @@ func BenchmarkClientCall(b *testing.B) {
 	}
 	s.Start()
 	defer s.Shutdown()
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		b.Fatal("the server does not come up")
 	}
 	connect := func() *nats.Conn {

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -38,11 +40,11 @@ func TestSlowCaller(t *testing.T) {
 		messages   uint64 // that come while the first progress is held: with the answer, or its first chunks
 	}{{"small", `"done"`, 501}, {"big", big, 508}} {
 		before := nc.Stats().InMsgs
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		seen := 0
 		got, err := client.CallStream(ctx, "weather/"+tt.tool, nil, func(json.RawMessage) {
 			if seen++; seen == 1 {
-				eventually(t, "all has come", func() bool { return nc.Stats().InMsgs >= before+tt.messages })
+				natstest.Eventually(t, "all has come", func() bool { return nc.Stats().InMsgs >= before+tt.messages })
 				taken := make(chan struct{})
 				nc.Barrier(func() { close(taken) })
 				<-taken
@@ -95,7 +97,7 @@ func TestComplaints(t *testing.T) {
 	cc := connect()
 	client := mesh.NewClient(cc, mesh.ClientOptions{})
 	began, calls, n := time.Now(), 0, 0
-	eventually(t, "a complaint, and many more calls", func() bool {
+	natstest.Eventually(t, "a complaint, and many more calls", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		client.CallExt(ctx, "weather", "ping", nil)
@@ -113,20 +115,16 @@ func TestComplaints(t *testing.T) {
 // TestNATSAwayDuringCalls checks that calls that lose their answers with the connection are not held against the
 // extension.
 func TestNATSAwayDuringCalls(t *testing.T) {
-	s, port := listen(t, -1)
-	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
-	nc, err := nats.Connect(url, nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	t.Parallel()
+	s := natstest.Start(t, &server.Options{Port: -1})
+	nc := s.Connect(nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
 	got := make(chan struct{}, 100)
 	hang := func(m *nats.Msg) { got <- struct{}{} }
 	foreign(t, nc, hang)
 	client := mesh.NewClient(nc, mesh.ClientOptions{})
 	ends := make(chan error, 6)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // enough for all to be sent
-	defer cancel()
+	ctx, expire := mesh.Expiring(t)
+	defer expire()
 	for range cap(ends) {
 		go func() {
 			_, err := client.CallExt(ctx, "weather", "tools/x", nil)
@@ -140,18 +138,17 @@ func TestNATSAwayDuringCalls(t *testing.T) {
 			t.Fatal("over before it was there:", err)
 		}
 	}
-	s.Shutdown()
-	s.WaitForShutdown()
-	s, _ = listen(t, port)
-	defer s.Shutdown()
+	s.Restart(nil)
+	natstest.Eventually(t, "NATS is back", func() bool { return nc.IsConnected() && nc.Stats().Reconnects > 0 })
+	expire()
 	for range cap(ends) {
 		if err := <-ends; !errors.Is(err, rpc.CodeTimeout) {
 			t.Errorf("cut off: %v", err)
 		}
 	}
-	eventually(t, "NATS is back", nc.IsConnected)
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	ctx, expire = mesh.Expiring(t)
+	defer expire()
+	go func() { <-got; expire() }() // ends with the call
 	if _, err := client.CallExt(ctx, "weather", "tools/x", nil); !errors.Is(err, rpc.CodeTimeout) {
 		t.Errorf("the call after that: %v, want it to be made", err)
 	}
@@ -206,14 +203,14 @@ func TestHostileStreams(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			answer = tt.answer
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err := client.CallExt(ctx, "weather", "tools/x", nil)
 			if !errors.Is(err, tt.code) || rpc.AsError(err).Details().Ran != tt.ran {
 				t.Errorf("= %v (%+v), want %v", err, rpc.AsError(err).Details(), tt.code)
 			}
 			if tt.cancel {
-				if _, err := cancels.NextMsg(10 * time.Second); err != nil {
+				if _, err := cancels.NextMsg(time.Minute); err != nil {
 					t.Errorf("the sender is not told: %v", err)
 				}
 			}
@@ -227,6 +224,7 @@ func TestHostileStreams(t *testing.T) {
 // TestPairNeedsNoCatalog: <id>/<own name> reaches an extension that the catalog lacks, with hooks and without. Where
 // nothing is subscribed either, there is no such tool.
 func TestPairNeedsNoCatalog(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	nc := connect()

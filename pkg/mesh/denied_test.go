@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -21,6 +22,7 @@ import (
 // TestDeniedSubscription serves with a user that may not subscribe to the subject of calls, or of the instance. The instance
 // must not be ready until it has the permission.
 func TestDeniedSubscription(t *testing.T) {
+	t.Parallel()
 	s, deny := denying(t, "ext.x.rpc")
 	var mu sync.Mutex
 	var told []error
@@ -46,7 +48,7 @@ func TestDeniedSubscription(t *testing.T) {
 	is := func(want heartbeat.State, reason string) func() bool {
 		return func() bool { s, r := slot.State(); return s == want && strings.Contains(r, reason) }
 	}
-	eventually(t, "it says that it may not listen", is(heartbeat.Failed, "subscription to ext.x.rpc;"))
+	natstest.Eventually(t, "it says that it may not listen", is(heartbeat.Failed, "subscription to ext.x.rpc;"))
 	if said := beatsUntil(t, heard, heartbeat.Failed); slices.Contains(said, heartbeat.Ready) {
 		// It waits a fifth of a second for the word of a refusal, which may come later on a busy machine.
 		if took := time.Since(began); took < 200*time.Millisecond {
@@ -54,7 +56,7 @@ func TestDeniedSubscription(t *testing.T) {
 		}
 		refused := func() int { mu.Lock(); defer mu.Unlock(); return len(told) }
 		before := refused()
-		eventually(t, "it is refused again, and still failed", func() bool {
+		natstest.Eventually(t, "it is refused again, and still failed", func() bool {
 			return refused() > before && is(heartbeat.Failed, "subscription to ext.x.rpc;")()
 		})
 	}
@@ -69,7 +71,7 @@ func TestDeniedSubscription(t *testing.T) {
 		{"ext.x.cancel", "", heartbeat.Ready}, // calls work without cancellations
 	} {
 		deny(tt.deny)
-		eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
+		natstest.Eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
 	}
 	caller, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"))
 	if err != nil {
@@ -113,7 +115,7 @@ func TestDeniedWithOthers(t *testing.T) {
 				slots[id] = slot
 				ends[id] = sync.OnceFunc(func() { stop(); life.Wait(); stopNode(); run.Wait() })
 				t.Cleanup(ends[id])
-				eventually(t, "it is ready", func() bool { state, _ := slot.State(); return state == heartbeat.Ready })
+				natstest.Eventually(t, "it is ready", func() bool { state, _ := slot.State(); return state == heartbeat.Ready })
 			}
 			for id, end := range ends {
 				if id != stays {
@@ -121,7 +123,7 @@ func TestDeniedWithOthers(t *testing.T) {
 				}
 			}
 			deny("ext." + stays + ".rpc")
-			eventually(t, "it says that it may not listen", func() bool { state, _ := slots[stays].State(); return state == heartbeat.Failed })
+			natstest.Eventually(t, "it says that it may not listen", func() bool { state, _ := slots[stays].State(); return state == heartbeat.Failed })
 			ends[stays]()
 			for len(told) > 0 {
 				<-told
@@ -148,7 +150,7 @@ func denying(t *testing.T, subjects ...string) (s *server.Server, deny func(subj
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("the server does not come up")
 	}
 	return s, func(subjects ...string) {
@@ -165,7 +167,7 @@ func denying(t *testing.T, subjects ...string) (s *server.Server, deny func(subj
 func beatsUntil(t *testing.T, sub *nats.Subscription, last heartbeat.State) (states []heartbeat.State) {
 	t.Helper()
 	for !slices.Contains(states, last) {
-		m, err := sub.NextMsg(10 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("no beat says %s, only %v: %v", last, states, err)
 		}

@@ -3,72 +3,52 @@ package mesh
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"flag"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// duckServers runs n servers of one cluster, that in lame-duck mode close nothing for two seconds.
-func duckServers(t *testing.T, n int, change ...func(*server.Options)) (servers []*server.Server) {
-	t.Helper()
-	others := goleak.IgnoreCurrent()
-	t.Cleanup(func() { // after everything else
-		if !t.Failed() {
-			leaks.None(t, others)
-		}
-	})
-	for i := range n {
-		o := &server.Options{
-			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
-			LameDuckGracePeriod: 2 * time.Second, LameDuckDuration: 2100 * time.Millisecond,
-			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: -1},
-		}
-		for _, c := range change {
-			c(o)
-		}
-		if i > 0 {
-			o.Routes = server.RoutesFromStr("nats://" + servers[0].ClusterAddr().String())
-		}
-		s, err := server.NewServer(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start()
-		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		if !s.ReadyForConnections(10 * time.Second) {
-			t.Fatal("server not ready")
-		}
-		servers = append(servers, s)
-	}
-	soonTrue(t, "the servers know each other", func() bool { return n == 1 || servers[0].NumRoutes() > 0 })
-	return servers
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most of their time the tests wait; the command line overrides it
+	leaks.Main(m)
 }
 
-func soonTrue(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("still waiting: %s", what)
-		}
+// Expiring returns a context with a deadline in an hour, which passes when expire is called.
+func Expiring(t *testing.T) (ctx context.Context, expire func()) {
+	e := expiring{t.Context(), make(chan struct{})}
+	return e, sync.OnceFunc(func() { close(e.passed) })
+}
+
+type expiring struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (e expiring) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }
+func (e expiring) Done() <-chan struct{}       { return e.passed }
+func (e expiring) Err() error {
+	select {
+	case <-e.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
 
-func duckConn(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn {
+// duckConn returns a connection as Connect makes it, which connects again soon.
+func duckConn(t *testing.T, s *natstest.Server, options ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := Connect(s.ClientURL(), append(options, nats.CustomReconnectDelay(func(int) time.Duration { return 10 * time.Millisecond }))...)
+	nc, err := Connect(s.ClientURL(), append(options, nats.Timeout(time.Minute), nats.CustomReconnectDelay(func(int) time.Duration { return 10 * time.Millisecond }))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +71,7 @@ func serveOn(t *testing.T, nc *nats.Conn, h rpc.Handler) *serve.Instance {
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	soonTrue(t, "it is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+	natstest.Eventually(t, "it is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
 	return slot
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -16,6 +18,7 @@ import (
 
 // TestCallersBreaker lets calls time out: after five the client refuses further ones and reports it to the registry.
 func TestCallersBreaker(t *testing.T) {
+	t.Parallel()
 	b := newCatalogBed(t)
 	b.bucket()
 	nc := b.connect()
@@ -33,25 +36,31 @@ func TestCallersBreaker(t *testing.T) {
 	catalog := b.follow(CatalogOptions{})
 	await(t, catalog, "it is there", has("mute", heartbeat.Ready))
 	client := NewClient(b.nc, ClientOptions{Catalog: catalog})
+	ctx, expire := Expiring(t)
 	call := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // enough to be sent
-		defer cancel()
 		_, err := client.Call(ctx, "ext_mute_x", nil)
 		return err
 	}
+	received := func(want int) {
+		t.Helper()
+		natstest.Eventually(t, fmt.Sprintf("%d requests are received", want), func() bool { n, _, _ := silent.Pending(); return n >= want })
+	}
 	var five sync.WaitGroup
 	for i := range 5 {
-		five.Go(func() { // ends with its time
+		five.Go(func() { // ends with ctx
 			if err := call(); !errors.Is(err, rpc.CodeTimeout) {
 				t.Errorf("call %d: %v", i, err)
 			}
 		})
 	}
+	received(5)
+	expire()
 	five.Wait()
+	ctx, expire = Expiring(t)
 	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) || rpc.AsError(err).Details().RetryAfterMS <= 0 {
 		t.Errorf("after five time-outs: %v", err)
 	}
-	if m, err := reports.NextMsg(10 * time.Second); err != nil || !strings.Contains(string(m.Data), `"state":"open"`) {
+	if m, err := reports.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), `"state":"open"`) {
 		t.Errorf("report %v, %v", m, err)
 	}
 	b.nc.Flush()
@@ -65,9 +74,14 @@ func TestCallersBreaker(t *testing.T) {
 		e, _ := c.Get("mute")
 		return e.State.Since.Equal(since)
 	})
-	if err := call(); !errors.Is(err, rpc.CodeTimeout) {
+	probe := make(chan error, 1)
+	go func() { probe <- call() }() // ends with ctx
+	received(6)
+	expire()
+	if err := <-probe; !errors.Is(err, rpc.CodeTimeout) {
 		t.Errorf("the probe after the news: %v", err)
 	}
+	ctx, _ = Expiring(t)
 	if err := call(); !errors.Is(err, rpc.CodeBreakerOpen) {
 		t.Errorf("after the failed probe: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -48,7 +49,7 @@ func hookedMesh(t *testing.T, boxes map[string]*Toolbox) func(ClientOptions) *Cl
 		}
 		b.put("spec."+id, spec)
 		c := NewClient(b.nc, ClientOptions{})
-		soonTrue(t, id+" answers", func() bool { _, err := c.CallExt(ctx, id, "ping", nil); return err == nil })
+		natstest.Eventually(t, id+" answers", func() bool { _, err := c.CallExt(ctx, id, "ping", nil); return err == nil })
 	}
 	put("target", target)
 	for id, box := range boxes {
@@ -163,6 +164,7 @@ func TestToolHooksOfHooks(t *testing.T) {
 // TestToolHooksOutOfTime ends the call's time within its hook: the tool is not called then, and the error has ran "no". A
 // failure of the hook itself does not affect the call.
 func TestToolHooksOutOfTime(t *testing.T) {
+	t.Parallel()
 	var told sync.Map
 	mesh := hookedMesh(t, map[string]*Toolbox{"guard": hookBox(&told, func(ctx context.Context, event json.RawMessage) (HookResult, error) {
 		if strings.Contains(string(event), "hang") {

@@ -136,6 +136,7 @@ func TestFireRefuses(t *testing.T) {
 // TestFireBounds offers a hook by more extensions than are called, one of which does not answer in time. The first maxHooked
 // are called; the slow one, and the first that was not called, are warnings.
 func TestFireBounds(t *testing.T) {
+	t.Parallel()
 	b := newCatalogBed(t)
 	b.bucket()
 	nc := b.connect()

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -34,7 +35,7 @@ func BenchmarkIdleSlot(b *testing.B) {
 		})
 		all[i] = slot
 	}
-	eventually(b, "all are ready", func() bool {
+	natstest.Eventually(b, "all are ready", func() bool {
 		for _, slot := range all {
 			if state, _ := slot.State(); state != heartbeat.Ready {
 				return false

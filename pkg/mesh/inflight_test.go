@@ -19,6 +19,7 @@ import (
 // TestPlaceIsFreeWithTheAnswer calls again with each answer, where one call may be in flight: its own answer must not
 // stand in the caller's way.
 func TestPlaceIsFreeWithTheAnswer(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	h := rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
 		switch r.Method {
@@ -33,7 +34,7 @@ func TestPlaceIsFreeWithTheAnswer(t *testing.T) {
 	nc := connect()
 	for n := range 3000 {
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/` + []string{"x", "fail"}[n%2] + `"}`
-		m, err := nc.Request("ext.weather.rpc", []byte(body), 10*time.Second)
+		m, err := nc.Request("ext.weather.rpc", []byte(body), time.Minute)
 		if err != nil || strings.Contains(string(m.Data), "overloaded") {
 			t.Fatalf("call %d: %s, %v", n, m.Data, err)
 		}
@@ -42,6 +43,7 @@ func TestPlaceIsFreeWithTheAnswer(t *testing.T) {
 
 // TestPlaceIsFreeWithTheStreamsEnd is the same for answers in chunks, and for those that there is no room for.
 func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 2<<20/16) + `"`)
 	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
@@ -63,7 +65,7 @@ func TestPlaceIsFreeWithTheStreamsEnd(t *testing.T) {
 		}
 		kind := "none yet"
 		for kind != want {
-			m, err := frames.NextMsg(10 * time.Second)
+			m, err := frames.NextMsg(time.Minute)
 			if err != nil {
 				t.Fatalf("call %d: %v", n, err)
 			}
@@ -110,7 +112,7 @@ func TestReserve(t *testing.T) {
 	body := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/x","params":{"x":"` + strings.Repeat("x", 340) + `"}}`)
 	next := func() string {
 		t.Helper()
-		m, err := answers.NextMsg(30 * time.Second)
+		m, err := answers.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +177,7 @@ func TestReserveForAnswers(t *testing.T) {
 	}
 	next := func(frames *nats.Subscription) *nats.Msg {
 		t.Helper()
-		m, err := frames.NextMsg(30 * time.Second)
+		m, err := frames.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}

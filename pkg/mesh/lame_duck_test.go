@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -21,7 +23,8 @@ import (
 // the service had unsubscribed there. NATS drops such messages whenever a subscription ends in a cluster
 // (docs/rough_edges.md).
 func TestLameDuckMoves(t *testing.T) {
-	servers := duckServers(t, 2)
+	t.Parallel()
+	servers := natstest.Cluster(t, 2, &server.Options{LameDuckGracePeriod: 2 * time.Second, LameDuckDuration: 2100 * time.Millisecond})
 	nc := duckConn(t, servers[0])
 	serveOn(t, nc, echoBox())
 	moved := make(chan struct{})

@@ -171,6 +171,7 @@ func rpcNumber(n int64) string {
 
 // TestMixedVersionsDenied: where NATS denies the subject of the instance, the refusal of the other one is the answer.
 func TestMixedVersionsDenied(t *testing.T) {
+	t.Parallel()
 	b := &catalogBed{t: t, srv: natstest.Start(t, &server.Options{Port: -1, JetStream: true, NoAuthUser: "all",
 		Users: []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
 			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.*.rpc.*"}}}}}})}
@@ -191,11 +192,7 @@ func TestMixedVersionsDenied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent, err := nats.Connect(b.srv.ClientURL(), nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(agent.Close)
+	agent := b.srv.Connect(nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	_, err = NewClient(agent, ClientOptions{Catalog: catalog}).Call(t.Context(), "ext_x_new", nil)
 	if e := rpc.AsError(err); e == nil || e.Code != rpc.CodeMethodNotFound || e.Message != "no such tool" {
 		t.Errorf("the call ended with %v", err)

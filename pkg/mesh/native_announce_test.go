@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -14,6 +15,7 @@ import (
 // TestServeAnnouncesWhatIsTaken serves more tools than an announcement may name (docs/protocol.md, "Limits and times"):
 // the names are left out of it, and the handshake has them all.
 func TestServeAnnouncesWhatIsTaken(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name      string
 		tools     int
@@ -39,7 +41,7 @@ func TestServeAnnouncesWhatIsTaken(t *testing.T) {
 			}
 			nc.Flush()
 			serveNative(t, connect(), box)
-			m, err := heard.NextMsg(10 * time.Second)
+			m, err := heard.NextMsg(time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +54,7 @@ func TestServeAnnouncesWhatIsTaken(t *testing.T) {
 			}
 			client := mesh.NewClient(nc, mesh.ClientOptions{})
 			var h wire.Handshake
-			eventually(t, "it answers", func() bool {
+			natstest.Eventually(t, "it answers", func() bool {
 				result, err := client.CallExt(t.Context(), "greeter", "initialize", nil)
 				if err == nil {
 					h, err = wire.ParseHandshake(result)

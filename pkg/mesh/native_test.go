@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -99,6 +100,7 @@ func TestToolbox(t *testing.T) {
 
 // TestOneProgramBothWays serves the same handler over a stream and on NATS.
 func TestOneProgramBothWays(t *testing.T) {
+	t.Parallel()
 	box := greeter()
 	here, there := net.Pipe()
 	var wg sync.WaitGroup
@@ -116,7 +118,7 @@ func TestOneProgramBothWays(t *testing.T) {
 	connect := startServer(t)
 	stop := serveNative(t, connect(), box)
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
-	eventually(t, "the service answers", func() bool {
+	natstest.Eventually(t, "the service answers", func() bool {
 		got, err = client.Call(t.Context(), "greeter/echo", json.RawMessage(`{"n":1e400}`))
 		return err == nil
 	})
@@ -176,9 +178,9 @@ func TestNativeStopsWithoutLoss(t *testing.T) {
 	rounds := 20
 	for range rounds {
 		before := calls.Load()
-		eventually(t, "calls flow", func() bool { return calls.Load() > before+100 || t.Failed() })
+		natstest.Eventually(t, "calls flow", func() bool { return calls.Load() > before+100 || t.Failed() })
 		next, answered := start()
-		eventually(t, "the next one answers, too", func() bool { return answered.Load() > 20 || t.Failed() })
+		natstest.Eventually(t, "the next one answers, too", func() bool { return answered.Load() > 20 || t.Failed() })
 		stop()
 		stop = next
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -20,6 +21,7 @@ import (
 // TestNestedCalls has a tool do something and then call another one, which fails. The outer call runs once, and its caller
 // gets the text of the tool, not the kind of the inner error.
 func TestNestedCalls(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	foreign(t, connect(), func(m *nats.Msg) {
 		end := `7,"message":"not here"`
@@ -76,7 +78,7 @@ func TestNestedCalls(t *testing.T) {
 	bare.ID = "bare"
 	serveWeather(t, connect(), bare, rpc.HandlerFunc(raw), serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
-	eventually(t, "it is there", func() bool { _, err := client.CallExt(t.Context(), "greeter", "ping", nil); return err == nil })
+	natstest.Eventually(t, "it is there", func() bool { _, err := client.CallExt(t.Context(), "greeter", "ping", nil); return err == nil })
 
 	const (
 		nobody = "no instance of mailer is subscribed"
@@ -154,7 +156,7 @@ func TestNestedCancel(t *testing.T) {
 	nc.PublishMsg(&nats.Msg{Subject: "ext.bare.rpc", Reply: inbox.Subject, Data: []byte(`{"id":1,"method":"tools/x"}`), Header: nats.Header{"Ext-Call-Id": {"a"}}})
 	<-reached
 	nc.Publish("ext.bare.cancel", []byte(`{"call_id":"a"}`))
-	m, err := inbox.NextMsg(10 * time.Second)
+	m, err := inbox.NextMsg(time.Minute)
 	if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32007" || !strings.Contains(string(m.Data), `{"kind":"cancelled","ran":"maybe"}`) {
 		t.Errorf("answer %s, %v", m.Data, err)
 	}

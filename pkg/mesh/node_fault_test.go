@@ -39,7 +39,7 @@ func TestConcurrentUpdates(t *testing.T) {
 	wg.Wait()
 	var last wire.Announce
 	for last.HandshakeHash != slot.Announced().HandshakeHash {
-		m, err := heard.NextMsg(10 * time.Second)
+		m, err := heard.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("announced last: %+v, and it should be %+v: %v", last, slot.Announced(), err)
 		}
@@ -52,6 +52,7 @@ func TestConcurrentUpdates(t *testing.T) {
 // TestFloodOfAnnounceRequests checks that a thousand small messages do not become a thousand announcements of
 // each slot, and that the last one of them is answered.
 func TestFloodOfAnnounceRequests(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	nc := connect()

@@ -55,6 +55,7 @@ func resolved(c *Catalog, name string) string {
 // TestResolveAfterChanges adds, changes and removes extensions with clashing tools, and compares the results of Resolve with
 // those of a new catalog.
 func TestResolveAfterChanges(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -12,6 +12,7 @@ import (
 
 // TestToollessExtension: a tool of an extension that has none at the moment is unavailable, not unknown.
 func TestToollessExtension(t *testing.T) {
+	t.Parallel()
 	b := newCatalogBed(t)
 	b.bucket()
 	b.put("spec.gated", wire.Spec{ID: "gated", Version: "1.0.0"})

@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -29,6 +28,7 @@ func asMesh(m *nats.Msg, body string) {
 }
 
 func TestTryingAgain(t *testing.T) {
+	t.Parallel()
 	b := newCatalogBed(t)
 	b.bucket()
 	var tries atomic.Int32
@@ -115,22 +115,21 @@ func TestTryingAgain(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no time left", func(t *testing.T) {
-		tries.Store(0)
-		answer = func(int32) string { return strings.ReplaceAll(overloaded, "30", "1000") }
-		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
-		defer cancel()
-		began := time.Now()
-		_, err := client.Call(ctx, "ext_x_plain", nil)
-		if !errors.Is(err, rpc.CodeOverloaded) || tries.Load() != 1 || time.Since(began) > 800*time.Millisecond {
-			t.Errorf("= %v after %d tries and %s: it waits for what it has no time for", err, tries.Load(), time.Since(began))
-		}
-	})
+}
+
+// TestSleepHasNoTime checks that a call does not wait if its context would end before the next attempt.
+func TestSleepHasNoTime(t *testing.T) {
+	ctx, expire := Expiring(t) // ends in an hour
+	defer expire()
+	if sleep(ctx, time.Hour+time.Minute) || !sleep(ctx, time.Nanosecond) {
+		t.Error("it waits for an hour, or not at all")
+	}
 }
 
 // TestAwayFromWhen: a call to an instance that exited has the same time for the restart as a call that found no instance at
 // first.
 func TestAwayFromWhen(t *testing.T) {
+	t.Parallel()
 	b := newCatalogBed(t)
 	b.bucket()
 	b.put("spec.x", wire.Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []wire.Tool{{Name: "ext_x_plain", Own: "plain"}}})

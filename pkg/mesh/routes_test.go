@@ -235,6 +235,7 @@ func TestHungInstanceIsAvoided(t *testing.T) {
 // TestHungInstanceIsNoticed: the catalog shows nothing. After the first call without a sign of life, the client reports the
 // extension, and the hung instance gets one more call at most.
 func TestHungInstanceIsNoticed(t *testing.T) {
+	t.Parallel()
 	w := newTwins(t, newCatalogBed(t))
 	reports, err := w.nc.SubscribeSync("ext.registry.suspect.x")
 	if err != nil {
@@ -277,6 +278,7 @@ func TestHungInstanceIsNoticed(t *testing.T) {
 
 // TestHungInstanceWithoutPermission: a user who may not publish to instances calls the queue group, after one try.
 func TestHungInstanceWithoutPermission(t *testing.T) {
+	t.Parallel()
 	b := &catalogBed{t: t, srv: natstest.Start(t, &server.Options{Port: -1, JetStream: true, NoAuthUser: "all",
 		Users: []*server.User{{Username: "all", Password: "x"}, {Username: "agent", Password: "x",
 			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.*.rpc.*"}}}}}})}
@@ -284,11 +286,7 @@ func TestHungInstanceWithoutPermission(t *testing.T) {
 	w := newTwins(t, b)
 	w.show(replica("hung", heartbeat.Lost, wire.NotAnswering))
 	w.disconnect("hung")
-	agent, err := nats.Connect(b.srv.ClientURL(), nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(agent.Close)
+	agent := b.srv.Connect(nats.UserInfo("agent", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	client := NewClient(agent, ClientOptions{Catalog: w.load()})
 	for n := range 20 {
 		if _, err := client.Call(t.Context(), "ext_x_do", nil); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"runtime"
 	"testing"
 	"time"
@@ -12,53 +11,32 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// serverWith runs NATS with one user, on a port, or on a free one.
-func serverWith(t *testing.T, port int, password string) *server.Server {
-	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true, Username: "u", Password: password})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not come up")
-	}
-	return s
-}
-
 // TestServeEndsWithItsConnection closes a connection with a call in flight: Serve must return. Closing it after ctx has
 // ended is not an error.
 func TestServeEndsWithItsConnection(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
-		end  func(t *testing.T, s *server.Server, nc *nats.Conn, cancel context.CancelFunc)
+		end  func(s *natstest.Server, nc *nats.Conn, cancel context.CancelFunc)
 		want error
 	}{
-		"closed by its owner": {func(_ *testing.T, _ *server.Server, nc *nats.Conn, _ context.CancelFunc) { nc.Close() }, nats.ErrConnectionClosed},
-		"another password": {func(t *testing.T, s *server.Server, _ *nats.Conn, _ context.CancelFunc) {
-			port := s.Addr().(*net.TCPAddr).Port
-			s.Shutdown()
-			s.WaitForShutdown()
-			serverWith(t, port, "another")
+		"closed by its owner": {func(_ *natstest.Server, nc *nats.Conn, _ context.CancelFunc) { nc.Close() }, nats.ErrConnectionClosed},
+		"another password": {func(s *natstest.Server, _ *nats.Conn, _ context.CancelFunc) {
+			s.Restart(func(o *server.Options) { o.Password = "another" })
 		}, nats.ErrConnectionClosed},
-		"closed behind ctx": {func(_ *testing.T, _ *server.Server, nc *nats.Conn, cancel context.CancelFunc) { cancel(); nc.Close() }, nil},
-		"only ctx":          {func(_ *testing.T, _ *server.Server, _ *nats.Conn, cancel context.CancelFunc) { cancel() }, nil},
+		"closed behind ctx": {func(_ *natstest.Server, nc *nats.Conn, cancel context.CancelFunc) { cancel(); nc.Close() }, nil},
+		"only ctx":          {func(_ *natstest.Server, _ *nats.Conn, cancel context.CancelFunc) { cancel() }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serverWith(t, -1, "p")
+			s := natstest.Start(t, &server.Options{Port: -1, Username: "u", Password: "p"})
 			connect := func() *nats.Conn {
-				nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+				return s.Connect(nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 					nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(nc.Close)
-				return nc
 			}
 			entered, release := make(chan struct{}), make(chan struct{})
 			h := rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
@@ -80,19 +58,19 @@ func TestServeEndsWithItsConnection(t *testing.T) {
 			}()
 			caller := connect()
 			client := mesh.NewClient(caller, mesh.ClientOptions{})
-			eventually(t, "it answers", func() bool { _, err := client.CallExt(t.Context(), "greeter", "ping", nil); return err == nil })
+			natstest.Eventually(t, "it answers", func() bool { _, err := client.CallExt(t.Context(), "greeter", "ping", nil); return err == nil })
 			if err := caller.PublishRequest("ext.greeter.rpc", caller.NewInbox(), []byte(`{"id":1,"method":"tools/wait"}`)); err != nil {
 				t.Fatal(err)
 			}
 			<-entered
-			tt.end(t, s, nc, cancel)
+			tt.end(s, nc, cancel)
 			close(release) // not before: Serve waits for it, so what has happened has happened to it
 			select {
 			case err := <-done:
 				if !errors.Is(err, tt.want) {
 					t.Errorf("Serve returned %v, want %v", err, tt.want)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("Serve has not returned")
 			}
 		})
@@ -116,7 +94,7 @@ func TestNodeEndsWithItsConnection(t *testing.T) {
 			if !errors.Is(err, nats.ErrConnectionClosed) {
 				t.Fatalf("Run returned %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("Run has not returned")
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -70,6 +71,7 @@ func (l *later) CancelExchange(x *jsonrpc.Exchange) {
 // TestEveryCallEndsOnce makes calls of every kind at an asynchronous handler, cancels some of them at any moment, and
 // stops the service in the middle of it: each request is answered once, and nothing is left behind.
 func TestEveryCallEndsOnce(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	l := &later{}
 	_, stop := serveWeather(t, connect(), weather, l, serve.Options{MaxInflight: 64, DrainTimeout: 2 * time.Second})
@@ -147,12 +149,12 @@ func TestEveryCallEndsOnce(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "calls are made", func() bool { mu.Lock(); defer mu.Unlock(); return len(calls) > 2000 })
+	natstest.Eventually(t, "calls are made", func() bool { mu.Lock(); defer mu.Unlock(); return len(calls) > 2000 })
 	stop()
 	close(stopping)
 	wg.Wait()
 	l.wg.Wait()
-	eventually(t, "every call has its answer", func() bool {
+	natstest.Eventually(t, "every call has its answer", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, c := range calls {
@@ -167,6 +169,7 @@ func TestEveryCallEndsOnce(t *testing.T) {
 
 // TestHostileCallers checks callers that request streams and disconnect, and floods of them.
 func TestHostileCallers(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("x", 9<<20) + `"`)
 	var running atomic.Int64
@@ -201,15 +204,15 @@ func TestHostileCallers(t *testing.T) {
 		send("tools/wait", "nobody.listens")
 	}
 	// An answer to a last call, whatever it is, means that all calls before it were handled or refused.
-	last, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/last"}`), 10*time.Second)
+	last, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/last"}`), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("behind the flood: %s", last.Data)
-	eventually(t, "those who have gone are noticed", func() bool { return running.Load() == 0 })
+	natstest.Eventually(t, "those who have gone are noticed", func() bool { return running.Load() == 0 })
 	// While the service waits for acknowledgements, other callers are served.
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if got, err := client.Call(ctx, "weather/big", nil); err != nil || len(got) != len(big) {
 		t.Errorf("another caller: %d bytes, %v", len(got), err)

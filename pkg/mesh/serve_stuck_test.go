@@ -18,6 +18,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -66,7 +67,7 @@ func TestServeLeavesStuckHandlersBehind(t *testing.T) {
 	running.Go(func() { node.Run(nodeCtx) }) // ends with nodeCtx
 	done := make(chan error, 1)
 	go func() { done <- slot.Serve(ctx, h, serve.Options{DrainTimeout: 10 * time.Millisecond}) }() // ends with ctx
-	eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == "ready" })
+	natstest.Eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == "ready" })
 
 	want := map[string]string{`"polite"`: `"result":"polite"`}
 	send := func(name string) {
@@ -89,12 +90,12 @@ func TestServeLeavesStuckHandlersBehind(t *testing.T) {
 		if err != nil {
 			t.Errorf("Serve returned %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		close(release)
 		t.Fatal("Serve has not returned")
 	}
 	for range len(stuck) + 1 {
-		m, err := inbox.NextMsg(10 * time.Second)
+		m, err := inbox.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("no answer to %v: %v", want, err)
 		}

@@ -12,13 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
-	"github.com/extmesh/extmesh/internal/leaks"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -29,30 +27,7 @@ import (
 // startServer runs NATS in the process, without ports; connect makes connections to it.
 func startServer(t testing.TB) (connect func(...nats.Option) *nats.Conn) {
 	t.Helper()
-	others := goleak.IgnoreCurrent()
-	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not come up")
-	}
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-		if !t.Failed() {
-			leaks.None(t, others)
-		}
-	})
-	return func(opts ...nats.Option) *nats.Conn {
-		nc, err := nats.Connect("", append(opts, nats.InProcessServer(s))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
-	}
+	return natstest.Start(t, nil).Connect
 }
 
 // serveWeather starts an instance with the handler h, and returns it when it is ready. stop ends its Serve.
@@ -72,19 +47,8 @@ func serveWeather(t testing.TB, nc *nats.Conn, a wire.Announce, h rpc.Handler, o
 	})
 	stop = sync.OnceFunc(func() { cancel(); life.Wait() })
 	t.Cleanup(func() { stop(); stopNode(); wg.Wait() })
-	eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+	natstest.Eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
 	return slot, stop
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !cond(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("still waiting: %s", what)
-		}
-	}
 }
 
 func echo(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
@@ -102,6 +66,7 @@ func echo(_ context.Context, r *rpc.Request) (json.RawMessage, error) {
 var weather = wire.Announce{ID: "weather", Version: "1.2.3", Transport: "nats", Dialect: "ext"}
 
 func TestCall(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	slot, _ := serveWeather(t, connect(), weather, rpc.HandlerFunc(echo), serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
@@ -123,7 +88,7 @@ func TestCall(t *testing.T) {
 	if _, err := client.CallExt(t.Context(), "nobody", "ping", nil); !errors.Is(err, rpc.CodeUnavailable) || rpc.AsError(err).Details().Ran != rpc.RanNo {
 		t.Errorf("nobody: %v", err)
 	}
-	m, err := connect().Request(wire.Prefix("ext").InstanceRPC("weather", slot.Instance()), []byte(`{"jsonrpc":"2.0","id":"x","method":"tools/echo","params":[1]}`), 10*time.Second)
+	m, err := connect().Request(wire.Prefix("ext").InstanceRPC("weather", slot.Instance()), []byte(`{"jsonrpc":"2.0","id":"x","method":"tools/echo","params":[1]}`), time.Minute)
 	if err != nil || string(m.Data) != `{"jsonrpc":"2.0","id":"x","result":[1]}` {
 		t.Errorf("on the instance's subject: %s, %v", m.Data, err)
 	}
@@ -143,7 +108,7 @@ func TestClocksDoNotMatter(t *testing.T) {
 	if _, err := mesh.NewClient(connect(), mesh.ClientOptions{Agent: "a", Session: "s"}).Call(t.Context(), "weather/echo", nil); err != nil {
 		t.Fatal(err)
 	}
-	m, err := requests.NextMsg(10 * time.Second)
+	m, err := requests.NextMsg(time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +165,7 @@ func TestRefusedRequests(t *testing.T) {
 		{name: "an own error", body: `{"id":1,"method":"tools/fail"}`, code: "", id: `1`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Header: tt.header, Data: []byte(tt.body)}, 10*time.Second)
+			m, err := nc.RequestMsg(&nats.Msg{Subject: "ext.weather.rpc", Header: tt.header, Data: []byte(tt.body)}, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -221,13 +186,13 @@ func TestRefusedRequests(t *testing.T) {
 		for range 3 {
 			nc.PublishRequest("ext.weather.rpc", inbox.Subject, []byte(`{"id":1,"method":"tools/wait"}`))
 		}
-		m, err := inbox.NextMsg(10 * time.Second)
+		m, err := inbox.NextMsg(time.Minute)
 		if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32005" || !strings.Contains(string(m.Data), `"limit":2`) {
 			t.Errorf("third call: %v, %v", m, err)
 		}
 		close(release)
 		for range 2 {
-			if m, err := inbox.NextMsg(10 * time.Second); err != nil || !strings.Contains(string(m.Data), `"result":true`) {
+			if m, err := inbox.NextMsg(time.Minute); err != nil || !strings.Contains(string(m.Data), `"result":true`) {
 				t.Errorf("waiting call: %v, %v", m, err)
 			}
 		}
@@ -271,6 +236,7 @@ func TestCancel(t *testing.T) {
 
 // TestStopUnderLoad stops a service while calls pour in: every call is either answered, or refused as not run.
 func TestStopUnderLoad(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	for range 20 {
 		h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
@@ -288,7 +254,7 @@ func TestStopUnderLoad(t *testing.T) {
 		for range 16 {
 			wg.Go(func() {
 				for {
-					m, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/x"}`), 10*time.Second)
+					m, err := nc.Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/x"}`), time.Minute)
 					switch {
 					case errors.Is(err, nats.ErrNoResponders):
 						return
@@ -305,13 +271,14 @@ func TestStopUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "calls are answered", func() bool { return answered.Load() > 50 })
+		natstest.Eventually(t, "calls are answered", func() bool { return answered.Load() > 50 })
 		stop()
 		wg.Wait()
 	}
 }
 
 func TestAnnouncesAndBeats(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	nc := connect()
 	got := make(chan *nats.Msg, 100)
@@ -321,7 +288,7 @@ func TestAnnouncesAndBeats(t *testing.T) {
 	nc.Flush()
 	next := func(subject, text string) {
 		t.Helper()
-		deadline := time.After(10 * time.Second)
+		deadline := time.After(time.Minute)
 		for {
 			select {
 			case m := <-got:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -19,6 +20,7 @@ import (
 )
 
 func TestLargeAnswers(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	big := json.RawMessage(`"` + strings.Repeat("0123456789abcdef", 25<<20/16) + `"`)
 	h := rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return big, nil })
@@ -31,7 +33,7 @@ func TestLargeAnswers(t *testing.T) {
 			t.Fatalf("25 MiB: %d bytes, %v", len(got), err)
 		}
 	}
-	m, err := connect().Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/big"}`), 10*time.Second)
+	m, err := connect().Request("ext.weather.rpc", []byte(`{"id":1,"method":"tools/big"}`), time.Minute)
 	if err != nil || m.Header.Get("Nats-Service-Error-Code") != "-32006" || !strings.Contains(string(m.Data), `"size":262`) {
 		t.Errorf("without a stream: %.300s, %v", m.Data, err)
 	}
@@ -40,6 +42,7 @@ func TestLargeAnswers(t *testing.T) {
 // TestAcknowledgements reads the chunks of a large answer by hand. Two instances share a connection, so that each
 // acknowledgement reaches it twice, and counts once: the sender is 8 MiB ahead of what was acknowledged, and no more.
 func TestAcknowledgements(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	nc := connect()
 	node := serve.NewPublisher(nc, serve.PublisherOptions{})
@@ -52,7 +55,7 @@ func TestAcknowledgements(t *testing.T) {
 	for range 2 {
 		slot := node.Join(weather)
 		wg.Go(func() { slot.Serve(ctx, h, serve.Options{DrainTimeout: time.Millisecond}) }) // ends with ctx
-		eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
+		natstest.Eventually(t, "the slot is ready", func() bool { s, _ := slot.State(); return s == heartbeat.Ready })
 	}
 	caller := connect()
 	reply := caller.NewInbox()
@@ -65,7 +68,7 @@ func TestAcknowledgements(t *testing.T) {
 	acks := map[string]bool{}
 	const lot = 8 // chunks of 512 KiB
 	for chunks := 1; chunks <= 3*lot; chunks++ {
-		m, err := sub.NextMsg(10 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("chunk %d: %v", chunks, err)
 		}
@@ -116,6 +119,7 @@ func TestProgress(t *testing.T) {
 // TestLongCalls checks that a streaming caller gets signs of life during a long call, and that the call of a caller that
 // disconnects without a cancellation is cancelled.
 func TestLongCalls(t *testing.T) {
+	t.Parallel()
 	connect := startServer(t)
 	started, ended := make(chan struct{}), make(chan error, 1)
 	h := rpc.HandlerFunc(func(ctx context.Context, r *rpc.Request) (json.RawMessage, error) {
@@ -140,7 +144,7 @@ func TestLongCalls(t *testing.T) {
 			if kind := m.Header.Get("Ext-Frame"); kind != want {
 				t.Fatalf("frame %q, want %q", kind, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no frame %q", want)
 		}
 	}
@@ -150,7 +154,7 @@ func TestLongCalls(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the handler saw %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the call runs on for a caller that has gone")
 	}
 }
@@ -167,7 +171,7 @@ func TestClientCancels(t *testing.T) {
 	})
 	serveWeather(t, connect(), weather, h, serve.Options{})
 	client := mesh.NewClient(connect(), mesh.ClientOptions{})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() { // ends when the call has come, or with it
 		select {
@@ -181,7 +185,7 @@ func TestClientCancels(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the handler was not told")
 	}
 }
