@@ -6,11 +6,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -129,39 +131,20 @@ func TestSleepHasNoTime(t *testing.T) {
 // TestAwayFromWhen: a call to an instance that exited has the same time for the restart as a call that found no instance at
 // first.
 func TestAwayFromWhen(t *testing.T) {
-	t.Parallel()
-	b := newCatalogBed(t)
-	b.bucket()
-	b.put("spec.x", wire.Spec{ID: "x", Version: "1.0.0", Subject: "ext.x.rpc", Tools: []wire.Tool{{Name: "ext_x_plain", Own: "plain"}}})
-	b.put("state.x", wire.StateDoc{State: heartbeat.Ready, Available: true})
-	catalog := b.follow(CatalogOptions{})
-	await(t, catalog, "it is there", has("x", heartbeat.Ready))
-	nc := b.connect()
-	for _, patience := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} { // on a busy machine a second is over soon
-		tries := 0
-		sub, err := nc.QueueSubscribe("ext.x.rpc", wire.QueueGroup, func(m *nats.Msg) { // one at a time
-			if tries++; tries == 1 {
-				<-time.After(patience)
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCatalog(nil, CatalogOptions{})
+		c.take([]change{newChange("state.x", catalog.Stamp{Seq: 1, Time: 1}, []byte(`{"state":"ready","available":true}`))}, time.Now())
+		client := NewClient(nil, ClientOptions{Catalog: c, WaitReady: time.Minute})
+		<-time.After(time.Hour)              // the attempts before found an instance
+		absent := retries{made: len(pauses)} // more than are repeated without regard to time
+		for _, tt := range []struct {
+			after time.Duration
+			want  step
+		}{{0, afterPause}, {returnTime - time.Millisecond, afterPause}, {time.Millisecond, stop}} {
+			<-time.After(tt.after)
+			if got := absent.whenAbsent(client, &target{id: "x"}); got != tt.want {
+				t.Errorf("%s after it was absent: %d, want %d", time.Since(absent.away), got, tt.want)
 			}
-			if tries <= len(pauses)+2 { // more than are made without patience
-				asMesh(m, `"error":{"code":-32003,"message":"gone","data":{"kind":"unavailable","ran":"no"}}`)
-				return
-			}
-			asMesh(m, `"result":true`)
-		})
-		if err == nil {
-			err = nc.Flush()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := NewClient(b.nc, ClientOptions{Catalog: catalog, WaitReady: patience, Timeout: time.Minute})
-		got, err := client.Call(t.Context(), "ext_x_plain", nil)
-		sub.Unsubscribe()
-		if err == nil && string(got) == "true" {
-			return
-		}
-		t.Logf("with %s: %s, %v", patience, got, err)
-	}
-	t.Error("it does not wait for the next life")
+	})
 }
