@@ -24,7 +24,7 @@ var hostSyntax = sync.OnceValue(func() *regexp.Regexp {
 
 // url reads the key url. A URL with placeholders is checked as far as possible now, and completely after they are
 // replaced.
-func (t *table) url(required, query bool) string {
+func (t transportTable) url(required, query bool) string {
 	want := "http(s)://host[:port][/path]"
 	if required {
 		t.Missing("url", want)
@@ -123,7 +123,7 @@ func wrongHost(s string) string {
 }
 
 // subjectPrefix reads the key subject_prefix of the extension id.
-func (t *table) subjectPrefix(id string) string {
+func (t transportTable) subjectPrefix(id string) string {
 	s, ok := t.Str("subject_prefix")
 	key := t.Key("subject_prefix")
 	if !ok {

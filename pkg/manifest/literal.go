@@ -12,7 +12,7 @@ var shellVariable = regexp.MustCompile(`^((?:Bearer|Basic|Token) )?\$([A-Za-z_][
 
 // literal warns about a value that is written as for a shell, which does not read it. expands reports whether placeholders
 // in it are replaced.
-func (t *table) literal(key, value string, expands bool) {
+func (t transportTable) literal(key, value string, expands bool) {
 	instead := ""
 	switch m := shellVariable.FindStringSubmatch(value); {
 	case m != nil:
@@ -30,7 +30,7 @@ func (t *table) literal(key, value string, expands bool) {
 }
 
 // oneProgram reports a command that contains arguments.
-func (t *table) oneProgram(command string) {
+func (t transportTable) oneProgram(command string) {
 	words := strings.Fields(command)
 	if len(words) < 2 || strings.ContainsAny(words[0], `/\$`) { // a path may contain blanks
 		return

@@ -57,7 +57,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	var sidecar []Diagnostic
 	root := &table{top, opt.Program}
 	m := &Manifest{Hash: hash(data), Plugin: root.plugin(opt)}
-	m.MCPServers = root.servers()
+	m.MCPServers = serversTable{root.table("mcp_servers")}.servers()
 	if !root.listsServers() && opt.Sidecar != nil {
 		var s *document.Doc
 		s, m.MCPServers = parseSidecar(*opt.Sidecar, document.Warn, opt.Program)
@@ -65,7 +65,7 @@ func Parse(path string, data []byte, opt Options) (*Manifest, []Diagnostic) {
 	} else if opt.Sidecar != nil {
 		d.Info("mcp_servers", "the servers here are used; the sidecar %s is not read", opt.Sidecar.Path)
 	}
-	m.Transport = root.transport(m.Plugin.ID)
+	m.Transport = transportTable{root.table("transport")}.transport(m.Plugin.ID)
 	m.Capabilities = root.capabilities(m.Transport.Dialect)
 	root.container(m)
 	m.Requires = root.requires(document.Error)

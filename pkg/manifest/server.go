@@ -10,16 +10,25 @@ import (
 // maxServers limits the MCP servers of an extension, because each is a process or a connection.
 const maxServers = 64
 
+// serversTable reads a table or object of MCP servers, serverTable one of them.
+type (
+	serversTable struct{ *table }
+	serverTable  struct{ transportTable }
+)
+
+func (t serversTable) server(name string) serverTable {
+	return serverTable{transportTable{t.table.table(name)}}
+}
+
 // servers reads [mcp_servers.<name>].
-func (t *table) servers() map[string]MCPServer {
-	t = t.table("mcp_servers")
+func (t serversTable) servers() map[string]MCPServer {
 	if len(t.Names()) > maxServers {
 		t.Fault(t.Path, "has %d servers; want at most %d", len(t.Names()), maxServers)
 		return nil
 	}
 	out := make(map[string]MCPServer, len(t.Names()))
 	for _, name := range t.Names() {
-		sub := t.table(name)
+		sub := t.server(name)
 		t.serverName(name)
 		out[name] = sub.server(sub.serverKind())
 		sub.Unknown(document.Error)
@@ -30,7 +39,7 @@ func (t *table) servers() map[string]MCPServer {
 	return out
 }
 
-func (t *table) serverName(name string) {
+func (t serversTable) serverName(name string) {
 	key := t.Key(name)
 	if t.name(key, name, maxServerName) && reservedMember(name) {
 		t.Fault(key, "%s is a word of the mesh's subjects; choose another name, such as %s", document.Show(name), document.Show(name+"-server"))
@@ -39,7 +48,7 @@ func (t *table) serverName(name string) {
 
 // serverKind returns the transport of a server in [mcp_servers], given by type or derived from command or url; "" was
 // reported.
-func (t *table) serverKind() ServerType {
+func (t serverTable) serverKind() ServerType {
 	if !t.Has("type") && !t.Has("transport") {
 		kind := t.guessKind()
 		if kind != "" {
@@ -51,7 +60,7 @@ func (t *table) serverKind() ServerType {
 }
 
 // guessKind derives a server's transport from its other keys.
-func (t *table) guessKind() ServerType {
+func (t serverTable) guessKind() ServerType {
 	switch {
 	case t.Broken():
 		// reported
@@ -74,7 +83,7 @@ func (t *table) guessKind() ServerType {
 }
 
 // server reads one server of the given type; "" is an invalid type that was reported already.
-func (t *table) server(kind ServerType) MCPServer {
+func (t serverTable) server(kind ServerType) MCPServer {
 	s := MCPServer{Type: kind}
 	s.Command = t.command(kind == ServerStdio)
 	t.placeholders(t.Key("command"), s.Command)
@@ -91,7 +100,7 @@ func (t *table) server(kind ServerType) MCPServer {
 	return s
 }
 
-func (t *table) cwd() string {
+func (t serverTable) cwd() string {
 	s, ok := t.Str("cwd")
 	switch {
 	case !ok:

@@ -91,7 +91,11 @@ func (t *table) clientServers() map[string]MCPServer {
 		t.Fault("", `has no servers; want an object such as {"mcpServers": {"name": {"command": "…"}}}`)
 		return nil
 	}
-	t = t.table(key)
+	return serversTable{t.table(key)}.members()
+}
+
+// members reads the servers of a sidecar, with the names that they have as members of the extension.
+func (t serversTable) members() map[string]MCPServer {
 	if len(t.Names()) > maxServers {
 		t.Fault(t.Path, "has %d servers; want at most %d", len(t.Names()), maxServers)
 		return nil
@@ -101,7 +105,7 @@ func (t *table) clientServers() map[string]MCPServer {
 	out := make(map[string]MCPServer, len(t.Names()))
 	for _, written := range slices.Sorted(maps.Keys(names)) {
 		before := t.Faults
-		sub := t.table(written)
+		sub := t.server(written)
 		if off, _ := sub.Bool("disabled"); off {
 			t.Info(sub.Path, "is disabled")
 			continue
@@ -121,7 +125,7 @@ func (t *table) clientServers() map[string]MCPServer {
 
 // memberNames returns the member's name for the name of each server. Illegal names are converted to legal ones that no
 // other server has; a name that cannot be converted is reported and left out.
-func (t *table) memberNames() map[string]string {
+func (t serversTable) memberNames() map[string]string {
 	names, taken := map[string]string{}, map[string]bool{}
 	var illegal []string
 	for _, name := range t.Names() {
@@ -150,7 +154,7 @@ func (t *table) memberNames() map[string]string {
 }
 
 // sidecarKind returns the transport of a server in a sidecar, given or derived; "" was reported.
-func (t *table) sidecarKind() ServerType {
+func (t serverTable) sidecarKind() ServerType {
 	if !t.Has("type") && !t.Has("transport") {
 		return t.guessKind()
 	}

@@ -31,9 +31,12 @@ type field struct{ key, types string }
 
 func (f field) belongs(kind string) bool { return slices.Contains(strings.Fields(f.types), kind) }
 
+// transportTable reads [transport], and what a server in [mcp_servers] has in common with it.
+type transportTable struct{ *table }
+
 // kind reads the transport of a table, given by either of two keys, and reports the fields that belong to another
 // transport. It returns "" if there is no valid one.
-func (t *table) kind(a, b string, legal []string, fields []field) string {
+func (t transportTable) kind(a, b string, legal []string, fields []field) string {
 	s, key := t.either(a, b)
 	if !t.Has(a) && !t.Has(b) {
 		t.Missing(a, "one of "+list(legal)+t.guess(fields))
@@ -55,7 +58,7 @@ func (t *table) kind(a, b string, legal []string, fields []field) string {
 }
 
 // misfits reports the fields that do not belong to the transport s, which is given by key.
-func (t *table) misfits(key, s string, fields []field) {
+func (t transportTable) misfits(key, s string, fields []field) {
 	for _, f := range fields {
 		if t.Has(f.key) && !f.belongs(s) {
 			t.Fault(t.Key(f.key), `does not belong to %s = %q but to %s; remove it or change %s`,
@@ -65,7 +68,7 @@ func (t *table) misfits(key, s string, fields []field) {
 }
 
 // either reads a string that has two names. Both may be present if they agree.
-func (t *table) either(a, b string) (s, key string) {
+func (t transportTable) either(a, b string) (s, key string) {
 	s, aok := t.Str(a)
 	other, bok := t.Str(b)
 	switch {
@@ -81,7 +84,7 @@ func (t *table) either(a, b string) (s, key string) {
 }
 
 // guess returns a hint about the transport that the present fields belong to.
-func (t *table) guess(fields []field) string {
+func (t transportTable) guess(fields []field) string {
 	for _, f := range fields {
 		if t.Has(f.key) && !strings.Contains(f.types, " ") {
 			return "; " + f.key + " belongs to " + document.Show(f.types)
@@ -106,8 +109,7 @@ func list(words []string) string {
 }
 
 // transport reads [transport] of the extension id.
-func (t *table) transport(id string) Transport {
-	t = t.table("transport")
+func (t transportTable) transport(id string) Transport {
 	if !t.Present() {
 		return Transport{} // container reports a missing transport
 	}
@@ -133,7 +135,7 @@ func (t *table) transport(id string) Transport {
 
 // misplaced warns about placeholders in values where they are not replaced. It warns only about the mesh's own names,
 // because ${HOME} may be for the shell that the extension runs.
-func (t *table) misplaced(tr Transport) {
+func (t transportTable) misplaced(tr Transport) {
 	const note = "placeholders are not replaced here, only in env, headers and url; the program runs in the extension's directory, so a relative path will do"
 	if strings.Contains(tr.Command, "${EXTENSION_") {
 		t.Warn(t.Key("command"), note)
@@ -145,7 +147,7 @@ func (t *table) misplaced(tr Transport) {
 	}
 }
 
-func (t *table) command(required bool) string {
+func (t transportTable) command(required bool) string {
 	if required {
 		t.Missing("command", "the program to run")
 	}
@@ -161,7 +163,7 @@ func (t *table) command(required bool) string {
 }
 
 // checkProgram warns about a program that cannot be run at present.
-func (t *table) checkProgram(stdio bool, command, cwd string) {
+func (t transportTable) checkProgram(stdio bool, command, cwd string) {
 	if t.program == nil || !stdio || blank(command) || strings.Contains(command+cwd, "${") || strings.ContainsRune(command+cwd, 0) {
 		return
 	}
@@ -170,7 +172,7 @@ func (t *table) checkProgram(stdio bool, command, cwd string) {
 	}
 }
 
-func (t *table) args(expands bool) []string {
+func (t transportTable) args(expands bool) []string {
 	list, _, _ := t.Strs("args")
 	for i, a := range list {
 		if strings.ContainsRune(a, 0) {
@@ -181,7 +183,7 @@ func (t *table) args(expands bool) []string {
 	return list
 }
 
-func (t *table) env() map[string]string {
+func (t transportTable) env() map[string]string {
 	env := t.StrMap("env")
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		value := env[name]
@@ -198,7 +200,7 @@ func (t *table) env() map[string]string {
 	return env
 }
 
-func (t *table) dialect() Dialect {
+func (t transportTable) dialect() Dialect {
 	s, ok := t.Str("dialect")
 	if ok && s != string(Auto) && s != string(Ext) && s != string(MCP) {
 		t.Fault(t.Key("dialect"), `%s is not a dialect; want "auto", "ext" or "mcp"`, document.Show(s))
@@ -206,7 +208,7 @@ func (t *table) dialect() Dialect {
 	return Dialect(s)
 }
 
-func (t *table) handshakeTimeout() time.Duration {
+func (t transportTable) handshakeTimeout() time.Duration {
 	s, ok := t.Str("handshake_timeout")
 	if !ok {
 		return 0
@@ -224,7 +226,7 @@ func (t *table) handshakeTimeout() time.Duration {
 	return d
 }
 
-func (t *table) headers() map[string]string {
+func (t transportTable) headers() map[string]string {
 	headers := t.StrMap("headers")
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
