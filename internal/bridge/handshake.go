@@ -213,39 +213,44 @@ func (hs *handshake) finish(parsed wire.Handshake, w *workload) (err error) {
 		hs.toolsList = slices.Concat([]byte(`{"tools":[`), bytes.Join(hs.pages, []byte(",")), []byte("]}"))
 		hs.pages = nil
 	}
+	for i, d := range hs.problems { // shown in the catalog
+		hs.problems[i].Message = w.clean(d.Message, maxReason)
+	}
+	hs.initialize, err = hs.answer(parsed.ServerVersion, tools)
+	return err
+}
+
+// answer returns the answer to initialize.
+func (hs *handshake) answer(serverVersion string, tools []byte) ([]byte, error) {
 	var b bytes.Buffer
-	version, err := json.Marshal(parsed.ServerVersion)
+	version, err := json.Marshal(serverVersion)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	hooks, err := json.Marshal(append([]string{}, hs.hooks...))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fmt.Fprintf(&b, `{"server_version":%s,"tools":%s,"hooks":%s`, version, tools, hooks)
-	if len(hs.problems) > 0 { // shown in the catalog
-		for i, d := range hs.problems {
-			hs.problems[i].Message = w.clean(d.Message, maxReason)
-		}
+	if len(hs.problems) > 0 {
 		problems, err := json.Marshal(hs.problems)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Fprintf(&b, `,"diagnostics":%s`, problems)
 	}
 	if hs.dialect == manifest.MCP {
 		if err := appendMCP(&b, hs.raw); err != nil {
-			return err
+			return nil, err
 		}
 		lists, err := json.Marshal(hs.listings.lists())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Fprintf(&b, `,"lists":%s`, lists)
 	}
 	b.WriteByte('}')
-	hs.initialize = b.Bytes()
-	return nil
+	return b.Bytes(), nil
 }
 
 // withServer returns the hash of a handshake with an MCP server: what the server declared is a part of it.

@@ -18,27 +18,32 @@ import (
 
 // instance is one replica of a workload: its identity on the mesh, and the runs of its processes.
 type instance struct {
-	workload     *workload
-	host         hostInfo
-	mesh         *serve.Instance
-	memory       *memory
-	turns        *startTurns
-	log          *slog.Logger
-	breaker      *breaker.Breaker
-	sup          *supervise.Supervisor
-	history      runHistory
-	lines        *ring // the last lines of its output for people
-	noise        noiseLimits
-	eventLimit   rateLimit // for notifications
-	publishLog   func(logLine)
-	publishEvent func(notification []byte) error
-	changed      func() // reports that the entry in the inventory has changed
-	forget       func() // removes it from there
+	workload   *workload
+	host       hostInfo
+	mesh       *serve.Instance
+	memory     *memory
+	turns      *startTurns
+	log        *slog.Logger
+	breaker    *breaker.Breaker
+	sup        *supervise.Supervisor
+	history    runHistory
+	lines      *ring // the last lines of its output for people
+	noise      noiseLimits
+	eventLimit rateLimit // for notifications
+	publish    publisher
+	changed    func() // reports that the entry in the inventory has changed
+	forget     func() // removes it from there
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 
 	notStartable     atomic.Bool // the last run failed because its program cannot be started
 	restartsWhenIdle atomic.Bool // a restart is waiting for the calls in flight
+}
+
+// publisher publishes what an extension sends by itself.
+type publisher struct {
+	log   func(logLine)
+	event func(notification []byte) error
 }
 
 // hostInfo is what children receive about this program.

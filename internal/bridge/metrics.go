@@ -39,7 +39,8 @@ var refusalKinds = []string{rpc.CodeParse.Kind(), rpc.CodeInvalidRequest.Kind(),
 // internal/daemon. Counters restart from zero when a reload replaces an extension. It may be called at any time, also
 // before Run, and is safe for concurrent use.
 func (b *Bridge) WriteMetrics(w io.Writer) {
-	all := b.totals()
+	instances := b.fleet.all()
+	all := totals(instances)
 	gauge := func(name, help string) { daemon.Family(w, name, "gauge", help) }
 	counter := func(name, help string) { daemon.Family(w, name, "counter", help) }
 
@@ -79,8 +80,8 @@ func (b *Bridge) WriteMetrics(w io.Writer) {
 	for _, t := range all {
 		t.writeSkipped(w)
 	}
-	b.writeTools(w)
-	b.writeChildren(w)
+	writeTools(w, b.calls.Counts(""))
+	writeChildren(w, instances)
 	gauge("extmesh_bridge_problems", "Invalid manifests of this host, and extensions with unmet requirements, by kind.")
 	problems := b.problems()
 	for _, kind := range slices.Sorted(maps.Keys(problems)) {
@@ -115,8 +116,7 @@ func writeDurations(w io.Writer, name string, d calls.Durations, labels ...strin
 }
 
 // writeTools writes the metrics of single tools, of which a bridge has a limited number.
-func (b *Bridge) writeTools(w io.Writer) {
-	all := b.calls.Counts("")
+func writeTools(w io.Writer, all []calls.Counts) {
 	daemon.Family(w, "extmesh_bridge_tool_duration_seconds", "histogram", "Time from the arrival of a call of a tool to its response; tool _other: other methods, and tools over the limit.")
 	for _, c := range all {
 		writeDurations(w, "extmesh_bridge_tool_duration_seconds", c.Took, "extension", c.ID, "tool", c.Tool)
@@ -128,9 +128,9 @@ func (b *Bridge) writeTools(w io.Writer) {
 }
 
 // writeChildren writes what the processes of the extensions use.
-func (b *Bridge) writeChildren(w io.Writer) {
+func writeChildren(w io.Writer, instances []*instance) {
 	used := map[string]child.Activity{}
-	for _, s := range b.fleet.all() {
+	for _, s := range instances {
 		sum, u := used[s.workload.id()], s.history.usage()
 		sum.Processes += u.Processes
 		sum.Resident += u.Resident
@@ -166,10 +166,10 @@ func (t *extensionTotals) writeSkipped(w io.Writer) {
 	}
 }
 
-// totals returns the sums per extension, sorted by id.
-func (b *Bridge) totals() []*extensionTotals {
+// totals returns the sums per extension of instances that are sorted by id.
+func totals(instances []*instance) []*extensionTotals {
 	var all []*extensionTotals
-	for _, s := range b.fleet.all() {
+	for _, s := range instances {
 		id := s.workload.id()
 		if len(all) == 0 || all[len(all)-1].id != id {
 			all = append(all, &extensionTotals{id: id, states: map[heartbeat.State]int{}, breakers: map[heartbeat.BreakerState]int{}})

@@ -41,8 +41,8 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
 	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
-	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }
-	s.publishLog = func(l logLine) {
+	s.publish.event = func(n []byte) error { return b.nc.Publish(events, n) }
+	s.publish.log = func(l logLine) {
 		// A line that cannot be published is still in the ring and in the bridge's log.
 		if data, err := json.Marshal(l); err == nil {
 			_ = b.nc.Publish(log, data)

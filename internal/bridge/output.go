@@ -27,7 +27,7 @@ func (s *instance) keepLine(line, stream string, dropped int) {
 	if out.TS, out.Dropped = l.At.UTC(), dropped; dropped > 0 {
 		out.Line = ""
 	}
-	s.publishLog(out)
+	s.publish.log(out)
 }
 
 // logLine is a line as it is returned and published.
@@ -181,7 +181,7 @@ func (r *run) handleNotification(method string, params []byte) {
 	if method == "notifications/progress" && r.f.progress.deliver(params) {
 		return
 	}
-	if err := r.inst.publishEvent(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
+	if err := r.inst.publish.event(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
 		r.inst.log.Debug("an event was not published", "method", method, "error", err)
 	}
 }

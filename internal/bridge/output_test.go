@@ -90,7 +90,7 @@ func newNoisy(log io.Writer, redact func(string) string) (*instance, *[]logLine)
 	a := wire.Announce{ID: "noisy", Version: "1.0.0", Bridge: "b1", Replica: 2}
 	node := serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix})
 	return &instance{workload: &workload{announce: a, redact: redact}, mesh: node.Join(a), lines: &ring{}, noise: newNoiseLimits(),
-		log: slog.New(slog.NewTextHandler(log, nil)), publishLog: func(l logLine) { *published = append(*published, l) }}, published
+		log: slog.New(slog.NewTextHandler(log, nil)), publish: publisher{log: func(l logLine) { *published = append(*published, l) }}}, published
 }
 
 // TestNoiseIsKept: what a child prints to standard output is kept and published, within a limit, with the number of
