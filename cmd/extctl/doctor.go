@@ -97,7 +97,7 @@ func runDoctor(ctx context.Context, a *app, o doctorOptions) error {
 	h := o.readHost(a.credentials())
 	h.cfg.StateDir = o.stateDir
 	h = h.with(h.cfg)
-	if err := checkDirs(o.search); err != nil {
+	if err := bridge.CheckDirs(o.search); err != nil {
 		return usage("%w", err)
 	}
 	d := &doctor{app: a, host: h, diags: h.diags}

@@ -81,7 +81,7 @@ func (a *app) load(f hostFlags) (localHost, error) {
 	if err != nil {
 		return h, err
 	}
-	if err := checkDirs(f.search); err != nil {
+	if err := bridge.CheckDirs(f.search); err != nil {
 		return h, daemon.UsageError{Err: err}
 	}
 	return h, nil

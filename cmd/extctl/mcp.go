@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
@@ -105,7 +106,7 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := checkDirs(o.up); err != nil {
+	if err := bridge.CheckDirs(o.up); err != nil {
 		return daemon.UsageError{Err: err}
 	}
 	if o.http.admin != "" && o.http.addr == "" {

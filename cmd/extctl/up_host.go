@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -42,7 +40,7 @@ func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
 	if p.settings, err = p.reread(); err != nil {
 		return p, daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
 	}
-	if err := checkDirs(o.dirs); err != nil {
+	if err := bridge.CheckDirs(o.dirs); err != nil {
 		return p, daemon.UsageError{Err: err}
 	}
 	return p, nil
@@ -101,19 +99,6 @@ func (f findingsFilter) WithAttrs(a []slog.Attr) slog.Handler {
 // WithGroup keeps the filter.
 func (f findingsFilter) WithGroup(name string) slog.Handler {
 	return findingsFilter{f.Handler.WithGroup(name)}
-}
-
-// checkDirs reports every path that is not a directory.
-func checkDirs(dirs []string) error {
-	var faults []error
-	for _, d := range dirs {
-		if info, err := os.Stat(d); err != nil {
-			faults = append(faults, err)
-		} else if !info.IsDir() {
-			faults = append(faults, fmt.Errorf("%s is not a directory", d))
-		}
-	}
-	return errors.Join(faults...)
 }
 
 // registryConfig is the configuration of the registry in extctl up. It uses the heartbeat settings of this host, the only

@@ -63,6 +63,9 @@ func program() daemon.Program {
 			if m := config.Secrets(secrets); m != "" && m != config.SecretsInherit && m != config.SecretsGranted {
 				return fmt.Errorf("--secrets: %q is not a mode; want inherit or granted", secrets)
 			}
+			if err := bridge.CheckDirs(search); err != nil {
+				return fmt.Errorf("--search-path: %w", err)
+			}
 			if settings, err = read(log); err != nil {
 				return daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
 			}

@@ -43,6 +43,19 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 	return c, nil
 }
 
+// CheckDirs reports every path that is not a directory: one that a person has typed is a mistake.
+func CheckDirs(dirs []string) error {
+	var faults []error
+	for _, d := range dirs {
+		if info, err := os.Stat(d); err != nil {
+			faults = append(faults, err)
+		} else if !info.IsDir() {
+			faults = append(faults, fmt.Errorf("%s is not a directory", d))
+		}
+	}
+	return errors.Join(faults...)
+}
+
 var notInNames = regexp.MustCompile(`[^a-z0-9_-]+`)
 
 // CheckName checks the name of a bridge: it has the syntax of an id and must not be one that the mesh reserves.
