@@ -125,17 +125,25 @@ func runMCP(ctx context.Context, a *app, o mcpOptions) error {
 	return link.serveWithHealth(ctx, &o.http)
 }
 
-// serveWithHealth serves clients, and the health endpoints, until ctx or the input ends.
+// serveWithHealth serves clients, and the health endpoints, until ctx or the input ends. While the last calls complete, the
+// endpoints remain, and report that the server is not ready.
 func (l *mcpLink) serveWithHealth(ctx context.Context, f *httpFlags) error {
 	serving, stop := context.WithCancelCause(ctx)
+	l.health.Ready(func() error {
+		if serving.Err() != nil {
+			return errors.New("stopping")
+		}
+		return l.door.Ready()
+	})
+	whole, end := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
-	go func() { // ends with serving, and is awaited below
+	go func() { // ends with whole, and is awaited below
 		defer close(ended)
-		if err := l.health.Run(serving); err != nil {
+		if err := l.health.Run(whole); err != nil {
 			stop(fmt.Errorf("--admin: %w", err))
 		}
 	}()
-	defer func() { stop(nil); <-ended }()
+	defer func() { stop(nil); end(); <-ended }()
 	err := l.serve(serving, f)
 	if cause := context.Cause(serving); ctx.Err() == nil && cause != nil {
 		return cause // an error of the health endpoints
@@ -186,7 +194,6 @@ func newMCPLink(a *app, d *door.Door, logger *slog.Logger, admin string) (*mcpLi
 		return nil, err
 	}
 	health := &daemon.Health{Addr: admin, Logger: logger, WithoutNATS: true}
-	health.Ready(d.Ready)
 	health.Metrics(d.WriteMetrics)
 	return &mcpLink{app: a, door: d, logger: logger, prefix: prefix, health: health}, nil
 }

@@ -102,12 +102,18 @@ func TestMCPDrain(t *testing.T) {
 	}()
 	<-arrived
 	cancel()
-	natstest.Eventually(t, "the health endpoints have ended", func() bool { return get("/healthz") == "" })
+	natstest.Eventually(t, "it is not ready", func() bool { return get("/readyz") == "stopping\n" })
+	if text := get("/healthz"); text != "ok\n" {
+		t.Errorf("while the call completes, /healthz is %q", text)
+	}
 	close(release)
 	if text := <-answer; !strings.Contains(text, `"done":1`) {
 		t.Errorf("the call in flight ends with %s", text)
 	}
 	if c := <-code; c != exitOK && c != 130 {
 		t.Errorf("exit code %d\n%s", c, stderr.String())
+	}
+	if text := get("/healthz"); text != "" {
+		t.Errorf("the health endpoints have not ended: %s", text)
 	}
 }
