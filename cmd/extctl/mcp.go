@@ -71,8 +71,8 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 // addViewFlags adds the flags that choose what clients are shown.
 func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&o.door.View.Only, "only", nil, "offer only tools that match `PATTERN`: an extension's id, <id>/<tool> or a registered name, with * and ?; can be repeated")
-	f.StringArrayVar(&o.door.View.Exclude, "exclude", nil, "do not offer tools that match `PATTERN`; can be repeated")
+	f.StringArrayVar(&o.door.View.Only, "only", nil, "offer only what matches `PATTERN`: an extension's id, <id>/<tool>, <id>/prompt:<name>, <id>/resource:<uri> or a tool's registered name, with * and ?; can be repeated")
+	f.StringArrayVar(&o.door.View.Exclude, "exclude", nil, "do not offer what matches `PATTERN`; can be repeated")
 	f.BoolVar(&o.door.View.ReadOnly, "read-only", false, "offer only tools whose annotations state that they only read")
 	f.StringVar(&o.names, "names", "registered", "`MODE` of naming: registered (ext_<id>_<tool>), or own (the tool's own name, if only one tool has it)")
 	f.IntVar(&o.door.View.NameLimit, "name-limit", wire.MaxToolName, "longest name of a tool, in `BYTES`, from 24 to 64")
@@ -239,7 +239,11 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 			l.logger.Error("the catalog cannot be read", "error", err)
 		}
 	})
-	l.door.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger}))
+	client := mesh.NewClient(nc, mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger})
+	l.door.Attach(catalog, client, func(id string, receive func([]byte)) (stop func(), err error) {
+		s, err := nc.Subscribe(l.prefix.Event(id), func(m *nats.Msg) { receive(m.Data) })
+		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed
+	})
 	for ctx.Err() == nil && !l.isElsewhere(nc, target) {
 		pause(ctx, retryEvery)
 	}

@@ -41,6 +41,7 @@ type forwarder struct {
 	inflight    atomic.Int64 // only counted over HTTP
 	replicas    *replicaSet
 	memory      *memory
+	updates     *subscriptions
 	noise       *noiseTail
 	firstNoise  atomic.Pointer[string] // the first line before the handshake that was not a message
 	credentials *credentials           // over HTTP
@@ -89,6 +90,8 @@ func (f *forwarder) HandleAsync(r *rpc.Request, x *jsonrpc.Exchange) {
 		f.toolsCall(hs, r, x)
 	case strings.HasPrefix(method, "tools/"):
 		f.tool(hs, strings.TrimPrefix(method, "tools/"), r.Params, x)
+	case method == "resources/subscribe" && hs.dialect == manifest.MCP && hs.sendsUpdates():
+		f.subscribe(x, r.Params)
 	case hs.listings[method] != nil:
 		x.Sink.Deliver(x, jsonrpc.NewReply(hs.listings[method].answer, nil))
 	case strings.HasPrefix(method, "hooks/") && hs.dialect == manifest.Ext, hs.dialect == manifest.MCP && passedThrough(method):
@@ -114,7 +117,7 @@ func (f *forwarder) Flush() {
 }
 
 // passedThrough reports whether an MCP request is forwarded unchanged. Requests that belong to one client's session
-// (logging levels, subscriptions) are not, because all clients share the child.
+// (logging levels, the end of subscriptions) are not, because all clients share the child.
 func passedThrough(method string) bool {
 	switch method {
 	case "resources/list", "resources/templates/list", "resources/read",

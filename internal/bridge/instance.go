@@ -22,6 +22,7 @@ type instance struct {
 	host       hostInfo
 	mesh       *serve.Instance
 	memory     *memory
+	updates    *subscriptions
 	turns      *startTurns
 	log        *slog.Logger
 	breaker    *breaker.Breaker

@@ -19,6 +19,7 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 		workload: w, host: hostInfo{agentVersion: b.planner.agentVersion()},
 		mesh:       b.node.Join(a),
 		memory:     b.memory,
+		updates:    &subscriptions{},
 		turns:      b.turns,
 		log:        b.log.With("extension", w.id()),
 		lines:      &ring{},

@@ -29,7 +29,8 @@ type run struct {
 	end   func(why error)     // closes the connection and stops the child
 	ready func(hs *handshake) // called after the handshake
 
-	retryPause time.Duration // of retryIncomplete
+	retryPause time.Duration    // of retryIncomplete
+	resumed    *json.RawMessage // the reopened session in which the server was subscribed to again
 }
 
 // runOnce is one run of the instance: from the start to the end of its process or session.
@@ -177,6 +178,7 @@ func (r *run) becomeReady(ctx context.Context) error {
 	}
 	r.inst.breaker.Close()
 	r.applyHandshake(hs)
+	r.inst.updates.resume(r.f.conn)
 	r.ready(hs)
 	return nil
 }
@@ -322,6 +324,7 @@ func (s *instance) newForwarder() *forwarder {
 	return &forwarder{
 		breaker: s.breaker, passthrough: s.workload.announce.Context.Passthrough, maxResult: s.workload.limits.maxResult,
 		relist: newSignal(), check: newSignal(), replicas: s.workload.replicaSet, memory: s.memory,
+		updates: s.updates,
 	}
 }
 

@@ -27,6 +27,10 @@ func (r *run) relist(ctx context.Context) {
 	old := r.f.handshake.Load()
 	if raw := r.f.reopened.Load(); raw != nil {
 		old = &handshake{dialect: old.dialect, raw: *raw, listings: old.listings}
+		if raw != r.resumed {
+			r.resumed = raw
+			r.inst.updates.resume(r.f.conn)
+		}
 	}
 	hs, err := readTools(ctx, r.f.conn, old, r.inst.workload)
 	switch {

@@ -22,6 +22,8 @@ type lister struct {
 	b  *bed
 	id string
 
+	capabilities string
+
 	mu      sync.Mutex
 	lists   map[string]string
 	answers map[string]func(params json.RawMessage) (string, error)
@@ -29,7 +31,7 @@ type lister struct {
 
 // newLister puts a server with these lists into the catalog.
 func (b *bed) newLister(id, prompts, resources, templates string) *lister {
-	l := &lister{b: b, id: id, lists: map[string]string{
+	l := &lister{b: b, id: id, capabilities: `{"prompts":{},"resources":{"subscribe":true},"completions":{}}`, lists: map[string]string{
 		"prompts/list": `{"prompts":[` + prompts + `]}`, "resources/list": `{"resources":[` + resources + `]}`,
 		"resources/templates/list": `{"resourceTemplates":[` + templates + `]}`,
 	}, answers: map[string]func(json.RawMessage) (string, error){}}
@@ -66,7 +68,7 @@ func (l *lister) announce(methods ...string) {
 	}
 	l.mu.Unlock()
 	l.b.put("spec."+l.id, mesh.Spec{ID: l.id, Version: "1.0.0", Transport: "stdio", Dialect: "mcp", Subject: "ext." + l.id + ".rpc", Server: &wire.Server{
-		ProtocolVersion: "2025-11-25", Capabilities: json.RawMessage(`{"prompts":{},"resources":{},"completions":{}}`), Lists: lists}})
+		ProtocolVersion: "2025-11-25", Capabilities: json.RawMessage(l.capabilities), Lists: lists}})
 }
 
 // listed runs a Door that has requested all lists.

@@ -149,7 +149,10 @@ func (b *bed) attach(d *Door) {
 	nc := b.connect()
 	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
 	run(b.t, func(ctx context.Context) { _ = catalog.Run(ctx) })
-	d.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, WaitReady: 50 * time.Millisecond}))
+	d.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, WaitReady: 50 * time.Millisecond}), func(id string, receive func([]byte)) (func(), error) {
+		s, err := nc.Subscribe("ext."+id+".event", func(m *nats.Msg) { receive(m.Data) })
+		return func() { _ = s.Unsubscribe() }, err
+	})
 }
 
 // runDoor runs a Door without a mesh until the test ends.
@@ -250,3 +253,12 @@ func (p *pipe) want(line, answer string) {
 }
 
 const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+
+// subscribers reports whether anybody subscribes to a subject.
+func (b *bed) subscribers(subject string) bool {
+	subs, err := b.srv.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 1000, Test: subject})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return len(subs.Subs) > 0
+}

@@ -17,10 +17,10 @@ type client struct {
 	door        *Door
 	view        *viewState
 	principal   string // how the client has authenticated; "" if it has not
-	cacheScope  string // public or private
 	natsContext string // with its NATS credentials; "": those of the Door
 	identities  *identities
-	usage       *usage // of this client, or of all with the same token
+	usage       *usage    // of this client, or of all with the same token
+	follower    *follower // in a session of the legacy era
 
 	mu       sync.Mutex
 	calls    map[string]*call // in flight, by raw id
@@ -32,11 +32,7 @@ type client struct {
 }
 
 func (d *Door) newClient(v *viewState, principal string) *client {
-	c := &client{door: d, view: v, principal: principal, cacheScope: "public", usage: new(usage), calls: map[string]*call{}}
-	if principal != "" {
-		c.cacheScope = "private"
-	}
-	return c
+	return &client{door: d, view: v, principal: principal, usage: new(usage), calls: map[string]*call{}}
 }
 
 // request is a request of a client, with an id.
@@ -97,6 +93,8 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		return tools{c}.callTool(ctx, q)
 	case q.method == mcp.MethodGetPrompt, q.method == mcp.MethodReadResource, q.method == mcp.MethodComplete:
 		return asks{c}.answer(ctx, q)
+	case (q.method == mcp.MethodSubscribe || q.method == mcp.MethodUnsubscribe) && q.era == mcp.EraLegacy:
+		return asks{c}.subscribe(ctx, q)
 	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
 		c.door.awaitReady(ctx) // for the instructions
 		return c.initialize(q)
@@ -118,7 +116,7 @@ func (c *client) isQuick(method string) bool {
 		return !waits || isClosed(c.door.listed)
 	}
 	switch method {
-	case mcp.MethodCallTool, mcp.MethodListen, mcp.MethodGetPrompt, mcp.MethodReadResource, mcp.MethodComplete:
+	case mcp.MethodCallTool, mcp.MethodListen, mcp.MethodGetPrompt, mcp.MethodReadResource, mcp.MethodComplete, mcp.MethodSubscribe:
 		return false
 	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover:
 		return !waits || c.door.isReady()
@@ -128,7 +126,7 @@ func (c *client) isQuick(method string) bool {
 
 // capabilities is what the server declares. They do not depend on what the mesh has at the moment, because clients read
 // them once.
-const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true},"completions":{}}`
+const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{}}`
 
 // initialize begins a session of the legacy era.
 func (c *client) initialize(q *request) ([]byte, *rpc.Error) {

@@ -48,12 +48,15 @@ type Door struct {
 
 	mu    sync.Mutex
 	calls map[*call]struct{} // in flight
+
+	updates updates
 }
 
 // backend is the mesh.
 type backend struct {
 	catalog *mesh.Catalog
 	client  *mesh.Client
+	events  Events
 }
 
 // New makes a Door without a mesh; see Attach. The error is about the options.
@@ -93,8 +96,8 @@ func New(o Options) (*Door, error) {
 
 // Attach connects the Door to a mesh, or to another one after the connection to the first was lost. Until the new catalog
 // has been read, clients see the tools of the old one. The caller runs the catalog, which client uses.
-func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client) {
-	b := &backend{catalog, client}
+func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client, events Events) {
+	b := &backend{catalog, client, events}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mesh.Store(b)
@@ -161,6 +164,7 @@ func (d *Door) Run(ctx context.Context) error {
 		case b := <-d.attached:
 			stop()
 			stop = watch(ctx, b.catalog, changed)
+			d.updates.reconnect(b)
 			continue
 		case <-due.C: // an unavailable extension is to be hidden, or a list to be requested again
 		case l := <-d.lists.results:

@@ -68,7 +68,7 @@ func (c *client) mesh(ctx context.Context) (b *backend, via *identity, release f
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	return &backend{base.catalog, via.conn.Client}, via, func() { c.identities.release(via) }, nil
+	return &backend{base.catalog, via.conn.Client, base.events}, via, func() { c.identities.release(via) }, nil
 }
 
 // acquire returns the connection with the credentials of a file, and makes it if there is none.

@@ -87,7 +87,11 @@ func (c *client) cacheable() []byte {
 		ttl = 0
 	}
 	out := append([]byte(`"resultType":"complete","ttlMs":`), strconv.FormatInt(ttl.Milliseconds(), 10)...)
-	return append(append(append(out, `,"cacheScope":"`...), c.cacheScope...), `",`...)
+	scope := "public"
+	if c.principal != "" {
+		scope = "private"
+	}
+	return append(append(append(out, `,"cacheScope":"`...), scope...), `",`...)
 }
 
 // after returns the index of the first entry after a cursor. A cursor holds a name and not a position, so that it stays

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -38,11 +39,25 @@ func (c *client) listen(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 			agreed, wanted = append(agreed, `"`+n.member+`":true`), append(wanted, n)
 		}
 	}
+	f := &follower{client: c, meta: "{" + strings.TrimPrefix(meta, `"_meta":{`), send: q.notify}
+	defer f.end()
+	var uris []string
+	if json.Unmarshal(p.Notifications["resourceSubscriptions"], &uris) == nil && len(uris) > 0 {
+		c.door.await(running.ctx, c.door.listed)
+		of, err := plainjson.Marshal(asks{c}.follow(f, uris))
+		if err != nil { // strings always encode
+			panic(err)
+		}
+		agreed = append(agreed, `"resourceSubscriptions":`+string(of))
+	}
 	q.notify([]byte(`{"jsonrpc":"2.0","method":"` + mcp.NotifyAcknowledged + `","params":{` + meta + `,"notifications":{` + strings.Join(agreed, ",") + `}}}`))
 	for _, n := range wanted {
 		defer n.listen(c, mcp.EraModern, meta, q.notify)()
 	}
-	if len(wanted) > 0 {
+	switch {
+	case len(f.all()) > 0:
+		f.renew(running.ctx, true)
+	case len(wanted) > 0:
 		<-running.ctx.Done()
 	}
 	if context.Cause(running.ctx) == errCancelled {

@@ -137,7 +137,8 @@ func (n *notice) listen(c *client, era mcp.Era, meta string, send func(message [
 
 // notifyClient notifies a client of the legacy era of changes, until the returned function is called.
 func (c *client) notifyClient(send func(message []byte)) (end func()) {
-	var ends []func()
+	c.follower = &follower{client: c, send: send}
+	ends := []func(){c.follower.end}
 	for i := range notices {
 		ends = append(ends, notices[i].listen(c, mcp.EraLegacy, "", send))
 	}

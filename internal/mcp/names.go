@@ -14,6 +14,8 @@ const (
 	MethodListResources = "resources/list"
 	MethodListTemplates = "resources/templates/list"
 	MethodReadResource  = "resources/read"
+	MethodSubscribe     = "resources/subscribe"
+	MethodUnsubscribe   = "resources/unsubscribe"
 	MethodComplete      = "completion/complete"
 
 	NotifyCancelled    = "notifications/cancelled"
@@ -22,6 +24,7 @@ const (
 
 	NotifyPromptsChanged   = "notifications/prompts/list_changed"
 	NotifyResourcesChanged = "notifications/resources/list_changed"
+	NotifyUpdated          = "notifications/resources/updated"
 
 	NotifyAcknowledged = "notifications/subscriptions/acknowledged"
 )

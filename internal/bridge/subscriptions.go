@@ -1,0 +1,160 @@
+package bridge
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// The bounds of the subscriptions of one instance.
+const (
+	maxSubscriptions    = 1000
+	subscriptionLease   = 90 * time.Second
+	subscriptionTimeout = 10 * time.Second // of a request to the server
+)
+
+// subscriptions are the resources of an MCP server of which callers want updates, by URI, with the time until which they do.
+// A caller that still wants them subscribes again before that; there is nothing to count, and a caller that has crashed
+// leaves nothing behind. The server gets one subscription for all callers. The next run of the server is subscribed again.
+type subscriptions struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+	sweep *time.Timer // nil while there are none
+	to    jsonrpc.Starter
+}
+
+// The outcomes of renew.
+const (
+	subscriptionNew = iota
+	subscriptionHeld
+	subscriptionRefused // there are too many
+)
+
+// renew extends a subscription, or adds it.
+func (s *subscriptions) renew(uri string) (outcome int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, held := s.until[uri]
+	switch {
+	case held:
+		outcome = subscriptionHeld
+	case len(s.until) == maxSubscriptions:
+		return subscriptionRefused
+	case s.until == nil:
+		s.until = map[string]time.Time{}
+	}
+	s.until[uri] = time.Now().Add(subscriptionLease)
+	if s.sweep == nil {
+		s.sweep = time.AfterFunc(subscriptionLease, s.expire) // ends when there are no more subscriptions
+	}
+	return outcome
+}
+
+// drop removes a subscription that the server has refused.
+func (s *subscriptions) drop(uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.until, uri)
+}
+
+// expire ends the subscriptions that nobody has renewed.
+func (s *subscriptions) expire() {
+	s.mu.Lock()
+	now, next := time.Now(), time.Time{}
+	var gone []string
+	for uri, until := range s.until {
+		switch {
+		case !until.After(now):
+			delete(s.until, uri)
+			gone = append(gone, uri)
+		case next.IsZero() || until.Before(next):
+			next = until
+		}
+	}
+	if s.sweep = nil; !next.IsZero() {
+		s.sweep = time.AfterFunc(next.Sub(now), s.expire)
+	}
+	for _, uri := range gone { // before the lock is released, so that a new subscription comes after it
+		s.to.Start(&jsonrpc.Exchange{Method: "resources/unsubscribe", Params: uriParams(uri), Deadline: now.Add(subscriptionTimeout), Sink: ignored{}})
+	}
+	s.mu.Unlock()
+}
+
+// ignored is for answers of which nothing depends.
+type ignored struct{}
+
+// Deliver implements jsonrpc.Sink.
+func (ignored) Deliver(*jsonrpc.Exchange, jsonrpc.Reply) {}
+
+// resume subscribes to everything again, at a server that does not know of it.
+func (s *subscriptions) resume(to jsonrpc.Starter) {
+	s.mu.Lock()
+	s.to = to
+	uris := make([]string, 0, len(s.until))
+	for uri := range s.until {
+		uris = append(uris, uri)
+	}
+	s.mu.Unlock()
+	deadline := time.Now().Add(subscriptionTimeout)
+	for _, uri := range uris {
+		to.Start(&jsonrpc.Exchange{Method: "resources/subscribe", Params: uriParams(uri), Deadline: deadline, Sink: &subscribing{all: s, uri: uri}})
+	}
+}
+
+func uriParams(uri string) []byte {
+	text, _ := json.Marshal(map[string]string{"uri": uri}) // a string always encodes
+	return text
+}
+
+// subscribing receives the server's answer to a subscription.
+type subscribing struct {
+	all *subscriptions
+	uri string
+	to  jsonrpc.Sink // nil: nobody waits for it
+}
+
+// Deliver implements jsonrpc.Sink.
+func (s *subscribing) Deliver(x *jsonrpc.Exchange, r jsonrpc.Reply) {
+	if _, err := r.Result(); err != nil && (s.to != nil || r.Err == nil) { // not if the server ended: it is resumed again
+		s.all.drop(s.uri)
+	}
+	if s.to != nil {
+		s.to.Deliver(x, r)
+	}
+}
+
+// subscribe handles resources/subscribe {uri}, which is also the renewal.
+func (f *forwarder) subscribe(x *jsonrpc.Exchange, params []byte) {
+	var p struct {
+		URI string `json:"uri"`
+	}
+	if json.Unmarshal(params, &p) != nil || p.URI == "" || len(p.URI) > maxListingKey {
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.Errorf(rpc.CodeInvalidParams, rpc.RanNo, "params.uri must be the URI of a resource, of at most %d bytes", maxListingKey)})
+		return
+	}
+	switch f.updates.renew(p.URI) {
+	case subscriptionHeld:
+		x.Sink.Deliver(x, jsonrpc.NewReply([]byte("{}"), nil))
+	case subscriptionRefused:
+		x.Sink.Deliver(x, jsonrpc.Reply{Err: rpc.NewError(rpc.CodeOverloaded, rpc.Details{Ran: rpc.RanNo, Limit: maxSubscriptions},
+			"%d resources are subscribed to, which is the limit", maxSubscriptions)})
+	default:
+		x.Sink = &subscribing{f.updates, p.URI, x.Sink}
+		f.start(x, "resources/subscribe", uriParams(p.URI))
+	}
+}
+
+// sendsUpdates reports whether a server has declared that it sends updates of resources.
+func (hs *handshake) sendsUpdates() bool {
+	var r struct {
+		Capabilities struct {
+			Resources struct {
+				Subscribe bool `json:"subscribe"`
+			} `json:"resources"`
+		} `json:"capabilities"`
+	}
+	return json.Unmarshal(hs.raw, &r) == nil && r.Capabilities.Resources.Subscribe
+}

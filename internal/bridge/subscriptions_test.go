@@ -1,0 +1,119 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// updatesBed is a forwarder to a server that sends updates of resources; it refuses those in bad.
+func updatesBed(capabilities string, bad ...string) (*scriptedLink, *forwarder) {
+	l := &scriptedLink{answer: func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+		for _, uri := range bad {
+			if strings.Contains(string(x.Params), `"`+uri+`"`) {
+				return jsonrpc.NewReply(nil, &rpc.Error{Code: -32002, Message: "no such resource"}), true
+			}
+		}
+		return jsonrpc.NewReply(json.RawMessage("{}"), nil), true
+	}}
+	f := testForwarder(l)
+	f.updates = &subscriptions{to: l}
+	f.handshake.Store(&handshake{dialect: "mcp", raw: json.RawMessage(`{"capabilities":` + capabilities + `}`)})
+	return l, f
+}
+
+const sendsUpdates = `{"resources":{"subscribe":true}}`
+
+func (s *scriptedLink) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent := s.sent
+	s.sent = nil
+	slices.Sort(sent)
+	return sent
+}
+
+func TestSubscriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, f := updatesBed(sendsUpdates, "bad")
+		subscribe := func(uri string) error {
+			result, err := f.Handle(t.Context(), &rpc.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"` + uri + `","_meta":{}}`)})
+			if err == nil && string(result) != "{}" {
+				t.Errorf("the result is %s", result)
+			}
+			return err
+		}
+		want := func(step string, sent ...string) {
+			t.Helper()
+			if got := l.take(); !slices.Equal(got, sent) {
+				t.Errorf("%s: the server got %q, want %q", step, got, sent)
+			}
+		}
+		for range 3 {
+			if err := subscribe("a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want("three callers", `resources/subscribe {"uri":"a"}`)
+		if err := subscribe("bad"); rpc.AsError(err).Code != -32002 {
+			t.Errorf("a refused subscription: %v", err)
+		}
+		_ = subscribe("bad")
+		want("refused", `resources/subscribe {"uri":"bad"}`, `resources/subscribe {"uri":"bad"}`)
+		time.Sleep(60 * time.Second)
+		_ = subscribe("a")
+		_ = subscribe("b")
+		time.Sleep(60 * time.Second)
+		want("renewed", `resources/subscribe {"uri":"b"}`)
+		next, _ := updatesBed(sendsUpdates)
+		f.updates.resume(next) // the server was restarted
+		if got := next.take(); !slices.Equal(got, []string{`resources/subscribe {"uri":"a"}`, `resources/subscribe {"uri":"b"}`}) {
+			t.Errorf("after a restart the server got %q", got)
+		}
+		time.Sleep(60 * time.Second)
+		want("expired, at the server before")
+		if got := next.take(); !slices.Equal(got, []string{`resources/unsubscribe {"uri":"a"}`, `resources/unsubscribe {"uri":"b"}`}) {
+			t.Errorf("expired: the server got %q", got)
+		}
+		_ = subscribe("a")
+		want("again", `resources/subscribe {"uri":"a"}`)
+	})
+}
+
+func TestSubscriptionLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, f := updatesBed(sendsUpdates)
+		subscribe := func(params string) *rpc.Error {
+			_, err := f.Handle(t.Context(), &rpc.Request{Method: "resources/subscribe", Params: json.RawMessage(params)})
+			if err == nil {
+				return nil
+			}
+			return rpc.AsError(err)
+		}
+		for i := range maxSubscriptions {
+			if err := subscribe(fmt.Sprintf(`{"uri":"%d"}`, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := subscribe(`{"uri":"more"}`); err == nil || err.Code != rpc.CodeOverloaded {
+			t.Errorf("one too many: %v", err)
+		}
+		for _, bad := range []string{``, `{}`, `{"uri":7}`, `{"uri":""}`, `{"uri":"` + strings.Repeat("x", maxListingKey+1) + `"}`} {
+			if err := subscribe(bad); err == nil || err.Code != rpc.CodeInvalidParams {
+				t.Errorf("%.40s: %v", bad, err)
+			}
+		}
+		_, f = updatesBed(`{"resources":{}}`)
+		if err := subscribe(`{"uri":"a"}`); err == nil || err.Code != rpc.CodeMethodNotFound {
+			t.Errorf("not declared: %v", err)
+		}
+		time.Sleep(2 * subscriptionLease)
+	})
+}

@@ -1,0 +1,342 @@
+package door
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// The limits of subscriptions to resources.
+const (
+	maxFollowed       = 100 // of a client, or of one subscriptions/listen
+	maxFollowedOfDoor = 10_000
+	followEvery       = 30 * time.Second // between two renewals; a bridge forgets a subscription after 90 s
+	followTimeout     = 5 * time.Second  // of one renewal
+)
+
+// Events passes the notifications that an extension sends of its own accord to receive, one at a time, until stop is
+// called. They are published on the subject <prefix>.<id>.event.
+type Events func(id string, receive func(notification []byte)) (stop func(), err error)
+
+// updates passes the updates of resources to the followers. It receives an extension's notifications while somebody
+// follows one of its resources.
+type updates struct {
+	mu      sync.Mutex
+	sources map[string]*source // by the extension's id
+	count   int                // of followed resources
+}
+
+// source is an extension whose notifications are received.
+type source struct {
+	from  *backend
+	stop  func()
+	users map[*follower]int // with the number of their resources
+}
+
+// add passes the updates of an extension to f.
+func (u *updates) add(from *backend, id string, f *follower) (ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.count >= maxFollowedOfDoor {
+		return false
+	}
+	s := u.sources[id]
+	if s == nil {
+		s = &source{users: map[*follower]int{}}
+	}
+	if !u.connect(s, from, id) {
+		return false
+	}
+	if u.sources == nil {
+		u.sources = map[string]*source{}
+	}
+	u.sources[id] = s
+	s.users[f]++
+	u.count++
+	return true
+}
+
+// connect makes a source use a connection to the mesh. The caller holds mu.
+func (u *updates) connect(s *source, from *backend, id string) bool {
+	if s.from == from {
+		return true
+	}
+	if from.events == nil {
+		return false
+	}
+	stop, err := from.events(id, func(notification []byte) { u.receive(s, id, notification) })
+	if err != nil {
+		return false
+	}
+	if s.stop != nil {
+		s.stop()
+	}
+	s.from, s.stop = from, stop
+	return true
+}
+
+// reconnect makes the sources use another connection to the mesh.
+func (u *updates) reconnect(from *backend) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, s := range u.sources {
+		u.connect(s, from, id) // if it fails, the connection has ended, and another one follows
+	}
+}
+
+func (u *updates) remove(id string, f *follower) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s := u.sources[id]
+	u.count--
+	if s.users[f]--; s.users[f] == 0 {
+		delete(s.users, f)
+	}
+	if len(s.users) == 0 {
+		s.stop()
+		delete(u.sources, id)
+	}
+}
+
+// receive passes an update on.
+func (u *updates) receive(s *source, id string, notification []byte) {
+	env, err := jsonrpc.Scan(notification)
+	if err != nil || env.MethodName() != mcp.NotifyUpdated {
+		return
+	}
+	var p struct {
+		URI string `json:"uri"`
+	}
+	if json.Unmarshal(env.Params, &p) != nil || p.URI == "" {
+		return
+	}
+	u.mu.Lock()
+	users := make([]*follower, 0, len(s.users))
+	for f := range s.users {
+		users = append(users, f)
+	}
+	u.mu.Unlock()
+	for _, f := range users {
+		f.updated(id, p.URI, mcp.OneLine(env.Params))
+	}
+}
+
+// followed is a resource as its extension knows it.
+type followed struct{ id, uri string }
+
+// follower is the resources that a client follows, or one subscriptions/listen.
+type follower struct {
+	client *client
+	meta   string // _meta of the notifications, or ""
+	send   func(message []byte)
+
+	mu        sync.Mutex
+	resources map[string]followed // by the URI that the client uses
+	stop      context.CancelFunc  // of renewal; nil: none
+	ended     bool
+}
+
+// add follows a resource. known reports that it was followed before.
+func (f *follower) add(uri string, to followed) (known bool, e *rpc.Error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, known := f.resources[uri]; known {
+		return true, nil
+	}
+	from := f.client.door.mesh.Load()
+	if f.ended || len(f.resources) >= maxFollowed || from == nil || !f.client.door.updates.add(from, to.id, f) {
+		return false, mcp.NewError(rpc.CodeInvalidRequest, "too many subscriptions to resources: end one of them first", nil)
+	}
+	if f.resources == nil {
+		f.resources = map[string]followed{}
+	}
+	f.resources[uri] = to
+	return false, nil
+}
+
+func (f *follower) remove(uri string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to, ok := f.resources[uri]; ok {
+		delete(f.resources, uri)
+		f.client.door.updates.remove(to.id, f)
+	}
+	if len(f.resources) == 0 && f.stop != nil {
+		f.stop()
+		f.stop = nil
+	}
+}
+
+// keep renews the subscriptions in the background, while there are some.
+func (f *follower) keep() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stop == nil && len(f.resources) > 0 {
+		ctx, stop := context.WithCancel(context.Background())
+		f.stop = stop
+		go f.renew(ctx, false) // ends with the last subscription, or with end
+	}
+}
+
+// end stops following.
+func (f *follower) end() {
+	f.mu.Lock()
+	f.ended = true
+	f.mu.Unlock()
+	for uri := range f.all() {
+		f.remove(uri)
+	}
+}
+
+// all returns a copy of what is followed.
+func (f *follower) all() map[string]followed {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make(map[string]followed, len(f.resources))
+	for uri, to := range f.resources {
+		out[uri] = to
+	}
+	return out
+}
+
+// renew repeats the subscriptions at the extensions until ctx ends, with the credentials of the client. Those that fail are
+// tried again the next time.
+func (f *follower) renew(ctx context.Context, now bool) {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for {
+		if !now {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		now = false
+		hung := map[string]bool{} // extensions that have not answered in time
+		for _, to := range f.all() {
+			if !hung[to.id] {
+				hung[to.id] = !f.renewOne(ctx, to)
+			}
+		}
+	}
+}
+
+// renewOne reports whether the extension can be asked again soon.
+func (f *follower) renewOne(ctx context.Context, to followed) bool {
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	b, _, release, err := f.client.mesh(ctx)
+	if err != nil {
+		return false
+	}
+	defer release()
+	if e, ok := b.catalog.Get(to.id); !ok || !e.State.Available {
+		return false
+	}
+	if _, err = b.client.CallExt(ctx, to.id, mcp.MethodSubscribe, uriParams(to.uri)); err != nil && ctx.Err() == nil {
+		f.client.door.opt.Logger.Debug("a subscription to a resource was not renewed", "extension", to.id, "error", err)
+	}
+	return ctx.Err() == nil
+}
+
+func uriParams(uri string) []byte { return append(append([]byte(`{"uri":`), mcp.Quote(uri)...), '}') }
+
+// updated sends the notification about a resource that the client follows, or about one below it.
+func (f *follower) updated(id, uri string, params []byte) {
+	known, found := "", false
+	for as, to := range f.all() {
+		switch {
+		case to.id != id:
+		case to.uri == uri:
+			known, found = as, true
+		case !found && strings.HasPrefix(uri, strings.TrimSuffix(to.uri, "/")+"/") && f.client.view.opt.permitsEntry(resources, id, uri):
+			if known = uri; as != to.uri {
+				known = uriScheme + id + "/" + url.PathEscape(uri)
+			}
+		}
+	}
+	if known == "" {
+		return
+	}
+	params, _ = jsonrpc.SetMember(params, "uri", mcp.Quote(known)) // it is an object
+	if f.meta != "" {
+		params, _ = jsonrpc.SetMember(params, "_meta", []byte(f.meta))
+	}
+	f.send(jsonrpc.AppendRequest(nil, nil, mcp.NotifyUpdated, params))
+}
+
+// sendsUpdates reports whether a server sends updates of its resources.
+func sendsUpdates(s *wire.Server) bool {
+	var c struct {
+		Resources struct {
+			Subscribe bool `json:"subscribe"`
+		} `json:"resources"`
+	}
+	return s != nil && json.Unmarshal(s.Capabilities, &c) == nil && c.Resources.Subscribe
+}
+
+// subscribe answers resources/subscribe and resources/unsubscribe.
+func (c asks) subscribe(ctx context.Context, q *request) ([]byte, *rpc.Error) {
+	uri, err := q.params.Text("uri", q.params.URI)
+	if err != nil {
+		return nil, err
+	}
+	if q.method == mcp.MethodUnsubscribe {
+		c.follower.remove(uri)
+		return []byte("{}"), nil
+	}
+	running, err := c.enter(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer running.leave()
+	c.door.await(running.ctx, c.door.listed)
+	t, own, err := c.resource(q.era, uri)
+	if err != nil {
+		return nil, err
+	}
+	if !sendsUpdates(t.extension.Spec.Server) {
+		return nil, mcp.NewError(rpc.CodeInvalidParams, t.id+" does not send updates of its resources.", map[string]any{"uri": uri})
+	}
+	known, err := c.follower.add(uri, followed{t.id, own})
+	if known || err != nil {
+		return []byte("{}"), err
+	}
+	_, f, err := c.send(running, q, t, mesh.ToolCall{Tool: t.id, Method: mcp.MethodSubscribe, Arguments: uriParams(own)})
+	if f != nil {
+		q.failed = true
+		err = f.error()
+	}
+	if err != nil {
+		c.follower.remove(uri)
+		return nil, err
+	}
+	c.follower.keep()
+	return []byte("{}"), nil
+}
+
+// follow makes f follow those of the resources that the client may read and whose extensions send updates. It returns
+// their URIs.
+func (c asks) follow(f *follower, uris []string) []string {
+	out := []string{}
+	for _, uri := range uris {
+		t, own, err := c.resource(mcp.EraModern, uri)
+		if err != nil || !sendsUpdates(t.extension.Spec.Server) {
+			continue
+		}
+		if known, err := f.add(uri, followed{t.id, own}); err == nil && !known {
+			out = append(out, uri)
+		}
+	}
+	return out
+}

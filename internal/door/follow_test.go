@@ -1,0 +1,168 @@
+package door
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/extmesh/extmesh/internal/natstest"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// updatesBed has the extension one, which sends updates of its resources, and two, which has a resource with the same URI.
+func updatesBed(t *testing.T) (b *bed, subscribed chan string) {
+	b = newBed(t)
+	subscribed = make(chan string, 1000)
+	for _, id := range []string{"one", "two"} {
+		l := b.newLister(id, "", resourceA, templateA)
+		l.answers["resources/subscribe"] = func(params json.RawMessage) (string, error) {
+			if strings.Contains(string(params), "bad") {
+				return "", &rpc.Error{Code: -32002, Message: "no such resource"}
+			}
+			subscribed <- id + " " + string(params)
+			return "{}", nil
+		}
+	}
+	mute := b.newLister("mute", "", `{"uri":"mute://a","name":"m"}`, "")
+	mute.capabilities = `{"resources":{}}`
+	mute.announce("resources/list")
+	return b, subscribed
+}
+
+func (b *bed) publish(id, uri string) {
+	b.t.Helper()
+	if err := b.nc.Publish("ext."+id+".event", []byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"`+uri+`","n":1.0}}`)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+const updatedA = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a/b","n":1.0}}`
+
+func TestSubscribe(t *testing.T) {
+	b, subscribed := updatesBed(t)
+	d := b.listed(Options{View: ViewOptions{Exclude: []string{"one/resource:file:///a/b/secret"}}})
+	p, other := d.pipe(t), d.pipe(t)
+	subscribe := func(method, uri string) string {
+		return p.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/` + method + `","params":{"uri":"` + uri + `"}}`)
+	}
+	const done = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	const second = "mesh://two/file:%2F%2F%2Fa%2Fb"
+	for _, uri := range []string{"file:///a/b", "file:///a/b", second} {
+		if got := subscribe("subscribe", uri); got != done {
+			t.Fatalf("%s: %s", uri, got)
+		}
+	}
+	for _, want := range []string{`one {"uri":"file:///a/b"}`, `two {"uri":"file:///a/b"}`} {
+		if got := <-subscribed; got != want {
+			t.Errorf("the extension got %s, want %s", got, want)
+		}
+	}
+	natstest.Eventually(t, "NATS has the subscriptions", func() bool { return b.subscribers("ext.one.event") && b.subscribers("ext.two.event") })
+	for _, step := range [][3]string{
+		{"one", "file:///other", ""},
+		{"one", "file:///a/b/secret", ""},
+		{"one", "file:///a/b", updatedA},
+		{"two", "file:///a/b", strings.Replace(updatedA, "file:///a/b", second, 1)},
+		{"one", "file:///a/b/below", strings.Replace(updatedA, "a/b", "a/b/below", 1)},
+		{"two", "file:///a/b/below", strings.Replace(updatedA, "file:///a/b", second+"%2Fbelow", 1)},
+	} {
+		if b.publish(step[0], step[1]); step[2] == "" {
+			continue // the next notification is not this one
+		}
+		if got := p.next(); got != step[2] {
+			t.Errorf("%s %s\nhave %s\nwant %s", step[0], step[1], got, step[2])
+		}
+	}
+	for uri, want := range map[string]string{"file:///a/bad": `"code":-32002`, "no://such": `"code":-32002`, "mute://a": "mute does not send updates", "file:///a/b/secret": `"code":-32002`} {
+		if got := subscribe("subscribe", uri); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", uri, got)
+		}
+	}
+	for _, uri := range []string{"file:///a/b", second, "never"} {
+		if got := subscribe("unsubscribe", uri); got != done {
+			t.Errorf("%s: %s", uri, got)
+		}
+	}
+	natstest.Eventually(t, "NATS has no subscriptions", func() bool { return !b.subscribers("ext.one.event") && !b.subscribers("ext.two.event") })
+	other.want(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{`+modernMeta+`,"uri":"file:///a/b"}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found: resources/subscribe"}}`)
+}
+
+// TestListenToResources checks subscriptions of the modern era: the client learns which of them are kept, and gets updates
+// with the id of its request until it cancels that.
+func TestListenToResources(t *testing.T) {
+	b, subscribed := updatesBed(t)
+	p := b.listed(Options{}).pipe(t)
+	const meta = `"_meta":{"io.modelcontextprotocol/subscriptionId":7}`
+	p.want(`{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{`+modernMeta+`,"notifications":{"resourceSubscriptions":["file:///a/b","no://such","mute://a","file:///a/b"]}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{`+meta+`,"notifications":{"resourceSubscriptions":["file:///a/b"]}}}`)
+	if got := <-subscribed; got != `one {"uri":"file:///a/b"}` {
+		t.Errorf("the extension got %s", got)
+	}
+	b.publish("one", "file:///a/b")
+	if got, want := p.next(), strings.Replace(updatedA, `"n":1.0`, `"n":1.0,`+meta, 1); got != want {
+		t.Errorf("have %s\nwant %s", got, want)
+	}
+	p.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
+	natstest.Eventually(t, "NATS has no subscription", func() bool { return !b.subscribers("ext.one.event") })
+	p.want(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+}
+
+// TestFollowLimits checks the bounds, and that nothing is left when a client ends.
+func TestFollowLimits(t *testing.T) {
+	d, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[string]bool{}
+	d.mesh.Store(&backend{events: func(id string, _ func([]byte)) (func(), error) {
+		open[id] = true
+		return func() { delete(open, id) }, nil
+	}})
+	var all []*follower
+	for range maxFollowedOfDoor / maxFollowed {
+		f := &follower{client: d.newClient(d.view, "")}
+		all = append(all, f)
+		for i := range maxFollowed {
+			if _, err := f.add(fmt.Sprint("u", i), followed{fmt.Sprint("e", i%10), "u"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.add("more", followed{"e1", "u"}); err == nil {
+			t.Fatal("a client has too many subscriptions")
+		}
+		if known, err := f.add("u1", followed{"e1", "u"}); !known || err != nil {
+			t.Fatal("the same resource is another one")
+		}
+	}
+	if _, err := (&follower{client: d.newClient(d.view, "")}).add("u", followed{"e1", "u"}); err == nil || len(open) != 10 {
+		t.Errorf("the door has too many subscriptions, to %d extensions", len(open))
+	}
+	for _, f := range all {
+		f.end()
+	}
+	if _, err := all[0].add("u", followed{"e1", "u"}); err == nil || len(open) > 0 || d.updates.count != 0 {
+		t.Errorf("%v: %v are open, %d counted", err, open, d.updates.count)
+	}
+}
+
+// TestRenewal checks that subscriptions are repeated while a client has them.
+func TestRenewal(t *testing.T) {
+	b, subscribed := updatesBed(t)
+	d := b.listed(Options{})
+	f := &follower{client: d.newClient(d.view, "")}
+	if _, err := f.add("file:///a/b", followed{"one", "file:///a/b"}); err != nil {
+		t.Fatal(err)
+	}
+	if !f.renewOne(t.Context(), followed{"one", "file:///a/b"}) || <-subscribed != `one {"uri":"file:///a/b"}` {
+		t.Error("the subscription was not repeated")
+	}
+	b.state("one", "restarting", "")
+	natstest.Eventually(t, "the extension is away", func() bool { return !f.renewOne(t.Context(), followed{"one", "file:///a/b"}) })
+	if f.renewOne(t.Context(), followed{"gone", "x"}) {
+		t.Error("an extension that does not exist was asked")
+	}
+	f.keep()
+	f.end()
+	natstest.Eventually(t, "it has ended", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.stop == nil })
+}
