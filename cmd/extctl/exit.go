@@ -218,6 +218,9 @@ func (a *app) hint(code int, err error) string {
 			return "`extctl show ID` and `extctl logs ID` have what it wrote to stderr"
 		}
 	}
+	if e, ok := errors.AsType[*mesh.NotFoundError](err); ok && len(e.Nearest) == 0 {
+		return "`extctl tools --search WORD` finds tools; `extctl status` shows what does not work, and why"
+	}
 	switch {
 	case code == exitNoNATS && errors.Is(err, mesh.ErrNoCatalog):
 		return "is a registry running, and is --prefix right?"

@@ -26,7 +26,7 @@ var foreignVerbs = map[string][]string{
 	"create": {"new"}, "init": {"new"}, "scaffold": {"new"}, "add": {"add", "install", "new"}, "import": {"import", "install"}, "link": {"install"},
 	"check": {"validate", "doctor"}, "test": {"doctor", "validate"}, "lint": {"validate"}, "verify": {"validate"}, "diagnose": {"doctor"},
 	"update": {"install"}, "upgrade": {"install"}, "apply": {"reload", "install"}, "refresh": {"reload"},
-	"ui": {"list"}, "dashboard": {"list"}, "address": {"url"}, "connect": {"url"}, "context": {"status", "url"}, "whoami": {"status"}, "problems": {"status"},
+	"ui": {"status", "top"}, "dashboard": {"status", "top"}, "address": {"url"}, "connect": {"url"}, "context": {"status", "url"}, "whoami": {"status"}, "problems": {"status"},
 }
 
 var unknownCommand = regexp.MustCompile(`^unknown command "([^"]*)" for "extctl"`)

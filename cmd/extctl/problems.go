@@ -156,18 +156,22 @@ func (v view) manifestProblems() (out []problemJSON) {
 		known[e.ID] = e
 	}
 	for _, h := range v.hosts {
-		level, first, n := levelWarn, "", h.ProblemsLeftOut
+		if h.State == heartbeat.Lost {
+			continue
+		}
+		level, first, seen := levelWarn, "", map[string]bool{} // a manifest may have several problems
 		for _, p := range h.Problems {
 			e, listed := known[p.ID]
 			if p.Kind == "gated" && listed && !e.Available {
 				continue // it is a problem of its own
 			}
-			n, first = n+1, cmp.Or(first, p.ID+": "+p.Message)
+			what := cmp.Or(p.ID, p.Path)
+			seen[what], first = true, cmp.Or(first, what+": "+p.Message)
 			if p.Kind != "gated" || !listed {
 				level = levelError
 			}
 		}
-		if n > 0 {
+		if n := len(seen) + h.ProblemsLeftOut; n > 0 {
 			message := fmt.Sprintf("the bridge %s could not start %s", h.Bridge, plural(n, "extension"))
 			if first != "" {
 				message += "; " + first

@@ -71,8 +71,8 @@ func printRegistry(a *app, r registry.Status) error {
 	line("Instances", "%s", countText(byState(r.Instances)))
 	line("Bridges", "%s", countText(byState(r.Hosts)))
 	line("Received", "%d announcements, %d heartbeats (%.1f ms old on average), %d reports from callers", r.Traffic.Announces, r.Traffic.Beats, r.Traffic.BeatLagMS, r.Traffic.Suspects)
-	line("Written", "%d documents in %d batches, %d failures", r.Traffic.Writes, r.Traffic.Batches, r.Traffic.Failures)
-	line("Waiting", "%d documents to write, %d handshakes", r.Pending, r.Handshakes)
+	line("Written", "%d documents in %d batches; %d writes failed", r.Traffic.Writes, r.Traffic.Batches, r.Traffic.Failures)
+	line("Waiting", "%s to write, %s", plural(r.Pending, "document"), plural(r.Handshakes, "handshake"))
 	var refused []string
 	for _, what := range slices.Sorted(maps.Keys(r.Refused)) {
 		refused = append(refused, fmt.Sprintf("%s %d", what, r.Refused[what]))

@@ -93,8 +93,8 @@ func TestProblems(t *testing.T) {
 			extensions: []extensionJSON{ext("a", false, at("b1", "gated", "missing bin: x"))}}, "error extension a: a is gated on b1: missing bin: x > extctl hosts --problems --bridge b1"},
 		{"gated on one of two hosts", view{registry: lead, hosts: []wire.Host{{Bridge: "b1", Problems: []wire.HostProblem{{ID: "a", Kind: "gated", Message: "missing bin: x"}}}},
 			extensions: []extensionJSON{ext("a", true, at("b2", "ready", ""))}}, "warn manifest b1: the bridge b1 could not start 1 extension; a: missing bin: x > extctl hosts --bridge b1"},
-		{"manifests", view{registry: lead, hosts: []wire.Host{{Bridge: "b1", ProblemsLeftOut: 7, Problems: []wire.HostProblem{{ID: "a", Kind: "invalid", Message: "no id"}, {ID: "b", Kind: "gated"}}}}},
-			"error manifest b1: the bridge b1 could not start 9 extensions; a: no id > extctl hosts --bridge b1"},
+		{"manifests", view{registry: lead, hosts: []wire.Host{{Bridge: "b1", ProblemsLeftOut: 7, Problems: []wire.HostProblem{{Path: "/a/plugin.toml", Kind: "invalid", Message: "no id"}, {Path: "/a/plugin.toml", Kind: "invalid", Message: "no version"}, {ID: "b", Kind: "gated"}}}}},
+			"error manifest b1: the bridge b1 could not start 9 extensions; /a/plugin.toml: no id > extctl hosts --bridge b1"},
 	} {
 		var got []string
 		for _, p := range tt.v.problems() {
