@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -16,18 +18,63 @@ import (
 // completeTimeout limits how long a completion may take.
 const completeTimeout = time.Second
 
-// completeIDs completes the first argument with the ids in the catalog.
+// completeIDs completes the first argument with the ids in the catalog, and the others if the verb takes several.
 func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
+	if len(args) > 0 && !strings.Contains(cmd.Use, "ID…") {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var out []cobra.Completion
 	a.complete(cmd, []string{wire.KindState}, func(c *mesh.Catalog) {
 		for _, e := range c.All() {
-			out = append(out, cobra.CompletionWithDesc(e.ID, string(e.State.State)))
+			if !slices.Contains(args, e.ID) {
+				out = append(out, cobra.CompletionWithDesc(e.ID, string(e.State.State)))
+			}
 		}
 	})
+	if cmd.Name() == "show" {
+		out = append(out, cobra.CompletionWithDesc("registry", "the status of the registry"))
+	}
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeFlags completes the values of the flags of a command and its subcommands that name bridges, states or contexts.
+func (a *app) completeFlags(cmd *cobra.Command) {
+	bridges := func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.completeBridges(cmd, nil, typed)
+	}
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"bridge": bridges, "host": bridges, "context": completeContexts,
+		"state": cobra.FixedCompletions(listedStates, cobra.ShellCompDirectiveNoFileComp),
+		"for":   cobra.FixedCompletions(append(slices.Clone(listedStates), gone), cobra.ShellCompDirectiveNoFileComp),
+	} {
+		if _, done := cmd.GetFlagCompletionFunc(name); done || cmd.Flag(name) == nil {
+			continue
+		}
+		if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil { // the flag exists and has none
+			panic(err)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		a.completeFlags(sub)
+	}
+}
+
+// completeContexts completes the name of a context of the nats command.
+func completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return daemon.Contexts(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeHooks completes the first argument with the hooks that extensions offer.
+func (a *app) completeHooks(cmd *cobra.Command, args []string, _ string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		a.complete(cmd, []string{wire.KindSpec}, func(c *mesh.Catalog) {
+			for _, e := range c.All() {
+				out = append(out, e.Spec.Hooks...)
+			}
+		})
+	}
+	slices.Sort(out)
+	return slices.Compact(out), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeTools completes the first argument with the tools' names, and the others with the tool's arguments.

@@ -20,21 +20,11 @@ type filter struct {
 
 var listedStates = []string{"ready", "spawning", "restarting", "draining", "failed", "gated", "lost", "shutdown"}
 
-func (f *filter) add(a *app, cmd *cobra.Command, what, problems string) {
+func (f *filter) add(cmd *cobra.Command, what, problems string) {
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only "+what+" in the `STATE`; several are separated by commas")
 	cmd.Flags().StringSliceVar(&f.bridges, "bridge", nil, "only "+what+" on the bridge `NAME`; several are separated by commas")
 	cmd.Flags().BoolVar(&f.problems, "problems", false, "only "+what+" with problems: "+problems)
 	cmd.PreRunE = func(*cobra.Command, []string) error { return f.check() }
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"state": cobra.FixedCompletions(listedStates, cobra.ShellCompDirectiveNoFileComp),
-		"bridge": func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return a.completeBridges(cmd, nil, typed)
-		},
-	} {
-		if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil { // the flag is defined above
-			panic(err)
-		}
-	}
 }
 
 // set reports whether the filter selects only a part.

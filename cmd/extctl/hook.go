@@ -49,6 +49,7 @@ the exit code is 12.`,
 				return s.printFired(fired)
 			})
 		},
+		ValidArgsFunction: a.completeHooks,
 	}
 }
 

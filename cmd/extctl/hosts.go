@@ -43,7 +43,7 @@ func hostsCmd(a *app) *cobra.Command {
 		}
 		return l, nil
 	})
-	f.add(a, cmd, "bridges", "they are lost, or could not start an extension")
+	f.add(cmd, "bridges", "they are lost, or could not start an extension")
 	return cmd
 }
 

@@ -92,7 +92,7 @@ func listCmd(a *app) *cobra.Command {
 		all = slices.DeleteFunc(all, func(j extensionJSON) bool { return !f.extension(j) })
 		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
 	})
-	f.add(a, cmd, "extensions", "not all instances are ready, or a breaker is open")
+	f.add(cmd, "extensions", "not all instances are ready, or a breaker is open")
 	return cmd
 }
 

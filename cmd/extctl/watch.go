@@ -43,9 +43,7 @@ func watchCmd(a *app) *cobra.Command {
 				})
 			})
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return a.completeIDs(cmd, nil, typed)
-		},
+		ValidArgsFunction: a.completeIDs,
 	}
 }
 

@@ -84,6 +84,15 @@ func selectedContext() string {
 	return strings.TrimSpace(string(name))
 }
 
+// Contexts returns the names of the nats CLI's contexts.
+func Contexts() (names []string) {
+	files, _ := filepath.Glob(filepath.Join(contextDir(), "context", "*.json")) // the pattern is valid
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(f), ".json"))
+	}
+	return names
+}
+
 // contextDir is the directory of the nats CLI's contexts.
 func contextDir() string {
 	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
