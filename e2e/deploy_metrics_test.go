@@ -1,23 +1,36 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 )
 
-// TestMetrics checks that a registry, a bridge and an MCP server serve every metric of docs/operations.md, with the labels and the label
-// values in the page's alerts: an alert on a series that does not exist never fires.
+// TestMetrics checks that a registry, a bridge and an MCP server serve every metric of docs/operations.md and of the dashboards, with the
+// labels and the label values in the page's alerts: an alert on a series that does not exist never fires.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	dashboards, err := filepath.Glob("../deploy/monitoring/dashboards/*.json")
+	if err != nil || len(dashboards) != 2 {
+		t.Fatalf("the dashboards are %v, %v", dashboards, err)
+	}
+	for _, path := range dashboards {
+		text, err := os.ReadFile(path)
+		if err != nil || !json.Valid(text) {
+			t.Fatalf("%s: %v, or it is not JSON", path, err)
+		}
+		page = append(page, strings.ReplaceAll(string(text), `\"`, `"`)...)
 	}
 	url, _ := startNATS(t)
 	env := []string{"NATS_URL=" + url}
@@ -38,11 +51,14 @@ func TestMetrics(t *testing.T) {
 		case strings.HasPrefix(name, "extmesh_mcp_"):
 			program, text = "MCP server", mcp
 		}
-		if family := strings.TrimSuffix(name, "_bucket"); !strings.Contains(text, "# TYPE "+family+" ") {
+		if family := strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"); !strings.Contains(text, "# TYPE "+family+" ") {
 			t.Errorf("the %s does not serve %s", program, family)
 		}
 		for _, label := range labels.FindAllStringSubmatch(m[2], -1) {
 			for value := range strings.SplitSeq(label[2], "|") {
+				if strings.HasPrefix(value, "$") { // a variable of a dashboard
+					continue
+				}
 				series := regexp.MustCompile(fmt.Sprintf(`\n%s\{[^}]*\b%s=%q`, name, label[1], value))
 				if !series.MatchString(text) {
 					t.Errorf("the %s does not serve %s{%s=%q}", program, name, label[1], value)

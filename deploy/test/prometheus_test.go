@@ -147,6 +147,37 @@ func (w *watched) must(args ...string) {
 	}
 }
 
+// dashboards waits until each query of the dashboards has a result.
+func (w *watched) dashboards(extension string) {
+	w.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "deploy/monitoring/dashboards/*.json"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	queries := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		var board struct {
+			Panels []struct{ Targets []struct{ Expr string } }
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &board)
+		}
+		if err != nil {
+			w.Fatal(file, err)
+		}
+		for _, p := range board.Panels {
+			for _, t := range p.Targets {
+				queries++
+				w.until(strings.NewReplacer("$extension", extension, "$__rate_interval", "8s").Replace(t.Expr))
+			}
+		}
+	}
+	if queries < 20 {
+		w.Errorf("the dashboards have %d queries", queries)
+	}
+}
+
 // quick makes the times of a rule short: what takes minutes on a mesh takes seconds here.
 func quick(rules string) string {
 	rules = regexp.MustCompile(`for: \d+[sm]`).ReplaceAllString(rules, "for: 1s")
@@ -232,6 +263,7 @@ func TestPrometheus(t *testing.T) {
 
 	w.specs["load"] = []string{binary(t, "extctl"), "bench", "failing/no", "--duration", "2m", "--warm-up", "0", "--server", w.nats}
 	w.start("load")
+	w.dashboards("failing")
 	w.stop("bridge-1", syscall.SIGKILL)
 	for range 6 { // more than max_restarts: then it has failed
 		if err := w.extctl("call", "exiting/exit"); err == nil {
