@@ -212,7 +212,7 @@ func runModel(t *testing.T, seed uint64) {
 	start := time.Now()
 	mon.Expire(start)
 	m.tick(start)
-	for time.Since(start) < 24*time.Hour {
+	for time.Since(start) < 12*time.Hour {
 		step := time.Second
 		if r.IntN(2000) == 0 {
 			step += time.Duration(r.IntN(120)) * time.Second // the process was stopped, or received nothing

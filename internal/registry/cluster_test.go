@@ -19,12 +19,7 @@ func TestCluster(t *testing.T) {
 	servers := natstest.Cluster(t, 3, &server.Options{JetStream: true})
 	b := &bed{T: t}
 	connect := func(n int) *nats.Conn {
-		nc, err := nats.Connect(servers[n].ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
+		return servers[n].Connect(nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	}
 	b.nc = connect(2)
 	one, _ := b.registryOn(connect(0), Config{Name: "one"})

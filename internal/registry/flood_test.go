@@ -42,29 +42,31 @@ func TestFloodIsQueued(t *testing.T) {
 // TestDroppedMessages: after dropped messages the registry marks nothing lost for a grace period, and requests
 // announcements.
 func TestDroppedMessages(t *testing.T) {
-	b := newBed(t)
-	r, _ := b.registry(Config{})
-	b.leading(r)
-	requests, err := b.nc.SubscribeSync(prefix.AnnounceRequest())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.flush(b.nc)
-	start := time.Now()
-	if err := r.inLoop(t.Context(), func(l *loop) {
-		if err := l.sub.SetPendingLimits(100, 1<<20); err != nil {
-			t.Error(err)
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, _ := b.registry(Config{})
+		b.leading(r)
+		time.Sleep(requestEvery) // fake time: since the announce request at the start
+		requests, err := b.nc.SubscribeSync(prefix.AnnounceRequest())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	b.await("the gap is recorded, and announcements are requested", func() bool { // at most every 10 s, and at the start
+		b.flush(b.nc)
+		start := time.Now()
+		if err := r.inLoop(t.Context(), func(l *loop) {
+			if err := l.sub.SetPendingLimits(100, 1<<20); err != nil {
+				t.Error(err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
 		b.hold(r, func() {
 			for range 5000 {
 				b.publish(prefix.Heartbeat("weather"), `{"id":"weather"}`)
 			}
 		})
-		_, err := requests.NextMsg(selfCheckInterval)
-		return err == nil && b.status(r).Listening.After(start)
+		if _, err := requests.NextMsgWithContext(b.timeout()); err != nil {
+			t.Errorf("announcements are not requested: %v", err)
+		}
+		b.await("the gap is recorded", func() bool { return b.status(r).Listening.After(start) })
 	})
 }

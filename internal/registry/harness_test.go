@@ -38,7 +38,7 @@ const (
 const prefix = wire.Prefix("ext")
 
 // limit bounds what must happen at some time: it is far above what an idle machine needs.
-const limit = 30 * time.Second
+const limit = time.Minute
 
 // bed is one NATS server with JetStream, and the registries connected to it.
 type bed struct {
@@ -79,7 +79,7 @@ func inBubbleDenied(t *testing.T, denied []string, f func(t *testing.T, b *bed))
 	})
 }
 
-// makeBedWith is for tests that need other server options and much of the machine: they do not run in parallel.
+// makeBedWith is for tests that need other server options.
 func makeBedWith(t *testing.T, change func(*server.Options)) *bed {
 	return startBed(&bed{T: t, dir: t.TempDir(), change: change, interval: time.Second})
 }
@@ -129,7 +129,7 @@ func (b *bed) InProcessConn() (net.Conn, error) { return b.server.Load().InProce
 
 func (b *bed) connect() *nats.Conn {
 	b.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(b), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	nc, err := nats.Connect("", nats.InProcessServer(b), nats.Timeout(limit), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		b.Logf("connection: %v", err)
 	}))
 	if err != nil {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"flag"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most of their time the tests wait; the command line overrides it
 	leaks.Main(m)
 }
 

@@ -10,16 +10,13 @@ import (
 
 	"github.com/extmesh/extmesh/internal/fleet"
 	"github.com/extmesh/extmesh/internal/liveness"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 func (b *bed) bucket() *bucket {
-	js, err := jetstream.New(b.nc)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return &bucket{nc: b.nc, js: js, prefix: prefix}
+	return &bucket{nc: b.nc, js: natstest.JetStream(b, b.nc), prefix: prefix}
 }
 
 // TestHandOver: after a clean stop the standby leads within milliseconds, writes only what changed, and repeats no

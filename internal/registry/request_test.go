@@ -19,18 +19,19 @@ import (
 
 // offersTools answers initialize with count tools with descriptors of size bytes and more.
 func offersTools(count, size int) rpc.Handler {
-	return rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) {
-		list := make([]json.RawMessage, count)
-		for n := range list {
-			list[n] = fmt.Appendf(nil, `{"name":"t%d","input_schema":{"type":"object","description":%q}}`, n, strings.Repeat("x", size))
-		}
-		return json.Marshal(map[string]any{"server_version": "1.0.0", "tools": list, "hooks": []string{}})
-	})
+	text := strings.Repeat("x", size)
+	answer := []byte(`{"server_version":"1.0.0","hooks":[],"tools":[`)
+	for n := range count {
+		answer = fmt.Appendf(answer, `{"name":"t%d","input_schema":{"type":"object","description":"%s"}},`, n, text)
+	}
+	answer = append(answer[:len(answer)-1], "]}"...)
+	return rpc.HandlerFunc(func(context.Context, *rpc.Request) (json.RawMessage, error) { return answer, nil })
 }
 
 // TestLargeHandshake: the answer to initialize may be larger than a message. It is shown whole if it fits into the
 // catalog; otherwise a diagnostic counts what was left out.
 func TestLargeHandshake(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name        string
 		payload     int32

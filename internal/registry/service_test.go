@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -216,7 +215,7 @@ func TestRequestsWhileStartingAndStopping(t *testing.T) {
 	stop()
 	asks := b.connect()
 	ask := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		_, err := asks.RequestWithContext(ctx, prefix.RegistryRPC(), []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
