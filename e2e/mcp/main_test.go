@@ -20,7 +20,7 @@ import (
 const limit = time.Minute
 
 // The programs, and the URL of the mesh, which all tests share.
-var extctl, meshURL string
+var extctl, everything, meshURL string
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == rawChildArg {
@@ -45,11 +45,11 @@ func withMesh(f func() int) (code int, err error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	extctl = filepath.Join(dir, "extctl")
+	extctl, everything = filepath.Join(dir, "extctl"), filepath.Join(dir, "everything")
 	for _, b := range []struct{ in, out, what string }{
 		{"../..", extctl, "./cmd/extctl"},
 		{".", filepath.Join(dir, "child"), "./child"},
-		{".", filepath.Join(dir, "everything"), "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"},
+		{".", everything, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"},
 	} {
 		cmd := exec.Command("go", "build", "-o", b.out, b.what)
 		cmd.Dir = b.in

@@ -75,6 +75,8 @@ func TestInspector(t *testing.T) {
 				{[]string{"--method", "tools/call", "--tool-name", "ext_everything_test_simple_text"}, `"type": "text"`},
 				{[]string{"--method", "tools/call", "--tool-name", "ext_everything_test_image_content"}, `"type": "image"`},
 				{[]string{"--method", "tools/call", "--tool-name", "ext_everything_test_error_handling"}, `"isError": true`},
+				{[]string{"--method", "prompts/get", "--prompt-name", "ext_everything_test_simple_prompt"}, `"messages"`},
+				{[]string{"--method", "resources/read", "--uri", "test://template/1/data"}, `"contents"`},
 			} {
 				var args []string
 				if name == "http" {
