@@ -136,7 +136,7 @@ func TestScanThousands(t *testing.T) {
 	opt := Options{Roots: []string{dir}, Disabled: []string{"ext-00007"}}
 	began := time.Now()
 	first := Scan(t.Context(), opt)
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("a scan of 2000 manifests took %v", took)
 	}
 	if len(first.Candidates) != 1999 || first.DisabledCount != 1 || first.ScannedDirs != 2021 || len(first.Diagnostics) != 0 {

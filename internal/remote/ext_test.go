@@ -176,7 +176,7 @@ func TestStalledRefusal(t *testing.T) {
 	_, err := c.Call(soon(t), "x", nil)
 	close(release)
 	fails(t, err, rpc.CodeUnavailable, rpc.RanMaybe, "503 Service Unavailable: wait for it")
-	if d := time.Since(began); d > 9*time.Second {
+	if d := time.Since(began); d > 50*time.Second {
 		t.Errorf("took %s", d)
 	}
 }
@@ -350,7 +350,7 @@ func TestDeadline(t *testing.T) {
 		c.Start(&jsonrpc.Exchange{Method: "x", Sink: sink, Deadline: began.Add(enough)})
 		_, err := c.Call(within(t, enough), "x", nil)
 		r := <-sink
-		if d := time.Since(began); d > 9*time.Second {
+		if d := time.Since(began); d > 50*time.Second {
 			t.Errorf("took %s", d)
 		}
 		for _, err := range []error{r.Err, err} {

@@ -102,7 +102,7 @@ func (c *runningConn) end(t testing.TB) {
 	c.stop()
 	select {
 	case <-c.done:
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("Run does not return")
 	}
 }
@@ -130,7 +130,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func soon(t testing.TB) context.Context { return within(t, 10*time.Second) }
+func soon(t testing.TB) context.Context { return within(t, time.Minute) }
 
 // fails checks that err is an rpc.Error with this code and ran, contains texts, and does not contain the secret.
 func fails(t testing.TB, err error, code rpc.Code, ran rpc.Ran, texts ...string) rpc.Details {
