@@ -64,6 +64,9 @@ func TestBridgeRestart(t *testing.T) {
 	if out, stderr, code := extctl(t, url, "hosts"); code != 0 || !regexp.MustCompile(`(?m)^one +\S+ +lost \d+s ago `).MatchString(out) {
 		t.Errorf("extctl hosts: exit %d, %s%s", code, out, stderr)
 	}
+	if out, stderr, code := extctl(t, url, "status"); code != 10 || !strings.Contains(out, "\nerror  the bridge one on the host ") || !strings.Contains(out, "\nerror  who is lost on one") {
+		t.Errorf("extctl status: exit %d, %s%s", code, out, stderr)
+	}
 	write(t, filepath.Join(dir, "who", "plugin.toml"), `
 [plugin]
 id = "who"

@@ -224,13 +224,14 @@ args = ["mcp.sh"]
 	if !errors.Is(err, rpc.CodeTimeout) { // the client also publishes a suspect report and a cancel message
 		t.Errorf("a call without enough time: %v", err)
 	}
+	ext("agent", 0, "status")
 	ext("agent", 0, "list")
 	ext("agent", 0, "call", "ext_who_who")
 	ext("agent", 0, "tools")
 
 	// Operations of an operator.
 	for _, args := range [][]string{
-		{"list"}, {"show", "who"}, {"show", "registry"}, {"hosts"}, {"tools"}, {"hooks"}, {"skills"},
+		{"status"}, {"list"}, {"show", "who"}, {"show", "registry"}, {"hosts"}, {"tools"}, {"hooks"}, {"skills"},
 		{"wait", "who", "--for", "ready"}, {"ping"}, {"ping", "primes"}, {"call", "ext_who_who"}, {"logs", "who"},
 		{"hook", "fire", "before_message", "{}"}, {"reload", "bridge-0"}, {"reload"},
 		{"drain", "--host", "bridge-0", "--yes"}, {"undrain", "--host", "bridge-0"}, {"drain", "who", "--yes"}, {"undrain", "who"}, {"restart", "who"},
