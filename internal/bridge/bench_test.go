@@ -43,7 +43,7 @@ func inProcess(tb testing.TB) (connect func() *nats.Conn) {
 	}
 	s.Start()
 	tb.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		tb.Fatal("the server does not start")
 	}
 	return func() *nats.Conn {

@@ -21,6 +21,7 @@ import (
 )
 
 func TestReload(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("stays", `"stays"`, "")
 	h.extension("changes", `"old"`, "")
@@ -72,6 +73,7 @@ func instanceOf(t *testing.T, status, id string) string {
 }
 
 func TestWatchReloads(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	h.run(func(c *bridge.Config) {
@@ -88,6 +90,7 @@ func TestWatchReloads(t *testing.T) {
 
 // TestWatchOtherDirectory: after a reload, the bridge watches the directories of the new settings.
 func TestWatchOtherDirectory(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	elsewhere := filepath.Join(h.dir, "elsewhere")
@@ -112,6 +115,7 @@ func TestWatchOtherDirectory(t *testing.T) {
 // TestReloadChangesWatch: a reload that a change causes, and that also changes the settings for watching, completes its
 // search. The directory is large, so that the search would hardly complete by chance.
 func TestReloadChangesWatch(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	for n := range 1000 {
@@ -135,6 +139,7 @@ func TestReloadChangesWatch(t *testing.T) {
 
 // TestChangeBeforeWatch adds an extension after the first search and before the watch starts.
 func TestChangeBeforeWatch(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"one"`, "[requires]\nbins = [\"sh\"]\n")
 	var once sync.Once
@@ -150,6 +155,7 @@ func TestChangeBeforeWatch(t *testing.T) {
 }
 
 func TestControl(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"one"`, "")
 	h.run(nil)
@@ -186,6 +192,7 @@ func TestControl(t *testing.T) {
 // TestDrainPersists drains an extension that then crashes, and one that is not ready yet: neither takes a call until it is
 // restarted.
 func TestDrainPersists(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("crashes", `"back"`, "")
 	h.extension("late", `"back"`, "")
@@ -237,6 +244,7 @@ func TestDrainPersists(t *testing.T) {
 // TestGatedAndBroken runs a host with broken and gated extensions: the others run, and the report and the log contain the
 // problems.
 func TestGatedAndBroken(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	f := follow(t, h.nc)
 	h.extension("good", `"good"`, "")
@@ -279,6 +287,7 @@ func TestGatedAndBroken(t *testing.T) {
 // TestRestartsAreReported counts the restarts of a child that never becomes ready, although its state and reason do not
 // change.
 func TestRestartsAreReported(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	f := follow(t, h.nc)
 	h.extension("silent", `"never"`, "")
@@ -294,6 +303,7 @@ func TestRestartsAreReported(t *testing.T) {
 // TestExitedInFlight kills a child with a call in flight: the call fails immediately with the exit status. What the child
 // wrote to stderr is shown only to operators.
 func TestExitedInFlight(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("crashes", `"'; echo last words >&2; kill -9 $$; r='"`, "")
 	h.run(nil)
@@ -322,6 +332,7 @@ func TestExitedInFlight(t *testing.T) {
 // TestHandshakeErrorNamesStep: the reason of a child that answers initialize but not tools/list contains that step and
 // the line that it printed. The reason of a child that exits during its handshake contains its exit status and that line.
 func TestHandshakeErrorNamesStep(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	const answer = `IFS= read -r line
 printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}\n'
@@ -359,6 +370,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 // TestExitDuringResponse: a child writes half a response and exits. The call fails with the exit
 // status, not as invalid JSON.
 func TestExitDuringResponse(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("half", `"'; printf '{"jsonrpc":"2.0","id":%s,"result":{"a":' "$id"; exit 9; r='"`, "")
 	h.run(nil)
@@ -375,6 +387,7 @@ func TestExitDuringResponse(t *testing.T) {
 
 // TestReloadClientFile: a server added to an .mcp.json is started, and the others keep running.
 func TestReloadClientFile(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.write(filepath.Join(h.dir, "ext", "clients", "mcp.sh"), `#!/bin/sh
 while IFS= read -r line; do

@@ -18,6 +18,7 @@ import (
 
 // TestToolErrors calls an MCP tool that fails with isError: that counts as an error, and is kept by its call id.
 func TestToolErrors(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.write(filepath.Join(h.dir, "ext", "clients", "mcp.sh"), `#!/bin/sh
 while IFS= read -r line; do
@@ -57,7 +58,7 @@ done
 	for id, arguments := range map[string]string{"good": `{}`, "bad": `{"fail":1}`} {
 		m := &nats.Msg{Subject: "ext.clients.memory.rpc", Header: nats.Header{"Ext-Call-Id": {id}},
 			Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"say","arguments":` + arguments + `}}`)}
-		if _, err := h.nc.RequestMsg(m, 15*time.Second); err != nil {
+		if _, err := h.nc.RequestMsg(m, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,6 +30,7 @@ func childEnviron(t *testing.T, cfg bridge.Config) map[string]string {
 
 // TestChildEnvironment: the environment of a child does not contain the bridge's credentials.
 func TestChildEnvironment(t *testing.T) {
+	t.Parallel()
 	const url = "nats://bridge-0:hunter22hunter22@nats:4222"
 	hidden := []string{"NATS_URL", "NATS_CREDS", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "REPORTS", "ONE_TOKEN"}
 	for name, tt := range map[string]struct {

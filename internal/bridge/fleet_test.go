@@ -15,6 +15,7 @@ import (
 
 // TestRemovedAndAddedAgain: an extension that returns while its old process is still stopping starts after that.
 func TestRemovedAndAddedAgain(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	log, goOn := filepath.Join(h.dir, "log"), filepath.Join(h.dir, "go-on")
 	h.extension("lingers", `"here"`, "")
@@ -53,14 +54,14 @@ func TestConcurrentReloads(t *testing.T) {
 	h := newHost(t)
 	h.run(nil)
 	eventually(t, "it runs", func() bool {
-		m, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"reload"}`), 15*time.Second)
+		m, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"reload"}`), time.Minute)
 		return err == nil && strings.Contains(string(m.Data), `"result"`)
 	}, func() string { return h.log.String() })
 	var askers sync.WaitGroup
 	for range 8 {
 		askers.Go(func() { // owned here
 			for range 50 {
-				m, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"reload"}`), 30*time.Second)
+				m, err := h.nc.Request("ext.control.b1", []byte(`{"jsonrpc":"2.0","id":1,"method":"reload"}`), time.Minute)
 				if err != nil || !strings.Contains(string(m.Data), `"result"`) {
 					t.Errorf("reload = %v, %v", m, err)
 					return
@@ -89,7 +90,7 @@ func TestRepliesOnlyToInboxes(t *testing.T) {
 		}
 	}
 	for {
-		m, err := received.NextMsg(15 * time.Second)
+		m, err := received.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,6 +105,7 @@ func TestRepliesOnlyToInboxes(t *testing.T) {
 
 // TestTooLargeResponse: a request gets an error if the response exceeds the maximum message size.
 func TestTooLargeResponse(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, func(o *server.Options) { o.MaxPayload = 4 << 10 })
 	h.extension("talker", `"here"`, "")
 	script := filepath.Join(h.dir, "ext", "talker", "say.sh")

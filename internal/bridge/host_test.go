@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,14 +19,20 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6") // most of their time the tests wait; the command line overrides it
+	os.Exit(m.Run())
+}
 
 // host is a directory of extensions with a bridge that runs them, on an in-process NATS server.
 type host struct {
 	t   *testing.T
 	dir string
-	srv *server.Server
+	srv *natstest.Server
 	nc  *nats.Conn
 	log lockedBuffer
 }
@@ -49,24 +56,12 @@ func (l *lockedBuffer) String() string {
 
 func newHost(t *testing.T, change ...func(*server.Options)) *host {
 	t.Helper()
-	o := &server.Options{DontListen: true, NoSigs: true, NoLog: true}
+	o := &server.Options{}
 	for _, c := range change {
 		c(o)
 	}
-	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not start")
-	}
-	nc, err := nats.Connect("", nats.InProcessServer(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { nc.Close(); s.Shutdown(); s.WaitForShutdown() })
-	return &host{t: t, dir: t.TempDir(), srv: s, nc: nc}
+	s := natstest.Start(t, o)
+	return &host{t: t, dir: t.TempDir(), srv: s, nc: s.Connect()}
 }
 
 // extension writes an extension, which is a shell script. answer is its result of tools/say.
@@ -75,7 +70,10 @@ func (h *host) extension(id, answer, more string) {
 	dir := filepath.Join(h.dir, "ext", id)
 	script := `#!/bin/sh
 while IFS= read -r line; do
-	id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\),.*/\1/p')
+	id=
+	case $line in
+	*'"id":'*) id=${line#*'"id":'} id=${id%%,*} ;;
+	esac
 	case $line in
 	*'"initialize"'*) r='{"server_version":"1","tools":[{"name":"say","input_schema":{"type":"object"}}],"hooks":[]}' ;;
 	*'"tools/say"'*) r='` + answer + `' ;;
@@ -140,12 +138,7 @@ func (h *host) answers(id, want string) {
 // other returns another connection. Its messages are not ordered with the messages of h.nc.
 func (h *host) other() *nats.Conn {
 	h.t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(h.srv))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(nc.Close)
-	return nc
+	return h.srv.Connect()
 }
 
 func (h *host) waitGone(id string) {
@@ -172,7 +165,7 @@ func eventually(t testing.TB, what string, cond func() bool, have func() string)
 
 func (h *host) control(method, params string) string {
 	h.t.Helper()
-	m, err := h.nc.Request("ext.control.b1", fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), 15*time.Second)
+	m, err := h.nc.Request("ext.control.b1", fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), time.Minute)
 	if err != nil {
 		h.t.Fatal(err)
 	}

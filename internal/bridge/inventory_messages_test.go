@@ -182,6 +182,7 @@ func TestInventoryTimes(t *testing.T) {
 
 // TestInventoryAfterFailure: what could not be published is published as soon as that is possible again, whatever it was.
 func TestInventoryAfterFailure(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 2))
@@ -232,6 +233,7 @@ func TestInventoryAfterFailure(t *testing.T) {
 
 // TestInventorySizes: an inventory of any size is split into messages that fit, and problems that do not fit are counted.
 func TestInventorySizes(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name                                              string
 		instances, tools, problems, message, skill, limit int

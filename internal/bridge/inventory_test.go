@@ -21,6 +21,7 @@ import (
 // TestInventory: a full inventory is published at the start, on request of a registry and of an operator, and after a
 // reconnect. Changes are published as deltas, and the last one of a bridge that stops lists its instances as shut down.
 func TestInventory(t *testing.T) {
+	t.Parallel()
 	var running atomic.Pointer[server.Server]
 	start := func() {
 		s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
@@ -28,7 +29,7 @@ func TestInventory(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Start()
-		if !s.ReadyForConnections(10 * time.Second) {
+		if !s.ReadyForConnections(time.Minute) {
 			t.Fatal("the server does not come up")
 		}
 		running.Store(s)
@@ -38,7 +39,7 @@ func TestInventory(t *testing.T) {
 	defer func() { stop() }()
 	connect := func() *nats.Conn {
 		nc, err := nats.Connect("", nats.InProcessServer(dialer(func() (net.Conn, error) { return running.Load().InProcessConn() })),
-			nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+			nats.Timeout(time.Minute), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,6 +92,7 @@ func (d dialer) InProcessConn() (net.Conn, error) { return d() }
 // TestInventoryOfReload: services that run elsewhere and skills are listed as long as their files exist, and an extension
 // until its process has ended.
 func TestInventoryOfReload(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	f := follow(t, h.nc)
 	path := filepath.Join(h.dir, "ext", "elsewhere", "plugin.toml")
@@ -114,6 +116,7 @@ func TestInventoryOfReload(t *testing.T) {
 // TestInventoryOfManyProblems: a host with a thousand broken manifests publishes its inventory, and updates it after a
 // change.
 func TestInventoryOfManyProblems(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	f := follow(t, h.nc)
 	const broken = 1000 // with several faults each

@@ -108,6 +108,7 @@ func errorText(err error) string {
 // TestExamineStopsAtDeadline: Examine returns soon after its context's deadline, even if the process ignores SIGTERM. On a
 // busy machine it may take longer, but not five times in a row.
 func TestExamineStopsAtDeadline(t *testing.T) {
+	t.Parallel()
 	cfg := examined(t, "trap '' TERM; while :; do sleep 1; done", "")
 	c := bridge.NewLocal(cfg).Scan(t.Context()).Candidates[0]
 	var took time.Duration

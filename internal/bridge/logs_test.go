@@ -65,6 +65,7 @@ func (r *ring) texts() (all []string) {
 
 // TestLogs: the response fits in a message, whatever the size of the encoded lines, and each instance has its share.
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	node := serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix})
 	newTalker := func(r *ring) *instance {
 		a := wire.Announce{ID: "talker", Version: "1.0.0"}

@@ -87,6 +87,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 // TestMetrics reads the metrics of a bridge with three extensions: one that is called, one that crashes, and one with an
 // unmet requirement.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("called", `"yes"`, "")
 	h.extension("crashes", `"'; kill -9 $$; r='"`, "")
@@ -122,7 +123,7 @@ func TestMetrics(t *testing.T) {
 	}, nil)
 	ask := func(id, request string) {
 		t.Helper()
-		if _, err := h.nc.Request("ext."+id+".rpc", []byte(request), 15*time.Second); err != nil {
+		if _, err := h.nc.Request("ext."+id+".rpc", []byte(request), time.Minute); err != nil {
 			t.Fatalf("%s: %v", request, err)
 		}
 	}

@@ -34,6 +34,7 @@ func (h *host) refusesSecondBridge() {
 
 // TestNameInUse: the first ping, or its response, may be lost.
 func TestNameInUse(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	received := 0
 	_, err := h.nc.Subscribe("ext.control.b1", func(m *nats.Msg) {

@@ -125,6 +125,7 @@ func TestNoiseIsKept(t *testing.T) {
 
 // TestDroppedLines reads package child's message about dropped lines, from which the count on the mesh is taken.
 func TestDroppedLines(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	lines, dropped := 0, 0
 	err := child.Run(t.Context(), child.Spec{

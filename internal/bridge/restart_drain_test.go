@@ -32,6 +32,7 @@ done
 // TestRestartDrainsFirst: with drain_ms, a call in flight that takes longer than a restart waits is answered before the
 // restart. If it takes longer than drain_ms, it fails.
 func TestRestartDrainsFirst(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	goOn := h.heldExtension("held")
 	h.run(nil)
@@ -75,6 +76,7 @@ func TestRestartDrainsFirst(t *testing.T) {
 
 // TestDrainOfAll: a drain without an id drains everything that the bridge runs, and a restart ends it.
 func TestDrainOfAll(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"1"`, "")
 	h.extension("two", `"2"`, "")
@@ -102,6 +104,7 @@ func TestDrainOfAll(t *testing.T) {
 
 // TestReloadSaysWhereItLooks: reload and status have the directories in which the bridge looks, and what it found.
 func TestReloadSaysWhereItLooks(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("one", `"1"`, "")
 	h.write(filepath.Join(h.dir, "ext", "bad", "plugin.toml"), "[plugin]\n", 0o644)

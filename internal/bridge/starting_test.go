@@ -13,6 +13,7 @@ import (
 
 // TestProgramDoesNotExist: a program that cannot be started is tried once, and again after each reload.
 func TestProgramDoesNotExist(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("late", `"late"`, "")
 	h.extension("there", `"there"`, "")

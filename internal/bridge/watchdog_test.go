@@ -10,6 +10,7 @@ import (
 
 // TestWatchdogFirst: no child is started before the watchdog runs, not even by a reload. The bridge responds meanwhile.
 func TestWatchdogFirst(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.extension("talker", `"here"`, "")
 	awaited, there := make(chan struct{}), make(chan struct{})
