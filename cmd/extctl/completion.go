@@ -38,7 +38,7 @@ func (a *app) completeIDs(cmd *cobra.Command, args []string, _ string) ([]cobra.
 }
 
 // completeFlags completes the values of the flags of a command and its subcommands that name bridges, states or contexts.
-func (a *app) completeFlags(cmd *cobra.Command) {
+func completeFlags(a *app, cmd *cobra.Command) {
 	bridges := func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.completeBridges(cmd, nil, typed)
 	}
@@ -55,7 +55,7 @@ func (a *app) completeFlags(cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
-		a.completeFlags(sub)
+		completeFlags(a, sub)
 	}
 }
 
@@ -65,7 +65,7 @@ func completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cob
 }
 
 // completeHooks completes the first argument with the hooks that extensions offer.
-func (a *app) completeHooks(cmd *cobra.Command, args []string, _ string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
+func completeHooks(a *app, cmd *cobra.Command, args []string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		a.complete(cmd, []string{wire.KindSpec}, func(c *mesh.Catalog) {
 			for _, e := range c.All() {

@@ -49,7 +49,9 @@ the exit code is 12.`,
 				return s.printFired(fired)
 			})
 		},
-		ValidArgsFunction: a.completeHooks,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return completeHooks(a, cmd, args)
+		},
 	}
 }
 

@@ -33,7 +33,7 @@ func hostsCmd(a *app) *cobra.Command {
 		}
 		hosts = slices.DeleteFunc(hosts, func(h wire.Host) bool { return !f.host(h) })
 		l := listing{revisionJSON: revisionOf(c), name: "hosts", list: hosts, empty: empty}
-		l.tables = func() []*table { return a.hostTables(hosts) }
+		l.tables = func() []*table { return hostTables(a, hosts) }
 		l.shorten = func(tables []*table) (note string) {
 			if problems := tables[1]; !f.set() && len(problems.rows) > fewProblems {
 				note = fmt.Sprintf("%d more problems: extctl hosts --problems", len(problems.rows)-fewProblems)
@@ -48,7 +48,7 @@ func hostsCmd(a *app) *cobra.Command {
 }
 
 // hostTables are the table of the bridges, with those that are lost first, and that of what they could not start.
-func (a *app) hostTables(hosts []wire.Host) []*table {
+func hostTables(a *app, hosts []wire.Host) []*table {
 	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
 	hosts = slices.Clone(hosts)

@@ -90,13 +90,13 @@ func listCmd(a *app) *cobra.Command {
 			empty = fmt.Sprintf("no extension matches; there are %d", len(all))
 		}
 		all = slices.DeleteFunc(all, func(j extensionJSON) bool { return !f.extension(j) })
-		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*table { return []*table{a.extensionTable(all)} }}, nil
+		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*table { return []*table{extensionTable(a, all)} }}, nil
 	})
 	f.add(cmd, "extensions", "not all instances are ready, or a breaker is open")
 	return cmd
 }
 
-func (a *app) extensionTable(all []extensionJSON) *table {
+func extensionTable(a *app, all []extensionJSON) *table {
 	t := a.newTable("ID", "VERSION", "STATE", "TRANSPORT", "TOOLS", "INSTANCES", "REASON")
 	t.limit = 100
 	for _, j := range all {

@@ -40,13 +40,18 @@ func (a *app) printJSON(v any) error {
 // writeJSON writes JSON that may contain text from the mesh, and ends the line. On a terminal, characters that could control
 // it are escaped; anywhere else the bytes are unchanged. With -o yaml it writes the same as YAML.
 func (a *app) writeJSON(text []byte) error {
-	if a.yaml {
-		return a.writeYAML(text)
+	var err error
+	switch {
+	case a.yaml:
+		text, err = yamlOf(text)
+	case daemon.IsTerminal(a.stdout):
+		text = append(escapeJSON(text), '\n')
+	default:
+		text = append(text[:len(text):len(text)], '\n')
 	}
-	if daemon.IsTerminal(a.stdout) {
-		text = escapeJSON(text)
+	if err == nil {
+		_, err = a.stdout.Write(text)
 	}
-	_, err := a.stdout.Write(append(text[:len(text):len(text)], '\n'))
 	return err
 }
 

@@ -121,7 +121,7 @@ func rootCmd(a *app) *cobra.Command {
 	root.SetHelpCommandGroupID("local")
 	root.InitDefaultHelpCmd()
 	explainArguments(root)
-	a.completeFlags(root)
+	completeFlags(a, root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagFailure(cmd, a.line, err) })
 	root.Version = daemon.Version()
 	root.SetVersionTemplate("extctl {{.Version}}\n")

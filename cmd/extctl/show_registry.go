@@ -36,7 +36,7 @@ func (s *session) showRegistry(ctx context.Context) error {
 	if err := printRegistry(s.app, r); err != nil {
 		return err
 	}
-	for _, t := range []*table{s.replicas(r.Replicas), s.refusals(r.Recent)} {
+	for _, t := range []*table{replicaTable(s.app, r.Replicas), refusalTable(s.app, r.Recent)} {
 		if len(t.rows) == 0 {
 			continue
 		}
@@ -91,8 +91,8 @@ func byState(counts map[heartbeat.State]int) map[string]int {
 	return out
 }
 
-// replicas is the table of the registry replicas.
-func (a *app) replicas(all []registry.Replica) *table {
+// replicaTable is the table of the registry replicas.
+func replicaTable(a *app, all []registry.Replica) *table {
 	t := a.newTable("REPLICA", "INSTANCE", "VERSION", "ROLE")
 	for _, r := range all {
 		role := "standby"
@@ -104,8 +104,8 @@ func (a *app) replicas(all []registry.Replica) *table {
 	return t
 }
 
-// refusals is the table of what the registry refused recently, and why.
-func (a *app) refusals(all []registry.Refusal) *table {
+// refusalTable is the table of what the registry refused recently, and why.
+func refusalTable(a *app, all []registry.Refusal) *table {
 	t := a.newTable("REFUSED", "ID", "COUNT", "LAST", "REASON")
 	t.limit = 160
 	for _, r := range all {

@@ -54,7 +54,7 @@ drains), 13 if there is no NATS or no catalog, and 14 if NATS refuses the user.`
 				}
 				return err
 			}
-			return a.printStatus(st, format)
+			return st.print(a, format)
 		},
 	}
 	format.add(cmd)
@@ -175,7 +175,7 @@ func (st *statusJSON) count(v view) {
 	}
 }
 
-func (a *app) printStatus(st statusJSON, format outputFormat) error {
+func (st statusJSON) print(a *app, format outputFormat) error {
 	errorsFound := slices.ContainsFunc(st.Problems, func(p problemJSON) bool { return p.Level == levelError })
 	var err error
 	switch format {
@@ -188,7 +188,7 @@ func (a *app) printStatus(st statusJSON, format outputFormat) error {
 			}
 		}
 	default:
-		err = a.printStatusText(st, format == formatWide)
+		err = st.printText(a, format == formatWide)
 	}
 	if err == nil && errorsFound {
 		return silentError(exitUnavailable)
@@ -199,7 +199,7 @@ func (a *app) printStatus(st statusJSON, format outputFormat) error {
 // fewStatusProblems is how many problems status prints as text.
 const fewStatusProblems = 20
 
-func (a *app) printStatusText(st statusJSON, all bool) error {
+func (st statusJSON) printText(a *app, all bool) error {
 	w := bufio.NewWriter(a.stdout)
 	fmt.Fprintf(w, "Mesh:        %s\n", clean(st.Mesh.String()))
 	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", clean(st.Registry.String()), ageText(st.age()))

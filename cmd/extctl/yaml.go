@@ -9,15 +9,12 @@ import (
 	"strings"
 )
 
-// writeYAML prints a JSON object as YAML.
-func (a *app) writeYAML(text []byte) error {
+// yamlOf is a JSON object in YAML.
+func yamlOf(text []byte) ([]byte, error) {
 	w := yamlWriter{in: json.NewDecoder(bytes.NewReader(text))}
 	w.in.UseNumber()
-	if err := w.value(0, rootValue); err != nil {
-		return err
-	}
-	_, err := a.stdout.Write(w.out.Bytes())
-	return err
+	err := w.value(0, rootValue)
+	return w.out.Bytes(), err
 }
 
 // yamlWriter writes the values of a JSON text as YAML, in their order. A number keeps its digits. A string is in double
