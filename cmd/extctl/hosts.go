@@ -13,7 +13,7 @@ import (
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
-// fewProblems is how many problems hosts lists if it is not asked for problems.
+// fewProblems is how many problems hosts lists without a filter.
 const fewProblems = 10
 
 func hostsCmd(a *app) *cobra.Command {

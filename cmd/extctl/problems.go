@@ -202,7 +202,7 @@ const (
 	levelWarn  = "warn"
 )
 
-// breakerOpen stands for the state of a ready instance that gets no calls because its breaker is open.
+// breakerOpen is the state, as shown here, of a ready instance that receives no calls because its breaker is open.
 const breakerOpen heartbeat.State = "cut off by the breaker"
 
 // badStates are the states that an instance should not be in, worst first, each with its level. Shutdown is not one: an
@@ -224,7 +224,7 @@ func stateOfInstance(i wire.InstanceState) heartbeat.State {
 }
 
 // trouble describes what is wrong with instances, worst first: "1 failed on web-1: exit status 3; 2 lost on web-2". The level
-// is that of the worst; "" if nothing is wrong.
+// is the worst one; "" if nothing is wrong.
 func trouble(instances []wire.InstanceState) (level, text string) {
 	var parts []string
 	for _, bad := range badStates {

@@ -25,7 +25,7 @@ func shownFixture(id, tool string) string {
 // change the files of the user's programs.
 var shownElsewhere = regexp.MustCompile(`^(up\b|mcp( --|$)|top|undrain$|import all|mcp (un)?install)`)
 
-// shownCodes are the exit codes of commands that have nothing to do here, or that ask for a confirmation.
+// shownCodes are the exit codes of commands that have nothing to do here, or that require a confirmation.
 var shownCodes = []struct {
 	line  *regexp.Regexp
 	codes []int

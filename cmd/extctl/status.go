@@ -66,11 +66,13 @@ type statusJSON struct {
 	header
 	Mesh meshJSON `json:"mesh"`
 	revisionJSON
-	Registry   *registryJSON  `json:"registry"` // nil if none answers
+	Registry   *registryJSON  `json:"registry"` // nil if none answers this user
 	Hosts      map[string]int `json:"hosts"`    // bridges, by state
 	Extensions map[string]int `json:"extensions"`
 	Tools      int            `json:"tools"`
 	Problems   []problemJSON  `json:"problems"`
+
+	denied bool // NATS does not allow this user requests to the registry
 }
 
 // meshJSON is the mesh that the command uses, and where its address comes from.
@@ -120,7 +122,7 @@ func (m meshJSON) String() string {
 	return text
 }
 
-// read asks the registry, and reads the catalog. Without a registry, the catalog is enough.
+// read requests the status of the registry and reads the catalog. Without a registry, the catalog is enough.
 func (st *statusJSON) read(ctx context.Context, s *session) error {
 	var (
 		wg               sync.WaitGroup
@@ -152,6 +154,7 @@ func (st *statusJSON) read(ctx context.Context, s *session) error {
 	}
 	v.age, v.server = revision.age(), st.Mesh.Server
 	st.revisionJSON = revision
+	st.denied = v.denied()
 	st.count(v)
 	st.Problems = v.problems()
 	return nil
@@ -202,7 +205,11 @@ const fewStatusProblems = 20
 func (st statusJSON) printText(a *app, all bool) error {
 	w := bufio.NewWriter(a.stdout)
 	fmt.Fprintf(w, "Mesh:        %s\n", clean(st.Mesh.String()))
-	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", clean(st.Registry.String()), ageText(st.age()))
+	registry := st.Registry.String()
+	if st.denied {
+		registry = "this user may not send requests to it"
+	}
+	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", clean(registry), ageText(st.age()))
 	fmt.Fprintf(w, "Bridges:     %s\n", countText(st.Hosts))
 	fmt.Fprintf(w, "Extensions:  %s; %s\n\n", countText(st.Extensions), plural(st.Tools, "tool"))
 	if len(st.Problems) == 0 {
@@ -264,7 +271,7 @@ func countText(counts map[string]int) string {
 	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// denied reports whether NATS does not let this user ask the registry.
+// denied reports whether NATS does not allow this user requests to the registry.
 func (v view) denied() bool { return errors.Is(v.registryErr, nats.ErrPermissionViolation) }
 
 // lostBridges are the bridges that the registry has marked lost.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/adrg/xdg"
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/natsd"
@@ -51,6 +52,18 @@ func TestWhichMesh(t *testing.T) {
 	}
 	if _, _, stderr := here("drain", "x", "--server", srv.ClientURL()); strings.Contains(stderr, "extctl: on") {
 		t.Errorf("drain with --server: %s", stderr)
+	}
+}
+
+// TestStatusWithoutRegistry: a user that may only read the catalog gets a status, too.
+func TestStatusWithoutRegistry(t *testing.T) {
+	t.Parallel()
+	b, _ := bedWithUsers(t, server.User{Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"ext.registry.rpc"}}}})
+	b.putExtension(t, "x", "b1")
+	code, stdout, stderr := extctl(t.Context(), b.url, "status", "--timeout", "2m")
+	if !strings.Contains(stdout, "as op (from --server)\nRegistry:    this user may not send requests to it; the catalog is ") || !strings.Contains(stdout, "Extensions:  1 ready; 0 tools") ||
+		code != exitOK && !strings.Contains(stdout, "no registry leads") { // a slow machine lets the catalog grow old
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
 	}
 }
 

@@ -24,7 +24,7 @@ type yamlWriter struct {
 	out bytes.Buffer
 }
 
-// yamlPlace is where a value stands: it decides whether the first line of the value continues the line.
+// yamlPlace is the context of a value: it decides whether the first line of the value continues the line.
 type yamlPlace int
 
 const (
