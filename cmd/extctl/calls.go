@@ -240,20 +240,28 @@ func addBridges(cmd *cobra.Command, a *app, names *[]string) {
 	}
 }
 
-// askRunning sends a control request to the named bridges, or to all that run.
-func askRunning[T any](ctx context.Context, s *session, bridges []string, method string, params any) ([]answer[T], failures, error) {
-	for _, name := range bridges {
+// bridgesToAsk are the named bridges, or all that run, sorted.
+func bridgesToAsk(ctx context.Context, s *session, named []string) ([]string, error) {
+	for _, name := range named {
 		if err := wire.CheckID(name, false); err != nil { // it becomes part of a subject
-			return nil, nil, &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
+			return nil, &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
 		}
 	}
-	if len(bridges) == 0 {
+	if len(named) == 0 {
 		var err error
-		if bridges, _, err = runningBridges(ctx, s); err != nil {
-			return nil, nil, err
+		if named, _, err = runningBridges(ctx, s); err != nil {
+			return nil, err
 		}
 	}
-	bridges = slices.Compact(slices.Sorted(slices.Values(bridges)))
+	return slices.Compact(slices.Sorted(slices.Values(named))), nil
+}
+
+// askRunning sends a control request to the named bridges, or to all that run.
+func askRunning[T any](ctx context.Context, s *session, named []string, method string, params any) ([]answer[T], failures, error) {
+	bridges, err := bridgesToAsk(ctx, s, named)
+	if err != nil {
+		return nil, nil, err
+	}
 	answers, failed, err := askBridges[T](ctx, s, bridges, method, params)
 	if err != nil && len(bridges) == 1 {
 		err = s.hintBridge(ctx, bridges[0], err)

@@ -55,6 +55,7 @@ var verbs = []struct {
 	{"operate", logsCmd},
 	{"operate", eventsCmd},
 	{"operate", callsCmd},
+	{"operate", tapCmd},
 	{"operate", statsCmd},
 	{"operate", topCmd},
 	{"operate", forgetCmd},

@@ -30,7 +30,7 @@ var shownCodes = []struct {
 	line  *regexp.Regexp
 	codes []int
 }{
-	{regexp.MustCompile(`^watch| -f\b| --watch`), []int{exitTimeout}}, // until the time given here
+	{regexp.MustCompile(`^(watch|tap)| -f\b| --watch`), []int{exitTimeout}}, // until the time given here
 	{regexp.MustCompile(`^(drain|uninstall)`), []int{exitOK, exitNeedsYes}},
 	{regexp.MustCompile(`^import`), []int{exitOK, exitNotFound}}, // no MCP client is installed here
 	{regexp.MustCompile(`^forget`), []int{exitOther}},            // it runs

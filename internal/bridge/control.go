@@ -16,11 +16,12 @@ import (
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
-// control handles one message on P.control.<bridge>: restart, drain, reload, logs, calls, stats, ping, inventory, status.
+// control handles one message on P.control.<bridge>: restart, drain, reload, logs, calls, stats, tap, ping, inventory, status.
 type control struct {
 	b        *Bridge
-	retired  []<-chan struct{}       // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
-	restarts []func(context.Context) // of the instances that are drained first; each waits, then restarts one
+	retired  []<-chan struct{}                // per drained instance; closed when NATS has stopped sending it calls; then the response is sent
+	tapped   func(context.Context, *nats.Msg) // sends what follows the response; nil: nothing
+	restarts []func(context.Context)          // of the instances that are drained first; each waits, then restarts one
 }
 
 // target is the params of the methods that concern one extension.
@@ -45,6 +46,8 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 		return c.reload(ctx)
 	case "calls", "stats":
 		return c.past(r)
+	case "tap":
+		return c.tap(r.Params)
 	}
 	var t target
 	whole := r.Method == "drain" // without an id: all extensions of the bridge
@@ -66,7 +69,7 @@ func (c *control) Handle(ctx context.Context, r *rpc.Request) (json.RawMessage, 
 	case "logs":
 		return logs(targets, t.Lines)
 	}
-	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, calls, stats, ping, inventory and status", r.Method)
+	return nil, rpc.Errorf(rpc.CodeMethodNotFound, rpc.RanNo, "no method %q; the methods are restart, drain, reload, logs, calls, stats, tap, ping, inventory and status", r.Method)
 }
 
 // maxDrainMS limits drain_ms: no call takes longer.
@@ -311,6 +314,9 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 		}
 		if len(c.retired) == 0 || !slow.tryAcquire() { // with too many waiting, respond without waiting
 			b.respond(m, response)
+			if c.tapped != nil {
+				wg.Go(func() { c.tapped(ctx, m) }) // owned by serveControl; ends with ctx, or when the time of the tap is over
+			}
 			return
 		}
 		wg.Go(func() { // owned by serveControl; ends within retireTimeout

@@ -206,3 +206,36 @@ func TestStats(t *testing.T) {
 		t.Error("counts of other classes are accepted")
 	}
 }
+
+// TestTap: a tap receives the calls that its query selects, never delays them, and there is a limited number.
+func TestTap(t *testing.T) {
+	l := NewLog()
+	var stops []func()
+	var first *Tap
+	for n := range maxTaps {
+		tap, stop, ok := l.Tap(Query{ID: "a", Failed: n == 0})
+		if !ok {
+			t.Fatalf("tap %d is refused", n)
+		}
+		if stops = append(stops, stop); n == 0 {
+			first = tap
+		}
+	}
+	if _, _, ok := l.Tap(Query{}); ok {
+		t.Error("there are too many taps")
+	}
+	l.Extension("b").Ended(&End{Tool: "t", CallID: "other", Code: 1})
+	l.Extension("a").Ended(&End{Tool: "t", CallID: "well"})
+	for n := range tapBuffer + 10 {
+		l.Extension("a").Ended(&End{Tool: "t", CallID: fmt.Sprint(n), Code: 1})
+	}
+	if r := <-first.Records; r.CallID != "0" || len(first.Records) != tapBuffer-1 || first.Dropped.Load() != 10 {
+		t.Errorf("%+v, %d records, %d dropped", r, len(first.Records), first.Dropped.Load())
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	if l.taps.Load() != nil {
+		t.Error("a tap is left")
+	}
+}

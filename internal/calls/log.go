@@ -23,7 +23,8 @@ const OtherTools = "_other"
 
 // Log has the calls of all extensions of a bridge. It is safe for concurrent use.
 type Log struct {
-	series atomic.Int64 // tools with counts of their own
+	series atomic.Int64           // tools with counts of their own
+	taps   atomic.Pointer[[]*Tap] // replaced, never changed; nil: none
 
 	mu   sync.Mutex
 	exts map[string]*Extension
@@ -127,6 +128,9 @@ func (e *Extension) Ended(c *End) {
 			t.toolFailed.Add(1)
 		}
 		e.addFailure(c)
+	}
+	if taps := e.log.taps.Load(); taps != nil {
+		e.offer(*taps, c)
 	}
 	if int64(c.Took) > e.slowest.Load() || c.At.UnixNano() > e.until.Load() {
 		e.addSlow(c)
