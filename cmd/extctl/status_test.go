@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adrg/xdg"
@@ -65,6 +66,35 @@ func TestStatusWithoutRegistry(t *testing.T) {
 		code != exitOK && !strings.Contains(stdout, "no registry leads") { // a slow machine lets the catalog grow old
 		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
 	}
+}
+
+// TestStatusOnThePage: docs/operations.md shows what status prints.
+func TestStatusOnThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // the clock does not move
+		lead := &registry.Status{Name: "registry-0", Leader: "registry-0", JetStream: "ok", Replicas: []registry.Replica{{Name: "registry-0", Leading: true}, {Name: "registry-1"}}}
+		v := view{registry: lead, hosts: []wire.Host{{Bridge: "web-7", State: heartbeat.Lost, Reason: "does not answer", StateSince: time.Now().Add(-13 * time.Second), Extensions: make([]string, 6)}}}
+		v.extensions = []extensionJSON{{ID: "weather", State: heartbeat.Failed, Tools: 604, Instances: []wire.InstanceState{{Bridge: "web-2", State: heartbeat.Failed, Reason: "exit status 3"}}}}
+		for range 39 {
+			v.hosts = append(v.hosts, wire.Host{State: heartbeat.Ready})
+		}
+		for range 117 {
+			v.extensions = append(v.extensions, extensionJSON{State: heartbeat.Ready, Available: true})
+		}
+		second := int64(1000)
+		st := statusJSON{Mesh: meshJSON{Prefix: "ext", Server: "nats://nats-0:4222", User: "operator", From: "the selected nats context fleet"}, revisionJSON: revisionJSON{AgeMS: &second}, Problems: v.problems()}
+		st.count(v)
+		var out bytes.Buffer
+		if err := st.printText(&app{stdout: &out, getenv: func(string) string { return "" }}, false); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(page, out.Bytes()) {
+			t.Errorf("the page does not have:\n%s", &out)
+		}
+	})
 }
 
 // TestProblems: what status reports of a mesh, most severe first.
