@@ -1,52 +1,215 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/mod/semver"
 )
 
-// TestNew creates an extension in each language, checks it with doctor --runtime, and runs its test.
+// newExt creates the extension my-ext, for whose language the program is needed, and returns its directory.
+func newExt(t *testing.T, program string, flags ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for _, name := range []string{"MY_EXT_ALLOW_WRITE", "EXTMESH_STATE_DIR"} { // the environment of the test run may set it
+		t.Setenv(name, "")
+	}
+	dir := t.TempDir()
+	if code, _, stderr := extctl(t.Context(), "", append([]string{"new", "my-ext", "--dir", dir}, flags...)...); code != 0 {
+		t.Fatal(stderr)
+	}
+	return filepath.Join(dir, "my-ext")
+}
+
+// checkRuntime requires that doctor --runtime finds two tools.
+func checkRuntime(t *testing.T, dir string) {
+	t.Helper()
+	code, stdout, stderr := extctl(t.Context(), "", "doctor", "--runtime", "--json", "--state-dir", t.TempDir(), dir)
+	var out struct {
+		Results     []doctorResult
+		Diagnostics []json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(stdout), &out); err != nil {
+		t.Fatal(err)
+	}
+	if code != 0 || len(out.Results) != 1 || len(out.Diagnostics) != 0 || out.Results[0].Detail != "2 tools, dialect ext" {
+		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
+	}
+}
+
+// runIn runs a program in dir and returns its output.
+func runIn(t *testing.T, dir string, env []string, stdin string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	var out, failed bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), strings.NewReader(stdin), &out, &failed
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%s: %v\n%s%s", strings.Join(args, " "), err, out.Bytes(), failed.Bytes())
+	}
+	return out.String(), failed.String()
+}
+
+// nodeRunsTypeScript reports whether node on this machine needs no compiler.
+func nodeRunsTypeScript(t *testing.T) bool {
+	out, err := exec.CommandContext(t.Context(), "node", "--version").Output()
+	return err == nil && semver.Compare(strings.TrimSpace(string(out)), "v22.18.0") >= 0
+}
+
+// TestNew creates an extension in each language, checks it with doctor --runtime, and runs its test. A tool that fails then
+// gives the caller the cause, and standard error the place.
 func TestNew(t *testing.T) {
-	for lang, test := range map[string][]string{
-		"go": {"go", "test"}, "python": {"python3", "-m", "unittest"}, "node": {"node", "--test"}, "shell": {"sh", "test.sh"},
+	for _, test := range []struct {
+		lang                string
+		run, test           []string
+		file, greets, fails string // the line of greet that is replaced by one that fails
+		cause, place        string
+	}{
+		{"go", []string{"go", "run", "."}, []string{"go", "test"}, "main.go", `return map[string]string{"greeting": "Hello, " + a.Name + "!"}, nil`, `panic("kaput")`, `panic: kaput`, "main.greet("},
+		{"py", []string{"python3", "main.py"}, []string{"python3", "-m", "unittest"}, "main.py", `return {"greeting"`, "print('noise')\n    return {}['kaput'] or {'greeting'", `KeyError: 'kaput'`, ", in greet\n"},
+		{"js", []string{"node", "main.mjs"}, []string{"node", "--test"}, "tools.mjs", "return { greeting", "console.log('noise');\n  throw new RangeError('kaput') ?? { greeting", `RangeError: kaput`, "tools.mjs:9:9"},
+		{"sh", []string{"sh", "main.sh"}, []string{"sh", "test.sh"}, "", "", "", "", ""},
 	} {
 		// Not in parallel: three compilers at once exceed doctor's timeout on small machines.
-		t.Run(lang, func(t *testing.T) {
-			if _, err := exec.LookPath(test[0]); err != nil {
-				if os.Getenv("CI") == "true" {
-					t.Fatal(err)
-				}
-				t.Skip(err)
+		t.Run(test.lang, func(t *testing.T) {
+			dir := newExt(t, test.run[0], "--lang", test.lang)
+			checkRuntime(t, dir)
+			env := []string{"GOWORK=off", "GOFLAGS="}
+			runIn(t, dir, env, "", test.test...)
+			if test.file == "" {
+				return
 			}
-			// The environment of the test run may set it.
-			for _, name := range []string{"MY_EXT_ALLOW_WRITE", "EXTMESH_STATE_DIR"} {
-				t.Setenv(name, "")
+			file := filepath.Join(dir, test.file)
+			text, err := os.ReadFile(file)
+			if err != nil || !strings.Contains(string(text), test.greets) {
+				t.Fatalf("%v\n%s", err, text)
 			}
-			dir := t.TempDir()
-			if code, _, stderr := extctl(t.Context(), "", "new", "my-ext", "--lang", lang, "--dir", dir); code != 0 {
-				t.Fatal(stderr)
-			}
-			made := filepath.Join(dir, "my-ext")
-			code, stdout, stderr := extctl(t.Context(), "", "doctor", "--runtime", "--json", "--state-dir", t.TempDir(), made)
-			var out struct {
-				Results     []doctorResult
-				Diagnostics []json.RawMessage
-			}
-			if err := json.Unmarshal([]byte(stdout), &out); err != nil {
+			if err := os.WriteFile(file, []byte(strings.Replace(string(text), test.greets, test.fails, 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if code != 0 || len(out.Results) != 1 || len(out.Diagnostics) != 0 || !strings.HasPrefix(out.Results[0].Detail, "2 tools") {
-				t.Errorf("exit code %d, %s%s", code, stdout, stderr)
-			}
-			cmd := exec.CommandContext(t.Context(), test[0], test[1:]...)
-			cmd.Dir, cmd.Env = made, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%s: %v\n%s", strings.Join(test, " "), err, out)
+			stdout, stderr := runIn(t, dir, env, `{"jsonrpc":"2.0","id":1,"method":"tools/greet","params":{"name":"Ada"}}`+"\n", test.run...)
+			var answer struct{ Error struct{ Message string } }
+			if err := json.Unmarshal([]byte(stdout), &answer); err != nil || answer.Error.Message != test.cause || !strings.Contains(stderr, test.place) {
+				t.Errorf("%v: %s%s", err, stdout, stderr)
 			}
 		})
+	}
+}
+
+// TestNewServers runs MCP servers, and extensions that a bridge calls over HTTP, and calls a tool of each.
+func TestNewServers(t *testing.T) {
+	roots := t.TempDir()
+	var ids []string
+	for _, l := range []struct{ lang, program, main string }{{"python", "python3", "main.py"}, {"node", "node", "main.mjs"}, {"typescript", "node", "main.ts"}} {
+		if l.lang == "typescript" && !nodeRunsTypeScript(t) {
+			continue // e2e compiles it
+		}
+		for id, flags := range map[string][]string{"mcp": {"--mcp"}, "http": {"--transport", "http"}, "http-mcp": {"--transport", "http", "--mcp"}} {
+			dir := newExt(t, l.program, append(flags, "--lang", l.lang)...)
+			id = l.lang + "-" + id
+			ids = append(ids, id)
+			manifest := filepath.Join(dir, "plugin.toml")
+			text, err := os.ReadFile(manifest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			replace := []string{`"my-ext"`, `"` + id + `"`}
+			if flags[0] == "--transport" {
+				replace = append(replace, "http://127.0.0.1:8080/", startServer(t, dir, []string{l.program, l.main}))
+			}
+			if err := os.WriteFile(manifest, []byte(strings.NewReplacer(replace...).Replace(string(text))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(dir, filepath.Join(roots, id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	data := t.TempDir()
+	u := startUp(t, roots, "--listen", "0", "--data", data, "--name", "b1")
+	u.await(t, "Ctrl-C stops everything.")
+	url := upURL(t, data)
+	for _, id := range ids {
+		code, stdout, stderr := extctl(t.Context(), url, "call", id+"/greet", "name=Ada")
+		if strings.HasSuffix(id, "mcp") {
+			stdout = strings.ReplaceAll(stdout, `\"`, `"`)
+		}
+		if code != 0 || !strings.Contains(strings.ReplaceAll(stdout, " ", ""), `{"greeting":"Hello,Ada!"}`) {
+			t.Errorf("%s: exit %d, %s%s%s", id, code, stdout, stderr, u.out.String())
+		}
+		if code, stdout, stderr := extctl(t.Context(), url, "call", id+"/delete", "name=x"); code == 0 || !strings.Contains(stdout+stderr, "MY_EXT_ALLOW_WRITE=1") {
+			t.Errorf("%s: exit %d, %s%s", id, code, stdout, stderr)
+		}
+	}
+}
+
+// startServer starts an extension that listens on any port, and returns its address.
+func startServer(t *testing.T, dir string, args []string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PORT=0")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait() // it was killed
+	})
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	_, url, ok := strings.Cut(strings.TrimSpace(line), "listening on ")
+	if err != nil || !ok {
+		t.Fatalf("%v: %s", err, line)
+	}
+	return url
+}
+
+// TestNewService runs an extension that answers on NATS itself.
+func TestNewService(t *testing.T) {
+	dir := newExt(t, "go", "--lang", "go", "--transport", "nats")
+	checkout, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := filepath.Join(filepath.Dir(dir), "go.work")
+	if err := os.WriteFile(work, []byte("go 1.26.0\nuse (\n\t./my-ext\n\t"+checkout+"\n)\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"GOWORK=" + work, "GOFLAGS="}
+	runIn(t, dir, env, "", "go", "vet") // also its test; linking NATS once more takes seconds
+	runIn(t, dir, env, "", "go", "build", "-o", "my-ext")
+
+	data := t.TempDir()
+	u := startUp(t, dir, "--listen", "0", "--data", data, "--name", "b1")
+	u.await(t, "Ctrl-C stops everything.")
+	url := upURL(t, data)
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, "my-ext"))
+	cmd.Env = append(os.Environ(), "NATS_URL="+url)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait() // it was killed
+	})
+	u.await(t, " → ready  1/1")
+	if code, stdout, stderr := extctl(t.Context(), url, "call", "my-ext/greet", "name=Ada"); code != 0 || stdout != `{"greeting":"Hello, Ada!"}`+"\n" {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}
 }
