@@ -10,7 +10,7 @@ import (
 // are output or drawings.
 var tried = map[string]map[string]string{
 	"../README.md": {"toml": "TestManifestsOnPages", "json": "TestMCPPage", "sh up": "e2e: TestReadme", "sh use": "e2e: TestReadme",
-		"sh nats": "e2e: TestReadme", "sh new": "e2e: TestReadme", "sh apart": "e2e: TestReadme", "sh dice": "e2e: TestReadme", "sh call": "e2e: TestReadme"},
+		"sh nats": "e2e: TestReadme", "sh new": "e2e: TestReadme", "sh apart": "e2e: TestReadme", "sh dice": "e2e: TestReadme", "sh call": "e2e: TestReadme", "python": "e2e: TestReadme"},
 	"calling-tools.md": {
 		"go call": "TestCalling", "sh call": "TestCalling", "python call": "TestCalling", "js call": "e2e, interop: TestNodeCaller",
 	},

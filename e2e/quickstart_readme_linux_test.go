@@ -40,7 +40,6 @@ func TestReadme(t *testing.T) {
 
 	t.Run("use", func(t *testing.T) { r.use(t, blocks["use"]) })
 	t.Run("nats", func(t *testing.T) { r.nats(t, blocks["nats"]) })
-	up.stop(t, 6*time.Second)
 	t.Run("new", func(t *testing.T) {
 		if _, err := exec.LookPath("python3"); err != nil {
 			t.Skip(err)
@@ -48,13 +47,18 @@ func TestReadme(t *testing.T) {
 		for line := range strings.Lines(blocks["new"]) {
 			r.run(t, line)
 		}
-		up := r.start(t, blocks["dice"])
-		up.waitFor(t, "    extctl call ext_dice_greet ")
+		shown := regexp.MustCompile("(?ms)^```python\n(.*?)^```$").FindStringSubmatch(string(page))
+		if made, err := os.ReadFile(filepath.Join(r.dir, "dice", "main.py")); err != nil || shown == nil || !strings.Contains(string(made), shown[1]) {
+			t.Errorf("%v: README shows another program than extctl new makes:\n%s", err, made)
+		}
+		joined := r.start(t, blocks["dice"])
+		joined.waitFor(t, "    extctl call ext_dice_greet ")
 		if out := r.run(t, blocks["call"]); !strings.Contains(out, "Ada") {
 			t.Errorf("%s: %s", blocks["call"], out)
 		}
-		up.stop(t, 6*time.Second)
+		joined.stop(t, 6*time.Second)
 	})
+	up.stop(t, 6*time.Second)
 	t.Run("apart", func(t *testing.T) { r.apart(t, blocks["apart"]) })
 }
 

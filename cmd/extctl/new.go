@@ -88,10 +88,9 @@ type newJSON struct {
 
 func newCmd(a *app) *cobra.Command {
 	var o newOptions
-	var names, all []string
+	var names []string
 	for _, l := range newLanguages {
 		names = append(names, l.name)
-		all = append(append(all, l.name), l.aliases...)
 	}
 	cmd := &cobra.Command{
 		Use:   "new NAME --lang " + strings.Join(names, "|"),
