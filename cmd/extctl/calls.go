@@ -64,7 +64,7 @@ for each try. Failures that no bridge has answered, such as time-outs of the cal
 	flags.StringVar(&f.Agent, "caller", "", "only calls of this `CALLER`")
 	flags.StringVar(&f.CallID, "call", "", "only the call with this `CALL` id")
 	flags.IntVarP(&f.Limit, "lines", "n", 100, "at most `N` calls; without a limit if --since is given")
-	addBridges(cmd, a, &f.bridges)
+	addBridges(cmd, &f.bridges)
 	f.format.add(cmd)
 	return cmd
 }
@@ -233,11 +233,8 @@ func printTable(a *app, t *table, format outputFormat, names string) error {
 }
 
 // addBridges adds the flag --bridge, which names bridges, also if there is no catalog.
-func addBridges(cmd *cobra.Command, a *app, names *[]string) {
+func addBridges(cmd *cobra.Command, names *[]string) {
 	cmd.Flags().StringSliceVar(names, "bridge", nil, "ask only the bridge `NAME`; this also works without a catalog. May be repeated")
-	if err := cmd.RegisterFlagCompletionFunc("bridge", a.completeBridges); err != nil { // the flag is defined above
-		panic(err)
-	}
 }
 
 // bridgesToAsk are the named bridges, or all that run, sorted.

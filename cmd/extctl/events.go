@@ -57,9 +57,6 @@ answers does.`,
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp)); err != nil { // the flag is defined above
 		panic(err)
 	}
-	if err := cmd.RegisterFlagCompletionFunc("bridge", a.completeBridges); err != nil {
-		panic(err)
-	}
 	return cmd
 }
 

@@ -73,7 +73,7 @@ func statsVerb(a *app, use, about string) (*cobra.Command, *statsFlags) {
 			})
 		},
 	}
-	addBridges(cmd, a, &f.bridges)
+	addBridges(cmd, &f.bridges)
 	f.format.add(cmd)
 	return cmd, f
 }

@@ -53,7 +53,10 @@ A bridge sends at most 500 calls a second to one tap. It ends a tap after the ti
 	flags.BoolVar(&f.Failed, "failed", false, "only failures")
 	flags.StringVar(&f.Tool, "tool", "", "only calls of the tool with this `NAME` in its extension")
 	flags.StringVar(&f.Agent, "caller", "", "only calls of this `CALLER`")
-	addBridges(cmd, a, &f.bridges)
+	addBridges(cmd, &f.bridges)
+	if err := cmd.RegisterFlagCompletionFunc("for", cobra.NoFileCompletions); err != nil { // the flag is defined above
+		panic(err)
+	}
 	return cmd
 }
 
