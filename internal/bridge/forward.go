@@ -33,6 +33,7 @@ type forwarder struct {
 	handshake   atomic.Pointer[handshake]
 	reopened    atomic.Pointer[json.RawMessage] // the result of initialize after a session was reopened
 	progress    progress
+	messages    messages
 	relist      signal // the child announced that a list has changed
 	check       signal // a call failed: check whether the extension still responds
 	passthrough bool
@@ -196,6 +197,7 @@ type forwardedCall struct {
 	moved       bool   // it came from another replica
 	copied      int64  // bytes of Params that were copied to replace the progress token
 	endProgress func() // stops the delivery of progress to the caller
+	logged      bool   // log messages are delivered to the caller
 }
 
 // newCall returns a forwardedCall that is not visible to other goroutines until run.
@@ -240,6 +242,7 @@ func (h *forwardedCall) run() {
 	if h.f.remote {
 		h.f.inflight.Add(1)
 	}
+	h.f.messages.enter(h)
 	h.f.conn.Start(&h.Exchange)
 	if h.outer.Inner.Load() == &cancelledEarly {
 		h.cancel()
@@ -251,6 +254,7 @@ func (h *forwardedCall) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) {
 	if h.f.remote {
 		h.f.inflight.Add(-1)
 	}
+	h.f.messages.leave(h)
 	if h.endProgress != nil {
 		h.endProgress()
 		h.f.memory.reserve(-h.copied)

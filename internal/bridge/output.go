@@ -181,6 +181,9 @@ func (r *run) handleNotification(method string, params []byte) {
 	if method == "notifications/progress" && r.f.progress.deliver(params) {
 		return
 	}
+	if method == "notifications/message" {
+		r.f.messages.deliver(params)
+	}
 	if err := r.inst.publish.event(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
 		r.inst.log.Debug("an event was not published", "method", method, "error", err)
 	}

@@ -34,7 +34,7 @@ func (c asks) answer(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	if q.method == mcp.MethodComplete && !t.extension.Spec.Server.Offers("completions") {
 		return q.era.Complete([]byte(`{"completion":{"values":[]}}`)), nil
 	}
-	result, f, err := c.send(running, q, t, mesh.ToolCall{Tool: t.id, Method: q.method, Arguments: q.withMeta(params)})
+	result, f, err := c.send(running, q, t, mesh.ToolCall{Tool: t.id, Method: q.method, Arguments: q.withMeta(params, q.metaFor(c.client, t))})
 	switch {
 	case f != nil:
 		q.failed = true
@@ -50,13 +50,12 @@ func (c asks) answer(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 }
 
 // withMeta returns params with the members of _meta that are for the extension.
-func (q *request) withMeta(params []byte) []byte {
+func (q *request) withMeta(params, of []byte) []byte {
 	meta := &q.params.Meta
-	if meta.Raw == nil {
+	switch {
+	case of == nil && meta.Raw == nil:
 		return params
-	}
-	of := meta.ForExtension()
-	if of == nil {
+	case of == nil:
 		of = []byte("{}")
 	}
 	if meta.ProgressToken != nil {

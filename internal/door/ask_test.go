@@ -297,3 +297,67 @@ func TestResourceHeaders(t *testing.T) {
 		}
 	}
 }
+
+// TestLogMessages checks that a client gets the log messages of its calls from the level on that it has set, and none
+// without a level.
+func TestLogMessages(t *testing.T) {
+	b := newBed(t)
+	levels := make(chan string, 100)
+	b.put("spec.x", mesh.Spec{ID: "x", Version: "1.0.0", Dialect: "mcp", Subject: "ext.x.rpc", Features: []string{"stream"},
+		Tools: []mesh.Tool{tool("x", "talk")}, Server: &wire.Server{Capabilities: json.RawMessage(`{"logging":{}}`)}})
+	b.state("x", heartbeat.Ready, "")
+	b.serve("x", func(m *nats.Msg, _ string, params json.RawMessage) (string, error) {
+		levels <- string(params)
+		frame := func(level, data string) {
+			f := nats.NewMsg(m.Reply)
+			f.Header.Set("Ext-Frame", "progress")
+			f.Data = []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"` + level + `","data":"` + data + `"}}`)
+			_ = m.RespondMsg(f)
+		}
+		frame("debug", "a")
+		frame("error", "b")
+		return `{"content":[]}`, nil
+	})
+	d := b.door(Options{})
+	p := d.pipe(t)
+	const answer = `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
+	call := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_x_talk"}}`
+	p.want(call, answer)
+	if got := <-levels; strings.Contains(got, "logLevel") {
+		t.Errorf("the server got %s", got)
+	}
+	setLevel := `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":LEVEL}}`
+	for _, bad := range []string{`"loud"`, `7`, `null`} {
+		if got := p.ask(strings.Replace(setLevel, "LEVEL", bad, 1)); !strings.Contains(got, `"code":-32602`) {
+			t.Errorf("%s: %s", bad, got)
+		}
+	}
+	p.want(strings.Replace(setLevel, "LEVEL", `"info"`, 1), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	modern := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_x_talk",` + strings.Replace(modernMeta, `{}}`, `{},"io.modelcontextprotocol/logLevel":"info"}`, 1) + `}}`
+	for _, request := range []string{call, modern} {
+		p.send(request)
+		if got := <-levels; !strings.Contains(got, `"io.modelcontextprotocol/logLevel":"info"`) {
+			t.Errorf("the server got %s", got)
+		}
+		if got, want := p.next(), `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"b"}}`; got != want {
+			t.Errorf("have %s\nwant %s", got, want)
+		}
+		if got := p.next(); !strings.Contains(got, `"result"`) {
+			t.Error(got)
+		}
+	}
+}
+
+func TestMessageRate(t *testing.T) {
+	var got []string
+	p := &progress{level: 1, send: func(message []byte) { got = append(got, string(message)) }}
+	for range 1000 {
+		p.receive(json.RawMessage(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`))
+		p.receive(json.RawMessage(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`)) // it has no token
+	}
+	p.end()
+	p.receive(json.RawMessage(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`))
+	if n := len(got); n < burstOf*messageRate || n > 900 || !strings.Contains(got[n-1], "log messages were dropped: there were more than 50 in a second") {
+		t.Errorf("%d messages, the last one %s", n, got[n-1])
+	}
+}

@@ -149,7 +149,7 @@ func objectOr(args []byte) []byte {
 
 // forward calls a tool on the mesh.
 func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byte, *rpc.Error) {
-	do := mesh.ToolCall{Tool: t.tool, Arguments: args, Meta: q.params.Meta.ForExtension()}
+	do := mesh.ToolCall{Tool: t.tool, Arguments: args, Meta: q.metaFor(c.client, t)}
 	result, f, err := c.send(running, q, t, do)
 	switch {
 	case f != nil:
@@ -181,8 +181,8 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 		running.setSubject(t.extension.Spec.Subject, via)
 	}
 	do.Agent = c.agent(q)
-	if token := q.params.Meta.ProgressToken; token != nil {
-		p := &progress{token: token, send: q.notify}
+	if token, level := q.params.Meta.ProgressToken, q.logLevel(c, t); token != nil || level > 0 {
+		p := &progress{token: token, level: level, send: q.notify}
 		do.Progress = p.receive
 		defer p.end()
 	}

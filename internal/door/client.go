@@ -25,10 +25,10 @@ type client struct {
 	mu       sync.Mutex
 	calls    map[string]*call // in flight, by raw id
 	listens  int
-	legacy   bool   // it has sent a request of the legacy era, and so gets that era's notifications
-	name     string // from initialize
-	decided  bool   // a session of the legacy era has decided whether it searches
-	searched bool
+	legacy   bool         // it has sent a request of the legacy era, and so gets that era's notifications
+	name     string       // from initialize
+	searched *bool        // whether it searches, once a session of the legacy era has decided that
+	level    mcp.LogLevel // of the log messages that a session of the legacy era wants
 }
 
 func (d *Door) newClient(v *viewState, principal string) *client {
@@ -98,6 +98,8 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
 		c.door.awaitReady(ctx) // for the instructions
 		return c.initialize(q)
+	case q.method == mcp.MethodSetLevel && q.era == mcp.EraLegacy:
+		return c.setLevel(q)
 	case q.method == mcp.MethodPing && q.era == mcp.EraLegacy:
 		return []byte("{}"), nil
 	case q.method == mcp.MethodDiscover:
@@ -126,7 +128,7 @@ func (c *client) isQuick(method string) bool {
 
 // capabilities is what the server declares. They do not depend on what the mesh has at the moment, because clients read
 // them once.
-const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{}}`
+const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}`
 
 // initialize begins a session of the legacy era.
 func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
@@ -140,7 +142,7 @@ func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
 	v := c.view.now.Load()
 	c.mu.Lock()
 	c.name = mcp.ClientName(p.ClientInfo)
-	c.legacy, c.decided = true, false
+	c.legacy, c.searched, c.level = true, nil, 0
 	c.mu.Unlock()
 	c.searches(v, mcp.EraLegacy)
 	out := append([]byte(`{"protocolVersion":"`), mcp.Negotiate(p.ProtocolVersion)...)
@@ -193,11 +195,50 @@ func (c *client) searches(v *view, era mcp.Era) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.decided {
-		c.searched = c.view.opt.searchesFor(v, c.name)
-		c.decided = c.door.isReady()
+	if c.searched != nil {
+		return *c.searched
 	}
-	return c.searched
+	searches := c.view.opt.searchesFor(v, c.name)
+	if c.door.isReady() {
+		c.searched = &searches
+	}
+	return searches
+}
+
+// setLevel answers logging/setLevel.
+func (c *client) setLevel(q *request) ([]byte, *rpc.Error) {
+	at, _ := jsonrpc.Member(q.raw, "level")
+	level := mcp.ParseLogLevel(at.In(q.raw))
+	if level == 0 {
+		return nil, mcp.NewError(rpc.CodeInvalidParams, "params.level must be a level of log messages, such as debug, info, warning or error", nil)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.level = level
+	return []byte("{}"), nil
+}
+
+// logLevel is the level of the log messages that the client wants while a request is handled, or 0. Without a level that
+// it has set, it gets none.
+func (q *request) logLevel(c *client, t *callee) mcp.LogLevel {
+	if t.extension.Spec == nil || t.extension.Spec.Server == nil || !t.extension.Spec.Server.Offers("logging") {
+		return 0
+	}
+	if q.era == mcp.EraModern {
+		return mcp.ParseLogLevel(q.params.Meta.LogLevel)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.level
+}
+
+// metaFor returns the members of _meta that are for the extension, or nil.
+func (q *request) metaFor(c *client, t *callee) []byte {
+	of := q.params.Meta.ForExtension()
+	if level := q.logLevel(c, t); level > 0 {
+		of, _ = jsonrpc.SetMember(of, mcp.MetaLogLevel, mcp.Quote(level.String())) // it is an object
+	}
+	return of
 }
 
 // agent is the caller's identity on the mesh.

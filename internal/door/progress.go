@@ -3,6 +3,7 @@ package door
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -14,9 +15,10 @@ import (
 // progressEvery is the time between two progress notifications of one call. Those between are dropped, except the last.
 const progressEvery = 50 * time.Millisecond
 
-// progress forwards the progress notifications of one call to its client.
+// progress forwards the progress notifications and the log messages of one call to its client.
 type progress struct {
-	token []byte // as the client has written it
+	token []byte       // as the client has written it; nil: it wants no progress
+	level mcp.LogLevel // 0: it wants no log messages
 	send  func(message []byte)
 
 	mu    sync.Mutex
@@ -26,12 +28,19 @@ type progress struct {
 	held  []byte      // the newest one that was not sent yet
 	timer *time.Timer // sends held
 	ended bool
+
+	messages usage // their rate
+	dropped  int   // log messages
 }
 
 // receive handles a notification of the extension.
 func (p *progress) receive(notification json.RawMessage) {
 	env, err := jsonrpc.Scan(notification)
-	if err != nil || env.MethodName() != mcp.NotifyProgress {
+	if err == nil && env.MethodName() == mcp.NotifyMessage {
+		p.message(env.Params)
+		return
+	}
+	if err != nil || env.MethodName() != mcp.NotifyProgress || p.token == nil {
 		return
 	}
 	at, ok := jsonrpc.Member(env.Params, "progress")
@@ -61,6 +70,23 @@ func (p *progress) receive(notification json.RawMessage) {
 	}
 }
 
+// messageRate limits the log messages of a call, per second; four seconds' worth may come at once.
+const messageRate = 50
+
+// message forwards a log message that is severe enough.
+func (p *progress) message(params []byte) {
+	if !p.level.Admits(params) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.messages.take(messageRate, time.Now()); !ok {
+		p.dropped++
+	} else if !p.ended {
+		p.send(jsonrpc.AppendRequest(nil, nil, mcp.NotifyMessage, mcp.OneLine(bytes.TrimSpace(params))))
+	}
+}
+
 func (p *progress) due() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,6 +108,10 @@ func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.flush()
+	if p.dropped > 0 && !p.ended {
+		p.send([]byte(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"level":"warning","logger":"extmesh","data":"%d log messages were dropped: there were more than %d in a second"}}`,
+			mcp.NotifyMessage, p.dropped, messageRate)))
+	}
 	p.ended = true
 	if p.timer != nil {
 		p.timer.Stop()

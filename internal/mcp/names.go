@@ -17,6 +17,7 @@ const (
 	MethodSubscribe     = "resources/subscribe"
 	MethodUnsubscribe   = "resources/unsubscribe"
 	MethodComplete      = "completion/complete"
+	MethodSetLevel      = "logging/setLevel"
 
 	NotifyCancelled    = "notifications/cancelled"
 	NotifyProgress     = "notifications/progress"
@@ -25,6 +26,7 @@ const (
 	NotifyPromptsChanged   = "notifications/prompts/list_changed"
 	NotifyResourcesChanged = "notifications/resources/list_changed"
 	NotifyUpdated          = "notifications/resources/updated"
+	NotifyMessage          = "notifications/message"
 
 	NotifyAcknowledged = "notifications/subscriptions/acknowledged"
 )
@@ -36,6 +38,7 @@ const (
 	MetaCapabilities    = metaPrefix + "clientCapabilities"
 	MetaClientInfo      = metaPrefix + "clientInfo"
 	MetaServerInfo      = metaPrefix + "serverInfo"
+	MetaLogLevel        = metaPrefix + "logLevel"
 	MetaSubscriptionID  = metaPrefix + "subscriptionId"
 	metaProgressToken   = "progressToken"
 	metaTraceparent     = "traceparent"

@@ -26,7 +26,8 @@ type Meta struct {
 	ClientInfo      []byte // modern era
 	ProgressToken   []byte // nil if it is neither a string nor a number
 	Traceparent     []byte
-	foreign         bool // it has members that are for the extension
+	LogLevel        []byte // modern era
+	foreign         bool   // it has members that are for the extension
 }
 
 // ParseParams reads params, which may be nil. The error is a -32602.
@@ -70,6 +71,8 @@ func parseMeta(raw []byte) (m Meta, e *rpc.Error) {
 			m.Capabilities = value
 		case MetaClientInfo:
 			m.ClientInfo = value
+		case MetaLogLevel:
+			m.LogLevel = value
 		case metaProgressToken:
 			if value[0] == '"' || value[0] == '-' || '0' <= value[0] && value[0] <= '9' {
 				m.ProgressToken = value

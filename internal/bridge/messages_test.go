@@ -1,0 +1,62 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/pkg/rpc"
+)
+
+// frames is the sink of a caller that takes frames.
+type frames struct {
+	got   []string
+	reply jsonrpc.Reply
+}
+
+func (f *frames) Deliver(_ *jsonrpc.Exchange, r jsonrpc.Reply) { f.reply = r }
+func (f *frames) Progress(notification []byte)                 { f.got = append(f.got, string(notification)) }
+
+// TestLogMessages checks that a log message reaches the call that is alone, at the level that it wants, and no other.
+func TestLogMessages(t *testing.T) {
+	l := &scriptedLink{answer: func(x *jsonrpc.Exchange) (jsonrpc.Reply, bool) {
+		return jsonrpc.NewReply(json.RawMessage("{}"), nil), x.Method == "logging/setLevel"
+	}}
+	f := testForwarder(l)
+	f.handshake.Store(&handshake{dialect: "mcp", names: map[string]bool{"a": true}, raw: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`)})
+	call := func(level string) (*frames, func()) {
+		sink := &frames{}
+		x := &jsonrpc.Exchange{Sink: sink, Deadline: time.Now().Add(time.Hour)}
+		f.HandleAsync(&rpc.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"a","_meta":{"io.modelcontextprotocol/logLevel":` + level + `}}`)}, x)
+		return sink, func() { f.CancelExchange(x) }
+	}
+	message := func(level string) { f.messages.deliver([]byte(`{"level":"` + level + `","data":1.0}`)) }
+	message("error") // no call
+	one, endOne := call(`"info"`)
+	message("debug")
+	message("info")
+	message("nonsense")
+	two, endTwo := call(`"debug"`)
+	message("emergency") // whose is it?
+	endOne()
+	message("debug")
+	endTwo()
+	message("emergency")
+	none, endNone := call(`"loud"`)
+	message("emergency")
+	endNone()
+	const want = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"LEVEL","data":1.0}}`
+	if !slices.Equal(one.got, []string{strings.Replace(want, "LEVEL", "info", 1)}) || !slices.Equal(two.got, []string{strings.Replace(want, "LEVEL", "debug", 1)}) || len(none.got) > 0 {
+		t.Errorf("the calls got %q, %q and %q", one.got, two.got, none.got)
+	}
+	levels := slices.DeleteFunc(l.sent, func(s string) bool { return !strings.HasPrefix(s, "logging") })
+	if !slices.Equal(levels, []string{`logging/setLevel {"level":"info"}`, `logging/setLevel {"level":"debug"}`}) {
+		t.Errorf("the server got %q", levels)
+	}
+	if n := f.messages.calls.Load(); n != 0 || len(f.messages.wanted) > 0 {
+		t.Errorf("%d calls are left, and %d that want messages", n, len(f.messages.wanted))
+	}
+}
