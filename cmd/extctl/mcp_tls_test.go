@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/natstest"
 )
 
 // writeCertificate writes a self-signed certificate for 127.0.0.1, whose files have changed at the time changed.
@@ -132,8 +134,8 @@ func TestUpMCP(t *testing.T) {
 	u := startUp(t, extensionDir(t, map[string]string{"echo": shellExtension}), "--listen", "0", "--data", t.TempDir(), "--log-level", "error", "--mcp", "127.0.0.1:0")
 	u.await(t, "Ctrl-C stops everything.")
 	url := between(u.out.String(), "MCP clients connect to ", "\n")
-	for method, want := range map[string]string{"tools/list": `"name":"ext_echo_say"`, "tools/call": "said"} {
-		r := mcpModern(t.Context(), t, url, method, map[string]string{"tools/call": `"name":"ext_echo_say","arguments":{"what":"hello"},`}[method])
+	answer := func(method, params string) string {
+		r := mcpModern(t.Context(), t, url, method, params)
 		if method == "tools/call" {
 			r.Header.Set("Mcp-Name", "ext_echo_say")
 		}
@@ -141,11 +143,18 @@ func TestUpMCP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		if err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("%s: %s %v", method, text, err)
+		if err != nil {
+			t.Fatal(err)
 		}
+		return string(text)
+	}
+	natstest.Eventually(t, "the MCP server has read the tool from the catalog", func() bool {
+		return strings.Contains(answer("tools/list", ""), `"name":"ext_echo_say"`)
+	})
+	if text := answer("tools/call", `"name":"ext_echo_say","arguments":{"what":"hello"},`); !strings.Contains(text, "said") {
+		t.Errorf("tools/call: %s", text)
 	}
 	code, _, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "up", t.TempDir(), "--mcp", "0.0.0.0:7331")
 	if code != exitUsage || !strings.Contains(stderr, "want an address of this machine") {
