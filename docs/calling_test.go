@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,26 +26,49 @@ var programs = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	builtIn = dir
-	for _, args := range [][]string{
-		{"./cmd/...", "./examples/services/primes"}, {"github.com/nats-io/nats-server/v2"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-o", dir + string(filepath.Separator)}, args...)...)
-		cmd.Dir = ".."
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
-		}
+	cmd := exec.Command("go", "build", noSymbols, "-o", dir+string(filepath.Separator), "./cmd/...", "./examples/services/primes")
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
 	}
-	return dir, nil
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Symlink(exe, filepath.Join(dir, "nats-server"))
 })
+
+// noSymbols halves the time of linking.
+const noSymbols = "-ldflags=-s -w"
 
 var builtIn string
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "nats-server" {
+		natsServer(os.Args[1:])
+		return
+	}
+	_ = flag.Set("test.parallel", "4") // much of their time the tests wait; the command line overrides it
 	code := m.Run()
 	if builtIn != "" {
 		os.RemoveAll(builtIn)
 	}
 	os.Exit(code)
+}
+
+// natsServer is the main function of nats-server.
+func natsServer(args []string) {
+	o, err := server.ConfigureOptions(flag.NewFlagSet("nats-server", flag.ExitOnError), args, server.PrintServerAndExit, nil, nil)
+	if err != nil {
+		server.PrintAndDie(err.Error())
+	}
+	srv, err := server.NewServer(o)
+	if err != nil {
+		server.PrintAndDie(err.Error())
+	}
+	srv.ConfigureLogger()
+	srv.Start()
+	srv.WaitForShutdown()
 }
 
 // background runs a program until the test ends.
@@ -118,6 +142,7 @@ func startDesk(t *testing.T) (dir, url string) {
 
 // TestCalling runs the callers of calling-tools.md. The one in Node needs npm and is tested by e2e with -tags interop.
 func TestCalling(t *testing.T) {
+	t.Parallel()
 	for _, program := range []string{"python3", "sh", "jq"} {
 		need(t, program)
 	}
@@ -165,21 +190,6 @@ func TestCalling(t *testing.T) {
 	}
 }
 
-// startServer runs a NATS server in this process.
-func startServer(t *testing.T) (url string) {
-	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("no server")
-	}
-	return srv.ClientURL()
-}
-
 // buildOver builds a Go program from a page as if it were the file here/main.go of this module, so that its imports are
 // found.
 func buildOver(t *testing.T, here, file string) []string {
@@ -197,7 +207,7 @@ func buildOver(t *testing.T, here, file string) []string {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "program")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, here)
+	cmd := exec.CommandContext(t.Context(), "go", "build", noSymbols, "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, here)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

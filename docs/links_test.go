@@ -17,6 +17,7 @@ var (
 
 // TestLinks checks that every link to this repository, on every page, leads to a file and, if it has a fragment, to a heading.
 func TestLinks(t *testing.T) {
+	t.Parallel()
 	root := ".."
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -30,6 +30,7 @@ type mcpEntry struct {
 
 // TestMCPPage starts the server of each entry on mcp.md and in the README, and lists its tools, and runs or reads the other blocks.
 func TestMCPPage(t *testing.T) {
+	t.Parallel()
 	dir, url := startDesk(t)
 	extctl := filepath.Join(dir, "extctl")
 	seen, steps := map[string]int{}, ""

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -279,6 +280,7 @@ func TestSubjects(t *testing.T) {
 
 // TestPythonCaller runs the Python caller of the page, which uses no library, with a real server.
 func TestPythonCaller(t *testing.T) {
+	t.Parallel()
 	need(t, "python3")
 	var script string
 	for _, f := range fences(read(t, "protocol.md")) {
@@ -286,21 +288,8 @@ func TestPythonCaller(t *testing.T) {
 			script = f.text
 		}
 	}
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	defer srv.WaitForShutdown()
-	defer srv.Shutdown()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("no server")
-	}
-	nc, err := nats.Connect(srv.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	srv := natstest.Start(t, &server.Options{Port: -1})
+	nc := srv.Connect()
 	_, port, err := net.SplitHostPort(srv.Addr().String())
 	if err != nil {
 		t.Fatal(err)

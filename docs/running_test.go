@@ -17,6 +17,7 @@ import (
 // TestRunningAFleet runs the commands of running-a-fleet.md in order, in a directory with the files of a checkout that they
 // need.
 func TestRunningAFleet(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("the page uses a POSIX shell")
 	}

@@ -14,8 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/manifest"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -129,37 +130,28 @@ type diceAnswer struct {
 
 // TestService runs the service of the page unchanged, and calls it.
 func TestService(t *testing.T) {
+	t.Parallel()
 	found := false
 	for _, f := range fences(read(t, "writing-an-extension.md")) {
 		if f.kind != "service" {
 			continue
 		}
 		found = true
-		url := startServer(t)
+		srv := natstest.Start(t, &server.Options{Port: -1})
 		file := filepath.Join(t.TempDir(), "main.go")
 		if err := os.WriteFile(file, []byte(f.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		background(t, []string{"NATS_URL=" + url}, buildOver(t, "./service", file)[0])
-		nc, err := nats.Connect(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		client := mesh.NewClient(nc, mesh.ClientOptions{})
+		background(t, []string{"NATS_URL=" + srv.ClientURL()}, buildOver(t, "./service", file)[0])
+		client := mesh.NewClient(srv.Connect(), mesh.ClientOptions{})
 		var got json.RawMessage
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.Now().Add(30 * time.Second); ; <-tick.C { // until it has started
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			got, err = client.Call(ctx, "dice/flip", nil)
-			cancel()
-			if err == nil || time.Now().After(deadline) {
-				break
-			}
-		}
+		natstest.Eventually(t, "it has started", func() bool {
+			var err error
+			got, err = client.Call(t.Context(), "dice/flip", nil)
+			return err == nil
+		})
 		if string(got) != `"heads"` && string(got) != `"tails"` {
-			t.Fatalf("flip: %s, %v", got, err)
+			t.Fatalf("flip: %s", got)
 		}
 		if got, err := client.Call(t.Context(), "dice/roll", json.RawMessage(`{"sides":2}`)); err != nil || string(got) != `{"rolled":1}` && string(got) != `{"rolled":2}` {
 			t.Errorf("roll: %s, %v", got, err)
