@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -276,8 +277,15 @@ func (d *doctor) printText(out doctorJSON) error {
 	return err
 }
 
-// printStderrTail prints the exit status and the last lines of stderr, which do not fit into the table.
+// shownDetail is the length of an error that the table of a terminal shows; a longer one is repeated below it, because its
+// advice is at its end.
+const shownDetail = 40
+
+// printStderrTail prints what does not fit into the table: a long error, the exit status and the last lines of stderr.
 func (d *doctor) printStderrTail(r doctorResult) {
+	if utf8.RuneCountInString(r.Error) > shownDetail {
+		fmt.Fprintf(d.stdout, "\n%s: %s\n", r.ID, cleanLines(r.Error))
+	}
 	if len(r.Stderr) == 0 && r.ExitStatus == "" {
 		return
 	}

@@ -156,15 +156,15 @@ func whatOf(h wire.Host) string {
 	return what
 }
 
-// completeBridges completes the first argument with the names of the bridges in the catalog.
+// completeBridges completes arguments with the names of the bridges in the catalog that are not among args.
 func (a *app) completeBridges(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var out []cobra.Completion
-	if len(args) == 0 {
-		a.complete(cmd, []string{wire.KindHost}, func(c *mesh.Catalog) {
-			for _, h := range c.Hosts() {
+	a.complete(cmd, []string{wire.KindHost}, func(c *mesh.Catalog) {
+		for _, h := range c.Hosts() {
+			if !slices.Contains(args, h.Bridge) {
 				out = append(out, cobra.CompletionWithDesc(h.Bridge, h.Host))
 			}
-		})
-	}
+		}
+	})
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
