@@ -15,18 +15,26 @@ import (
 )
 
 func showCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var format outputFormat
+	cmd := &cobra.Command{
 		Use:     "show ID",
 		Aliases: []string{"describe"},
 		Short:   "Show one extension: its instances, tools and diagnostics; `show registry` shows the registry",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.choose(a); err != nil {
+				return err
+			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				if args[0] == "registry" { // reserved: no extension has this id
 					return s.showRegistry(ctx)
 				}
 				c, e, err := s.extension(ctx, args[0])
 				if err != nil {
+					return err
+				}
+				if format == formatName {
+					_, err := fmt.Fprintln(a.stdout, clean(e.ID))
 					return err
 				}
 				exits := s.lastExits(ctx, e)
@@ -44,6 +52,8 @@ func showCmd(a *app) *cobra.Command {
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
+	format.add(cmd)
+	return cmd
 }
 
 func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
