@@ -87,7 +87,9 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 	if err := call(ctx); err != nil { // do not measure a call that always fails
 		return cmp.Or(endedBy(ctx), err)
 	}
-	load.Run(ctx, load.Options{Callers: o.Callers, Calls: warmUp, For: o.For}, call)
+	if warmUp > 0 { // 0 calls would be as many as fit into the time
+		load.Run(ctx, load.Options{Callers: o.Callers, Calls: warmUp, For: o.For}, call)
+	}
 	if ctx.Err() != nil {
 		return cmp.Or(endedBy(ctx), ctx.Err())
 	}

@@ -313,7 +313,7 @@ func (s *session) printSample(now sample, before *sample, failed error, tools bo
 	if live {
 		frame.WriteString("\x1b[H\x1b[2J") // the upper left corner of an empty screen
 	}
-	what := "since the bridges started"
+	what := "since their start"
 	if before != nil {
 		what = fmt.Sprintf("in the last %v", now.at.Sub(before.at).Round(100*time.Millisecond))
 	}

@@ -41,7 +41,7 @@ func TestTop(t *testing.T) {
 			t.Errorf("%q", lines)
 		}
 	}
-	if !strings.Contains(frames[1], "since the bridges started") || !strings.Contains(frames[2], "CALLS/S") {
+	if !strings.Contains(frames[1], "since their start") || !strings.Contains(frames[2], "CALLS/S") {
 		t.Errorf("%q", frames)
 	}
 }

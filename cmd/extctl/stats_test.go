@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,5 +112,26 @@ func TestCounted(t *testing.T) {
 	out := now.counted(&before)
 	if e := out.Extensions; len(e) != 1 || e[0].Calls != 3 || e[0].took.Total() != 3 || out.IntervalMS != 1000 { // one of b1, two of b2
 		t.Errorf("%+v", out)
+	}
+}
+
+// TestBenchWithoutWarmUp: --warm-up 0 makes no calls that are not measured, except the first one.
+func TestBenchWithoutWarmUp(t *testing.T) {
+	t.Parallel()
+	b, stop, err := newBed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	b.putExtension(t, "x", "b1")
+	if _, err := b.kv.PutString(t.Context(), "spec.x", `{"id":"x","version":"1.0.0","subject":"ext.x.rpc","tools":[{"name":"ext_x_y","tool":"y","input_schema":{"type":"object"}}]}`); err != nil {
+		t.Fatal(err)
+	}
+	var made atomic.Int64
+	if err := b.answer("ext.x.rpc", func(string, json.RawMessage) (string, *rpc.Error) { made.Add(1); return "{}", nil }); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := extctl(t.Context(), b.url, "bench", "ext_x_y", "--calls", "3", "--warm-up", "0"); code != 0 || made.Load() != 4 {
+		t.Errorf("exit code %d, %d calls, %s%s", code, made.Load(), stdout, stderr)
 	}
 }

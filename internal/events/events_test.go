@@ -72,13 +72,14 @@ func TestLog(t *testing.T) {
 	if a := l.Answer(Query{}, 1<<20); len(a.Events) != 1 || a.Events[0].From != "r1" || a.Events[0].To != "r2" || !a.Since.Equal(start) || a.More {
 		t.Errorf("%+v", a)
 	}
-	for n := range 2 * maxEvents {
+	last := maxEvents + 101
+	for n := range last + 1 {
 		state(n, []string{"x", "y.z"}[n%2])
 	}
 	if len(l.ring) != maxEvents {
 		t.Errorf("%d events", len(l.ring))
 	}
-	last := 2*maxEvents - 1
+
 	for what, tt := range map[string]struct {
 		q           Query
 		n           int
