@@ -88,7 +88,7 @@ func TestPerformance(t *testing.T) {
 		fmt.Printf("| %s | %.0f | %.2f | %.0f | %.0f | %+.0f |\n", p.name, median(p.rate), ratio(p.rate, peer.rate), median(p.cpu), median(p.alone), median(p.alone)-client)
 	}
 	fmt.Printf("\nmesh.Client alone: %.0f µs\n", client)
-	fmt.Printf("idle memory: %.1f MB, HTTP after the calls: %.1f MB\n", newPipe(t, url).resident(t), resident(t, web.pid))
+	fmt.Printf("idle memory: %s, HTTP after the calls: %s\n", newPipe(t, url).resident(t), resident(t, web.pid))
 	fmt.Printf("tools/list of 100 tools: %s\n", listTime(t, url, "hundred", 100))
 	fmt.Printf("a change of tools until the notification: %s\n", changes(t, url))
 	large, stopLarge, err := startMesh(filepath.Join(dir, "data2"), filepath.Join(dir, "large"))
@@ -291,7 +291,7 @@ func newPipe(t *testing.T, url string, args ...string) *pipeServer {
 	return &pipeServer{c, cmd.Process.Pid}
 }
 
-func (p *pipeServer) resident(t *testing.T) float64 { return resident(t, p.pid) }
+func (p *pipeServer) resident(t *testing.T) string { return resident(t, p.pid) }
 
 // open keeps n calls in flight on the pipe: each answer is followed by the next call.
 func (p *pipeServer) open(t *testing.T, n int) func(context.Context) []time.Duration {
@@ -384,7 +384,7 @@ func listTime(t *testing.T, url, id string, n int) string {
 		}
 		took = append(took, float64(time.Since(began).Microseconds()))
 	}
-	return fmt.Sprintf("%.2f ms, %d KB; memory %.1f MB", median(took)/1e3, bytes>>10, p.resident(t))
+	return fmt.Sprintf("%.2f ms, %d KB; memory %s", median(took)/1e3, bytes>>10, p.resident(t))
 }
 
 // changes measures how long after a call that adds a tool the client is notified.
@@ -425,16 +425,19 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// resident is the memory of a process, in MB.
-func resident(t *testing.T, pid int) float64 {
+// resident is the memory of a process, and what remains without the pages of the program's file.
+func resident(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kb, _ := strconv.Atoi(strings.Fields(rest)[0])
-	return float64(kb) / 1024
+	mb := func(key string) float64 {
+		_, rest, _ := strings.Cut(string(text), key+":")
+		kb, _ := strconv.Atoi(strings.Fields(rest)[0])
+		return float64(kb) / 1024
+	}
+	return fmt.Sprintf("%.1f MB (%.1f without the program's file)", mb("VmRSS"), mb("RssAnon"))
 }
 
 func median(v []float64) float64 {
