@@ -208,7 +208,9 @@ func TestNewService(t *testing.T) {
 		stop()
 		_ = cmd.Wait() // it was killed
 	})
-	u.await(t, " → ready  1/1")
+	if code, _, stderr := extctl(t.Context(), url, "wait", "my-ext", "--timeout", "1m"); code != 0 {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
 	if code, stdout, stderr := extctl(t.Context(), url, "call", "my-ext/greet", "name=Ada"); code != 0 || stdout != `{"greeting":"Hello, Ada!"}`+"\n" {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}

@@ -288,6 +288,10 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 			stopBridge(registryErr)
 		})
 	}
+	if m.host.watch {
+		watch := newSourceWatch(ctx, m)
+		others.Go(func() { watch.run(bridgeCtx) }) // ends with bridgeCtx
+	}
 	extensions.Go(func() { // ends with bridgeCtx; if earlier, everything ends
 		bridgeErr = m.runBridge(bridgeCtx)
 		stopBridge(bridgeErr)
@@ -298,9 +302,6 @@ func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
 				stopBridge(err)
 			}
 		})
-	}
-	if m.host.watch {
-		others.Go(func() { m.watchSources(bridgeCtx) }) // ends with bridgeCtx
 	}
 	others.Go(func() { // ends with bridgeCtx
 		if err := m.report(bridgeCtx); err != nil && bridgeCtx.Err() == nil {

@@ -371,7 +371,9 @@ func TestUpJoin(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(empty, "other"), fstest.MapFS{"plugin.toml": {Data: []byte(other), Mode: 0o600}}); err != nil {
 		t.Fatal(err)
 	}
-	first.await(t, "other                 spawning → ready  1/1")
+	if code, _, stderr := extctl(t.Context(), url, "wait", "other", "--timeout", "1m"); code != 0 {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
 
 	// The mesh keeps running without the bridge that joined it.
 	joined.cancel()

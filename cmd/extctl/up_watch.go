@@ -118,39 +118,58 @@ func sources(ctx context.Context, dir string, ignore []string) (map[string]stamp
 	return files, err
 }
 
-// watchSources restarts extensions whose files change, until ctx ends.
-func (m *localMesh) watchSources(ctx context.Context) {
-	local := bridge.NewLocal(bridge.Config{Settings: m.host.settings, Version: daemon.Version(), StateDir: m.host.stateDir, Environ: os.Environ(), Mesh: m.mesh})
-	dirs := map[string]*sourceDir{}
+// sourceWatch restarts extensions whose files change.
+type sourceWatch struct {
+	*localMesh
+	local bridge.Local
+	dirs  map[string]*sourceDir // by path
+}
+
+// newSourceWatch looks at the files for the first time, before an extension starts.
+func newSourceWatch(ctx context.Context, m *localMesh) *sourceWatch {
+	w := &sourceWatch{localMesh: m, dirs: map[string]*sourceDir{}}
+	w.local = bridge.NewLocal(bridge.Config{Settings: m.host.settings, Version: daemon.Version(), StateDir: m.host.stateDir, Environ: os.Environ(), Mesh: m.mesh})
+	w.look(ctx)
+	return w
+}
+
+// run looks at the files until ctx ends.
+func (w *sourceWatch) run(ctx context.Context) {
+	pause := sourcePoll
 	for {
-		began := time.Now()
-		found := map[string]bool{}
-		for _, c := range local.Scan(ctx).Candidates {
-			found[c.Root] = true
-			if dirs[c.Root] == nil {
-				dirs[c.Root] = &sourceDir{}
-			}
-			m.lookAt(ctx, c, dirs[c.Root])
-		}
-		maps.DeleteFunc(dirs, func(root string, _ *sourceDir) bool { return !found[root] })
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(sourcePoll, 20*time.Since(began))): // a large tree does not keep a processor busy
+		case <-time.After(pause):
 		}
+		began := time.Now()
+		w.look(ctx)
+		pause = max(sourcePoll, 20*time.Since(began)) // a large tree does not keep a processor busy
 	}
 }
 
+func (w *sourceWatch) look(ctx context.Context) {
+	found := map[string]bool{}
+	for _, c := range w.local.Scan(ctx).Candidates {
+		found[c.Root] = true
+		if w.dirs[c.Root] == nil {
+			w.dirs[c.Root] = &sourceDir{}
+		}
+		w.lookAt(ctx, c, w.dirs[c.Root])
+	}
+	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { return !found[root] })
+}
+
 // lookAt restarts the extension c if its files have changed.
-func (m *localMesh) lookAt(ctx context.Context, c discovery.Candidate, d *sourceDir) {
+func (w *sourceWatch) lookAt(ctx context.Context, c discovery.Candidate, d *sourceDir) {
 	if d.off {
 		return
 	}
 	id := c.Manifest.Plugin.ID
-	files, err := sources(ctx, c.Root, m.host.settings.IgnoreDirs)
+	files, err := sources(ctx, c.Root, w.host.settings.IgnoreDirs)
 	if err != nil {
 		if d.off = errors.Is(err, errTooManySources); d.off {
-			m.note("--watch does not watch %s: %v; keep data in another directory", clean(id), err)
+			w.note("--watch does not watch %s: %v; keep data in another directory", clean(id), err)
 		}
 		return
 	}
@@ -158,26 +177,26 @@ func (m *localMesh) lookAt(ctx context.Context, c discovery.Candidate, d *source
 	if changed == "" {
 		return
 	}
-	m.note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), clean(id), clean(changed))
-	if err := m.restartParts(ctx, c); err != nil && ctx.Err() == nil {
-		m.note("%s was not restarted: %v", clean(id), err)
+	w.note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), clean(id), clean(changed))
+	if err := w.restartParts(ctx, c); err != nil && ctx.Err() == nil {
+		w.note("%s was not restarted: %v", clean(id), err)
 	}
 	if d.off {
-		m.note("--watch no longer watches %s: files in its directory change all the time, such as %s; a program writes its own files to EXTMESH_STATE_DIR", clean(id), clean(changed))
+		w.note("--watch no longer watches %s: files in its directory change all the time, such as %s; a program writes its own files to EXTMESH_STATE_DIR", clean(id), clean(changed))
 	}
 }
 
 // restartParts restarts the programs of an extension and its members.
-func (m *localMesh) restartParts(ctx context.Context, c discovery.Candidate) error {
+func (w *sourceWatch) restartParts(ctx context.Context, c discovery.Candidate) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
+	s := &session{app: w.app, nc: w.nc, prefix: w.prefix}
 	var failed error
 	for _, part := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
 		if part.Container() || part.Transport.Type != manifest.Stdio {
 			continue
 		}
-		err := requestBridge[operated](ctx, s, m.host.name, "restart", map[string]any{"id": part.Plugin.ID}).err
+		err := requestBridge[operated](ctx, s, w.host.name, "restart", map[string]any{"id": part.Plugin.ID}).err
 		if exitCode(err) == exitNotFound { // the bridge does not run it: it is disabled, or its manifest has just been added
 			err = nil
 		}
