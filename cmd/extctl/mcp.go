@@ -71,7 +71,7 @@ available. With --up DIR it starts a mesh with the extensions under DIR, unless 
 // addViewFlags adds the flags that choose what clients are shown.
 func (o *mcpOptions) addViewFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&o.door.View.Only, "only", nil, "offer only what matches `PATTERN`: an extension's id, <id>/<tool>, <id>/prompt:<name>, <id>/resource:<uri> or a tool's registered name, with * and ?; can be repeated")
+	f.StringArrayVar(&o.door.View.Only, "only", nil, "offer only what matches `PATTERN`: an extension's id, <id>/<tool>, <id>/prompt:<name>, <id>/resource:<uri>, skill:<directory> or a tool's registered name, with * and ?; can be repeated")
 	f.StringArrayVar(&o.door.View.Exclude, "exclude", nil, "do not offer what matches `PATTERN`; can be repeated")
 	f.BoolVar(&o.door.View.ReadOnly, "read-only", false, "offer only tools whose annotations state that they only read")
 	f.StringVar(&o.names, "names", "registered", "`MODE` of naming: registered (ext_<id>_<tool>), or own (the tool's own name, if only one tool has it)")

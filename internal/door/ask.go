@@ -23,6 +23,11 @@ func (c asks) answer(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 	}
 	defer running.leave()
 	c.door.await(running.ctx, c.door.listed)
+	if q.method == mcp.MethodReadResource {
+		if result, ok := c.readSkill(q); ok {
+			return result, nil
+		}
+	}
 	t, params, err := c.target(q)
 	if err != nil {
 		return nil, err

@@ -93,6 +93,12 @@ func (c *client) result(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		return tools{c}.callTool(ctx, q)
 	case q.method == mcp.MethodGetPrompt, q.method == mcp.MethodReadResource, q.method == mcp.MethodComplete:
 		return asks{c}.answer(ctx, q)
+	case q.method == mcp.MethodListSkills && q.era == mcp.EraModern:
+		c.door.awaitReady(ctx)
+		return c.listPage(q, "skills", &c.view.now.Load().skills.page)
+	case q.method == mcp.MethodGetSkill && q.era == mcp.EraModern:
+		c.door.awaitReady(ctx)
+		return asks{c}.getSkill(q)
 	case (q.method == mcp.MethodSubscribe || q.method == mcp.MethodUnsubscribe) && q.era == mcp.EraLegacy:
 		return asks{c}.subscribe(ctx, q)
 	case q.method == mcp.MethodInitialize && q.era == mcp.EraLegacy:
@@ -120,7 +126,7 @@ func (c *client) isQuick(method string) bool {
 	switch method {
 	case mcp.MethodCallTool, mcp.MethodListen, mcp.MethodGetPrompt, mcp.MethodReadResource, mcp.MethodComplete, mcp.MethodSubscribe:
 		return false
-	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover:
+	case mcp.MethodListTools, mcp.MethodInitialize, mcp.MethodDiscover, mcp.MethodListSkills, mcp.MethodGetSkill:
 		return !waits || c.door.isReady()
 	}
 	return true
@@ -129,6 +135,9 @@ func (c *client) isQuick(method string) bool {
 // capabilities is what the server declares. They do not depend on what the mesh has at the moment, because clients read
 // them once.
 const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}`
+
+// modernCapabilities also have the extensions of the protocol.
+var modernCapabilities = capabilities[:len(capabilities)-1] + `,"extensions":{"` + mcp.SkillsExtension + `":{}}}`
 
 // initialize begins a session of the legacy era.
 func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
@@ -154,7 +163,7 @@ func (c *client) initialize(q *request) ([]byte, *rpc.Error) {
 // discover answers server/discover.
 func (c *client) discover() []byte {
 	out := append([]byte{'{'}, c.cacheable()...)
-	out = append(append(out, `"supportedVersions":["`+mcp.Modern+`"],`...), capabilities...)
+	out = append(append(out, `"supportedVersions":["`+mcp.Modern+`"],`...), modernCapabilities...)
 	out = c.appendInstructions(out, c.view.now.Load())
 	out = append(append(out, `,"_meta":{"`+mcp.MetaServerInfo+`":`...), c.door.serverInfo()...)
 	return append(out, '}', '}')

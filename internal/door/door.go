@@ -184,6 +184,7 @@ func (d *Door) Run(ctx context.Context) error {
 		if b := d.mesh.Load(); b != nil && isLoaded(b.catalog) {
 			now := time.Now()
 			extensions := b.catalog.All()
+			d.lists.setSkills(b.catalog.Skills())
 			next := d.lists.update(extensions, now)
 			next = earlier(next, d.render(extensions, now))
 			if d.lists.start(request); !d.lists.isBusy() {
@@ -201,7 +202,7 @@ func watch(ctx context.Context, catalog *mesh.Catalog, changed chan<- struct{}) 
 	var watching sync.WaitGroup
 	watching.Go(func() { // owned by Run; ends with ctx
 		_ = catalog.Watch(ctx, func(ev mesh.Event) {
-			if ev.Op != "synced" && ev.Kind() != wire.KindSpec && ev.Kind() != wire.KindState {
+			if ev.Op != "synced" && ev.Kind() != wire.KindSpec && ev.Kind() != wire.KindState && ev.Kind() != wire.KindSkill {
 				return
 			}
 			select {

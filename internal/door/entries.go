@@ -2,6 +2,7 @@ package door
 
 import (
 	"encoding/json"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -68,17 +69,21 @@ func (v *view) setEntries(kind listKind, entries []*entry, o ViewOptions) {
 	list := listing{byKey: make(map[string]*entry, len(keys))}
 	for e, key := range keys {
 		list.byKey[key] = e
-		list.keys = append(list.keys, key)
 	}
-	slices.Sort(list.keys)
-	for i, key := range list.keys {
-		if i > 0 {
-			list.text = append(list.text, ',')
-		}
-		list.text = append(list.text, list.byKey[key].as(kind, key)...)
-		list.ends = append(list.ends, len(list.text))
-	}
+	list.fill(func(key string, e *entry) []byte { return e.as(kind, key) })
 	v.lists[kind] = list
+}
+
+// fill renders the page of what is in byKey.
+func (l *listing) fill(render func(key string, e *entry) []byte) {
+	l.keys = slices.Sorted(maps.Keys(l.byKey))
+	for i, key := range l.keys {
+		if i > 0 {
+			l.text = append(l.text, ',')
+		}
+		l.text = append(l.text, render(key, l.byKey[key])...)
+		l.ends = append(l.ends, len(l.text))
+	}
 }
 
 // uriScheme is the scheme of a URI that names the extension of a resource: mesh://<id>/<the URI, percent-encoded>.
@@ -140,7 +145,7 @@ func (v *view) owner(o ViewOptions, uri string) (id, own string, ok bool) {
 		return id, own, err == nil && own != "" && has && o.permitsEntry(resources, id, own)
 	}
 	if e := v.lists[resources].byKey[uri]; e != nil {
-		return e.key.ID, uri, true
+		return e.key.ID, e.key.Tool, e.skill == nil
 	}
 	longest := -1
 	for _, r := range v.readers { // in the order of their ids

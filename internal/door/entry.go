@@ -68,6 +68,7 @@ type entry struct {
 	named           // the extension, and the prompt's name, the URI or the template
 	text     []byte // as the extension has written it, except for what clients reject
 	template *mcp.Template
+	skill    *skill // of a resource that the Door itself has
 }
 
 // parseEntries reads the answer to a request for a list.
@@ -129,7 +130,8 @@ const (
 type lists struct {
 	all     map[listKey]*list
 	busy    map[listKey]bool
-	queue   []*list    // to be requested
+	queue   []*list // to be requested
+	skills  []*skill
 	results chan *list // buffered, for maxListRequests
 	logger  *slog.Logger
 }

@@ -18,7 +18,7 @@ import (
 var knownMethods = []string{
 	mcp.MethodInitialize, mcp.MethodDiscover, mcp.MethodPing, mcp.MethodListTools, mcp.MethodCallTool, mcp.MethodListen,
 	"resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe",
-	"prompts/list", "prompts/get", "completion/complete", "logging/setLevel",
+	"prompts/list", "prompts/get", "completion/complete", "logging/setLevel", "skills/list", "skills/get",
 }
 
 const otherMethod = "other"

@@ -39,7 +39,7 @@ func TestEras(t *testing.T) {
 	steps := [][2]string{
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, list}, // before initialize, as a shell user does it
 		{modern("1", "server/discover", ""), `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":TTL,"cacheScope":"public","supportedVersions":["2026-07-28"],` +
-			capabilities + `,` + text + `,"_meta":{"io.modelcontextprotocol/` + info[1:] + `}}}`},
+			modernCapabilities + `,` + text + `,"_meta":{"io.modelcontextprotocol/` + info[1:] + `}}}`},
 		{`{"jsonrpc":"2.0","id":2,"method":"server/discover"}`, `{"jsonrpc":"2.0","id":2,"error":{"code":-32602,"message":"server/discover needs params._meta[\"io.modelcontextprotocol/protocolVersion\"]"}}`},
 	}
 	for version, answer := range map[string]string{

@@ -23,6 +23,7 @@ type listedTool struct {
 // view is what clients see of the catalog at one moment. It does not change.
 type view struct {
 	lists        [listKinds]listing
+	skills       listing
 	readers      []reader     // sorted by id
 	tools        []listedTool // sorted by name
 	byName       map[string]*listedTool
@@ -141,6 +142,7 @@ func buildView(o ViewOptions, old *view, extensions []mesh.Extension, cache *ren
 		}
 	}
 	v.setTools(items, o)
+	entries[resources] = v.addSkills(entries[resources], all.skills, o)
 	for kind := range listKinds {
 		v.setEntries(kind, entries[kind], o)
 	}

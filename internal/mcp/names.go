@@ -17,6 +17,8 @@ const (
 	MethodSubscribe     = "resources/subscribe"
 	MethodUnsubscribe   = "resources/unsubscribe"
 	MethodComplete      = "completion/complete"
+	MethodListSkills    = "skills/list"
+	MethodGetSkill      = "skills/get"
 	MethodSetLevel      = "logging/setLevel"
 
 	NotifyCancelled    = "notifications/cancelled"
@@ -30,6 +32,9 @@ const (
 
 	NotifyAcknowledged = "notifications/subscriptions/acknowledged"
 )
+
+// SkillsExtension is the identifier of the extension of the protocol with skills/list and skills/get.
+const SkillsExtension = metaPrefix + "skills"
 
 // Keys of _meta.
 const (

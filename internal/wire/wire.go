@@ -170,6 +170,7 @@ type HostProblem struct {
 
 // Skill is the value of the catalog key skill.<dir name>.
 type Skill struct {
+	Dir         string       `json:"-"` // the name of its directory, which is in the key
 	Name        string       `json:"name"`
 	Description string       `json:"description,omitempty"`
 	Body        string       `json:"body"`

@@ -134,6 +134,7 @@ func (d *catalogData) set(kind, name string, ch change) {
 	switch kind {
 	case wire.KindSkill:
 		if doc, ok := ch.doc.(*Skill); ok {
+			doc.Dir = name
 			d.skills[name] = *doc
 		} else {
 			delete(d.skills, name)
