@@ -219,7 +219,7 @@ func durationText(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// printTable prints a table in a format that is not JSON; names are those of one column.
+// printTable prints a table in a format that is not JSON; the format name prints the column names.
 func printTable(a *app, t *table, format outputFormat, names string) error {
 	switch {
 	case format == formatName:

@@ -108,7 +108,7 @@ func (u *usageJSON) add(calls, failed uint64, took calls.Durations) {
 type statsJSON struct {
 	header
 	Since      time.Time   `json:"since"`                 // the first of the bridges started
-	IntervalMS int64       `json:"interval_ms,omitempty"` // with --watch: the numbers are those of so long
+	IntervalMS int64       `json:"interval_ms,omitempty"` // with --watch: in so long
 	Extensions []usageJSON `json:"extensions"`
 	Failed     failures    `json:"failed,omitempty"`
 }
@@ -173,7 +173,7 @@ func (n sample) counted(earlier *sample) statsJSON {
 	return out
 }
 
-// add adds the counts of a tool on a bridge, less those of before.
+// add adds what a tool on a bridge has counted since before.
 func (j *statsJSON) add(now, before calls.ToolStat) {
 	took, _ := now.Took()
 	earlier, counted := before.Took()
@@ -256,7 +256,7 @@ func (s *session) statsTable(out statsJSON, tools bool) *table {
 
 func usText(us int64) string { return durationText(time.Duration(us) * time.Microsecond) }
 
-// watchStats prints a table every few seconds, on a terminal in the place of the one before.
+// watchStats prints a table every few seconds, on a terminal over the previous one.
 func (s *session) watchStats(ctx context.Context, id string, f *statsFlags) error {
 	tick := time.NewTicker(f.watch)
 	defer tick.Stop()
@@ -294,8 +294,8 @@ func (s *session) sampleWithin(ctx context.Context, id string, f *statsFlags) (s
 	return now, err
 }
 
-// printSample prints what was counted since the sample before, or the error of a sample. The first sample has nothing to be
-// compared with: on a terminal it shows the numbers since the bridges started.
+// printSample prints what was counted since the sample before, or the error of a sample. Before the first sample there is none: on
+// a terminal, the first table has the numbers since the bridges started.
 func (s *session) printSample(now sample, before *sample, failed error, tools bool, format outputFormat) error {
 	live := daemon.IsTerminal(s.stdout) && !s.json
 	switch {

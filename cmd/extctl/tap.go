@@ -60,13 +60,14 @@ A bridge sends at most 500 calls a second to one tap. It ends a tap after the ti
 	return cmd
 }
 
-// taps are the bridges that a tap has asked, by the last token of their reply subjects.
+// taps are the bridges that a tap was requested from. The last token of a reply subject is the bridge's index.
 type taps struct {
-	bridges []string
-	open    map[string]bool // those that have not sent the end of the tap
-	errs    []error
-	failed  failures
-	dropped uint64
+	bridges  []string
+	messages chan *nats.Msg
+	open     map[string]bool // those that have not sent the end of the tap
+	errs     []error
+	failed   failures
+	dropped  uint64
 }
 
 func (s *session) tap(ctx context.Context, f *tapFlags) error {
@@ -79,46 +80,15 @@ func (s *session) tap(ctx context.Context, f *tapFlags) error {
 	}
 	ctx, cancel := s.denied.watch(ctx, s.prefix.Control("")) // the beginning of their subjects
 	defer cancel()
-	inbox, messages := natsconn.Inbox(s.nc), make(chan *nats.Msg, 4096)
-	sub, err := s.nc.ChanSubscribe(inbox+".*", messages)
+	t := &taps{bridges: bridges, messages: make(chan *nats.Msg, 4096), open: map[string]bool{}}
+	stop, err := t.request(s, f)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
-	params, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	t := &taps{bridges: bridges, open: map[string]bool{}}
-	for n, b := range bridges {
-		t.open[b] = true
-		request := &nats.Msg{Subject: s.prefix.Control(b), Reply: inbox + "." + strconv.Itoa(n), Data: jsonrpc.AppendRequest(nil, []byte("1"), "tap", params)}
-		if err := s.nc.PublishMsg(request); err != nil {
-			return err
-		}
-	}
+	defer stop()
 	s.note("extctl: the calls of %s on %s, for %v", clean(f.ID), plural(len(bridges), "bridge"), f.time)
-	closed := s.nc.StatusChanged(nats.CLOSED)
-	defer s.nc.RemoveStatusListener(closed)
-	late := time.NewTimer(f.time + followTimeout) // bridges end taps; one that hangs does not
-	defer late.Stop()
-	for len(t.open) > 0 {
-		select {
-		case <-ctx.Done():
-			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
-		case <-closed:
-			return nats.ErrConnectionClosed
-		case <-late.C:
-			for _, b := range bridges {
-				if t.open[b] {
-					t.fail(s, b, fail(exitTimeout, "bridge %s did not end the tap", b))
-				}
-			}
-		case m := <-messages:
-			if err := t.receive(s, m); err != nil {
-				return err
-			}
-		}
+	if err := t.wait(ctx, s, f.time+followTimeout); err != nil {
+		return err
 	}
 	if len(t.errs) == len(bridges) {
 		return s.allFailed(bridges, t.errs)
@@ -128,6 +98,56 @@ func (s *session) tap(ctx context.Context, f *tapFlags) error {
 	}
 	t.failed.print(s.app)
 	return t.failed.exit()
+}
+
+// request sends the requests. Messages arrive until stop is called.
+func (t *taps) request(s *session, f *tapFlags) (stop func(), err error) {
+	params, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	inbox := natsconn.Inbox(s.nc)
+	sub, err := s.nc.ChanSubscribe(inbox+".*", t.messages)
+	if err != nil {
+		return nil, err
+	}
+	stop = func() { _ = sub.Unsubscribe() } // fails only if the connection is closed
+	for n, b := range t.bridges {
+		t.open[b] = true
+		request := &nats.Msg{Subject: s.prefix.Control(b), Reply: inbox + "." + strconv.Itoa(n), Data: jsonrpc.AppendRequest(nil, []byte("1"), "tap", params)}
+		if err := s.nc.PublishMsg(request); err != nil {
+			stop()
+			return nil, err
+		}
+	}
+	return stop, nil
+}
+
+// wait prints the calls until all bridges have sent the end of the tap. One that hangs does not, and fails after the limit.
+func (t *taps) wait(ctx context.Context, s *session, limit time.Duration) error {
+	closed := s.nc.StatusChanged(nats.CLOSED)
+	defer s.nc.RemoveStatusListener(closed)
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for len(t.open) > 0 {
+		select {
+		case <-ctx.Done():
+			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
+		case <-closed:
+			return nats.ErrConnectionClosed
+		case <-late.C:
+			for _, b := range t.bridges {
+				if t.open[b] {
+					t.fail(s, b, fail(exitTimeout, "bridge %s did not end the tap", b))
+				}
+			}
+		case m := <-t.messages:
+			if err := t.receive(s, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (t *taps) fail(s *session, bridge string, err error) {
