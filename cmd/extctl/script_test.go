@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 // TestMain makes the test binary run as extctl if that is its name.
 func TestMain(m *testing.M) {
 	child.MaybeGuard()
+	_ = flag.Set("test.parallel", "6") // most of their time the tests wait; the command line overrides it
 	testscript.Main(m, map[string]func(){"extctl": main})
 }
 
@@ -132,15 +134,15 @@ func newBedWith(dir string, o *server.Options, opts ...nats.Option) (b *bed, sto
 	}
 	srv.Start()
 	stop = func() { srv.Shutdown(); srv.WaitForShutdown() }
-	if !srv.ReadyForConnections(10 * time.Second) {
+	if !srv.ReadyForConnections(time.Minute) {
 		return nil, stop, errors.New("server not ready")
 	}
 	b = &bed{url: srv.ClientURL(), srv: srv}
-	if b.nc, err = nats.Connect(b.url, opts...); err != nil {
+	if b.nc, err = nats.Connect(b.url, append(opts, nats.Timeout(time.Minute))...); err != nil {
 		return nil, stop, err
 	}
 	stop = func() { b.nc.Close(); srv.Shutdown(); srv.WaitForShutdown() }
-	js, err := jetstream.New(b.nc)
+	js, err := jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err == nil {
 		b.kv, err = js.CreateKeyValue(context.Background(), jetstream.KeyValueConfig{
 			Bucket: "ext_catalog", LimitMarkerTTL: time.Minute,

@@ -43,11 +43,14 @@ func shippedRoles(t *testing.T) *server.Options {
 // TestCallerGoneAcrossAccounts is TestCallerGone with callers in the account AGENTS of the shipped roles, and the service in
 // MESH: the probes, and the status that there is no responder, cross from one account to the other, and between servers.
 func TestCallerGoneAcrossAccounts(t *testing.T) {
+	t.Parallel() // with each other: they wait for a question that is sent every five seconds
 	t.Run("one server", func(t *testing.T) {
+		t.Parallel()
 		s := natstest.Start(t, shippedRoles(t))
 		callerGoneAcross(t, s, s, s)
 	})
 	t.Run("three servers", func(t *testing.T) {
+		t.Parallel()
 		s := natstest.Cluster(t, 3, shippedRoles(t))
 		callerGoneAcross(t, s[0], s[1], s[2])
 	})

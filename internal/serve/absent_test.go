@@ -123,7 +123,7 @@ func TestCallerGone(t *testing.T) {
 			if !strings.Contains(got, `"held"`) {
 				t.Errorf("a caller that stayed got %s", got)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("a caller that stayed got no answer")
 		}
 	}
@@ -140,7 +140,7 @@ func TestShareOfOneCaller(t *testing.T) {
 	}
 	next := func() *nats.Msg {
 		t.Helper()
-		m, err := answers.NextMsg(30 * time.Second)
+		m, err := answers.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func TestTakenUp(t *testing.T) {
 			for range 20 {
 				nc.Publish("x", nil)
 				before := sent.Add(1)
-				if err := nc.FlushTimeout(10 * time.Second); err != nil {
+				if err := nc.FlushTimeout(time.Minute); err != nil {
 					t.Error(err)
 					return
 				}
@@ -92,7 +92,7 @@ func TestTakenUpInMotion(t *testing.T) {
 				select {
 				case <-done:
 					waits.Add(1)
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					t.Error("the barrier is lost")
 					return
 				}

@@ -77,7 +77,7 @@ func serverAt(t *testing.T, port int) (*server.Server, int) {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("the server does not come up")
 	}
 	return s, s.Addr().(*net.TCPAddr).Port

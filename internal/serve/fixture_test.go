@@ -49,7 +49,7 @@ func duckServers(t *testing.T, n int, change ...func(*server.Options)) (servers 
 		}
 		s.Start()
 		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		if !s.ReadyForConnections(10 * time.Second) {
+		if !s.ReadyForConnections(time.Minute) {
 			t.Fatal("server not ready")
 		}
 		servers = append(servers, s)
@@ -60,7 +60,7 @@ func duckServers(t *testing.T, n int, change ...func(*server.Options)) (servers 
 
 func duckConn(t *testing.T, s *server.Server, options ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(s.ClientURL(), append(append(natsconn.Defaults(), options...),
+	nc, err := nats.Connect(s.ClientURL(), append(append(append(natsconn.Defaults(), nats.Timeout(time.Minute)), options...),
 		nats.CustomReconnectDelay(func(int) time.Duration { return 10 * time.Millisecond }), natsconn.Option())...)
 	if err != nil {
 		t.Fatal(err)
@@ -94,8 +94,8 @@ var echo = rpc.HandlerFunc(func(_ context.Context, r *rpc.Request) (json.RawMess
 // request calls duck, and repeats the call while no instance is subscribed. A call that gets no answer fails the test.
 func request(t *testing.T, nc *nats.Conn, method string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		m, err := nc.Request("ext.duck.rpc", jsonrpc.AppendRequest(nil, []byte("1"), method, json.RawMessage("{}")), 30*time.Second)
+	for deadline := time.Now().Add(time.Minute); ; {
+		m, err := nc.Request("ext.duck.rpc", jsonrpc.AppendRequest(nil, []byte("1"), method, json.RawMessage("{}")), time.Minute)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders) && time.Now().Before(deadline):
 			continue

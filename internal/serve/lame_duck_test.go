@@ -41,7 +41,7 @@ func TestPauseDrains(t *testing.T) {
 		resume()
 	})
 	natstest.Eventually(t, "it is off the mesh", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.svc.isStopped() })
-	if err := nc.FlushTimeout(10 * time.Second); err != nil { // the drain's own look comes before this, and finds the message
+	if err := nc.FlushTimeout(time.Minute); err != nil { // the drain's own look comes before this, and finds the message
 		t.Fatal(err)
 	}
 	close(h.goOn)

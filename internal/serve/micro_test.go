@@ -33,14 +33,14 @@ func asks(t *testing.T, nc *nats.Conn, subject string, want int) (answers []json
 		t.Fatal(err)
 	}
 	for len(answers) < want {
-		m, err := inbox.NextMsg(10 * time.Second)
+		m, err := inbox.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("%s: %v after %d answers", subject, err, len(answers))
 		}
 		answers = append(answers, m.Data)
 	}
 	for range 2 { // the questions of one Node are answered in their order
-		if _, err := nc.Request("$SRV.PING.last", nil, 10*time.Second); err != nil {
+		if _, err := nc.Request("$SRV.PING.last", nil, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestMicroStats(t *testing.T) {
 		"ext.last.rpc." + slots[2].Instance(): {`no JSON`},
 	} {
 		for _, text := range requests {
-			if _, err := nc.Request(subject, []byte(text), 10*time.Second); err != nil {
+			if _, err := nc.Request(subject, []byte(text), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -204,7 +204,7 @@ func TestMicroGone(t *testing.T) {
 	if err := nc.PublishRequest("$SRV.PING.duck", "ext.registry.shutdown.x", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nc.Request("$SRV.PING.duck", nil, 10*time.Second); err != nil {
+	if _, err := nc.Request("$SRV.PING.duck", nil, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if m, err := heard.NextMsg(time.Millisecond); err == nil {
@@ -215,13 +215,13 @@ func TestMicroGone(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nc.Request("$SRV.PING.duck", nil, 10*time.Second); !errors.Is(err, nats.ErrNoResponders) {
+	if _, err := nc.Request("$SRV.PING.duck", nil, time.Minute); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("paused, it is found: %v", err)
 	}
 	if err := service.resume(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nc.Request("$SRV.PING.duck", nil, 10*time.Second); err != nil {
+	if _, err := nc.Request("$SRV.PING.duck", nil, time.Minute); err != nil {
 		t.Errorf("resumed, it is not: %v", err)
 	}
 }

@@ -29,7 +29,7 @@ func TestPresence(t *testing.T) {
 	next := func(kind string) *nats.Msg {
 		t.Helper()
 		for {
-			m, err := received.NextMsg(30 * time.Second)
+			m, err := received.NextMsg(time.Minute)
 			if err != nil {
 				t.Fatalf("no %s: %v", kind, err)
 			}

@@ -36,7 +36,7 @@ func TestRetiredServiceIsStopped(t *testing.T) {
 func TestClosedBeforeRun(t *testing.T) {
 	nc := duckConn(t, duckServers(t, 1)[0])
 	nc.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := NewPublisher(nc, PublisherOptions{}).read(ctx); !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Errorf("read returned %v", err)
