@@ -168,9 +168,9 @@ func BenchmarkList(b *testing.B) {
 	for _, n := range []int{200, 10_000} {
 		all := generated(n)
 		o := ViewOptions{Tools: ToolsAll}.withDefaults()
-		cache := renderCache{}
-		cache.update(all, slog.New(slog.DiscardHandler))
-		v, _ := buildView(o, &view{}, all, &cache, new(lists), time.Unix(1000, 0))
+		cache := &lists{}
+		cache.tools.update(all, slog.New(slog.DiscardHandler))
+		v, _ := buildView(o, &view{}, all, cache, time.Unix(1000, 0))
 		d, err := New(Options{View: o})
 		if err != nil {
 			b.Fatal(err)
@@ -201,8 +201,8 @@ func BenchmarkList(b *testing.B) {
 			for b.Loop() {
 				spec := *all[0].Spec
 				all[0].Spec = &spec
-				cache.update(all, slog.New(slog.DiscardHandler))
-				buildView(o, v, all, &cache, new(lists), time.Unix(1000, 0))
+				cache.tools.update(all, slog.New(slog.DiscardHandler))
+				buildView(o, v, all, cache, time.Unix(1000, 0))
 			}
 		})
 		b.Run(fmt.Sprintf("search/%d", n), func(b *testing.B) {

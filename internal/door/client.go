@@ -230,15 +230,16 @@ func (c *client) setLevel(q *request) ([]byte, *rpc.Error) {
 // logLevel is the level of the log messages that the client wants while a request is handled, or 0. Without a level that
 // it has set, it gets none.
 func (q *request) logLevel(c *client, t *callee) mcp.LogLevel {
-	if t.extension.Spec == nil || t.extension.Spec.Server == nil || !t.extension.Spec.Server.Offers("logging") {
+	level := mcp.ParseLogLevel(q.params.Meta.LogLevel)
+	if q.era == mcp.EraLegacy {
+		c.mu.Lock()
+		level = c.level
+		c.mu.Unlock()
+	}
+	if level == 0 || t.extension.Spec == nil || t.extension.Spec.Server == nil || !t.extension.Spec.Server.Offers("logging") {
 		return 0
 	}
-	if q.era == mcp.EraModern {
-		return mcp.ParseLogLevel(q.params.Meta.LogLevel)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.level
+	return level
 }
 
 // metaFor returns the members of _meta that are for the extension, or nil.

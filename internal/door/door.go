@@ -41,7 +41,6 @@ type Door struct {
 	ready    chan struct{} // closed when the first view of the catalog is there
 	listed   chan struct{} // closed when the other lists of all extensions have been requested once
 	mesh     atomic.Pointer[backend]
-	renders  renderCache  // used by the goroutine of Run only
 	lists    lists        // used by the goroutine of Run only
 	running  atomic.Int64 // calls in flight
 	metrics  *metrics
@@ -261,10 +260,10 @@ func isClosed(c <-chan struct{}) bool {
 
 // render renders all views, and returns when an extension will have to be hidden.
 func (d *Door) render(extensions []mesh.Extension, now time.Time) (next time.Time) {
-	d.renders.update(extensions, d.opt.Logger)
+	d.lists.tools.update(extensions, d.opt.Logger)
 	next = now.Add(time.Hour)
 	for _, v := range d.profiles {
-		next = earlier(next, v.render(extensions, &d.renders, &d.lists, now))
+		next = earlier(next, v.render(extensions, &d.lists, now))
 	}
 	closeOnce(d.ready)
 	return next

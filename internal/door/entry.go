@@ -125,14 +125,15 @@ const (
 	lastListRetry   = time.Minute
 )
 
-// lists are the lists of all extensions. They are requested when the catalog shows another digest. All methods are for the
-// goroutine of Run.
+// lists are the lists of all extensions, from which views are made: their tools and the skills, which the catalog has, and
+// the others, which are requested when the catalog shows another digest. All methods are for the goroutine of Run.
 type lists struct {
 	all     map[listKey]*list
 	busy    map[listKey]bool
 	queue   []*list // to be requested
 	skills  []*skill
-	results chan *list // buffered, for maxListRequests
+	tools   renderCache // of the catalog
+	results chan *list  // buffered, for maxListRequests
 	logger  *slog.Logger
 }
 

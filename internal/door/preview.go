@@ -38,9 +38,9 @@ func NewPreview(o ViewOptions, extensions []mesh.Extension, now time.Time) (Prev
 	if err != nil {
 		return Preview{}, err
 	}
-	cache := renderCache{}
-	cache.update(extensions, slog.New(slog.DiscardHandler))
-	v, _ := buildView(state.opt, &view{}, extensions, &cache, new(lists), now)
+	cache := &lists{}
+	cache.tools.update(extensions, slog.New(slog.DiscardHandler))
+	v, _ := buildView(state.opt, &view{}, extensions, cache, now)
 	p := Preview{Searching: v.searching, Tools: []PreviewTool{}, Hidden: []PreviewHidden{}, Bytes: len(v.legacy.text)}
 	for _, t := range v.tools {
 		p.Tools = append(p.Tools, PreviewTool{t.name, t.key.ID, t.key.Tool, len(t.legacy) + len(t.name), t.changes})
@@ -49,10 +49,10 @@ func NewPreview(o ViewOptions, extensions []mesh.Extension, now time.Time) (Prev
 		p.Hidden = append(p.Hidden, PreviewHidden{h.key.ID, h.key.Tool, h.reason})
 	}
 	for _, e := range extensions {
-		if ok, _ := isListed(e.State, state.opt.HideAfter, now); ok || len(cache[e.ID].items) == 0 {
+		if ok, _ := isListed(e.State, state.opt.HideAfter, now); ok || len(cache.tools[e.ID].items) == 0 {
 			continue
 		}
-		for _, it := range cache[e.ID].items {
+		for _, it := range cache.tools[e.ID].items {
 			if state.opt.permits(it) {
 				p.Hidden = append(p.Hidden, PreviewHidden{it.key.ID, it.key.Tool, "the extension is " + string(e.State.State)})
 			}

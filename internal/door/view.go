@@ -77,9 +77,9 @@ func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 }
 
 // render renders the view, notifies the clients if it has changed, and returns when an extension will have to be hidden.
-func (v *viewState) render(extensions []mesh.Extension, cache *renderCache, all *lists, now time.Time) (next time.Time) {
+func (v *viewState) render(extensions []mesh.Extension, all *lists, now time.Time) (next time.Time) {
 	old := v.now.Load()
-	fresh, next := buildView(v.opt, old, extensions, cache, all, now)
+	fresh, next := buildView(v.opt, old, extensions, all, now)
 	v.mu.Lock()
 	v.keepAliases(old, fresh, now)
 	v.mu.Unlock()
@@ -111,14 +111,14 @@ func (v *viewState) aliased(name string) (wire.ToolKey, bool) {
 }
 
 // buildView decides what clients see. old is the view before, for the hysteresis of the search mode.
-func buildView(o ViewOptions, old *view, extensions []mesh.Extension, cache *renderCache, all *lists, now time.Time) (_ *view, next time.Time) {
+func buildView(o ViewOptions, old *view, extensions []mesh.Extension, all *lists, now time.Time) (_ *view, next time.Time) {
 	v := &view{}
 	next = now.Add(time.Hour)
 	var items []*item
 	var entries [listKinds][]*entry
 	var shown []mesh.Extension
 	for _, e := range extensions {
-		r := (*cache)[e.ID]
+		r := all.tools[e.ID]
 		listed, until := isListed(e.State, o.HideAfter, now)
 		if !listed || len(r.items)+len(r.hidden) == 0 && e.Spec.Server == nil {
 			continue

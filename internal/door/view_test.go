@@ -31,9 +31,9 @@ func viewOf(t *testing.T, o ViewOptions, extensions ...mesh.Extension) *view {
 	if err := o.check(); err != nil {
 		t.Fatal(err)
 	}
-	cache := renderCache{}
-	cache.update(extensions, slog.New(slog.DiscardHandler))
-	v, _ := buildView(o, &view{}, extensions, &cache, new(lists), time.Unix(1000, 0))
+	cache := &lists{}
+	cache.tools.update(extensions, slog.New(slog.DiscardHandler))
+	v, _ := buildView(o, &view{}, extensions, cache, time.Unix(1000, 0))
 	return v
 }
 
