@@ -45,7 +45,7 @@ took. The calls are real: choose a tool that can be called ten thousand times wi
 			}
 			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
 				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-					return s.bench(ctx, c, args, o, warmUp)
+					return runBench(ctx, s, c, args, o, warmUp)
 				})
 			})
 		},
@@ -60,7 +60,7 @@ took. The calls are real: choose a tool that can be called ten thousand times wi
 	return cmd
 }
 
-func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o load.Options, warmUp int) error {
+func runBench(ctx context.Context, s *session, c *mesh.Catalog, args []string, o load.Options, warmUp int) error {
 	synced, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := c.WaitSynced(synced); err != nil {
@@ -94,7 +94,7 @@ func (s *session) bench(ctx context.Context, c *mesh.Catalog, args []string, o l
 		return cmp.Or(endedBy(ctx), ctx.Err())
 	}
 	o.Kind, o.Done = errorKind, new(atomic.Int64)
-	stop := s.progress(ctx, o)
+	stop := benchProgress(ctx, s, o)
 	r := load.Run(ctx, o, call)
 	stop()
 	if err := endedBy(ctx); err != nil { // the measurement includes time without a connection
@@ -125,8 +125,8 @@ func errorKind(err error) string {
 	return "other"
 }
 
-// progress draws a bar on a terminal until stop is called.
-func (s *session) progress(ctx context.Context, o load.Options) (stop func()) {
+// benchProgress draws a bar on a terminal until stop is called.
+func benchProgress(ctx context.Context, s *session, o load.Options) (stop func()) {
 	if s.json || !daemon.IsTerminal(s.stderr) {
 		return func() {}
 	}

@@ -23,6 +23,12 @@ type eventsFlags struct {
 	format outputFormat
 }
 
+// eventsCommand is a run of extctl events.
+type eventsCommand struct {
+	*session
+	flags *eventsFlags
+}
+
 func eventsCmd(a *app) *cobra.Command {
 	var f eventsFlags
 	cmd := &cobra.Command{
@@ -43,7 +49,7 @@ answers does.`,
 					return usage("an endless output has the format table, wide or json")
 				}
 			}
-			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error { return s.events(ctx, &f) })
+			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error { return eventsCommand{s, &f}.run(ctx) })
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
@@ -85,7 +91,7 @@ func (f *eventsFlags) parse(a *app, args []string, limited bool) (err error) {
 	return nil
 }
 
-func (s *session) askEvents(ctx context.Context, q events.Query) (a events.Answer, err error) {
+func (s eventsCommand) ask(ctx context.Context, q events.Query) (a events.Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	result, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "events", q)
@@ -95,17 +101,17 @@ func (s *session) askEvents(ctx context.Context, q events.Query) (a events.Answe
 	return a, err
 }
 
-func (s *session) events(ctx context.Context, f *eventsFlags) error {
-	a, err := s.askEvents(ctx, f.Query)
+func (s eventsCommand) run(ctx context.Context) error {
+	a, err := s.ask(ctx, s.flags.Query)
 	if err != nil {
 		return err
 	}
-	if len(a.Events) == 0 && !f.follow {
-		if err := s.checkKnown(ctx, f.ID, nil); err != nil {
+	if len(a.Events) == 0 && !s.flags.follow {
+		if err := s.checkKnown(ctx, s.flags.ID, nil); err != nil {
 			return err
 		}
 	}
-	if s.json && !f.follow {
+	if s.json && !s.flags.follow {
 		return s.printJSON(struct {
 			header
 			events.Answer
@@ -114,14 +120,14 @@ func (s *session) events(ctx context.Context, f *eventsFlags) error {
 	t := eventsTable(s.app, a.Events, time.Now())
 	if !s.json {
 		s.note("extctl: %s", recorded(a))
-		err = printTable(s.app, t, f.format, "NAME")
+		err = printTable(s.app, t, s.flags.format, "NAME")
 	} else {
-		err = s.printEvents(a.Events)
+		err = s.print(a.Events)
 	}
-	if !f.follow || err != nil {
+	if !s.flags.follow || err != nil {
 		return err
 	}
-	return s.followEvents(ctx, f, a)
+	return s.follow(ctx, a)
 }
 
 // recorded states since when the registry records, and whether there is more than what is printed.
@@ -142,11 +148,11 @@ func recorded(a events.Answer) string {
 // eventsInterval is how often events -f asks for new ones.
 const eventsInterval = time.Second
 
-// followEvents prints the changes after an answer until it is interrupted. A registry that cannot be reached is reported once.
-func (s *session) followEvents(ctx context.Context, f *eventsFlags, a events.Answer) error {
+// follow prints the changes after an answer until it is interrupted. A registry that cannot be reached is reported once.
+func (s eventsCommand) follow(ctx context.Context, a events.Answer) error {
 	tick := time.NewTicker(eventsInterval)
 	defer tick.Stop()
-	q, away := f.Query, false
+	q, away := s.flags.Query, false
 	q.Since, q.Limit = time.Time{}, 0
 	for {
 		q.After = max(q.After, a.Revision) // another replica may have received less
@@ -155,7 +161,7 @@ func (s *session) followEvents(ctx context.Context, f *eventsFlags, a events.Ans
 			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
 		case <-tick.C:
 		}
-		next, err := s.askEvents(ctx, q)
+		next, err := s.ask(ctx, q)
 		switch {
 		case ctx.Err() != nil:
 			continue
@@ -169,14 +175,14 @@ func (s *session) followEvents(ctx context.Context, f *eventsFlags, a events.Ans
 			q.After = 0
 		}
 		away, a = false, next
-		if err := s.printEvents(a.Events); err != nil {
+		if err := s.print(a.Events); err != nil {
 			return err
 		}
 	}
 }
 
-// printEvents prints a line for each event: an object with --json.
-func (s *session) printEvents(all []events.Event) error {
+// print prints a line for each event: an object with --json.
+func (s eventsCommand) print(all []events.Event) error {
 	for _, e := range all {
 		if s.json {
 			if err := s.printJSON(e); err != nil {

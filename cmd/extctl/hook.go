@@ -40,13 +40,13 @@ the exit code is 12.`,
 					return err
 				}
 				if !s.json {
-					s.noteUnknownHook(c, args[0])
+					noteUnknownHook(s, c, args[0])
 				}
 				fired, err := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c}).Fire(ctx, args[0], event)
 				if err != nil {
 					return err
 				}
-				return s.printFired(fired)
+				return printFired(s, fired)
 			})
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -56,7 +56,7 @@ the exit code is 12.`,
 }
 
 // noteUnknownHook prints a note if no extension offers the hook. That is not an error, but often a typing mistake.
-func (s *session) noteUnknownHook(c *mesh.Catalog, name string) {
+func noteUnknownHook(s *session, c *mesh.Catalog, name string) {
 	var known []string
 	for _, e := range c.All() {
 		known = append(known, e.Spec.Hooks...)
@@ -72,7 +72,7 @@ func (s *session) noteUnknownHook(c *mesh.Catalog, name string) {
 	fmt.Fprintln(s.stderr, "extctl: "+clean(note)) // the names come from extensions
 }
 
-func (s *session) printFired(f mesh.Fired) error {
+func printFired(s *session, f mesh.Fired) error {
 	if s.json {
 		if err := s.printJSON(struct {
 			SchemaVersion schemaVersion `json:"schema_version"`

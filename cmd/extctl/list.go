@@ -80,7 +80,7 @@ func listCmd(a *app) *cobra.Command {
 		if err := f.checkBridges(ctx, s); err != nil {
 			return listing{}, err
 		}
-		all, revision, err := s.outline(ctx)
+		all, revision, err := readOutline(ctx, s)
 		if err != nil {
 			return listing{}, err
 		}

@@ -78,7 +78,7 @@ the last 1,000 lines of an instance.`,
 				limit = 0
 			}
 			return a.withMesh(cmd, limit, func(ctx context.Context, session *session) error {
-				return session.logs(ctx, s)
+				return logsCommand{session, s}.run(ctx)
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
@@ -116,15 +116,21 @@ func (s *selection) wants(l logLine) bool {
 	return !l.TS.Before(s.after) && named && (s.bridge == "" || l.Bridge == "" || l.Bridge == s.bridge)
 }
 
-func (s *session) logs(ctx context.Context, want selection) error {
+// logsCommand is a run of extctl logs.
+type logsCommand struct {
+	*session
+	want selection
+}
+
+func (s logsCommand) run(ctx context.Context) error {
 	live := make(chan *nats.Msg, 1024)
 	closed := s.nc.StatusChanged(nats.CLOSED)
 	defer s.nc.RemoveStatusListener(closed)
-	for _, id := range want.ids {
+	for _, id := range s.want.ids {
 		var cancel context.CancelFunc
 		ctx, cancel = s.denied.watch(ctx, s.prefix.Log(id)+`"`)
 		defer cancel()
-		if !want.follow {
+		if !s.want.follow {
 			continue
 		}
 		// Before the stored lines are read, so that no line is missed.
@@ -134,11 +140,11 @@ func (s *session) logs(ctx context.Context, want selection) error {
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
 	}
-	past, failed, err := s.pastLogs(ctx, want)
+	past, failed, err := s.past(ctx)
 	if err != nil {
 		return err
 	}
-	if s.json && !want.follow {
+	if s.json && !s.want.follow {
 		return cmp.Or(s.printJSON(struct {
 			header
 			Lines  []logLine `json:"lines"`
@@ -148,15 +154,15 @@ func (s *session) logs(ctx context.Context, want selection) error {
 	seen := map[string]bool{}
 	for _, l := range past {
 		seen[l.key()] = true
-		if err := s.printLog(l, want); err != nil {
+		if err := s.print(l); err != nil {
 			return err
 		}
 	}
 	failed.print(s.app)
 	if len(past) == 0 && len(failed) == 0 {
-		s.note("%s", want.nothing())
+		s.note("%s", s.want.nothing())
 	}
-	for want.follow {
+	for s.want.follow {
 		select {
 		case <-ctx.Done():
 			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
@@ -164,10 +170,10 @@ func (s *session) logs(ctx context.Context, want selection) error {
 			return nats.ErrConnectionClosed
 		case m := <-live:
 			var l logLine
-			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || !want.wants(l) {
+			if json.Unmarshal(m.Data, &l) != nil || seen[l.key()] || !s.want.wants(l) {
 				continue
 			}
-			if err := s.printLog(l, want); err != nil {
+			if err := s.print(l); err != nil {
 				return err
 			}
 		}
@@ -190,21 +196,21 @@ func (s *selection) nothing() string {
 // followTimeout limits how long a bridge that hangs can delay new lines.
 const followTimeout = 2 * time.Second
 
-// pastLogs are the last lines that the bridges have stored, oldest first. With follow, a timeout is only printed, because
+// past are the last lines that the bridges have stored, oldest first. With follow, a timeout is only printed, because
 // new lines can still arrive.
-func (s *session) pastLogs(ctx context.Context, want selection) (past []logLine, failed failures, err error) {
+func (s logsCommand) past(ctx context.Context) (past []logLine, failed failures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	limit := time.Duration(0)
-	if want.follow {
+	if s.want.follow {
 		limit = followTimeout
 	}
 	type kept struct {
 		Lines []logLine `json:"lines"`
 	}
-	for _, id := range want.ids {
-		answers, f, err := operate[kept](ctx, s, want.bridgeFlags, "logs", id, max(want.lines, 1), limit)
-		if want.follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	for _, id := range s.want.ids {
+		answers, f, err := operate[kept](ctx, s.session, s.want.bridgeFlags, "logs", id, max(s.want.lines, 1), limit)
+		if s.want.follow && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			s.printError(exitTimeout, err)
 			continue
 		}
@@ -213,19 +219,19 @@ func (s *session) pastLogs(ctx context.Context, want selection) (past []logLine,
 		}
 		failed = append(failed, f...)
 		for _, a := range answers {
-			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool { return !want.wants(l) })...)
+			past = append(past, slices.DeleteFunc(a.parsed.Lines, func(l logLine) bool { return !s.want.wants(l) })...)
 		}
 	}
 	slices.SortStableFunc(past, func(a, b logLine) int { return a.TS.Compare(b.TS) })
-	return past[max(0, len(past)-max(want.lines, 0)):], failed, nil
+	return past[max(0, len(past)-max(s.want.lines, 0)):], failed, nil
 }
 
-// printLog prints one line. With --json and -f each line is a JSON object.
-func (s *session) printLog(l logLine, want selection) error {
+// print prints one line. With --json and -f each line is a JSON object.
+func (s logsCommand) print(l logLine) error {
 	if s.json {
 		return s.printJSON(l)
 	}
-	_, err := fmt.Fprintln(s.stdout, logText(l, len(want.ids) > 1, want.timestamps, time.Now()))
+	_, err := fmt.Fprintln(s.stdout, logText(l, len(s.want.ids) > 1, s.want.timestamps, time.Now()))
 	return err
 }
 

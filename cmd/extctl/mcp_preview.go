@@ -33,7 +33,7 @@ descriptors, and which tools are left out and why.`,
 				if err != nil {
 					return daemon.UsageError{Err: err}
 				}
-				return s.printPreview(p)
+				return printPreview(s, p)
 			})
 		},
 	}
@@ -41,7 +41,7 @@ descriptors, and which tools are left out and why.`,
 	return cmd
 }
 
-func (s *session) printPreview(p door.Preview) error {
+func printPreview(s *session, p door.Preview) error {
 	if s.json {
 		return s.printJSON(struct {
 			header

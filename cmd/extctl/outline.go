@@ -8,10 +8,10 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// outline lists the extensions by the registry's method catalog, without their tools: the schemas of a large mesh are
+// readOutline lists the extensions by the registry's method catalog, without their tools: the schemas of a large mesh are
 // over a hundred megabytes. If no registry answers, it reads the bucket.
-func (s *session) outline(ctx context.Context) ([]extensionJSON, revisionJSON, error) {
-	if all, revision, err := s.registryOutline(ctx); err == nil {
+func readOutline(ctx context.Context, s *session) ([]extensionJSON, revisionJSON, error) {
+	if all, revision, err := registryOutline(ctx, s); err == nil {
 		return all, revision, nil
 	}
 	c, err := s.load(ctx, mesh.CatalogOptions{NoSchemas: true})
@@ -35,10 +35,10 @@ type outlinePage struct {
 var errNoOutline = errors.New("the registry has no outline of the catalog")
 
 // registryOutline reads the outline from a registry. The revision and the age are those of the first page.
-func (s *session) registryOutline(ctx context.Context) (all []extensionJSON, revision revisionJSON, err error) {
+func registryOutline(ctx context.Context, s *session) (all []extensionJSON, revision revisionJSON, err error) {
 	var pages []chan decodedPage
 	for cursor := ""; ; {
-		page, err := s.outlinePage(ctx, cursor)
+		page, err := readOutlinePage(ctx, s, cursor)
 		if err != nil {
 			return nil, revision, err
 		}
@@ -64,7 +64,7 @@ func (s *session) registryOutline(ctx context.Context) (all []extensionJSON, rev
 	return all, revision, nil
 }
 
-func (s *session) outlinePage(ctx context.Context, cursor string) (page outlinePage, err error) {
+func readOutlinePage(ctx context.Context, s *session, cursor string) (page outlinePage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "catalog", map[string]any{"cursor": cursor, "outline": true})

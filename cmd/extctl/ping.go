@@ -33,21 +33,21 @@ func pingCmd(a *app) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return s.printPings(s.ping(ctx, c, args))
+					return printPings(s, pingAll(ctx, s, c, args))
 				}
 				c, err := s.catalog(ctx)
 				if err != nil {
 					return err
 				}
-				return s.printPings(s.ping(ctx, c, ids(c)))
+				return printPings(s, pingAll(ctx, s, c, ids(c)))
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
 }
 
-// ping sends a ping to all targets, at most 32 at a time: more would measure their own load.
-func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) []pingJSON {
+// pingAll sends a ping to all targets, at most 32 at a time: more would measure their own load.
+func pingAll(ctx context.Context, s *session, c *mesh.Catalog, targets []string) []pingJSON {
 	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, WaitReady: -1})
 	out := make([]pingJSON, len(targets))
 	next := make(chan int)
@@ -76,7 +76,7 @@ func (s *session) ping(ctx context.Context, c *mesh.Catalog, targets []string) [
 }
 
 // printPings prints all results. The exit code is the code of the first failure.
-func (s *session) printPings(results []pingJSON) error {
+func printPings(s *session, results []pingJSON) error {
 	var failed error
 	for _, r := range results {
 		if r.err != nil {

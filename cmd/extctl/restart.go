@@ -111,7 +111,7 @@ func awaitReadyIf(ctx context.Context, s *session, wait bool, id string) error {
 	}
 	ctx, cancel := limited(ctx, s, waitTimeout)
 	defer cancel()
-	return s.awaitState(ctx, id, string(heartbeat.Ready))
+	return awaitState(ctx, s, id, string(heartbeat.Ready))
 }
 
 // restartAtOnce restarts all selected instances at the same time.

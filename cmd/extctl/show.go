@@ -37,7 +37,7 @@ func showCmd(a *app) *cobra.Command {
 					_, err := fmt.Fprintln(a.stdout, clean(e.ID))
 					return err
 				}
-				exits := s.lastExits(ctx, e)
+				exits := lastExits(ctx, s, e)
 				if a.json {
 					return a.printJSON(struct {
 						header

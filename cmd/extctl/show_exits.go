@@ -30,7 +30,7 @@ const exitsTimeout = time.Second
 
 // lastExits requests the last exits from the extension's bridges, in parallel. It leaves out a bridge that does not
 // reply, or to which NATS denies the request.
-func (s *session) lastExits(ctx context.Context, e mesh.Extension) []exitJSON {
+func lastExits(ctx context.Context, s *session, e mesh.Extension) []exitJSON {
 	ctx, cancel := context.WithTimeout(ctx, exitsTimeout)
 	defer cancel()
 	var bridges []string
@@ -44,13 +44,13 @@ func (s *session) lastExits(ctx context.Context, e mesh.Extension) []exitJSON {
 	found := make([][]exitJSON, len(bridges))
 	var wg sync.WaitGroup
 	for n, b := range bridges {
-		wg.Go(func() { found[n] = s.exitsOf(ctx, b, e.ID) }) // ends with ctx
+		wg.Go(func() { found[n] = exitsOf(ctx, s, b, e.ID) }) // ends with ctx
 	}
 	wg.Wait()
 	return append([]exitJSON{}, slices.Concat(found...)...)
 }
 
-func (s *session) exitsOf(ctx context.Context, bridge, id string) (out []exitJSON) {
+func exitsOf(ctx context.Context, s *session, bridge, id string) (out []exitJSON) {
 	result, err := s.request(ctx, s.prefix.Control(bridge), "bridge "+bridge, "status", map[string]string{"id": id})
 	var status struct {
 		Instances []struct {

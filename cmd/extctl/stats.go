@@ -24,6 +24,16 @@ type statsFlags struct {
 	format  outputFormat
 }
 
+// statsCommand is a run of extctl stats or top, for all extensions if id is empty.
+type statsCommand struct {
+	*session
+	flags *statsFlags
+	id    string
+}
+
+// tools reports whether the table has a row for each tool.
+func (s statsCommand) tools() bool { return s.id != "" || s.flags.format == formatWide }
+
 func statsCmd(a *app) *cobra.Command {
 	cmd, f := statsVerb(a, "stats [ID]", "Print the number of calls and errors, and how long calls take")
 	cmd.Long = `Print the number of calls and errors and how long calls take, for each extension, or for each tool of one extension and its
@@ -66,10 +76,11 @@ func statsVerb(a *app, use, about string) (*cobra.Command, *statsFlags) {
 				}
 			}
 			return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error {
+				c := statsCommand{s, f, id}
 				if f.watch > 0 {
-					return s.watchStats(ctx, id, f)
+					return c.watch(ctx)
 				}
-				return s.stats(ctx, id, f)
+				return c.run(ctx)
 			})
 		},
 	}
@@ -120,8 +131,8 @@ type sample struct {
 	failed  failures
 }
 
-func (s *session) sample(ctx context.Context, id string, bridges []string) (sample, error) {
-	answers, failed, err := askRunning[calls.Stats](ctx, s, bridges, "stats", calls.Query{ID: id})
+func (s statsCommand) sample(ctx context.Context) (sample, error) {
+	answers, failed, err := askRunning[calls.Stats](ctx, s.session, s.flags.bridges, "stats", calls.Query{ID: s.id})
 	if err != nil {
 		return sample{}, err
 	}
@@ -195,21 +206,21 @@ func entry(list *[]usageJSON, is func(usageJSON) bool, added usageJSON) *usageJS
 	return &(*list)[n]
 }
 
-func (s *session) stats(ctx context.Context, id string, f *statsFlags) error {
-	now, err := s.sample(ctx, id, f.bridges)
+func (s statsCommand) run(ctx context.Context) error {
+	now, err := s.sample(ctx)
 	if err != nil {
 		return err
 	}
 	out := now.counted(nil)
 	if len(out.Extensions) == 0 && len(out.Failed) == 0 {
-		if err := s.checkKnown(ctx, id, f.bridges); err != nil {
+		if err := s.checkKnown(ctx, s.id, s.flags.bridges); err != nil {
 			return err
 		}
 	}
 	if s.json {
 		return cmp.Or(s.printJSON(out), out.Failed.exit())
 	}
-	if err := printTable(s.app, s.statsTable(out, id != "" || f.format == formatWide), f.format, "EXTENSION"); err != nil {
+	if err := printTable(s.app, s.table(out), s.flags.format, "EXTENSION"); err != nil {
 		return err
 	}
 	calls := "calls since"
@@ -221,15 +232,15 @@ func (s *session) stats(ctx context.Context, id string, f *statsFlags) error {
 	return out.Failed.exit()
 }
 
-// statsTable is a table with a row for each extension, or for each tool.
-func (s *session) statsTable(out statsJSON, tools bool) *table {
+// table is a table with a row for each extension, or for each tool.
+func (s statsCommand) table(out statsJSON) *table {
 	names := []string{"EXTENSION", "TOOL", "CALLS", "ERRORS", "ERRORS %", "P50", "P99"}
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	if out.IntervalMS > 0 {
 		names[2], names[3] = "CALLS/S", "ERRORS/S"
 		number = func(n uint64) string { return fmt.Sprintf("%.4g", float64(n)*1000/float64(out.IntervalMS)) }
 	}
-	if !tools {
+	if !s.tools() {
 		names = slices.Delete(names, 1, 2)
 	}
 	t := s.newTable(names...)
@@ -244,10 +255,10 @@ func (s *session) statsTable(out statsJSON, tools bool) *table {
 		t.add(append(name, number(u.Calls), number(u.Failed), share, p50, p99)...)
 	}
 	for _, e := range out.Extensions {
-		if !tools {
+		if !s.tools() {
 			row(e, e.ID)
 		}
-		for n := 0; tools && n < len(e.Tools); n++ {
+		for n := 0; s.tools() && n < len(e.Tools); n++ {
 			row(e.Tools[n], e.ID, e.Tools[n].Tool)
 		}
 	}
@@ -256,20 +267,20 @@ func (s *session) statsTable(out statsJSON, tools bool) *table {
 
 func usText(us int64) string { return durationText(time.Duration(us) * time.Microsecond) }
 
-// watchStats prints a table every few seconds, on a terminal over the previous one.
-func (s *session) watchStats(ctx context.Context, id string, f *statsFlags) error {
-	tick := time.NewTicker(f.watch)
+// watch prints a table every few seconds, on a terminal over the previous one.
+func (s statsCommand) watch(ctx context.Context) error {
+	tick := time.NewTicker(s.flags.watch)
 	defer tick.Stop()
 	var before *sample
 	for {
-		now, err := s.sampleWithin(ctx, id, f)
+		now, err := s.sampleWithin(ctx)
 		if ctx.Err() != nil {
 			return cmp.Or(endedBy(ctx), streamEnd(ctx.Err()))
 		}
 		if before == nil && err != nil {
 			return err
 		}
-		if err := s.printSample(now, before, err, id != "" || f.format == formatWide, f.format); err != nil {
+		if err := s.print(now, before, err); err != nil {
 			return err
 		}
 		if err == nil {
@@ -284,19 +295,19 @@ func (s *session) watchStats(ctx context.Context, id string, f *statsFlags) erro
 }
 
 // sampleWithin is sample with the time limit of a request.
-func (s *session) sampleWithin(ctx context.Context, id string, f *statsFlags) (sample, error) {
+func (s statsCommand) sampleWithin(ctx context.Context) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	now, err := s.sample(ctx, id, f.bridges)
+	now, err := s.sample(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = explainTimeout(err, requestTimeout)
 	}
 	return now, err
 }
 
-// printSample prints what was counted since the sample before, or the error of a sample. Before the first sample there is none: on
+// print prints what was counted since the sample before, or the error of a sample. Before the first sample there is none: on
 // a terminal, the first table has the numbers since the bridges started.
-func (s *session) printSample(now sample, before *sample, failed error, tools bool, format outputFormat) error {
+func (s statsCommand) print(now sample, before *sample, failed error) error {
 	live := daemon.IsTerminal(s.stdout) && !s.json
 	switch {
 	case failed != nil:
@@ -317,8 +328,8 @@ func (s *session) printSample(now sample, before *sample, failed error, tools bo
 	if before != nil {
 		what = fmt.Sprintf("in the last %v", now.at.Sub(before.at).Round(100*time.Millisecond))
 	}
-	t := s.statsTable(out, tools)
-	if format == formatWide {
+	t := s.table(out)
+	if s.flags.format == formatWide {
 		t.width = 0
 	}
 	line := func(text string) { fmt.Fprintln(&frame, cut(clean(text), cmp.Or(t.width, 200))) }

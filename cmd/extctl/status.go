@@ -138,7 +138,7 @@ func (st *statusJSON) read(ctx context.Context, s *session) error {
 		status, v.registryErr = s.request(statusCtx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	}) // the three end with ctx
 	wg.Go(func() { hosts, hostsErr = s.load(ctx, mesh.CatalogOptions{}, wire.KindHost) })
-	wg.Go(func() { v.extensions, revision, err = s.outline(ctx) })
+	wg.Go(func() { v.extensions, revision, err = readOutline(ctx, s) })
 	wg.Wait()
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestTerminal(t *testing.T) {
 	for name, print := range map[string]func(*session) error{
 		"call":        func(s *session) error { return s.printResult(json.RawMessage(`{"x":"`+hostile+`"}`), false) },
 		"call --json": func(s *session) error { s.json = true; return s.printResult(json.RawMessage(`"`+hostile+`"`), false) },
-		"hook fire":   func(s *session) error { return s.printFired(mesh.Fired{Event: json.RawMessage(`"` + hostile + `"`)}) },
+		"hook fire":   func(s *session) error { return printFired(s, mesh.Fired{Event: json.RawMessage(`"` + hostile + `"`)}) },
 		"--json":      func(s *session) error { return s.printJSON(map[string]string{"x": hostile}) },
 		"error": func(s *session) error {
 			s.printError(exitOther, &failure{code: exitOther, err: fail(1, "x %s", hostile), hint: "did you mean " + hostile + "?"})

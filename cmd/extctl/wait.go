@@ -35,7 +35,7 @@ extension's tools are in the catalog.`,
 				return &failure{code: exitInvalidID, err: err}
 			}
 			return a.withMesh(cmd, waitTimeout, func(ctx context.Context, s *session) error {
-				return s.wait(ctx, args[0], want)
+				return waitForState(ctx, s, args[0], want)
 			})
 		},
 		ValidArgsFunction: a.completeIDs,
@@ -44,8 +44,8 @@ extension's tools are in the catalog.`,
 	return cmd
 }
 
-func (s *session) wait(ctx context.Context, id, want string) error {
-	if err := s.awaitState(ctx, id, want); err != nil || !s.json {
+func waitForState(ctx context.Context, s *session, id, want string) error {
+	if err := awaitState(ctx, s, id, want); err != nil || !s.json {
 		return err
 	}
 	return s.printJSON(struct {
@@ -56,7 +56,7 @@ func (s *session) wait(ctx context.Context, id, want string) error {
 }
 
 // awaitState waits until an extension is in the state want.
-func (s *session) awaitState(ctx context.Context, id, want string) error {
+func awaitState(ctx context.Context, s *session, id, want string) error {
 	began := time.Now()
 	s.noteNoCatalog(ctx)
 	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
