@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/extmesh/extmesh/internal/bridge"
@@ -14,6 +15,13 @@ func runJoin(ctx context.Context, a *app, o upOptions) error {
 		f := fail(exitUsage, "--join excludes --listen and --data: the mesh has its NATS server already")
 		f.hint = "--server and --context choose the mesh"
 		return f
+	}
+	for _, dir := range o.dirs {
+		if strings.Contains(dir, "://") {
+			f := fail(exitUsage, "%s is not a directory", dir)
+			f.hint = "the address of the mesh is a flag: extctl up --join --server " + shellWord(dir) + " DIR"
+			return f
+		}
 	}
 	m, err := planMesh(a, o)
 	if err != nil {

@@ -301,6 +301,7 @@ func TestUpUsage(t *testing.T) {
 		"up --log-level loud " + dir:             "debug, info, warn or error",
 		"up --config " + yaml + " " + dir:        "gating",
 		"up --join " + dir:                       "--join excludes --listen and --data",
+		"up " + dir + "/x/missing":               "there is no directory " + dir + "/x/missing",
 		"up --config " + dir + "/no.yaml " + dir: "no.yaml",
 	} {
 		code, stdout, stderr := extctl(t.Context(), "nats://127.0.0.1:1", append(strings.Fields(args), "--data", t.TempDir())...)
@@ -383,6 +384,9 @@ func TestUpJoin(t *testing.T) {
 	joined.done <- 0
 	if code, stdout, stderr := extctl(t.Context(), url, "call", "ext_other_say", "what=hello"); code != 0 || stdout != "\"said\"\n" {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+	if code, _, stderr := extctl(t.Context(), url, "up", "--join", "nats://h:1", dir); code != exitUsage || !strings.Contains(stderr, "hint: the address of the mesh is a flag: extctl up --join --server nats://h:1 DIR\n") {
+		t.Errorf("an address as a directory: exit %d, %s", code, stderr)
 	}
 	if code, _, stderr := extctl(t.Context(), "nats://127.0.0.1:1", "up", "--join", dir); code != exitNoNATS || !strings.Contains(stderr, "cannot connect to NATS at nats://127.0.0.1:1 (from --server)") {
 		t.Errorf("without a mesh: exit %d, %s", code, stderr)

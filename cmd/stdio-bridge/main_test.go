@@ -24,7 +24,7 @@ func TestUsageErrorsBeforeConnecting(t *testing.T) {
 		"--config none.yaml": {"none.yaml: error: there is no such file"},
 		"--name A":           {`--name: id "A"`, "hint: see stdio-bridge --help"},
 		"--secrets all":      {`--secrets: "all" is not a mode; want inherit or granted`},
-		"--search-path nope": {"--search-path: ", "nope: no such file", "hint: see stdio-bridge --help"},
+		"--search-path nope": {"--search-path: ", "there is no directory nope", "hint: see stdio-bridge --help"},
 		"--frob":             {"-frob", "hint: see stdio-bridge --help"},
 	} {
 		var out bytes.Buffer

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -47,7 +48,9 @@ func Settings(path string, searchPaths []string, log *slog.Logger) (config.Confi
 func CheckDirs(dirs []string) error {
 	var faults []error
 	for _, d := range dirs {
-		if info, err := os.Stat(d); err != nil {
+		if info, err := os.Stat(d); errors.Is(err, fs.ErrNotExist) {
+			faults = append(faults, fmt.Errorf("there is no directory %s", d))
+		} else if err != nil {
 			faults = append(faults, err)
 		} else if !info.IsDir() {
 			faults = append(faults, fmt.Errorf("%s is not a directory", d))
