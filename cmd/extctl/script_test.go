@@ -39,6 +39,8 @@ func TestMain(m *testing.M) {
 //	fake ID        run an extension that answers calls; see fakeExtension
 //	bridge NAME    run a bridge that answers control requests; see fakeBridge
 //	registry       run a registry that answers resolve; see fakeRegistry
+//	run extctl ARG…
+//	               like exec, but in this process and with --server. Paths of files are not relative to the script's
 //	completes LINE PROGRAM ARG…
 //	               run the program until it prints the line: a completion has one second, then it prints nothing
 //	timesout TEXT PROGRAM ARG…
@@ -57,12 +59,25 @@ func TestScript(t *testing.T) {
 			"del": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(bedOf(ts).kv.Delete(context.Background(), args[0]))
 			},
+			"run":      runs,
 			"fake":     func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeExtension(args[0])) },
 			"registry": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(bedOf(ts).fakeRegistry()) },
 			"timesout": timesOut, "completes": completes,
 			"bridge": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(bedOf(ts).fakeBridge(args[0])) },
 		},
 	})
+}
+
+// runs runs extctl in this process: to start another one takes longer than most commands.
+func runs(ts *testscript.TestScript, neg bool, args []string) {
+	url := ts.Getenv("NATS_URL")
+	if len(args) == 0 || args[0] != "extctl" || url == "" {
+		ts.Fatalf("usage: run extctl ARG…, with NATS_URL in the environment")
+	}
+	args = append([]string{"--server", url}, args[1:]...)
+	if code := run(context.Background(), args, strings.NewReader(""), ts.Stdout(), ts.Stderr(), ts.Getenv); (code != 0) != neg {
+		ts.Fatalf("exit code %d", code)
+	}
 }
 
 // withTimeouts tries longer and longer timeouts until holds returns true. On a loaded machine a short timeout may end
