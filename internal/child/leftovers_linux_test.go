@@ -231,7 +231,7 @@ func TestNoGrowth(t *testing.T) {
 	}
 	runOnce()
 	fds, goroutines := count(t, "/proc/self/fd"), runtime.NumGoroutine()
-	for range 200 {
+	for range 100 {
 		runOnce()
 	}
 	if n := count(t, "/proc/self/fd"); n > fds {
@@ -246,7 +246,7 @@ func TestNoGrowth(t *testing.T) {
 // 100 concurrent children do not need a thread each.
 func TestNoThreadPerChild(t *testing.T) {
 	noSurvivors(t)
-	const n = 100
+	const n = 60
 	before := count(t, "/proc/self/task")
 	var done sync.WaitGroup
 	up, release := make(chan struct{}), make(chan struct{})

@@ -5,6 +5,7 @@ package child_test
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -237,6 +238,7 @@ func TestMain(m *testing.M) {
 		modes[mode](os.Args[1:])
 		os.Exit(0)
 	}
+	_ = flag.Set("test.parallel", "8") // these tests wait; the command line overrides it
 	leaks.Main(m, goleak.Cleanup(func(code int) {
 		if pids := child.Survivors(); code == 0 && len(pids) > 0 {
 			fmt.Println("still running after all tests:", pids)
