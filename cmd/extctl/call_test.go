@@ -26,6 +26,9 @@ func TestCallRoundTrips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := b.nc.Flush(); err != nil { // the calls come over other connections
+		t.Fatal(err)
+	}
 	for _, tool := range []string{"ext_weather_echo", "ext_weather_echo city=x days=3"} {
 		if code, _, stderr := extctl(t.Context(), b.url, append([]string{"call"}, strings.Fields(tool)...)...); code != exitOK {
 			t.Fatalf("call %s: exit code %d, %s", tool, code, stderr)
