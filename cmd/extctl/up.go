@@ -83,7 +83,7 @@ another extctl up, otherwise the one that --server or --context names.`,
 	cmd.Flags().StringVar(&o.name, "name", "", "the bridge's `NAME` on the mesh (default the host's first label; with --join, followed by the name of the first DIR)")
 	cmd.Flags().StringVar(&o.mcp, "mcp", "", "also serve MCP clients over HTTP on `ADDR` of this machine, such as 127.0.0.1:7331")
 	cmd.Flags().StringVar(&o.log.Level, "log-level", "warn", "`LEVEL` of the log: debug, info, warn or error")
-	cmd.Flags().StringVar(&o.log.Format, "log-format", "", "`FORMAT` of the log: text or json (default: text, and json with --json)")
+	cmd.Flags().StringVar(&o.log.Format, "log-format", "", "`FORMAT` of the log: text or json (default: lines for people on a terminal, otherwise text, and json with --json)")
 	return cmd
 }
 
@@ -134,12 +134,16 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 	if err != nil {
 		return nil, daemon.UsageError{Err: err}
 	}
+	forPeople := o.log.Format == "" && !a.json && daemon.IsTerminal(a.stderr)
 	if o.log.Format == "" { // the same format as the other output, also if stderr is a pipe
 		o.log.Format = map[bool]string{false: "text", true: "json"}[a.json]
 	}
 	logger, err := o.log.New(a.stderr)
 	if err != nil {
 		return nil, err
+	}
+	if forPeople {
+		logger = slog.New(newTerminalLog(a.stderr, logger.Handler()))
 	}
 	m := &localMesh{app: a, prefix: prefix, logger: logger, joins: o.join}
 	if prefix != wire.DefaultPrefix {
