@@ -3,6 +3,7 @@
 package deploy_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,8 +26,12 @@ type watched struct {
 	*testing.T
 	programs map[string]*exec.Cmd // that run, by a name
 	specs    map[string][]string  // their command lines
+	web      map[string]string    // the HTTP addresses of the programs that Prometheus scrapes
 	nats     string               // address of the NATS server
 	api      string               // address of Prometheus
+	door     string               // address of the MCP server
+	proxy    *proxy               // between the second mesh's MCP server and NATS
+	covered  map[string]bool      // alerts that have fired as they should
 }
 
 // start starts a program; stop ends it. The log of a program that is left at the end is printed if the test has failed.
@@ -64,23 +69,61 @@ func (w *watched) stop(name string, s syscall.Signal) {
 	_ = cmd.Wait() // it was killed
 }
 
-// await waits until exactly these alerts have fired, at some time since the call, or with no names until none is firing.
-func (w *watched) await(what string, names ...string) {
+// A cause makes one alert fire. It is called again and again until the alert fires: ctx ends then.
+type cause func(ctx context.Context)
+
+// await waits until these alerts have fired, each for its cause, which is nil if the caller has made it; without any, it waits
+// until no alert is firing.
+func (w *watched) await(what string, causes map[string]cause) {
 	w.Helper()
 	began, fired := time.Now(), map[string]bool{}
+	stop := map[string]func(){}
+	for name, cause := range causes {
+		stop[name] = w.repeat(cause)
+		defer stop[name]()
+	}
 	var firing []string
 	for ; time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
 		firing = w.firing()
+		missing := len(causes) == 0 && len(firing) > 0
 		for _, name := range firing {
 			fired[name] = true
 		}
-		missing := slices.ContainsFunc(names, func(name string) bool { return !fired[name] })
-		if !missing && (len(names) > 0 || len(firing) == 0) {
+		for name := range causes {
+			if fired[name] {
+				stop[name]()
+			}
+			missing = missing || !fired[name]
+		}
+		if !missing {
+			for name := range causes {
+				w.covered[name] = true
+			}
 			w.Logf("%s: %v after %v", what, slices.Sorted(maps.Keys(fired)), time.Since(began).Round(100*time.Millisecond))
 			return
 		}
 	}
-	w.Fatalf("%s: %v fired, want %v; %v are firing", what, slices.Sorted(maps.Keys(fired)), names, firing)
+	w.Fatalf("%s: %v fired, want %v; %v are firing", what, slices.Sorted(maps.Keys(fired)), slices.Sorted(maps.Keys(causes)), firing)
+}
+
+// repeat calls a cause until stop is called, which waits for the last call.
+func (w *watched) repeat(f cause) (stop func()) {
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		for tick := time.NewTicker(100 * time.Millisecond); f != nil && ctx.Err() == nil; {
+			f(ctx)
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 func (w *watched) firing() (names []string) {
@@ -181,111 +224,82 @@ func (w *watched) dashboards(extension string) {
 // quick makes the times of a rule short: what takes minutes on a mesh takes seconds here.
 func quick(rules string) string {
 	rules = regexp.MustCompile(`for: \d+[sm]`).ReplaceAllString(rules, "for: 1s")
-	return strings.NewReplacer("[5m]", "[8s]", "[15m]", "[12s]", "min(extmesh_catalog_age_seconds) > 30", "min(extmesh_catalog_age_seconds) > 5").Replace(rules)
+	return strings.NewReplacer("[5m]", "[8s]", "[15m]", "[12s]",
+		"min(extmesh_catalog_age_seconds) > 30", "min(extmesh_catalog_age_seconds) > 5",
+		"seconds_bucket[5m]))) > 10", "seconds_bucket[8s]))) > 1").Replace(rules)
 }
 
-// failing is an extension with two tools: "no" fails, "exit" ends the process.
+// failing is an extension with four tools: "no" fails, "exit" ends the process, "noise" also prints two lines that are no
+// messages, and "wait" takes two seconds.
 const failing = `[plugin]
 id = "failing"
 version = "1.0.0"
 [capabilities]
-tools = ["no", "exit"]
+tools = ["no", "exit", "noise", "wait"]
 [transport]
 type = "stdio"
 command = "sh"
 args = ["-c", '''
+tool() { echo "{\"name\":\"$1\",\"description\":\"Fails.\",\"input_schema\":{\"type\":\"object\"}}"; }
 while read -r line; do
 	id=${line#*\"id\":}; id=${id%%[,\}]*}
+	r='"result":{}'
 	case $line in
-	*initialize*) r='"result":{"server_version":"1","tools":[{"name":"no","description":"Fails.","input_schema":{"type":"object"}},{"name":"exit","description":"Ends.","input_schema":{"type":"object"}}],"hooks":[]}' ;;
+	*initialize*) r="\"result\":{\"server_version\":\"1\",\"tools\":[$(tool no),$(tool exit),$(tool noise),$(tool wait)],\"hooks\":[]}" ;;
 	*tools/exit*) exit 3 ;;
-	*ping*) r='"result":{}' ;;
-	*) r='"error":{"code":1,"message":"no"}' ;;
+	*tools/noise*) echo "starting"; echo "done" ;;
+	*tools/wait*) sleep 2 ;;
+	*tools/no*) r='"error":{"code":1,"message":"no"}' ;;
 	esac
 	echo "{\"jsonrpc\":\"2.0\",\"id\":$id,$r}"
 done''']
 `
 
-// watch starts NATS, two registries, two bridges and Prometheus with the shipped files, in which addresses and times differ.
+// watch starts NATS, two registries, two bridges, an MCP server and Prometheus with the shipped files, in which addresses and
+// times differ. The programs of a second, empty mesh do not run yet.
 func watch(t *testing.T) *watched {
 	dir := t.TempDir()
-	write := func(path, text string) {
-		t.Helper()
-		path = filepath.Join(dir, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	for _, id := range []string{"failing", "exiting", "slow", "noisy"} {
+		if err := os.MkdirAll(filepath.Join(dir, "ext", id), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(dir, "ext", id, "plugin.toml"), strings.Replace(failing, `id = "failing"`, fmt.Sprintf("id = %q", id), 1))
 	}
-	write("ext/failing/plugin.toml", failing)
-	write("ext/exiting/plugin.toml", strings.Replace(failing, `id = "failing"`, `id = "exiting"`, 1))
-	write("extensions.yaml", "extensions: {supervision: {base_backoff: 50ms, max_backoff: 50ms}}")
+	writeFile(t, filepath.Join(dir, "extensions.yaml"), "extensions: {supervision: {base_backoff: 50ms, max_backoff: 50ms}, entries: {slow: {max_inflight: 1}}}")
+	w := &watched{T: t, programs: map[string]*exec.Cmd{}, specs: map[string][]string{}, web: map[string]string{}, covered: map[string]bool{}}
 	listen := func() string { return "127.0.0.1:" + port(t) }
-	config := read(t, "deploy/monitoring/prometheus.yml")
-	config = strings.NewReplacer("scrape_interval: 15s", "scrape_interval: 500ms", "evaluation_interval: 15s", "evaluation_interval: 500ms").Replace(config)
-	w := &watched{T: t, programs: map[string]*exec.Cmd{}, specs: map[string][]string{}}
-	natsPort, web := port(t), listen()
-	w.nats, w.api = "nats://127.0.0.1:"+natsPort, "http://"+web
-	w.specs["nats"] = []string{binary(t, "nats-server"), "-a", "127.0.0.1", "-p", natsPort, "-js", "-sd", filepath.Join(dir, "nats")}
-	w.specs["nats without JetStream"] = w.specs["nats"][:5]
-	for _, name := range []string{"registry-0", "registry-1", "bridge-0", "bridge-1"} {
-		address, program := listen(), "registry"
-		var more []string
-		if strings.HasPrefix(name, "bridge") {
-			program = "stdio-bridge"
-			more = []string{"--config", filepath.Join(dir, "extensions.yaml"), "--state-dir", filepath.Join(dir, name), "--search-path", filepath.Join(dir, "ext")}
-		}
-		if name == "bridge-1" {
-			more[len(more)-1] = extensions(t)
-		}
-		w.specs[name] = append([]string{binary(t, program), "--server", w.nats, "--name", name, "--http", address}, more...)
-		config = strings.ReplaceAll(config, name+":8222", address)
+	server := func(name string) (address string) {
+		p := port(t)
+		w.specs[name] = []string{binary(t, "nats-server"), "-a", "127.0.0.1", "-p", p, "-js", "-sd", filepath.Join(dir, name)}
+		return "127.0.0.1:" + p
 	}
-	write("prometheus.yml", strings.ReplaceAll(config, "mcp:8222", "127.0.0.1:1"))
-	write("rules.yml", quick(read(t, "deploy/monitoring/rules.yml")))
-	w.specs["prometheus"] = []string{"prometheus", "--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "tsdb"), "--web.listen-address=" + web}
-	for _, name := range []string{"nats", "registry-0", "registry-1", "bridge-0", "bridge-1", "prometheus"} {
+	w.nats = "nats://" + server("nats")
+	w.specs["nats without JetStream"] = w.specs["nats"][:5]
+	other := server("other nats")
+	w.proxy, w.door = newProxy(t, other), listen()
+	config := read(t, "deploy/monitoring/prometheus.yml")
+	config = strings.NewReplacer("15s", "500ms", `"registry-1:8222"`, `"registry-1:8222", "registry-of-other:8222"`, `"mcp:8222"`, `"mcp:8222", "mcp-of-other:8222"`).Replace(config)
+	for name, line := range map[string][]string{
+		"registry-0":        {"registry", "--server", w.nats, "--name", "registry-0", "--http"},
+		"registry-1":        {"registry", "--server", w.nats, "--name", "registry-1", "--http"},
+		"registry-of-other": {"registry", "--server", other, "--http"},
+		"bridge-0": {"stdio-bridge", "--server", w.nats, "--name", "bridge-0", "--config", filepath.Join(dir, "extensions.yaml"),
+			"--state-dir", filepath.Join(dir, "bridge-0"), "--search-path", filepath.Join(dir, "ext"), "--http"},
+		"bridge-1":     {"stdio-bridge", "--server", w.nats, "--name", "bridge-1", "--state-dir", filepath.Join(dir, "bridge-1"), "--search-path", extensions(t), "--http"},
+		"mcp":          {"extctl", "mcp", "--server", w.nats, "--tokens", tokens(t, "ada"), "--http", w.door, "--admin"},
+		"mcp-of-other": {"extctl", "mcp", "--server", w.proxy.url, "--http", listen(), "--admin"},
+	} {
+		w.web[name] = listen()
+		w.specs[name] = append(append([]string{binary(t, line[0])}, line[1:]...), w.web[name])
+		config = strings.ReplaceAll(config, `"`+name+":8222", `"`+w.web[name])
+	}
+	writeFile(t, filepath.Join(dir, "prometheus.yml"), config)
+	writeFile(t, filepath.Join(dir, "rules.yml"), quick(read(t, "deploy/monitoring/rules.yml")))
+	address := listen()
+	w.api = "http://" + address
+	w.specs["prometheus"] = []string{"prometheus", "--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "tsdb"), "--web.listen-address=" + address}
+	for _, name := range []string{"nats", "registry-0", "registry-1", "bridge-0", "bridge-1", "mcp", "prometheus"} {
 		w.start(name)
 	}
 	return w
-}
-
-// TestPrometheus breaks a mesh in the ways that the shipped alerts name, under a real Prometheus: each alert fires, and ends when
-// the cause is gone.
-func TestPrometheus(t *testing.T) {
-	w := watch(t)
-	for _, id := range []string{"failing", "exiting", "hello"} {
-		w.must("wait", id, "--timeout", "5s")
-	}
-	w.until("max(extmesh_hosts{state=\"ready\"}) == 2") // before the first ping of a registry, a bridge has no state to lose
-	w.await("a healthy mesh")
-
-	w.stop("bridge-1", syscall.SIGKILL)
-	for range 6 { // more than max_restarts: then it has failed
-		if w.extctl("call", "exiting/exit") == nil || w.extctl("call", "failing/no") == nil {
-			t.Error("a call succeeded")
-		}
-	}
-	w.await("a bridge and a process are killed, a tool fails", "ExtmeshHostLost", "ExtmeshExtensionRestarts", "ExtmeshExtensionsDown", "ExtmeshInstancesFailed", "ExtmeshCallsFail")
-	w.dashboards("failing")
-	w.start("bridge-1")
-	w.must("restart", "exiting")
-	w.await("all is repaired")
-
-	w.stop("registry-0", syscall.SIGKILL)
-	w.stop("registry-1", syscall.SIGKILL)
-	w.await("all registries are killed", "ExtmeshNoLeader", "ExtmeshTooFewRegistries")
-	w.start("registry-0")
-	w.start("registry-1")
-	w.await("the registries are back")
-
-	w.stop("nats", syscall.SIGKILL)
-	w.await("NATS is killed", "ExtmeshNotConnected")
-	w.start("nats without JetStream")
-	w.await("NATS runs without JetStream", "ExtmeshNoJetStream", "ExtmeshCatalogOld")
-	w.stop("nats without JetStream", syscall.SIGKILL)
-	w.start("nats")
-	w.await("JetStream is back")
 }
