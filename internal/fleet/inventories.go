@@ -183,6 +183,7 @@ func (iv *inventories) removeEntries(b *bridge, u Update, now time.Time) {
 				gone = append(gone, ref)
 			}
 		}
+		iv.removeUndeclared(now)
 	}
 	for _, ref := range gone {
 		if ref.Instance == "" && iv.declaredElsewhere(ref) || iv.checkHolder(b, ref) != nil {
@@ -190,6 +191,29 @@ func (iv *inventories) removeEntries(b *bridge, u Update, now time.Time) {
 		}
 		iv.natives.removeInstance(ref.ID, ref.Instance, now)
 	}
+}
+
+// removeUndeclared removes extensions that this replica has from the catalog only, and that have no instance: they were
+// manifests of services, and no bridge lists these any more. The leader that was to remove them has lost its lease before.
+func (iv *inventories) removeUndeclared(now time.Time) {
+	if !iv.complete() {
+		return
+	}
+	for id, x := range iv.exts {
+		if len(x.announcements) == 0 && iv.empty(id) {
+			iv.natives.removeInstance(id, "", now)
+		}
+	}
+}
+
+// complete reports whether the inventory of every bridge has been received.
+func (iv *inventories) complete() bool {
+	for _, b := range iv.bridges.byName {
+		if !b.inventory.Synced() {
+			return false
+		}
+	}
+	return len(iv.bridges.byName) > 0
 }
 
 // declaredElsewhere reports whether another bridge has the manifest of a native service.

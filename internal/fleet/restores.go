@@ -64,7 +64,7 @@ func (rs *restores) restore(id string) {
 	now := rs.now
 	rs.mon.Declare(id, now)
 	left := rs.restoreState(x, now)
-	if left && len(x.announcements) == 0 && rs.empty(id) {
+	if (left || rs.inventories.complete()) && len(x.announcements) == 0 && rs.empty(id) {
 		if c, ok := rs.mon.Forget(id); ok {
 			rs.changed(c)
 		}

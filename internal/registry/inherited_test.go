@@ -119,3 +119,27 @@ func TestRemovedWhileItsBridgeRestarts(t *testing.T) {
 		})
 	}
 }
+
+// TestWithdrawnWhileNoneLeads: the manifest of a service is removed while no registry leads. The service, which has no
+// instance, is removed from the catalog as soon as every bridge has reported.
+func TestWithdrawnWhileNoneLeads(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r, stop := b.registry(Config{})
+		b.leading(r)
+		one, two := b.bridge("one", "r1", declared), b.bridge("two", "r1")
+		b.await("it is shown", func() bool {
+			return b.is(declared.ID, heartbeat.Lost)() && one.is(heartbeat.Ready)() && two.is(heartbeat.Ready)()
+		})
+		stop()
+		one.remove(declared.Ref())
+		r, _ = b.registry(Config{})
+		b.leading(r)
+		start := time.Now()
+		b.await("it is removed", func() bool {
+			return b.get(fleet.SpecKey(declared.ID)) == nil && b.get(fleet.StateKey(declared.ID)) == nil
+		})
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
