@@ -132,22 +132,7 @@ func serveHTTP(t *testing.T, args ...string) string {
 func serveMesh(t *testing.T, url string, args ...string) string {
 	t.Helper()
 	cmd := mcpCommand(url, append([]string{"--http", "127.0.0.1:0", "--drain", "1s"}, args...)...)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(line)
+	return startServer(t, cmd).url
 }
 
 // node runs a Node program of node_modules or of this directory and returns its output.
