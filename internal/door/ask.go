@@ -70,7 +70,7 @@ func (q *request) withMeta(params, of []byte) []byte {
 	return params
 }
 
-// target finds what a request is about, and returns its params as the extension knows them.
+// target finds what a request is about, and returns its params as the extension expects them.
 func (c asks) target(q *request) (*callee, []byte, *rpc.Error) {
 	switch q.method {
 	case mcp.MethodGetPrompt:
@@ -97,7 +97,7 @@ func (q *request) with(member, text string) []byte {
 	return params
 }
 
-// prompt finds a prompt of the view, and the name that its extension knows.
+// prompt finds a prompt of the view, and the name that its extension uses.
 func (c asks) prompt(name string) (t *callee, own string, err *rpc.Error) {
 	t = &callee{noun: nounPrompt, name: name}
 	list := &c.view.now.Load().lists[prompts]
@@ -115,7 +115,7 @@ func (c asks) prompt(name string) (t *callee, own string, err *rpc.Error) {
 	return nil, "", mcp.NewError(rpc.CodeInvalidParams, text, map[string]any{"nearest": append([]string{}, near...)})
 }
 
-// resource finds a resource of the view, and the URI that its extension knows.
+// resource finds a resource of the view, and the URI that its extension uses.
 func (c asks) resource(era mcp.Era, uri string) (t *callee, own string, err *rpc.Error) {
 	t = &callee{noun: nounResource, name: uri}
 	v := c.view.now.Load()

@@ -19,16 +19,16 @@ import (
 const (
 	maxFollowed       = 100 // of a client, or of one subscriptions/listen
 	maxFollowedOfDoor = 10_000
-	followEvery       = 30 * time.Second // between two renewals; a bridge forgets a subscription after 90 s
+	followEvery       = 30 * time.Second // between two renewals; a bridge ends a subscription after 90 s
 	followTimeout     = 5 * time.Second  // of one renewal
 )
 
-// Events passes the notifications that an extension sends of its own accord to receive, one at a time, until stop is
+// Events passes the notifications that an extension sends without a request to receive, one at a time, until stop is
 // called. They are published on the subject <prefix>.<id>.event.
 type Events func(id string, receive func(notification []byte)) (stop func(), err error)
 
-// updates passes the updates of resources to the followers. It receives an extension's notifications while somebody
-// follows one of its resources.
+// updates passes the updates of resources to the followers. It receives an extension's notifications while there is a
+// follower of one of its resources.
 type updates struct {
 	mu      sync.Mutex
 	sources map[string]*source // by the extension's id
@@ -130,7 +130,7 @@ func (u *updates) receive(s *source, id string, notification []byte) {
 	}
 }
 
-// followed is a resource as its extension knows it.
+// followed is a resource with the URI that its extension uses.
 type followed struct{ id, uri string }
 
 // follower is the resources that a client follows, or one subscriptions/listen.
@@ -231,7 +231,7 @@ func (f *follower) renew(ctx context.Context, now bool) {
 	}
 }
 
-// renewOne reports whether the extension can be asked again soon.
+// renewOne reports whether the request can be sent again soon.
 func (f *follower) renewOne(ctx context.Context, to followed) bool {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()

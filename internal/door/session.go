@@ -26,7 +26,7 @@ const (
 type session struct {
 	id       string
 	client   *client
-	numbered bool // the client knows events with ids
+	numbered bool // the client supports events with ids
 	all      *sessions
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -111,7 +111,7 @@ func (s *sessions) endStreams() {
 	}
 }
 
-// sweep ends the sessions that have not been used for long, and forgets old streams.
+// sweep ends the sessions that have not been used for long, and removes old streams.
 func (s *sessions) sweep(now time.Time) {
 	s.mu.Lock()
 	var idle []*session
