@@ -22,7 +22,6 @@ type sharedMesh struct {
 
 func newSharedMesh(t testing.TB) *sharedMesh {
 	t.Helper()
-	t.Setenv("FAULT_TOKEN", hostSecret)
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ type fault struct {
 	more     string                      // lines added to the manifest
 	manifest string                      // replaces the manifest after [plugin]; $EXE is this binary, $URL the address of web
 	web      http.HandlerFunc            // the HTTP server at $URL; the test may replace it
-	alone    bool                        // does not run in parallel with other rows: it measures memory
+	alone    bool                        // does not run in parallel with other tests: it measures memory or counts goroutines
 	test     func(h *host)
 }
 
@@ -39,8 +39,20 @@ func faults() []fault {
 // TestFaults runs every fault with a real bridge, registry and NATS server. Meanwhile another extension on the same
 // bridge is called and must not be affected. Afterwards the bridge must stop within five seconds and leave no process.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	w := newSharedMesh(t)
-	runRows(t, faults(), func(t *testing.T, f fault) { f.test(w.host(t, f)) })
+	rows := slices.DeleteFunc(faults(), func(f fault) bool { return f.alone })
+	runRows(t, rows, func(t *testing.T, f fault) { f.test(w.host(t, f)) })
+}
+
+// TestFaultsAlone runs the faults that TestFaults leaves out, one after the other and before all parallel tests.
+func TestFaultsAlone(t *testing.T) {
+	w := newSharedMesh(t)
+	for _, f := range faults() {
+		if f.alone {
+			t.Run("row/"+f.mode, func(t *testing.T) { f.test(w.host(t, f)) })
+		}
+	}
 }
 
 // runRows runs each row as subtest row/NAME, in parallel.
@@ -48,9 +60,7 @@ func runRows(t *testing.T, rows []fault, test func(t *testing.T, f fault)) {
 	t.Run("row", func(t *testing.T) {
 		for _, f := range rows {
 			t.Run(f.mode, func(t *testing.T) {
-				if !f.alone {
-					t.Parallel()
-				}
+				t.Parallel()
 				test(t, f)
 			})
 		}

@@ -53,6 +53,7 @@ func TestMain(m *testing.M) {
 	if !given {
 		flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0))))
 	}
+	os.Setenv("FAULT_TOKEN", hostSecret) // for the manifests of newSharedMesh, whose tests are parallel
 	code := m.Run()
 	if dir := builtIn.Load(); dir != nil {
 		os.RemoveAll(*dir)

@@ -86,7 +86,10 @@ var serviceCalls = map[string][]struct {
 }
 
 // TestServices runs the services of examples/services that only need Go and a shell.
-func TestServices(t *testing.T) { testServices(t, services(t)) }
+func TestServices(t *testing.T) {
+	t.Parallel()
+	testServices(t, services(t))
+}
 
 // testServices tests services in one catalog, from beginning to end: declared by a bridge that finds their manifests,
 // started, called, stopped.

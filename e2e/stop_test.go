@@ -139,6 +139,7 @@ func (h *host) keepCalling(n int) {
 // TestStop stops a bridge while its extension is in each possible state. A stop takes at most five seconds, whatever the
 // extension does, and leaves no process.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	w := newSharedMesh(t)
 	runRows(t, stops, func(t *testing.T, f fault) {
 		h := w.host(t, f)

@@ -19,6 +19,7 @@ import (
 //
 // and the condition [modes]: file modes restrict what the test starts.
 func TestLocalScript(t *testing.T) {
+	t.Parallel()
 	var modes atomic.Bool // the same in all scripts
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/local",

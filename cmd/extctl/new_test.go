@@ -23,9 +23,6 @@ func newExt(t *testing.T, program string, flags ...string) string {
 		}
 		t.Skip(err)
 	}
-	for _, name := range []string{"MY_EXT_ALLOW_WRITE", "EXTMESH_STATE_DIR"} { // the environment of the test run may set it
-		t.Setenv(name, "")
-	}
 	dir := t.TempDir()
 	if code, _, stderr := extctl(t.Context(), "", append([]string{"new", "my-ext", "--dir", dir}, flags...)...); code != 0 {
 		t.Fatal(stderr)
@@ -109,6 +106,7 @@ func TestNew(t *testing.T) {
 
 // TestNewServers runs MCP servers, and extensions that a bridge calls over HTTP, and calls a tool of each.
 func TestNewServers(t *testing.T) {
+	t.Parallel()
 	roots := t.TempDir()
 	var ids []string
 	for _, l := range []struct{ lang, program, main string }{{"python", "python3", "main.py"}, {"node", "node", "main.mjs"}, {"typescript", "node", "main.ts"}} {
@@ -181,6 +179,7 @@ func startServer(t *testing.T, dir string, args []string) string {
 
 // TestNewService runs an extension that answers on NATS itself.
 func TestNewService(t *testing.T) {
+	t.Parallel()
 	dir := newExt(t, "go", "--lang", "go", "--transport", "nats")
 	checkout, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {

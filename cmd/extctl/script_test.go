@@ -46,6 +46,7 @@ func TestMain(m *testing.M) {
 //	timesout TEXT PROGRAM ARG…
 //	               run the program with a timeout that it exceeds, printing TEXT; see withTimeouts
 func TestScript(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
