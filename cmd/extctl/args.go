@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // maxArguments limits the size of arguments read from a file or stdin.
@@ -39,7 +41,7 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	case !file && arg != "-" && !strings.HasPrefix(strings.TrimSpace(arg), "{"):
 		return nil, false, nil
 	case len(args) > 1:
-		return nil, true, usage("%s already gives all arguments; remove %q", short(arg, 30), args[1])
+		return nil, true, usage("%s already gives all arguments; remove %q", terminal.Short(arg, 30), args[1])
 	case file:
 		f, err := os.Open(name)
 		if err != nil {
@@ -68,7 +70,7 @@ func checkObject(text []byte) (json.RawMessage, error) {
 		return nil, usage("arguments are not JSON: %w", json.Unmarshal(text, &v))
 	}
 	if len(text) == 0 || text[0] != '{' {
-		return nil, usage("arguments must be a JSON object, not %s", short(string(text), 30))
+		return nil, usage("arguments must be a JSON object, not %s", terminal.Short(string(text), 30))
 	}
 	return text, nil
 }
@@ -129,9 +131,9 @@ func literal(value string, types []string) (json.RawMessage, error) {
 		return json.RawMessage(text), nil
 	}
 	if slices.Contains(types, "json") {
-		return nil, fmt.Errorf("%s is not JSON", short(value, 40))
+		return nil, fmt.Errorf("%s is not JSON", terminal.Short(value, 40))
 	}
-	return nil, fmt.Errorf("%s is not of type %s, which the tool's schema requires", short(value, 40), orList(types))
+	return nil, fmt.Errorf("%s is not of type %s, which the tool's schema requires", terminal.Short(value, 40), words.Or(types))
 }
 
 // typeOf is the JSON Schema type of a valid JSON text.
@@ -213,7 +215,7 @@ func explainPositional(err error, tool string, args []string, schema json.RawMes
 		required = known
 	}
 	if len(args) == 1 && len(required) == 1 && !strings.HasPrefix(args[0], "-") {
-		f.hint = "arguments are written key=value: " + callLine(tool, []string{shellWord(required[0].name + "=" + args[0])})
+		f.hint = "arguments are written key=value: " + callLine(tool, []string{terminal.ShellWord(required[0].name + "=" + args[0])})
 	}
 	return f
 }

@@ -40,14 +40,3 @@ func TestProperties(t *testing.T) {
 		}
 	}
 }
-
-func TestShortAndClean(t *testing.T) {
-	for in, want := range map[string]string{
-		"one\ntwo": "one", "a\tb": "a b", "\x1b[31mred": "?[31mred", "\xff": "?", "0123456789abc": "012345678…", "ĝus": "ĝus",
-		"a\u202eb": "a?b",
-	} {
-		if got := short(in, 10); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
-	}
-}

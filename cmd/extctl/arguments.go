@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // argumentRow is one row of the table of a tool's arguments. Members of objects have a row of their own: address.city.
@@ -61,8 +63,8 @@ func (v *viewer) object(prefix string, schema json.RawMessage, depth int) {
 		}
 		s := v.view(p.schema)
 		v.rows = append(v.rows, argumentRow{
-			name: prefix + p.name, typ: short(v.typeText(p.schema, 0), maxTypeText), required: p.required,
-			value: short(string(s.Default), maxTypeText), description: firstLine(s.Description),
+			name: prefix + p.name, typ: terminal.Short(v.typeText(p.schema, 0), maxTypeText), required: p.required,
+			value: terminal.Short(string(s.Default), maxTypeText), description: terminal.FirstLine(s.Description),
 		})
 		if depth+1 < maxArgumentDepth {
 			v.object(prefix+p.name+".", p.schema, depth+1)
@@ -128,7 +130,7 @@ func (v *viewer) typeText(schema json.RawMessage, depth int) string {
 			names[i] = "array of " + v.typeText(s.Items, depth+1)
 		}
 	}
-	text := orList(names)
+	text := words.Or(names)
 	switch {
 	case text == "":
 		return "any"
@@ -156,7 +158,7 @@ func alternatives(all []json.RawMessage, text func(json.RawMessage) string) stri
 	if len(all) > most {
 		return strings.Join(out, ", ") + ", …"
 	}
-	return orList(out)
+	return words.Or(out)
 }
 
 // typesIn reads the keyword type, a name or a list of names.
@@ -170,10 +172,4 @@ func typesIn(raw json.RawMessage) []string {
 		return nil
 	}
 	return many
-}
-
-// firstLine is the first line of a text without spaces around it.
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	return strings.TrimSpace(line)
 }

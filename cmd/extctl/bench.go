@@ -16,6 +16,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/load"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -148,7 +150,7 @@ func benchProgress(ctx context.Context, s *session, o load.Options) (stop func()
 			if o.Calls > 0 {
 				share = max(share, min(1, float64(o.Done.Load())/float64(o.Calls)))
 			}
-			fmt.Fprint(s.stderr, "\r\x1b[K"+benchLine(share, o.Done.Load(), terminalWidth(s.stderr)))
+			fmt.Fprint(s.stderr, "\r\x1b[K"+benchLine(share, o.Done.Load(), terminal.Width(s.stderr)))
 		}
 	}()
 	return func() { cancel(); <-done }
@@ -159,7 +161,7 @@ func benchLine(share float64, calls int64, width int) string {
 	text := fmt.Sprintf("%3.0f %%  %d calls", 100*share, calls)
 	bar := min(30, width-len(text)-5)
 	if bar < 5 {
-		return short(text, max(width-1, 10))
+		return terminal.Short(text, max(width-1, 10))
 	}
 	full := int(share * float64(bar))
 	return "[" + strings.Repeat("=", full) + strings.Repeat(" ", bar-full) + "] " + text
@@ -201,7 +203,7 @@ func benchJSON(tool string, o load.Options, r load.Result) benchResult {
 
 func printBench(w io.Writer, tool string, o load.Options, r load.Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s, %s in %s: %.0f/s\n", tool, plural(o.Callers, "caller"), plural(len(r.Took)+r.Failed(), "call"),
+	fmt.Fprintf(&b, "%s, %s, %s in %s: %.0f/s\n", tool, words.Plural(o.Callers, "caller"), words.Plural(len(r.Took)+r.Failed(), "call"),
 		r.Elapsed.Round(time.Millisecond), r.Rate())
 	if len(r.Took) > 0 {
 		fmt.Fprintf(&b, "p50 %s  p90 %s  p99 %s  max %s\n\n", threeDigits(r.Quantile(0.5)), threeDigits(r.Quantile(0.9)), threeDigits(r.Quantile(0.99)), threeDigits(r.Quantile(1)))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // progressAfter is how long a call may run before its progress is shown.
@@ -66,7 +67,7 @@ func (p *callProgress) line(took time.Duration, width int) string {
 	if p.last != "" {
 		text += "  " + p.last
 	}
-	return short(text, max(width-1, 10))
+	return terminal.Short(text, max(width-1, 10))
 }
 
 // show draws the progress on stderr, if that is a terminal, until stop is called.
@@ -92,7 +93,7 @@ func (p *callProgress) show(ctx context.Context, a *app) (stop func()) {
 			case <-tick.C:
 			}
 			if took := time.Since(began); took >= progressAfter {
-				fmt.Fprintf(a.stderr, "\r\x1b[K%s", p.line(took, terminalWidth(a.stderr)))
+				fmt.Fprintf(a.stderr, "\r\x1b[K%s", p.line(took, terminal.Width(a.stderr)))
 				drawn = true
 			}
 		}

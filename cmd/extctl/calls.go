@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/calls"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -175,10 +176,10 @@ func (f *callsFlags) nothing() string {
 	return what
 }
 
-func callsTable(a *app, all []callJSON, now time.Time) *table {
+func callsTable(a *app, all []callJSON, now time.Time) *terminal.Table {
 	t := a.newTable("TIME", "EXTENSION", "TOOL", "DURATION", "CALLER", "CALL", "ERROR")
 	for _, c := range all {
-		t.add(clockTime(c.At, now), c.ID, toolOf(c.Record), durationText(time.Duration(c.TookUS)*time.Microsecond), c.Agent, c.CallID, errorOf(c.Record))
+		t.Add(clockTime(c.At, now), c.ID, toolOf(c.Record), durationText(time.Duration(c.TookUS)*time.Microsecond), c.Agent, c.CallID, errorOf(c.Record))
 	}
 	return t
 }
@@ -194,7 +195,7 @@ func errorOf(r calls.Record) string {
 	case r.Outcome == calls.Own:
 		return fmt.Sprintf("the extension's own error %d", r.Code)
 	case r.Reason != "":
-		return r.Outcome + ": " + short(r.Reason, 60)
+		return r.Outcome + ": " + terminal.Short(r.Reason, 60)
 	}
 	return r.Outcome
 }
@@ -220,16 +221,16 @@ func durationText(d time.Duration) string {
 }
 
 // printTable prints a table in a format that is not JSON; the format name prints the column names.
-func printTable(a *app, t *table, format outputFormat, names string) error {
+func printTable(a *app, t *terminal.Table, format outputFormat, names string) error {
 	switch {
 	case format == formatName:
-		return printColumn(a, t, slices.Index(t.names, names))
-	case len(t.rows) == 0:
+		return printColumn(a, t, slices.Index(t.Names, names))
+	case len(t.Rows) == 0:
 		return nil
 	case format == formatWide:
-		t.width, t.limit = 0, 0
+		t.Width, t.Limit = 0, 0
 	}
-	return t.print(a.stdout)
+	return t.Print(a.stdout)
 }
 
 // addBridges adds the flag --bridge, which names bridges, also if there is no catalog.

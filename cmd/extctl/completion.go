@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -84,7 +85,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 	a.complete(cmd, nil, func(c *mesh.Catalog) {
 		if len(args) == 0 {
 			for _, t := range matching(c.All(), "") {
-				out = append(out, cobra.CompletionWithDesc(t.Name, short(strings.TrimPrefix(t.Description, "[ext:"+t.Extension+"] "), 60)))
+				out = append(out, cobra.CompletionWithDesc(t.Name, terminal.Short(strings.TrimPrefix(t.Description, "[ext:"+t.Extension+"] "), 60)))
 			}
 			return
 		}
@@ -99,7 +100,7 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		if out = valuesOf(all, typed); len(out) == 0 {
 			directive |= cobra.ShellCompDirectiveNoSpace
 			for _, p := range all {
-				out = append(out, cobra.CompletionWithDesc(p.name+"=", short(p.description, 60)))
+				out = append(out, cobra.CompletionWithDesc(p.name+"=", terminal.Short(p.description, 60)))
 			}
 		}
 	})
@@ -117,7 +118,7 @@ func valuesOf(all []property, typed string) (out []cobra.Completion) {
 			continue
 		}
 		for _, value := range s.Enum {
-			out = append(out, clean(argument(key, value, p.types)))
+			out = append(out, terminal.Clean(argument(key, value, p.types)))
 		}
 	}
 	return out

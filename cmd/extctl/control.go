@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -185,7 +187,7 @@ func (s *session) printOperated(answers []answer[operated], failed failures, don
 		return printBridges(s, bridges, failed)
 	}
 	for _, a := range answers {
-		fmt.Fprintf(s.stdout, "%s: %s %s\n", clean(a.Bridge), done, plural(len(a.parsed.Instances), "instance"))
+		fmt.Fprintf(s.stdout, "%s: %s %s\n", terminal.Clean(a.Bridge), done, words.Plural(len(a.parsed.Instances), "instance"))
 	}
 	failed.print(s.app)
 	return nil

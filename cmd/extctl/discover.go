@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -106,15 +107,15 @@ func printCandidates(a *app, out discoverJSON) error {
 	for _, c := range out.Candidates {
 		transport := c.Transport
 		if transport == "" {
-			transport = plural(len(c.Members), "member")
+			transport = words.Plural(len(c.Members), "member")
 		}
-		t.add(c.ID, c.Version, transport, strings.Join(slices.Concat(c.MissingBins, c.MissingEnv, c.Refused), ", "), c.Path)
+		t.Add(c.ID, c.Version, transport, strings.Join(slices.Concat(c.MissingBins, c.MissingEnv, c.Refused), ", "), c.Path)
 	}
-	if err := t.print(a.stdout); err != nil {
+	if err := t.Print(a.stdout); err != nil {
 		return err
 	}
 	printDiagnostics(a.stderr, out.Diagnostics)
 	fmt.Fprintf(a.stderr, "%s, %d disabled, %s; directories read: %d\n",
-		plural(len(out.Candidates), "extension"), out.DisabledCount, plural(out.InvalidCount, "invalid manifest"), out.ScannedDirs)
+		words.Plural(len(out.Candidates), "extension"), out.DisabledCount, words.Plural(out.InvalidCount, "invalid manifest"), out.ScannedDirs)
 	return nil
 }

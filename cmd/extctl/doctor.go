@@ -14,6 +14,8 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -259,9 +261,9 @@ func (d *doctor) printText(out doctorJSON) error {
 			if r.ElapsedMS > 0 {
 				elapsed = fmt.Sprintf("%.0f ms", r.ElapsedMS)
 			}
-			t.add(r.ID, r.Transport, r.Outcome, elapsed, short(r.Error+r.Detail, 120))
+			t.Add(r.ID, r.Transport, r.Outcome, elapsed, terminal.Short(r.Error+r.Detail, 120))
 		}
-		if err := t.print(d.stdout); err != nil {
+		if err := t.Print(d.stdout); err != nil {
 			return err
 		}
 	}
@@ -273,7 +275,7 @@ func (d *doctor) printText(out doctorJSON) error {
 	d.printTaken(out.Results)
 	d.printStripped(out.Results)
 	_, err := fmt.Fprintf(d.stdout, "\n%d ok, %d failed, %d skipped; %s, %s\n", out.Summary.OK, out.Summary.Fail, out.Summary.Skip,
-		plural(errorsIn(out.Diagnostics), "error"), plural(warningsIn(out.Diagnostics), "warning"))
+		words.Plural(errorsIn(out.Diagnostics), "error"), words.Plural(warningsIn(out.Diagnostics), "warning"))
 	return err
 }
 
@@ -284,7 +286,7 @@ const shownDetail = 40
 // printStderrTail prints what does not fit into the table: a long error, the exit status and the last lines of stderr.
 func (d *doctor) printStderrTail(r doctorResult) {
 	if utf8.RuneCountInString(r.Error) > shownDetail {
-		fmt.Fprintf(d.stdout, "\n%s: %s\n", r.ID, cleanLines(r.Error))
+		fmt.Fprintf(d.stdout, "\n%s: %s\n", r.ID, terminal.CleanLines(r.Error))
 	}
 	if len(r.Stderr) == 0 && r.ExitStatus == "" {
 		return
@@ -299,7 +301,7 @@ func (d *doctor) printStderrTail(r doctorResult) {
 	}
 	fmt.Fprintln(d.stdout, "; the last lines of its stderr:")
 	for _, line := range r.Stderr {
-		fmt.Fprintf(d.stdout, "    %s\n", clean(line))
+		fmt.Fprintf(d.stdout, "    %s\n", terminal.Clean(line))
 	}
 }
 
@@ -308,7 +310,7 @@ func (d *doctor) printTaken(results []doctorResult) {
 	title := "\nTaken from this host:\n"
 	for _, r := range results {
 		if len(r.Takes) > 0 {
-			fmt.Fprintf(d.stdout, "%s    %s: %s\n", title, r.ID, clean(strings.Join(r.Takes, ", ")))
+			fmt.Fprintf(d.stdout, "%s    %s: %s\n", title, r.ID, terminal.Clean(strings.Join(r.Takes, ", ")))
 			title = ""
 		}
 	}
@@ -331,7 +333,7 @@ func (d *doctor) printStripped(results []doctorResult) {
 	}
 	fmt.Fprintln(d.stdout, "\nVariables that look secret or reach services of this host, and that requires.env does not name, are withheld from:")
 	for _, names := range order {
-		fmt.Fprintf(d.stdout, "    %s: %s\n", strings.Join(from[names], ", "), clean(names))
+		fmt.Fprintf(d.stdout, "    %s: %s\n", strings.Join(from[names], ", "), terminal.Clean(names))
 	}
 }
 

@@ -16,7 +16,9 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/remote"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -138,9 +140,9 @@ func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
 	if trial.Err != nil {
 		return trial.Err
 	}
-	r.Detail = plural(len(trial.Tools), "tool")
+	r.Detail = words.Plural(len(trial.Tools), "tool")
 	if len(trial.Hooks) > 0 {
-		r.Detail += ", " + plural(len(trial.Hooks), "hook")
+		r.Detail += ", " + words.Plural(len(trial.Hooks), "hook")
 	}
 	r.Detail += ", dialect " + string(trial.Dialect)
 	return nil
@@ -208,6 +210,6 @@ func (t *tryout) count(id string, done bool) {
 // progress replaces the progress line on a terminal; it prints nothing elsewhere.
 func (t *tryout) progress(line string) {
 	if t.terminal {
-		fmt.Fprint(t.stderr, "\r\x1b[K", short(line, 100))
+		fmt.Fprint(t.stderr, "\r\x1b[K", terminal.Short(line, 100))
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -87,7 +89,7 @@ func bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
 	f.hint = "extctl hosts lists them"
 	slices.Sort(known)
 	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
-		f.hint, f.data = "did you mean "+orList(near)+"?", map[string]any{"nearest": near}
+		f.hint, f.data = "did you mean "+words.Or(near)+"?", map[string]any{"nearest": near}
 	}
 	return nil, f
 }
@@ -162,14 +164,14 @@ func checkDrain(ctx context.Context, s *session, o drainOptions, id string, drai
 // words are the arguments of the command, for hints.
 func (o drainOptions) words(id string) string {
 	if id == "" {
-		return "--host " + shellWord(o.host)
+		return "--host " + terminal.ShellWord(o.host)
 	}
 	out := id
 	if o.bridge != "" {
-		out += " --bridge " + shellWord(o.bridge)
+		out += " --bridge " + terminal.ShellWord(o.bridge)
 	}
 	if o.instance != "" {
-		out += " --instance " + shellWord(o.instance)
+		out += " --instance " + terminal.ShellWord(o.instance)
 	}
 	return out
 }

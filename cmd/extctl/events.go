@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/events"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -75,7 +77,7 @@ func (f *eventsFlags) parse(a *app, args []string, limited bool) (err error) {
 	}
 	switch {
 	case f.Kind != "" && !slices.Contains(eventKinds, f.Kind):
-		return usage("--kind %q: want %s", f.Kind, orList(eventKinds))
+		return usage("--kind %q: want %s", f.Kind, words.Or(eventKinds))
 	case f.Limit < 1:
 		return usage("-n %d: want at least 1", f.Limit)
 	}
@@ -132,9 +134,9 @@ func (s eventsCommand) run(ctx context.Context) error {
 
 // recorded states since when the registry records, and whether there is more than what is printed.
 func recorded(a events.Answer) string {
-	text := "the registry " + clean(a.Registry) + " records since " + clockTime(a.Since, time.Now())
+	text := "the registry " + terminal.Clean(a.Registry) + " records since " + clockTime(a.Since, time.Now())
 	if a.Since.IsZero() {
-		text = "the registry " + clean(a.Registry) + " does not record yet: it has not read the catalog"
+		text = "the registry " + terminal.Clean(a.Registry) + " does not record yet: it has not read the catalog"
 	}
 	switch {
 	case len(a.Events) == 0:
@@ -191,24 +193,24 @@ func (s eventsCommand) print(all []events.Event) error {
 			continue
 		}
 		row := eventRow(e, time.Now())
-		if _, err := fmt.Fprintf(s.stdout, "%s  %-8s  %-16s  %-10s  %s  %s\n", row[0], row[1], clean(row[2]), clean(row[3]), clean(row[4]), clean(row[5])); err != nil {
+		if _, err := fmt.Fprintf(s.stdout, "%s  %-8s  %-16s  %-10s  %s  %s\n", row[0], row[1], terminal.Clean(row[2]), terminal.Clean(row[3]), terminal.Clean(row[4]), terminal.Clean(row[5])); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func eventsTable(a *app, all []events.Event, now time.Time) *table {
+func eventsTable(a *app, all []events.Event, now time.Time) *terminal.Table {
 	t := a.newTable("TIME", "KIND", "NAME", "BRIDGE", "CHANGE", "REASON")
 	for _, e := range all {
-		t.add(eventRow(e, now)...)
+		t.Add(eventRow(e, now)...)
 	}
 	return t
 }
 
 // eventRow is an event in the columns of a table.
 func eventRow(e events.Event, now time.Time) []string {
-	name, reason := e.ID, short(e.Reason, 100)
+	name, reason := e.ID, terminal.Short(e.Reason, 100)
 	switch e.Kind {
 	case events.Host:
 		name = e.Bridge
@@ -225,7 +227,7 @@ func eventRow(e events.Event, now time.Time) []string {
 		change = e.To
 	}
 	if e.Kind == events.Instance && e.Restarts > 0 && e.To == string(heartbeat.Ready) {
-		reason = strings.TrimPrefix(reason+", "+plural(int(e.Restarts), "restart"), ", ")
+		reason = strings.TrimPrefix(reason+", "+words.Plural(int(e.Restarts), "restart"), ", ")
 	}
 	return []string{clockTime(e.At, now), e.Kind, name, e.Bridge, change, reason}
 }

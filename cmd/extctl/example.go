@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
 )
@@ -62,7 +63,7 @@ func exampleArguments(input json.RawMessage) (words []string, ok bool) {
 	for _, key := range top.Required {
 		value, known := exampleValue(key, top.Properties[key])
 		values[key] = value
-		words = append(words, shellWord(argument(key, value, known)))
+		words = append(words, terminal.ShellWord(argument(key, value, known)))
 	}
 	if check, err := schema.Compile(input); err == nil {
 		object, err := json.Marshal(values)

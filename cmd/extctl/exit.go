@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -157,9 +158,9 @@ func (a *app) exit(ctx context.Context, err error) int {
 
 // printError prints an error and its hint on stderr.
 func (a *app) printError(code int, err error) {
-	fmt.Fprintf(a.stderr, "extctl: error: %s\n", cleanLines(err.Error()))
+	fmt.Fprintf(a.stderr, "extctl: error: %s\n", terminal.CleanLines(err.Error()))
 	if h := a.hint(code, err); h != "" {
-		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", cleanLines(h))
+		fmt.Fprintf(a.stderr, "extctl: hint: %s\n", terminal.CleanLines(h))
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -33,7 +35,7 @@ func (f *filter) set() bool { return len(f.states)+len(f.bridges) > 0 || f.probl
 func (f *filter) check() error {
 	for _, s := range f.states {
 		if !slices.Contains(listedStates, s) {
-			return usage("--state %q: want %s", s, orList(listedStates))
+			return usage("--state %q: want %s", s, words.Or(listedStates))
 		}
 	}
 	return nil
@@ -63,7 +65,7 @@ func (f *filter) knownBridges(hosts []mesh.Host) error {
 		e := fail(exitNotFound, "there is no bridge %q", b)
 		e.hint = "`extctl hosts` lists the bridges"
 		if near := nearest.Words(b, known); len(near) > 0 {
-			e.hint, e.data = "did you mean "+clean(orList(near))+"?", map[string]any{"nearest": near}
+			e.hint, e.data = "did you mean "+terminal.Clean(words.Or(near))+"?", map[string]any{"nearest": near}
 		}
 		return e
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // foreignVerbs are the verbs of other programs (kubectl, docker, nats, gh), each with the verbs of extctl for the same
@@ -43,7 +45,7 @@ func unknownWord(err error) (word string, ok bool) {
 // unknownVerb is the error of a verb that extctl does not have. The hint has those that another program calls so, or those
 // with a similar name.
 func unknownVerb(root *cobra.Command, word string) error {
-	f := &failure{code: exitUsage, err: errors.New(`unknown command "` + clean(word) + `" for "extctl"`), hint: "see extctl --help"}
+	f := &failure{code: exitUsage, err: errors.New(`unknown command "` + terminal.Clean(word) + `" for "extctl"`), hint: "see extctl --help"}
 	var known []string
 	about := map[string]string{}
 	for _, c := range root.Commands() {
@@ -58,7 +60,7 @@ func unknownVerb(root *cobra.Command, word string) error {
 		}
 	}
 	if len(same) > 0 {
-		f.hint = "did you mean " + orList(same) + "?"
+		f.hint = "did you mean " + words.Or(same) + "?"
 		return f
 	}
 	near := nearest.Words(word, known)
@@ -71,7 +73,7 @@ func unknownVerb(root *cobra.Command, word string) error {
 		}
 	}
 	if len(near) > 0 {
-		f.hint = "did you mean " + orList(near) + "?"
+		f.hint = "did you mean " + words.Or(near) + "?"
 		f.data = map[string]any{"nearest": near}
 	}
 	return f

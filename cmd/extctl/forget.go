@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -77,7 +78,7 @@ func checkGone(e mesh.Extension) error {
 			continue
 		}
 		where := cmp.Or(i.Bridge, i.Host, "an unknown host")
-		f := fail(exitOther, "%s is still running: its instance at %s is %s", e.ID, clean(where), i.State)
+		f := fail(exitOther, "%s is still running: its instance at %s is %s", e.ID, terminal.Clean(where), i.State)
 		f.hint = "stop it first: extctl disable " + e.ID + " on its host, or stop its service or its bridge"
 		return f
 	}

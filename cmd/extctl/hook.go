@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -67,9 +69,9 @@ func noteUnknownHook(s *session, c *mesh.Catalog, name string) {
 	slices.Sort(known)
 	note := fmt.Sprintf("no extension offers the hook %q", name)
 	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
-		note += "; did you mean " + orList(near) + "?"
+		note += "; did you mean " + words.Or(near) + "?"
 	}
-	fmt.Fprintln(s.stderr, "extctl: "+clean(note)) // the names come from extensions
+	fmt.Fprintln(s.stderr, "extctl: "+terminal.Clean(note)) // the names come from extensions
 }
 
 func printFired(s *session, f mesh.Fired) error {
@@ -82,10 +84,10 @@ func printFired(s *session, f mesh.Fired) error {
 		}
 	} else {
 		for _, w := range f.Warnings {
-			fmt.Fprintf(s.stderr, "extctl: %s: %s\n", clean(w.ID), clean(w.Message))
+			fmt.Fprintf(s.stderr, "extctl: %s: %s\n", terminal.Clean(w.ID), terminal.Clean(w.Message))
 		}
 		if f.Aborted {
-			fmt.Fprintf(s.stderr, "extctl: %s aborted the event: %s\n", clean(f.By), clean(f.Reason))
+			fmt.Fprintf(s.stderr, "extctl: %s aborted the event: %s\n", terminal.Clean(f.By), terminal.Clean(f.Reason))
 		}
 		if err := s.writeJSON(f.Event); err != nil {
 			return err

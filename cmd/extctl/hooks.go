@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -27,13 +28,13 @@ func hooksCmd(a *app) *cobra.Command {
 			}
 		}
 		slices.SortStableFunc(hooks, func(a, b hookJSON) int { return strings.Compare(a.Name, b.Name) })
-		return listing{name: "hooks", list: hooks, empty: "no extension offers a hook", tables: func() []*table {
+		return listing{name: "hooks", list: hooks, empty: "no extension offers a hook", tables: func() []*terminal.Table {
 			t := a.newTable("HOOK", "EXTENSION", "STATE")
 			for _, h := range hooks {
 				e, _ := c.Get(h.Extension)
-				t.add(h.Name, h.Extension, string(e.State.State))
+				t.Add(h.Name, h.Extension, string(e.State.State))
 			}
-			return []*table{t}
+			return []*terminal.Table{t}
 		}}
 	})
 }

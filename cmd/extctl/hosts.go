@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -33,11 +34,11 @@ func hostsCmd(a *app) *cobra.Command {
 		}
 		hosts = slices.DeleteFunc(hosts, func(h wire.Host) bool { return !f.host(h) })
 		l := listing{revisionJSON: revisionOf(c), name: "hosts", list: hosts, empty: empty}
-		l.tables = func() []*table { return hostTables(a, hosts) }
-		l.shorten = func(tables []*table) (note string) {
-			if problems := tables[1]; !f.set() && len(problems.rows) > fewProblems {
-				note = fmt.Sprintf("%d more problems: extctl hosts --problems", len(problems.rows)-fewProblems)
-				problems.rows = problems.rows[:fewProblems]
+		l.tables = func() []*terminal.Table { return hostTables(a, hosts) }
+		l.shorten = func(tables []*terminal.Table) (note string) {
+			if problems := tables[1]; !f.set() && len(problems.Rows) > fewProblems {
+				note = fmt.Sprintf("%d more problems: extctl hosts --problems", len(problems.Rows)-fewProblems)
+				problems.Rows = problems.Rows[:fewProblems]
 			}
 			return note
 		}
@@ -48,7 +49,7 @@ func hostsCmd(a *app) *cobra.Command {
 }
 
 // hostTables are the table of the bridges, with those that are lost first, and that of what they could not start.
-func hostTables(a *app, hosts []wire.Host) []*table {
+func hostTables(a *app, hosts []wire.Host) []*terminal.Table {
 	t := a.newTable("BRIDGE", "HOST", "STATE", "VERSION", "SINCE", "EXTENSIONS", "PROBLEMS")
 	problems := a.newTable("BRIDGE", "ID", "KIND", "PATH", "MESSAGE")
 	hosts = slices.Clone(hosts)
@@ -56,15 +57,15 @@ func hostTables(a *app, hosts []wire.Host) []*table {
 		return cmp.Compare(lostFirst(x.State), lostFirst(y.State))
 	})
 	for _, h := range hosts {
-		t.add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)+h.ExtensionsLeftOut), strconv.Itoa(len(h.Problems)+h.ProblemsLeftOut))
+		t.Add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)+h.ExtensionsLeftOut), strconv.Itoa(len(h.Problems)+h.ProblemsLeftOut))
 		for _, p := range h.Problems {
-			problems.add(h.Bridge, p.ID, p.Kind, p.Path, p.Message)
+			problems.Add(h.Bridge, p.ID, p.Kind, p.Path, p.Message)
 		}
 		if h.ProblemsLeftOut > 0 {
-			problems.add(h.Bridge, "", "", "", fmt.Sprintf("%d more problems do not fit into the report; run extctl doctor on the host", h.ProblemsLeftOut))
+			problems.Add(h.Bridge, "", "", "", fmt.Sprintf("%d more problems do not fit into the report; run extctl doctor on the host", h.ProblemsLeftOut))
 		}
 	}
-	return []*table{t, problems}
+	return []*terminal.Table{t, problems}
 }
 
 func lostFirst(s heartbeat.State) int {

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/clients"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // importOptions are the flags of import.
@@ -150,7 +152,7 @@ func (a *app) printImport(e clients.Env, out importJSON, root string) {
 	imported := 0
 	for _, s := range out.Servers {
 		if s.Target == "" {
-			fmt.Fprintln(a.stdout, clean(fmt.Sprintf("  %s in %s is not imported: %s", s.Name, s.Source, s.Skipped)))
+			fmt.Fprintln(a.stdout, terminal.Clean(fmt.Sprintf("  %s in %s is not imported: %s", s.Name, s.Source, s.Skipped)))
 			continue
 		}
 		imported++
@@ -159,7 +161,7 @@ func (a *app) printImport(e clients.Env, out importJSON, root string) {
 			text = fmt.Sprintf("  %s is there already, from %s", s.Target, s.Source)
 		}
 		if s.Secrets > 0 {
-			text += fmt.Sprintf("; %s moved to files", plural(s.Secrets, "secret"))
+			text += fmt.Sprintf("; %s moved to files", words.Plural(s.Secrets, "secret"))
 		}
 		if len(s.Needs) > 0 {
 			text += "; needs " + strings.Join(s.Needs, ", ")
@@ -167,17 +169,17 @@ func (a *app) printImport(e clients.Env, out importJSON, root string) {
 		for _, note := range s.Notes {
 			text += "; " + note
 		}
-		fmt.Fprintln(a.stdout, clean(text))
+		fmt.Fprintln(a.stdout, terminal.Clean(text))
 	}
 	for _, f := range out.Files {
-		fmt.Fprintln(a.stdout, clean("+ "+e.Short(f)))
+		fmt.Fprintln(a.stdout, terminal.Clean("+ "+e.Short(f)))
 	}
 	for _, r := range out.Replaced {
-		fmt.Fprintln(a.stdout, clean(fmt.Sprintf("- %s: %s; + %s", e.Short(r.Path), strings.Join(r.Removed, ", "), r.Added)))
+		fmt.Fprintln(a.stdout, terminal.Clean(fmt.Sprintf("- %s: %s; + %s", e.Short(r.Path), strings.Join(r.Removed, ", "), r.Added)))
 	}
-	fmt.Fprintf(a.stdout, "%d of %s imported\n", imported, plural(len(out.Servers), "server"))
+	fmt.Fprintf(a.stdout, "%d of %s imported\n", imported, words.Plural(len(out.Servers), "server"))
 	if !out.DryRun && len(out.Files)+len(out.Replaced) > 0 {
-		a.note("start them: extctl up %s", shellWord(e.Short(root)))
+		a.note("start them: extctl up %s", terminal.ShellWord(e.Short(root)))
 		a.note("undo: extctl import --undo")
 	}
 }
@@ -205,7 +207,7 @@ func (a *app) undoImport(args []string) error {
 		if u.Reason != "" {
 			text += ": " + cmp.Or(u.Reason, "unknown")
 		}
-		fmt.Fprintln(a.stdout, clean(text))
+		fmt.Fprintln(a.stdout, terminal.Clean(text))
 	}
 	return nil
 }

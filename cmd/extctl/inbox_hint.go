@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // errInboxDenied is the cause with which a command's context ends when NATS does not allow it to receive any reply.
@@ -26,7 +27,7 @@ func (s *session) explainInbox(t daemon.Target) error {
 	f := fail(exitDenied, "NATS does not allow %s to receive replies on %s.>: %w", who, t.InboxPrefix(), nats.ErrPermissionViolation)
 	f.err = &reworded{fmt.Sprintf("NATS does not allow %s to receive replies on %s.>", who, t.InboxPrefix()), f.err}
 	if prefix := s.allowedInbox(users); prefix != "" {
-		f.hint = "this server gives each user reply subjects of its own: add --inbox-prefix " + shellWord(prefix) + ", or set inbox_prefix in the context of the nats command"
+		f.hint = "this server gives each user reply subjects of its own: add --inbox-prefix " + terminal.ShellWord(prefix) + ", or set inbox_prefix in the context of the nats command"
 		f.data = map[string]any{"inbox_prefix": prefix}
 		return f
 	}

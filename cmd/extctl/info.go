@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -142,7 +143,7 @@ func withoutQuery(s string) string {
 func printInfo(a *app, o infoJSON) error {
 	w := bufio.NewWriter(a.stdout)
 	line := func(name, value string) {
-		if value = clean(value); value != "" {
+		if value = terminal.Clean(value); value != "" {
 			fmt.Fprintf(w, "%-12s %s\n", name+":", value)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -123,7 +125,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case report.InvalidCount > 0:
-		f := fail(exitUsage, "the manifest in %s is not valid: it has %s", path, plural(errorsIn(report.Diagnostics), "error"))
+		f := fail(exitUsage, "the manifest in %s is not valid: it has %s", path, words.Plural(errorsIn(report.Diagnostics), "error"))
 		f.hint, f.data = "nothing was installed", map[string]any{"diagnostics": report.Diagnostics}
 		return f
 	case len(report.Candidates) == 0:
@@ -238,12 +240,12 @@ func (in *installation) finish(ctx context.Context) error {
 		text = fmt.Sprintf("updated %s from %s to %s: %s", o.ID, o.Replaced, o.Version, o.Path)
 	}
 	if o.Files > 0 {
-		text += fmt.Sprintf(" (%s, %d bytes)", plural(o.Files, "file"), o.Bytes)
+		text += fmt.Sprintf(" (%s, %d bytes)", words.Plural(o.Files, "file"), o.Bytes)
 	}
 	if o.DryRun {
 		text = "dry run, nothing was changed: " + text
 	}
-	if _, err := fmt.Fprintln(in.stdout, clean(text)); err != nil {
+	if _, err := fmt.Fprintln(in.stdout, terminal.Clean(text)); err != nil {
 		return err
 	}
 	in.advise()
@@ -257,10 +259,10 @@ func (in *installation) advise() {
 	}
 	for _, p := range in.host.parts(in.source) {
 		if takes := p.takes(); len(takes) > 0 {
-			fmt.Fprintf(in.stderr, "%s takes from this host: %s\n", p.m.Plugin.ID, clean(strings.Join(takes, ", ")))
+			fmt.Fprintf(in.stderr, "%s takes from this host: %s\n", p.m.Plugin.ID, terminal.Clean(strings.Join(takes, ", ")))
 		}
 		if !p.Missing.OK() {
-			fmt.Fprintf(in.stderr, "%s cannot be started yet: %s\n", p.m.Plugin.ID, clean(p.Missing.String()))
+			fmt.Fprintf(in.stderr, "%s cannot be started yet: %s\n", p.m.Plugin.ID, terminal.Clean(p.Missing.String()))
 		}
 	}
 	if !in.dryRun && in.out.Action != "unchanged" {

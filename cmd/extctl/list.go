@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -90,15 +91,15 @@ func listCmd(a *app) *cobra.Command {
 			empty = fmt.Sprintf("no extension matches; there are %d", len(all))
 		}
 		all = slices.DeleteFunc(all, func(j extensionJSON) bool { return !f.extension(j) })
-		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*table { return []*table{extensionTable(a, all)} }}, nil
+		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*terminal.Table { return []*terminal.Table{extensionTable(a, all)} }}, nil
 	})
 	f.add(cmd, "extensions", "not all instances are ready, or a breaker is open")
 	return cmd
 }
 
-func extensionTable(a *app, all []extensionJSON) *table {
+func extensionTable(a *app, all []extensionJSON) *terminal.Table {
 	t := a.newTable("ID", "VERSION", "STATE", "TRANSPORT", "TOOLS", "INSTANCES", "REASON")
-	t.limit = 100
+	t.Limit = 100
 	for _, j := range all {
 		ready := 0
 		for _, i := range j.Instances {
@@ -106,7 +107,7 @@ func extensionTable(a *app, all []extensionJSON) *table {
 				ready++
 			}
 		}
-		t.add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
+		t.Add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
 			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), reason(j))
 	}
 	return t

@@ -7,19 +7,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // listing is what a verb prints that lists a part of the catalog.
 type listing struct {
 	revisionJSON
-	name   string          // of the list in the JSON object
-	list   any             // nil is printed as []
-	tables func() []*table // without --json; tables after the first are printed if they have rows
-	notes  func() []string // without --json, on stderr; may be nil
+	name   string                   // of the list in the JSON object
+	list   any                      // nil is printed as []
+	tables func() []*terminal.Table // without --json; tables after the first are printed if they have rows
+	notes  func() []string          // without --json, on stderr; may be nil
 
-	shorten func([]*table) (note string) // removes rows that a table of the usual format does not need; may be nil
-	empty   string                       // on stderr, if the first table has no rows
+	shorten func([]*terminal.Table) (note string) // removes rows that a table of the usual format does not need; may be nil
+	empty   string                                // on stderr, if the first table has no rows
 }
 
 // listVerb makes a command without arguments that prints a listing.
@@ -88,8 +89,8 @@ func (a *app) printListing(l listing, format outputFormat) error {
 	if format == formatName {
 		return printColumn(a, tables[0], 0)
 	}
-	if len(tables[0].rows) == 0 && l.empty != "" {
-		fmt.Fprintln(a.stderr, "extctl:", clean(l.empty))
+	if len(tables[0].Rows) == 0 && l.empty != "" {
+		fmt.Fprintln(a.stderr, "extctl:", terminal.Clean(l.empty))
 	}
 	note := ""
 	if l.shorten != nil && format == formatTable {
@@ -97,15 +98,15 @@ func (a *app) printListing(l listing, format outputFormat) error {
 	}
 	for n, t := range tables {
 		if format == formatWide {
-			t.width, t.limit = 0, 0
+			t.Width, t.Limit = 0, 0
 		}
-		if n > 0 && len(t.rows) == 0 {
+		if n > 0 && len(t.Rows) == 0 {
 			continue
 		}
 		if n > 0 {
 			fmt.Fprintln(a.stdout)
 		}
-		if err := t.print(a.stdout); err != nil {
+		if err := t.Print(a.stdout); err != nil {
 			return err
 		}
 	}
@@ -114,7 +115,7 @@ func (a *app) printListing(l listing, format outputFormat) error {
 	}
 	if l.notes != nil {
 		for _, note := range l.notes() {
-			fmt.Fprintln(a.stderr, clean(note))
+			fmt.Fprintln(a.stderr, terminal.Clean(note))
 		}
 	}
 	return nil

@@ -17,7 +17,9 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -102,7 +104,7 @@ func (h localHost) usable(code int) error {
 	if n == 0 {
 		return nil
 	}
-	f := fail(code, "%s cannot be used: it has %s", h.path, plural(n, "error"))
+	f := fail(code, "%s cannot be used: it has %s", h.path, words.Plural(n, "error"))
 	f.hint, f.data = "fix it first; nothing was changed", map[string]any{"diagnostics": h.diags}
 	return f
 }
@@ -212,10 +214,10 @@ func (h localHost) notFound(id string, known []string, invalid int) error {
 	if slices.Contains(h.settings().Disabled, id) {
 		f.hint = "it is disabled in " + h.path + "; extctl enable " + id
 	} else if near := nearest.Words(id, known); len(near) > 0 {
-		f.hint = "did you mean " + orList(near) + "?"
+		f.hint = "did you mean " + words.Or(near) + "?"
 		f.data = map[string]any{"nearest": near}
 	} else if invalid > 0 {
-		f.hint = plural(invalid, "manifest") + " there cannot be used; `extctl discover` shows why"
+		f.hint = words.Plural(invalid, "manifest") + " there cannot be used; `extctl discover` shows why"
 	} else if len(known) > 0 {
 		f.hint = "`extctl discover` lists the extensions of this host"
 	} else {
@@ -233,7 +235,7 @@ func (f *hostFlags) completeLocal(cmd *cobra.Command, args []string, _ string) (
 			ctx = context.Background()
 		}
 		for _, c := range f.readHost(gate.Credentials{}).all(ctx).Candidates {
-			out = append(out, cobra.CompletionWithDesc(c.Manifest.Plugin.ID, short(c.Manifest.Plugin.Description, 60)))
+			out = append(out, cobra.CompletionWithDesc(c.Manifest.Plugin.ID, terminal.Short(c.Manifest.Plugin.Description, 60)))
 		}
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
@@ -242,7 +244,7 @@ func (f *hostFlags) completeLocal(cmd *cobra.Command, args []string, _ string) (
 // printDiagnostics prints one finding per line: path:line:column: level: key: message.
 func printDiagnostics(w io.Writer, diags []manifest.Diagnostic) {
 	for _, d := range diags {
-		fmt.Fprintln(w, clean(d.String()))
+		fmt.Fprintln(w, terminal.Clean(d.String()))
 	}
 }
 

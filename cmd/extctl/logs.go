@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // logLine is one line of a child's output, as bridges store and publish it.
@@ -242,11 +244,11 @@ func logText(l logLine, withID, timestamps bool, now time.Time) string {
 		when = l.TS.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	}
 	if withID {
-		when += " " + clean(l.ID)
+		when += " " + terminal.Clean(l.ID)
 	}
-	when += " " + clean(l.source())
+	when += " " + terminal.Clean(l.source())
 	if l.Stream != "" {
-		when += " [" + clean(l.Stream) + "]"
+		when += " [" + terminal.Clean(l.Stream) + "]"
 	}
-	return when + " " + clean(l.Line)
+	return when + " " + terminal.Clean(l.Line)
 }

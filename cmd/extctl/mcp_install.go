@@ -15,7 +15,9 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // clientFlags are the flags of mcp install and uninstall.
@@ -101,7 +103,7 @@ func findClient(name string) (clients.Client, error) {
 		f := fail(exitUsage, "there is no client %q", name)
 		f.hint = "the clients are " + strings.Join(clients.Names(), ", ")
 		if near := nearest.Words(name, clients.Names()); len(near) > 0 {
-			f.hint = "did you mean " + orList(near) + "?"
+			f.hint = "did you mean " + words.Or(near) + "?"
 		}
 		return c, f
 	}
@@ -169,12 +171,12 @@ func (a *app) printInstalled(e clients.Env, s clients.Setup, out clients.Install
 	if s.DryRun {
 		text = "dry run, nothing was changed: " + text
 	}
-	fmt.Fprintln(a.stdout, clean(text))
+	fmt.Fprintln(a.stdout, terminal.Clean(text))
 	if out.Action == "unchanged" {
 		return
 	}
 	for line := range strings.Lines(out.Entry) {
-		fmt.Fprintln(a.stdout, "  + "+clean(strings.TrimRight(line, "\n")))
+		fmt.Fprintln(a.stdout, "  + "+terminal.Clean(strings.TrimRight(line, "\n")))
 	}
 	if !s.DryRun && out.Entry != "" {
 		a.note("next: %s", s.Client.Next)
@@ -249,7 +251,7 @@ func mcpClientsCmd(a *app) *cobra.Command {
 			}
 			for _, s := range states {
 				if s.Found {
-					fmt.Fprintln(a.stdout, clean(describeClient(e, s)))
+					fmt.Fprintln(a.stdout, terminal.Clean(describeClient(e, s)))
 				}
 			}
 			return nil
@@ -268,7 +270,7 @@ func describeClient(e clients.Env, s clients.State) string {
 		text += "has no entry for the mesh"
 	}
 	if len(s.Others) > 0 {
-		text += fmt.Sprintf(", and %s: %s", plural(len(s.Others), "other server"), strings.Join(s.Others, ", "))
+		text += fmt.Sprintf(", and %s: %s", words.Plural(len(s.Others), "other server"), strings.Join(s.Others, ", "))
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 func mcpPreviewCmd(a *app) *cobra.Command {
@@ -49,14 +50,14 @@ func printPreview(s *session, p door.Preview) error {
 		}{Preview: p})
 	}
 	for _, t := range p.Tools {
-		line := clean(t.Name)
+		line := terminal.Clean(t.Name)
 		for _, change := range t.Changes {
 			line += "; " + change
 		}
 		fmt.Fprintln(s.stdout, line)
 	}
 	for _, h := range p.Hidden {
-		fmt.Fprintf(s.stdout, "not offered: %s/%s: %s\n", h.Extension, clean(h.Tool), h.Reason)
+		fmt.Fprintf(s.stdout, "not offered: %s/%s: %s\n", h.Extension, terminal.Clean(h.Tool), h.Reason)
 	}
 	// A token is about four bytes of such text.
 	fmt.Fprintf(s.stdout, "%d tools, %d KB, about %d tokens\n", len(p.Tools), (p.Bytes+1023)>>10, p.Bytes/4)

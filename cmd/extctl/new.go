@@ -23,7 +23,9 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -107,7 +109,7 @@ it is a server that a bridge calls (python, node, typescript), with --transport 
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&o.lang, "lang", "", "the `LANGUAGE`: "+orList(names))
+	cmd.Flags().StringVar(&o.lang, "lang", "", "the `LANGUAGE`: "+words.Or(names))
 	cmd.Flags().StringVar(&o.dir, "dir", ".", "create it in `DIR`")
 	cmd.Flags().StringVar(&o.transport, "transport", "stdio", "how calls reach it: `TRANSPORT` stdio, http or nats")
 	cmd.Flags().BoolVar(&o.mcp, "mcp", false, "create an MCP server")
@@ -131,11 +133,11 @@ func (o newOptions) language() (newLang, error) {
 	case !slices.Contains([]string{"stdio", "http", "nats"}, o.transport):
 		return newLang{}, usage("--transport %q: want stdio, http or nats", o.transport)
 	case i < 0 && o.lang == "":
-		f := fail(exitUsage, "--lang is missing: want %s", orList(names))
+		f := fail(exitUsage, "--lang is missing: want %s", words.Or(names))
 		f.hint = "for example: extctl new dice --lang python"
 		return newLang{}, f
 	case i < 0:
-		return newLang{}, usage("--lang %q: want %s", o.lang, orList(names))
+		return newLang{}, usage("--lang %q: want %s", o.lang, words.Or(names))
 	case !slices.Contains(able, newLanguages[i].name):
 		what := "--transport " + o.transport
 		if o.mcp {
@@ -144,7 +146,7 @@ func (o newOptions) language() (newLang, error) {
 		if len(able) == 0 {
 			return newLang{}, usage("%s: there is no template for an MCP server on NATS; a bridge puts one with --transport stdio or http on the mesh", what)
 		}
-		return newLang{}, usage("%s: there is a template for %s only, not for %s", what, orList(able), newLanguages[i].name)
+		return newLang{}, usage("%s: there is a template for %s only, not for %s", what, words.Or(able), newLanguages[i].name)
 	}
 	return newLanguages[i], nil
 }
@@ -181,7 +183,7 @@ func runNew(ctx context.Context, a *app, id string, o newOptions) error {
 	if _, err := fmt.Fprintf(a.stdout, "created %s\n", target); err != nil {
 		return err
 	}
-	p.advise(a.stderr, shellWord(target))
+	p.advise(a.stderr, terminal.ShellWord(target))
 	if lang.name == "typescript" {
 		adviseNode(ctx, a.stderr)
 	}
@@ -246,7 +248,7 @@ func adviseNode(ctx context.Context, w io.Writer) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "node", "--version").Output()
 	if version := strings.TrimSpace(string(out)); err == nil && semver.IsValid(version) && semver.Compare(version, "v22.18.0") < 0 {
-		fmt.Fprintf(w, "\nnode is %s here; TypeScript needs Node 22.18 or later. Until then, change the command in plugin.toml to npx, and args to [\"-y\", \"tsx\", \"main.ts\"].\n", clean(version))
+		fmt.Fprintf(w, "\nnode is %s here; TypeScript needs Node 22.18 or later. Until then, change the command in plugin.toml to npx, and args to [\"-y\", \"tsx\", \"main.ts\"].\n", terminal.Clean(version))
 	}
 }
 

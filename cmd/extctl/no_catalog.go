@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -33,7 +34,7 @@ func (s *session) explainNoCatalog(err error) error {
 		f.hint = "start one with `registry --server URL`, or run a whole mesh with `extctl up`; is --prefix right?"
 		return f
 	}
-	who := clean(strings.TrimSpace(status.Name + " " + status.Version))
+	who := terminal.Clean(strings.TrimSpace(status.Name + " " + status.Version))
 	switch {
 	case status.JetStream == "" || status.JetStream == "ok":
 		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s) and has not created it yet", who), err}
@@ -55,5 +56,5 @@ func (s *session) noteNoCatalog(ctx context.Context) {
 		return
 	}
 	err = s.explainNoCatalog(err)
-	s.note("extctl: connected to NATS at %s; waiting for a catalog: %s", s.nc.ConnectedUrlRedacted(), clean(strings.TrimPrefix(err.Error(), "no catalog: ")))
+	s.note("extctl: connected to NATS at %s; waiting for a catalog: %s", s.nc.ConnectedUrlRedacted(), terminal.Clean(strings.TrimPrefix(err.Error(), "no catalog: ")))
 }

@@ -6,6 +6,9 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // outputFormat is how a verb prints its list; "" means a table.
@@ -39,7 +42,7 @@ func (f *outputFormat) choose(a *app) error {
 	}
 	*f = cmp.Or(*f, formatTable)
 	if !slices.Contains(outputFormats, string(*f)) {
-		return usage("%s %q: want %s", source, string(*f), orList(outputFormats))
+		return usage("%s %q: want %s", source, string(*f), words.Or(outputFormats))
 	}
 	a.yaml = *f == formatYAML
 	if a.yaml {
@@ -50,8 +53,8 @@ func (f *outputFormat) choose(a *app) error {
 }
 
 // printColumn prints one column of a table.
-func printColumn(a *app, t *table, column int) error {
-	for _, row := range t.rows {
+func printColumn(a *app, t *terminal.Table, column int) error {
+	for _, row := range t.Rows {
 		if _, err := fmt.Fprintln(a.stdout, row[column]); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -101,9 +102,9 @@ func printPings(s *session, results []pingJSON) error {
 			if !r.OK {
 				answer = "none"
 			}
-			t.add(r.ID, answer, fmt.Sprintf("%.2f ms", r.ElapsedMS), short(r.Error, 80))
+			t.Add(r.ID, answer, fmt.Sprintf("%.2f ms", r.ElapsedMS), terminal.Short(r.Error, 80))
 		}
-		if err := t.print(s.stdout); err != nil {
+		if err := t.Print(s.stdout); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -68,7 +70,7 @@ func (v view) registryProblems() []problemJSON {
 		p.Message, p.Command = "no registry leads"+age, ""
 	case r == nil:
 		p.Message = "no registry answers" + age
-		p.Command = "registry --server " + shellWord(v.server)
+		p.Command = "registry --server " + terminal.ShellWord(v.server)
 	case r.JetStream != "ok" && r.JetStream != "":
 		p.Message = fmt.Sprintf("the registry %s cannot use JetStream: %s%s", r.Name, r.JetStream, age)
 	case age != "":
@@ -95,9 +97,9 @@ func (v view) bridgeProblems() (out []problemJSON) {
 			message += ": it " + h.Reason
 		}
 		if n := len(h.Extensions) + h.ExtensionsLeftOut; n > 0 {
-			message += fmt.Sprintf("; it ran %s", plural(n, "extension"))
+			message += fmt.Sprintf("; it ran %s", words.Plural(n, "extension"))
 		}
-		out = append(out, problemJSON{levelError, "bridge", h.Bridge, message, "extctl list --bridge " + shellWord(h.Bridge)})
+		out = append(out, problemJSON{levelError, "bridge", h.Bridge, message, "extctl list --bridge " + terminal.ShellWord(h.Bridge)})
 	}
 	return out
 }
@@ -105,7 +107,7 @@ func (v view) bridgeProblems() (out []problemJSON) {
 // extensionProblem is what is wrong with an extension. Instances on lost bridges do not count as long as there are others:
 // the bridge is a problem of its own.
 func extensionProblem(e extensionJSON, lost map[string]bool) (p problemJSON, ok bool) {
-	p = problemJSON{Level: levelOf(e), Kind: "extension", Name: e.ID, Command: "extctl show " + shellWord(e.ID)}
+	p = problemJSON{Level: levelOf(e), Kind: "extension", Name: e.ID, Command: "extctl show " + terminal.ShellWord(e.ID)}
 	if p.Level == "" {
 		return p, false
 	}
@@ -129,9 +131,9 @@ func extensionProblem(e extensionJSON, lost map[string]bool) (p problemJSON, ok 
 	}
 	switch worst := worstInstance(instances); worst.State {
 	case heartbeat.Gated:
-		p.Command = "extctl hosts --problems --bridge " + shellWord(worst.Bridge)
+		p.Command = "extctl hosts --problems --bridge " + terminal.ShellWord(worst.Bridge)
 	case heartbeat.Draining:
-		p.Command = "extctl undrain " + shellWord(e.ID)
+		p.Command = "extctl undrain " + terminal.ShellWord(e.ID)
 	}
 	return p, true
 }
@@ -172,11 +174,11 @@ func (v view) manifestProblems() (out []problemJSON) {
 			}
 		}
 		if n := len(seen) + h.ProblemsLeftOut; n > 0 {
-			message := fmt.Sprintf("the bridge %s could not start %s", h.Bridge, plural(n, "extension"))
+			message := fmt.Sprintf("the bridge %s could not start %s", h.Bridge, words.Plural(n, "extension"))
 			if first != "" {
 				message += "; " + first
 			}
-			out = append(out, problemJSON{level, "manifest", h.Bridge, message, "extctl hosts --bridge " + shellWord(h.Bridge)})
+			out = append(out, problemJSON{level, "manifest", h.Bridge, message, "extctl hosts --bridge " + terminal.ShellWord(h.Bridge)})
 		}
 	}
 	return out
@@ -244,7 +246,7 @@ func trouble(instances []wire.InstanceState) (level, text string) {
 		}
 		part := fmt.Sprintf("%d %s", n, bad.state)
 		if len(on) > 0 {
-			part += " on " + someOf(on, 3)
+			part += " on " + words.Some(on, 3)
 		}
 		if why != "" {
 			part += ": " + why

@@ -12,7 +12,9 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -46,7 +48,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 		}
 		bridges = running
 		for _, name := range lost {
-			s.note("%s is lost; it reads its manifests when it starts", clean(name))
+			s.note("%s is lost; it reads its manifests when it starts", terminal.Clean(name))
 		}
 	}
 	answers, failed, err := askBridges[bridge.Reloaded](ctx, s, bridges, "reload", nil)
@@ -67,9 +69,9 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 		return cmp.Or(printBridges(s, results, failed), failed.exit())
 	}
 	for _, a := range answers {
-		fmt.Fprintf(s.stdout, "%s: %s\n", clean(a.Bridge), clean(reloadedText(a.parsed)))
+		fmt.Fprintf(s.stdout, "%s: %s\n", terminal.Clean(a.Bridge), terminal.Clean(reloadedText(a.parsed)))
 		if a.parsed.Problems > 0 {
-			s.note("extctl hosts lists the problems of %s", clean(a.Bridge))
+			s.note("extctl hosts lists the problems of %s", terminal.Clean(a.Bridge))
 		}
 	}
 	failed.print(s.app)
@@ -115,7 +117,7 @@ func reloadedText(r bridge.Reloaded) string {
 	case len(r.SearchPaths) == 0:
 		return text + "; it runs no extensions: extensions.enabled is false in its extensions.yaml"
 	}
-	return fmt.Sprintf("%s (%s, %s); it looks in %s", text, plural(r.Extensions, "extension"), plural(r.Problems, "problem"), strings.Join(r.SearchPaths, ", "))
+	return fmt.Sprintf("%s (%s, %s); it looks in %s", text, words.Plural(r.Extensions, "extension"), words.Plural(r.Problems, "problem"), strings.Join(r.SearchPaths, ", "))
 }
 
 // hintBridge adds a hint to the error of a bridge without a subscriber: the bridge's state in the catalog, or bridges
@@ -132,14 +134,14 @@ func (s *session) hintBridge(ctx context.Context, name string, err error) error 
 	var names []string
 	for _, h := range c.Hosts() {
 		if h.Bridge == name {
-			f.hint = "its last state in `extctl hosts` is " + clean(whatOf(h))
+			f.hint = "its last state in `extctl hosts` is " + terminal.Clean(whatOf(h))
 			return f
 		}
 		names = append(names, h.Bridge)
 	}
 	f.hint = "`extctl hosts` lists the bridges"
 	if near := nearest.Words(name, names); len(near) > 0 {
-		f.hint, f.data = "did you mean "+clean(orList(near))+"?", map[string]any{"nearest": near}
+		f.hint, f.data = "did you mean "+terminal.Clean(words.Or(near))+"?", map[string]any{"nearest": near}
 	}
 	return f
 }

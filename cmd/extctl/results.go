@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // mcpResult is the result of an MCP tool. Its content is decoded part by part, because one malformed part must not hide the
@@ -91,7 +92,7 @@ func mcpText(r mcpResult) string {
 		b.WriteString(contentText(c) + "\n")
 	}
 	if structured {
-		b.Write(escapeJSON(indented(r.StructuredContent)))
+		b.Write(terminal.EscapeJSON(indented(r.StructuredContent)))
 		b.WriteByte('\n')
 	}
 	if b.Len() == 0 {
@@ -127,7 +128,7 @@ func describe(what, mime, name string, bytes int) string {
 	case bytes > 0:
 		text += fmt.Sprintf(", %d bytes", bytes)
 	}
-	return "[" + short(text, 300) + "]"
+	return "[" + terminal.Short(text, 300) + "]"
 }
 
 // cleanText is clean for a text of several lines, whose line breaks and tabs stay.
@@ -136,7 +137,7 @@ func cleanText(s string) string {
 	for i, line := range lines {
 		cells := strings.Split(line, "\t")
 		for n, cell := range cells {
-			cells[n] = clean(cell)
+			cells[n] = terminal.Clean(cell)
 		}
 		lines[i] = strings.Join(cells, "\t")
 	}

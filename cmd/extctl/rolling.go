@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -43,7 +44,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 	}
 	spots = slices.DeleteFunc(spots, func(p spot) bool {
 		if p.state == heartbeat.Gated {
-			r.s.note("%s", clean(fmt.Sprintf("%s is not started, because a requirement is missing: %s", p.name(), p.reason)))
+			r.s.note("%s", terminal.Clean(fmt.Sprintf("%s is not started, because a requirement is missing: %s", p.name(), p.reason)))
 		}
 		return p.state == heartbeat.Gated
 	})
@@ -51,7 +52,7 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 	slices.SortStableFunc(spots, func(a, b spot) int { return rank(a) - rank(b) })
 	for n, p := range spots {
 		if !r.s.json {
-			fmt.Fprintf(r.s.stdout, "%s: restarting … ", clean(r.label(p)))
+			fmt.Fprintf(r.s.stdout, "%s: restarting … ", terminal.Clean(r.label(p)))
 		}
 		began := time.Now()
 		if err := r.one(ctx, p, spots); err != nil {

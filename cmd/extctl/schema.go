@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -51,9 +52,9 @@ func listSchemas(a *app) error {
 	}
 	t := a.newTable("NAME", "DESCRIPTION")
 	for _, s := range schemas {
-		t.add(s.Name, s.Description)
+		t.Add(s.Name, s.Description)
 	}
-	return t.print(a.stdout)
+	return t.Print(a.stdout)
 }
 
 func printSchemaNamed(a *app, name string) error {
@@ -63,7 +64,7 @@ func printSchemaNamed(a *app, name string) error {
 			return printSchema(a, s)
 		}
 	}
-	f := fail(exitUsage, "there is no schema %q; want %s", name, orList(names))
+	f := fail(exitUsage, "there is no schema %q; want %s", name, words.Or(names))
 	f.hint = "for example: extctl schema manifest"
 	return f
 }

@@ -16,7 +16,9 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -59,7 +61,7 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 		return err
 	}
 	if cmd.GroupID == "operate" && len(target.NotUsed) > 0 { // a change of another mesh than the intended one
-		a.note("extctl: on %s", clean(meshOf(target, a.nats.Prefix).String()))
+		a.note("extctl: on %s", terminal.Clean(meshOf(target, a.nats.Prefix).String()))
 	}
 	s := &session{app: a, prefix: prefix}
 	s.denied.inbox, s.denied.end = target.InboxPrefix(), end
@@ -202,7 +204,7 @@ func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 	near := nearest.Words(id, ids(c))
 	f := fail(exitNotFound, "no extension has the id %q", id)
 	if len(near) > 0 {
-		f.hint = "did you mean " + orList(near) + "?"
+		f.hint = "did you mean " + words.Or(near) + "?"
 		f.data = map[string]any{"nearest": near}
 	} else {
 		f.hint = "`extctl list` lists the extensions; `extctl hosts` shows what bridges could not start and why"

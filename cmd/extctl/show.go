@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -34,7 +35,7 @@ func showCmd(a *app) *cobra.Command {
 					return err
 				}
 				if format == formatName {
-					_, err := fmt.Fprintln(a.stdout, clean(e.ID))
+					_, err := fmt.Fprintln(a.stdout, terminal.Clean(e.ID))
 					return err
 				}
 				exits := lastExits(ctx, s, e)
@@ -68,25 +69,25 @@ func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
 			fmt.Fprintf(w, "%-12s %s\n", name+":", v)
 		}
 	}
-	line("Id", "%s", clean(j.ID))
-	line("Name", "%s", clean(e.Spec.Name))
-	line("Version", "%s", clean(j.Version))
-	line("Description", "%s", clean(e.Spec.Description))
+	line("Id", "%s", terminal.Clean(j.ID))
+	line("Name", "%s", terminal.Clean(e.Spec.Name))
+	line("Version", "%s", terminal.Clean(j.Version))
+	line("Description", "%s", terminal.Clean(e.Spec.Description))
 	line("State", "%s", state)
-	line("Reason", "%s", clean(j.Reason))
+	line("Reason", "%s", terminal.Clean(j.Reason))
 	if !e.State.Since.IsZero() {
 		line("Since", "%s (%s)", e.State.Since.Local().Format(time.DateTime), ago(e.State.Since))
 	}
 	if b := j.Breaker; b != nil {
 		line("Breaker", "%s", b.State)
 	}
-	line("Transport", "%s", strings.TrimSuffix(clean(j.Transport+", "+j.Dialect), ", "))
-	line("Server", "%s", clean(serverText(e.Spec.Server)))
-	line("Subject", "%s", clean(e.Spec.Subject))
-	line("Parent", "%s", clean(j.Parent))
-	line("Hooks", "%s", clean(strings.Join(e.Spec.Hooks, ", ")))
+	line("Transport", "%s", strings.TrimSuffix(terminal.Clean(j.Transport+", "+j.Dialect), ", "))
+	line("Server", "%s", terminal.Clean(serverText(e.Spec.Server)))
+	line("Subject", "%s", terminal.Clean(e.Spec.Subject))
+	line("Parent", "%s", terminal.Clean(j.Parent))
+	line("Hooks", "%s", terminal.Clean(strings.Join(e.Spec.Hooks, ", ")))
 	for _, d := range e.Spec.Diagnostics {
-		line(clean(d.Level), "%s", clean(d.Message))
+		line(terminal.Clean(d.Level), "%s", terminal.Clean(d.Message))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -115,7 +116,7 @@ func serverText(s *wire.Server) string {
 		}
 	}
 	if s.Instructions != "" {
-		text += ", instructions: " + short(s.Instructions, 200)
+		text += ", instructions: " + terminal.Short(s.Instructions, 200)
 	}
 	return strings.TrimPrefix(text, ", ")
 }
@@ -127,9 +128,9 @@ func printInstances(a *app, instances []wire.InstanceState) error {
 	fmt.Fprintln(a.stdout)
 	t := a.newTable("INSTANCE", "BRIDGE", "HOST", "VERSION", "STATE", "SINCE", "RESTARTS", "REASON")
 	for _, i := range instances {
-		t.add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), ago(i.Since), strconv.FormatUint(i.Restarts, 10), short(i.Reason, 60))
+		t.Add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), ago(i.Since), strconv.FormatUint(i.Restarts, 10), terminal.Short(i.Reason, 60))
 	}
-	return t.print(a.stdout)
+	return t.Print(a.stdout)
 }
 
 func printToolsOf(a *app, tools []wire.Tool) error {
@@ -138,11 +139,11 @@ func printToolsOf(a *app, tools []wire.Tool) error {
 	}
 	fmt.Fprintln(a.stdout)
 	t := a.newTable("TOOL", "DESCRIPTION")
-	t.limit = 80
+	t.Limit = 80
 	for _, tool := range tools {
-		t.add(tool.Name, firstLine(tool.Description))
+		t.Add(tool.Name, terminal.FirstLine(tool.Description))
 	}
-	return t.print(a.stdout)
+	return t.Print(a.stdout)
 }
 
 // ago is a rough time span for people.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -74,18 +75,18 @@ func exitsOf(ctx context.Context, s *session, bridge, id string) (out []exitJSON
 func printExits(a *app, exits []exitJSON) {
 	const lines = 30 // a stack trace of Node.js is shorter
 	for _, e := range exits {
-		fmt.Fprintf(a.stdout, "\nLast exit of %s on %s: %s after %s, %s\n", clean(e.Instance), clean(e.Bridge), clean(e.Status),
+		fmt.Fprintf(a.stdout, "\nLast exit of %s on %s: %s after %s, %s\n", terminal.Clean(e.Instance), terminal.Clean(e.Bridge), terminal.Clean(e.Status),
 			time.Duration(e.UptimeSecs*float64(time.Second)).Round(time.Millisecond), ago(e.At))
 		if e.Cause != "" {
-			fmt.Fprintf(a.stdout, "  stopped by the bridge: %s\n", short(e.Cause, 200))
+			fmt.Fprintf(a.stdout, "  stopped by the bridge: %s\n", terminal.Short(e.Cause, 200))
 		}
 		if e.Reason != "" {
-			fmt.Fprintf(a.stdout, "  probable reason: %s\n", short(e.Reason, 300))
+			fmt.Fprintf(a.stdout, "  probable reason: %s\n", terminal.Short(e.Reason, 300))
 		}
 		tail := strings.Split(strings.TrimSpace(e.StderrTail), "\n")
 		for _, line := range tail[max(0, len(tail)-lines):] {
 			if line != "" {
-				fmt.Fprintf(a.stdout, "  | %s\n", clean(line))
+				fmt.Fprintf(a.stdout, "  | %s\n", terminal.Clean(line))
 			}
 		}
 	}

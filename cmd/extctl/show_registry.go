@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -36,12 +38,12 @@ func (s *session) showRegistry(ctx context.Context) error {
 	if err := printRegistry(s.app, r); err != nil {
 		return err
 	}
-	for _, t := range []*table{replicaTable(s.app, r.Replicas), refusalTable(s.app, r.Recent)} {
-		if len(t.rows) == 0 {
+	for _, t := range []*terminal.Table{replicaTable(s.app, r.Replicas), refusalTable(s.app, r.Recent)} {
+		if len(t.Rows) == 0 {
 			continue
 		}
 		fmt.Fprintln(s.stdout)
-		if err := t.print(s.stdout); err != nil {
+		if err := t.Print(s.stdout); err != nil {
 			return err
 		}
 	}
@@ -51,7 +53,7 @@ func (s *session) showRegistry(ctx context.Context) error {
 func printRegistry(a *app, r registry.Status) error {
 	w := bufio.NewWriter(a.stdout)
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", name+":", clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(w, "%-12s %s\n", name+":", terminal.Clean(fmt.Sprintf(format, args...)))
 	}
 	line("Registry", "%s", strings.TrimSpace(r.Name+" "+r.Version))
 	switch {
@@ -67,12 +69,12 @@ func printRegistry(a *app, r registry.Status) error {
 	}
 	line("Catalog", "revision %d of %s; it %s", r.Revision, r.CatalogID, ageText(time.Duration(r.AgeMS)*time.Millisecond))
 	line("JetStream", "%s", r.JetStream)
-	line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), plural(r.Tools, "tool"), plural(r.Skills, "skill"))
+	line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), words.Plural(r.Tools, "tool"), words.Plural(r.Skills, "skill"))
 	line("Instances", "%s", countText(byState(r.Instances)))
 	line("Bridges", "%s", countText(byState(r.Hosts)))
 	line("Received", "%d announcements, %d heartbeats (%.1f ms old on average), %d reports from callers", r.Traffic.Announces, r.Traffic.Beats, r.Traffic.BeatLagMS, r.Traffic.Suspects)
 	line("Written", "%d documents in %d batches; %d writes failed", r.Traffic.Writes, r.Traffic.Batches, r.Traffic.Failures)
-	line("Waiting", "%s to write, %s", plural(r.Pending, "document"), plural(r.Handshakes, "handshake"))
+	line("Waiting", "%s to write, %s", words.Plural(r.Pending, "document"), words.Plural(r.Handshakes, "handshake"))
 	var refused []string
 	for _, what := range slices.Sorted(maps.Keys(r.Refused)) {
 		refused = append(refused, fmt.Sprintf("%s %d", what, r.Refused[what]))
@@ -92,24 +94,24 @@ func byState(counts map[heartbeat.State]int) map[string]int {
 }
 
 // replicaTable is the table of the registry replicas.
-func replicaTable(a *app, all []registry.Replica) *table {
+func replicaTable(a *app, all []registry.Replica) *terminal.Table {
 	t := a.newTable("REPLICA", "INSTANCE", "VERSION", "ROLE")
 	for _, r := range all {
 		role := "standby"
 		if r.Leading {
 			role = "leader"
 		}
-		t.add(r.Name, r.Instance, r.Version, role)
+		t.Add(r.Name, r.Instance, r.Version, role)
 	}
 	return t
 }
 
 // refusalTable is the table of what the registry refused recently, and why.
-func refusalTable(a *app, all []registry.Refusal) *table {
+func refusalTable(a *app, all []registry.Refusal) *terminal.Table {
 	t := a.newTable("REFUSED", "ID", "COUNT", "LAST", "REASON")
-	t.limit = 160
+	t.Limit = 160
 	for _, r := range all {
-		t.add(r.What, r.ID, strconv.FormatUint(r.Count, 10), ago(r.Last), r.Reason)
+		t.Add(r.What, r.ID, strconv.FormatUint(r.Count, 10), ago(r.Last), r.Reason)
 	}
 	return t
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -115,5 +116,5 @@ func (f bridgeFlags) resolveNumber(ctx context.Context, s *session, e mesh.Exten
 			return f, nil
 		}
 	}
-	return f, fail(exitNotFound, "bridge %s runs %s of %s, so there is no %s", name, plural(have, "instance"), e.ID, fmt.Sprintf("%q", f.instance))
+	return f, fail(exitNotFound, "bridge %s runs %s of %s, so there is no %s", name, words.Plural(have, "instance"), e.ID, fmt.Sprintf("%q", f.instance))
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // statsFlags are the flags of stats and top.
@@ -233,7 +235,7 @@ func (s statsCommand) run(ctx context.Context) error {
 }
 
 // table is a table with a row for each extension, or for each tool.
-func (s statsCommand) table(out statsJSON) *table {
+func (s statsCommand) table(out statsJSON) *terminal.Table {
 	names := []string{"EXTENSION", "TOOL", "CALLS", "ERRORS", "ERRORS %", "P50", "P99"}
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	if out.IntervalMS > 0 {
@@ -252,7 +254,7 @@ func (s statsCommand) table(out statsJSON) *table {
 		if u.took.Total() > 0 {
 			p50, p99 = usText(u.P50), usText(u.P99)
 		}
-		t.add(append(name, number(u.Calls), number(u.Failed), share, p50, p99)...)
+		t.Add(append(name, number(u.Calls), number(u.Failed), share, p50, p99)...)
 	}
 	for _, e := range out.Extensions {
 		if !s.tools() {
@@ -330,16 +332,16 @@ func (s statsCommand) print(now sample, before *sample, failed error) error {
 	}
 	t := s.table(out)
 	if s.flags.format == formatWide {
-		t.width = 0
+		t.Width = 0
 	}
-	line := func(text string) { fmt.Fprintln(&frame, cut(clean(text), cmp.Or(t.width, 200))) }
-	line(fmt.Sprintf("%s  %s on %s, %s", clockTime(now.at, now.at), plural(len(out.Extensions), "extension"), plural(len(now.answers), "bridge"), what))
+	line := func(text string) { fmt.Fprintln(&frame, terminal.Cut(terminal.Clean(text), cmp.Or(t.Width, 200))) }
+	line(fmt.Sprintf("%s  %s on %s, %s", clockTime(now.at, now.at), words.Plural(len(out.Extensions), "extension"), words.Plural(len(now.answers), "bridge"), what))
 	if live {
-		_, height := terminalSize(s.stdout)
+		_, height := terminal.Size(s.stdout)
 		most := max(1, height-3-len(out.Failed)) // the line above, the names, and the cursor
-		t.rows = t.rows[:min(len(t.rows), most)]
+		t.Rows = t.Rows[:min(len(t.Rows), most)]
 	}
-	if err := t.print(&frame); err != nil {
+	if err := t.Print(&frame); err != nil {
 		return err
 	}
 	for _, b := range out.Failed {

@@ -13,7 +13,7 @@ import (
 func TestTop(t *testing.T) {
 	t.Parallel()
 	b, _, _ := pastBed(t)
-	master, tty := terminal(t)
+	master, tty := openTerminal(t)
 	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 4, Col: 70}); err != nil {
 		t.Fatal(err)
 	}

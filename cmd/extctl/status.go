@@ -18,7 +18,9 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -50,7 +52,7 @@ drains), 13 if there is no NATS or no catalog, and 14 if NATS refuses the user.`
 			})
 			if err != nil {
 				if format != formatJSON {
-					fmt.Fprintf(a.stdout, "Mesh:        %s\n", clean(st.Mesh.String()))
+					fmt.Fprintf(a.stdout, "Mesh:        %s\n", terminal.Clean(st.Mesh.String()))
 				}
 				return err
 			}
@@ -186,7 +188,7 @@ func (st statusJSON) print(a *app, format outputFormat) error {
 		err = a.printJSON(st)
 	case formatName:
 		for _, p := range st.Problems {
-			if _, err = fmt.Fprintln(a.stdout, clean(p.Name)); err != nil {
+			if _, err = fmt.Fprintln(a.stdout, terminal.Clean(p.Name)); err != nil {
 				return err
 			}
 		}
@@ -204,14 +206,14 @@ const fewStatusProblems = 20
 
 func (st statusJSON) printText(a *app, all bool) error {
 	w := bufio.NewWriter(a.stdout)
-	fmt.Fprintf(w, "Mesh:        %s\n", clean(st.Mesh.String()))
+	fmt.Fprintf(w, "Mesh:        %s\n", terminal.Clean(st.Mesh.String()))
 	registry := st.Registry.String()
 	if st.denied {
 		registry = "this user may not send requests to it"
 	}
-	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", clean(registry), ageText(st.age()))
+	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", terminal.Clean(registry), ageText(st.age()))
 	fmt.Fprintf(w, "Bridges:     %s\n", countText(st.Hosts))
-	fmt.Fprintf(w, "Extensions:  %s; %s\n\n", countText(st.Extensions), plural(st.Tools, "tool"))
+	fmt.Fprintf(w, "Extensions:  %s; %s\n\n", countText(st.Extensions), words.Plural(st.Tools, "tool"))
 	if len(st.Problems) == 0 {
 		fmt.Fprintln(w, "No problems.")
 	}
@@ -224,9 +226,9 @@ func (st statusJSON) printText(a *app, all bool) error {
 		if a.colour() {
 			level = paint(level)
 		}
-		fmt.Fprintf(w, "%s%s  %s\n", level, strings.Repeat(" ", len(levelError)-len(p.Level)), clean(p.Message))
+		fmt.Fprintf(w, "%s%s  %s\n", level, strings.Repeat(" ", len(levelError)-len(p.Level)), terminal.Clean(p.Message))
 		if p.Command != "" {
-			fmt.Fprintf(w, "       %s\n", clean(p.Command))
+			fmt.Fprintf(w, "       %s\n", terminal.Clean(p.Command))
 		}
 	}
 	if n := len(st.Problems) - len(shown); n > 0 {
@@ -252,7 +254,7 @@ func (r *registryJSON) String() string {
 	case 1:
 		return text + ", standby " + standbys[0]
 	}
-	return text + ", standbys " + someOf(standbys, 5)
+	return text + ", standbys " + words.Some(standbys, 5)
 }
 
 // countText is "12 ready, 1 lost", by state; "" is the state of a bridge that has never answered.
@@ -265,7 +267,7 @@ func countText(counts map[string]int) string {
 	}
 	for _, state := range slices.Sorted(maps.Keys(counts)) { // of a newer version
 		if state != "" && !slices.Contains(listedStates, state) {
-			parts = append(parts, strconv.Itoa(counts[state])+" "+clean(state))
+			parts = append(parts, strconv.Itoa(counts[state])+" "+terminal.Clean(state))
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none")

@@ -15,6 +15,8 @@ import (
 	"github.com/extmesh/extmesh/internal/calls"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -86,7 +88,7 @@ func (s *session) tap(ctx context.Context, f *tapFlags) error {
 		return err
 	}
 	defer stop()
-	s.note("extctl: the calls of %s on %s, for %v", clean(f.ID), plural(len(bridges), "bridge"), f.time)
+	s.note("extctl: the calls of %s on %s, for %v", terminal.Clean(f.ID), words.Plural(len(bridges), "bridge"), f.time)
 	if err := t.wait(ctx, s, f.time+followTimeout); err != nil {
 		return err
 	}
@@ -197,7 +199,7 @@ func (s *session) printTapped(c callJSON) error {
 	if s.json {
 		return s.printJSON(c)
 	}
-	_, err := fmt.Fprintf(s.stdout, "%s  %-16s  %-16s  %9s  %-12s  %s  %s\n", clockTime(c.At, time.Now()), clean(c.ID), clean(toolOf(c.Record)),
-		usText(c.TookUS), clean(cmp.Or(c.Agent, "-")), clean(cmp.Or(c.CallID, "-")), clean(errorOf(c.Record)))
+	_, err := fmt.Fprintf(s.stdout, "%s  %-16s  %-16s  %9s  %-12s  %s  %s\n", clockTime(c.At, time.Now()), terminal.Clean(c.ID), terminal.Clean(toolOf(c.Record)),
+		usText(c.TookUS), terminal.Clean(cmp.Or(c.Agent, "-")), terminal.Clean(cmp.Or(c.CallID, "-")), terminal.Clean(errorOf(c.Record)))
 	return err
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
-// terminal returns both ends of a new terminal: what is written to tty can be read from master.
-func terminal(t *testing.T) (master, tty *os.File) {
+// openTerminal returns both ends of a new terminal: what is written to tty can be read from master.
+func openTerminal(t *testing.T) (master, tty *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -37,7 +37,7 @@ func terminal(t *testing.T) (master, tty *os.File) {
 // TestTerminal: what an extension returns cannot control the terminal that it is printed on.
 func TestTerminal(t *testing.T) {
 	const hostile = "\u009b2J\u202egpj.exe\x7f"
-	master, tty := terminal(t)
+	master, tty := openTerminal(t)
 	a := &app{stdout: tty, stderr: tty, getenv: func(string) string { return "" }}
 	for name, print := range map[string]func(*session) error{
 		"call":        func(s *session) error { return s.printResult(json.RawMessage(`{"x":"`+hostile+`"}`), false) },
@@ -50,8 +50,8 @@ func TestTerminal(t *testing.T) {
 		},
 		"table": func(s *session) error {
 			table := s.newTable("X")
-			table.add(hostile)
-			return table.print(s.stdout)
+			table.Add(hostile)
+			return table.Print(s.stdout)
 		},
 	} {
 		one := *a

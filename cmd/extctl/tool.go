@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -65,16 +66,16 @@ func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 		return a.printJSON(o)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s", clean(t.Name))
+	fmt.Fprintf(&b, "%s", terminal.Clean(t.Name))
 	if e.ID != "" {
-		fmt.Fprintf(&b, " (%s)", clean(e.ID+"/"+t.Own))
+		fmt.Fprintf(&b, " (%s)", terminal.Clean(e.ID+"/"+t.Own))
 	}
 	if o.State != "" {
-		fmt.Fprintf(&b, ", %s", clean(string(o.State)))
+		fmt.Fprintf(&b, ", %s", terminal.Clean(string(o.State)))
 	}
 	fmt.Fprintln(&b)
 	if text := strings.TrimSpace(strings.TrimPrefix(t.Description, "[ext:"+e.ID+"] ")); text != "" {
-		fmt.Fprintf(&b, "%s\n", cleanLines(text))
+		fmt.Fprintf(&b, "%s\n", terminal.CleanLines(text))
 	}
 	if hints := hintsOf(o.Annotations); hints != "" {
 		fmt.Fprintf(&b, "It %s.\n", hints)
@@ -90,7 +91,7 @@ func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 		_, err := fmt.Fprintf(a.stdout, "\nExample: %s\n", o.Example)
 		return err
 	}
-	a.note("\nextctl has no example that the schema accepts; extctl tool --schema %s prints the schema", clean(t.Name))
+	a.note("\nextctl has no example that the schema accepts; extctl tool --schema %s prints the schema", terminal.Clean(t.Name))
 	return nil
 }
 
@@ -107,9 +108,9 @@ func printArguments(a *app, schema json.RawMessage) error {
 		if r.required {
 			required = "yes"
 		}
-		t.add(r.name, r.typ, required, r.value, r.description)
+		t.Add(r.name, r.typ, required, r.value, r.description)
 	}
-	return t.print(a.stdout)
+	return t.Print(a.stdout)
 }
 
 // annotationsOf are the annotations of an MCP tool; null if it has none.

@@ -54,25 +54,6 @@ func TestMCPText(t *testing.T) {
 	}
 }
 
-func TestFitColumns(t *testing.T) {
-	for _, tt := range []struct {
-		widths []int
-		total  int
-		want   []int
-	}{
-		{[]int{10, 5, 80}, 100, []int{10, 5, 80}},
-		{[]int{10, 5, 80}, 60, []int{10, 5, 41}},
-		{[]int{20, 20, 80}, 40, []int{20, 8, 8}},
-		{[]int{20, 10, 30}, 46, []int{20, 10, 12}},
-		{[]int{20, 10, 30}, 42, []int{20, 9, 9}},
-		{[]int{6}, 3, []int{6}},
-	} {
-		if have := fitColumns(tt.widths, tt.total); !slices.Equal(have, tt.want) {
-			t.Errorf("%v in %d: %v, want %v", tt.widths, tt.total, have, tt.want)
-		}
-	}
-}
-
 // TestForeignVerbs: each verb of another program leads to one that exists.
 func TestForeignVerbs(t *testing.T) {
 	root := rootCmd(&app{})

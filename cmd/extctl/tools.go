@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -31,7 +32,7 @@ func toolsCmd(a *app) *cobra.Command {
 		}
 		tools := matching(all, search)
 		return listing{revisionJSON: revisionOf(c), name: "tools", list: tools, empty: noTools(id, search),
-			tables: func() []*table { return []*table{toolTable(a, c, tools)} },
+			tables: func() []*terminal.Table { return []*terminal.Table{toolTable(a, c, tools)} },
 			notes:  func() []string { return clashes(all) }}, nil
 	})
 	cmd.Flags().StringVar(&id, "ext", "", "only the tools of the extension `ID`")
@@ -90,12 +91,12 @@ func matching(all []mesh.Extension, search string) []toolJSON {
 	return out
 }
 
-func toolTable(a *app, c *mesh.Catalog, tools []toolJSON) *table {
+func toolTable(a *app, c *mesh.Catalog, tools []toolJSON) *terminal.Table {
 	t := a.newTable("TOOL", "EXTENSION", "STATE", "DESCRIPTION")
-	t.limit = 80
+	t.Limit = 80
 	for _, tool := range tools {
 		e, _ := c.Get(tool.Extension)
-		t.add(tool.Name, tool.Extension, string(e.State.State), firstLine(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] ")))
+		t.Add(tool.Name, tool.Extension, string(e.State.State), terminal.FirstLine(strings.TrimPrefix(tool.Description, "[ext:"+tool.Extension+"] ")))
 	}
 	return t
 }

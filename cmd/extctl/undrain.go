@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
@@ -54,7 +55,7 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 		return p.state != heartbeat.Draining || p.reason != instance.ReasonDrain || o.instance != "" && p.instance != o.instance
 	})
 	if len(spots) == 0 && !s.json {
-		s.note("%s has no drained instances", clean(o.words(id)))
+		s.note("%s has no drained instances", terminal.Clean(o.words(id)))
 	}
 	began := time.Now()
 	for _, p := range spots {
@@ -70,7 +71,7 @@ func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
 			return f
 		}
 		if !s.json {
-			fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", clean(p.name()), clean(p.id), time.Since(began).Round(100*time.Millisecond))
+			fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", terminal.Clean(p.name()), terminal.Clean(p.id), time.Since(began).Round(100*time.Millisecond))
 		}
 		result, err := json.Marshal(operated{[]string{p.instance}})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // uninstallJSON is the output of uninstall.
@@ -67,9 +68,9 @@ func runUninstall(ctx context.Context, a *app, f hostFlags, id string, yes bool)
 	if a.json {
 		return a.printJSON(u.out)
 	}
-	fmt.Fprintf(a.stdout, "%s %s: %s\n", u.out.Action, id, clean(u.out.Path))
+	fmt.Fprintf(a.stdout, "%s %s: %s\n", u.out.Action, id, terminal.Clean(u.out.Path))
 	if u.out.Next != "" {
-		fmt.Fprintf(a.stderr, "%s now resolves to %s\n", id, clean(u.out.Next))
+		fmt.Fprintf(a.stderr, "%s now resolves to %s\n", id, terminal.Clean(u.out.Next))
 	}
 	fmt.Fprintln(a.stderr, "to apply this on running bridges: extctl reload, which prints where each of them looks for extensions")
 	return nil

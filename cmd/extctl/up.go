@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
 	"github.com/extmesh/extmesh/internal/registry"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -116,7 +117,7 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 		if err != nil {
 			dir = o.data
 		}
-		m.urlFlag = " --data " + shellWord(dir)
+		m.urlFlag = " --data " + terminal.ShellWord(dir)
 	case a.getenv("NATS_URL") != "":
 		m.urlFlag = " --server " + m.url
 	}
@@ -185,10 +186,10 @@ func alreadyRunning(locked *storelock.LockedError, o upOptions) error {
 	f.err = &reworded{fmt.Sprintf("extctl up is already running here (pid %d, %s)", locked.Holder.PID, locked.Holder.URL), locked}
 	join := "extctl up --join"
 	if o.data != "" { // extctl does not find that mesh by itself
-		join = "NATS_URL=$(extctl url --data " + shellWord(o.data) + ") " + join
+		join = "NATS_URL=$(extctl url --data " + terminal.ShellWord(o.data) + ") " + join
 	}
 	for _, dir := range o.dirs {
-		join += " " + shellWord(dir)
+		join += " " + terminal.ShellWord(dir)
 	}
 	f.hint = "to add these extensions to it: " + join + "; to start another mesh, pass another directory with --data"
 	return f

@@ -7,6 +7,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // runJoin runs a bridge on a mesh that exists, until ctx ends.
@@ -19,7 +20,7 @@ func runJoin(ctx context.Context, a *app, o upOptions) error {
 	for _, dir := range o.dirs {
 		if strings.Contains(dir, "://") {
 			f := fail(exitUsage, "%s is not a directory", dir)
-			f.hint = "the address of the mesh is a flag: extctl up --join --server " + shellWord(dir) + " DIR"
+			f.hint = "the address of the mesh is a flag: extctl up --join --server " + terminal.ShellWord(dir) + " DIR"
 			return f
 		}
 	}
@@ -40,9 +41,9 @@ func runJoin(ctx context.Context, a *app, o upOptions) error {
 	m.url, m.started, m.mesh = target.Addr(), time.Now().Truncate(time.Millisecond), gate.Credentials(target.Secrets)
 	switch {
 	case a.nats.Server != "":
-		m.flags += " --server " + shellWord(m.url)
+		m.flags += " --server " + terminal.ShellWord(m.url)
 	case a.nats.Context != "":
-		m.flags += " --context " + shellWord(a.nats.Context)
+		m.flags += " --context " + terminal.ShellWord(a.nats.Context)
 	}
 	defer m.disconnect()
 	if err := m.connect(ctx, target); err != nil {

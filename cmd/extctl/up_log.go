@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 // terminalLog writes the log of extctl up for people: time, level, extension, message, error, and the rest.
@@ -47,7 +49,7 @@ func (h *terminalLog) Handle(_ context.Context, r slog.Record) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, err := fmt.Fprintln(h.w, clean(line))
+	_, err := fmt.Fprintln(h.w, terminal.Clean(line))
 	return err
 }
 

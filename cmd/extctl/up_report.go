@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -133,7 +135,7 @@ func (p *progress) readHost() {
 		}
 		p.info, p.reported = h, true
 		for _, problem := range h.Problems {
-			line := fmt.Sprintf("%-9s %s", problem.Kind, clean(strings.TrimSpace(problem.ID+" "+problem.Path+": "+problem.Message)))
+			line := fmt.Sprintf("%-9s %s", problem.Kind, terminal.Clean(strings.TrimSpace(problem.ID+" "+problem.Path+": "+problem.Message)))
 			if problem.Kind == "gated" || p.printed[line] { // gated extensions are printed as extensions
 				continue
 			}
@@ -177,12 +179,12 @@ func (p *progress) printState(id string, state heartbeat.State, reason string) {
 	if p.colour() {
 		text = paint(text) + strings.Repeat(" ", max(0, 9-len(state)))
 	}
-	line := fmt.Sprintf("%-9s %s", text, clean(id+" "+toJSON(e).Version))
+	line := fmt.Sprintf("%-9s %s", text, terminal.Clean(id+" "+toJSON(e).Version))
 	if state == heartbeat.Ready {
-		line += ", " + plural(len(e.Spec.Tools), "tool")
+		line += ", " + words.Plural(len(e.Spec.Tools), "tool")
 	}
 	if reason != "" {
-		line += ": " + clean(reason)
+		line += ": " + terminal.Clean(reason)
 	}
 	p.printf("%s", line)
 }
@@ -232,8 +234,8 @@ func (p *progress) explainEmpty() {
 		p.printf("This host runs no extensions: extensions.yaml disables them, or has no search_paths.")
 		return
 	}
-	p.printf("There are no extensions in %s yet. Make one:\n", clean(strings.Join(paths, ", ")))
-	p.printf("    extctl new hello --lang python --dir %s", shellWord(filepath.Clean(paths[0])))
+	p.printf("There are no extensions in %s yet. Make one:\n", terminal.Clean(strings.Join(paths, ", ")))
+	p.printf("    extctl new hello --lang python --dir %s", terminal.ShellWord(filepath.Clean(paths[0])))
 	if w := p.host.settings.Watch; w.Enabled && w.Reload {
 		p.printf("\nIt starts as soon as it is there.")
 	}
@@ -278,12 +280,4 @@ func (p *progress) firstCall() string {
 		return ""
 	}
 	return callLine(best.tool, best.args) + p.flags
-}
-
-// shellWord quotes a word for the shell if necessary; a quoted value stays as it is.
-func shellWord(s string) string {
-	if strings.HasSuffix(s, "'") || !strings.ContainsAny(clean(s), " \"'$`\\*?;&|<>(){}[]#~!") {
-		return clean(s)
-	}
-	return "'" + strings.ReplaceAll(clean(s), "'", `'\''`) + "'"
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -169,7 +170,7 @@ func (w *sourceWatch) lookAt(ctx context.Context, c discovery.Candidate, d *sour
 	files, err := sources(ctx, c.Root, w.host.settings.IgnoreDirs)
 	if err != nil {
 		if d.off = errors.Is(err, errTooManySources); d.off {
-			w.note("--watch does not watch %s: %v; keep data in another directory", clean(id), err)
+			w.note("--watch does not watch %s: %v; keep data in another directory", terminal.Clean(id), err)
 		}
 		return
 	}
@@ -177,12 +178,12 @@ func (w *sourceWatch) lookAt(ctx context.Context, c discovery.Candidate, d *sour
 	if changed == "" {
 		return
 	}
-	w.note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), clean(id), clean(changed))
+	w.note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), terminal.Clean(id), terminal.Clean(changed))
 	if err := w.restartParts(ctx, c); err != nil && ctx.Err() == nil {
-		w.note("%s was not restarted: %v", clean(id), err)
+		w.note("%s was not restarted: %v", terminal.Clean(id), err)
 	}
 	if d.off {
-		w.note("--watch no longer watches %s: files in its directory change all the time, such as %s; a program writes its own files to EXTMESH_STATE_DIR", clean(id), clean(changed))
+		w.note("--watch no longer watches %s: files in its directory change all the time, such as %s; a program writes its own files to EXTMESH_STATE_DIR", terminal.Clean(id), terminal.Clean(changed))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/terminal"
 )
 
 func urlCmd(a *app) *cobra.Command {
@@ -52,7 +53,7 @@ func natsURL(a *app, data string) (string, error) {
 	up, ok := storelock.Running(daemon.StoreDir(data))
 	if !ok || up.URL == "" {
 		f := fail(exitNoNATS, "no extctl up is running with the data directory %s", filepath.Clean(data))
-		f.hint = "start it with: extctl up --data " + shellWord(data)
+		f.hint = "start it with: extctl up --data " + terminal.ShellWord(data)
 		return "", f
 	}
 	return up.URLWithPassword(), nil

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // usageFailure turns cobra's message about a command line into an error and a hint.
@@ -60,7 +62,7 @@ func withoutDashes(cmd *cobra.Command, line []string) string {
 	for i := 0; i < len(line); i++ {
 		name, value, set := strings.Cut(strings.TrimPrefix(line[i], "--"), "=")
 		if !strings.HasPrefix(line[i], "--") || name == "" || cmd.Flag(name) != nil {
-			out = append(out, shellWord(line[i]))
+			out = append(out, terminal.ShellWord(line[i]))
 			continue
 		}
 		if !set && i+1 < len(line) && !strings.HasPrefix(line[i+1], "--") {
@@ -70,7 +72,7 @@ func withoutDashes(cmd *cobra.Command, line []string) string {
 		if !set {
 			value = "true"
 		}
-		out = append(out, shellWord(name+"="+value))
+		out = append(out, terminal.ShellWord(name+"="+value))
 	}
 	return strings.Join(out, " ")
 }
@@ -105,7 +107,7 @@ func onlySubcommands(cmd *cobra.Command, args []string) error {
 	for _, sub := range cmd.Commands() {
 		names = append(names, cmd.CommandPath()+" "+sub.Name())
 	}
-	return usage("unknown command %q; want %s", cmd.CommandPath()+" "+args[0], orList(names))
+	return usage("unknown command %q; want %s", cmd.CommandPath()+" "+args[0], words.Or(names))
 }
 
 // helpOf makes `extctl help VERB` fail if the verb does not exist. cobra's own help prints a message and exits with 0.

@@ -16,6 +16,8 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/document"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -98,11 +100,11 @@ func printValidated(a *app, results []validated) error {
 		printDiagnostics(a.stdout, r.Diagnostics)
 		if !r.OK {
 			bad++
-		} else if _, err := fmt.Fprintln(a.stdout, clean(r.Path+": ok: "+cmp.Or(r.Checked, strings.TrimSpace(r.ID+" "+r.Version)))); err != nil {
+		} else if _, err := fmt.Fprintln(a.stdout, terminal.Clean(r.Path+": ok: "+cmp.Or(r.Checked, strings.TrimSpace(r.ID+" "+r.Version)))); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(a.stderr, "%s checked, %d not valid\n", plural(len(results), "file"), bad)
+	fmt.Fprintf(a.stderr, "%s checked, %d not valid\n", words.Plural(len(results), "file"), bad)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
@@ -53,7 +54,7 @@ func unusedIDs(path string, c config.Config, ids map[string]bool) (diags []manif
 			}
 			message := "no extension in " + strings.Join(c.Roots(), ", ") + " has the id " + id
 			if near := nearest.Words(id, known); len(near) > 0 {
-				message += "; did you mean " + orList(near) + "?"
+				message += "; did you mean " + words.Or(near) + "?"
 			}
 			diags = append(diags, manifest.Diagnostic{Level: manifest.Warn, Path: path, Key: l.key, Message: message})
 		}
@@ -63,16 +64,16 @@ func unusedIDs(path string, c config.Config, ids map[string]bool) (diags []manif
 
 // settingsSummary says what was checked.
 func settingsSummary(c config.Config, extensions int) string {
-	parts := []string{plural(len(c.SearchPaths), "search path"), entries(len(c.Entries))}
+	parts := []string{words.Plural(len(c.SearchPaths), "search path"), entries(len(c.Entries))}
 	for _, l := range []struct {
 		n    int
 		what string
 	}{{len(c.Links), "link"}, {len(c.Disabled), "disabled id"}, {len(c.Allowlist), "allowed id"}} {
 		if l.n > 0 {
-			parts = append(parts, plural(l.n, l.what))
+			parts = append(parts, words.Plural(l.n, l.what))
 		}
 	}
-	return "settings of a host: " + strings.Join(parts, ", ") + "; " + plural(extensions, "extension") + " found"
+	return "settings of a host: " + strings.Join(parts, ", ") + "; " + words.Plural(extensions, "extension") + " found"
 }
 
 func entries(n int) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -29,7 +30,7 @@ extension's tools are in the catalog.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if want != gone && !heartbeat.State(want).Valid() {
-				return usage("--for %q: want %s, or another state", want, orList([]string{"ready", "lost", "failed", gone}))
+				return usage("--for %q: want %s, or another state", want, words.Or([]string{"ready", "lost", "failed", gone}))
 			}
 			if err := wire.CheckID(args[0], true); err != nil {
 				return &failure{code: exitInvalidID, err: err}

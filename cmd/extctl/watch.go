@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -142,7 +144,7 @@ func (w *watcher) print(ev mesh.Event) error {
 		return nil
 	}
 	_, err := fmt.Fprintf(w.stdout, "%s  %-6d  %-20s  %s\n", time.Now().Format(time.TimeOnly), ev.Revision,
-		clean(ev.Name()), text)
+		terminal.Clean(ev.Name()), text)
 	return err
 }
 
@@ -186,9 +188,9 @@ func (w *watcher) describeHost(ev mesh.Event) string {
 	case h.State == was || h.State == "":
 		return "bridge's report changed"
 	case h.State == heartbeat.Lost:
-		return "bridge lost  it " + short(h.Reason, 100)
+		return "bridge lost  it " + terminal.Short(h.Reason, 100)
 	}
-	return "bridge " + clean(string(h.State))
+	return "bridge " + terminal.Clean(string(h.State))
 }
 
 func verbOf(op string) string {
@@ -214,7 +216,7 @@ func (w *watcher) describeState(ev mesh.Event) string {
 		if w.colour() {
 			return paint(string(s))
 		}
-		return clean(string(s))
+		return terminal.Clean(string(s))
 	}
 	text := colour(doc.State)
 	if was != "" && was != doc.State {
@@ -229,10 +231,10 @@ func (w *watcher) describeState(ev mesh.Event) string {
 	}
 	text += fmt.Sprintf("  %d/%d", ready, len(doc.Instances))
 	if restarts > 0 {
-		text += ", " + plural(restarts, "restart")
+		text += ", " + words.Plural(restarts, "restart")
 	}
 	if doc.Reason != "" {
-		text += "  " + short(doc.Reason, 100)
+		text += "  " + terminal.Short(doc.Reason, 100)
 	}
 	return text
 }
@@ -249,11 +251,11 @@ func (w *watcher) describeSpec(ev mesh.Event) string {
 		return "unreadable spec"
 	}
 	w.specs[id] = s
-	text := clean("version " + s.Version)
+	text := terminal.Clean("version " + s.Version)
 	if old != nil && old.Version != "" && old.Version != s.Version {
-		text = clean("version " + old.Version + " → " + s.Version)
+		text = terminal.Clean("version " + old.Version + " → " + s.Version)
 	}
-	text += ", " + plural(len(s.Tools), "tool")
+	text += ", " + words.Plural(len(s.Tools), "tool")
 	if old != nil {
 		if d := toolDiff(old.Tools, s.Tools); d != "" {
 			text += " (" + d + ")"
@@ -271,13 +273,13 @@ func toolDiff(old, now []wire.Tool) string {
 	var out []string
 	for _, t := range now {
 		if !had[t.Own] {
-			out = append(out, "+"+clean(t.Own))
+			out = append(out, "+"+terminal.Clean(t.Own))
 		}
 		delete(had, t.Own)
 	}
 	for _, t := range old {
 		if had[t.Own] {
-			out = append(out, "-"+clean(t.Own))
+			out = append(out, "-"+terminal.Clean(t.Own))
 		}
 	}
 	const most = 6

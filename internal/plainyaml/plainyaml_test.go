@@ -1,7 +1,6 @@
-package main
+package plainyaml
 
 import (
-	"bytes"
 	"encoding/json"
 	"reflect"
 	"testing"
@@ -17,21 +16,20 @@ func TestYAML(t *testing.T) {
 		{`{"yes":true,"a b":false,"":{"1":"x"},"big":9007199254740993,"f":-1.5e-7}`, ""},
 		{`{}`, " {}\n"},
 	} {
-		var out bytes.Buffer
-		a := &app{stdout: &out, yaml: true}
-		if err := a.writeJSON([]byte(tt.in)); err != nil {
+		out, err := FromJSON([]byte(tt.in))
+		if err != nil {
 			t.Errorf("%s: %v", tt.in, err)
 		}
-		if tt.want != "" && out.String() != tt.want {
-			t.Errorf("%s:\n%s, want\n%s", tt.in, out.String(), tt.want)
+		if tt.want != "" && string(out) != tt.want {
+			t.Errorf("%s:\n%s, want\n%s", tt.in, string(out), tt.want)
 		}
 		var got, want any
-		if err := yaml.Unmarshal(out.Bytes(), &got); err != nil {
-			t.Errorf("%s: %v in\n%s", tt.in, err, out.String())
+		if err := yaml.Unmarshal(out, &got); err != nil {
+			t.Errorf("%s: %v in\n%s", tt.in, err, string(out))
 		}
 		text, err := json.Marshal(got)
 		if err != nil || json.Unmarshal(text, &got) != nil || json.Unmarshal([]byte(tt.in), &want) != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %s from\n%s", tt.in, text, out.String())
+			t.Errorf("%s: %s from\n%s", tt.in, text, string(out))
 		}
 	}
 }

@@ -1,4 +1,5 @@
-package main
+// Package plainyaml writes JSON as YAML, in the form that people write by hand.
+package plainyaml
 
 import (
 	"bytes"
@@ -9,38 +10,38 @@ import (
 	"strings"
 )
 
-// yamlOf is a JSON object in YAML.
-func yamlOf(text []byte) ([]byte, error) {
-	w := yamlWriter{in: json.NewDecoder(bytes.NewReader(text))}
+// FromJSON is a JSON object in YAML.
+func FromJSON(text []byte) ([]byte, error) {
+	w := writer{in: json.NewDecoder(bytes.NewReader(text))}
 	w.in.UseNumber()
 	err := w.value(0, rootValue)
 	return w.out.Bytes(), err
 }
 
-// yamlWriter writes the values of a JSON text as YAML, in their order. A number keeps its digits. A string is in double
+// writer writes the values of a JSON text as YAML, in their order. A number keeps its digits. A string is in double
 // quotes, with the escapes of Go, which YAML has, too: nothing in it can control a terminal.
-type yamlWriter struct {
+type writer struct {
 	in  *json.Decoder
 	out bytes.Buffer
 }
 
-// yamlPlace is the context of a value: it decides whether the first line of the value continues the line.
-type yamlPlace int
+// place is the context of a value: it decides whether the first line of the value continues the line.
+type place int
 
 const (
-	rootValue yamlPlace = iota
+	rootValue place = iota
 	memberValue
 	itemValue
 )
 
-func (w *yamlWriter) value(depth int, at yamlPlace) error {
+func (w *writer) value(depth int, at place) error {
 	token, err := w.in.Token()
 	if err != nil {
 		return err
 	}
 	open, nested := token.(json.Delim)
 	if !nested {
-		w.out.WriteString(" " + yamlScalar(token) + "\n")
+		w.out.WriteString(" " + scalar(token) + "\n")
 		return nil
 	}
 	if !w.in.More() {
@@ -71,25 +72,25 @@ func (w *yamlWriter) value(depth int, at yamlPlace) error {
 	return err
 }
 
-func (w *yamlWriter) member(depth int) error {
+func (w *writer) member(depth int) error {
 	key, err := w.in.Token()
 	if err != nil {
 		return err
 	}
-	w.out.WriteString(yamlScalar(key) + ":")
+	w.out.WriteString(scalar(key) + ":")
 	return w.value(depth, memberValue)
 }
 
-// plainYAML matches strings that need no quotes, except the words that YAML reads as something else.
+// unquoted matches strings that need no quotes, except the words that YAML reads as something else.
 var (
-	plainYAML    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]*$`)
-	reservedYAML = []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+	unquoted = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]*$`)
+	reserved = []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 )
 
-func yamlScalar(token json.Token) string {
+func scalar(token json.Token) string {
 	switch v := token.(type) {
 	case string:
-		if plainYAML.MatchString(v) && !slices.Contains(reservedYAML, strings.ToLower(v)) {
+		if unquoted.MatchString(v) && !slices.Contains(reserved, strings.ToLower(v)) {
 			return v
 		}
 		return strconv.Quote(v)

@@ -1,0 +1,32 @@
+// Package words builds the parts of sentences for people: numbers with their noun, and lists.
+package words
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Plural is "1 tool", "2 tools".
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Or is "a", "a or b", "a, b or c".
+func Or(words []string) string {
+	n := len(words)
+	if n < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:n-1], ", ") + " or " + words[n-1]
+}
+
+// Some is the first words of a list, and how many more there are.
+func Some(words []string, most int) string {
+	if len(words) <= most {
+		return strings.Join(words, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(words[:most], ", "), len(words)-most)
+}
