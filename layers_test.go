@@ -29,7 +29,7 @@ var layers = []struct {
 		"internal/load", "internal/nearest", "internal/words", "internal/terminal", "internal/plainyaml", "internal/document", "internal/plainjson", "internal/mcp", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit", "internal/launch", "internal/wire", "internal/calls", "internal/events"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/clients", "internal/child",
 		"internal/breaker", "internal/remote"}},
-	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh"}},
+	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/toolargs"}},
 	{"fleet", []string{"internal/fleet"}},
 	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},

@@ -75,9 +75,9 @@ func runBench(ctx context.Context, s *session, c *mesh.Catalog, args []string, o
 	if err != nil {
 		return err
 	}
-	raw, err := toolArguments(args[1:], t.InputSchema, s.stdin)
+	raw, err := s.arguments(t.Name, args[1:], t.InputSchema)
 	if err != nil {
-		return explainPositional(err, t.Name, args[1:], t.InputSchema)
+		return err
 	}
 	client := mesh.NewClient(s.nc, mesh.ClientOptions{Prefix: string(s.prefix), Catalog: c, Schemas: schema.Compile})
 	ctx, end := s.watchCall(ctx, c, t.Name)

@@ -6,12 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
@@ -69,9 +73,9 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	default:
 		return nil, err
 	}
-	raw, err := toolArguments(args, input, s.stdin)
+	raw, err := s.arguments(tool, args, input)
 	if err != nil {
-		return nil, explainPositional(err, tool, args, input)
+		return nil, err
 	}
 	ctx, cancel := s.watchCall(ctx, c, tool)
 	defer cancel()
@@ -87,7 +91,7 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 	}
 	if err != nil && exitCode(err) == exitUsage && len(input) > 0 {
 		f := &failure{code: exitUsage, err: err}
-		if args, ok := exampleArguments(input); ok {
+		if args, ok := toolargs.Example(input); ok {
 			f.hint = "for example: " + callLine(tool, args)
 		} else {
 			f.hint = "its arguments: extctl tool " + tool
@@ -167,6 +171,29 @@ func (s *session) watchCall(ctx context.Context, c *mesh.Catalog, tool string) (
 		}
 	}
 	return s.denied.watch(ctx, cmp.Or(subject, s.prefix.RPC(id))+`"`)
+}
+
+// arguments parses the arguments of a tool. The error of arguments that are not written key=value has a hint; for a tool with
+// one argument it is the whole command line.
+func (s *session) arguments(tool string, args []string, schema json.RawMessage) (json.RawMessage, error) {
+	raw, err := toolargs.Parse(args, schema, s.stdin)
+	if err == nil {
+		return raw, nil
+	}
+	f := daemon.UsageError{Err: err}
+	if !slices.ContainsFunc(args, func(arg string) bool { return !strings.Contains(arg, "=") }) {
+		return nil, f
+	}
+	f.Hint = "arguments are written key=value; they are listed by: extctl tool " + tool
+	known := toolargs.Properties(schema)
+	required := slices.DeleteFunc(slices.Clone(known), func(p toolargs.Property) bool { return !p.Required })
+	if len(required) == 0 && len(known) == 1 {
+		required = known
+	}
+	if len(args) == 1 && len(required) == 1 && !strings.HasPrefix(args[0], "-") {
+		f.Hint = "arguments are written key=value: " + callLine(tool, []string{terminal.ShellWord(required[0].Name + "=" + args[0])})
+	}
+	return nil, f
 }
 
 // callLine is a command line that calls a tool.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -96,32 +96,23 @@ func (a *app) completeTools(cmd *cobra.Command, args []string, typed string) ([]
 		if err != nil {
 			return
 		}
-		all := properties(t.InputSchema)
-		if out = valuesOf(all, typed); len(out) == 0 {
-			directive |= cobra.ShellCompDirectiveNoSpace
-			for _, p := range all {
-				out = append(out, cobra.CompletionWithDesc(p.name+"=", terminal.Short(p.description, 60)))
+		all := toolargs.Properties(t.InputSchema)
+		for _, p := range all {
+			if strings.HasPrefix(typed, p.Name+"=") {
+				for _, choice := range p.Choices() {
+					out = append(out, terminal.Clean(choice))
+				}
 			}
+		}
+		if len(out) > 0 {
+			return
+		}
+		directive |= cobra.ShellCompDirectiveNoSpace
+		for _, p := range all {
+			out = append(out, cobra.CompletionWithDesc(p.Name+"=", terminal.Short(p.Description, 60)))
 		}
 	})
 	return out, directive
-}
-
-// valuesOf completes key= with the values that the schema lists for the argument.
-func valuesOf(all []property, typed string) (out []cobra.Completion) {
-	key, _, ok := strings.Cut(typed, "=")
-	for _, p := range all {
-		var s struct {
-			Enum []json.RawMessage `json:"enum"`
-		}
-		if !ok || p.name != key || json.Unmarshal(p.schema, &s) != nil {
-			continue
-		}
-		for _, value := range s.Enum {
-			out = append(out, terminal.Clean(argument(key, value, p.types)))
-		}
-	}
-	return out
 }
 
 // complete loads the catalog, or only some kinds of its documents, for f. Errors are dropped: a completion cannot show them.

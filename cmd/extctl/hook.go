@@ -7,8 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -33,9 +35,9 @@ the exit code is 12.`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withMesh(cmd, callTimeout, func(ctx context.Context, s *session) error {
-				event, err := toolArguments(args[1:], nil, s.stdin)
+				event, err := toolargs.Parse(args[1:], nil, s.stdin)
 				if err != nil {
-					return err
+					return daemon.UsageError{Err: err}
 				}
 				c, err := s.catalog(ctx)
 				if err != nil {

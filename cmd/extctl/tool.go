@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -58,7 +59,7 @@ func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 	if e.State != nil {
 		o.State, o.Available = e.State.State, e.State.Available
 	}
-	args, ok := exampleArguments(t.InputSchema)
+	args, ok := toolargs.Example(t.InputSchema)
 	if ok {
 		o.Example = callLine(t.Name, args)
 	}
@@ -97,7 +98,7 @@ func printTool(a *app, c *mesh.Catalog, t wire.Tool) error {
 
 // printArguments prints the table of a tool's arguments.
 func printArguments(a *app, schema json.RawMessage) error {
-	rows := argumentsOf(schema)
+	rows := toolargs.Describe(schema)
 	if len(rows) == 0 {
 		_, err := fmt.Fprintln(a.stdout, "It takes no arguments that its schema declares.")
 		return err
@@ -105,10 +106,10 @@ func printArguments(a *app, schema json.RawMessage) error {
 	t := a.newTable("ARGUMENT", "TYPE", "REQUIRED", "DEFAULT", "DESCRIPTION")
 	for _, r := range rows {
 		required := "-"
-		if r.required {
+		if r.Required {
 			required = "yes"
 		}
-		t.Add(r.name, r.typ, required, r.value, r.description)
+		t.Add(r.Name, r.Type, required, r.Default, r.Description)
 	}
 	return t.Print(a.stdout)
 }

@@ -2,33 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 )
-
-func TestArgumentsOf(t *testing.T) {
-	const schema = `{"type":"object","required":["city","below"],"$defs":{"point":{"type":"object","description":"Where","properties":{"lat":{"type":"number"}},"required":["lat"]}},
-"properties":{"city":{"type":"string","description":"Which\nmore"},"below":{"type":"integer","minimum":2,"maximum":9},"unit":{"enum":["metric","imperial"],"default":"metric"},
-"v":{"const":2},"any":{},"tags":{"type":"array","items":{"type":["string","null"]}},"at":{"$ref":"#/$defs/point"},"either":{"anyOf":[{"type":"string"},{"type":"integer","minimum":0}]},
-"when":{"type":"string","format":"date"},"loop":{"$ref":"#/properties/loop"},"odd":7}}`
-	var have []string
-	for _, r := range argumentsOf(json.RawMessage(schema)) {
-		required := ""
-		if r.required {
-			required = "!"
-		}
-		have = append(have, strings.Join([]string{r.name + required, r.typ, r.value, r.description}, "|"))
-	}
-	want := []string{"city!|string||Which", "below!|integer from 2 to 9||", `unit|"metric" or "imperial"|"metric"|`, "v|2||", "any|any||", "tags|array of string or null||",
-		"at|object||Where", "at.lat!|number||", "either|string or integer from 0||", "when|string (date)||", "loop|any||", "odd|any||"}
-	if !slices.Equal(have, want) {
-		t.Errorf("%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
-	}
-	if rows := argumentsOf(json.RawMessage(`{"properties":[1]}`)); rows != nil {
-		t.Errorf("%v", rows)
-	}
-}
 
 // TestMCPText: what people see of an MCP result on a terminal.
 func TestMCPText(t *testing.T) {

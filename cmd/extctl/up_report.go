@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -260,24 +261,17 @@ func (p *progress) summaryJSON() error {
 	return p.printJSON(out)
 }
 
-// firstCall is a command line that calls a tool which does no harm: one that is annotated as read-only if there is one,
-// never one that is annotated as destructive. Of those it is the one with the fewest required arguments, but at least one
-// if there is such a tool: a call with an argument shows more.
+// firstCall is a command line that calls a tool which does no harm.
 func (p *progress) firstCall() string {
-	var best suggestion
+	var tools []wire.Tool
 	for _, id := range p.order {
-		e, ok := p.catalog.Get(id)
-		if !ok || !e.State.Available {
-			continue
-		}
-		for _, t := range e.Spec.Tools {
-			if s, ok := suggest(t); ok && s.before(best) {
-				best = s
-			}
+		if e, ok := p.catalog.Get(id); ok && e.State.Available {
+			tools = append(tools, e.Spec.Tools...)
 		}
 	}
-	if best.tool == "" {
+	tool, args, ok := toolargs.Suggest(tools)
+	if !ok {
 		return ""
 	}
-	return callLine(best.tool, best.args) + p.flags
+	return callLine(tool, args) + p.flags
 }

@@ -1,8 +1,11 @@
-package main
+// Package toolargs turns the words of a command line into the arguments of a tool, by the JSON Schema of its input. It also
+// describes what a schema accepts, and finds an example.
+package toolargs
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,9 +21,9 @@ import (
 // maxArguments limits the size of arguments read from a file or stdin.
 const maxArguments = 64 << 20
 
-// toolArguments parses the arguments of a call: a JSON object, @file, - for stdin, or key=value and key:=JSON pairs.
-// schema determines the type of the value in key=value.
-func toolArguments(args []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
+// Parse parses the arguments of a call: a JSON object, @file, - for stdin, or key=value and key:=JSON pairs. schema
+// determines the type of the value in key=value; it may be empty. An error is a mistake in args.
+func Parse(args []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
 	}
@@ -30,7 +33,7 @@ func toolArguments(args []string, schema json.RawMessage, stdin io.Reader) (json
 		}
 		return checkObject(text)
 	}
-	return pairs(args, properties(schema))
+	return pairs(args, Properties(schema))
 }
 
 // wholeArguments reads arguments that are given as one JSON text.
@@ -41,11 +44,11 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	case !file && arg != "-" && !strings.HasPrefix(strings.TrimSpace(arg), "{"):
 		return nil, false, nil
 	case len(args) > 1:
-		return nil, true, usage("%s already gives all arguments; remove %q", terminal.Short(arg, 30), args[1])
+		return nil, true, fmt.Errorf("%s already gives all arguments; remove %q", terminal.Short(arg, 30), args[1])
 	case file:
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, true, usage("arguments: %w", err)
+			return nil, true, fmt.Errorf("arguments: %w", err)
 		}
 		defer func() { _ = f.Close() }() // read only
 		stdin = f
@@ -55,9 +58,9 @@ func wholeArguments(args []string, stdin io.Reader) (text []byte, ok bool, err e
 	text, err = io.ReadAll(io.LimitReader(stdin, maxArguments+1))
 	switch {
 	case err != nil:
-		return nil, true, usage("arguments: %w", err)
+		return nil, true, fmt.Errorf("arguments: %w", err)
 	case len(text) > maxArguments:
-		return nil, true, usage("the arguments are larger than %d MiB", maxArguments>>20)
+		return nil, true, fmt.Errorf("the arguments are larger than %d MiB", maxArguments>>20)
 	}
 	return text, true, nil
 }
@@ -67,16 +70,16 @@ func checkObject(text []byte) (json.RawMessage, error) {
 	if !json.Valid(text) {
 		// Unmarshal's error has the position of the fault.
 		var v any
-		return nil, usage("arguments are not JSON: %w", json.Unmarshal(text, &v))
+		return nil, fmt.Errorf("arguments are not JSON: %w", json.Unmarshal(text, &v))
 	}
 	if len(text) == 0 || text[0] != '{' {
-		return nil, usage("arguments must be a JSON object, not %s", terminal.Short(string(text), 30))
+		return nil, fmt.Errorf("arguments must be a JSON object, not %s", terminal.Short(string(text), 30))
 	}
 	return text, nil
 }
 
 // pairs builds an object from key=value and key:=JSON, in their order. It reports every mistake.
-func pairs(args []string, schema []property) (json.RawMessage, error) {
+func pairs(args []string, schema []Property) (json.RawMessage, error) {
 	var out bytes.Buffer
 	var faults []string
 	seen := map[string]bool{}
@@ -112,7 +115,7 @@ func pairs(args []string, schema []property) (json.RawMessage, error) {
 		out.Write(v)
 	}
 	if len(faults) > 0 {
-		return nil, usage("%s", strings.Join(faults, "; "))
+		return nil, errors.New(strings.Join(faults, "; "))
 	}
 	out.WriteByte('}')
 	return out.Bytes(), nil
@@ -153,18 +156,31 @@ func typeOf(text string) string {
 	return "number"
 }
 
-// property is one argument that a tool's schema declares.
-type property struct {
-	name        string
-	types       []string // empty: any type
-	description string
-	required    bool
-	schema      json.RawMessage
+// Property is one argument that a tool's schema declares.
+type Property struct {
+	Name        string
+	Description string
+	Required    bool
+
+	types  []string // empty: any type
+	schema json.RawMessage
 }
 
-// properties reads the arguments that a schema declares, in the schema's order. It returns none if the schema cannot
+// Choices are the values that the schema lists for the argument, each as a word of Parse.
+func (p Property) Choices() (words []string) {
+	var s struct {
+		Enum []json.RawMessage `json:"enum"`
+	}
+	_ = json.Unmarshal(p.schema, &s) // without a list there is none
+	for _, value := range s.Enum {
+		words = append(words, word(p.Name, value, p.types))
+	}
+	return words
+}
+
+// Properties reads the arguments that a schema declares, in the schema's order. It returns none if the schema cannot
 // be read.
-func properties(schema json.RawMessage) []property {
+func Properties(schema json.RawMessage) []Property {
 	var top struct {
 		Properties json.RawMessage `json:"properties"`
 		Required   json.RawMessage `json:"required"`
@@ -178,44 +194,26 @@ func properties(schema json.RawMessage) []property {
 	}
 	var required []string
 	_ = json.Unmarshal(top.Required, &required) // draft 3 has a boolean; then none is known to be required
-	var out []property
+	var out []Property
 	for _, m := range members {
 		var s struct {
 			Type        json.RawMessage `json:"type"`
 			Description string          `json:"description"`
 		}
-		p := property{name: m.Key, required: slices.Contains(required, m.Key), schema: m.Value}
+		p := Property{Name: m.Key, Required: slices.Contains(required, m.Key), schema: m.Value}
 		if json.Unmarshal(m.Value, &s) == nil {
-			p.description, p.types = s.Description, typesIn(s.Type)
+			p.Description, p.types = s.Description, typesIn(s.Type)
 		}
 		out = append(out, p)
 	}
 	return out
 }
 
-func typesOf(schema []property, key string) []string {
+func typesOf(schema []Property, key string) []string {
 	for _, p := range schema {
-		if p.name == key {
+		if p.Name == key {
 			return p.types
 		}
 	}
 	return nil
-}
-
-// explainPositional adds a hint to the error of arguments that are not written key=value. For a tool with one argument it is
-// the whole command line.
-func explainPositional(err error, tool string, args []string, schema json.RawMessage) error {
-	if !slices.ContainsFunc(args, func(arg string) bool { return !strings.Contains(arg, "=") }) {
-		return err
-	}
-	f := &failure{code: exitUsage, err: err, hint: "arguments are written key=value; they are listed by: extctl tool " + tool}
-	known := properties(schema)
-	required := slices.DeleteFunc(slices.Clone(known), func(p property) bool { return !p.required })
-	if len(required) == 0 && len(known) == 1 {
-		required = known
-	}
-	if len(args) == 1 && len(required) == 1 && !strings.HasPrefix(args[0], "-") {
-		f.hint = "arguments are written key=value: " + callLine(tool, []string{terminal.ShellWord(required[0].name + "=" + args[0])})
-	}
-	return f
 }

@@ -1,4 +1,4 @@
-package main
+package toolargs
 
 import (
 	"bytes"
@@ -11,7 +11,20 @@ import (
 	"github.com/extmesh/extmesh/pkg/mesh/schema"
 )
 
-// suggestion is a call that is shown to a user to copy.
+// Suggest returns a call of one of the tools that does no harm, with args as words of a shell: of a tool that is annotated as
+// read-only if there is one, never of one that is annotated as destructive. Of those it is the one with the fewest required
+// arguments, but at least one if there is such a tool: a call with an argument shows more. ok is false if there is none.
+func Suggest(tools []wire.Tool) (tool string, args []string, ok bool) {
+	var best suggestion
+	for _, t := range tools {
+		if s, valid := suggest(t); valid && (!ok || s.before(best)) {
+			best, ok = s, true
+		}
+	}
+	return best.tool, best.args, ok
+}
+
+// suggestion is a call that Suggest may return.
 type suggestion struct {
 	tool     string
 	args     []string // words for the shell
@@ -32,15 +45,13 @@ func suggest(t wire.Tool) (s suggestion, ok bool) {
 	if hints.Destructive && !hints.ReadOnly {
 		return s, false
 	}
-	args, ok := exampleArguments(t.InputSchema)
+	args, ok := Example(t.InputSchema)
 	return suggestion{t.Name, args, hints.ReadOnly}, ok
 }
 
 // before reports whether s is to be shown instead of o.
 func (s suggestion) before(o suggestion) bool {
 	switch {
-	case o.tool == "":
-		return true
 	case s.readOnly != o.readOnly:
 		return s.readOnly
 	case len(s.args) == 0 || len(o.args) == 0:
@@ -49,9 +60,9 @@ func (s suggestion) before(o suggestion) bool {
 	return len(s.args) < len(o.args)
 }
 
-// exampleArguments gives each required argument of a schema a value, as words for the shell. ok is false if the schema does
+// Example gives each required argument of a schema a value, as words for the shell. ok is false if the schema does
 // not accept them.
-func exampleArguments(input json.RawMessage) (words []string, ok bool) {
+func Example(input json.RawMessage) (words []string, ok bool) {
 	var top struct {
 		Required   []string                   `json:"required"`
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -63,7 +74,7 @@ func exampleArguments(input json.RawMessage) (words []string, ok bool) {
 	for _, key := range top.Required {
 		value, known := exampleValue(key, top.Properties[key])
 		values[key] = value
-		words = append(words, terminal.ShellWord(argument(key, value, known)))
+		words = append(words, terminal.ShellWord(word(key, value, known)))
 	}
 	if check, err := schema.Compile(input); err == nil {
 		object, err := json.Marshal(values)
@@ -74,8 +85,8 @@ func exampleArguments(input json.RawMessage) (words []string, ok bool) {
 	return words, true
 }
 
-// argument is key=value, or key:=JSON where a plain value would be read as something else. types are those of the schema.
-func argument(key string, value json.RawMessage, types []string) string {
+// word is key=value, or key:=JSON where a plain value would be read as something else. types are those of the schema.
+func word(key string, value json.RawMessage, types []string) string {
 	var text string
 	if json.Unmarshal(value, &text) == nil && (len(types) == 0 || slices.Contains(types, "string")) && !bytes.Equal(value, []byte("null")) {
 		return key + "=" + text

@@ -1,4 +1,4 @@
-package main
+package toolargs
 
 import (
 	"encoding/json"
@@ -10,19 +10,19 @@ import (
 	"github.com/extmesh/extmesh/internal/words"
 )
 
-// argumentRow is one row of the table of a tool's arguments. Members of objects have a row of their own: address.city.
-type argumentRow struct {
-	name, typ   string
-	required    bool
-	value       string // the default
-	description string
+// Argument describes one argument of a tool, or a member of one that is an object: address.city.
+type Argument struct {
+	Name, Type  string
+	Required    bool
+	Default     string // as JSON
+	Description string
 }
 
 // The limits of what is shown of a schema, which is untrusted.
 const (
-	maxArgumentRows  = 200
-	maxArgumentDepth = 4
-	maxTypeText      = 60
+	maxDescribed = 200
+	maxDepth     = 4
+	maxTypeText  = 60
 )
 
 // schemaView is what is shown of a schema. Whatever it lacks, or is malformed in it, is left out.
@@ -42,8 +42,8 @@ type schemaView struct {
 	Maximum     json.Number       `json:"maximum"`
 }
 
-// argumentsOf are the arguments that a schema declares, in the schema's order.
-func argumentsOf(schema json.RawMessage) []argumentRow {
+// Describe lists the arguments that a schema declares, in the schema's order, with a text for the type of each.
+func Describe(schema json.RawMessage) []Argument {
 	v := viewer{root: schema}
 	v.object("", schema, 0)
 	return v.rows
@@ -52,22 +52,22 @@ func argumentsOf(schema json.RawMessage) []argumentRow {
 // viewer collects the rows of one schema.
 type viewer struct {
 	root json.RawMessage
-	rows []argumentRow
+	rows []Argument
 }
 
 // object adds the rows of an object's members.
 func (v *viewer) object(prefix string, schema json.RawMessage, depth int) {
-	for _, p := range properties(v.resolved(schema, 0)) {
-		if len(v.rows) >= maxArgumentRows {
+	for _, p := range Properties(v.resolved(schema, 0)) {
+		if len(v.rows) >= maxDescribed {
 			return
 		}
 		s := v.view(p.schema)
-		v.rows = append(v.rows, argumentRow{
-			name: prefix + p.name, typ: terminal.Short(v.typeText(p.schema, 0), maxTypeText), required: p.required,
-			value: terminal.Short(string(s.Default), maxTypeText), description: terminal.FirstLine(s.Description),
+		v.rows = append(v.rows, Argument{
+			Name: prefix + p.Name, Type: terminal.Short(v.typeText(p.schema, 0), maxTypeText), Required: p.Required,
+			Default: terminal.Short(string(s.Default), maxTypeText), Description: terminal.FirstLine(s.Description),
 		})
-		if depth+1 < maxArgumentDepth {
-			v.object(prefix+p.name+".", p.schema, depth+1)
+		if depth+1 < maxDepth {
+			v.object(prefix+p.Name+".", p.schema, depth+1)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 	var s struct {
 		Ref string `json:"$ref"`
 	}
-	if depth >= maxArgumentDepth || json.Unmarshal(schema, &s) != nil || !strings.HasPrefix(s.Ref, "#/") {
+	if depth >= maxDepth || json.Unmarshal(schema, &s) != nil || !strings.HasPrefix(s.Ref, "#/") {
 		return schema
 	}
 	at := v.root
@@ -107,7 +107,7 @@ func (v *viewer) resolved(schema json.RawMessage, depth int) json.RawMessage {
 // typeText is the type of a value in words: string, "metric" or "imperial", array of integer, integer from 1 to 9.
 func (v *viewer) typeText(schema json.RawMessage, depth int) string {
 	s := v.view(schema)
-	if depth >= maxArgumentDepth {
+	if depth >= maxDepth {
 		return "any"
 	}
 	switch {

@@ -1,4 +1,4 @@
-package main
+package toolargs
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
-func TestExampleArguments(t *testing.T) {
+func TestExample(t *testing.T) {
 	for _, tt := range []struct {
 		schema string
 		want   []string
@@ -32,19 +32,19 @@ func TestExampleArguments(t *testing.T) {
 		{`{"required":["any"]}`, []string{"any=hello"}, true},
 		{`{"properties":{"odd":{"type":["null","boolean"]}},"required":["odd"]}`, []string{"odd=null"}, true},
 	} {
-		if got, ok := exampleArguments(json.RawMessage(tt.schema)); ok != tt.ok || ok && !slices.Equal(got, tt.want) {
+		if got, ok := Example(json.RawMessage(tt.schema)); ok != tt.ok || ok && !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %q, %v; want %q, %v", tt.schema, got, ok, tt.want, tt.ok)
 		}
 	}
 }
 
-// TestSuggestion: a read-only tool is shown first, and a destructive one never.
-func TestSuggestion(t *testing.T) {
+// TestSuggest: a read-only tool is shown first, and a destructive one never.
+func TestSuggest(t *testing.T) {
 	tool := func(name, annotations, schema string) wire.Tool {
 		return wire.Tool{Name: name, InputSchema: json.RawMessage(schema), Extra: []wire.Member{{Key: "annotations", Value: json.RawMessage(annotations)}}}
 	}
 	const one = `{"properties":{"a":{"type":"string"}},"required":["a"]}`
-	var best suggestion
+	var tools []wire.Tool
 	for _, next := range []struct {
 		tool wire.Tool
 		best string
@@ -57,11 +57,9 @@ func TestSuggestion(t *testing.T) {
 		{tool("other", `{"destructiveHint":false}`, one), "reads-one"},
 		{tool("invalid", `{"readOnlyHint":true}`, `{"properties":{"a":{"type":"string","pattern":"^x$"}},"required":["a"]}`), "reads-one"},
 	} {
-		if s, ok := suggest(next.tool); ok && s.before(best) {
-			best = s
-		}
-		if best.tool != next.best {
-			t.Errorf("after %s: %s, want %s", next.tool.Name, best.tool, next.best)
+		tools = append(tools, next.tool)
+		if best, _, ok := Suggest(tools); best != next.best || ok != (best != "") {
+			t.Errorf("after %s: %s, want %s", next.tool.Name, best, next.best)
 		}
 	}
 }

@@ -1,0 +1,66 @@
+package toolargs
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func FuzzPairs(f *testing.F) {
+	schema := Properties(json.RawMessage(`{"properties":{"i":{"type":"integer"},"n":{"type":"number"},"b":{"type":"boolean"},
+		"o":{"type":"object"},"a":{"type":["array","null"]}}}`))
+	for _, seed := range []string{"i=1", "i=1.0", "i=-1e3", "n=1e400", "b=true", "o={}", "a=null", `x:={"a":1}`, "x:=", "=", ":=1", "x==", "x=\xff", "a=[1\nb=x\n"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		args := strings.Split(in, "\n")
+		out, err := pairs(args, schema)
+		if err != nil {
+			return
+		}
+		var v map[string]json.RawMessage
+		if err := json.Unmarshal(out, &v); err != nil {
+			t.Fatalf("%q became %q: %v", args, out, err)
+		}
+		if len(v) > len(args) {
+			t.Errorf("%q became %q", args, out)
+		}
+		if i, ok := v["i"]; ok && strings.ContainsAny(string(i), ".eE\"") && strings.HasPrefix(in, "i=") && len(args) == 1 {
+			t.Errorf("%q became %q, which is no integer", args, out)
+		}
+	})
+}
+
+func TestProperties(t *testing.T) {
+	for schema, want := range map[string]int{
+		``: 0, `true`: 0, `{}`: 0, `[]`: 0, `{"properties":[]}`: 0, `{"properties":{"a":true,"b":{"type":5},"c":{"type":["string"]}}}`: 3,
+	} {
+		if got := Properties(json.RawMessage(schema)); len(got) != want {
+			t.Errorf("%s: %v, want %d", schema, got, want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	const schema = `{"type":"object","required":["city","below"],"$defs":{"point":{"type":"object","description":"Where","properties":{"lat":{"type":"number"}},"required":["lat"]}},
+"properties":{"city":{"type":"string","description":"Which\nmore"},"below":{"type":"integer","minimum":2,"maximum":9},"unit":{"enum":["metric","imperial"],"default":"metric"},
+"v":{"const":2},"any":{},"tags":{"type":"array","items":{"type":["string","null"]}},"at":{"$ref":"#/$defs/point"},"either":{"anyOf":[{"type":"string"},{"type":"integer","minimum":0}]},
+"when":{"type":"string","format":"date"},"loop":{"$ref":"#/properties/loop"},"odd":7}}`
+	var have []string
+	for _, r := range Describe(json.RawMessage(schema)) {
+		required := ""
+		if r.Required {
+			required = "!"
+		}
+		have = append(have, strings.Join([]string{r.Name + required, r.Type, r.Default, r.Description}, "|"))
+	}
+	want := []string{"city!|string||Which", "below!|integer from 2 to 9||", `unit|"metric" or "imperial"|"metric"|`, "v|2||", "any|any||", "tags|array of string or null||",
+		"at|object||Where", "at.lat!|number||", "either|string or integer from 0||", "when|string (date)||", "loop|any||", "odd|any||"}
+	if !slices.Equal(have, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	if rows := Describe(json.RawMessage(`{"properties":[1]}`)); rows != nil {
+		t.Errorf("%v", rows)
+	}
+}
