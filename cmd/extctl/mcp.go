@@ -239,7 +239,7 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 			l.logger.Error("the catalog cannot be read", "error", err)
 		}
 	})
-	client := mesh.NewClient(nc, mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger})
+	client := mesh.NewClient(nc, l.clientOptions(catalog))
 	l.door.Attach(catalog, client, func(id string, receive func([]byte)) (stop func(), err error) {
 		s, err := nc.Subscribe(l.prefix.Event(id), func(m *nats.Msg) { receive(m.Data) })
 		return func() { _ = s.Unsubscribe() }, err // an error means that the connection is closed
@@ -248,6 +248,10 @@ func (l *mcpLink) connect(ctx context.Context, target daemon.Target) error {
 		pause(ctx, retryEvery)
 	}
 	return nil
+}
+
+func (l *mcpLink) clientOptions(catalog *mesh.Catalog) mesh.ClientOptions {
+	return mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger, Timeout: l.door.CallTimeout()}
 }
 
 // dial connects with the credentials of a client, which are those of a nats context.
@@ -260,7 +264,7 @@ func (l *mcpLink) dial(ctx context.Context, natsContext string, catalog *mesh.Ca
 	if err != nil {
 		return door.Connection{}, err
 	}
-	client := mesh.NewClient(nc, mesh.ClientOptions{Prefix: string(l.prefix), Catalog: catalog, Logger: l.logger})
+	client := mesh.NewClient(nc, l.clientOptions(catalog))
 	return door.Connection{Client: client, IsClosed: nc.IsClosed, Close: nc.Close}, nil
 }
 

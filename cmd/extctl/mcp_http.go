@@ -21,6 +21,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/door"
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
 // httpFlags are the flags of mcp that concern HTTP.
@@ -177,7 +178,7 @@ func lowerAll(in []string) (out []string) {
 func (l *mcpLink) serve(ctx context.Context, f *httpFlags) error {
 	a, d := l.app, l.door
 	if f.addr == "" {
-		return d.ServeStdio(ctx, a.stdin, a.stdout)
+		return l.serveStdio(ctx)
 	}
 	listener, o, url, err := f.listen(l.logger)
 	if err != nil {
@@ -188,6 +189,19 @@ func (l *mcpLink) serve(ctx context.Context, f *httpFlags) error {
 		return errors.Join(err, listener.Close())
 	}
 	return d.ServeHTTP(ctx, listener, o)
+}
+
+// serveStdio serves a Door on standard input and output.
+func (l *mcpLink) serveStdio(ctx context.Context) error {
+	in, out := l.app.stdin, l.app.stdout
+	stdin, ok := in.(*os.File)
+	stdout, ok2 := out.(*os.File)
+	if ok && ok2 {
+		var restore func()
+		in, out, restore = rawio.Stdio(stdin, stdout)
+		defer restore()
+	}
+	return l.door.ServeStdio(ctx, in, out)
 }
 
 // readProfiles reads the profiles of a file. The one named default is for clients that choose none.

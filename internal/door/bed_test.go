@@ -149,7 +149,7 @@ func (b *bed) attach(d *Door) {
 	nc := b.connect()
 	catalog := mesh.NewCatalog(nc, mesh.CatalogOptions{})
 	run(b.t, func(ctx context.Context) { _ = catalog.Run(ctx) })
-	d.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, WaitReady: 50 * time.Millisecond}), func(id string, receive func([]byte)) (func(), error) {
+	d.Attach(catalog, mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, WaitReady: 50 * time.Millisecond, Timeout: d.CallTimeout()}), func(id string, receive func([]byte)) (func(), error) {
 		s, err := nc.Subscribe("ext."+id+".event", func(m *nats.Msg) { receive(m.Data) })
 		return func() { _ = s.Unsubscribe() }, err
 	})

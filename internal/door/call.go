@@ -172,8 +172,7 @@ func (c *client) send(running *call, q *request, t *callee, do mesh.ToolCall) ([
 		return nil, noMesh(t, err), nil
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(running.ctx, c.door.opt.CallTimeout)
-	defer cancel()
+	ctx := running.ctx
 	if trace := q.params.Meta.Trace(); trace != "" {
 		ctx = mesh.WithTraceparent(ctx, trace)
 	}

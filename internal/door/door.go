@@ -94,7 +94,8 @@ func New(o Options) (*Door, error) {
 }
 
 // Attach connects the Door to a mesh, or to another one after the connection to the first was lost. Until the new catalog
-// has been read, clients see the tools of the old one. The caller runs the catalog, which client uses.
+// has been read, clients see the tools of the old one. The caller runs the catalog, which client uses. The time limit of
+// client must be CallTimeout: a context with a deadline would be a tenth of the cost of a call.
 func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client, events Events) {
 	b := &backend{catalog, client, events}
 	d.mu.Lock()
@@ -106,6 +107,9 @@ func (d *Door) Attach(catalog *mesh.Catalog, client *mesh.Client, events Events)
 	}
 	d.attached <- b
 }
+
+// CallTimeout is the time limit of calls, for mesh.ClientOptions.
+func (d *Door) CallTimeout() time.Duration { return d.opt.CallTimeout }
 
 // Denied ends the calls to the subject that NATS has denied; err is what nats.go passes to its ErrorHandler. Otherwise
 // they would wait for their time limit.

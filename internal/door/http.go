@@ -16,6 +16,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/mcp"
+	"github.com/extmesh/extmesh/internal/rawio"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -76,6 +77,7 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10, TLSConfig: o.TLS,
 	}
+	l = rawio.Listener{Listener: l}
 	ended := make(chan error, 1)
 	go func() { // ends when the server is shut down
 		if o.TLS != nil {

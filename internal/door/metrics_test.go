@@ -130,7 +130,7 @@ func TestTokenContext(t *testing.T) {
 		if err != nil {
 			return Connection{}, err
 		}
-		return Connection{Client: mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog}), IsClosed: nc.IsClosed, Close: nc.Close}, nil
+		return Connection{Client: mesh.NewClient(nc, mesh.ClientOptions{Catalog: catalog, Timeout: d.CallTimeout()}), IsClosed: nc.IsClosed, Close: nc.Close}, nil
 	}
 	w := d.web(t, HTTPOptions{Tokens: loadTokens(t, path), Dial: dial})
 	t.Cleanup(w.h.dialled.close)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -31,7 +32,9 @@ var errClosed = errors.New("the client has closed the connection")
 // r ends, and ctx's cause when ctx does; in both cases within a second. If a Read of r or a Write to w is still blocked
 // then, its goroutine ends with it.
 func (d *Door) ServeStdio(ctx context.Context, r io.Reader, w io.Writer) error {
-	s := &stdioServer{client: d.newClient(d.view, ""), out: newWriter(w)}
+	s := &stdioServer{
+		client: d.newClient(d.view, ""), out: newWriter(w), next: make(chan *request), ending: make(chan struct{}),
+	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer s.cancel(errClosed)
 	defer s.client.notifyClient(s.out.notify)()
@@ -56,11 +59,18 @@ type stdioServer struct {
 	ctx      context.Context // of the calls
 	cancel   context.CancelCauseFunc
 	handlers sync.WaitGroup
+	idle     atomic.Int32
+	next     chan *request // for a handler that has nothing to do
+	ending   chan struct{} // closed when handlers without a request end
 }
+
+// maxIdleHandlers limits the handlers that wait for another request. A new one costs more: its stack must grow.
+const maxIdleHandlers = 64
 
 // end waits for the calls in flight, cancels them, and waits until the answers are written.
 func (s *stdioServer) end() {
 	deadline := time.After(endMost)
+	close(s.ending)
 	done := make(chan struct{})
 	go func() { // ends with the handlers, which end soon after cancel
 		s.handlers.Wait()
@@ -154,11 +164,34 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 		s.out.reply(s.client.answer(s.ctx, q))
 		return
 	}
-	s.handlers.Go(func() { // owned by end; ends with the request, or with the cancellation of ctx
+	select {
+	case s.next <- q:
+	default:
+		s.handlers.Go(func() { s.handle(q) }) // owned by end; ends with its request, after the cancellation of ctx at the latest
+	}
+}
+
+// handle handles a request, and then others that come while it has nothing to do.
+func (s *stdioServer) handle(q *request) {
+	for q != nil {
 		if message := s.client.answer(s.ctx, q); message != nil {
 			s.out.reply(message)
 		}
-	})
+		q = s.await()
+	}
+}
+
+// await waits for another request. It returns nil if enough handlers wait already, and when the server ends.
+func (s *stdioServer) await() (q *request) {
+	defer s.idle.Add(-1)
+	if s.idle.Add(1) > maxIdleHandlers {
+		return nil
+	}
+	select {
+	case q = <-s.next:
+	case <-s.ending:
+	}
+	return q
 }
 
 // checkRequest checks a message that is neither a notification nor a response.

@@ -2,6 +2,7 @@ package door
 
 import (
 	"io"
+	"runtime"
 	"sync"
 )
 
@@ -64,8 +65,9 @@ func (o *writer) add(message []byte) {
 	}
 }
 
-// drain writes until nothing is left.
+// drain writes until nothing is left, after yielding to goroutines that may add something.
 func (o *writer) drain() {
+	runtime.Gosched()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.queued) > 0 && o.err == nil {

@@ -2,6 +2,7 @@ package natsconn
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,5 +219,22 @@ func TestConnFails(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestDialerShares: each of several addresses is tried, and gets at most its share of the timeout.
+func TestDialerShares(t *testing.T) {
+	const timeout = time.Minute
+	tried := map[string]bool{}
+	d := &dialer{Dialer: net.Dialer{Timeout: timeout, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+		tried[address] = true
+		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout/3 {
+			t.Errorf("%s may take until %v", address, deadline)
+		}
+		return errors.New("connection refused")
+	}}}
+	c, err := d.dialAny("tcp", []string{"127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"})
+	if c != nil || err == nil || !strings.Contains(err.Error(), "connection refused") || len(tried) != 3 {
+		t.Errorf("%v, %v after %v", c, err, tried)
 	}
 }

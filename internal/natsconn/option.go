@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
 // Option makes nats.Connect use connections of this package, which move to another server when theirs announces lame duck
@@ -70,8 +72,8 @@ func (d *dialer) dialAny(network string, addresses []string) (c net.Conn, err er
 			break
 		}
 	}
-	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
-		return newTCPConn(tcp)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	return rawio.NewConn(c)
 }

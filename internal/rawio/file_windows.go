@@ -2,6 +2,7 @@ package rawio
 
 import (
 	"io"
+	"os"
 	"syscall"
 )
 
@@ -22,3 +23,8 @@ func (*File) TryRead([]byte) (int, error) { return 0, nil }
 
 // TryWrite writes nothing.
 func (*File) TryWrite([]byte) (int, error) { return 0, nil }
+
+// Stdio returns standard input and output as they are.
+func Stdio(stdin, stdout *os.File) (in io.Reader, out io.Writer, restore func()) {
+	return stdin, stdout, func() {}
+}

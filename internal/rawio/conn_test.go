@@ -1,8 +1,7 @@
-package natsconn
+package rawio_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -11,10 +10,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/rawio"
 )
 
-// TestTCPConn checks that connections with raw system calls behave like ordinary ones.
-func TestTCPConn(t *testing.T) {
+// TestConn checks that connections with raw system calls behave like ordinary ones.
+func TestConn(t *testing.T) {
 	large := bytes.Repeat([]byte("all that fits into no buffer"), 1<<20)
 	for _, tt := range []struct {
 		name string
@@ -113,7 +114,7 @@ func TestTCPConn(t *testing.T) {
 				defer l.Close()
 				c, err := net.Dial("tcp", l.Addr().String())
 				if err == nil && kind == "raw" {
-					c, err = newTCPConn(c.(*net.TCPConn))
+					c, err = rawio.NewConn(c)
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -127,23 +128,6 @@ func TestTCPConn(t *testing.T) {
 				tt.test(t, c, peer)
 			})
 		}
-	}
-}
-
-// TestDialerShares: each of several addresses is tried, and gets at most its share of the timeout.
-func TestDialerShares(t *testing.T) {
-	const timeout = time.Minute
-	tried := map[string]bool{}
-	d := &dialer{Dialer: net.Dialer{Timeout: timeout, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
-		tried[address] = true
-		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout/3 {
-			t.Errorf("%s may take until %v", address, deadline)
-		}
-		return errors.New("connection refused")
-	}}}
-	c, err := d.dialAny("tcp", []string{"127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"})
-	if c != nil || err == nil || !strings.Contains(err.Error(), "connection refused") || len(tried) != 3 {
-		t.Errorf("%v, %v after %v", c, err, tried)
 	}
 }
 
