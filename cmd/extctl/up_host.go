@@ -56,7 +56,10 @@ func defaultName(o upOptions) string {
 	if len(o.dirs) > 0 {
 		dir = o.dirs[0]
 	}
-	if joined := name + "-" + strings.ToLower(nameOf(dir)); bridge.CheckName(joined) == nil {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	if joined := name + "-" + strings.ToLower(filepath.Base(dir)); bridge.CheckName(joined) == nil {
 		return joined
 	}
 	return name + "-2"

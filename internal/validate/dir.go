@@ -1,4 +1,4 @@
-package main
+package validate
 
 import (
 	"context"
@@ -17,14 +17,14 @@ const maxValidateDepth = 32
 // directory checks every manifest in dir. Findings that belong to no manifest, such as a link out of dir, are reported
 // for dir itself.
 func (v *validator) directory(ctx context.Context, dir string) {
-	s := v.settings
+	s := v.Settings
 	report := discovery.Scan(ctx, discovery.Options{
-		Roots: []string{dir}, IgnoreDirs: s.IgnoreDirs, MaxDepth: maxValidateDepth, FollowLinks: s.FollowLinks, Manifest: v.rules,
+		Roots: []string{dir}, IgnoreDirs: s.IgnoreDirs, MaxDepth: maxValidateDepth, FollowLinks: s.FollowLinks, Manifest: v.Manifest,
 	})
 	asTyped := renamer(dir)
-	found := map[string]*validated{}
+	found := map[string]*Result{}
 	for _, c := range slices.Concat(report.Candidates, report.Shadowed) {
-		found[asTyped(c.Path)] = &validated{ID: c.Manifest.Plugin.ID, Version: c.Manifest.Plugin.Version}
+		found[asTyped(c.Path)] = &Result{ID: c.Manifest.Plugin.ID, Version: c.Manifest.Plugin.Version}
 	}
 	for _, d := range report.Diagnostics {
 		d.Path = asTyped(d.Path)
@@ -37,17 +37,17 @@ func (v *validator) directory(ctx context.Context, dir string) {
 			about = dir
 		}
 		if found[about] == nil {
-			found[about] = &validated{}
+			found[about] = &Result{}
 		}
 		found[about].Diagnostics = append(found[about].Diagnostics, d)
 	}
 	if len(report.Candidates) == 0 && report.InvalidCount == 0 && !manifest.HasErrors(report.Diagnostics) {
 		if found[dir] == nil {
-			found[dir] = &validated{}
+			found[dir] = &Result{}
 		}
 		message := "there is no " + manifest.FileName + " and no " + manifest.SidecarName + " in it"
 		unread := report.Incomplete || slices.ContainsFunc(report.Diagnostics, func(d manifest.Diagnostic) bool { return d.Level == manifest.Warn })
-		if found[dir].absent = !unread; unread {
+		if found[dir].Absent = !unread; unread {
 			message = "there is no " + manifest.FileName + " and no " + manifest.SidecarName + " in what can be read of it"
 		}
 		found[dir].Diagnostics = append(found[dir].Diagnostics, manifest.Diagnostic{Level: manifest.Error, Path: dir, Message: message})

@@ -1,4 +1,4 @@
-package main
+package validate
 
 import (
 	"context"
@@ -18,12 +18,12 @@ import (
 func (v *validator) settingsFile(ctx context.Context, path string) {
 	settings, diags := config.Load(path, true)
 	if manifest.HasErrors(diags) {
-		v.add(validated{Path: path, Diagnostics: diags})
+		v.add(Result{Path: path, Diagnostics: diags})
 		return
 	}
 	report := discovery.Scan(ctx, discovery.Options{
 		Roots: settings.SearchPaths, Links: settings.Links, IgnoreDirs: settings.IgnoreDirs, MaxDepth: settings.MaxDepth,
-		FollowLinks: settings.FollowLinks, Manifest: v.rules,
+		FollowLinks: settings.FollowLinks, Manifest: v.Manifest,
 	})
 	ids := map[string]bool{}
 	for _, c := range report.Candidates {
@@ -36,7 +36,7 @@ func (v *validator) settingsFile(ctx context.Context, path string) {
 	if len(ids) > 0 && !report.Incomplete && report.InvalidCount == 0 {
 		diags = append(diags, unusedIDs(path, settings, ids)...)
 	}
-	v.add(validated{Path: path, Checked: settingsSummary(settings, len(report.Candidates)), Diagnostics: diags})
+	v.add(Result{Path: path, Checked: settingsSummary(settings, len(report.Candidates)), Diagnostics: diags})
 }
 
 // unusedIDs returns warnings for ids in the settings that no extension has.
