@@ -1,23 +1,29 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/internal/instance"
+	"github.com/extmesh/extmesh/internal/load"
 	"github.com/extmesh/extmesh/internal/serve"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
+	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
 const (
@@ -35,7 +41,6 @@ const (
 type fault struct {
 	victim string
 	hold   time.Duration
-	short  bool // measured with -quick
 	blind  bool // callers have no catalog: the calls go to the queue groups, as raw NATS requests do
 }
 
@@ -50,10 +55,11 @@ func (f fault) name() string {
 	return name
 }
 
-// allFaults are the rows. A server is stopped for longer than its clients need to detect it (two unanswered pings), a leading registry for longer than its lease (10 s), except in the row fence.
+// allFaults are the rows. A server is stopped for longer than its clients need to detect it (two unanswered pings), a
+// leading registry for longer than its lease (10 s), except in the row fence.
 var allFaults = []fault{
-	{victim: "stream leader"}, {victim: "meta leader"}, {victim: "leader"}, {victim: "standby", short: true}, {victim: "bridge", short: true},
-	{victim: "child", short: true}, {victim: "service", short: true}, {victim: "stream leader", hold: 40 * time.Second},
+	{victim: "stream leader"}, {victim: "meta leader"}, {victim: "leader"}, {victim: "standby"}, {victim: "bridge"},
+	{victim: "child"}, {victim: "service"}, {victim: "stream leader", hold: 40 * time.Second},
 	{victim: "meta leader", hold: 40 * time.Second}, {victim: "leader", hold: 20 * time.Second}, {victim: "standby", hold: 20 * time.Second},
 	{victim: "bridge", hold: 25 * time.Second}, {victim: "bridge", hold: 25 * time.Second, blind: true},
 	{victim: "child", hold: 20 * time.Second}, {victim: "service", hold: 20 * time.Second}, {victim: "fence", hold: 3 * time.Second},
@@ -62,24 +68,13 @@ var allFaults = []fault{
 func measureFaults(ctx context.Context, set setup) {
 	heading(fmt.Sprintf("3 NATS servers of nats-server's default raft settings, %d followers, %d calls a second of %s each; times in ms, rounded",
 		manyFollow, callRate, busy))
-	t := newTable("fault", "who", "catalog right, ms", "JetStream alone, ms", "all shown again, ms", "calls", "lost", "differ", "remarks")
-	failed := 0
+	head("fault", "who", "catalog right, ms", "JetStream alone, ms", "all shown again, ms", "calls", "lost", "differ", "remarks")
 	for _, f := range allFaults {
-		if !set.only.MatchString(f.name()) || set.quick && !f.short {
-			continue
+		slow := f.hold > 0 || strings.HasSuffix(f.victim, "leader") // elections take seconds, too
+		if set.only.MatchString(f.name()) && !(set.quick && slow) {
+			step(f.name())
+			check(attempt(f.name(), func() { (&faultyMesh{fault: f}).measure(ctx, set) }))
 		}
-		step(f.name())
-		m := &faultyMesh{fault: f}
-		var cells []string
-		err := attempt(f.name(), func() { defer m.close(); cells = m.measure(ctx, set) })
-		if check(ctx.Err()); err != nil {
-			failed++
-			cells = []string{f.name(), "", "NOT RUN: " + err.Error()}
-		}
-		t.row(cells...)
-	}
-	if failed > 0 {
-		fail("%s could not be measured", plural(failed, "row"))
 	}
 }
 
@@ -92,30 +87,23 @@ type faultyMesh struct {
 	followers []*follower // a third at each server
 	canary    *serve.Instance
 	changes   int // of the canary
-	remarks   []string
+
+	callers       []*mesh.Client // at a server each
+	calls, inCall atomic.Int64
 }
 
 // home is the number of the server that a program connects to first.
-var home = map[string]int{"registry-a": 0, "registry-b": 1, "bridge-one": 1, "bridge-two": 2, "native": 2}
-
-// quiet discards the errors that connections report while servers are away.
-var quiet = nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
-
-func (m *faultyMesh) remark(format string, args ...any) {
-	m.remarks = append(m.remarks, fmt.Sprintf(format, args...))
-}
+var home = map[string]int{"registry-a": 0, "registry-b": 1, "bridge-one": 1, "bridge-two": 2, nativeID: 2}
 
 // build starts everything but the canary and the followers.
 func (m *faultyMesh) build(ctx context.Context, set setup) {
 	m.set(ctx, set, 3)
 	m.manifest("extensions", echoID, "busy")
-	until(ctx, settleLimit, "the cluster has a meta leader", func() { m.metaLeader() })
 	for name := range home {
 		m.launch(name)
 	}
 	m.useServer(0)
-	until(ctx, settleLimit, "the catalog's stream has its replicas, and one of two registries leads", func() {
-		m.streamLeader(ctx)
+	until(ctx, settleLimit, "one of two registries leads, and an extension runs", func() {
 		m.registries(ctx)
 		m.child(ctx, "one", echoID)
 	})
@@ -123,26 +111,33 @@ func (m *faultyMesh) build(ctx context.Context, set setup) {
 
 // launch starts a program, for the first time or again.
 func (m *faultyMesh) launch(name string) {
-	env := []string{"NATS_URL=" + m.servers[home[name]].url()} // one is enough: it reports the others
+	env := "NATS_URL=" + m.url(home[name]) // one is enough: it reports the others
 	switch kind, which, _ := strings.Cut(name, "-"); kind {
 	case "registry":
-		m.start(name, kind, env, "--name", name)
+		m.start(name, kind, []string{env}, "--name", name)
 	case "bridge":
-		m.startBridge(which, "extensions", env...)
+		m.startBridge(which, "extensions", env)
+	case nativeID:
+		m.startRole(name, name, env)
 	default:
-		m.startRole(name, env...)
+		m.startServer(m.serverOf(name))
 	}
+}
+
+// serverOf is the number of a server, or -1 if the name is that of another program.
+func (m *faultyMesh) serverOf(name string) int {
+	return slices.IndexFunc(m.servers, func(s server) bool { return s.name == name })
 }
 
 // useServer makes the requests of this program over a connection to a server.
 func (m *faultyMesh) useServer(n int) {
-	m.nc = m.connect(m.urls(n), "requests", quiet)
+	m.nc = m.connect(m.urls(n), "requests")
 	m.js = must(jetstream.New(m.nc))
 }
 
 // join starts the canary at a server, and the followers, and waits until the mesh is complete.
 func (m *faultyMesh) join(ctx context.Context, server int) {
-	node := serve.NewPublisher(m.connect(m.urls(server), canaryID, quiet), serve.PublisherOptions{})
+	node := serve.NewPublisher(m.connect(m.urls(server), canaryID), serve.PublisherOptions{})
 	m.canary = node.Join(wire.Announce{ID: canaryID, Version: "1.0.0", Features: []string{wire.FeatureInstance}})
 	running, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -151,7 +146,7 @@ func (m *faultyMesh) join(ctx context.Context, server int) {
 	wg.Go(func() { m.canary.Serve(running, echoBox(busy), serve.Options{}) })
 	m.onClose(func() { cancel(); wg.Wait() })
 	for i := range manyFollow {
-		m.followers = append(m.followers, m.follow(m.urls(i), fmt.Sprint("follower-", i), quiet))
+		m.followers = append(m.followers, m.follow(m.urls(i), fmt.Sprint("follower-", i)))
 	}
 	until(ctx, settleLimit, "the mesh is complete", func() {
 		m.streamLeader(ctx)
@@ -173,19 +168,16 @@ func (m *faultyMesh) complete(c *mesh.Catalog) bool {
 
 // count counts the instances of an extension that meet a condition.
 func count(c *mesh.Catalog, id string, condition func(wire.InstanceState) bool) (n int) {
-	for _, i := range instances(c, id) {
+	e, ok := c.Get(id)
+	if !ok || e.State == nil {
+		return 0
+	}
+	for _, i := range e.State.Instances {
 		if condition(i) {
 			n++
 		}
 	}
 	return n
-}
-
-func instances(c *mesh.Catalog, id string) []wire.InstanceState {
-	if e, ok := c.Get(id); ok && e.State != nil {
-		return e.State.Instances
-	}
-	return nil
 }
 
 func ready(i wire.InstanceState) bool { return i.State == heartbeat.Ready }
@@ -216,23 +208,19 @@ func (m *faultyMesh) shown(c *mesh.Catalog) bool {
 	return count(c, canaryID, last) > 0
 }
 
-// metaLeader is the server that leads JetStream's meta group, if all servers agree.
-func (m *faultyMesh) metaLeader() (leader string) {
+// metaLeader is the server that leads JetStream's meta group.
+func (m *faultyMesh) metaLeader() string {
 	client := http.Client{Timeout: time.Second}
-	for _, s := range m.servers {
-		var state struct {
-			Meta struct{ Leader string } `json:"meta_cluster"`
-		}
-		resp := must(client.Get(fmt.Sprintf("http://127.0.0.1:%d/jsz", s.http)))
-		err := json.NewDecoder(resp.Body).Decode(&state)
-		resp.Body.Close()
-		check(err)
-		if state.Meta.Leader == "" || leader != "" && leader != state.Meta.Leader {
-			fail("the servers do not agree on a meta leader")
-		}
-		leader = state.Meta.Leader
+	resp := must(client.Get(fmt.Sprintf("http://127.0.0.1:%d/jsz", m.servers[0].http)))
+	defer resp.Body.Close()
+	var state struct {
+		Meta struct{ Leader string } `json:"meta_cluster"`
 	}
-	return leader
+	check(json.NewDecoder(resp.Body).Decode(&state))
+	if state.Meta.Leader == "" {
+		fail("there is no meta leader")
+	}
+	return state.Meta.Leader
 }
 
 // streamLeader is the server that leads the catalog's stream, if all replicas are current.
@@ -279,4 +267,144 @@ func (m *faultyMesh) takeLease(ctx context.Context) {
 			fail("it does not")
 		}
 	})
+}
+
+// pick finds the program that suffers the fault, and what must become true in the catalogs.
+func (m *faultyMesh) pick(ctx context.Context) (who string, pid int, right func(*mesh.Catalog) bool) {
+	right = m.shown
+	at := func(id, bridge string, condition func(wire.InstanceState) bool, want int) func(*mesh.Catalog) bool {
+		return func(c *mesh.Catalog) bool {
+			return count(c, id, func(i wire.InstanceState) bool { return i.Bridge == bridge && condition(i) }) == want
+		}
+	}
+	switch m.victim {
+	case "stream leader":
+		who, _ = m.leaders(ctx)
+	case "meta leader":
+		_, who = m.leaders(ctx)
+	case "leader", "fence":
+		who, _ = m.registries(ctx)
+	case "standby":
+		_, who = m.registries(ctx)
+	case "bridge":
+		who, right = "bridge-one", at(echoID, "one", ready, 0)
+	case "service":
+		who, right = nativeID, at(nativeID, "", ready, 0)
+	case "child":
+		right = at(echoID, "one", healthy, 0)
+		if m.hold == 0 {
+			right = at(echoID, "one", func(i wire.InstanceState) bool { return ready(i) && i.Restarts > 0 }, 1)
+		}
+		return "the child of bridge-one", m.child(ctx, "one", echoID), right
+	}
+	return who, m.pid(who), right
+}
+
+// measure measures the fault and prints its row.
+func (m *faultyMesh) measure(ctx context.Context, set setup) {
+	defer m.close()
+	m.build(ctx, set)
+	who, pid, isRight := m.pick(ctx)
+	other := m.serverOf(who) + 1 // what measures stays away from a server that is the victim
+	m.useServer(other)
+	m.join(ctx, other)
+	stopCalls := m.startCalls(ctx)
+	defer stopCalls()
+	pause(ctx, time.Second)
+	leads := m.victim == "leader" || m.victim == "fence"
+	if leads {
+		m.keepChanging(ctx, 300*time.Millisecond) // it is stopped while it has something to write
+	}
+	inCall := m.inCall.Load()
+	check(signalProcess(pid, map[bool]os.Signal{true: sigStop, false: os.Kill}[m.hold > 0]))
+	since := time.Now()
+	m.change()
+	jetStream := m.probeJetStream(ctx, since)
+	if m.victim == "fence" {
+		m.takeLease(ctx)
+	}
+	right := await(ctx, m.followers, since, cmp.Or(m.hold, killLimit), isRight)
+	if program := m.programs[who]; m.hold > 0 {
+		pause(ctx, m.hold-time.Since(since))
+		check(signalProcess(pid, sigCont))
+		if leads {
+			m.keepChanging(ctx, 3*time.Second) // for it to write, which must be refused
+		}
+	} else if program != nil { // a bridge restarts its child
+		<-program.done
+		m.launch(who)
+	}
+	back := await(ctx, m.followers, time.Now(), settleLimit, m.complete)
+	back.last()
+	pause(ctx, time.Second)
+	r := stopCalls()
+	differ := m.differences(ctx, m.followers)
+	step(fmt.Sprintf("documents that differ: %q", differ))
+	row(m.name(), who, right.String(), jetStream(), back.String(), fmt.Sprintf("%d (%d)", len(r.Took)+r.Failed(), inCall),
+		lost(r), fmt.Sprint(len(differ)), fmt.Sprintf("slowest answered call %d ms", r.Quantile(1).Milliseconds()))
+}
+
+const callRate = 200 // a second
+
+// startCalls makes calls at an even rate until stop is called, which waits for those that run and may be called again.
+func (m *faultyMesh) startCalls(ctx context.Context) (stop func() load.Result) {
+	for i := range m.servers {
+		o := mesh.ClientOptions{Timeout: 10 * time.Second}
+		if !m.blind {
+			o.Catalog = m.followers[i].catalog
+		}
+		m.callers = append(m.callers, mesh.NewClient(m.followers[i].nc, o))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	result := make(chan load.Result)
+	go func() { // ends with stop
+		// More callers than calls can run at once: no call waits for another.
+		result <- load.Run(ctx, load.Options{Callers: callRate * 12, Rate: callRate, Kind: error.Error}, m.call)
+	}()
+	return sync.OnceValue(func() load.Result { cancel(); return <-result })
+}
+
+// call makes one call, in turn of the extension and of the service. The error names the extension, the kind of the error and whether the call may have run.
+func (m *faultyMesh) call(ctx context.Context) error {
+	n := int(m.calls.Add(1))
+	id := []string{echoID, nativeID}[n%2]
+	m.inCall.Add(1)
+	defer m.inCall.Add(-1)
+	args := fmt.Sprintf(`{"n":%d}`, n)
+	got, err := m.callers[n/2%len(m.callers)].Call(context.WithoutCancel(ctx), id+"/echo", []byte(args))
+	if e, ok := errors.AsType[*rpc.Error](err); ok {
+		err = fmt.Errorf("%s, ran: %s", e.Code.Kind(), cmp.Or(string(e.Details().Ran), "?"))
+	} else if err == nil && string(got) != args {
+		err = fmt.Errorf("wrong answer %.40s", got)
+	}
+	if err != nil {
+		return fmt.Errorf("%s (%w)", id, err)
+	}
+	return nil
+}
+
+// lost lists the calls that failed.
+func lost(r load.Result) string {
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(r.Errors)) {
+		kinds = append(kinds, fmt.Sprint(r.Errors[kind], " ", kind))
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%d: %s", r.Failed(), strings.Join(kinds, ", ")), ": ")
+}
+
+// probeJetStream measures without the mesh when the catalog's stream takes a write and when the meta leader answers.
+func (m *faultyMesh) probeJetStream(ctx context.Context, since time.Time) (result func() string) {
+	took := [2]time.Duration{never, never}
+	var wg sync.WaitGroup
+	for i, subject := range []string{"$KV." + prefix.Bucket() + ".bench", "$JS.API.STREAM.NAMES"} {
+		wg.Go(func() { // ends within killLimit
+			for ; time.Since(since) < killLimit && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+				if answer, err := m.nc.Request(subject, nil, 300*time.Millisecond); err == nil && !strings.Contains(string(answer.Data), `"error"`) {
+					took[i] = time.Since(since)
+					return
+				}
+			}
+		})
+	}
+	return func() string { wg.Wait(); return whole(took[0]) + " / " + whole(took[1]) }
 }

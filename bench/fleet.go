@@ -108,21 +108,15 @@ func (f *fleet) beat(n int, s heartbeat.State) {
 	f.publish(n/hostSize, wire.Inventory{Kind: wire.InventoryDelta, Instances: []wire.InventoryInstance{f.entry(n)}})
 }
 
-// keepBeating sends heartbeats of the bridges of all extensions from one on, spread evenly over the interval, until stop
-// is called. There may be none.
-func (f *fleet) keepBeating(ctx context.Context, from int) (stop func()) {
-	if from >= f.size {
-		return func() {}
-	}
+// keepBeating sends heartbeats of all bridges, spread evenly over the interval, until stop is called.
+func (f *fleet) keepBeating(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { // owned by the caller of stop, which waits
-		n := from
-		load.Run(ctx, load.Options{Rate: float64(f.size-from) / hostSize / beatEvery.Seconds()}, func(context.Context) error {
-			f.beat(n, "")
-			if n += hostSize; n >= f.size {
-				n = from
-			}
+		n := 0
+		load.Run(ctx, load.Options{Rate: float64(len(f.seq)) / beatEvery.Seconds()}, func(context.Context) error {
+			f.beat(n*hostSize, "")
+			n = (n + 1) % len(f.seq)
 			return nil
 		})
 	})

@@ -22,6 +22,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,12 +35,8 @@ type setup struct {
 	logs       string         // directory for the logs of all processes; empty: they are deleted
 	only       *regexp.Regexp // selects rows by their name, the first column
 	quick      bool
-	rounds     int           // of performance, of which the median is printed
-	span       time.Duration // of each measurement of performance in each round
-	idle       int           // idle extensions of one bridge in performance
-	env        string        // more variables of the bridge in performance
-	extensions int           // in the large catalog of scale
-	instances  string        // sizes of the meshes in the second table of scale
+	env        string // more variables of the bridge in performance
+	extensions int    // in the large catalog of scale
 }
 
 func main() {
@@ -46,7 +44,7 @@ func main() {
 	defer stop()
 	var err error
 	if role := os.Getenv(roleVar); role != "" {
-		stop() // each role handles signals itself
+		stop() // signals end it
 		err = attempt(role, func() { play(role) })
 	} else {
 		err = run(ctx, os.Args[1:])
@@ -55,21 +53,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
-	os.Exit(0)
 }
 
 // run runs the measurement that the first argument names, or prints the help.
 func run(ctx context.Context, args []string) error {
 	set, fs := setup{only: regexp.MustCompile("")}, flag.NewFlagSet("go run ./bench performance|scale|faults", flag.ContinueOnError)
 	fs.StringVar(&set.logs, "logs", "", "keep the logs of all processes in `DIR`")
-	fs.TextVar(set.only, "only", set.only, "performance, faults: measure only the rows whose name, the first column, matches `REGEXP`")
+	fs.TextVar(set.only, "only", set.only, "performance, faults: measure only the rows whose name, the first column, matches `REGEXP`; rows that are measured together have the name of the first")
 	fs.BoolVar(&set.quick, "quick", false, "smaller meshes, fewer rounds, only the rows that take seconds: a minute or two")
-	fs.IntVar(&set.rounds, "rounds", 7, "performance: interleaved rounds, of which the median is printed")
-	fs.DurationVar(&set.span, "span", 400*time.Millisecond, "performance: duration of each measurement in each round")
-	fs.IntVar(&set.idle, "fleet", 1000, "performance: idle extensions of one bridge")
 	fs.StringVar(&set.env, "bridge-env", "", "performance: more variables for the bridge, separated by spaces, for example `GOGC=200`")
 	fs.IntVar(&set.extensions, "extensions", 10_000, "scale: extensions in the large catalog")
-	fs.StringVar(&set.instances, "instances", "100,1000,10000,100000", "scale: sizes of the meshes in the second table, separated by commas")
 	var name string
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]
@@ -85,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 	return attempt(name, func() {
 		set.bin = must(os.MkdirTemp("", "extmesh-bench-bin-"))
 		defer os.RemoveAll(set.bin)
-		build := exec.CommandContext(ctx, "go", "build", "-o", set.bin+string(filepath.Separator), "./cmd/...")
+		build := exec.CommandContext(ctx, "go", "build", "-o", set.bin+string(filepath.Separator), "./cmd/...", "./bench")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the container images
 		if out, err := build.CombinedOutput(); err != nil {
 			fail("go build (run this from the root of the module): %w\n%s", err, out)
@@ -123,4 +116,60 @@ func attempt(what string, f func()) (err error) {
 	}()
 	f()
 	return nil
+}
+
+// head prints the head of a Markdown table.
+func head(columns ...string) {
+	row(columns...)
+	fmt.Println("|" + strings.Repeat("---|", len(columns)))
+}
+
+func row(cells ...string) { fmt.Println("| " + strings.Join(cells, " | ") + " |") }
+
+// heading prints when, where and how the tables below it were measured. In a virtual machine that includes how long an
+// idle processor polls before it halts: waking a halted one is most of the time of a lone call.
+func heading(how string) {
+	model := "unknown"
+	cpus, _ := os.ReadFile("/proc/cpuinfo") // absent on other systems
+	for line := range strings.Lines(string(cpus)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			model = strings.TrimSpace(value)
+		}
+	}
+	if ns, err := os.ReadFile("/sys/module/haltpoll/parameters/guest_halt_poll_ns"); err == nil {
+		model += ", guest_halt_poll_ns=" + strings.TrimSpace(string(ns))
+	}
+	fmt.Printf("%s, %s/%s, %d processors (%s), %s; %s\n\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), model, runtime.Version(), how)
+}
+
+// step prints on standard error what is measured now.
+func step(what string) { fmt.Fprintln(os.Stderr, "bench:", time.Now().Format(time.TimeOnly), what) }
+
+// series is one measured value for each round.
+type series []float64
+
+func (s series) median() float64 { return slices.Sorted(slices.Values(s))[len(s)/2] }
+
+// spread is the lowest and the highest value, or nothing for a single one.
+func (s series) spread(format string) string {
+	if len(s) < 2 {
+		return ""
+	}
+	return fmt.Sprintf(format+" – "+format, slices.Min(s), slices.Max(s))
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// ms is a duration in milliseconds, or in seconds if it is long, with the digits that carry meaning.
+func ms(d time.Duration) string {
+	switch v := millis(d); {
+	case v < 10:
+		return fmt.Sprintf("%.1f ms", v)
+	case v < 10_000:
+		return fmt.Sprintf("%.0f ms", v)
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
 }

@@ -7,9 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,16 +24,13 @@ import (
 // roleVar is the environment variable that makes this program one of the other processes of a stage.
 const roleVar = "BENCH_ROLE"
 
-// play is main of such a process. Children of bridges end with their standard input; the others also end with a
-// signal, and with their standard input where the system does not end them with their parent.
+// play is main of such a process. It ends with a signal or with its standard input, as children of bridges do.
 func play(role string) {
-	ctx, stop := context.Background(), func() {}
-	switch role {
-	case "natsd", "micro", "native":
-		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx := context.Background()
+	if slices.Contains([]string{"natsd", "micro", "native"}, role) {
 		go func() { // ends with the process
 			io.Copy(io.Discard, os.Stdin)
-			stop()
+			os.Exit(0)
 		}()
 	}
 	switch role {
@@ -42,20 +38,13 @@ func play(role string) {
 		check(natsd.RunConfig(ctx, os.Getenv("NATS_CONFIG"), slog.New(slog.NewTextHandler(os.Stderr, nil))))
 	case "micro":
 		runMicro(ctx)
-	case "native":
-		runNative(ctx)
-	case "json":
-		runChild(answerJSON)
-	case "echo":
-		runChild(answerEcho)
-	case "slow":
-		check(stdio.Serve(ctx, os.Stdin, os.Stdout, echoBox(slowTakes)))
-	case "busy":
-		check(stdio.Serve(ctx, os.Stdin, os.Stdout, echoBox(busy)))
-	case "large":
-		runChild(answerLarge)
+	case "native": // an extension that is its own service on NATS
+		nc := must(mesh.Connect(os.Getenv("NATS_URL"), nats.Name("native")))
+		check(mesh.Serve(ctx, nc, mesh.Service{ID: nativeID, Version: "1.0.0", Handler: echoBox(busy)}))
+	case "slow", "busy":
+		check(stdio.Serve(ctx, os.Stdin, os.Stdout, echoBox(map[string]time.Duration{"slow": slowTakes, "busy": busy}[role])))
 	default:
-		fail("unknown %s %q", roleVar, role)
+		runChild(map[string]func(dst, line []byte) []byte{"json": answerJSON, "echo": answerEcho, "large": answerLarge}[role])
 	}
 }
 
@@ -64,19 +53,10 @@ const bareSubject = "bare.echo"
 // runMicro runs a bare micro service, the least that a NATS service can do.
 func runMicro(ctx context.Context) {
 	nc := must(nats.Connect(os.Getenv("NATS_URL")))
-	defer nc.Close()
 	echo := micro.HandlerFunc(func(r micro.Request) { r.Respond(r.Data()) })
 	svc := must(micro.AddService(nc, micro.Config{Name: "bare", Version: "1.0.0"}))
 	check(svc.AddEndpoint("echo", echo, micro.WithEndpointSubject(bareSubject)))
 	<-ctx.Done()
-}
-
-// runNative runs an extension that is its own service on NATS.
-func runNative(ctx context.Context) {
-	nc := must(nats.Connect(os.Getenv("NATS_URL"), nats.Name("native"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.DontRandomize(), nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(2)))
-	defer nc.Close()
-	check(mesh.Serve(ctx, nc, mesh.Service{ID: nativeID, Version: "1.0.0", Handler: echoBox(busy)}))
 }
 
 // echoBox is an extension with one tool, which returns its arguments after a while.
