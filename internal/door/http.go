@@ -260,10 +260,8 @@ func (x *exchange) post() {
 // readBody reads the body, up to the limit.
 func (x *exchange) readBody() ([]byte, *fault) {
 	limit := x.h.opt.MaxBody
-	tooLarge := &fault{status: http.StatusRequestEntityTooLarge, text: "the body is larger than " + bytesText(limit)}
 	if x.r.ContentLength > limit {
-		x.w.Header().Set("Connection", "close")
-		return nil, tooLarge
+		return nil, x.tooLarge()
 	}
 	_ = http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	var body []byte
@@ -279,13 +277,17 @@ func (x *exchange) readBody() ([]byte, *fault) {
 	}
 	switch {
 	case int64(len(body)) > limit:
-		x.w.Header().Set("Connection", "close")
-		return nil, tooLarge
+		return nil, x.tooLarge()
 	case err != nil:
 		x.w.Header().Set("Connection", "close")
 		return nil, &fault{status: http.StatusBadRequest, text: "the body is incomplete"}
 	}
 	return bytes.TrimSpace(body), nil
+}
+
+func (x *exchange) tooLarge() *fault {
+	x.w.Header().Set("Connection", "close")
+	return &fault{status: http.StatusRequestEntityTooLarge, text: "the body is larger than " + bytesText(x.h.opt.MaxBody)}
 }
 
 // request handles a request of either era.
