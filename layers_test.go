@@ -28,10 +28,10 @@ var layers = []struct {
 	{"pure", []string{"pkg/rpc", "pkg/manifest", "pkg/heartbeat", "internal/jsonrpc", "internal/liveness", "internal/supervise", "internal/instance",
 		"internal/load", "internal/nearest", "internal/words", "internal/terminal", "internal/plainyaml", "internal/document", "internal/plainjson", "internal/mcp", "internal/rawio", "internal/leaks", "internal/freeport", "internal/memlimit", "internal/launch", "internal/wire", "internal/calls", "internal/events"}},
 	{"one host", []string{"internal/config", "internal/discovery", "internal/gate", "internal/clients", "internal/child",
-		"internal/breaker", "internal/remote", "internal/scaffold", "internal/validate"}},
+		"internal/breaker", "internal/remote", "internal/scaffold", "internal/validate", "internal/sourcewatch"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/toolargs"}},
 	{"fleet", []string{"internal/fleet"}},
-	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door"}},
+	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door", "internal/localmesh"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},
 }
 
@@ -50,7 +50,7 @@ var confined = []struct {
 	{"github.com/nats-io/nats-server", []string{"internal/natsd", "internal/natstest"},
 		"only natsd locks the store of the embedded server"},
 	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
-		"internal/daemon", "cmd", "e2e", "bench", "examples/services"},
+		"internal/daemon", "internal/localmesh", "cmd", "e2e", "bench", "examples/services"},
 		"packages below pkg/mesh are tested without a server and do not depend on NATS"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"pkg/mesh/schema"},
 		"the limits on third-party schemas are in one package"},

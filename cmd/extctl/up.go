@@ -9,7 +9,6 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,13 +17,11 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/gate"
+	"github.com/extmesh/extmesh/internal/localmesh"
 	"github.com/extmesh/extmesh/internal/natsd"
 	"github.com/extmesh/extmesh/internal/natsd/storelock"
-	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
-	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 const (
@@ -88,29 +85,21 @@ another extctl up, otherwise the one that --server or --context names.`,
 	return cmd
 }
 
-// runUp runs until ctx ends. Then the bridge stops its extensions, the registry records that they are gone, and NATS
-// stops last.
+// runUp runs until ctx ends; NATS stops last.
 func runUp(ctx context.Context, a *app, o upOptions) error {
 	m, err := planMesh(a, o)
 	if err != nil {
 		return err
 	}
-	logger := m.logger
-	door, err := a.newUpMCP(o.mcp, logger)
-	if err != nil {
-		return err
-	}
-	if door != nil {
-		defer door.listener.Close()
-	}
-	awaitWatchdog, stopWatchdog := bridge.StartWatchdog(logger) // starts while NATS starts
+	defer m.mcp.close()
+	var stopWatchdog func()
+	m.bridge.Watchdog, stopWatchdog = bridge.StartWatchdog(m.logger) // starts while NATS starts
 	defer stopWatchdog()
-	srv, err := startNATS(a, o, logger)
+	srv, err := startNATS(a, o, m.logger)
 	if err != nil {
 		return err
 	}
-	m.watchdog, m.url, m.data, m.mcp = awaitWatchdog, srv.ClientURL(), daemon.StoreDir(o.data), door
-	m.started = time.Now().Truncate(time.Millisecond)
+	m.url, m.data = srv.ClientURL(), daemon.StoreDir(o.data)
 	switch {
 	case o.data != "":
 		dir, err := filepath.Abs(o.data)
@@ -121,7 +110,11 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 	case a.getenv("NATS_URL") != "":
 		m.urlFlag = " --server " + m.url
 	}
-	err = m.connectAndRun(ctx, srv)
+	target, err := daemon.InProcess(srv.InProcess())
+	if err == nil {
+		target.Secrets.Files = append(target.Secrets.Files, storelock.NotePath(m.data))
+		err = m.run(ctx, target)
+	}
 	srv.Shutdown()
 	if ctx.Err() != nil {
 		a.note("stopped")
@@ -129,7 +122,7 @@ func runUp(ctx context.Context, a *app, o upOptions) error {
 	return err
 }
 
-// planMesh checks the flags and the settings, before anything starts.
+// planMesh checks the flags and the settings, and opens the MCP server's listener, before anything starts.
 func planMesh(a *app, o upOptions) (*localMesh, error) {
 	prefix, err := wire.ParsePrefix(a.nats.Prefix)
 	if err != nil {
@@ -144,13 +137,17 @@ func planMesh(a *app, o upOptions) (*localMesh, error) {
 		return nil, err
 	}
 	if forPeople {
-		logger = slog.New(newTerminalLog(a.stderr, logger.Handler()))
+		logger = slog.New(terminal.NewLog(a.stderr, logger.Handler()))
 	}
-	m := &localMesh{app: a, prefix: prefix, logger: logger, joins: o.join}
+	m := &localMesh{app: a, logger: logger, joins: o.join, watch: o.watch}
 	if prefix != wire.DefaultPrefix {
 		m.flags += " --prefix " + string(prefix)
 	}
-	m.host, err = planHost(a, o, logger)
+	if m.bridge, err = planBridge(o, logger); err != nil {
+		return nil, err
+	}
+	m.bridge.Prefix = prefix
+	m.mcp, err = newUpMCP(a, o.mcp, logger)
 	return m, err
 }
 
@@ -223,112 +220,38 @@ func splitListen(s string) (host string, port int, err error) {
 type localMesh struct {
 	*app
 	joins   bool // NATS and the registry run elsewhere
+	watch   bool // restart an extension when its files change
 	started time.Time
 	url     string
 	data    string
 	urlFlag string // the flags with which extctl url prints this mesh's URL; may be empty
 	flags   string // that extctl in another terminal needs to connect to this mesh
-	prefix  wire.Prefix
-	host    hostPlan
-	mesh    gate.Credentials
+	bridge  bridge.Config
 	mcp     *upMCP // may be nil
 	logger  *slog.Logger
-
-	watchdog func()
-
-	registryNC, bridgeNC, nc *nats.Conn
 }
 
-// connectAndRun runs the mesh on srv. It returns when all programs have stopped and the connections are closed.
-func (m *localMesh) connectAndRun(ctx context.Context, srv *natsd.Server) error {
-	target, err := daemon.InProcess(srv.InProcess())
-	if err != nil {
-		return err
-	}
-	m.mesh = gate.Credentials(target.Secrets)
-	m.mesh.Files = append(m.mesh.Files, storelock.NotePath(m.data))
-	defer m.disconnect()
-	if err := m.connect(ctx, target); err != nil {
-		return err
-	}
-	if err := forgetEarlier(ctx, m.nc, m.prefix, m.host.name); err != nil && ctx.Err() == nil {
-		m.logger.Warn("extensions of an earlier run may still be listed", "error", err)
-	}
-	return m.run(ctx, target)
-}
-
-// connect opens one connection for each program; disconnect closes those that are open.
-func (m *localMesh) connect(ctx context.Context, target daemon.Target) (err error) {
-	for _, c := range []struct {
-		name string
-		nc   **nats.Conn
-	}{{"registry", &m.registryNC}, {"bridge/" + m.host.name, &m.bridgeNC}, {"extctl up", &m.nc}} {
-		if m.joins && c.nc == &m.registryNC {
-			continue
-		}
-		if *c.nc, err = target.Connect(ctx, daemon.ConnectOptions{Name: c.name, Logger: m.logger}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *localMesh) disconnect() {
-	for _, nc := range []*nats.Conn{m.nc, m.bridgeNC, m.registryNC} {
-		if nc != nil {
-			nc.Close()
-		}
-	}
-}
-
-// run returns when everything it started has stopped.
+// run runs the mesh on target until ctx ends.
 func (m *localMesh) run(ctx context.Context, target daemon.Target) error {
-	bridgeCtx, stopBridge := context.WithCancelCause(ctx)
-	registryCtx, stopRegistry := context.WithCancelCause(context.WithoutCancel(ctx))
-	var extensions, others sync.WaitGroup
-	var bridgeErr, registryErr error
-	if !m.joins {
-		others.Go(func() { // ends with registryCtx; if earlier, everything ends
-			registryErr = registry.Run(registryCtx, m.registryNC, m.registryConfig())
-			stopBridge(registryErr)
-		})
-	}
-	if m.host.watch {
-		watch := newSourceWatch(ctx, m)
-		others.Go(func() { watch.run(bridgeCtx) }) // ends with bridgeCtx
-	}
-	extensions.Go(func() { // ends with bridgeCtx; if earlier, everything ends
-		bridgeErr = m.runBridge(bridgeCtx)
-		stopBridge(bridgeErr)
-	})
-	if m.mcp != nil {
-		others.Go(func() { // ends with bridgeCtx; if earlier, everything ends
-			if err := m.mcp.run(bridgeCtx, target); err != nil {
-				stopBridge(err)
+	m.started, m.bridge.Mesh = time.Now().Truncate(time.Millisecond), gate.Credentials(target.Secrets)
+	parts := []localmesh.Part{m.report, func(running context.Context, _ *nats.Conn) error {
+		<-running.Done()
+		if ctx.Err() != nil {
+			what := "the extensions, then the registry and NATS"
+			if m.joins {
+				what = "the extensions"
 			}
-		})
-	}
-	others.Go(func() { // ends with bridgeCtx
-		if err := m.report(bridgeCtx); err != nil && bridgeCtx.Err() == nil {
-			m.logger.Warn("reading the state of the extensions failed", "error", err)
+			m.note("stopping %s; press Ctrl-C again to exit immediately", what)
 		}
-	})
-	<-bridgeCtx.Done()
-	if ctx.Err() != nil {
-		what := "the extensions, then the registry and NATS"
-		if m.joins {
-			what = "the extensions"
-		}
-		m.note("stopping %s; press Ctrl-C again to exit immediately", what)
+		return nil
+	}}
+	if m.watch {
+		parts = append(parts, m.watchSources(ctx))
 	}
-	extensions.Wait()
-	m.awaitDeregistered(context.WithoutCancel(ctx))
-	stopRegistry(nil)
-	others.Wait()
-	if ctx.Err() != nil && errors.Is(bridgeErr, ctx.Err()) {
-		bridgeErr = nil
+	if m.mcp != nil {
+		parts = append(parts, func(ctx context.Context, _ *nats.Conn) error { return m.mcp.run(ctx, target) })
 	}
-	return errors.Join(bridgeErr, registryErr)
+	return localmesh.Run(ctx, target, localmesh.Config{Bridge: m.bridge, Joins: m.joins, Logger: m.logger}, parts...)
 }
 
 // note prints information that is not a result on stderr, except with --json, where a program reads the output.
@@ -336,27 +259,4 @@ func (a *app) note(format string, args ...any) {
 	if !a.json {
 		fmt.Fprintf(a.stderr, format+"\n", args...)
 	}
-}
-
-// deregisterTimeout is how long the registry may take to record that the extensions are gone. Otherwise the next extctl
-// up would start with a catalog that lists them as ready.
-const deregisterTimeout = 3 * time.Second
-
-func (m *localMesh) awaitDeregistered(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, deregisterTimeout)
-	defer cancel()
-	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
-	// A timeout is not an error: the next registry marks the instances lost after the grace period.
-	_ = s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-		return c.WaitFor(ctx, func(c *mesh.Catalog) bool {
-			for _, e := range c.All() {
-				for _, i := range e.State.Instances {
-					if i.Bridge == m.host.name && i.State != heartbeat.Shutdown && i.State != heartbeat.Lost {
-						return false
-					}
-				}
-			}
-			return true
-		})
-	})
 }

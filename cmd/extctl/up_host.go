@@ -11,39 +11,29 @@ import (
 	"github.com/extmesh/extmesh/internal/bridge"
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/daemon"
-	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/internal/registry"
 )
 
-// hostPlan is the configuration of the bridge in extctl up.
-type hostPlan struct {
-	name     string
-	stateDir string
-	settings config.Config
-	reread   func() (config.Config, error)
-	watch    bool // restart an extension when its files change
-}
-
-// planHost reads the settings and checks the directories before anything starts.
-func planHost(a *app, o upOptions, logger *slog.Logger) (hostPlan, error) {
-	p := hostPlan{
-		name: cmp.Or(o.name, defaultName(o)), stateDir: bridge.DefaultStateDir(), watch: o.watch,
-		reread: func() (config.Config, error) { return upSettings(o, logger) },
+// planBridge reads the settings and checks the directories before anything starts.
+func planBridge(o upOptions, logger *slog.Logger) (bridge.Config, error) {
+	host, _ := os.Hostname() // for display only; may be empty
+	c := bridge.Config{
+		Name: cmp.Or(o.name, defaultName(o)), Host: host, Version: daemon.Version(), StateDir: bridge.DefaultStateDir(), Environ: os.Environ(),
+		Reread: func() (config.Config, error) { return upSettings(o, logger) }, Logger: withoutFindings(logger),
 	}
 	if o.data != "" {
-		p.stateDir = filepath.Join(o.data, "extensions")
+		c.StateDir = filepath.Join(o.data, "extensions")
 	}
-	if err := bridge.CheckName(p.name); err != nil {
-		return p, usage("--name: %w", err)
+	if err := bridge.CheckName(c.Name); err != nil {
+		return c, usage("--name: %w", err)
 	}
 	var err error
-	if p.settings, err = p.reread(); err != nil {
-		return p, daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
+	if c.Settings, err = c.Reread(); err != nil {
+		return c, daemon.UsageError{Err: err, Hint: "fix the file; nothing was started"}
 	}
 	if err := bridge.CheckDirs(o.dirs); err != nil {
-		return p, daemon.UsageError{Err: err}
+		return c, daemon.UsageError{Err: err}
 	}
-	return p, nil
+	return c, nil
 }
 
 // defaultName is the name of a bridge that is not given one. On a mesh that exists, the host's name is often in use.
@@ -102,22 +92,4 @@ func (f findingsFilter) WithAttrs(a []slog.Attr) slog.Handler {
 // WithGroup keeps the filter.
 func (f findingsFilter) WithGroup(name string) slog.Handler {
 	return findingsFilter{f.Handler.WithGroup(name)}
-}
-
-// registryConfig is the configuration of the registry in extctl up. It uses the heartbeat settings of this host, the only
-// one.
-func (m *localMesh) registryConfig() registry.Config {
-	return registry.Config{
-		Prefix: m.prefix, Version: daemon.Version(), Logger: m.logger,
-		Heartbeat: liveness.Config{Interval: m.host.settings.HeartbeatInterval, Grace: m.host.settings.HeartbeatGraceFactor},
-	}
-}
-
-// runBridge runs the bridge until ctx ends and returns when it has stopped.
-func (m *localMesh) runBridge(ctx context.Context) error {
-	host, _ := os.Hostname() // for display only; may be empty
-	return bridge.New(m.bridgeNC, bridge.Config{
-		Name: m.host.name, Host: host, Prefix: m.prefix, Version: daemon.Version(),
-		Settings: m.host.settings, Reread: m.host.reread, StateDir: m.host.stateDir, Mesh: m.mesh, Watchdog: m.watchdog, Logger: withoutFindings(m.logger),
-	}).Run(ctx)
 }

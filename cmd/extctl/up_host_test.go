@@ -2,16 +2,11 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/extmesh/extmesh/internal/liveness"
-	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // envExtension returns the manifest of an extension with one tool. The tool returns two variables and the id, after it has
@@ -148,28 +143,6 @@ func TestUpHost(t *testing.T) {
 	for _, text := range []string{seen.String(), u.out.String(), u.err.String()} {
 		if strings.Contains(text, "hunter") {
 			t.Errorf("a secret was printed:\n%s", text)
-		}
-	}
-}
-
-// TestUpRegistryConfig: the heartbeat settings of extensions.yaml apply to the registry.
-func TestUpRegistryConfig(t *testing.T) {
-	settings := filepath.Join(t.TempDir(), "extensions.yaml")
-	if err := os.WriteFile(settings, []byte("extensions: {heartbeat_interval: 2s, heartbeat_grace_factor: 7.5}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := &app{stderr: &logBuffer{}}
-	for config, want := range map[string]liveness.Config{
-		settings: {Interval: 2 * time.Second, Grace: 7.5},
-		"":       {Interval: heartbeat.DefaultInterval, Grace: heartbeat.DefaultGrace},
-	} {
-		plan, err := planHost(a, upOptions{config: config, dirs: []string{t.TempDir()}}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &localMesh{prefix: wire.DefaultPrefix, host: plan}
-		if got := m.registryConfig(); got.Heartbeat != want || got.Prefix != m.prefix {
-			t.Errorf("with %q: %+v", config, got)
 		}
 	}
 }

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/extmesh/extmesh/internal/bridge"
-	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/terminal"
 )
 
@@ -28,31 +26,22 @@ func runJoin(ctx context.Context, a *app, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	defer m.mcp.close()
 	target, err := a.nats.Resolve()
 	if err != nil {
 		return err
 	}
-	if m.mcp, err = a.newUpMCP(o.mcp, m.logger); err != nil {
-		return err
-	}
-	if m.mcp != nil {
-		defer m.mcp.listener.Close()
-	}
-	m.url, m.started, m.mesh = target.Addr(), time.Now().Truncate(time.Millisecond), gate.Credentials(target.Secrets)
+	m.url = target.Addr()
 	switch {
 	case a.nats.Server != "":
 		m.flags += " --server " + terminal.ShellWord(m.url)
 	case a.nats.Context != "":
 		m.flags += " --context " + terminal.ShellWord(a.nats.Context)
 	}
-	defer m.disconnect()
-	if err := m.connect(ctx, target); err != nil {
-		return explainConnect(ctx, target, err)
-	}
 	var stopWatchdog func()
-	m.watchdog, stopWatchdog = bridge.StartWatchdog(m.logger)
+	m.bridge.Watchdog, stopWatchdog = bridge.StartWatchdog(m.logger)
 	defer stopWatchdog()
-	err = m.run(ctx, target)
+	err = explainConnect(ctx, target, m.run(ctx, target))
 	if ctx.Err() != nil {
 		a.note("stopped")
 	}

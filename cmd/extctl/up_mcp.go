@@ -21,7 +21,7 @@ type upMCP struct {
 }
 
 // newUpMCP opens the listener, so that an address in use is reported before anything starts. Without an address there is no server.
-func (a *app) newUpMCP(addr string, logger *slog.Logger) (*upMCP, error) {
+func newUpMCP(a *app, addr string, logger *slog.Logger) (*upMCP, error) {
 	if addr == "" {
 		return nil, nil
 	}
@@ -40,6 +40,12 @@ func (a *app) newUpMCP(addr string, logger *slog.Logger) (*upMCP, error) {
 	u := &upMCP{link: link}
 	u.listener, u.http, u.url, err = flags.listen(logger)
 	return u, err
+}
+
+func (u *upMCP) close() {
+	if u != nil {
+		u.listener.Close()
+	}
 }
 
 // run serves MCP clients until ctx ends.

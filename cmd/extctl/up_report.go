@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -17,11 +19,11 @@ import (
 )
 
 // report prints which extensions started, which did not and why, and how to call the first tool. Then it prints every
-// change of state until ctx ends.
-func (m *localMesh) report(ctx context.Context) error {
-	s := &session{app: m.app, nc: m.nc, prefix: m.prefix}
+// change of state until ctx ends. The mesh runs without it, too: an error is logged.
+func (m *localMesh) report(ctx context.Context, nc *nats.Conn) error {
+	s := &session{app: m.app, nc: nc, prefix: m.bridge.Prefix}
 	m.greet()
-	return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+	err := s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
 		p := &progress{localMesh: m, catalog: c, printed: map[string]bool{}}
 		if p.settle(ctx); ctx.Err() != nil {
 			return ctx.Err()
@@ -42,6 +44,10 @@ func (m *localMesh) report(ctx context.Context) error {
 			}
 		})
 	})
+	if err != nil && ctx.Err() == nil {
+		m.logger.Warn("reading the state of the extensions failed", "error", err)
+	}
+	return nil
 }
 
 // greet prints where the mesh is.
@@ -50,7 +56,7 @@ func (m *localMesh) greet() {
 		return
 	}
 	if m.joins {
-		fmt.Fprintf(m.stdout, "Joined the mesh on %s as the bridge %s\n", m.url, m.host.name)
+		fmt.Fprintf(m.stdout, "Joined the mesh on %s as the bridge %s\n", m.url, m.bridge.Name)
 	} else {
 		fmt.Fprintf(m.stdout, "NATS listens on %s, data directory: %s\n", m.url, m.data)
 		fmt.Fprintf(m.stdout, "For the nats command and other programs: export NATS_URL=$(extctl url%s)\n", m.urlFlag)
@@ -131,7 +137,7 @@ func (p *progress) advance() bool {
 // readHost reads the bridge's report and prints its new problems.
 func (p *progress) readHost() {
 	for _, h := range p.catalog.Hosts() {
-		if h.Bridge != p.host.name || h.Since.Before(p.started) {
+		if h.Bridge != p.bridge.Name || h.Since.Before(p.started) {
 			continue
 		}
 		p.info, p.reported = h, true
@@ -157,7 +163,7 @@ func (p *progress) settled(id string) (state heartbeat.State, reason string, ok 
 		return "", "", false
 	}
 	for _, i := range e.State.Instances {
-		if i.Bridge != p.host.name || !p.joins && i.Since.Before(p.started) { // a mesh elsewhere has its own clock
+		if i.Bridge != p.bridge.Name || !p.joins && i.Since.Before(p.started) { // a mesh elsewhere has its own clock
 			continue
 		}
 		switch i.State {
@@ -230,14 +236,14 @@ func (p *progress) summary() error {
 
 // explainEmpty prints what to do if there is no extension.
 func (p *progress) explainEmpty() {
-	paths := p.host.settings.SearchPaths
-	if !p.host.settings.Enabled || len(paths) == 0 {
+	paths := p.bridge.Settings.SearchPaths
+	if !p.bridge.Settings.Enabled || len(paths) == 0 {
 		p.printf("This host runs no extensions: extensions.yaml disables them, or has no search_paths.")
 		return
 	}
 	p.printf("There are no extensions in %s yet. Make one:\n", terminal.Clean(strings.Join(paths, ", ")))
 	p.printf("    extctl new hello --lang python --dir %s", terminal.ShellWord(filepath.Clean(paths[0])))
-	if w := p.host.settings.Watch; w.Enabled && w.Reload {
+	if w := p.bridge.Settings.Watch; w.Enabled && w.Reload {
 		p.printf("\nIt starts as soon as it is there.")
 	}
 }
@@ -251,7 +257,7 @@ func (p *progress) summaryJSON() error {
 		Bridge     string             `json:"bridge"`
 		Extensions []extensionJSON    `json:"extensions"`
 		Problems   []wire.HostProblem `json:"problems"`
-	}{revisionJSON: revisionOf(p.catalog), Server: p.url, Data: p.data, Bridge: p.host.name,
+	}{revisionJSON: revisionOf(p.catalog), Server: p.url, Data: p.data, Bridge: p.bridge.Name,
 		Extensions: []extensionJSON{}, Problems: append([]wire.HostProblem{}, p.info.Problems...)}
 	for _, id := range p.info.Extensions {
 		if e, ok := p.catalog.Get(id); ok {

@@ -3,201 +3,41 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
-	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/bridge"
-	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/discovery"
-	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/localmesh"
+	"github.com/extmesh/extmesh/internal/sourcewatch"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-const (
-	// sourcePoll is how often --watch looks at the files. A change counts when two looks in a row find the same.
-	sourcePoll = 300 * time.Millisecond
-	// maxSources limits the files of one extension that --watch looks at.
-	maxSources = 10_000
-	// An extension that changes files in its own directory would be restarted for ever: it is no longer watched after
-	// maxSourceRestarts within sourceWindow.
-	maxSourceRestarts = 6
-	sourceWindow      = 20 * time.Second
-)
-
-var errTooManySources = fmt.Errorf("its directory has more than %d files", maxSources)
-
-// sourceDir is what is known of the directory of an extension.
-type sourceDir struct {
-	started  map[string]stamp // the files when the extension was last started
-	last     map[string]stamp // the files at the last look
-	restarts []time.Time      // within sourceWindow
-	off      bool             // no longer watched
-}
-
-// stamp tells whether a file is still the same.
-type stamp struct {
-	size int64
-	mod  time.Time
-	mode fs.FileMode
-}
-
-// look compares the files with those with which the extension was started. It returns the first one that is different, as
-// soon as the changes are complete: until then, and without a change, it returns "".
-func (d *sourceDir) look(files map[string]stamp, now time.Time) (changed string) {
-	if d.started == nil {
-		d.started, d.last = files, files
-		return ""
-	}
-	changed = different(d.started, files)
-	complete := different(d.last, files) == ""
-	if d.last = files; changed == "" || !complete {
-		return ""
-	}
-	d.started = files
-	d.restarts = slices.DeleteFunc(append(d.restarts, now), func(t time.Time) bool { return now.Sub(t) > sourceWindow })
-	d.off = len(d.restarts) >= maxSourceRestarts
-	return changed
-}
-
-// different is the first file that only one of a and b has, or that is not the same in both.
-func different(a, b map[string]stamp) string {
-	var names []string
-	for name, s := range a {
-		if t, ok := b[name]; !ok || t != s {
-			names = append(names, name)
-		}
-	}
-	for name := range b {
-		if _, ok := a[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return slices.Min(names)
-}
-
-// sources are the files in dir that can change what an extension does: not the manifest, which the bridge itself watches,
-// not hidden ones, and not what editors, compilers and package managers write.
-func sources(ctx context.Context, dir string, ignore []string) (map[string]stamp, error) {
-	files := map[string]stamp{}
-	entries := 0
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if path == dir || errors.Is(err, fs.ErrNotExist) { // it may have been removed
-			return nil
-		}
-		if entries++; entries > 10*maxSources || len(files) > maxSources {
-			return errTooManySources
-		}
-		name := d.Name()
-		skip := strings.HasPrefix(name, ".")
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case d.IsDir() && (skip || err != nil || name == "__pycache__" || name == "node_modules" || slices.Contains(ignore, name)):
-			return filepath.SkipDir
-		case d.IsDir(), skip, name == manifest.FileName, strings.HasSuffix(name, "~"),
-			slices.Contains([]string{".pyc", ".swp", ".tmp", ".log"}, filepath.Ext(name)):
-			return nil
-		}
-		info, err := d.Info()
-		if err != nil { // removed in the meantime
-			return nil
-		}
-		rel, _ := filepath.Rel(dir, path) // path is below dir
-		files[rel] = stamp{info.Size(), info.ModTime(), info.Mode()}
-		return nil
+// watchSources looks at the files of the extensions, before one starts, and returns the part that restarts those whose files
+// change.
+func (m *localMesh) watchSources(ctx context.Context) localmesh.Part {
+	local := bridge.NewLocal(m.bridge)
+	w := sourcewatch.New(ctx, sourcewatch.Config{
+		Scan:   func(ctx context.Context) []discovery.Candidate { return local.Scan(ctx).Candidates },
+		Ignore: m.bridge.Settings.IgnoreDirs, Note: m.note,
 	})
-	return files, err
-}
-
-// sourceWatch restarts extensions whose files change.
-type sourceWatch struct {
-	*localMesh
-	local bridge.Local
-	dirs  map[string]*sourceDir // by path
-}
-
-// newSourceWatch looks at the files for the first time, before an extension starts.
-func newSourceWatch(ctx context.Context, m *localMesh) *sourceWatch {
-	w := &sourceWatch{localMesh: m, dirs: map[string]*sourceDir{}}
-	w.local = bridge.NewLocal(bridge.Config{Settings: m.host.settings, Version: daemon.Version(), StateDir: m.host.stateDir, Environ: os.Environ(), Mesh: m.mesh})
-	w.look(ctx)
-	return w
-}
-
-// run looks at the files until ctx ends.
-func (w *sourceWatch) run(ctx context.Context) {
-	pause := sourcePoll
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		began := time.Now()
-		w.look(ctx)
-		pause = max(sourcePoll, 20*time.Since(began)) // a large tree does not keep a processor busy
+	return func(ctx context.Context, nc *nats.Conn) error {
+		s := &session{app: m.app, nc: nc, prefix: m.bridge.Prefix}
+		w.Run(ctx, func(ctx context.Context, c discovery.Candidate) error { return restartParts(ctx, s, m.bridge.Name, c) })
+		return nil
 	}
 }
 
-func (w *sourceWatch) look(ctx context.Context) {
-	found := map[string]bool{}
-	for _, c := range w.local.Scan(ctx).Candidates {
-		found[c.Root] = true
-		if w.dirs[c.Root] == nil {
-			w.dirs[c.Root] = &sourceDir{}
-		}
-		w.lookAt(ctx, c, w.dirs[c.Root])
-	}
-	maps.DeleteFunc(w.dirs, func(root string, _ *sourceDir) bool { return !found[root] })
-}
-
-// lookAt restarts the extension c if its files have changed.
-func (w *sourceWatch) lookAt(ctx context.Context, c discovery.Candidate, d *sourceDir) {
-	if d.off {
-		return
-	}
-	id := c.Manifest.Plugin.ID
-	files, err := sources(ctx, c.Root, w.host.settings.IgnoreDirs)
-	if err != nil {
-		if d.off = errors.Is(err, errTooManySources); d.off {
-			w.note("--watch does not watch %s: %v; keep data in another directory", terminal.Clean(id), err)
-		}
-		return
-	}
-	changed := d.look(files, time.Now())
-	if changed == "" {
-		return
-	}
-	w.note("%s  restarting %s: %s changed", time.Now().Format(time.TimeOnly), terminal.Clean(id), terminal.Clean(changed))
-	if err := w.restartParts(ctx, c); err != nil && ctx.Err() == nil {
-		w.note("%s was not restarted: %v", terminal.Clean(id), err)
-	}
-	if d.off {
-		w.note("--watch no longer watches %s: files in its directory change all the time, such as %s; a program writes its own files to EXTMESH_STATE_DIR", terminal.Clean(id), terminal.Clean(changed))
-	}
-}
-
-// restartParts restarts the programs of an extension and its members.
-func (w *sourceWatch) restartParts(ctx context.Context, c discovery.Candidate) error {
+// restartParts restarts the programs of an extension and its members on a bridge.
+func restartParts(ctx context.Context, s *session, bridge string, c discovery.Candidate) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	s := &session{app: w.app, nc: w.nc, prefix: w.prefix}
 	var failed error
 	for _, part := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
 		if part.Container() || part.Transport.Type != manifest.Stdio {
 			continue
 		}
-		err := requestBridge[operated](ctx, s, w.host.name, "restart", map[string]any{"id": part.Plugin.ID}).err
+		err := requestBridge[operated](ctx, s, bridge, "restart", map[string]any{"id": part.Plugin.ID}).err
 		if exitCode(err) == exitNotFound { // the bridge does not run it: it is disabled, or its manifest has just been added
 			err = nil
 		}

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-func TestTerminalLog(t *testing.T) {
+func TestLog(t *testing.T) {
 	var b bytes.Buffer
-	log := slog.New(newTerminalLog(&b, slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	log := slog.New(NewLog(&b, slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	log.Info("not shown")
 	log.With("extension", "dice", "replica", 1).Warn("extension ended", "error", errors.New("exit status 3\x1b[31m"), "retry_in", time.Second)
 	log.WithGroup("g").Error("failed")

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"context"
@@ -8,24 +8,23 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/extmesh/extmesh/internal/terminal"
 )
 
-// terminalLog writes the log of extctl up for people: time, level, extension, message, error, and the rest.
-type terminalLog struct {
+// logHandler writes a log for people: time, level, extension, message, error, and the rest.
+type logHandler struct {
 	slog.Handler // decides which records are written
 	w            io.Writer
 	mu           *sync.Mutex // of w
 	attrs        []slog.Attr
 }
 
-func newTerminalLog(w io.Writer, levels slog.Handler) *terminalLog {
-	return &terminalLog{Handler: levels, w: w, mu: &sync.Mutex{}}
+// NewLog makes a handler that writes a log to w for people. levels decides which records are written.
+func NewLog(w io.Writer, levels slog.Handler) slog.Handler {
+	return &logHandler{Handler: levels, w: w, mu: &sync.Mutex{}}
 }
 
 // Handle writes one line.
-func (h *terminalLog) Handle(_ context.Context, r slog.Record) error {
+func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
 	var subject, cause string
 	var rest []string
 	add := func(a slog.Attr) bool {
@@ -49,16 +48,16 @@ func (h *terminalLog) Handle(_ context.Context, r slog.Record) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, err := fmt.Fprintln(h.w, terminal.Clean(line))
+	_, err := fmt.Fprintln(h.w, Clean(line))
 	return err
 }
 
 // WithAttrs adds attributes to each line.
-func (h *terminalLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	c := *h
 	c.attrs = append(c.attrs[:len(c.attrs):len(c.attrs)], attrs...)
 	return &c
 }
 
 // WithGroup does not show groups.
-func (h *terminalLog) WithGroup(string) slog.Handler { return h }
+func (h *logHandler) WithGroup(string) slog.Handler { return h }
