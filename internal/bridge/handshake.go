@@ -59,10 +59,10 @@ type peer interface {
 
 // exchangeHandshake performs the handshake. One initialize request serves both dialects, with the members of each; a
 // result with protocolVersion means MCP, anything else the native dialect.
-func exchangeHandshake(ctx context.Context, c peer, w *workload, host hostInfo) (*handshake, error) {
-	client := map[string]string{"name": "extmesh", "version": host.agentVersion}
+func exchangeHandshake(ctx context.Context, c peer, w *workload, agentVersion string) (*handshake, error) {
+	client := map[string]string{"name": "extmesh", "version": agentVersion}
 	params, err := json.Marshal(map[string]any{
-		"agent_version": host.agentVersion, "extension_id": w.id(),
+		"agent_version": agentVersion, "extension_id": w.id(),
 		"protocolVersion": requestedVersion, "capabilities": struct{}{}, "clientInfo": client,
 	})
 	if err != nil {

@@ -18,22 +18,19 @@ import (
 
 // instance is one replica of a workload: its identity on the mesh, and the runs of its processes.
 type instance struct {
-	workload   *workload
-	host       hostInfo
-	mesh       *serve.Instance
-	memory     *memory
-	updates    *subscriptions
-	turns      *startTurns
-	log        *slog.Logger
-	breaker    *breaker.Breaker
-	sup        *supervise.Supervisor
-	history    runHistory
-	lines      *ring // the last lines of its output for people
-	noise      noiseLimits
-	eventLimit rateLimit // for notifications
-	publish    publisher
-	changed    func() // reports that the entry in the inventory has changed
-	forget     func() // removes it from there
+	workload *workload
+	agent    string // the version that its children receive
+	mesh     *serve.Instance
+	memory   *memory
+	updates  *subscriptions
+	turns    *startTurns
+	log      *slog.Logger
+	breaker  *breaker.Breaker
+	sup      *supervise.Supervisor
+	history  runHistory
+	output
+	changed func() // reports that the entry in the inventory has changed
+	forget  func() // removes it from there
 
 	stopped func() bool // reports whether run's context has ended; set by run before the first run begins
 
@@ -41,15 +38,13 @@ type instance struct {
 	restartsWhenIdle atomic.Bool // a restart is waiting for the calls in flight
 }
 
-// publisher publishes what an extension sends by itself.
-type publisher struct {
-	log   func(logLine)
-	event func(notification []byte) error
-}
-
-// hostInfo is what children receive about this program.
-type hostInfo struct {
-	agentVersion string
+// output is what an extension sends by itself: lines for people, and notifications.
+type output struct {
+	lines        *ring // the last lines
+	noise        noiseLimits
+	eventLimit   rateLimit
+	publishLine  func(logLine)
+	publishEvent func(notification []byte) error
 }
 
 // errRemoved, as the cause of the end of run's context, means that the instance will not return.

@@ -98,7 +98,7 @@ func refOf(n int) wire.InstanceRef { return wire.InstanceRef{ID: fmt.Sprint("x",
 func (s *sentInventory) list(n int, text string) {
 	ref := refOf(n)
 	s.add(ref, func() wire.InventoryInstance {
-		return wire.InventoryInstance{Announce: wire.Announce{ID: ref.ID, Instance: ref.Instance, Version: "1.0.0", Description: text}, State: heartbeat.Ready}
+		return wire.InventoryInstance{Announce: wire.Announce{ID: ref.ID, Instance: ref.Instance, Version: "1.0.0", About: wire.About{Description: text}}, State: heartbeat.Ready}
 	})
 }
 

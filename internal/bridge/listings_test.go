@@ -51,7 +51,7 @@ func (l *lister) Call(ctx context.Context, method string, params json.RawMessage
 
 func (l *lister) handshake(t *testing.T) *handshake {
 	t.Helper()
-	hs, err := exchangeHandshake(t.Context(), l, &workload{announce: wire.Announce{Parent: "p"}}, hostInfo{})
+	hs, err := exchangeHandshake(t.Context(), l, &workload{announce: wire.Announce{Parent: "p"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestListingsThatHang(t *testing.T) {
 		}
 	})
 	l := &lister{capabilities: `{"prompts":{}}`, answers: map[string][]string{"prompts/list": {"exit"}}}
-	if _, err := exchangeHandshake(t.Context(), l, &workload{}, hostInfo{}); rpc.AsError(err).Code != rpc.CodeExited {
+	if _, err := exchangeHandshake(t.Context(), l, &workload{}, ""); rpc.AsError(err).Code != rpc.CodeExited {
 		t.Errorf("a server that exits: %v", err)
 	}
 }

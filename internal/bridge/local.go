@@ -85,7 +85,7 @@ func (l Local) Examine(ctx context.Context, c discovery.Candidate, m *manifest.M
 	if err != nil {
 		return Trial{Err: err}
 	}
-	t := &trial{inst: instance{workload: w, host: hostInfo{agentVersion: pl.agentVersion()}}}
+	t := &trial{inst: instance{workload: w, agent: pl.agentVersion()}}
 	var lines ring
 	spec := w.spec
 	spec.Stderr = func(line string) { lines.add(Line{Text: line}) }

@@ -69,7 +69,7 @@ func TestLogs(t *testing.T) {
 	node := serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix})
 	newTalker := func(r *ring) *instance {
 		a := wire.Announce{ID: "talker", Version: "1.0.0"}
-		return &instance{workload: &workload{announce: a}, mesh: node.Join(a), lines: r}
+		return &instance{workload: &workload{announce: a}, mesh: node.Join(a), output: output{lines: r}}
 	}
 	var chatty, colours []string
 	for range ringLines {

@@ -16,15 +16,14 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 		a.Replica = replica + 1
 	}
 	s := &instance{
-		workload: w, host: hostInfo{agentVersion: b.planner.agentVersion()},
-		mesh:       b.node.Join(a),
-		memory:     b.memory,
-		updates:    &subscriptions{},
-		turns:      b.turns,
-		log:        b.log.With("extension", w.id()),
-		lines:      &ring{},
-		noise:      newNoiseLimits(),
-		eventLimit: newEventLimit(),
+		workload: w,
+		agent:    b.planner.agentVersion(),
+		mesh:     b.node.Join(a),
+		memory:   b.memory,
+		updates:  &subscriptions{},
+		turns:    b.turns,
+		log:      b.log.With("extension", w.id()),
+		output:   output{lines: &ring{}, noise: newNoiseLimits(), eventLimit: newEventLimit()},
 	}
 	if w.replicas > 1 {
 		s.log = s.log.With("replica", a.Replica)
@@ -42,8 +41,8 @@ func (b *Bridge) newInstance(w *workload, replica int) *instance {
 	s.forget = func() { b.inventory.remove(ref) }
 	s.sup = supervise.New(supervise.Options{Policy: w.policy, Run: s.runOnce, Notify: s.transition, Permanent: isPermanent})
 	events, log := b.cfg.Prefix.Event(w.id()), b.cfg.Prefix.Log(w.id())
-	s.publish.event = func(n []byte) error { return b.nc.Publish(events, n) }
-	s.publish.log = func(l logLine) {
+	s.publishEvent = func(n []byte) error { return b.nc.Publish(events, n) }
+	s.publishLine = func(l logLine) {
 		// A line that cannot be published is still in the ring and in the bridge's log.
 		if data, err := json.Marshal(l); err == nil {
 			_ = b.nc.Publish(log, data)

@@ -27,7 +27,7 @@ func (s *instance) keepLine(line, stream string, dropped int) {
 	if out.TS, out.Dropped = l.At.UTC(), dropped; dropped > 0 {
 		out.Line = ""
 	}
-	s.publish.log(out)
+	s.publishLine(out)
 }
 
 // logLine is a line as it is returned and published.
@@ -184,7 +184,7 @@ func (r *run) handleNotification(method string, params []byte) {
 	if method == "notifications/message" {
 		r.f.messages.deliver(params)
 	}
-	if err := r.inst.publish.event(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
+	if err := r.inst.publishEvent(jsonrpc.AppendRequest(nil, nil, method, params)); err != nil {
 		r.inst.log.Debug("an event was not published", "method", method, "error", err)
 	}
 }

@@ -89,8 +89,8 @@ func newNoisy(log io.Writer, redact func(string) string) (*instance, *[]logLine)
 	published := &[]logLine{}
 	a := wire.Announce{ID: "noisy", Version: "1.0.0", Bridge: "b1", Replica: 2}
 	node := serve.NewPublisher(nil, serve.PublisherOptions{Prefix: wire.DefaultPrefix})
-	return &instance{workload: &workload{announce: a, redact: redact}, mesh: node.Join(a), lines: &ring{}, noise: newNoiseLimits(),
-		log: slog.New(slog.NewTextHandler(log, nil)), publish: publisher{log: func(l logLine) { *published = append(*published, l) }}}, published
+	return &instance{workload: &workload{announce: a, redact: redact}, mesh: node.Join(a), log: slog.New(slog.NewTextHandler(log, nil)),
+		output: output{lines: &ring{}, noise: newNoiseLimits(), publishLine: func(l logLine) { *published = append(*published, l) }}}, published
 }
 
 // TestNoiseIsKept: what a child prints to standard output is kept and published, within a limit, with the number of

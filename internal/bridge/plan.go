@@ -223,8 +223,9 @@ func (pl *planner) announcement(m *manifest.Manifest) wire.Announce {
 	}
 	a := wire.Announce{
 		SchemaVersion: wire.SchemaVersion,
-		ID:            m.Plugin.ID, Version: m.Plugin.Version, Name: m.Plugin.Name, Description: m.Plugin.Description,
-		Priority: m.Plugin.Priority, Parent: m.Parent, Host: pl.cfg.Host, Bridge: pl.cfg.Name,
+		ID:            m.Plugin.ID, Version: m.Plugin.Version,
+		About:  wire.About{Name: m.Plugin.Name, Description: m.Plugin.Description, Priority: m.Plugin.Priority},
+		Parent: m.Parent, Host: pl.cfg.Host, Bridge: pl.cfg.Name,
 		Transport: string(m.Transport.Type), Dialect: string(dialect), SubjectPrefix: m.Transport.SubjectPrefix,
 		Features:     []string{wire.FeatureStream, wire.FeatureCancel, wire.FeatureInstance},
 		ManifestHash: m.Hash,

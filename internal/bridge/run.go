@@ -191,7 +191,7 @@ func (r *run) handshakeInTime(ctx context.Context) (*handshake, error) {
 	recorder := &stepRecorder{peer: r.f.conn}
 	stop := r.watchStart(ctx, recorder, func(why error) { cancel(&startTimeoutError{why}) })
 	defer stop()
-	hs, err := exchangeHandshake(handshakeCtx, recorder, r.inst.workload, r.inst.host)
+	hs, err := exchangeHandshake(handshakeCtx, recorder, r.inst.workload, r.inst.agent)
 	if err == nil {
 		return hs, nil
 	}

@@ -38,14 +38,10 @@ const DefaultPath = "config/extensions.yaml"
 // snake case, the default, and the bounds that Parse checks. Start from Default or Load; the zero Config scans
 // nothing.
 type Config struct {
-	Enabled     bool     // default true; false: this host runs no extensions
-	SearchPaths []string // roots that are scanned for manifests; the first has priority; default ./extensions
-	Links       []string // further roots, each one extension, as recorded by extctl install --link
-	IgnoreDirs  []string // names of directories that are not entered; default node_modules, .git, target
-	MaxDepth    int      // default 4: a manifest up to root/a/b/c/plugin.toml; 1 to 32
-	FollowLinks bool     // follow symbolic links inside the roots; default false
-	Disabled    []string // ids that are not run
-	Allowlist   []string // the only ids that are run; empty: all
+	Enabled bool // default true; false: this host runs no extensions
+	Search
+	Disabled  []string // ids that are not run
+	Allowlist []string // the only ids that are run; empty: all
 
 	Watch        Watch
 	SkillsDir    string         // skills are <SkillsDir>/<name>/SKILL.md; default "": this host has none
@@ -72,8 +68,17 @@ type Config struct {
 	Entries map[string]Entry
 }
 
+// Search is where a host looks for manifests.
+type Search struct {
+	SearchPaths []string // roots that are scanned for manifests; the first has priority; default ./extensions
+	Links       []string // further roots, each one extension, as recorded by extctl install --link
+	IgnoreDirs  []string // names of directories that are not entered; default node_modules, .git, target
+	MaxDepth    int      // default 4: a manifest up to root/a/b/c/plugin.toml; 1 to 32
+	FollowLinks bool     // follow symbolic links inside the roots; default false
+}
+
 // Roots returns the directories to scan for manifests: SearchPaths, then Links.
-func (c Config) Roots() []string { return slices.Concat(c.SearchPaths, c.Links) }
+func (s Search) Roots() []string { return slices.Concat(s.SearchPaths, s.Links) }
 
 // Watch configures what the bridge does when a manifest is added, changed or removed.
 type Watch struct {
@@ -123,9 +128,7 @@ type Doctor struct {
 func Default() Config {
 	return Config{
 		Enabled:              true,
-		SearchPaths:          []string{"./extensions"},
-		IgnoreDirs:           []string{"node_modules", ".git", "target"},
-		MaxDepth:             4,
+		Search:               Search{SearchPaths: []string{"./extensions"}, IgnoreDirs: []string{"node_modules", ".git", "target"}, MaxDepth: 4},
 		Watch:                Watch{Enabled: true, Debounce: 500 * time.Millisecond},
 		Gating:               Skip,
 		Secrets:              SecretsInherit,

@@ -103,6 +103,8 @@ func differences(b *strings.Builder, path string, want, got reflect.Value) {
 				fmt.Fprintf(b, "entry %s\n", id)
 				differences(b, id, reflect.ValueOf(Entry{Supervision: defaultSupervision(), Gating: Skip}), reflect.ValueOf(entries[id]))
 			}
+		} else if f.Anonymous {
+			differences(b, path, want.Field(i), got.Field(i))
 		} else if f.IsExported() {
 			differences(b, strings.TrimPrefix(path+"."+f.Name, "."), want.Field(i), got.Field(i))
 		}

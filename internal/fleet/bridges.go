@@ -30,16 +30,21 @@ type bridge struct {
 	inventoryRequested time.Time // last request for a full inventory
 	behind             bool      // at the last ping, messages of its inventory had not arrived
 
+	pings    pings
 	answered bool // it has answered on its control subject before, so "no responders" means that it is gone
-	pinging  bool
-	next     time.Time // do not ping before
-	pause    time.Duration
-	timeouts int  // pings in a row that timed out
 	leaving  bool // it does not answer; messages sent before are still being processed
 	gone     bool
 	stopped  bool      // when it was found to be gone, it had stopped all its instances
 	reason   string    // why it is gone
 	changed  time.Time // when it was last found to be gone, or up
+}
+
+// pings is when a bridge is pinged.
+type pings struct {
+	waiting  bool      // for an answer
+	next     time.Time // no ping before
+	pause    time.Duration
+	timeouts int // in a row
 }
 
 const (
@@ -71,7 +76,7 @@ func (bs *bridges) seenBridge(name string, now time.Time) *bridge {
 	}
 	b.seen = now
 	if b.gone {
-		b.next, b.pause = time.Time{}, 0 // ping it again soon
+		b.pings.next, b.pings.pause = time.Time{}, 0 // ping it again soon
 	}
 	return b
 }
@@ -145,10 +150,10 @@ func (bs *bridges) pingBridges(now time.Time) {
 		return
 	}
 	for _, b := range bs.byName {
-		if b.pinging || now.Before(b.next) {
+		if b.pings.waiting || now.Before(b.pings.next) {
 			continue
 		}
-		b.pinging = true
+		b.pings.waiting = true
 		bs.emit(PingBridge{b.name, b})
 	}
 }
@@ -156,7 +161,7 @@ func (bs *bridges) pingBridges(now time.Time) {
 // pinged handles the result of a ping. If there never was a responder, it may be a third-party bridge; then only the
 // heartbeats of its instances count.
 func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
-	b.pinging = false
+	b.pings.waiting = false
 	switch r.Outcome {
 	case NoResponders:
 		bs.pingFailed(b, "is gone", now)
@@ -164,7 +169,7 @@ func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
 		if !bs.fresh() {
 			return
 		}
-		if b.timeouts++; b.timeouts >= maxPingTimeouts {
+		if b.pings.timeouts++; b.pings.timeouts >= maxPingTimeouts {
 			bs.pingFailed(b, "does not answer", now)
 		}
 	case Answered: // any answer counts, even an error
@@ -173,7 +178,8 @@ func (bs *bridges) pinged(b *bridge, r PingResult, now time.Time) {
 			bs.mark(HostKey(b.name), false)
 			bs.markSkills(b)
 		}
-		b.answered, b.leaving, b.gone, b.timeouts, b.seen, b.pause = true, false, false, 0, now, 0
+		b.answered, b.leaving, b.gone, b.seen = true, false, false, now
+		b.pings.timeouts, b.pings.pause = 0, 0
 		bs.inventories.checkSync(b, r.Answer, now)
 	}
 }
@@ -184,8 +190,8 @@ func (bs *bridges) pingFailed(b *bridge, reason string, now time.Time) {
 		b.leaving = true
 		bs.emit(ConfirmGone{reason, b})
 	}
-	b.pause = min(max(2*b.pause, time.Second), maxPingPause)
-	b.next = now.Add(b.pause)
+	b.pings.pause = min(max(2*b.pings.pause, time.Second), maxPingPause)
+	b.pings.next = now.Add(b.pings.pause)
 }
 
 // bridgeLost marks a bridge and all of its instances lost.
@@ -248,7 +254,7 @@ func (bs *bridges) sweepBridges(now time.Time) {
 
 // bridgeRestarted handles a new run of a bridge, which is up although pings may not have reached it yet.
 func (bs *bridges) bridgeRestarted(b *bridge, now time.Time) {
-	b.leaving, b.timeouts = false, 0
+	b.leaving, b.pings.timeouts = false, 0
 	if b.gone {
 		b.gone, b.changed = false, now
 		bs.markSkills(b)

@@ -229,7 +229,7 @@ func (x *extension) spec(health liveness.Extension, names *wire.Names) *wire.Spe
 		return nil
 	}
 	s := &wire.Spec{
-		ID: x.id, Version: a.Version, Name: a.Name, Description: a.Description, Priority: a.Priority,
+		ID: x.id, Version: a.Version, About: a.About,
 		Transport: a.Transport, Dialect: a.Dialect, Subject: a.subject(), Features: a.Features, Context: a.Context,
 		ManifestHash: a.ManifestHash, Parent: a.Parent,
 		Declared: wire.Declared{Channels: a.Capabilities.Channels, Providers: a.Capabilities.Providers},
@@ -304,8 +304,8 @@ func (x *extension) restore(value []byte, now time.Time) bool {
 	sp := strings.TrimSuffix(s.Subject, "."+x.id+".rpc")
 	a := &announced{Announce: wire.Announce{
 		ID: x.id, Version: s.Version, SubjectPrefix: sp, Transport: s.Transport, Dialect: s.Dialect,
-		Features: s.Features, ManifestHash: s.ManifestHash, HandshakeHash: s.HandshakeHash, Name: s.Name,
-		Description: s.Description, Priority: s.Priority, Context: s.Context, Parent: s.Parent,
+		Features: s.Features, ManifestHash: s.ManifestHash, HandshakeHash: s.HandshakeHash,
+		About: s.About, Context: s.Context, Parent: s.Parent,
 		Capabilities: wire.Capabilities{Channels: s.Channels, Providers: s.Providers},
 	}}
 	x.shown = a

@@ -101,7 +101,7 @@ func (rs *restores) restoreBridge(name string, h wire.Host, now time.Time) {
 		rs.bridges.keepReports(b)
 	}
 	b.answered, b.gone, b.reason, b.changed = true, h.State == heartbeat.Lost, h.Reason, h.StateSince
-	b.next, b.pause, b.timeouts = time.Time{}, 0, 0
+	b.pings.next, b.pings.pause, b.pings.timeouts = time.Time{}, 0, 0
 }
 
 // restoreBridges restores hosts and skills written by an earlier leader, for bridges from which nothing was received.

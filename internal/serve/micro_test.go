@@ -69,7 +69,7 @@ func microBed(t *testing.T) (nc *nats.Conn, slots []*Instance) {
 		return r.Params, nil
 	})
 	for _, id := range []string{"duck", "duck", "last"} {
-		inst := node.Join(wire.Announce{ID: id, Version: "1.2.3", Name: "A " + id, Bridge: "b"})
+		inst := node.Join(wire.Announce{ID: id, Version: "1.2.3", About: wire.About{Name: "A " + id}, Bridge: "b"})
 		slots = append(slots, inst)
 		wg.Go(func() {
 			if err := inst.Serve(ctx, h, Options{}); err != nil {

@@ -46,11 +46,16 @@ type Announce struct {
 	ManifestHash  string       `json:"manifest_hash,omitempty"`
 	HandshakeHash string       `json:"handshake_hash,omitempty"` // empty until the first handshake
 	Capabilities  Capabilities `json:"capabilities,omitzero"`
-	Name          string       `json:"name,omitempty"`
-	Description   string       `json:"description,omitempty"`
-	Priority      int32        `json:"priority,omitempty"`
-	Context       Context      `json:"context,omitzero"`
-	Parent        string       `json:"parent,omitempty"` // of a member, e.g. google of google.gmail
+	About
+	Context Context `json:"context,omitzero"`
+	Parent  string  `json:"parent,omitempty"` // of a member, e.g. google of google.gmail
+}
+
+// About is how a manifest introduces its extension.
+type About struct {
+	Name        string `json:"name,omitempty"`
+	Description string `json:"description,omitempty"`
+	Priority    int32  `json:"priority,omitempty"` // of its hooks among those of other extensions; the lowest first
 }
 
 // Capabilities are the names that an extension's manifest declares.
@@ -80,11 +85,9 @@ const ReasonRemoved = "removed"
 // Spec is the value of the catalog key spec.<id>: what an extension offers. It changes with its version or
 // its handshake.
 type Spec struct {
-	ID           string   `json:"id"`
-	Version      string   `json:"version"`
-	Name         string   `json:"name,omitempty"`
-	Description  string   `json:"description,omitempty"`
-	Priority     int32    `json:"priority,omitempty"`
+	ID      string `json:"id"`
+	Version string `json:"version"`
+	About
 	Transport    string   `json:"transport"`
 	Dialect      string   `json:"dialect"`
 	Subject      string   `json:"subject"` // of calls: SP.<id>.rpc

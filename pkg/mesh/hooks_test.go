@@ -51,7 +51,7 @@ func fire(t *testing.T, hook, event string, hookers ...hooker) Fired {
 				t.Errorf("Serve: %v", err)
 			}
 		})
-		b.put("spec."+h.id, wire.Spec{ID: h.id, Version: "1.0.0", Priority: h.priority, Dialect: "ext", Subject: "ext." + h.id + ".rpc", Hooks: []string{hook}})
+		b.put("spec."+h.id, wire.Spec{ID: h.id, Version: "1.0.0", About: wire.About{Priority: h.priority}, Dialect: "ext", Subject: "ext." + h.id + ".rpc", Hooks: []string{hook}})
 	}
 	catalog, err := LoadCatalog(ctx, b.nc, CatalogOptions{})
 	if err != nil {

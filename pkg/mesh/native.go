@@ -134,7 +134,8 @@ func (e *Service) announce(ctx context.Context) (wire.Announce, error) {
 	a := wire.Announce{
 		ID: e.ID, Version: e.Version, SubjectPrefix: e.SubjectPrefix, Host: host, Transport: "nats", Dialect: "ext",
 		Features: []string{wire.FeatureStream, wire.FeatureCancel, wire.FeatureInstance},
-		Name:     e.Name, Description: e.Description, Priority: e.Priority, Context: wire.Context{Passthrough: e.Passthrough},
+		About:    wire.About{Name: e.Name, Description: e.Description, Priority: e.Priority},
+		Context:  wire.Context{Passthrough: e.Passthrough},
 	}
 	result, err := jsonrpc.Protect(ctx, e.Handler, &rpc.Request{ID: []byte("0"), Method: "initialize", Params: []byte("{}")})
 	if err != nil {
