@@ -153,7 +153,7 @@ func (d *doctor) checkHost(ctx context.Context, only []string) error {
 		}
 	}
 	for _, f := range report.Diagnostics {
-		if len(only) == 0 || slices.ContainsFunc(d.parts, func(p part) bool { return within(p.Root, f.Path) }) {
+		if len(only) == 0 || slices.ContainsFunc(d.parts, func(p part) bool { return discovery.Within(p.Root, f.Path) }) {
 			d.diags = append(d.diags, f)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/copytree"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/words"
@@ -186,15 +187,15 @@ func (in *installation) copyIt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tree, err := survey(ctx, in.source.Root)
+	tree, err := copytree.Survey(ctx, in.source.Root)
 	if err != nil {
 		return in.notCopied(ctx, err)
 	}
-	in.out.Path, in.out.Files, in.out.Bytes = target, tree.files, tree.bytes
+	in.out.Path, in.out.Files, in.out.Bytes = target, tree.Files, tree.Bytes
 	if in.dryRun {
 		return nil
 	}
-	if err := tree.place(ctx, target, filepath.Base(in.source.Path), in.source.Manifest.Hash); err != nil {
+	if err := tree.Place(ctx, target, filepath.Base(in.source.Path), in.source.Manifest.Hash); err != nil {
 		return in.notCopied(ctx, err)
 	}
 	return nil
@@ -205,8 +206,8 @@ func (in *installation) notCopied(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	f := fail(exitCopyFailed, "%s was not installed: %w", in.id(), err)
-	if e, ok := errors.AsType[*unfitError](err); ok {
-		f.hint, f.data = "copy the targets of the links into the extension, or install it with --link", map[string]any{"entries": e.entries}
+	if e, ok := errors.AsType[*copytree.UnfitError](err); ok {
+		f.hint, f.data = "copy the targets of the links into the extension, or install it with --link", map[string]any{"entries": e.Entries}
 	}
 	return f
 }
@@ -272,7 +273,7 @@ func (in *installation) advise() {
 
 // target returns the directory for the copy, or an error if it is in use. An update replaces the old copy in its place.
 func (in *installation) target() (string, error) {
-	root, err := in.root()
+	root, err := in.host.firstPath()
 	if err != nil {
 		return "", err
 	}
@@ -297,11 +298,6 @@ func (in *installation) target() (string, error) {
 	}
 	in.out.Action, in.out.Replaced = "updated", version
 	return c.Root, in.checkSeparate(root, c.Root)
-}
-
-// root is the directory to install into.
-func (in *installation) root() (string, error) {
-	return in.host.firstPath()
 }
 
 // firstPath is the first search path; its canonical path if it exists.
@@ -359,19 +355,13 @@ func (in *installation) checkSeparate(root, target string) error {
 		return usage("%s is itself a search path and cannot be replaced; update it in place", root)
 	case source == target:
 		return usage("%s is also the target of the installation", source)
-	case within(source, target), within(target, source):
+	case discovery.Within(source, target), discovery.Within(target, source):
 		return usage("the source %s and the target %s contain each other", source, target)
 	}
 	for _, c := range in.installed.Candidates {
-		if within(c.Root, target) && c.Root != target {
+		if discovery.Within(c.Root, target) && c.Root != target {
 			return usage("%s is inside the extension %s, where no other extension is found", target, c.Manifest.Plugin.ID)
 		}
 	}
 	return nil
-}
-
-// within reports whether path is dir or below it; both are absolute and clean.
-func within(dir, path string) bool {
-	rel, err := filepath.Rel(dir, path)
-	return err == nil && filepath.IsLocal(rel)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/copytree"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/terminal"
 )
@@ -172,27 +173,18 @@ func sameDir(path, canonical string) bool {
 }
 
 func (u removal) do(ctx context.Context, h localHost) error {
+	var err error
 	switch {
 	case u.link != "":
 		_, err := config.RemoveLink(ctx, h.path, u.link)
 		return notWritten(ctx, err)
 	case u.symlink != "":
-		if err := os.Remove(u.symlink); err != nil {
-			return fail(exitCopyFailed, "%w", err)
-		}
-		return nil
+		err = os.Remove(u.symlink)
+	default:
+		err = copytree.Remove(u.dir)
 	}
-	// Renamed first, so that a bridge never finds half of it.
-	work, err := os.MkdirTemp(filepath.Dir(u.dir), discovery.TempPrefix+"*")
 	if err != nil {
-		return fail(exitCopyFailed, "%s was not removed: %w", u.dir, err)
-	}
-	if err := os.Rename(u.dir, filepath.Join(work, "old")); err != nil {
-		_ = os.Remove(work) // empty
-		return fail(exitCopyFailed, "%s was not removed: %w", u.dir, err)
-	}
-	if err := os.RemoveAll(work); err != nil {
-		return fail(exitCopyFailed, "uninstalled, but files in %s could not be removed: %w", work, err)
+		return fail(exitCopyFailed, "%w", err)
 	}
 	return nil
 }

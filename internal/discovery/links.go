@@ -25,7 +25,7 @@ func (w *walker) linkedFile(r root, dir string, e fs.DirEntry, broken manifest.L
 		return ""
 	}
 	target, err := filepath.EvalSymlinks(path)
-	if err == nil && within(r.dir, target) {
+	if err == nil && Within(r.dir, target) {
 		w.links = append(w.links, path)
 		return target
 	}
@@ -58,9 +58,9 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 		w.skipLink(path)
 	case err != nil:
 		w.add(manifest.Warn, path, "", "the symbolic link is broken: %v", document.Reason(err))
-	case !within(r.dir, target):
+	case !Within(r.dir, target):
 		w.escape(r, path, target)
-	case within(target, dir):
+	case Within(target, dir):
 		w.add(manifest.Info, path, "", "the symbolic link leads to %s, a parent directory, and is skipped", target)
 	case w.ignore[filepath.Base(target)]:
 		// not entered
@@ -75,11 +75,11 @@ func (w *walker) linkedDir(r root, dir, name string) string {
 // listed the extension, and it is found there (docs/decisions/0007). Another one of Options.Roots does not count: it
 // is a place to search, and does not show that the operator wants this link.
 func (w *walker) elsewhere(r root, path, target string) bool {
-	if within(r.dir, target) {
+	if Within(r.dir, target) {
 		return false
 	}
 	for _, other := range w.roots {
-		if other.link && within(other.dir, target) {
+		if other.link && Within(other.dir, target) {
 			w.add(manifest.Info, path, "", "the symbolic link leads to %s, which is scanned as one of links", target)
 			return true
 		}
@@ -97,8 +97,8 @@ func (w *walker) escape(r root, path, target string) {
 	w.add(manifest.Error, path, "", "the symbolic link leads out of the root %s to %s and is not followed; move the target into the root, or list it in links", r.dir, target)
 }
 
-// within reports whether path is dir or below it; both are canonical.
-func within(dir, path string) bool {
+// Within reports whether path is dir or below it; both are canonical.
+func Within(dir, path string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, string(filepath.Separator)))
 	return ok && (rest == "" || os.IsPathSeparator(rest[0]))
 }

@@ -160,8 +160,8 @@ func TestWithin(t *testing.T) {
 		{"/", "/a", true},
 	} {
 		dir, path := filepath.FromSlash(test.dir), filepath.FromSlash(test.path)
-		if got := within(dir, path); got != test.want {
-			t.Errorf("within(%q, %q) = %t, want %t", dir, path, got, test.want)
+		if got := Within(dir, path); got != test.want {
+			t.Errorf("Within(%q, %q) = %t, want %t", dir, path, got, test.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package copytree
 
 import (
 	"context"
@@ -51,11 +51,11 @@ const sumOfNew = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c4
 // place surveys a directory with the text in its manifest, and places it.
 func place(t *testing.T, ctx context.Context, text, target string) error {
 	t.Helper()
-	tree, err := survey(t.Context(), tiny(t, filepath.Join(t.TempDir(), "source"), text))
+	tree, err := Survey(t.Context(), tiny(t, filepath.Join(t.TempDir(), "source"), text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tree.place(ctx, target, "plugin.toml", sumOfNew)
+	return tree.Place(ctx, target, "plugin.toml", sumOfNew)
 }
 
 func TestPlace(t *testing.T) {
@@ -99,7 +99,7 @@ func TestCopyFollowsNoNewLink(t *testing.T) {
 	dir := t.TempDir()
 	secret := tiny(t, filepath.Join(dir, "elsewhere"), "secret")
 	source := tiny(t, filepath.Join(dir, "source"), "new")
-	tree, err := survey(t.Context(), source)
+	tree, err := Survey(t.Context(), source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestInstallInterrupted(t *testing.T) {
 	if got := names(t, filepath.Join(dir, "root")) + content(t, target); got != "xold" {
 		t.Errorf("left: %s", got)
 	}
-	if _, err := survey(ctx, dir); !errors.Is(err, context.Canceled) {
+	if _, err := Survey(ctx, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -150,7 +150,7 @@ func TestCopyModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Chmod(locked, 0o755) })
-	tree, err := survey(t.Context(), source)
+	tree, err := Survey(t.Context(), source)
 	if err != nil {
 		t.Fatal(err)
 	}

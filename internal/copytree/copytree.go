@@ -1,4 +1,5 @@
-package main
+// Package copytree puts copies of directories in place, and removes them, so that a reader finds all of a directory or none.
+package copytree
 
 import (
 	"context"
@@ -15,52 +16,53 @@ import (
 	"github.com/extmesh/extmesh/internal/discovery"
 )
 
-// maxTreeEntries limits what install copies: 10,000 files in node_modules are usual, a home directory named by mistake
+// maxEntries limits what is copied: 10,000 files in node_modules are usual, a home directory named by mistake
 // must not be copied.
-const maxTreeEntries = 200_000
+const maxEntries = 200_000
 
-// tree is what a survey of the directory of an extension found.
-type tree struct {
+// Tree is what Survey found in the directory of an extension.
+type Tree struct {
+	Files int
+	Bytes int64
+
 	root    string                 // canonical
 	modes   map[string]fs.FileMode // permissions of the regular files
 	entries int
-	files   int
-	bytes   int64
 	unfit   []string // entries that cannot be copied, with the reason
 }
 
-// unfitError lists the entries of a tree that cannot be copied.
-type unfitError struct{ entries []string }
+// UnfitError lists the entries of a tree that cannot be copied.
+type UnfitError struct{ Entries []string }
 
-func (e *unfitError) Error() string {
+func (e *UnfitError) Error() string {
 	const shown = 5
-	text := strings.Join(e.entries[:min(shown, len(e.entries))], "; ")
-	if n := len(e.entries) - shown; n > 0 {
+	text := strings.Join(e.Entries[:min(shown, len(e.Entries))], "; ")
+	if n := len(e.Entries) - shown; n > 0 {
 		text += fmt.Sprintf("; and %d more", n)
 	}
 	return text
 }
 
-// survey counts what is in root without .git, and without following links. The error lists everything that cannot be
-// copied.
-func survey(ctx context.Context, root string) (*tree, error) {
-	t := &tree{root: root, modes: map[string]fs.FileMode{}}
+// Survey counts what is in root without .git, and without following links. The error lists everything that cannot be
+// copied, as an *UnfitError.
+func Survey(ctx context.Context, root string) (*Tree, error) {
+	t := &Tree{root: root, modes: map[string]fs.FileMode{}}
 	err := fs.WalkDir(source{ctx, os.DirFS(root)}, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if t.entries++; t.entries > maxTreeEntries {
-			return fmt.Errorf("%s has more than %d files and directories; check the path, or use --link, which copies nothing", root, maxTreeEntries)
+		if t.entries++; t.entries > maxEntries {
+			return fmt.Errorf("%s has more than %d files and directories; check the path, or use --link, which copies nothing", root, maxEntries)
 		}
 		return t.add(path, d)
 	})
 	if err == nil && len(t.unfit) > 0 {
-		err = &unfitError{t.unfit}
+		err = &UnfitError{t.unfit}
 	}
 	return t, err
 }
 
-func (t *tree) add(path string, d fs.DirEntry) error {
+func (t *Tree) add(path string, d fs.DirEntry) error {
 	info, err := d.Info()
 	switch {
 	case err != nil:
@@ -69,25 +71,25 @@ func (t *tree) add(path string, d fs.DirEntry) error {
 		return nil
 	case info.Mode().IsRegular():
 		t.modes[path] = info.Mode().Perm()
-		t.bytes += info.Size()
+		t.Bytes += info.Size()
 	case info.Mode()&fs.ModeSymlink == 0:
 		t.unfit = append(t.unfit, path+" is neither a file nor a directory")
 	case t.leadsOut(path):
 		t.unfit = append(t.unfit, path+" is a symbolic link that is absolute or leads out of the extension")
 	}
-	t.files++
+	t.Files++
 	return nil
 }
 
 // leadsOut reports whether the symbolic link at path would lead out of a copy of the tree.
-func (t *tree) leadsOut(path string) bool {
+func (t *Tree) leadsOut(path string) bool {
 	file := filepath.Join(t.root, path)
 	text, err := os.Readlink(file)
 	if err != nil || filepath.IsAbs(text) || !filepath.IsLocal(filepath.Join(filepath.Dir(path), text)) {
 		return true
 	}
 	real, err := filepath.EvalSymlinks(file) // through other links; one that leads to nothing is copied
-	return err == nil && !within(t.root, real)
+	return err == nil && !discovery.Within(t.root, real)
 }
 
 // source is a directory without .git, whose reading ends with a context.
@@ -118,9 +120,9 @@ func (s source) ReadDir(name string) ([]fs.DirEntry, error) {
 func (s source) ReadLink(name string) (string, error)   { return fs.ReadLink(s.FS, name) }
 func (s source) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(s.FS, name) }
 
-// place replaces target by a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
+// Place replaces target by a copy of t, by renaming: a reader finds the old directory, the new one or none, never half
 // of one. After an error target is unchanged. manifestName and hash are those of the manifest that was checked.
-func (t *tree) place(ctx context.Context, target, manifestName, hash string) error {
+func (t *Tree) Place(ctx context.Context, target, manifestName, hash string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
 	}
@@ -145,7 +147,7 @@ func (t *tree) place(ctx context.Context, target, manifestName, hash string) err
 }
 
 // copy copies the tree to dst.
-func (t *tree) copy(ctx context.Context, dst string) error {
+func (t *Tree) copy(ctx context.Context, dst string) error {
 	// os.Root: a file that is replaced by a link during the copy must not be followed out of the tree.
 	root, err := os.OpenRoot(t.root)
 	if err != nil {
@@ -159,7 +161,7 @@ func (t *tree) copy(ctx context.Context, dst string) error {
 	if dst, err = filepath.EvalSymlinks(dst); err != nil {
 		return err
 	}
-	if _, err := survey(ctx, dst); err != nil {
+	if _, err := Survey(ctx, dst); err != nil {
 		return err
 	}
 	for path, mode := range t.modes { // CopyFS makes every file readable and writable
@@ -206,6 +208,22 @@ func swap(staged, target, old string) error {
 			return &strandedError{old, errors.Join(err, back)}
 		}
 		return err
+	}
+	return nil
+}
+
+// Remove removes a directory with everything in it.
+func Remove(dir string) error {
+	work, err := os.MkdirTemp(filepath.Dir(dir), discovery.TempPrefix+"*")
+	if err != nil {
+		return fmt.Errorf("%s was not removed: %w", dir, err)
+	}
+	if err := os.Rename(dir, filepath.Join(work, "old")); err != nil {
+		_ = os.Remove(work) // empty
+		return fmt.Errorf("%s was not removed: %w", dir, err)
+	}
+	if err := os.RemoveAll(work); err != nil {
+		return fmt.Errorf("uninstalled, but files in %s could not be removed: %w", work, err)
 	}
 	return nil
 }
