@@ -98,7 +98,7 @@ func (s *session) call(ctx context.Context, tool string, args []string, o mesh.C
 		}
 		return nil, f
 	}
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if at, limited := ctx.Deadline(); err != nil && limited && time.Until(at) <= 0 { // ctx itself may end a little later
 		return nil, explainCallTimeout(err, tool, cmp.Or(s.timeout, callTimeout))
 	}
 	return result, err
