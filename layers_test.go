@@ -31,7 +31,7 @@ var layers = []struct {
 		"internal/breaker", "internal/remote", "internal/scaffold", "internal/validate", "internal/sourcewatch", "internal/copytree"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/toolargs"}},
 	{"fleet", []string{"internal/fleet"}},
-	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door", "internal/localmesh"}},
+	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door", "internal/localmesh", "internal/health"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},
 }
 

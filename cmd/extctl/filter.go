@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -78,8 +79,8 @@ func (f *filter) hasState(s heartbeat.State) bool {
 
 // extension reports whether the filter selects an extension: one with an instance on one of the bridges, in one of the
 // states, which is that of the extension or, with bridges, of an instance there.
-func (f *filter) extension(j extensionJSON) bool {
-	if f.problems && levelOf(j) == "" {
+func (f *filter) extension(j health.Extension) bool {
+	if f.problems && j.Level() == "" {
 		return false
 	}
 	if len(f.bridges) == 0 {
@@ -92,4 +93,9 @@ func (f *filter) extension(j extensionJSON) bool {
 
 func (f *filter) host(h wire.Host) bool {
 	return f.hasState(h.State) && (len(f.bridges) == 0 || slices.Contains(f.bridges, h.Bridge)) && (!f.problems || hostTrouble(h))
+}
+
+// hostTrouble reports whether a bridge is lost or has problems.
+func hostTrouble(h wire.Host) bool {
+	return h.State == heartbeat.Lost || len(h.Problems)+h.ProblemsLeftOut > 0
 }

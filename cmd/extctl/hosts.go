@@ -11,6 +11,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -57,7 +58,7 @@ func hostTables(a *app, hosts []wire.Host) []*terminal.Table {
 		return cmp.Compare(lostFirst(x.State), lostFirst(y.State))
 	})
 	for _, h := range hosts {
-		t.Add(h.Bridge, h.Host, hostState(h), h.Version, ago(h.Since), strconv.Itoa(len(h.Extensions)+h.ExtensionsLeftOut), strconv.Itoa(len(h.Problems)+h.ProblemsLeftOut))
+		t.Add(h.Bridge, h.Host, hostState(h), h.Version, words.Ago(h.Since), strconv.Itoa(len(h.Extensions)+h.ExtensionsLeftOut), strconv.Itoa(len(h.Problems)+h.ProblemsLeftOut))
 		for _, p := range h.Problems {
 			problems.Add(h.Bridge, p.ID, p.Kind, p.Path, p.Message)
 		}
@@ -79,7 +80,7 @@ func lostFirst(s heartbeat.State) int {
 func hostState(h wire.Host) string {
 	switch h.State {
 	case heartbeat.Lost:
-		return fmt.Sprintf("lost %s", ago(h.StateSince))
+		return fmt.Sprintf("lost %s", words.Ago(h.StateSince))
 	case "":
 		return "-" // it has never replied to the registry
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -64,9 +65,9 @@ func TestStaleness(t *testing.T) {
 		want string
 	}{
 		{0, ""},
-		{staleAfter, ""},
-		{staleAfter + time.Second, "no registry is leading; the catalog is 11s old"},
-		{staleAfter + time.Minute, ""},
+		{health.StaleAfter, ""},
+		{health.StaleAfter + time.Second, "no registry is leading; the catalog is 11s old"},
+		{health.StaleAfter + time.Minute, ""},
 		{time.Second, "a registry is leading again"},
 		{0, ""},
 		{time.Hour, "no registry is leading"},

@@ -10,44 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/terminal"
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
-
-// extensionJSON is one extension in the output of list and show.
-type extensionJSON struct {
-	ID        string               `json:"id"`
-	Version   string               `json:"version"`
-	Transport string               `json:"transport"`
-	Dialect   string               `json:"dialect"`
-	State     heartbeat.State      `json:"state"`
-	Available bool                 `json:"available"`
-	Reason    string               `json:"reason"`
-	Parent    string               `json:"parent"`
-	Tools     int                  `json:"tools"`
-	Breaker   *heartbeat.Breaker   `json:"breaker"`
-	Instances []wire.InstanceState `json:"instances"`
-
-	Diagnostics []wire.Diagnostic `json:"diagnostics"`
-}
-
-func toJSON(e mesh.Extension) extensionJSON {
-	out := extensionJSON{
-		ID: e.ID, Version: e.Spec.Version, Transport: e.Spec.Transport, Dialect: e.Spec.Dialect, Parent: e.Spec.Parent,
-		State: e.State.State, Available: e.State.Available, Reason: e.State.Reason, Breaker: e.State.Breaker,
-		Tools: len(e.Spec.Tools), Instances: e.State.Instances,
-	}
-	if out.Version == "" && len(out.Instances) > 0 {
-		out.Version = out.Instances[0].Version // before the first handshake
-	}
-	out.Diagnostics = append([]wire.Diagnostic{}, e.Spec.Diagnostics...)
-	if out.Instances == nil {
-		out.Instances = []wire.InstanceState{}
-	}
-	return out
-}
 
 // revisionJSON is the state of the catalog that a result was made from.
 type revisionJSON struct {
@@ -64,7 +31,7 @@ func revisionOf(c *mesh.Catalog) revisionJSON {
 		ms := age.Milliseconds()
 		out.AgeMS = &ms
 	}
-	out.Stale = out.age() > staleAfter
+	out.Stale = out.age() > health.StaleAfter
 	return out
 }
 
@@ -90,14 +57,14 @@ func listCmd(a *app) *cobra.Command {
 		if f.set() && len(all) > 0 {
 			empty = fmt.Sprintf("no extension matches; there are %d", len(all))
 		}
-		all = slices.DeleteFunc(all, func(j extensionJSON) bool { return !f.extension(j) })
+		all = slices.DeleteFunc(all, func(j health.Extension) bool { return !f.extension(j) })
 		return listing{revisionJSON: revision, name: "extensions", list: all, empty: empty, tables: func() []*terminal.Table { return []*terminal.Table{extensionTable(a, all)} }}, nil
 	})
 	f.add(cmd, "extensions", "not all instances are ready, or a breaker is open")
 	return cmd
 }
 
-func extensionTable(a *app, all []extensionJSON) *terminal.Table {
+func extensionTable(a *app, all []health.Extension) *terminal.Table {
 	t := a.newTable("ID", "VERSION", "STATE", "TRANSPORT", "TOOLS", "INSTANCES", "REASON")
 	t.Limit = 100
 	for _, j := range all {
@@ -108,7 +75,7 @@ func extensionTable(a *app, all []extensionJSON) *terminal.Table {
 			}
 		}
 		t.Add(j.ID, j.Version, string(j.State), j.Transport, strconv.Itoa(j.Tools),
-			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), reason(j))
+			strconv.Itoa(ready)+"/"+strconv.Itoa(len(j.Instances)), j.Summary())
 	}
 	return t
 }

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // readOutline lists the extensions by the registry's method catalog, without their tools: the schemas of a large mesh are
 // over a hundred megabytes. If no registry answers, it reads the bucket.
-func readOutline(ctx context.Context, s *session) ([]extensionJSON, revisionJSON, error) {
+func readOutline(ctx context.Context, s *session) ([]health.Extension, revisionJSON, error) {
 	if all, revision, err := registryOutline(ctx, s); err == nil {
 		return all, revision, nil
 	}
@@ -18,9 +19,9 @@ func readOutline(ctx context.Context, s *session) ([]extensionJSON, revisionJSON
 	if err != nil {
 		return nil, revisionJSON{}, err
 	}
-	all := []extensionJSON{}
+	all := []health.Extension{}
 	for _, e := range c.All() {
-		all = append(all, toJSON(e))
+		all = append(all, health.Of(e))
 	}
 	return all, revisionOf(c), nil
 }
@@ -35,7 +36,7 @@ type outlinePage struct {
 var errNoOutline = errors.New("the registry has no outline of the catalog")
 
 // registryOutline reads the outline from a registry. The revision and the age are those of the first page.
-func registryOutline(ctx context.Context, s *session) (all []extensionJSON, revision revisionJSON, err error) {
+func registryOutline(ctx context.Context, s *session) (all []health.Extension, revision revisionJSON, err error) {
 	var pages []chan decodedPage
 	for cursor := ""; ; {
 		page, err := readOutlinePage(ctx, s, cursor)
@@ -53,7 +54,7 @@ func registryOutline(ctx context.Context, s *session) (all []extensionJSON, revi
 		}
 		cursor = page.NextCursor
 	}
-	all = []extensionJSON{}
+	all = []health.Extension{}
 	for _, p := range pages {
 		page := <-p
 		if page.err != nil {
@@ -78,7 +79,7 @@ func readOutlinePage(ctx context.Context, s *session, cursor string) (page outli
 }
 
 type decodedPage struct {
-	extensions []extensionJSON
+	extensions []health.Extension
 	err        error
 }
 
@@ -100,7 +101,7 @@ func decodeOutline(text json.RawMessage) (page decodedPage) {
 			page.err = errNoOutline
 			return page
 		}
-		j := toJSON(mesh.Extension{ID: e.ID, Spec: &e.Spec, State: &e.State})
+		j := health.Of(mesh.Extension{ID: e.ID, Spec: &e.Spec, State: &e.State})
 		j.Tools = *e.Tools
 		page.extensions = append(page.extensions, j)
 	}

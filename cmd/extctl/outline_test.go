@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -32,7 +33,7 @@ func TestListOutline(t *testing.T) {
 		entries = append(entries, fmt.Sprintf(`{"id":%q,"spec":%s,"state":%s,"tools":%d}`, id, spec+"}", state, n))
 	}
 	type result struct {
-		Extensions []extensionJSON
+		Extensions []health.Extension
 		Revision   uint64
 		CatalogID  string `json:"catalog_id"`
 	}

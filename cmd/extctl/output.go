@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/plainyaml"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -89,9 +90,9 @@ func paint(state string) string {
 	switch heartbeat.State(first) {
 	case heartbeat.Ready:
 		colour = green
-	case heartbeat.Spawning, heartbeat.Restarting, heartbeat.Draining, levelWarn:
+	case heartbeat.Spawning, heartbeat.Restarting, heartbeat.Draining, health.Warn:
 		colour = yellow
-	case heartbeat.Failed, heartbeat.Lost, heartbeat.Gated, levelError:
+	case heartbeat.Failed, heartbeat.Lost, heartbeat.Gated, health.Error:
 		colour = red
 	default:
 		return state

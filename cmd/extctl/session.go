@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -25,9 +25,6 @@ import (
 
 // requestTimeout is the default time limit of commands that send a few requests and exit.
 const requestTimeout = 10 * time.Second
-
-// staleAfter is the catalog age above which extctl prints a warning. The leading registry renews its lease every 2 s.
-const staleAfter = 10 * time.Second
 
 // session is the connection of one command to the mesh.
 type session struct {
@@ -162,17 +159,9 @@ func (s *session) extension(ctx context.Context, id string) (*mesh.Catalog, mesh
 
 // warnIfOld warns if no registry maintains the catalog of this age.
 func (s *session) warnIfOld(age time.Duration) {
-	if age > staleAfter && !s.json {
-		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog %s and may be out of date\n", ageText(age))
+	if age > health.StaleAfter && !s.json {
+		fmt.Fprintf(s.stderr, "extctl: warning: no registry is leading; the catalog %s and may be out of date\n", health.Age(age))
 	}
-}
-
-// ageText says how old a catalog is.
-func ageText(age time.Duration) string {
-	if age == math.MaxInt64 { // see mesh.Catalog.Age
-		return "is empty"
-	}
-	return fmt.Sprintf("is %v old", age.Round(time.Second))
 }
 
 // follow keeps a catalog up to date while f runs. f's context ends when no further update can arrive: NATS denies

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -164,18 +163,6 @@ func TestCallDenied(t *testing.T) {
 		}
 		if took := time.Since(began); took > time.Minute {
 			t.Fatalf("%s took %s", line, took)
-		}
-	}
-}
-
-// TestAgeText: a catalog that nobody has written has no age.
-func TestAgeText(t *testing.T) {
-	for age, want := range map[time.Duration]string{
-		(&mesh.Catalog{}).Age(): "is empty",
-		90 * time.Second:        "is 1m30s old",
-	} {
-		if got := ageText(age); got != want {
-			t.Errorf("%v: %q, want %q", age, got, want)
 		}
 	}
 }

@@ -10,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -43,10 +45,10 @@ func showCmd(a *app) *cobra.Command {
 					return a.printJSON(struct {
 						header
 						revisionJSON
-						extensionJSON
+						health.Extension
 						LastExits []exitJSON `json:"last_exits"`
 						Spec      *wire.Spec `json:"spec"`
-					}{revisionJSON: revisionOf(c), extensionJSON: toJSON(e), LastExits: exits, Spec: e.Spec})
+					}{revisionJSON: revisionOf(c), Extension: health.Of(e), LastExits: exits, Spec: e.Spec})
 				}
 				return printExtension(a, e, exits)
 			})
@@ -59,7 +61,7 @@ func showCmd(a *app) *cobra.Command {
 
 func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
 	w := bufio.NewWriter(a.stdout)
-	j := toJSON(e)
+	j := health.Of(e)
 	state := string(j.State)
 	if a.colour() {
 		state = paint(state)
@@ -76,7 +78,7 @@ func printExtension(a *app, e mesh.Extension, exits []exitJSON) error {
 	line("State", "%s", state)
 	line("Reason", "%s", terminal.Clean(j.Reason))
 	if !e.State.Since.IsZero() {
-		line("Since", "%s (%s)", e.State.Since.Local().Format(time.DateTime), ago(e.State.Since))
+		line("Since", "%s (%s)", e.State.Since.Local().Format(time.DateTime), words.Ago(e.State.Since))
 	}
 	if b := j.Breaker; b != nil {
 		line("Breaker", "%s", b.State)
@@ -128,7 +130,7 @@ func printInstances(a *app, instances []wire.InstanceState) error {
 	fmt.Fprintln(a.stdout)
 	t := a.newTable("INSTANCE", "BRIDGE", "HOST", "VERSION", "STATE", "SINCE", "RESTARTS", "REASON")
 	for _, i := range instances {
-		t.Add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), ago(i.Since), strconv.FormatUint(i.Restarts, 10), terminal.Short(i.Reason, 60))
+		t.Add(i.Instance, i.Bridge, i.Host, i.Version, string(i.State), words.Ago(i.Since), strconv.FormatUint(i.Restarts, 10), terminal.Short(i.Reason, 60))
 	}
 	return t.Print(a.stdout)
 }
@@ -144,21 +146,4 @@ func printToolsOf(a *app, tools []wire.Tool) error {
 		t.Add(tool.Name, terminal.FirstLine(tool.Description))
 	}
 	return t.Print(a.stdout)
-}
-
-// ago is a rough time span for people.
-func ago(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	switch d := max(0, time.Since(t)); {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds ago", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm ago", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh ago", int(d.Hours()))
-	default:
-		return fmt.Sprintf("%dd ago", int(d.Hours()/24))
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
@@ -76,7 +77,7 @@ func printExits(a *app, exits []exitJSON) {
 	const lines = 30 // a stack trace of Node.js is shorter
 	for _, e := range exits {
 		fmt.Fprintf(a.stdout, "\nLast exit of %s on %s: %s after %s, %s\n", terminal.Clean(e.Instance), terminal.Clean(e.Bridge), terminal.Clean(e.Status),
-			time.Duration(e.UptimeSecs*float64(time.Second)).Round(time.Millisecond), ago(e.At))
+			time.Duration(e.UptimeSecs*float64(time.Second)).Round(time.Millisecond), words.Ago(e.At))
 		if e.Cause != "" {
 			fmt.Fprintf(a.stdout, "  stopped by the bridge: %s\n", terminal.Short(e.Cause, 200))
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/words"
@@ -65,9 +66,9 @@ func printRegistry(a *app, r registry.Status) error {
 		line("Role", "standby; %s leads", r.Leader)
 	}
 	if !r.Started.IsZero() {
-		line("Started", "%s (%s)", r.Started.Local().Format(time.DateTime), ago(r.Started))
+		line("Started", "%s (%s)", r.Started.Local().Format(time.DateTime), words.Ago(r.Started))
 	}
-	line("Catalog", "revision %d of %s; it %s", r.Revision, r.CatalogID, ageText(time.Duration(r.AgeMS)*time.Millisecond))
+	line("Catalog", "revision %d of %s; it %s", r.Revision, r.CatalogID, health.Age(time.Duration(r.AgeMS)*time.Millisecond))
 	line("JetStream", "%s", r.JetStream)
 	line("Extensions", "%s; %s, %s", countText(byState(r.Extensions)), words.Plural(r.Tools, "tool"), words.Plural(r.Skills, "skill"))
 	line("Instances", "%s", countText(byState(r.Instances)))
@@ -111,7 +112,7 @@ func refusalTable(a *app, all []registry.Refusal) *terminal.Table {
 	t := a.newTable("REFUSED", "ID", "COUNT", "LAST", "REASON")
 	t.Limit = 160
 	for _, r := range all {
-		t.Add(r.What, r.ID, strconv.FormatUint(r.Count, 10), ago(r.Last), r.Reason)
+		t.Add(r.What, r.ID, strconv.FormatUint(r.Count, 10), words.Ago(r.Last), r.Reason)
 	}
 	return t
 }

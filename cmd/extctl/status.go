@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -68,11 +68,11 @@ type statusJSON struct {
 	header
 	Mesh meshJSON `json:"mesh"`
 	revisionJSON
-	Registry   *registryJSON  `json:"registry"` // nil if none answers this user
-	Hosts      map[string]int `json:"hosts"`    // bridges, by state
-	Extensions map[string]int `json:"extensions"`
-	Tools      int            `json:"tools"`
-	Problems   []problemJSON  `json:"problems"`
+	Registry   *registryJSON    `json:"registry"` // nil if none answers this user
+	Hosts      map[string]int   `json:"hosts"`    // bridges, by state
+	Extensions map[string]int   `json:"extensions"`
+	Tools      int              `json:"tools"`
+	Problems   []health.Problem `json:"problems"`
 
 	denied bool // NATS does not allow this user requests to the registry
 }
@@ -128,8 +128,9 @@ func (m meshJSON) String() string {
 func (st *statusJSON) read(ctx context.Context, s *session) error {
 	var (
 		wg               sync.WaitGroup
-		v                view
+		v                health.View
 		err, hostsErr    error
+		registryErr      error
 		revision         revisionJSON
 		status           json.RawMessage
 		hosts            *mesh.Catalog
@@ -137,51 +138,52 @@ func (st *statusJSON) read(ctx context.Context, s *session) error {
 	)
 	defer abort()
 	wg.Go(func() {
-		status, v.registryErr = s.request(statusCtx, s.prefix.RegistryRPC(), "the registry", "status", nil)
+		status, registryErr = s.request(statusCtx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	}) // the three end with ctx
 	wg.Go(func() { hosts, hostsErr = s.load(ctx, mesh.CatalogOptions{}, wire.KindHost) })
-	wg.Go(func() { v.extensions, revision, err = readOutline(ctx, s) })
+	wg.Go(func() { v.Extensions, revision, err = readOutline(ctx, s) })
 	wg.Wait()
 	if err != nil {
 		return err
 	}
-	if v.registryErr == nil {
-		v.registry = new(registry.Status)
-		if v.registryErr = json.Unmarshal(status, v.registry); v.registryErr != nil {
-			v.registry = nil
+	if registryErr == nil {
+		v.Registry = new(registry.Status)
+		if json.Unmarshal(status, v.Registry) != nil {
+			v.Registry = nil
 		}
 	}
 	if hostsErr == nil {
-		v.hosts = hosts.Hosts()
+		v.Hosts = hosts.Hosts()
 	}
-	v.age, v.server = revision.age(), st.Mesh.Server
+	v.Age, v.Server = revision.age(), st.Mesh.Server
 	st.revisionJSON = revision
-	st.denied = v.denied()
+	v.Denied = errors.Is(registryErr, nats.ErrPermissionViolation)
+	st.denied = v.Denied
 	st.count(v)
-	st.Problems = v.problems()
+	st.Problems = v.Problems()
 	return nil
 }
 
 // count sets everything but the problems.
-func (st *statusJSON) count(v view) {
+func (st *statusJSON) count(v health.View) {
 	st.Hosts, st.Extensions = map[string]int{}, map[string]int{}
-	if r := v.registry; r != nil {
+	if r := v.Registry; r != nil {
 		st.Registry = &registryJSON{r.Leader, r.Replicas, r.JetStream}
-		if v.hosts == nil {
+		if v.Hosts == nil {
 			st.Hosts = byState(r.Hosts)
 		}
 	}
-	for _, h := range v.hosts {
+	for _, h := range v.Hosts {
 		st.Hosts[string(h.State)]++
 	}
-	for _, e := range v.extensions {
+	for _, e := range v.Extensions {
 		st.Extensions[string(e.State)]++
 		st.Tools += e.Tools
 	}
 }
 
 func (st statusJSON) print(a *app, format outputFormat) error {
-	errorsFound := slices.ContainsFunc(st.Problems, func(p problemJSON) bool { return p.Level == levelError })
+	errorsFound := slices.ContainsFunc(st.Problems, func(p health.Problem) bool { return p.Level == health.Error })
 	var err error
 	switch format {
 	case formatJSON:
@@ -211,7 +213,7 @@ func (st statusJSON) printText(a *app, all bool) error {
 	if st.denied {
 		registry = "this user may not send requests to it"
 	}
-	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", terminal.Clean(registry), ageText(st.age()))
+	fmt.Fprintf(w, "Registry:    %s; the catalog %s\n", terminal.Clean(registry), health.Age(st.age()))
 	fmt.Fprintf(w, "Bridges:     %s\n", countText(st.Hosts))
 	fmt.Fprintf(w, "Extensions:  %s; %s\n\n", countText(st.Extensions), words.Plural(st.Tools, "tool"))
 	if len(st.Problems) == 0 {
@@ -226,7 +228,7 @@ func (st statusJSON) printText(a *app, all bool) error {
 		if a.colour() {
 			level = paint(level)
 		}
-		fmt.Fprintf(w, "%s%s  %s\n", level, strings.Repeat(" ", len(levelError)-len(p.Level)), terminal.Clean(p.Message))
+		fmt.Fprintf(w, "%s%s  %s\n", level, strings.Repeat(" ", len(health.Error)-len(p.Level)), terminal.Clean(p.Message))
 		if p.Command != "" {
 			fmt.Fprintf(w, "       %s\n", terminal.Clean(p.Command))
 		}
@@ -271,18 +273,4 @@ func countText(counts map[string]int) string {
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none")
-}
-
-// denied reports whether NATS does not allow this user requests to the registry.
-func (v view) denied() bool { return errors.Is(v.registryErr, nats.ErrPermissionViolation) }
-
-// lostBridges are the bridges that the registry has marked lost.
-func (v view) lostBridges() map[string]bool {
-	out := map[string]bool{}
-	for _, h := range v.hosts {
-		if h.State == heartbeat.Lost {
-			out[h.Bridge] = true
-		}
-	}
-	return out
 }

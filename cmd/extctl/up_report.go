@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/toolargs"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -186,7 +187,7 @@ func (p *progress) printState(id string, state heartbeat.State, reason string) {
 	if p.colour() {
 		text = paint(text) + strings.Repeat(" ", max(0, 9-len(state)))
 	}
-	line := fmt.Sprintf("%-9s %s", text, terminal.Clean(id+" "+toJSON(e).Version))
+	line := fmt.Sprintf("%-9s %s", text, terminal.Clean(id+" "+health.Of(e).Version))
 	if state == heartbeat.Ready {
 		line += ", " + words.Plural(len(e.Spec.Tools), "tool")
 	}
@@ -255,13 +256,13 @@ func (p *progress) summaryJSON() error {
 		Server     string             `json:"server"`
 		Data       string             `json:"data"`
 		Bridge     string             `json:"bridge"`
-		Extensions []extensionJSON    `json:"extensions"`
+		Extensions []health.Extension `json:"extensions"`
 		Problems   []wire.HostProblem `json:"problems"`
 	}{revisionJSON: revisionOf(p.catalog), Server: p.url, Data: p.data, Bridge: p.bridge.Name,
-		Extensions: []extensionJSON{}, Problems: append([]wire.HostProblem{}, p.info.Problems...)}
+		Extensions: []health.Extension{}, Problems: append([]wire.HostProblem{}, p.info.Problems...)}
 	for _, id := range p.info.Extensions {
 		if e, ok := p.catalog.Get(id); ok {
-			out.Extensions = append(out.Extensions, toJSON(e))
+			out.Extensions = append(out.Extensions, health.Of(e))
 		}
 	}
 	return p.printJSON(out)

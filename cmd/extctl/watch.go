@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -84,13 +85,13 @@ type staleness struct{ warned bool }
 
 // note returns the message for a catalog of this age, or "" if nothing has changed.
 func (s *staleness) note(age time.Duration) string {
-	old := age > staleAfter
+	old := age > health.StaleAfter
 	if old == s.warned {
 		return ""
 	}
 	s.warned = old
 	if old {
-		return fmt.Sprintf("extctl: warning: no registry is leading; the catalog %s and changes are not shown", ageText(age))
+		return fmt.Sprintf("extctl: warning: no registry is leading; the catalog %s and changes are not shown", health.Age(age))
 	}
 	return "extctl: a registry is leading again"
 }

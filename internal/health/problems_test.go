@@ -8,6 +8,7 @@ import (
 	"github.com/extmesh/extmesh/internal/registry"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // TestProblems: what status reports of a mesh, most severe first.
@@ -58,6 +59,18 @@ func TestProblems(t *testing.T) {
 		}
 		if strings.Join(got, "\n") != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.what, strings.Join(got, "\n"), tt.want)
+		}
+	}
+}
+
+// TestAge: a catalog that nobody has written has no age.
+func TestAge(t *testing.T) {
+	for age, want := range map[time.Duration]string{
+		(&mesh.Catalog{}).Age(): "is empty",
+		90 * time.Second:        "is 1m30s old",
+	} {
+		if got := Age(age); got != want {
+			t.Errorf("%v: %q, want %q", age, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package words
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Plural is "1 tool", "2 tools".
@@ -29,4 +30,21 @@ func Some(words []string, most int) string {
 		return strings.Join(words, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(words[:most], ", "), len(words)-most)
+}
+
+// Ago is a rough time span for people.
+func Ago(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	switch d := max(0, time.Since(t)); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd ago", int(d.Hours()/24))
+	}
 }
