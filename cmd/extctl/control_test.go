@@ -117,7 +117,7 @@ func TestControlPartialFailure(t *testing.T) {
 						timeout = "1m"
 					}
 					code, stdout, stderr = extctl(t.Context(), b.url, strings.Fields(line+" --timeout "+timeout)...)
-					return code != exitTimeout || tc.code == exitTimeout && strings.Contains(stdout, want)
+					return tc.code != exitTimeout || code == exitTimeout && strings.Contains(stdout, want)
 				})
 				if code != tc.code {
 					t.Errorf("%s: exit code %d, want %d\n%s%s", line, code, tc.code, stdout, stderr)
