@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/extmesh/extmesh/internal/breaker"
 	"github.com/extmesh/extmesh/internal/child"
 	state "github.com/extmesh/extmesh/internal/instance"
@@ -42,7 +44,7 @@ type instance struct {
 type output struct {
 	lines        *ring // the last lines
 	noise        noiseLimits
-	eventLimit   rateLimit
+	eventLimit   *rate.Limiter
 	publishLine  func(logLine)
 	publishEvent func(notification []byte) error
 }

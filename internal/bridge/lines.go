@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits of the output kept per instance. The limit in bytes equals the limit of the response to logs.
@@ -50,29 +52,5 @@ func (r *ring) last(n int) []Line {
 	return slices.Clone(r.lines[len(r.lines)-n:])
 }
 
-// rateLimit is a token bucket that limits how much of a child's unsolicited output is logged or published. It is not safe
-// for concurrent use.
-type rateLimit struct {
-	size, rate float64
-	left       float64
-	filled     time.Time
-}
-
-// newNoiseLimit is for lines of noise in the bridge's log, newEventLimit for notifications on the mesh, because all
-// extensions of a host share one connection.
-func newNoiseLimit() rateLimit { return rateLimit{size: 20, rate: 2} }
-func newEventLimit() rateLimit { return rateLimit{size: 5000, rate: 1000} }
-
-func (b *rateLimit) allow(now time.Time) bool {
-	if b.filled.IsZero() {
-		b.left = b.size
-	} else {
-		b.left = min(b.size, b.left+now.Sub(b.filled).Seconds()*b.rate)
-	}
-	b.filled = now
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
-}
+// newEventLimit is for notifications on the mesh, because all extensions of a host share one connection.
+func newEventLimit() *rate.Limiter { return rate.NewLimiter(1000, 5000) }

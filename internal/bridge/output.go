@@ -9,6 +9,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/time/rate"
+
 	"github.com/extmesh/extmesh/internal/gate"
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 )
@@ -81,18 +83,18 @@ func (s *instance) cleanNoise(line []byte, n int) string {
 
 // noiseLimits limit what is kept of a child's standard output that is not messages.
 type noiseLimits struct {
-	log, keep rateLimit
+	log, keep *rate.Limiter
 	dropped   int // lines that were not kept since the last one
 }
 
 // newNoiseLimits allows fewer lines in the bridge's log, which all extensions of a host share.
 func newNoiseLimits() noiseLimits {
-	return noiseLimits{log: newNoiseLimit(), keep: rateLimit{size: 200, rate: 50}}
+	return noiseLimits{log: rate.NewLimiter(2, 20), keep: rate.NewLimiter(50, 200)}
 }
 
 // allow reports whether a line may be logged, and whether it may be kept. It counts the others.
 func (l *noiseLimits) allow(now time.Time) (logged, kept bool) {
-	logged, kept = l.log.allow(now), l.keep.allow(now)
+	logged, kept = l.log.AllowN(now, 1), l.keep.AllowN(now, 1)
 	if !kept {
 		l.dropped++
 	}
@@ -171,9 +173,9 @@ func (r *run) handleNotification(method string, params []byte) {
 	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
 		r.f.relist.send()
 	}
-	if now := time.Now(); !r.inst.eventLimit.allow(now) {
+	if now := time.Now(); !r.inst.eventLimit.AllowN(now, 1) {
 		r.inst.history.droppedEvent()
-		if r.inst.noise.log.allow(now) {
+		if r.inst.noise.log.AllowN(now, 1) {
 			r.inst.log.Warn("notifications dropped: too many per second", "method", r.inst.workload.clean(method, maxNoise))
 		}
 		return

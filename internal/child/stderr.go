@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -34,7 +36,7 @@ type stderrReader struct {
 	// Used by read only.
 	line     []byte // the current line, at most maxErrLine + margin
 	size     int    // its full size
-	rate     bucket
+	rate     *rate.Limiter
 	dropped  int
 	reported time.Time // when dropped was last reported
 
@@ -54,7 +56,7 @@ type errLine struct {
 
 func newStderrReader(out *outputPipe, stderr func(string), redact func(string) string, all *sync.WaitGroup) *stderrReader {
 	return &stderrReader{out: out, stderr: stderr, redact: redact, all: all, done: make(chan struct{}),
-		rate: bucket{tokens: errBurst}}
+		rate: rate.NewLimiter(errRate, errBurst)}
 }
 
 // read reads stderr to its end. It must not block on anything but the pipe.
@@ -107,7 +109,7 @@ func (e *stderrReader) endLine(now time.Time) {
 		keep := bytes.LastIndexByte(e.recent[:n-2*tailSize], '\n') + 1
 		e.recent = e.recent[:copy(e.recent, e.recent[keep:])]
 	}
-	if e.stderr != nil && (!e.rate.allow(now) || !e.push(errLine{text: string(e.line), size: e.size})) {
+	if e.stderr != nil && (!e.rate.AllowN(now, 1) || !e.push(errLine{text: string(e.line), size: e.size})) {
 		e.dropped++
 	}
 	e.line, e.size = e.line[:0], 0

@@ -3,7 +3,6 @@ package child
 import (
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/gate"
@@ -47,22 +46,4 @@ func lastBytes(s string, n int) string {
 		s = s[1:]
 	}
 	return s
-}
-
-// bucket is a token bucket of errBurst tokens that is refilled with errRate tokens a second.
-type bucket struct {
-	tokens float64
-	last   time.Time
-}
-
-func (b *bucket) allow(now time.Time) bool {
-	if !b.last.IsZero() {
-		b.tokens = min(errBurst, b.tokens+now.Sub(b.last).Seconds()*errRate)
-	}
-	b.last = now
-	if b.tokens < 1 {
-		return false
-	}
-	b.tokens--
-	return true
 }

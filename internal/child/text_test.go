@@ -3,7 +3,6 @@ package child
 import (
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/extmesh/extmesh/internal/gate"
@@ -75,24 +74,4 @@ func FuzzCleanLine(f *testing.F) {
 			t.Errorf("the last of %q is %q", got, last)
 		}
 	})
-}
-
-func TestBucket(t *testing.T) {
-	b := bucket{tokens: errBurst}
-	now := time.Now()
-	taken := func() (n int) {
-		for b.allow(now) {
-			n++
-		}
-		return n
-	}
-	for _, tt := range []struct {
-		after time.Duration
-		want  int
-	}{{0, 1000}, {0, 0}, {time.Second, 200}, {2 * time.Millisecond, 0}, {3 * time.Millisecond, 1}, {time.Hour, 1000}} {
-		now = now.Add(tt.after)
-		if got := taken(); got != tt.want {
-			t.Errorf("%v later: %d lines, want %d", tt.after, got, tt.want)
-		}
-	}
 }
