@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -72,13 +73,13 @@ const (
 
 // record copies what is kept of c.
 func (c *End) record(id string) Record {
-	r := Record{At: c.At.UTC(), ID: id, Instance: c.Instance, CallID: cut(c.CallID, maxText), Agent: cut(c.Agent, maxText),
-		Session: cut(c.Session, maxText), Trace: traceID(c.Traceparent), TookUS: c.Took.Microseconds(), Outcome: c.outcome(),
+	r := Record{At: c.At.UTC(), ID: id, Instance: c.Instance, CallID: words.Clip(c.CallID, maxText), Agent: words.Clip(c.Agent, maxText),
+		Session: words.Clip(c.Session, maxText), Trace: traceID(c.Traceparent), TookUS: c.Took.Microseconds(), Outcome: c.outcome(),
 		Code: c.Code, In: c.RequestSize, Out: c.Answers}
 	if c.Tool != "" {
-		r.Method = "tools/" + cut(c.Tool, maxText)
+		r.Method = "tools/" + words.Clip(c.Tool, maxText)
 	} else {
-		r.Method = cut(c.Method, maxText)
+		r.Method = words.Clip(c.Method, maxText)
 	}
 	if c.Err != nil {
 		d := c.Err.Details()
@@ -86,17 +87,9 @@ func (c *End) record(id string) Record {
 		if r.Reason = d.Status; r.Reason == "" {
 			r.Reason = d.Reason
 		}
-		r.Reason = cut(r.Reason, maxReason)
+		r.Reason = words.Clip(r.Reason, maxReason)
 	}
 	return r
-}
-
-// cut returns a copy of at most so many bytes of s, because s may be a part of a large message.
-func cut(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most-len("…")], "") + "…"
-	}
-	return strings.Clone(s)
 }
 
 // traceID returns the trace of a traceparent header, VERSION-TRACE-PARENT-FLAGS.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -142,7 +143,7 @@ func (l *Log) Changed(key string, old, now []byte, revision uint64, at time.Time
 		l.leader, l.lead = name, instance
 	}
 	for _, e := range found {
-		e.At, e.Revision, e.Reason = at.UTC(), revision, cut(e.Reason)
+		e.At, e.Revision, e.Reason = at.UTC(), revision, words.Clip(e.Reason, maxReason)
 		l.add(e)
 	}
 }
@@ -154,13 +155,6 @@ func (l *Log) add(e Event) {
 	}
 	l.ring[l.first] = e
 	l.first = (l.first + 1) % len(l.ring)
-}
-
-func cut(s string) string {
-	if len(s) > maxReason {
-		return strings.ToValidUTF8(s[:maxReason-len("…")], "") + "…"
-	}
-	return s
 }
 
 // Query selects events; its zero value selects all. It is the params of events on P.registry.rpc.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // The diagnostics of announcements that an operator should check, because they could come from a stolen credential.
@@ -115,7 +116,7 @@ func (x *extension) rememberHost(host string) {
 
 // alert adds a diagnostic, unless there are too many.
 func (x *extension) alert(code string, a *announced, now time.Time, message string) {
-	x.addAlert(alert{wire.Diagnostic{Level: "warn", Code: code, Message: cut(message, maxReason)}, a.Instance, now})
+	x.addAlert(alert{wire.Diagnostic{Level: "warn", Code: code, Message: words.Clip(message, maxReason)}, a.Instance, now})
 }
 
 func (x *extension) addAlert(a alert) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
@@ -164,7 +165,7 @@ func (x *extension) diagnostics(health liveness.Extension) []wire.Diagnostic {
 		if s := x.handshakes[a.handshakeKey()]; s != nil && !s.done && s.err != "" && !failed[a.Version] {
 			failed[a.Version] = true
 			failures = append(failures, wire.Diagnostic{Level: "error", Code: "handshake_failed",
-				Message: "version " + a.Version + " did not answer initialize: " + cut(s.err, maxReason)})
+				Message: "version " + a.Version + " did not answer initialize: " + words.Clip(s.err, maxReason)})
 		}
 	}
 	return append(out, fewer(failures)...)

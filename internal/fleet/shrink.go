@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
 	"github.com/extmesh/extmesh/internal/wire"
@@ -142,12 +141,4 @@ func btoi(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// cut shortens a text of others to at most so many bytes.
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(strings.Clone(s), "?")
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -32,27 +33,16 @@ func NewError(code rpc.Code, message string, data any) *rpc.Error {
 
 // UnknownMethod is the error for a method that is not offered in the request's era.
 func UnknownMethod(method string) *rpc.Error {
-	return NewError(rpc.CodeMethodNotFound, "Method not found: "+clip(method, 128), nil)
+	return NewError(rpc.CodeMethodNotFound, "Method not found: "+words.Clip(method, 128), nil)
 }
 
 func invalidParams(message string) *rpc.Error { return NewError(rpc.CodeInvalidParams, message, nil) }
 
 // UnsupportedVersion is the error for a version that is not the modern one.
 func UnsupportedVersion(requested string) *rpc.Error {
-	return NewError(CodeUnsupportedVersion, "Unsupported protocol version: "+clip(requested, 64), map[string]any{
-		"supported": []string{Modern}, "requested": clip(requested, 64),
+	return NewError(CodeUnsupportedVersion, "Unsupported protocol version: "+words.Clip(requested, 64), map[string]any{
+		"supported": []string{Modern}, "requested": words.Clip(requested, 64),
 	})
-}
-
-// clip shortens client-supplied text that is quoted in a message.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:n] + "…"
 }
 
 // unquote decodes a JSON string; ok is false if raw is not one.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -125,7 +126,7 @@ func ClientName(clientInfo []byte) string {
 		return ""
 	}
 	name, _ := unquote(at.In(clientInfo))
-	return clip(name, 64)
+	return words.Clip(name, 64)
 }
 
 // Text returns a member of the params that must be a text.

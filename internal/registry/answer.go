@@ -9,6 +9,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
 
@@ -44,7 +45,7 @@ func (r *Registry) handle(ctx context.Context, req micro.Request) {
 	}
 	data, headers := answer(env.ID, result, err, r.nc.MaxPayload())
 	if err := req.Respond(data, micro.WithHeaders(headers)); err != nil {
-		r.cfg.Logger.Warn("cannot answer", "method", cut(env.Method, 100), "error", err)
+		r.cfg.Logger.Warn("cannot answer", "method", words.Clip(env.Method, 100), "error", err)
 	}
 }
 
@@ -73,7 +74,7 @@ func answer(id json.RawMessage, result any, err error, limit int64) ([]byte, mic
 		response["error"] = e
 		data, _ = plainjson.Marshal(response)
 	}
-	return data, micro.Headers{micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))}, micro.ErrorHeader: {cut(e.Message, 200)}}
+	return data, micro.Headers{micro.ErrorCodeHeader: {strconv.Itoa(int(e.Code))}, micro.ErrorHeader: {words.Clip(e.Message, 200)}}
 }
 
 func tooLarge(size int, limit int64) *rpc.Error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/extmesh/extmesh/internal/catalog"
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // holder is the value of the lease key. In the epoch key it also has the catalog's id.
@@ -191,7 +192,7 @@ func (e *elector) acquire(ctx context.Context) (seq uint64, err error) {
 		return 0, nil // another replica was faster
 	}
 	if held && err == nil {
-		e.log.Warn("took over a lease that its holder does not renew", "revision", last.At.Seq, "value", cut(string(last.Value), 200))
+		e.log.Warn("took over a lease that its holder does not renew", "revision", last.At.Seq, "value", words.Clip(string(last.Value), 200))
 	}
 	return seq, err
 }

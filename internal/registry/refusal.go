@@ -3,8 +3,9 @@ package registry
 import (
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // Refusal is a kind of refused message and the reason. Equal ones are counted together.
@@ -34,7 +35,7 @@ func (r *refusals) add(what, id, reason string, now time.Time) bool {
 		r.counts = map[string]uint64{}
 	}
 	r.counts[what]++
-	id, reason = cut(id, 100), cut(reason, 500)
+	id, reason = words.Clip(id, 100), words.Clip(reason, 500)
 	n := slices.IndexFunc(r.recent, func(o *Refusal) bool { return o.What == what && o.ID == id && o.Reason == reason })
 	if n >= 0 {
 		o := r.recent[n]
@@ -59,15 +60,8 @@ func (r *refusals) list() []Refusal {
 	return out
 }
 
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(strings.Clone(s), "?")
-}
-
 func (l *loop) refuse(what, id string, err error) {
 	if l.refused.add(what, id, err.Error(), time.Now()) {
-		l.log.Log(l.ctx, l.level(slog.LevelWarn), "refused", "what", what, "id", cut(id, 100), "error", err)
+		l.log.Log(l.ctx, l.level(slog.LevelWarn), "refused", "what", what, "id", words.Clip(id, 100), "error", err)
 	}
 }

@@ -24,6 +24,14 @@ func Or(words []string) string {
 	return strings.Join(words[:n-1], ", ") + " or " + words[n-1]
 }
 
+// Clip is a copy of the first n bytes of a text, and "…" if there is more. It is valid UTF-8.
+func Clip(s string, n int) string {
+	if len(s) > n {
+		return strings.ToValidUTF8(s[:n], "") + "…"
+	}
+	return strings.ToValidUTF8(strings.Clone(s), "?")
+}
+
 // Some is the first words of a list, and how many more there are.
 func Some(words []string, most int) string {
 	if len(words) <= most {

@@ -12,6 +12,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
+
+	"github.com/extmesh/extmesh/internal/words"
 )
 
 // maxFaults is the maximum number of faults in one error.
@@ -23,7 +25,7 @@ func explainInvalid(v *jsonschema.ValidationError) error {
 	var walk func(*jsonschema.ValidationError)
 	walk = func(v *jsonschema.ValidationError) {
 		if len(v.Causes) == 0 && len(faults) < maxFaults {
-			faults = append(faults, clipText(explainFault(clipText(placeOf(v.InstanceLocation), 128), v.ErrorKind), 512))
+			faults = append(faults, words.Clip(explainFault(words.Clip(placeOf(v.InstanceLocation), 128), v.ErrorKind), 512))
 		}
 		for _, cause := range v.Causes {
 			walk(cause)
@@ -118,7 +120,7 @@ func explainLimit(what string, fault jsonschema.ErrorKind) (text string, ok bool
 func eachOf(names []string, text func(string) string) string {
 	var out []string
 	for _, name := range names[:min(len(names), maxFaults)] {
-		out = append(out, text(clipText(name, 64)))
+		out = append(out, text(words.Clip(name, 64)))
 	}
 	return strings.Join(out, "; ")
 }
@@ -155,9 +157,9 @@ func withArticle(name string) string {
 func literal(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		return clipText(fmt.Sprint(v), 64)
+		return words.Clip(fmt.Sprint(v), 64)
 	}
-	return clipText(string(text), 64)
+	return words.Clip(string(text), 64)
 }
 
 // decimal is a number as people write it: 100000000, 1.5.
@@ -166,14 +168,7 @@ func decimal(r *big.Rat) string {
 		return "?"
 	}
 	if r.IsInt() {
-		return clipText(r.Num().String(), 64)
+		return words.Clip(r.Num().String(), 64)
 	}
 	return strings.TrimRight(r.FloatString(9), "0")
-}
-
-func clipText(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
 }
