@@ -6,7 +6,6 @@ import (
 
 	"github.com/extmesh/extmesh/internal/liveness"
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // Config is the configuration of a Fleet.
@@ -96,12 +95,6 @@ func (f *core) log(level slog.Level, message string, args ...any) {
 func (f *core) get(key string) []byte {
 	r, _ := f.catalog.Get(key)
 	return r.Value
-}
-
-// ready reports whether an instance takes calls.
-func (f *core) ready(id, instance string) bool {
-	i, ok := f.mon.Instance(id, instance)
-	return ok && i.State == heartbeat.Ready
 }
 
 // SpecKey is the catalog's key of the spec of an extension.

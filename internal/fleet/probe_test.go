@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/extmesh/extmesh/internal/wire"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // TestLateProbe: a probe that ends after its registry was deposed and leads again must not end a newer probe of the
@@ -35,12 +36,12 @@ func TestGoneIsConfirmed(t *testing.T) {
 	f.Pinged(ping, PingResult{Outcome: Answered}, f.at)
 	f.Pinged(ping, PingResult{Outcome: NoResponders}, f.at)
 	gone := effectOf[ConfirmGone](t, f)
-	if !f.ready("weather", "n1") {
+	if i, _ := f.mon.Instance("weather", "n1"); i.State != heartbeat.Ready {
 		t.Error("it is lost before that is confirmed")
 	}
 	f.send("host", "b", `{"bridge":"b","run":"r","seq":1,"kind":"heartbeat"}`) // was queued
 	f.BridgeGone(gone, f.at)
-	if f.ready("weather", "n1") {
+	if i, _ := f.mon.Instance("weather", "n1"); i.State == heartbeat.Ready {
 		t.Error("it is still ready")
 	}
 }

@@ -2,7 +2,6 @@ package natsd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/extmesh/extmesh/internal/natsd/storelock"
+	"github.com/extmesh/extmesh/internal/freeport"
 )
 
 func writeConfig(t *testing.T, text string) (path string) {
@@ -24,9 +23,8 @@ func writeConfig(t *testing.T, text string) (path string) {
 }
 
 func TestRunConfig(t *testing.T) {
-	store := t.TempDir()
-	path := writeConfig(t, fmt.Sprintf("server_name: n1\nlisten: \"127.0.0.1:-1\"\njetstream { store_dir: %q }\nmax_payload: 2MB\n", store))
-	dir := filepath.Join(store, "jetstream") // where the server stores its data
+	addr := freeport.Addr(t)
+	path := writeConfig(t, fmt.Sprintf("server_name: n1\nlisten: %q\njetstream { store_dir: %q }\nmax_payload: 2MB\n", addr, t.TempDir()))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -36,38 +34,22 @@ func TestRunConfig(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var info storelock.Info
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); info.URL == ""; <-tick.C {
+	for deadline := time.Now().Add(20 * time.Second); !listens(addr); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatal("the server did not start")
 		}
-		for _, d := range []string{store, dir} {
-			if i, ok := storelock.Running(d); ok {
-				info = i
-			}
-		}
 	}
-	nc := connect(t, info.URL)
+	nc := connect(t, "nats://"+addr)
 	if nc.ConnectedServerName() != "n1" || nc.MaxPayload() != 2<<20 {
 		t.Errorf("connected to %q with a max payload of %d", nc.ConnectedServerName(), nc.MaxPayload())
-	}
-	var locked *storelock.LockedError
-	if err := RunConfig(ctx, path, nil); !errors.As(err, &locked) {
-		t.Errorf("a second server with the same store: %v, want a LockedError", err)
-	}
-	cancel()
-	wg.Wait()
-	if _, err := storelock.Acquire(store); err != nil {
-		t.Errorf("the lock was not released: %v", err)
 	}
 }
 
 func TestRunConfigRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"listen: [":                         "NATS configuration",
-		"listen: \"127.0.0.1:-1\"":          "want jetstream",
 		"no_such_setting: 1\njetstream { }": "no_such_setting",
 	} {
 		if err := RunConfig(t.Context(), writeConfig(t, text), nil); err == nil || !strings.Contains(err.Error(), want) {

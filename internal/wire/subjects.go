@@ -110,14 +110,6 @@ func (p Prefix) registry(verb, id string) string {
 	return string(p) + ".registry." + verb + "." + id
 }
 
-// AnyID makes a per-id registry subject a subscription to all ids: AnyID(p.Heartbeat) is P.registry.heartbeat.>.
-func AnyID(subject func(id string) string) string { return subject(">") }
-
-// IDOf is the inverse of a per-id registry subject: the id (dots and all) behind the subject's fixed part.
-func IDOf(subject func(id string) string, s string) (string, bool) {
-	return strings.CutPrefix(s, subject(""))
-}
-
 // MayAnswer reports whether a message may be sent to a reply subject, which the sender of a request has chosen. The mesh's
 // own subjects are not allowed: a caller also chooses the id in the answer, and {"id":"x"} on the subject of heartbeats or
 // shutdown notices would be one of x, sent with our permissions. Subjects that begin with "$" are not allowed either: such a
