@@ -52,7 +52,7 @@ for each try. Failures that no bridge has answered, such as time-outs of the cal
 			if err := f.parse(a, args, cmd.Flags().Changed("lines")); err != nil {
 				return err
 			}
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error { return s.calls(ctx, f) })
+			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error { return listCalls(ctx, s, f) })
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
@@ -87,13 +87,8 @@ func (f *callsFlags) parse(a *app, args []string, limited bool) (err error) {
 		return err
 	}
 	f.MinMS = f.min.Milliseconds()
-	if f.Since, err = sinceTime(f.since, time.Now()); err != nil {
-		return err
-	}
-	if !f.Since.IsZero() && !limited {
-		f.Limit = maxLines
-	}
-	return nil
+	f.Since, err = sinceLimit(f.since, limited, &f.Limit)
+	return err
 }
 
 // optionalID is the id in arguments that have at most one.
@@ -101,13 +96,10 @@ func optionalID(args []string) (id string, err error) {
 	if len(args) == 0 {
 		return "", nil
 	}
-	if err := wire.CheckID(args[0], true); err != nil {
-		return "", &failure{code: exitInvalidID, err: err}
-	}
-	return args[0], nil
+	return args[0], checkID(args[0])
 }
 
-func (s *session) calls(ctx context.Context, f callsFlags) error {
+func listCalls(ctx context.Context, s *session, f callsFlags) error {
 	answers, failed, err := askRunning[keptCalls](ctx, s, f.bridges, "calls", f.Query)
 	if err != nil {
 		return err
@@ -135,8 +127,7 @@ func (s *session) calls(ctx context.Context, f callsFlags) error {
 	if more {
 		s.note("extctl: there are older ones; -n %d lists more", 2*max(len(all), 1))
 	}
-	failed.print(s.app)
-	return failed.exit()
+	return failed.report(s.app)
 }
 
 // mergeCalls merges the calls of several bridges in the order of an answer, at most as many as the query allows.
@@ -238,12 +229,20 @@ func addBridges(cmd *cobra.Command, names *[]string) {
 	cmd.Flags().StringSliceVar(names, "bridge", nil, "ask only the bridge `NAME`; this also works without a catalog. May be repeated")
 }
 
+// checkBridges checks names of bridges on the command line: each becomes part of a subject.
+func checkBridges(names []string) error {
+	for _, name := range names {
+		if err := wire.CheckID(name, false); err != nil {
+			return &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
+		}
+	}
+	return nil
+}
+
 // bridgesToAsk are the named bridges, or all that run, sorted.
 func bridgesToAsk(ctx context.Context, s *session, named []string) ([]string, error) {
-	for _, name := range named {
-		if err := wire.CheckID(name, false); err != nil { // it becomes part of a subject
-			return nil, &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
-		}
+	if err := checkBridges(named); err != nil {
+		return nil, err
 	}
 	if len(named) == 0 {
 		var err error

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/terminal"
@@ -158,14 +160,15 @@ func (s *session) failureOf(bridge string, err error) failedJSON {
 	return failedJSON{Bridge: bridge, Error: s.fault(code, err), code: code, err: err}
 }
 
-// print prints the errors on stderr.
-func (f failures) print(a *app) {
+// report prints the errors on stderr and returns the exit code.
+func (f failures) report(a *app) error {
 	for _, b := range f {
 		a.printError(b.code, b.err)
 	}
+	return f.exit()
 }
 
-// exit returns the exit code of the first failure; print has printed them.
+// exit returns the exit code of the first failure.
 func (f failures) exit() error {
 	if len(f) == 0 {
 		return nil
@@ -178,26 +181,75 @@ type operated struct {
 	Instances []string `json:"instances"`
 }
 
-func (s *session) printOperated(answers []answer[operated], failed failures, done string) error {
+func printOperated(s *session, answers []answer[operated], failed failures, done string) error {
 	if s.json {
-		bridges := []controlJSON{}
-		for _, a := range answers {
-			bridges = append(bridges, a.controlJSON)
-		}
-		return printBridges(s, bridges, failed)
+		return printBridges(s, controls(answers), failed)
 	}
 	for _, a := range answers {
 		fmt.Fprintf(s.stdout, "%s: %s %s\n", terminal.Clean(a.Bridge), done, words.Plural(len(a.parsed.Instances), "instance"))
 	}
-	failed.print(s.app)
-	return nil
+	return failed.report(s.app)
 }
 
-// printBridges prints the results of control requests with --json.
+// controls are the replies as they are.
+func controls[T any](answers []answer[T]) []controlJSON {
+	out := []controlJSON{}
+	for _, a := range answers {
+		out = append(out, a.controlJSON)
+	}
+	return out
+}
+
+// printBridges prints the results of control requests with --json. The error has the exit code of the first failure.
 func printBridges(s *session, bridges []controlJSON, failed failures) error {
-	return s.printJSON(struct {
+	return cmp.Or(s.printJSON(struct {
 		header
 		Bridges []controlJSON `json:"bridges"`
 		Failed  failures      `json:"failed,omitempty"`
-	}{Bridges: bridges, Failed: failed})
+	}{Bridges: bridges, Failed: failed}), failed.exit())
+}
+
+// allFailed is the error if the request to every bridge failed. Forty bridges that fail for the same reason are one line.
+func (s *session) allFailed(bridges []string, errs []error) error {
+	type group struct {
+		err     error // of the first bridge
+		bridges []string
+	}
+	var order []string
+	groups := map[string]*group{}
+	for n, err := range errs {
+		reason := strings.ReplaceAll(err.Error(), bridges[n], "BRIDGE")
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			reason = "denied"
+		}
+		if groups[reason] == nil {
+			groups[reason], order = &group{err: err}, append(order, reason)
+		}
+		groups[reason].bridges = append(groups[reason].bridges, bridges[n])
+	}
+	var out []error
+	for _, reason := range order {
+		g := groups[reason]
+		switch n := len(g.bridges); {
+		case n == 1:
+			out = append(out, g.err)
+		case reason == "denied":
+			text := fmt.Sprintf("all %d bridges: NATS does not allow this user to send requests to bridges (%s)", n, s.prefix.Control("*"))
+			if n < len(bridges) {
+				text = strings.Replace(text, "all ", "", 1)
+			}
+			out = append(out, &reworded{text, g.err})
+		default:
+			out = append(out, fmt.Errorf("%w; the same for %s", g.err, moreBridges(g.bridges[1:])))
+		}
+	}
+	return errors.Join(out...)
+}
+
+// moreBridges names bridges: the names of a few, the number of many.
+func moreBridges(names []string) string {
+	if len(names) > 3 {
+		return fmt.Sprintf("%d other bridges", len(names))
+	}
+	return strings.Join(names, ", ")
 }

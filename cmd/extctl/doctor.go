@@ -28,17 +28,13 @@ const (
 
 // doctorResult is doctor's result for an extension, or for a member of one.
 type doctorResult struct {
-	ID          string   `json:"id"`
-	Transport   string   `json:"transport"`
-	Outcome     string   `json:"outcome"`
-	ElapsedMS   float64  `json:"elapsed_ms"` // of the runtime check
-	Error       string   `json:"error"`
-	Path        string   `json:"path"`
-	MissingBins []string `json:"missing_bins"`
-	MissingEnv  []string `json:"missing_env"`
-	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not receive
-	Takes       []string `json:"takes"`        // variables, and files as file:PATH, that its manifest takes from the host
-	Refused     []string `json:"refused"`      // the requested ones that it must not get
+	ID        string  `json:"id"`
+	Transport string  `json:"transport"`
+	Outcome   string  `json:"outcome"`
+	ElapsedMS float64 `json:"elapsed_ms"` // of the runtime check
+	Error     string  `json:"error"`
+	Path      string  `json:"path"`
+	needsJSON
 
 	// Set by the runtime check.
 	Detail     string   `json:"detail,omitempty"`
@@ -212,8 +208,7 @@ func (d *doctor) skills() {
 func (p part) result() doctorResult {
 	r := doctorResult{
 		ID: p.m.Plugin.ID, Transport: string(p.m.Transport.Type), Outcome: outcomeOK, Path: p.Path,
-		MissingBins: list(p.Missing.MissingBins), MissingEnv: list(p.Missing.MissingEnv), StrippedEnv: list(p.Stripped),
-		Takes: p.takes(), Refused: p.refused(),
+		needsJSON: p.needs(),
 	}
 	switch {
 	case p.Err != nil:

@@ -1,15 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/instance"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -88,9 +89,7 @@ func bridgesOfHost(c *mesh.Catalog, name string) ([]string, error) {
 	f := fail(exitNotFound, "no bridge and no host is named %q", name)
 	f.hint = "extctl hosts lists them"
 	slices.Sort(known)
-	if near := nearest.Words(name, slices.Compact(known)); len(near) > 0 {
-		f.hint, f.data = "did you mean "+words.Or(near)+"?", map[string]any{"nearest": near}
-	}
+	f.suggest(name, slices.Compact(known))
 	return nil, f
 }
 
@@ -132,7 +131,7 @@ func drain(ctx context.Context, s *session, o drainOptions, id string) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(s.printOperated(answers, failed, "draining"), failed.exit())
+	return printOperated(s, answers, failed, "draining")
 }
 
 // checkDrain fails if an extension has ready instances, but none that would not be drained.
@@ -150,12 +149,7 @@ func checkDrain(ctx context.Context, s *session, o drainOptions, id string, drai
 	if len(without) == 0 {
 		return nil
 	}
-	const most = 5
-	text := strings.Join(without[:min(most, len(without))], ", ")
-	if more := len(without) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	f := fail(exitNeedsYes, "no other instance of %s is ready: calls would fail until extctl undrain %s", text, o.words(id))
+	f := fail(exitNeedsYes, "no other instance of %s is ready: calls would fail until extctl undrain %s", words.Some(without, 5), o.words(id))
 	f.hint = "to do it anyway: extctl drain " + o.words(id) + " --yes"
 	f.data = map[string]any{"extensions": without}
 	return f
@@ -188,4 +182,95 @@ func lastReady(instances []wire.InstanceState, drains func(wire.InstanceState) b
 		}
 	}
 	return last
+}
+
+func undrainCmd(a *app) *cobra.Command {
+	var o drainOptions
+	cmd := &cobra.Command{
+		Use:   "undrain [ID]",
+		Short: "Let drained instances of an extension, or of a host, take calls again",
+		Long: `Let the drained instances of an extension, or with --host of everything that a bridge runs, take calls again, and wait until
+they are ready (default timeout: 90 s). They start with new processes. Instances that are not drained are left alone.`,
+		Example: "  extctl undrain weather\n  extctl undrain --host web-1",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := o.subject(cmd, args)
+			if err != nil {
+				return err
+			}
+			return a.withMesh(cmd, instanceTimeout, func(ctx context.Context, s *session) error {
+				return undrain(ctx, s, o, id)
+			})
+		},
+		ValidArgsFunction: a.completeIDs,
+	}
+	o.addTo(cmd)
+	return cmd
+}
+
+// undrain restarts the drained instances of an extension, or of a host if id is empty.
+func undrain(ctx context.Context, s *session, o drainOptions, id string) error {
+	bridges, o, err := drainedBridges(ctx, s, o, id)
+	if err != nil {
+		return err
+	}
+	asking, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	spots, failed, err := spotsOn(asking, s, bridges, id)
+	if err != nil {
+		return err
+	}
+	spots = slices.DeleteFunc(spots, func(p spot) bool {
+		return p.state != heartbeat.Draining || p.reason != instance.ReasonDrain || o.instance != "" && p.instance != o.instance
+	})
+	if len(spots) == 0 && !s.json {
+		s.note("%s has no drained instances", terminal.Clean(o.words(id)))
+	}
+	began := time.Now()
+	for _, p := range spots {
+		if a := requestBridge[operated](asking, s, p.bridge, "restart", map[string]string{"id": p.id, "instance": p.instance}); a.err != nil {
+			return a.err
+		}
+	}
+	results := []controlJSON{}
+	for _, p := range spots {
+		if err := awaitReady(ctx, s, p, instanceTimeout); err != nil {
+			f := fail(exitCode(err), "%s on %s did not come back: %w", p.id, p.name(), err)
+			f.hint = "extctl logs " + p.id + " --bridge " + p.bridge + " shows its output"
+			return f
+		}
+		if !s.json {
+			fmt.Fprintf(s.stdout, "%s: %s is ready after %s\n", terminal.Clean(p.name()), terminal.Clean(p.id), time.Since(began).Round(100*time.Millisecond))
+		}
+		result, err := json.Marshal(operated{[]string{p.instance}})
+		if err != nil {
+			return err
+		}
+		results = append(results, controlJSON{p.bridge, result})
+	}
+	if s.json {
+		return printBridges(s, results, failed)
+	}
+	return failed.report(s.app)
+}
+
+// drainedBridges are the bridges that undrain asks. The options have the whole name of the instance.
+func drainedBridges(ctx context.Context, s *session, o drainOptions, id string) ([]string, drainOptions, error) {
+	if id == "" {
+		c, err := s.catalog(ctx, wire.KindHost)
+		if err != nil {
+			return nil, o, err
+		}
+		bridges, err := bridgesOfHost(c, o.host)
+		return bridges, o, err
+	}
+	_, e, err := s.extension(ctx, id)
+	if err != nil {
+		return nil, o, err
+	}
+	if o.bridgeFlags, err = o.resolve(ctx, s, e); err != nil {
+		return nil, o, err
+	}
+	bridges, err := o.bridgesOf(e)
+	return bridges, o, err
 }

@@ -84,13 +84,8 @@ func (f *eventsFlags) parse(a *app, args []string, limited bool) (err error) {
 	if f.ID, err = optionalID(args); err != nil {
 		return err
 	}
-	if f.Since, err = sinceTime(f.since, time.Now()); err != nil {
-		return err
-	}
-	if !f.Since.IsZero() && !limited {
-		f.Limit = maxLines
-	}
-	return nil
+	f.Since, err = sinceLimit(f.since, limited, &f.Limit)
+	return err
 }
 
 func (s eventsCommand) ask(ctx context.Context, q events.Query) (a events.Answer, err error) {

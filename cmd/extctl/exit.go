@@ -10,7 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -59,6 +61,15 @@ func (f *failure) Unwrap() error { return f.err }
 
 func fail(code int, format string, args ...any) *failure {
 	return &failure{code: code, err: fmt.Errorf(format, args...)}
+}
+
+// suggest sets the hint to the known words that are similar to a word, and reports whether there is one.
+func (f *failure) suggest(word string, known []string) bool {
+	near := nearest.Words(word, known)
+	if len(near) > 0 {
+		f.hint, f.data = "did you mean "+terminal.Clean(words.Or(near))+"?", map[string]any{"nearest": near}
+	}
+	return len(near) > 0
 }
 
 func usage(format string, args ...any) error {

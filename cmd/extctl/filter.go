@@ -7,8 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/health"
-	"github.com/extmesh/extmesh/internal/nearest"
-	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
@@ -65,9 +63,7 @@ func (f *filter) knownBridges(hosts []mesh.Host) error {
 		}
 		e := fail(exitNotFound, "there is no bridge %q", b)
 		e.hint = "`extctl hosts` lists the bridges"
-		if near := nearest.Words(b, known); len(near) > 0 {
-			e.hint, e.data = "did you mean "+terminal.Clean(words.Or(near))+"?", map[string]any{"nearest": near}
-		}
+		e.suggest(b, known)
 		return e
 	}
 	return nil

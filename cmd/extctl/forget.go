@@ -20,19 +20,17 @@ func forgetCmd(a *app) *cobra.Command {
 		Use:   "forget ID",
 		Short: "Remove a lost extension from the catalog now, instead of after the registry's --forget-after",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-					return s.forget(ctx, c, args[0])
-				})
+		RunE: a.onMesh(requestTimeout, func(ctx context.Context, s *session, args []string) error {
+			return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+				return forget(ctx, s, c, args[0])
 			})
-		},
+		}),
 		ValidArgsFunction: a.completeIDs,
 	}
 }
 
 // forget publishes a deregistration for the extension and waits until the registry has removed it.
-func (s *session) forget(ctx context.Context, c *mesh.Catalog, id string) error {
+func forget(ctx context.Context, s *session, c *mesh.Catalog, id string) error {
 	if err := c.WaitSynced(ctx); err != nil {
 		return err
 	}

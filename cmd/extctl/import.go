@@ -37,9 +37,9 @@ CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if o.undo {
-				return a.undoImport(args)
+				return undoImport(a, args)
 			}
-			return a.importServers(o, args)
+			return importServers(a, o, args)
 		},
 		ValidArgs: append(clients.Names(), "all"),
 	}
@@ -61,7 +61,7 @@ type importJSON struct {
 	DryRun   bool               `json:"dry_run"`
 }
 
-func (a *app) importServers(o importOptions, args []string) error {
+func importServers(a *app, o importOptions, args []string) error {
 	if len(args) == 0 {
 		return usage("want a file, a client, all or -; extctl mcp clients lists the clients of this machine")
 	}
@@ -77,7 +77,7 @@ func (a *app) importServers(o importOptions, args []string) error {
 	if err != nil {
 		return err
 	}
-	sources, err := a.importSources(e, args)
+	sources, err := importSources(a, e, args)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (a *app) importServers(o importOptions, args []string) error {
 		out.Files = []string{}
 	}
 	if o.replace {
-		entry, err := a.meshEntry(clientFlags{}, nil)
+		entry, err := meshEntry(a, clientFlags{}, nil)
 		if err != nil {
 			return err
 		}
@@ -111,12 +111,12 @@ func (a *app) importServers(o importOptions, args []string) error {
 	if a.json {
 		return a.printJSON(out)
 	}
-	a.printImport(e, out, root)
+	printImport(a, e, out, root)
 	return nil
 }
 
 // importSources returns the sources that the arguments name.
-func (a *app) importSources(e clients.Env, args []string) (sources []clients.Source, err error) {
+func importSources(a *app, e clients.Env, args []string) (sources []clients.Source, err error) {
 	for _, arg := range args {
 		c, isClient := clients.Find(arg)
 		switch {
@@ -145,7 +145,7 @@ func (a *app) importSources(e clients.Env, args []string) (sources []clients.Sou
 }
 
 // printImport prints what was done, or would be, like a diff: what is added, and what is taken out.
-func (a *app) printImport(e clients.Env, out importJSON, root string) {
+func printImport(a *app, e clients.Env, out importJSON, root string) {
 	if out.DryRun {
 		fmt.Fprintln(a.stdout, "dry run, nothing was changed:")
 	}
@@ -184,7 +184,7 @@ func (a *app) printImport(e clients.Env, out importJSON, root string) {
 	}
 }
 
-func (a *app) undoImport(args []string) error {
+func undoImport(a *app, args []string) error {
 	if len(args) > 0 {
 		return usage("--undo undoes the last import and takes no arguments")
 	}

@@ -47,20 +47,16 @@ type infoJSON struct {
 
 // partJSON is what a bridge starts separately: the extension itself, and each of its members.
 type partJSON struct {
-	ID          string   `json:"id"`
-	Transport   string   `json:"transport"`
-	Dialect     string   `json:"dialect"`
-	Command     []string `json:"command"`
-	URL         string   `json:"url"`
-	Subject     string   `json:"subject_prefix"`
-	Env         []string `json:"env"`
-	Headers     []string `json:"headers"`
-	MissingBins []string `json:"missing_bins"`
-	MissingEnv  []string `json:"missing_env"`
-	StrippedEnv []string `json:"stripped_env"`
-	Takes       []string `json:"takes"`
-	Refused     []string `json:"refused"`
-	Error       string   `json:"error"`
+	ID        string   `json:"id"`
+	Transport string   `json:"transport"`
+	Dialect   string   `json:"dialect"`
+	Command   []string `json:"command"`
+	URL       string   `json:"url"`
+	Subject   string   `json:"subject_prefix"`
+	Env       []string `json:"env"`
+	Headers   []string `json:"headers"`
+	needsJSON
+	Error string `json:"error"`
 }
 
 func infoCmd(a *app) *cobra.Command {
@@ -118,8 +114,7 @@ func (p part) json() partJSON {
 	out := partJSON{
 		ID: p.m.Plugin.ID, Transport: string(t.Type), Dialect: string(t.Dialect), Command: []string{}, URL: withoutQuery(t.URL),
 		Subject: t.SubjectPrefix, Env: slices.Sorted(maps.Keys(t.Env)), Headers: slices.Sorted(maps.Keys(t.Headers)),
-		MissingBins: list(p.Missing.MissingBins), MissingEnv: list(p.Missing.MissingEnv), StrippedEnv: list(p.Stripped),
-		Takes: p.takes(), Refused: p.refused(),
+		needsJSON: p.needs(),
 	}
 	out.Env, out.Headers = list(out.Env), list(out.Headers)
 	if t.Type == manifest.Stdio {

@@ -16,7 +16,6 @@ import (
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/discovery"
 	"github.com/extmesh/extmesh/internal/gate"
-	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -126,6 +125,19 @@ type part struct {
 	bridge.Preflight
 }
 
+// needsJSON is what a part takes from this host, lacks, or must not get.
+type needsJSON struct {
+	MissingBins []string `json:"missing_bins"`
+	MissingEnv  []string `json:"missing_env"`
+	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not receive
+	Takes       []string `json:"takes"`        // variables, and files as file:PATH, that its manifest takes from the host
+	Refused     []string `json:"refused"`      // the requested ones that it must not get
+}
+
+func (p part) needs() needsJSON {
+	return needsJSON{list(p.Missing.MissingBins), list(p.Missing.MissingEnv), list(p.Stripped), p.takes(), p.refused()}
+}
+
 // takes lists what the manifest takes from the host: names of variables, and files as file:PATH.
 func (p part) takes() []string {
 	needs := p.m.Needs()
@@ -211,16 +223,15 @@ func checkLocalID(id string) error {
 // notFound is the failure for an id that no extension on this host has.
 func (h localHost) notFound(id string, known []string, invalid int) error {
 	f := fail(exitNotFound, "no extension in %s has the id %q", strings.Join(h.settings().Roots(), ", "), id)
-	if slices.Contains(h.settings().Disabled, id) {
+	switch {
+	case slices.Contains(h.settings().Disabled, id):
 		f.hint = "it is disabled in " + h.path + "; extctl enable " + id
-	} else if near := nearest.Words(id, known); len(near) > 0 {
-		f.hint = "did you mean " + words.Or(near) + "?"
-		f.data = map[string]any{"nearest": near}
-	} else if invalid > 0 {
+	case f.suggest(id, known):
+	case invalid > 0:
 		f.hint = words.Plural(invalid, "manifest") + " there cannot be used; `extctl discover` shows why"
-	} else if len(known) > 0 {
+	case len(known) > 0:
 		f.hint = "`extctl discover` lists the extensions of this host"
-	} else {
+	default:
 		f.hint = "no extension was found; give their directory with --search-path, or in extensions.search_paths"
 	}
 	return f

@@ -69,11 +69,8 @@ the last 1,000 lines of an instance.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := selection{logsFlags: f, ids: slices.Compact(slices.Sorted(slices.Values(args)))}
 			var err error
-			if s.after, err = sinceTime(f.since, time.Now()); err != nil {
+			if s.after, err = sinceLimit(f.since, cmd.Flags().Changed("lines"), &s.lines); err != nil {
 				return err
-			}
-			if !s.after.IsZero() && !cmd.Flags().Changed("lines") {
-				s.lines = maxLines
 			}
 			limit := requestTimeout
 			if f.follow {
@@ -95,6 +92,15 @@ the last 1,000 lines of an instance.`,
 
 // maxLines is more than a bridge keeps.
 const maxLines = 1_000_000
+
+// sinceLimit parses the value of --since. With one, there is no limit unless the user has given one.
+func sinceLimit(value string, limited bool, limit *int) (time.Time, error) {
+	since, err := sinceTime(value, time.Now())
+	if !since.IsZero() && !limited {
+		*limit = maxLines
+	}
+	return since, err
+}
 
 // sinceTime parses the value of --since: a duration before now, a time, or "" for the zero time.
 func sinceTime(s string, now time.Time) (time.Time, error) {
@@ -160,7 +166,7 @@ func (s logsCommand) run(ctx context.Context) error {
 			return err
 		}
 	}
-	failed.print(s.app)
+	_ = failed.report(s.app) // also the last result
 	if len(past) == 0 && len(failed) == 0 {
 		s.note("%s", s.want.nothing())
 	}

@@ -48,8 +48,8 @@ CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 			if n := cmd.ArgsLenAtDash(); n >= 0 {
 				args, own = args[:n], args[n:]
 			}
-			return a.eachClient(f, args, func(e clients.Env, s clients.Setup) (out clients.Installed, err error) {
-				if s.Entry, err = a.meshEntry(f, own); err != nil {
+			return eachClient(a, f, args, func(e clients.Env, s clients.Setup) (out clients.Installed, err error) {
+				if s.Entry, err = meshEntry(a, f, own); err != nil {
 					return out, err
 				}
 				return e.Install(s)
@@ -74,7 +74,7 @@ CLIENT is one of ` + strings.Join(clients.Names(), ", ") + ".",
 		Example: "  extctl mcp uninstall cursor",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.eachClient(f, args, clients.Env.Uninstall)
+			return eachClient(a, f, args, clients.Env.Uninstall)
 		},
 		ValidArgsFunction: completeClients,
 	}
@@ -111,7 +111,7 @@ func findClient(name string) (clients.Client, error) {
 }
 
 // eachClient installs or uninstalls the entry for each client, and prints what was done.
-func (a *app) eachClient(f clientFlags, names []string, do func(clients.Env, clients.Setup) (clients.Installed, error)) error {
+func eachClient(a *app, f clientFlags, names []string, do func(clients.Env, clients.Setup) (clients.Installed, error)) error {
 	if f.scope != string(clients.User) && f.scope != string(clients.Project) {
 		return usage("--scope %q: want user or project", f.scope)
 	}
@@ -138,7 +138,7 @@ func (a *app) eachClient(f clientFlags, names []string, do func(clients.Env, cli
 		}
 		changes = append(changes, out)
 		if !a.json {
-			a.printInstalled(e, s, out)
+			printInstalled(a, e, s, out)
 		}
 	}
 	if a.json {
@@ -166,7 +166,7 @@ func clientFailure(err error) error {
 	return f
 }
 
-func (a *app) printInstalled(e clients.Env, s clients.Setup, out clients.Installed) {
+func printInstalled(a *app, e clients.Env, s clients.Setup, out clients.Installed) {
 	text := fmt.Sprintf("%s: %s %s", e.Short(out.Path), out.Action, out.Key)
 	if s.DryRun {
 		text = "dry run, nothing was changed: " + text
@@ -185,7 +185,7 @@ func (a *app) printInstalled(e clients.Env, s clients.Setup, out clients.Install
 }
 
 // meshEntry is the entry that starts this program, with the flags by which it finds the mesh. Credentials are not written.
-func (a *app) meshEntry(f clientFlags, args []string) (clients.Entry, error) {
+func meshEntry(a *app, f clientFlags, args []string) (clients.Entry, error) {
 	if f.url != "" {
 		if gate.HoldsPassword(f.url) {
 			return clients.Entry{}, usage("--http has a password, which would be readable in the client's file; use --token-env")

@@ -27,22 +27,20 @@ func pingCmd(a *app) *cobra.Command {
 		Use:   "ping [ID]",
 		Short: "Send a ping to one extension or to all",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				if len(args) == 1 {
-					c, _, err := s.extension(ctx, args[0])
-					if err != nil {
-						return err
-					}
-					return printPings(s, pingAll(ctx, s, c, args))
-				}
-				c, err := s.catalog(ctx)
+		RunE: a.onMesh(requestTimeout, func(ctx context.Context, s *session, args []string) error {
+			if len(args) == 1 {
+				c, _, err := s.extension(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				return printPings(s, pingAll(ctx, s, c, ids(c)))
-			})
-		},
+				return printPings(s, pingAll(ctx, s, c, args))
+			}
+			c, err := s.catalog(ctx)
+			if err != nil {
+				return err
+			}
+			return printPings(s, pingAll(ctx, s, c, ids(c)))
+		}),
 		ValidArgsFunction: a.completeIDs,
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/bridge"
-	"github.com/extmesh/extmesh/internal/nearest"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
@@ -27,10 +26,8 @@ func reloadCmd(a *app) *cobra.Command {
 argument, all bridges of the mesh do. The output says what changed on each bridge, and where it looks for extensions.`,
 		Example: "  extctl reload\n  extctl reload web-1 web-2",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, name := range args {
-				if err := wire.CheckID(name, false); err != nil { // it becomes part of a subject
-					return &failure{code: exitInvalidID, err: fmt.Errorf("a bridge's name is written like an id: %w", err)}
-				}
+			if err := checkBridges(args); err != nil {
+				return err
 			}
 			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
 				return reload(ctx, s, slices.Compact(slices.Sorted(slices.Values(args))))
@@ -62,11 +59,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 		failed[n] = s.failureOf(failed[n].Bridge, s.hintBridge(ctx, failed[n].Bridge, failed[n].err))
 	}
 	if s.json {
-		results := []controlJSON{}
-		for _, a := range answers {
-			results = append(results, a.controlJSON)
-		}
-		return cmp.Or(printBridges(s, results, failed), failed.exit())
+		return printBridges(s, controls(answers), failed)
 	}
 	for _, a := range answers {
 		fmt.Fprintf(s.stdout, "%s: %s\n", terminal.Clean(a.Bridge), terminal.Clean(reloadedText(a.parsed)))
@@ -74,8 +67,7 @@ func reload(ctx context.Context, s *session, bridges []string) error {
 			s.note("extctl hosts lists the problems of %s", terminal.Clean(a.Bridge))
 		}
 	}
-	failed.print(s.app)
-	return failed.exit()
+	return failed.report(s.app)
 }
 
 // runningBridges are the bridges in the catalog, and those that are lost.
@@ -140,9 +132,7 @@ func (s *session) hintBridge(ctx context.Context, name string, err error) error 
 		names = append(names, h.Bridge)
 	}
 	f.hint = "`extctl hosts` lists the bridges"
-	if near := nearest.Words(name, names); len(near) > 0 {
-		f.hint, f.data = "did you mean "+terminal.Clean(words.Or(near))+"?", map[string]any{"nearest": near}
-	}
+	f.suggest(name, names)
 	return f
 }
 

@@ -123,7 +123,7 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string)
 	if err != nil {
 		return err
 	}
-	printed := s.printOperated(answers, failed, "restarting")
+	printed := printOperated(s, answers, failed, "restarting")
 	pending := map[string]wire.InstanceState{}
 	for _, a := range answers {
 		for _, name := range a.parsed.Instances {
@@ -133,7 +133,7 @@ func restartAtOnce(ctx context.Context, s *session, o restartOptions, id string)
 		}
 	}
 	awaitShown(ctx, s, id, pending, ranSince)
-	return cmp.Or(awaitReadyIf(ctx, s, o.wait, id), printed, failed.exit())
+	return cmp.Or(awaitReadyIf(ctx, s, o.wait, id), printed)
 }
 
 // instancesOf reads the instances of an extension from the catalog, by their names.

@@ -67,13 +67,9 @@ func (r *rolling) run(ctx context.Context, spots []spot) error {
 		}
 	}
 	if r.s.json {
-		if err := printBridges(r.s, r.results(), r.failed); err != nil {
-			return err
-		}
-	} else {
-		r.failed.print(r.s.app)
+		return printBridges(r.s, r.results(), r.failed)
 	}
-	return r.failed.exit()
+	return r.failed.report(r.s.app)
 }
 
 // rank is 1 for a ready instance, 0 for others.

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"time"
 
@@ -127,4 +129,23 @@ func rootCmd(a *app) *cobra.Command {
 	root.Version = daemon.Version()
 	root.SetVersionTemplate("extctl {{.Version}}\n")
 	return root
+}
+
+func versionCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return a.printJSON(struct {
+					header
+					Version string `json:"version"`
+					Go      string `json:"go"`
+				}{Version: daemon.Version(), Go: runtime.Version()})
+			}
+			_, err := fmt.Fprintln(a.stdout, "extctl", daemon.Version())
+			return err
+		},
+	}
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,10 +17,10 @@ import (
 
 	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/health"
-	"github.com/extmesh/extmesh/internal/nearest"
+	"github.com/extmesh/extmesh/internal/jsonrpc"
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
-	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/mesh"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -91,6 +93,13 @@ func (a *app) withMesh(cmd *cobra.Command, limit time.Duration, f func(context.C
 	return explainTimeout(err, limit)
 }
 
+// onMesh is a command's RunE that connects and runs f.
+func (a *app) onMesh(limit time.Duration, f func(context.Context, *session, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.withMesh(cmd, limit, func(ctx context.Context, s *session) error { return f(ctx, s, args) })
+	}
+}
+
 // explainTimeout states how long a command had whose time is over.
 func explainTimeout(err error, limit time.Duration) error {
 	if limit <= 0 || !errors.Is(err, context.DeadlineExceeded) || as[*failure](err) || as[*rpc.Error](err) {
@@ -138,8 +147,8 @@ func (s *session) load(ctx context.Context, o mesh.CatalogOptions, kinds ...stri
 
 // extension loads one extension. If it does not exist, the error suggests similar ids.
 func (s *session) extension(ctx context.Context, id string) (*mesh.Catalog, mesh.Extension, error) {
-	if err := wire.CheckID(id, true); err != nil {
-		return nil, mesh.Extension{}, &failure{code: exitInvalidID, err: err}
+	if err := checkID(id); err != nil {
+		return nil, mesh.Extension{}, err
 	}
 	c, err := s.oneExtension(ctx, id)
 	if err != nil {
@@ -187,18 +196,22 @@ func extension(c *mesh.Catalog, id string) (mesh.Extension, error) {
 	if e, ok := c.Get(id); ok {
 		return e, nil
 	}
-	if err := wire.CheckID(id, true); err != nil {
-		return mesh.Extension{}, &failure{code: exitInvalidID, err: err}
+	if err := checkID(id); err != nil {
+		return mesh.Extension{}, err
 	}
-	near := nearest.Words(id, ids(c))
 	f := fail(exitNotFound, "no extension has the id %q", id)
-	if len(near) > 0 {
-		f.hint = "did you mean " + words.Or(near) + "?"
-		f.data = map[string]any{"nearest": near}
-	} else {
+	if !f.suggest(id, ids(c)) {
 		f.hint = "`extctl list` lists the extensions; `extctl hosts` shows what bridges could not start and why"
 	}
 	return mesh.Extension{}, f
+}
+
+// checkID checks the id of an extension or a member on the command line.
+func checkID(id string) error {
+	if err := wire.CheckID(id, true); err != nil {
+		return &failure{code: exitInvalidID, err: err}
+	}
+	return nil
 }
 
 func ids(c *mesh.Catalog) []string {
@@ -207,4 +220,112 @@ func ids(c *mesh.Catalog) []string {
 		out = append(out, e.ID)
 	}
 	return out
+}
+
+// request sends one JSON-RPC request to a subject. peer names the receiver in errors.
+func (s *session) request(ctx context.Context, subject, peer, method string, params any) (json.RawMessage, error) {
+	var raw json.RawMessage
+	if params != nil {
+		var err error
+		if raw, err = json.Marshal(params); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := s.denied.watch(ctx, subject+`"`)
+	defer cancel()
+	began := time.Now()
+	m, err := natsconn.Request(ctx, s.nc, subject, jsonrpc.AppendRequest(nil, []byte("1"), method, raw))
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, fail(exitUnavailable, "%s is not available: no subscriber on %s", peer, subject)
+	case errors.Is(err, context.DeadlineExceeded) && endedBy(ctx) == nil:
+		text := fmt.Sprintf("%s did not answer the request %s within %s", peer, method, roundTime(time.Since(began)))
+		return nil, &failure{code: exitTimeout, err: &reworded{text, err}, hint: "--timeout DURATION gives it longer"}
+	case err != nil:
+		return nil, fmt.Errorf("%s: request %s: %w", peer, method, cmp.Or(endedBy(ctx), err))
+	}
+	env, err := jsonrpc.Scan(m.Data)
+	if err != nil || !env.IsResponse() {
+		return nil, fail(exitOther, "%s returned something that is not a JSON-RPC response", peer)
+	}
+	if len(env.Error) > 0 && string(env.Error) != "null" {
+		e := new(rpc.Error)
+		if err := json.Unmarshal(env.Error, e); err != nil {
+			return nil, fail(exitOther, "%s returned a malformed error", peer)
+		}
+		return nil, e
+	}
+	return env.Result, nil
+}
+
+// denials are the permission violations of a connection. NATS reports them separately from the request that caused
+// one, so without this the request would wait for its timeout.
+type denials struct {
+	mu      sync.Mutex
+	first   error
+	waiting []*waiter
+
+	inbox string                  // the prefix of the connection's reply subjects
+	end   context.CancelCauseFunc // of the command, if it may not receive replies; may be nil
+}
+
+type waiter struct {
+	subject string
+	cancel  context.CancelCauseFunc
+}
+
+// add records a violation; its text has the subject in quotes.
+func (d *denials) add(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if subject, ok := natsconn.DeniedSubscription(err); ok && d.end != nil && strings.HasPrefix(subject, d.inbox+".") {
+		d.end(errInboxDenied) // no request can have a reply
+	}
+	if d.first == nil {
+		d.first = err
+	}
+	for _, w := range d.waiting {
+		if strings.Contains(err.Error(), `"`+w.subject) {
+			w.cancel(err)
+		}
+	}
+}
+
+// explain returns the first violation if there is one and err only means that no reply arrived, otherwise err.
+func (d *denials) explain(err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.first != nil && slices.ContainsFunc(noReplyErrors, func(s error) bool { return errors.Is(err, s) }) {
+		return d.first
+	}
+	return err
+}
+
+// noReplyErrors are the errors that a missing reply results in.
+var noReplyErrors = []error{
+	context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, rpc.CodeTimeout, rpc.CodeCancelled, mesh.ErrNoCatalog,
+}
+
+// endedBy returns the reason if NATS ended ctx: it denied a subject or closed the connection. It returns nil for a
+// timeout, an interrupt, and while ctx is active.
+func endedBy(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrConnectionClosed) {
+		return err
+	}
+	return nil
+}
+
+// watch returns ctx for requests on subjects that begin with subject; it ends when NATS denies one of them.
+func (d *denials) watch(ctx context.Context, subject string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := &waiter{subject, cancel}
+	d.waiting = append(d.waiting, w)
+	return ctx, func() {
+		cancel(nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.waiting = slices.DeleteFunc(d.waiting, func(v *waiter) bool { return v == w })
+	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // showRegistry prints the registry's status: its counters, the replicas it receives from, and what it refused.
-func (s *session) showRegistry(ctx context.Context) error {
+func showRegistry(ctx context.Context, s *session) error {
 	raw, err := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
 	if err != nil {
 		return err

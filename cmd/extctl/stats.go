@@ -230,8 +230,7 @@ func (s statsCommand) run(ctx context.Context) error {
 		calls = "no calls since"
 	}
 	s.note("extctl: %s the start of the bridges, at %s or later", calls, clockTime(out.Since, time.Now()))
-	out.Failed.print(s.app)
-	return out.Failed.exit()
+	return out.Failed.report(s.app)
 }
 
 // table is a table with a row for each extension, or for each tool.

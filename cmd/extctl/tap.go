@@ -46,7 +46,7 @@ A bridge sends at most 500 calls a second to one tap. It ends a tap after the ti
 			if f.ForMS = f.time.Milliseconds(); f.time < time.Second || f.time > 10*time.Minute {
 				return usage("--for %v: want a duration from 1s to 10m", f.time)
 			}
-			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error { return s.tap(ctx, &f) })
+			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error { return tap(ctx, s, &f) })
 		},
 		ValidArgsFunction: a.completeIDs,
 	}
@@ -72,7 +72,7 @@ type taps struct {
 	dropped  uint64
 }
 
-func (s *session) tap(ctx context.Context, f *tapFlags) error {
+func tap(ctx context.Context, s *session, f *tapFlags) error {
 	bridges, err := bridgesToAsk(ctx, s, f.bridges)
 	if err != nil {
 		return err
@@ -98,8 +98,7 @@ func (s *session) tap(ctx context.Context, f *tapFlags) error {
 	if t.dropped > 0 {
 		s.note("extctl: %d calls are not shown: there were too many", t.dropped)
 	}
-	t.failed.print(s.app)
-	return t.failed.exit()
+	return t.failed.report(s.app)
 }
 
 // request sends the requests. Messages arrive until stop is called.
@@ -189,13 +188,13 @@ func (t *taps) receive(s *session, m *nats.Msg) error {
 		if err := json.Unmarshal(message.Params, &c.Record); err != nil {
 			return nil
 		}
-		return s.printTapped(c)
+		return printTapped(s, c)
 	}
 	return nil
 }
 
 // printTapped prints a line for a call: an object with --json.
-func (s *session) printTapped(c callJSON) error {
+func printTapped(s *session, c callJSON) error {
 	if s.json {
 		return s.printJSON(c)
 	}

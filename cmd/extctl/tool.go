@@ -34,18 +34,16 @@ func toolCmd(a *app) *cobra.Command {
 of the names that extctl call takes.`,
 		Example: "  extctl tool ext_hello_greet",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMesh(cmd, requestTimeout, func(ctx context.Context, s *session) error {
-				c, t, err := s.findTool(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				if schemaOnly && !a.json {
-					return a.writeJSON(indented(orEmptyObject(t.InputSchema)))
-				}
-				return printTool(a, c, *t)
-			})
-		},
+		RunE: a.onMesh(requestTimeout, func(ctx context.Context, s *session, args []string) error {
+			c, t, err := s.findTool(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if schemaOnly && !a.json {
+				return a.writeJSON(indented(orEmptyObject(t.InputSchema)))
+			}
+			return printTool(a, c, *t)
+		}),
 		ValidArgsFunction: a.completeTools,
 	}
 	cmd.Flags().BoolVar(&schemaOnly, "schema", false, "print only the JSON Schema of the arguments")

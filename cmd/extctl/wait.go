@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -32,8 +31,8 @@ extension's tools are in the catalog.`,
 			if want != gone && !heartbeat.State(want).Valid() {
 				return usage("--for %q: want %s, or another state", want, words.Or([]string{"ready", "lost", "failed", gone}))
 			}
-			if err := wire.CheckID(args[0], true); err != nil {
-				return &failure{code: exitInvalidID, err: err}
+			if err := checkID(args[0]); err != nil {
+				return err
 			}
 			return a.withMesh(cmd, waitTimeout, func(ctx context.Context, s *session) error {
 				return waitForState(ctx, s, args[0], want)

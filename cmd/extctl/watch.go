@@ -25,27 +25,25 @@ func watchCmd(a *app) *cobra.Command {
 		Use:     "watch [ID…]",
 		Short:   "Print every change of the catalog, or of some extensions and bridges, until interrupted",
 		Example: "  extctl watch\n  extctl watch weather web-1",
-		RunE: func(cmd *cobra.Command, only []string) error {
-			return a.withMesh(cmd, 0, func(ctx context.Context, s *session) error {
-				s.noteNoCatalog(ctx)
-				return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
-					w := watcher{session: s, catalog: c, only: only}
-					var failed error
-					ctx, cancel := context.WithCancel(ctx)
-					defer cancel()
-					defer w.watchAge(ctx)()
-					err := c.Watch(ctx, func(ev mesh.Event) {
-						if failed = w.print(ev); failed != nil {
-							cancel()
-						}
-					})
-					if failed != nil {
-						return failed
+		RunE: a.onMesh(0, func(ctx context.Context, s *session, only []string) error {
+			s.noteNoCatalog(ctx)
+			return s.follow(ctx, func(ctx context.Context, c *mesh.Catalog) error {
+				w := watcher{session: s, catalog: c, only: only}
+				var failed error
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				defer w.watchAge(ctx)()
+				err := c.Watch(ctx, func(ev mesh.Event) {
+					if failed = w.print(ev); failed != nil {
+						cancel()
 					}
-					return streamEnd(err)
 				})
+				if failed != nil {
+					return failed
+				}
+				return streamEnd(err)
 			})
-		},
+		}),
 		ValidArgsFunction: a.completeIDs,
 	}
 }

@@ -136,10 +136,7 @@ func alternatives[T any](all []T, text func(T) string) string {
 	if len(all) > maxFaults {
 		return strings.Join(out, ", ") + ", …"
 	}
-	if n := len(out); n > 1 {
-		return strings.Join(out[:n-1], ", ") + " or " + out[n-1]
-	}
-	return strings.Join(out, "")
+	return words.Or(out)
 }
 
 // withArticle is a JSON type with its article.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
 // reworded is an error with another text for people; programs get what it wraps.
@@ -146,4 +149,108 @@ func speaksHTTP(ctx context.Context, servers []string) (addr string, ok bool) {
 	start := make([]byte, 5)
 	_, err = io.ReadFull(c, start)
 	return u.Host, err == nil && string(start) == "HTTP/"
+}
+
+// errInboxDenied is the cause with which a command's context ends when NATS does not allow it to receive any reply.
+var errInboxDenied = errors.New("replies are not allowed")
+
+// explainInbox is the error of a user that may not receive replies under the inbox prefix in use. The hint has the prefix
+// that the server allows, if it is one of those that configurations usually give to a user.
+func (s *session) explainInbox(t daemon.Target) error {
+	who := "this user"
+	users := t.Users()
+	if len(users) > 0 {
+		who = "the user " + users[0]
+	}
+	f := fail(exitDenied, "NATS does not allow %s to receive replies on %s.>: %w", who, t.InboxPrefix(), nats.ErrPermissionViolation)
+	f.err = &reworded{fmt.Sprintf("NATS does not allow %s to receive replies on %s.>", who, t.InboxPrefix()), f.err}
+	if prefix := s.allowedInbox(users); prefix != "" {
+		f.hint = "this server gives each user reply subjects of its own: add --inbox-prefix " + terminal.ShellWord(prefix) + ", or set inbox_prefix in the context of the nats command"
+		f.data = map[string]any{"inbox_prefix": prefix}
+		return f
+	}
+	f.hint = "this server gives each user reply subjects of its own: pass the prefix of this user's with --inbox-prefix; the server's configuration has it, often as _INBOX.USER"
+	return f
+}
+
+// inboxProbe is the time limit of the search for the inbox prefix that the server allows.
+const inboxProbe = 2 * time.Second
+
+// allowedInbox tries the inbox prefixes that configurations usually have for a user, and returns the first one that the
+// server allows; "" if there is none.
+func (s *session) allowedInbox(users []string) string {
+	type try struct {
+		prefix string
+		sub    *nats.Subscription
+	}
+	var tries []try
+	for _, user := range users {
+		if strings.ContainsAny(user, ".*> \t\r\n") {
+			continue
+		}
+		for _, prefix := range []string{"_INBOX." + user, "_INBOX_" + user, user + "._INBOX"} {
+			sub, err := s.nc.SubscribeSync(prefix + ".>")
+			if err != nil {
+				return ""
+			}
+			defer func() { _ = sub.Unsubscribe() }() // fails only if the connection is closed
+			tries = append(tries, try{prefix, sub})
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), inboxProbe)
+	defer cancel()
+	if len(tries) == 0 || s.nc.FlushWithContext(ctx) != nil { // the server replies to it after it has refused subscriptions
+		return ""
+	}
+	for _, t := range tries {
+		if _, err := t.sub.NextMsg(time.Nanosecond); errors.Is(err, nats.ErrTimeout) {
+			return t.prefix
+		}
+	}
+	return ""
+}
+
+// registryProbe is the time limit of the request for the reason why there is no catalog.
+const registryProbe = time.Second
+
+// explainNoCatalog returns why there is no catalog, with what to do about it. It asks the registry, which runs without
+// JetStream, too.
+func (s *session) explainNoCatalog(err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), registryProbe)
+	defer cancel()
+	f := &failure{code: exitNoNATS, err: err}
+	raw, requestErr := s.request(ctx, s.prefix.RegistryRPC(), "the registry", "status", nil)
+	if errors.Is(requestErr, nats.ErrPermissionViolation) {
+		f.hint = "is a registry running, and is --prefix right? This user may not ask it"
+		return f
+	}
+	var status struct{ Name, Version, JetStream string }
+	if requestErr != nil || json.Unmarshal(raw, &status) != nil {
+		f.err = &reworded{fmt.Sprintf("no catalog: no registry runs on this mesh (NATS at %s, prefix %s)", s.nc.ConnectedUrlRedacted(), s.prefix), err}
+		f.hint = "start one with `registry --server URL`, or run a whole mesh with `extctl up`; is --prefix right?"
+		return f
+	}
+	who := terminal.Clean(strings.TrimSpace(status.Name + " " + status.Version))
+	switch {
+	case status.JetStream == "" || status.JetStream == "ok":
+		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s) and has not created it yet", who), err}
+		f.hint = "try again in a few seconds; `extctl show registry` has the registry's status"
+	case strings.Contains(status.JetStream, "denied"):
+		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s), but NATS does not let it use JetStream: %s", who, status.JetStream), err}
+		f.hint = "the registry's NATS user lacks a permission; docs/operations.md lists what each role needs"
+	default:
+		f.err = &reworded{fmt.Sprintf("no catalog: a registry runs (%s), but JetStream is not available on this server: %s", who, status.JetStream), err}
+		f.hint = "start the NATS server with JetStream: nats-server -js, or a jetstream block in its configuration"
+	}
+	return f
+}
+
+// noteNoCatalog prints at once that there is no catalog yet, for a command that waits for one.
+func (s *session) noteNoCatalog(ctx context.Context) {
+	_, err := s.oneExtension(ctx, "registry") // any key: only the bucket's absence matters
+	if !errors.Is(err, mesh.ErrNoCatalog) || ctx.Err() != nil {
+		return
+	}
+	err = s.explainNoCatalog(err)
+	s.note("extctl: connected to NATS at %s; waiting for a catalog: %s", s.nc.ConnectedUrlRedacted(), terminal.Clean(strings.TrimPrefix(err.Error(), "no catalog: ")))
 }
