@@ -67,7 +67,7 @@ func run(ctx context.Context, p daemon.Process, r *registry.Registry) error {
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 		defer cancel()
 		if s, err := r.Status(ctx); err == nil {
-			_ = s.WriteMetrics(w) // the client has closed its connection
+			s.WriteMetrics(w)
 		}
 	})
 	return r.Run(ctx)

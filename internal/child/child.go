@@ -120,10 +120,9 @@ func Run(ctx context.Context, spec Spec, use func(ctx context.Context, p *Proces
 	r.all.Go(r.stderr.read) // ends with the pipe, or shortly after the process
 	var useErr error
 	r.all.Go(func() { // owned by Run, which waits; ends when use returns
-		defer r.useReturned()
+		defer close(r.used)
 		useErr = use(ctx2, &Process{PID: r.proc.Pid, Stdin: r.stdin, Stdout: r.stdout, terminate: r.terminate})
 	})
-	r.idle(ctx)
 	stopped := r.awaitEnd(ctx)
 	if stopped {
 		r.stop()
@@ -161,20 +160,6 @@ func result(exit *ExitError, useErr error) error {
 		e.Cause = errors.Join(exit.Cause, useErr)
 	}
 	return &e
-}
-
-// idle returns when awaitEnd may have something to do. A run spends most of its time here, in the runtime's poller if
-// possible: a goroutine that waits for the exit, and a select, would cost twice the memory.
-func (r *run) idle(ctx context.Context) {
-	r.all.Add(1)
-	stop := context.AfterFunc(ctx, func() {
-		defer r.all.Done()
-		r.handle.wake()
-	})
-	r.handle.idle()
-	if stop() {
-		r.all.Done()
-	}
 }
 
 // awaitEnd waits until the process has ended (false) or has to be stopped (true).

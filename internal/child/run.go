@@ -111,16 +111,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// useReturned is called when use has returned.
-func (r *run) useReturned() {
-	close(r.used)
-	r.handle.wake()
-}
-
 // terminate implements Terminate.
 func (r *run) terminate() {
 	r.once.Do(func() { close(r.terminated) })
-	r.handle.wake()
 }
 
 // watchExit makes exited, which is closed when the process ends, immediately if it has ended.

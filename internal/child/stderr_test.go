@@ -118,7 +118,7 @@ func TestStderrLineByLine(t *testing.T) {
 	}
 }
 
-// An idle process has three goroutines: Run's, use's and the one that waits for stderr.
+// An idle process has four goroutines: Run's, use's and those that wait for stderr and for the exit.
 func TestIdleGoroutines(t *testing.T) {
 	noSurvivors(t)
 	s := spec("echo-stderr")
@@ -128,14 +128,14 @@ func TestIdleGoroutines(t *testing.T) {
 		fmt.Fprintln(p.Stdin, "hello")
 		<-said
 		var ours []string
-		eventually(t, "three goroutines", func() bool {
+		eventually(t, "four goroutines", func() bool {
 			ours = nil
 			for g := range strings.SplitSeq(stacks(), "\n\n") {
 				if strings.Contains(g, "internal/child.") && !strings.Contains(g, "reapOrphans") {
 					ours = append(ours, g)
 				}
 			}
-			return len(ours) == 3
+			return len(ours) == 4
 		})
 		if t.Failed() {
 			t.Log(strings.Join(ours, "\n\n"))

@@ -1,7 +1,6 @@
 package child
 
 import (
-	"errors"
 	"os"
 	"time"
 
@@ -34,38 +33,15 @@ func (s *sysAttr) handle(p *os.Process) *exitHandle {
 	return h
 }
 
-// idle returns when the process has ended or wake has been called, even before idle. Without a pidfd it returns
-// immediately.
-func (h *exitHandle) idle() {
-	if h.pidfd != nil {
-		h.await()
-	}
-}
-
-// wake ends idle. It may be called at any time.
-func (h *exitHandle) wake() {
-	if h.pidfd != nil {
-		h.pidfd.SetReadDeadline(time.Unix(1, 0))
-	}
-}
-
 // wait returns when the process has ended, or after close.
 func (h *exitHandle) wait() {
 	if h.pidfd == nil {
 		h.check(0)
 		return
 	}
-	for errors.Is(h.await(), os.ErrDeadlineExceeded) {
-		h.pidfd.SetReadDeadline(time.Time{}) // wake must not end wait
+	if rc, err := h.pidfd.SyscallConn(); err == nil { // otherwise it is closed
+		_ = rc.Read(func(uintptr) bool { return h.ended() })
 	}
-}
-
-func (h *exitHandle) await() error {
-	rc, err := h.pidfd.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return rc.Read(func(uintptr) bool { return h.ended() })
 }
 
 // ended reports whether the process has ended.

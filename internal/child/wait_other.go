@@ -17,9 +17,6 @@ type exitHandle struct {
 
 func (s *sysAttr) handle(p *os.Process) *exitHandle { return &exitHandle{proc: p} }
 
-func (h *exitHandle) idle() {}
-func (h *exitHandle) wake() {}
-
 // ended always returns false: it cannot be determined without waiting.
 func (h *exitHandle) ended() bool { return false }
 

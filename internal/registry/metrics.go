@@ -2,86 +2,79 @@ package registry
 
 import (
 	"cmp"
-	"fmt"
 	"io"
-	"slices"
-	"strings"
 
+	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // WriteMetrics writes s in the text format of Prometheus, for the /metrics of internal/daemon. Only the leader writes the
 // metrics of the fleet: a standby detects lost instances later, and a sum over the replicas would count everything twice.
-func (s Status) WriteMetrics(w io.Writer) error {
-	m := metrics{b: &strings.Builder{}}
+func (s Status) WriteMetrics(w io.Writer) {
+	m := metrics{w}
 	if s.Leading {
 		m.fleet(s.Mesh)
 	}
 	m.one("extmesh_registry_leader", "gauge", "1 while this replica writes the catalog.", btoi(s.Leading))
-	m.one("extmesh_registry_replicas", "gauge", "Registry replicas with recent heartbeats, including this one.", len(s.Replicas))
+	m.one("extmesh_registry_replicas", "gauge", "Registry replicas with recent heartbeats, including this one.", float64(len(s.Replicas)))
 	m.one("extmesh_registry_jetstream_up", "gauge", "1 while the catalog's bucket can be used.", btoi(s.JetStream == "ok"))
-	m.one("extmesh_catalog_revision", "gauge", "Revision of the catalog.", s.Revision)
+	m.one("extmesh_catalog_revision", "gauge", "Revision of the catalog.", float64(s.Revision))
 	m.one("extmesh_catalog_age_seconds", "gauge", "Time since the leader was last active.", float64(s.AgeMS)/1000)
-	m.one("extmesh_registry_pending_keys", "gauge", "Keys to be compared and written.", s.Pending)
-	m.one("extmesh_registry_handshakes", "gauge", "Handshakes running or queued.", s.Handshakes)
+	m.one("extmesh_registry_pending_keys", "gauge", "Keys to be compared and written.", float64(s.Pending))
+	m.one("extmesh_registry_handshakes", "gauge", "Handshakes running or queued.", float64(s.Handshakes))
 	t := s.Traffic
-	m.one("extmesh_announces_total", "counter", "Announcements accepted.", t.Announces)
-	m.one("extmesh_beats_total", "counter", "Heartbeats accepted.", t.Beats)
-	m.one("extmesh_suspects_total", "counter", "Unavailable instances reported by callers.", t.Suspects)
 	m.one("extmesh_beat_lag_seconds", "gauge", "Average delay from a heartbeat's time stamp to its arrival, including clock differences.", t.BeatLagMS/1000)
-	m.one("extmesh_registry_batches_total", "counter", "Batches written to the catalog.", t.Batches)
-	m.one("extmesh_registry_writes_total", "counter", "Keys written to the catalog.", t.Writes)
-	m.one("extmesh_registry_write_failures_total", "counter", "Batches that failed.", t.Failures)
-	m.one("extmesh_registry_scans_total", "counter", "Snapshots read of the catalog.", t.Scans)
-	m.head("extmesh_refused_total", "counter", "Messages refused, by kind.")
-	for _, what := range refusable { // also those with 0: increase() does not include the first sample of a series
-		m.line("extmesh_refused_total", fmt.Sprintf("what=%q", what), s.Refused[what])
+	for _, c := range []struct {
+		name, help string
+		value      uint64
+	}{
+		{"extmesh_announces_total", "Announcements accepted.", t.Announces},
+		{"extmesh_beats_total", "Heartbeats accepted.", t.Beats},
+		{"extmesh_suspects_total", "Unavailable instances reported by callers.", t.Suspects},
+		{"extmesh_registry_batches_total", "Batches written to the catalog.", t.Batches},
+		{"extmesh_registry_writes_total", "Keys written to the catalog.", t.Writes},
+		{"extmesh_registry_write_failures_total", "Batches that failed.", t.Failures},
+		{"extmesh_registry_scans_total", "Snapshots read of the catalog.", t.Scans},
+	} {
+		m.one(c.name, "counter", c.help, float64(c.value))
 	}
-	_, err := io.WriteString(w, m.b.String())
-	return err
+	daemon.Family(w, "extmesh_refused_total", "counter", "Messages refused, by kind.")
+	for _, what := range refusable { // also those with 0: increase() does not include the first sample of a series
+		daemon.Sample(w, "extmesh_refused_total", float64(s.Refused[what]), "what", what)
+	}
 }
 
 // fleet writes the metrics of the whole mesh.
-func (m *metrics) fleet(s Mesh) {
-	states(m, "extmesh_extensions", "Extensions by state.", s.Extensions)
-	states(m, "extmesh_instances", "Instances by state.", s.Instances)
-	m.head("extmesh_hosts", "gauge", "Bridges by state; shutdown: it stopped its extensions before it ended; unknown: it has never answered a ping.")
-	for _, h := range [...]struct{ state, label heartbeat.State }{{heartbeat.Lost, heartbeat.Lost}, {heartbeat.Ready, heartbeat.Ready}, {heartbeat.Shutdown, heartbeat.Shutdown}, {"", "unknown"}} {
-		m.line("extmesh_hosts", fmt.Sprintf("state=%q", h.label), s.Hosts[h.state])
+func (m metrics) fleet(s Mesh) {
+	m.states("extmesh_extensions", "Extensions by state.", s.Extensions)
+	m.states("extmesh_instances", "Instances by state.", s.Instances)
+	daemon.Family(m.w, "extmesh_hosts", "gauge", "Bridges by state; shutdown: it stopped its extensions before it ended; unknown: it has never answered a ping.")
+	for _, state := range []heartbeat.State{heartbeat.Lost, heartbeat.Ready, heartbeat.Shutdown, ""} {
+		daemon.Sample(m.w, "extmesh_hosts", float64(s.Hosts[state]), "state", string(cmp.Or(state, "unknown")))
 	}
-	m.one("extmesh_tools", "gauge", "Tools with a name.", s.Tools)
-	m.one("extmesh_bridges", "gauge", "Bridges that have reported, including lost ones.", s.Bridges)
-	m.one("extmesh_skills", "gauge", "Skills in the catalog.", s.Skills)
+	m.one("extmesh_tools", "gauge", "Tools with a name.", float64(s.Tools))
+	m.one("extmesh_bridges", "gauge", "Bridges that have reported, including lost ones.", float64(s.Bridges))
+	m.one("extmesh_skills", "gauge", "Skills in the catalog.", float64(s.Skills))
 }
 
-func btoi(b bool) int {
+func btoi(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-type metrics struct{ b *strings.Builder }
+type metrics struct{ w io.Writer }
 
-func (m *metrics) head(name, kind, help string) {
-	fmt.Fprintf(m.b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+func (m metrics) one(name, kind, help string, value float64) {
+	daemon.Family(m.w, name, kind, help)
+	daemon.Sample(m.w, name, value)
 }
 
-func (m *metrics) line(name, labels string, value any) {
-	fmt.Fprintf(m.b, "%s{%s} %v\n", name, labels, value)
-}
-
-func (m *metrics) one(name, kind, help string, value any) {
-	m.head(name, kind, help)
-	fmt.Fprintf(m.b, "%s %v\n", name, value)
-}
-
-func states(m *metrics, name, help string, counts map[heartbeat.State]int) {
-	m.head(name, "gauge", help)
-	all := []heartbeat.State{heartbeat.Ready, heartbeat.Draining, heartbeat.Restarting, heartbeat.Spawning,
-		heartbeat.Lost, heartbeat.Failed, heartbeat.Gated, heartbeat.Shutdown}
-	slices.SortFunc(all, func(a, b heartbeat.State) int { return cmp.Compare(a, b) })
-	for _, s := range all {
-		m.line(name, fmt.Sprintf("state=%q", s), counts[s])
+func (m metrics) states(name, help string, counts map[heartbeat.State]int) {
+	daemon.Family(m.w, name, "gauge", help)
+	for _, s := range []heartbeat.State{heartbeat.Draining, heartbeat.Failed, heartbeat.Gated, heartbeat.Lost, heartbeat.Ready,
+		heartbeat.Restarting, heartbeat.Shutdown, heartbeat.Spawning} {
+		daemon.Sample(m.w, name, float64(counts[s]), "state", string(s))
 	}
 }
