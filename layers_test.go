@@ -31,7 +31,7 @@ var layers = []struct {
 		"internal/breaker", "internal/remote", "internal/scaffold", "internal/validate", "internal/sourcewatch", "internal/copytree"}},
 	{"mesh", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/toolargs"}},
 	{"fleet", []string{"internal/fleet"}},
-	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door", "internal/localmesh", "internal/health"}},
+	{"programs", []string{"internal/bridge", "internal/registry", "internal/natsd", "internal/daemon", "internal/door", "internal/localmesh", "internal/health", "internal/doctor"}},
 	{"commands", []string{"cmd", "e2e", "bench"}},
 }
 
@@ -50,7 +50,7 @@ var confined = []struct {
 	{"github.com/nats-io/nats-server", []string{"internal/natsd", "internal/natstest"},
 		"only natsd locks the store of the embedded server"},
 	{"github.com/nats-io/nats.go", []string{"internal/natsconn", "internal/natstest", "internal/catalog", "internal/serve", "pkg/mesh", "internal/bridge", "internal/registry", "internal/natsd",
-		"internal/daemon", "internal/localmesh", "cmd", "e2e", "bench", "examples/services"},
+		"internal/daemon", "internal/localmesh", "internal/doctor", "cmd", "e2e", "bench", "examples/services"},
 		"packages below pkg/mesh are tested without a server and do not depend on NATS"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"pkg/mesh/schema"},
 		"the limits on third-party schemas are in one package"},

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/doctor"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -87,12 +88,12 @@ func (h localHost) candidate(c discovery.Candidate) candidateJSON {
 		ID: p.ID, Version: p.Version, Path: c.Path, Transport: string(c.Manifest.Transport.Type), RootIndex: c.RootIndex,
 		MissingBins: []string{}, MissingEnv: []string{}, Refused: []string{}, Members: []string{},
 	}
-	for _, part := range h.parts(c) {
+	for _, part := range doctor.PartsOf(h.local, c) {
 		out.MissingBins = append(out.MissingBins, part.Missing.MissingBins...)
 		out.MissingEnv = append(out.MissingEnv, part.Missing.MissingEnv...)
-		out.Refused = append(out.Refused, part.refused()...)
-		if part.m.Parent != "" {
-			out.Members = append(out.Members, part.m.Plugin.ID)
+		out.Refused = append(out.Refused, part.Needs().Refused...)
+		if part.Own.Parent != "" {
+			out.Members = append(out.Members, part.Own.Plugin.ID)
 		}
 	}
 	for _, names := range []*[]string{&out.MissingBins, &out.MissingEnv, &out.Refused} {

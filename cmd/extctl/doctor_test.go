@@ -11,30 +11,31 @@ import (
 	"testing"
 	"time"
 
+	"github.com/extmesh/extmesh/internal/doctor"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 )
 
 // runtimeCheck runs doctor --runtime --json over manifests and returns its results by id.
-func runtimeCheck(t *testing.T, url string, wantCode int, manifests map[string]string, args ...string) map[string]doctorResult {
+func runtimeCheck(t *testing.T, url string, wantCode int, manifests map[string]string, args ...string) map[string]doctor.Result {
 	t.Helper()
 	args = append([]string{"doctor", "--runtime", "--json", "--state-dir", t.TempDir(), extensionDir(t, manifests)}, args...)
 	code, stdout, stderr := extctl(t.Context(), url, args...)
 	if code != wantCode {
 		t.Fatalf("exit code %d, want %d\n%s%s", code, wantCode, stdout, stderr)
 	}
-	var out struct{ Results []doctorResult }
+	var out struct{ Results []doctor.Result }
 	if err := json.Unmarshal([]byte(stdout), &out); err != nil {
 		t.Fatalf("%v\n%s", err, stdout)
 	}
-	results := map[string]doctorResult{}
+	results := map[string]doctor.Result{}
 	for _, r := range out.Results {
 		results[r.ID] = r
 	}
 	return results
 }
 
-func expect(t *testing.T, r doctorResult, outcome, text string) {
+func expect(t *testing.T, r doctor.Result, outcome, text string) {
 	t.Helper()
 	if r.Outcome != outcome || !strings.Contains(r.Error+r.Detail, text) {
 		t.Errorf("%s: %s %q %q, want %s and %q", r.ID, r.Outcome, r.Error, r.Detail, outcome, text)
@@ -140,26 +141,6 @@ func TestDoctorHTTP(t *testing.T) {
 		if strings.Contains(r.Error+r.Detail, "hunter22") {
 			t.Errorf("%s shows a secret: %+v", id, r)
 		}
-	}
-}
-
-func TestDoctorProgress(t *testing.T) {
-	var out strings.Builder
-	tr := &tryout{doctor: &doctor{app: &app{stderr: &out}, parts: make([]part, 2)}, terminal: true}
-	tr.count("one", false)
-	tr.count("two", false)
-	tr.count("one", true)
-	tr.count("two", true)
-	tr.progress("")
-	lines := strings.Split(strings.TrimPrefix(out.String(), "\r\x1b[K"), "\r\x1b[K") // each line replaces the previous one
-	want := []string{"0 of 2 tested; testing one", "0 of 2 tested; testing one, two", "1 of 2 tested; testing two", "2 of 2 tested", ""}
-	if !slices.Equal(lines, want) {
-		t.Errorf("%q, want %q", lines, want)
-	}
-	tr.terminal = false
-	out.Reset()
-	if tr.count("one", true); out.Len() > 0 {
-		t.Errorf("off a terminal: %q", out.String())
 	}
 }
 

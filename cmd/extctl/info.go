@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/doctor"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
@@ -55,7 +56,7 @@ type partJSON struct {
 	Subject   string   `json:"subject_prefix"`
 	Env       []string `json:"env"`
 	Headers   []string `json:"headers"`
-	needsJSON
+	doctor.Needs
 	Error string `json:"error"`
 }
 
@@ -92,8 +93,8 @@ func runInfo(ctx context.Context, a *app, f hostFlags, id string) error {
 	out.Capabilities.Tools, out.Capabilities.Hooks = list(m.Capabilities.Tools), list(m.Capabilities.Hooks)
 	out.Capabilities.Channels, out.Capabilities.Providers = list(m.Capabilities.Channels), list(m.Capabilities.Providers)
 	out.Requires.Bins, out.Requires.Env = list(m.Requires.Bins), list(m.Requires.Env)
-	for _, p := range h.parts(c) {
-		out.Parts = append(out.Parts, p.json())
+	for _, p := range doctor.PartsOf(h.local, c) {
+		out.Parts = append(out.Parts, partOf(p))
 	}
 	for _, o := range others {
 		out.Shadows = append(out.Shadows, o.Path)
@@ -109,12 +110,12 @@ func enabled(s config.Config, id string) bool {
 	return s.Enabled && !slices.Contains(s.Disabled, id) && (len(s.Allowlist) == 0 || slices.Contains(s.Allowlist, id))
 }
 
-func (p part) json() partJSON {
-	t := p.m.Transport // as written in the manifest: placeholders are not expanded, because values may be secret
+func partOf(p doctor.Part) partJSON {
+	t := p.Own.Transport // as written in the manifest: placeholders are not expanded, because values may be secret
 	out := partJSON{
-		ID: p.m.Plugin.ID, Transport: string(t.Type), Dialect: string(t.Dialect), Command: []string{}, URL: withoutQuery(t.URL),
+		ID: p.Own.Plugin.ID, Transport: string(t.Type), Dialect: string(t.Dialect), Command: []string{}, URL: withoutQuery(t.URL),
 		Subject: t.SubjectPrefix, Env: slices.Sorted(maps.Keys(t.Env)), Headers: slices.Sorted(maps.Keys(t.Headers)),
-		needsJSON: p.needs(),
+		Needs: p.Needs(),
 	}
 	out.Env, out.Headers = list(out.Env), list(out.Headers)
 	if t.Type == manifest.Stdio {

@@ -15,6 +15,7 @@ import (
 	"github.com/extmesh/extmesh/internal/config"
 	"github.com/extmesh/extmesh/internal/copytree"
 	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/internal/doctor"
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/manifest"
@@ -224,8 +225,8 @@ func (in *installation) finish(ctx context.Context) error {
 		in.out.Enabled = settings.Enabled
 	}
 	in.out.Takes = []string{}
-	for _, p := range in.host.parts(in.source) {
-		in.out.Takes = append(in.out.Takes, p.takes()...)
+	for _, p := range doctor.PartsOf(in.host.local, in.source) {
+		in.out.Takes = append(in.out.Takes, p.Needs().Takes...)
 	}
 	slices.Sort(in.out.Takes)
 	in.out.Takes = slices.Compact(in.out.Takes)
@@ -258,12 +259,12 @@ func (in *installation) advise() {
 	if !in.out.Enabled {
 		fmt.Fprintf(in.stderr, "it is not enabled: extctl enable %s\n", in.id())
 	}
-	for _, p := range in.host.parts(in.source) {
-		if takes := p.takes(); len(takes) > 0 {
-			fmt.Fprintf(in.stderr, "%s takes from this host: %s\n", p.m.Plugin.ID, terminal.Clean(strings.Join(takes, ", ")))
+	for _, p := range doctor.PartsOf(in.host.local, in.source) {
+		if takes := p.Needs().Takes; len(takes) > 0 {
+			fmt.Fprintf(in.stderr, "%s takes from this host: %s\n", p.Own.Plugin.ID, terminal.Clean(strings.Join(takes, ", ")))
 		}
 		if !p.Missing.OK() {
-			fmt.Fprintf(in.stderr, "%s cannot be started yet: %s\n", p.m.Plugin.ID, terminal.Clean(p.Missing.String()))
+			fmt.Fprintf(in.stderr, "%s cannot be started yet: %s\n", p.Own.Plugin.ID, terminal.Clean(p.Missing.String()))
 		}
 	}
 	if !in.dryRun && in.out.Action != "unchanged" {

@@ -118,52 +118,6 @@ func errorsIn(diags []manifest.Diagnostic) (n int) {
 	return n
 }
 
-// part is what a bridge starts separately: an extension, or a member of one.
-type part struct {
-	discovery.Candidate
-	m *manifest.Manifest
-	bridge.Preflight
-}
-
-// needsJSON is what a part takes from this host, lacks, or must not get.
-type needsJSON struct {
-	MissingBins []string `json:"missing_bins"`
-	MissingEnv  []string `json:"missing_env"`
-	StrippedEnv []string `json:"stripped_env"` // names of variables that it does not receive
-	Takes       []string `json:"takes"`        // variables, and files as file:PATH, that its manifest takes from the host
-	Refused     []string `json:"refused"`      // the requested ones that it must not get
-}
-
-func (p part) needs() needsJSON {
-	return needsJSON{list(p.Missing.MissingBins), list(p.Missing.MissingEnv), list(p.Stripped), p.takes(), p.refused()}
-}
-
-// takes lists what the manifest takes from the host: names of variables, and files as file:PATH.
-func (p part) takes() []string {
-	needs := p.m.Needs()
-	out := list(needs.Env)
-	for _, path := range needs.Files {
-		out = append(out, "file:"+path)
-	}
-	return out
-}
-
-// refused lists what the extension requests and must not get. Files have their whole path.
-func (p part) refused() []string {
-	return append(list(p.Missing.NotGranted), p.Missing.Mesh...)
-}
-
-// parts are the parts of c that a bridge would start, each with the result of its checks.
-func (h localHost) parts(c discovery.Candidate) []part {
-	var out []part
-	for _, m := range append([]*manifest.Manifest{c.Manifest}, c.Manifest.Members()...) {
-		if !m.Container() {
-			out = append(out, part{c, m, h.local.Check(c, m)})
-		}
-	}
-	return out
-}
-
 // scan finds the extensions that a bridge would run. Findings about the configuration refer to the file that was read.
 func (h localHost) scan(ctx context.Context) discovery.Report {
 	report := h.local.Scan(ctx)

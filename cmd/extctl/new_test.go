@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/mod/semver"
+
+	"github.com/extmesh/extmesh/internal/doctor"
 )
 
 // newExt creates the extension my-ext, for whose language the program is needed, and returns its directory.
@@ -35,7 +37,7 @@ func checkRuntime(t *testing.T, dir string) {
 	t.Helper()
 	code, stdout, stderr := extctl(t.Context(), "", "doctor", "--runtime", "--json", "--state-dir", t.TempDir(), dir)
 	var out struct {
-		Results     []doctorResult
+		Results     []doctor.Result
 		Diagnostics []json.RawMessage
 	}
 	if err := json.Unmarshal([]byte(stdout), &out); err != nil {

@@ -1,6 +1,7 @@
-package main
+package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,27 +15,29 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/extmesh/extmesh/internal/bridge"
-	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/internal/remote"
-	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
 	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
-// tryAll tests every part, as many in parallel as the configuration allows.
-func (d *doctor) tryAll(ctx context.Context) error {
-	prefix, err := wire.ParsePrefix(d.nats.Prefix)
-	if err != nil {
-		return daemon.UsageError{Err: err}
-	}
+// Options are what Try depends on.
+type Options struct {
+	Prefix   wire.Prefix
+	Timeout  time.Duration                             // of each test; 0: those of the settings and manifests
+	Connect  func(context.Context) (*nats.Conn, error) // for services on NATS; called at most once
+	Progress func(line string)                         // gets a line when a test begins or ends; nil: none
+}
+
+// Try tests every part, as many in parallel as the configuration allows, and adds to Results.
+func (d *Doctor) Try(ctx context.Context, o Options) {
 	defer bridge.Watchdog(slog.New(slog.DiscardHandler))()
-	t := &tryout{doctor: d, starts: make(chan struct{}, bridge.MaxStarts()), prefix: prefix, terminal: daemon.IsTerminal(d.stderr), connect: sync.OnceValues(func() (*nats.Conn, error) { return d.connect(ctx) })}
+	t := &tryout{Doctor: d, Options: o, starts: make(chan struct{}, bridge.MaxStarts()), connect: sync.OnceValues(func() (*nats.Conn, error) { return o.Connect(ctx) })}
 	defer t.close()
 	var wg sync.WaitGroup
 	var next atomic.Int64
-	for range min(d.host.settings().Doctor.Parallel, len(d.parts)) {
+	for range min(d.settings.Doctor.Parallel, len(d.parts)) {
 		wg.Go(func() { // ends when no part is left, or with ctx; waited for below
 			for i := int(next.Add(1)) - 1; i < len(d.parts) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
 				t.try(ctx, i)
@@ -42,28 +45,15 @@ func (d *doctor) tryAll(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	t.progress("")
-	return nil
 }
 
-// connect connects to NATS for the extensions that are services there.
-func (d *doctor) connect(ctx context.Context) (*nats.Conn, error) {
-	target, err := d.nats.Resolve()
-	if err != nil {
-		return nil, err
-	}
-	return target.Connect(ctx, daemon.ConnectOptions{Name: "extctl doctor", NoBuffer: true})
-}
-
-// tryout is the state of the runtime checks.
+// tryout is the state of the tests.
 type tryout struct {
-	*doctor
-	prefix  wire.Prefix
+	*Doctor
+	Options
 	connect func() (*nats.Conn, error) // connects on the first call
 	used    atomic.Bool
 	starts  chan struct{} // has an element for each stdio extension that is being tested, at most as many as a bridge starts at once
-
-	terminal bool // stderr is one
 
 	mu      sync.Mutex
 	running []string // ids of the parts being tested
@@ -81,12 +71,12 @@ func (t *tryout) close() {
 
 // try tests part i, unless the static checks have failed or it is gated.
 func (t *tryout) try(ctx context.Context, i int) {
-	p, r := t.parts[i], &t.results[i]
-	if r.Outcome != outcomeOK {
+	p, r := t.parts[i], &t.Results[i]
+	if r.Outcome != OK {
 		t.count(r.ID, true)
 		return
 	}
-	if p.m.Transport.Type == manifest.Stdio {
+	if p.Own.Transport.Type == manifest.Stdio {
 		t.starts <- struct{}{}
 		defer func() { <-t.starts }()
 	}
@@ -97,7 +87,7 @@ func (t *tryout) try(ctx context.Context, i int) {
 	defer cancel()
 	began := time.Now()
 	var err error
-	switch p.m.Transport.Type {
+	switch p.Own.Transport.Type {
 	case manifest.Stdio:
 		err = t.stdio(ctx, p, r)
 	case manifest.NATS:
@@ -107,27 +97,27 @@ func (t *tryout) try(ctx context.Context, i int) {
 	}
 	r.ElapsedMS = float64(time.Since(began).Microseconds()) / 1000
 	if err != nil {
-		r.Outcome, r.Error, r.Detail = outcomeFail, err.Error(), ""
+		r.Outcome, r.Error, r.Detail = Fail, err.Error(), ""
 	}
 }
 
 // limit is the time limit of one test. A stdio extension gets at least the time that a bridge gives its first start.
-func (t *tryout) limit(p part) time.Duration {
-	s := t.host.settings()
+func (t *tryout) limit(p Part) time.Duration {
+	s := t.settings
 	switch {
-	case t.timeout > 0:
-		return t.timeout
-	case p.m.Transport.Type == manifest.NATS:
+	case t.Timeout > 0:
+		return t.Timeout
+	case p.Own.Transport.Type == manifest.NATS:
 		return s.Doctor.HeartbeatTimeout
-	case p.m.Transport.Type == manifest.Stdio:
-		return max(s.Doctor.Timeout, s.StartLimit(p.m.Plugin.ID, p.m.Transport).Max)
+	case p.Own.Transport.Type == manifest.Stdio:
+		return max(s.Doctor.Timeout, s.StartLimit(p.Own.Plugin.ID, p.Own.Transport).Max)
 	}
 	return s.Doctor.Timeout
 }
 
 // stdio starts an extension, makes the handshake, lists its tools and stops it.
-func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
-	trial := t.host.local.Examine(ctx, p.Candidate, p.m)
+func (t *tryout) stdio(ctx context.Context, p Part, r *Result) error {
+	trial := t.local.Examine(ctx, p.Candidate, p.Own)
 	r.Stderr = trial.Stderr
 	if trial.Exit != nil {
 		r.ExitStatus = trial.Exit.Status()
@@ -149,9 +139,9 @@ func (t *tryout) stdio(ctx context.Context, p part, r *doctorResult) error {
 }
 
 // probe checks whether an HTTP endpoint answers.
-func (t *tryout) probe(ctx context.Context, p part) error {
+func (t *tryout) probe(ctx context.Context, p Part) error {
 	to := p.Preflight.Transport
-	return remote.Probe(ctx, remote.Config{URL: to.URL, Headers: to.Headers, Allow: t.host.settings().HTTPAllow})
+	return remote.Probe(ctx, remote.Config{URL: to.URL, Headers: to.Headers, Allow: t.settings.HTTPAllow})
 }
 
 // awaitHeartbeat waits for a heartbeat of a service on NATS with the state ready. A heartbeat with another state fails
@@ -162,7 +152,7 @@ func (t *tryout) awaitHeartbeat(ctx context.Context, id string, limit time.Durat
 	if err != nil {
 		return "", err
 	}
-	subject := t.prefix.Heartbeat(id)
+	subject := t.Prefix.Heartbeat(id)
 	sub, err := nc.SubscribeSync(subject)
 	if err != nil {
 		return "", fmt.Errorf("subscribing to its heartbeats: %w", err)
@@ -185,12 +175,12 @@ func (t *tryout) awaitHeartbeat(ctx context.Context, id string, limit time.Durat
 		case b.State == heartbeat.Ready:
 			return strings.TrimSpace("ready " + b.Version), nil
 		default:
-			last = fmt.Errorf("it sends heartbeats with the state %s (%s)", b.State, orDash(b.Reason))
+			last = fmt.Errorf("it sends heartbeats with the state %s (%s)", b.State, cmp.Or(b.Reason, "no reason given"))
 		}
 	}
 }
 
-// count updates the progress line.
+// count reports the progress.
 func (t *tryout) count(id string, done bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,12 +194,7 @@ func (t *tryout) count(id string, done bool) {
 	if len(t.running) > 0 {
 		line += "; testing " + strings.Join(t.running, ", ")
 	}
-	t.progress(line)
-}
-
-// progress replaces the progress line on a terminal; it prints nothing elsewhere.
-func (t *tryout) progress(line string) {
-	if t.terminal {
-		fmt.Fprint(t.stderr, "\r\x1b[K", terminal.Short(line, 100))
+	if t.Progress != nil {
+		t.Progress(line)
 	}
 }
