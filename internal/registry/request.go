@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/pkg/rpc"
@@ -37,13 +38,7 @@ const (
 // reach all servers of a cluster.
 var retryNoResponders = [...]time.Duration{10 * time.Millisecond, 40 * time.Millisecond, 160 * time.Millisecond}
 
-func (q request) body() []byte {
-	body := []byte(`{"jsonrpc":"2.0","id":1,"method":"` + q.method + `"`)
-	if len(q.params) > 0 {
-		body = append(append(body, `,"params":`...), q.params...)
-	}
-	return append(body, '}')
-}
+func (q request) body() []byte { return jsonrpc.AppendRequest(nil, []byte("1"), q.method, q.params) }
 
 // send returns the raw result. Without responders it tries a few times.
 func (q request) send(ctx context.Context, timeout time.Duration) (json.RawMessage, error) {

@@ -151,7 +151,7 @@ func (s *service) newCall(at *endpoint, req *nats.Msg, env *jsonrpc.Envelope, be
 		c.id = bytes.Clone(env.ID)
 	}
 	c.Sink = c
-	c.request = rpc.Request{ID: c.id, Method: s.methodName(env), Params: env.Params}
+	c.request = rpc.Request{ID: c.id, Method: env.MethodName(), Params: env.Params}
 	if h := req.Header; len(h) > 0 {
 		c.callID = h.Get(wire.HeaderCallID)
 		c.request.Agent, c.request.Session = h.Get(wire.HeaderAgent), h.Get(wire.HeaderSession)

@@ -22,19 +22,6 @@ func notARequest(data []byte, err error) *rpc.Error {
 	return rpc.Errorf(rpc.CodeParse, rpc.RanNo, "the request is not JSON: %v", err)
 }
 
-// methodName returns the method as a string; it does not allocate for the method of the last call.
-func (s *service) methodName(env *jsonrpc.Envelope) string {
-	if bytes.IndexByte(env.Method, '\\') >= 0 { // not the same as the name that it may spell
-		return env.MethodName()
-	}
-	if last := s.lastMethod.Load(); last != nil && len(env.Method) == len(*last)+2 && string(env.Method[1:len(env.Method)-1]) == *last {
-		return *last
-	}
-	name := env.MethodName()
-	s.lastMethod.Store(&name)
-	return name
-}
-
 func checkRequest(data []byte, env *jsonrpc.Envelope) *rpc.Error {
 	switch {
 	case !utf8.Valid(data):

@@ -48,11 +48,10 @@ type service struct {
 
 	ackPrefix string // SP.<id>.ack.
 
-	lastMethod atomic.Pointer[string]
-	handlers   sync.WaitGroup
-	closed     atomic.Bool
-	idle       chan struct{} // a message when no call is in flight any longer
-	calls      callList
+	handlers sync.WaitGroup
+	closed   atomic.Bool
+	idle     chan struct{} // a message when no call is in flight any longer
+	calls    callList
 
 	denials chan string // why it does not receive calls, or not all of them
 
