@@ -105,25 +105,22 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestExamineStopsAtDeadline: Examine returns soon after its context's deadline, even if the process ignores SIGTERM. On a
-// busy machine it may take longer, but not five times in a row.
+// TestExamineStopsAtDeadline: after its context's deadline Examine ends the process, even if it ignores SIGTERM, and does
+// not give it the time of an orderly stop.
 func TestExamineStopsAtDeadline(t *testing.T) {
 	t.Parallel()
 	cfg := examined(t, "trap '' TERM; while :; do sleep 1; done", "")
+	cfg.Settings.Supervision.ShutdownGrace = 5 * time.Minute
 	c := bridge.NewLocal(cfg).Scan(t.Context()).Candidates[0]
-	var took time.Duration
-	for range 5 {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		began := time.Now()
-		if trial := bridge.NewLocal(cfg).Examine(ctx, c, c.Manifest); trial.Err == nil {
-			t.Error("no error")
-		}
-		cancel()
-		if took = time.Since(began); took <= 2500*time.Millisecond { // the deadline, SIGTERM, a second, SIGKILL
-			return
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if trial := bridge.NewLocal(cfg).Examine(ctx, c, c.Manifest); trial.Err == nil {
+		t.Error("no error")
 	}
-	t.Errorf("it took %s", took)
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it took %s", took)
+	}
 }
 
 func TestCheck(t *testing.T) {
