@@ -133,10 +133,10 @@ func TestControlPartialFailure(t *testing.T) {
 				}
 				return stdout, stderr
 			}
-			if stdout, stderr := verb("drain "+id+" --yes"); stdout != "b2: draining 1 instance\nb3: draining 1 instance\n" || !strings.HasPrefix(stderr, "extctl: error: "+tc.says) {
+			if stdout, stderr := verb("drain " + id + " --yes"); stdout != "b2: draining 1 instance\nb3: draining 1 instance\n" || !strings.HasPrefix(stderr, "extctl: error: "+tc.says) {
 				t.Errorf("drain: %s%s", stdout, stderr)
 			}
-			if stdout, stderr := verb("logs "+id); strings.Count(stdout, "\n") != 2 || !strings.HasSuffix(stdout, "from b3\n") || !strings.Contains(stderr, tc.says) {
+			if stdout, stderr := verb("logs " + id); strings.Count(stdout, "\n") != 2 || !strings.HasSuffix(stdout, "from b3\n") || !strings.Contains(stderr, tc.says) {
 				t.Errorf("logs: %s%s", stdout, stderr)
 			}
 			for _, line := range []string{"drain " + id + " --yes --json", "logs " + id + " --json"} {

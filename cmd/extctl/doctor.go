@@ -189,7 +189,7 @@ func (out doctorJSON) print(a *app) error {
 	printTaken(a, out.Results)
 	printStripped(a, out.Results)
 	_, err := fmt.Fprintf(a.stdout, "\n%d ok, %d failed, %d skipped; %s, %s\n", out.Summary.OK, out.Summary.Fail, out.Summary.Skip,
-		words.Plural(errorsIn(out.Diagnostics), "error"), words.Plural(warningsIn(out.Diagnostics), "warning"))
+		words.Plural(count(out.Diagnostics, manifest.Error), "error"), words.Plural(count(out.Diagnostics, manifest.Warn), "warning"))
 	return err
 }
 
@@ -249,13 +249,4 @@ func printStripped(a *app, results []doctor.Result) {
 	for _, names := range order {
 		fmt.Fprintf(a.stdout, "    %s: %s\n", strings.Join(from[names], ", "), terminal.Clean(names))
 	}
-}
-
-func warningsIn(diags []manifest.Diagnostic) (n int) {
-	for _, d := range diags {
-		if d.Level == manifest.Warn {
-			n++
-		}
-	}
-	return n
 }

@@ -127,7 +127,7 @@ func (in *installation) open(ctx context.Context, path string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case report.InvalidCount > 0:
-		f := fail(exitUsage, "the manifest in %s is not valid: it has %s", path, words.Plural(errorsIn(report.Diagnostics), "error"))
+		f := fail(exitUsage, "the manifest in %s is not valid: it has %s", path, words.Plural(count(report.Diagnostics, manifest.Error), "error"))
 		f.hint, f.data = "nothing was installed", map[string]any{"diagnostics": report.Diagnostics}
 		return f
 	case len(report.Candidates) == 0:

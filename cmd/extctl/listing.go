@@ -1,16 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/extmesh/extmesh/internal/daemon"
+	"github.com/extmesh/extmesh/internal/health"
 	"github.com/extmesh/extmesh/internal/plainjson"
+	"github.com/extmesh/extmesh/internal/plainyaml"
 	"github.com/extmesh/extmesh/internal/terminal"
+	"github.com/extmesh/extmesh/internal/wire"
 	"github.com/extmesh/extmesh/internal/words"
+	"github.com/extmesh/extmesh/pkg/heartbeat"
 	"github.com/extmesh/extmesh/pkg/mesh"
 )
 
@@ -173,4 +181,170 @@ func printColumn(a *app, t *terminal.Table, column int) error {
 		}
 	}
 	return nil
+}
+
+// filter selects extensions or bridges of a list; its zero value selects all.
+type filter struct {
+	states, bridges []string
+	problems        bool
+}
+
+var listedStates = []string{"ready", "spawning", "restarting", "draining", "failed", "gated", "lost", "shutdown"}
+
+func (f *filter) add(cmd *cobra.Command, what, problems string) {
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only "+what+" in the `STATE`; several are separated by commas")
+	cmd.Flags().StringSliceVar(&f.bridges, "bridge", nil, "only "+what+" on the bridge `NAME`; several are separated by commas")
+	cmd.Flags().BoolVar(&f.problems, "problems", false, "only "+what+" with problems: "+problems)
+	cmd.PreRunE = func(*cobra.Command, []string) error { return f.check() }
+}
+
+// set reports whether the filter selects only a part.
+func (f *filter) set() bool { return len(f.states)+len(f.bridges) > 0 || f.problems }
+
+func (f *filter) check() error {
+	for _, s := range f.states {
+		if !slices.Contains(listedStates, s) {
+			return usage("--state %q: want %s", s, words.Or(listedStates))
+		}
+	}
+	return nil
+}
+
+// checkBridges fails for a bridge that the catalog does not have: an empty list would look as if nothing were wrong there.
+func (f *filter) checkBridges(ctx context.Context, s *session) error {
+	if len(f.bridges) == 0 {
+		return nil
+	}
+	c, err := s.catalog(ctx, wire.KindHost)
+	if err != nil {
+		return err
+	}
+	return f.knownBridges(c.Hosts())
+}
+
+func (f *filter) knownBridges(hosts []mesh.Host) error {
+	var known []string
+	for _, h := range hosts {
+		known = append(known, h.Bridge)
+	}
+	for _, b := range f.bridges {
+		if slices.Contains(known, b) {
+			continue
+		}
+		e := fail(exitNotFound, "there is no bridge %q", b)
+		e.hint = "`extctl hosts` lists the bridges"
+		e.suggest(b, known)
+		return e
+	}
+	return nil
+}
+
+func (f *filter) hasState(s heartbeat.State) bool {
+	return len(f.states) == 0 || slices.Contains(f.states, string(s))
+}
+
+// extension reports whether the filter selects an extension: one with an instance on one of the bridges, in one of the
+// states, which is that of the extension or, with bridges, of an instance there.
+func (f *filter) extension(j health.Extension) bool {
+	if f.problems && j.Level() == "" {
+		return false
+	}
+	if len(f.bridges) == 0 {
+		return f.hasState(j.State)
+	}
+	return slices.ContainsFunc(j.Instances, func(i wire.InstanceState) bool {
+		return slices.Contains(f.bridges, i.Bridge) && f.hasState(i.State)
+	})
+}
+
+func (f *filter) host(h wire.Host) bool {
+	return f.hasState(h.State) && (len(f.bridges) == 0 || slices.Contains(f.bridges, h.Bridge)) && (!f.problems || h.State == heartbeat.Lost || len(h.Problems)+h.ProblemsLeftOut > 0)
+}
+
+// header is the first member of every JSON object that extctl prints.
+type header struct {
+	SchemaVersion schemaVersion `json:"schema_version"`
+}
+
+// schemaVersion is always 1, also in its zero value.
+type schemaVersion struct{}
+
+// MarshalJSON writes the version.
+func (schemaVersion) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
+
+// printJSON prints v on a line of its own.
+func (a *app) printJSON(v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return a.writeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+}
+
+// writeJSON writes JSON that may contain text from the mesh, and ends the line. On a terminal, characters that could control
+// it are escaped; anywhere else the bytes are unchanged. With -o yaml it writes the same as YAML.
+func (a *app) writeJSON(text []byte) error {
+	var err error
+	switch {
+	case a.yaml:
+		text, err = plainyaml.FromJSON(text)
+	case daemon.IsTerminal(a.stdout):
+		text = append(terminal.EscapeJSON(text), '\n')
+	default:
+		text = append(text[:len(text):len(text)], '\n')
+	}
+	if err == nil {
+		_, err = a.stdout.Write(text)
+	}
+	return err
+}
+
+func (a *app) newTable(names ...string) *terminal.Table {
+	t := &terminal.Table{Names: names, Width: terminal.Width(a.stdout)}
+	if a.colour() {
+		t.Paint = paintCell
+	}
+	return t
+}
+
+// colour reports whether to colour stdout: it is a terminal and NO_COLOR is not set.
+func (a *app) colour() bool {
+	return a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && daemon.IsTerminal(a.stdout)
+}
+
+// paintCell colours a state, and a number of instances if not all are ready.
+func paintCell(column, cell string) string {
+	switch ready, all, _ := strings.Cut(cell, "/"); {
+	case column == "STATE":
+		return paint(cell)
+	case column == "INSTANCES" && ready != all:
+		return yellow + cell + noColour
+	}
+	return cell
+}
+
+const (
+	red      = "\x1b[31m"
+	green    = "\x1b[32m"
+	yellow   = "\x1b[33m"
+	noColour = "\x1b[0m"
+)
+
+// paint colours a state, or a text that begins with one: green if ready, yellow in transition, red if it does not work.
+func paint(state string) string {
+	first, _, _ := strings.Cut(state, " ")
+	colour := ""
+	switch heartbeat.State(first) {
+	case heartbeat.Ready:
+		colour = green
+	case heartbeat.Spawning, heartbeat.Restarting, heartbeat.Draining, health.Warn:
+		colour = yellow
+	case heartbeat.Failed, heartbeat.Lost, heartbeat.Gated, health.Error:
+		colour = red
+	default:
+		return state
+	}
+	return colour + state + noColour
 }

@@ -99,7 +99,7 @@ func (a *app) loadConfig(f hostFlags) (localHost, error) {
 
 // usable returns a failure with code if the configuration has errors, which the caller has printed.
 func (h localHost) usable(code int) error {
-	n := errorsIn(h.diags)
+	n := count(h.diags, manifest.Error)
 	if n == 0 {
 		return nil
 	}
@@ -108,10 +108,10 @@ func (h localHost) usable(code int) error {
 	return f
 }
 
-// errorsIn counts the errors in diags.
-func errorsIn(diags []manifest.Diagnostic) (n int) {
+// count counts the findings of a level.
+func count(diags []manifest.Diagnostic, level manifest.Level) (n int) {
 	for _, d := range diags {
-		if d.Level == manifest.Error {
+		if d.Level == level {
 			n++
 		}
 	}

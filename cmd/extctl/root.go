@@ -86,8 +86,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	a.verb = cmd.CommandPath()
 	if err != nil && !started {
 		a.json = a.json || slices.Contains(args, "--json") // parsing may have stopped before this flag
-		if word, unknown := unknownWord(err); unknown && cmd == root {
-			err = unknownVerb(root, word)
+		if m := unknownCommand.FindStringSubmatch(err.Error()); m != nil && cmd == root {
+			err = unknownVerb(root, m[1])
 		} else {
 			err = usageFailure(a.verb, err)
 		}

@@ -2,22 +2,20 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/extmesh/extmesh/internal/words"
+	"github.com/extmesh/extmesh/internal/daemon"
 	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 // schemas are the schemas that the command prints.
-var schemas = []schemaJSON{
-	{"manifest", "JSON Schema (draft-07) of plugin.toml, for completion and checks in editors", manifest.Schema},
-}
+var schemas = []schemaJSON{{"manifest", "JSON Schema (draft-07) of plugin.toml, for completion and checks in editors"}}
 
 type schemaJSON struct {
-	Name        string                 `json:"name"`
-	Description string                 `json:"description"`
-	make        func() ([]byte, error) // the schema itself
+	Name        string `json:"name"`
+	Description string `json:"description"`
 }
 
 func schemaCmd(a *app) *cobra.Command {
@@ -58,19 +56,10 @@ func listSchemas(a *app) error {
 }
 
 func printSchemaNamed(a *app, name string) error {
-	var names []string
-	for _, s := range schemas {
-		if names = append(names, s.Name); s.Name == name {
-			return printSchema(a, s)
-		}
+	if name != schemas[0].Name {
+		return daemon.UsageError{Err: fmt.Errorf("there is no schema %q; want manifest", name), Hint: "for example: extctl schema manifest"}
 	}
-	f := fail(exitUsage, "there is no schema %q; want %s", name, words.Or(names))
-	f.hint = "for example: extctl schema manifest"
-	return f
-}
-
-func printSchema(a *app, s schemaJSON) error {
-	text, err := s.make()
+	text, err := manifest.Schema()
 	if err != nil {
 		return err
 	}

@@ -196,15 +196,6 @@ var foreignVerbs = map[string][]string{
 
 var unknownCommand = regexp.MustCompile(`^unknown command "([^"]*)" for "extctl"`)
 
-// unknownWord is the verb that cobra does not find.
-func unknownWord(err error) (word string, ok bool) {
-	m := unknownCommand.FindStringSubmatch(err.Error())
-	if m == nil {
-		return "", false
-	}
-	return m[1], true
-}
-
 // unknownVerb is the error of a verb that extctl does not have. The hint has those that another program calls so, or those
 // with a similar name.
 func unknownVerb(root *cobra.Command, word string) error {

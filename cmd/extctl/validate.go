@@ -12,6 +12,7 @@ import (
 	"github.com/extmesh/extmesh/internal/terminal"
 	"github.com/extmesh/extmesh/internal/validate"
 	"github.com/extmesh/extmesh/internal/words"
+	"github.com/extmesh/extmesh/pkg/manifest"
 )
 
 func validateCmd(a *app) *cobra.Command {
@@ -38,29 +39,25 @@ The exit code is 0 if every file is valid, 2 if one is not, and 1 if nothing was
 
 func runValidate(ctx context.Context, a *app, f hostFlags, args []string) error {
 	h := f.readHost(a.credentials())
-	if errorsIn(h.diags) > 0 {
+	if manifest.HasErrors(h.diags) {
 		fmt.Fprintf(a.stderr, "%s has errors; its reserved_ids and agent_version may not be applied\n", h.path)
 	}
 	results, err := validate.Paths(ctx, args, validate.Options{Stdin: a.stdin, Settings: h.settings(), Manifest: h.local.ManifestOptions()})
 	if err != nil {
 		return err
 	}
-	if err := printValidated(a, results); err != nil {
+	if err = printValidated(a, results); err != nil {
 		return err
 	}
-	code := exitOK
 	for _, r := range results {
 		switch {
 		case !r.OK && !r.Absent:
 			return silentError(exitUsage)
 		case r.Absent:
-			code = exitNotFound
+			err = silentError(exitNotFound)
 		}
 	}
-	if code != exitOK {
-		return silentError(code)
-	}
-	return nil
+	return err
 }
 
 func printValidated(a *app, results []validate.Result) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func awaitState(ctx context.Context, s *session, id, want string) error {
 		case errors.Is(err, context.DeadlineExceeded) && !ok:
 			return fail(exitTimeout, "%s did not appear in the catalog within %s", id, roundTime(time.Since(began)))
 		case errors.Is(err, context.DeadlineExceeded):
-			return fail(exitTimeout, "%s did not become %s within %s: it is %s (%s)", id, want, roundTime(time.Since(began)), e.State.State, orDash(e.State.Reason))
+			return fail(exitTimeout, "%s did not become %s within %s: it is %s (%s)", id, want, roundTime(time.Since(began)), e.State.State, cmp.Or(e.State.Reason, "no reason given"))
 		}
 		return err
 	})
@@ -125,13 +126,6 @@ func readyFor(e mesh.Extension) (longest time.Duration) {
 // toolsKnown reports whether the catalog has the extension's tools: the registry has completed the handshake with it.
 func toolsKnown(e mesh.Extension) bool {
 	return e.Spec != nil && (len(e.Spec.Tools) > 0 || e.Spec.HandshakeHash != "")
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "no reason given"
-	}
-	return s
 }
 
 // roundTime rounds a time that has passed, for people.
