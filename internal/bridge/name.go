@@ -20,11 +20,8 @@ import (
 // again and again.
 
 const (
-	nameProbes      = 3                      // attempts, because a ping may be lost
-	nameProbePause  = 500 * time.Millisecond // between two attempts
-	maxOtherBridges = 64                     // other bridges to which one run reacts
-
-	maxEncounters = 2 * nameProbes // with each of them: it sends pings and responses
+	nameProbes     = 3                      // attempts, because a ping may be lost
+	nameProbePause = 500 * time.Millisecond // between two attempts
 )
 
 // identity is the response to ping on P.control.<bridge>, and the params of the ping that a bridge sends to its own name.
@@ -48,6 +45,7 @@ type nameGuard struct {
 	self    identity      // of this run
 	others  chan identity // other bridges with this name that sent a ping
 	contest func()        // called when another bridge may have overwritten this one's report
+	met     time.Time     // when it was last called
 }
 
 func newNameGuard(nc *nats.Conn, cfg Config, contest func()) *nameGuard {
@@ -101,7 +99,6 @@ func (g *nameGuard) run(ctx context.Context) error {
 		return err
 	}
 	ping := jsonrpc.AppendRequest(nil, []byte("1"), "ping", params)
-	encounters := map[string]int{} // per run of another bridge
 	probe := time.NewTimer(0)
 	defer probe.Stop()
 	for probesLeft := nameProbes; ; {
@@ -127,22 +124,22 @@ func (g *nameGuard) run(ctx context.Context) error {
 			_ = json.Unmarshal(m.Data, &other) // a third-party bridge may send something else, which leaves other empty
 		case other.Result = <-g.others:
 		}
-		if err := g.meet(other.Result, encounters); err != nil {
+		if err := g.meet(other.Result); err != nil {
 			return err
 		}
 	}
 }
 
-// meet reacts to a message of another run. encounters counts them for each run.
-func (g *nameGuard) meet(other identity, encounters map[string]int) error {
+// meet reacts to a message of another run. All messages within a contestPause count as one: the inventory is published
+// after it.
+func (g *nameGuard) meet(other identity) error {
 	switch {
 	case other.Run == "" || other.Run == g.self.Run:
 	case other.before(g.self):
 		return fmt.Errorf("another bridge named %q has been running on this mesh since %s; choose another --name", g.name, other.Since.Format(time.RFC3339Nano))
-	case encounters[other.Run] < maxEncounters && (encounters[other.Run] > 0 || len(encounters) < maxOtherBridges):
-		if encounters[other.Run]++; encounters[other.Run] == 1 {
-			g.log.Warn("duplicate bridge name: the newer bridge is exiting", "since", other.Since)
-		}
+	case time.Since(g.met) >= contestPause:
+		g.met = time.Now()
+		g.log.Warn("duplicate bridge name: the newer bridge is exiting", "since", other.Since)
 		g.contest()
 	}
 	return nil
