@@ -79,7 +79,7 @@ args = ["mcp.sh"]
 // connect connects as a user, with its own inbox prefix.
 func (m *shippedMesh) connect(t *testing.T, user string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(m.at(user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect(m.at(user), nats.Timeout(time.Minute), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatal(err)
 	}

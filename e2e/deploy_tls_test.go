@@ -68,7 +68,7 @@ func TestTLS(t *testing.T) {
 		_, _, code := extctl(t, as(url, "operator"), "list", "--inbox-prefix=_INBOX.operator", ca)
 		return code == 0
 	})
-	if nc, err := nats.Connect(as(url, "agent")); err == nil {
+	if nc, err := nats.Connect(as(url, "agent"), nats.Timeout(time.Minute)); err == nil {
 		nc.Close()
 		t.Error("a client connects without knowing the authority")
 	}

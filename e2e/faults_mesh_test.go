@@ -50,7 +50,7 @@ func newSharedMesh(t testing.TB) *sharedMesh {
 
 func (w *sharedMesh) connect(t testing.TB) *nats.Conn {
 	t.Helper()
-	nc, err := mesh.Connect(w.url)
+	nc, err := mesh.Connect(w.url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

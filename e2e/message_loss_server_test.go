@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -92,7 +93,7 @@ func (l *lossy) setPhase(phase int) {
 
 func (l *lossy) connect(t testing.TB, role string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect("", nats.Name(role), nats.InProcessServer(&lossyDialer{l, role}), nats.MaxReconnects(-1))
+	nc, err := nats.Connect("", nats.Timeout(time.Minute), nats.Name(role), nats.InProcessServer(&lossyDialer{l, role}), nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestMixedVersionsOfChildren(t *testing.T) {
 // connectAs connects as a user, with its inbox prefix, until the end of the test.
 func connectAs(t *testing.T, url, inbox string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.CustomInboxPrefix(inbox))
+	nc, err := nats.Connect(url, nats.Timeout(time.Minute), nats.CustomInboxPrefix(inbox))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -261,7 +261,7 @@ func pause(d time.Duration) { time.Sleep(d) }
 func runTestBridge() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	defer bridge.Watchdog(log)()
-	nc, err := nats.Connect(os.Getenv("NATS_URL"))
+	nc, err := nats.Connect(os.Getenv("NATS_URL"), nats.Timeout(time.Minute))
 	if err != nil {
 		fatal(err)
 	}

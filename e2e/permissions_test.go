@@ -70,7 +70,7 @@ func permissionTable(t *testing.T) (rows []permissionRow) {
 // try performs the operation of a row and returns whether the server allowed it.
 func (r permissionRow) try(t *testing.T, url, user string) bool {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect(url, nats.Timeout(time.Minute), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatalf("as %s: %v", user, err)
 	}
@@ -151,7 +151,7 @@ func testPermissions(t *testing.T, at func(user string) string) {
 		"no user": nil, "an unknown user": url.UserPassword("unknown", "x"), "a wrong password": url.UserPassword("agent", "guess"),
 	} {
 		agent.User = user
-		if nc, err := nats.Connect(agent.String()); !errors.Is(err, nats.ErrAuthorization) {
+		if nc, err := nats.Connect(agent.String(), nats.Timeout(time.Minute)); !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("%s: connected, or failed with another error: %v", what, err)
 			nc.Close()
 		}

@@ -121,7 +121,7 @@ func (l *load) end(what string) {
 // caller returns a client with the settings that agents should use: mesh.Connect, and a catalog that is followed.
 func caller(t *testing.T, url string, options ...nats.Option) (*mesh.Client, *mesh.Catalog) {
 	t.Helper()
-	nc, err := mesh.Connect(url, options...)
+	nc, err := mesh.Connect(url, append(options, nats.Timeout(time.Minute))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestCallsOfCallers(t *testing.T) {
 	url := strings.TrimSpace(out.String())
 	two := startUp(t, "--join", dir, "--server", url, "--name", "b2", "--log-level", "error", "--config", settings)
 	two.await(t, "ready     echo")
-	nc, err := nats.Connect(url)
+	nc, err := nats.Connect(url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

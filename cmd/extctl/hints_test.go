@@ -277,7 +277,7 @@ func TestNoCatalogHints(t *testing.T) {
 	if code, _, stderr := extctl(t.Context(), srv.ClientURL(), "list"); code != exitNoNATS || !strings.Contains(stderr, "no registry runs on this mesh") || !strings.Contains(hintOf(stderr), "registry --server") {
 		t.Errorf("without a registry: exit code %d, %s", code, stderr)
 	}
-	nc, err := nats.Connect(srv.ClientURL())
+	nc, err := nats.Connect(srv.ClientURL(), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -23,7 +24,7 @@ func TestMCPDrain(t *testing.T) {
 	}
 	t.Cleanup(stop)
 	putWeather(t, b.kv)
-	nc, err := nats.Connect(b.url)
+	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -17,7 +18,7 @@ func TestShowRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	nc, err := nats.Connect(b.url)
+	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestTap(t *testing.T) {
 		t.Fatal(out.String())
 	}
 	url := strings.TrimSpace(out.String())
-	nc, err := nats.Connect(url)
+	nc, err := nats.Connect(url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

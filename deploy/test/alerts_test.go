@@ -28,7 +28,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	w.until("max(extmesh_hosts{state=\"ready\"}) == 2") // before the first ping of a registry, a bridge has no state to lose
 	w.await("a healthy mesh", nil)
-	nc, err := nats.Connect(w.nats, nats.MaxReconnects(-1))
+	nc, err := nats.Connect(w.nats, nats.Timeout(time.Minute), nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func newBedOn(t testing.TB, o *server.Options) *bed {
 
 func (b *bed) connect() *nats.Conn {
 	b.t.Helper()
-	nc, err := mesh.Connect(b.srv.ClientURL())
+	nc, err := mesh.Connect(b.srv.ClientURL(), nats.Timeout(time.Minute))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,7 +34,7 @@ func startServer(t *testing.T, cfg Config) *Server {
 
 func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, opts...)
+	nc, err := nats.Connect(url, append(opts, nats.Timeout(time.Minute))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestRequirePassword(t *testing.T) {
 		"half of it":     {nats.UserInfo(storelock.User, info.Password[:len(info.Password)/2])},
 		"as a token":     {nats.Token(info.Password)},
 	} {
-		if nc, err := nats.Connect(s.ClientURL(), opts...); !errors.Is(err, nats.ErrAuthorization) {
+		if nc, err := nats.Connect(s.ClientURL(), append(opts, nats.Timeout(time.Minute))...); !errors.Is(err, nats.ErrAuthorization) {
 			nc.Close()
 			t.Errorf("%s: %v", name, err)
 		}

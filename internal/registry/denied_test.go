@@ -28,7 +28,7 @@ func TestDenied(t *testing.T) {
 		t.Run(tc.subject, func(t *testing.T) {
 			inBubbleDenied(t, []string{tc.subject}, func(t *testing.T, b *bed) {
 				var refused atomic.Int64
-				nc, err := nats.Connect("", nats.InProcessServer(b), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
+				nc, err := nats.Connect("", nats.Timeout(time.Minute), nats.InProcessServer(b), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { refused.Add(1) }))
 				if err != nil {
 					t.Fatal(err)
 				}

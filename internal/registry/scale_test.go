@@ -33,7 +33,7 @@ func BenchmarkFleet(b *testing.B) {
 		}
 		s.Start()
 		connect := func() *nats.Conn {
-			nc, err := nats.Connect("", nats.InProcessServer(s))
+			nc, err := nats.Connect("", nats.Timeout(time.Minute), nats.InProcessServer(s))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -27,7 +27,7 @@ func TestListenAgainWhileNATSIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server1, port := serverAt(t, -1)
-			nc, err := nats.Connect(server1.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+			nc, err := nats.Connect(server1.ClientURL(), nats.Timeout(time.Minute), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -70,7 +70,7 @@ func TestCatalogCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(nodes[1].ClientURL()+","+nodes[2].ClientURL(), nats.DontRandomize(), nats.MaxReconnects(-1),
+	nc, err := nats.Connect(nodes[1].ClientURL()+","+nodes[2].ClientURL(), nats.Timeout(time.Minute), nats.DontRandomize(), nats.MaxReconnects(-1),
 		nats.ReconnectWait(20*time.Millisecond), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestDeniedSubscription(t *testing.T) {
 	s, deny := denying(t, "ext.x.rpc")
 	var mu sync.Mutex
 	var told []error
-	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+	nc, err := nats.Connect(s.ClientURL(), nats.Timeout(time.Minute), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { mu.Lock(); told = append(told, err); mu.Unlock() }))
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestDeniedSubscription(t *testing.T) {
 		deny(tt.deny)
 		natstest.Eventually(t, "without "+tt.deny+" it is "+string(tt.state), is(tt.state, tt.reason))
 	}
-	caller, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"))
+	caller, err := nats.Connect(s.ClientURL(), nats.Timeout(time.Minute), nats.UserInfo("u", "p"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestDeniedWithOthers(t *testing.T) {
 		t.Run(stays, func(t *testing.T) {
 			s, deny := denying(t)
 			told := make(chan error, 100)
-			nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { told <- err }))
+			nc, err := nats.Connect(s.ClientURL(), nats.Timeout(time.Minute), nats.UserInfo("u", "p"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { told <- err }))
 			if err != nil {
 				t.Fatal(err)
 			}
