@@ -28,6 +28,7 @@ func TestHandOver(t *testing.T) {
 	two, _ := b.registry(Config{Name: "two"})
 	e := b.ext("weather", "1.0.0", "n1", "get")
 	e.up()
+	e.announceOnRequest() // until it has, the new leader pings it on the shared subject, on which it does not answer
 	e.sendHeartbeats()
 	b.await("it is up", b.is("weather", heartbeat.Ready))
 	b.await("the standby has seen it", func() bool {
