@@ -357,7 +357,7 @@ var httpFaults = []fault{
 		test: func(h *host) {
 			h.waitReady()
 			h.callSucceeds()
-			for range 3 {
+			for range 2 { // and once below: after a fourth loss within seconds no session is opened again
 				forgetful.forget()
 				h.callSucceeds()
 			}

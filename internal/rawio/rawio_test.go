@@ -77,8 +77,11 @@ func TestWaiting(t *testing.T) {
 		t.Fatalf("%d bytes of %d arrived, %v; the write: %d, %v", len(got), len(text), err, n, werr)
 	}
 
-	w.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	wg.write(rw, text)
+	if _, err := rr.Read(make([]byte, 1)); err != nil { // the write has begun
+		t.Fatal(err)
+	}
+	w.SetWriteDeadline(time.Now())
 	if n, err := wg.wait(); n == 0 || n == len(text) || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("with a deadline: %d, %v", n, err)
 	}
