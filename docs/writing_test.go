@@ -23,6 +23,7 @@ import (
 
 // TestDice runs the extension of writing-an-extension.md in each of its languages, unchanged.
 func TestDice(t *testing.T) {
+	t.Parallel()
 	run := map[string]func(t *testing.T, file string) []string{
 		"go":     func(t *testing.T, file string) []string { return buildOver(t, "./dice", file) },
 		"python": func(t *testing.T, file string) []string { return []string{"python3", file} },

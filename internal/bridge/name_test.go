@@ -85,6 +85,7 @@ const longAgo, inTheFuture = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 
 // TestNewerBridgeExits: a bridge that detects an older one with its name exits, whichever of them sent the ping.
 func TestNewerBridgeExits(t *testing.T) {
+	t.Parallel()
 	for name, pings := range map[string]bool{"it sends the ping": false, "it receives the ping": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

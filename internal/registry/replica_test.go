@@ -105,6 +105,7 @@ func TestFencedLeaderStepsDown(t *testing.T) {
 
 // TestRebuild: a damaged or deleted bucket is rebuilt from memory or from announcements.
 func TestRebuild(t *testing.T) {
+	t.Parallel()
 	for name, ruin := range map[string]func(b *bed, stop func()){
 		"a key deleted by hand": func(b *bed, _ func()) {
 			if _, err := b.bucket().js.PublishMsg(b.Context(), kvDelete(fleet.SpecKey("weather"))); err != nil {
