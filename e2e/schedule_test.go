@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/extmesh/extmesh/pkg/mesh"
@@ -289,7 +290,7 @@ func (s *schedule) verb(bridge, id, how string) (begin, end func()) {
 
 // runTestService is the main function of a native service with the id service. It ends on SIGTERM.
 func runTestService() {
-	nc, err := mesh.Connect(os.Getenv("NATS_URL"))
+	nc, err := mesh.Connect(os.Getenv("NATS_URL"), nats.RetryOnFailedConnect(true)) // it may be started while its connections are cut
 	if err != nil {
 		fatal(err)
 	}
