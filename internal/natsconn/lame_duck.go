@@ -1,6 +1,7 @@
 package natsconn
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/url"
@@ -12,9 +13,9 @@ import (
 )
 
 const (
-	moveWait  = 500 * time.Millisecond // for requests and calls in flight
-	moveReach = 2 * time.Second        // for the reconnect
-	dialProbe = 500 * time.Millisecond // for each server of the list
+	defaultWait = 500 * time.Millisecond
+	moveReach   = 2 * time.Second        // for the reconnect
+	dialProbe   = 500 * time.Millisecond // for each server of the list
 )
 
 // Traffic is what is in flight on one connection of this package. When the server announces lame duck mode
@@ -22,6 +23,10 @@ const (
 // requests in flight complete, new ones wait, and then the connection is made again. Without that the server closes the
 // connection later, and what is on the wire at that moment is lost. The methods of a nil Traffic do nothing.
 type Traffic struct {
+	// Wait limits how long a move waits for what is in flight, which is lost then. The default is 500 ms: new requests
+	// wait for as long. It must be set before the connection is used.
+	Wait time.Duration
+
 	requests atomic.Int64                  // in flight
 	gate     atomic.Pointer[chan struct{}] // new requests wait until it is closed; nil: the connection does not move
 	services sync.Map                      // *func(time.Time) func(): arguments of OnMove
@@ -92,7 +97,7 @@ func (t *Traffic) move(nc *nats.Conn, server string) {
 	defer close(gate)
 	defer t.gate.Store(nil)
 	var resumes []func()
-	until := time.Now().Add(moveWait)
+	until := time.Now().Add(cmp.Or(t.Wait, defaultWait))
 	t.services.Range(func(pause, _ any) bool {
 		resume := (*pause.(*func(time.Time) func()))(until)
 		resumes = append(resumes, resume)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natsconn"
 	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/pkg/rpc"
 )
@@ -27,6 +28,7 @@ func TestLameDuckMoves(t *testing.T) {
 	servers := natstest.Cluster(t, 2, &server.Options{LameDuckGracePeriod: 2 * time.Second, LameDuckDuration: 2100 * time.Millisecond})
 	nc := duckConn(t, servers[0])
 	serveOn(t, nc, echoBox())
+	natsconn.TrafficOf(nc).Wait = time.Minute // on a busy machine a call can take longer than the default
 	moved := make(chan struct{})
 	nc.SetReconnectHandler(func(*nats.Conn) { close(moved) })
 	// A busy machine might turn the two around, and the second would be as the third then.
@@ -36,6 +38,7 @@ func TestLameDuckMoves(t *testing.T) {
 		case <-t.Context().Done():
 		}
 	}))
+	natsconn.TrafficOf(near).Wait = time.Minute
 	var wg sync.WaitGroup
 	ctx, end := context.WithCancel(t.Context())
 	for _, c := range []struct {
