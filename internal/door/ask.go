@@ -48,8 +48,11 @@ func (c asks) answer(ctx context.Context, q *request) ([]byte, *rpc.Error) {
 		return nil, err
 	}
 	result = mcp.OneLine(result)
-	if q.method == mcp.MethodReadResource {
+	switch q.method {
+	case mcp.MethodReadResource:
 		result = q.era.Uncacheable(result)
+	case mcp.MethodGetPrompt:
+		c.view.links.add(&t.extension, result)
 	}
 	return q.era.Complete(result), nil
 }
@@ -121,6 +124,9 @@ func (c asks) resource(era mcp.Era, uri string) (t *callee, own string, err *rpc
 	v := c.view.now.Load()
 	if id, own, ok := v.owner(c.view.opt, uri); ok {
 		return t, own, c.locate(t, id)
+	}
+	if id, ok := c.view.links.owner(v, c.view.opt, uri); ok {
+		return t, uri, c.locate(t, id)
 	}
 	if c.door.mesh.Load() == nil {
 		return nil, "", unreachable(t).error()

@@ -158,6 +158,8 @@ func (c tools) forward(running *call, q *request, t *callee, args []byte) ([]byt
 		return nil, err
 	case t.isNative():
 		result = wrap(result, q.era)
+	default:
+		c.view.links.add(&t.extension, result)
 	}
 	return q.era.Complete(mcp.OneLine(result)), nil
 }

@@ -51,6 +51,7 @@ type viewState struct {
 	profile string
 	opt     ViewOptions
 	now     atomic.Pointer[view]
+	links   links
 
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
@@ -71,7 +72,8 @@ func newViewState(d *Door, profile string, o ViewOptions) (*viewState, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	v := &viewState{door: d, profile: profile, opt: o, listeners: map[*listener]struct{}{}, aliases: map[string]alias{}}
+	v := &viewState{door: d, profile: profile, opt: o, listeners: map[*listener]struct{}{}, aliases: map[string]alias{},
+		links: links{byID: map[string]*linksOf{}}}
 	v.now.Store(&view{searching: o.Tools == ToolsSearch})
 	return v, nil
 }
