@@ -54,14 +54,16 @@ func (d *Door) ServeStdio(ctx context.Context, r io.Reader, w io.Writer) error {
 
 // stdioServer is the state of ServeStdio.
 type stdioServer struct {
-	client   *client
-	out      *writer
-	ctx      context.Context // of the calls
-	cancel   context.CancelCauseFunc
+	client *client
+	out    *writer
+	ctx    context.Context // of the calls
+	cancel context.CancelCauseFunc
+	idle   atomic.Int32
+	next   chan *request // for a handler that has nothing to do
+	ending chan struct{} // closed when handlers without a request end
+
+	mu       sync.Mutex // held to start a handler, and to close ending: no handler starts after that
 	handlers sync.WaitGroup
-	idle     atomic.Int32
-	next     chan *request // for a handler that has nothing to do
-	ending   chan struct{} // closed when handlers without a request end
 }
 
 // maxIdleHandlers limits the handlers that wait for another request. A new one costs more: its stack must grow.
@@ -70,7 +72,9 @@ const maxIdleHandlers = 64
 // end waits for the calls in flight, cancels them, and waits until the answers are written.
 func (s *stdioServer) end() {
 	deadline := time.After(endMost)
+	s.mu.Lock()
 	close(s.ending)
+	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() { // ends with the handlers, which end soon after cancel
 		s.handlers.Wait()
@@ -167,6 +171,15 @@ func (s *stdioServer) message(env *jsonrpc.Envelope) {
 	select {
 	case s.next <- q:
 	default:
+		s.start(q)
+	}
+}
+
+// start starts a handler with its first request. When the server is ending, the request is not answered.
+func (s *stdioServer) start(q *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !isClosed(s.ending) {
 		s.handlers.Go(func() { s.handle(q) }) // owned by end; ends with its request, after the cancellation of ctx at the latest
 	}
 }

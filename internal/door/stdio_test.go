@@ -1,9 +1,12 @@
 package door
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -172,4 +175,45 @@ func TestEndOfInput(t *testing.T) {
 	case <-time.After(limit):
 		t.Error("the call was not cancelled on the mesh")
 	}
+}
+
+// TestEndWhileRequestsArrive ends servers while clients send one request after the other.
+func TestEndWhileRequestsArrive(t *testing.T) {
+	d := runDoor(t, Options{})
+	var servers sync.WaitGroup
+	for range 20 {
+		r, w := io.Pipe()
+		t.Cleanup(func() { w.Close() })
+		go func() { // ends with the pipe
+			for n := 0; ; n++ {
+				if _, err := fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x/y"}}`+"\n", n); err != nil {
+					return
+				}
+			}
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		answers := make(firstWrite, 1)
+		servers.Go(func() { // ends with ctx
+			defer r.Close()
+			if err := d.ServeStdio(ctx, r, answers); err != context.Canceled {
+				t.Error(err)
+			}
+		})
+		servers.Go(func() { // ends with the first answer
+			<-answers
+			cancel()
+		})
+	}
+	servers.Wait()
+}
+
+// firstWrite has an element after the first Write.
+type firstWrite chan struct{}
+
+func (c firstWrite) Write(p []byte) (int, error) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+	return len(p), nil
 }
