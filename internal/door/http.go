@@ -62,7 +62,7 @@ func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
-	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{})}
+	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{}), users: users{rate: o.Rate}}
 	h.dialled = &identities{door: d, dial: o.Dial, all: map[string]*identity{}}
 	d.metrics.web.Store(h)
 	return h

@@ -131,7 +131,7 @@ func (x *exchange) isStillPermitted() bool {
 
 // checkRate refuses a request of a client that sends too many.
 func (x *exchange) checkRate() *fault {
-	wait, ok := x.usage.take(x.h.opt.Rate, time.Now())
+	wait, ok := x.usage.take(time.Now())
 	if ok {
 		return nil
 	}

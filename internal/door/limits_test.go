@@ -56,10 +56,10 @@ func auth(name string) map[string]string {
 // TestRateTake checks the number of requests at a rate.
 func TestRateTake(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	var u usage
+	u := usage{requests: newLimiter(10)}
 	taken := func() (n int) {
 		for {
-			wait, ok := u.take(10, now)
+			wait, ok := u.take(now)
 			if !ok {
 				if wait <= 0 || wait > 100*time.Millisecond {
 					t.Errorf("wait %v", wait)
@@ -77,10 +77,10 @@ func TestRateTake(t *testing.T) {
 			t.Errorf("%v later: not %d requests", tt.later, tt.want)
 		}
 	}
-	if _, ok := u.take(0, now); !ok {
+	if _, ok := new(usage).take(now); !ok {
 		t.Error("refused without a limit")
 	}
-	if u.isIdle(now.Add(burstOf*time.Second)) || !u.isIdle(now.Add(burstOf*time.Second+1)) {
+	if u.isIdle(now.Add(burstOf*time.Second-1)) || !u.isIdle(now.Add(burstOf*time.Second)) {
 		t.Error("forgotten at the wrong time")
 	}
 }
@@ -91,7 +91,7 @@ func TestRate(t *testing.T) {
 	w := d.web(t, HTTPOptions{Rate: 1, Tokens: loadTokens(t, writeTokens(t, "", "ada", "bob"))})
 	now := time.Now().Add(time.Hour)
 	for range burstOf {
-		w.h.users.of("ada").take(1, now) // in the future, so that nothing is added while the test runs
+		w.h.users.of("ada").take(now) // in the future, so that nothing is added while the test runs
 	}
 	a := w.do("POST", "", modernList, modernHeader("tools/list", ""), auth("ada"))
 	if a.status != 429 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "more than 1 requests per second") {

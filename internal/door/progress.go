@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/extmesh/extmesh/internal/jsonrpc"
 	"github.com/extmesh/extmesh/internal/mcp"
 )
@@ -29,8 +31,8 @@ type progress struct {
 	timer *time.Timer // sends held
 	ended bool
 
-	messages usage // their rate
-	dropped  int   // log messages
+	messages *rate.Limiter // nil until the first log message
+	dropped  int           // log messages
 }
 
 // receive handles a notification of the extension.
@@ -80,7 +82,10 @@ func (p *progress) message(params []byte) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.messages.take(messageRate, time.Now()); !ok {
+	if p.messages == nil {
+		p.messages = newLimiter(messageRate)
+	}
+	if !p.messages.Allow() {
 		p.dropped++
 	} else if !p.ended {
 		p.send(jsonrpc.AppendRequest(nil, nil, mcp.NotifyMessage, mcp.OneLine(bytes.TrimSpace(params))))

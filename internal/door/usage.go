@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // The limits of one client, or of all that have authenticated with one token.
@@ -14,39 +16,31 @@ const (
 
 // usage is what one client, or all clients with one token, use of the Door.
 type usage struct {
-	calls   atomic.Int64 // in flight
-	streams atomic.Int64
-
-	mu     sync.Mutex
-	left   float64 // requests that may be sent now
-	filled time.Time
+	calls    atomic.Int64 // in flight
+	streams  atomic.Int64
+	requests *rate.Limiter // nil: no limit
 }
 
-// take counts a request at a rate per second, of which burstOf seconds may be used at once. If there are too many, it
-// returns when to try again.
-func (u *usage) take(rate int, now time.Time) (wait time.Duration, ok bool) {
-	if rate <= 0 {
+// newLimiter returns a limiter of events per second, of which burstOf seconds' worth may come at once.
+func newLimiter(perSecond int) *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(perSecond), burstOf*perSecond)
+}
+
+// take counts a request. If there are too many, it returns when to try again.
+func (u *usage) take(now time.Time) (wait time.Duration, ok bool) {
+	if u.requests == nil {
 		return 0, true
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.left = min(u.left+now.Sub(u.filled).Seconds()*float64(rate), float64(burstOf*rate))
-	if u.filled.IsZero() {
-		u.left = float64(burstOf * rate)
+	r := u.requests.ReserveN(now, 1)
+	if wait = r.DelayFrom(now); wait > 0 {
+		r.CancelAt(now)
 	}
-	u.filled = now
-	if u.left < 1 {
-		return time.Duration((1 - u.left) / float64(rate) * float64(time.Second)), false
-	}
-	u.left--
-	return 0, true
+	return wait, wait <= 0
 }
 
 // isIdle reports that a new usage would have the same effect.
 func (u *usage) isIdle(now time.Time) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.calls.Load() == 0 && u.streams.Load() == 0 && now.Sub(u.filled) > burstOf*time.Second
+	return u.calls.Load() == 0 && u.streams.Load() == 0 && (u.requests == nil || u.requests.TokensAt(now) >= float64(u.requests.Burst()))
 }
 
 // addStream counts a stream of events that can stay open, unless there are too many.
@@ -60,6 +54,8 @@ func (u *usage) addStream() (end func(), ok bool) {
 
 // users are the usages of an HTTP server, by principal.
 type users struct {
+	rate int // requests per second of each; 0: no limit
+
 	mu  sync.Mutex
 	all map[string]*usage
 }
@@ -71,6 +67,9 @@ func (s *users) of(principal string) *usage {
 	u := s.all[principal]
 	if u == nil {
 		u = new(usage)
+		if s.rate > 0 {
+			u.requests = newLimiter(s.rate)
+		}
 		if s.all == nil {
 			s.all = map[string]*usage{}
 		}
