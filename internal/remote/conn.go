@@ -34,8 +34,8 @@ type Config struct {
 	// messages was interrupted, if the server cannot send again what was missed.
 	OnNotification func(method string, params []byte)
 
-	// OnReopened is called before that, with the result of the initialize that opened the session again: the server's
-	// name, version and capabilities may have changed. It must not block.
+	// OnReopened is called before that, and before a call uses the new session, with the result of the initialize that
+	// opened it: the server's name, version and capabilities may have changed. It must not block.
 	OnReopened func(result json.RawMessage)
 
 	Logger *slog.Logger // nil discards

@@ -205,6 +205,9 @@ func (c *Conn) open(ctx context.Context, o *opening) {
 		o.err = cannotReopen(err)
 	}
 	o.session = s
+	if err == nil && c.reopened != nil {
+		c.reopened(result) // before another reopening can begin, so that the last result is the newest
+	}
 	c.mu.Lock()
 	c.negotiated.opening = nil
 	if err == nil {
@@ -214,9 +217,6 @@ func (c *Conn) open(ctx context.Context, o *opening) {
 	close(o.done)
 	if err == nil {
 		c.log.Info("the server had lost the session; it was opened again")
-		if c.reopened != nil {
-			c.reopened(result)
-		}
 		c.notifier.notification(listChanged, nil)
 		c.listen(ctx, s)
 	} else if final(err) {

@@ -74,7 +74,7 @@ func TestReopen(t *testing.T) {
 			if good != n || len(m.requests("x")) > 2*n {
 				t.Errorf("%d calls over the new session, of %d", good, len(m.requests("x")))
 			}
-			// Both follow after the waiting calls have been released; OnReopened comes first.
+			// It follows after the waiting calls have been released.
 			eventually(t, "the notification", func() bool { return slices.Equal(notes.list(), []string{listChanged}) })
 			if got := introduced.Load(); got == nil || !strings.Contains(*got, `"protocolVersion"`) {
 				t.Error("OnReopened was not called with the result of the new handshake")
