@@ -15,6 +15,7 @@ import (
 
 // replacement is a client's file in which the mesh takes the place of the imported servers.
 type replacement struct {
+	env     Env
 	client  Client
 	path    string
 	servers []server
@@ -49,7 +50,7 @@ func (p *Plan) Replace(name string, entry Entry) (out []Replaced, err error) {
 		if err != nil {
 			return nil, err
 		}
-		r := replacement{client: c, path: path, servers: servers, keys: []string{c.key, name}, entry: text}
+		r := replacement{env: p.env, client: c, path: path, servers: servers, keys: []string{c.key, name}, entry: text}
 		old, err := readFile(path)
 		if err == nil {
 			_, _, err = r.edit(old.text)
@@ -92,10 +93,11 @@ func (r replacement) edit(text string) (string, []entryChange, error) {
 	}
 	mesh := entryChange{Path: r.keys, New: r.entry}
 	if now := lookup(tree, r.keys); now != nil {
-		if !ours(now) && !slices.ContainsFunc(r.servers, func(s server) bool { return slices.Equal(s.path, r.keys) }) {
+		known := r.env.isMesh(r.client, r.path, r.keys[1], now)
+		if !known && !slices.ContainsFunc(r.servers, func(s server) bool { return slices.Equal(s.path, r.keys) }) {
 			return "", nil, &ExistsError{r.path, r.keys[0] + "." + r.keys[1]}
 		}
-		if ours(now) { // it stays as it is
+		if known { // it stays as it is
 			return text, changes, nil
 		}
 	}

@@ -30,6 +30,8 @@ type member struct {
 // filters are the keys with which clients choose some of a server's tools.
 var filters = []string{"disabledTools", "excludeTools", "includeTools", "enabledTools", "enabled_tools", "disabled_tools"}
 
+var errMesh = errors.New("it is the mesh's own entry")
+
 // member converts a server. The error is the reason why that is not possible; notes are what the user should know.
 func (s server) member() (m member, notes []string, err error) {
 	if s.wrong != "" {
@@ -38,7 +40,7 @@ func (s server) member() (m member, notes []string, err error) {
 	raw := s.raw
 	switch {
 	case oursNamed(s.name, raw):
-		return m, nil, errors.New("it is the mesh's own entry")
+		return m, nil, errMesh
 	case raw["disabled"] == true, raw["enabled"] == false:
 		return m, nil, errors.New("it is disabled")
 	case raw["envFile"] != nil:
@@ -76,7 +78,7 @@ func (s server) member() (m member, notes []string, err error) {
 			notes = append(notes, note)
 		}
 	}
-	s.addCodexVariables(&m)
+	err = errors.Join(err, s.addCodexVariables(&m))
 	if m.Command != "" && s.source.Project != "" && !filepath.IsAbs(m.Cwd) {
 		m.Cwd = filepath.Join(s.source.Project, m.Cwd)
 	}
@@ -137,8 +139,11 @@ func (s server) fields() (m member, err error) {
 }
 
 // addCodexVariables adds what Codex takes from its environment.
-func (s server) addCodexVariables(m *member) {
-	headers, _ := textMap(s.raw, "env_http_headers")
+func (s server) addCodexVariables(m *member) error {
+	headers, err := textMap(s.raw, "env_http_headers")
+	if err != nil {
+		return err
+	}
 	for name, variable := range headers {
 		headers[name] = "${" + variable + "}"
 	}
@@ -149,7 +154,7 @@ func (s server) addCodexVariables(m *member) {
 		m.Headers = map[string]string{}
 	}
 	maps.Copy(m.Headers, headers)
-	names, _ := texts(s.raw, "env_vars")
+	names, err := texts(s.raw, "env_vars")
 	for _, name := range names {
 		if m.Env == nil {
 			m.Env = map[string]string{}
@@ -158,6 +163,7 @@ func (s server) addCodexVariables(m *member) {
 			m.Env[name] = "${" + name + "}"
 		}
 	}
+	return err
 }
 
 // each calls f for all values that may have placeholders, with a name for each; their order is fixed.

@@ -103,6 +103,9 @@ func (p *Plan) readMembers() error {
 func (p *Plan) add(id string, s server) (Imported, error) {
 	out := Imported{Name: s.name, Source: s.source.Label, Needs: []string{}, Notes: []string{}}
 	m, notes, err := s.member()
+	if p.env.installed(s.source.client, s.source.Path, s.name, s.raw) {
+		err = errMesh
+	}
 	out.Runs = m.runs()
 	if err != nil {
 		out.Skipped = reasonOf(err)
@@ -204,6 +207,9 @@ func (m member) runs() string {
 		return address
 	}
 	command := m.Command[strings.LastIndexAny(m.Command, `/\`)+1:]
+	if word, _, found := strings.Cut(strings.TrimSpace(m.Command), " "); found && !strings.ContainsAny(word, `/\`) { // a path may contain blanks
+		return word
+	}
 	for _, a := range m.Args {
 		if !strings.HasPrefix(a, "-") && !strings.ContainsAny(a, "=:$ ") && slices.Contains([]string{"npx", "bunx", "pnpx", "uvx", "pipx", "docker"}, command) {
 			return command + " " + a
@@ -226,15 +232,25 @@ func check(id, name string, m member) (legal string, needs []string, reason stri
 	}
 	parsed, diags := manifest.ParseSidecar(id, manifest.SidecarName, raw, manifest.Options{})
 	if parsed == nil {
-		for _, d := range diags {
-			if d.Level != manifest.Info {
-				return "", nil, strings.TrimPrefix(d.Key, "mcpServers.") + " " + d.Message
-			}
-		}
-		return "", nil, "it cannot be used"
+		return "", nil, faultOf(diags)
 	}
 	member := parsed.Members()[0]
 	return member.Plugin.Name, member.Variables(), ""
+}
+
+// faultOf is why a server is refused: the fault with the longest key, since that of the whole server only refers to the others.
+func faultOf(diags []manifest.Diagnostic) string {
+	var fault manifest.Diagnostic
+	for _, d := range diags {
+		if d.Level != manifest.Info && len(d.Key) > len(fault.Key) {
+			fault = d
+		}
+	}
+	if fault.Key == "" {
+		return "it cannot be used"
+	}
+	text, _, _ := strings.Cut(fault.Message, ": command = ") // what follows has the arguments, among them secrets
+	return strings.TrimPrefix(fault.Key, "mcpServers.") + " " + text
 }
 
 // finish completes the plan.

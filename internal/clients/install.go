@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/extmesh/extmesh/internal/document"
 )
 
 // Installed is what Install or Uninstall does to one file.
@@ -68,7 +70,7 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 	keys := []string{c.key, s.Name}
 	out = Installed{Client: c.Name, Path: path, Scope: s.Scope, Key: c.key + "." + s.Name, Entry: text}
 	edit := func(old file) (string, error) {
-		changed, err := c.install(old, keys, text, &out)
+		changed, err := e.install(c, old, keys, text, &out)
 		if _, other := errors.AsType[*ExistsError](err); err != nil && !other {
 			by, _ := c.set("", keys, text)
 			err = &EditError{Path: path, Lines: by, Err: err}
@@ -90,7 +92,7 @@ func (e Env) Install(s Setup) (out Installed, err error) {
 }
 
 // install returns the text with the entry.
-func (c Client) install(old file, keys []string, entry string, out *Installed) (string, error) {
+func (e Env) install(c Client, old file, keys []string, entry string, out *Installed) (string, error) {
 	tree, err := c.parse(old.text)
 	if err != nil {
 		return "", err
@@ -102,23 +104,37 @@ func (c Client) install(old file, keys []string, entry string, out *Installed) (
 		case c.same(now, entry):
 			out.Action = "unchanged"
 			return old.text, nil
-		case !ours(now):
+		case !e.isMesh(c, old.path, keys[1], now):
 			return "", &ExistsError{out.Path, out.Key}
 		}
 	}
 	return c.set(old.text, keys, entry)
 }
 
-// recordPath is where the record of the change of a client's file is.
-func (e Env) recordPath(path string) string {
-	sum := sha256.Sum256([]byte(path))
+// isMesh reports whether an entry is the mesh's.
+func (e Env) isMesh(c Client, path, name string, entry map[string]any) bool {
+	return ours(entry) || e.installed(c, path, name, entry)
+}
+
+// installed reports whether an entry is as Install has written it. Its URL can be that of another machine.
+func (e Env) installed(c Client, path, name string, entry map[string]any) bool {
+	rec, err := load(e.recordPath(path, name))
+	return err == nil && rec != nil && len(rec.Changes) == 1 && c.same(entry, rec.Changes[0].Entries[0].New)
+}
+
+// recordPath is where the record of an entry in a client's file is.
+func (e Env) recordPath(path, name string) string {
+	if target, err := document.Target(path); err == nil {
+		path = target
+	}
+	sum := sha256.Sum256([]byte(path + "\x00" + name))
 	return filepath.Join(e.State, "install-"+hex.EncodeToString(sum[:8])+".json")
 }
 
-// remember records an installation. If the file has an earlier one and nothing else has changed it since, the record leads to the
-// content before that.
+// remember records an installation. If there is an earlier one of the same entry and nothing else has changed the file since, the
+// record leads to the content before that.
 func (e Env) remember(c Client, before, after file, entry entryChange) error {
-	where := e.recordPath(after.path)
+	where := e.recordPath(after.path, entry.Path[1])
 	earlier, err := load(where)
 	if err != nil {
 		return err
@@ -146,12 +162,12 @@ func (e Env) Uninstall(s Setup) (out Installed, err error) {
 	if err != nil || !now.exists {
 		return out, err
 	}
-	where := e.recordPath(now.path)
+	where := e.recordPath(now.path, s.Name)
 	rec, err := load(where)
 	if err != nil {
 		return out, err
 	}
-	if rec != nil && len(rec.Changes) == 1 && rec.Changes[0].Entries[0].Path[1] == s.Name {
+	if rec != nil && len(rec.Changes) == 1 {
 		if _, ok := rec.Changes[0].restored(now); ok {
 			out.Action = "restored"
 			if s.DryRun {
@@ -179,7 +195,7 @@ func (e Env) takeOut(c Client, path string, keys []string, dryRun bool, out *Ins
 		switch now := lookup(tree, keys); {
 		case now == nil:
 			return old.text, nil
-		case !ours(now):
+		case !e.isMesh(c, path, keys[1], now):
 			return "", &ExistsError{path, out.Key}
 		}
 		out.Action = "removed"
@@ -225,7 +241,7 @@ func (e Env) States() (all []State) {
 			if err != nil {
 				s.Found, s.Error = true, err.Error()
 			} else if s.Found = f.exists; s.Found {
-				s.read(c, f.text)
+				e.read(&s, c, f.text)
 			} else if scope == User && filepath.Dir(path) != e.Home {
 				info, err := os.Stat(filepath.Dir(path))
 				s.Found = err == nil && info.IsDir()
@@ -238,7 +254,7 @@ func (e Env) States() (all []State) {
 	return all
 }
 
-func (s *State) read(c Client, text string) {
+func (e Env) read(s *State, c Client, text string) {
 	tree, err := c.parse(text)
 	if err != nil {
 		s.Error = err.Error()
@@ -246,7 +262,7 @@ func (s *State) read(c Client, text string) {
 	}
 	servers := lookup(tree, []string{c.key})
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		if entry, _ := servers[name].(map[string]any); oursNamed(name, entry) {
+		if entry, _ := servers[name].(map[string]any); oursNamed(name, entry) || e.installed(c, s.Path, name, entry) {
 			s.Mesh = name
 		} else {
 			s.Others = append(s.Others, name)

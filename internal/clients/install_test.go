@@ -1,0 +1,107 @@
+package clients
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTwoEntries installs two entries in one file and takes them out in both orders.
+func TestTwoEntries(t *testing.T) {
+	for _, order := range [][]string{{"mesh", "research"}, {"research", "mesh"}} {
+		e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{"a":{"command":"x"}}}`)
+		before := read(t, path)
+		c, _ := Find("cursor")
+		setup := func(name string) Setup {
+			return Setup{Client: c, Scope: User, Name: name, Entry: Entry{Command: "/bin/extctl", Args: []string{"--profile", name}}}
+		}
+		for _, name := range []string{"mesh", "research"} {
+			if _, err := e.Install(setup(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := e.Uninstall(setup(order[0])); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, path); strings.Contains(got, `"`+order[0]+`"`) || !strings.Contains(got, `"`+order[1]+`"`) {
+			t.Errorf("without %s: %s", order[0], got)
+		}
+		out, err := e.Uninstall(setup(order[1]))
+		if err != nil || order[1] == "mesh" && (out.Action != "restored" || read(t, path) != before) {
+			t.Errorf("in the end: %+v %v %s", out, err, read(t, path))
+		}
+		if left := readServers(t, c, path); len(left) != 1 {
+			t.Errorf("left: %v", left)
+		}
+	}
+}
+
+// readServers returns the servers of a client's file.
+func readServers(t *testing.T, c Client, path string) map[string]any {
+	t.Helper()
+	tree, err := c.parse(read(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lookup(tree, []string{c.key})
+}
+
+// TestEntryOfTeamServer installs the entry of a server on another machine, and lets the client write its file again.
+func TestEntryOfTeamServer(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers":{}}`)
+	c, _ := Find("cursor")
+	s := Setup{Client: c, Scope: User, Name: "mesh", Entry: Entry{URL: "https://mesh.example.com/mcp", TokenVar: "TOKEN"}}
+	install := func(action string) {
+		t.Helper()
+		if out, err := e.Install(s); err != nil || out.Action != action {
+			t.Fatalf("%+v %v", out, err)
+		}
+	}
+	install("added")
+	rewrite := func() {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(strings.Replace(read(t, path), "{", `{"theme":"dark",`, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite()
+	if states := e.States(); !strings.Contains(stateOf(states, path).Mesh, "mesh") {
+		t.Errorf("the entry is not known: %+v", states)
+	}
+	plan, err := e.PlanImport(filepath.Join(e.Dir, "extensions", "imported"), e.Sources(c))
+	if err != nil || len(plan.Servers) != 1 || plan.Servers[0].Skipped != errMesh.Error() {
+		t.Errorf("import: %+v %v", plan, err)
+	}
+	s.Entry.URL = "https://other.example.com/mcp"
+	install("replaced")
+	rewrite()
+	if out, err := e.Uninstall(s); err != nil || out.Action != "removed" || len(readServers(t, c, path)) != 0 {
+		t.Errorf("%+v %v", out, err)
+	}
+	// Somebody else's server of that name stays.
+	if err := os.WriteFile(path, []byte(`{"mcpServers":{"mesh":{"url":"https://mesh.example.com/mcp"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Uninstall(s); !isExists(err) {
+		t.Errorf("%v", err)
+	}
+	if _, err := e.Install(s); !isExists(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+func isExists(err error) bool {
+	_, ok := errors.AsType[*ExistsError](err)
+	return ok
+}
+
+func stateOf(all []State, path string) (found State) {
+	for _, s := range all {
+		if s.Path == path {
+			found = s
+		}
+	}
+	return found
+}
