@@ -154,6 +154,9 @@ func (l *mcpLink) serveWithHealth(ctx context.Context, f *httpFlags) error {
 // chooseView combines the flags and the profiles.
 func (o *mcpOptions) chooseView() (err error) {
 	o.door.View.Names, o.door.View.Tools = door.NameMode(o.names), door.ToolMode(o.tools)
+	if n := o.door.View.SearchOver; n < 1 {
+		return fmt.Errorf("--search-over %d: want a positive number; --tools search always offers the search", n)
+	}
 	if o.profiles == "" {
 		if o.profile != "" {
 			return errors.New("--profile needs --profiles FILE")
@@ -293,11 +296,13 @@ func pause(ctx context.Context, d time.Duration) {
 func keepUp(ctx context.Context, a *app, dirs []string, logger *slog.Logger) {
 	quiet := *a
 	quiet.stdout, quiet.json = io.Discard, false // stdout is for messages of the protocol
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; pause(ctx, 2*time.Second) {
+		if _, running := storelock.Running(daemon.StoreDir("")); running { // an attempt starts a process, and reads all settings
+			continue
+		}
 		err := runUp(ctx, &quiet, upOptions{dirs: dirs, listen: defaultListen, log: daemon.LogFlags{Level: "warn", Format: "text"}})
 		if err != nil && ctx.Err() == nil && !errors.As(err, new(*storelock.LockedError)) {
 			logger.Error(fmt.Sprintf("the mesh of --up %v has stopped; trying again", dirs), "error", err)
 		}
-		pause(ctx, 2*time.Second)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -64,9 +65,12 @@ func (f *httpFlags) listen(logger *slog.Logger) (l net.Listener, o door.HTTPOpti
 			Hint: "pass --tokens FILE (extctl mcp token NAME makes an entry), or listen on 127.0.0.1",
 		}
 	}
-	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: f.drain, Rate: f.rate}
-	if f.rate < 0 {
+	o = door.HTTPOptions{Hosts: lowerAll(f.hosts), Origins: f.origins, Drain: cmp.Or(f.drain, -1), Rate: f.rate}
+	switch {
+	case f.rate < 0:
 		return nil, o, "", usage("--rate %d: want a positive number", f.rate)
+	case f.drain < 0:
+		return nil, o, "", usage("--drain %v: want a positive duration", f.drain)
 	}
 	if f.rate == 0 && !local {
 		o.Rate = defaultRate

@@ -31,7 +31,7 @@ type HTTPOptions struct {
 	MaxBody     int64         // bytes; default 4 MiB
 	MaxSessions int           // of the legacy era; default 1000
 	Rate        int           // requests per second of one client or token, of which 4 s can come at once; 0: no limit
-	Drain       time.Duration // for calls in flight when the server stops. Default 30 s
+	Drain       time.Duration // for calls in flight when the server stops. Default 30 s; < 0: none
 	TLS         *tls.Config   // nil: plain HTTP
 }
 
@@ -61,7 +61,7 @@ type httpServer struct {
 func (d *Door) newHTTPServer(o HTTPOptions) *httpServer {
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxSessions = cmp.Or(o.MaxSessions, 1000)
-	o.Drain = cmp.Or(o.Drain, 30*time.Second)
+	o.Drain = max(0, cmp.Or(o.Drain, 30*time.Second))
 	h := &httpServer{door: d, opt: o, sessions: newSessions(o.MaxSessions), drain: make(chan struct{}), users: users{rate: o.Rate}}
 	h.dialled = &identities{door: d, dial: o.Dial, all: map[string]*identity{}}
 	d.metrics.web.Store(h)
@@ -94,7 +94,6 @@ func (d *Door) ServeHTTP(ctx context.Context, l net.Listener, o HTTPOptions) err
 			return err
 		case now := <-sweep.C:
 			h.sessions.sweep(now)
-			h.users.sweep(now)
 			h.dialled.sweep(now, identityIdle)
 		case <-ctx.Done():
 			h.shutdown(context.WithoutCancel(ctx), srv)

@@ -89,9 +89,10 @@ func searchPage(readOnly bool) *page {
 }
 
 // callWith is the search mode's tool with which an item is called. Without annotations the protocol takes a tool as
-// destructive.
+// destructive, and so is one of which nothing is known (nil).
 func callWith(it *item) string {
 	switch {
+	case it == nil:
 	case it.isReadOnly():
 		return toolCallRead
 	case it.hints.Destructive != nil && !*it.hints.Destructive:
@@ -117,7 +118,7 @@ func (c tools) callSearchTool(running *call, q *request, name string, args []byt
 	if err != nil {
 		return newFailure(wrapper, rpc.CodeInvalidParams, rpc.RanNo, err.Message).to(q), nil
 	}
-	if t.item != nil && callWith(t.item) != name {
+	if callWith(t.item) != name {
 		text := fmt.Sprintf("Call %s with %s instead of %s.", p.Name, callWith(t.item), name)
 		return newFailure(t, rpc.CodeInvalidParams, rpc.RanNo, text, t.notRun()).to(q), nil
 	}

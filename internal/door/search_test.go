@@ -202,3 +202,27 @@ func TestSearchDecidedOnce(t *testing.T) {
 		t.Errorf("the list of a new session is %s", got)
 	}
 }
+
+// TestSearchUnlisted checks that a tool that is not listed, so that nothing is known of what it does, is not called with a
+// tool that clients may call without asking.
+func TestSearchUnlisted(t *testing.T) {
+	b := newBed(t)
+	b.ready("x", "mcp", tool("x", "task", "execution", `{"taskSupport":"required"}`, "annotations", `{"readOnlyHint":true}`))
+	called := make(chan string, 10)
+	b.serve("x", func(_ *nats.Msg, method string, _ json.RawMessage) (string, error) {
+		called <- method
+		return `{"content":[]}`, nil
+	})
+	p := b.door(Options{View: ViewOptions{Tools: ToolsSearch}}).pipe(t)
+	for _, name := range []string{toolCallRead, toolCall} {
+		got := p.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + name + `","arguments":{"name":"x/task","arguments":{}}}}`)
+		if !strings.Contains(got, "Call x/task with "+toolCallDestructive+" instead of "+name) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	if len(called) > 0 {
+		t.Error("the tool was called")
+	}
+	p.want(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+toolCallDestructive+`","arguments":{"name":"x/task"}}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`)
+}

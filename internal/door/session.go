@@ -56,15 +56,18 @@ func newSessions(limit int) *sessions { return &sessions{max: limit, all: map[st
 func (s *sessions) add(c *client, numbered bool) (*session, bool) {
 	n := &session{id: rand.Text(), client: c, all: s, numbered: numbered, streams: map[string]*stream{}, used: time.Now(), main: newStream("main", numbered)}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background()) // a session outlives the request that began it
+	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
 	s.mu.Lock()
-	if len(s.all) >= s.max {
-		s.mu.Unlock()
+	full := len(s.all) >= s.max
+	if !full {
+		s.all[n.id] = n
+	}
+	s.mu.Unlock()
+	if full {
 		n.cancel(nil)
+		n.unlisten()
 		return nil, false
 	}
-	s.all[n.id] = n
-	s.mu.Unlock()
-	n.unlisten = c.notifyClient(func(message []byte) { n.main.add(message) })
 	return n, true
 }
 

@@ -38,11 +38,6 @@ func (u *usage) take(now time.Time) (wait time.Duration, ok bool) {
 	return wait, wait <= 0
 }
 
-// isIdle reports that a new usage would have the same effect.
-func (u *usage) isIdle(now time.Time) bool {
-	return u.calls.Load() == 0 && u.streams.Load() == 0 && (u.requests == nil || u.requests.TokensAt(now) >= float64(u.requests.Burst()))
-}
-
 // addStream counts a stream of events that can stay open, unless there are too many.
 func (u *usage) addStream() (end func(), ok bool) {
 	if u.streams.Add(1) > maxUserStreams {
@@ -60,7 +55,8 @@ type users struct {
 	all map[string]*usage
 }
 
-// of returns the usage of a principal. Their number is limited by the file of tokens.
+// of returns the usage of a principal, which stays the same: sessions keep it. The number of usages is limited by the file
+// of tokens.
 func (s *users) of(principal string) *usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,17 +72,6 @@ func (s *users) of(principal string) *usage {
 		s.all[principal] = u
 	}
 	return u
-}
-
-// sweep forgets those that are not used.
-func (s *users) sweep(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for principal, u := range s.all {
-		if u.isIdle(now) {
-			delete(s.all, principal)
-		}
-	}
 }
 
 // streams returns the number of open streams.
