@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -192,15 +193,16 @@ func undoImport(a *app, args []string) error {
 	if err != nil {
 		return err
 	}
-	done, err := e.UndoImport()
-	if err != nil {
-		return fail(exitNotFound, "%w", err)
+	done, incomplete := e.UndoImport()
+	if incomplete != nil && len(done) == 0 {
+		return fail(exitNotFound, "%w", incomplete)
 	}
 	if a.json {
-		return a.printJSON(struct {
+		err := a.printJSON(struct {
 			header
 			Undone []clients.Undone `json:"undone"`
 		}{Undone: done})
+		return errors.Join(err, incomplete)
 	}
 	for _, u := range done {
 		text := fmt.Sprintf("%s: %s", e.Short(u.Path), u.Action)
@@ -209,5 +211,5 @@ func undoImport(a *app, args []string) error {
 		}
 		fmt.Fprintln(a.stdout, terminal.Clean(text))
 	}
-	return nil
+	return incomplete
 }

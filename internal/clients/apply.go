@@ -241,6 +241,9 @@ func (e Env) nextRecord() string {
 // ErrNothing is returned if there is no import to undo.
 var ErrNothing = errors.New("there is no import to undo")
 
+// ErrIncomplete is returned together with what was done, if not all files could be restored. Another attempt is possible.
+var ErrIncomplete = errors.New("not all files were restored; remove the cause and try again")
+
 // UndoImport undoes the last import that has not been undone: files that nothing has changed since get all their bytes of before
 // or are removed, and in others only the entries are restored.
 func (e Env) UndoImport() ([]Undone, error) {
@@ -255,7 +258,7 @@ func (e Env) UndoImport() ([]Undone, error) {
 	}
 	done, ok := rec.undo()
 	if !ok {
-		return done, nil // the record stays for another attempt
+		return done, ErrIncomplete
 	}
 	return done, os.Remove(where)
 }

@@ -105,3 +105,30 @@ func stateOf(all []State, path string) (found State) {
 	}
 	return found
 }
+
+// TestIncompleteUndo undoes an import whose client's file cannot be read, and again when it can.
+func TestIncompleteUndo(t *testing.T) {
+	e, path := place(t, ".cursor/mcp.json", `{"mcpServers": {"a": {"command": "x"}}}`)
+	before := read(t, path)
+	c, _ := Find("cursor")
+	plan, err := e.PlanImport(filepath.Join(e.Dir, "extensions", "imported"), e.Sources(c))
+	if err == nil {
+		_, err = plan.Replace("mesh", Entry{Command: "/bin/extctl"})
+	}
+	if err == nil {
+		err = plan.Apply()
+	}
+	after := read(t, path)
+	if err = errors.Join(err, os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := e.UndoImport(); !errors.Is(err, ErrIncomplete) || len(done) < 2 || done[0].Action != "left" {
+		t.Errorf("%+v %v", done, err)
+	}
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte(after), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := e.UndoImport(); err != nil || read(t, path) != before {
+		t.Errorf("%+v %v %s", done, err, read(t, path))
+	}
+}
