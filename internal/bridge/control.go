@@ -328,7 +328,14 @@ func (b *Bridge) serveControl(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { sub.Unsubscribe(); wg.Wait() }, nil
+	idle := make(chan struct{})
+	sub.SetClosedHandler(func(string) { close(idle) }) // the last message has been handled
+	return func() {
+		if sub.Unsubscribe() == nil { // otherwise the connection is closed
+			<-idle
+		}
+		wg.Wait()
+	}, nil
 }
 
 // respond sends a response on P.control.<bridge>. The reply subject must be an inbox. A response larger than the

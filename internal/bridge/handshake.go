@@ -121,8 +121,22 @@ func explainRefusal(err error) error {
 	return fmt.Errorf("initialize: %w", err)
 }
 
-// maxPages limits the pages of a listing. A listing also ends when a cursor is repeated.
-const maxPages = 1000
+// The limits of a list that is read page by page. It also ends when a cursor is repeated.
+const (
+	maxPages     = 1000
+	maxCursor    = 4 << 10  // bytes
+	maxToolsList = 16 << 20 // bytes of all descriptors
+)
+
+// cursors are those that a server has sent for one list.
+type cursors map[string]bool
+
+// ends reports whether the list is not read beyond a page.
+func (c cursors) ends(page int, next string) bool {
+	known := c[next]
+	c[next] = true
+	return known || page == maxPages || len(next) > maxCursor
+}
 
 // listTools reads an MCP server's tools, page by page. A server without the tools capability has none.
 func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, error) {
@@ -135,7 +149,7 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, e
 		}
 	}
 	var all []wire.Tool
-	seen := map[string]bool{}
+	seen, size := cursors{}, 0
 	var params json.RawMessage
 	for page := 1; ; page++ {
 		result, err := c.Call(ctx, "tools/list", params)
@@ -151,6 +165,9 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, e
 		}
 		if len(r.Tools) == 0 {
 			r.Tools = json.RawMessage("[]")
+		}
+		if size += len(r.Tools); size > maxToolsList {
+			return nil, fmt.Errorf("the server's list of tools has more than %d MiB", maxToolsList>>20)
 		}
 		tools, problems, err := wire.ParseTools(r.Tools)
 		if err != nil {
@@ -168,12 +185,11 @@ func listTools(ctx context.Context, c rpc.Caller, hs *handshake) ([]wire.Tool, e
 		if r.NextCursor == nil {
 			return all, nil
 		}
-		if seen[*r.NextCursor] || page == maxPages {
+		if seen.ends(page, *r.NextCursor) {
 			hs.problems = append(hs.problems, wire.Diagnostic{Level: "warn", Code: "endless_list",
 				Message: fmt.Sprintf("reading tools/list stopped at page %d, because the pages do not end; %d tools are used", page, len(all))})
 			return all, nil
 		}
-		seen[*r.NextCursor] = true
 		if params, err = json.Marshal(map[string]string{"cursor": *r.NextCursor}); err != nil {
 			return nil, err
 		}

@@ -88,7 +88,7 @@ func readListings(ctx context.Context, c rpc.Caller, hs *handshake, server *wire
 func (k listingKind) read(ctx context.Context, c rpc.Caller) (*listing, []wire.Diagnostic, error) {
 	b := &listingBuilder{kind: k, seen: map[string]bool{}}
 	b.text = append(b.text, `{"`+k.member+`":[`...)
-	cursors := map[string]bool{}
+	seen := cursors{}
 	var params json.RawMessage
 	for page := 1; ; page++ {
 		result, err := c.Call(ctx, k.method, params)
@@ -102,11 +102,10 @@ func (k listingKind) read(ctx context.Context, c rpc.Caller) (*listing, []wire.D
 		if b.full || len(next) == 0 || string(next) == "null" {
 			break
 		}
-		if cursors[string(next)] || page == maxPages {
+		if seen.ends(page, string(next)) {
 			b.problem("reading %s stopped at page %d, because the pages do not end; %d entries are used", k.method, page, b.count)
 			break
 		}
-		cursors[string(next)] = true
 		params = append(append(json.RawMessage(`{"cursor":`), next...), '}')
 	}
 	answer := append(b.text, "]}"...)

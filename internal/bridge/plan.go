@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -255,11 +257,31 @@ func (pl *planner) prepareChild(w *workload, c discovery.Candidate, m *manifest.
 	if len(stripped) > 0 {
 		pl.log.Debug("secret-like variables withheld from the child", "extension", w.id(), "names", stripped)
 	}
-	w.redact = gate.NewRedactor(pl.cfg.Environ, gate.Declared(m), t.Env).Redact
+	values, names := pl.fileContents(m, c.Root), gate.Declared(m)
+	names = slices.AppendSeq(names, maps.Keys(values))
+	maps.Copy(values, t.Env)
+	w.redact = gate.NewRedactor(pl.cfg.Environ, names, values).Redact
 	w.spec = child.Spec{
 		Command: t.Command, Args: t.Args, Dir: cmp.Or(t.Cwd, c.Root), Env: env, Grace: w.grace, Redact: w.redact,
 	}
 	return nil
+}
+
+var filePlaceholder = regexp.MustCompile(`\$\{(file:[^{}]*)\}`)
+
+// fileContents returns the contents that placeholders such as ${file:/run/secrets/token} insert into the command line and the
+// variables of m's child, by the text of the placeholder. They are nearly always secrets.
+func (pl *planner) fileContents(m *manifest.Manifest, root string) map[string]string {
+	contents := map[string]string{}
+	e := manifest.Expander{Root: root, Files: pl.grants(m).Files()}
+	for _, text := range slices.Concat([]string{m.Transport.Command, m.Transport.Cwd}, m.Transport.Args, slices.Collect(maps.Values(m.Transport.Env))) {
+		for _, ref := range filePlaceholder.FindAllStringSubmatch(text, -1) {
+			if content, _, err := e.Expand(ref[0]); err == nil { // otherwise the child is not started
+				contents[ref[1]] = content
+			}
+		}
+	}
+	return contents
 }
 
 // envOptions returns which of the bridge's variables m's child inherits, and which its manifest sets.

@@ -1,0 +1,37 @@
+package bridge
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/extmesh/extmesh/internal/config"
+	"github.com/extmesh/extmesh/internal/discovery"
+	"github.com/extmesh/extmesh/pkg/manifest"
+)
+
+// TestFileContentsAreRedacted: what a placeholder inserts from a file into an argument or a variable is redacted in the
+// child's output, also if it is only a part of the argument.
+func TestFileContentsAreRedacted(t *testing.T) {
+	root := t.TempDir()
+	for name, content := range map[string]string{"token": "t0ken-t0ken\n", "key": "k3y-k3y-k3y\n"} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, diags := manifest.ParseSidecar("tools", manifest.SidecarName, []byte(`{"mcpServers":{"x":{"command":"srv","args":["--token=${file:token}"],"env":{"HEADER":"Bearer ${file:key}"}}}}`), manifest.Options{})
+	if m == nil {
+		t.Fatal(diags)
+	}
+	pl := newPlanner(Config{Logger: slog.New(slog.DiscardHandler), StateDir: t.TempDir(), Settings: config.Default()})
+	w, err := pl.newWorkload(discovery.Candidate{Path: filepath.Join(root, manifest.SidecarName), Root: root, Manifest: m}, m.Members()[0])
+	if err != nil || w.spec.Args[0] != "--token=t0ken-t0ken" {
+		t.Fatal(w, err)
+	}
+	got := w.redact("unrecognized arguments: --token=t0ken-t0ken; sent k3y-k3y-k3y")
+	if strings.Contains(got, "t0ken") || strings.Contains(got, "k3y") || !strings.HasPrefix(got, "unrecognized arguments: --token=[") {
+		t.Error(got)
+	}
+}
