@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/extmesh/extmesh/internal/natstest"
 	"github.com/extmesh/extmesh/internal/wire"
 )
 
@@ -164,7 +165,9 @@ func TestFireBounds(t *testing.T) {
 		for _, limit := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} { // in which the others answer
 			asked.Store(0)
 			client := NewClient(b.nc, ClientOptions{Catalog: catalog, HookTimeout: limit})
-			if f, err = client.Fire(t.Context(), hook, json.RawMessage(`{}`)); err != nil || len(f.Warnings) <= 2 {
+			f, err = client.Fire(t.Context(), hook, json.RawMessage(`{}`))
+			natstest.Eventually(t, "all requests have arrived", func() bool { return asked.Load() >= maxHooked })
+			if err != nil || len(f.Warnings) <= 2 {
 				break
 			}
 		}
