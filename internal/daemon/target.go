@@ -58,14 +58,18 @@ type Target struct {
 	context string // the file of the nats CLI's context, if one is used
 }
 
-// Addr returns the servers' addresses without passwords, for messages.
+// Addr returns the servers' addresses without passwords and tokens, for messages.
 func (t Target) Addr() string {
 	var out []string
 	for _, s := range t.Servers {
-		if u, err := url.Parse(s); err == nil && u.Host != "" {
-			s = u.Redacted()
+		u, err := url.Parse(s)
+		if err != nil { // Resolve refuses it
+			u = &url.URL{Scheme: "nats", Host: "unknown"}
 		}
-		out = append(out, s)
+		if _, ok := u.User.Password(); !ok && u.User != nil { // a user alone is a token
+			u.User = url.User("xxxxx")
+		}
+		out = append(out, u.Redacted())
 	}
 	return strings.Join(out, ",")
 }
@@ -130,10 +134,7 @@ func (t *Target) addPassword(f NATSFlags) {
 // sameAddress reports whether a, which must not contain a user, is the address b of a server on this host.
 func sameAddress(a, b string) bool {
 	parse := func(s string) (host, port string, ok bool) {
-		if !strings.Contains(s, "://") {
-			s = "nats://" + s
-		}
-		u, err := url.Parse(s)
+		u, err := url.Parse(withScheme(s))
 		if err != nil || u.User != nil || u.Scheme != "nats" && u.Scheme != "tls" {
 			return "", "", false
 		}
@@ -202,7 +203,7 @@ func contextTarget(name, source string) (Target, error) {
 	if !errors.Is(err, stop) {
 		return Target{}, UsageError{Err: fmt.Errorf("%s: %w", source, err)}
 	}
-	t.Servers = slices.DeleteFunc(t.base.Servers, func(s string) bool { return s == "" })
+	t.Servers = splitURLs(strings.Join(t.base.Servers, ","))
 	if len(t.Servers) == 0 {
 		t.Servers = []string{nats.DefaultURL}
 		if name == "" {
@@ -266,25 +267,31 @@ func splitURLs(s string) []string {
 	var out []string
 	for p := range strings.SplitSeq(s, ",") {
 		if p = strings.TrimSpace(p); p != "" {
-			out = append(out, p)
+			out = append(out, withScheme(p))
 		}
 	}
 	return out
 }
 
-// checkURL reports errors that nats.go would hide among other reasons for a failed connection.
-func checkURL(s string) error {
-	if !strings.Contains(s, "://") {
-		s = "nats://" + s
+// withScheme adds the scheme that nats.go assumes. Without one, package url would not find the password.
+func withScheme(server string) string {
+	if !strings.Contains(server, "://") {
+		server = "nats://" + server
 	}
+	return server
+}
+
+// checkURL reports errors that nats.go would hide among other reasons for a failed connection. They do not contain the
+// password, and so nothing of a URL that cannot be parsed.
+func checkURL(s string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return err
+		return errors.New("it is not a URL; write special characters of a password as in %2F, which is /")
 	case u.Hostname() == "":
-		return fmt.Errorf("%q has no host", s)
+		return fmt.Errorf("%q has no host", u.Redacted())
 	case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
-		return fmt.Errorf("%q: want nats, tls, ws or wss, not %s", s, u.Scheme)
+		return fmt.Errorf("%q: want nats, tls, ws or wss, not %s", u.Redacted(), u.Scheme)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func TestResolveOrder(t *testing.T) {
 	notUsed(NATSFlags{}, "the running extctl up")
 	notUsed(NATSFlags{Context: "dev"})
 	check(NATSFlags{Context: "dev"}, "nats://dev:4222,nats://dev2:4222", "nats context dev")
-	check(NATSFlags{Context: "dev", Server: "h"}, "h", "--server")
+	check(NATSFlags{Context: "dev", Server: "h"}, "nats://h", "--server")
 }
 
 func TestResolveContextSettings(t *testing.T) {
@@ -91,6 +91,21 @@ func TestResolveContextSettings(t *testing.T) {
 	}
 }
 
+// TestPasswordWithoutScheme: an address without a scheme is that of NATS, and its password is known as one.
+func TestPasswordWithoutScheme(t *testing.T) {
+	home := emptyHome(t)
+	writeFile(t, filepath.Join(home, "config", "nats", "context", "c.json"), `{"url":"ada:s3cret-s3cret@h:1, t0ken-t0ken@h:2"}`)
+	for _, f := range []NATSFlags{{Server: "ada:s3cret-s3cret@h:1,t0ken-t0ken@h:2"}, {Context: "c"}} {
+		got, err := f.Resolve()
+		if err != nil || !slices.Contains(got.Secrets.Values, "s3cret-s3cret") || !slices.Contains(got.Secrets.Values, "t0ken-t0ken") {
+			t.Errorf("%+v, %v", got.Secrets, err)
+		}
+		if addr := got.Addr(); strings.Contains(addr, "s3cret") || strings.Contains(addr, "t0ken") || !strings.Contains(addr, "@h:1") {
+			t.Errorf("the address is %s", addr)
+		}
+	}
+}
+
 func TestResolveMistakes(t *testing.T) {
 	home := emptyHome(t)
 	writeFile(t, filepath.Join(home, "config", "nats", "context", "broken.json"), `{`)
@@ -99,6 +114,9 @@ func TestResolveMistakes(t *testing.T) {
 		"nats context broken":  {Context: "broken"},
 		"want nats, tls":       {Server: "http://h:1"},
 		"has no host":          {Server: "nats://"},
+		"special characters":   {Server: "nats://u:s3cret/x@h:1"},
+		"as in %2F":            {Server: "nats://u:s3cret%zz@h:1"},
+		"not http":             {Server: "http://u:s3cret@h:1"},
 		"--creds":              {Creds: filepath.Join(home, "missing")},
 		"--nkey":               {NKey: filepath.Join(home, "missing")},
 		"go together":          {TLSCert: "c"},
@@ -106,6 +124,9 @@ func TestResolveMistakes(t *testing.T) {
 		_, err := f.Resolve()
 		if err == nil || !errors.As(err, new(UsageError)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v; want a usage error with %q", f, err, want)
+		}
+		if strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("the error has the password: %v", err)
 		}
 	}
 }
